@@ -15,6 +15,7 @@ mod in_the_way;
 pub mod journal;
 mod listing;
 mod marker;
+mod opened;
 mod partial;
 mod room;
 mod runs;
@@ -43,6 +44,7 @@ use compare::Comparing;
 use held::Held;
 use listing::Listing;
 use marker::Marker;
+use opened::Opened;
 use room::{Room, Shortage};
 use shared::Shared;
 use tree::Tree;
@@ -146,14 +148,20 @@ pub fn run(context: &Context<'_>, destination: &Destination) -> Result<Account, 
 fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Account>, CopyError> {
     let options = context.options;
     let path = &destination.directory;
+    // What cannot be looked at here is told of right below.
+    let closed = if options.dry_run { None } else { opened::open_root(path).unwrap_or_default() };
     let tree = match Tree::open(path) {
         Ok(tree) => tree,
         // A dry run makes nothing: all is missing there.
         Err(_) if options.dry_run && !path.exists() => Tree::nowhere().map_err(|error| system("open /", error))?,
         Err(error) => return Err(CopyError::Usage(format!("{}: {}", path.display(), std::io::Error::from(error)))),
     };
+    let opened = Opened::of(&tree);
+    closed.into_iter().for_each(|mode| opened.was(b"", mode));
     let boot = journal::boot();
-    let marker = if options.dry_run { None } else { Some(Marker::set(tree.root(), path)?) };
+    let marker = if options.dry_run { None } else { Some(Marker::set(tree.root(), path, closed)?) };
+    // A run that was killed has left it open.
+    marker.iter().filter_map(|marker| marker.closed).for_each(|mode| opened.was(b"", mode));
     let errors = AtomicU64::new(0);
     let failed = Failed::default();
     let problem = |kind: ProblemKind, path: &[u8], text: String| {
@@ -176,6 +184,7 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         context,
         tree: &tree,
         attributes: &attributes,
+        opened: &opened,
         pending: &pending,
         failed: &failed,
         commit: &commit,

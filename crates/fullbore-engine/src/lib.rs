@@ -16,6 +16,7 @@ pub mod escape;
 pub mod files;
 pub mod journal;
 pub mod landing;
+pub mod memory;
 pub mod pipeline;
 pub mod ranges;
 pub mod stage;

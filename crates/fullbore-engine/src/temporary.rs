@@ -1,13 +1,19 @@
 //! Names for what is made in a directory where others may write as well: they cannot be foreseen, so that nobody else has
 //! put a directory or a link there before.
+//!
+//! No later run meets such a name again, so what a killed run leaves would stay for ever. Whoever makes one locks it
+//! ([`keep`]) until it is gone or has its final name; [`remove_abandoned`] takes away those that nobody locks.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::hash::BuildHasher as _;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
 
 /// Names tried. Of 2^64 names, two in a row that are there are no accident.
 const TRIES: usize = 16;
@@ -22,6 +28,11 @@ const WRITTEN_BY_OTHERS: u32 = 0o022;
 pub fn unforeseen() -> String {
     // Its keys are random ones of the system.
     format!("{:016x}", RandomState::new().hash_one(()))
+}
+
+/// Whether this may have come from [`unforeseen`].
+fn is_unforeseen(name: &[u8]) -> bool {
+    name.len() == 16 && name.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// Calls `make` with names, `before` and `after` a part that cannot be foreseen, until one was not there.
@@ -53,6 +64,46 @@ pub fn directory(below: &Path, begin: &OsStr) -> io::Result<PathBuf> {
     })
 }
 
+/// Locks what was just made at `path`, until `file` and its duplicates are closed.
+///
+/// # Errors
+/// `AlreadyExists` if somebody has taken it for abandoned before it was locked: another name is to be tried.
+pub fn keep(file: &File, path: &Path) -> io::Result<()> {
+    // Not everywhere there are locks; then nothing is taken for abandoned either.
+    let is_locked = file.lock().is_ok();
+    if is_locked && !is_same(&file.metadata()?, path) {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
+    Ok(())
+}
+
+/// Removes files, or directories, of our own user that [`with_name`] has named so and nobody keeps. What cannot be removed
+/// stays.
+pub fn remove_abandoned(below: &Path, before: &OsStr, after: &str, is_kind: fn(&Metadata) -> bool) {
+    for entry in fs::read_dir(below).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let middle =
+            name.as_bytes().strip_prefix(before.as_bytes()).and_then(|rest| rest.strip_suffix(after.as_bytes()));
+        if !middle.is_some_and(is_unforeseen) {
+            continue;
+        }
+        // What others have put there as a pipe or a link neither stops us nor leads us elsewhere.
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
+        let path = entry.path();
+        let Ok(file) = OpenOptions::new().read(true).custom_flags(flags).open(&path) else { continue };
+        let Ok(about) = file.metadata() else { continue };
+        let is_ours = about.uid() == rustix::process::geteuid().as_raw() && is_same(&about, &path);
+        if is_ours && is_kind(&about) && file.try_lock().is_ok() {
+            let _ = if about.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        }
+    }
+}
+
+/// Whether a name is the one of this file.
+fn is_same(file: &Metadata, path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|name| (name.dev(), name.ino()) == (file.dev(), file.ino()))
+}
+
 /// Whether the symbolic link `path` may be followed by a program that reads it itself: in a sticky directory where others
 /// may write, only one of our own or of the directory's owner, as the kernel has it (proc_sys_fs(5),
 /// `protected_symlinks`).
@@ -81,7 +132,46 @@ mod tests {
         names.sort();
         names.dedup();
         assert_eq!(names.len(), 100);
+        assert!(names.iter().all(|name| is_unforeseen(&name.as_encoded_bytes()[2..])));
         assert!(directory(&dir.path().join("none"), OsStr::new("x.")).is_err());
+    }
+
+    #[test]
+    fn what_nobody_keeps_is_abandoned() {
+        assert!(rustix::process::geteuid().is_root(), "gives files away: run as root (script/test does)");
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let name = |digit: char| format!("x.{}.part", digit.to_string().repeat(16));
+        fs::create_dir(at(&name('0'))).unwrap();
+        fs::write(at(&name('0')).join("content"), "").unwrap();
+        fs::write(at(&name('1')), "").unwrap();
+        let kept = File::create(at(&name('2'))).unwrap();
+        keep(&kept, &at(&name('2'))).unwrap();
+        fs::write(at(&name('3')), "").unwrap();
+        std::os::unix::fs::chown(at(&name('3')), Some(65534), None).unwrap();
+        fs::write(at("victim"), "").unwrap();
+        std::os::unix::fs::symlink(at("victim"), at(&name('4'))).unwrap();
+        for other in ["x.part", "x.0.part", "x.0123456789ABCDEF.part", "y.0123456789abcdef.part", "x.0123456789abcdef"]
+        {
+            fs::write(at(other), "").unwrap();
+        }
+        let before = fs::read_dir(dir.path()).unwrap().count();
+        remove_abandoned(dir.path(), OsStr::new("x."), ".part", Metadata::is_file);
+        assert!(at(&name('0')).exists());
+        remove_abandoned(dir.path(), OsStr::new("x."), ".part", Metadata::is_dir);
+        assert!(!at(&name('0')).exists() && !at(&name('1')).exists());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), before - 2, "nothing else");
+        // A directory is kept as well; one that was taken away meanwhile is not.
+        let made = directory(dir.path(), OsStr::new("z.")).unwrap();
+        let held = File::open(&made).unwrap();
+        keep(&held, &made).unwrap();
+        remove_abandoned(dir.path(), OsStr::new("z."), "", Metadata::is_dir);
+        assert!(made.exists());
+        drop(held);
+        let late = File::open(&made).unwrap();
+        remove_abandoned(dir.path(), OsStr::new("z."), "", Metadata::is_dir);
+        assert!(!made.exists());
+        assert_eq!(keep(&late, &made).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! A single file that a command writes: under a temporary name beside it, until all of it is there.
+//!
+//! Whoever begins the next one for the same place removes what killed runs have left ([`temporary::remove_abandoned`]).
 
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -14,6 +16,9 @@ pub const FOR_ALL: u32 = 0o666;
 
 /// The mode of files with secrets in them.
 pub const PRIVATE: u32 = 0o600;
+
+/// How temporary names end.
+const ENDING: &str = ".part";
 
 /// Bytes of a name that its temporary name repeats.
 const NAME_BYTES_MAX: usize = 200;
@@ -41,9 +46,12 @@ impl Output {
         // Names have 255 bytes at most, this one too.
         begin.push(OsStr::from_bytes(&name.as_bytes()[..name.len().min(NAME_BYTES_MAX)]));
         begin.push(".");
-        let (part, file) = temporary::with_name(&begin, ".part", |name| {
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        temporary::remove_abandoned(directory, &begin, ENDING, Metadata::is_file);
+        let (part, file) = temporary::with_name(&begin, ENDING, |name| {
             let part = path.with_file_name(name);
             let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&part)?;
+            temporary::keep(&file, &part)?;
             Ok((part, file))
         })?;
         Ok(Output { path, part, file, published: false })
@@ -140,6 +148,44 @@ pub fn place(path: &Path) -> io::Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Names in a directory, in order.
+    fn names(directory: &Path) -> Vec<String> {
+        let names = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<_> = names.collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn what_a_killed_run_left_of_a_file_stayed() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let left = [".file.0123456789abcdef.part", ".file.fedcba9876543210.part"];
+        left.iter().for_each(|name| fs::write(at(name), "left by a kill").unwrap());
+        // Names that no run of ours gives, or gives to other files, and things that are no files.
+        let others =
+            [".file.part", ".file.0123456789abcde.part", ".file.0123456789ABCDEF.part", ".file2.0123456789abcdef.part"];
+        others.iter().for_each(|name| fs::write(at(name), "of somebody else").unwrap());
+        std::os::unix::fs::symlink(at(".file.part"), at(".file.1111111111111111.part")).unwrap();
+        fs::create_dir(at(".file.2222222222222222.part")).unwrap();
+        let mode = rustix::fs::Mode::RUSR;
+        let pipe = at(".file.3333333333333333.part");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let before = names(dir.path());
+        let one = Output::begin(&at("file"), PRIVATE).unwrap();
+        let kept: Vec<_> = before.iter().filter(|name| !left.contains(&name.as_str())).cloned().collect();
+        assert_eq!(names(dir.path()).len(), kept.len() + 1);
+        // Of another run that is writing it.
+        let two = Output::begin(&at("file"), PRIVATE).unwrap();
+        assert!(one.part().exists() && two.part().exists());
+        two.publish().unwrap();
+        one.publish().unwrap();
+        let mut after = kept;
+        after.push("file".to_owned());
+        after.sort();
+        assert_eq!(names(dir.path()), after);
+    }
 
     #[test]
     fn nothing_is_left_of_a_file_that_was_not_published() {

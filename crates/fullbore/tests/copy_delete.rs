@@ -288,6 +288,102 @@ fn a_directory_of_one_source_does_not_take_the_place_of_a_file_of_another_nor_is
     assert!(!place.path("dst/extra").exists());
 }
 
+fn chown_to_nobody(place: &Place, names: &[&str]) {
+    let status = Command::new("chown").args(["-R", "65534:65534"]).args(names).current_dir(place.path("")).status();
+    assert!(status.unwrap().success());
+}
+
+/// Runs a program as a user who is not root, whom permissions bind.
+fn as_nobody(place: &Place, program: &Path, arguments: &[&str]) -> Output {
+    let user = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+    let mut command = Command::new("setpriv");
+    command.args(user).arg(program).args(arguments).current_dir(place.path(""));
+    command.output().unwrap()
+}
+
+/// The permissions beneath a name, which are opened to look at them: this is root.
+fn modes(place: &Place, name: &str) -> [u32; 2] {
+    ["", "sub"].map(|inner| fs::metadata(place.path(name).join(inner)).unwrap().mode() & 0o7777)
+}
+
+#[test]
+fn linked_files_of_ours_that_we_cannot_read_are_separated() {
+    let place = Place::new();
+    let program = place.path("fullbore");
+    fs::copy(env!("CARGO_BIN_EXE_fullbore"), &program).unwrap();
+    fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000);
+    for (name, mode) in [("src/a", 0o644), ("src/b", 0o600), ("dst/a", 0o200)] {
+        write(&place.path(name), "content");
+        fs::File::options().write(true).open(place.path(name)).unwrap().set_modified(time).unwrap();
+        fs::set_permissions(place.path(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    fs::hard_link(place.path("dst/a"), place.path("dst/b")).unwrap();
+    // A name outside of the copy keeps its permissions.
+    fs::hard_link(place.path("dst/a"), place.path("outside")).unwrap();
+    chown_to_nobody(&place, &["src", "dst"]);
+    let output = as_nobody(&place, &program, &["copy", "src/", "dst"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    for (name, mode) in [("dst/a", 0o644), ("dst/b", 0o600), ("outside", 0o200)] {
+        let status = fs::metadata(place.path(name)).unwrap();
+        assert_eq!((status.mode() & 0o7777, status.nlink()), (mode, 1), "{name}");
+        assert_eq!(fs::read(place.path(name)).unwrap(), b"content");
+    }
+}
+
+#[test]
+fn a_read_only_destination_of_ours_is_copied_into() {
+    let place = Place::new();
+    let program = place.path("fullbore");
+    fs::copy(env!("CARGO_BIN_EXE_fullbore"), &program).unwrap();
+    fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    for (arguments, at, after) in [
+        // The destination has the permissions of the source, or, if it is not part of the copy, its own.
+        (&["src/", "dst"][..], "dst", [0o750, 0o755]),
+        (&["--no-perms", "src/", "dst"], "dst", [0, 0]),
+        (&["src/sub/file", "dst"], "dst", [0, 0]),
+        (&["src", "dst"], "dst", [0, 0]),
+        (&["src", "dst"], "dst/src", [0o750, 0o755]),
+    ] {
+        for mode in [0o555, 0o500, 0o3555, 0o300, 0] {
+            let _ = fs::remove_dir_all(place.path("src"));
+            let _ = fs::remove_dir_all(place.path("dst"));
+            write(&place.path("src/sub/file"), "content");
+            write(&place.path("dst/sub/old"), "old");
+            write(&place.path("dst/src/sub/old"), "old");
+            for (name, mode) in [
+                ("src", 0o750),
+                ("src/sub", 0o755),
+                ("dst/sub", mode),
+                ("dst/src", mode),
+                ("dst/src/sub", mode),
+                ("dst", mode),
+            ] {
+                fs::set_permissions(place.path(name), fs::Permissions::from_mode(mode)).unwrap();
+            }
+            chown_to_nobody(&place, &["src", "dst"]);
+            // chown takes set-id bits away from nobody here: these are directories.
+            let after = after.map(|after| if after == 0 { mode } else { after });
+            let call = [&["copy"][..], arguments].concat();
+            let output = as_nobody(&place, &program, &call);
+            assert_eq!(output.status.code(), Some(0), "{call:?} {mode:o}: {}", said(&output));
+            assert_eq!(modes(&place, at), after, "{call:?} {mode:o}");
+            let copied = ["dst/sub/file", "dst/file", "dst/src/sub/file"].map(|name| place.path(name).exists());
+            assert!(copied.contains(&true), "{call:?} {mode:o}");
+            assert!(!place.path("dst/.fullbore-copy").exists());
+            // A dry run of the same makes nothing, and has nothing to say against it where it can look.
+            if mode & 0o500 == 0o500 {
+                fs::remove_file(place.path("dst/sub/file"))
+                    .or_else(|_| fs::remove_file(place.path("dst/src/sub/file")))
+                    .ok();
+                let output = as_nobody(&place, &program, &[&["copy", "-n"][..], arguments].concat());
+                assert_eq!(output.status.code(), Some(0), "-n {call:?} {mode:o}: {}", said(&output));
+                assert_eq!(modes(&place, at), after, "-n {call:?} {mode:o}");
+            }
+        }
+    }
+}
+
 #[test]
 fn directories_of_ours_that_let_nobody_write_are_deleted_as_with_rsync() {
     let place = Place::new();
@@ -302,15 +398,9 @@ fn directories_of_ours_that_let_nobody_write_are_deleted_as_with_rsync() {
     for (name, mode) in [("dst/gone/read-only", 0o555), ("dst/gone/closed", 0), ("dst/stays", 0o555), ("", 0o755)] {
         change(name, mode);
     }
-    let run = |program: &str, arguments: &[&std::ffi::OsStr]| {
-        let output = Command::new(program).args(arguments).current_dir(place.path("")).output().unwrap();
-        assert!(output.status.success(), "{}", said(&output));
-    };
-    run("chown", &["-R", "65534:65534", "src", "dst"].map(AsRef::as_ref));
-    let user = ["--reuid=65534", "--regid=65534", "--clear-groups"];
-    let copy = ["copy", "--delete", "--exclude", "*.log", "src/", "dst"];
-    let arguments: Vec<&std::ffi::OsStr> = user.iter().map(AsRef::as_ref).chain([program.as_ref()]).collect();
-    run("setpriv", &[&arguments[..], &copy.map(AsRef::as_ref)].concat());
+    chown_to_nobody(&place, &["src", "dst"]);
+    let output = as_nobody(&place, &program, &["copy", "--delete", "--exclude", "*.log", "src/", "dst"]);
+    assert!(output.status.success(), "{}", said(&output));
     assert!(!place.path("dst/gone").exists() && !place.path("dst/stays/file").exists());
     let stays = fs::metadata(place.path("dst/stays")).unwrap();
     assert!(place.path("dst/stays/keep.log").exists() && stays.mode() & 0o777 == 0o555, "{:o}", stays.mode());

@@ -185,11 +185,6 @@ impl Attributes {
         failures
     }
 
-    /// Whether a directory is ours, and closed to us all the same.
-    pub(super) fn is_closed(&self, status: &Stat) -> bool {
-        status.st_mode & 0o700 != 0o700 && status.st_uid == self.user_here && self.user_here != 0
-    }
-
     /// Mends what differs on something that is there. Gives what could not be, and whether anything differed.
     pub(super) fn mend(
         &self,

@@ -13,6 +13,7 @@ use super::attributes::{change_mode, times};
 use super::commit;
 use super::listing::{LinkLater, Listing, list};
 use super::marker::Marker;
+use super::opened::is_closed;
 use super::tree::Folder;
 use super::write::Writers;
 use crate::entry::{Entry, Kind, join};
@@ -270,7 +271,7 @@ impl Writers<'_> {
     /// Deletes what is in a directory, also where its permissions keep us, who may change them, from it; false if
     /// something stays, which was told of.
     fn empty(&self, folder: &Folder, name: &[u8], path: &[u8], depth: usize) -> Result<bool, Errno> {
-        let closed = folder.status(name)?.filter(|status| self.attributes.is_closed(status));
+        let closed = folder.status(name)?.filter(is_closed);
         let change = |mode| change_mode(&folder.descriptor, name, mode);
         let Some(mode) = closed.map(|status| status.st_mode & 0o7777).filter(|_| !self.context.options.dry_run) else {
             return self.empty_open(folder, path, depth);
@@ -328,6 +329,9 @@ impl Writers<'_> {
     fn directory(&self, path: &[u8], entry: &Entry) {
         let result = self.tree.folder(path).and_then(|folder| {
             let status = rustix::fs::fstat(&*folder)?;
+            if self.context.options.permissions {
+                self.opened.settle(path);
+            }
             Ok(self.attributes.mend(&folder, b".", &status, entry, false).1)
         });
         match result {

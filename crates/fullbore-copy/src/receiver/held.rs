@@ -1,21 +1,14 @@
 //! How much memory a sender's lists may take here.
 //!
 //! Some of a listing has to be kept: files until their content is there, directories and further names of files until
-//! the end. That grows with the tree, so no constant can bound it, but this machine's memory can. A sender that lists
-//! without an end is left before it takes that away from others.
+//! the end. That grows with the tree, so a share of this machine's memory bounds it ([`memory`]).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use fullbore_engine::memory::{self, PLACE_BYTES};
+
 use crate::entry::Entry;
 use crate::error::CopyError;
-
-/// The share of this machine's memory that lists may take: one part of so many. A guess; half of a million files in
-/// flight, with their attributes, take 200 MB.
-const MEMORY_SHARE: u64 = 4;
-/// What they may take at least, in bytes: a machine with less than 4 GiB swaps before it refuses an honest sender.
-const LEAST_BYTES: u64 = 1 << 30;
-/// What a place in a map or list costs beside its key and value, in bytes: a guess, with what the allocator adds.
-const PLACE_BYTES: u64 = 64;
 
 /// What is kept of lists to the end.
 #[derive(Debug)]
@@ -27,10 +20,7 @@ pub(super) struct Held {
 impl Held {
     /// Nothing yet, of what this machine allows.
     pub(super) fn of_this_machine() -> Held {
-        let memory = rustix::system::sysinfo();
-        #[allow(clippy::unnecessary_cast, reason = "32 bits on some machines")]
-        let total = (memory.totalram as u64).saturating_mul(u64::from(memory.mem_unit.max(1)));
-        Held::new((total / MEMORY_SHARE).max(LEAST_BYTES))
+        Held::new(memory::list_bytes_max())
     }
 
     /// Nothing yet, and at most so much.
@@ -82,7 +72,7 @@ mod tests {
 
     #[test]
     fn lists_are_kept_within_the_memory_of_this_machine() {
-        assert!(Held::of_this_machine().most_bytes >= LEAST_BYTES);
+        assert_eq!(Held::of_this_machine().most_bytes, memory::list_bytes_max());
         let held = Held::new(100_000);
         let mut entry = Entry::plain(b"directory", Kind::Directory);
         entry.xattrs = vec![(b"user.any".to_vec(), vec![0; 30_000])];

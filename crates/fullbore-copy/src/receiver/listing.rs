@@ -11,6 +11,7 @@ use super::attributes::changed;
 use super::commit::{disk, is_fatal};
 use super::compare::Compare;
 use super::marker::Marker;
+use super::opened::is_closed;
 use super::partial::{Asked, Found, Partial};
 use super::room::{Room, Share, There};
 use super::tree::Folder;
@@ -261,12 +262,8 @@ impl<'a> Listing<'a> {
         let there = status.and_then(|status| Kind::of_mode(status.st_mode));
         match (there, folder) {
             (Some(Kind::Directory), Some(folder)) => {
-                if let Some(status) = status.filter(|status| self.writers.attributes.is_closed(status))
-                    && !self.is_dry()
-                {
-                    // Until its attributes are set at the end.
-                    let open = Entry { mode: status.st_mode & 0o7777 | 0o700, kind: Kind::Directory, ..entry.clone() };
-                    self.writers.attributes.mend(folder, &entry.name, status, &open, false);
+                if let Some(status) = status.filter(|_| !self.is_dry()) {
+                    self.writers.opened.open(folder, &entry.name, path, status)?;
                 }
             }
             (_, Some(folder)) if !self.is_dry() => {
@@ -391,7 +388,7 @@ impl<'a> Listing<'a> {
         }
         if let Some(folder) = folder.filter(|_| !self.in_fresh) {
             // Said now, and not when its content has come.
-            folder.is_writable()?;
+            self.check_writable(folder)?;
         }
         if !folder.map_or(Ok(true), |folder| self.writers.finds_way(folder, path, status))? {
             return Ok(None);
@@ -455,6 +452,14 @@ impl<'a> Listing<'a> {
             self.to_compare.push(Compare { id, directory, name, size, partial, awaited: compare });
         }
         Ok(Some(wanted))
+    }
+
+    /// That names can be made in a directory. A dry run opens none that is closed.
+    fn check_writable(&self, folder: &Folder) -> Result<(), Errno> {
+        match folder.is_writable() {
+            Err(_) if self.is_dry() && is_closed(&rustix::fs::fstat(folder)?) => Ok(()),
+            result => result,
+        }
     }
 
     /// Whether files are to be compared by their content as no run has read them back yet.

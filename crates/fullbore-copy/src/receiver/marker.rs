@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::attributes::{Grain, TRIAL, changed, modified, times};
@@ -16,6 +16,7 @@ use crate::names::MARKER;
 
 const TEXT: &str = "fullbore copy: not finished; run it again to go on";
 const BEGAN: &str = "began ";
+const CLOSED: &str = "closed ";
 const LOST: &str = "a flush failed";
 /// More than the text has, in bytes.
 const TEXT_BYTES: u64 = 4096;
@@ -32,6 +33,8 @@ pub(super) struct Marker {
     pub(super) torn: Option<Time>,
     /// A flush of that copy failed: what it had written since the one before may be nowhere, though memory has it.
     pub(super) lost: bool,
+    /// The permissions that the destination itself had before it was opened for the copy, if it was.
+    pub(super) closed: Option<u32>,
     /// The time of the destination itself before it was marked.
     pub(super) before: Time,
     /// Names that differ in case alone are the same here.
@@ -41,11 +44,11 @@ pub(super) struct Marker {
 }
 
 impl Marker {
-    /// Marks and locks the destination.
+    /// Marks and locks the destination, which was opened for that if it was `closed`, with these permissions.
     ///
     /// # Errors
     /// When another copy has it, or nothing can be written there.
-    pub(super) fn set(root: &Folder, path: &Path) -> Result<Marker, CopyError> {
+    pub(super) fn set(root: &Folder, path: &Path, closed: Option<u32>) -> Result<Marker, CopyError> {
         let wrong = |error: Errno| CopyError::Disk(format!("{}: {}", path.display(), std::io::Error::from(error)));
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let open = |flags| rustix::fs::openat(root, MARKER, flags, Mode::RUSR | Mode::WUSR).map(File::from);
@@ -69,12 +72,21 @@ impl Marker {
             if there.is_none_or(|there| there.st_ino != ours.st_ino) {
                 continue;
             }
+            if FileType::from_raw_mode(ours.st_mode) != FileType::RegularFile || ours.st_nlink > 1 {
+                // It would be written to, and get another time.
+                let marker = String::from_utf8_lossy(MARKER);
+                let text = format!("{}/{marker}: is no file that a copy has made; remove it", path.display());
+                return Err(CopyError::Disk(text));
+            }
             let failed = |error| super::commit::disk(MARKER, error);
             let mut text = Vec::new();
             (&file).take(TEXT_BYTES).read_to_end(&mut text).map_err(failed)?;
             // Of one that does not tell, everything there may be.
             let said = String::from_utf8_lossy(&text);
             let torn = was_there.then(|| parse(&said).unwrap_or_default());
+            // Whoever else may have written it does not decide on permissions.
+            let is_ours = ours.st_uid == rustix::process::geteuid().as_raw();
+            let closed = closed.or_else(|| parse_closed(&said).filter(|_| is_ours));
             let lost = said.lines().any(|line| line == LOST);
             let case_insensitive = ignores_case(root, ours.st_ino).map_err(wrong)?;
             // What the file system makes of a time tells how exactly those of files can be compared.
@@ -84,10 +96,13 @@ impl Marker {
             if text.is_empty() {
                 // Behind the trial: where changes have no time of their own this is the trial's, which is before all.
                 let began = torn.unwrap_or_else(|| kept.as_ref().map(changed).unwrap_or_default());
-                let text = format!("{TEXT}\n{BEGAN}{}.{:09}\n", began.seconds, began.nanoseconds);
+                let mut text = format!("{TEXT}\n{BEGAN}{}.{:09}\n", began.seconds, began.nanoseconds);
+                if let Some(mode) = closed {
+                    text.push_str(&format!("{CLOSED}{mode:o}\n"));
+                }
                 file.write_all(text.as_bytes()).map_err(failed)?;
             }
-            return Ok(Marker { file, torn, lost, before, case_insensitive, grain });
+            return Ok(Marker { file, torn, lost, closed, before, case_insensitive, grain });
         }
         Err(CopyError::Locked(path.display().to_string()))
     }
@@ -110,6 +125,12 @@ impl Marker {
 fn parse(text: &str) -> Option<Time> {
     let (seconds, nanoseconds) = text.lines().find_map(|line| line.strip_prefix(BEGAN))?.split_once('.')?;
     Some(Time { seconds: seconds.parse().ok()?, nanoseconds: nanoseconds.parse().ok()? })
+}
+
+/// The permissions that a marker tells of.
+fn parse_closed(text: &str) -> Option<u32> {
+    let mode = text.lines().find_map(|line| line.strip_prefix(CLOSED))?;
+    u32::from_str_radix(mode, 8).ok().filter(|mode| *mode <= 0o7777)
 }
 
 /// Whether the marker, which has this inode, is there by its name in capitals as well. File systems of FUSE may
@@ -135,7 +156,7 @@ mod tests {
         let (path, text) = (directory.path(), directory.path().join(".fullbore-copy"));
         let tree = Tree::open(path).unwrap();
         // The lock goes with it.
-        let torn = || Marker::set(tree.root(), path).unwrap().torn;
+        let torn = || Marker::set(tree.root(), path, None).unwrap().torn;
         std::fs::write(path.join("before"), "x").unwrap();
         assert_eq!(torn(), None);
         let began = torn().unwrap();
@@ -143,21 +164,49 @@ mod tests {
         std::fs::write(path.join("since"), "x").unwrap();
         assert!(changed(b"before") <= began && began <= changed(b"since"), "{began:?}");
         assert_eq!(torn(), Some(began));
-        Marker::set(tree.root(), path).unwrap().remove(tree.root()).unwrap();
+        Marker::set(tree.root(), path, None).unwrap().remove(tree.root()).unwrap();
         assert_eq!(torn(), None);
         // One of a disk that failed.
-        let lost = || Marker::set(tree.root(), path).unwrap().lost;
-        let marker = Marker::set(tree.root(), path).unwrap();
+        let lost = || Marker::set(tree.root(), path, None).unwrap().lost;
+        let marker = Marker::set(tree.root(), path, None).unwrap();
         assert!(!marker.lost);
         marker.lose(tree.root()).unwrap();
         drop(marker);
         assert!(lost() && lost());
-        Marker::set(tree.root(), path).unwrap().remove(tree.root()).unwrap();
+        Marker::set(tree.root(), path, None).unwrap().remove(tree.root()).unwrap();
         assert!(!lost());
         // One of which nothing was written out before the power failed, and one of another kind.
         for content in ["", "fullbore copy"] {
             std::fs::write(&text, content).unwrap();
             assert_eq!([torn(), torn()], [Some(Time::default()); 2], "{content}");
         }
+    }
+
+    #[test]
+    fn what_others_had_put_in_place_of_the_marker_was_written_to() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, text) = (directory.path(), directory.path().join(".fullbore-copy"));
+        let tree = Tree::open(path).unwrap();
+        std::fs::write(path.join("other"), "").unwrap();
+        std::fs::hard_link(path.join("other"), &text).unwrap();
+        let refused = Marker::set(tree.root(), path, None).unwrap_err().to_string();
+        assert!(refused.contains(".fullbore-copy: is no file that a copy has made"), "{refused}");
+        std::fs::remove_file(&text).unwrap();
+        rustix::fs::mknodat(tree.root(), MARKER, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        assert!(Marker::set(tree.root(), path, None).is_err());
+        std::fs::remove_file(&text).unwrap();
+        assert_eq!(std::fs::read(path.join("other")).unwrap(), b"");
+    }
+
+    #[test]
+    fn the_permissions_of_an_opened_destination_outlive_a_kill() {
+        assert!(rustix::process::geteuid().is_root(), "gives files away: run as root (script/test does)");
+        let directory = tempfile::tempdir().unwrap();
+        let (path, text) = (directory.path(), directory.path().join(".fullbore-copy"));
+        let tree = Tree::open(path).unwrap();
+        let closed = |closed| Marker::set(tree.root(), path, closed).unwrap().closed;
+        assert_eq!([closed(Some(0o555)), closed(None)], [Some(0o555); 2]);
+        std::os::unix::fs::chown(&text, Some(65534), None).unwrap();
+        assert_eq!(closed(None), None, "another user's word");
     }
 }

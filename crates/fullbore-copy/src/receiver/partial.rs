@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::fs::{FallocateFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::bulk::{BULK_BYTES, Bulk, Target};
@@ -79,7 +80,8 @@ impl Found {
         self.part.is_none()
     }
 
-    /// Looks for what an earlier run left of a file, and removes what is of no use. If that run `lost` what it had not
+    /// Looks for what an earlier run left of a file, and removes what is of no use. The names can be foreseen, so that
+    /// where others may write they may be theirs: only files of our own count (see [`is_own`]). If that run `lost` what it had not
     /// flushed, memory may still have it, and the disk never will: it is not even looked at.
     pub(super) fn look(folder: &Folder, entry: &Entry, boot: &Boot, lost: bool) -> Result<Found, Errno> {
         let (part, journal) = (names::part(&entry.name), names::blocks(&entry.name));
@@ -87,18 +89,26 @@ impl Found {
         let text = match rustix::fs::openat(folder, &journal[..], OFlags::RDONLY | flags, Mode::empty()) {
             Ok(file) => {
                 let mut text = Vec::new();
-                File::from(file).take(journal::JOURNAL_BYTES).read_to_end(&mut text).map_err(errno)?;
+                if is_own(folder, &file)? {
+                    File::from(file).take(journal::JOURNAL_BYTES).read_to_end(&mut text).map_err(errno)?;
+                }
                 text
             }
+            // A link, which is nobody's journal.
+            Err(Errno::LOOP) => Vec::new(),
             Err(Errno::NOENT) => return Ok(Found::default()),
             Err(error) => return Err(error),
         };
         let header = Header::of(entry, *boot, folder.file_system.mount);
         let contents = journal::parse(&text).filter(|contents| contents.header.is_same_source(&header));
         let file = rustix::fs::openat(folder, &part[..], OFlags::RDWR | flags, Mode::empty()).map(File::from);
-        let (Some(contents), Ok(file)) = (contents, file) else {
-            folder.unlink(&part)?;
-            folder.unlink(&journal)?;
+        let file = match file {
+            Ok(file) if is_own(folder, &file)? => Some(file),
+            _ => None,
+        };
+        let (Some(contents), Some(file)) = (contents, file) else {
+            folder.discard(&part)?;
+            folder.discard(&journal)?;
             return Ok(Found::default());
         };
         let (same_mount, another_boot) =
@@ -113,6 +123,17 @@ impl Found {
         }
         Ok(Found { part: Some(file), blocks: right })
     }
+}
+
+/// Whether this is a file that only we can have made and have a name for: a plain one, with one name, of our own user.
+/// What somebody else has put there is none; it would get our content, or be believed to have it already.
+fn is_own(folder: &Folder, file: impl AsFd) -> Result<bool, Errno> {
+    let status = rustix::fs::fstat(&file)?;
+    if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile || status.st_nlink > 1 {
+        return Ok(false);
+    }
+    let user = rustix::process::geteuid().as_raw();
+    Ok(status.st_uid == user || folder.file_system.user_of_new_files(folder) == Some(status.st_uid))
 }
 
 /// Reads a block of an earlier boot or mount and compares it with its hash.
@@ -417,6 +438,9 @@ fn reserve(file: &File, size: u64) -> Result<(), Errno> {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::os::unix::ffi::OsStrExt as _;
+    use std::path::Path;
+
     use super::super::tree::Tree;
     use super::*;
     use crate::entry::Kind;
@@ -513,6 +537,53 @@ pub(super) mod tests {
             assert_eq!(found.blocks.len(), expected, "mount {mount}");
             assert!(found.blocks.iter().all(|block| !block.flushed), "what is read may be in memory only");
             assert_eq!(Found::look(folder, &entry, &boot, true).unwrap().blocks, [], "the disk refused them");
+        }
+    }
+
+    #[test]
+    fn what_somebody_else_has_put_in_place_of_an_unfinished_file_was_believed() {
+        assert!(rustix::process::geteuid().is_root(), "gives files away: run as root (script/test does)");
+        let directory = tempfile::tempdir().unwrap();
+        let tree = Tree::open(directory.path()).unwrap();
+        let (folder, boot) = (tree.root(), [b'x'; 36]);
+        let entry = asked(b"file", 4 << 20).entry;
+        let [part, journal, victim] = [names::part(b"file"), names::blocks(b"file"), b"victim".to_vec()]
+            .map(|name| directory.path().join(std::ffi::OsStr::from_bytes(&name)));
+        let left_by_us = || {
+            let partial = Partial::new(0, asked(b"file", 4 << 20), Found::default(), false);
+            write(&partial, folder, &boot, 0, &[1; 1 << 20]);
+            partial.checkpoint(partial.entered()).unwrap();
+            partial.give_up(folder, true);
+        };
+        std::fs::write(&victim, "untouched").unwrap();
+        let replaced = |path: &Path, make: &dyn Fn()| {
+            std::fs::remove_file(path).unwrap();
+            make();
+        };
+        let given_away = |path: &Path| std::os::unix::fs::chown(path, Some(65534), None).unwrap();
+        let pipe = |path: &Path| {
+            rustix::fs::mknodat(rustix::fs::CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        };
+        type Plant<'a> = (&'a str, &'a dyn Fn(&Path));
+        let plants: [Plant<'_>; 5] = [
+            ("another user's", &given_away),
+            ("a hard link", &|path| replaced(path, &|| std::fs::hard_link(&victim, path).unwrap())),
+            ("a symbolic link", &|path| replaced(path, &|| std::os::unix::fs::symlink(&victim, path).unwrap())),
+            ("a pipe", &|path| replaced(path, &|| pipe(path))),
+            ("a directory", &|path| replaced(path, &|| std::fs::create_dir(path).unwrap())),
+        ];
+        for (what, plant) in plants {
+            for path in [&part, &journal] {
+                left_by_us();
+                assert!(!Found::look(folder, &entry, &boot, false).unwrap().is_empty(), "our own is gone on with");
+                plant(path);
+                let found = Found::look(folder, &entry, &boot, false).unwrap();
+                assert!(found.is_empty(), "{what}: {}", path.display());
+                let left: Vec<_> =
+                    std::fs::read_dir(directory.path()).unwrap().map(|name| name.unwrap().path()).collect();
+                assert_eq!(left, std::slice::from_ref(&victim), "{what}");
+                assert_eq!(std::fs::read(&victim).unwrap(), b"untouched", "{what}");
+            }
         }
     }
 

@@ -9,12 +9,15 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use rustix::fs::{AtFlags, StatVfs, StatxFlags};
+use fullbore_engine::temporary;
+use rustix::fs::{AtFlags, Mode, StatVfs, StatxFlags};
 
+use super::partial;
 use super::tree::Folder;
+use crate::names;
 use crate::options::GROUP_BYTES;
 
 /// The unit of room where a file system does not tell, in bytes.
@@ -33,13 +36,23 @@ pub(super) struct FileSystem {
     taken_bytes: AtomicU64,
     taken_replaced_bytes: AtomicU64,
     taken_inodes: AtomicU64,
+    /// See [`FileSystem::user_of_new_files`].
+    user_of_new_files: OnceLock<Option<u32>>,
 }
 
 impl FileSystem {
     pub(super) fn new(device: u64, directory: OwnedFd) -> FileSystem {
         let (taken_bytes, taken_replaced_bytes, taken_inodes) = Default::default();
         let mount = mount(&directory).unwrap_or(0);
-        FileSystem { device, directory, mount, taken_bytes, taken_replaced_bytes, taken_inodes }
+        FileSystem {
+            device,
+            directory,
+            mount,
+            taken_bytes,
+            taken_replaced_bytes,
+            taken_inodes,
+            user_of_new_files: OnceLock::new(),
+        }
     }
 
     /// A file that was announced is about to be made.
@@ -47,6 +60,17 @@ impl FileSystem {
         self.taken_bytes.fetch_add(share.bytes, Ordering::AcqRel);
         self.taken_replaced_bytes.fetch_add(share.replaced_bytes, Ordering::AcqRel);
         self.taken_inodes.fetch_add(share.inodes, Ordering::AcqRel);
+    }
+
+    /// Who owns what we make there. That need not be ourselves: FAT and CIFS give all files to one user, and NFS takes
+    /// root for nobody. None if nothing can be made in this directory of it.
+    pub(super) fn user_of_new_files(&self, folder: &Folder) -> Option<u32> {
+        *self.user_of_new_files.get_or_init(|| {
+            let name = names::part(temporary::unforeseen().as_bytes());
+            let trial = partial::create(folder, &name, Mode::RUSR | Mode::WUSR).ok()?;
+            let _ = folder.unlink(&name);
+            rustix::fs::fstat(&trial).ok().map(|status| status.st_uid)
+        })
     }
 
     fn status(&self) -> Option<StatVfs> {

@@ -13,7 +13,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{Mode, OFlags, SeekFrom, Stat};
+use rustix::fs::{SeekFrom, Stat};
 use rustix::io::Errno;
 
 use super::commit::{disk, is_fatal};
@@ -258,8 +258,7 @@ impl Writers<'_> {
         directory: &[u8],
         entry: &Entry,
     ) -> Result<bool, Errno> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let source = File::from(rustix::fs::openat(from, from_name, flags, Mode::empty())?);
+        let source = File::from(self.opened.open_file(from, from_name)?);
         let mode = self.attributes.unfinished_mode(entry);
         let target = partial::create(to, own, mode)?;
         let size = self.clock.device(|| copy_content(&source, &target))?;

@@ -21,6 +21,7 @@ use super::commit::{Commit, Finished, disk, is_fatal};
 use super::compare::Comparing;
 use super::held::{Held, entry_bytes};
 use super::journal::Boot;
+use super::opened::Opened;
 use super::partial::{self, Asked, Found, Partial, Progress, Promised};
 use super::shared::Shared;
 use super::tree::{Folder, Tree};
@@ -157,6 +158,7 @@ pub(super) struct Writers<'a> {
     pub(super) context: &'a Context<'a>,
     pub(super) tree: &'a Tree,
     pub(super) attributes: &'a Attributes,
+    pub(super) opened: &'a Opened<'a>,
     pub(super) pending: &'a PendingFiles,
     pub(super) failed: &'a Failed,
     pub(super) commit: &'a Commit,

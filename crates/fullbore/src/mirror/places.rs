@@ -5,7 +5,9 @@
 //! that is still to be made is an empty directory there.
 
 use std::ffi::OsStr;
+use std::fs::{DirBuilder, File, Metadata};
 use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -53,7 +55,7 @@ impl Places {
     /// Refusals of the system. That the directory does not exist is none.
     pub fn untouched(dir: &Path, below: &Path) -> Result<Places, PlaceError> {
         let scratch = Scratch::make(below).map_err(|source| PlaceError::Scratch { path: below.to_owned(), source })?;
-        let work = Arc::new(Root::open(&scratch.0)?);
+        let work = Arc::new(Root::open(&scratch.path)?);
         work.create_directory(OWN_DIRECTORY, 0o700)?;
         let (root, volume) = if dir.exists() {
             let root = Arc::new(Root::open(dir)?);
@@ -61,12 +63,13 @@ impl Places {
         } else {
             work.create_directory(NO_MIRROR, 0o700)?;
             let above = dir.ancestors().find(|above| above.is_dir()).unwrap_or(Path::new("."));
-            (Arc::new(Root::open(&scratch.0.join(NO_MIRROR))?), Arc::new(Root::open(above)?))
+            (Arc::new(Root::open(&scratch.path.join(NO_MIRROR))?), Arc::new(Root::open(above)?))
         };
         // What a killed run has done already shows in the plan; its log is taken up from a copy.
         if let Some((mut log, _)) = root.open_file(LOG_PATH)? {
             let mut copy = work.open_append(LOG_PATH)?;
-            io::copy(&mut log, &mut copy).map_err(|source| PlaceError::Scratch { path: scratch.0.clone(), source })?;
+            io::copy(&mut log, &mut copy)
+                .map_err(|source| PlaceError::Scratch { path: scratch.path.clone(), source })?;
         }
         Ok(Places { root, work, volume, scratch: Some(scratch) })
     }
@@ -80,19 +83,33 @@ impl Places {
 /// Stands for a mirror that does not exist.
 const NO_MIRROR: &str = "mirror";
 
-/// A directory of mode 0700 that goes when dropped.
-struct Scratch(PathBuf);
+/// How the names of scratch directories begin.
+const SCRATCH: &str = "fullbore-";
+
+/// A directory of mode 0700 that goes when dropped. One that a killed run has left goes when the next one is made.
+struct Scratch {
+    path: PathBuf,
+    /// Holds the lock.
+    _held: File,
+}
 
 impl Scratch {
     fn make(below: &Path) -> io::Result<Scratch> {
-        temporary::directory(below, OsStr::new("fullbore-")).map(Scratch)
+        temporary::remove_abandoned(below, OsStr::new(SCRATCH), "", Metadata::is_dir);
+        temporary::with_name(OsStr::new(SCRATCH), "", |name| {
+            let path = below.join(name);
+            DirBuilder::new().mode(0o700).create(&path)?;
+            let held = File::open(&path)?;
+            temporary::keep(&held, &path)?;
+            Ok(Scratch { path, _held: held })
+        })
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
         // What cannot be removed lies among the temporary files, which are removed by others.
-        let _ = std::fs::remove_dir_all(&self.0);
+        let _ = std::fs::remove_dir_all(&self.path);
     }
 }
 
@@ -102,18 +119,23 @@ mod tests {
 
     #[test]
     fn a_run_that_changes_nothing_leaves_nothing() {
-        let temporary = tempfile::tempdir().unwrap();
+        let below = tempfile::tempdir().unwrap();
+        let temporary_directory = below.path();
         let here = tempfile::tempdir().unwrap();
         std::fs::create_dir(here.path().join(OWN_DIRECTORY)).unwrap();
         std::fs::write(here.path().join(LOG_PATH), b"log").unwrap();
-        let places = Places::untouched(here.path(), temporary.path()).unwrap();
+        let places = Places::untouched(here.path(), temporary_directory).unwrap();
         assert_eq!(places.work.read(LOG_PATH, 10).unwrap().unwrap(), b"log");
         assert_eq!(places.volume.path(), here.path());
-        let missing = Places::untouched(&here.path().join("a/b"), temporary.path()).unwrap();
+        let missing = Places::untouched(&here.path().join("a/b"), temporary_directory).unwrap();
         assert!(missing.is_untouched() && missing.root.list("").unwrap().is_empty());
         assert_eq!(missing.volume.path(), here.path());
         drop((places, missing));
-        assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0);
+        // What a killed run left.
+        let left = temporary::directory(temporary_directory, OsStr::new(SCRATCH)).unwrap();
+        std::fs::write(left.join("index"), "").unwrap();
+        drop(Places::untouched(here.path(), temporary_directory).unwrap());
+        assert_eq!(std::fs::read_dir(temporary_directory).unwrap().count(), 0);
         assert!(!here.path().join("a").exists());
     }
 }

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::error::CommandError;
 use crate::output::{self, Output};
+use crate::stdio;
 
 /// The list on its way.
 pub struct List(Option<Open>);
@@ -50,7 +51,7 @@ impl List {
         let Some(open) = &mut self.0 else { return };
         open.is_empty = false;
         if open.failed.is_none() {
-            open.failed = writeln!(open.lines, "{}", entry(path, size, cap, None)).err();
+            open.failed = open.lines.write_all(&stdio::json_line(&entry(path, size, cap, None))).err();
         }
     }
 

@@ -10,6 +10,7 @@ use super::super::bulk::Bulk;
 use super::super::commit::Commit;
 use super::super::compare::Comparing;
 use super::super::held::Held;
+use super::super::opened::Opened;
 use super::super::shared::Shared;
 use super::super::tree::Tree;
 use super::super::verify::Verify;
@@ -42,6 +43,7 @@ fn with_options(
             context,
             tree: &tree,
             attributes: &attributes,
+            opened: &Opened::of(&tree),
             pending: &pending,
             failed: &Failed::default(),
             shared: &Shared::default(),

@@ -3,9 +3,11 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use fullbore_engine::memory::{self, PLACE_BYTES};
 use fullbore_store::s3::client::Client;
 use fullbore_store::s3::listing::{self, More};
 use fullbore_store::s3::remove::{KEYS_AT_ONCE, remove};
+use fullbore_store::s3::xml::Listed;
 use tokio::task::JoinSet;
 
 use super::protected::{Fate, Rules};
@@ -28,6 +30,17 @@ pub struct Doomed {
     pub of: usize,
     /// One of the files' keys that is not listed.
     pub unlisted: Option<String>,
+    /// What the keys take in memory, and may take at most.
+    bytes: u64,
+    most_bytes: u64,
+}
+
+/// Why a listing was not read to its end.
+enum Halt {
+    /// It has an object that is not beneath the prefix.
+    Stray(String),
+    /// It has more objects that are no files of the source than can be kept.
+    TooMany,
 }
 
 impl Doomed {
@@ -38,43 +51,69 @@ impl Doomed {
         wanted: &HashSet<&str>,
         rules: &Rules,
     ) -> Result<Doomed, CommandError> {
-        let mut doomed = Doomed { keys: Vec::new(), private: Vec::new(), kept: 0, of: 0, unlisted: None };
-        let mut stray = None;
+        let mut doomed = Doomed::new(memory::list_bytes_max());
+        let mut halt = None;
         let mut unlisted = wanted.clone();
         let listed = listing::list(client, prefix, |page| {
-            // A server that does not look at the prefix would have us delete what is others'.
-            stray = page.iter().find(|object| !object.key.starts_with(prefix)).map(|object| object.key.clone());
-            if stray.is_some() {
-                return More::No;
-            }
-            doomed.of += page.len();
             for object in &page {
                 unlisted.remove(object.key.as_str());
             }
-            for object in page.into_iter().filter(|object| !wanted.contains(object.key.as_str())) {
-                match rules.fate(&object.key, &object.key[prefix.len()..]) {
-                    Fate::Absent => {
-                        doomed.keys.push(object.key);
-                        continue;
-                    }
-                    Fate::Kept => doomed.kept += 1,
-                    Fate::Private => doomed.private.push(object.key),
-                }
-                doomed.of -= 1;
-            }
-            More::Yes
+            halt = doomed.take(page, prefix, wanted, rules).err();
+            if halt.is_none() { More::Yes } else { More::No }
         });
         listed.await.map_err(|error| explain(&error))?;
         doomed.unlisted = unlisted.into_iter().min().map(str::to_owned);
-        let Some(stray) = stray else { return Ok(doomed) };
         let bucket = client.bucket();
-        Err(CommandError::new(
-            ErrorKind::Network,
-            format_args!(
-                "--delete: store {} was asked what is beneath {prefix:?} and lists {stray:?}; nothing is deleted",
-                bucket.store()
-            ),
-        ))
+        let store = bucket.store();
+        match halt {
+            None => Ok(doomed),
+            Some(Halt::Stray(stray)) => Err(CommandError::new(
+                ErrorKind::Network,
+                format_args!(
+                    "--delete: store {store} was asked what is beneath {prefix:?} and lists {stray:?}; nothing is deleted"
+                ),
+            )),
+            Some(Halt::TooMany) => Err(CommandError::new(
+                ErrorKind::Network,
+                format_args!(
+                    "--delete: store {store} lists more than {} objects beneath {prefix:?} that the source does not have, \
+                     and this machine can keep no more; nothing is deleted",
+                    doomed.keys.len() + doomed.private.len()
+                ),
+            )
+            .hint("delete them by a lifecycle rule of the store, or put directories one by one")),
+        }
+    }
+
+    /// Nothing yet, and keys of at most so many bytes.
+    fn new(most_bytes: u64) -> Doomed {
+        Doomed { keys: Vec::new(), private: Vec::new(), kept: 0, of: 0, unlisted: None, bytes: 0, most_bytes }
+    }
+
+    /// Takes a page of the listing.
+    fn take(&mut self, page: Vec<Listed>, prefix: &str, wanted: &HashSet<&str>, rules: &Rules) -> Result<(), Halt> {
+        // A server that does not look at the prefix would have us delete what is others'.
+        if let Some(stray) = page.iter().find(|object| !object.key.starts_with(prefix)) {
+            return Err(Halt::Stray(stray.key.clone()));
+        }
+        self.of += page.len();
+        for object in page.into_iter().filter(|object| !wanted.contains(object.key.as_str())) {
+            let bytes = object.key.len() as u64 + PLACE_BYTES;
+            match rules.fate(&object.key, &object.key[prefix.len()..]) {
+                Fate::Absent => {
+                    self.keys.push(object.key);
+                    self.bytes += bytes;
+                    continue;
+                }
+                Fate::Kept => self.kept += 1,
+                Fate::Private => {
+                    self.private.push(object.key);
+                    self.bytes += bytes;
+                }
+            }
+            self.of -= 1;
+        }
+        if self.bytes > self.most_bytes { Err(Halt::TooMany) } else { Ok(()) }
     }
 
     /// Refuses a store that does not list a key that was put. It may list that object under another name, which is then
@@ -109,7 +148,8 @@ impl Doomed {
     pub async fn delete(self, client: &Client) -> Result<usize, CommandError> {
         let all: Vec<String> = self.private.into_iter().chain(self.keys).collect();
         let total = all.len();
-        let mut left = Vec::new();
+        // The first one is told; a store may say as much as it likes of each.
+        let (mut left, mut first) = (0, None);
         let mut under_way = JoinSet::new();
         let keys: Arc<[String]> = all.into();
         let mut next = 0;
@@ -121,11 +161,13 @@ impl Doomed {
             }
             if let Some(removed) = under_way.join_next().await {
                 let removed = removed.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
-                left.extend(removed.map_err(|error| explain(&error))?);
+                let not_removed = removed.map_err(|error| explain(&error))?;
+                left += not_removed.len();
+                first = first.or(not_removed.into_iter().next());
             }
         }
-        let Some((key, error)) = left.first() else { return Ok(total) };
-        let text = format!("{} objects could not be deleted; {key}: {} {}", left.len(), error.code, error.message);
+        let Some((key, error)) = first else { return Ok(total) };
+        let text = format!("{left} objects could not be deleted; {key}: {} {}", error.code, error.message);
         Err(CommandError::new(ErrorKind::Partial, text))
     }
 }
@@ -136,11 +178,30 @@ mod tests {
 
     #[test]
     fn too_much_at_once_is_refused() {
-        let doomed =
-            |count, of| Doomed { keys: vec!["k".into(); count], private: Vec::new(), kept: 0, of, unlisted: None };
+        let doomed = |count, of| Doomed { keys: vec!["k".into(); count], of, ..Doomed::new(0) };
         assert!(doomed(4, 10).guard(0.4, false).is_ok());
         assert!(doomed(5, 10).guard(0.4, false).is_err());
         assert!(doomed(10, 10).guard(0.4, true).is_ok());
         assert!(doomed(0, 0).guard(0.0, false).is_ok());
+    }
+
+    #[test]
+    fn endless_pages_of_new_keys_filled_the_memory() {
+        let page = |number: u32| {
+            let key = |place: u32| Listed { key: format!("p/{number:05}{place:0100}"), size: 1, etag: String::new() };
+            (0..1000).map(key).collect::<Vec<_>>()
+        };
+        let most_bytes = 1_000_000;
+        let mut doomed = Doomed::new(most_bytes);
+        let (wanted, rules) = (HashSet::new(), Rules::default());
+        let pages = (0..1000).take_while(|number| doomed.take(page(*number), "p/", &wanted, &rules).is_ok()).count();
+        assert!((1..20).contains(&pages), "{pages}");
+        assert!(doomed.bytes > most_bytes && doomed.bytes < 2 * most_bytes, "{}", doomed.bytes);
+        // Files of the source take none, however often they are listed.
+        let listed = page(0);
+        let wanted = listed.iter().map(|object| object.key.as_str()).collect();
+        let mut doomed = Doomed::new(0);
+        assert!((0..100).all(|_| doomed.take(page(0), "p/", &wanted, &rules).is_ok()));
+        assert!(matches!(doomed.take(page(0), "q/", &wanted, &rules), Err(Halt::Stray(_))));
     }
 }
