@@ -175,6 +175,8 @@ pub struct Dispatcher {
     unfinished_files: u64,
     /// A connection that waits for bytes is to look what it is to do.
     has_news: bool,
+    /// When an idle connection last found nothing to take over.
+    last_wait: Option<Instant>,
 }
 
 impl Dispatcher {
@@ -198,6 +200,7 @@ impl Dispatcher {
             hedged_bytes: 0,
             unfinished_files: 0,
             has_news: false,
+            last_wait: None,
         }
     }
 

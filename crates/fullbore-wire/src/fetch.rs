@@ -312,7 +312,11 @@ impl Fetcher {
             }
             open = self.shared.dispatcher().unfinished_files();
         }
-        self.shared.dispatcher().hold(None);
+        let mut dispatcher = self.shared.dispatcher();
+        dispatcher.hold(None);
+        for (clock, host) in self.shared.host_clocks.iter().zip(dispatcher.hosts()) {
+            clock.set_waited_alone(host.totals.waited_alone);
+        }
     }
 
     fn add(&self, items: Vec<Item>) {

@@ -226,6 +226,8 @@ pub struct HostTotals {
     pub seen_faults: Vec<SeenFault>,
     /// Work taken from it because others were faster.
     pub hedged: u64,
+    /// Time in which a faster host was idle and this one alone still owed something.
+    pub waited_alone: Duration,
 }
 
 /// One mirror, as learned.

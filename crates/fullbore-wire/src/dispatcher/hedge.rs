@@ -128,10 +128,17 @@ impl Dispatcher {
         history.and_then(|history| history.silences.get(&host)).copied().unwrap_or(0)
     }
 
-    /// What this connection brings per second as far as is known now; until then, what others to its host do.
+    /// What this connection brings per second as far as is known now.
     fn rate_now(&self, connection: &Connection, now: Instant) -> Option<f64> {
         let rtt = self.hosts[connection.host as usize].rtt();
-        connection.rate.so_far(rtt, now).or_else(|| self.host_rate(connection.host))
+        connection.rate.so_far(rtt, now).or_else(|| self.rate_before(connection))
+    }
+
+    /// What was known of it before it was asked for what it owes: its own rate, that of the last one to its host, or
+    /// of others.
+    fn rate_before(&self, connection: &Connection) -> Option<f64> {
+        let host = &self.hosts[connection.host as usize];
+        connection.rate.average().or(host.connection_rate()).or_else(|| self.host_rate(connection.host))
     }
 
     /// Who would take over: a connection, or a new one to `host`. `None` if it has enough to do, or is silent itself.
@@ -179,18 +186,20 @@ impl Dispatcher {
                 if victim.host == host && !silent {
                     return None;
                 }
-                let waited = |limit| silence.div_duration_f64(limit);
-                let times_waited = match victim.rate.waits() {
-                    _ if silent => Some(waited(patience)),
-                    true => Some(waited(rtt + FIRST_BYTE_PATIENCE)),
-                    false => None,
-                };
                 let rate = if silent { 0.0 } else { self.rate_now(victim, now)? };
                 let enough = rate / HEDGE_RATE_SHARE;
                 let known = measured.or(at_least.filter(|least| *least >= enough));
                 // Without a rate of its own a busy connection is measurably faster than the silent alone.
                 let may_guess = silent || !is_busy;
                 let my_rate = known.or(may_guess.then_some(RATE_UNKNOWN_BYTES_PER_S.max(enough)))?;
+                // Who is known to be slow needs no time to show it.
+                let is_known = || self.rate_before(victim).is_some_and(|before| before <= HEDGE_RATE_SHARE * my_rate);
+                let waited = |limit| Some(silence.div_duration_f64(limit));
+                let times_waited = match silent {
+                    true => waited(patience),
+                    false if victim.rate.waits() && !is_known() => waited(rtt + FIRST_BYTE_PATIENCE),
+                    false => None,
+                };
                 (enough <= my_rate).then_some(Victim {
                     id: *other,
                     connection: victim,
@@ -300,6 +309,20 @@ impl Dispatcher {
         by_rate.clamp(DRAIN_MIN_BYTES, DRAIN_BYTES)
     }
 
+    /// Counts the time in which an idle connection finds nothing to do while one slower host owes all that is left.
+    fn note_wait(&mut self, id: ConnectionId, now: Instant) {
+        let since = self.last_wait.replace(now).map(|before| now.saturating_duration_since(before));
+        let Some(waited) = since.filter(|since| *since <= 4 * HEDGE_LOOK_EVERY) else { return };
+        let Some(idle) = self.connections.get(&id).filter(|idle| !idle.owes()) else { return };
+        let own_rate = idle.rate.at_least().or(self.hosts[idle.host as usize].connection_rate());
+        let mut owing = self.connections.values().filter(|other| other.owed() > 0);
+        let Some(slow) = owing.next().map(|other| other.host) else { return };
+        let is_slower = own_rate.is_some() && self.host_rate(slow) < own_rate;
+        if is_slower && slow != idle.host && owing.all(|other| other.host == slow) {
+            self.hosts[slow as usize].totals.waited_alone += waited;
+        }
+    }
+
     /// Takes a part over from a slower connection.
     pub(super) fn hedge(&mut self, id: ConnectionId, now: Instant) -> Option<Segment> {
         let taker = self.connections.get_mut(&id)?;
@@ -308,7 +331,11 @@ impl Dispatcher {
             return None;
         }
         taker.hedge_again = now + HEDGE_LOOK_EVERY;
-        let TakeOver { victim, tag, from, silent, waited, in_vain } = self.hedge_candidate(host, Some(id), now)?;
+        let Some(take_over) = self.hedge_candidate(host, Some(id), now) else {
+            self.note_wait(id, now);
+            return None;
+        };
+        let TakeOver { victim, tag, from, silent, waited, in_vain } = take_over;
         self.connections.get_mut(&id)?.hedge_again = now;
         let ranges = self.hosts[host as usize].answers_ranges();
         let victim = self.connections.get_mut(&victim)?;
