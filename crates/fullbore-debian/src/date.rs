@@ -37,7 +37,8 @@ fn parse_parts(text: &str) -> Option<i64> {
     let small = |value: u16| i8::try_from(value).ok();
     let (year, month) = (i16::try_from(year).ok()?, i8::try_from(month).ok()?);
     let civil = DateTime::new(year, month, small(day)?, small(hour)?, small(minute)?, small(second)?, 0).ok()?;
-    Some(civil.to_zoned(TimeZone::UTC).ok()?.timestamp().as_second())
+    // "Never" is written as the end of the year 9999, whose last day is beyond the calendar's instants.
+    Some(civil.to_zoned(TimeZone::UTC).map_or(jiff::Timestamp::MAX, |time| time.timestamp()).as_second())
 }
 
 fn number(text: &str, digits_max: usize) -> Option<u16> {
@@ -74,6 +75,8 @@ mod tests {
             ("Thu, 1 Jan 1970 0:00:01 GMT", 1),
             ("29 Feb 2024 23:59:60 +0000", 1_709_251_199),
             ("Fri, 31 Dec 9998 23:59:59 Z", 253_370_764_799),
+            // Valid-Until of archives that never expire.
+            ("Fri, 31 Dec 9999 23:59:59 UTC", jiff::Timestamp::MAX.as_second()),
         ] {
             assert_eq!(parse(text), Ok(seconds), "{text}");
         }
@@ -101,6 +104,7 @@ mod tests {
             "Sat, 10 Feb 24 11:07:25 UTC",
             "Sat, 10 Feb 2024 25:07:25 UTC",
             "Sat, 10 Feb 2024 11:07:61 UTC",
+            "Sat, 31 Nov 9999 11:07:25 UTC",
             "Sat, 10 Feb 2024 11:07:25 UTC more",
             "Sat, -1 Feb 2024 11:07:25 UTC",
         ] {

@@ -191,6 +191,16 @@ fn lengths_too_long() {
     is_put_out(Fault::LongLength);
 }
 
+/// The answer announces more than the file has, and the rest of it never comes.
+#[test]
+fn a_wrong_size_is_no_slow_host() {
+    let tree = Tree::of(&[700]);
+    let ran = Client::new(&[&tree.faulty(Fault::LongLength)]).fetch(&tree);
+    let [given_up] = &ran.given_up[..] else { panic!("{ran:#?}") };
+    assert!(given_up.faults.iter().all(|(_, fault)| fault.is_wrong_content()), "{ran:#?}");
+    assert!(!given_up.faults.is_empty() && ran.took < Duration::from_secs(5), "{ran:#?}");
+}
+
 #[test]
 fn another_range_than_asked_for() {
     let tree = Tree::of(&[12 * MIB]);

@@ -28,6 +28,7 @@ pub mod pool;
 pub mod publish;
 pub mod records;
 pub mod refusals;
+pub mod replaced;
 pub mod retention;
 pub mod room;
 pub mod select;
@@ -62,11 +63,13 @@ use places::Places;
 use plan::Plan;
 use pool::{Came, Wanted};
 use publish::{Publication, StoredFile};
+use replaced::{Failure, Replaced};
 use retention::{DeleteGuard, Retention};
 use select::{Selection, within_indexes};
 use session::{Session, Stop, boot_id, disk};
+use signed_files::Inner;
 use standing::{Left, SuiteId};
-use state::{Novelty, State, SuiteRecord};
+use state::{Conflict, Novelty, State, SuiteRecord};
 use subtract::{FileSet, LoggedFile, Tally};
 
 /// Times that one run goes over the archive when it is told, again and again, that there is news.
@@ -96,14 +99,14 @@ fn attempt(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report,
     let mut session =
         Session::open(places, &settings.origins, settings.origin_only, &settings.network, settings.durability)?;
     let stop = Stop::listen(&session.runtime);
-    let mut result = walk(settings, &mut session, &stop, &mut account, events);
+    let mut result = walk_with_others(settings, &mut session, &stop, &mut account, events);
     for _ in 1..ROUNDS_MAX {
         // Somebody pushed while we were at it: what we have may be old already (ftpsync).
         let done = settings.dry_run || result.is_err();
         if done || !trace_files::take_update_required(&session.root, &account.host).unwrap_or(false) {
             break;
         }
-        result = walk(settings, &mut session, &stop, &mut account, events);
+        result = walk_with_others(settings, &mut session, &stop, &mut account, events);
     }
     let result = result.and(snapshot_of(settings, &session, &mut account, events));
     session.fetcher.halt();
@@ -127,6 +130,36 @@ fn take_lock(root: &Root) -> Result<Lock, CommandError> {
     })
 }
 
+/// The walk; once more with each suite of another run that names a file which the archive has replaced, if that suite
+/// can be taken in.
+fn walk_with_others(
+    settings: &MirrorSettings,
+    session: &mut Session,
+    stop: &Stop,
+    account: &mut Account,
+    events: &mut dyn Events,
+) -> Result<(), CommandError> {
+    let mut settings = settings.clone();
+    let mut outcome = walk(&settings, session, stop, account, events);
+    // Each time with one more of the suites that the state knows.
+    while let Err(Failure::Replaced(replaced)) = outcome {
+        let Replaced { path, suite, source: Some(source), .. } = *replaced else { return Err(replaced.error) };
+        account.warn(
+            events,
+            format!("{path} was replaced, and {suite} names it as well: {suite} is mirrored in this run, too"),
+        );
+        settings = replaced::with_suite(&settings, source, &suite);
+        outcome = walk(&settings, session, stop, account, events).map_err(|failure| match failure {
+            Failure::Other(why) => {
+                let text = format!("{suite} was taken in, for it names {path}, which was replaced");
+                Failure::Other(why.context(text))
+            }
+            replaced => replaced,
+        });
+    }
+    outcome.map_err(Failure::into_command)
+}
+
 /// The walk, in order.
 fn walk(
     settings: &MirrorSettings,
@@ -134,7 +167,7 @@ fn walk(
     stop: &Stop,
     account: &mut Account,
     events: &mut dyn Events,
-) -> Result<(), CommandError> {
+) -> Result<(), Failure> {
     let now = jiff::Timestamp::now().as_second();
     let root = session.root.clone();
     account.complete = false;
@@ -161,6 +194,12 @@ fn walk(
         account.complete = true;
         return Ok(());
     }
+    let directories: Vec<String> = offers.iter().map(|offer| offer.layout.directory.clone()).collect();
+    for (offer, outer) in offers.iter_mut().zip(&directories) {
+        let of_run = directories.iter().map(String::as_str);
+        let mut inner = Inner::new(&root, outer, &state.header.suites, of_run);
+        inner.leave_out(&mut offer.release).map_err(|error| disk(&error))?;
+    }
     session.fetcher.warm(!settings.dry_run);
 
     account.phase(events, session, Phase::Indexes);
@@ -178,15 +217,16 @@ fn walk(
     session.fetcher.warm(false);
 
     account.phase(events, session, Phase::Plan);
-    let directories: Vec<&str> = offers.iter().map(|offer| offer.layout.directory.as_str()).collect();
+    let directories: Vec<&str> = directories.iter().map(String::as_str).collect();
     let ids = state.number_suites(&directories);
     let plan = Arc::new(indexes::plan(settings, &offers, &suites, &ids, session)?);
     if plan.is_empty() && !settings.filters.is_empty() {
         account.warn(events, "the filters leave nothing: 0 files are wanted beside the indexes".to_owned());
     }
     let signed: Vec<(SuiteId, bool)> = ids.iter().copied().zip(offers.iter().map(|offer| offer.signed)).collect();
-    let asked: Vec<&str> = settings.sources.iter().flat_map(|source| &source.suites).map(String::as_str).collect();
-    let mut wanted = pool::need(&plan, &state, session, &signed, &asked, stop, &mut |line| account.warn(events, line))?;
+    let in_conflict = |conflict: &Conflict| Failure::of(conflict, settings, &offers);
+    let warn = &mut |line| account.warn(events, line);
+    let mut wanted = pool::need(&plan, &state, session, &signed, &in_conflict, stop, warn)?;
     let others = indexes::missing(&offers, &suites, false);
     let room = pool::room(&wanted, &others, session)?;
     if settings.dry_run {
@@ -219,7 +259,7 @@ fn walk(
     run.publish(session, state, wanted, &came, account, events)?;
     account.complete = (0..offers.len()).all(|place| run.is_complete(place, &came));
     run.finish(session, above, account, events);
-    account.missing(came.missing, came.why)
+    Ok(account.missing(came.missing, came.why)?)
 }
 
 /// What publishing needs to know.
@@ -247,7 +287,7 @@ impl Run<'_> {
         let complete = |place: usize| self.is_complete(place, came);
         let mut publications = Vec::new();
         for place in (0..self.offers.len()).filter(|place| complete(*place)) {
-            publications.push(self.publication(session, &state, place)?);
+            publications.push(self.publication(session, place)?);
         }
         publish::check(&publications, self.plan).map_err(|error| CommandError::new(ErrorKind::Verification, error))?;
         let replaced = self.plan.files().map(|file| file.id).filter(|id| {
@@ -255,8 +295,9 @@ impl Run<'_> {
                 && wanted.subtraction.done.contains(*id)
                 && self.plan.file(*id).suites.iter().any(|suite| publications.iter().any(|one| one.id == *suite))
         });
-        let names = publish::names(root, &publications, &state.header.suites, self.plan, replaced)
+        let mut names = publish::names(root, &publications, &state.header.suites, self.plan, replaced)
             .map_err(|error| disk(&error))?;
+        publish::keep_what_others_name(&mut names, root, &state, &publications).map_err(|error| state_error(&error))?;
         session.sync.device(|| session.target.publish(&names)).map_err(|error| disk(&error))?;
 
         let (foreign, clean) = self.others(root, &state, account, events);
@@ -392,14 +433,8 @@ impl Run<'_> {
     }
 
     /// The names of one suite.
-    fn publication(&self, session: &Session, state: &State, place: usize) -> Result<Publication, CommandError> {
+    fn publication(&self, session: &Session, place: usize) -> Result<Publication, CommandError> {
         let offer = &self.offers[place];
-        let is_of_suite = |name: &str| {
-            let path = offer.layout.path(name);
-            let is_of_run = || self.offers.iter().any(|other| signed_files::is_within(&other.layout.directory, &path));
-            let is_here = signed_files::is_of_suite(&session.root, &state.header.suites, &path);
-            is_here.map(|is_here| is_here || is_of_run()).map_err(|error| disk(&error))
-        };
         let mut stored = BTreeMap::new();
         for (name, content) in &offer.files {
             let sha256 = store::put_dated(&session.places.work, content, Some(offer.modified))
@@ -409,17 +444,12 @@ impl Run<'_> {
                 StoredFile { path: (*name).to_owned(), size: content.len() as u64, sha256, sha512: None },
             );
         }
-        let mut files = Vec::new();
-        for file in self.suites[place].stored() {
-            if !is_of_suite(&file.path)? {
-                files.push(file);
-            }
-        }
+        let mut files = self.suites[place].stored();
         files.sort_by(|a, b| a.path.cmp(&b.path));
         let mut left_out = Vec::new();
         for entry in &offer.release.entries {
             let path = entry.path.as_str();
-            if files.binary_search_by(|file| file.path.as_str().cmp(path)).is_err() && !is_of_suite(path)? {
+            if files.binary_search_by(|file| file.path.as_str().cmp(path)).is_err() {
                 left_out.push(StoredFile {
                     path: path.to_owned(),
                     size: entry.size,
@@ -443,6 +473,8 @@ impl Run<'_> {
     fn update(&self, place: usize, state: &State, published: bool) -> SuiteUpdate {
         let offer = &self.offers[place];
         let before = state.suite(&offer.layout.directory);
+        let mut sources = self.settings.sources.iter();
+        let source = sources.find(|source| source.suites.contains(&offer.requested));
         SuiteUpdate {
             id: self.ids[place],
             record: SuiteRecord {
@@ -455,6 +487,7 @@ impl Run<'_> {
                 date: offer.release.date.unwrap_or_default(),
                 signed: offer.signed,
                 fingerprint: offer.fingerprint,
+                trust: source.map(|source| fingerprint::trust(source, self.settings.ignore_valid_until)),
                 selection: offer.selections.iter().map(Selection::describe).collect::<Vec<_>>().join(" and "),
                 filtered: !self.settings.filters.is_empty() || !within_indexes(&offer.selections).is_empty(),
                 generation: before.map_or(1, |before| before.generation),

@@ -326,6 +326,65 @@ fn failures_name_mirrors_and_reasons() {
     assert_same(&client.fetched(), &before);
 }
 
+#[test]
+fn wrong_content_of_all_mirrors_is_called_wrong() {
+    let packages = names(0, "main/binary-amd64/Packages");
+    for (faults, said) in [
+        ([Fault::Corrupt, Fault::Corrupt], ["Hash Sum mismatch", "Hash Sum mismatch"]),
+        ([Fault::Status(404), Fault::Portal], ["404 Not Found", "File has unexpected size"]),
+        ([Fault::LongLength, Fault::Corrupt], ["File has unexpected size", "Hash Sum mismatch"]),
+    ] {
+        let servers = [server(0), server(0)];
+        let client = Client::ours(&[&servers[0], &servers[1]]);
+        client.update().well();
+        let spoil = |part: &str| {
+            for (server, fault) in servers.iter().zip(&faults) {
+                server.add_fault(FaultRule::always(PathMatch::Contains(part.into()), fault.clone()));
+            }
+        };
+        let told = |ran: &Ran| {
+            assert_eq!(ran.code, Some(100), "{faults:?}: {}", ran.text);
+            for (server, said) in servers.iter().zip(said) {
+                let says = |text: &str| ran.text.contains(&format!("{}: {text}", server.address()));
+                // A host that is given up for it says why.
+                let is_out = said.contains("size") && says("3 times in a row: wrong answer: file has ");
+                assert!(says(said) || is_out, "{faults:?}: {}", ran.text);
+            }
+        };
+        spoil("/pool/");
+        told(&client.install(&packages[..1]));
+        assert!(client.fetched().keys().all(|name| !name.ends_with(".deb")), "{faults:?}");
+        // Indexes of the next state.
+        let before = client.fetched();
+        servers.iter().for_each(|server| server.switch_root(&archive().state(1).root));
+        spoil("by-hash");
+        spoil("/Packages");
+        told(&client.update());
+        assert_same(&client.fetched(), &before);
+    }
+}
+
+/// apt asks the method, and looks at the date itself.
+#[test]
+fn a_release_of_the_future_is_refused_and_no_mirrors_wins() {
+    let directory = passable();
+    let builder = ArchiveBuilder::tiny(directory.path().join("archive")).signer(signer());
+    let far = builder.installable(true).odd_names(false).states(2).churn(0.5).build().unwrap();
+    far.forge(1, "trixie").set_field("Date", "Thu, 01 Jan 2060 00:00:00 UTC").unwrap();
+    let [right, future] = [0, 1].map(|state| Server::start(&far.state(state).root).unwrap());
+    let client = Client::ours(&[&future]);
+    let ran = client.update();
+    assert!(ran.code == Some(100) && ran.text.contains("is not valid yet"), "{}", ran.text);
+    let client = client.with("Acquire::Max-FutureTime", 2_000_000_000);
+    client.update().well();
+    for order in [[&right, &future], [&future, &right]] {
+        let client = Client::ours(&order);
+        client.update().well();
+        let release = std::fs::read(far.state(0).root.join("dists/trixie/InRelease")).unwrap();
+        assert!(client.fetched().values().any(|content| *content == release), "{:?}", client.fetched().keys());
+    }
+}
+
 /// Processes that run this program file.
 fn running(program: &Path) -> Vec<i32> {
     let processes =

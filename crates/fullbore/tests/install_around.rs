@@ -16,7 +16,7 @@ use std::process::{Output, Stdio};
 use fullbore_install::divert::{self, DivertError};
 use fullbore_testkit::power_cut::AfterCut;
 use fullbore_testkit::process::clean_command;
-use fullbore_testkit::server::Server;
+use fullbore_testkit::server::{Fault, FaultRule, PathMatch, Server};
 use fullbore_testkit::slowdisk::SlowDisk;
 use harness::made::{Archive, Pair, fullbore, inside, install, root_for, summary};
 use harness::packages::well;
@@ -350,4 +350,39 @@ fn the_users_mask_and_directory_are_not_the_scripts() {
     assert_eq!(fs::read_to_string(root.join("var/lib/preinst.said")).unwrap(), "/\n0022\n");
     let told = String::from_utf8_lossy(&output.stdout);
     assert!(told.contains("said by preinst\nUnpacking asks (1)") && told.contains("said by postinst"), "{told}");
+}
+
+#[test]
+fn a_package_that_the_mirror_has_wrong_is_exit_4() {
+    let archive = needed();
+    let place = root_for(&archive.serve(), "true");
+    let root = place.path().join("root");
+    for (fault, code, said) in [
+        (Fault::Corrupt, 4, "another SHA-256"),
+        (Fault::Portal, 4, "index says"),
+        (Fault::ShortLength, 4, "index says"),
+        (Fault::LongLength, 4, "index says"),
+        // apt has its try, and ends with a code of its own.
+        (Fault::Truncate, 2, "cannot be had right"),
+        (Fault::Status(404), 2, "is not there"),
+    ] {
+        let server = archive.serve();
+        let sources = format!("deb [trusted=yes] {}/ flat/\n", server.url());
+        fs::write(root.join("etc/apt/sources.list"), sources).unwrap();
+        inside(&root, "apt-get update");
+        server.add_fault(FaultRule::always(PathMatch::Contains("/needed_1".into()), fault.clone()));
+        let output = install(&root, &["needed"]).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{fault:?}: {stderr}");
+        let host = server.address().to_string();
+        assert!(stderr.contains(said) && stderr.contains(&host), "{fault:?}: {stderr}");
+        assert!(!root.join("usr/share/needed").exists(), "{fault:?}");
+        assert!(!root.join("var/cache/apt/archives/needed_1_amd64.deb").exists(), "{fault:?}");
+    }
+    // The root is as good as before.
+    let server = archive.serve();
+    fs::write(root.join("etc/apt/sources.list"), format!("deb [trusted=yes] {}/ flat/\n", server.url())).unwrap();
+    inside(&root, "apt-get update");
+    well(&mut install(&root, &["needed"]));
+    assert!(root.join("usr/share/needed/x").exists());
 }

@@ -135,3 +135,35 @@ fn an_unsigned_release_replaces_no_signed_one_of_the_future() {
     run_by(&mirror, &sources(&mirror, &server, "Trusted: yes", "")).exits(0).says(FAR);
     assert_eq!(published(&mirror.to, &archive), Some(1));
 }
+
+/// Ends before any package is unpacked: the archive need not be one that a root can be made of.
+#[test]
+fn a_bootstrap_from_a_release_of_the_future_is_exit_5() {
+    harness::need("apt-get", "apt");
+    let (_directory, archive) = of_the_future();
+    let server = Server::start(&archive.state(0).root).unwrap();
+    let place = tempfile::tempdir().unwrap();
+    for name in ["root.tar", "root.squashfs"] {
+        let to = place.path().join(name);
+        let mut command = fullbore_testkit::process::clean_command(env!("CARGO_BIN_EXE_fullbore"));
+        command.args(["bootstrap", "--variant", "custom", "--keyring"]).arg(archive.key());
+        let output = command.arg("trixie").arg(&to).arg(server.url()).output().unwrap();
+        let ran = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(5), "{ran}");
+        assert!(ran.contains(FAR) && ran.contains("this machine's clock says "), "{ran}");
+        assert!(!to.exists(), "{name}");
+    }
+}
+
+/// An archive that never expires may say so by the last second of the calendar.
+#[test]
+fn valid_until_of_the_last_day_is_no_fault() {
+    let (_directory, archive) = own_archive(|builder| builder.states(1));
+    archive.forge(0, "trixie").set_field("Valid-Until", "Fri, 31 Dec 9999 23:59:59 UTC").unwrap();
+    let server = Server::start(&archive.state(0).root).unwrap();
+    let mirror = Mirror::new(&archive);
+    mirror.run(&[&server]).exits(0);
+    mirror.check(&[]).exits(0);
+    archive.forge(0, "trixie").set_field("Date", "Fri, 31 Dec 9999 23:59:59 UTC").unwrap();
+    Mirror::new(&archive).run(&[&server]).exits(5).says("this machine's clock says ");
+}

@@ -135,6 +135,69 @@ fn a_suite_within_another_keeps_its_signed_files() {
     }
 }
 
+/// Such a Release names the indexes of the inner suite, too, as they were before its last Release.
+#[test]
+fn an_outer_release_takes_no_index_of_an_inner_suite() {
+    let (_directory, archive) = own_archive(|builder| {
+        builder.states(1).suites(vec![SuiteSpec::main("trixie", "stable"), SuiteSpec::updates("other", "other")])
+    });
+    let root = &archive.state(0).root;
+    fs::rename(root.join("dists/other"), root.join("dists/trixie/inner")).unwrap();
+    let indexes = ["xz", "gz"].map(|form| format!("inner/main/binary-amd64/Packages.{form}"));
+    let there: Vec<&str> =
+        indexes.iter().map(String::as_str).filter(|path| root.join("dists/trixie").join(path).exists()).collect();
+    assert!(!there.is_empty(), "the test needs an index of the inner suite");
+    forge(&archive, "trixie", &[&there[..], &["inner/Release"]].concat());
+    let server = Server::start(root).unwrap();
+    let mirror = Mirror::new(&archive).suite("dists/trixie/inner/");
+    mirror.run(&[&server]).exits(0);
+    let inner = harness::tree(&mirror.to);
+    assert!(inner.contains_key(&format!("dists/trixie/{}", there[0])), "{inner:?}");
+    let outer = mirror.suite("trixie");
+    for change in CHANGES {
+        outer.run_with(&[&server], &[change, &SOON, &["--clean-foreign"]].concat()).exits(0);
+        let lost = harness::lost(&inner, &harness::tree(&outer.to));
+        assert_eq!(lost, <[String; 0]>::default(), "{change:?}");
+        outer.check(&[]).exits(0);
+    }
+    // Where the state of the inner suite is lost, its signed files tell of it.
+    fs::remove_dir_all(outer.to.join(".fullbore")).unwrap();
+    outer.run_with(&[&server], &["--without", "contents"]).exits(0);
+    assert_eq!(harness::lost(&inner, &harness::tree(&outer.to)), <[String; 0]>::default());
+    outer.check(&[]).exits(0);
+}
+
+/// The Release of a flat repository at the top, made before the archive replaced a file of the pool.
+#[test]
+fn a_release_over_the_whole_archive_withdraws_no_pool_file() {
+    let (_directory, archive) = own_archive(|builder| builder.states(1));
+    let root = &archive.state(0).root;
+    let pool = archive.state(0).select(|file| file.suite == "trixie" && file.path.ends_with(".deb"));
+    let path = *pool.keys().next().unwrap();
+    let packages = format!(
+        "Package: top\nVersion: 1\nArchitecture: all\nMaintainer: M <m@example.org>\nFilename: ./top.deb\nSize: 3\n\
+         SHA256: {}\nDescription: top\n\n",
+        Digest::of(b"top")
+    );
+    fs::write(root.join("top.deb"), "top").unwrap();
+    fs::write(root.join("Packages"), &packages).unwrap();
+    let entry = format!(" {} {} Packages\n", Digest::of(packages.as_bytes()), packages.len());
+    let date = "Date: Sat, 10 Feb 2024 11:07:25 UTC";
+    fs::write(root.join("Release"), format!("{date}\nSHA256:\n{entry}{}", entries(&["Release", path]))).unwrap();
+    let server = Server::start(root).unwrap();
+    let mirror = Mirror::new(&archive);
+    mirror.run(&[&server]).exits(0);
+    let before = harness::tree(&mirror.to);
+    let list = mirror.to.with_extension("list");
+    fs::write(&list, format!("deb [trusted=yes] {} ./\n", server.url())).unwrap();
+    let mirror = mirror.suite("").no_keyring();
+    for more in [&[][..], &["--without", "contents"]] {
+        mirror.run_with(&[], &[&["--sources", list.to_str().unwrap()][..], more, &SOON].concat()).exits(0);
+        assert_eq!(harness::lost(&before, &harness::tree(&mirror.to)), <[String; 0]>::default(), "{path}");
+    }
+    mirror.keyring(archive.key()).check(&[]).exits(0);
+}
+
 /// Only the outer suite is mirrored: the inner `Release` is one of its files, and has no signature here.
 #[test]
 fn a_release_that_an_outer_suite_lists_is_checked_as_its_file() {

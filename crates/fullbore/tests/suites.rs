@@ -259,11 +259,36 @@ fn shared(mirror: &Mirror) -> String {
 }
 
 #[test]
-fn a_file_replaced_in_place_in_two_suites_names_the_way_out() {
-    let (_directory, _archive, server, mut mirror) = replaced_in_place();
+fn a_file_replaced_in_place_in_two_suites_is_solved() {
     for (suite, other) in [(BOTH[0], BOTH[1]), (BOTH[1], BOTH[0])] {
+        let (_directory, archive, server, mirror) = replaced_in_place();
+        let mirror = mirror.suite(suite);
+        let ran = mirror.run(&[&server]).exits(0);
+        ran.says(&format!("pool/shared/same_1_amd64.deb was replaced, and {other} names it as well"));
+        assert_eq!(shared(&mirror), "second, other content");
+        for suite in BOTH {
+            let signed =
+                |root: &std::path::Path| std::fs::read(root.join("dists").join(suite).join("InRelease")).unwrap();
+            assert!(signed(&mirror.to) == signed(&archive.state(1).root), "{suite}");
+        }
+        mirror.check(&[]).exits(0).prints("all as signed.");
+        // Its own run finds nothing new.
+        let before = harness::tree(&mirror.to);
+        let mirror = mirror.suite(other);
+        assert!(!mirror.run(&[&server]).exits(0).stderr.contains("was replaced"));
+        assert!(harness::tree(&mirror.to) == before);
+    }
+}
+
+/// The run of one suite does not know what the run of the other one selects.
+#[test]
+fn a_file_replaced_in_place_under_other_settings_names_the_way_out() {
+    let (_directory, _archive, server, mut mirror) = replaced_in_place();
+    // What is selected, and which Releases are accepted.
+    let other_settings = [["--without", "translations"].as_slice(), &["--ignore-valid-until"]];
+    for ((suite, other), settings) in [(BOTH[0], BOTH[1]), (BOTH[1], BOTH[0])].into_iter().zip(other_settings) {
         mirror = mirror.suite(suite);
-        let ran = mirror.run(&[&server]).exits(4).says("nothing was published or deleted");
+        let ran = mirror.run_with(&[&server], settings).exits(4).says("nothing was published or deleted");
         ran.says(&format!("one run with both suites publishes both: --suite {suite} --suite {other}"));
         assert_eq!(shared(&mirror), "first content", "published indexes still name it");
         mirror.check(&[]).exits(0);
@@ -277,6 +302,27 @@ fn a_file_replaced_in_place_in_two_suites_names_the_way_out() {
         mirror.run_with(&[&server], &["--suite", suite]).exits(0);
     }
     mirror.check(&[]).exits(0).prints("all as signed.");
+}
+
+/// It is taken in, and the conflict stays: its Release in the archive is the old one, or cannot be verified.
+#[test]
+fn a_suite_that_cannot_be_taken_in_is_said_so() {
+    for is_broken in [false, true] {
+        let (_directory, archive, server, mirror) = replaced_in_place();
+        let [old, new] = [0, 1].map(|state| archive.state(state).root.join("dists/trixie-updates"));
+        if is_broken {
+            std::fs::write(new.join("InRelease"), "no Release").unwrap();
+        } else {
+            std::fs::remove_dir_all(&new).unwrap();
+            assert!(Command::new("cp").arg("-a").args([&old, &new]).status().unwrap().success());
+        }
+        let mirror = mirror.suite("trixie");
+        let ran = mirror.run(&[&server]).exits(4);
+        let ran = ran.says("trixie-updates was taken in").says("nothing was published");
+        assert!(!ran.stderr.contains("one run with both"), "{}", ran.stderr);
+        assert_eq!(shared(&mirror), "first content");
+        mirror.check(&[]).exits(0);
+    }
 }
 
 #[test]

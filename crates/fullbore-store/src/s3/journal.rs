@@ -11,6 +11,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -141,6 +142,8 @@ impl Line {
 pub struct Journal {
     directory: PathBuf,
     file: Mutex<Option<Own>>,
+    /// It was told that nothing can be written.
+    is_told: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -154,7 +157,12 @@ struct Own {
 impl Journal {
     /// Keeps its file in this directory.
     pub fn new(directory: &Path) -> Journal {
-        Journal { directory: directory.to_owned(), file: Mutex::new(None) }
+        Journal { directory: directory.to_owned(), file: Mutex::new(None), is_told: AtomicBool::new(false) }
+    }
+
+    /// Whether a failure is to be told: the first of a run alone, for the others say the same.
+    pub fn tells(&self) -> bool {
+        !self.is_told.swap(true, Ordering::Relaxed)
     }
 
     fn write(&self, line: &Line) -> io::Result<()> {

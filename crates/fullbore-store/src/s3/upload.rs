@@ -297,10 +297,13 @@ impl Uploader {
 
     /// Writes to the journal, if there is one.
     fn noted<T>(&self, write: impl FnOnce(&Journal) -> io::Result<T>) -> Option<T> {
-        match write(self.journal.as_deref()?) {
+        let journal = self.journal.as_deref()?;
+        match write(journal) {
             Ok(written) => Some(written),
             Err(error) => {
-                tracing::warn!(%error, "no journal: if this run is killed, nobody will know of its uploads");
+                if journal.tells() {
+                    tracing::warn!(%error, "no journal: if this run is killed, nobody will know of its uploads");
+                }
                 None
             }
         }

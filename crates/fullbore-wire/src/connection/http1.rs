@@ -343,7 +343,7 @@ impl Serving<'_> {
                 return None;
             }
             Part::File(part) => part,
-            Part::Over => return None,
+            Part::Over | Part::Refused => return None,
         };
         match judge(&head, &part.path, &part.segment, unix_now_s()) {
             Answer::Body => {
@@ -380,7 +380,23 @@ impl Serving<'_> {
         if (is_long || head.content_length.is_none()) && !matches!(head.status, 304 | 204) {
             return Some(self.refuse_front());
         }
+        self.refuse_wrong_content();
         None
+    }
+
+    /// The head tells that this is another file. Said at once: the rest of the answer may never come.
+    fn refuse_wrong_content(&mut self) {
+        let Some((tag, Part::File(part))) = self.parts.front_mut() else { return };
+        let Some(fault) = part.fault.take_if(|fault| fault.is_wrong_content()) else { return };
+        let tag = *tag;
+        self.parts[0].1 = Part::Refused;
+        self.tell_refused(tag, fault);
+    }
+
+    fn tell_refused(&self, tag: u64, fault: Fault) {
+        self.shared.dispatcher().refused(self.id, tag, fault, Instant::now());
+        self.shared.attention.notify_one();
+        self.shared.wake.notify_waiters();
     }
 
     /// The part that is answered now is elsewhere: others ask for it there.
@@ -409,7 +425,7 @@ impl Serving<'_> {
         };
         let fits = |part: &Part| match part {
             Part::File(part) => part.segment.start == first && head.content_length == Some(part.segment.len()),
-            Part::Small(_) | Part::Over => false,
+            Part::Small(_) | Part::Over | Part::Refused => false,
         };
         let own = self.parts.front().is_some_and(|(_, part)| fits(part));
         !own && self.parts.iter().skip(1).any(|(_, part)| fits(part))
@@ -439,7 +455,7 @@ impl Serving<'_> {
                 return Some(Ended::Ours);
             }
             Part::File(part) if part.fault.is_none() && !part.again => part,
-            Part::File(_) | Part::Over => {
+            Part::File(_) | Part::Over | Part::Refused => {
                 self.skipped_bytes += data.len() as u64;
                 return (self.skipped_bytes > DISCARD_BYTES).then(|| self.refuse_front());
             }
@@ -467,6 +483,7 @@ impl Serving<'_> {
         match part {
             Part::Small(small) => small.done().await,
             Part::Over => {}
+            Part::Refused => good = false,
             Part::File(part) if part.again && !keep_alive => self.detour(tag, part),
             Part::File(mut part) => {
                 if part.again || keep_alive && part.try_other_form(self.base) {
@@ -477,14 +494,9 @@ impl Serving<'_> {
                 }
                 let fault = part.fault.take().or_else(|| part.shortfall());
                 good = fault.is_none();
-                let mut dispatcher = self.shared.dispatcher();
                 match fault {
-                    None => dispatcher.answered(self.id, tag),
-                    Some(fault) => {
-                        dispatcher.refused(self.id, tag, fault, Instant::now());
-                        self.shared.attention.notify_one();
-                        self.shared.wake.notify_waiters();
-                    }
+                    None => self.shared.dispatcher().answered(self.id, tag),
+                    Some(fault) => self.tell_refused(tag, fault),
                 }
             }
         }

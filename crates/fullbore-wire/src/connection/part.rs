@@ -26,6 +26,8 @@ pub(super) enum Part {
     Small(SmallPart),
     /// Asked for elsewhere: what is left of this answer is read and thrown away.
     Over,
+    /// Refused by its head: the same.
+    Refused,
 }
 
 /// A part of a file.

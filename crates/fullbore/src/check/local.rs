@@ -27,7 +27,7 @@ use crate::mirror::layout::{below, lost_links};
 use crate::mirror::links;
 use crate::mirror::plan::{FileId, Plan, PlanBuilder, PlanFile};
 use crate::mirror::select::Reading;
-use crate::mirror::signed_files;
+use crate::mirror::signed_files::Inner;
 use crate::mirror::standing::{Standing, SuiteId};
 use crate::mirror::state::{State, StateError};
 use crate::settings::Filters;
@@ -91,10 +91,11 @@ pub fn check(root: &Root, state: &State, options: &Options<'_>) -> Result<Findin
         if let Ok(text) = &text {
             checker.beside(&directory, text, verifier)?;
         }
-        let release = text.and_then(|text| Ok(Box::new(Release::parse(&text)?)));
-        if let Ok(release) = &release {
+        let mut release = text.and_then(|text| Ok(Box::new(Release::parse(&text)?)));
+        if let Ok(release) = &mut release {
             let entries = release.entries.iter().filter(|entry| entry.path.file_name() == "Release");
             listed.extend(entries.map(|entry| below(&directory, entry.path.as_str())));
+            Inner::new(root, &directory, &state.header.suites, []).leave_out(release)?;
             checker.indexes(&directory, release, &mut plan)?;
         }
         checker.findings.suites.push(SuiteFound { directory, release });
@@ -210,7 +211,7 @@ impl<'a> Checker<'a> {
     /// Whether this directory, whose `Release` another suite lists, is a suite that was mirrored by itself. Otherwise its
     /// `Release` is a file of the other suite, as the ones of components are, and needs no signature.
     fn is_suite(&self, directory: &str) -> Result<bool, CheckError> {
-        Ok(signed_files::is_of_suite(self.root, &self.state.header.suites, &below(directory, "Release"))?)
+        Ok(Inner::new(self.root, "", &self.state.header.suites, []).is_suite(directory)?)
     }
 
     /// `Release` and `Release.gpg` beside an `InRelease`: clients and mirrors that do not know it read them.
@@ -296,11 +297,6 @@ impl<'a> Checker<'a> {
     ) -> Result<(Vec<IndexCopy>, Vec<Problem>), CheckError> {
         let (mut copies, mut missing) = (Vec::<IndexCopy>::new(), Vec::new());
         for entry in &release.entries {
-            // The signed file of a suite that lies within this one's directory: that suite is checked by itself.
-            if signed_files::is_of_suite(self.root, &self.state.header.suites, &below(directory, entry.path.as_str()))?
-            {
-                continue;
-            }
             let by_hash = if release.acquire_by_hash { entry.by_hash().unwrap_or_default() } else { Vec::new() };
             let names = IndexNames {
                 canonical: below(directory, entry.path.as_str()),

@@ -34,7 +34,7 @@ impl Run<'_> {
         }
         let places = 0..self.offers.len();
         let publications =
-            places.map(|place| self.publication(session, state, place)).collect::<Result<Vec<_>, CommandError>>()?;
+            places.map(|place| self.publication(session, place)).collect::<Result<Vec<_>, CommandError>>()?;
         let named_elsewhere = |path: &str| foreign.as_ref().is_none_or(|foreign| foreign.names(path));
         let orphans = wanted.subtraction.orphans.clone();
         let done = &wanted.subtraction.done;

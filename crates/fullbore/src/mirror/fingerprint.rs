@@ -6,7 +6,7 @@
 use fullbore_engine::digest::{Sha256, Sha256Hasher};
 
 use super::select::Selection;
-use crate::settings::Filters;
+use crate::settings::{Filters, SourceSpec};
 
 /// Part of the hash, to be raised when the same settings begin to select other files.
 const RULES: &str = "1";
@@ -41,6 +41,16 @@ fn of_one(selection: &Selection, filters: &Filters) -> Sha256 {
     lines.add("priorities", sorted(&filters.priorities));
     lines.add("source packages", sorted(&filters.source_packages));
     lines.add("newest", filters.newest.map(|newest| newest.to_string()));
+    lines.0.finish()
+}
+
+/// The fingerprint of what decides which Releases are accepted of a source. `ignore_valid_until`: of the run.
+pub fn trust(source: &SourceSpec, ignore_valid_until: bool) -> Sha256 {
+    let mut lines = Lines(Sha256Hasher::new());
+    lines.add("signed by", [format!("{:?}", source.signed_by)]);
+    let until = (source.check_valid_until, source.valid_until_max_s, source.valid_until_min_s, ignore_valid_until);
+    lines.add("valid until", [format!("{until:?}")]);
+    lines.add("date", [format!("{:?}", (source.check_date, source.max_future_s))]);
     lines.0.finish()
 }
 

@@ -12,6 +12,7 @@ use super::batch::{Files, StoredIndex};
 use super::offer::state_error;
 use super::plan::{FileId, Plan};
 use super::refusals::{Hosts, Refusals, Why};
+use super::replaced::Failure;
 use super::room::{Need, Room, RoomError};
 use super::session::{Session, Stop, disk};
 use super::sizes;
@@ -36,24 +37,25 @@ pub struct Wanted {
 }
 
 /// Subtracts what is there from the plan; hashes what is there and unknown. `suites` are those of
-/// this run, and whether each is signed; `asked` all that the run was asked for.
+/// this run, and whether each is signed; `in_conflict` says what follows from a path that a suite of another run names
+/// with other content.
 #[allow(clippy::too_many_arguments)]
 pub fn need(
     plan: &Plan,
     state: &State,
     session: &mut Session,
     suites: &[(SuiteId, bool)],
-    asked: &[&str],
+    in_conflict: &dyn Fn(&Conflict) -> Failure,
     stop: &Stop,
     warn: &mut dyn FnMut(String),
-) -> Result<Wanted, CommandError> {
+) -> Result<Wanted, Failure> {
     let mut comparison = Comparison::new(plan, state, suites);
     for (file, durable) in std::mem::take(&mut session.logged) {
         comparison.logged(file, durable);
     }
     let refused = |error: StateError| match &error {
-        StateError::Conflict(conflict) => in_conflict(conflict, asked),
-        other => state_error(other),
+        StateError::Conflict(conflict) => in_conflict(conflict),
+        other => Failure::Other(state_error(other)),
     };
     let mut subtraction = comparison.finish(state, &session.root).map_err(refused)?;
     if let Some(damage) = &subtraction.damage {
@@ -80,30 +82,6 @@ pub fn need(
         fetch.add(size);
     }
     Ok(Wanted { subtraction, learned, fetch, resumed_bytes, reserved_bytes })
-}
-
-/// A path that a suite of another run names with other content. Mostly the archive has replaced the file, and has signed
-/// both suites anew: neither may get its new content alone, for the published index of the other would be wrong then.
-fn in_conflict(conflict: &Conflict, asked: &[&str]) -> CommandError {
-    let error = CommandError::new(ErrorKind::Verification, conflict).context("nothing was published or deleted");
-    if asked.contains(&conflict.requested.as_str()) {
-        return error.hint(format_args!(
-            "{} still names the old content in the archive: run again later; if that does not help, mirror the two into \
-             different directories",
-            conflict.requested
-        ));
-    }
-    let suites: Vec<String> =
-        asked.iter().chain([&conflict.requested.as_str()]).map(|suite| format!("--suite {suite}")).collect();
-    error
-        .hint(format_args!(
-            "if the archive has replaced the file, one run with both suites publishes both: {} (with what both runs ask \
-             for; {} was mirrored with {})",
-            suites.join(" "),
-            conflict.requested,
-            conflict.selection
-        ))
-        .hint("if they are suites of different archives, mirror them into different directories")
 }
 
 fn size_of(learned: &[(FileId, u64)], id: FileId) -> Option<u64> {

@@ -20,7 +20,7 @@ use super::links;
 use super::plan::{FileId, Plan};
 use super::signed_files::SIGNED_FILES;
 use super::standing::SuiteId;
-use super::state::{SuiteRecord, index_path};
+use super::state::{State, StateError, SuiteRecord, index_path};
 
 /// A file in the store, with the name it gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -145,7 +145,7 @@ pub fn names(
             link_unless_same(root, &mut names, index, publication.layout.path(&index.path))?;
         }
     }
-    // A Release may list what has a name by hash, or lies in the directory of another suite.
+    // A Release may list what has a name by hash, or is a file of the pool.
     let published: HashSet<String> = match publications.iter().any(|publication| !publication.left_out.is_empty()) {
         true => publications.iter().flat_map(Publication::files).map(|file| file.path).collect(),
         false => HashSet::new(),
@@ -153,7 +153,7 @@ pub fn names(
     for publication in publications {
         for index in &publication.left_out {
             let path = publication.layout.path(&index.path);
-            if !published.contains(&path) && has_other_content(root, &path, index)? {
+            if !published.contains(&path) && plan.find(&path).is_none() && has_other_content(root, &path, index)? {
                 names.push(Name::Remove { path });
             }
         }
@@ -184,6 +184,41 @@ pub fn names(
     let mut ordered = in_the_way(root, publications, &names)?;
     ordered.append(&mut names);
     Ok(ordered)
+}
+
+/// Withdraws no name of a file that a suite of another run names: a Release may list files of the pool, and tell of an
+/// earlier content.
+///
+/// # Errors
+/// When the state's list cannot be opened.
+pub fn keep_what_others_name(
+    names: &mut Vec<Name>,
+    root: &Root,
+    state: &State,
+    publications: &[Publication],
+) -> Result<(), StateError> {
+    let withdrawn = |name: &Name| if let Name::Remove { path } = name { Some(path.clone()) } else { None };
+    let withdrawn: HashSet<String> = names.iter().filter_map(withdrawn).collect();
+    let records = match state.records(root) {
+        // What a damaged list told of was read from the disk.
+        _ if withdrawn.is_empty() => return Ok(()),
+        Err(StateError::List { .. }) => None,
+        records => records?,
+    };
+    let Some(mut records) = records else { return Ok(()) };
+    let of_run = |member: &SuiteId| publications.iter().any(|publication| publication.id == *member);
+    let is_published = |member: &SuiteId| {
+        state.header.suites.get(usize::from(*member)).is_some_and(|suite| !suite.retired) && !of_run(member)
+    };
+    let mut kept = HashSet::new();
+    while let Ok(Some(record)) = records.next() {
+        let members = state.header.standings.get(record.standing as usize).map(|standing| &standing.members);
+        if withdrawn.contains(record.path) && members.is_some_and(|members| members.iter().any(is_published)) {
+            kept.insert(record.path.to_owned());
+        }
+    }
+    names.retain(|name| !matches!(name, Name::Remove { path } if kept.contains(path)));
+    Ok(())
 }
 
 /// Takes away the symbolic links behind which one of the names would lie: below the suites' directories, and the names

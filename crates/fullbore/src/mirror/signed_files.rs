@@ -1,8 +1,12 @@
-//! The names of a suite's signed files, which only the publishing of that suite gives and takes away.
+//! Names that only the publishing of one suite gives and takes away: its signed files, and what lies in its directory.
 //!
-//! `Release` parses none of its own as an index. But a suite may lie within the directory of another, whose Release
-//! lists everything below it; and a state may have been written when such entries still passed for indexes.
+//! `Release` parses none of its own signed files as an index. But a suite may lie within the directory of another, whose
+//! Release lists everything below it, perhaps as it was before; and a state may have been written when such entries
+//! still passed for indexes.
 
+use std::collections::HashMap;
+
+use fullbore_debian::release::Release;
 use fullbore_engine::files::{FileError, Root};
 
 use super::layout::below;
@@ -17,18 +21,71 @@ pub fn is_recorded(suites: &[SuiteRecord], path: &str) -> bool {
     suites.iter().any(|suite| !suite.retired && is_within(&suite.directory, path))
 }
 
-/// Whether an index of this path would be a signed file of a suite: of a recorded one, or of one that somebody else
-/// put there with a signature. The `Release` of a component's directory has none beside it.
-///
-/// # Errors
-/// When the tree cannot be looked at.
-pub fn is_of_suite(root: &Root, suites: &[SuiteRecord], path: &str) -> Result<bool, FileError> {
-    let (directory, name) = split(path);
-    if name != "Release" {
-        return Ok(is_recorded(suites, path));
+/// The suites within the directory of another one, the outer suite.
+pub struct Inner<'a> {
+    root: &'a Root,
+    outer: &'a str,
+    /// Directories of suites: recorded ones, and those of this run.
+    suites: Vec<&'a str>,
+    /// Directories below the outer suite's that were looked at, and whether each is a suite's.
+    seen: HashMap<String, bool>,
+}
+
+impl<'a> Inner<'a> {
+    /// Of the suite in the directory `outer`. `of_run`: the directories of this run.
+    pub fn new(
+        root: &'a Root,
+        outer: &'a str,
+        recorded: &'a [SuiteRecord],
+        of_run: impl IntoIterator<Item = &'a str>,
+    ) -> Inner<'a> {
+        let recorded = recorded.iter().filter(|suite| !suite.retired).map(|suite| suite.directory.as_str());
+        Inner { root, outer, suites: recorded.chain(of_run).collect(), seen: HashMap::new() }
     }
-    let is_there = |name: &str| Ok::<_, FileError>(links::stat(root, &below(directory, name))?.is_some());
-    Ok(is_recorded(suites, path) || is_there("InRelease")? || is_there("Release.gpg")?)
+
+    /// Takes out of the outer suite's Release what lies in the directory of an inner suite: that suite alone publishes it.
+    ///
+    /// # Errors
+    /// When the tree cannot be looked at.
+    pub fn leave_out(&mut self, release: &mut Release) -> Result<(), FileError> {
+        let mut kept = Vec::with_capacity(release.entries.len());
+        for entry in release.entries.drain(..) {
+            if !self.has(entry.path.as_str())? {
+                kept.push(entry);
+            }
+        }
+        release.entries = kept;
+        Ok(())
+    }
+
+    /// Whether what the outer suite's Release calls by this path lies in the directory of an inner suite.
+    fn has(&mut self, path: &str) -> Result<bool, FileError> {
+        for (at, _) in path.match_indices('/') {
+            let directory = below(self.outer, &path[..at]);
+            let is_suite = match self.seen.get(&directory) {
+                Some(&is_suite) => is_suite,
+                None => {
+                    let is_suite = self.is_suite(&directory)?;
+                    self.seen.insert(directory, is_suite);
+                    is_suite
+                }
+            };
+            if is_suite {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether this is the directory of a recorded suite, or of one that somebody else put there with a signature. The
+    /// `Release` of a component's directory has none beside it.
+    ///
+    /// # Errors
+    /// When the tree cannot be looked at.
+    pub fn is_suite(&self, directory: &str) -> Result<bool, FileError> {
+        let is_there = |name: &str| Ok::<_, FileError>(links::stat(self.root, &below(directory, name))?.is_some());
+        Ok(self.suites.contains(&directory) || is_there("InRelease")? || is_there("Release.gpg")?)
+    }
 }
 
 /// Whether a path is a signed file of the suite of this directory.
@@ -47,29 +104,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_release_beside_a_signature_is_of_a_suite() {
+    fn what_lies_in_the_directory_of_an_inner_suite_is_its_own() {
         let directory = tempfile::tempdir().unwrap();
         let root = Root::open(directory.path()).unwrap();
         for path in ["dists/x/theirs/InRelease", "dists/x/old/Release.gpg", "dists/x/main/binary-amd64/Release"] {
             root.write_part(path, b"x").unwrap().finish().unwrap();
         }
-        let ours = SuiteRecord { directory: "dists/x/ours".into(), ..suite() };
-        let gone = SuiteRecord { directory: "dists/x/gone".into(), retired: true, ..suite() };
-        let flat = SuiteRecord { directory: String::new(), ..suite() };
-        let suites = [ours, gone, flat];
+        let record = |directory: &str, retired| SuiteRecord { directory: directory.into(), retired, ..suite() };
+        let suites = [record("dists/x/ours", false), record("dists/x/gone", true), record("dists/x", false)];
+        let mut inner = Inner::new(&root, "dists/x", &suites, ["dists/x/new/updates"]);
         for (path, expected) in [
-            ("dists/x/theirs/Release", true),
-            ("dists/x/old/Release", true),
-            ("dists/x/ours/Release", true),
-            ("dists/x/ours/InRelease", true),
-            ("Release", true),
-            ("Release.gpg", true),
-            ("dists/x/gone/Release", false),
-            ("dists/x/main/binary-amd64/Release", false),
-            ("dists/x/ours/Packages", false),
+            ("theirs/Release", true),
+            ("theirs/main/binary-amd64/Packages.xz", true),
+            ("old/by-hash/SHA256/00", true),
+            ("ours/Release", true),
+            ("ours/main/source/Sources", true),
+            ("new/updates/Packages", true),
+            ("new/Packages", false),
+            ("ours", false),
+            ("oursx/Packages", false),
+            ("gone/Release", false),
+            ("main/binary-amd64/Release", false),
+            ("Packages", false),
         ] {
-            assert_eq!(is_of_suite(&root, &suites, path).unwrap(), expected, "{path}");
+            assert_eq!(inner.has(path).unwrap(), expected, "{path}");
         }
-        assert!(!is_recorded(&suites, "dists/x/theirs/Release"));
+        let mut flat = Inner::new(&root, "", &suites, []);
+        assert!(flat.has("dists/x/main/binary-amd64/Packages").unwrap() && !flat.has("pool/a.deb").unwrap());
+        assert!(is_recorded(&suites, "dists/x/InRelease") && !is_recorded(&suites, "dists/x/theirs/Release"));
     }
 }

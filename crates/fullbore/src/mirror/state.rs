@@ -99,6 +99,12 @@ pub struct Conflict {
     pub requested: String,
     /// What was taken from it, in words.
     pub selection: String,
+    /// The hash of the settings that it was mirrored with.
+    pub fingerprint: Sha256,
+    /// The hash of what decides which of its Releases are accepted.
+    pub trust: Option<Sha256>,
+    /// Addresses that it came from.
+    pub origins: Vec<String>,
     /// The other suite's hash.
     pub have: Sha256,
 }
@@ -131,7 +137,10 @@ pub struct SuiteRecord {
     pub signed: bool,
     /// Hash of all settings that decide which files are mirrored.
     pub fingerprint: Sha256,
-    /// The same in words, for messages.
+    /// Hash of what decides which of its Releases are accepted; states of earlier versions do not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trust: Option<Sha256>,
+    /// What is taken from it in words, for messages.
     #[serde(default)]
     pub selection: String,
     /// Filters left out some of the files that its indexes name.
@@ -515,6 +524,7 @@ pub(super) mod tests {
             date: 1_000_000,
             signed: true,
             fingerprint: Sha256::of(b"settings"),
+            trust: None,
             selection: "main; amd64".into(),
             filtered: false,
             generation: 1,

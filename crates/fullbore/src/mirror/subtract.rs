@@ -324,6 +324,9 @@ impl<'a> Comparison<'a> {
                     directory: other.directory.clone(),
                     requested: other.requested.clone(),
                     selection: other.selection.clone(),
+                    fingerprint: other.fingerprint,
+                    trust: other.trust,
+                    origins: other.origins.clone(),
                     have: record.sha256,
                 })));
             }

@@ -137,3 +137,18 @@ fn a_store_that_cannot_list_uploads_is_no_error() {
         assert_eq!((store.open_uploads(), journals(&client).as_str()), (1, ""), "{status} {body}");
     }
 }
+
+/// Each upload writes several lines to it.
+#[test]
+fn a_journal_that_cannot_be_written_is_told_once() {
+    let store = Store::start(well());
+    let client = Client::new(&store.url);
+    let state = client.home.path().join(".local/state/fullbore");
+    fs::create_dir_all(&state).unwrap();
+    fs::write(state.join("put"), "no directory").unwrap();
+    let tree = client.file("tree/one", &content(17 << 20, 1));
+    client.file("tree/two", &content(17 << 20, 2));
+    let done = client.run(["put", tree.parent().unwrap().to_str().unwrap(), "s3://bucket/large/"]);
+    assert_eq!((done.code, store.uploads_begun()), (0, 2), "{}", done.stderr);
+    assert_eq!(done.stderr.matches("no journal").count(), 1, "{}", done.stderr);
+}

@@ -57,6 +57,7 @@ impl Mirror {
                 date: self.now,
                 signed,
                 fingerprint: Sha256::EMPTY,
+                trust: None,
                 selection: String::new(),
                 filtered: false,
                 generation: 0,
