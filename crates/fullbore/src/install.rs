@@ -70,7 +70,8 @@ pub fn run(settings: &InstallSettings, events: &mut dyn Events) -> Result<Report
     let inside = Inside::living(root, &session);
     let configured = Configured::ask(settings, &inside, &log, events)?;
     let mut account = Account::begin("install", &settings.root, &database, Part::Resolve, events);
-    let mut downloads = Downloads::open(&configured.archives, &configured.network, configured.mirrors.clone(), &Ledger::new())?;
+    let mut downloads =
+        Downloads::open(&configured.archives, &configured.network, configured.mirrors.clone(), &Ledger::new())?;
     if session.gives_up_privileges() {
         events.note(NO_NEW_PRIVILEGES.to_owned());
     }

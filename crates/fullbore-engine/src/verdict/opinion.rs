@@ -415,7 +415,8 @@ impl<'a> Opinion<'a> {
             }
             _ => String::new(),
         };
-        let left_out = self.waited_alone().map_or_else(String::new, |(host, _)| format!(" Without {host} it may be faster."));
+        let left_out =
+            self.waited_alone().map_or_else(String::new, |(host, _)| format!(" Without {host} it may be faster."));
         format!("{advice}{held}{left_out}{behind}")
     }
 

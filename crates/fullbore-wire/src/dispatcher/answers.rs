@@ -221,7 +221,8 @@ impl Dispatcher {
         connection.asked.iter().for_each(|asked| self.give_back(asked, now));
         let host = &mut self.hosts[connection.host as usize];
         // All that it was asked for may have been taken from it before the first sample was full.
-        let so_far = || connection.owes().then(|| connection.rate.so_far(host.rtt(), now)).flatten();
+        let brings = connection.owes() && !connection.rate.waits();
+        let so_far = || brings.then(|| connection.rate.so_far(host.rtt(), now)).flatten();
         let rate = connection.rate.average().or_else(so_far);
         host.saw_connection_rate(rate, connection.rate.at_least());
         match how {

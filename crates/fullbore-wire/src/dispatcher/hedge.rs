@@ -95,6 +95,8 @@ struct Victim<'a> {
     round_trip_s: f64,
     /// It has brought nothing for too long.
     silent: bool,
+    /// It was known to be slower than the taker before.
+    is_slow: bool,
     /// How many times as long as it may be it has brought nothing of what was asked for.
     times_waited: Option<f64>,
     /// The taker's bytes per second, or a guess.
@@ -137,8 +139,8 @@ impl Dispatcher {
     /// What was known of it before it was asked for what it owes: its own rate, that of the last one to its host, or
     /// of others.
     fn rate_before(&self, connection: &Connection) -> Option<f64> {
-        let host = &self.hosts[connection.host as usize];
-        connection.rate.average().or(host.connection_rate()).or_else(|| self.host_rate(connection.host))
+        let before = self.hosts[connection.host as usize].connection_rate();
+        connection.rate.average().or(before).or_else(|| self.host_rate(connection.host))
     }
 
     /// Who would take over: a connection, or a new one to `host`. `None` if it has enough to do, or is silent itself.
@@ -146,8 +148,12 @@ impl Dispatcher {
         let mine = id.and_then(|id| self.connections.get(&id));
         let own = mine.filter(|own| own.owes());
         let round_trip_s = self.hosts[host as usize].measured_rtt().map(|rtt| rtt.as_secs_f64());
-        let measured = mine.and_then(|c| c.rate.average()).or(self.hosts[host as usize].connection_rate());
-        let at_least = measured.or_else(|| mine.and_then(|c| c.rate.at_least())).or_else(|| self.host_rate(host));
+        let average = mine.and_then(|c| c.rate.average());
+        let shown = mine.and_then(|c| c.rate.at_least()).or_else(|| self.host_rate(host));
+        let before = self.hosts[host as usize].connection_rate();
+        // Short answers may have shown more than the last connection did.
+        let measured = average.or(before.filter(|before| shown.is_none_or(|shown| *before >= shown)));
+        let at_least = measured.or(shown);
         let owed = own.map_or(0, Connection::owed) as f64;
         let is_silent = own.is_some_and(|own| own.silent_for(now) > SILENCE_UNTIL_HEDGED);
         let ready_s = HEDGE_READY_S + round_trip_s.unwrap_or_default();
@@ -192,12 +198,12 @@ impl Dispatcher {
                 // Without a rate of its own a busy connection is measurably faster than the silent alone.
                 let may_guess = silent || !is_busy;
                 let my_rate = known.or(may_guess.then_some(RATE_UNKNOWN_BYTES_PER_S.max(enough)))?;
-                // Who is known to be slow needs no time to show it.
-                let is_known = || self.rate_before(victim).is_some_and(|before| before <= HEDGE_RATE_SHARE * my_rate);
+                let is_slow = self.rate_before(victim).is_some_and(|before| before <= HEDGE_RATE_SHARE * my_rate);
+                let brings_nothing = victim.asked.front().is_some_and(|front| front.received == 0);
                 let waited = |limit| Some(silence.div_duration_f64(limit));
                 let times_waited = match silent {
                     true => waited(patience),
-                    false if victim.rate.waits() && !is_known() => waited(rtt + FIRST_BYTE_PATIENCE),
+                    false if brings_nothing => waited(rtt + FIRST_BYTE_PATIENCE),
                     false => None,
                 };
                 (enough <= my_rate).then_some(Victim {
@@ -206,6 +212,7 @@ impl Dispatcher {
                     rate,
                     round_trip_s: rtt.as_secs_f64(),
                     silent,
+                    is_slow,
                     times_waited,
                     my_rate,
                     is_guess: known.is_none(),
@@ -236,13 +243,16 @@ impl Dispatcher {
             }
             let doublings = self.silences(asked, taker.host) * if victim.silent { 1 } else { 2 };
             let times_patience = f64::from(2u32.pow(doublings.min(SILENCES_MAX)));
-            if victim.times_waited.is_some_and(|times| times <= times_patience) {
+            // Who is known to be slow needs no time to show it.
+            let is_shown = victim.is_slow && !victim.silent && doublings == 0;
+            if !is_shown && victim.times_waited.is_some_and(|times| times <= times_patience) {
                 continue;
             }
             let from = if ranges {
                 // So that both end at the same time.
                 let bytes = ((theirs_s - before_s).max(0.0) / (1.0 / my_rate + 1.0 / rate.max(1.0))) as u64;
-                let bytes = bytes.min(share);
+                // A file with which the taker's host was silent itself is not cut up further.
+                let bytes = if doublings == 0 { bytes.min(share) } else { wanted };
                 let is_all = bytes + HEDGE_MIN_BYTES > wanted;
                 if is_all { asked.at() } else { asked.until - bytes.max(1) }
             } else {

@@ -169,4 +169,3 @@ pub(super) fn simulate_within(
     let received_bytes = dispatcher.hosts().iter().map(|h| h.totals.received_bytes).sum();
     Some(Outcome { seconds: elapsed.as_secs_f64(), received_bytes, given_up, hosts: dispatcher.hosts().to_vec() })
 }
-

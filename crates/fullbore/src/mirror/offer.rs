@@ -27,8 +27,8 @@ use crate::error::{CommandError, ErrorKind};
 use crate::settings::{Kind, MirrorSettings, SignedBy, SourceSpec, without_credentials};
 use crate::signed_release::{
     HINT_ABSENT, HINT_ABSENT_FLAT, HINT_BUSY, HINT_CERTIFICATE, HINT_CREDENTIALS, HINT_ELSEWHERE, HINT_OTHER_AUTHORITY,
-    HINT_REACH, HINT_TRUST, Kept, NamedAnswers, Question, Received, Refusal, accept, contradiction, get_soon,
-    receive, receive_all, remote_directory, valid_until,
+    HINT_REACH, HINT_TRUST, Kept, NamedAnswers, Question, Received, Refusal, accept, contradiction, get_soon, receive,
+    receive_all, remote_directory, valid_until,
 };
 
 /// The first `--from`.

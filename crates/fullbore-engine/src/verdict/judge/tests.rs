@@ -588,8 +588,11 @@ fn tiny_and_idle_runs_wait_for_answers() {
 #[test]
 fn a_host_that_all_waited_for_is_named() {
     let waited = |time_us| {
-        let hosts = [("fast", 0), ("slow", time_us)]
-            .map(|(name, waited_alone_us)| HostReading { name: name.into(), waited_alone_us, ..HostReading::default() });
+        let hosts = [("fast", 0), ("slow", time_us)].map(|(name, waited_alone_us)| HostReading {
+            name: name.into(),
+            waited_alone_us,
+            ..HostReading::default()
+        });
         let counters = LedgerReading { hosts: hosts.into(), ..LedgerReading::default() };
         opinion::verdict(Judge::default().finish(), counters, 0, Duration::from_secs(2))
     };
