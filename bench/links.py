@@ -9,9 +9,10 @@ LOOPBACK_PORT = 8099
 SLOWDISK = os.environ.get("SLOWDISK") or os.path.realpath(HERE + "/../target/release/fullbore-slowdisk")
 
 NGINX = """daemon off; user root; worker_processes 1; pid %(d)s/pid; error_log %(d)s/err;
-events { worker_connections 1024; } http { access_log %(d)s/log; sendfile on; tcp_nopush on; keepalive_requests 1000; default_type application/octet-stream;
+events { worker_connections 1024; } http {
+log_format lab '$remote_addr $msec $connection "$request" $status "$http_range" $body_bytes_sent $bytes_sent'; access_log %(d)s/log lab; sendfile on; tcp_nopush on; keepalive_requests 1000; default_type application/octet-stream;
 client_body_temp_path %(d)s/t; proxy_temp_path %(d)s/t; fastcgi_temp_path %(d)s/t; uwsgi_temp_path %(d)s/t; scgi_temp_path %(d)s/t;
-server { listen 127.0.0.1:%(port)d; root %(root)s; } }"""
+server { listen %(address)s:%(port)d; root %(root)s; } }"""
 
 # Of each segment on the wire: IP and TCP headers with timestamps, and Ethernet's overhead as wanlink counts it.
 SEGMENT_HEADER_BYTES = 52 + 38
@@ -27,7 +28,7 @@ class Net:
             self.dir = tempfile.mkdtemp(prefix="fbbench")
             os.chmod(self.dir, 0o755)
             root = os.path.realpath("%s/%s" % (archive.dir, case.get("state", "T0")))
-            open(self.dir + "/conf", "w").write(NGINX % {"d": self.dir, "root": root, "port": LOOPBACK_PORT})
+            open(self.dir + "/conf", "w").write(NGINX % {"d": self.dir, "root": root, "address": "127.0.0.1", "port": LOOPBACK_PORT})
             self.server = subprocess.Popen(["nginx", "-c", self.dir + "/conf", "-e", self.dir + "/err"])
             self.urls = ["http://127.0.0.1:%d/" % LOOPBACK_PORT]
             self.logs = [self.dir + "/log"]

@@ -50,8 +50,8 @@ def timed(net, args, log, during=None):
     return {"wall_s": wall, "cpu_s": usage.ru_utime + usage.ru_stime, "rss_mb": peak[0] / 1024, "busy": busy / wall / os.cpu_count()}
 
 
-def fullbore(net, archive, dest, log, during=None, options=()):
-    args = [FULLBORE, "mirror", "--to", dest, "--suite", archive.suite, "--arch", archive.arch, "--keyring", archive.keyring,
+def fullbore(net, archive, dest, log, during=None, options=(), program=FULLBORE):
+    args = [program, "mirror", "--to", dest, "--suite", archive.suite, "--arch", archive.arch, "--keyring", archive.keyring,
             "--json", "--report", log + ".html", *options]
     for url in net.urls:
         args += ["--from", url]
