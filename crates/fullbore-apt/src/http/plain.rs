@@ -16,6 +16,10 @@ use super::answers::{Finished, Trouble, WRONG_HASH};
 /// Times that a host is asked: a connection may break, and a server close one that we are using.
 const TRIES_PER_HOST: usize = 2;
 
+/// The page of an error is read to its end up to this size and time: then a new connection costs less. Guesses.
+const ERROR_PAGE_BYTES: usize = 64 << 10;
+const ERROR_PAGE_TIME: Duration = Duration::from_secs(1);
+
 /// What must be true of the file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Must {
@@ -79,13 +83,16 @@ async fn from_host(
     on_start: &mut (dyn FnMut(Option<u64>) + Send),
 ) -> Result<Plain, Trouble> {
     let get = Get { limit_bytes: must.limit_bytes, ..get.clone() };
-    let streamed = watch.stream(host, get, patience).await.map_err(|error| Trouble::of_get(&error))?;
-    let head = &streamed.head;
+    let mut streamed = watch.stream(host, get, patience).await.map_err(|error| Trouble::of_get(&error))?;
+    let head = streamed.head.clone();
+    if head.status != 200 {
+        skip(&mut streamed, patience).await;
+    }
     match head.status {
         200 => {}
         304 => return Ok(Plain::Unchanged),
         status if is_redirect(status) => {
-            return Err(head.location.clone().map_or(Trouble::Status(status), Trouble::Elsewhere));
+            return Err(head.location.map_or(Trouble::Status(status), Trouble::Elsewhere));
         }
         status => return Err(Trouble::Status(status)),
     }
@@ -104,6 +111,19 @@ async fn from_host(
     };
     on_start(length);
     receive(streamed, sink, must, patience).await
+}
+
+/// Reads the page of an error to its end, as APT's own method does. Given up in the middle, it would take the connection
+/// with it, and the next request that is on it already would be sent twice.
+async fn skip(streamed: &mut Streamed, patience: Duration) {
+    let mut left = ERROR_PAGE_BYTES;
+    let until = tokio::time::Instant::now() + patience.min(ERROR_PAGE_TIME);
+    while let Ok(Some(Ok(Piece::Data(data)))) = tokio::time::timeout_at(until, streamed.body.recv()).await {
+        left = left.saturating_sub(data.len());
+        if left == 0 {
+            return;
+        }
+    }
 }
 
 async fn receive(mut streamed: Streamed, sink: Sink, must: Must, patience: Duration) -> Result<Plain, Trouble> {
