@@ -118,10 +118,8 @@ fn network_reason(why: &str) -> Option<&'static str> {
         Some("ConnectionRefused")
     } else if any(&["Connection timed out"]) {
         Some("ConnectionTimedOut")
-    } else if any(&["reset", "closed", "lost", "Broken pipe", "ends early"]) {
-        None
     } else {
-        Some("Timeout")
+        any(&["within", "nothing for", "too slow"]).then_some("Timeout")
     }
 }
 
