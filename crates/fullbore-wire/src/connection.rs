@@ -84,8 +84,9 @@ pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
                 } else {
                     Fault::Broken(why)
                 };
-                fail_gets(&shared, host, &fault);
+                // First, so that whoever asks again hears at once that the host is out.
                 shared.dispatcher().not_opened(host, &fault, Instant::now());
+                fail_gets(&shared, host, &fault);
                 shared.attention.notify_one();
                 continue;
             }

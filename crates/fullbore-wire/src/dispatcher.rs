@@ -9,6 +9,7 @@
 //! fast connection takes over the rear parts of what a measurably slower one still owes.
 
 mod answers;
+mod caller;
 mod detours;
 mod files;
 mod flight;
@@ -130,6 +131,9 @@ pub struct Limits {
     pub pipeline_depth: usize,
     /// Failed connections in a row after which a host is left alone for the run.
     pub failures_until_dead: u32,
+    /// Whether the caller repeats what failed, as apt does: a transient answer, or a connection that cannot be opened,
+    /// is then told at once when no other host is left to ask, and never waited for.
+    pub caller_retries: bool,
     /// Whether a host that redirects files to other places counts as one that serves wrong ones.
     pub redirects_are_faults: bool,
 }
@@ -143,6 +147,7 @@ impl Default for Limits {
             silence: SILENCE_LIMIT,
             pipeline_depth: PIPELINE_DEPTH,
             failures_until_dead: FAILURES_UNTIL_DEAD,
+            caller_retries: false,
             redirects_are_faults: true,
         }
     }
@@ -168,6 +173,10 @@ pub struct Dispatcher {
     next_ticket: Ticket,
     /// Who gets nothing more for the moment, for a trial.
     held: Option<Hold>,
+    /// Hosts of which an answer was a file, and none since transient.
+    serving: HostSet,
+    /// Hosts that are left alone because of a transient answer.
+    turned_away: HostSet,
     /// Only files with a history: an ordinary file never gets here.
     histories: BTreeMap<ItemId, History>,
     planned_bytes: u64,
@@ -195,6 +204,8 @@ impl Dispatcher {
             detours: BTreeMap::new(),
             next_ticket: 0,
             held: None,
+            serving: HostSet::default(),
+            turned_away: HostSet::default(),
             histories: BTreeMap::new(),
             planned_bytes: 0,
             hedged_bytes: 0,
@@ -249,7 +260,7 @@ impl Dispatcher {
     /// Notes a fault of a host, with a file of the present ones where it is about one.
     fn fault(&mut self, host: HostId, item: Option<ItemId>, fault: &Fault, now: Instant) {
         let path = item.and_then(|item| self.name_of.as_ref().map(|name_of| name_of(item)));
-        let alone = self.usable().iter().all(|usable| usable == host);
+        let alone = self.is_alone(host);
         self.hosts[host as usize].fault_on(fault, Occasion { path, alone }, now);
         if !self.may_be_asked(host, now) {
             self.take_back_detours(host, now);
@@ -258,8 +269,7 @@ impl Dispatcher {
 
     /// Whether a connection that is open may go on asking this host.
     fn may_be_asked(&mut self, host: HostId, now: Instant) -> bool {
-        let host = &mut self.hosts[host as usize];
-        !host.is_out() && !host.is_told_to_wait(now)
+        !self.hosts[host as usize].is_out() && !self.is_told_to_wait(host, now)
     }
 
     /// When a paused host may be asked again; `None` if it is not paused.
@@ -277,7 +287,7 @@ impl Dispatcher {
 
     /// Whether one more connection to this host would have something to do.
     pub fn wants_connection(&mut self, host: HostId, now: Instant) -> bool {
-        if *self.hosts[host as usize].standing(now) != Standing::Up
+        if !self.may_be_connected_to(host, now)
             || self.connections_begun_to(host) >= self.limits.connections_per_host
             || self.held == Some(Hold::Host(host))
         {
@@ -349,9 +359,11 @@ impl Dispatcher {
     /// when the run wakes all connections.
     pub fn next(&mut self, id: ConnectionId, now: Instant) -> Next {
         let Some(connection) = self.connections.get(&id) else { return Next::Close };
-        if self.hosts[connection.host as usize].is_told_to_wait(now) {
+        let of = connection.host;
+        if self.is_told_to_wait(of, now) || self.awaits_first_answer(of) {
             return Next::Wait;
         }
+        let Some(connection) = self.connections.get(&id) else { return Next::Close };
         let host = &self.hosts[connection.host as usize];
         if host.is_out() {
             return Next::Close;

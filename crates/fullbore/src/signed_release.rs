@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use fullbore_debian::release::{Release, asked_since};
 use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignatureError, SignedText, Verifier};
+use fullbore_wire::answer::is_transient;
 use fullbore_wire::conditional::EntityTag;
 use fullbore_wire::fetch::{Fetcher, Get, GetError, Got, HeadSeen, Watch};
 use fullbore_wire::hosts::HostId;
@@ -239,7 +240,7 @@ pub async fn get_patiently(watch: &Watch, host: HostId, get: Get, patience: Dura
     for _ in 1..TRIES {
         let got = watch.get(host, get.clone()).await;
         let wait = match &got {
-            Ok(got) if is_busy(got.head.status) => told_pause(got).map_or(pause, |told| told.max(pause)),
+            Ok(got) if is_transient(got.head.status) => told_pause(got).map_or(pause, |told| told.max(pause)),
             Err(GetError::Unreachable { .. }) if began.elapsed() < BROKEN_WITHIN => pause,
             _ => return got,
         };
@@ -255,11 +256,6 @@ pub async fn get_patiently(watch: &Watch, host: HostId, get: Get, patience: Dura
         pause *= 2;
     }
     watch.get(host, get).await
-}
-
-/// Whether the host may have it, but has no time or some trouble now.
-fn is_busy(status: u16) -> bool {
-    matches!(status, 429 | 500..=599)
 }
 
 /// What `Retry-After` asks for.
@@ -304,7 +300,7 @@ pub fn accept(answer: Answer, kept: Option<&Kept>, verifier: Option<&Verifier>) 
                 tag = kept.tag.clone();
                 files.push((kept.name, kept.content.clone()));
             }
-            (status, _) if is_busy(status) => {
+            (status, _) if is_transient(status) => {
                 busy = true;
                 let pause = told_pause(&got).map(|told| format!(", asks for a pause of {} s", told.as_secs()));
                 statuses.push(format!("{name}: {status}{}", pause.unwrap_or_default()));

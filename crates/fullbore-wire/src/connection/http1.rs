@@ -348,6 +348,9 @@ impl Serving<'_> {
         match judge(&head, &part.path, &part.segment, unix_now_s()) {
             Answer::Body => {
                 part.note_form(self.base, true);
+                if self.shared.dispatcher().shows_files(self.host) {
+                    self.shared.wake.notify_waiters();
+                }
                 if let Some(modified) = head.last_modified {
                     self.shared.landing.set_mtime(part.segment.item, modified);
                 }

@@ -417,6 +417,9 @@ impl Stream {
         match judge(&head, &self.part.path, &self.part.segment, super::http1::unix_now_s()) {
             Answer::Body => {
                 self.part.note_form(&self.base, true);
+                if self.shared.dispatcher().shows_files(self.host) {
+                    self.shared.wake.notify_waiters();
+                }
                 if let Some(modified) = head.last_modified {
                     self.shared.landing.set_mtime(self.part.segment.item, modified);
                 }

@@ -96,6 +96,7 @@ impl Dispatcher {
             self.trouble(item, size, host, TROUBLES_PER_BUSY_HOST);
         }
         self.unanswered(id, tag, now);
+        self.turned_away.remove(host);
         self.fault(host, None, &Fault::Busy { status: 503, retry_after: None }, now);
     }
 
@@ -176,8 +177,9 @@ impl Dispatcher {
     pub(super) fn settle(&mut self, host: HostId, asked: &Asked, fault: &Fault, now: Instant) {
         let item = asked.item_now();
         // A file that a host has wrong is one fault of it, however many parts of it were asked for.
-        let is_known = matches!(fault, Fault::WrongAnswer(_) | Fault::WrongSize(_) | Fault::Elsewhere(_))
-            && item.and_then(|item| self.histories.get(&item)).is_some_and(|history| history.failed.contains(host));
+        let is_known =
+            matches!(fault, Fault::WrongAnswer(_) | Fault::Refused(_) | Fault::WrongSize(_) | Fault::Elsewhere(_))
+                && item.and_then(|item| self.histories.get(&item)).is_some_and(|history| history.failed.contains(host));
         if let Some(rest) = asked.rest() {
             self.histories.entry(rest.item).or_default().note(host, fault);
             match fault {
@@ -185,7 +187,11 @@ impl Dispatcher {
                     self.queue.exclude(rest.item, rest.size, host);
                     self.histories.entry(rest.item).or_default().misses.insert(host);
                 }
-                Fault::WrongAnswer(_) | Fault::WrongSize(_) | Fault::Elsewhere(_) => {
+                Fault::WrongAnswer(_) | Fault::Refused(_) | Fault::WrongSize(_) | Fault::Elsewhere(_) => {
+                    self.queue.exclude(rest.item, rest.size, host);
+                    self.histories.entry(rest.item).or_default().failed.insert(host);
+                }
+                Fault::Busy { .. } if self.limits.caller_retries => {
                     self.queue.exclude(rest.item, rest.size, host);
                     self.histories.entry(rest.item).or_default().failed.insert(host);
                 }
@@ -201,7 +207,9 @@ impl Dispatcher {
             }
             self.give_back(asked, now);
         }
-        if !is_known && (self.limits.redirects_are_faults || !matches!(fault, Fault::Elsewhere(_))) {
+        if matches!(fault, Fault::Busy { .. }) && self.limits.caller_retries {
+            self.turned_away(host, item, fault, now);
+        } else if !is_known && (self.limits.redirects_are_faults || !matches!(fault, Fault::Elsewhere(_))) {
             self.fault(host, item, fault, now);
         }
     }
@@ -250,6 +258,7 @@ impl Dispatcher {
     pub fn not_opened(&mut self, host: HostId, fault: &Fault, now: Instant) {
         self.opening[host as usize] = self.opening[host as usize].saturating_sub(1);
         self.fault(host, None, fault, now);
+        self.not_reached(host, fault, now);
     }
 
     /// Whether the connection is to be given up for silence or drips. Ask every 250 ms or so.
