@@ -284,13 +284,13 @@ impl Dispatcher {
     /// Whether a connection to another host will be done with what it owes and have brought these bytes before the taker.
     fn is_sooner_elsewhere(&self, taker: &Taker, victim: &Victim<'_>, item: ItemId, bytes: f64, mine_s: f64) -> bool {
         let excluded = self.queue.excluded(item);
+        let is_silent = |other: &Connection| other.owes() && other.silent_for(taker.now) > SILENCE_UNTIL_HEDGED;
         let is_eligible = |other: &&Connection| {
-            other.host != taker.host
-                && other.host != victim.connection.host
+            ![taker.host, victim.connection.host].contains(&other.host)
                 && !other.is_detour
                 && !excluded.contains(other.host)
                 && !self.hosts[other.host as usize].is_failing()
-                && !(other.owes() && other.silent_for(taker.now) > SILENCE_UNTIL_HEDGED)
+                && !is_silent(other)
         };
         self.connections.values().filter(is_eligible).any(|other| {
             let host = &self.hosts[other.host as usize];
