@@ -14,6 +14,23 @@ use crate::retry_after::RetryAfter;
 /// Pause after 429, 503 and other trouble without `Retry-After`: the host's own doubling one.
 const NO_PAUSE_TOLD: Option<Duration> = None;
 
+/// Statuses that may pass by themselves; all other errors are final. The same as apt's own http method has
+/// (`TransientCodes` in its `basehttp.cc`), so that both ends of a run agree on what is worth a retry.
+pub const TRANSIENT_STATUSES: [u16; 7] = [
+    408, // Request Timeout
+    429, // Too Many Requests
+    500, // Internal Server Error
+    502, // Bad Gateway
+    503, // Service Unavailable
+    504, // Gateway Timeout
+    599, // Network Connect Timeout, of some proxies
+];
+
+/// Whether the same request may be answered in another way a moment later.
+pub fn is_transient(status: u16) -> bool {
+    TRANSIENT_STATUSES.contains(&status)
+}
+
 /// What an answer is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
@@ -39,12 +56,12 @@ pub fn judge(head: &ResponseHead, path: &str, segment: &Segment, now_unix_s: i64
             None => wrong(format!("redirect ({}) to nowhere", head.status)),
         },
         403 | 404 | 410 => Answer::Fault(Fault::Missing(head.status)),
-        401 | 407 => wrong(format!("asks for credentials ({}); see auth.conf", head.status)),
-        429 | 500..=599 => {
+        status if is_transient(status) => {
             let told =
                 head.retry_after.map(|told: RetryAfter| Duration::from_secs(told.delay_s(head.date, now_unix_s)));
             Answer::Fault(Fault::Busy { status: head.status, retry_after: told.or(NO_PAUSE_TOLD) })
         }
+        status @ 300.. => Answer::Fault(Fault::Refused(status)),
         status => wrong(format!("status {status}")),
     }
 }
@@ -71,4 +88,39 @@ fn body(head: &ResponseHead, path: &str, segment: &Segment) -> Answer {
 
 fn wrong(why: String) -> Answer {
     Answer::Fault(Fault::WrongAnswer(why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http1::Version;
+
+    fn answered(status: u16) -> Answer {
+        let mut head = ResponseHead::without_fields(Version::Http11, status);
+        head.content_length = Some(5);
+        judge(&head, "pool/a.deb", &Segment { item: 0, start: 0, end: 5, size: 5 }, 0)
+    }
+
+    #[test]
+    fn every_status_is_a_file_or_transient_or_final() {
+        for status in 100..=999 {
+            let expected = match status {
+                200 => Answer::Body,
+                408 | 429 | 500 | 502 | 503 | 504 | 599 => Answer::Fault(Fault::Busy { status, retry_after: None }),
+                403 | 404 | 410 => Answer::Fault(Fault::Missing(status)),
+                // What they are depends on other fields.
+                206 | 301 | 302 | 303 | 307 | 308 | 416 => continue,
+                100..=299 => Answer::Fault(Fault::WrongAnswer(format!("status {status}"))),
+                _ => Answer::Fault(Fault::Refused(status)),
+            };
+            assert_eq!(answered(status), expected, "{status}");
+            assert_eq!(is_transient(status), matches!(expected, Answer::Fault(Fault::Busy { .. })), "{status}");
+        }
+    }
+
+    #[test]
+    fn a_captive_portal_is_named() {
+        let Answer::Fault(fault) = answered(511) else { panic!("a login page is no file") };
+        assert!(fault.to_string().contains("login page"), "{fault}");
+    }
 }

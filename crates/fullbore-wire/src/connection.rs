@@ -34,6 +34,9 @@ pub(crate) use plus::PlusForm;
 /// becomes worth taking from a slow host by time alone.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
+/// The same when all has been asked for.
+const LOOK_AGAIN_AT_THE_END: Duration = Duration::from_millis(10);
+
 /// Connections in a row that fail while small files wait, before these are given up. The dispatcher's pauses do not hold
 /// for small files. A guess: a restart of a server ends one or two.
 const FAILED_WITH_SMALL_FILES_MAX: u32 = 4;
@@ -60,7 +63,9 @@ pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
             }
         };
         let Some(room) = room else {
-            let _ = tokio::time::timeout(LOOK_AGAIN, woken).await;
+            let is_at_the_end = shared.dispatcher().is_at_the_end();
+            let look_again = if is_at_the_end { LOOK_AGAIN_AT_THE_END } else { LOOK_AGAIN };
+            let _ = tokio::time::timeout(look_again, woken).await;
             continue;
         };
         // Others may have opened one meanwhile.
@@ -79,8 +84,9 @@ pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
                 } else {
                     Fault::Broken(why)
                 };
-                fail_gets(&shared, host, &fault);
+                // First, so that whoever asks again hears at once that the host is out.
                 shared.dispatcher().not_opened(host, &fault, Instant::now());
+                fail_gets(&shared, host, &fault);
                 shared.attention.notify_one();
                 continue;
             }

@@ -9,6 +9,7 @@
 //! fast connection takes over the rear parts of what a measurably slower one still owes.
 
 mod answers;
+mod caller;
 mod detours;
 mod files;
 mod flight;
@@ -21,6 +22,7 @@ pub use self::detours::Ticket;
 use self::files::History;
 pub use self::files::{GivenUp, Remedy};
 use self::flight::{Asked, Connection};
+pub(crate) use self::hedge::HEDGE_LOOK_EVERY;
 use crate::hosts::{FAILURES_UNTIL_DEAD, Fault, Host, HostId, HostSet, Occasion, Standing};
 use crate::http1::PIPELINE_DEPTH;
 use crate::queue::{Item, ItemId, Lane, Queue, Segment, Wish};
@@ -57,8 +59,11 @@ const SMALL_DUE_MAX: f64 = (PIPELINE_DEPTH / 2) as f64;
 /// Silence after which a connection with unanswered requests is given up, unless told otherwise.
 const SILENCE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Unwanted bytes that are read to their end rather than closing a connection that owes nothing else.
+/// Unwanted bytes that are read to their end at most rather than closing a connection that owes nothing else.
 const DRAIN_BYTES: u64 = 64 << 10;
+
+/// Hosts that are tried out at once in the beginning, however little there is to ask for: one of them is fast. A guess.
+const TRIED_AT_ONCE: usize = 4;
 
 /// Files per host that are remembered as asked for: what four connections can have in flight.
 const RECENT_FILES: usize = 4 * PIPELINE_DEPTH;
@@ -126,6 +131,9 @@ pub struct Limits {
     pub pipeline_depth: usize,
     /// Failed connections in a row after which a host is left alone for the run.
     pub failures_until_dead: u32,
+    /// Whether the caller repeats what failed, as apt does: a transient answer, or a connection that cannot be opened,
+    /// is then told at once when no other host is left to ask, and never waited for.
+    pub caller_retries: bool,
     /// Whether a host that redirects files to other places counts as one that serves wrong ones.
     pub redirects_are_faults: bool,
 }
@@ -139,6 +147,7 @@ impl Default for Limits {
             silence: SILENCE_LIMIT,
             pipeline_depth: PIPELINE_DEPTH,
             failures_until_dead: FAILURES_UNTIL_DEAD,
+            caller_retries: false,
             redirects_are_faults: true,
         }
     }
@@ -164,11 +173,19 @@ pub struct Dispatcher {
     next_ticket: Ticket,
     /// Who gets nothing more for the moment, for a trial.
     held: Option<Hold>,
+    /// Hosts of which an answer was a file, and none since transient.
+    serving: HostSet,
+    /// Hosts that are left alone because of a transient answer.
+    turned_away: HostSet,
     /// Only files with a history: an ordinary file never gets here.
     histories: BTreeMap<ItemId, History>,
     planned_bytes: u64,
     hedged_bytes: u64,
     unfinished_files: u64,
+    /// A connection that waits for bytes is to look what it is to do.
+    has_news: bool,
+    /// When an idle connection last found nothing to take over.
+    last_wait: Option<Instant>,
 }
 
 impl Dispatcher {
@@ -187,10 +204,14 @@ impl Dispatcher {
             detours: BTreeMap::new(),
             next_ticket: 0,
             held: None,
+            serving: HostSet::default(),
+            turned_away: HostSet::default(),
             histories: BTreeMap::new(),
             planned_bytes: 0,
             hedged_bytes: 0,
             unfinished_files: 0,
+            has_news: false,
+            last_wait: None,
         }
     }
 
@@ -239,7 +260,7 @@ impl Dispatcher {
     /// Notes a fault of a host, with a file of the present ones where it is about one.
     fn fault(&mut self, host: HostId, item: Option<ItemId>, fault: &Fault, now: Instant) {
         let path = item.and_then(|item| self.name_of.as_ref().map(|name_of| name_of(item)));
-        let alone = self.usable().iter().all(|usable| usable == host);
+        let alone = self.is_alone(host);
         self.hosts[host as usize].fault_on(fault, Occasion { path, alone }, now);
         if !self.may_be_asked(host, now) {
             self.take_back_detours(host, now);
@@ -248,8 +269,7 @@ impl Dispatcher {
 
     /// Whether a connection that is open may go on asking this host.
     fn may_be_asked(&mut self, host: HostId, now: Instant) -> bool {
-        let host = &mut self.hosts[host as usize];
-        !host.is_out() && !host.is_told_to_wait(now)
+        !self.hosts[host as usize].is_out() && !self.is_told_to_wait(host, now)
     }
 
     /// When a paused host may be asked again; `None` if it is not paused.
@@ -267,7 +287,7 @@ impl Dispatcher {
 
     /// Whether one more connection to this host would have something to do.
     pub fn wants_connection(&mut self, host: HostId, now: Instant) -> bool {
-        if *self.hosts[host as usize].standing(now) != Standing::Up
+        if !self.may_be_connected_to(host, now)
             || self.connections_begun_to(host) >= self.limits.connections_per_host
             || self.held == Some(Hold::Host(host))
         {
@@ -277,13 +297,40 @@ impl Dispatcher {
         if self.connections.values().any(|c| c.host == host && !c.is_detour && !c.owes()) {
             return false;
         }
-        let opening: usize = self.opening.iter().sum();
-        if self.queue.requests_at_least(opening + 1, SEGMENT_MIN_BYTES) {
+        if self.queue.requests_at_least(self.opening_beside(host) + 1, SEGMENT_MIN_BYTES) || self.is_to_be_tried(host) {
             return true;
         }
         let may_take_over =
             || self.waiting_elsewhere(host).is_some() || self.hedge_candidate(host, None, now).is_some();
-        self.queue.is_drained() && opening == 0 && may_take_over()
+        self.queue.is_drained() && self.opening[host as usize] == 0 && may_take_over()
+    }
+
+    /// Connections that are being opened and will need something to do. Of another host no more than this host would
+    /// have with one more, and none once this one has shown what it brings.
+    fn opening_beside(&self, host: HostId) -> usize {
+        let share = if self.host_rate(host).is_some() { 0 } else { self.connections_begun_to(host) + 1 };
+        let counted = |(other, count): (usize, &usize)| if other == host as usize { *count } else { share.min(*count) };
+        self.opening.iter().enumerate().map(counted).sum()
+    }
+
+    /// Whether the host was never asked, and is one of the first few while something is to be asked for.
+    fn is_to_be_tried(&self, host: HostId) -> bool {
+        let begun = |host: &HostId| self.connections_begun_to(*host) > 0;
+        let others = || (0..self.hosts.len() as HostId).filter(begun).count();
+        self.hosts[host as usize].totals.connections == 0
+            && !begun(&host)
+            && !self.queue.is_drained()
+            && others() < TRIED_AT_ONCE
+    }
+
+    /// Whether all has been asked for, of several hosts: then it is seen by looking often what is worth taking over.
+    pub fn is_at_the_end(&self) -> bool {
+        self.queue.is_drained() && self.unfinished_files > 0 && self.hosts.len() > 1 && self.limits.hedge
+    }
+
+    /// Whether a connection that waits for bytes is to look what it is to do; once.
+    pub fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.has_news)
     }
 
     /// A connection is being opened; [`Dispatcher::opened`] or [`Dispatcher::not_opened`] follows.
@@ -312,9 +359,11 @@ impl Dispatcher {
     /// when the run wakes all connections.
     pub fn next(&mut self, id: ConnectionId, now: Instant) -> Next {
         let Some(connection) = self.connections.get(&id) else { return Next::Close };
-        if self.hosts[connection.host as usize].is_told_to_wait(now) {
+        let of = connection.host;
+        if self.is_told_to_wait(of, now) || self.awaits_first_answer(of) {
             return Next::Wait;
         }
+        let Some(connection) = self.connections.get(&id) else { return Next::Close };
         let host = &self.hosts[connection.host as usize];
         if host.is_out() {
             return Next::Close;
@@ -326,14 +375,23 @@ impl Dispatcher {
         if self.held == Some(Hold::Host(connection.host)) || self.held == Some(Hold::Connection(id)) {
             return Next::Wait;
         }
-        if connection.owes() && connection.owed() == 0 && connection.unwanted() > DRAIN_BYTES {
+        if connection.owes()
+            && connection.owed() == 0
+            && connection.unwanted() > self.drain_bytes(connection, connection.rate.at_least())
+        {
             return Next::Close;
         }
-        if self.has_enough_detours(connection.host) || self.has_enough(connection) {
+        if self.has_enough_detours(connection.host) || connection.asked.len() >= self.depth(connection) {
             return Next::Wait;
         }
+        if self.has_enough(connection) {
+            return match self.queue.is_drained().then(|| self.hedge(id, now)).flatten() {
+                Some(segment) => self.ask(id, segment, now),
+                None => Next::Wait,
+            };
+        }
         // The other connections are a round trip behind, and then faster together than this one alone.
-        if connection.owes() && self.known_rate(connection).is_none() && self.opening[connection.host as usize] > 0 {
+        if connection.owes() && self.known_rate(connection).is_none() && self.opening.iter().any(|count| *count > 0) {
             return Next::Wait;
         }
         let lane = if connection.small_due < 1.0 { Lane::Bulk } else { Lane::Small };
@@ -368,9 +426,13 @@ impl Dispatcher {
     /// Whether so much is asked for on this connection that it stays full. One that owes nothing is asked for
     /// something, however little came on the one before it.
     fn has_enough(&self, connection: &Connection) -> bool {
-        let depth = self.hosts[connection.host as usize].depth().min(self.limits.pipeline_depth.max(1));
         let is_ahead = || connection.owes() && connection.outstanding() >= self.ahead_bytes(connection);
-        connection.asked.len() >= depth || is_ahead()
+        connection.asked.len() >= self.depth(connection) || is_ahead()
+    }
+
+    /// Requests that may be unanswered on this connection.
+    fn depth(&self, connection: &Connection) -> usize {
+        self.hosts[connection.host as usize].depth().min(self.limits.pipeline_depth.max(1))
     }
 
     /// Asks this host or connection for nothing more until it is let go.
@@ -424,10 +486,35 @@ impl Dispatcher {
     /// next round trip brings twice as much, and the request needs half of one: three in all, and
     /// a tenth of a second for jitter.
     fn ahead_bytes(&self, connection: &Connection) -> u64 {
-        let Some(rate) = self.known_rate(connection) else { return AHEAD_UNKNOWN_BYTES };
+        match (self.known_rate(connection), connection.rate.at_least()) {
+            (Some(rate), _) => self.ahead_at_rate(connection, rate),
+            (None, Some(rate)) => {
+                let most = self.share_of_host(connection.host).max(self.first_share());
+                self.ahead_at_rate(connection, rate).min(most)
+            }
+            (None, None) => self.first_share(),
+        }
+    }
+
+    fn ahead_at_rate(&self, connection: &Connection, rate: f64) -> u64 {
         let rtt = self.hosts[connection.host as usize].rtt().as_secs_f64();
         let least = AHEAD_MIN_BYTES.min((rate * AHEAD_MIN_S) as u64);
         ((3.0 * rate * rtt + 0.1 * rate) as u64).clamp(least, AHEAD_MAX_BYTES)
+    }
+
+    /// What one of a host's connections has when all that is left is asked of it: they take nothing over from each
+    /// other.
+    fn share_of_host(&self, host: HostId) -> u64 {
+        let own = self.connections.values().filter(|connection| connection.host == host);
+        let outstanding: u64 = own.map(Connection::outstanding).sum();
+        (self.queue.unasked_bytes() + outstanding) / self.connections_begun_to(host).max(1) as u64
+    }
+
+    /// Bytes for a connection of which nothing is known: its share of what is left, but not more than it may hold for
+    /// long if it is slow.
+    fn first_share(&self) -> u64 {
+        let begun = self.connections.len() + self.opening.iter().sum::<usize>();
+        (self.queue.unasked_bytes() / begun.max(1) as u64).clamp(SEGMENT_FIRST_MIN_BYTES, AHEAD_UNKNOWN_BYTES)
     }
 
     fn known_rate(&self, connection: &Connection) -> Option<f64> {
@@ -437,10 +524,8 @@ impl Dispatcher {
     fn segment_bytes(&self, connection: &Connection) -> u64 {
         let by_rate = match self.known_rate(connection) {
             Some(rate) => ((rate * SEGMENT_TIME_S) as u64).clamp(SEGMENT_MIN_BYTES, SEGMENT_MAX_BYTES),
-            None => {
-                let share = self.queue.unasked_bytes() / self.connections_begun_to(connection.host).max(1) as u64;
-                share.clamp(SEGMENT_FIRST_MIN_BYTES, AHEAD_UNKNOWN_BYTES)
-            }
+            None if connection.rate.at_least().is_some() => self.first_share().max(SEGMENT_MIN_BYTES),
+            None => self.first_share(),
         };
         // Towards the end smaller parts, so that all connections end together.
         let share = self.queue.unasked_bytes() / (2 * self.connections.len().max(1) as u64);
@@ -448,5 +533,9 @@ impl Dispatcher {
     }
 }
 
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod slow_mirrors;
 #[cfg(test)]
 mod tests;

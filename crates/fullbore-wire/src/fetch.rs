@@ -36,7 +36,7 @@ use crate::tls::{Protocol, Tls};
 use crate::trial::{Seen, Step, Subject, TICK, Trials};
 use crate::url::{self, Url};
 use addresses::Addresses;
-pub use get::{Get, GetError, Got, Piece, Streamed, Watch};
+pub use get::{Get, GetError, Got, HeadSeen, Piece, Streamed, Watch};
 pub(crate) use get::{PendingGet, Reply};
 pub(crate) use shared::{Base, Shared, lock};
 
@@ -312,7 +312,11 @@ impl Fetcher {
             }
             open = self.shared.dispatcher().unfinished_files();
         }
-        self.shared.dispatcher().hold(None);
+        let mut dispatcher = self.shared.dispatcher();
+        dispatcher.hold(None);
+        for (clock, host) in self.shared.host_clocks.iter().zip(dispatcher.hosts()) {
+            clock.set_waited_alone(host.totals.waited_alone);
+        }
     }
 
     fn add(&self, items: Vec<Item>) {

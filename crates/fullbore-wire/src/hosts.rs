@@ -81,6 +81,11 @@ impl HostSet {
         self.0 |= 1 << host;
     }
 
+    /// Takes a host out.
+    pub fn remove(&mut self, host: HostId) {
+        self.0 &= !(1 << host);
+    }
+
     /// Whether the host is in the set.
     pub fn contains(self, host: HostId) -> bool {
         self.0 & (1 << host) != 0
@@ -121,7 +126,10 @@ pub enum Fault {
     Elsewhere(String),
     /// The right number of bytes, but not the right ones.
     WrongBytes,
-    /// It asks for a pause (429, 503) or has trouble (5xx).
+    /// An error with this status, and another try would give the same: 401, 501, a captive portal's 511.
+    Refused(u16),
+    /// It asks for a pause (429, 503) or has some other trouble that may pass
+    /// ([`TRANSIENT_STATUSES`](crate::answer::TRANSIENT_STATUSES)).
     Busy {
         /// The status of the answer.
         status: u16,
@@ -160,6 +168,11 @@ impl std::fmt::Display for Fault {
         match self {
             Fault::Missing(status) => write!(f, "not there ({status})"),
             Fault::WrongAnswer(why) | Fault::WrongSize(why) => write!(f, "wrong answer: {why}"),
+            Fault::Refused(status @ (401 | 407)) => {
+                write!(f, "wrong answer: asks for credentials ({status}); see auth.conf")
+            }
+            Fault::Refused(511) => write!(f, "wrong answer: login page of a captive portal (511)"),
+            Fault::Refused(status) => write!(f, "wrong answer: status {status}"),
             Fault::Elsewhere(to) => write!(f, "wrong answer: redirect to another file: {to}"),
             Fault::WrongBytes => write!(f, "bytes with another SHA-256 than the signed index says"),
             Fault::Busy { status, retry_after: Some(pause) } => {
@@ -226,6 +239,8 @@ pub struct HostTotals {
     pub seen_faults: Vec<SeenFault>,
     /// Work taken from it because others were faster.
     pub hedged: u64,
+    /// Time in which a faster host was idle and this one alone still owed something.
+    pub waited_alone: Duration,
 }
 
 /// One mirror, as learned.
@@ -434,20 +449,19 @@ impl Host {
     /// Notes a fault and decides on the host's standing.
     pub fn fault_on(&mut self, fault: &Fault, occasion: Occasion, now: Instant) {
         let Occasion { path, alone } = occasion;
-        if self.totals.seen_faults.len() == FAULTS_KEPT {
-            self.totals.seen_faults.pop();
-        }
-        self.totals.seen_faults.push(SeenFault { at: now, path, fault: fault.to_string() });
+        self.saw(fault, path, now);
         match fault {
             Fault::Missing(_) => {
-                self.totals.missing += 1;
                 self.misses += 1;
                 if self.misses >= MISSES_UNTIL_STALE && !self.delivered {
                     self.out(format!("stale: none of {} files was there", self.misses));
                 }
-                return;
             }
-            Fault::WrongAnswer(_) | Fault::WrongSize(_) | Fault::Elsewhere(_) | Fault::WrongBytes => {
+            Fault::WrongAnswer(_)
+            | Fault::Refused(_)
+            | Fault::WrongSize(_)
+            | Fault::Elsewhere(_)
+            | Fault::WrongBytes => {
                 self.strikes += 1;
                 self.wrong_files += u64::from(*fault == Fault::WrongBytes);
                 let strikes_max = if alone { STRIKES_UNTIL_BANNED_ALONE } else { STRIKES_UNTIL_BANNED };
@@ -485,7 +499,23 @@ impl Host {
             Fault::NoRanges => self.ranges = false,
             Fault::CannotPipeline => self.pipelines = false,
         }
-        self.totals.faults += 1;
+    }
+
+    /// Keeps a fault for the report, whatever follows from it.
+    pub fn saw(&mut self, fault: &Fault, path: Option<String>, now: Instant) {
+        if self.totals.seen_faults.len() == FAULTS_KEPT {
+            self.totals.seen_faults.pop();
+        }
+        self.totals.seen_faults.push(SeenFault { at: now, path, fault: fault.to_string() });
+        match fault {
+            Fault::Missing(_) => self.totals.missing += 1,
+            _ => self.totals.faults += 1,
+        }
+    }
+
+    /// Leaves it alone for the rest of the run.
+    pub fn give_up(&mut self, fault: &Fault) {
+        self.out(fault.to_string());
     }
 
     /// One failure more, and a longer pause. What fails during a pause is the same incident: the

@@ -8,6 +8,9 @@ const SAMPLE: Duration = Duration::from_millis(100);
 /// Time that a burst is taken to have lasted at least: what is shorter is noise.
 const BURST_LEAST: Duration = Duration::from_millis(5);
 
+/// Time after the first byte was due from which on a rate is guessed by what came. A guess: two turns of a scheduler.
+const FIRST_SIGHT: Duration = Duration::from_millis(5);
+
 /// Weight of the newest sample in the moving average.
 const WEIGHT: f64 = 0.3;
 
@@ -65,14 +68,35 @@ impl Rate {
             return;
         }
         self.newest = self.bytes as f64 / lasted.as_secs_f64();
-        // A long sample stands for several short ones.
-        let weight = 1.0 - (1.0 - WEIGHT).powf(lasted.as_secs_f64() / SAMPLE.as_secs_f64());
         self.average = Some(match self.average {
             None => self.newest,
-            Some(average) => average + weight * (self.newest - average),
+            Some(average) => average + weight(lasted.as_secs_f64()) * (self.newest - average),
         });
         self.since = now;
         self.bytes = 0;
+    }
+
+    /// Bytes per second as far as can be told by `now`: the average and what has come since, silence included. Before
+    /// the first sample, what has come since the first byte was due, one round trip after the request; `None` for the
+    /// first moments.
+    pub fn so_far(&self, round_trip: Duration, now: Instant) -> Option<f64> {
+        let lasted = now.saturating_duration_since(self.since);
+        let Some(average) = self.average else {
+            let due = lasted.saturating_sub(round_trip);
+            return (due >= FIRST_SIGHT).then(|| self.bytes as f64 / due.as_secs_f64());
+        };
+        if self.waits && lasted <= round_trip {
+            return Some(average);
+        }
+        let lasted_s = lasted.max(BURST_LEAST).as_secs_f64();
+        // What comes in bursts may well come again within a sample.
+        let newest = self.bytes as f64 / lasted_s.max(SAMPLE.as_secs_f64());
+        Some(average + weight(lasted_s) * (newest - average))
+    }
+
+    /// Whether nothing has come of what was asked for since all before it had come.
+    pub fn waits(&self) -> bool {
+        self.waits
     }
 
     /// Bytes per second on average; `None` before the first sample.
@@ -89,6 +113,11 @@ impl Rate {
     pub fn latest(&self) -> Option<f64> {
         self.average.map(|average| average.max(self.newest))
     }
+}
+
+/// Weight of a sample of this length: a long one stands for several short ones.
+fn weight(lasted_s: f64) -> f64 {
+    1.0 - (1.0 - WEIGHT).powf(lasted_s / SAMPLE.as_secs_f64())
 }
 
 #[cfg(test)]

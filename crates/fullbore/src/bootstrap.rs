@@ -23,6 +23,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::ScopedJoinHandle;
 
+use fullbore_apt::http::MirrorSets;
 use fullbore_engine::stage::Ledger;
 use fullbore_install::hooks::Moment;
 use fullbore_install::inside::{Inside, may_have_own_processes};
@@ -74,7 +75,11 @@ pub fn run(settings: &BootstrapSettings, events: &mut dyn Events) -> Result<Repo
     let mut may_cut = true;
     loop {
         let archives = root.join(ARCHIVES);
-        let mut downloads = Downloads::open(&archives, &settings.network, &settings.mirrors, &Ledger::new())?;
+        let mut mirrors = MirrorSets::default();
+        if let Some(error) = mirrors.add(&settings.mirrors.join("\n")).first() {
+            return Err(CommandError::usage(&error.reason));
+        }
+        let mut downloads = Downloads::open(&archives, &settings.network, mirrors, &Ledger::new())?;
         let stop = downloads.stop(&session);
         let own_processes = may_have_own_processes(&archives).map_err(|error| {
             CommandError::usage(format_args!("unshare: {error}")).hint("it is in the package util-linux")

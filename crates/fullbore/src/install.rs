@@ -13,6 +13,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use fullbore_apt::acquire::Configuration;
+use fullbore_apt::http::{LIST_BYTES_MAX, MIRRORS_SETTING, MirrorSets};
 use fullbore_apt::lists::lock::Lock;
 use fullbore_engine::stage::Ledger;
 use fullbore_install::frontend::{FrontendError, Patience, Waiting};
@@ -34,6 +35,7 @@ use crate::installing::unpacker::Unpacker;
 use crate::installing::{NO_NEW_PRIVILEGES, Part, still_syncing};
 use crate::report::Report;
 use crate::settings::apt_network::as_apt;
+use crate::settings::file::read_text;
 use crate::settings::{InstallSettings, NetworkSettings};
 
 /// Where apt keeps package files unless it is configured otherwise.
@@ -66,9 +68,10 @@ pub fn run(settings: &InstallSettings, events: &mut dyn Events) -> Result<Report
     let database = within(root, database).map_err(|error| CommandError::disk(database, &error))?;
     let log = Log::open(&database, false)?;
     let inside = Inside::living(root, &session);
-    let configured = Configured::ask(settings, &inside, &log)?;
+    let configured = Configured::ask(settings, &inside, &log, events)?;
     let mut account = Account::begin("install", &settings.root, &database, Part::Resolve, events);
-    let mut downloads = Downloads::open(&configured.archives, &configured.network, &[], &Ledger::new())?;
+    let mut downloads =
+        Downloads::open(&configured.archives, &configured.network, configured.mirrors.clone(), &Ledger::new())?;
     if session.gives_up_privileges() {
         events.note(NO_NEW_PRIVILEGES.to_owned());
     }
@@ -96,10 +99,17 @@ struct Configured {
     keeps_archives: bool,
     /// How it reaches its archives.
     network: NetworkSettings,
+    /// The lists of mirrors that its http method uses.
+    mirrors: MirrorSets,
 }
 
 impl Configured {
-    fn ask(settings: &InstallSettings, inside: &Inside<'_>, log: &Log) -> Result<Configured, CommandError> {
+    fn ask(
+        settings: &InstallSettings,
+        inside: &Inside<'_>,
+        log: &Log,
+        events: &mut dyn Events,
+    ) -> Result<Configured, CommandError> {
         let mut command = apt(settings, inside, "apt-config", None);
         let dump = log.read(command.args(Configuration::DUMP), "apt-config dump")?;
         let configuration = Configuration::from_dump(&dump).map_err(CommandError::usage)?;
@@ -114,6 +124,7 @@ impl Configured {
             yes: configuration.bool("APT::Get::Assume-Yes", false),
             keeps_archives: configuration.bool("APT::Keep-Downloaded-Packages", true),
             network: as_apt(&settings.network, &configuration, &settings.root),
+            mirrors: mirrors(&configuration, &settings.root, events),
         })
     }
 
@@ -130,6 +141,22 @@ impl Configured {
         let removable = if self.keeps_archives { &[] } else { fetched };
         removable.iter().try_for_each(|file| removed(&self.archives.join(&file.file_name)))
     }
+}
+
+/// The mirrors of the root's lists. A list or a line that is wrong is told and left out, as the http method does.
+fn mirrors(configuration: &Configuration, root: &Path, events: &mut dyn Events) -> MirrorSets {
+    let mut sets = MirrorSets::default();
+    for list in configuration.list(MIRRORS_SETTING) {
+        let path = within(root, Path::new(list)).map_err(|error| CommandError::disk(Path::new(list), &error));
+        match path.and_then(|path| read_text(&path, LIST_BYTES_MAX)) {
+            Ok(text) => {
+                let errors = sets.add(&text);
+                errors.iter().for_each(|error| events.warn(format!("{list}: {error}")));
+            }
+            Err(error) => events.warn(format!("cannot read {list} ({MIRRORS_SETTING}): {error}")),
+        }
+    }
+    sets
 }
 
 /// What all steps know.

@@ -210,7 +210,7 @@ fn walk(
         state.begin(&root, offers.iter().any(|offer| !offer.signed)).map_err(|error| state_error(&error))?;
     }
     let _changing = (!settings.dry_run).then(|| InProgress::mark(&root, account, events));
-    let side = offer::ask_for_side_files(session, &offers);
+    let side = offer::ask_for_side_files(settings, session, &offers);
     let above = (!settings.dry_run).then(|| upstream::ask(session));
     let mut suites = indexes::select(&offers, session)?;
     let mut refusals = indexes::fetch(&offers, &mut suites, session, stop, events)?;

@@ -3,17 +3,24 @@
 //! An answer "not modified" is believed no further than the copy on disk verifies again
 //! (CVE-2014-0487). What it means for what is here is decided by whoever asked.
 
+use std::ops::Range;
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use fullbore_debian::release::{Release, asked_since};
 use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignatureError, SignedText, Verifier};
+use fullbore_wire::answer::is_transient;
 use fullbore_wire::conditional::EntityTag;
-use fullbore_wire::fetch::{Fetcher, Get, GetError, Got, Watch};
+use fullbore_wire::fetch::{Fetcher, Get, GetError, Got, HeadSeen, Watch};
 use fullbore_wire::hosts::HostId;
+use tokio::task::JoinSet;
 
 /// Times that a host is asked for one file when it is busy or the connection breaks. A guess: a restart
 /// or a busy moment passes within the pauses between them, and nobody waits long for a host that is down.
 const TRIES: u32 = 4;
+
+/// Hosts that are asked for a file that one is slow to send. A guess: one of them is fast.
+const OTHERS_ASKED: usize = 3;
 
 /// Pause before the second try, where the host names none; it doubles.
 const PAUSE_FIRST: Duration = Duration::from_millis(250);
@@ -129,6 +136,10 @@ pub struct Question<'a> {
     pub kept: Option<&'a Kept>,
     /// How long a host that is busy is waited for.
     pub patience: Duration,
+    /// Hosts that may bring the very file that this host is slow to send.
+    pub others: Range<HostId>,
+    /// Where the head of the answer for the `InRelease` is noted.
+    pub head_seen: HeadSeen,
 }
 
 /// Asks for the signed files of all these suites at once.
@@ -159,7 +170,7 @@ pub async fn all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
 /// Asks for `InRelease`; where there is none, for `Release` and `Release.gpg`. A host that is only busy may
 /// well have one: it is not taken for one that has none.
 pub async fn receive(question: Question<'_>) -> Answer {
-    let Question { fetcher, host, directory, kept, patience } = question;
+    let Question { fetcher, host, directory, kept, patience, others, head_seen } = question;
     let watch = fetcher.watch();
     let get = |name: &str, limit: usize, kept: Option<&Kept>| {
         let get = Get {
@@ -168,9 +179,10 @@ pub async fn receive(question: Question<'_>) -> Answer {
             if_none_match: kept.and_then(|kept| kept.tag.clone()),
             // A tag is exact, and alone: nginx answers "not modified" only if the time says so as well.
             if_modified_since: kept.filter(|kept| kept.tag.is_none()).map(Kept::asked_since),
+            head_seen: (name == "InRelease").then(|| head_seen.clone()),
             ..Get::default()
         };
-        get_patiently(&watch, host, get, patience)
+        get_soon(&watch, host, others.clone(), get, patience)
     };
     let inrelease = get("InRelease", RELEASE_BYTES_MAX, kept).await?;
     if !matches!(inrelease.head.status, 403 | 404 | 410) {
@@ -181,6 +193,45 @@ pub async fn receive(question: Question<'_>) -> Answer {
     Ok(vec![("InRelease", inrelease), ("Release", release), ("Release.gpg", signature)])
 }
 
+/// Asks one host for a file. If its body lingers behind its head, some of the others are asked for it, too: whoever
+/// has one of the same time and length may bring it. What it is worth is for the signature to tell.
+pub async fn get_soon(
+    watch: &Watch,
+    host: HostId,
+    others: Range<HostId>,
+    get: Get,
+    patience: Duration,
+) -> Result<Got, GetError> {
+    let seen = get.head_seen.clone().unwrap_or_default();
+    let for_others = Get { if_none_match: None, if_modified_since: None, head_seen: None, ..get.clone() };
+    let get = Get { head_seen: Some(seen.clone()), ..get };
+    let mut own = pin!(get_patiently(watch, host, get, patience));
+    let others: Vec<HostId> = others.filter(|other| *other != host).take(OTHERS_ASKED).collect();
+    tokio::select! {
+        biased;
+        got = &mut own => return got,
+        () = seen.lingers(), if !others.is_empty() => {}
+    }
+    let mut asking = JoinSet::new();
+    for other in others {
+        let (watch, get) = (watch.clone(), for_others.clone());
+        asking.spawn(async move { watch.get(other, get).await });
+    }
+    loop {
+        tokio::select! {
+            biased;
+            got = &mut own => return got,
+            Some(ended) = asking.join_next() => if let Ok(Ok(got)) = ended
+                && seen.is_same_as(&got)
+                && let Some(head) = seen.head()
+            {
+                // The next run asks the host itself again, which knows nothing of another's tag.
+                return Ok(Got { head, ..got });
+            },
+        }
+    }
+}
+
 /// Asks one host for a file, some times if it is busy or the connection breaks. No pause is begun that would
 /// end later than `patience` after the first request.
 pub async fn get_patiently(watch: &Watch, host: HostId, get: Get, patience: Duration) -> Result<Got, GetError> {
@@ -189,7 +240,7 @@ pub async fn get_patiently(watch: &Watch, host: HostId, get: Get, patience: Dura
     for _ in 1..TRIES {
         let got = watch.get(host, get.clone()).await;
         let wait = match &got {
-            Ok(got) if is_busy(got.head.status) => told_pause(got).map_or(pause, |told| told.max(pause)),
+            Ok(got) if is_transient(got.head.status) => told_pause(got).map_or(pause, |told| told.max(pause)),
             Err(GetError::Unreachable { .. }) if began.elapsed() < BROKEN_WITHIN => pause,
             _ => return got,
         };
@@ -205,11 +256,6 @@ pub async fn get_patiently(watch: &Watch, host: HostId, get: Get, patience: Dura
         pause *= 2;
     }
     watch.get(host, get).await
-}
-
-/// Whether the host may have it, but has no time or some trouble now.
-fn is_busy(status: u16) -> bool {
-    matches!(status, 429 | 500..=599)
 }
 
 /// What `Retry-After` asks for.
@@ -254,7 +300,7 @@ pub fn accept(answer: Answer, kept: Option<&Kept>, verifier: Option<&Verifier>) 
                 tag = kept.tag.clone();
                 files.push((kept.name, kept.content.clone()));
             }
-            (status, _) if is_busy(status) => {
+            (status, _) if is_transient(status) => {
                 busy = true;
                 let pause = told_pause(&got).map(|told| format!(", asks for a pause of {} s", told.as_secs()));
                 statuses.push(format!("{name}: {status}{}", pause.unwrap_or_default()));

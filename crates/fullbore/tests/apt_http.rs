@@ -438,3 +438,112 @@ fn after_a_kill_the_next_run_is_clean() {
         assert!(theirs.get(&name).is_none_or(|theirs| *theirs == content), "{name}");
     }
 }
+
+/// A private apt with its own methods, or with ours and no mirrors.
+fn either(url: &str, is_ours: bool) -> Client {
+    let client = Client::new(url);
+    if !is_ours {
+        return client;
+    }
+    let method = program(client.directory.path(), "http");
+    client.with("Dir::Bin::Methods::http", method.display())
+}
+
+/// The paths that a server was asked for, in order.
+fn asked(server: &Server) -> Vec<String> {
+    let mut paths: Vec<String> = server.take_log().into_iter().map(|entry| entry.path).collect();
+    paths.sort();
+    paths
+}
+
+/// What `apt-get update` and then a download come to where everything is answered with this status: exit codes and what
+/// the server was asked for.
+fn refused_with(status: u16, retries: u32, is_ours: bool) -> [(Option<i32>, Vec<String>); 2] {
+    let server = server(0);
+    let client = either(&server.url(), is_ours).with("Acquire::Retries", retries);
+    // The number of tries is apt's; its pauses would only cost time.
+    let client = client.with("Acquire::Retries::Delay", "false");
+    server.add_fault(FaultRule::always(PathMatch::Any, Fault::Status(status)));
+    let update = client.update().code;
+    let of_update = asked(&server);
+    server.change(|own| own.faults.clear());
+    client.update().well();
+    server.add_fault(FaultRule::always(PathMatch::Prefix("/pool/".into()), Fault::RetryAfter { status, seconds: 60 }));
+    server.take_log();
+    let install = client.install(&names(0, "main/binary-amd64/Packages")).code;
+    [(update, of_update), (install, asked(&server))]
+}
+
+#[test]
+fn every_status_is_repeated_as_often_as_by_apts_own_method() {
+    let begun = Instant::now();
+    let mut cases: Vec<(u16, u32)> =
+        [400, 401, 403, 404, 408, 410, 418, 429, 451, 500, 501, 502, 503, 504, 505, 511, 599]
+            .map(|status| (status, 0))
+            .to_vec();
+    cases.extend([(408, 3), (429, 3), (503, 3), (511, 3), (599, 3)]);
+    for (status, retries) in cases {
+        let [theirs, ours] = [false, true].map(|is_ours| refused_with(status, retries, is_ours));
+        assert_eq!(ours, theirs, "{status}, {retries} retries");
+    }
+    // Each of the 22 cases once waited for half a minute.
+    assert!(begun.elapsed() < Duration::from_secs(240), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_failed_connection_is_told_in_apts_words() {
+    let server = server(0);
+    let refused = server.url();
+    server.live(Life::Refusing);
+    for url in [refused.as_str(), "http://nosuchhost.invalid/"] {
+        let words = |is_ours: bool| {
+            let client = either(url, is_ours).with("Debug::pkgAcquire::Worker", 1);
+            let begun = Instant::now();
+            let ran = client.update();
+            assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+            let word = |field: &str| {
+                let (_, rest) =
+                    ran.text.split_once(&format!("%0a{field}:%20")).unwrap_or_else(|| panic!("{}", ran.text));
+                rest.chars().take_while(char::is_ascii_alphanumeric).collect::<String>()
+            };
+            (ran.code, word("FailReason"), word("Transient-Failure"))
+        };
+        assert_eq!(words(true), words(false), "{url}");
+    }
+}
+
+#[test]
+fn a_busy_mirror_costs_no_pause_where_another_is() {
+    for busy in [0, 1] {
+        let servers = [server(0), server(0)];
+        servers[busy].add_fault(FaultRule::always(PathMatch::Any, Fault::RetryAfter { status: 503, seconds: 50 }));
+        let begun = Instant::now();
+        assert_same(&Client::ours(&[&servers[0], &servers[1]]).everything(0), by_apt(0));
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn apt_hears_at_once_that_all_mirrors_are_busy() {
+    let servers = [server(0), server(0)];
+    let client = Client::ours(&[&servers[0], &servers[1]]).with("Acquire::Retries", 2);
+    let client = client.with("Acquire::Retries::Delay", "false");
+    client.update().well();
+    for (server, status) in servers.iter().zip([503, 429]) {
+        server.take_log();
+        let fault = Fault::RetryAfter { status, seconds: 50 };
+        server.add_fault(FaultRule::always(PathMatch::Prefix("/pool/".into()), fault));
+    }
+    let packages = names(0, "main/binary-amd64/Packages");
+    let begun = Instant::now();
+    let ran = client.install(&packages);
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    assert_eq!(ran.code, Some(100), "{}", ran.text);
+    assert!(ran.text.contains("answered 503") && ran.text.contains("answered 429"), "{}", ran.text);
+    for server in &servers {
+        // Once for each time that apt asks, and no more.
+        let mut times = BTreeMap::new();
+        asked(server).into_iter().for_each(|path| *times.entry(path).or_insert(0) += 1);
+        assert!(times.len() >= packages.len() && times.values().all(|times| *times == 3), "{times:?}");
+    }
+}

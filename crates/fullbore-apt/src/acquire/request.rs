@@ -3,6 +3,7 @@
 //! APT finds the item that an answer is about by its URI, byte for byte; so answers are made
 //! here, from the request.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 
 use fullbore_engine::digest::Sha256;
@@ -64,7 +65,7 @@ impl Request {
     /// `400 URI Failure`. APT goes on with another way to get the item, or gives it up.
     pub fn failed(&self, failure: &Failure) -> Message {
         let message = Message::new(400, "URI Failure").with("URI", &self.uri).with("Message", failure.one_line());
-        let message = match failure.reason {
+        let message = match &failure.reason {
             Some(reason) => message.with("FailReason", reason),
             None => message,
         };
@@ -79,7 +80,7 @@ pub struct Failure {
     pub message: String,
     /// One of APT's words for the reason (`HttpError404`, `Timeout`, `ConnectionRefused`,
     /// `MaximumSizeExceeded`, `HashSumMismatch` …); some decide what it does next.
-    pub reason: Option<&'static str>,
+    pub reason: Option<Cow<'static, str>>,
     /// Whether it may work later (APT keeps the old index without an error then).
     pub transient: bool,
 }
@@ -111,7 +112,8 @@ mod tests {
         assert_eq!((request.expected_sha256(), request.expected_size()), (Some(Sha256::EMPTY), Some(12)));
         assert_eq!(request.started().get("URI"), Some("rred:/l/a%20b"));
         assert_eq!(request.done().get("Filename"), Some("/l/c"));
-        let failed = request.failed(&Failure { transient: true, reason: Some("Timeout"), ..Failure::new("a\nb") });
+        let failed =
+            request.failed(&Failure { transient: true, reason: Some("Timeout".into()), ..Failure::new("a\nb") });
         assert_eq!(failed.get("Message"), Some("a b"));
         assert_eq!((failed.get("FailReason"), failed.get("Transient-Failure")), (Some("Timeout"), Some("true")));
         let empty = Request::new(Message::new(600, "URI Acquire"));

@@ -1,6 +1,9 @@
 //! What APT is told: files that are done, and why others are not.
 
+use std::borrow::Cow;
+
 use fullbore_engine::digest::Sha256;
+use fullbore_wire::answer::is_transient;
 use fullbore_wire::conditional::http_date;
 use fullbore_wire::fetch::GetError;
 use fullbore_wire::hosts::{Fault, HostId};
@@ -36,7 +39,7 @@ impl Trouble {
     /// A fault, as wire saw it.
     pub fn of_fault(fault: &Fault) -> Trouble {
         match fault {
-            Fault::Missing(status) => Trouble::Status(*status),
+            Fault::Missing(status) | Fault::Refused(status) => Trouble::Status(*status),
             Fault::Busy { status, .. } => Trouble::Status(*status),
             Fault::Elsewhere(to) => Trouble::Elsewhere(to.clone()),
             Fault::WrongBytes => Trouble::WrongBytes(WRONG_HASH.into()),
@@ -61,6 +64,7 @@ impl Trouble {
         match self {
             Trouble::Status(404) => "404 Not Found".into(),
             Trouble::Status(401 | 407) => "asks for credentials (see auth.conf)".into(),
+            Trouble::Status(511) => "511, the login page of a captive portal: log in to the network".into(),
             Trouble::Status(status) => format!("answered {status}"),
             Trouble::Elsewhere(to) => format!("redirects to {to}"),
             Trouble::Network(why) | Trouble::WrongBytes(why) | Trouble::TooLarge(why) | Trouble::Other(why) => {
@@ -71,28 +75,22 @@ impl Trouble {
 
     /// APT's word for it, where it has one that matters. Not for wrong bytes: at `HashSumMismatch` APT
     /// shows hashes of what it has received, which here is nothing, in place of what we say.
-    fn reason(&self) -> Option<&'static str> {
-        Some(match self {
-            Trouble::Status(400) => "HttpError400",
-            Trouble::Status(401) => "HttpError401",
-            Trouble::Status(403) => "HttpError403",
-            Trouble::Status(404) => "HttpError404",
-            Trouble::Status(410) => "HttpError410",
-            Trouble::Status(429) => "HttpError429",
-            Trouble::Status(500) => "HttpError500",
-            Trouble::Status(502) => "HttpError502",
-            Trouble::Status(503) => "HttpError503",
-            Trouble::TooLarge(_) => "MaximumSizeExceeded",
-            Trouble::Network(why) if why.contains("lookup") => "TmpResolveFailure",
-            Trouble::Network(why) if why.contains("refused") => "ConnectionRefused",
-            Trouble::Network(_) => "Timeout",
-            _ => return None,
-        })
+    fn reason(&self) -> Option<Cow<'static, str>> {
+        match self {
+            Trouble::Status(status) => Some(format!("HttpError{status}").into()),
+            Trouble::TooLarge(_) => Some("MaximumSizeExceeded".into()),
+            Trouble::Network(why) => network_reason(why).map(Cow::from),
+            _ => None,
+        }
     }
 
     /// APT keeps what it has, and perhaps tries again, if this may pass.
     fn is_transient(&self) -> bool {
-        matches!(self, Trouble::Network(_) | Trouble::Status(429 | 500..=599))
+        match self {
+            Trouble::Network(_) => true,
+            Trouble::Status(status) => is_transient(*status),
+            _ => false,
+        }
     }
 
     /// Which of several is the one to act on: wrong bytes before anything, and what may pass before
@@ -106,6 +104,22 @@ impl Trouble {
             Trouble::Status(_) => 4,
             Trouble::Network(_) => 2,
         }
+    }
+}
+
+/// APT's word for what went wrong with a connection; it has none for one that breaks off.
+fn network_reason(why: &str) -> Option<&'static str> {
+    let any = |words: &[&str]| words.iter().any(|word| why.contains(word));
+    // The C library's words, glibc's and musl's.
+    if any(&["lookup"]) {
+        let is_unknown = any(&["Name or service not known", "Name does not resolve", "No address associated"]);
+        Some(if is_unknown { "ResolveFailure" } else { "TmpResolveFailure" })
+    } else if any(&["refused"]) {
+        Some("ConnectionRefused")
+    } else if any(&["Connection timed out"]) {
+        Some("ConnectionTimedOut")
+    } else {
+        any(&["within", "nothing for", "too slow"]).then_some("Timeout")
     }
 }
 
@@ -187,11 +201,15 @@ mod tests {
         let failure = |names: &[String], troubles: &[(HostId, Trouble)]| failure(names, troubles, false);
         let both = failure(&names(), &[missing.clone(), broken]);
         assert_eq!(both.message, "a.example: 404 Not Found; b.example: connection refused");
-        assert_eq!((both.reason, both.transient), (Some("ConnectionRefused"), true), "it may come from there later");
+        assert_eq!(
+            (both.reason.as_deref(), both.transient),
+            (Some("ConnectionRefused"), true),
+            "it may come from there later"
+        );
         let one = failure(&names(), std::slice::from_ref(&missing));
-        assert_eq!((one.reason, one.transient), (Some("HttpError404"), false));
+        assert_eq!((one.reason.as_deref(), one.transient), (Some("HttpError404"), false));
         let wrong = failure(&names(), &[missing, (1, Trouble::of_fault(&Fault::WrongBytes))]);
-        assert_eq!((wrong.reason, wrong.transient), (None, false));
+        assert_eq!((wrong.reason.as_deref(), wrong.transient), (None, false));
         let many: Vec<_> = (0..20).map(|host| (host, Trouble::Status(404))).collect();
         assert!(failure(&names(), &many).message.ends_with("; and 12 more"));
         assert_eq!(failure(&names(), &[]).message, "no mirror could be asked");
@@ -202,7 +220,7 @@ mod tests {
         let missing = Trouble::Status(404);
         let broken = Trouble::Network("connection refused".into());
         let told = failure(&names(), &[(0, missing.clone()), (1, broken.clone())], true);
-        assert_eq!((told.reason, told.transient), (Some("HttpError404"), false));
+        assert_eq!((told.reason.as_deref(), told.transient), (Some("HttpError404"), false));
         let told = failure(&names(), &[(0, broken), (1, missing.clone())], true);
         assert!(told.transient, "the origin may have it");
         let told = failure(&names(), &[(0, Trouble::Status(503)), (1, missing)], true);

@@ -128,6 +128,11 @@ impl MirrorSets {
         urls.get(member).into_iter().chain(others).cloned().collect()
     }
 
+    /// The addresses of each set, in their order.
+    pub fn iter(&self) -> impl Iterator<Item = &[Url]> {
+        self.sets.iter().map(Vec::as_slice)
+    }
+
     /// Credentials from the lists.
     pub fn auth(&self) -> &AuthConf {
         &self.auth

@@ -13,8 +13,13 @@ use sha2::{Digest as _, Sha512};
 
 use super::answers::{Finished, Trouble, WRONG_HASH};
 
-/// Times that a host is asked: a connection may break, and a server close one that we are using.
+/// Times that a host is asked for a file that does not begin, as by APT's own method: a server may close a connection
+/// while we use it.
 const TRIES_PER_HOST: usize = 2;
+
+/// The page of an error is read to its end up to this size and time: then a new connection costs less. Guesses.
+const ERROR_PAGE_BYTES: usize = 64 << 10;
+const ERROR_PAGE_TIME: Duration = Duration::from_secs(1);
 
 /// What must be true of the file.
 #[derive(Debug, Clone, Copy)]
@@ -60,13 +65,26 @@ pub(super) async fn fetch(
             tries += 1;
             match from_host(watch, *host, get, path, must, patience, on_start).await {
                 Ok(plain) => return plain,
-                Err(Trouble::Network(_)) if tries < TRIES_PER_HOST => {}
-                Err(trouble) => break trouble,
+                Err(Failed { trouble: Trouble::Network(_), is_begun: false }) if tries < TRIES_PER_HOST => {}
+                Err(failed) => break failed.trouble,
             }
         };
         troubles.push((*host, trouble));
     }
     Plain::Failed(troubles)
+}
+
+/// A host did not bring the file.
+struct Failed {
+    trouble: Trouble,
+    /// Some of it came: APT asks for it again, if it wants it.
+    is_begun: bool,
+}
+
+impl From<Trouble> for Failed {
+    fn from(trouble: Trouble) -> Failed {
+        Failed { trouble, is_begun: false }
+    }
 }
 
 async fn from_host(
@@ -77,33 +95,51 @@ async fn from_host(
     must: Must,
     patience: Duration,
     on_start: &mut (dyn FnMut(Option<u64>) + Send),
-) -> Result<Plain, Trouble> {
+) -> Result<Plain, Failed> {
     let get = Get { limit_bytes: must.limit_bytes, ..get.clone() };
-    let streamed = watch.stream(host, get, patience).await.map_err(|error| Trouble::of_get(&error))?;
-    let head = &streamed.head;
+    let mut streamed = watch.stream(host, get, patience).await.map_err(|error| Trouble::of_get(&error))?;
+    let head = streamed.head.clone();
+    if head.status != 200 {
+        skip(&mut streamed, patience).await;
+    }
     match head.status {
         200 => {}
         304 => return Ok(Plain::Unchanged),
         status if is_redirect(status) => {
-            return Err(head.location.clone().map_or(Trouble::Status(status), Trouble::Elsewhere));
+            return Err(head.location.map_or(Trouble::Status(status), Trouble::Elsewhere).into());
         }
-        status => return Err(Trouble::Status(status)),
+        status => return Err(Trouble::Status(status).into()),
     }
     let length = head.content_length;
     if let (Some(length), Some(size)) = (length, must.size)
         && length != size
     {
-        return Err(Trouble::WrongBytes(format!("file has {length} B there, {size} are expected")));
+        return Err(Trouble::WrongBytes(format!("file has {length} B there, {size} are expected")).into());
     }
     if length.is_some_and(|length| length > must.limit_bytes) {
-        return Err(Trouble::TooLarge(format!("file is larger than the {} bytes that it may have", must.limit_bytes)));
+        return Err(
+            Trouble::TooLarge(format!("file is larger than the {} bytes that it may have", must.limit_bytes)).into()
+        );
     }
     let sink = match Sink::open(path, length.unwrap_or(0)) {
         Ok(sink) => sink,
         Err(error) => return Ok(Plain::Local(error)),
     };
     on_start(length);
-    receive(streamed, sink, must, patience).await
+    receive(streamed, sink, must, patience).await.map_err(|trouble| Failed { trouble, is_begun: true })
+}
+
+/// Reads the page of an error to its end, as APT's own method does. Given up in the middle, it would take the connection
+/// with it, and the next request that is on it already would be sent twice.
+async fn skip(streamed: &mut Streamed, patience: Duration) {
+    let mut left = ERROR_PAGE_BYTES;
+    let until = tokio::time::Instant::now() + patience.min(ERROR_PAGE_TIME);
+    while let Ok(Some(Ok(Piece::Data(data)))) = tokio::time::timeout_at(until, streamed.body.recv()).await {
+        left = left.saturating_sub(data.len());
+        if left == 0 {
+            return;
+        }
+    }
 }
 
 async fn receive(mut streamed: Streamed, sink: Sink, must: Must, patience: Duration) -> Result<Plain, Trouble> {

@@ -11,10 +11,10 @@ use std::time::Duration;
 use fullbore_debian::date;
 use fullbore_debian::release::asked_since;
 use fullbore_debian::signature::text_of_inrelease;
-use fullbore_wire::fetch::{Get, GetError, Got, Watch};
+use fullbore_wire::fetch::{Get, GetError, Got, HeadSeen, Watch};
 use fullbore_wire::hosts::{HostId, HostSet};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::answers::Trouble;
 
@@ -28,6 +28,9 @@ const PATIENCE: Duration = Duration::from_millis(1000);
 /// Mirrors that are asked because others said nothing; so this times the patience is what one answer
 /// may have to wait for a second.
 const REPLACEMENTS: usize = 2;
+
+/// How often it is looked whether answers linger.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// Bytes at the beginning in which the date is looked for: it stands before the lists of files.
 const HEAD_BYTES: usize = 64 << 10;
@@ -119,6 +122,8 @@ struct Answers {
 #[derive(Debug)]
 struct Offer {
     date: Option<i64>,
+    /// When the host says that it last changed, Unix seconds.
+    modified: Option<i64>,
     content: Option<(Vec<u8>, Option<i64>)>,
 }
 
@@ -133,12 +138,13 @@ impl Answers {
         let trouble = match answer {
             Ok(answer) if answer.status == 200 => {
                 let date = bar.date_of(&answer.body);
-                self.offers.insert(host, Offer { date, content: Some((answer.body, answer.modified)) });
+                let Answer { body, modified, .. } = answer;
+                self.offers.insert(host, Offer { date, modified, content: Some((body, modified)) });
                 return;
             }
             Ok(answer) if answer.status == 304 && known.is_some() => {
                 let date = known.and_then(|known| known.date);
-                self.offers.insert(host, Offer { date, content: None });
+                self.offers.insert(host, Offer { date, modified: answer.modified, content: None });
                 return;
             }
             Ok(Answer { location: Some(to), .. }) => Trouble::Elsewhere(to),
@@ -146,6 +152,18 @@ impl Answers {
             Err(error) => Trouble::of_get(&error),
         };
         self.troubles.insert(host, trouble);
+    }
+
+    /// Whether this host has answered, in whatever way.
+    fn has(&self, host: HostId) -> bool {
+        self.offers.contains_key(&host) || self.troubles.contains_key(&host)
+    }
+
+    /// Whether what is on its way is no newer than one that can be compared, by the times that their hosts tell.
+    fn is_no_newer(&self, seen: &HeadSeen) -> bool {
+        let compared = self.offers.values().filter(|offer| offer.is_compared());
+        let newest = compared.filter_map(|offer| offer.modified).max();
+        newest.is_some_and(|newest| seen.is_no_newer_than(newest))
     }
 
     /// Those that can be compared. What cannot is left to apt if there is nothing else: it has words for it.
@@ -211,7 +229,8 @@ impl Freshness {
     }
 }
 
-/// Asks the hosts, in this order, and takes the newest of what two of them have.
+/// Asks the hosts, in this order, and takes the newest of what two of them have. Who is slow to send one that is no
+/// newer than another's by the time in its head counts as an answer.
 pub(super) async fn newest(
     watch: &Watch,
     hosts: &[HostId],
@@ -220,12 +239,12 @@ pub(super) async fn newest(
     bar: Bar,
 ) -> (Newest, Freshness) {
     let mut waiting = hosts.iter().copied();
-    let mut asked = HostSet::default();
+    let mut asked: BTreeMap<HostId, HeadSeen> = BTreeMap::new();
     let mut asking = JoinSet::new();
-    let mut ask = |asking: &mut JoinSet<_>, asked: &mut HostSet| {
+    let mut ask = |asking: &mut JoinSet<_>, asked: &mut BTreeMap<HostId, HeadSeen>| {
         if let Some(host) = waiting.next() {
-            asked.insert(host);
-            let (watch, get) = (watch.clone(), get.clone());
+            let seen = asked.entry(host).or_default();
+            let (watch, get) = (watch.clone(), Get { head_seen: Some(seen.clone()), ..get.clone() });
             asking.spawn(async move { (host, watch.get(host, get).await) });
         }
     };
@@ -235,7 +254,18 @@ pub(super) async fn newest(
     let mut answers = Answers::default();
     let mut until = Instant::now() + PATIENCE;
     let mut replacements = 0;
-    while answers.compared() < ANSWERS {
+    loop {
+        let lingering = asked.iter().filter(|(host, seen)| !answers.has(**host) && seen.lingers_now());
+        let lingering: Vec<HostId> = lingering.map(|(host, _)| *host).collect();
+        let no_newer = lingering.iter().filter(|host| answers.is_no_newer(&asked[host])).count();
+        if answers.compared() + no_newer.min(answers.compared()) >= ANSWERS {
+            break;
+        }
+        if lingering.len() == asking.len() && replacements < REPLACEMENTS && !lingering.is_empty() {
+            // All are slow: the next one may not be.
+            replacements += 1;
+            ask(&mut asking, &mut asked);
+        }
         tokio::select! {
             ended = asking.join_next() => match ended {
                 Some(Ok((host, answer))) => {
@@ -251,15 +281,16 @@ pub(super) async fn newest(
                 Some(Err(_)) => ask(&mut asking, &mut asked),
                 None => break,
             },
+            () = sleep(LOOK_AGAIN) => {}
             () = sleep_until(until) => {
                 // One answer will do when enough others were asked, or nobody is left to ask.
                 let has_one = answers.compared() > 0;
-                if has_one && replacements == REPLACEMENTS {
+                if has_one && replacements >= REPLACEMENTS {
                     break;
                 }
-                let before = asked;
+                let before = asked.len();
                 ask(&mut asking, &mut asked);
-                if has_one && asked == before {
+                if has_one && asked.len() == before {
                     break;
                 }
                 replacements += 1;
@@ -268,8 +299,8 @@ pub(super) async fn newest(
         }
     }
     let mut slow = HostSet::default();
-    for host in asked.iter().filter(|host| !answers.offers.contains_key(host) && !answers.troubles.contains_key(host)) {
-        slow.insert(host);
+    for host in asked.keys().filter(|host| !answers.has(**host)) {
+        slow.insert(*host);
     }
     let (newest, freshness) = answers.decide(known);
     (newest, Freshness { slow, ..freshness })

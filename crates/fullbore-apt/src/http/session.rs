@@ -372,7 +372,7 @@ fn refusal(settings: &Settings, wanted: &Wanted, names: &[String], troubles: &[(
     match redirect::resolve(&wanted.url, location) {
         Ok(to) if to == wanted.url => {
             let message = format!("{} redirects {to} to itself", names.first().map_or("?", String::as_str));
-            let reason = Some("RedirectionLoop");
+            let reason = Some("RedirectionLoop".into());
             wanted.request.failed(&Failure { message, reason, transient: false })
         }
         Ok(to) => wanted.request.redirected(&to.to_string()),

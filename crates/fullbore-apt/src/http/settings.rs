@@ -244,6 +244,7 @@ impl Settings {
                 silence: if alone { timeout } else { timeout.min(Limits::default().silence) },
                 pipeline_depth: usize::try_from(depth).unwrap_or(0).min(PIPELINE_DEPTH),
                 failures_until_dead: if alone { FAILURES_ALONE } else { Limits::default().failures_until_dead },
+                caller_retries: true,
                 redirects_are_faults: !alone,
                 ..Limits::default()
             },

@@ -15,6 +15,7 @@ pub struct HostClock {
     busy_connections: AtomicI64,
     round_trip_us: AtomicU64,
     capped: AtomicBool,
+    waited_alone_us: AtomicU64,
 }
 
 impl HostClock {
@@ -25,6 +26,7 @@ impl HostClock {
             busy_connections: AtomicI64::new(0),
             round_trip_us: AtomicU64::new(0),
             capped: AtomicBool::new(false),
+            waited_alone_us: AtomicU64::new(0),
         }
     }
 
@@ -63,6 +65,11 @@ impl HostClock {
         self.capped.store(capped, Ordering::Relaxed);
     }
 
+    /// For how long all others were idle and could not help, while this host still owed something.
+    pub fn set_waited_alone(&self, time: Duration) {
+        self.waited_alone_us.store(u64::try_from(time.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
     /// The counters now.
     pub fn reading(&self) -> HostReading {
         HostReading {
@@ -71,6 +78,7 @@ impl HostClock {
             connections: u32::try_from(self.busy_connections.load(Ordering::Relaxed)).unwrap_or(0),
             round_trip_us: self.round_trip_us.load(Ordering::Relaxed),
             capped: self.capped.load(Ordering::Relaxed),
+            waited_alone_us: self.waited_alone_us.load(Ordering::Relaxed),
         }
     }
 }
@@ -89,6 +97,8 @@ pub struct HostReading {
     pub round_trip_us: u64,
     /// Whether we hold it back ourselves.
     pub capped: bool,
+    /// Time in which all faster hosts were idle and it still owed something, in microseconds.
+    pub waited_alone_us: u64,
 }
 
 impl HostReading {
@@ -96,6 +106,7 @@ impl HostReading {
         self.bytes += other.bytes;
         self.connections += other.connections;
         self.capped |= other.capped;
+        self.waited_alone_us += other.waited_alone_us;
         self.round_trip_us = match (self.round_trip_us, other.round_trip_us) {
             (0, known) | (known, 0) => known,
             (mine, theirs) => mine.min(theirs),

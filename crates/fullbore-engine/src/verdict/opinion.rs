@@ -23,6 +23,8 @@ const ONE_HOST: f64 = 0.80;
 const ONLY_HOST: f64 = 0.97;
 /// Shares below this are not worth a word.
 const WORTH_A_WORD: f64 = 0.03;
+/// Nor is a wait for one host that was shorter than this.
+const WAITED_LEAST: Duration = Duration::from_millis(100);
 /// TLS with this much of the network's polls is what its thread computes.
 const MOSTLY_TLS: f64 = 0.50;
 /// A part used less than this is no next limit.
@@ -45,7 +47,11 @@ const READS: &str = "disk reads";
 pub(super) fn verdict(findings: Findings, counters: LedgerReading, bytes: u64, wall: Duration) -> Verdict {
     let opinion = Opinion::new(&findings, &counters, wall);
     let limit = opinion.limit();
-    let (part, reason) = opinion.words(&limit);
+    let (part, mut reason) = opinion.words(&limit);
+    if let Some((host, waited)) = opinion.waited_alone() {
+        let before = if reason.is_empty() { "" } else { "; " };
+        reason += &format!("{before}{} waiting for {host} alone", duration_text(waited));
+    }
     let facts = &opinion.facts;
     Verdict {
         confident: opinion.is_confident(&limit),
@@ -130,6 +136,13 @@ impl<'a> Opinion<'a> {
     /// Whether anybody was asked at all: a check of files on this machine waits for no answers.
     fn has_answers(&self) -> bool {
         self.facts.network.active || self.counters.hosts.iter().any(|host| host.bytes > 0 || host.round_trip_us > 0)
+    }
+
+    /// The host that the others waited for longest at the end of a queue, where that cost anything.
+    fn waited_alone(&self) -> Option<(&str, Duration)> {
+        let longest = self.counters.hosts.iter().max_by_key(|host| host.waited_alone_us)?;
+        let waited = Duration::from_micros(longest.waited_alone_us);
+        (waited >= WAITED_LEAST && waited >= self.wall.mul_f64(WORTH_A_WORD)).then_some((&longest.name, waited))
     }
 
     fn is_short(&self) -> bool {
@@ -402,7 +415,9 @@ impl<'a> Opinion<'a> {
             }
             _ => String::new(),
         };
-        format!("{advice}{held}{behind}")
+        let left_out =
+            self.waited_alone().map_or_else(String::new, |(host, _)| format!(" Without {host} it may be faster."));
+        format!("{advice}{held}{left_out}{behind}")
     }
 
     fn evidence(&self) -> Vec<String> {

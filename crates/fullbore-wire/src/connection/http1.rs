@@ -18,7 +18,7 @@ use super::part::{FilePart, Part, SmallPart, land};
 use super::{Busy, Detour, Followed};
 use crate::answer::{Answer, judge};
 use crate::connect::Connected;
-use crate::dispatcher::{ConnectionId, Ended, Keep, Next};
+use crate::dispatcher::{ConnectionId, Ended, HEDGE_LOOK_EVERY, Keep, Next};
 use crate::fetch::{Base, GetError, Shared, lock};
 use crate::hosts::{Fault, HostId};
 use crate::http1::{BodyLength, Event, Http1, Http1Error, Limits, RequestHead, ResponseHead, Version};
@@ -115,6 +115,7 @@ impl Serving<'_> {
             }
             self.busy.set(!self.parts.is_empty());
             let idle = self.parts.is_empty();
+            let looks = idle && shared.dispatcher().is_at_the_end();
             tokio::select! {
                 biased;
                 moved = self.turn(stream, idle) => match moved {
@@ -123,6 +124,7 @@ impl Serving<'_> {
                     Err(error) => return broken(&error),
                 },
                 () = woken => continue,
+                () = tokio::time::sleep(HEDGE_LOOK_EVERY), if looks => continue,
                 _ = overdue.tick() => {
                     if let Some(fault) = shared.dispatcher().overdue(self.id, Instant::now()) {
                         return Ended::Fault(fault);
@@ -163,8 +165,7 @@ impl Serving<'_> {
             return self.parts.is_empty().then_some(Ended::Ours);
         }
         while self.http.room() > 0 && !self.http.is_closing() {
-            let next = self.shared.dispatcher().next(self.id, Instant::now());
-            match next {
+            match self.shared.next(self.id) {
                 Next::Ask { tag, segment } => {
                     let path = self.shared.begin(segment.item);
                     if let Some(how) = self.ask_file(tag, FilePart::new(segment, path)) {
@@ -347,6 +348,9 @@ impl Serving<'_> {
         match judge(&head, &part.path, &part.segment, unix_now_s()) {
             Answer::Body => {
                 part.note_form(self.base, true);
+                if self.shared.dispatcher().shows_files(self.host) {
+                    self.shared.wake.notify_waiters();
+                }
                 if let Some(modified) = head.last_modified {
                     self.shared.landing.set_mtime(part.segment.item, modified);
                 }

@@ -22,7 +22,7 @@ use super::{Busy, Detour, Followed};
 use crate::answer::{Answer, judge};
 use crate::connect::{Connected, Scheme};
 use crate::counted::Counted;
-use crate::dispatcher::{ConnectionId, Ended, Keep, Next};
+use crate::dispatcher::{ConnectionId, Ended, HEDGE_LOOK_EVERY, Keep, Next};
 use crate::fetch::{Base, GetError, Shared, lock};
 use crate::hosts::{Fault, HostId};
 use crate::http2::{Http2, Http2Body, Http2Error, Http2Response};
@@ -141,6 +141,7 @@ impl Serving<'_> {
             if self.streams.is_empty() && shared.addresses.is_wanted(&self.base.url) {
                 return Ended::Ours;
             }
+            let looks = self.streams.is_empty() && shared.dispatcher().is_at_the_end();
             tokio::select! {
                 Some(ended) = self.streams.join_next() => match ended {
                     Ok(StreamEnd::Answered) => self.answered += 1,
@@ -177,6 +178,7 @@ impl Serving<'_> {
                 }
                 _ = self.http.ready(), if matches!(asked, Asked::NotReady) => {}
                 () = woken => {}
+                () = tokio::time::sleep(HEDGE_LOOK_EVERY), if looks => {}
                 () = self.more.notified() => {}
                 _ = overdue.tick() => {
                     if let Some(fault) = self.overdue() {
@@ -235,8 +237,7 @@ impl Serving<'_> {
                 }
                 continue;
             }
-            let next = self.shared.dispatcher().next(self.id, Instant::now());
-            match next {
+            match self.shared.next(self.id) {
                 Next::Ask { tag, segment } => {
                     let path = self.shared.begin(segment.item);
                     let part = FilePart::new(segment, path);
@@ -416,6 +417,9 @@ impl Stream {
         match judge(&head, &self.part.path, &self.part.segment, super::http1::unix_now_s()) {
             Answer::Body => {
                 self.part.note_form(&self.base, true);
+                if self.shared.dispatcher().shows_files(self.host) {
+                    self.shared.wake.notify_waiters();
+                }
                 if let Some(modified) = head.last_modified {
                     self.shared.landing.set_mtime(self.part.segment.item, modified);
                 }

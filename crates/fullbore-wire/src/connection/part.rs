@@ -191,6 +191,9 @@ impl SmallPart {
     }
 
     pub fn head(&mut self, head: ResponseHead) {
+        if let Some(seen) = &self.get.head_seen {
+            seen.note(&head);
+        }
         match &mut self.reply {
             Reply::Whole(_) => self.head = Some(head),
             Reply::Stream(waiting, _) => {
@@ -209,6 +212,7 @@ impl SmallPart {
             return Some(Unwanted::TooLarge);
         }
         match &mut self.reply {
+            Reply::Whole(reply) if reply.is_closed() => Some(Unwanted::NobodyWaits),
             Reply::Whole(_) => {
                 self.body.extend_from_slice(&data);
                 None

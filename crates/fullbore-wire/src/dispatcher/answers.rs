@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::flight::Asked;
 use super::hedge::SILENCE_UNTIL_HEDGED;
-use super::{ConnectionId, DRAIN_BYTES, Dispatcher, Ended, Keep, SEGMENT_MIN_BYTES};
+use super::{ConnectionId, Dispatcher, Ended, Keep, SEGMENT_MIN_BYTES};
 use crate::hosts::{Fault, HostId, Standing};
 use crate::queue::ItemId;
 
@@ -55,9 +55,13 @@ impl Dispatcher {
         let wanted = asked.wanted().min(bytes);
         asked.received += bytes;
         totals.wasted_bytes += bytes - wanted;
-        let ahead: u64 = connection.asked.iter().take_while(|a| a.wanted() == 0).map(Asked::unwanted).sum();
-        if wanted == 0 && (connection.owed() == 0 && ahead > DRAIN_BYTES || ahead > UNWANTED_CLOSE_BYTES) {
-            return Keep::Close;
+        if wanted == 0 {
+            let connection = &self.connections[&id];
+            let ahead: u64 = connection.asked.iter().take_while(|a| a.wanted() == 0).map(Asked::unwanted).sum();
+            let drain_bytes = self.drain_bytes(connection, connection.rate.at_least());
+            if connection.owed() == 0 && ahead > drain_bytes || ahead > UNWANTED_CLOSE_BYTES {
+                return Keep::Close;
+            }
         }
         Keep::First { wanted }
     }
@@ -92,6 +96,7 @@ impl Dispatcher {
             self.trouble(item, size, host, TROUBLES_PER_BUSY_HOST);
         }
         self.unanswered(id, tag, now);
+        self.turned_away.remove(host);
         self.fault(host, None, &Fault::Busy { status: 503, retry_after: None }, now);
     }
 
@@ -172,8 +177,9 @@ impl Dispatcher {
     pub(super) fn settle(&mut self, host: HostId, asked: &Asked, fault: &Fault, now: Instant) {
         let item = asked.item_now();
         // A file that a host has wrong is one fault of it, however many parts of it were asked for.
-        let is_known = matches!(fault, Fault::WrongAnswer(_) | Fault::WrongSize(_) | Fault::Elsewhere(_))
-            && item.and_then(|item| self.histories.get(&item)).is_some_and(|history| history.failed.contains(host));
+        let is_known =
+            matches!(fault, Fault::WrongAnswer(_) | Fault::Refused(_) | Fault::WrongSize(_) | Fault::Elsewhere(_))
+                && item.and_then(|item| self.histories.get(&item)).is_some_and(|history| history.failed.contains(host));
         if let Some(rest) = asked.rest() {
             self.histories.entry(rest.item).or_default().note(host, fault);
             match fault {
@@ -181,7 +187,11 @@ impl Dispatcher {
                     self.queue.exclude(rest.item, rest.size, host);
                     self.histories.entry(rest.item).or_default().misses.insert(host);
                 }
-                Fault::WrongAnswer(_) | Fault::WrongSize(_) | Fault::Elsewhere(_) => {
+                Fault::WrongAnswer(_) | Fault::Refused(_) | Fault::WrongSize(_) | Fault::Elsewhere(_) => {
+                    self.queue.exclude(rest.item, rest.size, host);
+                    self.histories.entry(rest.item).or_default().failed.insert(host);
+                }
+                Fault::Busy { .. } if self.limits.caller_retries => {
                     self.queue.exclude(rest.item, rest.size, host);
                     self.histories.entry(rest.item).or_default().failed.insert(host);
                 }
@@ -197,7 +207,9 @@ impl Dispatcher {
             }
             self.give_back(asked, now);
         }
-        if !is_known && (self.limits.redirects_are_faults || !matches!(fault, Fault::Elsewhere(_))) {
+        if matches!(fault, Fault::Busy { .. }) && self.limits.caller_retries {
+            self.turned_away(host, item, fault, now);
+        } else if !is_known && (self.limits.redirects_are_faults || !matches!(fault, Fault::Elsewhere(_))) {
             self.fault(host, item, fault, now);
         }
     }
@@ -216,7 +228,11 @@ impl Dispatcher {
         }
         connection.asked.iter().for_each(|asked| self.give_back(asked, now));
         let host = &mut self.hosts[connection.host as usize];
-        host.saw_connection_rate(connection.rate.average(), connection.rate.at_least());
+        // All that it was asked for may have been taken from it before the first sample was full.
+        let brings = connection.owes() && !connection.rate.waits();
+        let so_far = || brings.then(|| connection.rate.so_far(host.rtt(), now)).flatten();
+        let rate = connection.rate.average().or_else(so_far);
+        host.saw_connection_rate(rate, connection.rate.at_least());
         match how {
             // How many requests another address takes says nothing of the host's own.
             Ended::Clean if connection.is_detour => {}
@@ -242,6 +258,7 @@ impl Dispatcher {
     pub fn not_opened(&mut self, host: HostId, fault: &Fault, now: Instant) {
         self.opening[host as usize] = self.opening[host as usize].saturating_sub(1);
         self.fault(host, None, fault, now);
+        self.not_reached(host, fault, now);
     }
 
     /// Whether the connection is to be given up for silence or drips. Ask every 250 ms or so.

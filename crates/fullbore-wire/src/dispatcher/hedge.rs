@@ -2,16 +2,20 @@
 
 use std::time::{Duration, Instant};
 
-use super::flight::Asked;
-use super::flight::Connection;
-use super::{ConnectionId, Dispatcher, SEGMENT_MIN_BYTES};
+use super::flight::{Asked, Connection};
+use super::{ConnectionId, DRAIN_BYTES, Dispatcher, SEGMENT_MIN_BYTES};
 use crate::hosts::HostId;
-use crate::queue::Segment;
+use crate::queue::{ItemId, Segment};
 
 /// Silence after which what a connection owes may be asked for elsewhere (hedging). Before a host is asked again that
 /// was silent over the same file it is twice as long, each time: one that needs seconds to begin, as a proxy does that
 /// fetches the file itself, would never bring it otherwise; and that all are silent for good would not be found.
 pub(super) const SILENCE_UNTIL_HEDGED: Duration = Duration::from_millis(700);
+
+/// The same for the first byte of what a connection was asked for, which it may well bring in a moment, a round trip
+/// left out. A guess: what a server and a busy machine need. Four times as long for each time that the taker brought
+/// nothing of the file.
+const FIRST_BYTE_PATIENCE: Duration = Duration::from_millis(10);
 
 /// Doublings counted: then the limits of silence are long over.
 const SILENCES_MAX: u32 = 8;
@@ -19,26 +23,34 @@ const SILENCES_MAX: u32 = 8;
 /// Work is taken from a connection only if it is slower than this share of the taker's rate …
 const HEDGE_RATE_SHARE: f64 = 0.67;
 
-/// … and if that ends the wait sooner by at least this much.
-const HEDGE_GAIN_S: f64 = 0.15;
+/// … and if that ends the wait sooner by at least this much. A guess: below it a busy machine's own delays decide.
+const HEDGE_GAIN_S: f64 = 0.015;
 
-/// A host that was never measured is tried out with one part of what a connection holds that will
-/// need longer than this for all of it; as if it were a line of 8 Mbit/s.
-const TRY_OUT_AFTER_S: f64 = 1.0;
+/// A connection that owes something takes more over when what it owes lasts no longer than a round trip and this: so
+/// its pipe stays full, and the other connections of its host get their share.
+const HEDGE_READY_S: f64 = 0.01;
+
+/// Least bytes that are cut off from a part; less is taken only if it is the whole rest.
+const HEDGE_MIN_BYTES: u64 = SEGMENT_MIN_BYTES / 4;
+
+/// A host that was never measured is tried out with one piece. It is taken for a line of 8 Mbit/s, or for one that is
+/// as fast as needed if the other is faster than that.
 const RATE_UNKNOWN_BYTES_PER_S: f64 = 1e6;
 
-/// Share of all planned bytes that may be asked for twice, and a small sum for short runs. Below
-/// the 3 % that a run may receive in excess.
-const HEDGE_BUDGET_SHARE: f64 = 0.02;
-const HEDGE_BUDGET_MIN_BYTES: u64 = 1 << 20;
+/// Share of all planned bytes that may come in vain on connections that work was taken from, and a small sum for
+/// short runs. Below the 5 % (or 1 MB) that a run may receive in excess.
+const HEDGE_BUDGET_SHARE: f64 = 0.03;
+const HEDGE_BUDGET_MIN_BYTES: u64 = 768 << 10;
 
-/// What a connection still brings in vain of all that was taken from it: at its rate, for so long
-/// at most. Then it is cut, or has come to what is wanted.
-const HEDGE_WASTE_S: f64 = 1.0;
+/// Round trips that a new connection costs until its first byte, TLS included.
+const RECONNECT_ROUND_TRIPS: f64 = 3.0;
+
+/// Unwanted bytes that are always read to their end: what is in flight comes anyway.
+const DRAIN_MIN_BYTES: u64 = 4 << 10;
 
 /// A connection that found nothing to take over looks again after this; the search passes over
 /// everything in flight.
-const HEDGE_LOOK_EVERY: Duration = Duration::from_millis(20);
+pub(crate) const HEDGE_LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// A part to be taken over.
 pub(super) struct TakeOver {
@@ -50,6 +62,46 @@ pub(super) struct TakeOver {
     from: u64,
     /// It has brought nothing for too long.
     silent: bool,
+    /// It has brought nothing of what was asked for, for too long or a moment.
+    waited: bool,
+    /// Bytes that come in vain because of it.
+    in_vain: u64,
+}
+
+/// Who would take over.
+struct Taker {
+    /// Its connection, if it is open.
+    id: Option<ConnectionId>,
+    host: HostId,
+    now: Instant,
+    /// Bytes per second, where they were measured.
+    measured: Option<f64>,
+    /// Bytes per second that it brings at least: short answers tell no more.
+    at_least: Option<f64>,
+    /// Bytes that it owes itself.
+    owed: f64,
+    is_busy: bool,
+    is_open: bool,
+    /// Where it was measured.
+    round_trip_s: Option<f64>,
+}
+
+/// A connection that may lose work to a taker.
+struct Victim<'a> {
+    id: ConnectionId,
+    connection: &'a Connection,
+    /// Bytes per second, 0 if it is silent.
+    rate: f64,
+    round_trip_s: f64,
+    /// It has brought nothing for too long.
+    silent: bool,
+    /// It was known to be slower than the taker before.
+    is_slow: bool,
+    /// How many times as long as it may be it has brought nothing of what was asked for.
+    times_waited: Option<f64>,
+    /// The taker's bytes per second, or a guess.
+    my_rate: f64,
+    is_guess: bool,
 }
 
 impl Dispatcher {
@@ -63,7 +115,7 @@ impl Dispatcher {
     }
 
     /// Best known rate of one connection to this host, or of the last one.
-    fn host_rate(&self, host: HostId) -> Option<f64> {
+    pub(super) fn host_rate(&self, host: HostId) -> Option<f64> {
         self.connections
             .values()
             .filter(|other| other.host == host)
@@ -72,11 +124,44 @@ impl Dispatcher {
             .or_else(|| self.hosts[host as usize].least_rate())
     }
 
-    /// How many times as long as the first time a file is waited for before this host is asked for it (again).
-    fn times_patience(&self, asked: &Asked, host: HostId) -> u32 {
+    /// How many times a file was taken over from this host because nothing of it came.
+    fn silences(&self, asked: &Asked, host: HostId) -> u32 {
         let history = asked.item_now().and_then(|item| self.histories.get(&item));
-        let silences = history.and_then(|history| history.silences.get(&host)).copied().unwrap_or(0);
-        2u32.pow(silences.min(SILENCES_MAX))
+        history.and_then(|history| history.silences.get(&host)).copied().unwrap_or(0)
+    }
+
+    /// What this connection brings per second as far as is known now.
+    fn rate_now(&self, connection: &Connection, now: Instant) -> Option<f64> {
+        let rtt = self.hosts[connection.host as usize].rtt();
+        connection.rate.so_far(rtt, now).or_else(|| self.rate_before(connection))
+    }
+
+    /// What was known of it before it was asked for what it owes: its own rate, that of the last one to its host, or
+    /// of others.
+    fn rate_before(&self, connection: &Connection) -> Option<f64> {
+        let before = self.hosts[connection.host as usize].connection_rate();
+        connection.rate.average().or(before).or_else(|| self.host_rate(connection.host))
+    }
+
+    /// Who would take over: a connection, or a new one to `host`. `None` if it has enough to do, or is silent itself.
+    fn taker(&self, host: HostId, id: Option<ConnectionId>, now: Instant) -> Option<Taker> {
+        let mine = id.and_then(|id| self.connections.get(&id));
+        let own = mine.filter(|own| own.owes());
+        let round_trip_s = self.hosts[host as usize].measured_rtt().map(|rtt| rtt.as_secs_f64());
+        let average = mine.and_then(|c| c.rate.average());
+        let shown = mine.and_then(|c| c.rate.at_least()).or_else(|| self.host_rate(host));
+        let before = self.hosts[host as usize].connection_rate();
+        // Short answers may have shown more than the last connection did.
+        let measured = average.or(before.filter(|before| shown.is_none_or(|shown| *before >= shown)));
+        let at_least = measured.or(shown);
+        let owed = own.map_or(0, Connection::owed) as f64;
+        let is_silent = own.is_some_and(|own| own.silent_for(now) > SILENCE_UNTIL_HEDGED);
+        let ready_s = HEDGE_READY_S + round_trip_s.unwrap_or_default();
+        if is_silent || at_least.is_some_and(|rate| owed > ready_s * rate) {
+            return None;
+        }
+        let (is_busy, is_open) = (own.is_some(), mine.is_some());
+        Some(Taker { id, host, now, measured, at_least, owed, is_busy, is_open, round_trip_s })
     }
 
     /// The part whose arrival is furthest off, if `taker` (or a new connection to `host`) would
@@ -85,90 +170,167 @@ impl Dispatcher {
         if !self.limits.hedge {
             return None;
         }
-        let mine = taker.and_then(|id| self.connections.get(&id));
-        if mine.is_some_and(|own| own.owes() && own.silent_for(now) > SILENCE_UNTIL_HEDGED) {
-            return None;
-        }
-        let measured = mine.and_then(|c| c.rate.average()).or(self.hosts[host as usize].connection_rate());
-        let by_bursts = mine.and_then(|c| c.rate.at_least()).or_else(|| self.host_rate(host));
-        let may_try_out = mine.is_none_or(|connection| !connection.owes());
-        let rtt_s = self.hosts[host as usize].rtt().as_secs_f64();
-        let mut best: Option<(f64, TakeOver)> = None;
-        for (victim_id, victim) in &self.connections {
-            if Some(*victim_id) == taker || !victim.owes() {
-                continue;
-            }
-            let patience = SILENCE_UNTIL_HEDGED.max(4 * self.hosts[victim.host as usize].rtt());
-            let silent = victim.silent_for(now) > patience;
-            if victim.host == host && !silent {
-                continue;
-            }
-            let their_rate = if silent { 0.0 } else { victim.rate.average().unwrap_or(0.0) };
-            if !silent && victim.rate.average().is_none() {
-                continue;
-            }
-            // Without a rate of our own, only the silent are measurably slower than us.
-            let lasts_s = victim.until_last_wanted() as f64 / their_rate.max(1.0);
-            let tries_out = silent || may_try_out && lasts_s > TRY_OUT_AFTER_S;
-            let trial_rate = tries_out.then_some(RATE_UNKNOWN_BYTES_PER_S);
-            let guess = || by_bursts.into_iter().chain(trial_rate).max_by(f64::total_cmp);
-            let Some(my_rate) = measured.or_else(guess) else { continue };
-            let my_rate = my_rate.max(1.0);
-            if their_rate > HEDGE_RATE_SHARE * my_rate {
-                continue;
-            }
-            // Answers come in the order asked for: bytes that nobody wants any more, too.
-            let mut through = victim.outstanding();
-            for asked in victim.asked.iter().rev() {
-                let wanted = asked.wanted();
-                through -= asked.unwanted();
-                let theirs_s = through as f64 / their_rate.max(1.0);
-                through -= wanted;
-                if asked.rest().is_none() || self.queue.excluded(asked.segment.item).contains(host) {
-                    continue;
-                }
-                if silent && victim.silent_for(now) <= patience * self.times_patience(asked, host) {
-                    continue;
-                }
-                let more = wanted.min(SEGMENT_MIN_BYTES);
-                if !silent && self.hedged_bytes + more_waste(victim, more, their_rate) > self.hedge_budget() {
-                    continue;
-                }
-                let from = self.split_point(asked, theirs_s, their_rate, my_rate, rtt_s, host);
-                let mine_s = rtt_s + (mine.map_or(0, Connection::owed) + asked.until - from) as f64 / my_rate;
-                let gain_s = theirs_s - mine_s;
-                if gain_s > HEDGE_GAIN_S && best.as_ref().is_none_or(|(most, _)| gain_s > *most) {
-                    best = Some((gain_s, TakeOver { victim: *victim_id, tag: asked.tag, from, silent }));
-                }
-                break;
-            }
-        }
-        best.map(|(_, take_over)| take_over)
+        let taker = self.taker(host, taker, now)?;
+        let victims = || self.victims(&taker);
+        let open = self.connections_begun_to(host) + usize::from(!taker.is_open);
+        let in_reach = victims().map(|victim| victim.connection.owed()).sum::<u64>();
+        let share = (in_reach / open.max(1) as u64).max(HEDGE_MIN_BYTES);
+        let best = victims().filter_map(|victim| self.rear_part(&taker, &victim, share));
+        best.max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, take_over)| take_over)
     }
 
-    /// From where on a part is taken over, so that giver and taker end at the same time.
-    fn split_point(
-        &self,
-        asked: &Asked,
-        theirs_s: f64,
-        their_rate: f64,
-        my_rate: f64,
-        rtt_s: f64,
-        host: HostId,
-    ) -> u64 {
-        let wanted = asked.wanted();
-        if !self.hosts[host as usize].answers_ranges() || their_rate < 1.0 {
-            return asked.at();
+    /// The connections that are markedly slower than the taker is, or silent.
+    fn victims<'a>(&'a self, taker: &Taker) -> impl Iterator<Item = Victim<'a>> {
+        let (host, id, now, is_busy) = (taker.host, taker.id, taker.now, taker.is_busy);
+        let (measured, at_least) = (taker.measured, taker.at_least);
+        self.connections.iter().filter(move |(other, victim)| Some(**other) != id && victim.owes()).filter_map(
+            move |(other, victim)| {
+                let rtt = self.hosts[victim.host as usize].rtt();
+                let silence = victim.silent_for(now);
+                let patience = SILENCE_UNTIL_HEDGED.max(4 * rtt);
+                let silent = silence > patience;
+                if victim.host == host && !silent {
+                    return None;
+                }
+                let rate = if silent { 0.0 } else { self.rate_now(victim, now)? };
+                let enough = rate / HEDGE_RATE_SHARE;
+                let known = measured.or(at_least.filter(|least| *least >= enough));
+                // Without a rate of its own a busy connection is measurably faster than the silent alone.
+                let may_guess = silent || !is_busy;
+                let my_rate = known.or(may_guess.then_some(RATE_UNKNOWN_BYTES_PER_S.max(enough)))?;
+                let is_slow = self.rate_before(victim).is_some_and(|before| before <= HEDGE_RATE_SHARE * my_rate);
+                let brings_nothing = victim.asked.front().is_some_and(|front| front.received == 0);
+                let waited = |limit| Some(silence.div_duration_f64(limit));
+                let times_waited = match silent {
+                    true => waited(patience),
+                    false if brings_nothing => waited(rtt + FIRST_BYTE_PATIENCE),
+                    false => None,
+                };
+                (enough <= my_rate).then_some(Victim {
+                    id: *other,
+                    connection: victim,
+                    rate,
+                    round_trip_s: rtt.as_secs_f64(),
+                    silent,
+                    is_slow,
+                    times_waited,
+                    my_rate,
+                    is_guess: known.is_none(),
+                })
+            },
+        )
+    }
+
+    /// The rearmost part of a connection that the taker may bring, with the seconds that it gains. A piece of it that is
+    /// about `share` bytes long, if it answers ranges.
+    fn rear_part(&self, taker: &Taker, victim: &Victim<'_>, share: u64) -> Option<(f64, TakeOver)> {
+        let Victim { connection, rate, my_rate, .. } = victim;
+        let ranges = self.hosts[taker.host as usize].answers_ranges();
+        let share = if victim.is_guess { HEDGE_MIN_BYTES } else { share };
+        // A connection that is not open yet costs a round trip more; the way to its host may be as long as the other's.
+        let round_trip_s = taker.round_trip_s.unwrap_or(victim.round_trip_s);
+        let round_trips = if taker.is_open { 1.0 } else { 2.0 };
+        let before_s = round_trips * round_trip_s + taker.owed / my_rate;
+        // Answers come in the order asked for: bytes that nobody wants any more, too.
+        let mut through = connection.outstanding();
+        for asked in connection.asked.iter().rev() {
+            let wanted = asked.wanted();
+            through -= asked.unwanted();
+            let theirs_s = through as f64 / rate.max(1.0);
+            through -= wanted;
+            if asked.rest().is_none() || self.queue.excluded(asked.segment.item).contains(taker.host) {
+                continue;
+            }
+            let doublings = self.silences(asked, taker.host) * if victim.silent { 1 } else { 2 };
+            let times_patience = f64::from(2u32.pow(doublings.min(SILENCES_MAX)));
+            // Who is known to be slow needs no time to show it.
+            let is_shown = victim.is_slow && !victim.silent && doublings == 0;
+            if !is_shown && victim.times_waited.is_some_and(|times| times <= times_patience) {
+                continue;
+            }
+            let from = if ranges {
+                // So that both end at the same time.
+                let bytes = ((theirs_s - before_s).max(0.0) / (1.0 / my_rate + 1.0 / rate.max(1.0))) as u64;
+                // A file with which the taker's host was silent itself is not cut up further.
+                let bytes = if doublings == 0 { bytes.min(share) } else { wanted };
+                let is_all = bytes + HEDGE_MIN_BYTES > wanted;
+                if is_all { asked.at() } else { asked.until - bytes.max(1) }
+            } else {
+                asked.at()
+            };
+            let in_vain = self.more_waste(connection, *rate, asked.until - from);
+            if !victim.silent && self.hedged_bytes + in_vain > self.hedge_budget() {
+                return None;
+            }
+            let bytes = (asked.until - from) as f64;
+            let mine_s = before_s + bytes / my_rate;
+            if self.is_sooner_elsewhere(taker, victim, asked.segment.item, bytes, mine_s) {
+                return None;
+            }
+            let gain_s = theirs_s - mine_s;
+            let take_over = TakeOver {
+                victim: victim.id,
+                tag: asked.tag,
+                from,
+                silent: victim.silent,
+                waited: victim.times_waited.is_some(),
+                in_vain,
+            };
+            return (gain_s > HEDGE_GAIN_S).then_some((gain_s, take_over));
         }
-        let bytes = ((theirs_s - rtt_s).max(0.0) / (1.0 / my_rate + 1.0 / their_rate)) as u64;
-        if bytes + SEGMENT_MIN_BYTES / 4 >= wanted {
-            return asked.at();
-        }
-        asked.until - bytes.max(1)
+        None
+    }
+
+    /// Whether a connection to another host will be done with what it owes and have brought these bytes before the taker.
+    fn is_sooner_elsewhere(&self, taker: &Taker, victim: &Victim<'_>, item: ItemId, bytes: f64, mine_s: f64) -> bool {
+        let excluded = self.queue.excluded(item);
+        let is_silent = |other: &Connection| other.owes() && other.silent_for(taker.now) > SILENCE_UNTIL_HEDGED;
+        let is_eligible = |other: &&Connection| {
+            ![taker.host, victim.connection.host].contains(&other.host)
+                && !other.is_detour
+                && !excluded.contains(other.host)
+                && !self.hosts[other.host as usize].is_failing()
+                && !is_silent(other)
+        };
+        self.connections.values().filter(is_eligible).any(|other| {
+            let host = &self.hosts[other.host as usize];
+            let rate = other.rate.average().or(host.connection_rate()).or(other.rate.at_least());
+            rate.is_some_and(|rate| host.rtt().as_secs_f64() + (other.owed() as f64 + bytes) / rate < mine_s)
+        })
     }
 
     fn hedge_budget(&self) -> u64 {
         ((self.planned_bytes as f64 * HEDGE_BUDGET_SHARE) as u64).max(HEDGE_BUDGET_MIN_BYTES)
+    }
+
+    /// How many more bytes come in vain on a connection when so many are taken from it: then it is cut, or has come to
+    /// what is wanted.
+    fn more_waste(&self, connection: &Connection, rate_bytes_per_s: f64, bytes: u64) -> u64 {
+        let most = self.drain_bytes(connection, Some(rate_bytes_per_s));
+        let unwanted = connection.unwanted();
+        (unwanted + bytes).min(most) - unwanted.min(most)
+    }
+
+    /// Unwanted bytes that are read to their end rather than closing a connection that owes nothing else: what comes
+    /// in the time that a new one costs, but at most [`DRAIN_BYTES`].
+    pub(super) fn drain_bytes(&self, connection: &Connection, rate_bytes_per_s: Option<f64>) -> u64 {
+        let rtt_s = self.hosts[connection.host as usize].rtt().as_secs_f64();
+        let by_rate = rate_bytes_per_s.map_or(DRAIN_BYTES, |rate| (rate * RECONNECT_ROUND_TRIPS * rtt_s) as u64);
+        by_rate.clamp(DRAIN_MIN_BYTES, DRAIN_BYTES)
+    }
+
+    /// Counts the time in which an idle connection finds nothing to do while one slower host owes all that is left.
+    fn note_wait(&mut self, id: ConnectionId, now: Instant) {
+        let since = self.last_wait.replace(now).map(|before| now.saturating_duration_since(before));
+        let Some(waited) = since.filter(|since| *since <= 4 * HEDGE_LOOK_EVERY) else { return };
+        let Some(idle) = self.connections.get(&id).filter(|idle| !idle.owes()) else { return };
+        let own_rate = idle.rate.at_least().or(self.hosts[idle.host as usize].connection_rate());
+        let mut owing = self.connections.values().filter(|other| other.owed() > 0);
+        let Some(slow) = owing.next().map(|other| other.host) else { return };
+        let is_slower = own_rate.is_some() && self.host_rate(slow) < own_rate;
+        if is_slower && slow != idle.host && owing.all(|other| other.host == slow) {
+            self.hosts[slow as usize].totals.waited_alone += waited;
+        }
     }
 
     /// Takes a part over from a slower connection.
@@ -179,11 +341,14 @@ impl Dispatcher {
             return None;
         }
         taker.hedge_again = now + HEDGE_LOOK_EVERY;
-        let TakeOver { victim, tag, from, silent } = self.hedge_candidate(host, Some(id), now)?;
+        let Some(take_over) = self.hedge_candidate(host, Some(id), now) else {
+            self.note_wait(id, now);
+            return None;
+        };
+        let TakeOver { victim, tag, from, silent, waited, in_vain } = take_over;
         self.connections.get_mut(&id)?.hedge_again = now;
         let ranges = self.hosts[host as usize].answers_ranges();
         let victim = self.connections.get_mut(&victim)?;
-        let their_rate = victim.rate.average().unwrap_or(0.0);
         let place = victim.asked.iter().position(|asked| asked.tag == tag)?;
         let asked = &victim.asked[place];
         let item = asked.item_now();
@@ -191,26 +356,21 @@ impl Dispatcher {
         if !ranges && !segment.is_whole() {
             return None;
         }
-        let in_vain = more_waste(victim, segment.len(), their_rate);
         victim.asked[place].until = from;
         if segment.size == 0 {
             // An empty file has no part to cut off: it leaves the slow connection altogether.
             victim.asked.remove(place);
         }
+        // It is to notice that nothing is wanted of it any more.
+        self.has_news |= victim.owed() == 0;
         let victim_host = victim.host;
         self.hosts[victim_host as usize].totals.hedged += 1;
         if !silent {
             self.hedged_bytes += in_vain;
-        } else if let Some(item) = item {
+        }
+        if waited && let Some(item) = item {
             *self.histories.entry(item).or_default().silences.entry(victim_host).or_default() += 1;
         }
         Some(segment)
     }
-}
-
-/// How many more bytes may come in vain on a connection of this rate when `bytes` more are taken from it.
-fn more_waste(victim: &Connection, bytes: u64, rate_bytes_per_s: f64) -> u64 {
-    let most = (rate_bytes_per_s * HEDGE_WASTE_S) as u64;
-    let unwanted = victim.unwanted();
-    (unwanted + bytes).min(most) - unwanted.min(most)
 }

@@ -1,15 +1,20 @@
 //! Small files of one host, outside the queue: whole in memory, or as a stream.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{HostSeen, Shared, lock};
 use crate::conditional::EntityTag;
 use crate::hosts::{HostId, SeenFault};
 use crate::http1::ResponseHead;
+
+/// Time after the head from which on a body is said to linger, and the file is asked for elsewhere as well: as long as
+/// the head took, within these bounds. A host that is not slow sends both at once, or within a round trip or two. Guesses.
+const LINGERS_LEAST: Duration = Duration::from_millis(5);
+const LINGERS_MOST: Duration = Duration::from_millis(500);
 
 /// How long a small file may take, connecting included.
 const GET_LIMIT: Duration = Duration::from_secs(30);
@@ -74,6 +79,75 @@ pub struct Get {
     pub head_only: bool,
     /// Further fields of the request.
     pub fields: Vec<(String, String)>,
+    /// Where the head is noted when it comes, before the body does.
+    pub head_seen: Option<HeadSeen>,
+}
+
+/// The head of an answer whose body may take long. To be made when the file is asked for; clones are of the same answer.
+#[derive(Clone, Debug)]
+pub struct HeadSeen {
+    asked: Instant,
+    noted: watch::Sender<Option<Noted>>,
+}
+
+#[derive(Clone, Debug)]
+struct Noted {
+    head: ResponseHead,
+    /// From then on the body lingers.
+    until: Instant,
+}
+
+impl Default for HeadSeen {
+    fn default() -> HeadSeen {
+        HeadSeen { asked: Instant::now(), noted: watch::Sender::default() }
+    }
+}
+
+impl HeadSeen {
+    pub(crate) fn note(&self, head: &ResponseHead) {
+        let now = Instant::now();
+        // The way there and back is in the time that the head took.
+        let patience = now.saturating_duration_since(self.asked).clamp(LINGERS_LEAST, LINGERS_MOST);
+        self.noted.send_replace(Some(Noted { head: head.clone(), until: now + patience }));
+    }
+
+    /// The head, once it has come.
+    pub fn head(&self) -> Option<ResponseHead> {
+        self.noted.borrow().as_ref().map(|noted| noted.head.clone())
+    }
+
+    /// Whether the head of a file has come and its body has not, as long after it again.
+    pub fn lingers_now(&self) -> bool {
+        let noted = self.noted.borrow();
+        noted.as_ref().is_some_and(|noted| noted.head.status == 200 && Instant::now() >= noted.until)
+    }
+
+    /// Waits until it is so. Never ends if the answer is no file: then there is nothing to ask for elsewhere.
+    pub async fn lingers(&self) {
+        let mut noted = self.noted.subscribe();
+        let is_file = |noted: &Option<Noted>| noted.as_ref().is_some_and(|noted| noted.head.status == 200);
+        let until = noted.wait_for(is_file).await.ok().and_then(|noted| noted.as_ref().map(|noted| noted.until));
+        match until {
+            Some(until) => tokio::time::sleep_until(until.into()).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Whether the file that is on its way last changed then or before, in Unix seconds, as far as its head tells.
+    pub fn is_no_newer_than(&self, modified: i64) -> bool {
+        let is_file = |head: &ResponseHead| head.status == 200;
+        self.head().is_some_and(|head| is_file(&head) && head.last_modified.is_some_and(|own| own <= modified))
+    }
+
+    /// Whether the file that is on its way seems to be this very one: of the same time and length.
+    pub fn is_same_as(&self, got: &Got) -> bool {
+        self.head().is_some_and(|head| {
+            (head.status, got.head.status) == (200, 200)
+                && head.last_modified.is_some()
+                && head.last_modified == got.head.last_modified
+                && head.content_length == Some(got.body.len() as u64)
+        })
+    }
 }
 
 /// The answer to a [`Get`], whatever its status.

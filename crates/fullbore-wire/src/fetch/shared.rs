@@ -16,7 +16,7 @@ use super::addresses::Addresses;
 use super::{Catalogue, FetchOptions, PendingGet};
 use crate::auth::AuthConf;
 use crate::connection::{Detour, PlusForm};
-use crate::dispatcher::Dispatcher;
+use crate::dispatcher::{ConnectionId, Dispatcher, Next};
 use crate::hosts::HostId;
 use crate::proxy::Route;
 use crate::queue::ItemId;
@@ -122,6 +122,16 @@ impl Shared {
         let detours = lock(&self.detours);
         self.addresses.is_wanted(to)
             || detours.iter().enumerate().any(|(of, waiting)| waiting.iter().any(|detour| is_elsewhere(of, detour)))
+    }
+
+    /// What the connection is to do now. Those that have nothing to bring any more because of it are woken.
+    pub fn next(&self, id: ConnectionId) -> Next {
+        let mut dispatcher = self.dispatcher();
+        let next = dispatcher.next(id, Instant::now());
+        if dispatcher.take_news() {
+            self.wake.notify_waiters();
+        }
+        next
     }
 
     pub fn dispatcher(&self) -> MutexGuard<'_, Dispatcher> {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fullbore_apt::http::{MirrorSets, Place};
 use fullbore_engine::digest::{Sha256, Sha256Hasher};
 use fullbore_engine::durability::Durability;
 use fullbore_engine::files::Root;
@@ -19,6 +20,7 @@ use fullbore_install::unpack::Ahead;
 use fullbore_wire::fetch::{Catalogue, Fetcher, Parts};
 use fullbore_wire::hosts::HostSet;
 use fullbore_wire::queue::{Item, ItemId};
+use fullbore_wire::url::Url;
 
 use super::log::removed;
 use crate::error::{CommandError, ErrorKind};
@@ -53,8 +55,8 @@ pub struct Downloads {
     runtime: tokio::runtime::Runtime,
     progress: Progression,
     network: NetworkSettings,
-    /// Addresses of one archive, for whose files all of them are asked.
-    mirrors: Vec<String>,
+    /// Addresses that hold the same files, of which all are asked.
+    mirrors: MirrorSets,
     sites: Vec<Site>,
     totals: Totals,
     ahead: Option<Arc<Ahead>>,
@@ -69,11 +71,12 @@ struct Site {
 }
 
 impl Downloads {
-    /// Into this directory, which is made. The verdict's clocks start.
+    /// Into this directory, which is made. A file below one of the mirrors is asked of all of its set. The verdict's
+    /// clocks start.
     pub fn open(
         archives: &Path,
         network: &NetworkSettings,
-        mirrors: &[String],
+        mirrors: MirrorSets,
         ledger: &Ledger,
     ) -> Result<Downloads, CommandError> {
         let root = Arc::new(Root::create(archives).map_err(|error| CommandError::new(ErrorKind::Disk, error))?);
@@ -84,7 +87,7 @@ impl Downloads {
             runtime: network_runtime(ledger)?,
             progress: Progression::start(ledger, archives)?,
             network: network.clone(),
-            mirrors: mirrors.to_vec(),
+            mirrors,
             sites: Vec::new(),
             totals: Totals::default(),
             ahead: None,
@@ -195,19 +198,18 @@ impl Downloads {
 
     /// Which connections bring this file, and its path there.
     fn site_of(&mut self, uri: &str) -> Result<(usize, String), CommandError> {
-        let decoded = decode(uri);
-        let known = |base: &String| decoded.strip_prefix(base.as_str()).is_some_and(|path| path.starts_with('/'));
-        let addresses = match self.mirrors.iter().find(|mirror| known(mirror)) {
-            Some(mirror) => {
-                let others = self.mirrors.iter().filter(|other| *other != mirror);
-                std::iter::once(mirror).chain(others).cloned().collect()
+        let (addresses, path) = match self.at_mirrors(uri) {
+            Some(found) => found,
+            None => {
+                let decoded = decode(uri);
+                let host = host_of(&decoded).ok_or_else(|| {
+                    CommandError::usage(format_args!("{uri}: only http, https and files can be fetched"))
+                })?;
+                let path = decoded[host.len()..].trim_start_matches('/').to_owned();
+                (vec![host], path)
             }
-            None => vec![host_of(&decoded).ok_or_else(|| {
-                CommandError::usage(format_args!("{uri}: only http, https and files can be fetched"))
-            })?],
         };
-        let first: &String = &addresses[0];
-        let path = decoded[first.len()..].trim_start_matches('/').to_owned();
+        let first = &addresses[0];
         let place = self.sites.iter().position(|site| site.addresses.contains(first));
         let place = match place {
             Some(place) => place,
@@ -220,9 +222,18 @@ impl Downloads {
         Ok((place, path))
     }
 
+    /// The mirrors that hold this file, the one that it is below first, and its path there.
+    fn at_mirrors(&self, uri: &str) -> Option<(Vec<String>, String)> {
+        let Place { set, member, path } = self.mirrors.find(&Url::parse(uri).ok()?)?;
+        let addresses = self.mirrors.origin_first(set, member);
+        let addresses = addresses.iter().map(|address| address.to_string().trim_end_matches('/').to_owned());
+        Some((addresses.collect(), decode(&path)))
+    }
+
     fn open_site(&self, bases: Vec<String>) -> Result<Site, CommandError> {
         let internal = |error: std::io::Error| CommandError::new(ErrorKind::Internal, error);
-        let (urls, auth) = addresses(bases.iter())?;
+        let (urls, mut auth) = addresses(bases.iter())?;
+        auth.extend(self.mirrors.auth());
         let window = window(urls.len(), &self.network);
         self.ledger.watch_window(&window);
         let (sender, outcomes) = tokio::sync::mpsc::unbounded_channel();

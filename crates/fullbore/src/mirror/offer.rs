@@ -12,7 +12,7 @@ use fullbore_debian::release_date::{DateCheck, HINT_FUTURE};
 use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignedText, Verifier};
 use fullbore_engine::digest::Sha256;
 use fullbore_wire::conditional::EntityTag;
-use fullbore_wire::fetch::{Get, Watch};
+use fullbore_wire::fetch::{Get, HeadSeen, Watch};
 use fullbore_wire::hosts::HostId;
 
 use super::fingerprint::fingerprint;
@@ -27,8 +27,8 @@ use crate::error::{CommandError, ErrorKind};
 use crate::settings::{Kind, MirrorSettings, SignedBy, SourceSpec, without_credentials};
 use crate::signed_release::{
     HINT_ABSENT, HINT_ABSENT_FLAT, HINT_BUSY, HINT_CERTIFICATE, HINT_CREDENTIALS, HINT_ELSEWHERE, HINT_OTHER_AUTHORITY,
-    HINT_REACH, HINT_TRUST, Kept, NamedAnswers, Question, Received, Refusal, accept, contradiction, get_patiently,
-    receive, receive_all, remote_directory, valid_until,
+    HINT_REACH, HINT_TRUST, Kept, NamedAnswers, Question, Received, Refusal, accept, contradiction, get_soon, receive,
+    receive_all, remote_directory, valid_until,
 };
 
 /// The first `--from`.
@@ -101,9 +101,11 @@ pub fn fetch(
         wishes.iter().map(|wish| verifier(wish.sources[0], session.places.work.path())).collect();
     let early = EarlyChecks::begin(session, state, &wishes, &conditions, &verifiers);
     let patience = if others(settings).is_empty() { ORIGIN_PATIENCE_ALONE } else { ORIGIN_PATIENCE };
-    let questions = wishes.iter().zip(&conditions);
-    let questions =
-        questions.map(|(wish, kept)| question(session, ORIGIN, wish.suite, kept.as_ref(), patience)).collect();
+    let questions = wishes.iter().zip(&conditions).map(|(wish, kept)| Question {
+        others: others(settings),
+        ..question(session, ORIGIN, wish.suite, kept.as_ref(), patience)
+    });
+    let questions = questions.collect();
     let origin_answers = session.runtime.block_on(stop.or(receive_all(questions)))?;
     drop(early);
     let mut candidates = Vec::new();
@@ -111,8 +113,9 @@ pub fn fetch(
     for (((wish, kept), verifier), answer) in asked.zip(origin_answers) {
         let suite = wish.suite;
         let accepted = match accept(answer, kept.as_ref(), verifier.as_ref()) {
-            // Our own copy was altered, or the answer was: asked again without a condition.
-            Err(Refusal::Verification(..)) if kept.is_some() => {
+            // Our own copy was altered, or the answer was, or another mirror's in its place: the origin alone is asked
+            // again, without a condition.
+            Err(Refusal::Verification(..)) if kept.is_some() || !others(settings).is_empty() => {
                 let again = receive(question(session, ORIGIN, suite, None, patience));
                 let again = session.runtime.block_on(stop.or(again))?;
                 accept(again, None, verifier.as_ref())
@@ -142,7 +145,9 @@ fn question<'a>(
     kept: Option<&'a Kept>,
     patience: Duration,
 ) -> Question<'a> {
-    Question { fetcher: &session.fetcher, host, directory: remote_directory(suite), kept, patience }
+    let directory = remote_directory(suite);
+    let head_seen = HeadSeen::default();
+    Question { fetcher: &session.fetcher, host, directory, kept, patience, others: 0..0, head_seen }
 }
 
 /// The mirrors that may stand in for the origin.
@@ -433,24 +438,24 @@ fn altered(
 pub struct SideFiles(Vec<Option<tokio::task::JoinHandle<NamedAnswers>>>);
 
 /// Asks those for them who sent the `InRelease`.
-pub fn ask_for_side_files(session: &Session, offers: &[Offered]) -> SideFiles {
+pub fn ask_for_side_files(settings: &MirrorSettings, session: &Session, offers: &[Offered]) -> SideFiles {
     let ask = |offer: &Offered| {
         let missing = offer.files.iter().all(|(name, _)| *name == "InRelease");
-        missing.then(|| session.runtime.spawn(side_files(session.fetcher.watch(), offer.host, offer.remote.clone())))
+        let files = || side_files(session.fetcher.watch(), offer.host, others(settings), offer.remote.clone());
+        missing.then(|| session.runtime.spawn(files()))
     };
     SideFiles(offers.iter().map(ask).collect())
 }
 
-async fn side_files(watch: Watch, host: HostId, directory: String) -> NamedAnswers {
-    let mut files = Vec::new();
-    for (name, limit) in [("Release", RELEASE_BYTES_MAX), ("Release.gpg", SIGNATURE_BYTES_MAX)] {
+async fn side_files(watch: Watch, host: HostId, others: Range<HostId>, directory: String) -> NamedAnswers {
+    let ask = |name: &str, limit: usize| {
         let get = Get { path: format!("{directory}{name}"), limit_bytes: limit as u64, ..Get::default() };
-        match get_patiently(&watch, host, get, PATIENCE).await {
-            Ok(got) if got.head.status == 200 => files.push((name, got)),
-            _ => break,
-        }
-    }
-    files
+        get_soon(&watch, host, others.clone(), get, PATIENCE)
+    };
+    let asked = tokio::join!(ask("Release", RELEASE_BYTES_MAX), ask("Release.gpg", SIGNATURE_BYTES_MAX));
+    let answers = [("Release", asked.0), ("Release.gpg", asked.1)].into_iter();
+    let good = answers.filter_map(|(name, got)| got.ok().filter(|got| got.head.status == 200).map(|got| (name, got)));
+    good.collect()
 }
 
 /// Takes those that say the same as the `InRelease` and are signed as well; others would contradict it.
@@ -469,7 +474,7 @@ pub fn take_side_files(
         let take = async {
             files = asked.await.unwrap_or_default();
             if !fits(offer, &files) {
-                files = side_files(session.fetcher.watch(), offer.host, offer.remote.clone()).await;
+                files = side_files(session.fetcher.watch(), offer.host, 0..0, offer.remote.clone()).await;
             }
         };
         let in_time = async { tokio::time::timeout_at(until.into(), take).await.is_ok() };

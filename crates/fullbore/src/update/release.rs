@@ -3,15 +3,16 @@
 use std::path::Path;
 use std::pin::Pin;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fullbore_apt::lists::names::file_name;
 use fullbore_debian::release::Release;
 use fullbore_debian::release_date::{DateCheck, HINT_FUTURE, MAX_FUTURE_S, Succession};
 use fullbore_debian::signature::{RELEASE_BYTES_MAX, Verifier};
 use fullbore_engine::files::Root;
-use fullbore_wire::fetch::GetError;
+use fullbore_wire::fetch::{GetError, HeadSeen};
 use fullbore_wire::hosts::HostId;
+use fullbore_wire::http1::ResponseHead;
 
 use super::repositories::Repository;
 use super::session::Session;
@@ -25,6 +26,9 @@ use crate::signed_release::{
 
 /// How long a mirror may take to answer when another one has.
 const GRACE: Duration = Duration::from_millis(500);
+
+/// How often it is looked whether answers linger.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// What a repository offers.
 pub struct Offered {
@@ -97,9 +101,10 @@ fn hosts(session: &Session, own: &Repository) -> Vec<HostId> {
     (0..).take(session.sites[own.site].fetcher.hosts().len()).collect()
 }
 
-/// Asks mirrors by twos, from this one on, until one answers; the first is the origin. The second of two has
-/// [`GRACE`] when the first has answered: one that is down or silent must not hold up the run, one that is behind
-/// must not decide alone. Gives the number of the first that was not asked as well.
+/// Asks mirrors by twos, from this one on, until one answers; the first is the origin. Others are asked as well while
+/// what is asked for lingers. Who may have a newer one has [`GRACE`] when the first has answered: one that is down or
+/// silent must not hold up the run, one that is behind must not decide alone. Gives the number of the first that was
+/// not asked as well.
 async fn ask(
     session: &Session,
     own: &Repository,
@@ -108,59 +113,72 @@ async fn ask(
     patience: Duration,
 ) -> (Vec<Answer>, usize) {
     let fetcher = &session.sites[own.site].fetcher;
-    let mut answers = Vec::new();
+    let hosts = hosts(session, own);
+    let question = |host: HostId| {
+        // Some of the time is for the answer after a pause.
+        let patience_when_busy = patience / 2;
+        let directory = own.directory.clone();
+        let head_seen = HeadSeen::default();
+        let seen = head_seen.clone();
+        let question =
+            Question { fetcher, host, directory, kept, patience: patience_when_busy, others: 0..0, head_seen };
+        let answer = async move {
+            let silent = || GetError::Unreachable {
+                host: own.shown(),
+                reason: format!("no answer within {} s", patience.as_secs()),
+            };
+            tokio::time::timeout(patience, receive(question)).await.unwrap_or_else(|_| Err(silent()))
+        };
+        (seen, Box::pin(answer))
+    };
     let mut asked_hosts = from;
-    for pair in hosts(session, own)[from..].chunks(2) {
-        asked_hosts += pair.len();
-        let asked = pair.iter().map(|&host| {
-            // Some of the time is for the answer after a pause.
-            let patience_when_busy = patience / 2;
-            let directory = own.directory.clone();
-            let question = Question { fetcher, host, directory, kept, patience: patience_when_busy };
-            async move {
-                let silent = || GetError::Unreachable {
-                    host: own.shown(),
-                    reason: format!("no answer within {} s", patience.as_secs()),
-                };
-                tokio::time::timeout(patience, receive(question)).await.unwrap_or_else(|_| Err(silent()))
+    let mut asked = Vec::new();
+    let mut answers: Vec<Answer> = Vec::new();
+    let mut grace: Option<Instant> = None;
+    loop {
+        let first = answers.iter().find_map(|answer| answer.as_ref().ok().and_then(release_head));
+        match first {
+            Some(first) => {
+                let grace = *grace.get_or_insert_with(|| Instant::now() + GRACE);
+                let modified = first.last_modified.or(kept.map(|kept| kept.modified));
+                let is_awaited = |seen: &HeadSeen| modified.is_none_or(|modified| !seen.is_no_newer_than(modified));
+                if Instant::now() >= grace || !asked.iter().any(|(seen, _)| is_awaited(seen)) {
+                    return (answers, asked_hosts);
+                }
             }
-        });
-        let came = some(asked.collect()).await;
-        let answered = came.iter().any(|answer| answer.as_ref().is_ok_and(has_release));
-        answers.extend(came);
-        if answered {
-            break;
+            None if asked.is_empty() && asked_hosts >= hosts.len() => return (answers, asked_hosts),
+            None => {}
+        }
+        let lingers = asked.iter().all(|(seen, _): &(HeadSeen, _)| seen.lingers_now());
+        if first.is_none() && lingers {
+            let pair = hosts[asked_hosts..].iter().take(2);
+            asked_hosts += pair.len();
+            asked.extend(pair.map(|host| question(*host)));
+        }
+        if let Ok(answer) = tokio::time::timeout(LOOK_AGAIN, next_answer(&mut asked)).await {
+            answers.push(answer);
         }
     }
-    (answers, asked_hosts)
 }
 
-/// Whether there is a signed file among these answers, or word that ours is the one.
-fn has_release(answers: &NamedAnswers) -> bool {
-    answers.iter().any(|(_, got)| matches!(got.head.status, 200 | 304))
+/// The head of the signed file among these answers, or word that ours is the one.
+fn release_head(answers: &NamedAnswers) -> Option<&ResponseHead> {
+    answers.iter().map(|(_, got)| &got.head).find(|head| matches!(head.status, 200 | 304))
 }
 
-/// Waits for all of these, but no longer than [`GRACE`] once a Release has come.
-async fn some<F: Future<Output = Answer>>(futures: Vec<F>) -> Vec<Answer> {
-    let mut done: Vec<Option<Answer>> = futures.iter().map(|_| None).collect();
-    let mut asked: Vec<_> = futures.into_iter().map(Box::pin).collect();
-    let mut grace: Option<Pin<Box<tokio::time::Sleep>>> = None;
-    std::future::poll_fn(|context| {
-        for (future, done) in asked.iter_mut().zip(&mut done) {
-            if done.is_none()
-                && let Poll::Ready(answer) = future.as_mut().poll(context)
-            {
-                if answer.as_ref().is_ok_and(has_release) {
-                    grace.get_or_insert_with(|| Box::pin(tokio::time::sleep(GRACE)));
-                }
-                *done = Some(answer);
+/// The first of these that ends, which is taken out.
+async fn next_answer<F: Future<Output = Answer>>(asked: &mut Vec<(HeadSeen, Pin<Box<F>>)>) -> Answer {
+    let (place, answer) = std::future::poll_fn(|context| {
+        for (place, (_, answer)) in asked.iter_mut().enumerate() {
+            if let Poll::Ready(answer) = answer.as_mut().poll(context) {
+                return Poll::Ready((place, answer));
             }
         }
-        let over = grace.as_mut().is_some_and(|grace| grace.as_mut().poll(context).is_ready());
-        if over || done.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+        Poll::Pending
     })
     .await;
-    done.into_iter().flatten().collect()
+    drop(asked.remove(place));
+    answer
 }
 
 /// The newest Release of those that can be believed, one of the future last; else what was wrong with the first

@@ -586,6 +586,25 @@ fn tiny_and_idle_runs_wait_for_answers() {
 }
 
 #[test]
+fn a_host_that_all_waited_for_is_named() {
+    let waited = |time_us| {
+        let hosts = [("fast", 0), ("slow", time_us)].map(|(name, waited_alone_us)| HostReading {
+            name: name.into(),
+            waited_alone_us,
+            ..HostReading::default()
+        });
+        let counters = LedgerReading { hosts: hosts.into(), ..LedgerReading::default() };
+        opinion::verdict(Judge::default().finish(), counters, 0, Duration::from_secs(2))
+    };
+    let verdict = waited(1_500_000);
+    assert!(verdict.to_string().contains("1.50 s waiting for slow alone"), "{verdict}");
+    assert!(verdict.advice.contains("Without slow it may be faster."), "{}", verdict.advice);
+    for nothing in [0, 20_000] {
+        assert!(!waited(nothing).to_string().contains("slow"));
+    }
+}
+
+#[test]
 fn a_run_without_a_single_sample_still_speaks() {
     let verdict = opinion::verdict(Judge::default().finish(), LedgerReading::default(), 0, Duration::from_millis(3));
     assert_eq!((&verdict.limit, verdict.confident), (&Limit::Mixed, false));

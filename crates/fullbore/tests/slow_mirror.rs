@@ -1,0 +1,136 @@
+//! A slow mirror costs no time beside a fast one, wherever it stands among them, in every command that fetches.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+mod harness;
+
+#[path = "harness/made.rs"]
+mod made;
+#[path = "harness/packages.rs"]
+mod packages;
+#[path = "harness/roots.rs"]
+mod roots;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use fullbore_testkit::process::clean_command;
+use fullbore_testkit::server::Server;
+use harness::apt::{Apt, give_to_apt, passable, program};
+use harness::{Mirror, common, own_archive};
+
+/// On each connection of the slow mirror: an `InRelease` takes it a second, an index several.
+const SLOW_BYTES_PER_S: u64 = 4_000;
+
+/// What a debug build on a busy machine may need more. Whoever waits for a whole file of the slow one needs longer.
+const SLACK: Duration = Duration::from_millis(500);
+
+/// Runs three times with the fast one alone and with both, in either order; the best of three each.
+fn costs_no_time(serve: impl Fn() -> Server, run: impl Fn(&[&Server])) {
+    let (fast, slow) = (serve(), serve());
+    slow.change(|own| own.connection_rate_bytes_per_s = Some(SLOW_BYTES_PER_S));
+    let best = |servers: &[&Server]| {
+        let times = (0..3).map(|_| {
+            let began = Instant::now();
+            run(servers);
+            began.elapsed()
+        });
+        times.min().unwrap()
+    };
+    let alone = best(&[&fast]);
+    for both in [[&fast, &slow], [&slow, &fast]] {
+        let took = best(&both);
+        assert!(took <= alone.mul_f64(1.1) + SLACK, "{took:?}, and {alone:?} without it");
+    }
+    assert!(slow.counters().body_bytes > 0, "the slow one was asked");
+}
+
+/// A list of mirrors as apt reads one.
+fn list(directory: &Path, servers: &[&Server]) -> String {
+    let path = directory.join("mirrors");
+    fs::write(&path, servers.iter().map(|server| server.url() + "/\n").collect::<String>()).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn mirror() {
+    let archive = common();
+    let serve = || Server::start(&archive.state(0).root).unwrap();
+    costs_no_time(serve, |servers| drop(Mirror::new(archive).run(servers).exits(0)));
+}
+
+#[test]
+fn update() {
+    let (_directory, archive) = own_archive(|builder| builder.states(1));
+    costs_no_time(
+        || Server::start(&archive.state(0).root).unwrap(),
+        |servers| {
+            let directory = passable();
+            let source = format!("mirror+file:{}", list(directory.path(), servers));
+            let apt = Apt::new(directory.path().join("apt"), &source, &archive.key());
+            let mut command = clean_command(env!("CARGO_BIN_EXE_fullbore"));
+            well(command.arg("update").env("APT_CONFIG", apt.directory.join("etc/apt.conf")));
+        },
+    );
+}
+
+#[test]
+fn method() {
+    let archive = common();
+    costs_no_time(
+        || Server::start(&archive.state(0).root).unwrap(),
+        |servers| {
+            let directory = passable();
+            let apt = Apt::new(directory.path().join("apt"), &servers[0].url(), &archive.key());
+            let apt = apt
+                .option("Dir::Bin::Methods::http", program(directory.path(), "http").display())
+                .option("Acquire::fullbore::Mirrors", list(directory.path(), servers))
+                .option("Acquire::Max-Pipeline-Depth", 1000);
+            give_to_apt(directory.path());
+            apt.update(&[]).well();
+        },
+    );
+}
+
+#[test]
+fn bootstrap() {
+    let archive = packages::packages();
+    costs_no_time(
+        || archive.serve(),
+        |servers| {
+            let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+            let mut command = made::fullbore();
+            command.args(["bootstrap", "--quiet", "--variant", "extract", "--include", "base-files", "--keyring"]);
+            command.arg(&archive.key).arg(&archive.codename).arg(directory.path().join("root"));
+            well(command.args(servers.iter().map(|server| server.url())));
+        },
+    );
+}
+
+#[test]
+fn install() {
+    let archive = made::Archive::new();
+    archive.add("large", "1", "", "mkdir -p usr/lib; head -c 2000000 /dev/urandom > usr/lib/large");
+    costs_no_time(
+        || archive.serve(),
+        |servers| {
+            // Its own lists are made by apt, from the fast one.
+            let fast = servers.iter().max_by_key(|server| server.counters().body_bytes).unwrap();
+            let root = made::root_for(fast, "");
+            let mirrors = list(root.path().join("root/etc/apt").as_path(), servers);
+            let root = root.path().join("root");
+            let inside = mirrors.strip_prefix(root.to_str().unwrap()).unwrap();
+            let own = format!("Acquire::fullbore::Mirrors \"{inside}\";\n");
+            fs::write(root.join("etc/apt/apt.conf.d/mirrors"), own).unwrap();
+            well(&mut made::install(&root, &["large"]));
+            assert!(root.join("usr/lib/large").exists());
+        },
+    );
+}
+
+fn well(command: &mut Command) {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
