@@ -19,6 +19,9 @@ use tokio::task::JoinSet;
 /// or a busy moment passes within the pauses between them, and nobody waits long for a host that is down.
 const TRIES: u32 = 4;
 
+/// Time after which others are asked for a file without a word of the first. A guess.
+const AT_ONCE: Duration = Duration::from_millis(10);
+
 /// Hosts that are asked for a file that one is slow to send. A guess: one of them is fast.
 const OTHERS_ASKED: usize = 3;
 
@@ -172,6 +175,7 @@ pub async fn all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
 pub async fn receive(question: Question<'_>) -> Answer {
     let Question { fetcher, host, directory, kept, patience, others, head_seen } = question;
     let watch = fetcher.watch();
+    let is_first = kept.is_none();
     let get = |name: &str, limit: usize, kept: Option<&Kept>| {
         let get = Get {
             path: format!("{directory}{name}"),
@@ -182,7 +186,8 @@ pub async fn receive(question: Question<'_>) -> Answer {
             head_seen: (name == "InRelease").then(|| head_seen.clone()),
             ..Get::default()
         };
-        get_soon(&watch, host, others.clone(), get, patience)
+        // With nothing here the others will be asked for files anyway.
+        get_soon(&watch, host, others.clone(), get, patience, (Alike::AsTheHead, is_first))
     };
     let inrelease = get("InRelease", RELEASE_BYTES_MAX, kept).await?;
     if !matches!(inrelease.head.status, 403 | 404 | 410) {
@@ -193,41 +198,61 @@ pub async fn receive(question: Question<'_>) -> Answer {
     Ok(vec![("InRelease", inrelease), ("Release", release), ("Release.gpg", signature)])
 }
 
-/// Asks one host for a file. If its body lingers behind its head, some of the others are asked for it, too: whoever
-/// has one of the same time and length may bring it. What it is worth is for the signature to tell.
+/// What another host's answer must be to count as the one that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alike {
+    /// Of the same time and length by the head that has come: what is newest is for the host to say.
+    AsTheHead,
+    /// Any file: what it must say is known already.
+    Any,
+}
+
+/// Asks one host for a file, and some of the others as well if its body lingers behind its head, or with `at_once`
+/// if nothing has come after a moment. Whoever has a file alike may bring it. What it is worth is for the signature to
+/// tell.
 pub async fn get_soon(
     watch: &Watch,
     host: HostId,
     others: Range<HostId>,
     get: Get,
     patience: Duration,
+    (alike, at_once): (Alike, bool),
 ) -> Result<Got, GetError> {
     let seen = get.head_seen.clone().unwrap_or_default();
     let for_others = Get { if_none_match: None, if_modified_since: None, head_seen: None, ..get.clone() };
     let get = Get { head_seen: Some(seen.clone()), ..get };
     let mut own = pin!(get_patiently(watch, host, get, patience));
     let others: Vec<HostId> = others.filter(|other| *other != host).take(OTHERS_ASKED).collect();
+    if others.is_empty() {
+        return own.await;
+    }
     tokio::select! {
         biased;
         got = &mut own => return got,
-        () = seen.lingers(), if !others.is_empty() => {}
+        () = seen.lingers() => {}
+        () = tokio::time::sleep(AT_ONCE), if at_once => {}
     }
     let mut asking = JoinSet::new();
     for other in others {
         let (watch, get) = (watch.clone(), for_others.clone());
         asking.spawn(async move { watch.get(other, get).await });
     }
+    let mut came: Vec<Got> = Vec::new();
     loop {
+        let is_alike = |got: &Got| match alike {
+            Alike::AsTheHead => seen.is_same_as(got),
+            Alike::Any => got.head.status == 200,
+        };
+        if let Some(place) = came.iter().position(is_alike) {
+            let got = came.swap_remove(place);
+            // The next run asks the host itself again, which knows nothing of another's tag.
+            return Ok(Got { head: seen.head().unwrap_or_else(|| got.head.clone()), ..got });
+        }
         tokio::select! {
             biased;
             got = &mut own => return got,
-            Some(ended) = asking.join_next() => if let Ok(Ok(got)) = ended
-                && seen.is_same_as(&got)
-                && let Some(head) = seen.head()
-            {
-                // The next run asks the host itself again, which knows nothing of another's tag.
-                return Ok(Got { head, ..got });
-            },
+            Some(ended) = asking.join_next() => came.extend(ended.ok().and_then(Result::ok)),
+            () = seen.comes(), if seen.head().is_none() => {}
         }
     }
 }

@@ -17,6 +17,9 @@ pub(super) const SILENCE_UNTIL_HEDGED: Duration = Duration::from_millis(700);
 /// nothing of the file.
 const FIRST_BYTE_PATIENCE: Duration = Duration::from_millis(10);
 
+/// The same where its host is known not to be slow.
+const FIRST_BYTE_PATIENCE_KNOWN: Duration = Duration::from_millis(30);
+
 /// Doublings counted: then the limits of silence are long over.
 const SILENCES_MAX: u32 = 8;
 
@@ -198,12 +201,14 @@ impl Dispatcher {
                 // Without a rate of its own a busy connection is measurably faster than the silent alone.
                 let may_guess = silent || !is_busy;
                 let my_rate = known.or(may_guess.then_some(RATE_UNKNOWN_BYTES_PER_S.max(enough)))?;
-                let is_slow = self.rate_before(victim).is_some_and(|before| before <= HEDGE_RATE_SHARE * my_rate);
+                let before = self.rate_before(victim);
+                let is_slow = before.is_some_and(|before| before <= HEDGE_RATE_SHARE * my_rate);
+                let for_first_byte = if before.is_some() { FIRST_BYTE_PATIENCE_KNOWN } else { FIRST_BYTE_PATIENCE };
                 let brings_nothing = victim.asked.front().is_some_and(|front| front.received == 0);
                 let waited = |limit| Some(silence.div_duration_f64(limit));
                 let times_waited = match silent {
                     true => waited(patience),
-                    false if brings_nothing => waited(rtt + FIRST_BYTE_PATIENCE),
+                    false if brings_nothing => waited(rtt + for_first_byte),
                     false => None,
                 };
                 (enough <= my_rate).then_some(Victim {

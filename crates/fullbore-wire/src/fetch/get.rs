@@ -116,6 +116,13 @@ impl HeadSeen {
         self.noted.borrow().as_ref().map(|noted| noted.head.clone())
     }
 
+    /// Waits until the head has come.
+    pub async fn comes(&self) {
+        if self.noted.subscribe().wait_for(Option::is_some).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
     /// Whether the head of a file has come and its body has not, as long after it again.
     pub fn lingers_now(&self) -> bool {
         let noted = self.noted.borrow();

@@ -379,7 +379,7 @@ pub fn all_arrives(tree: &Tree, servers: &[&Server]) -> Ran {
         // each other, old and new are counted together.
         let most = server.counters().max_open_connections;
         let followed = host.totals.connections > 4;
-        assert!(most <= if followed { 16 } else { 4 }, "{most} connections at a time");
+        assert!(most <= if followed { 16 } else { 4 }, "{most} connections at a time to {}: {ran:#?}", host.name);
     }
     ran
 }
