@@ -104,6 +104,7 @@ fn ours(
         level: Level::Own,
         // Removed when the root is complete.
         durability: DurabilityChoice::None,
+        mirrors: settings.mirrors.clone(),
         network,
         configuration,
     })

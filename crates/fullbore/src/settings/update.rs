@@ -43,6 +43,8 @@ pub struct UpdateSettings {
     pub level: Level,
     /// When to wait for the disk.
     pub durability: DurabilityChoice,
+    /// Addresses of sources that are mirrors of one archive, without a slash at their ends.
+    pub mirrors: Vec<String>,
     /// How to reach the mirrors.
     pub network: NetworkSettings,
 }
@@ -84,6 +86,7 @@ pub fn update(
             KeptLevel::Apt => Level::Apt,
         },
         durability: arguments.durability.unwrap_or(DurabilityChoice::AtEnd),
+        mirrors: Vec::new(),
         network: network(&arguments.network, arguments.trust.cacert.as_deref(), &environment)?,
         lists,
         configuration,

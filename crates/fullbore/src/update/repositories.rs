@@ -91,7 +91,7 @@ pub fn repositories(settings: &UpdateSettings, defaults: &Defaults) -> Result<Re
     let mut addresses: Vec<String> = Vec::new();
     for source in &settings.sources {
         for uri in &source.uris {
-            let mirrors = match mirrors(uri) {
+            let mirrors = match mirrors(uri, &settings.mirrors) {
                 Ok(Some(mirrors)) => mirrors,
                 other => {
                     found.pass_over(uri, other.err());
@@ -198,11 +198,15 @@ fn add(
     Ok(())
 }
 
-/// The addresses that a source's address stands for; none if it is left to apt.
-fn mirrors(uri: &str) -> Result<Option<Vec<String>>, CommandError> {
+/// The addresses that a source's address stands for, itself first if it is one of these mirrors; none if it is left to
+/// apt.
+fn mirrors(uri: &str, known: &[String]) -> Result<Option<Vec<String>>, CommandError> {
     let scheme = uri.split(':').next().unwrap_or_default();
     if !matches!(scheme, "http" | "https" | "mirror+file") {
         return Ok(None);
     }
-    apt::expand(uri)?.iter().map(|mirror| address(mirror)).collect::<Result<_, _>>().map(Some)
+    let own = uri.trim_end_matches('/');
+    let others = known.iter().filter(|mirror| *mirror != own && known.iter().any(|mirror| mirror == own));
+    let all: Vec<String> = apt::expand(uri)?.into_iter().chain(others.cloned()).collect();
+    all.iter().map(|mirror| address(mirror)).collect::<Result<_, _>>().map(Some)
 }
