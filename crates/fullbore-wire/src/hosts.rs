@@ -323,6 +323,15 @@ impl Host {
         matches!(self.standing, Standing::Out(_))
     }
 
+    /// Whether it is neither paused at `now` nor out.
+    pub fn is_up(&self, now: Instant) -> bool {
+        match self.standing {
+            Standing::Up => true,
+            Standing::Paused(until) => until <= now,
+            Standing::Out(_) => false,
+        }
+    }
+
     /// Whether its last connections failed, two times or more, and nothing came since.
     pub fn is_failing(&self) -> bool {
         self.failures >= 2

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::flight::{Asked, Connection};
-use super::{ConnectionId, DRAIN_BYTES, Dispatcher, SEGMENT_MIN_BYTES};
+use super::{ConnectionId, DRAIN_BYTES, Dispatcher, Hold, SEGMENT_MIN_BYTES};
 use crate::hosts::HostId;
 use crate::queue::{ItemId, Segment};
 
@@ -246,6 +246,9 @@ impl Dispatcher {
             if asked.rest().is_none() || self.queue.excluded(asked.segment.item).contains(taker.host) {
                 continue;
             }
+            if !ranges && !asked.rest().is_some_and(|rest| rest.is_whole()) {
+                continue;
+            }
             let doublings = self.silences(asked, taker.host) * if victim.silent { 1 } else { 2 };
             let times_patience = f64::from(2u32.pow(doublings.min(SILENCES_MAX)));
             // Who is known to be slow needs no time to show it.
@@ -294,6 +297,8 @@ impl Dispatcher {
             ![taker.host, victim.connection.host].contains(&other.host)
                 && !other.is_detour
                 && !excluded.contains(other.host)
+                && self.hosts[other.host as usize].is_up(taker.now)
+                && self.held != Some(Hold::Host(other.host))
                 && !self.hosts[other.host as usize].is_failing()
                 && !is_silent(other)
         };
@@ -352,15 +357,11 @@ impl Dispatcher {
         };
         let TakeOver { victim, tag, from, silent, waited, in_vain } = take_over;
         self.connections.get_mut(&id)?.hedge_again = now;
-        let ranges = self.hosts[host as usize].answers_ranges();
         let victim = self.connections.get_mut(&victim)?;
         let place = victim.asked.iter().position(|asked| asked.tag == tag)?;
         let asked = &victim.asked[place];
         let item = asked.item_now();
         let segment = Segment { start: from, end: asked.until, ..asked.segment.clone() };
-        if !ranges && !segment.is_whole() {
-            return None;
-        }
         victim.asked[place].until = from;
         if segment.size == 0 {
             // An empty file has no part to cut off: it leaves the slow connection altogether.
