@@ -175,7 +175,7 @@ pub async fn all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
 pub async fn receive(question: Question<'_>) -> Answer {
     let Question { fetcher, host, directory, kept, patience, others, head_seen } = question;
     let watch = fetcher.watch();
-    let is_first = kept.is_none();
+    let kept_before = kept;
     let get = |name: &str, limit: usize, kept: Option<&Kept>| {
         let get = Get {
             path: format!("{directory}{name}"),
@@ -187,7 +187,8 @@ pub async fn receive(question: Question<'_>) -> Answer {
             ..Get::default()
         };
         // With nothing here the others will be asked for files anyway.
-        get_soon(&watch, host, others.clone(), get, patience, (Alike::AsTheHead, is_first))
+        let others = Others { hosts: others.clone(), alike: Alike::AsTheHead, at_once: kept_before.is_none() };
+        get_soon(&watch, host, others, get, patience)
     };
     let inrelease = get("InRelease", RELEASE_BYTES_MAX, kept).await?;
     if !matches!(inrelease.head.status, 403 | 404 | 410) {
@@ -196,6 +197,16 @@ pub async fn receive(question: Question<'_>) -> Answer {
     let release = get("Release", RELEASE_BYTES_MAX, None).await?;
     let signature = get("Release.gpg", SIGNATURE_BYTES_MAX, None).await?;
     Ok(vec![("InRelease", inrelease), ("Release", release), ("Release.gpg", signature)])
+}
+
+/// Other hosts that may bring a file in the place of the one that is asked.
+pub struct Others {
+    /// Which.
+    pub hosts: Range<HostId>,
+    /// What their answers must be.
+    pub alike: Alike,
+    /// They are asked after a moment, even if no head has come yet.
+    pub at_once: bool,
 }
 
 /// What another host's answer must be to count as the one that was asked for.
@@ -207,22 +218,21 @@ pub enum Alike {
     Any,
 }
 
-/// Asks one host for a file, and some of the others as well if its body lingers behind its head, or with `at_once`
-/// if nothing has come after a moment. Whoever has a file alike may bring it. What it is worth is for the signature to
-/// tell.
+/// Asks one host for a file, and some of the others as well if its body lingers behind its head. Whoever has a file
+/// alike may bring it. What it is worth is for the signature to tell.
 pub async fn get_soon(
     watch: &Watch,
     host: HostId,
-    others: Range<HostId>,
+    others: Others,
     get: Get,
     patience: Duration,
-    (alike, at_once): (Alike, bool),
 ) -> Result<Got, GetError> {
+    let Others { hosts, alike, at_once } = others;
     let seen = get.head_seen.clone().unwrap_or_default();
     let for_others = Get { if_none_match: None, if_modified_since: None, head_seen: None, ..get.clone() };
     let get = Get { head_seen: Some(seen.clone()), ..get };
     let mut own = pin!(get_patiently(watch, host, get, patience));
-    let others: Vec<HostId> = others.filter(|other| *other != host).take(OTHERS_ASKED).collect();
+    let others: Vec<HostId> = hosts.filter(|other| *other != host).take(OTHERS_ASKED).collect();
     if others.is_empty() {
         return own.await;
     }

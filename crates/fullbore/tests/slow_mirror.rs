@@ -17,9 +17,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use fullbore_testkit::process::clean_command;
-use fullbore_testkit::server::Server;
+use fullbore_testkit::server::{Fault, FaultRule, PathMatch, Server};
 use harness::apt::{Apt, give_to_apt, passable, program};
-use harness::{Mirror, common, own_archive};
+use harness::{Mirror, common, own_archive, verified};
 
 /// On each connection of the slow mirror: an `InRelease` takes it a second, an index several.
 const SLOW_BYTES_PER_S: u64 = 4_000;
@@ -63,6 +63,23 @@ fn mirror() {
     let archive = common();
     let serve = || Server::start(&archive.state(0).root).unwrap();
     costs_no_time(serve, |servers| drop(Mirror::new(archive).run(servers).exits(0)));
+}
+
+/// The origin is so slow that another mirror is asked for the signed files, and has them wrong.
+#[test]
+fn false_signed_files_of_another_mirror_are_not_believed() {
+    let archive = common();
+    let (origin, other) =
+        (Server::start(&archive.state(0).root).unwrap(), Server::start(&archive.state(0).root).unwrap());
+    origin.change(|own| own.connection_rate_bytes_per_s = Some(SLOW_BYTES_PER_S));
+    for signed in ["/InRelease", "/Release"] {
+        other.add_fault(FaultRule::always(PathMatch::Contains(signed.into()), Fault::Corrupt));
+    }
+    let mirror = Mirror::new(archive);
+    mirror.run(&[&origin, &other]).exits(0);
+    verified(&mirror.to, archive, 0);
+    let asked = other.log().iter().filter(|entry| entry.path.ends_with("/InRelease")).count();
+    assert_eq!(asked, 1, "the other was asked, and once");
 }
 
 #[test]

@@ -27,7 +27,7 @@ use crate::error::{CommandError, ErrorKind};
 use crate::settings::{Kind, MirrorSettings, SignedBy, SourceSpec, without_credentials};
 use crate::signed_release::{
     Alike, HINT_ABSENT, HINT_ABSENT_FLAT, HINT_BUSY, HINT_CERTIFICATE, HINT_CREDENTIALS, HINT_ELSEWHERE,
-    HINT_OTHER_AUTHORITY, HINT_REACH, HINT_TRUST, Kept, NamedAnswers, Question, Received, Refusal, accept,
+    HINT_OTHER_AUTHORITY, HINT_REACH, HINT_TRUST, Kept, NamedAnswers, Others, Question, Received, Refusal, accept,
     contradiction, get_soon, receive, receive_all, remote_directory, valid_until,
 };
 
@@ -450,7 +450,8 @@ pub fn ask_for_side_files(settings: &MirrorSettings, session: &Session, offers: 
 async fn side_files(watch: Watch, host: HostId, others: Range<HostId>, directory: String) -> NamedAnswers {
     let ask = |name: &str, limit: usize| {
         let get = Get { path: format!("{directory}{name}"), limit_bytes: limit as u64, ..Get::default() };
-        get_soon(&watch, host, others.clone(), get, PATIENCE, (Alike::Any, true))
+        let others = Others { hosts: others.clone(), alike: Alike::Any, at_once: true };
+        get_soon(&watch, host, others, get, PATIENCE)
     };
     let asked = tokio::join!(ask("Release", RELEASE_BYTES_MAX), ask("Release.gpg", SIGNATURE_BYTES_MAX));
     let answers = [("Release", asked.0), ("Release.gpg", asked.1)].into_iter();
