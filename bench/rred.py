@@ -1,7 +1,7 @@
 """Drives a `rred` acquire method as apt does: capabilities, configuration, one request, its answer, the end of its input."""
-import os, subprocess, time, urllib.parse
+import subprocess, time, urllib.parse
 
-from tools import high_water_kb
+from tools import Tool
 
 
 def quote(value):
@@ -47,23 +47,21 @@ def message(pipe):
 def run(command, messages, log):
     """Wall and CPU from start to exit, peak memory, and the fields of the answer."""
     start = time.monotonic()
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=open(log, "w"), text=True)
-    status = None
+    process = Tool(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=open(log, "w"), text=True)
+    usage = None
     try:
         process.stdin.write(messages)
         process.stdin.flush()
         code = "100"
         while code not in ("201", "400", "401"):
             code, fields = message(process.stdout)
-        peak = high_water_kb(process.pid)
         process.stdin.close()
-        _, status, usage = os.wait4(process.pid, 0)
+        usage = process.usage()
         wall = time.monotonic() - start
-        process.returncode = os.waitstatus_to_exitcode(status)
     finally:
-        if status is None:
+        if usage is None:
             process.kill()
             process.wait()
     if code != "201":
         raise RuntimeError("%s: %s %s" % (command[-1], code, fields.get("Message", "")))
-    return {"wall_s": wall, "cpu_s": usage.ru_utime + usage.ru_stime, "user_s": usage.ru_utime, "rss_mb": peak / 1024, "answer": fields}
+    return {"wall_s": wall, **usage, "answer": fields}

@@ -1,5 +1,5 @@
 """The programs that are compared: each fetches an archive from the mirrors of a Net into a directory."""
-import json, os, subprocess, sys, threading, time
+import ctypes, json, os, signal, subprocess, sys, time
 
 from archives import HERE
 from links import NET
@@ -8,14 +8,38 @@ FULLBORE = os.environ.get("FULLBORE") or os.path.realpath(HERE + "/../target/rel
 RAW_PORT = "7999"
 
 
-def high_water_kb(pid):
-    try:
-        for line in open("/proc/%d/status" % pid):
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1])
-    except (OSError, ValueError):
-        pass
-    return 0
+PR_SET_CHILD_SUBREAPER = 36     # linux/prctl.h
+LAUNCH = 'echo $$ >"$0" && exec "$@"'
+
+
+class Tool(subprocess.Popen):
+    """A running command whose resource usage is its own.
+
+    A process inherits the peak memory of the program that it was before exec(2): ru_maxrss of a plain child is at least that
+    of this interpreter, with all that the driver holds or ever held. A fork begins anew, so `setsid --fork` forks the
+    command from a process of 1 MB. The orphan becomes our child, as we are the subreaper meanwhile.
+    """
+
+    def __init__(self, args, **options):
+        prctl = ctypes.CDLL(None, use_errno=True).prctl
+        told, tell = os.pipe()
+        prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        try:
+            super().__init__(["setsid", "--fork", "sh", "-c", LAUNCH, "/dev/fd/%d" % tell, *args], pass_fds=(tell,), **options)
+            if self.wait():
+                raise RuntimeError("setsid: exit %d" % self.returncode)
+        finally:
+            prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+            os.close(tell)
+            with open(told) as pipe:
+                line = pipe.readline()
+        self.pid, self.returncode = int(line), None
+
+    def usage(self):
+        """Waits for the end. CPU time, and the peak memory of the largest process: the command or one that it waited for."""
+        _, status, usage = os.wait4(self.pid, 0)
+        self.returncode = os.waitstatus_to_exitcode(status)
+        return {"cpu_s": usage.ru_utime + usage.ru_stime, "user_s": usage.ru_utime, "rss_mb": usage.ru_maxrss / 1024}
 
 
 def machine_busy_s():
@@ -24,30 +48,26 @@ def machine_busy_s():
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
-def timed(net, args, log, during=None):
+def measure(args, log, during=None, env=None):
     """Wall, CPU (children included) and peak memory of one command. `during` gets the process and may end it."""
-    out = open(log, "w")
     start, busy = time.monotonic(), machine_busy_s()
-    process = subprocess.Popen(net.client(args), stdout=out, stderr=subprocess.STDOUT)
-    peak, done = [0], threading.Event()
-
-    def watch():        # ru_maxrss would begin with the memory of this interpreter
-        while not done.wait(0.02):
-            peak[0] = max(peak[0], high_water_kb(process.pid))
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
+    with open(log, "w") as out:
+        process = Tool(args, stdout=out, stderr=subprocess.STDOUT, env=env)
     try:
         stopped = during(process) if during else None
-    finally:
-        _, status, usage = os.wait4(process.pid, 0)
-        wall, busy = time.monotonic() - start, machine_busy_s() - busy
-        process.returncode = code = os.waitstatus_to_exitcode(status)
-        done.set()
-        watcher.join()
-    if code and not stopped:
-        raise RuntimeError("%s: exit %d, see %s" % (args[0], code, log))
-    return {"wall_s": wall, "cpu_s": usage.ru_utime + usage.ru_stime, "rss_mb": peak[0] / 1024, "busy": busy / wall / os.cpu_count()}
+        usage = process.usage()
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)      # a session of its own: Ctrl-C did not reach it
+        raise
+    wall, busy = time.monotonic() - start, machine_busy_s() - busy
+    if process.returncode and not stopped:
+        raise RuntimeError("%s: exit %d, see %s" % (args[0], process.returncode, log))
+    return {"wall_s": wall, **usage, "busy": busy / wall / os.cpu_count()}
+
+
+def timed(net, args, log, during=None):
+    """`measure` at the client's end of the links."""
+    return measure(net.client(args), log, during)
 
 
 def fullbore(net, archive, dest, log, during=None, options=(), program=FULLBORE):
@@ -60,9 +80,7 @@ def fullbore(net, archive, dest, log, during=None, options=(), program=FULLBORE)
     result = timed(net, args, log, during)
     for line in open(log):
         if line.startswith("{") and '"summary"' in line:
-            summary = result["summary"] = json.loads(line)
-            # The kernel's own figure at the end; the watcher above may miss the last moment.
-            result["rss_mb"] = max(result["rss_mb"], summary["peak_rss_bytes"] / 2**20)
+            result["summary"] = json.loads(line)
     return result
 
 
