@@ -39,7 +39,7 @@ use crate::error::{CommandError, ErrorKind};
 use crate::events::{Event, Events, Phase};
 use crate::fetching::Stop;
 use crate::installing::account::Account;
-use crate::installing::download::Downloads;
+use crate::installing::download::{Downloads, is_remote};
 use crate::installing::log::Log;
 use crate::installing::unpacker::Unpacker;
 use crate::installing::{NO_NEW_PRIVILEGES, Part, still_syncing};
@@ -76,7 +76,9 @@ pub fn run(settings: &BootstrapSettings, events: &mut dyn Events) -> Result<Repo
     loop {
         let archives = root.join(ARCHIVES);
         let mut mirrors = MirrorSets::default();
-        if let Some(error) = mirrors.add(&settings.mirrors.join("\n")).first() {
+        // What comes by another scheme is fetched by apt.
+        let remote: Vec<&str> = settings.mirrors.iter().map(String::as_str).filter(|uri| is_remote(uri)).collect();
+        if let Some(error) = mirrors.add(&remote.join("\n")).first() {
             return Err(CommandError::usage(&error.reason));
         }
         let mut downloads = Downloads::open(&archives, &settings.network, mirrors, &Ledger::new())?;

@@ -263,6 +263,8 @@ impl Serving<'_> {
         permit.shrink(bytes as u64);
         shared.network.add_items(0, bytes as u64);
         shared.host_clocks[self.host as usize].received(bytes as u64);
+        // Before it is handed on: a run must not end before its last bytes are paid for.
+        shared.throttle(bytes as u64).await;
         loop {
             match self.http.receive(inbox) {
                 Ok(Some(event)) => {
@@ -277,9 +279,6 @@ impl Serving<'_> {
         if end {
             return Some(self.end_of_stream(&mut permit).await);
         }
-        // What was read is on its way; nobody else is to wait for us.
-        drop(permit);
-        shared.throttle(bytes as u64).await;
         None
     }
 

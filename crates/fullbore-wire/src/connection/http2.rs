@@ -475,6 +475,8 @@ impl Stream {
             shared.host_clocks[self.host as usize].received(bytes as u64);
             let item = self.part.segment.item;
             let _for_us = Counted::one_more(&self.for_us);
+            // Before it is handed on: a run must not end before its last bytes are paid for.
+            shared.throttle(bytes as u64).await;
             let mut permit = shared.network.blocked(shared.window.acquire_bytes(bytes as u64)).await;
             permit.at(Place::Wire);
             let room = shared.landing.room(item).await;
@@ -488,7 +490,6 @@ impl Stream {
             }
             self.part.at += bytes as u64;
             release.release(bytes);
-            shared.throttle(bytes as u64).await;
             if wanted < bytes as u64 {
                 // The rest is brought by another connection; this stream is cancelled by its drop.
                 shared.dispatcher().answered(self.id, self.tag);

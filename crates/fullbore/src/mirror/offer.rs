@@ -453,7 +453,12 @@ async fn side_files(watch: Watch, host: HostId, others: Range<HostId>, directory
         let others = Others { hosts: others.clone(), alike: Alike::Any, at_once: true };
         get_soon(&watch, host, others, get, PATIENCE)
     };
-    let asked = tokio::join!(ask("Release", RELEASE_BYTES_MAX), ask("Release.gpg", SIGNATURE_BYTES_MAX));
+    let (release, signature) = (ask("Release", RELEASE_BYTES_MAX), ask("Release.gpg", SIGNATURE_BYTES_MAX));
+    // Alone one after the other: a host may answer in the wrong order.
+    let asked = match others.is_empty() {
+        true => (release.await, signature.await),
+        false => tokio::join!(release, signature),
+    };
     let answers = [("Release", asked.0), ("Release.gpg", asked.1)].into_iter();
     let good = answers.filter_map(|(name, got)| got.ok().filter(|got| got.head.status == 200).map(|got| (name, got)));
     good.collect()
