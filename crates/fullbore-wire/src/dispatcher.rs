@@ -180,7 +180,10 @@ pub struct Dispatcher {
     /// Only files with a history: an ordinary file never gets here.
     histories: BTreeMap<ItemId, History>,
     planned_bytes: u64,
+    /// Bytes that were expected to come in vain because of what was taken over …
     hedged_bytes: u64,
+    /// … and those that did.
+    came_in_vain: u64,
     unfinished_files: u64,
     /// A connection that waits for bytes is to look what it is to do.
     has_news: bool,
@@ -209,6 +212,7 @@ impl Dispatcher {
             histories: BTreeMap::new(),
             planned_bytes: 0,
             hedged_bytes: 0,
+            came_in_vain: 0,
             unfinished_files: 0,
             has_news: false,
             last_wait: None,

@@ -55,6 +55,7 @@ impl Dispatcher {
         let wanted = asked.wanted().min(bytes);
         asked.received += bytes;
         totals.wasted_bytes += bytes - wanted;
+        self.came_in_vain += bytes - wanted;
         if wanted == 0 {
             let connection = &self.connections[&id];
             let ahead: u64 = connection.asked.iter().take_while(|a| a.wanted() == 0).map(Asked::unwanted).sum();

@@ -41,12 +41,16 @@ const HEDGE_MIN_BYTES: u64 = SEGMENT_MIN_BYTES / 4;
 const RATE_UNKNOWN_BYTES_PER_S: f64 = 1e6;
 
 /// Share of all planned bytes that may come in vain on connections that work was taken from, and a small sum for
-/// short runs. Below the 5 % (or 1 MB) that a run may receive in excess.
-const HEDGE_BUDGET_SHARE: f64 = 0.03;
-const HEDGE_BUDGET_MIN_BYTES: u64 = 768 << 10;
+/// short runs. Below the 5 % (or 1 MB) that a run may receive in excess: what is on its way when it is used up comes
+/// as well.
+const HEDGE_BUDGET_SHARE: f64 = 0.02;
+const HEDGE_BUDGET_MIN_BYTES: u64 = 512 << 10;
 
 /// Round trips that a new connection costs until its first byte, TLS included.
 const RECONNECT_ROUND_TRIPS: f64 = 3.0;
+
+/// Time in which a server sends what is not wanted any more before it notices. A guess.
+const UNTIL_CUT_S: f64 = 0.02;
 
 /// Unwanted bytes that are always read to their end: what is in flight comes anyway.
 const DRAIN_MIN_BYTES: u64 = 4 << 10;
@@ -266,8 +270,8 @@ impl Dispatcher {
             } else {
                 asked.at()
             };
-            let in_vain = self.more_waste(connection, *rate, asked.until - from);
-            if !victim.silent && self.hedged_bytes + in_vain > self.hedge_budget() {
+            let in_vain = self.more_waste(connection, *rate, asked.until - from, taker.host);
+            if !victim.silent && self.hedged_bytes.max(self.came_in_vain) + in_vain > self.hedge_budget() {
                 return None;
             }
             let bytes = (asked.until - from) as f64;
@@ -313,10 +317,14 @@ impl Dispatcher {
         ((self.planned_bytes as f64 * HEDGE_BUDGET_SHARE) as u64).max(HEDGE_BUDGET_MIN_BYTES)
     }
 
-    /// How many more bytes come in vain on a connection when so many are taken from it: then it is cut, or has come to
-    /// what is wanted.
-    fn more_waste(&self, connection: &Connection, rate_bytes_per_s: f64, bytes: u64) -> u64 {
-        let most = self.drain_bytes(connection, Some(rate_bytes_per_s));
+    /// How many more bytes come in vain on a connection when so many are taken from it: what is read to its end anyway.
+    /// Where it still owes something, it goes on, and its server has sent more by the time that it is cut; all the more
+    /// if the taker does not have some of what it took, which then comes last.
+    fn more_waste(&self, connection: &Connection, rate_bytes_per_s: f64, bytes: u64, taker: HostId) -> u64 {
+        let totals = &self.hosts[taker as usize].totals;
+        let misses = totals.missing as f64 / totals.requests.max(1) as f64;
+        let goes_on_s = if connection.owed() > bytes || misses > 0.0 { UNTIL_CUT_S + misses } else { 0.0 };
+        let most = self.drain_bytes(connection, Some(rate_bytes_per_s)) + (rate_bytes_per_s * goes_on_s) as u64;
         let unwanted = connection.unwanted();
         (unwanted + bytes).min(most) - unwanted.min(most)
     }
