@@ -102,14 +102,14 @@ fn credentials_stay_with_the_host_they_are_for() {
 #[test]
 fn a_store_with_wrong_bytes_or_none_is_a_fault_of_the_host_that_led_there() {
     let tree = Tree::of(&[20_000; 20]);
-    let good = tree.slow(4 * MIB);
     for fault in [Fault::Corrupt, Fault::Status(404), Fault::Portal] {
+        let good = tree.slow(4 * MIB);
         let store = tree.faulty(fault.clone());
         let bad = leads_to(&tree, &store);
         let ran = Client::new(&[&bad]).fetch(&tree);
         let totals = &ran.hosts[0].totals;
         assert_eq!((ran.given_up.len(), totals.faults + totals.missing), (20, 20), "{fault:?}: {ran:#?}");
-        // A server of its own: connections of the client before may still be open.
+        // Servers of its own: connections of the client before may still be open.
         let bad = leads_to(&tree, &store);
         let ran = all_arrives(&tree, &[&bad, &good]);
         assert_eq!(ran.hosts[1].totals.faults, 0, "{fault:?}: {ran:#?}");
