@@ -362,8 +362,7 @@ impl Dispatcher {
     /// What the connection is to do now. Call it until it says `Wait`, after every arrival, and
     /// when the run wakes all connections.
     pub fn next(&mut self, id: ConnectionId, now: Instant) -> Next {
-        let Some(connection) = self.connections.get(&id) else { return Next::Close };
-        let of = connection.host;
+        let Some(of) = self.connections.get(&id).map(|connection| connection.host) else { return Next::Close };
         if self.is_told_to_wait(of, now) || self.awaits_first_answer(of) {
             return Next::Wait;
         }

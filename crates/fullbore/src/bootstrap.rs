@@ -72,16 +72,16 @@ pub fn run(settings: &BootstrapSettings, events: &mut dyn Events) -> Result<Repo
         events.note(NO_NEW_PRIVILEGES.to_owned());
     }
     let log = Log::open(&root, settings.verbosity > 1)?;
+    let mut mirrors = MirrorSets::default();
+    // What comes by another scheme is fetched by apt.
+    let remote: Vec<&str> = settings.mirrors.iter().map(String::as_str).filter(|uri| is_remote(uri)).collect();
+    if let Some(error) = mirrors.add(&remote.join("\n")).first() {
+        return Err(CommandError::usage(&error.reason));
+    }
     let mut may_cut = true;
     loop {
         let archives = root.join(ARCHIVES);
-        let mut mirrors = MirrorSets::default();
-        // What comes by another scheme is fetched by apt.
-        let remote: Vec<&str> = settings.mirrors.iter().map(String::as_str).filter(|uri| is_remote(uri)).collect();
-        if let Some(error) = mirrors.add(&remote.join("\n")).first() {
-            return Err(CommandError::usage(&error.reason));
-        }
-        let mut downloads = Downloads::open(&archives, &settings.network, mirrors, &Ledger::new())?;
+        let mut downloads = Downloads::open(&archives, &settings.network, mirrors.clone(), &Ledger::new())?;
         let stop = downloads.stop(&session);
         let own_processes = may_have_own_processes(&archives).map_err(|error| {
             CommandError::usage(format_args!("unshare: {error}")).hint("it is in the package util-linux")

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use fullbore_apt::acquire::Configuration;
-use fullbore_apt::http::{LIST_BYTES_MAX, MIRRORS_SETTING, MirrorSets};
+use fullbore_apt::http::{LIST_BYTES_MAX, MirrorSets};
 use fullbore_apt::lists::lock::Lock;
 use fullbore_engine::stage::Ledger;
 use fullbore_install::frontend::{FrontendError, Patience, Waiting};
@@ -143,19 +143,13 @@ impl Configured {
     }
 }
 
-/// The mirrors of the root's lists. A list or a line that is wrong is told and left out, as the http method does.
+/// The mirrors of the root's lists. What is wrong with them is told, as by the http method.
 fn mirrors(configuration: &Configuration, root: &Path, events: &mut dyn Events) -> MirrorSets {
-    let mut sets = MirrorSets::default();
-    for list in configuration.list(MIRRORS_SETTING) {
-        let path = within(root, Path::new(list)).map_err(|error| CommandError::disk(Path::new(list), &error));
-        match path.and_then(|path| read_text(&path, LIST_BYTES_MAX)) {
-            Ok(text) => {
-                let errors = sets.add(&text);
-                errors.iter().for_each(|error| events.warn(format!("{list}: {error}")));
-            }
-            Err(error) => events.warn(format!("cannot read {list} ({MIRRORS_SETTING}): {error}")),
-        }
-    }
+    let (sets, warnings) = MirrorSets::configured(configuration, |list| {
+        let path = within(root, list).map_err(|error| CommandError::disk(list, &error))?;
+        read_text(&path, LIST_BYTES_MAX)
+    });
+    warnings.into_iter().for_each(|warning| events.warn(warning));
     sets
 }
 

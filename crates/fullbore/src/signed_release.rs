@@ -255,8 +255,11 @@ pub async fn get_soon(
         };
         if let Some(place) = came.iter().position(is_alike) {
             let got = came.swap_remove(place);
-            // The next run asks the host itself again, which knows nothing of another's tag.
-            return Ok(Got { head: seen.head().unwrap_or_else(|| got.head.clone()), ..got });
+            return Ok(match alike {
+                // The next run asks the host itself again, which knows nothing of another's tag.
+                Alike::AsTheHead => Got { head: seen.head().unwrap_or_else(|| got.head.clone()), ..got },
+                Alike::Any => got,
+            });
         }
         tokio::select! {
             biased;

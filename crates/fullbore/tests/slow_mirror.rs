@@ -132,6 +132,25 @@ fn bootstrap() {
     );
 }
 
+/// The password with a slash and an at-sign. Each is asked for packages.
+#[test]
+fn bootstrap_from_mirrors_that_ask_for_credentials() {
+    let archive = packages::packages();
+    let servers = [archive.serve(), archive.serve()];
+    let addresses = servers.iter().map(|server| {
+        server.change(|own| own.authorization = Some("Basic dXM6c2UvQGs=".to_owned()));
+        server.url().replace("http://", "http://us:se%2F%40k@")
+    });
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let mut command = made::fullbore();
+    command.args(["bootstrap", "--quiet", "--variant", "essential", "--keyring"]);
+    command.arg(&archive.key).arg(&archive.codename).arg(directory.path().join("root"));
+    well(command.args(addresses));
+    for server in &servers {
+        assert!(server.log().iter().any(|entry| entry.path.contains("/pool/") && entry.status < 300));
+    }
+}
+
 #[test]
 fn install() {
     let archive = made::Archive::new();

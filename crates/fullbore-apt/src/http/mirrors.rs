@@ -15,9 +15,14 @@
 //! https://mirror.example.org/debian-security
 //! ```
 
+use std::path::Path;
+
 use fullbore_wire::auth::AuthConf;
 use fullbore_wire::hosts::MAX_HOSTS;
 use fullbore_wire::url::Url;
+
+use super::settings::MIRRORS_SETTING;
+use crate::acquire::Configuration;
 
 /// Bytes of one list that are read. A guess far above real ones.
 pub const LIST_BYTES_MAX: u64 = 1 << 20;
@@ -55,6 +60,22 @@ pub struct Place {
 }
 
 impl MirrorSets {
+    /// The sets of all lists that apt is configured to use ([`MIRRORS_SETTING`]), with a warning for each list that cannot
+    /// be read and each line that is wrong: these are left out.
+    pub fn configured<E: std::fmt::Display>(
+        configuration: &Configuration,
+        read: impl Fn(&Path) -> Result<String, E>,
+    ) -> (MirrorSets, Vec<String>) {
+        let (mut sets, mut warnings) = (MirrorSets::default(), Vec::new());
+        for list in configuration.list(MIRRORS_SETTING) {
+            match read(Path::new(list)) {
+                Ok(text) => warnings.extend(sets.add(&text).iter().map(|error| format!("{list}: {error}"))),
+                Err(error) => warnings.push(format!("cannot read {list} ({MIRRORS_SETTING}): {error}")),
+            }
+        }
+        (sets, warnings)
+    }
+
     /// Adds the sets of a list. Lines that are wrong are left out and told.
     pub fn add(&mut self, text: &str) -> Vec<MirrorListError> {
         let mut errors = Vec::new();
@@ -126,11 +147,6 @@ impl MirrorSets {
         let Some(urls) = self.sets.get(set) else { return Vec::new() };
         let others = urls.iter().enumerate().filter(|(number, _)| *number != member).map(|(_, url)| url);
         urls.get(member).into_iter().chain(others).cloned().collect()
-    }
-
-    /// The addresses of each set, in their order.
-    pub fn iter(&self) -> impl Iterator<Item = &[Url]> {
-        self.sets.iter().map(Vec::as_slice)
     }
 
     /// Credentials from the lists.

@@ -29,9 +29,6 @@ const PATIENCE: Duration = Duration::from_millis(1000);
 /// may have to wait for a second.
 const REPLACEMENTS: usize = 2;
 
-/// How often it is looked whether answers linger.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
-
 /// Bytes at the beginning in which the date is looked for: it stands before the lists of files.
 const HEAD_BYTES: usize = 64 << 10;
 
@@ -258,7 +255,7 @@ pub(super) async fn newest(
         let lingering = asked.iter().filter(|(host, seen)| !answers.has(**host) && seen.lingers_now());
         let lingering: Vec<HostId> = lingering.map(|(host, _)| *host).collect();
         let no_newer = lingering.iter().filter(|host| answers.is_no_newer(&asked[host])).count();
-        if answers.compared() + no_newer.min(answers.compared()) >= ANSWERS {
+        if answers.compared() + no_newer >= ANSWERS {
             break;
         }
         if lingering.len() == asking.len() && replacements < REPLACEMENTS && !lingering.is_empty() {
@@ -281,7 +278,7 @@ pub(super) async fn newest(
                 Some(Err(_)) => ask(&mut asking, &mut asked),
                 None => break,
             },
-            () = sleep(LOOK_AGAIN) => {}
+            () = sleep(HeadSeen::LOOK_EVERY) => {}
             () = sleep_until(until) => {
                 // One answer will do when enough others were asked, or nobody is left to ask.
                 let has_one = answers.compared() > 0;

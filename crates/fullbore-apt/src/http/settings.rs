@@ -94,7 +94,10 @@ impl Settings {
             environment,
             configuration,
         };
-        settings.read_mirrors();
+        let (mirrors, warnings) =
+            MirrorSets::configured(&settings.configuration, |path| read_text(path, LIST_BYTES_MAX));
+        settings.mirrors = mirrors;
+        settings.warnings.extend(warnings);
         settings.read_auth();
         // APT runs one process for all hosts where this is set.
         let kilobytes = settings.find(None, Scheme::Http, "Dl-Limit").and_then(|text| text.parse::<u64>().ok());
@@ -102,18 +105,6 @@ impl Settings {
             settings.rate_limit = Some(Arc::new(RateLimit::new(kilobytes.saturating_mul(1024), Instant::now())));
         }
         settings
-    }
-
-    fn read_mirrors(&mut self) {
-        for path in self.configuration.list(MIRRORS_SETTING).into_iter().map(str::to_owned).collect::<Vec<_>>() {
-            match read_text(Path::new(&path), LIST_BYTES_MAX) {
-                Ok(text) => {
-                    let errors = self.mirrors.add(&text);
-                    self.warnings.extend(errors.into_iter().map(|error| format!("{path}: {error}")));
-                }
-                Err(error) => self.warnings.push(format!("cannot read {path} ({MIRRORS_SETTING}): {error}")),
-            }
-        }
     }
 
     fn read_auth(&mut self) {

@@ -415,8 +415,9 @@ impl<'a> Opinion<'a> {
             }
             _ => String::new(),
         };
-        let left_out =
-            self.waited_alone().map_or_else(String::new, |(host, _)| format!(" Without {host} it may be faster."));
+        let left_out = self
+            .waited_alone()
+            .map_or_else(String::new, |(host, _)| format!(" A faster host in the place of {host} would help."));
         format!("{advice}{held}{left_out}{behind}")
     }
 

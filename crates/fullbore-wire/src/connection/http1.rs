@@ -18,7 +18,7 @@ use super::part::{FilePart, Part, SmallPart, land};
 use super::{Busy, Detour, Followed};
 use crate::answer::{Answer, judge};
 use crate::connect::Connected;
-use crate::dispatcher::{ConnectionId, Ended, HEDGE_LOOK_EVERY, Keep, Next};
+use crate::dispatcher::{ConnectionId, Ended, Keep, Next};
 use crate::fetch::{Base, GetError, Shared, lock};
 use crate::hosts::{Fault, HostId};
 use crate::http1::{BodyLength, Event, Http1, Http1Error, Limits, RequestHead, ResponseHead, Version};
@@ -124,7 +124,7 @@ impl Serving<'_> {
                     Err(error) => return broken(&error),
                 },
                 () = woken => continue,
-                () = tokio::time::sleep(HEDGE_LOOK_EVERY), if looks => continue,
+                () = shared.look_again(), if looks => continue,
                 _ = overdue.tick() => {
                     if let Some(fault) = shared.dispatcher().overdue(self.id, Instant::now()) {
                         return Ended::Fault(fault);

@@ -22,7 +22,7 @@ use super::{Busy, Detour, Followed};
 use crate::answer::{Answer, judge};
 use crate::connect::{Connected, Scheme};
 use crate::counted::Counted;
-use crate::dispatcher::{ConnectionId, Ended, HEDGE_LOOK_EVERY, Keep, Next};
+use crate::dispatcher::{ConnectionId, Ended, Keep, Next};
 use crate::fetch::{Base, GetError, Shared, lock};
 use crate::hosts::{Fault, HostId};
 use crate::http2::{Http2, Http2Body, Http2Error, Http2Response};
@@ -178,7 +178,7 @@ impl Serving<'_> {
                 }
                 _ = self.http.ready(), if matches!(asked, Asked::NotReady) => {}
                 () = woken => {}
-                () = tokio::time::sleep(HEDGE_LOOK_EVERY), if looks => {}
+                () = shared.look_again(), if looks => {}
                 () = self.more.notified() => {}
                 _ = overdue.tick() => {
                     if let Some(fault) = self.overdue() {

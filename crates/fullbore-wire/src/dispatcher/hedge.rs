@@ -178,11 +178,11 @@ impl Dispatcher {
             return None;
         }
         let taker = self.taker(host, taker, now)?;
-        let victims = || self.victims(&taker);
+        let victims: Vec<Victim<'_>> = self.victims(&taker).collect();
         let open = self.connections_begun_to(host) + usize::from(!taker.is_open);
-        let in_reach = victims().map(|victim| victim.connection.owed()).sum::<u64>();
+        let in_reach = victims.iter().map(|victim| victim.connection.owed()).sum::<u64>();
         let share = (in_reach / open.max(1) as u64).max(HEDGE_MIN_BYTES);
-        let best = victims().filter_map(|victim| self.rear_part(&taker, &victim, share));
+        let best = victims.iter().filter_map(|victim| self.rear_part(&taker, victim, share));
         best.max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, take_over)| take_over)
     }
 

@@ -104,6 +104,9 @@ impl Default for HeadSeen {
 }
 
 impl HeadSeen {
+    /// How often to look at the heads of several answers: an answer that lingers does so by time alone.
+    pub const LOOK_EVERY: Duration = LINGERS_LEAST;
+
     pub(crate) fn note(&self, head: &ResponseHead) {
         let now = Instant::now();
         // The way there and back is in the time that the head took.

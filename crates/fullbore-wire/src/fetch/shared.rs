@@ -16,7 +16,7 @@ use super::addresses::Addresses;
 use super::{Catalogue, FetchOptions, PendingGet};
 use crate::auth::AuthConf;
 use crate::connection::{Detour, PlusForm};
-use crate::dispatcher::{ConnectionId, Dispatcher, Next};
+use crate::dispatcher::{ConnectionId, Dispatcher, HEDGE_LOOK_EVERY, Next};
 use crate::hosts::HostId;
 use crate::proxy::Route;
 use crate::queue::ItemId;
@@ -132,6 +132,11 @@ impl Shared {
             self.wake.notify_waiters();
         }
         next
+    }
+
+    /// Ends when an idle connection is to look again whether it has something to take over.
+    pub async fn look_again(&self) {
+        tokio::time::sleep(HEDGE_LOOK_EVERY).await;
     }
 
     pub fn dispatcher(&self) -> MutexGuard<'_, Dispatcher> {

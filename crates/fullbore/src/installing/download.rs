@@ -17,19 +17,21 @@ use fullbore_engine::verdict::Verdict;
 use fullbore_install::nosync::session::Session;
 use fullbore_install::resolve::Wanted;
 use fullbore_install::unpack::Ahead;
+use fullbore_wire::auth::{AuthConf, Credentials};
 use fullbore_wire::fetch::{Catalogue, Fetcher, Parts};
 use fullbore_wire::hosts::HostSet;
 use fullbore_wire::queue::{Item, ItemId};
-use fullbore_wire::url::Url;
+use fullbore_wire::url::{Url, UrlError};
 
 use super::log::removed;
 use crate::error::{CommandError, ErrorKind};
 use crate::events::{Event, Events, Plan};
-use crate::fetching::{Batch, Faults, Job, Progression, Stop, addresses, fetch_options, network_runtime, window};
+use crate::fetching::{Batch, Faults, Job, Progression, Stop, fetch_options, network_runtime, window};
 use crate::mirror::refusals::{Hosts, is_wrong};
 use crate::report::hosts::HostsOf;
 use crate::report::{HostReport, Totals};
 use crate::settings::NetworkSettings;
+use crate::settings::archive::without_credentials;
 
 /// Read at once when a local file is copied and hashed.
 const COPY_BYTES: usize = 256 << 10;
@@ -63,8 +65,10 @@ pub struct Downloads {
 }
 
 struct Site {
-    /// Addresses, the first of which apt named.
-    addresses: Vec<String>,
+    /// The first is the one that apt named.
+    addresses: Vec<Url>,
+    /// For the first, as they stand in apt's sources.
+    credentials: Option<Credentials>,
     fetcher: Fetcher,
     landing: Landing,
     faults: Faults,
@@ -196,45 +200,37 @@ impl Downloads {
         }
     }
 
-    /// Which connections bring this file, and its path there.
+    /// Which connections bring this file, and its path there. A file below a mirror is asked of all mirrors of its set.
     fn site_of(&mut self, uri: &str) -> Result<(usize, String), CommandError> {
-        let (addresses, path) = match self.at_mirrors(uri) {
-            Some(found) => found,
+        let wrong = |error: UrlError| CommandError::usage(format_args!("{}: {error}", without_credentials(uri)));
+        let (url, credentials) = Url::parse_with_userinfo(uri).map_err(wrong)?;
+        let (addresses, path) = match self.mirrors.find(&url) {
+            Some(Place { set, member, path }) => (self.mirrors.origin_first(set, member), path),
             None => {
-                let decoded = decode(uri);
-                let host = host_of(&decoded).ok_or_else(|| {
-                    CommandError::usage(format_args!("{uri}: only http, https and files can be fetched"))
-                })?;
-                let path = decoded[host.len()..].trim_start_matches('/').to_owned();
-                (vec![host], path)
+                let root = Url::parse(&format!("{}://{}/", url.scheme().as_str(), url.host_field())).map_err(wrong)?;
+                (vec![root], url.target().trim_start_matches('/').to_owned())
             }
         };
-        let first = &addresses[0];
-        let place = self.sites.iter().position(|site| site.addresses.contains(first));
-        let place = match place {
+        let same = |site: &Site| site.addresses.contains(&addresses[0]) && site.credentials == credentials;
+        let place = match self.sites.iter().position(same) {
             Some(place) => place,
             None => {
-                let site = self.open_site(addresses)?;
+                let site = self.open_site(addresses, credentials)?;
                 self.sites.push(site);
                 self.sites.len() - 1
             }
         };
-        Ok((place, path))
+        Ok((place, decode(&path)))
     }
 
-    /// The mirrors that hold this file, the one that it is below first, and its path there.
-    fn at_mirrors(&self, uri: &str) -> Option<(Vec<String>, String)> {
-        let Place { set, member, path } = self.mirrors.find(&Url::parse(uri).ok()?)?;
-        let addresses = self.mirrors.origin_first(set, member);
-        let addresses = addresses.iter().map(|address| address.to_string().trim_end_matches('/').to_owned());
-        Some((addresses.collect(), decode(&path)))
-    }
-
-    fn open_site(&self, bases: Vec<String>) -> Result<Site, CommandError> {
+    fn open_site(&self, addresses: Vec<Url>, credentials: Option<Credentials>) -> Result<Site, CommandError> {
         let internal = |error: std::io::Error| CommandError::new(ErrorKind::Internal, error);
-        let (urls, mut auth) = addresses(bases.iter())?;
+        let mut auth = AuthConf::new();
+        if let Some(credentials) = &credentials {
+            auth.add_for_url(&addresses[0], credentials).map_err(CommandError::usage)?;
+        }
         auth.extend(self.mirrors.auth());
-        let window = window(urls.len(), &self.network);
+        let window = window(addresses.len(), &self.network);
         self.ledger.watch_window(&window);
         let (sender, outcomes) = tokio::sync::mpsc::unbounded_channel();
         // Gone in the end, and complete roots are synced as a whole.
@@ -245,8 +241,8 @@ impl Downloads {
         let options = fetch_options(&self.network, auth)?;
         let _inside = self.runtime.enter();
         let parts = Parts { landing: landing.clone(), outcomes, window, ledger: self.ledger.clone() };
-        let fetcher = Fetcher::start(urls, options, parts);
-        Ok(Site { addresses: bases, faults: Faults::of(&fetcher), fetcher, landing })
+        let fetcher = Fetcher::start(addresses.clone(), options, parts);
+        Ok(Site { addresses, credentials, faults: Faults::of(&fetcher), fetcher, landing })
     }
 
     /// A file from before, with the right content. One with another is removed.
@@ -354,14 +350,7 @@ fn part_name(file_name: &str) -> String {
 
 /// Whether a file is fetched from a host, by a scheme of ours.
 pub fn is_remote(uri: &str) -> bool {
-    host_of(uri).is_some()
-}
-
-/// `scheme://host[:port]` of an address that we can fetch.
-fn host_of(uri: &str) -> Option<String> {
-    let rest = uri.strip_prefix("http://").or_else(|| uri.strip_prefix("https://"))?;
-    let host = rest.split('/').next().filter(|host| !host.is_empty())?;
-    Some(uri[..uri.len() - rest.len() + host.len()].to_owned())
+    uri.starts_with("http://") || uri.starts_with("https://")
 }
 
 /// The path of an address on this machine.
@@ -467,8 +456,7 @@ mod tests {
     #[test]
     fn addresses_are_taken_apart() {
         assert_eq!(decode("http://h/a%2bb%7e1%"), "http://h/a+b~1%");
-        assert_eq!(host_of("http://deb.example.org:81/debian/x").as_deref(), Some("http://deb.example.org:81"));
-        assert_eq!(host_of("ftp://x/y"), None);
+        assert!(is_remote("http://deb.example.org:81/debian/x") && !is_remote("ftp://x/y"));
         assert_eq!(local("file:/srv/a%20b.deb"), Some(PathBuf::from("/srv/a b.deb")));
         assert_eq!(local("copy:///srv/x"), Some(PathBuf::from("/srv/x")));
         assert_eq!(local("http://h/x"), None);

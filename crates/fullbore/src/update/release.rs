@@ -27,9 +27,6 @@ use crate::signed_release::{
 /// How long a mirror may take to answer when another one has.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// How often it is looked whether answers linger.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
-
 /// What a repository offers.
 pub struct Offered {
     /// The verified Release.
@@ -155,7 +152,7 @@ async fn ask(
             asked_hosts += pair.len();
             asked.extend(pair.map(|host| question(*host)));
         }
-        if let Ok(answer) = tokio::time::timeout(LOOK_AGAIN, next_answer(&mut asked)).await {
+        if let Ok(answer) = tokio::time::timeout(HeadSeen::LOOK_EVERY, next_answer(&mut asked)).await {
             answers.push(answer);
         }
     }

@@ -205,8 +205,10 @@ fn mirrors(uri: &str, known: &[String]) -> Result<Option<Vec<String>>, CommandEr
     if !matches!(scheme, "http" | "https" | "mirror+file") {
         return Ok(None);
     }
+    let mut all = apt::expand(uri)?;
     let own = uri.trim_end_matches('/');
-    let others = known.iter().filter(|mirror| *mirror != own && known.iter().any(|mirror| mirror == own));
-    let all: Vec<String> = apt::expand(uri)?.into_iter().chain(others.cloned()).collect();
+    if known.iter().any(|mirror| mirror == own) {
+        all.extend(known.iter().filter(|mirror| *mirror != own).cloned());
+    }
     all.iter().map(|mirror| address(mirror)).collect::<Result<_, _>>().map(Some)
 }
