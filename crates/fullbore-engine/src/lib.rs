@@ -19,6 +19,7 @@ pub mod landing;
 pub mod memory;
 pub mod pipeline;
 pub mod ranges;
+pub mod run;
 pub mod stage;
 pub mod sys;
 pub mod target;

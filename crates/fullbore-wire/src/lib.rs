@@ -29,6 +29,7 @@ pub mod rate_limit;
 pub mod redirect;
 pub mod resolve;
 pub mod retry_after;
+pub mod run;
 pub mod socket;
 pub mod stream;
 pub mod tcp_info;

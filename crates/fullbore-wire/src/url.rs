@@ -409,6 +409,15 @@ fn shortened(text: &str) -> String {
     text.chars().take(100).collect()
 }
 
+/// An address as it may be shown and kept: without what stands before the host's `@` (RFC 3986, 3.2.1).
+pub fn without_credentials(address: &str) -> String {
+    let (scheme, rest) = address.split_once("://").map_or(("", address), |(scheme, rest)| (scheme, rest));
+    let authority = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let Some(at) = rest[..authority].rfind('@') else { return address.to_owned() };
+    let slashes = if scheme.is_empty() { "" } else { "://" };
+    format!("{scheme}{slashes}{}", &rest[at + 1..])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

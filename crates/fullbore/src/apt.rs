@@ -14,8 +14,8 @@ use fullbore_engine::files::{FileError, Root};
 use fullbore_install::root::within;
 
 use crate::cli::{AptArgs, AptCommand, AptEnableArgs};
-use crate::error::{CommandError, ErrorKind};
 use crate::progress::Screen;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 use snippet::{Settings, Snippet, Standing};
 
 /// The directory of configuration snippets, below the root.

@@ -35,18 +35,18 @@ use fullbore_install::skeleton::{Skeleton, Stage};
 use fullbore_install::unpack::Ahead;
 
 use crate::cli::BootstrapFormat;
-use crate::error::{CommandError, ErrorKind};
-use crate::events::{Event, Events, Phase};
-use crate::fetching::Stop;
 use crate::installing::account::Account;
 use crate::installing::download::{Downloads, is_remote};
 use crate::installing::log::Log;
 use crate::installing::unpacker::Unpacker;
 use crate::installing::{NO_NEW_PRIVILEGES, Part, still_syncing};
-use crate::report::Report;
 use crate::settings::BootstrapSettings;
 use crate::settings::apt_network::as_apt;
 use apt::{PrivateApt, Selection, Shown};
+use fullbore_engine::run::Stop;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::events::{Event, Events, Phase};
+use fullbore_engine::run::report::Report;
 use place::Place;
 
 pub use namespace::{IN_NAMESPACE, enter, mode_of};

@@ -16,9 +16,9 @@ use fullbore_wire::url::Url;
 use tokio::sync::watch;
 
 use crate::cli::{AddressingChoice, GridArgs, S3Args};
-use crate::error::{CommandError, ErrorKind};
-use crate::fetching::proxies;
 use crate::settings::Environment;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_wire::run::proxies;
 
 /// The region that is spoken to when nobody says which; a bucket elsewhere answers where it is.
 const REGION: &str = "us-east-1";

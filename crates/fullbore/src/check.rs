@@ -18,19 +18,24 @@ use fullbore_engine::files::{FileError, Root};
 use fullbore_engine::stage::{Kind, Ledger};
 use fullbore_engine::verdict::{Sampler, SamplerConfig};
 
-use crate::error::{CommandError, ErrorKind};
-use crate::events::{Event, Events, Phase, Progress};
 use crate::mirror::account;
 use crate::mirror::batch::{Files, StoredIndex};
 use crate::mirror::lock::{Lock, LockError};
 use crate::mirror::offer::state_error;
 use crate::mirror::places::Places;
-use crate::mirror::session::{Session, Stop, boot_id, disk};
+use fullbore_engine::run::Stop;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::events::{Event, Events, Phase, Progress};
+
+use crate::mirror::session::{Session, boot_id, disk};
 use crate::mirror::sizes;
 use crate::mirror::state::{OWN_DIRECTORY, State, StateError, index_path};
 use crate::mirror::store;
-use crate::report::{Mirrored, Report, Summary, Timeline, VerdictReport, units};
-use crate::settings::{CheckSettings, DurabilityChoice, SignedBy};
+use fullbore_engine::durability::Durability;
+use fullbore_engine::run::report::{Mirrored, Report, Summary, Timeline, VerdictReport};
+use fullbore_engine::run::units;
+
+use crate::settings::{CheckSettings, SignedBy};
 use findings::{Fault, Findings, Problem, SuiteFault};
 use local::{CheckError, Options};
 
@@ -290,8 +295,7 @@ fn repair(
         return Err(CommandError::usage("--repair: it is not known where this archive came from")
             .hint("name a mirror with --from URL"));
     }
-    let mut session =
-        Session::open(Places::of(root.clone()), &origins, false, &settings.network, DurabilityChoice::AtEnd)?;
+    let mut session = Session::open(Places::of(root.clone()), &origins, false, &settings.network, Durability::AtEnd)?;
     let stop = Stop::listen(&session.runtime);
     events.emit(Event::Phase { phase: Phase::Fetch });
     let without_size = wrong.iter().filter(|problem| problem.size.is_none()).map(|problem| problem.path.clone());

@@ -8,6 +8,7 @@
 mod apt;
 mod bootstrap;
 mod check;
+mod choices;
 mod convert;
 mod divert;
 mod install;

@@ -15,10 +15,10 @@ use std::path::Path;
 use fullbore_engine::escape;
 
 use crate::cli::{ConvertArgs, ForeignFormat};
-use crate::error::CommandError;
-use crate::events::Events;
 use crate::progress::Screen;
 use crate::settings::file::{self, read_text};
+use fullbore_engine::run::error::CommandError;
+use fullbore_engine::run::events::Events;
 
 /// Largest file converted. A guess: a thousand lines of sources and long patterns.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -46,7 +46,7 @@ pub fn run(arguments: &ConvertArgs, screen: &mut Screen) -> Result<(), CommandEr
             let mut file = std::fs::File::create_new(output).map_err(|error| {
                 let failure = CommandError::disk(output, &error);
                 if error.kind() == std::io::ErrorKind::AlreadyExists {
-                    CommandError { kind: crate::error::ErrorKind::Usage, ..failure }
+                    CommandError { kind: fullbore_engine::run::error::ErrorKind::Usage, ..failure }
                         .hint("an existing file is not replaced; move it away, or write to another")
                 } else {
                     failure

@@ -39,10 +39,10 @@ use fullbore_engine::stage::Ledger;
 use fullbore_engine::verdict::{Sampler, SamplerConfig, Verdict};
 
 use crate::cli::CopyArgs;
-use crate::error::{CommandError, ErrorKind};
 use crate::settings::Environment;
 use crate::stdio;
 use control::{Levers, Request};
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 use place::{Common, Place};
 use screen::{LINE_TIME, Screen, Style};
 use standing::Standing;
@@ -414,7 +414,7 @@ fn torn(failure: CommandError, account: &Account) -> CommandError {
     if account.written_bytes == 0 {
         return failure;
     }
-    let files = crate::report::units::bytes(account.visible_bytes);
+    let files = fullbore_engine::run::units::bytes(account.visible_bytes);
     failure.context(format_args!("{files} are complete and in place")).hint("run it again to go on from there")
 }
 

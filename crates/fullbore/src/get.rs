@@ -24,13 +24,13 @@ use tokio::task::JoinHandle;
 
 use crate::bucket;
 use crate::cli::GetArgs;
-use crate::error::{CommandError, ErrorKind};
-use crate::fetching::Stop;
 use crate::grid::{amount, connect, place, runtime, say, say_evidence, server_table, start_log, tell, verdict_table};
 use crate::output::{self, Output};
 use crate::program::process_costs;
 use crate::stdio;
 use caps::{Caps, Wanted};
+use fullbore_engine::run::Stop;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 /// Segments between decoding and writing.
 const PIECES: usize = 4;

@@ -15,9 +15,9 @@ use fullbore_wire::rate_limit::RateLimit;
 use serde_json::{Value, json};
 
 use crate::cli::GridArgs;
-use crate::error::CommandError;
-use crate::report::units;
 use crate::stdio;
+use fullbore_engine::run::error::CommandError;
+use fullbore_engine::run::units;
 
 /// Files on their way at once: as many as fill a path of 100 ms with files of 200 bytes at the rate that ten
 /// servers of one core each take.
@@ -78,7 +78,7 @@ pub fn runtime(ledger: &Ledger) -> Result<tokio::runtime::Runtime, CommandError>
         .on_thread_start(move || clock.adopt_thread())
         .enable_all()
         .build()
-        .map_err(|error| CommandError::new(crate::error::ErrorKind::Internal, error))
+        .map_err(|error| CommandError::new(fullbore_engine::run::error::ErrorKind::Internal, error))
 }
 
 /// Sends the libraries' log to stderr.

@@ -24,19 +24,21 @@ use fullbore_install::relay::Relay;
 use fullbore_install::resolve::Wanted;
 use fullbore_install::root::{Root, within};
 
-use crate::error::{CommandError, ErrorKind};
-use crate::events::{Events, Phase};
-use crate::fetching::Stop;
 use crate::installing::account::Account;
 use crate::installing::download::Downloads;
 use crate::installing::log::{Log, removed};
 use crate::installing::serving::{Serving, of_relay};
 use crate::installing::unpacker::Unpacker;
 use crate::installing::{NO_NEW_PRIVILEGES, Part, still_syncing};
-use crate::report::Report;
 use crate::settings::apt_network::as_apt;
 use crate::settings::file::read_text;
-use crate::settings::{InstallSettings, NetworkSettings};
+use fullbore_engine::run::Stop;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::events::{Events, Phase};
+use fullbore_engine::run::report::Report;
+use fullbore_wire::run::NetworkSettings;
+
+use crate::settings::InstallSettings;
 
 /// Where apt keeps package files unless it is configured otherwise.
 const ARCHIVES: &str = "/var/cache/apt/archives";

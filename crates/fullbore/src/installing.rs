@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 use fullbore_engine::stage::Ledger;
 use fullbore_install::nosync::{FlushCost, session};
 
-use crate::report::{PackageTotals, VerdictReport, units};
+use fullbore_engine::run::report::{PackageTotals, VerdictReport};
+use fullbore_engine::run::units;
 
 /// Flushes that dpkg waits for with each package, beside those for its files: status, lists and directories,
 /// several times each. Measured: 7,789 for 386 packages.

@@ -27,7 +27,6 @@ pub mod plan;
 pub mod pool;
 pub mod publish;
 pub mod records;
-pub mod refusals;
 pub mod replaced;
 pub mod retention;
 pub mod room;
@@ -49,13 +48,18 @@ use std::sync::Arc;
 use fullbore_engine::files::Root;
 use fullbore_engine::target::Target;
 
-use crate::error::{CommandError, ErrorKind};
-use crate::events::{Events, Phase};
-use crate::report::{Report, units};
-use crate::settings::{Clean, DurabilityChoice, MirrorSettings, without_credentials};
+use fullbore_engine::durability::Durability;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::events::{Events, Phase};
+use fullbore_engine::run::report::Report;
+use fullbore_engine::run::units;
+use fullbore_wire::url::without_credentials;
+
+use crate::settings::{Clean, MirrorSettings};
 use account::Account;
 use commit::{Commit, PathSet, SuiteUpdate};
 use foreign::Foreign;
+use fullbore_engine::run::Stop;
 use indexes::SuiteIndexes;
 use lock::{Lock, LockError};
 use offer::{Offered, state_error};
@@ -66,7 +70,7 @@ use publish::{Publication, StoredFile};
 use replaced::{Failure, Replaced};
 use retention::{DeleteGuard, Retention};
 use select::{Selection, within_indexes};
-use session::{Session, Stop, boot_id, disk};
+use session::{Session, boot_id, disk};
 use signed_files::Inner;
 use standing::{Left, SuiteId};
 use state::{Conflict, Novelty, State, SuiteRecord};
@@ -427,7 +431,7 @@ impl Run<'_> {
             retention: self.retention(),
             now: self.now,
             boot_id: boot_id(),
-            synced: self.settings.durability != DurabilityChoice::None,
+            synced: self.settings.durability != Durability::None,
             note_paths: self.settings.keep.clean == Clean::Foreign,
         }
     }

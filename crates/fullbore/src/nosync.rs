@@ -10,9 +10,9 @@ use std::time::Duration;
 use fullbore_install::nosync::{self, Call, Ended, FlushCost, Job, Notice, Outcome, Process, StartError, Tally};
 
 use crate::cli::NosyncArgs;
-use crate::error::{CommandError, ErrorKind};
 use crate::installing::{NO_NEW_PRIVILEGES, still_syncing};
 use crate::stdio::{self, say, say_error};
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 /// As env, nice, timeout and chroot end when it is them that fail, not the command.
 pub const EXIT_NOT_RUN: u8 = 125;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use crate::report::units;
+use fullbore_engine::run::units;
 
 /// Width of the evidence before it goes on in the next line.
 const EVIDENCE_WIDTH: usize = 62;

@@ -17,10 +17,10 @@ use fullbore_debian::compression::Form;
 use fullbore_engine::files::{FileError, Root};
 
 use crate::cli::{PdiffArgs, PdiffCommand};
-use crate::error::{CommandError, ErrorKind};
 use crate::output;
 use crate::progress::Screen;
 use crate::settings::Environment;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 /// Runs one of the subcommands.
 pub fn run(arguments: &PdiffArgs, environment: &Environment, screen: &mut Screen) -> Result<(), CommandError> {

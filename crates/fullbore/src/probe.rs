@@ -28,10 +28,10 @@ use crate::copy::remote::{connections, explain};
 use crate::copy::screen::{Screen, Style};
 use crate::copy::ssh_messages::Messages;
 use crate::copy::{failure, failure_with, signals};
-use crate::error::{CommandError, ErrorKind};
 use crate::settings::Environment;
 use crate::stdio;
 use flags::ProbeArgs;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 use report::Report;
 
 /// Files that may be open: small ones are held until they are flushed.

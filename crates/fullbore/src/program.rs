@@ -3,14 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use crate::cli::{self, AptArgs, CheckArgs, Command, ConvertArgs, MirrorArgs, PdiffArgs, PdiffCommand, UpdateArgs};
-use crate::error::{CommandError, EXIT_UNCHANGED, ErrorKind};
 use crate::output::write_atomically;
 use crate::progress::Screen;
-use crate::report::{Report, html, json, perfetto, prometheus};
+use crate::report::{html, json, perfetto, prometheus};
 use crate::settings::{self, Environment, OutputSettings};
 use crate::{
     apt, bootstrap, check, convert, copy, divert, get, install, mirror, nosync, pdiff, probe, put, stdio, update,
 };
+use fullbore_engine::run::error::{CommandError, EXIT_UNCHANGED, ErrorKind};
+use fullbore_engine::run::report::Report;
 
 /// Runs the command line; the result is the exit code. It fails if output was lost.
 pub fn run(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment: &Environment) -> u8 {

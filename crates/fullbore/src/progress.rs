@@ -12,11 +12,13 @@ use fullbore_engine::escape;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
-use crate::error::{CommandError, ErrorKind};
-use crate::events::{Event, Events, Plan, Progress};
-use crate::report::{Summary, units};
+use crate::report::time;
 use crate::settings::{Environment, OutputSettings};
 use crate::stdio;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::events::{Event, Events, Plan, Progress};
+use fullbore_engine::run::report::Summary;
+use fullbore_engine::run::units;
 
 /// Time between log lines when there is no terminal. A guess: a night's run stays readable.
 const LOG_INTERVAL: Duration = Duration::from_secs(30);
@@ -256,7 +258,7 @@ impl Events for Screen {
             }
             Event::Published { suite, codename, date_unix_s } => {
                 let name = if suite == codename { suite } else { format!("{suite} ({codename})") };
-                self.line(Level::Info, &format!("published {name} of {}", units::time(date_unix_s)));
+                self.line(Level::Info, &format!("published {name} of {}", time::text(date_unix_s)));
             }
             Event::Repaired { path, bytes } => {
                 self.line(Level::Info, &format!("repaired {path}, {}", units::bytes(bytes)));
@@ -351,7 +353,7 @@ fn bar_style(no_color: bool, columns: u16) -> ProgressStyle {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::events::Phase;
+    use fullbore_engine::run::events::Phase;
 
     #[derive(Clone, Default)]
     struct Shared(Arc<Mutex<Vec<u8>>>);
@@ -392,7 +394,7 @@ mod tests {
         screen.finish(&Summary {
             command: "mirror".into(),
             exit_code: 2,
-            totals: crate::report::Totals { files: 2, written_bytes: 3_000_000, ..Default::default() },
+            totals: fullbore_engine::run::report::Totals { files: 2, written_bytes: 3_000_000, ..Default::default() },
             duration_ms: 1500,
             ..Summary::default()
         });

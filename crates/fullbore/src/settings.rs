@@ -25,15 +25,16 @@ pub mod values;
 use std::path::PathBuf;
 
 use fullbore_debian::keys::{Fingerprint, KeySource};
+use fullbore_engine::durability::Durability;
+use fullbore_wire::run::NetworkSettings;
 
-pub use archive::without_credentials;
 pub use bootstrap::{BootstrapSettings, bootstrap};
 pub use environment::Environment;
 pub use filters::Filters;
 pub use install::{InstallSettings, install};
 pub use resolve::{check, mirrors};
 pub use update::{UpdateSettings, update};
-pub use values::{DurabilityChoice, IndexFormat, Kind};
+pub use values::{IndexFormat, Kind};
 
 /// Where the settings file is looked for when none is named.
 pub const DEFAULT_CONFIG: &str = "/etc/fullbore/mirror.toml";
@@ -65,7 +66,7 @@ pub struct MirrorSettings {
     /// What is kept and deleted.
     pub keep: Keep,
     /// When to wait for the disk.
-    pub durability: DurabilityChoice,
+    pub durability: Durability,
     /// How to reach the mirrors.
     pub network: NetworkSettings,
     /// Name of the snapshot to make of this run.
@@ -163,38 +164,6 @@ pub enum Clean {
     Own,
     /// Everything nothing names.
     Foreign,
-}
-
-/// How to reach the mirrors.
-#[derive(Debug, Clone, PartialEq)]
-pub struct NetworkSettings {
-    /// Connections to one host at once, 1 to 16.
-    pub connections_per_host: usize,
-    /// Body bytes received per second over all hosts.
-    pub limit_rate_bytes_per_s: Option<u64>,
-    /// Certificates trusted in addition to the system's, a PEM file.
-    pub ca_file: Option<PathBuf>,
-    /// Never HTTP/2.
-    pub http1_only: bool,
-    /// Ask a second host for what a measurably slower one is sending.
-    pub hedge: bool,
-    /// Files in apt's auth.conf format, readable when settings were made.
-    pub auth_files: Vec<PathBuf>,
-    /// Proxies.
-    pub proxy: ProxySettings,
-}
-
-/// Proxies as the usual variables name them.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ProxySettings {
-    /// Proxy for `http://`.
-    pub http: Option<String>,
-    /// Proxy for `https://`.
-    pub https: Option<String>,
-    /// Hosts reached directly, as in the variable `no_proxy`, split at commas and spaces.
-    pub no_proxy: Vec<String>,
-    /// Hosts with a proxy of their own, or `DIRECT`.
-    pub hosts: Vec<(String, String)>,
 }
 
 /// An archive to be read again.

@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use serde::Serialize;
 
-use crate::error::{CommandError, EXIT_UNCHANGED, ErrorKind};
+use fullbore_engine::run::error::{CommandError, EXIT_UNCHANGED, ErrorKind};
 
 /// What became of stdout.
 #[derive(Debug, Default)]

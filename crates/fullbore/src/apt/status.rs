@@ -12,9 +12,9 @@ use serde::Serialize;
 
 use super::snippet::{Settings, Standing};
 use super::{NAME, PARTS, Place, probe};
-use crate::error::{CommandError, ErrorKind};
-use crate::events::Events as _;
 use crate::progress::Screen;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::events::Events as _;
 
 /// Methods that may be ours.
 const METHODS: [&str; 3] = ["rred", "http", "https"];

@@ -13,9 +13,9 @@ use fullbore_install::root::Root;
 
 use super::disk;
 use crate::cli::Variant;
-use crate::error::{CommandError, ErrorKind};
 use crate::installing::log::Log;
 use crate::settings::BootstrapSettings;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 /// Below the root's /tmp, which is cleared in the end.
 pub const DIRECTORY: &str = "var/cache/apt/fullbore";

@@ -6,7 +6,7 @@ use fullbore_install::root::{Root, RootError};
 use fullbore_install::skeleton::APT_WHILE_MADE;
 
 use super::apt::DIRECTORY;
-use crate::error::{CommandError, ErrorKind};
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 /// Logs, caches and identities, as mmdebstrap removes them.
 const REMOVED: [&str; 11] = [

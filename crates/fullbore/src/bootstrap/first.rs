@@ -10,9 +10,9 @@ use fullbore_install::root::Root;
 
 use super::apt::Selection;
 use super::{ARCHIVES, Walk, disk};
-use crate::error::CommandError;
 use crate::installing::account::Account;
 use crate::installing::unpacker::{Done, Scripts, Unpacker};
+use fullbore_engine::run::error::CommandError;
 
 impl Walk<'_> {
     /// Puts the files of the first packages into the root.

@@ -3,9 +3,9 @@
 use std::fs;
 use std::process::Command;
 
-use crate::error::CommandError;
 use crate::settings::BootstrapSettings;
 use crate::settings::apt::native_architecture;
+use fullbore_engine::run::error::CommandError;
 
 /// What the kernel calls the interpreter for a Debian architecture: `qemu-NAME`.
 const INTERPRETERS: [(&str, &str); 14] = [

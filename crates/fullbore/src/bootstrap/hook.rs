@@ -5,10 +5,10 @@ use fullbore_install::hooks::{Moment, Owners};
 use super::apt::{PrivateApt, Selection};
 use super::{ARCHIVES, Walk};
 use crate::cli::BootstrapMode;
-use crate::error::CommandError;
-use crate::events::Events;
 use crate::installing::Part;
 use crate::installing::account::Account;
+use fullbore_engine::run::error::CommandError;
+use fullbore_engine::run::events::Events;
 
 impl Walk<'_> {
     /// Whether the user has hooks for a moment.

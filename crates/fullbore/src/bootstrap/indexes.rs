@@ -17,10 +17,13 @@ use fullbore_install::root::{FILE_BYTES_MAX, Root, RootError};
 use super::apt::{DIRECTORY, PrivateApt, Shown};
 use super::{ARCHIVES, disk};
 use crate::cli::Variant;
-use crate::error::CommandError;
-use crate::events::{Event, Events};
 use crate::settings::update::{UpdateSettings, configured_sources, trusted_keyrings};
-use crate::settings::{BootstrapSettings, DurabilityChoice, NetworkSettings, apt};
+use fullbore_engine::durability::Durability;
+use fullbore_engine::run::error::CommandError;
+use fullbore_engine::run::events::{Event, Events};
+use fullbore_wire::run::NetworkSettings;
+
+use crate::settings::{BootstrapSettings, apt};
 
 /// Where apt keeps indexes.
 pub(super) const LISTS: &str = "var/lib/apt/lists";
@@ -103,7 +106,7 @@ fn ours(
         locale: Locale::default(),
         level: Level::Own,
         // Removed when the root is complete.
-        durability: DurabilityChoice::None,
+        durability: Durability::None,
         mirrors: settings.mirrors.clone(),
         network,
         configuration,

@@ -8,8 +8,8 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use crate::cli::BootstrapMode;
-use crate::error::{CommandError, ErrorKind};
 use crate::stdio;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 /// Set where the program is in its namespaces, to its mode: there everybody is root.
 pub const IN_NAMESPACE: &str = "FULLBORE_IN_NAMESPACE";

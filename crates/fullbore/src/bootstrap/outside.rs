@@ -11,7 +11,7 @@ use fullbore_install::root::is_same_outside;
 use super::apt::DIRECTORY;
 use super::indexes::LISTS;
 use super::{ARCHIVES, Walk};
-use crate::error::CommandError;
+use fullbore_engine::run::error::CommandError;
 
 /// What apt reads and writes below the root, beside the places that have names of their own.
 const PLACES: [&str; 9] = [

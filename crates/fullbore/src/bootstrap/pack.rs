@@ -11,11 +11,11 @@ use fullbore_install::inside::Inside;
 use super::place::MARKER;
 use super::tools::{self, Compressor, MKSQUASHFS, TAR, Tool};
 use crate::cli::BootstrapFormat;
-use crate::error::{CommandError, ErrorKind};
 use crate::installing::log::Log;
 use crate::output::{FOR_ALL, Output};
 use crate::settings::BootstrapSettings;
 use crate::stdio;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 /// Entries of `/dev`, for the archive: name, mode, kind, link, device numbers. The same in each mode; in a user
 /// namespace, and where `nodev` forbids, there are none in the root.

@@ -12,9 +12,9 @@ use fullbore_engine::temporary;
 use rustix::fs::{Access, AtFlags, Mode, OFlags};
 
 use crate::cli::BootstrapFormat;
-use crate::error::{CommandError, ErrorKind};
 use crate::output;
 use crate::settings::BootstrapSettings;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 /// In a root that is not complete.
 pub const MARKER: &str = ".fullbore-unfinished";

@@ -8,11 +8,11 @@ use fullbore_install::resolve::Wanted;
 
 use super::apt::{PrivateApt, Selection, Shown};
 use super::{ARCHIVES, Walk};
-use crate::error::CommandError;
 use crate::installing::account::Account;
 use crate::installing::download::local;
 use crate::installing::serving::{Serving, of_relay};
 use crate::installing::unpacker::Unpacker;
+use fullbore_engine::run::error::CommandError;
 
 /// Speaks of files outside of the root.
 const OUTSIDE_ONLY: [&str; 2] = ["APT_CONFIG", "TMPDIR"];

@@ -5,8 +5,8 @@ use std::path::Path;
 use rustix::fs::Access;
 
 use crate::cli::BootstrapFormat;
-use crate::error::CommandError;
 use crate::settings::BootstrapSettings;
+use fullbore_engine::run::error::CommandError;
 
 /// A program, and the package of Debian that has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

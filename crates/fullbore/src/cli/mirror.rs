@@ -4,8 +4,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::choices;
 use super::shared::{CHOICE, KEEP, NETWORK, NetworkArgs, OUTPUT, OutputArgs, TRUST, TrustArgs};
-use crate::settings::values::{DurabilityChoice, Filter, IndexFormat, Kind, Percent};
+use fullbore_engine::durability::Durability;
+
+use crate::settings::values::{Filter, IndexFormat, Kind, Percent};
 
 const WHAT: &str = "What to mirror";
 
@@ -156,8 +159,8 @@ pub struct MirrorArgs {
     pub keep_hours: Option<u32>,
 
     /// When to wait for the disk: never, once before publishing, or for each file [default: at-end]
-    #[arg(long, value_name = "WHEN", help_heading = KEEP)]
-    pub durability: Option<DurabilityChoice>,
+    #[arg(long, value_name = "WHEN", help_heading = KEEP, value_parser = choices::durability())]
+    pub durability: Option<Durability>,
 
     /// Call this mirror so in its trace files: its public host name (default: this machine's name)
     #[arg(long, value_name = "HOST", help_heading = KEEP)]

@@ -5,8 +5,11 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use fullbore_engine::digest::Sha256;
 
+use super::choices;
 use super::update::KeptLevel;
-use crate::settings::values::{DurabilityChoice, Filter};
+use fullbore_engine::durability::Durability;
+
+use crate::settings::values::Filter;
 
 pub(super) const LONG: &str = "\
 Apply, join, make and publish patches of APT's indexes (pdiffs).
@@ -179,8 +182,8 @@ pub struct PdiffPublishArgs {
     pub exclude: Vec<Filter>,
 
     /// When to wait for the disk: never, once before publishing, or for each file [default: at-end]
-    #[arg(long, value_name = "WHEN")]
-    pub durability: Option<DurabilityChoice>,
+    #[arg(long, value_name = "WHEN", value_parser = choices::durability())]
+    pub durability: Option<Durability>,
 
     /// Print a line of JSON for each index
     #[arg(long)]

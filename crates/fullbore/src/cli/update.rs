@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use super::choices;
 use super::shared::{CHOICE, KEEP, NetworkArgs, OUTPUT, OutputArgs, TRUST, TrustArgs};
-use crate::settings::values::DurabilityChoice;
+use fullbore_engine::durability::Durability;
 
 pub(super) const LONG: &str = "\
 Refresh APT's indexes as `apt-get update` does, in a fraction of the time.
@@ -63,8 +64,8 @@ pub struct UpdateArgs {
     pub no_hooks: bool,
 
     /// Wait for the disk never, once at the end, or for each file [default: at-end]
-    #[arg(long, value_name = "WHEN", help_heading = KEEP)]
-    pub durability: Option<DurabilityChoice>,
+    #[arg(long, value_name = "WHEN", help_heading = KEEP, value_parser = choices::durability())]
+    pub durability: Option<Durability>,
 
     /// How the network is used.
     #[command(flatten)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::{Draft, Section, names, without_installer};
 use crate::settings::apt::native_architecture;
-use crate::settings::without_credentials;
+use fullbore_wire::url::without_credentials;
 
 /// Replacements of `$variable` in one value; apt-mirror's own depth is 16.
 const EXPANSIONS_MAX: usize = 16;

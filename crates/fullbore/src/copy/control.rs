@@ -20,8 +20,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::standing::{Look, Standing};
-use crate::error::{CommandError, ErrorKind};
-use crate::report::units;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::units;
 
 /// Longest line in either direction.
 const LINE_BYTES: u64 = 64 << 10;

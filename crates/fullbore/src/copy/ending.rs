@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::Done;
 use super::table::Run;
-use crate::report::units;
+use fullbore_engine::run::units;
 
 /// A copy that took less has no table: its figures would be noise.
 const TABLE_TIME: Duration = Duration::from_secs(2);

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use crate::error::CommandError;
+use fullbore_engine::run::error::CommandError;
 
 /// One argument of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]

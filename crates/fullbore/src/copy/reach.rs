@@ -9,7 +9,7 @@ use fullbore_copy::transport::near::Wish;
 use super::flags::NETWORK;
 use super::remote::SERVER;
 use super::send_program::Parcel;
-use crate::error::CommandError;
+use fullbore_engine::run::error::CommandError;
 
 /// A way that has gone without a word is noticed: after so many questions without an answer, one each 15 s.
 const SSH_OPTIONS: &[&str] = &["-oServerAliveInterval=15", "-oServerAliveCountMax=3"];

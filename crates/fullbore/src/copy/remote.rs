@@ -32,7 +32,7 @@ use super::ssh_messages::Messages;
 use super::standing::Standing;
 use super::{Done, Ends, failure, failure_with, listen, places, reach, screen::Screen, torn, watched};
 use crate::cli::CopyArgs;
-use crate::error::{CommandError, ErrorKind};
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 /// First wait before dialling again, doubled each time, and the longest.
 const FIRST_WAIT: Duration = Duration::from_secs(1);

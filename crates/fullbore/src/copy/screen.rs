@@ -15,8 +15,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
 use super::standing::Look;
-use crate::error::CommandError;
 use crate::stdio;
+use fullbore_engine::run::error::CommandError;
 
 /// Time between lines of a log, and where there is no terminal.
 pub const LINE_TIME: Duration = Duration::from_secs(60);

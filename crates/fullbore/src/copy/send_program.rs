@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use crate::error::CommandError;
+use fullbore_engine::run::error::CommandError;
 
 /// Exit codes of the script for what can go wrong before the program runs. Others than a shell's own.
 const NO_ROOM: i32 = 91;

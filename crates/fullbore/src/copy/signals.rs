@@ -6,8 +6,8 @@ use fullbore_copy::error::CopyError;
 use fullbore_copy::session::Brake;
 use fullbore_copy::transport::near::Tether;
 
-use crate::error::{CommandError, ErrorKind};
-use crate::signals::Signals;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::signals::Signals;
 
 /// The brake of the run that is under way; a lost connection makes another one.
 #[derive(Clone, Debug, Default)]

@@ -6,7 +6,7 @@ use std::time::Instant;
 use fullbore_copy::session::Progress;
 use serde::{Deserialize, Serialize};
 
-use crate::report::units;
+use fullbore_engine::run::units;
 
 /// Weight of the newest look in the rate that is shown; looks come four times a second.
 const RATE_WEIGHT: f64 = 0.15;

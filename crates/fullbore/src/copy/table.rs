@@ -11,7 +11,7 @@ use fullbore_engine::verdict::Verdict;
 use super::remote::connections;
 use crate::parts::{self, Row};
 use crate::probe::report::disk_words;
-use crate::report::units;
+use fullbore_engine::run::units;
 
 /// A part that was used less has no rate of its own: it would be guessed from too little.
 const MEASURABLE: f64 = 0.005;

@@ -7,7 +7,7 @@ use std::path::Path;
 use fullbore_store::lafs::cap::{Cap, Chk};
 use tokio::sync::mpsc;
 
-use crate::error::CommandError;
+use fullbore_engine::run::error::CommandError;
 
 /// Bytes of a line of stdin. Caps have some hundred, but literals have their content in them.
 const LINE_BYTES_MAX: u64 = 1 << 20;

@@ -15,10 +15,10 @@ use tokio::sync::mpsc;
 use super::{Sink, threads};
 use crate::bucket;
 use crate::cli::GetArgs;
-use crate::error::{CommandError, ErrorKind};
-use crate::fetching::{Stop, interruption};
 use crate::grid::{amount, runtime, say, tell};
 use crate::program::process_costs;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::{Stop, interruption};
 
 /// Ranges between the network and the file.
 const RANGES: usize = 1;

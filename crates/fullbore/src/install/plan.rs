@@ -9,10 +9,10 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use super::{Walk, apt};
-use crate::error::{CommandError, ErrorKind};
 use crate::installing::download::is_remote;
-use crate::report::units;
 use crate::stdio;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::units;
 
 /// The root's apt holds no locks for questions: its process that waits has them.
 const WITHOUT_LOCKS: [&str; 2] = ["--option", "Debug::NoLocking=1"];

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::events::{Event, Events, Phase};
-use crate::report::hosts::HostsOf;
-use crate::report::{PackageTotals, Report, Summary, Timeline};
+use fullbore_engine::run::events::{Event, Events, Phase};
+use fullbore_engine::run::report::{PackageTotals, Report, Summary, Timeline};
+use fullbore_wire::run::host_reports::HostsOf;
 
 use super::download::Downloads;
 use super::unpacker::Done;

@@ -24,14 +24,14 @@ use fullbore_wire::queue::{Item, ItemId};
 use fullbore_wire::url::{Url, UrlError};
 
 use super::log::removed;
-use crate::error::{CommandError, ErrorKind};
-use crate::events::{Event, Events, Plan};
-use crate::fetching::{Batch, Faults, Job, Progression, Stop, fetch_options, network_runtime, window};
-use crate::mirror::refusals::{Hosts, is_wrong};
-use crate::report::hosts::HostsOf;
-use crate::report::{HostReport, Totals};
-use crate::settings::NetworkSettings;
-use crate::settings::archive::without_credentials;
+use fullbore_engine::run::Stop;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::events::{Event, Events, Plan};
+use fullbore_engine::run::report::{HostReport, Totals};
+use fullbore_wire::run::host_reports::HostsOf;
+use fullbore_wire::run::refusals::{Hosts, is_wrong};
+use fullbore_wire::run::{Batch, Faults, Job, NetworkSettings, Progression, fetch_options, network_runtime, window};
+use fullbore_wire::url::without_credentials;
 
 /// Read at once when a local file is copied and hashed.
 const COPY_BYTES: usize = 256 << 10;
@@ -89,7 +89,7 @@ impl Downloads {
             root,
             ledger: ledger.clone(),
             runtime: network_runtime(ledger)?,
-            progress: Progression::start(ledger, archives)?,
+            progress: Progression::start(ledger, archives, network.record.as_deref())?,
             network: network.clone(),
             mirrors,
             sites: Vec::new(),

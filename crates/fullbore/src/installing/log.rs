@@ -11,8 +11,8 @@ use fullbore_install::resolve;
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::error::{CommandError, ErrorKind};
 use crate::stdio;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 /// Lines shown of a command that failed, and bytes read for them.
 const LINES_SHOWN: usize = 12;

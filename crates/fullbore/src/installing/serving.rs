@@ -11,7 +11,7 @@ use fullbore_install::relay::{Answer, Relay, RelayError, Told};
 use super::Part;
 use super::account::Account;
 use super::unpacker::{Done, Scripts, Unpacker};
-use crate::error::{CommandError, ErrorKind};
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 /// Answers apt's orders for one root.
 pub struct Serving<'a> {

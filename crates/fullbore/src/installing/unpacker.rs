@@ -17,7 +17,7 @@ use fullbore_install::unpack::{self, Ahead, Archive, Filters, Options, Root, Scr
 
 use super::log::Log;
 use super::{UnpackTimes, bytecode};
-use crate::error::{CommandError, ErrorKind};
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 /// Lines of dpkg's configuration that mean nothing for unpacking, or are understood here.
 const UNDERSTOOD: [&str; 9] = [

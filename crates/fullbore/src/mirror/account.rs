@@ -8,7 +8,6 @@ use super::batch::StoredIndex;
 use super::offer::Offered;
 use super::plan::Plan;
 use super::pool::Wanted;
-use super::refusals::Why;
 use super::retention::GuardError;
 use super::room::Room;
 use super::session::Session;
@@ -16,11 +15,13 @@ use super::state::{Header, Novelty};
 use super::subtract::Tally;
 use super::trace_files::{self, Trace};
 use super::upstream::Upstream;
-use crate::error::{CommandError, ErrorKind};
-use crate::events::{self, Event, Events, Phase};
-use crate::report::hosts::HostsOf;
-use crate::report::{Mirrored, Report, SuiteReport, SuiteState, Summary, Timeline, VerdictReport, units};
 use crate::settings::MirrorSettings;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::events::{self, Event, Events, Phase};
+use fullbore_engine::run::report::{Mirrored, Report, SuiteReport, SuiteState, Summary, Timeline, VerdictReport};
+use fullbore_engine::run::units;
+use fullbore_wire::run::host_reports::HostsOf;
+use fullbore_wire::run::refusals::Why;
 
 /// Missing files named in an error, and indexes in a form that came wrong; the report has more of the files.
 const MISSING_NAMED: usize = 8;

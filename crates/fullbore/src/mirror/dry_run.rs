@@ -8,9 +8,9 @@ use super::session::Session;
 use super::state::State;
 use super::subtract::Tally;
 use super::{Run, clean, commit, state_error};
-use crate::error::CommandError;
-use crate::events::Events;
 use crate::settings::Clean;
+use fullbore_engine::run::error::CommandError;
+use fullbore_engine::run::events::Events;
 
 impl Run<'_> {
     /// The files that would be deleted, with their sizes. What the guard would refuse is none of them;

@@ -16,15 +16,17 @@ use super::links;
 use super::offer::Offered;
 use super::plan::{Plan, PlanBuilder};
 use super::publish::StoredFile;
-use super::refusals::{Hosts, Refusals};
 use super::select::{self, IndexWant, Need, Reading};
-use super::session::{Session, Stop, disk};
+use fullbore_engine::run::Stop;
+use fullbore_wire::run::refusals::{Hosts, Refusals};
+
+use super::session::{Session, disk};
 use super::standing::SuiteId;
 use super::state::{StateError, index_path};
 use super::store;
-use crate::error::{CommandError, ErrorKind};
-use crate::events::Events;
 use crate::settings::MirrorSettings;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::events::Events;
 
 /// The wanted indexes of a suite, and which of them are in the store.
 pub struct SuiteIndexes {

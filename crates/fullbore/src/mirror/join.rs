@@ -10,9 +10,9 @@ use fullbore_wire::hosts::HostId;
 
 use super::layout::Layout;
 use super::select::Selection;
-use crate::error::{CommandError, ErrorKind};
 use crate::settings::SourceSpec;
 use crate::signed_release::Received;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 /// A suite to be asked for.
 pub struct Wish<'a> {

@@ -14,8 +14,8 @@ use super::join::Wish;
 use super::layout::below;
 use super::session::Session;
 use super::state::{State, SuiteRecord};
-use crate::settings::without_credentials;
 use crate::signed_release::{Kept, contradiction};
+use fullbore_wire::url::without_credentials;
 
 /// The suite as it was published when it was last asked for by this name: not the one that had the name before it.
 fn recorded<'a>(state: &'a State, suite: &str) -> Option<&'a SuiteRecord> {

@@ -21,10 +21,14 @@ use super::join::{Candidate, Wish, join, wishes};
 use super::kept::{Beside, EarlyChecks, kept};
 use super::layout::{Layout, below, layout, lost_links, rival};
 use super::select::{Selection, check_suite};
-use super::session::{Session, Stop, disk};
+use fullbore_engine::run::Stop;
+
+use super::session::{Session, disk};
 use super::state::{Novelty, OWN_DIRECTORY, Offer, State, StateError};
-use crate::error::{CommandError, ErrorKind};
-use crate::settings::{Kind, MirrorSettings, SignedBy, SourceSpec, without_credentials};
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_wire::url::without_credentials;
+
+use crate::settings::{Kind, MirrorSettings, SignedBy, SourceSpec};
 use crate::signed_release::{
     Alike, HINT_ABSENT, HINT_ABSENT_FLAT, HINT_BUSY, HINT_CERTIFICATE, HINT_CREDENTIALS, HINT_ELSEWHERE,
     HINT_OTHER_AUTHORITY, HINT_REACH, HINT_TRUST, Kept, NamedAnswers, Others, Question, Received, Refusal, accept,

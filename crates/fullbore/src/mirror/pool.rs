@@ -11,16 +11,18 @@ use super::adopt::{self, Job, Outcome};
 use super::batch::{Files, StoredIndex};
 use super::offer::state_error;
 use super::plan::{FileId, Plan};
-use super::refusals::{Hosts, Refusals, Why};
 use super::replaced::Failure;
 use super::room::{Need, Room, RoomError};
-use super::session::{Session, Stop, disk};
+use fullbore_engine::run::Stop;
+use fullbore_wire::run::refusals::{Hosts, Refusals, Why};
+
+use super::session::{Session, disk};
 use super::sizes;
 use super::standing::SuiteId;
 use super::state::{Conflict, State, StateError, index_path};
 use super::subtract::{Comparison, FileSet, Subtraction, Tally};
-use crate::error::{CommandError, ErrorKind};
-use crate::events::Events;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::events::Events;
 
 /// What is there and what must come.
 pub struct Wanted {

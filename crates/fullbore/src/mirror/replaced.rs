@@ -6,8 +6,10 @@
 use super::fingerprint::trust;
 use super::offer::Offered;
 use super::state::Conflict;
-use crate::error::{CommandError, ErrorKind};
-use crate::settings::{MirrorSettings, SourceSpec, without_credentials};
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_wire::url::without_credentials;
+
+use crate::settings::{MirrorSettings, SourceSpec};
 
 /// Why a walk over the archive came to nothing.
 pub enum Failure {

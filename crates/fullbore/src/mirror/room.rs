@@ -2,7 +2,7 @@
 
 use fullbore_engine::files::{FileError, Root};
 
-use crate::report::units::{bytes, several};
+use fullbore_engine::run::units::{bytes, several};
 
 /// What a run is going to write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

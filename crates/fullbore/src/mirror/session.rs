@@ -17,11 +17,12 @@ use fullbore_wire::queue::Item;
 use super::places::Places;
 use super::state::{LOG_PATH, OWN_DIRECTORY};
 use super::subtract::LoggedFile;
-use crate::error::{CommandError, ErrorKind};
-use crate::events::Events;
-pub use crate::fetching::{Batch, Fetched, Stop};
-use crate::fetching::{Faults, Job, Network, Progression, addresses, durability_of, fetch_options, window};
-use crate::settings::{DurabilityChoice, NetworkSettings};
+use fullbore_engine::durability::Durability;
+use fullbore_engine::run::Stop;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::events::Events;
+pub use fullbore_wire::run::{Batch, Fetched};
+use fullbore_wire::run::{Faults, Job, Network, NetworkSettings, Progression, addresses, fetch_options, window};
 
 /// A run's means.
 pub struct Session {
@@ -58,12 +59,12 @@ impl Session {
         origins: &[String],
         origin_only: bool,
         network: &NetworkSettings,
-        durability: DurabilityChoice,
+        durability: Durability,
     ) -> Result<Session, CommandError> {
         let ledger = Ledger::new();
         let internal = |error: std::io::Error| CommandError::new(ErrorKind::Internal, error);
         // The sampler first: the verdict covers set-up too.
-        let progress = Progression::start(&ledger, places.volume.path())?;
+        let progress = Progression::start(&ledger, places.volume.path(), network.record.as_deref())?;
         places.work.create_directory(OWN_DIRECTORY, 0o700).map_err(|error| disk(&error))?;
         signature::sweep(&places.work.path().join(OWN_DIRECTORY));
         let mut logged = Vec::new();
@@ -72,7 +73,7 @@ impl Session {
         })
         .map_err(|error| disk(&error))?;
         let journal = Arc::new(journal);
-        let target = Arc::new(LocalTarget::new(places.work.clone(), durability_of(durability)));
+        let target = Arc::new(LocalTarget::new(places.work.clone(), durability));
         let used = if origin_only { 1 } else { origins.len() };
         let urls = addresses(origins.iter().take(used))?;
         let window = window(urls.0.len(), network);

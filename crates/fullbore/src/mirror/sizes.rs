@@ -11,8 +11,10 @@ use fullbore_wire::fetch::{Get, Piece, Watch};
 use fullbore_wire::hosts::HostId;
 use fullbore_wire::range::ContentRange;
 
-use super::session::{Session, Stop};
-use crate::error::CommandError;
+use fullbore_engine::run::Stop;
+
+use super::session::Session;
+use fullbore_engine::run::error::CommandError;
 
 /// Files asked for at once. Some hundred installer images.
 const ASKED_AT_ONCE: usize = 64;

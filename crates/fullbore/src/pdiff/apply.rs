@@ -9,9 +9,9 @@ use fullbore_engine::digest::Sha256;
 
 use super::{beside, file_error, input, place};
 use crate::cli::{KeptLevel, PdiffApplyArgs};
-use crate::error::{CommandError, ErrorKind};
 use crate::progress::Screen;
-use crate::report::units;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::units;
 
 pub(super) fn run(arguments: &PdiffApplyArgs, screen: &mut Screen) -> Result<(), CommandError> {
     let output = place(&arguments.output)?;

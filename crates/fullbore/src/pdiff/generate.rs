@@ -4,8 +4,8 @@ use fullbore_debian::pdiff::{Edits, GenerateError, Piece, Splice};
 
 use super::{input, write_patch};
 use crate::cli::PdiffGenerateArgs;
-use crate::error::{CommandError, ErrorKind};
 use crate::progress::Screen;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 pub(super) fn run(arguments: &PdiffGenerateArgs, screen: &mut Screen) -> Result<(), CommandError> {
     let old = input::index(&arguments.old)?;

@@ -7,7 +7,7 @@ use std::path::Path;
 use fullbore_debian::compression::{Form, Reader};
 use fullbore_debian::pdiff::{Edits, SCRIPT_BYTES_MAX, ScriptError};
 
-use crate::error::{CommandError, ErrorKind};
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 /// Largest index that is read into memory, in bytes of text. Debian's largest have 650 MB; the
 /// limit is for files that are no indexes.

@@ -2,8 +2,8 @@
 
 use super::{input, write_patch};
 use crate::cli::PdiffMergeArgs;
-use crate::error::{CommandError, ErrorKind};
 use crate::progress::Screen;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 pub(super) fn run(arguments: &PdiffMergeArgs, screen: &mut Screen) -> Result<(), CommandError> {
     let edits = input::edits(&arguments.patches)?;

@@ -17,19 +17,18 @@ use std::time::Instant;
 
 use fullbore_debian::diff_index::{Listed, Sha1};
 use fullbore_engine::digest::Sha256;
-use fullbore_engine::durability::{Barrier, Durability};
+use fullbore_engine::durability::Barrier;
 use fullbore_engine::files::Root;
 use serde::Serialize;
 
 use super::{file_error, no_directory};
 use crate::cli::PdiffPublishArgs;
-use crate::error::{CommandError, ErrorKind};
-use crate::events::Events as _;
 use crate::progress::Screen;
-use crate::report::units;
 use crate::settings::Environment;
-use crate::settings::values::DurabilityChoice;
 use find::Index;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::events::Events as _;
+use fullbore_engine::run::units;
 use series::{Before, Series};
 use states::States;
 
@@ -43,11 +42,7 @@ pub(super) fn run(
 ) -> Result<(), CommandError> {
     let started = Instant::now();
     let root = Arc::new(Root::open(&arguments.dir).map_err(|error| no_directory(error).hint(WHAT_DIR_IS))?);
-    let durability = match arguments.durability.unwrap_or_default() {
-        DurabilityChoice::None => Durability::None,
-        DurabilityChoice::AtEnd => Durability::AtEnd,
-        DurabilityChoice::Each => Durability::Each,
-    };
+    let durability = arguments.durability.unwrap_or_default();
     let barrier = Barrier::new(root.clone(), durability);
     let before = match &arguments.old {
         Some(old) => Before::Tree(Root::open(old).map_err(no_directory)?),

@@ -10,7 +10,7 @@ use fullbore_engine::stage::StageReading;
 use serde_json::{Value, json};
 
 use crate::parts::{self, Row};
-use crate::report::units;
+use fullbore_engine::run::units;
 
 /// Content that zstd makes smaller than this is worth a word.
 const COMPRESSIBLE: f64 = 0.9;

@@ -9,9 +9,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use crate::error::CommandError;
 use crate::output::{self, Output};
 use crate::stdio;
+use fullbore_engine::run::error::CommandError;
 
 /// The list on its way.
 pub struct List(Option<Open>);

@@ -8,11 +8,12 @@ use fullbore_store::verdict::Verdict;
 
 use super::Totals;
 use crate::cli::PutArgs;
-use crate::error::CommandError;
 use crate::output::write_atomically;
 use crate::program::process_costs;
-use crate::report::{self, HostReport, Report, Summary, Timeline, VerdictReport, html, json, perfetto};
+use crate::report::{html, json, perfetto};
 use crate::stdio;
+use fullbore_engine::run::error::CommandError;
+use fullbore_engine::run::report::{self, HostReport, Report, Summary, Timeline, VerdictReport};
 
 /// Whether one of them is wanted.
 pub fn is_wanted(arguments: &PutArgs) -> bool {

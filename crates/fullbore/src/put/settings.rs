@@ -6,9 +6,9 @@ use fullbore_store::lafs::node::read_convergence;
 use fullbore_store::lafs::upload::{KeyChoice, PutOptions};
 
 use crate::cli::PutArgs;
-use crate::error::CommandError;
 use crate::grid::{Place, place, say};
-use crate::report::units::bytes;
+use fullbore_engine::run::error::CommandError;
+use fullbore_engine::run::units::bytes;
 
 /// Memory for blocks that are not acknowledged. 64 MiB carry 1 Gbit/s over half a second.
 const MEMORY_BYTES: u64 = 64 << 20;

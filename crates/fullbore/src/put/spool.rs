@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use fullbore_store::lafs::upload::produce::Meter;
 use fullbore_store::unnamed::{ROOM_LEFT_BYTES, free_bytes, unnamed};
 
-use crate::error::CommandError;
+use fullbore_engine::run::error::CommandError;
 
 /// Bytes between two looks at the room.
 const LOOK_EVERY_BYTES: u64 = 16 << 20;

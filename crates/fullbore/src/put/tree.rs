@@ -9,8 +9,8 @@ use fullbore_engine::files::PART_ENDING;
 use rustix::io::Errno;
 
 use super::found::{Found, Root};
-use crate::error::CommandError;
 use crate::mirror::snapshot::SNAPSHOT_DIRECTORY;
+use fullbore_engine::run::error::CommandError;
 
 /// One thing to put.
 #[derive(Debug, Clone)]

@@ -35,10 +35,10 @@ use super::settings::PutSettings;
 use super::spool::{self, spool};
 use super::tree::Item;
 use crate::cli::{GridArgs, PutArgs};
-use crate::error::{CommandError, ErrorKind};
-use crate::fetching::Stop;
 use crate::grid::{FILES_AT_ONCE, connect, runtime, say};
 use crate::program::process_costs;
+use fullbore_engine::run::Stop;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 /// What became of one item.
 pub struct Done {

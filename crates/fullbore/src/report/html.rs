@@ -10,7 +10,9 @@ use std::fmt::Write;
 
 use fullbore_engine::escape as text;
 
-use super::{Report, Summary, units};
+use super::time;
+use fullbore_engine::run::report::{Report, Summary};
+use fullbore_engine::run::units;
 
 const STYLE: &str = include_str!("style.css");
 /// Faults listed below a host's lane; all are marked in it and are in the JSON.
@@ -85,7 +87,7 @@ fn top(page: &mut String, summary: &Summary) {
          <span class=\"right\">{}</span></header>",
         escape(&summary.command),
         escape(title(summary)),
-        units::time(summary.started_unix_s)
+        time::text(summary.started_unix_s)
     );
 }
 
@@ -256,7 +258,8 @@ fn tiles(page: &mut String, summary: &Summary) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{VerdictReport, sample};
+    use crate::report::sample;
+    use fullbore_engine::run::report::VerdictReport;
 
     #[test]
     fn the_page_needs_nothing_else() {
@@ -279,7 +282,7 @@ mod tests {
         report.summary.name = None;
         report.timeline.hosts[0].host = evil.into();
         report.timeline.stages[0].stage = evil.into();
-        report.summary.hosts[1].faults.push(crate::report::FaultReport {
+        report.summary.hosts[1].faults.push(fullbore_engine::run::report::FaultReport {
             at_ms: 1,
             path: Some(evil.into()),
             fault: evil.into(),

@@ -2,7 +2,7 @@
 
 use fullbore_engine::escape;
 
-use super::Report;
+use fullbore_engine::run::report::Report;
 
 /// The report as indented JSON with a newline at its end.
 pub fn render(report: &Report) -> String {

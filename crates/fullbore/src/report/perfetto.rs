@@ -4,7 +4,7 @@
 use fullbore_engine::escape;
 use serde_json::{Value, json};
 
-use super::Report;
+use fullbore_engine::run::report::Report;
 
 /// Renders the trace (Trace Event Format, JSON object form). Times are in microseconds.
 pub fn render(report: &Report) -> String {
@@ -39,7 +39,7 @@ pub fn render(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::events::Phase;
+    use fullbore_engine::run::events::Phase;
 
     #[test]
     fn phases_become_spans_that_follow_each_other() {

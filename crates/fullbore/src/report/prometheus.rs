@@ -9,7 +9,7 @@ use std::path::Path;
 
 use fullbore_engine::escape;
 
-use super::{Report, SuiteState};
+use fullbore_engine::run::report::{Report, SuiteState};
 
 /// Largest earlier file read. A guess: ten thousand mirrors.
 const FILE_BYTES_MAX: u64 = 4 << 20;

@@ -1,7 +1,8 @@
 //! A report as a real run would make it, for the tests of this folder and for looking at the page.
 
-use super::*;
-use crate::events::Phase;
+use fullbore_engine::run::events::Phase;
+use fullbore_engine::run::events::Plan;
+use fullbore_engine::run::report::*;
 
 /// Two minutes against four uneven mirrors, of which one drips and one is stale.
 pub fn report() -> Report {

@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use fullbore_apt::parts::files_of;
 use fullbore_debian::sources_list::{self, ArchiveSource, Suite};
 
-use super::archive::{Archive, without_credentials};
+use fullbore_wire::url::without_credentials;
+
+use super::archive::Archive;
 use super::file::read_text;
-use crate::error::CommandError;
+use fullbore_engine::run::error::CommandError;
 
 /// Largest file of sources read. A guess: a thousand entries with inline keys.
 const SOURCES_BYTES_MAX: u64 = 8 << 20;

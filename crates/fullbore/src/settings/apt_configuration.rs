@@ -9,7 +9,7 @@ use fullbore_apt::acquire::Configuration;
 use fullbore_apt::lists::built_in;
 
 use super::apt::native_architecture;
-use crate::error::CommandError;
+use fullbore_engine::run::error::CommandError;
 
 /// What apt is configured to do; its defaults where there is no apt.
 ///

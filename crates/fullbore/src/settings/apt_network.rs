@@ -6,7 +6,9 @@ use fullbore_apt::acquire::Configuration;
 use fullbore_install::root::within;
 
 use super::apt::parts;
-use super::{NetworkSettings, apt_proxy};
+use fullbore_wire::run::NetworkSettings;
+
+use super::apt_proxy;
 
 /// Stands for links in a root that lead to each other.
 const NOWHERE: &str = "links that lead to each other";
@@ -33,7 +35,7 @@ pub fn as_apt(settings: &NetworkSettings, configuration: &Configuration, root: &
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::ProxySettings;
+    use fullbore_wire::run::ProxyAddresses;
 
     #[test]
     fn credentials_proxies_and_certificates_are_the_roots() {
@@ -45,7 +47,7 @@ mod tests {
         }
         let dump = "Dir=/\nDir::Etc=etc/apt\nDir::Etc::netrc=auth.conf\nDir::Etc::netrcparts=auth.conf.d\n\
                     Acquire::http::Proxy=http://p:1\nAcquire::https::CaInfo=/etc/own.pem\n";
-        let host = ProxySettings { http: Some("http://host:1".into()), ..ProxySettings::default() };
+        let host = ProxyAddresses { http: Some("http://host:1".into()), ..ProxyAddresses::default() };
         let settings = NetworkSettings {
             connections_per_host: 4,
             limit_rate_bytes_per_s: None,
@@ -54,6 +56,7 @@ mod tests {
             hedge: true,
             auth_files: vec!["named".into()],
             proxy: host,
+            record: None,
         };
         let network = as_apt(&settings, &Configuration::from_dump(dump).unwrap(), dir.path());
         assert_eq!(network.auth_files, [PathBuf::from("named"), parts.join("a.conf")]);

@@ -4,14 +4,14 @@
 
 use fullbore_apt::acquire::Configuration;
 
-use super::ProxySettings;
+use fullbore_wire::run::ProxyAddresses;
 
 /// Programs that find a proxy are not run: what they say may be another thing for each address.
 const AUTO_DETECT: &str = "proxy-auto-detect";
 
 /// apt's proxies; where it has none of its own, `environment` holds for apt as well. As in apt, https falls
 /// back to what http has.
-pub fn over(configuration: &Configuration, environment: &ProxySettings) -> ProxySettings {
+pub fn over(configuration: &Configuration, environment: &ProxyAddresses) -> ProxyAddresses {
     let (http, http_hosts) = scheme(configuration, "http");
     let (https, https_hosts) = scheme(configuration, "https");
     let mut hosts = https_hosts;
@@ -20,7 +20,7 @@ pub fn over(configuration: &Configuration, environment: &ProxySettings) -> Proxy
             hosts.push((host.clone(), proxy.clone()));
         }
     }
-    ProxySettings {
+    ProxyAddresses {
         https: https.or_else(|| http.clone()).or_else(|| environment.https.clone()),
         http: http.or_else(|| environment.http.clone()),
         no_proxy: environment.no_proxy.clone(),
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn the_default_of_each_scheme_and_hosts_of_their_own() {
-        let environment = ProxySettings {
+        let environment = ProxyAddresses {
             http: Some("http://environment:1".into()),
             https: Some("http://environment:2".into()),
             no_proxy: vec!["localhost".into()],

@@ -9,7 +9,8 @@ use fullbore_debian::sources_list::{ArchiveSource, ByHash, ListOption};
 use super::file::{Section, SourceSection};
 use super::keys::{keys_or_default, readable, signed_by};
 use super::{SignedBy, SourceSpec, apt};
-use crate::error::CommandError;
+use fullbore_engine::run::error::CommandError;
+use fullbore_wire::url::without_credentials;
 
 /// One archive and what to take from it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -276,15 +277,6 @@ fn flat_suite(suite: String) -> String {
         Some(rest) => rest.to_owned(),
         None => suite,
     }
-}
-
-/// An address as it may be shown and kept: without what stands before the host's `@` (RFC 3986, 3.2.1).
-pub fn without_credentials(address: &str) -> String {
-    let (scheme, rest) = address.split_once("://").map_or(("", address), |(scheme, rest)| (scheme, rest));
-    let authority = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    let Some(at) = rest[..authority].rfind('@') else { return address.to_owned() };
-    let slashes = if scheme.is_empty() { "" } else { "://" };
-    format!("{scheme}{slashes}{}", &rest[at + 1..])
 }
 
 /// An archive's address without slashes at its end; only its scheme and host are checked here.

@@ -10,11 +10,13 @@ use fullbore_install::skeleton::SourcesFile;
 use super::keys::absolute;
 use super::resolve::{network, output};
 use super::suites::{Known, Releases};
-use super::{Environment, NetworkSettings, OutputSettings, apt, apt_configuration, apt_proxy, file};
+use fullbore_wire::run::NetworkSettings;
+
+use super::{Environment, OutputSettings, apt, apt_configuration, apt_proxy, file};
 use crate::bootstrap::tools;
 use crate::cli::{BootstrapArgs, BootstrapFormat, BootstrapMode, Variant};
-use crate::error::CommandError;
 use crate::stdio;
+use fullbore_engine::run::error::CommandError;
 
 /// Largest file of sources taken over into the new root. A guess: a thousand entries with inline keys.
 const SOURCES_BYTES_MAX: u64 = 8 << 20;

@@ -1,16 +1,18 @@
 //! The environment variables the program knows, beside `FULLBORE_…`, read once.
 
+use std::path::PathBuf;
+
 use fullbore_apt::lists::languages::Locale;
 
-use super::ProxySettings;
 use crate::cli::BootstrapMode;
 use crate::stdio;
+use fullbore_wire::run::ProxyAddresses;
 
 /// What the environment says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Environment {
     /// `http_proxy`, `https_proxy`, `all_proxy`, `no_proxy`.
-    pub proxy: ProxySettings,
+    pub proxy: ProxyAddresses,
     /// `NO_COLOR` is set and not empty.
     pub no_color: bool,
     /// `SOURCE_DATE_EPOCH`, seconds: the time written into reports.
@@ -31,6 +33,8 @@ pub struct Environment {
     pub tmpdir: Option<String>,
     /// `FULLBORE_LOG`: a filter in tracing's syntax, such as `fullbore_wire=debug`.
     pub log: Option<String>,
+    /// `FULLBORE_RECORD`: where the verdict's samples are recorded, for whoever tunes it (`bench/verdict`).
+    pub record: Option<PathBuf>,
 }
 
 impl Environment {
@@ -46,7 +50,7 @@ impl Environment {
         let all = either("all_proxy", "ALL_PROXY");
         let epoch = given("SOURCE_DATE_EPOCH").map(|value| value.trim().parse().map_err(|_| value));
         Environment {
-            proxy: ProxySettings {
+            proxy: ProxyAddresses {
                 // Only in lower case: in a CGI program HTTP_PROXY is a request header (CVE-2016-5385).
                 http: given("http_proxy").or_else(|| all.clone()),
                 https: either("https_proxy", "HTTPS_PROXY").or(all),
@@ -73,6 +77,7 @@ impl Environment {
             path: given("PATH"),
             tmpdir: given("TMPDIR"),
             log: given("FULLBORE_LOG"),
+            record: given("FULLBORE_RECORD").map(PathBuf::from),
         }
     }
 }

@@ -25,8 +25,10 @@ use std::str::FromStr;
 
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
-use super::values::{DurabilityChoice, Filter, IndexFormat, Kind, Percent, Rate};
-use crate::error::CommandError;
+use fullbore_engine::durability::Durability;
+
+use super::values::{Filter, IndexFormat, Kind, Percent, Rate};
+use fullbore_engine::run::error::CommandError;
 
 /// Largest settings file read. A guess: a thousand mirrors.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -72,7 +74,7 @@ pub struct Section {
     pub no_clean: Option<bool>,
     pub keep_generations: Option<u32>,
     pub keep_hours: Option<u32>,
-    pub durability: Option<DurabilityChoice>,
+    pub durability: Option<Durability>,
     pub trace_host: Option<String>,
     pub trace_info: List<String>,
     pub limit_rate: Option<Rate>,

@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use fullbore_install::root::within;
 
 use super::resolve::{network, output};
-use super::{Environment, NetworkSettings, OutputSettings};
+use fullbore_wire::run::NetworkSettings;
+
+use super::{Environment, OutputSettings};
 use crate::cli::InstallArgs;
-use crate::error::CommandError;
+use fullbore_engine::run::error::CommandError;
 
 /// Packages to be installed.
 #[derive(Debug, Clone)]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use fullbore_debian::keys::{Fingerprint, KeySource};
 
 use super::SignedBy;
-use crate::error::CommandError;
+use fullbore_engine::run::error::CommandError;
 
 /// Where Debian and its derivatives keep the keys of their archives.
 const DEFAULT_KEYRINGS: &[&str] = &[

@@ -6,14 +6,12 @@ use super::archive::{address, archives};
 use super::file::{self, Section};
 use super::keys::{absolute, readable, signed_by};
 use super::layers::flags;
-use super::{
-    CheckSettings, Clean, DEFAULT_CONFIG, Environment, Filters, Keep, MirrorSettings, NetworkSettings, OutputSettings,
-    apt,
-};
+use super::{CheckSettings, Clean, DEFAULT_CONFIG, Environment, Filters, Keep, MirrorSettings, OutputSettings, apt};
 use super::{apt_configuration, apt_proxy};
 use crate::cli::{CheckArgs, MirrorArgs, NetworkArgs, OutputArgs};
-use crate::error::CommandError;
 use crate::mirror::trace_files::check_host;
+use fullbore_engine::run::error::CommandError;
+use fullbore_wire::run::NetworkSettings;
 
 /// Connections per host by default; public mirrors ask for few.
 const CONNECTIONS: u16 = 4;
@@ -259,6 +257,7 @@ pub(super) fn network(
             None => apt::auth_files(),
         },
         proxy: environment.proxy.clone(),
+        record: environment.record.clone(),
     })
 }
 

@@ -10,9 +10,12 @@ use fullbore_debian::sources_list::{ArchiveSource, SignedBy};
 
 use super::keys::{absolute, readable};
 use super::resolve::{network, output};
-use super::{DurabilityChoice, Environment, NetworkSettings, OutputSettings, apt, apt_configuration, apt_proxy};
+use fullbore_engine::durability::Durability;
+use fullbore_wire::run::NetworkSettings;
+
+use super::{Environment, OutputSettings, apt, apt_configuration, apt_proxy};
 use crate::cli::{KeptLevel, UpdateArgs};
-use crate::error::CommandError;
+use fullbore_engine::run::error::CommandError;
 
 /// A lists directory to be brought up to date.
 #[derive(Debug, Clone)]
@@ -42,7 +45,7 @@ pub struct UpdateSettings {
     /// How hard to compress what stays compressed.
     pub level: Level,
     /// When to wait for the disk.
-    pub durability: DurabilityChoice,
+    pub durability: Durability,
     /// Addresses of sources that are mirrors of one archive, without a slash at their ends.
     pub mirrors: Vec<String>,
     /// How to reach the mirrors.
@@ -85,7 +88,7 @@ pub fn update(
             KeptLevel::Own => Level::Own,
             KeptLevel::Apt => Level::Apt,
         },
-        durability: arguments.durability.unwrap_or(DurabilityChoice::AtEnd),
+        durability: arguments.durability.unwrap_or(Durability::AtEnd),
         mirrors: Vec::new(),
         network: network(&arguments.network, arguments.trust.cacert.as_deref(), &environment)?,
         lists,

@@ -180,19 +180,6 @@ pub enum Kind {
     Pdiff,
 }
 
-/// When to wait for the disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum DurabilityChoice {
-    /// Never: a power cut may lose files that the state names
-    None,
-    /// Once before the indexes are published
-    #[default]
-    AtEnd,
-    /// For each file before it gets its name
-    Each,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,11 +5,11 @@ use std::time::Instant;
 use super::release::Outcome;
 use super::repositories::Repository;
 use super::session::Session;
-use crate::error::{CommandError, ErrorKind};
-use crate::events::{self, Event, Events, Phase};
-use crate::report::hosts::HostsOf;
-use crate::report::{IndexTotals, Report, SuiteReport, SuiteState, Summary, Timeline, VerdictReport};
 use crate::settings::update::UpdateSettings;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::events::{self, Event, Events, Phase};
+use fullbore_engine::run::report::{IndexTotals, Report, SuiteReport, SuiteState, Summary, Timeline, VerdictReport};
+use fullbore_wire::run::host_reports::HostsOf;
 
 /// Totals and course of one run.
 pub struct Account {

@@ -10,7 +10,7 @@ use fullbore_wire::queue::ItemId;
 
 use super::repositories::Repository;
 use super::session::{Batched, PARTIAL};
-use crate::fetching::Batch;
+use fullbore_wire::run::Batch;
 
 /// One file on its way.
 #[derive(Debug, Clone)]

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use fullbore_apt::acquire::Configuration;
 use tokio::runtime::Runtime;
 
-use crate::error::{CommandError, ErrorKind};
-use crate::signals::Signals;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::signals::Signals;
 
 /// Runs the commands of this list, in order, as apt does: each by the shell.
 ///

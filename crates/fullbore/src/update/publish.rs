@@ -16,7 +16,7 @@ use super::release::{Offered, name_of};
 use super::repositories::Repository;
 use super::session::{PARTIAL, Session, disk, file};
 use super::wanted::{Present, Wanted};
-use crate::error::CommandError;
+use fullbore_engine::run::error::CommandError;
 
 /// Names that are never removed from the lists directory.
 const KEPT_NAMES: [&str; 3] = [PARTIAL, "lock", "auxfiles"];

@@ -16,13 +16,13 @@ use fullbore_wire::http1::ResponseHead;
 
 use super::repositories::Repository;
 use super::session::Session;
-use crate::error::{CommandError, ErrorKind};
-use crate::fetching::Stop;
 use crate::mirror::select::check_suite;
 use crate::settings::update::UpdateSettings;
 use crate::signed_release::{
     Answer, HINT_REACH, Kept, NamedAnswers, Question, Received, Refusal, accept, all, receive, valid_until,
 };
+use fullbore_engine::run::Stop;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 /// How long a mirror may take to answer when another one has.
 const GRACE: Duration = Duration::from_millis(500);

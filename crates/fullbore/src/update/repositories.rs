@@ -7,12 +7,12 @@ use fullbore_apt::lists::names::file_name;
 use fullbore_apt::lists::targets::{Defaults, IndexTarget, SourceType, base_uri, targets};
 use fullbore_debian::sources_list::{ArchiveSource, SignedBy};
 
-use crate::error::{CommandError, ErrorKind};
 use crate::settings::apt;
 use crate::settings::archive::address;
 use crate::settings::update::{UpdateSettings, keys_of};
-use crate::settings::without_credentials;
 use crate::signed_release::remote_directory;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_wire::url::without_credentials;
 
 /// One suite at one address.
 #[derive(Debug)]

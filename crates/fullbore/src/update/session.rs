@@ -13,12 +13,11 @@ use fullbore_wire::fetch::{Fetcher, Parts};
 use fullbore_wire::hosts::HostSet;
 use fullbore_wire::queue::Item;
 
-use crate::error::{CommandError, ErrorKind};
-use crate::events::Events;
-use crate::fetching::{
-    Batch, Faults, Fetched, Job, Network, Progression, Stop, addresses, durability_of, fetch_options, window,
-};
 use crate::settings::update::UpdateSettings;
+use fullbore_engine::run::Stop;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::events::Events;
+use fullbore_wire::run::{Batch, Faults, Fetched, Job, Network, Progression, addresses, fetch_options, window};
 
 /// Where files are until they get their names; apt's, so that it clears it up.
 pub const PARTIAL: &str = "partial";
@@ -73,10 +72,10 @@ impl Session {
     pub fn open(settings: &UpdateSettings, root: Arc<Root>, sites: &[Vec<String>]) -> Result<Session, CommandError> {
         let ledger = Ledger::new();
         // The sampler first: the verdict covers set-up too.
-        let progress = Progression::start(&ledger, root.path())?;
+        let progress = Progression::start(&ledger, root.path(), settings.network.record.as_deref())?;
         root.create_directory(PARTIAL, PARTIAL_MODE).map_err(|error| disk(&error))?;
         signature::sweep(root.path());
-        let target = Arc::new(LocalTarget::new(root.clone(), durability_of(settings.durability)));
+        let target = Arc::new(LocalTarget::new(root.clone(), settings.durability));
         let runtime = Network::start(&ledger)?;
         let mut session = Session {
             sync: ledger.stage("sync", Kind::Thread),

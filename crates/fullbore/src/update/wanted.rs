@@ -16,8 +16,8 @@ use fullbore_engine::digest::Sha256;
 use super::release::Offered;
 use super::repositories::Repository;
 use super::{DIFF_INDEX_BYTES_MAX, DIFF_INDEX_ENDING};
-use crate::error::{CommandError, ErrorKind};
-use crate::settings::without_credentials;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_wire::url::without_credentials;
 
 /// An index that has to change.
 #[derive(Debug, Clone)]

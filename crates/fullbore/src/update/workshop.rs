@@ -15,7 +15,7 @@ use fullbore_debian::pdiff::{Edits, ScriptError};
 use fullbore_engine::stage::Ledger;
 
 use super::ways::Patch;
-use crate::error::{CommandError, ErrorKind};
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 /// Largest patch, plain. The signed index says how large it is; this bounds what we hold in memory of it.
 /// Debian's largest have 10 MB.

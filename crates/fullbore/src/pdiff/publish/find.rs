@@ -5,8 +5,8 @@ use fullbore_debian::compression::Form;
 use fullbore_engine::files::{Kind, Root};
 
 use super::super::file_error;
-use crate::error::CommandError;
 use crate::settings::values::Filter;
+use fullbore_engine::run::error::CommandError;
 
 /// Directories below each other. An archive has five.
 const DEPTH_MAX: usize = 16;

@@ -15,8 +15,8 @@ use super::super::{file_error, input};
 use super::find::Index;
 use super::states::{Kept, States};
 use super::{Outcome, What, listed};
-use crate::error::{CommandError, ErrorKind};
 use before::Published;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 use patches::pack;
 
 /// Where the state before is found.

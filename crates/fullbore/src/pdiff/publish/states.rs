@@ -15,7 +15,7 @@ use fullbore_engine::files::{PartFile, Root, is_part_name};
 
 use super::super::{file_error, input};
 use super::locked;
-use crate::error::{CommandError, ErrorKind};
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 /// In the directory of the indexes.
 const OWN_DIRECTORY: &str = ".fullbore";

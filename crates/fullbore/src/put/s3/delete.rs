@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 
 use super::protected::{Fate, Rules};
 use crate::bucket::explain;
-use crate::error::{CommandError, ErrorKind};
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 /// Requests on their way at once.
 const AT_ONCE: usize = 4;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::cli::S3PutArgs;
-use crate::error::CommandError;
+use fullbore_engine::run::error::CommandError;
 
 /// What a file is taken for whose name says nothing.
 const UNKNOWN_TYPE: &str = "application/octet-stream";

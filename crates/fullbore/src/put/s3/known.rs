@@ -10,7 +10,7 @@ use fullbore_store::s3::listing::{self, More};
 
 use super::plan::Planned;
 use crate::bucket::{explain, is_fatal};
-use crate::error::CommandError;
+use fullbore_engine::run::error::CommandError;
 
 /// Fewer files than this are asked for one by one: that is one round trip as well.
 const LIST_FROM: usize = 9;

@@ -8,10 +8,10 @@ use fullbore_store::s3::address::Location;
 use fullbore_store::s3::key;
 
 use super::protected::Rules;
-use crate::error::CommandError;
-use crate::error::ErrorKind;
 use crate::put::found::Found;
 use crate::put::tree::{Choice, Item, Listing, list};
+use fullbore_engine::run::error::CommandError;
+use fullbore_engine::run::error::ErrorKind;
 
 /// One object to be.
 #[derive(Debug, Clone)]

@@ -7,7 +7,7 @@ use fullbore_store::verdict::Verdict;
 
 use super::Totals;
 use crate::put::report::{summary, verdict_report};
-use crate::report::{self, HostReport, Report, Summary, Timeline};
+use fullbore_engine::run::report::{self, HostReport, Report, Summary, Timeline};
 
 /// Gathers it.
 pub fn of_store(

@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use super::known::{Known, Presence};
 use super::plan::Planned;
 use crate::bucket::{explain, is_fatal};
-use crate::error::{CommandError, ErrorKind};
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 /// Objects of which nothing is known are put on the condition that they are new, up to this size, where the store is known
 /// to keep to that: the bytes that are sent in vain, if they are not, cost less than a question before.

@@ -3,7 +3,9 @@
 use std::fmt::Write;
 
 use super::escape;
-use crate::report::{SuiteState, Summary, units};
+use crate::report::time;
+use fullbore_engine::run::report::{SuiteState, Summary};
+use fullbore_engine::run::units;
 
 /// All of them.
 pub(super) fn tables(page: &mut String, summary: &Summary) {
@@ -82,8 +84,8 @@ fn suites(page: &mut String, summary: &Summary) {
             escape(&suite.suite),
             escape(&suite.codename),
             escape(suite.version.as_deref().unwrap_or("–")),
-            units::time(suite.date_unix_s),
-            suite.valid_until_unix_s.map_or_else(|| "–".to_owned(), units::time)
+            time::text(suite.date_unix_s),
+            suite.valid_until_unix_s.map_or_else(|| "–".to_owned(), time::text)
         );
     }
     page.push_str("</tbody></table></div></section>\n");

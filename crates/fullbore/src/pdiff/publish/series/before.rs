@@ -9,7 +9,7 @@ use super::super::super::{file_error, input};
 use super::super::find::{BY_SPEED, Index};
 use super::super::states::Kept;
 use super::{Before, Series};
-use crate::error::{CommandError, ErrorKind};
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 /// Largest `diff/Index` that is read: 10,000 patches in all its lists.
 const INDEX_FILE_BYTES_MAX: u64 = 16 << 20;

@@ -11,7 +11,7 @@ use super::super::super::file_error;
 use super::super::find::Index;
 use super::before::Published;
 use super::{Before, Change, Next, Series};
-use crate::error::CommandError;
+use fullbore_engine::run::error::CommandError;
 
 /// Files that stay beside those that are listed. A day of merged patches, four times over.
 const OLDER_MAX: usize = 1_000;

@@ -13,7 +13,7 @@ use super::super::super::{file_error, gz};
 use super::super::find::Index;
 use super::super::{listed, names};
 use super::Series;
-use crate::error::CommandError;
+use fullbore_engine::run::error::CommandError;
 
 /// A patch, packed.
 pub(super) struct Packed {

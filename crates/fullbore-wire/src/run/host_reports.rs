@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use fullbore_wire::fetch::HostSeen;
-use fullbore_wire::hosts::SeenFault;
-use fullbore_wire::tls::Protocol;
+use fullbore_engine::run::report::{FaultReport, HostReport, Timeline};
 
-use super::{FaultReport, HostReport, Timeline};
+use crate::fetch::HostSeen;
+use crate::hosts::SeenFault;
+use crate::tls::Protocol;
 
 /// The run whose hosts are reported.
 pub struct HostsOf<'a> {

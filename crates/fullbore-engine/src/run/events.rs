@@ -1,13 +1,13 @@
 //! What a command tells while it runs, as data.
 //!
-//! Commands emit [`Event`]s and print nothing; `progress` renders them as a bar,
+//! Commands emit [`Event`]s and print nothing; the program renders them as a bar,
 //! as log lines, or as lines of JSON. The JSON form of this enum is the schema of
 //! `--json`: names are kept, new fields and events may come.
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::ErrorKind;
-use crate::report::Summary;
+use super::error::ErrorKind;
+use super::report::Summary;
 
 /// One thing that happened. In JSON, `event` has the name in snake case.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use std::io;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::error::ErrorKind;
+use super::error::ErrorKind;
 
 /// Those that have not come yet. While they are listened for none ends the program of itself.
 #[derive(Debug)]

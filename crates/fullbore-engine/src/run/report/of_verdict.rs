@@ -1,10 +1,10 @@
 //! The engine's verdict in the report's own form, so that the page and the JSON do not
 //! change with the engine.
 
-use fullbore_engine::verdict::{self, Limit, Verdict};
+use crate::verdict::{self, Limit, Verdict};
 
 use super::{Sample, StageSample, Timeline, VerdictReport};
-use crate::events::Phase;
+use crate::run::events::Phase;
 
 impl VerdictReport {
     /// What the engine found.

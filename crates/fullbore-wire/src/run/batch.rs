@@ -1,125 +1,28 @@
-//! Fetching, as the commands share it: the network's means, the loop that shows progress and
-//! hears signals, and what is said when it ends early.
-//!
-//! Commands are plain blocking code; connections live on the one worker of a tokio runtime, so
-//! that parsing an index never holds up a socket.
+//! Files from all hosts of several archives at once: the loop that shows progress and hears signals, and what is said
+//! when it ends early.
 
 use std::future::Future;
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use fullbore_engine::durability::Durability;
 use fullbore_engine::files::FileError;
 use fullbore_engine::landing::{Cause, Landing};
-use fullbore_engine::stage::{Kind, Ledger};
+use fullbore_engine::run::{CommandError, ErrorKind, Event, Events, Progress, Stop, interruption};
+use fullbore_engine::stage::Ledger;
 use fullbore_engine::target::TargetError;
 use fullbore_engine::verdict::{RecordSamples, Sampler, SamplerConfig, Verdict};
-use fullbore_engine::window::Window;
-use fullbore_wire::auth::AuthConf;
-use fullbore_wire::connect::ConnectOptions;
-use fullbore_wire::dispatcher::{GivenUp, Limits};
-use fullbore_wire::fetch::{Catalogue, FetchEvent, FetchOptions, Fetcher, Watch};
-use fullbore_wire::hosts::HostSet;
-use fullbore_wire::proxy::ProxySettings;
-use fullbore_wire::queue::{Item, ItemId};
-use fullbore_wire::tls::{Authorities, Offer, Tls, Trust};
-use fullbore_wire::url::Url;
 
-use crate::error::{CommandError, ErrorKind};
-use crate::events::{Event, Events, Progress};
-use crate::settings::{self, DurabilityChoice, NetworkSettings, without_credentials};
-use crate::signals::Signals;
-
-/// Bytes read and not yet written: so much for each connection keeps what a killed run loses below
-/// 1 MB, and four hosts of four connections busy. Bounded, since many hosts share one disk.
-const WINDOW_BYTES_PER_CONNECTION: u64 = 768 << 10;
-const WINDOW_BYTES_MAX: u64 = 32 << 20;
-
-/// Chunks read and not yet written. Small files make many of them.
-const WINDOW_ITEMS: u32 = 8192;
-
-/// Time that tasks have to end, when nothing is wanted of them any more.
-const NETWORK_END: Duration = Duration::from_secs(1);
+use crate::dispatcher::GivenUp;
+use crate::fetch::{Catalogue, FetchEvent, Fetcher, Watch};
+use crate::hosts::HostSet;
+use crate::queue::{Item, ItemId};
 
 /// How often progress is shown.
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
-
-/// Where the verdict's samples are to be recorded, for whoever tunes it (`bench/verdict`).
-const RECORD_VARIABLE: &str = "FULLBORE_RECORD";
-
-fn samples() -> Result<Option<Box<dyn RecordSamples>>, CommandError> {
-    let Some(path) = std::env::var_os(RECORD_VARIABLE) else { return Ok(None) };
-    let file = std::fs::File::create(&path).map_err(|error| {
-        CommandError::new(ErrorKind::Usage, format!("{RECORD_VARIABLE}={}: {error}", path.to_string_lossy()))
-    })?;
-    Ok(Some(Box::new(std::io::BufWriter::new(file))))
-}
-
-/// The window of a run with so many hosts.
-pub fn window(hosts: usize, network: &NetworkSettings) -> Window {
-    let connections = hosts as u64 * network.connections_per_host as u64;
-    Window::new((connections * WINDOW_BYTES_PER_CONNECTION).min(WINDOW_BYTES_MAX), WINDOW_ITEMS)
-}
-
-/// Mirrors' addresses, with the credentials that were written into them.
-pub fn addresses<'a>(texts: impl Iterator<Item = &'a String>) -> Result<(Vec<Url>, AuthConf), CommandError> {
-    let mut auth = AuthConf::new();
-    let mut urls = Vec::new();
-    for text in texts {
-        let usage =
-            |error: &dyn std::fmt::Display| CommandError::usage(format_args!("{}: {error}", without_credentials(text)));
-        let (url, credentials) = Url::parse_with_userinfo(text).map_err(|error| usage(&error))?;
-        if let Some(credentials) = credentials {
-            auth.add_for_url(&url, &credentials).map_err(|error| usage(&error))?;
-        }
-        urls.push(url);
-    }
-    Ok((urls, auth))
-}
-
-/// Where connections live: one worker, accounted as the stage "network".
-pub fn network_runtime(ledger: &Ledger) -> Result<tokio::runtime::Runtime, CommandError> {
-    let clock = ledger.stage("network", Kind::Task);
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .thread_name("network")
-        .on_thread_start(move || clock.adopt_thread())
-        .enable_all()
-        .build()
-        .map_err(|error| CommandError::new(ErrorKind::Internal, error))
-}
-
-/// A runtime whose end waits for nobody: a name that is being resolved may take as long as it likes.
-pub struct Network(Option<tokio::runtime::Runtime>);
-
-impl Network {
-    /// As [`network_runtime`].
-    pub fn start(ledger: &Ledger) -> Result<Network, CommandError> {
-        network_runtime(ledger).map(|runtime| Network(Some(runtime)))
-    }
-}
-
-impl std::ops::Deref for Network {
-    type Target = tokio::runtime::Runtime;
-
-    fn deref(&self) -> &tokio::runtime::Runtime {
-        self.0.as_ref().expect("it is taken only when dropped")
-    }
-}
-
-impl Drop for Network {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
-            runtime.shutdown_timeout(NETWORK_END);
-        }
-    }
-}
 
 /// Tells of the faults of a fetcher's hosts while the run goes on.
 pub struct Faults {
@@ -164,68 +67,6 @@ pub trait Batch: Catalogue {
     fn size(&self, item: ItemId) -> u64;
 }
 
-/// How the wire uses the network, as these settings say.
-pub fn fetch_options(network: &NetworkSettings, mut auth: AuthConf) -> Result<FetchOptions, CommandError> {
-    for path in &network.auth_files {
-        let text = std::fs::read_to_string(path).map_err(|error| usage_of(path, &error))?;
-        auth.add_file(&text).map_err(|error| usage_of(path, &error))?;
-    }
-    let trust = match &network.ca_file {
-        Some(path) => Trust::SystemAnd(Authorities::read(path).map_err(CommandError::usage)?),
-        None => Trust::System,
-    };
-    Ok(FetchOptions {
-        limits: Limits {
-            connections_per_host: network.connections_per_host,
-            hedge: network.hedge,
-            ..Limits::default()
-        },
-        connect: ConnectOptions {
-            tls: Tls::new(trust),
-            offer: if network.http1_only { Offer::Http1 } else { Offer::Either },
-            ..ConnectOptions::default()
-        },
-        proxies: proxies(&network.proxy)?,
-        auth,
-        rate_limit_bytes_per_s: network.limit_rate_bytes_per_s,
-        ..FetchOptions::default()
-    })
-}
-
-/// Which way to each host, as these settings say.
-///
-/// # Errors
-/// One of them names no proxy that can be used.
-pub fn proxies(given: &settings::ProxySettings) -> Result<ProxySettings, CommandError> {
-    let mut proxies = ProxySettings::new();
-    let wrong = |error: fullbore_wire::proxy::ProxyError| CommandError::usage(error);
-    if let Some(proxy) = &given.http {
-        proxies.set_http(proxy).map_err(wrong)?;
-    }
-    if let Some(proxy) = &given.https {
-        proxies.set_https(proxy).map_err(wrong)?;
-    }
-    proxies.set_no_proxy(&given.no_proxy.join(",")).map_err(wrong)?;
-    for (host, proxy) in &given.hosts {
-        proxies.set_host(host, proxy).map_err(wrong)?;
-    }
-    Ok(proxies)
-}
-
-/// A file named by the settings that cannot be used.
-fn usage_of(path: &Path, error: &dyn std::fmt::Display) -> CommandError {
-    CommandError::usage(format_args!("{}: {error}", path.display()))
-}
-
-/// The engine's word for it.
-pub fn durability_of(choice: DurabilityChoice) -> Durability {
-    match choice {
-        DurabilityChoice::None => Durability::None,
-        DurabilityChoice::AtEnd => Durability::AtEnd,
-        DurabilityChoice::Each => Durability::Each,
-    }
-}
-
 /// Whether it is for the name of one file that it cannot be written.
 fn is_of_one_file(cause: &Cause) -> bool {
     use FileError::{NotRegular, Path, Symlink};
@@ -248,67 +89,6 @@ pub fn local_failure(path: &str, cause: &Cause) -> CommandError {
     error.hint(hint)
 }
 
-/// A signal ended the run.
-pub fn interruption() -> CommandError {
-    CommandError::new(ErrorKind::Interrupted, "interrupted; nothing new was published")
-        .hint("run again: what was fetched is kept")
-}
-
-/// Whether a signal has come: the run ends where it can be taken up again.
-#[derive(Clone)]
-pub struct Stop {
-    seen: tokio::sync::watch::Receiver<bool>,
-    flag: Arc<AtomicBool>,
-}
-
-impl Stop {
-    /// Listens from now on. A second signal ends the program at once.
-    pub fn listen(runtime: &tokio::runtime::Runtime) -> Stop {
-        let (sender, seen) = tokio::sync::watch::channel(false);
-        let flag = Arc::new(AtomicBool::new(false));
-        let raised = flag.clone();
-        if let Ok(signals) = Signals::listen(runtime) {
-            runtime.spawn(signals.stop(move || {
-                raised.store(true, Ordering::Relaxed);
-                let _ = sender.send(true);
-            }));
-        }
-        Stop { seen, flag }
-    }
-
-    /// The same for plain threads: set when a signal has come.
-    pub fn flag(&self) -> &AtomicBool {
-        &self.flag
-    }
-
-    /// What comes of this, unless a signal comes first.
-    pub async fn or<F: Future>(&self, future: F) -> Result<F::Output, CommandError> {
-        tokio::select! {
-            biased;
-            () = self.requested() => Err(interruption()),
-            output = future => Ok(output),
-        }
-    }
-
-    /// Becomes true when a signal has come.
-    pub fn watch(&self) -> tokio::sync::watch::Receiver<bool> {
-        self.seen.clone()
-    }
-
-    /// Returns when a signal has come.
-    pub async fn requested(&self) {
-        let mut seen = self.seen.clone();
-        if seen.wait_for(|stop| *stop).await.is_err() {
-            std::future::pending::<()>().await;
-        }
-    }
-
-    /// An error if a signal has come.
-    pub fn check(&self) -> Result<(), CommandError> {
-        if *self.seen.borrow() { Err(interruption()) } else { Ok(()) }
-    }
-}
-
 /// One batch for one fetcher.
 pub struct Job<'a> {
     /// What the files are.
@@ -323,6 +103,13 @@ pub struct Job<'a> {
     pub faults: &'a mut Faults,
 }
 
+/// A file for the verdict's samples.
+fn samples(record: Option<&Path>) -> Result<Option<Box<dyn RecordSamples>>, CommandError> {
+    let Some(path) = record else { return Ok(None) };
+    let file = std::fs::File::create(path).map_err(|error| CommandError::disk(path, &error))?;
+    Ok(Some(Box::new(std::io::BufWriter::new(file))))
+}
+
 /// What has come so far, over all batches of a run, and what limits it.
 pub struct Progression {
     sampler: Option<Sampler>,
@@ -335,9 +122,12 @@ pub struct Progression {
 
 impl Progression {
     /// Starts to sample; `destination` is where the run writes.
-    pub fn start(ledger: &Ledger, destination: &Path) -> Result<Progression, CommandError> {
-        let config =
-            SamplerConfig { destination: Some(destination.to_owned()), record: samples()?, ..SamplerConfig::default() };
+    pub fn start(ledger: &Ledger, destination: &Path, record: Option<&Path>) -> Result<Progression, CommandError> {
+        let config = SamplerConfig {
+            destination: Some(destination.to_owned()),
+            record: samples(record)?,
+            ..SamplerConfig::default()
+        };
         let sampler = Sampler::start(ledger, config).map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
         Ok(Progression {
             sampler: Some(sampler),
@@ -492,23 +282,5 @@ impl<'a> Pace<'a> {
             eta_s: (self.rate_bytes_per_s > 1.0).then(|| (to_go / self.rate_bytes_per_s) as u64),
             limit: None,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_end_of_the_network_does_not_wait_for_a_name() {
-        let network = Network::start(&Ledger::off()).unwrap();
-        let (begun, has_begun) = std::sync::mpsc::channel();
-        let hour = Duration::from_secs(3600);
-        network.spawn_blocking(move || {
-            begun.send(()).unwrap();
-            std::thread::sleep(hour);
-        });
-        has_begun.recv().unwrap();
-        drop(network);
     }
 }

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::events::Phase;
+use crate::run::events::Phase;
 
 /// Points kept. Even, so that neighbours pair up; 600 is about one per pixel pair
 /// of the picture drawn from them.

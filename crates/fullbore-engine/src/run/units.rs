@@ -1,6 +1,6 @@
 //! Numbers with their units, as people read them.
 
-pub use fullbore_engine::verdict::{noun, several};
+pub use crate::verdict::{noun, several};
 
 /// `62 MB`, `1.24 GB`: three significant digits, decimal units.
 pub fn bytes(n: u64) -> String {
@@ -64,14 +64,6 @@ pub fn count(n: u64) -> String {
         out.push(digit);
     }
     out
-}
-
-/// A Unix time as `2026-11-20 23:38:05 UTC`; out-of-range times as the bare number.
-pub fn time(unix_s: i64) -> String {
-    match jiff::Timestamp::from_second(unix_s) {
-        Ok(time) => time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string(),
-        Err(_) => unix_s.to_string(),
-    }
 }
 
 #[cfg(test)]

@@ -6,9 +6,10 @@
 use std::collections::BTreeMap;
 
 use fullbore_engine::digest::Sha256;
-use fullbore_wire::dispatcher::GivenUp;
-use fullbore_wire::fetch::HostSeen;
-use fullbore_wire::hosts::Fault;
+
+use crate::dispatcher::GivenUp;
+use crate::fetch::HostSeen;
+use crate::hosts::Fault;
 
 /// Hosts named for one file; a list of mirrors may be long.
 const HOSTS_NAMED: usize = 8;
@@ -118,7 +119,7 @@ impl Why {
 
 #[cfg(test)]
 mod tests {
-    use fullbore_wire::hosts::HostSet;
+    use crate::hosts::HostSet;
 
     use super::*;
 

@@ -1,0 +1,17 @@
+//! The frame of a run, which all commands share: what they tell while they run, how they fail, and what is reported at
+//! the end.
+//!
+//! A command takes its settings and an [`Events`] to tell of its progress, and gives back a [`Report`] or a
+//! [`CommandError`]. It prints nothing: whoever called it renders all three.
+
+pub mod error;
+pub mod events;
+pub mod report;
+pub mod signals;
+pub mod stop;
+pub mod units;
+
+pub use error::{CommandError, ErrorKind};
+pub use events::{Event, Events, Phase, Plan, Progress};
+pub use report::{Report, Summary, Timeline};
+pub use stop::{Stop, interruption};

@@ -1,0 +1,526 @@
+//! What a run did, as one structure from which screen, JSON, page and metrics are made.
+//!
+//! [`Summary`] holds totals, hosts, suites and the verdict; [`Timeline`] holds what happened when, in a fixed number of
+//! points however long the run is.
+
+mod of_verdict;
+mod timeline;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::error::ErrorKind;
+use super::events::Plan;
+use super::units;
+pub use timeline::{HostLane, Sample, StageLane, StageSample, Timeline};
+
+/// All about one run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Report {
+    /// Totals, hosts, suites, verdict.
+    pub summary: Summary,
+    /// Rates, hosts and stages over time.
+    pub timeline: Timeline,
+}
+
+/// What a run did, without the course of time.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Summary {
+    /// `mirror`, `check`, …
+    pub command: String,
+    /// fullbore's version.
+    pub version: String,
+    /// The name of the section in the settings, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The directory worked on.
+    pub dir: String,
+    /// Unix time of the start, seconds.
+    pub started_unix_s: i64,
+    /// Wall time from start to published.
+    pub duration_ms: u64,
+    /// Processor time of the whole process, user and system.
+    pub cpu_ms: u64,
+    /// Largest resident memory.
+    pub peak_rss_bytes: u64,
+    /// The exit code.
+    pub exit_code: u8,
+    /// Whether anything became visible that was not there before.
+    pub changed: bool,
+    /// Whether this run only planned.
+    pub dry_run: bool,
+    /// What was planned.
+    pub plan: Plan,
+    /// What is there (`mirror`, `check`), as far as that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mirrored: Option<Mirrored>,
+    /// What was done.
+    pub totals: Totals,
+    /// What became of indexes (`update`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub indexes: Option<IndexTotals>,
+    /// What became of packages (`bootstrap`, `install`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packages: Option<PackageTotals>,
+    /// One entry per suite, in the order asked for.
+    pub suites: Vec<SuiteReport>,
+    /// One entry per host, the origin first.
+    pub hosts: Vec<HostReport>,
+    /// What limited the run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<VerdictReport>,
+    /// Warnings, one line each; bounded by [`Summary::warn`].
+    pub warnings: Vec<String>,
+    /// Files that are missing or wrong, one line each.
+    pub problems: Vec<String>,
+}
+
+/// Files that the signed texts and the indexes of the published suites name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mirrored {
+    /// How many.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Warnings and problems kept in a report; the rest is in the log. A guess.
+const LINES_KEPT: usize = 200;
+
+impl Summary {
+    /// Adds a warning, or a last line saying that there were more.
+    pub fn warn(&mut self, line: impl Into<String>) {
+        push_bounded(&mut self.warnings, line.into());
+    }
+
+    /// Whether any suite is as it is offered.
+    pub fn has_current_suite(&self) -> bool {
+        self.suites.iter().any(|suite| suite.state != SuiteState::NotPublished)
+    }
+
+    /// `12 files deleted, 3.40 GB`.
+    fn deleted(&self) -> String {
+        let files = units::several(self.totals.deleted_files, "file", "files");
+        format!("{files} deleted, {}", units::bytes(self.totals.deleted_bytes))
+    }
+
+    /// Adds a missing or wrong file, or a last line saying that there were more.
+    pub fn problem(&mut self, line: impl Into<String>) {
+        push_bounded(&mut self.problems, line.into());
+    }
+}
+
+fn push_bounded(lines: &mut Vec<String>, line: String) {
+    match lines.len() {
+        n if n < LINES_KEPT => lines.push(line),
+        LINES_KEPT => lines.push("and more, see the log".to_owned()),
+        _ => {}
+    }
+}
+
+/// What an update did with indexes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct IndexTotals {
+    /// Were current.
+    pub current: u64,
+    /// Made by patches.
+    pub patched: u64,
+    /// Patches used for these.
+    pub patches: u64,
+    /// Fetched whole.
+    pub whole: u64,
+    /// Not to be had.
+    pub failed: u64,
+}
+
+impl fmt::Display for IndexTotals {
+    /// `5 indexes by 7 patches, 1 whole, 3 current`; what is none is left out.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        if self.patched > 0 {
+            let patches = units::several(self.patches, "patch", "patches");
+            parts.push(format!("{} by {patches}", units::several(self.patched, "index", "indexes")));
+        }
+        for (count, what) in [(self.whole, "whole"), (self.current, "current"), (self.failed, "failed")] {
+            if count > 0 {
+                parts.push(format!("{count} {what}"));
+            }
+        }
+        write!(f, "{}", if parts.is_empty() { "no indexes".to_owned() } else { parts.join(", ") })
+    }
+}
+
+/// What a bootstrap or an installation did.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PackageTotals {
+    /// Packages unpacked in parallel.
+    pub unpacked: u64,
+    /// Packages that dpkg unpacked, and why, one line each.
+    pub by_dpkg: Vec<String>,
+    /// Packages that apt had removed.
+    pub removed: u64,
+    /// Regular files of those unpacked in parallel, without what `path-exclude` left out.
+    pub files: u64,
+    /// Bytes of their files.
+    pub file_bytes: u64,
+    /// What one flush costs here, in microseconds; 0 if that could not be found out.
+    pub flush_us: u64,
+    /// What dpkg's own flushes would have cost at least, by an estimate: one for each regular file, 20 for each package.
+    /// Scripts' are not in it, nor the files of packages that dpkg unpacked.
+    pub saved_ms: u64,
+    /// Wall time by part, in the order of the run.
+    pub parts: Vec<(String, u64)>,
+    /// The maintainer scripts that took longest, in milliseconds.
+    pub slowest: Vec<(String, u64)>,
+}
+
+/// What was moved.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Totals {
+    /// Files verified and written.
+    pub files: u64,
+    /// Bytes that were needed: the sum of the sizes of these files, less what an earlier run had.
+    pub needed_bytes: u64,
+    /// Body bytes received, wasted ones included.
+    pub received_bytes: u64,
+    /// Body bytes thrown away: hedged twice, wrong, or broken off.
+    pub wasted_bytes: u64,
+    /// Bytes verified and written.
+    pub written_bytes: u64,
+    /// Bytes of earlier interrupted runs that were used.
+    pub resumed_bytes: u64,
+    /// Requests sent.
+    pub requests: u64,
+    /// Connections opened.
+    pub connections: u64,
+    /// Requests asked for a second time of another host.
+    pub hedged_requests: u64,
+    /// Files that had to be asked for again.
+    pub retried_files: u64,
+    /// Files found present and right, not fetched.
+    pub kept_files: u64,
+    /// Their bytes.
+    pub kept_bytes: u64,
+    /// Files deleted.
+    pub deleted_files: u64,
+    /// Their bytes.
+    pub deleted_bytes: u64,
+    /// Files that are still missing or wrong.
+    pub missing_files: u64,
+    /// Files read again (`check`).
+    pub checked_files: u64,
+    /// Bytes read again (`check`).
+    pub checked_bytes: u64,
+}
+
+impl Totals {
+    /// Bytes received per byte needed; 1 when nothing was needed.
+    pub fn received_ratio(&self) -> f64 {
+        if self.needed_bytes == 0 { 1.0 } else { self.received_bytes as f64 / self.needed_bytes as f64 }
+    }
+}
+
+/// What became of one suite.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SuiteReport {
+    /// The suite as asked for.
+    pub suite: String,
+    /// The Release's Codename.
+    pub codename: String,
+    /// The Release's Version, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// The Release's Date, Unix time in seconds.
+    pub date_unix_s: i64,
+    /// Valid-Until, Unix time in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub valid_until_unix_s: Option<i64>,
+    /// What happened.
+    pub state: SuiteState,
+}
+
+/// What happened to a suite.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SuiteState {
+    /// A new state is visible.
+    Published,
+    /// The origin has what is here already.
+    Unchanged,
+    /// Not brought up to date; the old state is still served.
+    #[default]
+    NotPublished,
+}
+
+/// What one host did.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HostReport {
+    /// Name and, when not the usual one, port.
+    pub host: String,
+    /// Whether it decided the state.
+    pub origin: bool,
+    /// `HTTP/1.1` or `HTTP/2`; empty if it never answered.
+    pub protocol: String,
+    /// Body bytes received from it.
+    pub received_bytes: u64,
+    /// Of these, thrown away.
+    pub wasted_bytes: u64,
+    /// Files of which all bytes came from it.
+    pub files: u64,
+    /// Requests sent to it.
+    pub requests: u64,
+    /// Connections opened to it.
+    pub connections: u64,
+    /// Smallest round trip seen, milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rtt_ms: Option<f64>,
+    /// Best rate it showed for a tenth of a second or longer, bytes per second.
+    pub best_rate_bytes_per_s: u64,
+    /// Faults, in order; bounded by the recorder.
+    pub faults: Vec<FaultReport>,
+    /// Number of faults, also those not kept.
+    pub strikes: u32,
+    /// What became of it: `good`, `dropped: WHY`, `not reached: WHY`; `not asked` if nothing was to
+    /// be had from it, `not needed` if others were faster.
+    pub state: String,
+}
+
+/// One fault of a host.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FaultReport {
+    /// Milliseconds after the start; 0 if not known.
+    pub at_ms: u64,
+    /// The file it was about, below the mirror's address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// What it did.
+    pub fault: String,
+}
+
+impl FaultReport {
+    /// Both in one line.
+    pub fn line(&self) -> String {
+        let path = self.path.iter().map(|path| format!("{path}: "));
+        path.chain([self.fault.clone()]).collect()
+    }
+}
+
+/// What limited the run, as the engine found it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VerdictReport {
+    /// The part, such as `access link`, `mirror ftp.example.org`, `disk sda`, `mixed`.
+    pub limit: String,
+    /// The strongest evidence, short: `busy 91 %; network blocked 74 %`.
+    pub reason: String,
+    /// False if no single part could be named.
+    pub confident: bool,
+    /// Share of the wall time for which both signals named it, 0 to 1.
+    pub share: f64,
+    /// Every part that was named at some time, with its share, largest first.
+    pub shares: Vec<(String, f64)>,
+    /// The limit behind it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// What would help.
+    pub advice: String,
+    /// The figures it rests on, one line each.
+    pub evidence: Vec<String>,
+}
+
+impl fmt::Display for Summary {
+    /// The one line at the end of a run.
+    ///
+    /// ```text
+    /// 43.1 GB in 11 m 32 s, 62 MB/s. Limited by: disk writes (busy 91 %; network blocked 74 %).
+    /// ```
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let time = units::duration(self.duration_ms);
+        if self.command == "check" {
+            write!(
+                f,
+                "{} in {} read in {time}",
+                units::bytes(self.totals.checked_bytes),
+                units::several(self.totals.checked_files, "file", "files")
+            )?;
+            if self.totals.files > 0 {
+                let fetched = units::bytes(self.totals.received_bytes);
+                write!(f, "; {} repaired, {fetched} received", self.totals.files)?;
+            }
+            return match (self.totals.missing_files, self.exit_code) {
+                (0, 0) if self.totals.files > 0 => write!(f, "; all as signed now."),
+                (0, 0) => write!(f, ", all as signed."),
+                (0, _) => write!(f, "; not all of it could be verified."),
+                (n, _) => write!(f, ", {n} missing or wrong."),
+            };
+        }
+        if self.dry_run {
+            return write!(
+                f,
+                "would fetch {}, {}; would delete {}, {}.",
+                units::several(self.plan.fetch_files, "file", "files"),
+                units::bytes(self.plan.fetch_bytes),
+                units::several(self.plan.delete_files, "file", "files"),
+                units::bytes(self.plan.delete_bytes),
+            );
+        }
+        if !self.changed && self.totals.files == 0 && self.totals.missing_files == 0 && self.exit_code == 0 {
+            return match self.totals.deleted_files {
+                0 => {
+                    let requests = units::several(self.totals.requests, "request", "requests");
+                    write!(f, "nothing has changed; {requests} in {time}.")
+                }
+                _ => write!(f, "nothing new; {} in {time}.", self.deleted()),
+            };
+        }
+        if self.command == "mirror" && self.exit_code == ErrorKind::Interrupted.exit_code() {
+            let received = units::bytes(self.totals.received_bytes);
+            return write!(f, "interrupted after {time}; {received} received, which the next run goes on from.");
+        }
+        if let Some(packages) = &self.packages {
+            let count = packages.unpacked + packages.by_dpkg.len() as u64;
+            let count = units::several(count, "package", "packages");
+            let fetched = units::bytes(self.totals.written_bytes);
+            if self.exit_code != 0 {
+                let is_interrupted = self.exit_code == ErrorKind::Interrupted.exit_code();
+                let how = if is_interrupted { "interrupted" } else { "failed" };
+                return write!(f, "{how} after {time}; {count} unpacked, {fetched} fetched.");
+            }
+            match packages.removed {
+                0 => write!(f, "{count}")?,
+                removed if packages.unpacked == 0 && packages.by_dpkg.is_empty() => {
+                    write!(f, "{} removed", units::several(removed, "package", "packages"))?;
+                }
+                removed => write!(f, "{count}, {removed} removed,")?,
+            }
+            write!(f, " in {time}; {fetched} fetched.")?;
+            if packages.saved_ms > 0 {
+                write!(f, " About {} of flushes saved.", units::duration(packages.saved_ms))?;
+            }
+        } else if let Some(indexes) = &self.indexes {
+            write!(f, "{indexes} in {time}; {} fetched.", units::bytes(self.totals.written_bytes))?;
+        } else {
+            let rate = units::per_second(self.totals.written_bytes, self.duration_ms);
+            write!(f, "{} in {time}, {}/s.", units::bytes(self.totals.written_bytes), units::bytes(rate))?;
+        }
+        if self.totals.deleted_files > 0 {
+            write!(f, " {}.", self.deleted())?;
+        }
+        if self.totals.missing_files > 0 {
+            let missing = self.totals.missing_files;
+            write!(f, " {missing} {} missing.", units::noun(missing, "file is", "files are"))?;
+        }
+        if let Some(verdict) = &self.verdict {
+            write!(f, " Limited by: {}", verdict.limit)?;
+            if !verdict.reason.is_empty() {
+                write!(f, " ({})", verdict.reason)?;
+            }
+            write!(f, ".")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_ends_with_one_line_naming_its_limit() {
+        let summary = Summary {
+            command: "mirror".into(),
+            duration_ms: 692_000,
+            changed: true,
+            totals: Totals { files: 9, written_bytes: 43_100_000_000, ..Totals::default() },
+            verdict: Some(VerdictReport {
+                limit: "disk writes".into(),
+                reason: "busy 91 %; network blocked 74 %".into(),
+                ..VerdictReport::default()
+            }),
+            ..Summary::default()
+        };
+        let line = "43.1 GB in 11 m 32 s, 62.3 MB/s. Limited by: disk writes (busy 91 %; network blocked 74 %).";
+        assert_eq!(summary.to_string(), line);
+    }
+
+    #[test]
+    fn the_closing_line_tells_of_deletions_and_of_what_an_interrupted_run_received() {
+        let summary = |exit_code, totals| {
+            let command = "mirror".to_owned();
+            Summary { command, duration_ms: 2000, exit_code, totals, ..Summary::default() }.to_string()
+        };
+        let deleted = Totals { deleted_files: 136, deleted_bytes: 5_000_000, ..Totals::default() };
+        assert_eq!(summary(0, deleted), "nothing new; 136 files deleted, 5.00 MB in 2.0 s.");
+        let update = Totals { files: 1, written_bytes: 2_000_000, deleted_files: 1, deleted_bytes: 1000, ..deleted };
+        assert_eq!(summary(0, update), "2.00 MB in 2.0 s, 1.00 MB/s. 1 file deleted, 1.00 kB.");
+        let received = Totals { received_bytes: 7_000_000, written_bytes: 1_000_000, ..Totals::default() };
+        assert_eq!(
+            summary(130, received),
+            "interrupted after 2.0 s; 7.00 MB received, which the next run goes on from."
+        );
+    }
+
+    #[test]
+    fn packages_are_counted_and_a_failure_is_called_one() {
+        let summary = |unpacked, exit_code| {
+            let packages = Some(PackageTotals { unpacked, ..PackageTotals::default() });
+            Summary { changed: true, duration_ms: 2000, exit_code, packages, ..Summary::default() }.to_string()
+        };
+        assert_eq!(summary(1, 0), "1 package in 2.0 s; 0 B fetched.");
+        assert_eq!(summary(2, 0), "2 packages in 2.0 s; 0 B fetched.");
+        let removing = |unpacked| {
+            let packages = Some(PackageTotals { unpacked, removed: 1, ..PackageTotals::default() });
+            Summary { changed: true, duration_ms: 2000, packages, ..Summary::default() }.to_string()
+        };
+        assert_eq!(removing(0), "1 package removed in 2.0 s; 0 B fetched.");
+        assert_eq!(removing(2), "2 packages, 1 removed, in 2.0 s; 0 B fetched.");
+        assert_eq!(summary(2, 2), "failed after 2.0 s; 2 packages unpacked, 0 B fetched.");
+        assert_eq!(summary(1, 130), "interrupted after 2.0 s; 1 package unpacked, 0 B fetched.");
+    }
+
+    #[test]
+    fn a_check_says_all_as_signed_only_when_it_is() {
+        let check = |exit_code, missing_files, files| {
+            let totals = Totals { missing_files, files, checked_files: 9, checked_bytes: 10, ..Totals::default() };
+            Summary { command: "check".into(), exit_code, totals, ..Summary::default() }.to_string()
+        };
+        assert!(check(0, 0, 0).ends_with("read in 0.0 s, all as signed."), "{}", check(0, 0, 0));
+        assert!(check(4, 2, 0).ends_with(", 2 missing or wrong."));
+        assert!(check(4, 0, 0).ends_with("; not all of it could be verified."));
+        assert!(check(0, 0, 3).ends_with("; 3 repaired, 0 B received; all as signed now."));
+    }
+
+    #[test]
+    fn one_is_not_told_as_several() {
+        let totals =
+            |files| Totals { checked_files: files, missing_files: files, requests: files, ..Totals::default() };
+        let mirror = |files| Summary { command: "mirror".into(), totals: totals(files), ..Summary::default() };
+        let check = Summary { command: "check".into(), ..mirror(1) };
+        assert!(check.to_string().starts_with("0 B in 1 file read in "), "{check}");
+        assert!(mirror(1).to_string().ends_with(" 1 file is missing."), "{}", mirror(1));
+        assert!(mirror(2).to_string().ends_with(" 2 files are missing."), "{}", mirror(2));
+        let same = Summary { totals: Totals { missing_files: 0, ..totals(1) }, ..mirror(1) };
+        assert_eq!(same.to_string(), "nothing has changed; 1 request in 0.0 s.");
+        let plan = Plan { fetch_files: 1, delete_files: 2, ..Plan::default() };
+        let planned = Summary { dry_run: true, plan, ..mirror(0) };
+        assert_eq!(planned.to_string(), "would fetch 1 file, 0 B; would delete 2 files, 0 B.");
+    }
+
+    #[test]
+    fn problems_are_bounded() {
+        let mut summary = Summary::default();
+        for i in 0..1000 {
+            summary.problem(i.to_string());
+        }
+        assert_eq!(summary.problems.len(), LINES_KEPT + 1);
+    }
+}

@@ -1,0 +1,69 @@
+//! Whether the run is to end early, where it can be taken up again.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::error::{CommandError, ErrorKind};
+use super::signals::Signals;
+
+/// A signal ended the run.
+pub fn interruption() -> CommandError {
+    CommandError::new(ErrorKind::Interrupted, "interrupted; nothing new was published")
+        .hint("run again: what was fetched is kept")
+}
+
+/// Whether a signal has come: the run ends where it can be taken up again.
+#[derive(Clone)]
+pub struct Stop {
+    seen: tokio::sync::watch::Receiver<bool>,
+    flag: Arc<AtomicBool>,
+}
+
+impl Stop {
+    /// Listens from now on. A second signal ends the program at once.
+    pub fn listen(runtime: &tokio::runtime::Runtime) -> Stop {
+        let (sender, seen) = tokio::sync::watch::channel(false);
+        let flag = Arc::new(AtomicBool::new(false));
+        let raised = flag.clone();
+        if let Ok(signals) = Signals::listen(runtime) {
+            runtime.spawn(signals.stop(move || {
+                raised.store(true, Ordering::Relaxed);
+                let _ = sender.send(true);
+            }));
+        }
+        Stop { seen, flag }
+    }
+
+    /// The same for plain threads: set when a signal has come.
+    pub fn flag(&self) -> &AtomicBool {
+        &self.flag
+    }
+
+    /// What comes of this, unless a signal comes first.
+    pub async fn or<F: Future>(&self, future: F) -> Result<F::Output, CommandError> {
+        tokio::select! {
+            biased;
+            () = self.requested() => Err(interruption()),
+            output = future => Ok(output),
+        }
+    }
+
+    /// Becomes true when a signal has come.
+    pub fn watch(&self) -> tokio::sync::watch::Receiver<bool> {
+        self.seen.clone()
+    }
+
+    /// Returns when a signal has come.
+    pub async fn requested(&self) {
+        let mut seen = self.seen.clone();
+        if seen.wait_for(|stop| *stop).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// An error if a signal has come.
+    pub fn check(&self) -> Result<(), CommandError> {
+        if *self.seen.borrow() { Err(interruption()) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,14 @@
+//! The network's part of a run, as the commands share it: settings, the loop that fetches, hosts in the report.
+//!
+//! Commands are plain blocking code; connections live on the one worker of a tokio runtime, so that parsing an index
+//! never holds up a socket.
+
+pub mod batch;
+pub mod host_reports;
+mod network;
+pub mod refusals;
+mod settings;
+
+pub use batch::{Batch, Faults, Fetched, Job, Progression};
+pub use network::{Network, network_runtime};
+pub use settings::{NetworkSettings, ProxyAddresses, addresses, fetch_options, proxies, window};

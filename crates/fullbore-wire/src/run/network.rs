@@ -1,0 +1,64 @@
+//! Where the connections of a run live.
+
+use std::time::Duration;
+
+use fullbore_engine::run::{CommandError, ErrorKind};
+use fullbore_engine::stage::{Kind, Ledger};
+
+/// Time that tasks have to end, when nothing is wanted of them any more.
+const NETWORK_END: Duration = Duration::from_secs(1);
+
+/// Where connections live: one worker, accounted as the stage "network".
+pub fn network_runtime(ledger: &Ledger) -> Result<tokio::runtime::Runtime, CommandError> {
+    let clock = ledger.stage("network", Kind::Task);
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("network")
+        .on_thread_start(move || clock.adopt_thread())
+        .enable_all()
+        .build()
+        .map_err(|error| CommandError::new(ErrorKind::Internal, error))
+}
+
+/// A runtime whose end waits for nobody: a name that is being resolved may take as long as it likes.
+pub struct Network(Option<tokio::runtime::Runtime>);
+
+impl Network {
+    /// As [`network_runtime`].
+    pub fn start(ledger: &Ledger) -> Result<Network, CommandError> {
+        network_runtime(ledger).map(|runtime| Network(Some(runtime)))
+    }
+}
+
+impl std::ops::Deref for Network {
+    type Target = tokio::runtime::Runtime;
+
+    fn deref(&self) -> &tokio::runtime::Runtime {
+        self.0.as_ref().expect("it is taken only when dropped")
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_timeout(NETWORK_END);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[test]
+    fn the_end_of_the_network_does_not_wait_for_a_name() {
+        let network = Network::start(&Ledger::off()).unwrap();
+        let (begun, has_begun) = std::sync::mpsc::channel();
+        let hour = Duration::from_secs(3600);
+        network.spawn_blocking(move || {
+            begun.send(()).unwrap();
+            std::thread::sleep(hour);
+        });
+        has_begun.recv().unwrap();
+        drop(network);
+    }
+}

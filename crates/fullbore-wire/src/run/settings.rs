@@ -1,0 +1,131 @@
+//! How a run uses the network, as its user says.
+
+use std::path::{Path, PathBuf};
+
+use fullbore_engine::run::CommandError;
+use fullbore_engine::window::Window;
+
+use crate::auth::AuthConf;
+use crate::connect::ConnectOptions;
+use crate::dispatcher::Limits;
+use crate::fetch::FetchOptions;
+use crate::proxy::{ProxyError, ProxySettings};
+use crate::tls::{Authorities, Offer, Tls, Trust};
+use crate::url::{Url, without_credentials};
+
+/// Bytes read and not yet written: so much for each connection keeps what a killed run loses below
+/// 1 MB, and four hosts of four connections busy. Bounded, since many hosts share one disk.
+const WINDOW_BYTES_PER_CONNECTION: u64 = 768 << 10;
+const WINDOW_BYTES_MAX: u64 = 32 << 20;
+
+/// Chunks read and not yet written. Small files make many of them.
+const WINDOW_ITEMS: u32 = 8192;
+
+/// How to reach the mirrors.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NetworkSettings {
+    /// Connections to one host at once, 1 to 16.
+    pub connections_per_host: usize,
+    /// Body bytes received per second over all hosts.
+    pub limit_rate_bytes_per_s: Option<u64>,
+    /// Certificates trusted in addition to the system's, a PEM file.
+    pub ca_file: Option<PathBuf>,
+    /// Never HTTP/2.
+    pub http1_only: bool,
+    /// Ask a second host for what a measurably slower one is sending.
+    pub hedge: bool,
+    /// Files in apt's auth.conf format, readable when settings were made.
+    pub auth_files: Vec<PathBuf>,
+    /// Proxies.
+    pub proxy: ProxyAddresses,
+    /// Where the verdict's samples are recorded, line by line as JSON, for whoever tunes it.
+    pub record: Option<PathBuf>,
+}
+
+/// Proxies as the usual variables name them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ProxyAddresses {
+    /// Proxy for `http://`.
+    pub http: Option<String>,
+    /// Proxy for `https://`.
+    pub https: Option<String>,
+    /// Hosts reached directly, as in the variable `no_proxy`, split at commas and spaces.
+    pub no_proxy: Vec<String>,
+    /// Hosts with a proxy of their own, or `DIRECT`.
+    pub hosts: Vec<(String, String)>,
+}
+
+/// The window of a run with so many hosts.
+pub fn window(hosts: usize, network: &NetworkSettings) -> Window {
+    let connections = hosts as u64 * network.connections_per_host as u64;
+    Window::new((connections * WINDOW_BYTES_PER_CONNECTION).min(WINDOW_BYTES_MAX), WINDOW_ITEMS)
+}
+
+/// Mirrors' addresses, with the credentials that were written into them.
+pub fn addresses<'a>(texts: impl Iterator<Item = &'a String>) -> Result<(Vec<Url>, AuthConf), CommandError> {
+    let mut auth = AuthConf::new();
+    let mut urls = Vec::new();
+    for text in texts {
+        let usage =
+            |error: &dyn std::fmt::Display| CommandError::usage(format_args!("{}: {error}", without_credentials(text)));
+        let (url, credentials) = Url::parse_with_userinfo(text).map_err(|error| usage(&error))?;
+        if let Some(credentials) = credentials {
+            auth.add_for_url(&url, &credentials).map_err(|error| usage(&error))?;
+        }
+        urls.push(url);
+    }
+    Ok((urls, auth))
+}
+
+/// How the wire uses the network, as these settings say.
+pub fn fetch_options(network: &NetworkSettings, mut auth: AuthConf) -> Result<FetchOptions, CommandError> {
+    for path in &network.auth_files {
+        let text = std::fs::read_to_string(path).map_err(|error| usage_of(path, &error))?;
+        auth.add_file(&text).map_err(|error| usage_of(path, &error))?;
+    }
+    let trust = match &network.ca_file {
+        Some(path) => Trust::SystemAnd(Authorities::read(path).map_err(CommandError::usage)?),
+        None => Trust::System,
+    };
+    Ok(FetchOptions {
+        limits: Limits {
+            connections_per_host: network.connections_per_host,
+            hedge: network.hedge,
+            ..Limits::default()
+        },
+        connect: ConnectOptions {
+            tls: Tls::new(trust),
+            offer: if network.http1_only { Offer::Http1 } else { Offer::Either },
+            ..ConnectOptions::default()
+        },
+        proxies: proxies(&network.proxy)?,
+        auth,
+        rate_limit_bytes_per_s: network.limit_rate_bytes_per_s,
+        ..FetchOptions::default()
+    })
+}
+
+/// Which way to each host, as these settings say.
+///
+/// # Errors
+/// One of them names no proxy that can be used.
+pub fn proxies(given: &ProxyAddresses) -> Result<ProxySettings, CommandError> {
+    let mut proxies = ProxySettings::new();
+    let wrong = |error: ProxyError| CommandError::usage(error);
+    if let Some(proxy) = &given.http {
+        proxies.set_http(proxy).map_err(wrong)?;
+    }
+    if let Some(proxy) = &given.https {
+        proxies.set_https(proxy).map_err(wrong)?;
+    }
+    proxies.set_no_proxy(&given.no_proxy.join(",")).map_err(wrong)?;
+    for (host, proxy) in &given.hosts {
+        proxies.set_host(host, proxy).map_err(wrong)?;
+    }
+    Ok(proxies)
+}
+
+/// A file named by the settings that cannot be used.
+fn usage_of(path: &Path, error: &dyn std::fmt::Display) -> CommandError {
+    CommandError::usage(format_args!("{}: {error}", path.display()))
+}
