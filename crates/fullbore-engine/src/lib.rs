@@ -8,6 +8,9 @@
 //!
 //! The engine never prints, never reads the environment, never exits.
 
+/// The version of fullbore.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 pub mod buffers;
 pub mod clock;
 pub mod digest;
@@ -17,6 +20,7 @@ pub mod files;
 pub mod journal;
 pub mod landing;
 pub mod memory;
+pub mod output;
 pub mod pipeline;
 pub mod ranges;
 pub mod run;
@@ -25,5 +29,6 @@ pub mod sys;
 pub mod target;
 pub mod temporary;
 pub mod trace;
+pub mod units;
 pub mod verdict;
 pub mod window;

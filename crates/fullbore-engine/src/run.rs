@@ -6,12 +6,14 @@
 
 pub mod error;
 pub mod events;
+pub mod named_files;
 pub mod report;
 pub mod signals;
 pub mod stop;
-pub mod units;
 
 pub use error::{CommandError, ErrorKind};
 pub use events::{Event, Events, Phase, Plan, Progress};
 pub use report::{Report, Summary, Timeline};
 pub use stop::{Stop, interruption};
+
+pub use crate::units;

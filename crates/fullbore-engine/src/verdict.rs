@@ -11,7 +11,6 @@ mod cgroup;
 pub(crate) mod cpu;
 mod device;
 mod facts;
-pub mod format;
 mod judge;
 mod opinion;
 mod record;
@@ -26,14 +25,14 @@ use serde::{Deserialize, Serialize};
 
 pub use cgroup::{Mount, mounts};
 pub use device::{Device, DiskStat};
-pub use format::{noun, several};
+
 pub use record::{RecordSamples, judge_record};
 pub use sample::{CpuSample, DeviceSample, HostSample, Sample, StageSample, WindowSample};
 pub use sampler::{Sampler, SamplerConfig};
 pub use timeline::{StagePoint, Timeline, TimelinePoint};
 
 use crate::stage::{LedgerReading, Trial};
-use format::{bytes_text, duration_text, percent_text, rate_text};
+use crate::units;
 
 /// What limited a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -163,16 +162,16 @@ impl Verdict {
 
 impl fmt::Display for Verdict {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let wall = duration_text(self.wall);
-        write!(formatter, "{} in {wall}", bytes_text(self.bytes))?;
+        let wall = units::time(self.wall);
+        write!(formatter, "{} in {wall}", units::bytes(self.bytes))?;
         if self.bytes > 0 {
-            write!(formatter, ", {}", rate_text(self.rate_bytes_per_s()))?;
+            write!(formatter, ", {}", units::rate(self.rate_bytes_per_s()))?;
         }
         write!(formatter, ". Limited by: {}.", self.limited_by())
     }
 }
 
 fn shares_text(shares: &[Share]) -> String {
-    let texts = shares.iter().map(|share| format!("{} {}", share.part, percent_text(share.share)));
+    let texts = shares.iter().map(|share| format!("{} {}", share.part, units::percent(share.share)));
     texts.collect::<Vec<_>>().join(", ")
 }

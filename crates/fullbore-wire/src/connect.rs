@@ -146,6 +146,13 @@ pub struct Timings {
     pub tls_us: u64,
 }
 
+impl Timings {
+    /// All of it.
+    pub fn total(&self) -> Duration {
+        Duration::from_micros(self.resolve_us + self.tcp_us + self.proxy_us + self.tls_us)
+    }
+}
+
 /// The steps of connecting, for errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {

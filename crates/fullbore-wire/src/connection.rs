@@ -74,9 +74,14 @@ pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
         }
         let endpoint = endpoint(&base);
         let (how, was_used) = match connect(&endpoint, &shared.options.connect_to(&base.url)).await {
-            Ok(connected) => serve(&shared, host, &base, connected).await,
+            Ok(connected) => {
+                let ms = connected.timings.total().as_millis();
+                tracing::info!("{}: connected to {}, {}, in {ms} ms", base.name(), connected.peer, connected.protocol);
+                serve(&shared, host, &base, connected).await
+            }
             Err(error) => {
                 let why = error.without_host(&endpoint);
+                tracing::info!("{}: {why}", base.name());
                 let fault = if error.is_untrusted() {
                     Fault::Untrusted { why, unknown_issuer: error.is_of_unknown_issuer() }
                 } else if error.is_blocked() {
@@ -94,7 +99,7 @@ pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
         drop(room);
         // What this connection owed is free for others now; the run sees whether it is hopeless.
         if let Ended::Fault(fault) = &how {
-            tracing::debug!(host = %base.url, %fault, "connection ended");
+            tracing::info!("{}: connection ended: {fault}", base.name());
         }
         shared.wake.notify_waiters();
         shared.attention.notify_one();
@@ -281,7 +286,7 @@ fn follow(shared: &Shared, host: HostId, base: &Base, mut chain: Redirects, loca
     if present.moves >= REDIRECTS_MAX {
         return wrong(format!("more than {REDIRECTS_MAX} redirects, the last from {from}"));
     }
-    tracing::info!(from = %present.url, to = %url, "mirror redirects");
+    tracing::info!("{} redirects to {url}", present.url);
     *present = Base { moves: present.moves + 1, ..Base::at(url, &shared.options) };
     Followed::Moved
 }

@@ -261,9 +261,14 @@ impl Dispatcher {
         self.connections.values().filter(|connection| connection.host == host && !connection.is_detour).count()
     }
 
+    /// A file's path, or its number where paths are not known.
+    fn name(&self, item: ItemId) -> String {
+        self.name_of.as_ref().map_or_else(|| format!("file {item}"), |name_of| name_of(item))
+    }
+
     /// Notes a fault of a host, with a file of the present ones where it is about one.
     fn fault(&mut self, host: HostId, item: Option<ItemId>, fault: &Fault, now: Instant) {
-        let path = item.and_then(|item| self.name_of.as_ref().map(|name_of| name_of(item)));
+        let path = item.filter(|_| self.name_of.is_some()).map(|item| self.name(item));
         let alone = self.is_alone(host);
         self.hosts[host as usize].fault_on(fault, Occasion { path, alone }, now);
         if !self.may_be_asked(host, now) {

@@ -515,6 +515,9 @@ impl Host {
         if self.totals.seen_faults.len() == FAULTS_KEPT {
             self.totals.seen_faults.pop();
         }
+        let about = path.as_ref().map(|path| format!(" {path}:")).unwrap_or_default();
+        // Runs tell of it as an event.
+        tracing::debug!("{}:{about} {fault}", self.name);
         self.totals.seen_faults.push(SeenFault { at: now, path, fault: fault.to_string() });
         match fault {
             Fault::Missing(_) => self.totals.missing += 1,
@@ -549,6 +552,7 @@ impl Host {
 
     fn out(&mut self, reason: String) {
         if !self.is_out() {
+            tracing::info!("{}: left alone from here on: {reason}", self.name);
             self.standing = Standing::Out(reason);
         }
     }

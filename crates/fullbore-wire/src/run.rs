@@ -11,4 +11,4 @@ mod settings;
 
 pub use batch::{Batch, Faults, Fetched, Job, Progression};
 pub use network::{Network, network_runtime};
-pub use settings::{NetworkSettings, ProxyAddresses, addresses, fetch_options, proxies, window};
+pub use settings::{NetworkSettings, ProxyAddresses, address, addresses, fetch_options, proxies, window};

@@ -12,6 +12,7 @@ mod overlook;
 mod pins;
 mod trusted;
 
+use std::fmt;
 use std::io::Read;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -139,6 +140,15 @@ pub enum Protocol {
     Http1,
     /// HTTP/2.
     Http2,
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Protocol::Http1 => "HTTP/1.1",
+            Protocol::Http2 => "HTTP/2",
+        })
+    }
 }
 
 /// A client's TLS settings, ready to connect with. Clones share everything, the session

@@ -13,12 +13,13 @@ use std::io::Write as _;
 use std::path::Path;
 
 use fullbore_engine::escape;
+use fullbore_engine::run::error::CommandError;
+use fullbore_engine::run::events::Events;
+use fullbore_engine::run::named_files::read_text;
 
 use crate::cli::{ConvertArgs, ForeignFormat};
 use crate::progress::Screen;
-use crate::settings::file::{self, read_text};
-use fullbore_engine::run::error::CommandError;
-use fullbore_engine::run::events::Events;
+use crate::settings::file;
 
 /// Largest file converted. A guess: a thousand lines of sources and long patterns.
 const FILE_BYTES_MAX: u64 = 1 << 20;

@@ -35,6 +35,7 @@ use fullbore_copy::session::Progress;
 use fullbore_copy::transport::Path as NetworkPath;
 use fullbore_copy::wire::{Account, PATHS_BYTES};
 use fullbore_engine::durability::Durability;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::stage::Ledger;
 use fullbore_engine::verdict::{Sampler, SamplerConfig, Verdict};
 
@@ -42,7 +43,6 @@ use crate::cli::CopyArgs;
 use crate::settings::Environment;
 use crate::stdio;
 use control::{Levers, Request};
-use fullbore_engine::run::error::{CommandError, ErrorKind};
 use place::{Common, Place};
 use screen::{LINE_TIME, Screen, Style};
 use standing::Standing;
@@ -414,7 +414,7 @@ fn torn(failure: CommandError, account: &Account) -> CommandError {
     if account.written_bytes == 0 {
         return failure;
     }
-    let files = fullbore_engine::run::units::bytes(account.visible_bytes);
+    let files = fullbore_engine::units::bytes(account.visible_bytes);
     failure.context(format_args!("{files} are complete and in place")).hint("run it again to go on from there")
 }
 

@@ -11,6 +11,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use fullbore_engine::output::{self, Output};
+use fullbore_engine::run::Stop;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::stage::Ledger;
 use fullbore_store::lafs::cap::Chk;
 use fullbore_store::lafs::download::{Downloader, GetError, Got};
@@ -25,12 +28,9 @@ use tokio::task::JoinHandle;
 use crate::bucket;
 use crate::cli::GetArgs;
 use crate::grid::{amount, connect, place, runtime, say, say_evidence, server_table, start_log, tell, verdict_table};
-use crate::output::{self, Output};
 use crate::program::process_costs;
 use crate::stdio;
 use caps::{Caps, Wanted};
-use fullbore_engine::run::Stop;
-use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 /// Segments between decoding and writing.
 const PIECES: usize = 4;

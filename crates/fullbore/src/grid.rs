@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fullbore_engine::run::error::CommandError;
 use fullbore_engine::stage::{Kind, Ledger};
+use fullbore_engine::units;
 use fullbore_store::lafs::gbs::flow::FlowReading;
 use fullbore_store::lafs::gbs::link::LinkOptions;
 use fullbore_store::lafs::node::{Node, NodeError, read_servers};
@@ -16,8 +18,6 @@ use serde_json::{Value, json};
 
 use crate::cli::GridArgs;
 use crate::stdio;
-use fullbore_engine::run::error::CommandError;
-use fullbore_engine::run::units;
 
 /// Files on their way at once: as many as fill a path of 100 ms with files of 200 bytes at the rate that ten
 /// servers of one core each take.

@@ -7,12 +7,13 @@ use std::ffi::OsString;
 use std::io;
 use std::time::Duration;
 
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::units;
+use fullbore_install::installing::{NO_NEW_PRIVILEGES, still_syncing};
 use fullbore_install::nosync::{self, Call, Ended, FlushCost, Job, Notice, Outcome, Process, StartError, Tally};
 
 use crate::cli::NosyncArgs;
-use crate::installing::{NO_NEW_PRIVILEGES, still_syncing};
 use crate::stdio::{self, say, say_error};
-use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 /// As env, nice, timeout and chroot end when it is them that fail, not the command.
 pub const EXIT_NOT_RUN: u8 = 125;
@@ -56,7 +57,7 @@ fn tell(notice: &Notice<'_>) {
         Notice::Probed(costs) => {
             for cost in *costs {
                 // A thousand is about what five packages make.
-                let thousand = duration(cost.flush.saturating_mul(1000));
+                let thousand = units::time(cost.flush.saturating_mul(1000));
                 note(&format!("{}: 1,000 flushes cost about {thousand}, {}", path(cost), gain(cost.flush)));
             }
         }
@@ -160,16 +161,16 @@ fn report(outcome: &Outcome, tally: &Tally, sync_later: bool) {
     let counts: Vec<(Call, u64)> = tally.by_call().collect();
     let list = |is_answered: bool| {
         let chosen = counts.iter().filter(|(call, _)| call.is_answered() == is_answered);
-        chosen.map(|(call, count)| format!("{} {}", grouped(*count), call.name())).collect::<Vec<_>>().join(", ")
+        chosen.map(|(call, count)| format!("{} {}", units::count(*count), call.name())).collect::<Vec<_>>().join(", ")
     };
     match tally.answered() {
         _ if outcome.answered => {}
         0 => note("0 sync calls: nothing to save"),
         answered => {
-            let calls = if answered == 1 { "call" } else { "calls" };
-            note(&format!("{} sync {calls} answered at once: {}", grouped(answered), list(true)));
+            let calls = units::noun(answered, "call", "calls");
+            note(&format!("{} sync {calls} answered at once: {}", units::count(answered), list(true)));
             if !outcome.costs.is_empty() {
-                note(&format!("they would have cost at least about {}", duration(tally.estimate(&outcome.costs))));
+                note(&format!("they would have cost at least about {}", units::time(tally.estimate(&outcome.costs))));
             }
         }
     }
@@ -179,8 +180,8 @@ fn report(outcome: &Outcome, tally: &Tally, sync_later: bool) {
     }
     if !sync_later {
         let count = outcome.synced;
-        let systems = if count == 1 { "file system" } else { "file systems" };
-        note(&format!("final sync of {count} {systems}: {}", duration(outcome.sync_time)));
+        let systems = units::several(count as u64, "file system", "file systems");
+        note(&format!("final sync of {systems}: {}", units::time(outcome.sync_time)));
     }
 }
 
@@ -201,42 +202,4 @@ fn path(cost: &FlushCost) -> String {
 
 fn note(line: &str) {
     say(&format!("nosync: {line}"));
-}
-
-/// `1.25 s`, `3.1 ms`.
-fn duration(duration: Duration) -> String {
-    let ms = duration.as_secs_f64() * 1e3;
-    match ms {
-        ms if ms < 10.0 => format!("{ms:.2} ms"),
-        ms if ms < 1000.0 => format!("{ms:.0} ms"),
-        ms => format!("{:.1} s", ms / 1e3),
-    }
-}
-
-/// `45,501`.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_carry_units_and_groups() {
-        assert_eq!(grouped(0), "0");
-        assert_eq!(grouped(999), "999");
-        assert_eq!(grouped(45_501), "45,501");
-        assert_eq!(grouped(1_000_000), "1,000,000");
-        assert_eq!(duration(Duration::from_micros(240)), "0.24 ms");
-        assert_eq!(duration(Duration::from_millis(8546)), "8.5 s");
-    }
 }

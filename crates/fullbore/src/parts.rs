@@ -3,9 +3,8 @@
 
 use std::fmt::Write as _;
 
+use fullbore_engine::units;
 use serde::Serialize;
-
-use fullbore_engine::run::units;
 
 /// Width of the evidence before it goes on in the next line.
 const EVIDENCE_WIDTH: usize = 62;

@@ -5,22 +5,20 @@
 
 mod apply;
 mod generate;
-mod input;
 mod merge;
 mod publish;
 
-use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use flate2::{Compression, GzBuilder};
+use fullbore_apt::pdiff::{file_error, gz, no_directory};
 use fullbore_debian::compression::Form;
-use fullbore_engine::files::{FileError, Root};
+use fullbore_engine::files::Root;
+use fullbore_engine::output;
+use fullbore_engine::run::error::CommandError;
 
 use crate::cli::{PdiffArgs, PdiffCommand};
-use crate::output;
 use crate::progress::Screen;
 use crate::settings::Environment;
-use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 /// Runs one of the subcommands.
 pub fn run(arguments: &PdiffArgs, environment: &Environment, screen: &mut Screen) -> Result<(), CommandError> {
@@ -30,14 +28,6 @@ pub fn run(arguments: &PdiffArgs, environment: &Environment, screen: &mut Screen
         PdiffCommand::Generate(arguments) => generate::run(arguments, screen),
         PdiffCommand::Publish(arguments) => publish::run(arguments, environment, screen),
     }
-}
-
-/// A patch as archives serve it: gzip at its highest level, without name and time, so that the
-/// same patch is always the same file.
-fn gz(script: &[u8]) -> Vec<u8> {
-    let mut encoder = GzBuilder::new().write(Vec::new(), Compression::best());
-    let written = encoder.write_all(script).and_then(|()| encoder.finish());
-    written.expect("memory takes everything")
 }
 
 /// Writes a patch to a file, compressed if its name says so, or to stdout.
@@ -74,18 +64,4 @@ fn beside(path: &Path) -> Result<(Root, &str), CommandError> {
     let name = path.file_name().and_then(|name| name.to_str());
     let name = name.ok_or_else(|| CommandError::usage(format_args!("{} cannot be a file's name", path.display())))?;
     Ok((Root::open(directory).map_err(no_directory)?, name))
-}
-
-/// A failure of our own files.
-fn file_error(error: FileError) -> CommandError {
-    CommandError::from_error(ErrorKind::Disk, &error)
-}
-
-/// A directory that was named and is none.
-fn no_directory(error: FileError) -> CommandError {
-    let kind = match error.kind() {
-        Some(io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => ErrorKind::Usage,
-        _ => ErrorKind::Disk,
-    };
-    CommandError::from_error(kind, &error)
 }

@@ -2,16 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
+use fullbore_apt::update;
+use fullbore_engine::output::write_atomically;
+use fullbore_engine::run::error::{CommandError, EXIT_UNCHANGED, ErrorKind};
+use fullbore_engine::run::report::Report;
+use fullbore_install::{bootstrap, install};
+use fullbore_mirror::{check, mirror};
+
 use crate::cli::{self, AptArgs, CheckArgs, Command, ConvertArgs, MirrorArgs, PdiffArgs, PdiffCommand, UpdateArgs};
-use crate::output::write_atomically;
 use crate::progress::Screen;
 use crate::report::{html, json, perfetto, prometheus};
 use crate::settings::{self, Environment, OutputSettings};
-use crate::{
-    apt, bootstrap, check, convert, copy, divert, get, install, mirror, nosync, pdiff, probe, put, stdio, update,
-};
-use fullbore_engine::run::error::{CommandError, EXIT_UNCHANGED, ErrorKind};
-use fullbore_engine::run::report::Report;
+use crate::{apt, confirm, convert, copy, divert, get, namespace, nosync, pdiff, probe, put, stdio};
 
 /// Runs the command line; the result is the exit code. It fails if output was lost.
 pub fn run(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment: &Environment) -> u8 {
@@ -53,82 +55,71 @@ fn run_command(arguments: impl IntoIterator<Item = std::ffi::OsString>, environm
 
 fn run_mirror(arguments: MirrorArgs, environment: &Environment) -> u8 {
     let early = early_output(&arguments.output);
-    let (mirrors, output) = match settings::mirrors(arguments, environment).and_then(with_room_for_reports) {
-        Ok(resolved) => resolved,
-        Err(error) => return refuse(&early, environment, &error),
-    };
-    let mut screen = Screen::new(&output, environment);
-    start_log(&screen, &output, environment);
-    let mut runs = Runs::new(&output, environment, mirrors.len());
-    for settings in &mirrors {
-        let result = mirror::run(settings, &mut screen);
-        let interrupted = result.as_ref().is_err_and(|error| error.kind == ErrorKind::Interrupted);
-        let name = settings.name.clone();
-        runs.finished(&mut screen, "mirror", name, &settings.dir, result);
-        if interrupted {
-            break;
+    frame(&early, environment, settings::mirrors(arguments, environment), |mirrors, screen, output| {
+        let mut runs = Runs::new(output, environment, mirrors.len());
+        for settings in &mirrors {
+            let result = mirror::run(settings, screen);
+            let interrupted = result.as_ref().is_err_and(|error| error.kind == ErrorKind::Interrupted);
+            runs.finished(screen, "mirror", settings.name.clone(), &settings.dir, result);
+            if interrupted {
+                break;
+            }
         }
-    }
-    runs.exit_code(&mut screen)
+        runs.exit_code(screen)
+    })
 }
 
 fn run_update(arguments: &UpdateArgs, environment: &Environment) -> u8 {
     let early = early_output(&arguments.output);
-    let (settings, output) = match settings::update(arguments, environment).and_then(with_room_for_reports) {
-        Ok(resolved) => resolved,
-        Err(error) => return refuse(&early, environment, &error),
-    };
-    let mut screen = Screen::new(&output, environment);
-    start_log(&screen, &output, environment);
-    let mut runs = Runs::new(&output, environment, 1);
-    let result = update::run(&settings, &mut screen);
-    runs.finished(&mut screen, "update", None, &settings.lists, result);
-    runs.exit_code(&mut screen)
+    frame(&early, environment, settings::update(arguments, environment), |settings, screen, output| {
+        let result = update::run(&settings, screen);
+        Runs::one(output, environment, screen, "update", &settings.lists, result)
+    })
 }
 
 fn run_bootstrap(arguments: &cli::BootstrapArgs, environment: &Environment) -> u8 {
     let early = early_output(&arguments.output);
-    let (settings, output) = match settings::bootstrap(arguments, environment).and_then(with_room_for_reports) {
-        Ok(resolved) => resolved,
-        Err(error) => return refuse(&early, environment, &error),
-    };
-    if environment.in_namespace.is_none() {
-        return refuse(&early, environment, &bootstrap::enter(settings.mode));
+    let settings = settings::bootstrap(arguments, environment);
+    if let (Ok((settings, _)), None) = (&settings, environment.in_namespace) {
+        return refuse(&early, environment, &namespace::enter(settings.mode));
     }
-    let mut screen = Screen::new(&output, environment);
-    start_log(&screen, &output, environment);
-    let mut runs = Runs::new(&output, environment, 1);
-    let result = bootstrap::run(&settings, &mut screen);
-    runs.finished(&mut screen, "bootstrap", None, &settings.target, result);
-    runs.exit_code(&mut screen)
+    frame(&early, environment, settings, |settings, screen, output| {
+        let result = bootstrap::run(&settings, screen);
+        Runs::one(output, environment, screen, "bootstrap", &settings.target, result)
+    })
 }
 
 fn run_install(arguments: &cli::InstallArgs, environment: &Environment) -> u8 {
     let early = early_output(&arguments.output);
-    let (settings, output) = match settings::install(arguments, environment).and_then(with_room_for_reports) {
-        Ok(resolved) => resolved,
-        Err(error) => return refuse(&early, environment, &error),
-    };
-    let mut screen = Screen::new(&output, environment);
-    start_log(&screen, &output, environment);
-    let mut runs = Runs::new(&output, environment, 1);
-    let result = install::run(&settings, &mut screen);
-    runs.finished(&mut screen, "install", None, &settings.root, result);
-    runs.exit_code(&mut screen)
+    frame(&early, environment, settings::install(arguments, environment), |settings, screen, output| {
+        let result = install::run(&settings, &confirm::confirm, screen);
+        Runs::one(output, environment, screen, "install", &settings.root, result)
+    })
 }
 
 fn run_check(arguments: CheckArgs, environment: &Environment) -> u8 {
     let early = early_output(&arguments.output);
-    let (settings, output) = match settings::check(arguments, environment).and_then(with_room_for_reports) {
-        Ok(resolved) => resolved,
-        Err(error) => return refuse(&early, environment, &error),
-    };
-    let mut screen = Screen::new(&output, environment);
-    start_log(&screen, &output, environment);
-    let mut runs = Runs::new(&output, environment, 1);
-    let result = check::run(&settings, &mut screen);
-    runs.finished(&mut screen, "check", None, &settings.dir, result);
-    runs.exit_code(&mut screen)
+    frame(&early, environment, settings::check(arguments, environment), |settings, screen, output| {
+        let result = check::run(&settings, screen);
+        Runs::one(output, environment, screen, "check", &settings.dir, result)
+    })
+}
+
+/// What stands around each run: settings that are wrong are refused, the screen and the log begin.
+fn frame<S>(
+    early: &OutputSettings,
+    environment: &Environment,
+    settings: Result<(S, OutputSettings), CommandError>,
+    run: impl FnOnce(S, &mut Screen, &OutputSettings) -> u8,
+) -> u8 {
+    match settings.and_then(with_room_for_reports) {
+        Ok((settings, output)) => {
+            let mut screen = Screen::new(&output, environment);
+            start_log(&screen, &output, environment);
+            run(settings, &mut screen, &output)
+        }
+        Err(error) => refuse(early, environment, &error),
+    }
 }
 
 fn run_pdiff(arguments: &PdiffArgs, environment: &Environment) -> u8 {
@@ -216,6 +207,20 @@ impl<'a> Runs<'a> {
             exit_code: 0,
             all_unchanged: true,
         }
+    }
+
+    /// The end of a command that is one run; the result is the exit code.
+    fn one(
+        output: &'a OutputSettings,
+        environment: &'a Environment,
+        screen: &mut Screen,
+        command: &str,
+        dir: &Path,
+        result: Result<Report, CommandError>,
+    ) -> u8 {
+        let mut runs = Runs::new(output, environment, 1);
+        runs.finished(screen, command, None, dir, result);
+        runs.exit_code(screen)
     }
 
     /// Shows how one run ended and writes its report.
@@ -348,8 +353,8 @@ fn start_log(screen: &Screen, output: &OutputSettings, environment: &Environment
     let filter = environment.log.clone().unwrap_or_else(|| {
         match (output.quiet, output.verbose) {
             (true, _) | (_, 0) => "error",
-            (_, 1) => "fullbore=info,fullbore_engine=info,fullbore_wire=info,fullbore_debian=info,warn",
-            (_, 2) => "fullbore=debug,fullbore_engine=debug,fullbore_wire=debug,fullbore_debian=debug,info",
+            (_, 1) => "fullbore=info,warn",
+            (_, 2) => "fullbore=debug,info",
             _ => "trace",
         }
         .to_owned()

@@ -9,16 +9,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use fullbore_engine::escape;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::events::{Event, Events, Plan, Progress};
+use fullbore_engine::run::report::Summary;
+use fullbore_engine::units;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
 use crate::report::time;
 use crate::settings::{Environment, OutputSettings};
 use crate::stdio;
-use fullbore_engine::run::error::{CommandError, ErrorKind};
-use fullbore_engine::run::events::{Event, Events, Plan, Progress};
-use fullbore_engine::run::report::Summary;
-use fullbore_engine::run::units;
 
 /// Time between log lines when there is no terminal. A guess: a night's run stays readable.
 const LOG_INTERVAL: Duration = Duration::from_secs(30);

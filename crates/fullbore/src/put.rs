@@ -15,6 +15,7 @@ mod work;
 
 use std::time::{Duration, Instant};
 
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_store::lafs::verdict::{Facts, judge};
 use fullbore_store::verdict::Verdict;
 use serde_json::json;
@@ -24,7 +25,6 @@ use crate::cli::PutArgs;
 use crate::grid::{amount, say, say_evidence, server_table, start_log, tell, verdict_table};
 use crate::program::process_costs;
 use crate::stdio;
-use fullbore_engine::run::error::{CommandError, ErrorKind};
 use list::List;
 use settings::PutSettings;
 use tree::{Choice, Item, Listing};
@@ -165,7 +165,7 @@ fn conclude(arguments: &PutArgs, totals: &Totals, facts: &Facts, workplace: &Wor
         return reported;
     }
     let plural = if totals.files == 1 { "" } else { "s" };
-    let shares = fullbore_engine::run::units::bytes(totals.sent_bytes);
+    let shares = fullbore_engine::units::bytes(totals.sent_bytes);
     say(
         &arguments.grid,
         &format!(

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::ErrorKind;
 use super::events::Plan;
-use super::units;
+use crate::units;
 pub use timeline::{HostLane, Sample, StageLane, StageSample, Timeline};
 
 /// All about one run.
@@ -493,7 +493,7 @@ mod tests {
             let totals = Totals { missing_files, files, checked_files: 9, checked_bytes: 10, ..Totals::default() };
             Summary { command: "check".into(), exit_code, totals, ..Summary::default() }.to_string()
         };
-        assert!(check(0, 0, 0).ends_with("read in 0.0 s, all as signed."), "{}", check(0, 0, 0));
+        assert!(check(0, 0, 0).ends_with("read in 0 s, all as signed."), "{}", check(0, 0, 0));
         assert!(check(4, 2, 0).ends_with(", 2 missing or wrong."));
         assert!(check(4, 0, 0).ends_with("; not all of it could be verified."));
         assert!(check(0, 0, 3).ends_with("; 3 repaired, 0 B received; all as signed now."));
@@ -509,7 +509,7 @@ mod tests {
         assert!(mirror(1).to_string().ends_with(" 1 file is missing."), "{}", mirror(1));
         assert!(mirror(2).to_string().ends_with(" 2 files are missing."), "{}", mirror(2));
         let same = Summary { totals: Totals { missing_files: 0, ..totals(1) }, ..mirror(1) };
-        assert_eq!(same.to_string(), "nothing has changed; 1 request in 0.0 s.");
+        assert_eq!(same.to_string(), "nothing has changed; 1 request in 0 s.");
         let plan = Plan { fetch_files: 1, delete_files: 2, ..Plan::default() };
         let planned = Summary { dry_run: true, plan, ..mirror(0) };
         assert_eq!(planned.to_string(), "would fetch 1 file, 0 B; would delete 2 files, 0 B.");

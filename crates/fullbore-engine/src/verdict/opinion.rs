@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::facts::{Facts, SYNC, ThreadFacts};
-use super::format::{bytes_text, duration_text, percent_text, rate_text};
 use super::judge::{Cause, Findings};
 use super::{Limit, NextLimit, Share, Verdict, shares_text};
 use crate::stage::{Finding, Kind, LedgerReading, Trial};
+use crate::units;
 
 /// A part is named from this share of the wall time ...
 const NAMED: f64 = 0.60;
@@ -50,7 +50,7 @@ pub(super) fn verdict(findings: Findings, counters: LedgerReading, bytes: u64, w
     let (part, mut reason) = opinion.words(&limit);
     if let Some((host, waited)) = opinion.waited_alone() {
         let before = if reason.is_empty() { "" } else { "; " };
-        reason += &format!("{before}{} waiting for {host} alone", duration_text(waited));
+        reason += &format!("{before}{} waiting for {host} alone", units::time(waited));
     }
     let facts = &opinion.facts;
     Verdict {
@@ -262,8 +262,8 @@ impl<'a> Opinion<'a> {
     /// The part and the reason as the last line of a run says them.
     fn words(&self, limit: &Limit) -> (String, String) {
         let facts = &self.facts;
-        let cores_busy = format!("cores busy {}", percent_text(facts.cores_busy));
-        let empty = format!("sockets empty at {} of reads", percent_text(facts.network.reads_empty));
+        let cores_busy = format!("cores busy {}", units::percent(facts.cores_busy));
+        let empty = format!("sockets empty at {} of reads", units::percent(facts.network.reads_empty));
         match limit {
             Limit::Disk => {
                 let part = self.disk_part();
@@ -273,25 +273,25 @@ impl<'a> Opinion<'a> {
             Limit::Cpu { .. } => {
                 let mut reason = cores_busy;
                 if facts.throttled >= 0.01 {
-                    reason += &format!("; throttled {} of the time", percent_text(facts.throttled));
+                    reason += &format!("; throttled {} of the time", units::percent(facts.throttled));
                 }
                 (limit.to_string(), reason)
             }
             Limit::OneCore { .. } => {
                 let compute = facts.most_computing().map_or(0.0, |thread| thread.compute);
-                (limit.to_string(), format!("computing {} of the time; {cores_busy}", percent_text(compute)))
+                (limit.to_string(), format!("computing {} of the time; {cores_busy}", units::percent(compute)))
             }
             Limit::AccessLink => (limit.to_string(), format!("without one host the others were faster; {empty}")),
             Limit::Host { name } => (format!("{name} or the path to it"), empty),
             Limit::Hosts => (limit.to_string(), format!("without one host the others were no faster; {empty}")),
             Limit::RemoteOrPath => (limit.to_string(), empty),
             Limit::Window => {
-                let exhausted = percent_text(facts.window_exhausted);
+                let exhausted = units::percent(facts.window_exhausted);
                 (limit.to_string(), format!("no permits free {exhausted} of the time"))
             }
             Limit::RateLimit => {
                 let rate = self.findings.total.as_ref().map_or(0, |total| total.rate_limit_bytes_per_s);
-                let reason = if rate > 0 { rate_text(rate as f64) } else { String::new() };
+                let reason = if rate > 0 { units::rate(rate as f64) } else { String::new() };
                 (limit.to_string(), reason)
             }
             Limit::RoundTrips => {
@@ -306,7 +306,7 @@ impl<'a> Opinion<'a> {
                 let shares = self.shares();
                 let mut reason = shares_text(shares.get(..3).unwrap_or(&shares));
                 if self.is_disk_as_busy() {
-                    reason += &format!("; disk busy {}", percent_text(facts.device_busy.unwrap_or_default()));
+                    reason += &format!("; disk busy {}", units::percent(facts.device_busy.unwrap_or_default()));
                 }
                 (limit.to_string(), reason)
             }
@@ -324,19 +324,19 @@ impl<'a> Opinion<'a> {
     fn disk_reason(&self, part: &str) -> String {
         let mut reasons = Vec::new();
         match self.facts.device_busy {
-            Some(busy) => reasons.push(format!("busy {}", percent_text(busy))),
+            Some(busy) => reasons.push(format!("busy {}", units::percent(busy))),
             None => {
                 let asleep = self.facts.most_in_device().map_or(0.0, |thread| thread.device);
-                reasons.push(format!("waited for {} of the time", percent_text(asleep)));
+                reasons.push(format!("waited for {} of the time", units::percent(asleep)));
             }
         }
         // Of who only sends nothing ever arrives: reading is no sync.
         if part != READS && self.findings.final_disk_s >= WORTH_A_WORD * self.findings.wall_s {
-            let time = duration_text(Duration::from_secs_f64(self.findings.final_disk_s));
+            let time = units::time(Duration::from_secs_f64(self.findings.final_disk_s));
             reasons.push(format!("the last {time} only synced"));
         }
         if self.facts.network.blocked >= WORTH_A_WORD {
-            reasons.push(format!("network blocked {}", percent_text(self.facts.network.blocked)));
+            reasons.push(format!("network blocked {}", units::percent(self.facts.network.blocked)));
         }
         reasons.join("; ")
     }
@@ -371,7 +371,7 @@ impl<'a> Opinion<'a> {
     fn advice(&self, limit: &Limit) -> String {
         let next = self.next(limit);
         let behind = next.as_ref().map_or_else(String::new, |next| {
-            format!(" Next in line: {} ({} used).", next.part, percent_text(next.used))
+            format!(" Next in line: {} ({} used).", next.part, units::percent(next.used))
         });
         let advice = match limit {
             Limit::Cpu { consumer } if consumer.starts_with("process ") || consumer.starts_with("other ") => {
@@ -428,23 +428,23 @@ impl<'a> Opinion<'a> {
             let network = facts.network;
             lines.push(format!(
                 "network: sockets empty at {} of {} reads; connections waited {} for data, {} for later stages",
-                percent_text(network.reads_empty),
+                units::percent(network.reads_empty),
                 network.reads,
-                percent_text(network.empty),
-                percent_text(network.blocked),
+                units::percent(network.empty),
+                units::percent(network.blocked),
             ));
         }
         for host in self.counters.hosts.iter().filter(|host| host.bytes > 0) {
-            let rate = rate_text(host.bytes as f64 / self.wall.as_secs_f64().max(1e-9));
+            let rate = units::rate(host.bytes as f64 / self.wall.as_secs_f64().max(1e-9));
             let trip = match host.round_trip_us {
                 0 => String::new(),
                 time => format!(", round trip {:.1} ms", time as f64 / 1000.0),
             };
-            lines.push(format!("host {}: {}, {rate}{trip}", host.name, bytes_text(host.bytes)));
+            lines.push(format!("host {}: {}, {rate}{trip}", host.name, units::bytes(host.bytes)));
         }
         for trial in &self.counters.trials {
-            let with = rate_text(trial.after_bytes_per_s);
-            let without = rate_text(trial.before_bytes_per_s);
+            let with = units::rate(trial.after_bytes_per_s);
+            let without = units::rate(trial.before_bytes_per_s);
             let finding = match trial.finding() {
                 Some(Finding::Shared) => "they share a limit",
                 Some(Finding::Apart) => "each has a limit of its own",
@@ -452,32 +452,32 @@ impl<'a> Opinion<'a> {
             };
             lines.push(match trial.others_faster() {
                 Some(_) => {
-                    let others = rate_text(trial.after_bytes_per_s - trial.brought_bytes_per_s);
+                    let others = units::rate(trial.after_bytes_per_s - trial.brought_bytes_per_s);
                     format!("trial without {}: the others {without}, beside it {others}: {finding}", trial.host)
                 }
                 None => format!("trial without one connection of {}: {without}, with it {with}: {finding}", trial.host),
             });
         }
         lines.extend(self.roles());
-        let quota = facts.quota_used.map_or(String::new(), |used| format!(", quota used {}", percent_text(used)));
+        let quota = facts.quota_used.map_or(String::new(), |used| format!(", quota used {}", units::percent(used)));
         lines.push(format!(
             "CPU: allowed cores busy {}, of it {:.2} cores ours; wait for a core {} of what we wanted; throttled {}{quota}",
-            percent_text(facts.cores_busy),
+            units::percent(facts.cores_busy),
             facts.compute_cores,
-            percent_text(facts.run_delay_ratio()),
-            percent_text(facts.throttled),
+            units::percent(facts.run_delay_ratio()),
+            units::percent(facts.throttled),
         ));
         if let Some(device) = self.findings.total.as_ref().and_then(|total| total.device.as_ref()) {
-            let busy = percent_text(facts.device_busy.unwrap_or_default());
-            lines.push(format!("disk {}: busy {busy}, {} written", device.name, bytes_text(device.written_bytes)));
+            let busy = units::percent(facts.device_busy.unwrap_or_default());
+            lines.push(format!("disk {}: busy {busy}, {} written", device.name, units::bytes(device.written_bytes)));
         }
         if let Some(sync) = self.counters.stage(SYNC).filter(|sync| sync.device_ns > 0) {
-            let time = duration_text(Duration::from_nanos(sync.device_ns));
+            let time = units::time(Duration::from_nanos(sync.device_ns));
             let calls = if sync.device_calls == 1 { "call" } else { "calls" };
             lines.push(format!("sync: {time} in {} {calls}", sync.device_calls));
         }
         if facts.window_exhausted > 0.0 {
-            lines.push(format!("window: no permits free {} of the time", percent_text(facts.window_exhausted)));
+            lines.push(format!("window: no permits free {} of the time", units::percent(facts.window_exhausted)));
         }
         lines
     }
@@ -496,7 +496,7 @@ impl<'a> Opinion<'a> {
             let alive = of_role.iter().map(|thread| thread.alive).sum::<f64>();
             let share = |part: fn(&ThreadFacts) -> f64, words: &str| {
                 let share = of_role.iter().map(|thread| part(thread)).sum::<f64>() / alive;
-                (share >= 0.005).then(|| format!("{words} {}", percent_text(share)))
+                (share >= 0.005).then(|| format!("{words} {}", units::percent(share)))
             };
             let parts = [
                 share(|thread| thread.compute, "computing"),

@@ -6,7 +6,8 @@
 
 use std::time::Duration;
 
-use fullbore_engine::verdict::{self as engine, Limit, several};
+use fullbore_engine::units::several;
+use fullbore_engine::verdict::{self as engine, Limit};
 
 use super::gbs::flow::{FlowReading, Sending};
 use super::upload::produce::Costs;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use fullbore_engine::verdict::several;
+use fullbore_engine::units::several;
 
 use super::client::measure::Reading;
 use crate::verdict::{MIXED, NAMED, NOTHING, PROCESSOR_FULL, Verdict, is_confident, percent};

@@ -79,7 +79,7 @@ async fn serve(shared: &Arc<Shared>, host: HostId, base: &Base, connected: Conne
         how => how,
     };
     if let Ended::Fault(fault) = &how {
-        tracing::debug!(at = %base.url.host_and_port(), %fault, "connection ended");
+        tracing::info!("{}: connection ended: {fault}", base.name());
     }
     shared.dispatcher().ended(id, &how, Instant::now());
 }
@@ -87,6 +87,7 @@ async fn serve(shared: &Arc<Shared>, host: HostId, base: &Base, connected: Conne
 /// Nothing of what is to be had there will come.
 fn fail(shared: &Shared, host: HostId, first: Detour, endpoint: &Endpoint, error: &ConnectError) {
     let why = error.to_string();
+    tracing::info!("{why}");
     // It is this address that cannot be trusted or may not be asked; the host itself was.
     let is_final = error.is_untrusted() || error.is_blocked();
     let fault = if is_final { Fault::WrongAnswer(why.clone()) } else { Fault::Broken(why.clone()) };

@@ -206,6 +206,7 @@ impl Dispatcher {
                 }
                 _ => {}
             }
+            tracing::info!("{}: asked for again, from byte {} on", self.name(rest.item), rest.start);
             self.give_back(asked, now);
         }
         if matches!(fault, Fault::Busy { .. }) && self.limits.caller_retries {
@@ -226,6 +227,11 @@ impl Dispatcher {
             let history = self.histories.entry(front.segment.item).or_default();
             history.note(connection.host, fault);
             self.trouble(front.segment.item, front.segment.size, connection.host, TROUBLES_PER_HOST);
+        }
+        let owed = connection.asked.iter().filter_map(Asked::rest).next();
+        if let (Ended::Fault(_), Some(rest)) = (how, owed) {
+            let (name, others) = (self.name(rest.item), connection.asked.len() - 1);
+            tracing::info!("{name}: asked for again, from byte {} on, and {others} requests behind it", rest.start);
         }
         connection.asked.iter().for_each(|asked| self.give_back(asked, now));
         let host = &mut self.hosts[connection.host as usize];

@@ -42,6 +42,11 @@ pub(crate) struct Base {
 }
 
 impl Base {
+    /// Host and port, for the log.
+    pub fn name(&self) -> String {
+        self.url.host_and_port()
+    }
+
     pub fn at(url: Url, options: &FetchOptions) -> Base {
         Base {
             auth: (!options.auth.is_empty()).then(|| Arc::new(options.auth.clone())),

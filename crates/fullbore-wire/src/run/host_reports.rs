@@ -6,7 +6,6 @@ use fullbore_engine::run::report::{FaultReport, HostReport, Timeline};
 
 use crate::fetch::HostSeen;
 use crate::hosts::SeenFault;
-use crate::tls::Protocol;
 
 /// The run whose hosts are reported.
 pub struct HostsOf<'a> {
@@ -34,11 +33,7 @@ impl HostsOf<'_> {
         HostReport {
             host: host.name.clone(),
             origin,
-            protocol: match host.protocol {
-                Some(Protocol::Http1) => "HTTP/1.1".to_owned(),
-                Some(Protocol::Http2) => "HTTP/2".to_owned(),
-                None => String::new(),
-            },
+            protocol: host.protocol.as_ref().map(ToString::to_string).unwrap_or_default(),
             received_bytes: totals.received_bytes,
             wasted_bytes: totals.wasted_bytes,
             files: totals.files,

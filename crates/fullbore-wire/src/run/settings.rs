@@ -129,3 +129,50 @@ pub fn proxies(given: &ProxyAddresses) -> Result<ProxySettings, CommandError> {
 fn usage_of(path: &Path, error: &dyn std::fmt::Display) -> CommandError {
     CommandError::usage(format_args!("{}: {error}", path.display()))
 }
+
+/// An archive's address without slashes at its end; only its scheme and host are checked here.
+///
+/// # Errors
+/// Another scheme, no host, a query or a fragment.
+pub fn address(text: &str) -> Result<String, CommandError> {
+    let text = text.trim().trim_end_matches('/');
+    let bad = |why: &str| CommandError::usage(format_args!("{:?}: {why}", without_credentials(text)));
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return Err(bad("not an address").hint("an archive is named like https://deb.example.org/debian"));
+    };
+    if !matches!(scheme.to_ascii_lowercase().as_str(), "http" | "https") {
+        return Err(
+            bad("only http and https archives can be mirrored").hint("most archives offer https under the same name")
+        );
+    }
+    let host = rest.split('/').next().unwrap_or_default();
+    if host.is_empty() || text.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        return Err(bad("not an address"));
+    }
+    if text.contains(['?', '#']) {
+        return Err(bad("the address of an archive ends with its directory: no `?` and no `#`"));
+    }
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_shown_without_credentials() {
+        let shown = |text: &str| without_credentials(text);
+        assert_eq!(shown("http://us:se@kret@host:80/debian"), "http://host:80/debian");
+        assert_eq!(shown("https://host/a@b"), "https://host/a@b");
+        assert_eq!(shown("us:sekret@host"), "host");
+        let refused = address("ftp://us:sekret@host/debian").unwrap_err().to_string();
+        assert!(!refused.contains("sekret"), "{refused}");
+    }
+
+    #[test]
+    fn a_query_is_no_part_of_an_archive() {
+        for text in ["https://host/debian?x=1", "https://host/debian#x", "https://host?x"] {
+            assert!(address(text).unwrap_err().to_string().contains("ends with its directory"), "{text}");
+        }
+    }
+}

@@ -2,6 +2,7 @@
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use fullbore_engine::durability::Durability;
+use fullbore_mirror::settings::{IndexFormat, Kind};
 
 /// A word, its help, and what it stands for.
 type Choice<T> = (&'static str, &'static str, T);
@@ -21,5 +22,29 @@ pub fn durability() -> impl TypedValueParser<Value = Durability> {
         ("none", "Never: a power cut may lose files that the state names", Durability::None),
         ("at-end", "Once before the indexes are published", Durability::AtEnd),
         ("each", "For each file before it gets its name", Durability::Each),
+    ])
+}
+
+/// `--index-formats`
+pub fn index_format() -> impl TypedValueParser<Value = IndexFormat> {
+    one_of(&[
+        ("plain", "Not compressed", IndexFormat::Plain),
+        ("xz", "xz, Debian's usual form", IndexFormat::Xz),
+        ("gz", "gzip", IndexFormat::Gz),
+        ("zst", "Zstandard", IndexFormat::Zst),
+        ("bz2", "bzip2", IndexFormat::Bz2),
+    ])
+}
+
+/// `--without`
+pub fn kind() -> impl TypedValueParser<Value = Kind> {
+    one_of(&[
+        ("contents", "Contents indexes: which package has which file", Kind::Contents),
+        ("translations", "Translated descriptions", Kind::Translations),
+        ("dep11", "AppStream metadata and icons", Kind::Dep11),
+        ("cnf", "Indexes for command-not-found", Kind::Cnf),
+        ("udeb", "Packages of the installer (udeb)", Kind::Udeb),
+        ("installer", "Installer images", Kind::Installer),
+        ("pdiff", "Index differences (*.diff/Index and the patches it names)", Kind::Pdiff),
     ])
 }

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use fullbore_engine::durability::Durability;
+use fullbore_mirror::settings::{Filter, IndexFormat, Kind};
 
 use super::choices;
 use super::shared::{CHOICE, KEEP, NETWORK, NetworkArgs, OUTPUT, OutputArgs, TRUST, TrustArgs};
-use fullbore_engine::durability::Durability;
-
-use crate::settings::values::{Filter, IndexFormat, Kind, Percent};
+use crate::settings::values::Percent;
 
 const WHAT: &str = "What to mirror";
 
@@ -113,11 +113,11 @@ pub struct MirrorArgs {
     pub newest: Option<u32>,
 
     /// Fetch only these forms of each index; comma-separated (default: every compressed form that exists)
-    #[arg(long, value_name = "FORMAT", help_heading = CHOICE, value_delimiter = ',')]
+    #[arg(long, value_name = "FORMAT", help_heading = CHOICE, value_delimiter = ',', value_parser = choices::index_format())]
     pub index_formats: Vec<IndexFormat>,
 
     /// Leave out these kinds of files; comma-separated
-    #[arg(long, value_name = "KIND", help_heading = CHOICE, value_delimiter = ',')]
+    #[arg(long, value_name = "KIND", help_heading = CHOICE, value_delimiter = ',', value_parser = choices::kind())]
     pub without: Vec<Kind>,
 
     /// Fetch translated descriptions only in these languages, such as en,de (default: all)

@@ -4,12 +4,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use fullbore_engine::digest::Sha256;
+use fullbore_engine::durability::Durability;
+use fullbore_mirror::settings::Filter;
 
 use super::choices;
 use super::update::KeptLevel;
-use fullbore_engine::durability::Durability;
-
-use crate::settings::values::Filter;
 
 pub(super) const LONG: &str = "\
 Apply, join, make and publish patches of APT's indexes (pdiffs).

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{Draft, Section, names, without_installer};
-use crate::settings::apt::native_architecture;
+use fullbore_apt::system::sources::native_architecture;
 use fullbore_wire::url::without_credentials;
+
+use super::{Draft, Section, names, without_installer};
 
 /// Replacements of `$variable` in one value; apt-mirror's own depth is 16.
 const EXPANSIONS_MAX: usize = 16;

@@ -1,7 +1,8 @@
 //! `ftpsync.conf`: shell assignments, read and not executed.
 
+use fullbore_mirror::mirror::trace_files::check_host;
+
 use super::{Draft, Section, names};
-use crate::mirror::trace_files::check_host;
 
 /// Debian's architectures when ftpsync mirrors all but some; the list is of Debian 13 with sid.
 const ARCHITECTURES: &[&str] =

@@ -14,14 +14,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use fullbore_copy::session::{Link, RateLimit};
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::stage::Ledger;
+use fullbore_engine::units;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::standing::{Look, Standing};
-use fullbore_engine::run::error::{CommandError, ErrorKind};
-use fullbore_engine::run::units;
 
 /// Longest line in either direction.
 const LINE_BYTES: u64 = 64 << 10;

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use fullbore_copy::judgement::Judgement;
 use fullbore_copy::wire::ProblemKind;
+use fullbore_engine::units;
 use serde_json::{Value, json};
 
 use super::Done;
 use super::table::Run;
-use fullbore_engine::run::units;
 
 /// A copy that took less has no table: its figures would be noise.
 const TABLE_TIME: Duration = Duration::from_secs(2);

@@ -4,9 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use fullbore_copy::session::Progress;
+use fullbore_engine::units;
 use serde::{Deserialize, Serialize};
-
-use fullbore_engine::run::units;
 
 /// Weight of the newest look in the rate that is shown; looks come four times a second.
 const RATE_WEIGHT: f64 = 0.15;

@@ -6,12 +6,12 @@ use std::time::Duration;
 use fullbore_copy::judgement::{self, Blame, Judgement};
 use fullbore_copy::probe::{DiskFacts, Part};
 use fullbore_copy::transport::Path as NetworkPath;
+use fullbore_engine::units;
 use fullbore_engine::verdict::Verdict;
 
 use super::remote::connections;
 use crate::parts::{self, Row};
 use crate::probe::report::disk_words;
-use fullbore_engine::run::units;
 
 /// A part that was used less has no rate of its own: it would be guessed from too little.
 const MEASURABLE: f64 = 0.005;

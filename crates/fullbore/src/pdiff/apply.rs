@@ -3,15 +3,16 @@
 use std::path::Path;
 
 use fullbore_apt::kept::Level;
+use fullbore_apt::pdiff::{file_error, input};
 use fullbore_apt::rewrite::{Rewrite, RewriteError, Rewritten, rewrite};
 use fullbore_debian::compression::Form;
 use fullbore_engine::digest::Sha256;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::units;
 
-use super::{beside, file_error, input, place};
+use super::{beside, place};
 use crate::cli::{KeptLevel, PdiffApplyArgs};
 use crate::progress::Screen;
-use fullbore_engine::run::error::{CommandError, ErrorKind};
-use fullbore_engine::run::units;
 
 pub(super) fn run(arguments: &PdiffApplyArgs, screen: &mut Screen) -> Result<(), CommandError> {
     let output = place(&arguments.output)?;

@@ -1,9 +1,11 @@
 //! `fullbore pdiff merge`: several patches as one.
 
-use super::{input, write_patch};
+use fullbore_apt::pdiff::input;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+
+use super::write_patch;
 use crate::cli::PdiffMergeArgs;
 use crate::progress::Screen;
-use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 pub(super) fn run(arguments: &PdiffMergeArgs, screen: &mut Screen) -> Result<(), CommandError> {
     let edits = input::edits(&arguments.patches)?;

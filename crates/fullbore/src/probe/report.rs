@@ -7,10 +7,10 @@ use fullbore_copy::probe::{
     Basis, Class, DiskFacts, Figures, Finding, Flow, Joint, Part, Prediction, Rate, Trial, Trouble,
 };
 use fullbore_engine::stage::StageReading;
+use fullbore_engine::units;
 use serde_json::{Value, json};
 
 use crate::parts::{self, Row};
-use fullbore_engine::run::units;
 
 /// Content that zstd makes smaller than this is worth a word.
 const COMPRESSIBLE: f64 = 0.9;

@@ -7,11 +7,11 @@ use std::path::Path;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use fullbore_engine::output::{self, Output};
+use fullbore_engine::run::error::CommandError;
 use serde_json::{Value, json};
 
-use crate::output::{self, Output};
 use crate::stdio;
-use fullbore_engine::run::error::CommandError;
 
 /// The list on its way.
 pub struct List(Option<Open>);

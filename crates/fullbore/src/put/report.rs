@@ -3,17 +3,17 @@
 use std::path::Path;
 use std::time::Duration;
 
+use fullbore_engine::output::write_atomically;
+use fullbore_engine::run::error::CommandError;
+use fullbore_engine::run::report::{self, HostReport, Report, Summary, Timeline, VerdictReport};
 use fullbore_store::lafs::verdict::Facts;
 use fullbore_store::verdict::Verdict;
 
 use super::Totals;
 use crate::cli::PutArgs;
-use crate::output::write_atomically;
 use crate::program::process_costs;
 use crate::report::{html, json, perfetto};
 use crate::stdio;
-use fullbore_engine::run::error::CommandError;
-use fullbore_engine::run::report::{self, HostReport, Report, Summary, Timeline, VerdictReport};
 
 /// Whether one of them is wanted.
 pub fn is_wanted(arguments: &PutArgs) -> bool {

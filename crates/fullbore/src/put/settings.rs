@@ -1,5 +1,7 @@
 //! What `put` was asked for: encoding, key, grid.
 
+use fullbore_engine::run::error::CommandError;
+use fullbore_engine::units::bytes;
 use fullbore_store::lafs::base32;
 use fullbore_store::lafs::geometry::{DEFAULT_ENCODING, Encoding, Geometry, SEGMENT_BYTES};
 use fullbore_store::lafs::node::read_convergence;
@@ -7,8 +9,6 @@ use fullbore_store::lafs::upload::{KeyChoice, PutOptions};
 
 use crate::cli::PutArgs;
 use crate::grid::{Place, place, say};
-use fullbore_engine::run::error::CommandError;
-use fullbore_engine::run::units::bytes;
 
 /// Memory for blocks that are not acknowledged. 64 MiB carry 1 Gbit/s over half a second.
 const MEMORY_BYTES: u64 = 64 << 20;

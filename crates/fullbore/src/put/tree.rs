@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fullbore_engine::files::PART_ENDING;
+use fullbore_engine::run::error::CommandError;
+use fullbore_mirror::mirror::snapshot::SNAPSHOT_DIRECTORY;
 use rustix::io::Errno;
 
 use super::found::{Found, Root};
-use crate::mirror::snapshot::SNAPSHOT_DIRECTORY;
-use fullbore_engine::run::error::CommandError;
 
 /// One thing to put.
 #[derive(Debug, Clone)]
@@ -60,7 +60,7 @@ const DEPTH_MAX: usize = 2000;
 const FOLLOWED_MAX: usize = 4 << 20;
 
 /// The directory in which a mirror keeps its private state.
-const STATE: &str = crate::mirror::state::OWN_DIRECTORY;
+const STATE: &str = fullbore_mirror::mirror::state::OWN_DIRECTORY;
 
 /// How the walk treats links and snapshots.
 #[derive(Debug, Clone, Copy, Default)]

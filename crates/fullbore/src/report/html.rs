@@ -9,10 +9,10 @@ mod tables;
 use std::fmt::Write;
 
 use fullbore_engine::escape as text;
+use fullbore_engine::run::report::{Report, Summary};
+use fullbore_engine::units;
 
 use super::time;
-use fullbore_engine::run::report::{Report, Summary};
-use fullbore_engine::run::units;
 
 const STYLE: &str = include_str!("style.css");
 /// Faults listed below a host's lane; all are marked in it and are in the JSON.

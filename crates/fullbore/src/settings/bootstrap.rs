@@ -2,21 +2,22 @@
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use fullbore_apt::system::{configuration as apt_configuration, proxies, sources as apt};
+use fullbore_engine::run::error::CommandError;
+use fullbore_engine::run::named_files::{absolute, read_text};
+use fullbore_install::bootstrap::tools;
 use fullbore_install::hooks::{self, Hook, Moment};
 use fullbore_install::inside::SEARCH_PATH;
+use fullbore_install::settings::{BootstrapSettings, Format, Mode, Stream, Variant};
 use fullbore_install::skeleton::SourcesFile;
 
-use super::keys::absolute;
 use super::resolve::{network, output};
 use super::suites::{Known, Releases};
-use fullbore_wire::run::NetworkSettings;
-
-use super::{Environment, OutputSettings, apt, apt_configuration, apt_proxy, file};
-use crate::bootstrap::tools;
-use crate::cli::{BootstrapArgs, BootstrapFormat, BootstrapMode, Variant};
+use super::{Environment, OutputSettings};
+use crate::cli::{self, BootstrapArgs, BootstrapFormat, BootstrapMode};
 use crate::stdio;
-use fullbore_engine::run::error::CommandError;
 
 /// Largest file of sources taken over into the new root. A guess: a thousand entries with inline keys.
 const SOURCES_BYTES_MAX: u64 = 8 << 20;
@@ -42,54 +43,6 @@ const ARCHIVE_KEYRINGS: [&str; 3] = [
     "/usr/share/keyrings/ubuntu-archive-keyring.gpg",
 ];
 
-/// A root to be made.
-#[derive(Debug, Clone)]
-pub struct BootstrapSettings {
-    /// Suite or codename.
-    pub suite: String,
-    /// What is made; absolute.
-    pub target: PathBuf,
-    /// In which form; never `Auto`.
-    pub format: BootstrapFormat,
-    /// What is made goes to stdout, and `target` is only a word for that: a place for the root until then.
-    pub stdout_from: Option<PathBuf>,
-    /// With whose rights; never `Auto`.
-    pub mode: BootstrapMode,
-    /// The root's own first.
-    pub architectures: Vec<String>,
-    /// Which packages.
-    pub variant: Variant,
-    /// And which others; as apt takes them.
-    pub include: Vec<String>,
-    /// apt's sources in the new root. Never empty.
-    pub sources: Vec<SourcesFile>,
-    /// Addresses that are mirrors of one archive.
-    pub mirrors: Vec<String>,
-    /// Keyrings: files, and directories of files.
-    pub keyrings: Vec<PathBuf>,
-    /// For apt.
-    pub apt_options: Vec<String>,
-    /// For dpkg.
-    pub dpkg_options: Vec<String>,
-    /// In the order in which they run, moment by moment.
-    pub hooks: Vec<Hook>,
-    /// `SOURCE_DATE_EPOCH`: no file of an archive that is made is younger.
-    pub epoch: Option<i64>,
-    /// Where programs are looked for.
-    pub path: String,
-    /// How to reach the mirrors.
-    pub network: NetworkSettings,
-    /// 0 with `--quiet`, else 1, and one more for each `-v`; as hooks are told.
-    pub verbosity: u8,
-}
-
-impl BootstrapSettings {
-    /// The root's own architecture.
-    pub fn architecture(&self) -> &str {
-        &self.architectures[0]
-    }
-}
-
 /// Resolves flags, environment and apt's configuration.
 ///
 /// # Errors
@@ -99,7 +52,7 @@ pub fn bootstrap(
     environment: &Environment,
 ) -> Result<(BootstrapSettings, OutputSettings), CommandError> {
     let configuration = apt_configuration::read()?;
-    let proxy = apt_proxy::over(&configuration, &environment.proxy);
+    let proxy = proxies::over(&configuration, &environment.proxy);
     let network_environment = Environment { proxy, ..environment.clone() };
     if arguments.suite.is_empty() || arguments.suite.contains(char::is_whitespace) {
         return Err(CommandError::usage(format_args!("`{}` is no suite", arguments.suite)));
@@ -137,14 +90,27 @@ pub fn bootstrap(
         trusted.extend(of_apt.iter().filter_map(|key| configuration.path(key)).filter(|path| path.exists()));
         trusted.extend(ARCHIVE_KEYRINGS.iter().map(PathBuf::from).filter(|path| path.exists()));
     }
+    let stream = if to_stdout {
+        let file = stdio::stdout_file().map_err(|error| CommandError::disk(Path::new("stdout"), &error))?;
+        let root_below = PathBuf::from(environment.tmpdir.as_deref().unwrap_or(TEMPORARY));
+        Some(Stream { file: Arc::new(file), root_below })
+    } else {
+        None
+    };
+    let verbosity = if arguments.output.quiet { 0 } else { arguments.output.verbose.saturating_add(1) };
+    let commands_print_to = if verbosity > 1 {
+        Some(Arc::new(stdio::stderr_file().map_err(|error| CommandError::disk(Path::new("stderr"), &error))?))
+    } else {
+        None
+    };
     let settings = BootstrapSettings {
         suite: arguments.suite.clone(),
-        format: if to_stdout { BootstrapFormat::Tar } else { format_of(arguments.format, &target)? },
+        format: if to_stdout { Format::Tar } else { format_of(arguments.format, &target)? },
         mode: environment.in_namespace.unwrap_or_else(|| mode_of(arguments.mode)),
-        stdout_from: to_stdout.then(|| PathBuf::from(environment.tmpdir.as_deref().unwrap_or(TEMPORARY))),
+        stream,
         target,
         architectures,
-        variant: arguments.variant,
+        variant: variant_of(arguments.variant),
         include: arguments.include.iter().flat_map(|text| included(text)).collect(),
         sources,
         mirrors,
@@ -158,7 +124,8 @@ pub fn bootstrap(
             None => SEARCH_PATH.to_owned(),
         },
         network: network(&arguments.network, arguments.trust.cacert.as_deref(), &network_environment)?,
-        verbosity: if arguments.output.quiet { 0 } else { arguments.output.verbose.saturating_add(1) },
+        verbosity,
+        commands_print_to,
     };
     let output = OutputSettings { stdout_is_taken: to_stdout, ..output(&arguments.output, false) };
     Ok((settings, output))
@@ -181,28 +148,43 @@ fn may_go_to_stdout(arguments: &BootstrapArgs) -> Result<(), CommandError> {
     Ok(())
 }
 
-fn mode_of(wish: BootstrapMode) -> BootstrapMode {
+fn mode_of(wish: BootstrapMode) -> Mode {
     match wish {
-        BootstrapMode::Auto if rustix::process::geteuid().is_root() => BootstrapMode::Root,
-        BootstrapMode::Auto => BootstrapMode::Unshare,
-        named => named,
+        BootstrapMode::Root => Mode::Root,
+        BootstrapMode::Auto if rustix::process::geteuid().is_root() => Mode::Root,
+        BootstrapMode::Auto | BootstrapMode::Unshare => Mode::Unshare,
     }
 }
 
-fn format_of(wish: BootstrapFormat, target: &Path) -> Result<BootstrapFormat, CommandError> {
-    if wish != BootstrapFormat::Auto {
-        return Ok(wish);
+fn variant_of(wish: cli::Variant) -> Variant {
+    match wish {
+        cli::Variant::Custom => Variant::Custom,
+        cli::Variant::Essential => Variant::Essential,
+        cli::Variant::Apt => Variant::Apt,
+        cli::Variant::Required => Variant::Required,
+        cli::Variant::Buildd => Variant::Buildd,
+        cli::Variant::Important => Variant::Important,
+        cli::Variant::Standard => Variant::Standard,
+    }
+}
+
+fn format_of(wish: BootstrapFormat, target: &Path) -> Result<Format, CommandError> {
+    match wish {
+        BootstrapFormat::Dir => return Ok(Format::Dir),
+        BootstrapFormat::Tar => return Ok(Format::Tar),
+        BootstrapFormat::Squashfs => return Ok(Format::Squashfs),
+        BootstrapFormat::Auto => {}
     }
     let name = target.file_name().unwrap_or_default().to_string_lossy().into_owned();
     if name.ends_with(".squashfs") || name.ends_with(".sqfs") {
-        Ok(BootstrapFormat::Squashfs)
+        Ok(Format::Squashfs)
     } else if name.ends_with(".tar") || tools::compressor(target).is_some() {
-        Ok(BootstrapFormat::Tar)
+        Ok(Format::Tar)
     } else if name.contains(".tar.") {
         Err(CommandError::usage(format_args!("{name}: it is not known what compresses an archive of this ending"))
             .hint("name one that ends in .gz, .bz2, .xz, .zst, .lz4 or .lzma; --format tar makes a plain archive"))
     } else {
-        Ok(BootstrapFormat::Dir)
+        Ok(Format::Dir)
     }
 }
 
@@ -271,7 +253,7 @@ fn sources(
             add_line(&mut entries, format!("deb {mirror} {suite} {components}\n"));
             mirrors.push(mirror.trim_end_matches('/').to_owned());
         } else if Path::new(mirror).is_file() {
-            let text = file::read_text(Path::new(mirror), SOURCES_BYTES_MAX)?;
+            let text = read_text(Path::new(mirror), SOURCES_BYTES_MAX)?;
             let kind = match mirror {
                 name if name.ends_with(".list") => Kind::OneLine,
                 name if name.ends_with(".sources") => Kind::Deb822,
@@ -356,7 +338,7 @@ fn of_this_machine(suite: &str, architecture: &str, components: &str) -> Result<
             here.extend(source.suite_names.iter().map(|suite| Known { uri: uri.clone(), suite: suite.clone() }));
         }
     }
-    let read = |path: &str| file::read_text(Path::new(path), SOURCES_BYTES_MAX).unwrap_or_default();
+    let read = |path: &str| read_text(Path::new(path), SOURCES_BYTES_MAX).unwrap_or_default();
     let releases = Releases { debian: read(DEBIAN_RELEASES), ubuntu: read(UBUNTU_RELEASES) };
     releases.sources(suite, architecture, components, &here).ok_or_else(|| {
         CommandError::usage(format_args!("no mirror is named, and it is not known whose suite `{suite}` is"))
@@ -382,13 +364,13 @@ mod tests {
     fn formats_go_by_the_ending() {
         let of = |name: &str| format_of(BootstrapFormat::Auto, Path::new(name)).ok();
         for archive in ["/x/root.tar", "/x/root.tar.zst", "/x/root.txz", "/x/root.gz"] {
-            assert_eq!(of(archive), Some(BootstrapFormat::Tar), "{archive}");
+            assert_eq!(of(archive), Some(Format::Tar), "{archive}");
         }
-        assert_eq!(of("/x/root.squashfs"), Some(BootstrapFormat::Squashfs));
-        assert_eq!(of("/x.gz/root"), Some(BootstrapFormat::Dir));
+        assert_eq!(of("/x/root.squashfs"), Some(Format::Squashfs));
+        assert_eq!(of("/x.gz/root"), Some(Format::Dir));
         // Would be a plain archive of another's name.
         assert_eq!(of("/x/root.tar.lz"), None);
-        assert_eq!(format_of(BootstrapFormat::Dir, Path::new("x.tar")).ok(), Some(BootstrapFormat::Dir));
+        assert_eq!(format_of(BootstrapFormat::Dir, Path::new("x.tar")).ok(), Some(Format::Dir));
     }
 
     #[test]

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use fullbore_apt::lists::languages::Locale;
-
-use crate::cli::BootstrapMode;
-use crate::stdio;
+use fullbore_install::settings::Mode;
 use fullbore_wire::run::ProxyAddresses;
+
+use crate::stdio;
 
 /// What the environment says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct Environment {
     /// `LC_ALL`, `LC_MESSAGES` or `LANG`, and `LANGUAGE`.
     pub locale: Locale,
     /// This is the program that a bootstrap has started in namespaces of its own, in this mode.
-    pub in_namespace: Option<BootstrapMode>,
+    pub in_namespace: Option<Mode>,
     /// `APT_CONFIG`
     pub apt_config: Option<String>,
     /// `PATH`
@@ -72,7 +72,7 @@ impl Environment {
                 messages: ["LC_ALL", "LC_MESSAGES", "LANG"].into_iter().find_map(given).unwrap_or_default(),
                 language: given("LANGUAGE").unwrap_or_default(),
             },
-            in_namespace: given(crate::bootstrap::IN_NAMESPACE).map(|mode| crate::bootstrap::mode_of(&mode)),
+            in_namespace: given(crate::namespace::IN_NAMESPACE).map(|mode| crate::namespace::mode_of(&mode)),
             apt_config: given("APT_CONFIG"),
             path: given("PATH"),
             tmpdir: given("TMPDIR"),

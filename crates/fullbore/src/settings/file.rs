@@ -23,12 +23,13 @@ use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use fullbore_engine::durability::Durability;
+use fullbore_engine::run::error::CommandError;
+use fullbore_engine::run::named_files::read_text;
+use fullbore_mirror::settings::{Filter, IndexFormat, Kind};
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
-use fullbore_engine::durability::Durability;
-
-use super::values::{Filter, IndexFormat, Kind, Percent, Rate};
-use fullbore_engine::run::error::CommandError;
+use super::values::{Percent, Rate};
 
 /// Largest settings file read. A guess: a thousand mirrors.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -153,19 +154,6 @@ pub fn read(path: &Path) -> Result<SettingsFile, CommandError> {
             None => failure,
         }
     })
-}
-
-/// Reads a text file of at most so many bytes that the user named.
-pub fn read_text(path: &Path, bytes_max: u64) -> Result<String, CommandError> {
-    use std::io::Read;
-    let failed = |error: std::io::Error| CommandError::usage(format_args!("cannot read {}: {error}", path.display()));
-    let mut bytes = Vec::new();
-    std::fs::File::open(path).and_then(|file| file.take(bytes_max + 1).read_to_end(&mut bytes)).map_err(failed)?;
-    if bytes.len() as u64 > bytes_max {
-        return Err(CommandError::usage(format_args!("{}: larger than {bytes_max} bytes", path.display())));
-    }
-    // Old shell and perl files may hold a name in Latin-1 in a comment; nothing we take does.
-    Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
 /// What is wrong in a settings file.
@@ -337,7 +325,7 @@ macro_rules! deserialize_by_text {
         }
     )* };
 }
-deserialize_by_text!(Rate, Percent, Filter);
+deserialize_by_text!(Rate, Percent);
 
 #[cfg(test)]
 mod tests {

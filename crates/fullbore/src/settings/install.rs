@@ -1,47 +1,14 @@
 //! What `fullbore install` is to do.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use fullbore_engine::run::error::CommandError;
 use fullbore_install::root::within;
+use fullbore_install::settings::InstallSettings;
 
 use super::resolve::{network, output};
-use fullbore_wire::run::NetworkSettings;
-
 use super::{Environment, OutputSettings};
 use crate::cli::InstallArgs;
-use fullbore_engine::run::error::CommandError;
-
-/// Packages to be installed.
-#[derive(Debug, Clone)]
-pub struct InstallSettings {
-    /// Where; canonical.
-    pub root: PathBuf,
-    /// As apt takes them. Never empty.
-    pub packages: Vec<String>,
-    /// `NAME=VALUE` for apt.
-    pub apt_options: Vec<String>,
-    /// Nobody is asked.
-    pub yes: bool,
-    /// Even where services could be started.
-    pub force: bool,
-    /// The caller's own `APT_CONFIG`.
-    pub apt_config: Option<String>,
-    /// `SOURCE_DATE_EPOCH`
-    pub epoch: Option<i64>,
-    /// How to reach the mirrors, beside what the root's apt is configured to.
-    pub network: NetworkSettings,
-    /// Only errors are shown.
-    pub quiet: bool,
-    /// stdout is for JSON.
-    pub json: bool,
-}
-
-impl InstallSettings {
-    /// Whether it is the root that this program runs in.
-    pub fn is_own_root(&self) -> bool {
-        self.root == Path::new("/")
-    }
-}
 
 /// Resolves flags and environment.
 ///

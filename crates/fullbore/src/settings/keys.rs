@@ -1,11 +1,12 @@
 //! Keyrings: those named, or the system's.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use fullbore_debian::keys::{Fingerprint, KeySource};
+use fullbore_engine::run::error::CommandError;
+use fullbore_engine::run::named_files::{absolute, readable};
 
 use super::SignedBy;
-use fullbore_engine::run::error::CommandError;
 
 /// Where Debian and its derivatives keep the keys of their archives.
 const DEFAULT_KEYRINGS: &[&str] = &[
@@ -40,20 +41,6 @@ pub(super) fn keys_or_default(named: &[PathBuf]) -> Result<Vec<KeySource>, Comma
             .hint("install debian-archive-keyring, or say `--keyring FILE`"));
     }
     Ok(found)
-}
-
-pub(super) fn readable(file: &Path) -> Result<(), CommandError> {
-    match std::fs::File::open(file).and_then(|file| file.metadata()) {
-        Ok(metadata) if metadata.is_dir() => {
-            Err(CommandError::usage(format_args!("{}: is a directory", file.display())))
-        }
-        Ok(_) => Ok(()),
-        Err(error) => Err(CommandError::usage(format_args!("cannot read {}: {error}", file.display()))),
-    }
-}
-
-pub(super) fn absolute(path: &Path) -> Result<PathBuf, CommandError> {
-    std::path::absolute(path).map_err(|error| CommandError::usage(format_args!("{}: {error}", path.display())))
 }
 
 #[cfg(test)]

@@ -2,16 +2,20 @@
 
 use std::path::{Path, PathBuf};
 
-use super::archive::{address, archives};
-use super::file::{self, Section};
-use super::keys::{absolute, readable, signed_by};
-use super::layers::flags;
-use super::{CheckSettings, Clean, DEFAULT_CONFIG, Environment, Filters, Keep, MirrorSettings, OutputSettings, apt};
-use super::{apt_configuration, apt_proxy};
-use crate::cli::{CheckArgs, MirrorArgs, NetworkArgs, OutputArgs};
-use crate::mirror::trace_files::check_host;
+use fullbore_apt::system::{configuration, files, proxies};
 use fullbore_engine::run::error::CommandError;
+use fullbore_engine::run::named_files::{absolute, readable};
+use fullbore_mirror::mirror::trace_files::check_host;
 use fullbore_wire::run::NetworkSettings;
+use fullbore_wire::run::address;
+
+use super::archive::archives;
+use super::directories::directory_names;
+use super::file::{self, Section};
+use super::keys::signed_by;
+use super::layers::flags;
+use super::{CheckSettings, Clean, DEFAULT_CONFIG, Environment, Filters, Keep, MirrorSettings, OutputSettings};
+use crate::cli::{CheckArgs, MirrorArgs, NetworkArgs, OutputArgs};
 
 /// Connections per host by default; public mirrors ask for few.
 const CONNECTIONS: u16 = 4;
@@ -119,10 +123,10 @@ fn mirror(
     let archives = archives(wishes)?;
     let mut environment = environment.clone();
     if wishes.sources.is_some() {
-        environment.proxy = apt_proxy::over(&apt_configuration::read()?, &environment.proxy);
+        environment.proxy = proxies::over(&configuration::read()?, &environment.proxy);
     }
     let several = archives.len() > 1;
-    let names = apt::directory_names(&archives);
+    let names = directory_names(&archives);
     let mut mirrors = Vec::new();
     for (archive, directory) in archives.into_iter().zip(names) {
         let mut origins = archive.origins;
@@ -254,7 +258,7 @@ pub(super) fn network(
                 readable(file)?;
                 vec![file.clone()]
             }
-            None => apt::auth_files(),
+            None => files::auth_files(),
         },
         proxy: environment.proxy.clone(),
         record: environment.record.clone(),

@@ -6,10 +6,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use clap::ValueEnum;
-use regex::{Regex, RegexBuilder};
-use serde::{Deserialize, Serialize};
-
 /// A text that is not what was asked for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -103,81 +99,6 @@ impl fmt::Display for Percent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}%", self.0)
     }
-}
-
-/// A regular expression on paths of an archive.
-#[derive(Debug, Clone)]
-pub struct Filter(pub Regex);
-
-/// Compiled size allowed for one pattern: regex's own default, named here so
-/// that a pattern from a settings file cannot take all memory.
-const PATTERN_BYTES: usize = 10 << 20;
-
-impl FromStr for Filter {
-    type Err = ValueError;
-
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        RegexBuilder::new(text)
-            .size_limit(PATTERN_BYTES)
-            .build()
-            .map(Filter)
-            .map_err(|error| ValueError(format!("not a regular expression: {error}")))
-    }
-}
-
-impl PartialEq for Filter {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.as_str() == other.0.as_str()
-    }
-}
-
-/// A form in which an index may be published.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum IndexFormat {
-    /// Not compressed.
-    Plain,
-    /// xz, Debian's usual form
-    Xz,
-    /// gzip
-    Gz,
-    /// Zstandard
-    Zst,
-    /// bzip2
-    Bz2,
-}
-
-impl IndexFormat {
-    /// The ending of the file's name, with its dot; empty for plain.
-    pub fn suffix(self) -> &'static str {
-        match self {
-            IndexFormat::Plain => "",
-            IndexFormat::Xz => ".xz",
-            IndexFormat::Gz => ".gz",
-            IndexFormat::Zst => ".zst",
-            IndexFormat::Bz2 => ".bz2",
-        }
-    }
-}
-
-/// Kinds of files an archive has beside packages, each of which can be left out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// Contents indexes: which package has which file
-    Contents,
-    /// Translated descriptions
-    Translations,
-    /// AppStream metadata and icons
-    Dep11,
-    /// Indexes for command-not-found
-    Cnf,
-    /// Packages of the installer (udeb)
-    Udeb,
-    /// Installer images
-    Installer,
-    /// Index differences (*.diff/Index and the patches it names)
-    Pdiff,
 }
 
 #[cfg(test)]

@@ -283,7 +283,7 @@ fn a_slow_disk_is_named_with_its_evidence() {
     assert_eq!(verdict.limit, Limit::Disk);
     assert_eq!(
         verdict.to_string(),
-        "400 MB in 10.0 s, 40 MB/s. Limited by: disk writes (busy 97 %; network blocked 85 %)."
+        "400 MB in 10 s, 40.0 MB/s. Limited by: disk writes (busy 97 %; network blocked 85 %)."
     );
 }
 
@@ -597,7 +597,7 @@ fn a_host_that_all_waited_for_is_named() {
         opinion::verdict(Judge::default().finish(), counters, 0, Duration::from_secs(2))
     };
     let verdict = waited(1_500_000);
-    assert!(verdict.to_string().contains("1.50 s waiting for slow alone"), "{verdict}");
+    assert!(verdict.to_string().contains("1.5 s waiting for slow alone"), "{verdict}");
     assert!(verdict.advice.contains("A faster host in the place of slow would help."), "{}", verdict.advice);
     for nothing in [0, 20_000] {
         assert!(!waited(nothing).to_string().contains("slow"));
@@ -608,7 +608,7 @@ fn a_host_that_all_waited_for_is_named() {
 fn a_run_without_a_single_sample_still_speaks() {
     let verdict = opinion::verdict(Judge::default().finish(), LedgerReading::default(), 0, Duration::from_millis(3));
     assert_eq!((&verdict.limit, verdict.confident), (&Limit::Mixed, false));
-    assert_eq!(verdict.to_string(), "0 B in 0.00 s. Limited by: mixed.");
+    assert_eq!(verdict.to_string(), "0 B in 3.0 ms. Limited by: mixed.");
     let host = HostReading { name: "a".into(), round_trip_us: 300, ..HostReading::default() };
     let asked = LedgerReading { hosts: vec![host], ..LedgerReading::default() };
     let verdict = opinion::verdict(Judge::default().finish(), asked, 0, Duration::from_millis(3));

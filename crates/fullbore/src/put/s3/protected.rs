@@ -64,7 +64,7 @@ impl Rules {
     /// The fate of a key; `relative` is the key beneath the prefix.
     pub fn fate(&self, key: &str, relative: &str) -> Fate {
         let (directories, name) = relative.rsplit_once('/').unwrap_or(("", relative));
-        let is_state = directories.split('/').any(|part| part == crate::mirror::state::OWN_DIRECTORY);
+        let is_state = directories.split('/').any(|part| part == fullbore_mirror::mirror::state::OWN_DIRECTORY);
         if self.snapshots.covers(key) {
             Fate::Kept
         } else if is_state || is_unfinished(name) && self.mirrors.covers(key) && !self.left_out.0.contains(key) {

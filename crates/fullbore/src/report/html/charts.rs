@@ -2,11 +2,12 @@
 
 use std::fmt::Write;
 
-use super::{FAULTS_LISTED, SHARE_COLOURS, escape};
-use crate::report::svg;
 use fullbore_engine::run::report::{HostLane, StageLane};
 use fullbore_engine::run::report::{HostReport, Report};
-use fullbore_engine::run::units;
+use fullbore_engine::units;
+
+use super::{FAULTS_LISTED, SHARE_COLOURS, escape};
+use crate::report::svg;
 
 /// Received as an area, written as a line, phases above.
 pub(super) fn throughput(page: &mut String, report: &Report) {

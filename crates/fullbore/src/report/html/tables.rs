@@ -2,10 +2,11 @@
 
 use std::fmt::Write;
 
+use fullbore_engine::run::report::{SuiteState, Summary};
+use fullbore_engine::units;
+
 use super::escape;
 use crate::report::time;
-use fullbore_engine::run::report::{SuiteState, Summary};
-use fullbore_engine::run::units;
 
 /// All of them.
 pub(super) fn tables(page: &mut String, summary: &Summary) {

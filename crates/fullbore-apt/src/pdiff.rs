@@ -1,0 +1,33 @@
+//! Patches of indexes as files: read, made, and published beside an archive's indexes.
+
+pub mod input;
+pub mod publish;
+pub mod step;
+
+use std::io::{self, Write as _};
+
+use flate2::{Compression, GzBuilder};
+use fullbore_engine::files::FileError;
+use fullbore_engine::run::{CommandError, ErrorKind};
+
+/// A patch as archives serve it: gzip at its highest level, without name and time, so that the
+/// same patch is always the same file.
+pub fn gz(script: &[u8]) -> Vec<u8> {
+    let mut encoder = GzBuilder::new().write(Vec::new(), Compression::best());
+    let written = encoder.write_all(script).and_then(|()| encoder.finish());
+    written.expect("memory takes everything")
+}
+
+/// A failure of our own files.
+pub fn file_error(error: FileError) -> CommandError {
+    CommandError::from_error(ErrorKind::Disk, &error)
+}
+
+/// A directory that was named and is none.
+pub fn no_directory(error: FileError) -> CommandError {
+    let kind = match error.kind() {
+        Some(io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => ErrorKind::Usage,
+        _ => ErrorKind::Disk,
+    };
+    CommandError::from_error(kind, &error)
+}

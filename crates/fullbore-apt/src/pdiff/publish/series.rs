@@ -1,0 +1,186 @@
+//! The patches of one index, one run further: [`Series::advance`] is the walk, from what is there to
+//! what is ready to be published.
+
+mod before;
+mod older;
+mod patches;
+
+use fullbore_debian::diff_index::{Listed, ListedPatch, Publication};
+use fullbore_debian::pdiff::Edits;
+use fullbore_engine::durability::Barrier;
+use fullbore_engine::files::{PartFile, Root};
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+
+use super::super::step::{StepError, generate};
+use super::super::{file_error, input};
+use super::find::Index;
+use super::states::{Kept, States};
+use super::{Outcome, What, listed};
+use before::Published;
+use patches::pack;
+
+/// Where the state before is found.
+pub(super) enum Before {
+    /// Kept by the last run.
+    Kept(States),
+    /// In another copy of the directory.
+    Tree(Root),
+}
+
+/// What all indexes have in common.
+pub(super) struct Series<'a> {
+    pub root: &'a Root,
+    pub barrier: &'a Barrier,
+    pub before: &'a Before,
+    pub merged: bool,
+    pub patches_max: usize,
+    pub keep_s: i64,
+    pub now_unix_s: i64,
+}
+
+/// What is ready to be published of an index; its patches are there already.
+pub(super) struct Next {
+    pub outcome: Outcome,
+    change: Change,
+    state: Option<PartFile>,
+    states_before: Vec<Kept>,
+    expired: Vec<String>,
+}
+
+impl Next {
+    /// Whether the Release has to be made anew for it.
+    pub(super) fn changes_index(&self) -> bool {
+        !matches!(self.change, Change::Nothing)
+    }
+}
+
+/// What happens to the `Index`.
+enum Change {
+    Nothing,
+    /// It lists what is there.
+    Write(String),
+    /// It would list patches to a state that is not the present one.
+    Remove,
+}
+
+impl Series<'_> {
+    /// Makes and writes the patches to the present state of an index.
+    pub(super) fn advance(&self, index: &Index, warn: &mut dyn FnMut(String)) -> Result<Next, CommandError> {
+        let Some((file, _)) = self.root.open_file(&index.file()).map_err(file_error)? else {
+            return Err(CommandError::new(ErrorKind::Disk, format_args!("{} has gone", index.file())));
+        };
+        let text = input::index_of(file, index.form)
+            .map_err(|error| CommandError::new(ErrorKind::Verification, format_args!("{}: {error}", index.file())))?;
+        let current = listed(&text);
+        let published = self.published(index, warn)?;
+        let mut next = self.begin(index, &text, &current)?;
+        let as_asked = |last: &&Publication| {
+            published.is_here && last.current.sha256 == current.sha256 && last.merged.is_some() == self.merged
+        };
+        if let Some(last) = published.last.as_ref().filter(as_asked) {
+            // The Index stays as it is, and so does the Release; only files that nobody needs go.
+            next.outcome.patches = last.steps.len();
+            next.outcome.merged = last.merged.as_ref().map_or(0, Vec::len);
+            next.expired = self.split_older(index, last.older.clone()).1;
+            return Ok(next);
+        }
+        let (mut steps, newest) = self.steps(index, &published, &text, &current, &mut next, warn)?;
+        drop(text);
+        steps.drain(..steps.len().saturating_sub(self.patches_max));
+        let merged = match self.merged {
+            true => Some(self.sweep(index, &mut steps, newest, &current, warn)?),
+            false => self.without_missing(index, &mut steps, warn).map(|()| None)?,
+        };
+        next.outcome.patches = steps.len();
+        next.outcome.merged = merged.as_ref().map_or(0, Vec::len);
+        let publication = Publication { current, steps, merged, older: Vec::new() };
+        self.list(index, &mut next, &published, publication)?;
+        Ok(next)
+    }
+
+    /// Writes the present state for the next run, if it is not kept yet.
+    fn begin(&self, index: &Index, text: &[u8], current: &Listed) -> Result<Next, CommandError> {
+        let (mut state, mut states_before) = (None, Vec::new());
+        if let Before::Kept(states) = self.before {
+            states_before = states.of(&index.path)?;
+            if states_before.iter().all(|kept| kept.sha256 != current.sha256) {
+                state = Some(states.write(&index.path, current.sha256, text)?);
+            }
+        }
+        let outcome = Outcome::new(&index.path);
+        Ok(Next { outcome, change: Change::Nothing, state, states_before, expired: Vec::new() })
+    }
+
+    /// The single steps up to the present state; the edits of the last one if it is new.
+    fn steps(
+        &self,
+        index: &Index,
+        published: &Published,
+        text: &[u8],
+        current: &Listed,
+        next: &mut Next,
+        warn: &mut dyn FnMut(String),
+    ) -> Result<(Vec<ListedPatch>, Option<Edits>), CommandError> {
+        let last = published.last.as_ref();
+        let outcome = &mut next.outcome;
+        if let Some(last) = last.filter(|last| last.current.sha256 == current.sha256) {
+            outcome.what = What::Relisted;
+            return Ok((last.steps.clone(), None));
+        }
+        let Some(before) = self.state_before(index, last, &next.states_before, warn)? else {
+            outcome.what = if last.is_some() { What::Whole } else { What::First };
+            return Ok((Vec::new(), None));
+        };
+        if before.sha256 == current.sha256 {
+            outcome.what = if last.is_some() { What::Whole } else { What::Unchanged };
+            return Ok((Vec::new(), None));
+        }
+        let (edits, script) = match generate(&before.text, text) {
+            Ok(made) => made,
+            Err(StepError::Wrong) => {
+                return Err(CommandError::new(
+                    ErrorKind::Internal,
+                    format_args!("{}: {}", index.path, StepError::Wrong),
+                ));
+            }
+            Err(error) => {
+                warn(format!("{}: {error}; clients fetch it whole", index.path));
+                outcome.what = What::Whole;
+                return Ok((Vec::new(), None));
+            }
+        };
+        let continued = last.filter(|last| last.current.sha256 == before.sha256);
+        outcome.what = if continued.is_some() || last.is_none() { What::Extended } else { What::Restarted };
+        let mut steps = continued.map(|last| last.steps.clone()).unwrap_or_default();
+        let packed = pack(self.step_name(index, steps.last()), listed(&before.text), &script);
+        outcome.added = Some(packed.listed.name.clone());
+        (outcome.patch_bytes, outcome.download_bytes) = (packed.listed.patch.size, packed.listed.download.size);
+        self.write_patch(index, &packed)?;
+        steps.push(packed.listed);
+        Ok((steps, Some(edits)))
+    }
+
+    /// Gives the Index its name. The patches it lists are on the disk.
+    pub(super) fn publish(&self, index: &Index, next: &Next) -> Result<(), CommandError> {
+        let path = index.beside("Index");
+        match &next.change {
+            Change::Nothing => Ok(()),
+            Change::Write(text) => {
+                self.write(&path, text.as_bytes())?;
+                self.name_by_hash(index, &path, text)
+            }
+            Change::Remove => self.root.unlink(&path).map(drop).map_err(file_error),
+        }
+    }
+
+    /// What is left to do when the Index is on the disk.
+    pub(super) fn settle(&self, next: &Next) -> Result<(), CommandError> {
+        if let Before::Kept(states) = self.before {
+            states.settle(next.state.as_ref(), &next.states_before)?;
+        }
+        for path in &next.expired {
+            self.root.unlink(path).map_err(file_error)?;
+        }
+        Ok(())
+    }
+}

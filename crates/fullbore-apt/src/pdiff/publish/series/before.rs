@@ -1,0 +1,141 @@
+//! What there was before: the last `Index`, and the state of the index that it led to.
+
+use fullbore_debian::diff_index::{ListedPatch, Publication};
+use fullbore_debian::pdiff::{Edits, Piece, SCRIPT_BYTES_MAX, Splice};
+use fullbore_engine::digest::Sha256;
+use fullbore_engine::files::Root;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+
+use super::super::super::{file_error, input};
+use super::super::find::{BY_SPEED, Index};
+use super::super::states::Kept;
+use super::{Before, Series};
+
+/// Largest `diff/Index` that is read: 10,000 patches in all its lists.
+const INDEX_FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// What was published of an index.
+pub(super) struct Published {
+    /// The last `Index`, if it can be read.
+    pub last: Option<Publication>,
+    /// Whether there is one in this directory, not only in the other copy.
+    pub is_here: bool,
+}
+
+/// The state before the present one.
+pub(super) struct State {
+    pub text: Vec<u8>,
+    pub sha256: Sha256,
+}
+
+impl Series<'_> {
+    /// Reads the last `Index`.
+    pub(super) fn published(&self, index: &Index, warn: &mut dyn FnMut(String)) -> Result<Published, CommandError> {
+        let path = index.beside("Index");
+        let mut bytes = self.root.read(&path, INDEX_FILE_BYTES_MAX).map_err(file_error)?;
+        let is_here = bytes.is_some();
+        if let (None, Before::Tree(tree)) = (&bytes, self.before) {
+            bytes = tree.read(&path, INDEX_FILE_BYTES_MAX).map_err(file_error)?;
+        }
+        let Some(bytes) = bytes else { return Ok(Published { last: None, is_here }) };
+        let last = match Publication::parse(&bytes[..]) {
+            Ok(last) => {
+                if let Before::Tree(tree) = self.before {
+                    self.carry_over(index, tree, &last)?;
+                }
+                Some(last)
+            }
+            Err(error) => {
+                warn(format!("{path}: {error}; its patches are left out"));
+                None
+            }
+        };
+        Ok(Published { last, is_here })
+    }
+
+    /// Files that the other copy has and this one lacks.
+    fn carry_over(&self, index: &Index, tree: &Root, published: &Publication) -> Result<(), CommandError> {
+        let listed = published.patches().map(ListedPatch::file);
+        for file in listed.chain(published.older.iter().map(|older| older.file.clone())) {
+            let path = index.beside(&file);
+            if self.root.stat(&path).map_err(file_error)?.is_none()
+                && let Some(content) = tree.read(&path, SCRIPT_BYTES_MAX as u64).map_err(file_error)?
+            {
+                self.write(&path, &content)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The state that the last published patch led to, or another one if that is not to be had.
+    pub(super) fn state_before(
+        &self,
+        index: &Index,
+        last: Option<&Publication>,
+        kept: &[Kept],
+        warn: &mut dyn FnMut(String),
+    ) -> Result<Option<State>, CommandError> {
+        let found = match self.before {
+            Before::Kept(states) => {
+                // A run that was killed may have left two: the one that was published is wanted.
+                let rank = |kept: &&Kept| last.is_some_and(|last| last.current.sha256 == kept.sha256);
+                let kept = kept.iter().max_by_key(rank);
+                let text = kept.map(|kept| states.read(kept)).transpose()?.flatten();
+                text.zip(kept).map(|(text, kept)| State { text, sha256: kept.sha256 })
+            }
+            Before::Tree(tree) => state_in(tree, &index.path)?,
+        };
+        let Some(last) = last else { return Ok(found) };
+        let Some(found) = found else {
+            warn(format!("{}: no state is kept to make a patch from; patches begin anew", index.path));
+            return Ok(None);
+        };
+        if found.sha256 == last.current.sha256 {
+            return Ok(Some(found));
+        }
+        // The last run published, and was killed before it kept the state: the patches lead there.
+        if let Some(state) = self.patched(index, &found, last)? {
+            return Ok(Some(state));
+        }
+        warn(format!("{}: its patches do not lead to the state before; they begin anew", index.path));
+        Ok(Some(found))
+    }
+
+    /// The state that was published, made of an older one by the patches themselves.
+    fn patched(&self, index: &Index, old: &State, published: &Publication) -> Result<Option<State>, CommandError> {
+        let Some(first) = published.steps.iter().rposition(|step| step.history.sha256 == old.sha256) else {
+            return Ok(None);
+        };
+        let mut steps = Vec::new();
+        for step in &published.steps[first..] {
+            let Some(edits) = self.read_patch(index, step)? else { return Ok(None) };
+            steps.push(edits);
+        }
+        let Ok(edits) = Edits::chain(steps) else { return Ok(None) };
+        let mut text = Vec::with_capacity(old.text.len() + usize::try_from(edits.text_bytes()).unwrap_or(0));
+        let mut take = |piece: Piece<'_>| match piece {
+            Piece::Old(range) => text.extend_from_slice(&old.text[range]),
+            Piece::New(new) => text.extend_from_slice(new),
+        };
+        let mut splice = Splice::new(&edits);
+        splice.feed(&old.text, &mut take);
+        let fits = splice.finish(&mut take).is_ok();
+        let state = State { sha256: Sha256::of(&text), text };
+        Ok(Some(state).filter(|state| fits && state.sha256 == published.current.sha256))
+    }
+}
+
+/// An index as another tree has it, in whichever form.
+fn state_in(tree: &Root, path: &str) -> Result<Option<State>, CommandError> {
+    for form in BY_SPEED {
+        let file = format!("{path}{}", form.extension());
+        if let Some((file, _)) = tree.open_file(&file).map_err(file_error)? {
+            let text = input::index_of(file, form).map_err(|error| {
+                let path = tree.path().join(path);
+                CommandError::new(ErrorKind::Verification, format_args!("{}: {error}", path.display()))
+            })?;
+            return Ok(Some(State { sha256: Sha256::of(&text), text }));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,30 @@
+//! apt's configuration on this machine.
+//!
+//! apt's files nest, include each other and may be anywhere (`APT_CONFIG`); `apt-config` is asked
+//! rather than a second reader written.
+
+use std::process::{Command, Stdio};
+
+use fullbore_engine::run::CommandError;
+
+use super::sources::native_architecture;
+use crate::acquire::Configuration;
+use crate::lists::built_in;
+
+/// What apt is configured to do; its defaults where there is no apt.
+///
+/// # Errors
+/// apt's files are wrong, in apt's own words.
+pub fn read() -> Result<Configuration, CommandError> {
+    let dump = Command::new("apt-config").args(Configuration::DUMP).stdin(Stdio::null()).output();
+    let output = match dump {
+        Ok(output) => output,
+        // No apt here: then nobody has configured it.
+        Err(_) => return Ok(built_in::configuration(native_architecture())),
+    };
+    if !output.status.success() {
+        let why = String::from_utf8_lossy(&output.stderr);
+        return Err(CommandError::usage(format_args!("apt's configuration cannot be read: {}", why.trim())));
+    }
+    Configuration::from_dump(&String::from_utf8_lossy(&output.stdout)).map_err(CommandError::usage)
+}

@@ -1,0 +1,353 @@
+//! The signed Release of each repository, compared with the one that is here.
+
+use std::path::Path;
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use fullbore_debian::release::Release;
+use fullbore_debian::release_date::{DateCheck, HINT_FUTURE, MAX_FUTURE_S, Succession};
+use fullbore_debian::signature::{RELEASE_BYTES_MAX, Verifier};
+use fullbore_engine::files::Root;
+use fullbore_engine::run::Stop;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_wire::fetch::{GetError, HeadSeen};
+use fullbore_wire::hosts::HostId;
+use fullbore_wire::http1::ResponseHead;
+
+use super::repositories::Repository;
+use super::session::Session;
+use super::settings::UpdateSettings;
+use crate::lists::names::file_name;
+use crate::signed_release::check_suite;
+use crate::signed_release::{
+    Answer, HINT_REACH, Kept, NamedAnswers, Question, Received, Refusal, accept, all, receive, valid_until,
+};
+
+/// How long a mirror may take to answer when another one has.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// What a repository offers.
+pub struct Offered {
+    /// The verified Release.
+    pub release: Release,
+    /// The signed files: name and content.
+    pub files: Vec<(&'static str, Vec<u8>)>,
+    /// When it was last changed, Unix seconds.
+    pub modified: Option<i64>,
+    /// It is the one that is here.
+    pub unchanged: bool,
+    /// The Release that is here. It says what the indexes here are.
+    pub before: Option<Release>,
+}
+
+/// What came of one repository.
+pub type Outcome = Result<Offered, CommandError>;
+
+/// Asks all repositories at once, and verifies the answers side by side.
+pub fn fetch(
+    settings: &UpdateSettings,
+    session: &Session,
+    repositories: &[Repository],
+    now: i64,
+    stop: &Stop,
+    warn: &mut dyn FnMut(String),
+) -> Result<Vec<Outcome>, CommandError> {
+    let kept: Vec<Option<Kept>> = repositories.iter().map(|own| kept(&session.root, own)).collect();
+    let checks: Vec<DateCheck> = repositories.iter().map(|own| date_check(settings, own, now)).collect();
+    // "Not changed since" is no answer where the one here is to be replaced by an older one.
+    let conditions: Vec<Option<&Kept>> =
+        kept.iter().zip(&checks).map(|(kept, check)| condition(kept.as_ref(), *check)).collect();
+    let patience = Duration::from_secs(settings.timeout_s());
+    let questions = repositories.iter().zip(&conditions);
+    let questions = questions.map(|(own, kept)| ask(session, own, *kept, 0, patience)).collect();
+    let answers = session.runtime.block_on(stop.or(all(questions)))?;
+    // Not `partial/`: that is apt's own user's, who must not decide what `gpgv` reads.
+    let scratch = session.root.path();
+    let verified: Vec<(Result<Received, Refusal>, usize)> = std::thread::scope(|scope| {
+        let mut threads = Vec::new();
+        let asked_of = repositories.iter().zip(&conditions).zip(&checks);
+        for (((own, kept), check), (answers, asked)) in asked_of.zip(answers) {
+            let verifier = verifier(own, scratch);
+            threads.push((scope.spawn(move || newest(answers, *kept, verifier.as_ref(), *check)), asked));
+        }
+        let lost = || Refusal::Unavailable("the verifying thread failed".to_owned(), "");
+        threads.into_iter().map(|(thread, asked)| (thread.join().unwrap_or_else(|_| Err(lost())), asked)).collect()
+    });
+    let mut outcomes = Vec::new();
+    drop(conditions);
+    for (((own, kept), check), (mut received, mut asked)) in repositories.iter().zip(kept).zip(checks).zip(verified) {
+        // Our own copy was altered, or the answer was: asked again without a condition.
+        let mut again = kept.is_some();
+        // What cannot be believed, such as a login page in the place of a mirror, is no answer either.
+        while matches!(received, Err(Refusal::Verification(..))) && (again || asked < hosts(session, own).len()) {
+            let from = if again { 0 } else { asked };
+            let (answers, until) = session.runtime.block_on(stop.or(ask(session, own, None, from, patience)))?;
+            let other = newest(answers, None, verifier(own, scratch).as_ref(), check);
+            if again || other.is_ok() {
+                received = other;
+            }
+            (again, asked) = (false, until);
+        }
+        outcomes.push(judge(settings, session, own, kept, received, check, now, warn));
+    }
+    Ok(outcomes)
+}
+
+fn hosts(session: &Session, own: &Repository) -> Vec<HostId> {
+    (0..).take(session.sites[own.site].fetcher.hosts().len()).collect()
+}
+
+/// Asks mirrors by twos, from this one on, until one answers; the first is the origin. Others are asked as well while
+/// what is asked for lingers. Who may have a newer one has [`GRACE`] when the first has answered: one that is down or
+/// silent must not hold up the run, one that is behind must not decide alone. Gives the number of the first that was
+/// not asked as well.
+async fn ask(
+    session: &Session,
+    own: &Repository,
+    kept: Option<&Kept>,
+    from: usize,
+    patience: Duration,
+) -> (Vec<Answer>, usize) {
+    let fetcher = &session.sites[own.site].fetcher;
+    let hosts = hosts(session, own);
+    let question = |host: HostId| {
+        // Some of the time is for the answer after a pause.
+        let patience_when_busy = patience / 2;
+        let directory = own.directory.clone();
+        let head_seen = HeadSeen::default();
+        let seen = head_seen.clone();
+        let question =
+            Question { fetcher, host, directory, kept, patience: patience_when_busy, others: 0..0, head_seen };
+        let answer = async move {
+            let silent = || GetError::Unreachable {
+                host: own.shown(),
+                reason: format!("no answer within {} s", patience.as_secs()),
+            };
+            tokio::time::timeout(patience, receive(question)).await.unwrap_or_else(|_| Err(silent()))
+        };
+        (seen, Box::pin(answer))
+    };
+    let mut asked_hosts = from;
+    let mut asked = Vec::new();
+    let mut answers: Vec<Answer> = Vec::new();
+    let mut grace: Option<Instant> = None;
+    loop {
+        let first = answers.iter().find_map(|answer| answer.as_ref().ok().and_then(release_head));
+        match first {
+            Some(first) => {
+                let grace = *grace.get_or_insert_with(|| Instant::now() + GRACE);
+                let modified = first.last_modified.or(kept.map(|kept| kept.modified));
+                let is_awaited = |seen: &HeadSeen| modified.is_none_or(|modified| !seen.is_no_newer_than(modified));
+                if Instant::now() >= grace || !asked.iter().any(|(seen, _)| is_awaited(seen)) {
+                    return (answers, asked_hosts);
+                }
+            }
+            None if asked.is_empty() && asked_hosts >= hosts.len() => return (answers, asked_hosts),
+            None => {}
+        }
+        let lingers = asked.iter().all(|(seen, _): &(HeadSeen, _)| seen.lingers_now());
+        if first.is_none() && lingers {
+            let pair = hosts[asked_hosts..].iter().take(2);
+            asked_hosts += pair.len();
+            asked.extend(pair.map(|host| question(*host)));
+        }
+        if let Ok(answer) = tokio::time::timeout(HeadSeen::LOOK_EVERY, next_answer(&mut asked)).await {
+            answers.push(answer);
+        }
+    }
+}
+
+/// The head of the signed file among these answers, or word that ours is the one.
+fn release_head(answers: &NamedAnswers) -> Option<&ResponseHead> {
+    answers.iter().map(|(_, got)| &got.head).find(|head| matches!(head.status, 200 | 304))
+}
+
+/// The first of these that ends, which is taken out.
+async fn next_answer<F: Future<Output = Answer>>(asked: &mut Vec<(HeadSeen, Pin<Box<F>>)>) -> Answer {
+    let (place, answer) = std::future::poll_fn(|context| {
+        for (place, (_, answer)) in asked.iter_mut().enumerate() {
+            if let Poll::Ready(answer) = answer.as_mut().poll(context) {
+                return Poll::Ready((place, answer));
+            }
+        }
+        Poll::Pending
+    })
+    .await;
+    drop(asked.remove(place));
+    answer
+}
+
+/// The newest Release of those that can be believed, one of the future last; else what was wrong with the first
+/// mirror's.
+fn newest(
+    answers: Vec<Answer>,
+    kept: Option<&Kept>,
+    verifier: Option<&Verifier>,
+    check: DateCheck,
+) -> Result<Received, Refusal> {
+    let mut best: Option<Result<Received, Refusal>> = None;
+    for answer in answers {
+        let received = accept(answer, kept, verifier);
+        let better = match (&best, &received) {
+            (None, _) | (Some(Err(_)), Ok(_)) => true,
+            (Some(Ok(best)), Ok(received)) => check.rank(received.release.date) > check.rank(best.release.date),
+            (Some(_), Err(_)) => false,
+        };
+        if better {
+            best = Some(received);
+        }
+    }
+    best.unwrap_or_else(|| Err(Refusal::Unavailable("it has no address".to_owned(), HINT_REACH)))
+}
+
+fn verifier(own: &Repository, scratch: &Path) -> Option<Verifier> {
+    let keys = own.keys.as_ref()?;
+    Some(Verifier::new(scratch, keys.keys.clone()).with_fingerprints(keys.fingerprints.clone()))
+}
+
+/// The signed file that is here.
+fn kept(root: &Root, own: &Repository) -> Option<Kept> {
+    ["InRelease", "Release"].into_iter().find_map(|name| {
+        let path = name_of(own, name);
+        let status = root.stat(&path).ok().flatten()?;
+        let content = root.read(&path, RELEASE_BYTES_MAX as u64).ok().flatten()?;
+        Some(Kept { name, content, modified: status.mtime, tag: None })
+    })
+}
+
+/// As a condition of the request for an `InRelease`. One that is dated in the future is none.
+fn condition(kept: Option<&Kept>, check: DateCheck) -> Option<&Kept> {
+    let is_future = |kept: &Kept| check.future(kept.release().and_then(|release| release.date)).is_some();
+    kept.filter(|kept| kept.name == "InRelease" && !is_future(kept))
+}
+
+/// How this repository's dates are held against the clock: by its source, else by apt's configuration.
+fn date_check(settings: &UpdateSettings, own: &Repository, now: i64) -> DateCheck {
+    let configuration = &settings.configuration;
+    let checked = own.check_date.unwrap_or_else(|| configuration.bool("Acquire::Check-Date", true));
+    let ahead = own.date_max_future_s.map(|seconds| i64::try_from(seconds).unwrap_or(i64::MAX));
+    let ahead = ahead.unwrap_or_else(|| configuration.number("Acquire::Max-FutureTime", MAX_FUTURE_S));
+    DateCheck::new(now, checked, ahead)
+}
+
+/// The name of a file of the Release's directory.
+pub fn name_of(own: &Repository, name: &str) -> String {
+    format!("{}{}", own.prefix, file_name(&format!("x:{name}")))
+}
+
+#[allow(clippy::too_many_arguments)]
+fn judge(
+    settings: &UpdateSettings,
+    session: &Session,
+    own: &Repository,
+    kept: Option<Kept>,
+    received: Result<Received, Refusal>,
+    check: DateCheck,
+    now: i64,
+    warn: &mut dyn FnMut(String),
+) -> Outcome {
+    let refused = |kind, why: String| CommandError::new(kind, format_args!("{}: {why}", own.shown()));
+    let received = received.map_err(|refusal| match refusal {
+        Refusal::Unavailable(why, hint) => refused(ErrorKind::Network, why).hint(hint),
+        Refusal::Local(why) => refused(ErrorKind::Disk, why).context("its indexes stay as they were"),
+        Refusal::Verification(why, hint) => {
+            let error = refused(ErrorKind::Verification, why).context("its indexes stay as they were");
+            hint.into_iter().fold(error, CommandError::hint)
+        }
+    })?;
+    let Received { files, modified, release, text, .. } = received;
+    if let Some(future) = check.future(release.date) {
+        return Err(refused(ErrorKind::Stale, future.to_string())
+            .context("its indexes stay as they were")
+            .hint(HINT_FUTURE));
+    }
+    // What is here was verified when it came, and whoever may write here needs no forged Release.
+    let before = kept.as_ref().and_then(Kept::release);
+    let has_signature = |kept: &Kept| {
+        kept.name == "InRelease"
+            || session.root.stat(&name_of(own, "Release.gpg")).map_or(true, |there| there.is_some())
+    };
+    let may_correct = text.is_verified() || !kept.as_ref().is_some_and(has_signature);
+    let unchanged = kept.is_some_and(|kept| files.first().is_some_and(|(_, content)| *content == kept.content));
+    if let Err(error) = check_suite(&own.suite, &release) {
+        warn(format!("{}: {error}", own.shown()));
+    }
+    if let Some(before) = &before {
+        match check.succession(release.date, before.date, may_correct) {
+            Succession::Follows => {}
+            Succession::Corrects(future) => warn(format!("{}: of the one here: {future}; it is replaced", own.shown())),
+            Succession::Older => {
+                return Err(refused(ErrorKind::Stale, "its Release is older than the one here".to_owned())
+                    .context("its indexes stay as they were")
+                    .hint("this mirror is behind; try again later"));
+            }
+        }
+        check_identity(settings, own, before, &release)?;
+    }
+    check_time(settings, own, &release, now, warn)?;
+    Ok(Offered { release, files, modified, unchanged, before })
+}
+
+/// What apt demands a person's word for: a repository that calls itself something else than before
+/// (apt-secure(8), `Acquire::AllowReleaseInfoChange`).
+fn check_identity(
+    settings: &UpdateSettings,
+    own: &Repository,
+    before: &Release,
+    now: &Release,
+) -> Result<(), CommandError> {
+    let allowed = settings.configuration.bool("Acquire::AllowReleaseInfoChange", false);
+    let text = |value: &Option<String>| value.clone().unwrap_or_default();
+    // A new version, and a suite that becomes the next one, are nothing odd.
+    let fields = [
+        ("Origin", text(&before.origin), text(&now.origin), allowed),
+        ("Label", text(&before.label), text(&now.label), allowed),
+        ("Version", text(&before.version), text(&now.version), true),
+        ("Suite", text(&before.suite), text(&now.suite), true),
+        ("Codename", text(&before.codename), text(&now.codename), allowed),
+        ("DefaultPin", before.default_priority.to_string(), now.default_priority.to_string(), allowed),
+    ];
+    for (field, then, now, allowed) in fields {
+        let key = format!("Acquire::AllowReleaseInfoChange::{field}");
+        if then == now || settings.configuration.bool(&key, allowed) {
+            continue;
+        }
+        return Err(CommandError::new(
+            ErrorKind::Verification,
+            format_args!("{}: {field} was {then:?} and is {now:?} now", own.shown()),
+        )
+        .context("its indexes stay as they were")
+        .hint(format_args!(
+            "if that is right, accept it with `apt-get update --allow-releaseinfo-change`, or set {key}"
+        )));
+    }
+    Ok(())
+}
+
+/// Whether it has expired.
+fn check_time(
+    settings: &UpdateSettings,
+    own: &Repository,
+    release: &Release,
+    now: i64,
+    warn: &mut dyn FnMut(String),
+) -> Result<(), CommandError> {
+    let configuration = &settings.configuration;
+    let number = |key: &str| u64::try_from(configuration.number(key, 0)).ok().filter(|seconds| *seconds > 0);
+    let check_date = own.check_date.unwrap_or_else(|| configuration.bool("Acquire::Check-Date", true));
+    let (least, most) = own.valid_until_s;
+    let least = least.or_else(|| number("Acquire::Min-ValidTime"));
+    let most = most.or_else(|| number("Acquire::Max-ValidTime"));
+    let checked = check_date && own.check_valid_until && configuration.bool("Acquire::Check-Valid-Until", true);
+    let until = valid_until(release, least, most).filter(|until| checked && *until < now);
+    let Some(until) = until else { return Ok(()) };
+    let day = jiff::Timestamp::from_second(until).map_or_else(|_| until.to_string(), |time| time.to_string());
+    if settings.ignore_valid_until {
+        warn(format!("{}: accepted although valid only until {day}", own.shown()));
+        return Ok(());
+    }
+    Err(CommandError::new(ErrorKind::Stale, format_args!("{}: its Release was valid until {day}", own.shown()))
+        .context("its indexes stay as they were")
+        .hint("the mirror may be stuck; for an archive that is no longer updated use --ignore-valid-until"))
+}

@@ -1,0 +1,234 @@
+//! A single file that a command writes: under a temporary name beside it, until all of it is there.
+//!
+//! Whoever begins the next one for the same place removes what killed runs have left ([`temporary::remove_abandoned`]).
+
+use std::ffi::OsStr;
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::temporary;
+
+/// The mode of files that everybody may read, less what the umask takes away.
+pub const FOR_ALL: u32 = 0o666;
+
+/// The mode of files with secrets in them.
+pub const PRIVATE: u32 = 0o600;
+
+/// How temporary names end.
+const ENDING: &str = ".part";
+
+/// Bytes of a name that its temporary name repeats.
+const NAME_BYTES_MAX: usize = 200;
+
+/// A file that has no name yet. Without [`Output::publish`] nothing is left of it.
+#[derive(Debug)]
+pub struct Output {
+    path: PathBuf,
+    part: PathBuf,
+    file: File,
+    published: bool,
+}
+
+impl Output {
+    /// Begins a file that will be at `path`.
+    ///
+    /// # Errors
+    /// When it cannot be made, or [`place`] refuses.
+    pub fn begin(path: &Path, mode: u32) -> io::Result<Output> {
+        let path = place(path)?;
+        let Some(name) = path.file_name() else {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "is not the name of a file"));
+        };
+        let mut begin = std::ffi::OsString::from(".");
+        // Names have 255 bytes at most, this one too.
+        begin.push(OsStr::from_bytes(&name.as_bytes()[..name.len().min(NAME_BYTES_MAX)]));
+        begin.push(".");
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        temporary::remove_abandoned(directory, &begin, ENDING, Metadata::is_file);
+        let (part, file) = temporary::with_name(&begin, ENDING, |name| {
+            let part = path.with_file_name(name);
+            let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&part)?;
+            temporary::keep(&file, &part)?;
+            Ok((part, file))
+        })?;
+        Ok(Output { path, part, file, published: false })
+    }
+
+    /// To be written to.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Where it is until then: for programs that write it by its name.
+    pub fn part(&self) -> &Path {
+        &self.part
+    }
+
+    /// Where it will be.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Waits until all of it is on the disk.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub fn sync(&self) -> io::Result<()> {
+        self.file.sync_all()
+    }
+
+    /// Gives it its name.
+    ///
+    /// # Errors
+    /// When the kernel refuses; nothing is left of it then.
+    pub fn publish(mut self) -> io::Result<()> {
+        fs::rename(&self.part, &self.path)?;
+        self.published = true;
+        Ok(())
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        if !self.published {
+            let _ = fs::remove_file(&self.part);
+        }
+    }
+}
+
+/// Writes a whole file: a reader finds the old or the new one.
+///
+/// # Errors
+/// As [`Output::begin`].
+pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let output = Output::begin(path, FOR_ALL)?;
+    output.file().write_all(bytes)?;
+    output.publish()
+}
+
+/// Links followed at most, as the kernel has it (path_resolution(7)).
+const LINKS_MAX: usize = 40;
+
+/// Where a file that is to be at `path` may be put by a rename: there, or where a link there leads.
+///
+/// # Errors
+/// Something else than a file is there, or a link that leads to a device or to what a process has open: a rename would
+/// make a plain file of `/dev/null` or `/dev/stdout`, for the whole machine. Likewise a stranger's link in a directory
+/// like /tmp, which the kernel would not follow either.
+pub fn place(path: &Path) -> io::Result<PathBuf> {
+    let mut place = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        match fs::symlink_metadata(&place) {
+            Ok(about) if about.is_symlink() => {
+                if !temporary::may_follow(&place)? {
+                    return Err(io::Error::new(
+                        io::ErrorKind::PermissionDenied,
+                        "a link of another user in a directory where all may write is not followed",
+                    ));
+                }
+                let target = fs::read_link(&place)?;
+                place = place.parent().unwrap_or(Path::new("")).join(target);
+                if ["/proc", "/dev"].iter().any(|system| place.starts_with(system)) {
+                    return Err(io::Error::other(format!(
+                        "leads to {}, which is not replaced by a file",
+                        place.display()
+                    )));
+                }
+            }
+            Ok(about) if !about.is_file() => return Err(io::Error::other("is not a file, and is not replaced by one")),
+            _ => return Ok(place),
+        }
+    }
+    Err(io::Error::other("too many links"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names in a directory, in order.
+    fn names(directory: &Path) -> Vec<String> {
+        let names = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<_> = names.collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn what_a_killed_run_left_of_a_file_stayed() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let left = [".file.0123456789abcdef.part", ".file.fedcba9876543210.part"];
+        left.iter().for_each(|name| fs::write(at(name), "left by a kill").unwrap());
+        // Names that no run of ours gives, or gives to other files, and things that are no files.
+        let others =
+            [".file.part", ".file.0123456789abcde.part", ".file.0123456789ABCDEF.part", ".file2.0123456789abcdef.part"];
+        others.iter().for_each(|name| fs::write(at(name), "of somebody else").unwrap());
+        std::os::unix::fs::symlink(at(".file.part"), at(".file.1111111111111111.part")).unwrap();
+        fs::create_dir(at(".file.2222222222222222.part")).unwrap();
+        let mode = rustix::fs::Mode::RUSR;
+        let pipe = at(".file.3333333333333333.part");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let before = names(dir.path());
+        let one = Output::begin(&at("file"), PRIVATE).unwrap();
+        let kept: Vec<_> = before.iter().filter(|name| !left.contains(&name.as_str())).cloned().collect();
+        assert_eq!(names(dir.path()).len(), kept.len() + 1);
+        // Of another run that is writing it.
+        let two = Output::begin(&at("file"), PRIVATE).unwrap();
+        assert!(one.part().exists() && two.part().exists());
+        two.publish().unwrap();
+        one.publish().unwrap();
+        let mut after = kept;
+        after.push("file".to_owned());
+        after.sort();
+        assert_eq!(names(dir.path()), after);
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_file_that_was_not_published() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        fs::write(&path, "old").unwrap();
+        let output = Output::begin(&path, PRIVATE).unwrap();
+        output.file().write_all(b"new").unwrap();
+        drop(output);
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        write_atomically(&path, b"new").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        assert!(Output::begin(dir.path(), PRIVATE).is_err(), "a directory is not replaced");
+        let longest = dir.path().join("x".repeat(255));
+        write_atomically(&longest, b"new").unwrap();
+        assert_eq!(fs::read(&longest).unwrap(), b"new");
+    }
+
+    #[test]
+    fn links_are_written_through_but_those_to_devices_and_open_files_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let (link, far) = (dir.path().join("latest"), dir.path().join("far"));
+        fs::create_dir(&far).unwrap();
+        for there in [false, true] {
+            let _ = fs::remove_file(&link);
+            std::os::unix::fs::symlink(if there { "far/page" } else { "far/new" }, &link).unwrap();
+            fs::write(far.join("page"), "old").unwrap();
+            write_atomically(&link, b"new").unwrap();
+            assert!(link.is_symlink());
+            assert_eq!(fs::read(&link).unwrap(), b"new");
+        }
+        let open = File::create(dir.path().join("log")).unwrap();
+        let open = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&open));
+        for target in [open.as_str(), "/proc/self/fd/1", "/dev/null", "far"] {
+            fs::remove_file(&link).unwrap();
+            std::os::unix::fs::symlink(target, &link).unwrap();
+            assert!(write_atomically(&link, b"new").is_err(), "{target}");
+            assert!(link.is_symlink());
+        }
+        assert!(write_atomically(Path::new("/dev/null"), b"new").is_err());
+        fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink("latest", &link).unwrap();
+        assert!(place(&link).is_err(), "a loop");
+    }
+}

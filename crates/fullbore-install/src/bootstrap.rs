@@ -1,0 +1,409 @@
+//! `fullbore bootstrap`: a Debian root, made as mmdebstrap makes it, faster.
+//!
+//! [`run`] is the walk: an empty place with a marker (`place`) → directories, sources, devices → verified
+//! indexes (`indexes`) → apt says what is needed (`apt`) → package files by our wire (`download`), the Essential
+//! ones first → these are unpacked at once and configured by dpkg (`first`) while the others come → apt
+//! installs the others; what it wants unpacked, we unpack (`rest`) → cleaned → one sync → the
+//! marker goes. No command that is started syncs: `nosync::session` sees to that.
+
+mod apt;
+mod clean;
+mod first;
+mod foreign;
+mod hook;
+mod indexes;
+mod outside;
+mod pack;
+mod place;
+mod rest;
+pub mod tools;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::ScopedJoinHandle;
+
+use fullbore_apt::http::MirrorSets;
+use fullbore_engine::run::Stop;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::events::{Event, Events, Phase};
+use fullbore_engine::run::report::Report;
+use fullbore_engine::stage::Ledger;
+
+use crate::hooks::Moment;
+use crate::inside::{Inside, may_have_own_processes};
+use crate::installing::account::Account;
+use crate::installing::download::{Downloads, is_remote};
+use crate::installing::log::Log;
+use crate::installing::unpacker::Unpacker;
+use crate::installing::{NO_NEW_PRIVILEGES, Part, still_syncing};
+use crate::nosync::Process;
+use crate::nosync::session::Session;
+use crate::reach_as_apt::as_apt;
+use crate::resolve::Wanted;
+use crate::root::RootError;
+use crate::settings::BootstrapSettings;
+use crate::settings::Format;
+use crate::skeleton::{Skeleton, Stage};
+use crate::unpack::Ahead;
+use apt::{PrivateApt, Selection, Shown};
+use place::Place;
+
+/// Where apt looks for package files.
+const ARCHIVES: &str = "var/cache/apt/archives";
+
+/// Makes a root. The process must be in a mount namespace of its own; mounts into the root go with its last process.
+///
+/// # Errors
+/// See [`ErrorKind`]; a directory is then marked as unfinished, and a further run starts over; of an archive nothing is
+/// left.
+pub fn run(settings: &BootstrapSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
+    // Modes are those of packages and of Debian's defaults, not the caller's.
+    rustix::process::umask(rustix::fs::Mode::from_bits_retain(0o022));
+    foreign::check(settings)?;
+    tools::check(settings)?;
+    let place = Place::open(settings)?;
+    let root = place.root().to_owned();
+    let session = Arc::new(Session::open(&root).map_err(|error| CommandError::disk(&root, &error))?);
+    let mut account = Account::begin("bootstrap", &settings.target, &root, Part::Around, events);
+    if session.gives_up_privileges() {
+        events.note(NO_NEW_PRIVILEGES.to_owned());
+    }
+    let log = Log::open(&root, settings.commands_print_to.clone())?;
+    let mut mirrors = MirrorSets::default();
+    // What comes by another scheme is fetched by apt.
+    let remote: Vec<&str> = settings.mirrors.iter().map(String::as_str).filter(|uri| is_remote(uri)).collect();
+    if let Some(error) = mirrors.add(&remote.join("\n")).first() {
+        return Err(CommandError::usage(&error.reason));
+    }
+    let mut may_cut = true;
+    loop {
+        let archives = root.join(ARCHIVES);
+        let mut downloads = Downloads::open(&archives, &settings.network, mirrors.clone(), &Ledger::new())?;
+        let stop = downloads.stop(&session);
+        let own_processes = may_have_own_processes(&archives).map_err(|error| {
+            CommandError::usage(format_args!("unshare: {error}")).hint("it is in the package util-linux")
+        })?;
+        let inside = Inside::alone(&root, &session, own_processes, environment(settings));
+        // The download and dpkg leave all cores but one.
+        let threads = cores().saturating_sub(1).max(1);
+        let ahead = Arc::new(Ahead::start(threads, bytes_ahead()));
+        downloads.decompress_ahead(ahead.clone());
+        let walk = Walk { settings, inside: &inside, log: &log, stop: &stop, may_cut, ahead };
+        let result = match walk.run(&mut downloads, &mut account, events) {
+            Ok(Walked::Whole) => walk.finish(&place, &session, &mut account, events),
+            Ok(Walked::OtherThanAll) if stop.check().is_ok() => {
+                events.note("with all packages of the archive apt decides differently: starting over".to_owned());
+                account.part(Part::Around);
+                account.forget();
+                place.begin_anew()?;
+                may_cut = false;
+                continue;
+            }
+            Ok(Walked::OtherThanAll) => Err(interrupted()),
+            Err(error) => Err(error),
+        };
+        // What a signal has killed has failed as well.
+        let result = result.map_err(|error| stop.check().err().map_or(error, |_| interrupted()));
+        let result = result.map_err(starts_over);
+        if result.is_err() {
+            // Nobody may write there any more.
+            session.end_survivors();
+        }
+        let result = if settings.format == Format::Dir { result } else { discard(place, result) };
+        let report = account.report(&mut downloads);
+        return match result {
+            Ok(()) => Ok(report),
+            Err(error) => Err(error.with_report(report)),
+        };
+    }
+}
+
+/// The root of which an archive was made, or was to be made, goes: nobody has asked for it.
+fn discard(place: Place, result: Result<(), CommandError>) -> Result<(), CommandError> {
+    let root = place.root().to_owned();
+    match (place.discard(), result) {
+        (Ok(()), result) => result,
+        (Err(error), Ok(())) => Err(error),
+        (Err(left), Err(error)) => {
+            Err(error.context(format_args!("what was made is still in {}: {}", root.display(), left.message)))
+        }
+    }
+}
+
+/// Nothing of a root that is not complete is used again, whatever the download says of its files.
+fn starts_over(mut error: CommandError) -> CommandError {
+    if error.kind == ErrorKind::Disk && !error.hints.is_empty() {
+        error.hints = vec!["see to room on a disk that works, and run again: it starts over".to_owned()];
+    }
+    error
+}
+
+fn interrupted() -> CommandError {
+    CommandError::new(ErrorKind::Interrupted, "interrupted; the root is not complete").hint("run again: it starts over")
+}
+
+/// For all commands: nobody is asked anything.
+fn environment(settings: &BootstrapSettings) -> Vec<(String, String)> {
+    [
+        ("DEBIAN_FRONTEND", "noninteractive"),
+        ("DEBCONF_NONINTERACTIVE_SEEN", "true"),
+        ("LC_ALL", "C.UTF-8"),
+        ("LANGUAGE", "C.UTF-8"),
+        ("LANG", "C.UTF-8"),
+        ("PATH", &settings.path),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .collect()
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// Memory for what is decompressed before its turn: a quarter of what is free, and no more than a large set takes.
+fn bytes_ahead() -> u64 {
+    const BYTES_MAX: u64 = 1 << 30;
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let available = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    available.map_or(0, |kilobytes| (kilobytes * 1024 / 4).min(BYTES_MAX))
+}
+
+/// What all steps know.
+struct Walk<'a> {
+    settings: &'a BootstrapSettings,
+    inside: &'a Inside<'a>,
+    log: &'a Log,
+    stop: &'a Stop,
+    /// Whether apt may be shown a part of the archive first.
+    may_cut: bool,
+    ahead: Arc<Ahead>,
+}
+
+/// How a walk has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Walked {
+    /// The root has its packages.
+    Whole,
+    /// apt, shown the whole archive, would have made another root.
+    OtherThanAll,
+}
+
+/// What apt says, shown the whole archive: known when it is asked for.
+enum Confirmation<'scope> {
+    Open(ScopedJoinHandle<'scope, bool>),
+    Known(bool),
+}
+
+impl Confirmation<'_> {
+    /// Whether it decides as it has before.
+    fn is_given(&mut self) -> bool {
+        *self = Confirmation::Known(match std::mem::replace(self, Confirmation::Known(false)) {
+            Confirmation::Open(asking) => asking.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            Confirmation::Known(is_given) => is_given,
+        });
+        matches!(self, Confirmation::Known(true))
+    }
+}
+
+/// Events from the walk and from the download beside it.
+struct Shared<'a, 'b>(&'a Mutex<&'b mut dyn Events>);
+
+impl Events for Shared<'_, '_> {
+    fn emit(&mut self, event: Event) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).emit(event);
+    }
+}
+
+impl Walk<'_> {
+    /// The walk, in order.
+    fn run(
+        &self,
+        downloads: &mut Downloads,
+        account: &mut Account,
+        events: &mut dyn Events,
+    ) -> Result<Walked, CommandError> {
+        let root = self.inside.root();
+        let skeleton = Skeleton {
+            root,
+            architectures: &self.settings.architectures,
+            sources: &self.settings.sources,
+            apt_options: &self.settings.apt_options,
+            dpkg_options: &self.settings.dpkg_options,
+        };
+        let has_devices = skeleton.lay_out().map_err(|error| disk(&error))?;
+        let apt = PrivateApt::prepare(self.settings, self.inside, self.log)?;
+        self.hooks(Moment::Setup, &apt, &Selection::default(), account, events)?;
+        self.keeps_apt_inside()?;
+        account.turn(events, Phase::Indexes, Part::Indexes);
+        let configuration = apt.dump()?;
+        // What the new root's apt is told, beside what this machine's is.
+        let network = as_apt(&self.settings.network, &configuration, Path::new("/"));
+        downloads.reach_by(network.clone());
+        indexes::refresh(self.settings, network, &apt, configuration.clone(), root, events)?;
+        self.stop.check()?;
+        account.turn(events, Phase::Resolve, Part::Resolve);
+        let cut = if self.may_cut { indexes::cut(self.settings, &apt, &configuration, root)? } else { None };
+        let (is_cut, shown, first) = match cut.map(|shown| apt.first(self.settings, &shown).map(|first| (shown, first)))
+        {
+            Some(Ok((shown, first))) => (true, shown, first),
+            // What it cannot do it is to say of the whole.
+            Some(Err(_)) | None => (false, Shown::default(), apt.first(self.settings, &Shown::default())?),
+        };
+        let wishes = PrivateApt::wishes(self.settings);
+        let events = Mutex::new(events);
+        let (orders, ordered) = mpsc::channel::<Vec<Wanted>>();
+        let (tell, told) = mpsc::channel::<Result<(), CommandError>>();
+        let (say, said) = mpsc::channel::<Result<Selection, CommandError>>();
+        let walked = std::thread::scope(|scope| {
+            let (begin, unpacked) = mpsc::channel::<()>();
+            let (stop, events) = (self.stop, &events);
+            let downloads = &mut *downloads;
+            scope.spawn(move || {
+                for wanted in ordered {
+                    let fetched = downloads.fetch(&wanted, stop, &mut Shared(events));
+                    let failed = fetched.is_err();
+                    if tell.send(fetched).is_err() || failed {
+                        break;
+                    }
+                }
+            });
+            let arrived = || told.recv().unwrap_or_else(|_| Err(interrupted()));
+            let told_to = events;
+            let events = &mut Shared(told_to);
+            let gone = |_| CommandError::new(ErrorKind::Internal, "the download has ended");
+            orders.send(first.files.clone()).map_err(gone)?;
+            // Beside the download and all that is done with the first packages.
+            let (apt, first, wishes, shown, flush) = (&apt, &first, &wishes, &shown, account.flush());
+            let confirming = scope.spawn(move || {
+                let rest = match apt.rest(first, wishes, shown) {
+                    Ok(rest) => rest,
+                    Err(error) => return say.send(Err(error)).is_ok(),
+                };
+                if let Some(line) = flush.expectation((first.files.len() + rest.files.len()) as u64) {
+                    Shared(told_to).note(line);
+                }
+                // The download may have failed meanwhile, and tells itself.
+                let _ = orders.send(rest.files.clone());
+                let _ = say.send(Ok(rest.clone()));
+                // Until then all cores unpack; afterwards one configures.
+                if unpacked.recv().is_err() {
+                    return false;
+                }
+                // On two cores, dpkg has the other one.
+                let _paused = (cores() <= 2).then(|| self.ahead.pause());
+                !is_cut || apt.confirms(self.settings, first, &rest, wishes)
+            });
+            let mut confirmation = Confirmation::Open(confirming);
+            let mut stage = None;
+            let mut walk_on = || {
+                account.turn(events, Phase::Fetch, Part::Download);
+                arrived()?;
+                account.turn(events, Phase::Unpack, Part::Unpack);
+                let mut unpacker = Unpacker::new(self.inside, self.log, &first.files);
+                unpacker.take_from(self.ahead.clone());
+                let done = self.unpack_first(&unpacker, first, account)?;
+                let _ = begin.send(());
+                let mut warn = |line| events.warn(line);
+                let entered = Stage::enter(root, has_devices, &mut warn);
+                stage = Some(entered.map_err(|error| disk(&error))?);
+                self.hooks(Moment::Extract, apt, first, account, events)?;
+                account.turn(events, Phase::Configure, Part::Dpkg);
+                self.configure_first(&mut unpacker, &done, first)?;
+                account.turn(events, Phase::Resolve, Part::Resolve);
+                let rest = match said.recv().unwrap_or_else(|_| Err(interrupted())) {
+                    Err(_) if is_cut => return Ok(Walked::OtherThanAll),
+                    rest => rest?,
+                };
+                // The user's own commands run once: what they are run on has to be certain.
+                if self.has_hooks(Moment::Essential) && !confirmation.is_given() {
+                    return Ok(Walked::OtherThanAll);
+                }
+                self.hooks(Moment::Essential, apt, first, account, events)?;
+                account.turn(events, Phase::Fetch, Part::Download);
+                arrived()?;
+                unpacker.expect(&rest.files);
+                account.turn(events, Phase::Unpack, Part::Dpkg);
+                self.install_rest(apt, &unpacker, &rest, wishes, shown, account)?;
+                account.turn(events, Phase::Resolve, Part::Resolve);
+                if !confirmation.is_given() {
+                    return Ok(Walked::OtherThanAll);
+                }
+                self.hooks(Moment::Customize, apt, first, account, events)?;
+                Ok(Walked::Whole)
+            };
+            let mut walked = walk_on();
+            // What fails with other packages than those that all would give has not failed yet.
+            if is_cut && walked.as_ref().is_err_and(|error: &CommandError| error.kind == ErrorKind::Partial) {
+                let _ = begin.send(());
+                if !confirmation.is_given() {
+                    walked = Ok(Walked::OtherThanAll);
+                }
+            }
+            account.turn(events, Phase::Clean, Part::Around);
+            if let Some(left) = stage.map(Stage::leave)
+                && walked.is_ok()
+            {
+                left.map_err(|error| disk(&error))?;
+            }
+            walked
+        })?;
+        downloads.finish()?;
+        Ok(walked)
+    }
+
+    /// From a root to what was asked for, on the disk.
+    fn finish(
+        &self,
+        place: &Place,
+        session: &Session,
+        account: &mut Account,
+        events: &mut dyn Events,
+    ) -> Result<(), CommandError> {
+        self.stop.check()?;
+        end_survivors(session, events)?;
+        clean::clean(self.inside.root())?;
+        if self.settings.format != Format::Dir {
+            account.turn(events, Phase::Pack, Part::Pack);
+            return pack::pack(self.settings, self.inside, self.log);
+        }
+        account.turn(events, Phase::Sync, Part::Sync);
+        synced(session, events)?;
+        place.complete()?;
+        synced(session, events)
+    }
+}
+
+/// What hooks have left behind is ended, as a PID namespace ends what scripts have. A service that is wanted while the
+/// root is made is no fault; what it does with the root has to be done by now.
+fn end_survivors(session: &Session, events: &mut dyn Events) -> Result<(), CommandError> {
+    let (ended, left) = session.end_survivors();
+    let names =
+        |processes: &[Process]| processes.iter().map(|process| process.name.clone()).collect::<Vec<_>>().join(", ");
+    if !left.is_empty() {
+        return Err(CommandError::new(
+            ErrorKind::Partial,
+            format_args!("programs started for the root cannot be killed: {}", names(&left)),
+        ));
+    }
+    if !ended.is_empty() {
+        events
+            .warn(format!("programs that a hook or script had started still ran, and were killed: {}", names(&ended)));
+    }
+    Ok(())
+}
+
+fn synced(session: &Session, events: &mut dyn Events) -> Result<(), CommandError> {
+    let flushed = session.sync(&mut |path| events.note(still_syncing(path)));
+    match flushed.failed.iter().chain(&flushed.missed).next() {
+        None => Ok(()),
+        Some((path, error)) => {
+            Err(CommandError::disk(path, error).context("the root may not be on the disk as it should"))
+        }
+    }
+}
+
+fn disk(error: &RootError) -> CommandError {
+    CommandError::new(ErrorKind::Disk, error)
+}

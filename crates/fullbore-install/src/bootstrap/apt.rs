@@ -1,0 +1,355 @@
+//! apt, as it is to see the new root: with a state of its own, on the programs of this machine.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use fullbore_apt::acquire::Configuration;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+
+use super::disk;
+use crate::inside::Inside;
+use crate::installing::log::Log;
+use crate::resolve::{self, Action, PRINT_URIS, Step, Wanted};
+use crate::root::Root;
+use crate::settings::BootstrapSettings;
+use crate::settings::Variant;
+
+/// Below the root's /tmp, which is cleared in the end.
+pub const DIRECTORY: &str = "var/cache/apt/fullbore";
+
+/// What is installed before the first packages, and what after them.
+const STATUS_NONE: &str = "status-none";
+const STATUS_FIRST: &str = "status-first";
+
+/// apt's helper that tries what apt's own user may read.
+const APT_HELPER: &str = "/usr/lib/apt/apt-helper";
+
+/// Programs of apt with a configuration of their own.
+pub struct PrivateApt<'a> {
+    inside: &'a Inside<'a>,
+    log: &'a Log,
+    directory: PathBuf,
+    configuration: PathBuf,
+}
+
+/// Packages that are installed at once.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// Their files, in the order in which apt would fetch them.
+    pub files: Vec<Wanted>,
+    /// Names of files, in the order in which apt would unpack them.
+    pub order: Vec<String>,
+    /// All that apt would do.
+    pub steps: Vec<Step>,
+}
+
+/// Which packages apt is shown: options for its programs. Without any, all that the lists directory has.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Shown(pub Vec<OsString>);
+
+impl<'a> PrivateApt<'a> {
+    /// Writes the configuration. `root` has its skeleton.
+    pub fn prepare(
+        settings: &BootstrapSettings,
+        inside: &'a Inside<'a>,
+        log: &'a Log,
+    ) -> Result<PrivateApt<'a>, CommandError> {
+        let root = inside.root();
+        let directory = root.join(DIRECTORY);
+        let handle = Root::open(root).map_err(|error| disk(&error))?;
+        let (trusted, parts) = (directory.join("trusted.gpg"), directory.join("trusted.gpg.d"));
+        handle.create_directories(&format!("{DIRECTORY}/trusted.gpg.d"), 0o755).map_err(|error| disk(&error))?;
+        link_keyrings(&settings.keyrings, &handle)?;
+        let path = |path: &Path| quoted(&path.display().to_string());
+        let mut text = format!("Apt::Architecture {};\nApt::Architectures {{ ", quoted(settings.architecture()));
+        for architecture in &settings.architectures {
+            text.push_str(&format!("{}; ", quoted(architecture)));
+        }
+        text.push_str(&format!(
+            "}};\nDir {};\nDir::State::Status {};\nDir::Etc::Trusted {};\nDir::Etc::TrustedParts {};\n",
+            path(root),
+            path(&root.join("var/lib/dpkg/status")),
+            path(&trusted),
+            path(&parts),
+        ));
+        if settings.variant != Variant::Apt {
+            // apt counts itself among the Essential packages; only in the variant `apt` it is one.
+            text.push_str("pkgCacheGen::ForceEssential \",\";\n");
+        }
+        if !may_be_read_by_apt(&root.join("var/lib/apt/lists/partial")) {
+            text.push_str("APT::Sandbox::User \"root\";\n");
+        }
+        let configuration = directory.join("apt.conf");
+        handle.write(&format!("{DIRECTORY}/apt.conf"), 0o644, text.as_bytes()).map_err(|error| disk(&error))?;
+        Ok(PrivateApt { inside, log, directory, configuration })
+    }
+
+    /// The file that `APT_CONFIG` names.
+    pub fn configuration(&self) -> &Path {
+        &self.configuration
+    }
+
+    /// A program of apt's.
+    pub fn command(&self, program: &str) -> Command {
+        self.with(self.inside.plain(program))
+    }
+
+    /// apt-get that will run dpkg: with processes of its own.
+    pub fn installing(&self, shown: &Shown) -> Command {
+        let mut command = self.with(self.inside.outside("apt-get"));
+        command.args(&shown.0);
+        command
+    }
+
+    fn with(&self, mut command: Command) -> Command {
+        command.env("APT_CONFIG", &self.configuration).env("TMPDIR", self.inside.root().join("tmp"));
+        command.current_dir(self.inside.root());
+        command
+    }
+
+    /// A directory for what is needed with apt only.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The configuration that its programs have.
+    pub fn dump(&self) -> Result<Configuration, CommandError> {
+        let mut command = self.command("apt-config");
+        let dump = self.log.read(command.args(Configuration::DUMP), "apt-config dump")?;
+        Configuration::from_dump(&dump).map_err(CommandError::usage)
+    }
+
+    /// Fetches and verifies the indexes.
+    pub fn update(&self) -> Result<(), CommandError> {
+        let mut command = self.command("apt-get");
+        command.args(["update", "--error-on=any"]);
+        self.log.run(&mut command, "apt-get update").map_err(|mut error| {
+            let told = ["not signed", "NO_PUBKEY", "Hash Sum mismatch", "unexpected size"];
+            error.kind = if error.context.iter().any(|line| told.iter().any(|text| line.contains(text))) {
+                ErrorKind::Verification
+            } else {
+                ErrorKind::Network
+            };
+            error
+        })
+    }
+
+    /// The Essential packages and what they need; in the variant `custom` those of `--include`.
+    pub fn first(&self, settings: &BootstrapSettings, shown: &Shown) -> Result<Selection, CommandError> {
+        let Some(wishes) = PrivateApt::first_wishes(settings) else { return Ok(Selection::default()) };
+        let none = self.write_status(STATUS_NONE, "")?;
+        let first = self.select(&wishes, &none, shown)?;
+        if first.steps.is_empty() {
+            // apt finds nothing wrong with a pattern that means no package.
+            let suite = &settings.suite;
+            return Err(CommandError::usage(match settings.variant {
+                Variant::Custom => format!("the sources have no package of {suite} that --include means"),
+                _ => format!("the sources have no Essential package of {suite}"),
+            })
+            .hint("look at the suite, --components and --arch; --variant custom does without Essential packages"));
+        }
+        Ok(first)
+    }
+
+    /// What apt is asked for when there is no package yet; `None` if nothing.
+    fn first_wishes(settings: &BootstrapSettings) -> Option<Vec<String>> {
+        match settings.variant {
+            Variant::Custom if settings.include.is_empty() => None,
+            Variant::Custom => Some([vec!["install".to_owned()], settings.include.clone()].concat()),
+            Variant::Apt => Some(vec!["dist-upgrade".to_owned()]),
+            _ => Some(vec!["install".to_owned(), narrowed(settings, "?essential")]),
+        }
+    }
+
+    /// What is installed when the first packages are configured.
+    pub fn wishes(settings: &BootstrapSettings) -> Vec<String> {
+        let mut wishes = settings.include.clone();
+        let priority = match settings.variant {
+            Variant::Custom => return Vec::new(),
+            Variant::Essential | Variant::Apt => return wishes,
+            Variant::Required => "?and(?priority(required),?not(?essential))",
+            Variant::Buildd => {
+                wishes.push("build-essential".to_owned());
+                "?and(?priority(required),?not(?essential))"
+            }
+            Variant::Important => "?and(?or(?priority(required),?priority(important)),?not(?essential))",
+            Variant::Standard => "?and(?or(~prequired,~pimportant,~pstandard),?not(?essential))",
+        };
+        wishes.push(narrowed(settings, priority));
+        wishes
+    }
+
+    /// Writes a list of what is installed; gives where it is.
+    fn write_status(&self, name: &str, text: &str) -> Result<PathBuf, CommandError> {
+        let written = Root::open(self.inside.root())
+            .and_then(|root| root.write(&format!("{DIRECTORY}/{name}"), 0o644, text.as_bytes()));
+        written.map_err(|error| disk(&error))?;
+        Ok(self.directory.join(name))
+    }
+
+    /// The files that these will take, once `first` is installed.
+    pub fn rest(&self, first: &Selection, wishes: &[String], shown: &Shown) -> Result<Selection, CommandError> {
+        if wishes.is_empty() {
+            return Ok(Selection::default());
+        }
+        let mut show = self.command("apt-cache");
+        show.args(&shown.0).arg("show").args(first.order.iter().map(|name| as_version(name)));
+        let stanzas = self.log.read(&mut show, "apt-cache show")?;
+        let status = self.write_status(STATUS_FIRST, &resolve::as_if_installed(&once_each(&stanzas)))?;
+        self.select(&installed(wishes), &status, shown)
+    }
+
+    /// Whether apt, shown everything, takes the very steps of these selections. To be asked after [`PrivateApt::rest`].
+    pub fn confirms(
+        &self,
+        settings: &BootstrapSettings,
+        first: &Selection,
+        rest: &Selection,
+        wishes: &[String],
+    ) -> bool {
+        let all = Shown::default();
+        let same = |wishes: &[String], status: &str, selection: &Selection| {
+            let steps = self.steps(wishes, &self.directory.join(status), &all);
+            steps.is_ok_and(|steps| steps == selection.steps)
+        };
+        PrivateApt::first_wishes(settings).is_none_or(|wishes| same(&wishes, STATUS_NONE, first))
+            && (wishes.is_empty() || same(&installed(wishes), STATUS_FIRST, rest))
+    }
+
+    fn select(&self, wishes: &[String], status: &Path, shown: &Shown) -> Result<Selection, CommandError> {
+        let nowhere = format!("Dir::Cache::Archives={}/", self.directory.join("none").display());
+        let mut list = self.command("apt-get");
+        list.args(PRINT_URIS).arg("--option").arg(state(status)).args(["--option", &nowhere]);
+        list.args(&shown.0).args(wishes);
+        let (uris, steps) = std::thread::scope(|scope| {
+            let steps = scope.spawn(|| self.steps(wishes, status, shown));
+            let uris = self.log.ask(&mut list, "apt-get --print-uris");
+            (uris, steps.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        });
+        let (files, steps) = (resolve::uris(&uris?).map_err(strange)?, steps?);
+        let mut order: Vec<String> = steps
+            .iter()
+            .filter(|step| step.action == Action::Unpack)
+            .map(|step| resolve::file_name(&step.package, &step.version, &step.architecture))
+            .filter(|name| files.iter().any(|file| file.file_name == *name))
+            .collect();
+        let missing: Vec<String> =
+            files.iter().map(|file| file.file_name.clone()).filter(|name| !order.contains(name)).collect();
+        order.extend(missing);
+        Ok(Selection { files, order, steps })
+    }
+
+    /// What apt would do.
+    fn steps(&self, wishes: &[String], status: &Path, shown: &Shown) -> Result<Vec<Step>, CommandError> {
+        let mut simulate = self.command("apt-get");
+        simulate.args(["--yes", "--simulate", "--option", "Debug::NoLocking=1", "--option"]).arg(state(status));
+        simulate.args(&shown.0).args(wishes);
+        let steps = self.log.ask(&mut simulate, "apt-get --simulate")?;
+        resolve::steps(&steps).map_err(strange)
+    }
+}
+
+fn installed(wishes: &[String]) -> Vec<String> {
+    [vec!["install".to_owned()], wishes.to_vec()].concat()
+}
+
+/// The option for another list of what is installed.
+fn state(status: &Path) -> OsString {
+    let mut option = OsString::from("Dir::State::Status=");
+    option.push(status);
+    option
+}
+
+fn strange(error: resolve::ResolveError) -> CommandError {
+    CommandError::new(ErrorKind::Internal, error)
+}
+
+/// Only packages of the suite and of the root's own architecture.
+fn narrowed(settings: &BootstrapSettings, what: &str) -> String {
+    let (suite, architecture) = (&settings.suite, settings.architecture());
+    format!("?narrow(?or(?archive(^{suite}$),?codename(^{suite}$)),?architecture({architecture}),{what})")
+}
+
+/// `NAME_VERSION_ARCH.deb` as apt-cache takes it.
+fn as_version(file_name: &str) -> String {
+    let mut fields = file_name.trim_end_matches(".deb").splitn(3, '_');
+    let (name, version, architecture) =
+        (fields.next().unwrap_or_default(), fields.next().unwrap_or_default(), fields.next().unwrap_or_default());
+    let version = version.replace("%3a", ":").replace("%5f", "_").replace("%25", "%");
+    if architecture == "all" { format!("{name}={version}") } else { format!("{name}:{architecture}={version}") }
+}
+
+/// The first stanza of each package: several sources may have the same one.
+fn once_each(stanzas: &str) -> String {
+    let mut seen = std::collections::HashSet::new();
+    let mut once = String::new();
+    for stanza in stanzas.split("\n\n").filter(|stanza| !stanza.trim().is_empty()) {
+        let name = stanza.lines().next().unwrap_or_default();
+        let architecture = stanza.lines().find(|line| line.starts_with("Architecture:")).unwrap_or_default();
+        if seen.insert((name.to_owned(), architecture.to_owned())) {
+            once.push_str(stanza.trim_matches('\n'));
+            once.push_str("\n\n");
+        }
+    }
+    once
+}
+
+/// A value in apt's configuration; apt has no way to write a quotation mark in one.
+fn quoted(value: &str) -> String {
+    format!("\"{}\"", value.replace('"', ""))
+}
+
+fn link_keyrings(keyrings: &[PathBuf], root: &Root) -> Result<(), CommandError> {
+    let mut number = 0;
+    let mut link = |file: &Path| {
+        // apt takes files that end so, and what they hold has to be as they say.
+        let mut start = [0; 10];
+        let mut opened = fs::File::open(file).map_err(|error| CommandError::disk(file, &error))?;
+        let is_armored = opened.read(&mut start).is_ok_and(|count| &start[..count] == b"-----BEGIN");
+        let ending = if is_armored { "asc" } else { "gpg" };
+        number += 1;
+        let path = format!("{DIRECTORY}/trusted.gpg.d/{number:03}.{ending}");
+        root.symlink(file, &path).map(drop).map_err(|error| disk(&error))
+    };
+    for keyring in keyrings {
+        if keyring.is_dir() {
+            let entries = fs::read_dir(keyring).map_err(|error| CommandError::disk(keyring, &error))?;
+            let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+            let is_keyring = |file: &PathBuf| file.extension().is_some_and(|ending| ending == "gpg" || ending == "asc");
+            files.retain(is_keyring);
+            files.sort();
+            files.iter().try_for_each(|file| link(file))?;
+        } else if fs::metadata(keyring).is_ok_and(|file| file.len() > 0) {
+            link(keyring)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether apt's own user gets at a directory: if not, apt has to fetch as root.
+fn may_be_read_by_apt(directory: &Path) -> bool {
+    let mut test = Command::new(APT_HELPER);
+    test.args(["drop-privs", "--", "test", "-r"]).arg(directory);
+    test.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    test.status().is_ok_and(|status| status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_name_is_a_version_to_apt() {
+        assert_eq!(as_version("x_1%3a2-3_amd64.deb"), "x:amd64=1:2-3");
+        assert_eq!(as_version("x_2_all.deb"), "x=2");
+    }
+
+    #[test]
+    fn a_package_of_two_sources_is_taken_once() {
+        let stanza = "Package: a\nArchitecture: all\nVersion: 1\n\n";
+        assert_eq!(once_each(&format!("{stanza}{stanza}")), stanza);
+    }
+}

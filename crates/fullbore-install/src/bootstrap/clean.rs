@@ -1,0 +1,55 @@
+//! What is taken away from a root in the end: what apt needed meanwhile, and what differs from run to run.
+
+use std::path::Path;
+
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+
+use super::apt::DIRECTORY;
+use crate::root::{Root, RootError};
+use crate::skeleton::APT_WHILE_MADE;
+
+/// Logs, caches and identities, as mmdebstrap removes them.
+const REMOVED: [&str; 11] = [
+    APT_WHILE_MADE,
+    DIRECTORY,
+    "var/cache/apt/pkgcache.bin",
+    "var/cache/apt/srcpkgcache.bin",
+    "var/log/dpkg.log",
+    "var/log/apt/history.log",
+    "var/log/apt/term.log",
+    "var/log/alternatives.log",
+    "var/cache/ldconfig/aux-cache",
+    "var/log/apt/eipp.log.xz",
+    "var/lib/dbus/machine-id",
+];
+
+/// Empty in an image: it is made at the first boot (machine-id(5)).
+const MACHINE_ID: &str = "etc/machine-id";
+
+/// Directories that are emptied, but for these names.
+const EMPTIED: [(&str, &[&str]); 4] = [
+    ("var/lib/apt/lists", &["lock", "partial"]),
+    ("var/cache/apt/archives", &["lock", "partial"]),
+    // /var/lock leads there (Debian policy 9.1.4).
+    ("run", &["lock"]),
+    ("tmp", &[]),
+];
+
+/// Cleans a root.
+pub fn clean(root: &Path) -> Result<(), CommandError> {
+    cleaned(root).map_err(|error| CommandError::new(ErrorKind::Disk, error))
+}
+
+fn cleaned(root: &Path) -> Result<(), RootError> {
+    let root = Root::open(root)?;
+    for name in REMOVED {
+        root.remove(name)?;
+    }
+    for (directory, kept) in EMPTIED {
+        root.empty(directory, kept)?;
+    }
+    if root.kind(MACHINE_ID).is_some() {
+        root.write(MACHINE_ID, 0o644, b"")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,80 @@
+//! The Essential packages: there is nothing yet that could install them.
+//!
+//! Their files first, so that there is a shell and a dpkg; then their preinst scripts, then dpkg configures them, in
+//! the order in which apt would have unpacked them. What only dpkg can unpack, it does in between: its files are put
+//! there before that, as it may need them.
+
+use std::path::PathBuf;
+
+use fullbore_engine::run::error::CommandError;
+
+use super::apt::Selection;
+use super::{ARCHIVES, Walk, disk};
+use crate::installing::account::Account;
+use crate::installing::unpacker::{Done, Scripts, Unpacker};
+use crate::root::Root;
+
+impl Walk<'_> {
+    /// Puts the files of the first packages into the root.
+    pub(super) fn unpack_first(
+        &self,
+        unpacker: &Unpacker<'_>,
+        first: &Selection,
+        account: &mut Account,
+    ) -> Result<Done, CommandError> {
+        if first.order.is_empty() {
+            return Ok(Done::default());
+        }
+        let archives = self.inside.root().join(ARCHIVES);
+        let files: Vec<PathBuf> = first.order.iter().map(|name| archives.join(name)).collect();
+        let done = unpacker.unpack(&files, Scripts::After)?;
+        account.unpacked(&done);
+        for (file, _) in &done.left {
+            unpacker.put_files(file)?;
+            self.stop.check()?;
+        }
+        Ok(done)
+    }
+
+    /// Has dpkg configure the first packages.
+    pub(super) fn configure_first(
+        &self,
+        unpacker: &mut Unpacker<'_>,
+        done: &Done,
+        first: &Selection,
+    ) -> Result<(), CommandError> {
+        if first.order.is_empty() {
+            return Ok(());
+        }
+        unpacker.ask_dpkg();
+        unpacker.run_preinsts(done)?;
+        let inside = |file: &PathBuf| {
+            let name = file.file_name().unwrap_or_default();
+            PathBuf::from("/").join(ARCHIVES).join(name)
+        };
+        if !done.left.is_empty() {
+            let mut command = self.inside.command("dpkg");
+            command.args(["--force-depends", "--unpack"]).args(done.left.iter().map(|(file, _)| inside(file)));
+            self.log.run(&mut command, "dpkg --unpack")?;
+        }
+        // dpkg does not order by Pre-Depends; apt did, and nothing else is there yet.
+        let mut command = self.inside.command("dpkg");
+        command.args(["--force-depends", "--configure"]).args(first.order.iter().map(|name| package_of(name)));
+        self.log.run(&mut command, "dpkg --configure")?;
+        let root = Root::open(self.inside.root()).map_err(|error| disk(&error))?;
+        for name in &first.order {
+            root.remove(&format!("{ARCHIVES}/{name}")).map_err(|error| disk(&error))?;
+        }
+        self.stop.check()
+    }
+}
+
+/// `NAME:ARCH`, as dpkg takes it, of `NAME_VERSION_ARCH.deb`.
+fn package_of(file_name: &str) -> String {
+    let mut fields = file_name.trim_end_matches(".deb").split('_');
+    let name = fields.next().unwrap_or_default();
+    match fields.next_back() {
+        None | Some("all") => name.to_owned(),
+        Some(architecture) => format!("{name}:{architecture}"),
+    }
+}

@@ -1,0 +1,111 @@
+//! Whether programs of the root's architecture run here at all.
+
+use std::fs;
+use std::process::Command;
+
+use fullbore_apt::system::sources::native_architecture;
+use fullbore_engine::run::error::CommandError;
+
+use crate::settings::BootstrapSettings;
+
+/// What the kernel calls the interpreter for a Debian architecture: `qemu-NAME`.
+const INTERPRETERS: [(&str, &str); 14] = [
+    ("amd64", "x86_64"),
+    ("arm64", "aarch64"),
+    ("armel", "arm"),
+    ("armhf", "arm"),
+    ("i386", "i386"),
+    ("loong64", "loongarch64"),
+    ("mips64el", "mips64el"),
+    ("mipsel", "mipsel"),
+    ("ppc64", "ppc64"),
+    ("ppc64el", "ppc64le"),
+    ("riscv64", "riscv64"),
+    ("s390x", "s390x"),
+    ("powerpc", "ppc"),
+    ("hppa", "hppa"),
+];
+
+/// Kernels that run programs of another architecture by themselves, where the processor does: those for servers of arm64
+/// may not.
+const RUNS_TOO: [(&str, &str); 3] = [("amd64", "i386"), ("arm64", "armhf"), ("arm64", "armel")];
+
+/// Refuses an architecture whose programs cannot be run.
+pub fn check(settings: &BootstrapSettings) -> Result<(), CommandError> {
+    let (own, wanted) = (native_architecture(), settings.architecture());
+    if own == wanted || runs_too(own, wanted) {
+        return Ok(());
+    }
+    let Some((_, name)) = INTERPRETERS.iter().find(|(architecture, _)| *architecture == wanted) else {
+        return Err(CommandError::usage(format_args!("{wanted}: no such architecture is known")));
+    };
+    let entry = format!("/proc/sys/fs/binfmt_misc/qemu-{name}");
+    match Interpreter::of(&fs::read_to_string(&entry).unwrap_or_default()) {
+        Interpreter::Fixed => Ok(()),
+        Interpreter::LookedUp => {
+            Err(CommandError::usage(format_args!("{entry}: the interpreter would have to be in the root"))
+                .hint("the package qemu-user-static registers one that need not be"))
+        }
+        Interpreter::None => {
+            Err(CommandError::usage(format_args!("programs of {wanted} do not run on this machine ({own})"))
+                .context("maintainer scripts have to be run while the root is made")
+                .hint("install qemu-user-static and binfmt-support, or make the root on such a machine"))
+        }
+    }
+}
+
+/// Whether the kernel itself runs the programs: setarch(8), of an Essential package, asks it for their way of running.
+fn runs_too(own: &str, wanted: &str) -> bool {
+    RUNS_TOO.contains(&(own, wanted))
+        && Command::new("setarch").args(["linux32", "true"]).status().is_ok_and(|status| status.success())
+}
+
+/// What the kernel starts for programs of an architecture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Interpreter {
+    /// Nothing: none is registered, or it is switched off.
+    None,
+    /// It is looked for in the root where the program runs.
+    LookedUp,
+    /// Opened when it was registered, so that it need not be in the root.
+    Fixed,
+}
+
+impl Interpreter {
+    /// From what the kernel says of it (Documentation/admin-guide/binfmt-misc.rst).
+    fn of(text: &str) -> Interpreter {
+        let mut flags = text.lines().filter_map(|line| line.strip_prefix("flags:"));
+        match text.lines().any(|line| line == "enabled") {
+            false => Interpreter::None,
+            true if flags.any(|flags| flags.contains('F')) => Interpreter::Fixed,
+            true => Interpreter::LookedUp,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_of_the_smaller_architecture_run_here_too() {
+        if cfg!(target_arch = "x86_64") {
+            assert!(runs_too("amd64", "i386"));
+        }
+        assert!(!runs_too("amd64", "armhf"));
+    }
+
+    #[test]
+    fn what_the_kernel_says_of_an_interpreter_is_understood() {
+        let entry = |state: &str, flags: &str| {
+            format!(
+                "{state}\ninterpreter /usr/libexec/qemu-binfmt/aarch64-binfmt-P\nflags: {flags}\noffset 0\nmagic 7f45\n"
+            )
+        };
+        assert_eq!(Interpreter::of(&entry("enabled", "POF")), Interpreter::Fixed);
+        assert_eq!(Interpreter::of(&entry("enabled", "OC")), Interpreter::LookedUp);
+        assert_eq!(Interpreter::of(&entry("enabled", "")), Interpreter::LookedUp);
+        assert_eq!(Interpreter::of(&entry("disabled", "F")), Interpreter::None);
+        assert_eq!(Interpreter::of(""), Interpreter::None);
+    }
+}

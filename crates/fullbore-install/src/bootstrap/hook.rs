@@ -1,0 +1,65 @@
+//! The user's hooks, with what mmdebstrap tells them in variables. What they print is shown.
+
+use fullbore_engine::run::error::CommandError;
+use fullbore_engine::run::events::Events;
+
+use super::apt::{PrivateApt, Selection};
+use super::{ARCHIVES, Walk};
+use crate::hooks::{Moment, Owners};
+use crate::installing::Part;
+use crate::installing::account::Account;
+use crate::settings::Mode;
+
+impl Walk<'_> {
+    /// Whether the user has hooks for a moment.
+    pub(super) fn has_hooks(&self, moment: Moment) -> bool {
+        self.settings.hooks.iter().any(|hook| hook.moment == moment)
+    }
+
+    /// Runs the hooks of a moment.
+    pub(super) fn hooks(
+        &self,
+        moment: Moment,
+        apt: &PrivateApt<'_>,
+        first: &Selection,
+        account: &mut Account,
+        events: &mut dyn Events,
+    ) -> Result<(), CommandError> {
+        let root = self.inside.root();
+        let (mode, owners) = match self.settings.mode {
+            Mode::Root => ("root", Owners::Kept),
+            _ => ("unshare", Owners::Roots),
+        };
+        let include: Vec<String> =
+            self.settings.include.iter().map(|name| name.replace('%', "%25").replace(',', "%2C")).collect();
+        let essential: Vec<String> = first.order.iter().map(|name| format!("/{ARCHIVES}/{name}")).collect();
+        for hook in self.settings.hooks.iter().filter(|hook| hook.moment == moment) {
+            account.part(Part::Hooks);
+            let start = |program: &str| {
+                let mut command = self.inside.plain(program);
+                command
+                    .env("MMDEBSTRAP_APT_CONFIG", apt.configuration())
+                    .env("MMDEBSTRAP_MODE", mode)
+                    .env("MMDEBSTRAP_HOOK", moment.name())
+                    .env("MMDEBSTRAP_VERBOSITY", self.settings.verbosity.to_string())
+                    .env("MMDEBSTRAP_INCLUDE", include.join(","));
+                if moment == Moment::Extract {
+                    command.env("MMDEBSTRAP_ESSENTIAL", essential.join(" "));
+                }
+                command
+            };
+            let what = format!("{} hook `{}`", moment.name(), hook.script);
+            let commands = hook
+                .commands(root, owners, &start)
+                .map_err(|error| CommandError::usage(format_args!("{what}: {error}")))?;
+            // Apart from what other commands print at the same time.
+            let log = self.log.another(root)?;
+            for mut command in commands {
+                log.follow(&mut command, &what, &mut |line| events.note(line))?;
+                self.stop.check()?;
+            }
+            account.part(Part::Around);
+        }
+        Ok(())
+    }
+}

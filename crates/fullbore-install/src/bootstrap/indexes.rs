@@ -1,0 +1,245 @@
+//! The archive's indexes: by our own wire where that is the same, and cut down to what apt has to look at.
+//!
+//! apt takes a second and more to read all packages of an archive, each time that it is asked something. So it is shown
+//! those that can matter at all (`reach`), and its answers are acted on at once; while dpkg configures it is asked again
+//! with all of them, and only what it confirms is kept ([`PrivateApt::confirms`]).
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use fullbore_apt::acquire::{Configuration, User};
+use fullbore_apt::kept::Level;
+use fullbore_apt::lists::languages::Locale;
+use fullbore_apt::system::files::trusted_keyrings;
+use fullbore_apt::system::sources;
+use fullbore_apt::update::settings::UpdateSettings;
+use fullbore_engine::durability::Durability;
+use fullbore_engine::run::error::CommandError;
+use fullbore_engine::run::events::{Event, Events};
+use fullbore_wire::run::NetworkSettings;
+
+use super::apt::{DIRECTORY, PrivateApt, Shown};
+use super::{ARCHIVES, disk};
+use crate::hooks::Moment;
+use crate::reach::{Beginning, reach};
+use crate::root::{FILE_BYTES_MAX, Root, RootError};
+use crate::settings::BootstrapSettings;
+use crate::settings::Variant;
+
+/// Where apt keeps indexes.
+pub(super) const LISTS: &str = "var/lib/apt/lists";
+
+/// Modes of `partial` below it and below the archives, and of the archives' lock, as apt sets them.
+const PARTIAL_MODE: u32 = 0o700;
+const LOCK_MODE: u32 = 0o640;
+
+/// Indexes that are cut down, in bytes together; all of Debian with its sections is 60 MB.
+const CUT_BYTES_MAX: u64 = 1 << 30;
+
+/// What of a lists directory says whether an index is trusted.
+const RELEASES: [&str; 3] = ["_InRelease", "_Release", "_Release.gpg"];
+
+/// Parts of `Acquire` that mean the same to `fullbore update`; any other is left to apt.
+const UNDERSTOOD: [&str; 6] = [
+    "acquire::languages",
+    "acquire::check-valid-until",
+    "acquire::check-date",
+    "acquire::max-futuretime",
+    "acquire::http::proxy",
+    "acquire::https::proxy",
+];
+
+/// Fetches and verifies the indexes.
+pub fn refresh(
+    settings: &BootstrapSettings,
+    network: NetworkSettings,
+    apt: &PrivateApt<'_>,
+    configuration: Configuration,
+    root: &Path,
+    events: &mut dyn Events,
+) -> Result<(), CommandError> {
+    let user = configuration.get("APT::Sandbox::User").and_then(User::by_name);
+    let handle = Root::open(root).map_err(|error| disk(&error))?;
+    places_of_packages(&handle, user).map_err(|error| disk(&error))?;
+    let Some(settings) = ours(settings, network, configuration, root) else { return apt.update() };
+    fullbore_apt::update::run(&settings, &mut Within(events))?;
+    as_apts_own(&handle, LISTS, user).map_err(|error| disk(&error))
+}
+
+/// What apt leaves where it fetches packages, which is not apt's work here.
+fn places_of_packages(root: &Root, user: Option<User>) -> Result<(), RootError> {
+    root.create_directories(&format!("{ARCHIVES}/partial"), 0o755)?;
+    as_apts_own(root, ARCHIVES, user)?;
+    root.write(&format!("{ARCHIVES}/lock"), LOCK_MODE, b"")
+}
+
+/// What apt's user writes into, below this directory, is that user's alone; it stays so in the root.
+fn as_apts_own(root: &Root, below: &str, user: Option<User>) -> Result<(), RootError> {
+    let owner = user.map(|user| user.uid).filter(|uid| *uid != 0);
+    root.own_directory(&format!("{below}/partial"), owner, PARTIAL_MODE)
+}
+
+/// What `fullbore update` is to do; `None` if it is not certain that it does what apt would.
+fn ours(
+    settings: &BootstrapSettings,
+    network: NetworkSettings,
+    configuration: Configuration,
+    root: &Path,
+) -> Option<UpdateSettings> {
+    let sources = sources::configured(&configuration).ok()?;
+    let is_plain = |uri: &String| uri.starts_with("http://") || uri.starts_with("https://");
+    let is_ours = settings.architecture() == sources::native_architecture()
+        && sources.iter().all(|source| source.uris.iter().all(is_plain))
+        && settings.apt_options.iter().all(|option| is_understood(option));
+    if !is_ours {
+        return None;
+    }
+    Some(UpdateSettings {
+        sources,
+        lists: root.join(LISTS),
+        is_system: false,
+        keyrings: Vec::new(),
+        trusted: trusted_keyrings(&configuration),
+        ignore_valid_until: false,
+        pdiffs: false,
+        clean: false,
+        hooks: false,
+        locale: Locale::default(),
+        level: Level::Own,
+        // Removed when the root is complete.
+        durability: Durability::None,
+        mirrors: settings.mirrors.clone(),
+        network,
+        configuration,
+    })
+}
+
+/// Whether an option says nothing on how indexes are fetched, or one thing that we do as well.
+fn is_understood(option: &str) -> bool {
+    let is_file = Path::new(option).is_file();
+    let option = option.to_ascii_lowercase();
+    let name = option.trim_start().split([' ', '\t', '"', '=', '{', ';']).next().unwrap_or_default();
+    let is_name =
+        |known: &&str| name.strip_prefix(*known).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"));
+    let is_ours = option.matches("acquire").count() == 1 && UNDERSTOOD.iter().any(is_name);
+    !is_file && (!option.contains("acquire") || is_ours)
+}
+
+/// What an update tells, as a part of a larger run.
+struct Within<'a>(&'a mut dyn Events);
+
+impl Events for Within<'_> {
+    fn emit(&mut self, event: Event) {
+        match event {
+            Event::Started { .. } | Event::Phase { .. } | Event::Published { .. } => {}
+            other => self.0.emit(other),
+        }
+    }
+}
+
+/// Indexes with only those packages that what is wanted can reach. `None` if apt is better asked with everything: hooks
+/// that run before could not be run again, or a wish is no plain name.
+pub fn cut(
+    settings: &BootstrapSettings,
+    apt: &PrivateApt<'_>,
+    configuration: &Configuration,
+    root: &Path,
+) -> Result<Option<Shown>, CommandError> {
+    if settings.hooks.iter().any(|hook| matches!(hook.moment, Moment::Setup | Moment::Extract)) {
+        return Ok(None);
+    }
+    let mut names = match settings.variant {
+        Variant::Apt => vec!["apt"],
+        Variant::Buildd => vec!["build-essential"],
+        _ => Vec::new(),
+    };
+    names.extend(settings.include.iter().map(|wish| name_of(wish)));
+    let handle = Root::open(root).map_err(|error| disk(&error))?;
+    let shown = format!("{DIRECTORY}/lists");
+    handle.create_directories(&format!("{shown}/partial"), 0o755).map_err(|error| disk(&error))?;
+    let (mut files, mut indexes, mut bytes) = (Vec::new(), Vec::new(), 0);
+    for name in handle.names(LISTS).map_err(|error| disk(&error))? {
+        let name = String::from_utf8_lossy(&name).into_owned();
+        let path = format!("{LISTS}/{name}");
+        if name.ends_with("_Packages") {
+            let size = handle.size_bytes(&path).unwrap_or_default();
+            bytes += size;
+            if size > FILE_BYTES_MAX || bytes > CUT_BYTES_MAX {
+                return Ok(None);
+            }
+            indexes.extend(handle.read(&path).map_err(|error| disk(&error))?);
+            files.push(name);
+        } else if name.contains("_Packages.") {
+            // Kept compressed, as somebody has configured it.
+            return Ok(None);
+        } else if RELEASES.iter().any(|ending| name.ends_with(ending)) {
+            handle.hard_link(&path, &format!("{shown}/{name}")).map_err(|error| disk(&error))?;
+        }
+    }
+    let beginning = Beginning {
+        names: &names,
+        priorities: priorities(settings.variant),
+        recommends: configuration.bool("APT::Install-Recommends", true),
+        suggests: configuration.bool("APT::Install-Suggests", false),
+    };
+    let Some(reached) = reach(&indexes, &beginning) else { return Ok(None) };
+    for (name, stanzas) in files.iter().zip(reached) {
+        let mut text = stanzas.join(&b"\n\n"[..]);
+        text.extend(b"\n\n");
+        handle.write(&format!("{shown}/{name}"), 0o644, &text).map_err(|error| disk(&error))?;
+    }
+    let mut directory = apt.directory().join("lists").into_os_string();
+    directory.push("/");
+    let mut options = vec![OsString::from("--option"), OsString::from("Dir::State::Lists=")];
+    options[1].push(directory);
+    // Made anew each time: that takes less than reading one back.
+    options.extend(["--option", "Dir::Cache::pkgcache=", "--option", "Dir::Cache::srcpkgcache="].map(OsString::from));
+    Ok(Some(Shown(options)))
+}
+
+/// The package of a wish as apt takes them: `NAME[:ARCH][=VERSION|/RELEASE]`. What is none names no package.
+fn name_of(wish: &str) -> &str {
+    wish.split([':', '=', '/']).next().unwrap_or_default()
+}
+
+/// Of which priorities a variant takes all packages.
+fn priorities(variant: Variant) -> &'static [&'static str] {
+    match variant {
+        Variant::Custom | Variant::Essential | Variant::Apt => &[],
+        Variant::Required | Variant::Buildd => &["required"],
+        Variant::Important => &["required", "important"],
+        Variant::Standard => &["required", "important", "standard"],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_on_fetching_are_apts_unless_they_are_known() {
+        for ours in [
+            "APT::Install-Recommends \"true\"",
+            "Acquire::Languages \"none\"",
+            "Acquire::Check-Valid-Until false",
+            "Acquire::http::Proxy \"http://p:1\"",
+            "Acquire::http::Proxy::h.example=DIRECT",
+        ] {
+            assert!(is_understood(ours), "{ours}");
+        }
+        for apts in [
+            "Acquire::AllowInsecureRepositories true",
+            "acquire { retries 3 }",
+            "Acquire::http::Proxy-Auto-Detect \"/bin/find\"",
+            "Acquire::Languages none; Acquire::Retries 3",
+            "/etc/passwd",
+        ] {
+            assert!(!is_understood(apts), "{apts}");
+        }
+    }
+
+    #[test]
+    fn wishes_name_packages() {
+        assert_eq!(["g++", "x:i386", "y=1:2-3", "z/sid", "?name(a)"].map(name_of), ["g++", "x", "y", "z", "?name(a)"]);
+    }
+}

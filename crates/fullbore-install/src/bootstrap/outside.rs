@@ -1,0 +1,44 @@
+//! Places in the root that programs of the outside write to by their paths.
+//!
+//! This machine's apt works on the new root, and follows absolute links out of it. A hook or a script of a package can
+//! put such a link where apt keeps its files. So each place is looked at before apt is asked, and a link that leads apt
+//! elsewhere than the root's own programs ends the run. What runs in the root at that very moment can still change it.
+
+use std::path::Path;
+
+use fullbore_engine::run::error::CommandError;
+
+use super::apt::DIRECTORY;
+use super::indexes::LISTS;
+use super::{ARCHIVES, Walk};
+use crate::root::is_same_outside;
+
+/// What apt reads and writes below the root, beside the places that have names of their own.
+const PLACES: [&str; 9] = [
+    "etc/apt/apt.conf.d",
+    "etc/apt/sources.list.d",
+    "tmp",
+    "var/cache/apt",
+    "var/lib/apt/extended_states",
+    "var/lib/dpkg/status",
+    "var/log/apt/eipp.log.xz",
+    "var/log/apt/history.log",
+    "var/log/apt/term.log",
+];
+
+impl Walk<'_> {
+    /// Refuses a root with a link that would lead apt out of it.
+    pub(super) fn keeps_apt_inside(&self) -> Result<(), CommandError> {
+        let root = self.inside.root();
+        let partial = [LISTS, ARCHIVES].map(|below| format!("{below}/partial"));
+        for place in PLACES.into_iter().chain([DIRECTORY]).chain(partial.iter().map(String::as_str)) {
+            let path = Path::new("/").join(place);
+            if !is_same_outside(root, &path).map_err(|error| CommandError::disk(&root.join(place), &error))? {
+                return Err(CommandError::usage(format_args!("{}: a link leads out of the root", path.display()))
+                    .context("apt, which works on the root from outside, would follow it")
+                    .hint("let hooks and packages make relative links, or mount something there"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,110 @@
+//! The programs that make one file of a root: which it takes, and whether they are there.
+
+use std::path::Path;
+
+use fullbore_engine::run::error::CommandError;
+use rustix::fs::Access;
+
+use crate::settings::BootstrapSettings;
+use crate::settings::Format;
+
+/// A program, and the package of Debian that has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tool {
+    /// Its name.
+    pub program: &'static str,
+    package: &'static str,
+}
+
+/// Packs a root into an archive.
+pub const TAR: Tool = Tool { program: "tar", package: "tar" };
+
+/// Packs a root into an image.
+pub const MKSQUASHFS: Tool = Tool { program: "mksquashfs", package: "squashfs-tools" };
+
+/// Compresses what it is given on stdin.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Compressor {
+    /// Of the names of archives.
+    endings: &'static [&'static str],
+    /// The program.
+    pub tool: Tool,
+    /// With these its output does not depend on the machine.
+    pub options: &'static [&'static str],
+}
+
+const COMPRESSORS: [Compressor; 6] = [
+    Compressor {
+        endings: &[".gz", ".tgz", ".taz"],
+        tool: Tool { program: "gzip", package: "gzip" },
+        options: &["--no-name"],
+    },
+    Compressor {
+        endings: &[".bz2", ".tbz", ".tbz2", ".tz2"],
+        tool: Tool { program: "bzip2", package: "bzip2" },
+        options: &[],
+    },
+    Compressor { endings: &[".xz", ".txz"], tool: Tool { program: "xz", package: "xz-utils" }, options: &["-T0"] },
+    Compressor {
+        endings: &[".zst", ".tzst"],
+        tool: Tool { program: "zstd", package: "zstd" },
+        options: &["-T0", "-q"],
+    },
+    Compressor { endings: &[".lz4"], tool: Tool { program: "lz4", package: "lz4" }, options: &["-q"] },
+    Compressor { endings: &[".lzma", ".tlz"], tool: Tool { program: "lzma", package: "xz-utils" }, options: &[] },
+];
+
+/// What an archive of this name is compressed by; none if it is plain.
+pub fn compressor(target: &Path) -> Option<&'static Compressor> {
+    let name = target.to_string_lossy();
+    COMPRESSORS.iter().find(|compressor| compressor.endings.iter().any(|ending| name.ends_with(ending)))
+}
+
+/// Refuses what could not be packed, before anything is fetched for it.
+pub fn check(settings: &BootstrapSettings) -> Result<(), CommandError> {
+    let needed = match settings.format {
+        Format::Dir => [None, None],
+        Format::Squashfs => [Some(MKSQUASHFS), None],
+        Format::Tar => [Some(TAR), compressor(&settings.target).map(|compressor| compressor.tool)],
+    };
+    match needed.into_iter().flatten().find(|tool| !is_there(tool.program, &settings.path)) {
+        None => Ok(()),
+        Some(Tool { program, package }) => {
+            Err(CommandError::usage(format_args!("{}: {program} is needed for it", settings.target.display()))
+                .hint(format_args!("{program} is in the package {package}")))
+        }
+    }
+}
+
+/// Whether a program is found in one of these directories, as a shell looks for it.
+fn is_there(program: &str, directories: &str) -> bool {
+    std::env::split_paths(directories)
+        .map(|directory| directory.join(program))
+        .any(|path| path.is_file() && rustix::fs::access(&path, Access::EXEC_OK).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endings_name_their_compressor() {
+        let of = |name: &str| compressor(Path::new(name)).map(|compressor| compressor.tool.program);
+        assert_eq!(of("/x/root.tar.zst"), Some("zstd"));
+        assert_eq!(of("/x/root.txz"), Some("xz"));
+        assert_eq!(of("/x/root.tar"), None);
+        assert_eq!(of("-"), None);
+    }
+
+    #[test]
+    fn a_program_is_one_that_can_be_run() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("plain"), "").unwrap();
+        std::fs::create_dir(dir.path().join("directory")).unwrap();
+        std::os::unix::fs::symlink("/bin/sh", dir.path().join("program")).unwrap();
+        let path = format!("/nonexistent:{}", dir.path().display());
+        for (name, expected) in [("plain", false), ("directory", false), ("none", false), ("program", true)] {
+            assert_eq!(is_there(name, &path), expected, "{name}");
+        }
+    }
+}

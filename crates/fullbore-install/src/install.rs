@@ -1,0 +1,349 @@
+//! `fullbore install`: packages into an existing root, as its own apt would install them.
+//!
+//! [`run`] is the walk: the process that will be apt takes dpkg's locks and waits → the root's apt says what is
+//! needed → package files by our wire, on the ways of the root's apt, into its archives directory → apt fetches what
+//! the wire could not, and installs, as ever, with its locks, hooks and records; what it wants unpacked it asks of us
+//! (`installing::unpacker`), and everything that dpkg and scripts do is without syncs → one sync.
+
+mod plan;
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use fullbore_apt::acquire::Configuration;
+use fullbore_apt::http::{LIST_BYTES_MAX, MirrorSets};
+use fullbore_apt::lists::lock::Lock;
+use fullbore_engine::run::Stop;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::events::{Events, Phase};
+use fullbore_engine::run::named_files::read_text;
+use fullbore_engine::run::report::Report;
+use fullbore_engine::stage::Ledger;
+use fullbore_wire::run::NetworkSettings;
+
+use crate::frontend::{FrontendError, Patience, Waiting};
+use crate::inside::Inside;
+use crate::installing::account::Account;
+use crate::installing::download::Downloads;
+use crate::installing::log::{Log, removed};
+use crate::installing::serving::{Serving, of_relay};
+use crate::installing::unpacker::Unpacker;
+use crate::installing::{NO_NEW_PRIVILEGES, Part, still_syncing};
+use crate::nosync;
+use crate::nosync::session::Session;
+use crate::reach_as_apt::as_apt;
+use crate::relay::Relay;
+use crate::resolve::Wanted;
+use crate::root::{Root, within};
+use crate::settings::InstallSettings;
+
+/// Where apt keeps package files unless it is configured otherwise.
+const ARCHIVES: &str = "/var/cache/apt/archives";
+
+/// Where it keeps its indexes.
+const LISTS: &str = "/var/lib/apt/lists";
+
+/// What an installation would do, for whoever is asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Changes {
+    /// Packages that are unpacked or removed, in order.
+    pub packages: Vec<String>,
+    /// Of these, not installed before.
+    pub new: u64,
+    /// Installed in another version.
+    pub upgraded: u64,
+    /// Removed.
+    pub removed: u64,
+    /// Bytes of package files to fetch.
+    pub fetch_bytes: u64,
+}
+
+/// Asks whether these changes are wanted, where apt-get would ask. Meanwhile the second argument is called now and then:
+/// its error means that the run is to end.
+pub type Confirm<'a> = dyn Fn(&Changes, &dyn Fn() -> Result<(), CommandError>) -> Result<bool, CommandError> + 'a;
+
+/// Installs packages.
+///
+/// # Errors
+/// See [`ErrorKind`]; the root is then as apt and dpkg have left it.
+pub fn run(settings: &InstallSettings, confirm: &Confirm<'_>, events: &mut dyn Events) -> Result<Report, CommandError> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(CommandError::usage("packages are installed by root only"));
+    }
+    if settings.is_own_root()
+        && !settings.force
+        && let Some(manager) = nosync::service_manager()
+    {
+        return Err(CommandError::usage(format_args!("services could be started here: process 1 is {manager}"))
+            .context("a service that a package starts would never again wait for the disk, as long as it lives")
+            .hint(
+                "deny starts by a policy-rc.d while this runs, install into an image by --root, or insist with --force",
+            ));
+    }
+    let root = &settings.root;
+    let session = Arc::new(Session::open(root).map_err(|error| CommandError::disk(root, &error))?);
+    let database = Path::new("var/lib/dpkg");
+    let database = within(root, database).map_err(|error| CommandError::disk(database, &error))?;
+    let log = Log::open(&database, None)?;
+    let inside = Inside::living(root, &session);
+    let configured = Configured::ask(settings, &inside, &log, events)?;
+    let mut account = Account::begin("install", &settings.root, &database, Part::Resolve, events);
+    let mut downloads =
+        Downloads::open(&configured.archives, &configured.network, configured.mirrors.clone(), &Ledger::new())?;
+    if session.gives_up_privileges() {
+        events.note(NO_NEW_PRIVILEGES.to_owned());
+    }
+    let stop = downloads.listen();
+    let walk =
+        Walk { settings, configured: &configured, inside: &inside, session: &session, log: &log, stop: &stop, confirm };
+    let result = walk.run(&mut downloads, &mut account, events);
+    let report = account.report(&mut downloads);
+    match result {
+        Ok(()) => Ok(report),
+        Err(error) => Err(error.with_report(report)),
+    }
+}
+
+/// What the root's apt is configured to.
+struct Configured {
+    /// Where package files are kept, as seen from the outside.
+    archives: PathBuf,
+    /// Where its indexes are, likewise.
+    lists: PathBuf,
+    /// How long is waited for dpkg's locks.
+    patience: Patience,
+    /// Not to ask.
+    yes: bool,
+    /// Whether package files stay there after the installation.
+    keeps_archives: bool,
+    /// How it reaches its archives.
+    network: NetworkSettings,
+    /// The lists of mirrors that its http method uses.
+    mirrors: MirrorSets,
+}
+
+impl Configured {
+    fn ask(
+        settings: &InstallSettings,
+        inside: &Inside<'_>,
+        log: &Log,
+        events: &mut dyn Events,
+    ) -> Result<Configured, CommandError> {
+        let mut command = apt(settings, inside, "apt-config", None);
+        let dump = log.read(command.args(Configuration::DUMP), "apt-config dump")?;
+        let configuration = Configuration::from_dump(&dump).map_err(CommandError::usage)?;
+        let directory = |name: &str, default: &str| {
+            let path = configuration.path(name).unwrap_or_else(|| PathBuf::from(default));
+            within(&settings.root, &path).map_err(|error| CommandError::disk(&path, &error))
+        };
+        Ok(Configured {
+            archives: directory("Dir::Cache::archives", ARCHIVES)?,
+            lists: directory("Dir::State::lists", LISTS)?,
+            patience: Patience::of_seconds(configuration.number("DPkg::Lock::Timeout", 0)),
+            yes: configuration.bool("APT::Get::Assume-Yes", false),
+            keeps_archives: configuration.bool("APT::Keep-Downloaded-Packages", true),
+            network: as_apt(&settings.network, &configuration, &settings.root),
+            mirrors: mirrors(&configuration, &settings.root, events),
+        })
+    }
+
+    /// Whether it knows of any archive.
+    fn has_lists(&self) -> bool {
+        let is_list = |entry: std::io::Result<std::fs::DirEntry>| {
+            entry.is_ok_and(|entry| entry.file_name() != "lock" && entry.file_type().is_ok_and(|kind| kind.is_file()))
+        };
+        std::fs::read_dir(&self.lists).is_ok_and(|mut entries| entries.any(is_list))
+    }
+
+    /// apt does this with what it has fetched itself, but not with what it finds in its archives directory.
+    fn remove_unless_kept(&self, fetched: &[Wanted]) -> Result<(), CommandError> {
+        let removable = if self.keeps_archives { &[] } else { fetched };
+        removable.iter().try_for_each(|file| removed(&self.archives.join(&file.file_name)))
+    }
+}
+
+/// The mirrors of the root's lists. What is wrong with them is told, as by the http method.
+fn mirrors(configuration: &Configuration, root: &Path, events: &mut dyn Events) -> MirrorSets {
+    let (sets, warnings) = MirrorSets::configured(configuration, |list| {
+        let path = within(root, list).map_err(|error| CommandError::disk(list, &error))?;
+        read_text(&path, LIST_BYTES_MAX)
+    });
+    warnings.into_iter().for_each(|warning| events.warn(warning));
+    sets
+}
+
+/// What all steps know.
+struct Walk<'a> {
+    settings: &'a InstallSettings,
+    configured: &'a Configured,
+    inside: &'a Inside<'a>,
+    session: &'a Session,
+    log: &'a Log,
+    stop: &'a Stop,
+    confirm: &'a Confirm<'a>,
+}
+
+impl Walk<'_> {
+    /// The walk, in order.
+    fn run(
+        &self,
+        downloads: &mut Downloads,
+        account: &mut Account,
+        events: &mut dyn Events,
+    ) -> Result<(), CommandError> {
+        account.turn(events, Phase::Resolve, Part::Resolve);
+        let root = &self.settings.root;
+        let relay = Relay::place(root, &[]).map_err(|error| of_relay(&error))?;
+        let waiting = self.take_locks(&relay, events)?;
+        Relay::clear_abandoned(root).map_err(|error| of_relay(&error))?;
+        let plan = self.plan()?;
+        self.stop.check()?;
+        // Without any step apt has something to say all the same, and may have to mark packages.
+        if !plan.steps.is_empty() {
+            self.agree(&plan, self.confirm)?;
+            if let Some(line) = account.flush().expectation(plan.unpacked()) {
+                events.note(line);
+            }
+            self.fetch(&plan.wanted, downloads, account, events)?;
+            self.stop.check()?;
+        }
+        self.install(relay, waiting, &plan.wanted, account, events)?;
+        account.removed(plan.removed());
+        Ok(())
+    }
+
+    /// apt's process, which has dpkg's locks from now on and waits.
+    fn take_locks(&self, relay: &Relay, events: &mut dyn Events) -> Result<Waiting, CommandError> {
+        let root = Root::open(&self.settings.root).map_err(|error| CommandError::new(ErrorKind::Disk, error))?;
+        let command = self.installing(relay)?;
+        let mut wanted = Ok(());
+        let waiting = Waiting::start(command, &root, self.configured.patience, &mut |holder| {
+            if let Some(holder) = holder {
+                events.note(format!("waiting: {holder}"));
+            }
+            wanted = self.stop.check();
+            if wanted.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        wanted?;
+        waiting.map_err(|error| match error {
+            FrontendError::Held(_) => CommandError::new(ErrorKind::Locked, error)
+                .hint("wait for it to end, or have this wait by --aptopt DPkg::Lock::Timeout=SECONDS"),
+            error => CommandError::usage(error),
+        })
+    }
+
+    /// Package files by our wire. What it cannot bring is left to apt, which may know another way.
+    fn fetch(
+        &self,
+        wanted: &[Wanted],
+        downloads: &mut Downloads,
+        account: &mut Account,
+        events: &mut dyn Events,
+    ) -> Result<(), CommandError> {
+        account.turn(events, Phase::Fetch, Part::Download);
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        // As apt-get holds it while it fetches.
+        let _lock = Lock::take(&self.configured.archives).map_err(|error| {
+            CommandError::new(ErrorKind::Locked, error).hint("another apt-get runs; wait for it to end")
+        })?;
+        let fetched = downloads.fetch(wanted, self.stop, events);
+        downloads.finish()?;
+        let Err(error) = fetched else { return Ok(()) };
+        if !matches!(error.kind, ErrorKind::Network | ErrorKind::Usage) {
+            return Err(error);
+        }
+        downloads.discard_unfinished(wanted)?;
+        let why: Vec<&str> = std::iter::once(&error.message).chain(&error.context).map(String::as_str).collect();
+        events.warn(format!("{}; what is missing is left to apt", why.join(": ")));
+        Ok(())
+    }
+
+    /// apt-get as it installs, asking us instead of dpkg.
+    fn installing(&self, relay: &Relay) -> Result<Command, CommandError> {
+        // In a file, not on the command line, which apt writes into its history.
+        let mut text = String::new();
+        if let Some(own) = &self.settings.apt_config {
+            text.push_str(&format!("#include \"{own}\";\n"));
+        }
+        text.push_str(&format!("Dir::Bin::dpkg \"{}\";\n", relay.program().display()));
+        let configuration = relay.add_file("apt.conf", &text);
+        let configuration = configuration.map_err(|error| CommandError::disk(&self.settings.root, &error))?;
+        let mut command = apt(self.settings, self.inside, "apt-get", Some(&configuration));
+        // Who is to be asked has been asked.
+        command.args(["--yes", "install"]).args(&self.settings.packages).stdin(Stdio::inherit());
+        if self.settings.quiet || self.settings.json {
+            self.log.take(&mut command, true)?;
+        }
+        Ok(command)
+    }
+
+    /// apt installs, and asks us.
+    fn install(
+        &self,
+        relay: Relay,
+        waiting: Waiting,
+        wanted: &[Wanted],
+        account: &mut Account,
+        events: &mut dyn Events,
+    ) -> Result<(), CommandError> {
+        let root = &self.settings.root;
+        account.turn(events, Phase::Unpack, Part::Dpkg);
+        let mut child = waiting.go().map_err(CommandError::usage)?;
+        let mut unpacker = Unpacker::new(self.inside, self.log, wanted);
+        unpacker.ask_dpkg();
+        let mut serving = Serving::new(root, &unpacker, Vec::new(), self.settings.epoch);
+        let served = serving.serve(&relay, &mut child, account);
+        // Without its pipes nobody can wait for an answer that will not come.
+        drop(relay);
+        if served.is_err() {
+            let _ = child.wait();
+        }
+        let ended = match serving.failure.take() {
+            Some(error) => Err(error),
+            None => served
+                .map_err(|error| CommandError::disk(root, &error))
+                .and_then(|status| self.log.judge(status, "apt-get install")),
+        };
+        let ended = ended.and_then(|()| self.configured.remove_unless_kept(wanted));
+        account.turn(events, Phase::Sync, Part::Sync);
+        // Also after a failure: what dpkg has done is to stay.
+        let flushed = self.session.sync(&mut |path| events.note(still_syncing(path)));
+        ended?;
+        if let Some((path, error)) = flushed.failed.iter().chain(&flushed.missed).next() {
+            return Err(CommandError::disk(path, error)
+                .context("the packages are installed, but may not be on the disk as they should"));
+        }
+        for (path, error) in &flushed.beyond {
+            events.warn(format!("{}: not synced: {error}; dpkg has nothing there", path.display()));
+        }
+        let survivors = self.session.settled_survivors();
+        if survivors.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<String> =
+            survivors.iter().map(|process| format!("{} ({})", process.name, process.pid)).collect();
+        Err(CommandError::new(
+            ErrorKind::Partial,
+            format_args!("programs were started that run on, with their sync calls void: {}", names.join(", ")),
+        )
+        .hint("end them, and start them again outside: they stay so as long as they live"))
+    }
+}
+
+/// A program of the root's apt, with the user's options.
+fn apt(settings: &InstallSettings, inside: &Inside<'_>, program: &str, configuration: Option<&Path>) -> Command {
+    let mut command = inside.command(program);
+    match (configuration, &settings.apt_config) {
+        (Some(configuration), _) => command.env("APT_CONFIG", configuration),
+        (None, Some(own)) => command.env("APT_CONFIG", own),
+        (None, None) => &mut command,
+    };
+    for option in &settings.apt_options {
+        command.args(["--option", option]);
+    }
+    command
+}

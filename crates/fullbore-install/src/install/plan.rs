@@ -1,0 +1,111 @@
+//! What apt would do, and whether the user wants it.
+
+use std::collections::HashSet;
+use std::process::Stdio;
+
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+
+use super::{Changes, Confirm, Walk, apt};
+use crate::installing::download::is_remote;
+use crate::resolve::{self, Action, PRINT_URIS, Step, Wanted};
+
+/// The root's apt holds no locks for questions: its process that waits has them.
+const WITHOUT_LOCKS: [&str; 2] = ["--option", "Debug::NoLocking=1"];
+
+/// What apt would do.
+pub(super) struct Plan {
+    /// Files that it needs, with the hashes of its indexes.
+    pub wanted: Vec<Wanted>,
+    /// What it would do with packages, in order.
+    pub steps: Vec<Step>,
+}
+
+impl Plan {
+    /// How many packages are to be unpacked.
+    pub fn unpacked(&self) -> u64 {
+        self.count(&|step| step.action == Action::Unpack) as u64
+    }
+
+    /// How many are to be removed.
+    pub fn removed(&self) -> u64 {
+        self.count(&|step| step.action == Action::Remove) as u64
+    }
+
+    /// Whether what was named is installed and nothing else happens: then apt-get does not ask either. It counts, too.
+    fn is_what_was_named(&self, packages: &[String]) -> bool {
+        let named: HashSet<&String> = packages.iter().collect();
+        self.removed() == 0 && self.unpacked() == named.len() as u64
+    }
+
+    fn count(&self, is: &dyn Fn(&Step) -> bool) -> usize {
+        self.steps.iter().filter(|step| is(step)).count()
+    }
+}
+
+impl Walk<'_> {
+    /// What apt would do, and which files it needs for that.
+    pub(super) fn plan(&self) -> Result<Plan, CommandError> {
+        let ask = |arguments: &[&str]| {
+            let mut command = apt(self.settings, self.inside, "apt-get", None);
+            command.args(WITHOUT_LOCKS).args(arguments).arg("install").args(&self.settings.packages);
+            command.env("LC_ALL", "C.UTF-8").stdin(Stdio::null());
+            command
+        };
+        let uris = self.log.ask(&mut ask(&PRINT_URIS), "apt-get --print-uris").map_err(|error| {
+            if self.configured.has_lists() {
+                return error;
+            }
+            let within = if self.settings.is_own_root() {
+                String::new()
+            } else {
+                format!("chroot {} ", self.settings.root.display())
+            };
+            error.hint(format_args!("the root has no indexes of its archives: `{within}apt-get update` fetches them"))
+        })?;
+        let steps = self.log.ask(&mut ask(&["--yes", "--simulate"]), "apt-get --simulate")?;
+        let strange = |error: resolve::ResolveError| CommandError::new(ErrorKind::Internal, error);
+        // A local file stays where it is, and may have no hash; apt takes it from there.
+        let is_wanted = |line: &&str| line.strip_prefix('\'').is_some_and(is_remote);
+        let remote: Vec<&str> = uris.lines().filter(is_wanted).collect();
+        Ok(Plan {
+            wanted: resolve::uris(&remote.join("\n")).map_err(strange)?,
+            steps: resolve::steps(&steps).map_err(strange)?,
+        })
+    }
+
+    /// Asks, where apt-get would.
+    pub(super) fn agree(&self, plan: &Plan, confirm: &Confirm<'_>) -> Result<(), CommandError> {
+        if self.settings.yes || self.configured.yes || plan.is_what_was_named(&self.settings.packages) {
+            return Ok(());
+        }
+        let changed = plan.steps.iter().filter(|step| step.action != Action::Configure);
+        let changes = Changes {
+            packages: changed.map(|step| step.package.clone()).collect(),
+            new: plan.count(&|step| step.action == Action::Unpack && !step.is_upgrade) as u64,
+            upgraded: plan.count(&|step| step.action == Action::Unpack && step.is_upgrade) as u64,
+            removed: plan.removed(),
+            fetch_bytes: plan.wanted.iter().map(|wanted| wanted.size).sum(),
+        };
+        if confirm(&changes, &|| self.stop.check())? {
+            Ok(())
+        } else {
+            Err(CommandError::new(ErrorKind::Interrupted, "nothing was installed"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn apt_asks_where_more_is_done_than_what_was_named() {
+        let plan = |steps: &str| Plan { wanted: Vec::new(), steps: resolve::steps(steps).unwrap() };
+        let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let one = "Inst a (1 x [all])\nConf a (1 x [all])\n";
+        assert!(plan(one).is_what_was_named(&named(&["a", "a"])));
+        let two = format!("Inst b (1 x [all])\n{one}");
+        assert!(!plan(&two).is_what_was_named(&named(&["a"])));
+        assert!(!plan(&format!("Remv c [1]\n{one}")).is_what_was_named(&named(&["a"])));
+    }
+}

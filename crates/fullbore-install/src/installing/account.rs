@@ -1,0 +1,107 @@
+//! What a run of `bootstrap` or `install` did, gathered for events and report.
+
+use std::path::{Path, PathBuf};
+
+use fullbore_engine::run::events::{Event, Events, Phase};
+use fullbore_engine::run::report::{PackageTotals, Report, Summary, Timeline};
+use fullbore_wire::run::host_reports::HostsOf;
+
+use super::download::Downloads;
+use super::unpacker::Done;
+use super::{Flush, Observer, Part, PartClock, UnpackTimes, totals, verdict};
+
+/// Totals and course of one run.
+pub struct Account {
+    summary: Summary,
+    phases: Vec<(u64, Phase)>,
+    clock: PartClock,
+    on_disk: PathBuf,
+    flush: Flush,
+    observer: Option<Observer>,
+    packages: PackageTotals,
+    unpacking: UnpackTimes,
+}
+
+impl Account {
+    /// Begins, with this part; tells so. `dir` is what the user named, `on_disk` where the cost of a flush
+    /// is tried out.
+    pub fn begin(command: &str, dir: &Path, on_disk: &Path, part: Part, events: &mut dyn Events) -> Account {
+        let started_unix_s = jiff::Timestamp::now().as_second();
+        events.emit(Event::Started {
+            command: command.to_owned(),
+            version: fullbore_engine::VERSION.to_owned(),
+            name: None,
+            dir: dir.display().to_string(),
+            started_unix_s,
+        });
+        Account {
+            summary: Summary { started_unix_s, changed: true, ..Summary::default() },
+            phases: Vec::new(),
+            clock: PartClock::start(part),
+            on_disk: on_disk.to_owned(),
+            flush: Flush::probe(on_disk),
+            observer: Some(Observer::start()),
+            packages: PackageTotals::default(),
+            unpacking: UnpackTimes::default(),
+        }
+    }
+
+    /// The next phase, in which the time goes to this part.
+    pub fn turn(&mut self, events: &mut dyn Events, phase: Phase, part: Part) {
+        self.phases.push((self.clock.begun().elapsed().as_millis() as u64, phase));
+        events.emit(Event::Phase { phase });
+        self.part(part);
+    }
+
+    /// From now on the time goes to this part.
+    pub fn part(&mut self, part: Part) {
+        self.clock.turn(part);
+        if let Some(observer) = &self.observer {
+            observer.look(part == Part::Dpkg);
+        }
+    }
+
+    /// Packages were unpacked in parallel, and others left to dpkg.
+    pub fn unpacked(&mut self, done: &Done) {
+        self.unpacking.add(&done.times);
+        let packages = &mut self.packages;
+        packages.unpacked += done.packages.len() as u64;
+        packages.files += done.files;
+        packages.file_bytes += done.bytes;
+        let name = |file: &Path| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        packages.by_dpkg.extend(done.left.iter().map(|(file, reason)| format!("{}: {reason}", name(file))));
+    }
+
+    /// So many packages were removed.
+    pub fn removed(&mut self, packages: u64) {
+        self.packages.removed += packages;
+    }
+
+    /// What was unpacked is gone again.
+    pub fn forget(&mut self) {
+        self.packages = PackageTotals::default();
+    }
+
+    /// What a flush costs.
+    pub fn flush(&self) -> Flush {
+        self.flush
+    }
+
+    /// Everything, at the end.
+    pub fn report(mut self, downloads: &mut Downloads) -> Report {
+        self.clock.turn(Part::Around);
+        let observed = self.observer.take().map(Observer::finish).unwrap_or_default();
+        self.clock.deal(Part::Dpkg, &observed);
+        self.clock.divide_unpacking(&self.unpacking);
+        self.summary.duration_ms = self.clock.begun().elapsed().as_millis() as u64;
+        let timeline = downloads.verdict().map(|verdict| Timeline::of(&verdict, &self.phases)).unwrap_or_default();
+        // Once more, as others may have written at first; by now a root that became an archive is gone.
+        let flush = self.flush.or_less(Flush::probe(&self.on_disk));
+        let run = HostsOf { started: self.clock.begun(), duration_ms: self.summary.duration_ms, timeline: &timeline };
+        (self.summary.totals, self.summary.hosts) = downloads.account(&run);
+        let packages = totals(&self.clock, &flush, &observed, self.packages);
+        self.summary.verdict = verdict(&self.clock.parts(), &packages.slowest);
+        self.summary.packages = Some(packages);
+        Report { summary: self.summary, timeline }
+    }
+}

@@ -1,0 +1,464 @@
+//! Package files by our wire, into the root's archives directory.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fullbore_apt::http::{MirrorSets, Place};
+use fullbore_engine::digest::{Sha256, Sha256Hasher};
+use fullbore_engine::durability::Durability;
+use fullbore_engine::files::Root;
+use fullbore_engine::journal::Journal;
+use fullbore_engine::landing::{FileSpec, Landing};
+use fullbore_engine::run::Stop;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::events::{Event, Events, Plan};
+use fullbore_engine::run::report::{HostReport, Totals};
+use fullbore_engine::stage::Ledger;
+use fullbore_engine::target::LocalTarget;
+use fullbore_engine::verdict::Verdict;
+use fullbore_wire::auth::{AuthConf, Credentials};
+use fullbore_wire::fetch::{Catalogue, Fetcher, Parts};
+use fullbore_wire::hosts::HostSet;
+use fullbore_wire::queue::{Item, ItemId};
+use fullbore_wire::run::host_reports::HostsOf;
+use fullbore_wire::run::refusals::{Hosts, is_wrong};
+use fullbore_wire::run::{Batch, Faults, Job, NetworkSettings, Progression, fetch_options, network_runtime, window};
+use fullbore_wire::url::without_credentials;
+use fullbore_wire::url::{Url, UrlError};
+
+use super::log::removed;
+use crate::nosync::session::Session;
+use crate::resolve::Wanted;
+use crate::unpack::Ahead;
+
+/// Read at once when a local file is copied and hashed.
+const COPY_BYTES: usize = 256 << 10;
+
+/// How often, once a signal has come, what runs is killed.
+const KILL_EVERY: Duration = Duration::from_millis(100);
+
+/// A package file, and where it is to be had.
+#[derive(Debug, Clone)]
+struct Located {
+    /// Below its site.
+    path: String,
+    file_name: String,
+    size: u64,
+    sha256: Sha256,
+}
+
+/// Brings package files.
+pub struct Downloads {
+    archives: PathBuf,
+    root: Arc<Root>,
+    ledger: Ledger,
+    runtime: tokio::runtime::Runtime,
+    progress: Progression,
+    network: NetworkSettings,
+    /// Addresses that hold the same files, of which all are asked.
+    mirrors: MirrorSets,
+    sites: Vec<Site>,
+    totals: Totals,
+    ahead: Option<Arc<Ahead>>,
+}
+
+struct Site {
+    /// The first is the one that apt named.
+    addresses: Vec<Url>,
+    /// For the first, as they stand in apt's sources.
+    credentials: Option<Credentials>,
+    fetcher: Fetcher,
+    landing: Landing,
+    faults: Faults,
+}
+
+impl Downloads {
+    /// Into this directory, which is made. A file below one of the mirrors is asked of all of its set. The verdict's
+    /// clocks start.
+    pub fn open(
+        archives: &Path,
+        network: &NetworkSettings,
+        mirrors: MirrorSets,
+        ledger: &Ledger,
+    ) -> Result<Downloads, CommandError> {
+        let root = Arc::new(Root::create(archives).map_err(|error| CommandError::new(ErrorKind::Disk, error))?);
+        Ok(Downloads {
+            archives: archives.to_owned(),
+            root,
+            ledger: ledger.clone(),
+            runtime: network_runtime(ledger)?,
+            progress: Progression::start(ledger, archives, network.record.as_deref())?,
+            network: network.clone(),
+            mirrors,
+            sites: Vec::new(),
+            totals: Totals::default(),
+            ahead: None,
+        })
+    }
+
+    /// Hosts are reached like this from now on.
+    pub fn reach_by(&mut self, network: NetworkSettings) {
+        self.network = network;
+    }
+
+    /// Has each file decompressed as soon as it is there.
+    pub fn decompress_ahead(&mut self, ahead: Arc<Ahead>) {
+        self.ahead = Some(ahead);
+    }
+
+    /// Listens for signals.
+    pub fn listen(&self) -> Stop {
+        Stop::listen(&self.runtime)
+    }
+
+    /// Listens for signals, which also end the commands that run.
+    pub fn stop(&self, session: &Arc<Session>) -> Stop {
+        stop_with(&self.runtime, session)
+    }
+
+    /// What limited the download; `None` the second time.
+    pub fn verdict(&mut self) -> Option<Verdict> {
+        self.progress.verdict()
+    }
+
+    /// Fetches files that are not there yet; each is there with the right content when this returns.
+    ///
+    /// # Errors
+    /// A file is not to be had, the disk fails, or a signal came.
+    pub fn fetch(&mut self, wanted: &[Wanted], stop: &Stop, events: &mut dyn Events) -> Result<(), CommandError> {
+        let mut by_site: BTreeMap<usize, Vec<Located>> = BTreeMap::new();
+        for wanted in wanted {
+            let sha256 = Sha256::from_hex(wanted.sha256.as_bytes())
+                .map_err(|error| CommandError::new(ErrorKind::Internal, format_args!("{}: {error}", wanted.uri)))?;
+            if self.is_there(wanted, &sha256)? {
+                self.totals.kept_files += 1;
+                self.totals.kept_bytes += wanted.size;
+                self.came(&wanted.file_name, wanted.size, sha256);
+                continue;
+            }
+            if let Some(path) = local(&wanted.uri) {
+                self.copy(&path, wanted, &sha256)?;
+                self.came(&wanted.file_name, wanted.size, sha256);
+                continue;
+            }
+            let (site, path) = self.site_of(&wanted.uri)?;
+            let located = Located { path, file_name: wanted.file_name.clone(), size: wanted.size, sha256 };
+            by_site.entry(site).or_default().push(located);
+        }
+        let all = by_site.values().flatten();
+        let (files, bytes) = all.fold((0, 0), |(files, bytes), file| (files + 1, bytes + file.size));
+        if files == 0 {
+            return Ok(());
+        }
+        events.emit(Event::Plan(Plan { fetch_files: files, fetch_bytes: bytes, ..Plan::default() }));
+        let (mut jobs, mut numbers) = (Vec::new(), Vec::new());
+        for (number, site) in self.sites.iter_mut().enumerate() {
+            let Some(files) = by_site.remove(&number) else { continue };
+            numbers.push(number);
+            let items = files.iter().enumerate().map(|(id, file)| Item {
+                id: id as ItemId,
+                size: file.size,
+                present: Vec::new(),
+                excluded: HostSet::default(),
+            });
+            jobs.push(Job {
+                items: items.collect(),
+                batch: Arc::new(Files(files)) as Arc<dyn Batch>,
+                fetcher: &mut site.fetcher,
+                landing: &site.landing,
+                faults: &mut site.faults,
+            });
+        }
+        let batches: Vec<Arc<dyn Batch>> = jobs.iter().map(|job| job.batch.clone()).collect();
+        let (ahead, archives) = (self.ahead.clone(), self.archives.clone());
+        let mut came = |batch: usize, item: ItemId| {
+            let spec = batches[batch].spec(item);
+            if let Some(ahead) = &ahead {
+                ahead.add(&archives.join(&spec.path), spec.size, spec.sha256);
+            }
+        };
+        let fetched = self.progress.fetch(&self.runtime, jobs, stop, events, &mut came)?;
+        for ((batch, number), fetched) in batches.iter().zip(numbers).zip(fetched) {
+            // One is told; a file that came wrong tells more than one that is not there.
+            let wrong = fetched.given_up.iter().find(|given_up| is_wrong(given_up));
+            if let Some(given_up) = wrong.or(fetched.given_up.first()) {
+                let kind = if wrong.is_some() { ErrorKind::Verification } else { ErrorKind::Network };
+                let what = if given_up.missing { "is not there" } else { "cannot be had right" };
+                let error = CommandError::new(kind, format_args!("{} {what}", batch.path(given_up.item)))
+                    .context(Hosts::of(&self.sites[number].fetcher.hosts()).why(given_up));
+                return Err(error.hint("the mirror may be changing at this moment; run again"));
+            }
+        }
+        Ok(())
+    }
+
+    fn came(&self, file_name: &str, size: u64, sha256: Sha256) {
+        if let Some(ahead) = &self.ahead {
+            ahead.add(&self.archives.join(file_name), size, sha256);
+        }
+    }
+
+    /// Which connections bring this file, and its path there. A file below a mirror is asked of all mirrors of its set.
+    fn site_of(&mut self, uri: &str) -> Result<(usize, String), CommandError> {
+        let wrong = |error: UrlError| CommandError::usage(format_args!("{}: {error}", without_credentials(uri)));
+        let (url, credentials) = Url::parse_with_userinfo(uri).map_err(wrong)?;
+        let (addresses, path) = match self.mirrors.find(&url) {
+            Some(Place { set, member, path }) => (self.mirrors.origin_first(set, member), path),
+            None => {
+                let root = Url::parse(&format!("{}://{}/", url.scheme().as_str(), url.host_field())).map_err(wrong)?;
+                (vec![root], url.target().trim_start_matches('/').to_owned())
+            }
+        };
+        let same = |site: &Site| site.addresses.contains(&addresses[0]) && site.credentials == credentials;
+        let place = match self.sites.iter().position(same) {
+            Some(place) => place,
+            None => {
+                let site = self.open_site(addresses, credentials)?;
+                self.sites.push(site);
+                self.sites.len() - 1
+            }
+        };
+        Ok((place, decode(&path)))
+    }
+
+    fn open_site(&self, addresses: Vec<Url>, credentials: Option<Credentials>) -> Result<Site, CommandError> {
+        let internal = |error: std::io::Error| CommandError::new(ErrorKind::Internal, error);
+        let mut auth = AuthConf::new();
+        if let Some(credentials) = &credentials {
+            auth.add_for_url(&addresses[0], credentials).map_err(CommandError::usage)?;
+        }
+        auth.extend(self.mirrors.auth());
+        let window = window(addresses.len(), &self.network);
+        self.ledger.watch_window(&window);
+        let (sender, outcomes) = tokio::sync::mpsc::unbounded_channel();
+        // Gone in the end, and complete roots are synced as a whole.
+        let target = Arc::new(LocalTarget::new(self.root.clone(), Durability::None));
+        let threads = std::thread::available_parallelism().map_or(2, |cores| cores.get()).min(4);
+        let landing =
+            Landing::start(target, Arc::new(Journal::none()), threads, &self.ledger, sender).map_err(internal)?;
+        let options = fetch_options(&self.network, auth)?;
+        let _inside = self.runtime.enter();
+        let parts = Parts { landing: landing.clone(), outcomes, window, ledger: self.ledger.clone() };
+        let fetcher = Fetcher::start(addresses.clone(), options, parts);
+        Ok(Site { addresses, credentials, faults: Faults::of(&fetcher), fetcher, landing })
+    }
+
+    /// A file from before, with the right content. One with another is removed.
+    fn is_there(&self, wanted: &Wanted, sha256: &Sha256) -> Result<bool, CommandError> {
+        let path = self.archives.join(&wanted.file_name);
+        let Ok(status) = path.symlink_metadata() else { return Ok(false) };
+        if status.is_file() && status.len() == wanted.size && hash_of(&path, &mut |_| Ok(()))? == *sha256 {
+            return Ok(true);
+        }
+        std::fs::remove_file(&path).map_err(|error| CommandError::disk(&path, &error))?;
+        Ok(false)
+    }
+
+    /// A file of this machine is copied: it may change, and the root's programs do not see it.
+    fn copy(&mut self, from: &Path, wanted: &Wanted, sha256: &Sha256) -> Result<(), CommandError> {
+        use std::io::Write as _;
+        let to = self.archives.join(&wanted.file_name);
+        let part = self.archives.join(part_name(&wanted.file_name));
+        let disk = |error: std::io::Error| CommandError::disk(&to, &error);
+        // Left by a run that was killed; never through a link of this name.
+        super::log::removed(&part)?;
+        let mut file = std::fs::File::create_new(&part).map_err(disk)?;
+        let hash = hash_of(from, &mut |bytes| file.write_all(bytes))?;
+        if hash != *sha256 {
+            return Err(CommandError::new(
+                ErrorKind::Verification,
+                format_args!(
+                    "{}: has the SHA-256 {}, index says {}",
+                    from.display(),
+                    hash.to_hex().as_str(),
+                    sha256.to_hex().as_str()
+                ),
+            ));
+        }
+        std::fs::rename(&part, &to).map_err(disk)?;
+        self.totals.kept_files += 1;
+        self.totals.kept_bytes += wanted.size;
+        Ok(())
+    }
+
+    /// Ends the threads that write.
+    pub fn finish(&self) -> Result<(), CommandError> {
+        for site in &self.sites {
+            site.landing.finish().map_err(|error| {
+                CommandError::new(ErrorKind::Disk, format_args!("{}: {error}", self.archives.display()))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Removes what there is of files that did not come.
+    pub fn discard_unfinished(&self, wanted: &[Wanted]) -> Result<(), CommandError> {
+        wanted.iter().try_for_each(|wanted| removed(&self.archives.join(part_name(&wanted.file_name))))
+    }
+
+    /// What was moved, and by whom.
+    pub fn account(&self, run: &HostsOf<'_>) -> (Totals, Vec<HostReport>) {
+        let mut totals = self.totals;
+        let (files, bytes) = self.progress.done();
+        (totals.files, totals.written_bytes) = (files, bytes);
+        totals.needed_bytes = self.progress.needed_bytes();
+        let mut hosts = Vec::new();
+        for site in &self.sites {
+            for (place, host) in site.fetcher.hosts().iter().enumerate() {
+                totals.received_bytes += host.totals.received_bytes;
+                totals.wasted_bytes += host.totals.wasted_bytes;
+                totals.requests += host.totals.requests;
+                totals.connections += host.totals.connections;
+                totals.hedged_requests += host.totals.hedged;
+                hosts.push(run.report(place == 0, host));
+            }
+        }
+        (totals, hosts)
+    }
+}
+
+/// The files of one site.
+struct Files(Vec<Located>);
+
+impl Catalogue for Files {
+    fn path(&self, item: ItemId) -> String {
+        self.0[item as usize].path.clone()
+    }
+
+    fn sha256(&self, item: ItemId) -> Sha256 {
+        self.0[item as usize].sha256
+    }
+
+    fn spec(&self, item: ItemId) -> FileSpec {
+        let file = &self.0[item as usize];
+        FileSpec { item, path: file.file_name.clone(), size: file.size, sha256: file.sha256, mtime: None }
+    }
+}
+
+impl Batch for Files {
+    fn size(&self, item: ItemId) -> u64 {
+        self.0[item as usize].size
+    }
+}
+
+/// What a file is called until it is whole.
+fn part_name(file_name: &str) -> String {
+    format!(".{file_name}.part")
+}
+
+/// Whether a file is fetched from a host, by a scheme of ours.
+pub fn is_remote(uri: &str) -> bool {
+    uri.starts_with("http://") || uri.starts_with("https://")
+}
+
+/// The path of an address on this machine.
+pub fn local(uri: &str) -> Option<PathBuf> {
+    let path = uri.strip_prefix("file:").or_else(|| uri.strip_prefix("copy:"))?;
+    Some(PathBuf::from(format!("/{}", decode(path).trim_start_matches('/'))))
+}
+
+/// apt's addresses without their %-encoding.
+fn decode(uri: &str) -> String {
+    let (mut plain, mut at) = (Vec::with_capacity(uri.len()), 0);
+    let bytes = uri.as_bytes();
+    while let Some(byte) = bytes.get(at) {
+        let digits = bytes.get(at + 1..at + 3).and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(encoded) if *byte == b'%' => {
+                plain.push(encoded);
+                at += 3;
+            }
+            _ => {
+                plain.push(*byte);
+                at += 1;
+            }
+        }
+    }
+    String::from_utf8_lossy(&plain).into_owned()
+}
+
+fn hash_of(path: &Path, each: &mut dyn FnMut(&[u8]) -> std::io::Result<()>) -> Result<Sha256, CommandError> {
+    use std::io::Read as _;
+    let disk = |error: std::io::Error| CommandError::disk(path, &error);
+    let mut file = std::fs::File::open(path).map_err(disk)?;
+    let mut hasher = Sha256Hasher::new();
+    let mut buffer = vec![0; COPY_BYTES];
+    loop {
+        match file.read(&mut buffer).map_err(disk)? {
+            0 => return Ok(hasher.finish()),
+            count => {
+                hasher.update(&buffer[..count]);
+                each(&buffer[..count]).map_err(disk)?;
+            }
+        }
+    }
+}
+
+/// See [`Downloads::stop`].
+fn stop_with(runtime: &tokio::runtime::Runtime, session: &Arc<Session>) -> Stop {
+    let stop = Stop::listen(runtime);
+    let (seen, session) = (stop.clone(), session.clone());
+    runtime.spawn(async move {
+        seen.requested().await;
+        // Also those that were about to be started.
+        loop {
+            session.kill();
+            tokio::time::sleep(KILL_EVERY).await;
+        }
+    });
+    stop
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+    use std::time::Instant;
+
+    /// Set where the test is the only one of its process: it has all children killed.
+    const ALONE: &str = "FULLBORE_TEST_ALONE";
+
+    #[test]
+    fn a_command_that_is_started_after_the_signal_is_killed_too() {
+        if std::env::var_os(ALONE).is_none() {
+            let mut alone = Command::new(std::env::current_exe().unwrap());
+            let name = "installing::download::tests::a_command_that_is_started_after_the_signal_is_killed_too";
+            let output = alone.args(["--exact", name]).env(ALONE, "yes").output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && said.contains("1 passed"), "{said}");
+            return;
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let session = Arc::new(Session::open(Path::new("/")).unwrap());
+        let stop = stop_with(&runtime, &session);
+        let begun = Instant::now();
+        let mut first = Command::new("sleep").arg("600").spawn().unwrap();
+        // Else a signal would end this.
+        assert!(has_handler(&std::fs::read_to_string("/proc/self/status").unwrap()), "nobody listens");
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM).unwrap();
+        first.wait().unwrap();
+        assert!(stop.check().is_err());
+        let mut second = Command::new("sleep").arg("600").spawn().unwrap();
+        while second.try_wait().unwrap().is_none() {
+            assert!(begun.elapsed().as_secs() < 60, "it goes on");
+            std::thread::sleep(KILL_EVERY);
+        }
+    }
+
+    /// Whether SIGTERM is caught, as `/proc/self/status` has it.
+    fn has_handler(status: &str) -> bool {
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+        u64::from_str_radix(caught.trim(), 16).unwrap() >> 14 & 1 == 1
+    }
+
+    #[test]
+    fn addresses_are_taken_apart() {
+        assert_eq!(decode("http://h/a%2bb%7e1%"), "http://h/a+b~1%");
+        assert!(is_remote("http://deb.example.org:81/debian/x") && !is_remote("ftp://x/y"));
+        assert_eq!(local("file:/srv/a%20b.deb"), Some(PathBuf::from("/srv/a b.deb")));
+        assert_eq!(local("copy:///srv/x"), Some(PathBuf::from("/srv/x")));
+        assert_eq!(local("http://h/x"), None);
+    }
+}

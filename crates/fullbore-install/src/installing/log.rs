@@ -1,0 +1,219 @@
+//! What commands print: kept, and shown if one of them fails.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use rustix::fs::{MemfdFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::resolve;
+
+/// Lines shown of a command that failed, and bytes read for them.
+const LINES_SHOWN: usize = 12;
+const BYTES_SHOWN: u64 = 16 << 10;
+
+/// How often is looked for new lines of a command that is followed: what a person takes for at once.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// The output of all commands of a run.
+#[derive(Debug)]
+pub struct Log {
+    file: File,
+    /// Where everything goes at once instead.
+    shown: Option<Arc<File>>,
+}
+
+impl Log {
+    /// In a nameless file of this directory; with `shown` everything goes there at once, byte for byte: it is the
+    /// output of apt, dpkg and the root's own scripts, which run as root and may draw on the terminal as they would
+    /// without fullbore.
+    pub fn open(directory: &Path, shown: Option<Arc<File>>) -> Result<Log, CommandError> {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::APPEND | OFlags::CLOEXEC;
+        let file = match rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR) {
+            // Not everywhere: on an overlay since Linux 6.1, never on NFS.
+            Err(Errno::OPNOTSUPP | Errno::ISDIR) => in_memory(),
+            opened => opened,
+        }
+        .map_err(|error| CommandError::disk(directory, &error.into()))?;
+        Ok(Log { file: File::from(file), shown })
+    }
+
+    /// Another one of the same kind, for commands whose output is to be told from that of others.
+    pub fn another(&self, directory: &Path) -> Result<Log, CommandError> {
+        Log::open(directory, self.shown.clone())
+    }
+
+    /// Has a command write here; its stdout only if nobody reads it.
+    pub fn take(&self, command: &mut Command, also_stdout: bool) -> Result<(), CommandError> {
+        let stdio =
+            || -> io::Result<Stdio> { Ok(Stdio::from(self.shown.as_deref().unwrap_or(&self.file).try_clone()?)) };
+        let internal = |error: io::Error| CommandError::new(ErrorKind::Internal, error);
+        command.stderr(stdio().map_err(internal)?);
+        if also_stdout {
+            command.stdout(stdio().map_err(internal)?);
+        }
+        Ok(())
+    }
+
+    /// Runs a command to its end.
+    pub fn run(&self, command: &mut Command, what: &str) -> Result<(), CommandError> {
+        self.take(command, true)?;
+        let status = command.status().map_err(|error| cannot_start(command, &error))?;
+        self.judge(status, what)
+    }
+
+    /// The same, with each line told as it comes. A program that the command has left behind is not waited for.
+    pub fn follow(&self, command: &mut Command, what: &str, told: &mut dyn FnMut(String)) -> Result<(), CommandError> {
+        self.take(command, true)?;
+        let mut at = self.length();
+        let mut child = command.spawn().map_err(|error| cannot_start(command, &error))?;
+        let mut pause = Duration::from_millis(1);
+        let status = loop {
+            let ended = child.try_wait().map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
+            self.tell(&mut at, ended.is_some(), told);
+            if let Some(status) = ended {
+                break status;
+            }
+            std::thread::sleep(pause);
+            pause = LOOK_EVERY.min(pause * 2);
+        };
+        self.judge(status, what)
+    }
+
+    /// Tells the lines from `at` on, and moves that; with `all` also one that has no end yet.
+    fn tell(&self, at: &mut u64, all: bool, told: &mut dyn FnMut(String)) {
+        let mut bytes = vec![0; BYTES_SHOWN as usize];
+        loop {
+            let count = self.file.read_at(&mut bytes, *at).unwrap_or(0);
+            let whole = bytes[..count].iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+            let taken = if whole > 0 || !(all || count == bytes.len()) { whole } else { count };
+            if taken == 0 {
+                return;
+            }
+            *at += taken as u64;
+            let text = String::from_utf8_lossy(&bytes[..taken]);
+            for line in text.lines().map(str::trim_end).filter(|line| !line.is_empty()) {
+                told(line.replace('\t', "    "));
+            }
+        }
+    }
+
+    /// Runs a command to its end and gives what it printed.
+    pub fn read(&self, command: &mut Command, what: &str) -> Result<String, CommandError> {
+        self.take(command, false)?;
+        let output = command.stdout(Stdio::piped()).output().map_err(|error| cannot_start(command, &error))?;
+        self.judge(output.status, what)?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// The same of apt-get that decides; if it refuses, what it explains is told as well.
+    pub fn ask(&self, command: &mut Command, what: &str) -> Result<String, CommandError> {
+        let start = self.length();
+        self.take(command, false)?;
+        let output = command.stdout(Stdio::piped()).output().map_err(|error| cannot_start(command, &error))?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        if output.status.success() {
+            return Ok(text);
+        }
+        let said = self.lines_since(start);
+        let explained = resolve::explanation(&text).into_iter().map(str::to_owned);
+        let error = CommandError::new(ErrorKind::Partial, format_args!("{what}: {}", output.status));
+        Err(said.into_iter().chain(explained).fold(error, CommandError::context))
+    }
+
+    /// An error if the command failed, with the last lines that were printed.
+    pub fn judge(&self, status: ExitStatus, what: &str) -> Result<(), CommandError> {
+        if status.success() {
+            return Ok(());
+        }
+        let error = CommandError::new(ErrorKind::Partial, format_args!("{what}: {status}"));
+        Err(self.lines_since(0).into_iter().fold(error, CommandError::context))
+    }
+
+    /// What commands have printed, as far as anybody reads it.
+    pub fn all(&self) -> Vec<u8> {
+        /// A guess: more than scripts print that do not go wrong.
+        const BYTES_MAX: u64 = 1 << 20;
+        let mut bytes = vec![0; self.length().min(BYTES_MAX) as usize];
+        let count = self.file.read_at(&mut bytes, 0).unwrap_or(0);
+        bytes.truncate(count);
+        bytes
+    }
+
+    fn length(&self) -> u64 {
+        self.file.metadata().map_or(0, |status| status.len())
+    }
+
+    /// The last lines that commands have printed, from this place on.
+    fn lines_since(&self, start: u64) -> Vec<String> {
+        let mut bytes = vec![0; BYTES_SHOWN as usize];
+        let from = self.length().saturating_sub(BYTES_SHOWN).max(start);
+        let count = self.file.read_at(&mut bytes, from).unwrap_or(0);
+        let text = String::from_utf8_lossy(&bytes[..count]);
+        let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        lines[lines.len().saturating_sub(LINES_SHOWN)..].iter().map(|line| (*line).to_owned()).collect()
+    }
+}
+
+fn in_memory() -> Result<std::os::fd::OwnedFd, Errno> {
+    let file = rustix::fs::memfd_create("log", MemfdFlags::CLOEXEC)?;
+    // Several programs write at the same time.
+    rustix::fs::fcntl_setfl(&file, OFlags::APPEND)?;
+    Ok(file)
+}
+
+fn cannot_start(command: &Command, error: &io::Error) -> CommandError {
+    CommandError::usage(format_args!("{}: {error}", command.get_program().to_string_lossy()))
+        .hint("dpkg, apt, util-linux, coreutils and tar are needed")
+}
+
+/// Removes a file that may not be there.
+pub fn removed(path: &Path) -> Result<(), CommandError> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(CommandError::disk(path, &error)),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_told_as_they_come_and_what_is_left_behind_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), None).unwrap();
+        let mut told = Vec::new();
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 60 & echo $!; printf 'a\\tb\\n\\nno end' >&2; exit 3"]);
+        let error = log.follow(&mut command, "hook", &mut |line| told.push(line)).unwrap_err();
+        let pid = rustix::process::Pid::from_raw(told.remove(0).parse().unwrap()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        assert_eq!(told, ["a    b", "no end"]);
+        assert!(error.message.contains("hook: exit status: 3") && error.context.ends_with(&["no end".to_owned()]));
+    }
+
+    #[test]
+    fn a_line_longer_than_is_read_at_once_is_told_in_pieces() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), None).unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "head -c 40000 /dev/zero | tr '\\0' x; echo; echo end"]);
+        let (mut lines, mut last) = (0, String::new());
+        let mut bytes = 0;
+        log.follow(&mut command, "long", &mut |line| {
+            lines += 1;
+            bytes += line.len();
+            last = line;
+        })
+        .unwrap();
+        assert_eq!((bytes, last.as_str()), (40_003, "end"));
+        assert!(lines >= 4, "{lines}");
+    }
+}

@@ -1,0 +1,119 @@
+//! What apt's orders to unpack come to.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus};
+
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+
+use super::Part;
+use super::account::Account;
+use super::unpacker::{Done, Scripts, Unpacker};
+use crate::order::Order;
+use crate::relay::{Answer, Relay, RelayError, Told};
+
+/// Answers apt's orders for one root.
+pub struct Serving<'a> {
+    root: &'a Path,
+    unpacker: &'a Unpacker<'a>,
+    /// Package files that apt knows under a path of the outside, and their names in its archives directory.
+    elsewhere: Vec<(PathBuf, PathBuf)>,
+    /// Whether Python modules may be compiled ahead.
+    compiles: bool,
+    /// Why it was refused, if it was.
+    pub failure: Option<CommandError>,
+}
+
+impl<'a> Serving<'a> {
+    /// Of this root. `elsewhere` are files that apt takes from where they are, and our copies inside of the root.
+    ///
+    /// Python modules are compiled ahead unless `SOURCE_DATE_EPOCH` is set: then they are of another kind, which
+    /// py3compile does not take for current.
+    pub fn new(
+        root: &'a Path,
+        unpacker: &'a Unpacker<'a>,
+        elsewhere: Vec<(PathBuf, PathBuf)>,
+        epoch: Option<i64>,
+    ) -> Serving<'a> {
+        Serving { root, unpacker, elsewhere, compiles: epoch.is_none(), failure: None }
+    }
+
+    /// All orders of this apt, until it ends.
+    ///
+    /// # Errors
+    /// The relay breaks; apt may then be waiting for an answer.
+    pub fn serve(&mut self, relay: &Relay, apt: &mut Child, account: &mut Account) -> io::Result<ExitStatus> {
+        relay.serve(apt, &mut |order| {
+            account.part(Part::Unpack);
+            let answer = self.answer(&order, account);
+            account.part(Part::Dpkg);
+            answer
+        })
+    }
+
+    /// One order.
+    fn answer(&mut self, arguments: &[OsString], account: &mut Account) -> Answer {
+        let Some(mut order) = Order::parse(self.root, arguments) else {
+            return Answer::Run(arguments.to_vec(), Told::default());
+        };
+        for file in &mut order.files {
+            if let Some((_, ours)) = self.elsewhere.iter().find(|(theirs, _)| theirs == file) {
+                file.clone_from(ours);
+            }
+        }
+        let outside: Vec<PathBuf> = order.files.iter().map(|file| Order::outside(self.root, file)).collect();
+        match self.unpacker.unpack(&outside, Scripts::Before) {
+            Ok(done) => {
+                account.unpacked(&done);
+                account.part(Part::Dpkg);
+                self.unpacker.note_in_dpkgs_log(&done);
+                if self.compiles {
+                    // Work of the scripts', done before them.
+                    account.part(Part::Scripts);
+                    self.unpacker.compile_modules(&done);
+                }
+                let left: Vec<PathBuf> = done.left.iter().map(|(file, _)| self.seen_inside(file)).collect();
+                let (output, status) = told(&done);
+                let told = Told { output, status, status_descriptor: order.status_descriptor };
+                if left.is_empty() { Answer::Done(told) } else { Answer::Run(order.for_files(&left), told) }
+            }
+            Err(error) => {
+                self.failure = Some(error);
+                Answer::Refuse
+            }
+        }
+    }
+
+    fn seen_inside(&self, file: &Path) -> PathBuf {
+        file.strip_prefix(self.root).map_or_else(|_| file.to_owned(), |path| Path::new("/").join(path))
+    }
+}
+
+/// What is told of a script that cannot be placed.
+pub fn of_relay(error: &RelayError) -> CommandError {
+    match error {
+        RelayError::NotExecutable(_) => CommandError::usage(error)
+            .context("apt starts a script of fullbore's from there, and dpkg those of packages from /var/lib/dpkg")
+            .hint("mount one of them without noexec"),
+        RelayError::File { .. } => CommandError::from_error(ErrorKind::Disk, error),
+    }
+}
+
+/// What dpkg would have printed, and told on its status descriptor (dpkg(1), `--status-fd`).
+fn told(done: &Done) -> (Vec<u8>, Vec<u8>) {
+    let (mut output, mut status) = (Vec::new(), String::new());
+    for package in &done.packages {
+        let (name, version) = (&package.name, &package.version);
+        output.extend(format!("Selecting previously unselected package {name}.\n").into_bytes());
+        output.extend(done.said.get(name).into_iter().flatten());
+        output.extend(format!("Unpacking {name} ({version}) ...\n").into_bytes());
+        let label = match package.architecture.as_str() {
+            "all" => name.clone(),
+            architecture => format!("{name}:{architecture}"),
+        };
+        status.push_str(&format!("processing: install: {label}\n"));
+        status.push_str(&format!("status: {label}: half-installed\nstatus: {label}: unpacked\n"));
+    }
+    (output, status.into_bytes())
+}

@@ -1,0 +1,65 @@
+//! How the apt of a root reaches its archives: what is fetched for it goes the same way.
+
+use std::path::{Path, PathBuf};
+
+use fullbore_apt::acquire::Configuration;
+use fullbore_apt::system::files::parts;
+use fullbore_apt::system::proxies;
+use fullbore_wire::run::NetworkSettings;
+
+use crate::root::within;
+
+/// Stands for links in a root that lead to each other.
+const NOWHERE: &str = "links that lead to each other";
+
+/// These settings, under what this configuration says of proxies, credentials (apt_auth.conf(5)) and certificates.
+/// `root` is where the paths in it lead; what the settings name themselves comes first.
+pub fn as_apt(settings: &NetworkSettings, configuration: &Configuration, root: &Path) -> NetworkSettings {
+    // What is not to be found says so where it is opened.
+    let seen = |path: PathBuf| within(root, &path).unwrap_or_else(|_| root.join(NOWHERE));
+    let mut auth_files = settings.auth_files.clone();
+    auth_files.extend(configuration.path("Dir::Etc::netrc").map(seen).filter(|file| file.is_file()));
+    let directory = configuration.path("Dir::Etc::netrcparts").map(seen).filter(|directory| directory.is_dir());
+    let files = directory.into_iter().flat_map(|directory| parts(&directory, &["conf"]));
+    auth_files.extend(files.map(|file| file.strip_prefix(root).map(Path::to_owned).map_or(file.clone(), seen)));
+    let certificates = configuration.get("Acquire::https::CaInfo").map(|file| seen(PathBuf::from(file)));
+    NetworkSettings {
+        auth_files,
+        ca_file: settings.ca_file.clone().or(certificates),
+        proxy: proxies::over(configuration, &settings.proxy),
+        ..settings.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fullbore_wire::run::ProxyAddresses;
+
+    #[test]
+    fn credentials_proxies_and_certificates_are_the_roots() {
+        let dir = tempfile::tempdir().unwrap();
+        let parts = dir.path().join("etc/apt/auth.conf.d");
+        std::fs::create_dir_all(&parts).unwrap();
+        for file in ["a.conf", "b.off"] {
+            std::fs::write(parts.join(file), "").unwrap();
+        }
+        let dump = "Dir=/\nDir::Etc=etc/apt\nDir::Etc::netrc=auth.conf\nDir::Etc::netrcparts=auth.conf.d\n\
+                    Acquire::http::Proxy=http://p:1\nAcquire::https::CaInfo=/etc/own.pem\n";
+        let host = ProxyAddresses { http: Some("http://host:1".into()), ..ProxyAddresses::default() };
+        let settings = NetworkSettings {
+            connections_per_host: 4,
+            limit_rate_bytes_per_s: None,
+            ca_file: None,
+            http1_only: false,
+            hedge: true,
+            auth_files: vec!["named".into()],
+            proxy: host,
+            record: None,
+        };
+        let network = as_apt(&settings, &Configuration::from_dump(dump).unwrap(), dir.path());
+        assert_eq!(network.auth_files, [PathBuf::from("named"), parts.join("a.conf")]);
+        assert_eq!(network.ca_file, Some(dir.path().join("etc/own.pem")));
+        assert_eq!(network.proxy.http.as_deref(), Some("http://p:1"));
+    }
+}

@@ -1,0 +1,378 @@
+//! `fullbore check`: an archive read again against its signed indexes.
+//!
+//! Reading is local (`local`): signature → indexes → every file's size and hash, or a random share of
+//! them. With `--repair` what is wrong is set aside and fetched as a mirror run would, under the same
+//! rule: nothing gets its name before its hash is right.
+
+pub mod findings;
+pub mod local;
+
+use std::io::ErrorKind as ErrorOf;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use fullbore_debian::signature::Verifier;
+use fullbore_engine::durability::Durability;
+use fullbore_engine::files::{FileError, Root};
+use fullbore_engine::run::Stop;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::events::{Event, Events, Phase, Progress};
+use fullbore_engine::run::report::{Mirrored, Report, Summary, Timeline, VerdictReport};
+use fullbore_engine::stage::{Kind, Ledger};
+use fullbore_engine::units;
+use fullbore_engine::verdict::{Sampler, SamplerConfig};
+
+use crate::mirror::account;
+use crate::mirror::batch::{Files, StoredIndex};
+use crate::mirror::lock::{Lock, LockError};
+use crate::mirror::offer::state_error;
+use crate::mirror::places::Places;
+use crate::mirror::session::{Session, boot_id, disk};
+use crate::mirror::sizes;
+use crate::mirror::state::{OWN_DIRECTORY, State, StateError, index_path};
+use crate::mirror::store;
+use crate::settings::{CheckSettings, SignedBy};
+use findings::{Fault, Findings, Problem, SuiteFault};
+use local::{CheckError, Options};
+
+/// Problems named in an error; the report has more.
+const PROBLEMS_NAMED: usize = 10;
+
+/// Checks the archive, and repairs it where asked to.
+///
+/// # Errors
+/// [`ErrorKind::Verification`] when files are missing or wrong (and, with `--repair`, still are).
+pub fn run(settings: &CheckSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
+    attempt(settings, events).map_err(|error| error.within(&settings.dir))
+}
+
+fn attempt(settings: &CheckSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
+    let root = Arc::new(Root::open(&settings.dir).map_err(CommandError::usage)?);
+    // A run in progress changes what is checked; repairs change it themselves. In a tree of others there are no
+    // runs, and a check leaves nothing behind.
+    let is_ours = root.stat(OWN_DIRECTORY).map_err(|error| disk(&error))?.is_some();
+    let lock = match (is_ours || settings.repair).then(|| Lock::take(&root)) {
+        Some(Ok(lock)) => Some(lock),
+        Some(Err(error @ LockError::Held { .. })) => return Err(CommandError::new(ErrorKind::Locked, error)),
+        // A tree that we may only read can be checked, not repaired.
+        Some(Err(error)) if settings.repair => return Err(disk(&error)),
+        Some(Err(_)) | None => None,
+    };
+    events.emit(Event::Started {
+        command: "check".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        name: None,
+        dir: settings.dir.display().to_string(),
+        started_unix_s: jiff::Timestamp::now().as_second(),
+    });
+    events.emit(Event::Phase { phase: Phase::Read });
+    let started = Instant::now();
+    let ledger = Ledger::new();
+    let config = SamplerConfig {
+        destination: Some(settings.dir.clone()),
+        delivery_stage: "local scan".to_owned(),
+        ..SamplerConfig::default()
+    };
+    let sampler = Sampler::start(&ledger, config).map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
+    let mut warnings = Vec::new();
+    let state = match State::open(&root, &boot_id()) {
+        Ok(state) => state,
+        // Another user's mirror: our own directory in it is closed, the tree is not.
+        Err(StateError::File(error)) if lock.is_none() && error.kind() == Some(ErrorOf::PermissionDenied) => {
+            warnings.push(format!("{error}: without it every file that the indexes name is expected to be here"));
+            State::default()
+        }
+        Err(error) => return Err(state_error(&error)),
+    };
+    // Beside the tree if it may be written to; a tree that may only be read needs another place.
+    let own = settings.dir.join(OWN_DIRECTORY);
+    let scratch = if lock.is_some() { own } else { std::env::temp_dir() };
+    let findings = read(settings, &root, &state, &scratch, &ledger, events)?;
+    let verdict = sampler.finish();
+    let mut summary = summary(&findings);
+    warnings.extend(absent(&findings));
+    warnings.extend(extra(&findings));
+    warnings.extend(unsigned(&findings));
+    for warning in warnings {
+        summary.warn(warning.clone());
+        events.warn(warning);
+    }
+    summary.duration_ms = started.elapsed().as_millis() as u64;
+    summary.verdict = Some(VerdictReport::of(&verdict));
+    let timeline = Timeline::of(&verdict, &[(0, Phase::Read)]);
+
+    for (path, bytes) in &findings.extra {
+        events.emit(Event::Extra { path: path.clone(), bytes: *bytes });
+    }
+    let mut left: Vec<&Problem> = findings.problems.iter().collect();
+    if settings.repair && !left.is_empty() {
+        let repaired = repair(settings, root, &state, &findings, &mut summary, events)?;
+        left.retain(|problem| !repaired.contains(&problem.path));
+        summary.totals.files = repaired.len() as u64;
+        summary.changed = !repaired.is_empty();
+    }
+    summary.totals.missing_files = left.len() as u64;
+    left.iter().for_each(|problem| summary.problem(problem.to_string()));
+    let refused: Vec<String> = findings
+        .suites
+        .iter()
+        .filter_map(|suite| suite.release.as_ref().err().map(|fault| format!("{}: {fault}", shown(&suite.directory))))
+        .collect();
+    refused.iter().for_each(|line| summary.problem(line.clone()));
+    let full = findings.suites.iter().filter_map(|suite| suite.release.as_ref().err()).find_map(SuiteFault::is_local);
+    let lines: Vec<String> = refused.into_iter().chain(left.iter().map(|problem| problem.to_string())).collect();
+    let report = Report { summary, timeline };
+    match full {
+        // Nothing is known to be wrong: it could not be looked at.
+        Some(error) => Err(disk(error).with_report(report)),
+        None if lines.is_empty() => Ok(report),
+        None => Err(damaged(&lines, hint(settings, &findings, &left), settings).with_report(report)),
+    }
+}
+
+/// Lists of packages that are not here and perhaps should be.
+fn absent(findings: &Findings) -> Option<String> {
+    let first = findings.absent.first()?;
+    let more = match findings.absent.len() - 1 {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Some(format!("{first}{more}: named by the Release and not here; no state tells whether it ever was"))
+}
+
+/// Files that are too many. Which, each is told by an event.
+fn extra(findings: &Findings) -> Option<String> {
+    let (first, _) = findings.extra.first()?;
+    let bytes: u64 = findings.extra.iter().map(|(_, size)| size).sum();
+    let count = findings.extra.len() as u64;
+    let (files, are) = (units::several(count, "file", "files"), units::noun(count, "is", "are"));
+    let more = units::noun(count, "", " and others (-v names all)");
+    Some(format!("{files} ({}) {are} named by no signed index: {first}{more}", units::bytes(bytes)))
+}
+
+/// Suites that cannot be verified, because they never were.
+fn unsigned(findings: &Findings) -> Option<String> {
+    let names: Vec<&str> = findings.unsigned.iter().map(|directory| shown(directory)).collect();
+    (!names.is_empty()).then(|| {
+        format!("{}: mirrored without a signature, and checked without one against its own indexes", names.join(", "))
+    })
+}
+
+/// A suite's directory in words: a flat repository may be the top itself.
+fn shown(directory: &str) -> &str {
+    if directory.is_empty() { "/" } else { directory }
+}
+
+/// Reads the archive.
+fn read(
+    settings: &CheckSettings,
+    root: &Root,
+    state: &State,
+    scratch: &Path,
+    ledger: &Ledger,
+    events: &mut dyn Events,
+) -> Result<Findings, CommandError> {
+    let verifier = match &settings.signed_by {
+        SignedBy::Trusted => None,
+        SignedBy::Keys { keys, fingerprints } => {
+            Some(Verifier::new(scratch, keys.clone()).with_fingerprints(fingerprints.clone()))
+        }
+    };
+    let stop = AtomicBool::new(false);
+    let course = Course::new(state.header.records, state.header.bytes, events);
+    let options = Options {
+        verifier: verifier.as_ref(),
+        read_share: settings.read_share,
+        seed: jiff::Timestamp::now().as_nanosecond() as u64,
+        threads: std::thread::available_parallelism().map_or(2, |cores| cores.get()),
+        clock: &ledger.stage("local scan", Kind::Thread),
+        stop: &stop,
+        progress: &|bytes| course.looked_at(bytes),
+    };
+    let findings = local::check(root, state, &options).map_err(|error| match error {
+        CheckError::NoSuites { .. } => CommandError::usage(error),
+        CheckError::File(error) => disk(&error),
+        CheckError::State(error) => state_error(&error),
+    })?;
+    Ok(findings)
+}
+
+/// How far the reading is, told a few times a second by whichever thread is at it.
+struct Course<'a> {
+    files: AtomicU64,
+    bytes: AtomicU64,
+    total_files: u64,
+    total_bytes: u64,
+    began: Instant,
+    told: Mutex<(Instant, &'a mut dyn Events)>,
+}
+
+/// Time between two tellings.
+const TELL_EVERY: Duration = Duration::from_millis(250);
+
+impl<'a> Course<'a> {
+    fn new(total_files: u64, total_bytes: u64, events: &'a mut dyn Events) -> Self {
+        let (files, bytes, began) = (AtomicU64::new(0), AtomicU64::new(0), Instant::now());
+        Course { files, bytes, total_files, total_bytes, began, told: Mutex::new((began, events)) }
+    }
+
+    fn looked_at(&self, bytes: u64) {
+        let files = self.files.fetch_add(1, Ordering::Relaxed) + 1;
+        let bytes = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let Ok(mut told) = self.told.try_lock() else { return };
+        if told.0.elapsed() < TELL_EVERY {
+            return;
+        }
+        told.0 = Instant::now();
+        let rate = bytes as f64 / self.began.elapsed().as_secs_f64();
+        let to_go = self.total_bytes.saturating_sub(bytes) as f64;
+        told.1.emit(Event::Progress(Progress {
+            files,
+            bytes,
+            total_files: self.total_files,
+            total_bytes: self.total_bytes,
+            rate_bytes_per_s: rate as u64,
+            eta_s: (rate > 1.0).then(|| (to_go / rate) as u64),
+            limit: None,
+        }));
+    }
+}
+
+fn summary(findings: &Findings) -> Summary {
+    let mut summary = Summary { command: "check".to_owned(), ..Summary::default() };
+    summary.totals.checked_files = findings.read.files;
+    summary.totals.checked_bytes = findings.read.bytes;
+    let (files, bytes) = (findings.wanted.files, findings.wanted.bytes);
+    (summary.plan.wanted_files, summary.plan.wanted_bytes) = (files, bytes);
+    summary.mirrored = Some(Mirrored { files, bytes });
+    summary
+}
+
+/// Fetches what is wrong; gives back the paths that are right now. A wrong file keeps its name until
+/// the right one takes its place.
+fn repair(
+    settings: &CheckSettings,
+    root: Arc<Root>,
+    state: &State,
+    findings: &Findings,
+    summary: &mut Summary,
+    events: &mut dyn Events,
+) -> Result<Vec<String>, CommandError> {
+    let started = Instant::now();
+    let mut repaired = Vec::new();
+    for problem in &findings.problems {
+        if let Fault::Link { target, .. } = &problem.fault {
+            // A directory in the way is somebody's, and stays.
+            if root.symlink(target, &problem.path).is_ok() {
+                events.emit(Event::Repaired { path: problem.path.clone(), bytes: 0 });
+                repaired.push(problem.path.clone());
+            }
+        }
+    }
+    // What is as signed and cannot be understood is not mended by fetching it again.
+    let mut wrong: Vec<&Problem> = Vec::new();
+    for problem in findings.problems.iter().filter(|problem| problem.fault.is_of_content()) {
+        if let Some(bytes) = from_here(&root, problem).map_err(|error| state_error(&error))? {
+            events.emit(Event::Repaired { path: problem.path.clone(), bytes });
+            repaired.push(problem.path.clone());
+        } else {
+            wrong.push(problem);
+        }
+    }
+    if wrong.is_empty() {
+        store::sweep(&root).map_err(|error| disk(&error))?;
+        return Ok(repaired);
+    }
+    let known = || state.header.suites.iter().flat_map(|suite| suite.origins.iter().cloned()).collect::<Vec<_>>();
+    let mut origins = if settings.origins.is_empty() { known() } else { settings.origins.clone() };
+    let mut seen = std::collections::HashSet::new();
+    origins.retain(|origin| seen.insert(origin.clone()));
+    if origins.is_empty() {
+        return Err(CommandError::usage("--repair: it is not known where this archive came from")
+            .hint("name a mirror with --from URL"));
+    }
+    let mut session = Session::open(Places::of(root.clone()), &origins, false, &settings.network, Durability::AtEnd)?;
+    let stop = Stop::listen(&session.runtime);
+    events.emit(Event::Phase { phase: Phase::Fetch });
+    let without_size = wrong.iter().filter(|problem| problem.size.is_none()).map(|problem| problem.path.clone());
+    let mut learned = sizes::learn(without_size.collect(), &session, &stop)?.into_iter();
+    let mut wanted: Vec<StoredIndex> = Vec::new();
+    for problem in &wrong {
+        let Some(size) = problem.size.or_else(|| learned.next().flatten()) else { continue };
+        if wanted.iter().all(|other| other.sha256 != problem.sha256) {
+            let (path, other_path) = remote_names(problem);
+            wanted.push(StoredIndex { path, other_path, size, sha256: problem.sha256 });
+        }
+    }
+    let files = Arc::new(Files::of_indexes(wanted));
+    let items = files.items(&[], &session);
+    let fetched = session.fetch(files.clone(), items, &stop, events)?;
+    session.landing.finish().map_err(|error| disk(&error))?;
+    let came: Vec<&StoredIndex> = fetched.verified.iter().filter_map(|item| files.index(*item)).collect();
+    for problem in wrong {
+        let Some(index) = came.iter().find(|index| index.sha256 == problem.sha256) else { continue };
+        match root.hard_link(&index_path(problem.sha256), &problem.path) {
+            // A `fullbore mirror` run puts directories in the place of links; what lies behind is not ours to change.
+            Err(FileError::Symlink { .. }) => continue,
+            other => other.map_err(|error| disk(&error))?,
+        };
+        events.emit(Event::Repaired { path: problem.path.clone(), bytes: index.size });
+        repaired.push(problem.path.clone());
+    }
+    store::sweep(&root).map_err(|error| disk(&error))?;
+    session.journal.compact().map_err(|error| disk(&error))?;
+    account::transferred(summary, &mut session, started, &[(0, Phase::Fetch)]);
+    Ok(repaired)
+}
+
+/// Mends an index from another of its names, or from the store; gives back its size if that had it.
+fn from_here(root: &Root, problem: &Problem) -> Result<Option<u64>, StateError> {
+    let (Some(names), Some(size)) = (&problem.names, problem.size) else { return Ok(None) };
+    if !store::verify(root, problem.sha256, size)? && !names.adopt(root, problem.sha256, size)? {
+        return Ok(None);
+    }
+    match root.hard_link(&index_path(problem.sha256), &problem.path) {
+        Err(FileError::Symlink { .. }) => Ok(None),
+        other => Ok(other.map(|_| Some(size))?),
+    }
+}
+
+/// Where mirrors have a file. An index is asked for by its hash: under its own name a mirror may have the next by now.
+fn remote_names(problem: &Problem) -> (String, Option<String>) {
+    match problem.names.as_ref().and_then(|names| Some((names.by_hash.first()?, &names.canonical))) {
+        Some((by_hash, canonical)) => (by_hash.clone(), Some(canonical.clone())),
+        None => (problem.path.clone(), None),
+    }
+}
+
+/// What may help against what is wrong.
+fn hint(settings: &CheckSettings, findings: &Findings, left: &[&Problem]) -> &'static str {
+    if left.iter().any(|problem| !matches!(problem.fault, Fault::Beside(_))) {
+        return if settings.repair {
+            "what is left could not be had from the mirrors; a `fullbore mirror` run brings a newer state"
+        } else {
+            "--repair fetches what is wrong"
+        };
+    }
+    let refusals = || findings.suites.iter().filter_map(|suite| suite.release.as_ref().err());
+    if left.is_empty() && refusals().all(SuiteFault::is_of_keyring) {
+        "give the archive's keyring with --keyring; that of the mirror is the one its settings name"
+    } else {
+        "the signed files themselves are put in order by a `fullbore mirror` run"
+    }
+}
+
+fn damaged(lines: &[String], hint: &str, settings: &CheckSettings) -> CommandError {
+    let files = units::several(lines.len() as u64, "file is", "files are");
+    let mut error =
+        CommandError::new(ErrorKind::Verification, format_args!("{}: {files} not as signed", settings.dir.display()));
+    for line in lines.iter().take(PROBLEMS_NAMED) {
+        error = error.context(line);
+    }
+    if lines.len() > PROBLEMS_NAMED {
+        error = error.context(format_args!("and {} more", lines.len() - PROBLEMS_NAMED));
+    }
+    error.hint(hint)
+}

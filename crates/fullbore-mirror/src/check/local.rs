@@ -1,0 +1,504 @@
+//! An archive against its own signed indexes, without the network.
+//!
+//! From each `InRelease` whose signature is valid the hashes lead to the indexes, all of
+//! which are read, and from these to every file: each must be there with its size, and a
+//! random share of them (or all) is read and hashed. Works on trees that others made;
+//! where fullbore's state is there, it tells which of the listed files were ever wanted.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
+use std::io::BufReader;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fullbore_apt::signed_release::contradiction;
+use fullbore_debian::classify::{IndexKind, classify};
+use fullbore_debian::compression::Form;
+use fullbore_debian::release::{IndexEntry, Release};
+use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignedText, Verifier};
+use fullbore_engine::digest::Sha256;
+use fullbore_engine::files::{FileError, Kind, Root};
+use fullbore_engine::stage::StageClock;
+
+use super::findings::{Fault, Findings, IndexNames, Problem, SuiteFault, SuiteFound};
+use crate::mirror::adopt::{Job, Outcome, read_all};
+use crate::mirror::feed::{plain_bytes_max, read_index};
+use crate::mirror::foreign::suite_directories;
+use crate::mirror::layout::{below, lost_links};
+use crate::mirror::links;
+use crate::mirror::plan::{FileId, Plan, PlanBuilder, PlanFile};
+use crate::mirror::select::Reading;
+use crate::mirror::signed_files::Inner;
+use crate::mirror::standing::{Standing, SuiteId};
+use crate::mirror::state::{State, StateError};
+use crate::settings::Filters;
+
+/// How to check.
+pub struct Options<'a> {
+    /// Who must have signed; `None`: signatures are not looked at (`Trusted: yes`).
+    pub verifier: Option<&'a Verifier>,
+    /// Share of the files whose content is read, 0 to 1.
+    pub read_share: f64,
+    /// Chooses the files of that share; another number, other files.
+    pub seed: u64,
+    /// Threads that read.
+    pub threads: usize,
+    /// The stage "local scan".
+    pub clock: &'a Arc<StageClock>,
+    /// Set by a signal: stop reading.
+    pub stop: &'a AtomicBool,
+    /// Called for each file looked at, with the bytes read of it.
+    pub progress: &'a (dyn Fn(u64) + Sync),
+}
+
+/// A check that could not be made at all.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckError {
+    /// There is no suite below the directory.
+    #[error("{directory}: no InRelease or Release below dists/: not a Debian archive")]
+    NoSuites {
+        /// The directory.
+        directory: String,
+    },
+    /// The tree cannot be looked at.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The state cannot be read.
+    #[error(transparent)]
+    State(#[from] StateError),
+}
+
+/// Checks the archive below `root`.
+///
+/// # Errors
+/// When there is nothing to check; wrong and missing files are no error but findings.
+pub fn check(root: &Root, state: &State, options: &Options<'_>) -> Result<Findings, CheckError> {
+    let mut checker = Checker::new(root, state, options)?;
+    let mut plan = PlanBuilder::new(Filters::default());
+    let mut listed = HashSet::new();
+    for directory in checker.directories()? {
+        // Directories are sorted: the suite that lists this file was read before.
+        if listed.contains(&below(&directory, "Release")) && !checker.is_suite(&directory)? {
+            continue;
+        }
+        // What came unsigned, as its source allowed, has nothing to be verified by.
+        let unsigned = state.suite(&directory).is_some_and(|suite| !suite.signed);
+        let verifier = options.verifier.filter(|_| !unsigned);
+        if unsigned && options.verifier.is_some() {
+            checker.findings.unsigned.push(directory.clone());
+        }
+        let text = signed_text(root, &directory, verifier);
+        if let Ok(text) = &text {
+            checker.beside(&directory, text, verifier)?;
+        }
+        let mut release = text.and_then(|text| Ok(Box::new(Release::parse(&text)?)));
+        if let Ok(release) = &mut release {
+            let entries = release.entries.iter().filter(|entry| entry.path.file_name() == "Release");
+            listed.extend(entries.map(|entry| below(&directory, entry.path.as_str())));
+            Inner::new(root, &directory, &state.header.suites, []).leave_out(release)?;
+            checker.indexes(&directory, release, &mut plan)?;
+        }
+        checker.findings.suites.push(SuiteFound { directory, release });
+    }
+    if checker.findings.suites.is_empty() {
+        return Err(CheckError::NoSuites { directory: root.path().display().to_string() });
+    }
+    for lost in lost_links(root, &state.header.suites)? {
+        let fault = Fault::Link { target: lost.target.to_owned(), found: lost.found };
+        checker.problem(lost.link, None, Sha256::EMPTY, fault);
+    }
+    match plan.finish() {
+        Ok(plan) => {
+            checker.files(&plan)?;
+            checker.extras(&plan)?;
+        }
+        Err(error) => checker.damaged("dists", Sha256::EMPTY, &error),
+    }
+    checker.findings.problems.sort_unstable_by(|a, b| a.path.cmp(&b.path));
+    Ok(checker.findings)
+}
+
+/// Reads and verifies the Release of a suite.
+fn signed_text(root: &Root, directory: &str, verifier: Option<&Verifier>) -> Result<SignedText, SuiteFault> {
+    let read = |name: &str, limit: usize| root.read(&below(directory, name), limit as u64);
+    Ok(if let Some(inrelease) = read("InRelease", RELEASE_BYTES_MAX)? {
+        match verifier {
+            Some(verifier) => verifier.verify_inrelease(&inrelease)?,
+            None => SignedText::trusted(&inrelease)?,
+        }
+    } else {
+        let release = read("Release", RELEASE_BYTES_MAX)?.ok_or(SuiteFault::NoSignature)?;
+        match (verifier, read("Release.gpg", SIGNATURE_BYTES_MAX)?) {
+            (None, _) => SignedText::trusted(&release)?,
+            (Some(verifier), Some(signature)) => verifier.verify_detached(&release, &signature)?,
+            (Some(_), None) => return Err(SuiteFault::NoSignature),
+        }
+    })
+}
+
+struct Checker<'a> {
+    root: &'a Root,
+    state: &'a State,
+    options: &'a Options<'a>,
+    /// By the hash of its path, the standing of each file that the state lists.
+    known: HashMap<u64, u32>,
+    hasher: RandomState,
+    /// Paths of indexes, for telling extra files.
+    indexes: HashSet<String>,
+    findings: Findings,
+}
+
+/// An index as the Release names it, found under a name.
+struct IndexCopy {
+    path: String,
+    /// Where it lies, if that is behind a symbolic link.
+    behind: Option<String>,
+    size: u64,
+    sha256: Sha256,
+    /// Other names of the same file, which need not be read again.
+    twins: Vec<String>,
+    names: IndexNames,
+}
+
+impl IndexCopy {
+    fn place(&self) -> &str {
+        self.behind.as_deref().unwrap_or(&self.path)
+    }
+}
+
+impl<'a> Checker<'a> {
+    fn new(root: &'a Root, state: &'a State, options: &'a Options<'a>) -> Result<Self, CheckError> {
+        let hasher = RandomState::new();
+        let mut known = HashMap::new();
+        if let Some(mut records) = state.records(root)? {
+            // A damaged list knows less; then every listed file is expected.
+            while let Ok(Some(record)) = records.next() {
+                known.insert(hasher.hash_one(record.path), record.standing);
+            }
+        }
+        let findings = Findings::default();
+        Ok(Checker { root, state, options, known, hasher, indexes: HashSet::new(), findings })
+    }
+
+    fn standing(&self, path: &str) -> Option<&Standing> {
+        self.state.header.standings.get(*self.known.get(&self.hasher.hash_one(path))? as usize)
+    }
+
+    /// Whether the state says that this file is here: listed, and not deleted for its age.
+    fn is_known(&self, path: &str) -> bool {
+        self.standing(path).is_some_and(|standing| !standing.expired)
+    }
+
+    /// Whether the state knows this file and the suite does not have it any more: the selection was narrowed.
+    fn was_given_up(&self, path: &str, suite: SuiteId) -> bool {
+        self.standing(path).is_some_and(|standing| !standing.members.contains(&suite))
+    }
+
+    /// The suites below `dists/`, and flat repositories at the top or in the state.
+    fn directories(&self) -> Result<Vec<String>, CheckError> {
+        let mut directories = suite_directories(self.root)?;
+        let flat = self.state.header.suites.iter().filter(|suite| !suite.retired).map(|suite| suite.directory.clone());
+        for directory in flat.chain([String::new()]) {
+            let there = self.root.stat(&below(&directory, "InRelease"))?.is_some()
+                || self.root.stat(&below(&directory, "Release"))?.is_some();
+            if there && !directories.contains(&directory) {
+                directories.push(directory);
+            }
+        }
+        Ok(directories)
+    }
+
+    /// Whether this directory, whose `Release` another suite lists, is a suite that was mirrored by itself. Otherwise its
+    /// `Release` is a file of the other suite, as the ones of components are, and needs no signature.
+    fn is_suite(&self, directory: &str) -> Result<bool, CheckError> {
+        Ok(Inner::new(self.root, "", &self.state.header.suites, []).is_suite(directory)?)
+    }
+
+    /// `Release` and `Release.gpg` beside an `InRelease`: clients and mirrors that do not know it read them.
+    fn beside(&mut self, directory: &str, text: &SignedText, verifier: Option<&Verifier>) -> Result<(), CheckError> {
+        let path = |name: &str| below(directory, name);
+        if self.root.stat(&path("InRelease"))?.is_none() {
+            return Ok(());
+        }
+        let release = self.root.read(&path("Release"), RELEASE_BYTES_MAX as u64)?;
+        let signature = self.root.read(&path("Release.gpg"), SIGNATURE_BYTES_MAX as u64)?;
+        let mut wrong = Vec::new();
+        for (name, there) in [("Release", release.is_some()), ("Release.gpg", signature.is_some())] {
+            if !there && self.is_known(&path(name)) {
+                wrong.push((name, "missing".to_owned()));
+            }
+        }
+        wrong.extend(release.and_then(|release| contradiction(&release, signature.as_deref(), text, verifier)));
+        for (name, why) in wrong {
+            self.problem(&path(name), None, Sha256::EMPTY, Fault::Beside(why));
+        }
+        Ok(())
+    }
+
+    /// Reads all indexes of a suite that are here, and takes what they name into the plan.
+    fn indexes(&mut self, directory: &str, release: &Release, plan: &mut PlanBuilder) -> Result<(), CheckError> {
+        let suite = self.state.suite_id(directory).unwrap_or(SuiteId::MAX);
+        let (copies, missing) = self.find_copies(directory, suite, release)?;
+        self.findings.problems.extend(missing);
+        self.find_absent(directory, suite, release, &copies);
+        let right = self.read_copies(&copies);
+        // Of each index the form that is fastest to read, among those that are right.
+        let mut groups: BTreeMap<&str, (Form, Reading, usize)> = BTreeMap::new();
+        let at_of: BTreeMap<(&str, Sha256), usize> = copies
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| right[*at])
+            .map(|(at, copy)| ((copy.path.as_str(), copy.sha256), at))
+            .collect();
+        let by_content: BTreeMap<Sha256, usize> = at_of.iter().map(|((_, sha256), at)| (*sha256, *at)).collect();
+        for entry in &release.entries {
+            let name = classify(entry.path.as_str());
+            let reading = match name.kind {
+                _ if name.diff => Reading::DiffIndex,
+                IndexKind::Packages { .. } => Reading::Packages,
+                IndexKind::Sources => Reading::Sources,
+                IndexKind::InstallerSums { sha256: true, .. } => Reading::InstallerSums,
+                _ => continue,
+            };
+            let Some(&at) = by_content.get(&entry.sha256) else { continue };
+            let rank = |form: Form| {
+                [Form::Plain, Form::Lz4, Form::Gz, Form::Zst, Form::Xz, Form::Bz2]
+                    .iter()
+                    .position(|&other| other == form)
+            };
+            let there = groups.get(name.stem);
+            if there.is_none_or(|(form, ..)| rank(name.form) < rank(*form)) {
+                groups.insert(name.stem, (name.form, reading, at));
+            }
+        }
+        for (stem, (form, reading, at)) in groups {
+            let copy = &copies[at];
+            // Files named in an index lie relative to its own name, not to its by-hash one.
+            let path = format!("{}{}", below(directory, stem), form.extension());
+            let limit = plain_bytes_max(release, stem, copy.size);
+            let Some((file, _)) = self.root.open_file(copy.place())? else { continue };
+            let fed = match plan.index(&path, suite) {
+                Ok(id) => read_index(plan, id, reading, &path, form, limit, BufReader::new(file)).map(drop),
+                Err(error) => Err(error.into()),
+            };
+            if let Err(error) = fed {
+                self.damaged(&copy.path, copy.sha256, &error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Every name under which the Release's indexes are here; those that should be and are not.
+    fn find_copies(
+        &mut self,
+        directory: &str,
+        suite: SuiteId,
+        release: &Release,
+    ) -> Result<(Vec<IndexCopy>, Vec<Problem>), CheckError> {
+        let (mut copies, mut missing) = (Vec::<IndexCopy>::new(), Vec::new());
+        for entry in &release.entries {
+            let by_hash = if release.acquire_by_hash { entry.by_hash().unwrap_or_default() } else { Vec::new() };
+            let names = IndexNames {
+                canonical: below(directory, entry.path.as_str()),
+                by_hash: by_hash.iter().map(|path| below(directory, path.as_str())).collect(),
+            };
+            let mut inode = None;
+            for path in names.all().map(str::to_owned) {
+                // What is left of it belongs to an earlier state; the Release's hash may be another.
+                if self.was_given_up(&path, suite) {
+                    continue;
+                }
+                let there = links::follow(self.root, &path)?;
+                let (size, sha256, names) = (entry.size, entry.sha256, names.clone());
+                if there.is_none() && self.is_known(&path) {
+                    self.findings.wanted.add(size);
+                    missing.push(Problem { path, size: Some(size), sha256, fault: Fault::Missing, names: Some(names) });
+                } else if let Some((there, behind)) = there {
+                    self.indexes.insert(path.clone());
+                    match copies.last_mut() {
+                        Some(copy) if inode == Some(there.inode) => copy.twins.push(path),
+                        _ => copies.push(IndexCopy { path, behind, size, sha256, twins: Vec::new(), names }),
+                    }
+                    inode = Some(there.inode);
+                }
+            }
+        }
+        Ok((copies, missing))
+    }
+
+    /// Without a state it is not known what was wanted of a suite: lists of packages of which no form is here
+    /// are told of; where none at all is here, one is missing.
+    fn find_absent(&mut self, directory: &str, suite: SuiteId, release: &Release, copies: &[IndexCopy]) {
+        if suite != SuiteId::MAX {
+            return;
+        }
+        let here: HashSet<Sha256> = copies.iter().map(|copy| copy.sha256).collect();
+        let mut lists: BTreeMap<&str, (bool, &IndexEntry)> = BTreeMap::new();
+        for entry in &release.entries {
+            let name = classify(entry.path.as_str());
+            if !name.diff && matches!(name.kind, IndexKind::Packages { .. } | IndexKind::Sources) {
+                // An empty index is not worth a word: archives list many.
+                let there = here.contains(&entry.sha256) || entry.size == 0;
+                lists.entry(name.stem).or_insert((false, entry)).0 |= there;
+            }
+        }
+        let any = !here.is_empty() && lists.values().any(|(there, _)| *there);
+        let absent: BTreeSet<&str> = lists.iter().filter(|(_, (there, _))| !there).map(|(stem, _)| *stem).collect();
+        match lists.values().next() {
+            Some((_, entry)) if !any => {
+                self.findings.wanted.add(entry.size);
+                self.problem(&below(directory, entry.path.as_str()), Some(entry.size), entry.sha256, Fault::Missing);
+            }
+            _ => self.findings.absent.extend(absent.into_iter().map(|stem| below(directory, stem))),
+        }
+    }
+
+    /// Reads indexes; tells for each whether it is right.
+    fn read_copies(&mut self, copies: &[IndexCopy]) -> Vec<bool> {
+        let job = |at: usize| {
+            let copy = copies.get(at)?;
+            Some(Job { id: at as u32, path: copy.place(), size: Some(copy.size), sha256: copy.sha256 })
+        };
+        let mut right = vec![false; copies.len()];
+        for (id, outcome) in self.read(&job) {
+            let copy = &copies[id as usize];
+            self.findings.wanted.add(copy.size);
+            right[id as usize] = matches!(outcome, Outcome::Right(_));
+            let judged = self.findings.problems.len();
+            self.judge(&copy.path, Some(copy.size), copy.sha256, outcome);
+            // What is wrong with one name of a file is wrong with the other.
+            if let Some(problem) = self.findings.problems.get_mut(judged) {
+                problem.names = Some(copy.names.clone());
+                let problem = problem.clone();
+                let of_twin = |twin: &String| Problem { path: twin.clone(), ..problem.clone() };
+                self.findings.problems.extend(copy.twins.iter().map(of_twin));
+            }
+        }
+        right
+    }
+
+    /// Every file that the indexes name.
+    fn files(&mut self, plan: &Plan) -> Result<(), CheckError> {
+        let mut chosen: Vec<(FileId, Option<String>)> = Vec::new();
+        for file in plan.files() {
+            // A pool behind a link is on another disk, say, and nothing is known of it.
+            let there = match file.path.starts_with("dists/") {
+                true => links::follow(self.root, file.path)?,
+                false => self.root.stat(file.path)?.map(|status| (status, None)),
+            };
+            if there.is_none() && self.is_left_out(&file) {
+                continue;
+            }
+            let size = file.known_size().or_else(|| there.as_ref().map(|(status, _)| status.size));
+            self.findings.wanted.add(size.unwrap_or(0));
+            let fault = match there {
+                None => Fault::Missing,
+                Some((status, _)) if status.kind != Kind::File => Fault::Unreadable("not a regular file".to_owned()),
+                Some((status, _)) if file.known_size().is_some_and(|size| size != status.size) => {
+                    Fault::Size(status.size)
+                }
+                Some((_, behind)) => {
+                    if is_chosen(file.path, self.options.seed, self.options.read_share) {
+                        chosen.push((file.id, behind));
+                    } else {
+                        (self.options.progress)(0);
+                    }
+                    continue;
+                }
+            };
+            (self.options.progress)(0);
+            self.problem(file.path, file.known_size(), file.sha256, fault);
+        }
+        let job = |at: usize| {
+            let (id, behind) = chosen.get(at)?;
+            let file = plan.file(*id);
+            Some(Job {
+                id: file.id,
+                path: behind.as_deref().unwrap_or(file.path),
+                size: file.known_size(),
+                sha256: file.sha256,
+            })
+        };
+        for (id, outcome) in self.read(&job) {
+            let file = plan.file(id);
+            self.judge(file.path, file.known_size(), file.sha256, outcome);
+        }
+        Ok(())
+    }
+
+    /// Whether a file that is not here was never to be: filters left it out, or nobody told its size (an
+    /// installer image).
+    fn is_left_out(&self, file: &PlanFile<'_>) -> bool {
+        let left_out = |suite: &SuiteId| {
+            let record = self.state.header.suites.get(usize::from(*suite));
+            record.is_some_and(|record| record.filtered || file.known_size().is_none())
+        };
+        file.suites.iter().all(left_out) && !self.is_known(file.path)
+    }
+
+    /// Reads files in parallel; gives back all but a line for each right one.
+    fn read<'j>(&self, job: &(impl Fn(usize) -> Option<Job<'j>> + Sync)) -> Vec<(u32, Outcome)> {
+        let outcomes = Mutex::new(Vec::new());
+        let Options { threads, clock, stop, progress, .. } = *self.options;
+        read_all(self.root, job, threads, clock, stop, &|id, outcome| {
+            progress(if let Outcome::Right(bytes) = outcome { bytes } else { 0 });
+            outcomes.lock().unwrap_or_else(PoisonError::into_inner).push((id, outcome));
+        });
+        outcomes.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn judge(&mut self, path: &str, size: Option<u64>, sha256: Sha256, outcome: Outcome) {
+        let fault = match outcome {
+            Outcome::Right(bytes) => return self.findings.read.add(bytes),
+            Outcome::Missing => Fault::Missing,
+            Outcome::Size(found) => Fault::Size(found),
+            Outcome::Hash(found) => Fault::Content(found),
+            Outcome::Unreadable(error) => Fault::Unreadable(error.to_string()),
+        };
+        self.problem(path, size, sha256, fault);
+    }
+
+    fn problem(&mut self, path: &str, size: Option<u64>, sha256: Sha256, fault: Fault) {
+        self.findings.problems.push(Problem { path: path.to_owned(), size, sha256, fault, names: None });
+    }
+
+    fn damaged(&mut self, path: &str, sha256: Sha256, error: &dyn std::error::Error) {
+        self.problem(path, None, sha256, Fault::Damaged(error.to_string()));
+    }
+
+    /// Files that nothing names. By-hash directories hold earlier generations on purpose.
+    fn extras(&mut self, plan: &Plan) -> Result<(), CheckError> {
+        let mut extra = Vec::new();
+        for top in ["dists", "pool"] {
+            crate::mirror::clean::walk(self.root, top, 0, &mut |path, name, kind| {
+                let named = plan.find(path).is_some()
+                    || self.indexes.contains(path)
+                    || self.is_known(path)
+                    || path.contains("/by-hash/")
+                    || matches!(name, "InRelease" | "Release" | "Release.gpg");
+                if kind == Kind::File && !named {
+                    extra.push((path.to_owned(), self.root.stat(path)?.map_or(0, |status| status.size)));
+                }
+                Ok(())
+            })?;
+        }
+        extra.sort_unstable();
+        self.findings.extra = extra;
+        Ok(())
+    }
+}
+
+/// Whether a file belongs to the random share. SHA-256 of path and seed, so that the same
+/// seed chooses the same files and each file has the same chance.
+fn is_chosen(path: &str, seed: u64, share: f64) -> bool {
+    if share >= 1.0 {
+        return true;
+    }
+    let hash = Sha256::of(format!("{seed} {path}").as_bytes());
+    let mut first = [0; 8];
+    first.copy_from_slice(&hash.as_bytes()[..8]);
+    (u64::from_be_bytes(first) as f64) < share * 18_446_744_073_709_551_616.0
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,601 @@
+//! `fullbore mirror`: one archive, from many mirrors, into a directory.
+//!
+//! [`run`] is the walk: what the archive offers (`offer`) → its indexes (`indexes`) → the plan, less
+//! what is there (`pool`) → the files → one barrier → names in order (`publish`) → state, trace
+//! files, cleaning. Nothing changes its name before everything is verified and on the disk.
+
+pub mod account;
+pub mod adopt;
+pub mod batch;
+pub mod clean;
+pub mod commit;
+pub mod dry_run;
+pub mod feed;
+pub mod filter;
+pub mod fingerprint;
+pub mod foreign;
+pub mod here;
+pub mod indexes;
+pub mod join;
+pub mod kept;
+pub mod layout;
+pub mod links;
+pub mod lock;
+pub mod offer;
+pub mod places;
+pub mod plan;
+pub mod pool;
+pub mod publish;
+pub mod records;
+pub mod replaced;
+pub mod retention;
+pub mod room;
+pub mod select;
+pub mod session;
+pub mod signed_files;
+pub mod sizes;
+pub mod snapshot;
+pub mod standing;
+pub mod state;
+pub mod store;
+pub mod subtract;
+pub mod trace_files;
+pub mod upstream;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fullbore_engine::durability::Durability;
+use fullbore_engine::files::Root;
+use fullbore_engine::run::Stop;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::events::{Events, Phase};
+use fullbore_engine::run::report::Report;
+use fullbore_engine::target::Target;
+use fullbore_engine::units;
+use fullbore_wire::url::without_credentials;
+
+use crate::settings::{Clean, MirrorSettings};
+use account::Account;
+use commit::{Commit, PathSet, SuiteUpdate};
+use foreign::Foreign;
+use indexes::SuiteIndexes;
+use lock::{Lock, LockError};
+use offer::{Offered, state_error};
+use places::Places;
+use plan::Plan;
+use pool::{Came, Wanted};
+use publish::{Publication, StoredFile};
+use replaced::{Failure, Replaced};
+use retention::{DeleteGuard, Retention};
+use select::{Selection, within_indexes};
+use session::{Session, boot_id, disk};
+use signed_files::Inner;
+use standing::{Left, SuiteId};
+use state::{Conflict, Novelty, State, SuiteRecord};
+use subtract::{FileSet, LoggedFile, Tally};
+
+/// Times that one run goes over the archive when it is told, again and again, that there is news.
+const ROUNDS_MAX: u32 = 3;
+
+/// Makes or updates a mirror.
+///
+/// # Errors
+/// See [`ErrorKind`]; the tree as it was published before is intact then.
+pub fn run(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
+    attempt(settings, events).map_err(|error| error.within(&settings.dir))
+}
+
+fn attempt(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
+    let (places, _lock) = if settings.dry_run {
+        // No lock: it changes nothing, and may not be allowed to.
+        let places = Places::untouched(&settings.dir, &std::env::temp_dir()).map_err(|error| disk(&error))?;
+        (places, None)
+    } else {
+        let root = Arc::new(Root::create(&settings.dir).map_err(|error| disk(&error))?);
+        let lock = take_lock(&root)?;
+        (Places::of(root), Some(lock))
+    };
+    snapshot_name_is_free(settings, &places.root)?;
+    let mut account = Account::new(settings, events);
+    settings.notes.iter().for_each(|note| account.warn(events, note.clone()));
+    let mut session =
+        Session::open(places, &settings.origins, settings.origin_only, &settings.network, settings.durability)?;
+    let stop = Stop::listen(&session.runtime);
+    let mut result = walk_with_others(settings, &mut session, &stop, &mut account, events);
+    for _ in 1..ROUNDS_MAX {
+        // Somebody pushed while we were at it: what we have may be old already (ftpsync).
+        let done = settings.dry_run || result.is_err();
+        if done || !trace_files::take_update_required(&session.root, &account.host).unwrap_or(false) {
+            break;
+        }
+        result = walk_with_others(settings, &mut session, &stop, &mut account, events);
+    }
+    let result = result.and(snapshot_of(settings, &session, &mut account, events));
+    session.fetcher.halt();
+    let ended = session.landing.finish().map_err(|error| disk(&error));
+    let report = account.report(&mut session);
+    match result.and(ended) {
+        Ok(()) => Ok(report),
+        Err(error) if settings.dry_run && error.kind == ErrorKind::Interrupted => {
+            Err(CommandError::new(error.kind, "interrupted; a dry run changes nothing").with_report(report))
+        }
+        Err(error) => Err(error.with_report(report)),
+    }
+}
+
+fn take_lock(root: &Root) -> Result<Lock, CommandError> {
+    Lock::take(root).map_err(|error| match error {
+        LockError::Held { .. } => {
+            CommandError::new(ErrorKind::Locked, &error).hint("wait for it to end, or mirror into another directory")
+        }
+        other => disk(&other),
+    })
+}
+
+/// The walk; once more with each suite of another run that names a file which the archive has replaced, if that suite
+/// can be taken in.
+fn walk_with_others(
+    settings: &MirrorSettings,
+    session: &mut Session,
+    stop: &Stop,
+    account: &mut Account,
+    events: &mut dyn Events,
+) -> Result<(), CommandError> {
+    let mut settings = settings.clone();
+    let mut outcome = walk(&settings, session, stop, account, events);
+    // Each time with one more of the suites that the state knows.
+    while let Err(Failure::Replaced(replaced)) = outcome {
+        let Replaced { path, suite, source: Some(source), .. } = *replaced else { return Err(replaced.error) };
+        account.warn(
+            events,
+            format!("{path} was replaced, and {suite} names it as well: {suite} is mirrored in this run, too"),
+        );
+        settings = replaced::with_suite(&settings, source, &suite);
+        outcome = walk(&settings, session, stop, account, events).map_err(|failure| match failure {
+            Failure::Other(why) => {
+                let text = format!("{suite} was taken in, for it names {path}, which was replaced");
+                Failure::Other(why.context(text))
+            }
+            replaced => replaced,
+        });
+    }
+    outcome.map_err(Failure::into_command)
+}
+
+/// The walk, in order.
+fn walk(
+    settings: &MirrorSettings,
+    session: &mut Session,
+    stop: &Stop,
+    account: &mut Account,
+    events: &mut dyn Events,
+) -> Result<(), Failure> {
+    let now = jiff::Timestamp::now().as_second();
+    let root = session.root.clone();
+    account.complete = false;
+    let mut state = State::open(&root, &boot_id()).map_err(|error| state_error(&error))?;
+    if let Some(reason) = state.lost.take() {
+        account.warn(events, format!("{reason}; files on the disk are read again instead of fetched"));
+    }
+    account.holds(&state.header);
+
+    account.phase(events, session, Phase::Release);
+    let offers = offer::fetch(settings, session, &state, now, stop, &mut |line| account.warn(events, line))?;
+    account.offered(&offers);
+    if offers.iter().any(|offer| offer.overtaken) {
+        state.overtaken = true;
+        // What it had begun to delete may be wanted again by now.
+        if state.header.removal == state::Removal::Begun {
+            state.header.removal = state::Removal::None;
+        }
+    }
+    let due = settings.keep.clean != Clean::Nothing && state.header.clean_due.is_some_and(|due| due <= now);
+    let news = |offer: &Offered| offer.novelty != Novelty::Unchanged || due || settings.keep.clean == Clean::Foreign;
+    let mut offers: Vec<Offered> = offers.into_iter().filter(|offer| news(offer)).collect();
+    if offers.is_empty() {
+        account.complete = true;
+        return Ok(());
+    }
+    let directories: Vec<String> = offers.iter().map(|offer| offer.layout.directory.clone()).collect();
+    for (offer, outer) in offers.iter_mut().zip(&directories) {
+        let of_run = directories.iter().map(String::as_str);
+        let mut inner = Inner::new(&root, outer, &state.header.suites, of_run);
+        inner.leave_out(&mut offer.release).map_err(|error| disk(&error))?;
+    }
+    session.fetcher.warm(!settings.dry_run);
+
+    account.phase(events, session, Phase::Indexes);
+    if !settings.dry_run {
+        if state.header.removal == state::Removal::Begun {
+            clean::remove_expired(&root, &mut state, || sync(session)).map_err(StateOr::into_command)?;
+        }
+        state.begin(&root, offers.iter().any(|offer| !offer.signed)).map_err(|error| state_error(&error))?;
+    }
+    let _changing = (!settings.dry_run).then(|| InProgress::mark(&root, account, events));
+    let side = offer::ask_for_side_files(settings, session, &offers);
+    let above = (!settings.dry_run).then(|| upstream::ask(session));
+    let mut suites = indexes::select(&offers, session)?;
+    let mut refusals = indexes::fetch(&offers, &mut suites, session, stop, events)?;
+    session.fetcher.warm(false);
+
+    account.phase(events, session, Phase::Plan);
+    let directories: Vec<&str> = directories.iter().map(String::as_str).collect();
+    let ids = state.number_suites(&directories);
+    let plan = Arc::new(indexes::plan(settings, &offers, &suites, &ids, session)?);
+    if plan.is_empty() && !settings.filters.is_empty() {
+        account.warn(events, "the filters leave nothing: 0 files are wanted beside the indexes".to_owned());
+    }
+    let signed: Vec<(SuiteId, bool)> = ids.iter().copied().zip(offers.iter().map(|offer| offer.signed)).collect();
+    let in_conflict = |conflict: &Conflict| Failure::of(conflict, settings, &offers);
+    let warn = &mut |line| account.warn(events, line);
+    let mut wanted = pool::need(&plan, &state, session, &signed, &in_conflict, stop, warn)?;
+    let others = indexes::missing(&offers, &suites, false);
+    let room = pool::room(&wanted, &others, session)?;
+    if settings.dry_run {
+        suites.iter_mut().for_each(SuiteIndexes::all_came);
+        offer::take_side_files(side, session, stop, &mut offers)?;
+        let run = Run { settings, plan: &plan, offers: &offers, suites: &suites, ids: &ids, now };
+        let doomed = run.foretell(session, &state, &mut wanted, account, events)?;
+        account.planned(events, &plan, &wanted, &others, &room, Tally::of(&doomed));
+        account.would_delete(events, doomed);
+        return Ok(());
+    }
+    account.planned(events, &plan, &wanted, &others, &room, Tally::default());
+    room.check().map_err(|error| pool::no_room(&error))?;
+
+    account.phase(events, session, Phase::Fetch);
+    let mut came = pool::fetch(&plan, &mut wanted, others, &mut refusals, session, stop, events)?;
+    for sha256 in &came.indexes {
+        suites.iter_mut().for_each(|suite| suite.came(*sha256));
+    }
+    came.lack(indexes::lacking(&offers, &suites, &refusals));
+    account.wrong_forms(events, indexes::wrong_forms(&offers, &suites, &refusals));
+    offer::take_side_files(side, session, stop, &mut offers)?;
+    stop.check()?;
+
+    account.phase(events, session, Phase::Sync);
+    session.landing.checkpoint().map_err(|error| disk(&error))?;
+
+    account.phase(events, session, Phase::Publish);
+    let run = Run { settings, plan: &plan, offers: &offers, suites: &suites, ids: &ids, now };
+    run.publish(session, state, wanted, &came, account, events)?;
+    account.complete = (0..offers.len()).all(|place| run.is_complete(place, &came));
+    run.finish(session, above, account, events);
+    Ok(account.missing(came.missing, came.why)?)
+}
+
+/// What publishing needs to know.
+struct Run<'a> {
+    settings: &'a MirrorSettings,
+    plan: &'a Plan,
+    offers: &'a [Offered],
+    suites: &'a [SuiteIndexes],
+    ids: &'a [SuiteId],
+    now: i64,
+}
+
+impl Run<'_> {
+    /// Publishes the suites that are complete, commits the state, removes what is over.
+    fn publish(
+        &self,
+        session: &Session,
+        state: State,
+        wanted: Wanted,
+        came: &Came,
+        account: &mut Account,
+        events: &mut dyn Events,
+    ) -> Result<(), CommandError> {
+        let (root, was_killed) = (&session.root, state.marked);
+        let complete = |place: usize| self.is_complete(place, came);
+        let mut publications = Vec::new();
+        for place in (0..self.offers.len()).filter(|place| complete(*place)) {
+            publications.push(self.publication(session, place)?);
+        }
+        publish::check(&publications, self.plan).map_err(|error| CommandError::new(ErrorKind::Verification, error))?;
+        let replaced = self.plan.files().map(|file| file.id).filter(|id| {
+            wanted.subtraction.replace.contains(*id)
+                && wanted.subtraction.done.contains(*id)
+                && self.plan.file(*id).suites.iter().any(|suite| publications.iter().any(|one| one.id == *suite))
+        });
+        let mut names = publish::names(root, &publications, &state.header.suites, self.plan, replaced)
+            .map_err(|error| disk(&error))?;
+        publish::keep_what_others_name(&mut names, root, &state, &publications).map_err(|error| state_error(&error))?;
+        session.sync.device(|| session.target.publish(&names)).map_err(|error| disk(&error))?;
+
+        let (foreign, clean) = self.others(root, &state, account, events);
+        let named_elsewhere = |path: &str| foreign.as_ref().is_none_or(|foreign| foreign.names(path));
+        let orphans = wanted.subtraction.orphans;
+        let commit =
+            self.commit(root, &state, &wanted.subtraction.done, orphans, &publications, &complete, &named_elsewhere);
+        let mut pending = commit::write(commit).map_err(|error| state_error(&error))?;
+        let mut strangers = Vec::new();
+        if clean {
+            if self.settings.keep.clean == Clean::Foreign {
+                strangers = self.strangers(root, &pending.paths, &pending.state.header.suites, &named_elsewhere)?;
+                self.tell_of_adopted(&pending.state.header.suites, account, events);
+            }
+            if let Err(error) = pending.allow_removal(&self.guard(), Tally::of(&strangers)) {
+                strangers.clear();
+                account.guarded(events, &error);
+            }
+        }
+        let mut state = pending.publish(root, || sync(session)).map_err(StateOr::into_command)?;
+        account.holds(&state.header);
+        for publication in &publications {
+            account.published(events, &publication.layout.directory);
+        }
+        session.journal.compact().map_err(|error| disk(&error))?;
+
+        account.phase(events, session, Phase::Clean);
+        let removed = clean::remove_expired(root, &mut state, || sync(session)).map_err(StateOr::into_command)?;
+        account.deleted(removed);
+        account.deleted(clean::remove_foreign(root, &strangers).map_err(|error| disk(&error))?);
+        clean::stale_parts(root, &session.journal.unfinished(), self.plan).map_err(|error| disk(&error))?;
+        if was_killed {
+            clean::abandoned_parts(root, self.plan, &wanted.subtraction.done).map_err(|error| disk(&error))?;
+        }
+        store::sweep(root).map_err(|error| disk(&error))?;
+        snapshot::sweep(root).map_err(|error| disk(&error))?;
+        Ok(())
+    }
+
+    /// What suites of others in the directory name, and whether anything is to be deleted at all: not
+    /// when that cannot be read.
+    fn others(
+        &self,
+        root: &Root,
+        state: &State,
+        account: &mut Account,
+        events: &mut dyn Events,
+    ) -> (Option<Foreign>, bool) {
+        let ours: Vec<String> = self.offers.iter().map(|offer| offer.layout.directory.clone()).collect();
+        let wished = self.settings.keep.clean != Clean::Nothing;
+        match foreign::read(root, state, &ours) {
+            Ok(foreign) => (Some(foreign), wished),
+            Err(error) => {
+                if wished {
+                    account.warn(events, format!("{error}: nothing is deleted"));
+                }
+                (None, false)
+            }
+        }
+    }
+
+    fn guard(&self) -> DeleteGuard {
+        DeleteGuard { share_max: self.settings.keep.max_delete, forced: self.settings.keep.force_delete }
+    }
+
+    fn retention(&self) -> Retention {
+        Retention { generations: self.settings.keep.generations, hours: self.settings.keep.hours }
+    }
+
+    /// Files that are to go though they are in no state: none while an earlier state, of which nothing is known, may
+    /// have named them not long ago.
+    fn strangers(
+        &self,
+        root: &Root,
+        known: &PathSet,
+        suites: &[SuiteRecord],
+        named_elsewhere: &dyn Fn(&str) -> bool,
+    ) -> Result<Vec<(String, u64)>, CommandError> {
+        if suites.iter().any(|suite| suite.is_adopted_lately(&self.retention(), self.now)) {
+            return Ok(Vec::new());
+        }
+        clean::find_foreign(root, known, suites, named_elsewhere).map_err(|error| disk(&error))
+    }
+
+    /// Says why `--clean-foreign` does not delete yet, in the run that adopts a suite.
+    fn tell_of_adopted(&self, suites: &[SuiteRecord], account: &mut Account, events: &mut dyn Events) {
+        let retention = self.retention();
+        let adopted = suites.iter().find(|suite| {
+            suite.is_adopted_lately(&retention, self.now)
+                && suite.adopted.as_ref().is_some_and(|adopted| adopted.at == self.now)
+        });
+        if let Some(suite) = adopted {
+            account.warn(
+                events,
+                format!(
+                    "{} lay here before, and clients may still ask for what it named then: files that fullbore did not put \
+                     here are deleted after {} and {}",
+                    suite.directory,
+                    units::several(retention.generations.into(), "newer Release", "newer Releases"),
+                    units::several(retention.hours.into(), "hour", "hours"),
+                ),
+            );
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn commit<'c>(
+        &'c self,
+        root: &'c Root,
+        state: &'c State,
+        done: &'c FileSet,
+        orphans: Vec<LoggedFile>,
+        publications: &[Publication],
+        complete: &dyn Fn(usize) -> bool,
+        named_elsewhere: &'c dyn Fn(&str) -> bool,
+    ) -> Commit<'c> {
+        Commit {
+            root,
+            state,
+            plan: self.plan,
+            done,
+            published: publications.iter().flat_map(Publication::files).collect(),
+            suites: (0..self.offers.len()).map(|place| self.update(place, state, complete(place))).collect(),
+            orphans,
+            named_elsewhere,
+            clean_filtered: false,
+            retention: self.retention(),
+            now: self.now,
+            boot_id: boot_id(),
+            synced: self.settings.durability != Durability::None,
+            note_paths: self.settings.keep.clean == Clean::Foreign,
+        }
+    }
+
+    /// The names of one suite.
+    fn publication(&self, session: &Session, place: usize) -> Result<Publication, CommandError> {
+        let offer = &self.offers[place];
+        let mut stored = BTreeMap::new();
+        for (name, content) in &offer.files {
+            let sha256 = store::put_dated(&session.places.work, content, Some(offer.modified))
+                .map_err(|error| state_error(&error))?;
+            stored.insert(
+                *name,
+                StoredFile { path: (*name).to_owned(), size: content.len() as u64, sha256, sha512: None },
+            );
+        }
+        let mut files = self.suites[place].stored();
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+        let mut left_out = Vec::new();
+        for entry in &offer.release.entries {
+            let path = entry.path.as_str();
+            if files.binary_search_by(|file| file.path.as_str().cmp(path)).is_err() {
+                left_out.push(StoredFile {
+                    path: path.to_owned(),
+                    size: entry.size,
+                    sha256: entry.sha256,
+                    sha512: None,
+                });
+            }
+        }
+        Ok(Publication {
+            id: self.ids[place],
+            layout: offer.layout.clone(),
+            by_hash: offer.release.acquire_by_hash,
+            indexes: files,
+            left_out,
+            release_gpg: stored.remove("Release.gpg"),
+            release: stored.remove("Release"),
+            inrelease: stored.remove("InRelease"),
+        })
+    }
+
+    fn update(&self, place: usize, state: &State, published: bool) -> SuiteUpdate {
+        let offer = &self.offers[place];
+        let before = state.suite(&offer.layout.directory);
+        let mut sources = self.settings.sources.iter();
+        let source = sources.find(|source| source.suites.contains(&offer.requested));
+        SuiteUpdate {
+            id: self.ids[place],
+            record: SuiteRecord {
+                directory: offer.layout.directory.clone(),
+                requested: offer.requested.clone(),
+                origins: self.settings.origins.iter().map(|origin| without_credentials(origin)).collect(),
+                links: offer.layout.links.iter().map(|(link, _)| link.clone()).collect(),
+                inrelease: offer.identity,
+                tag: offer.tag.as_ref().map(ToString::to_string),
+                date: offer.release.date.unwrap_or_default(),
+                signed: offer.signed,
+                fingerprint: offer.fingerprint,
+                trust: source.map(|source| fingerprint::trust(source, self.settings.ignore_valid_until)),
+                selection: offer.selections.iter().map(Selection::describe).collect::<Vec<_>>().join(" and "),
+                filtered: !self.settings.filters.is_empty() || !within_indexes(&offer.selections).is_empty(),
+                generation: before.map_or(1, |before| before.generation),
+                adopted: match offer.is_found {
+                    true => Some(Left { suite: self.ids[place], generation: 1, at: self.now }),
+                    false => before.and_then(|before| before.adopted.clone()),
+                },
+                published_at: self.now,
+                retired: false,
+            },
+            published,
+        }
+    }
+
+    /// Whether everything of a suite came.
+    fn is_complete(&self, place: usize, came: &Came) -> bool {
+        !came.incomplete.contains(&self.ids[place]) && self.suites[place].missing().is_none()
+    }
+
+    /// Trace files, which tell when the mirror was last complete.
+    fn finish(
+        &self,
+        session: &Session,
+        above: Option<upstream::Asked>,
+        account: &mut Account,
+        events: &mut dyn Events,
+    ) {
+        let above = above.map(|asked| upstream::take(asked, session)).unwrap_or_default();
+        if account.complete {
+            let trace = account.trace(self.settings, self.offers, &session.fetcher.hosts(), above);
+            if let Err(error) = trace_files::write(&session.root, &trace) {
+                account.warn(events, format!("trace files: {error}"));
+            }
+        }
+    }
+}
+
+/// Asked before the run, which would come to nothing at its end.
+fn snapshot_name_is_free(settings: &MirrorSettings, root: &Root) -> Result<(), CommandError> {
+    let Some(name) = &settings.snapshot else { return Ok(()) };
+    snapshot::check_name(root, name).map_err(CommandError::usage)
+}
+
+/// The snapshot, of what the last round left, if that is complete.
+fn snapshot_of(
+    settings: &MirrorSettings,
+    session: &Session,
+    account: &mut Account,
+    events: &mut dyn Events,
+) -> Result<(), CommandError> {
+    let (Some(name), false) = (&settings.snapshot, settings.dry_run) else { return Ok(()) };
+    if !account.complete {
+        account.warn(events, format!("there is no snapshot {name}: the run was not complete"));
+        return Ok(());
+    }
+    let state = State::open(&session.root, &boot_id()).map_err(|error| state_error(&error))?;
+    snapshot::make(&session.root, &state, name).map_err(|error| disk(&error))?;
+    sync(session).map_err(StateOr::into_command)
+}
+
+/// Tells others, in ftpsync's way, that the tree is being changed, until dropped: only a run that was
+/// killed leaves the mark.
+struct InProgress {
+    root: Arc<Root>,
+    host: String,
+}
+
+impl InProgress {
+    fn mark(root: &Arc<Root>, account: &mut Account, events: &mut dyn Events) -> InProgress {
+        if let Err(error) = trace_files::mark_in_progress(root, &account.host) {
+            account.warn(events, format!("trace files: {error}"));
+        }
+        InProgress { root: root.clone(), host: account.host.clone() }
+    }
+}
+
+impl Drop for InProgress {
+    fn drop(&mut self) {
+        // A mark that stays says what is true of a disk that refuses.
+        let _ = trace_files::unmark_in_progress(&self.root, &self.host);
+    }
+}
+
+/// A failure on the way to a new state: of the state's own files, or of the sync before it.
+enum StateOr {
+    State(state::StateError),
+    Sync(CommandError),
+}
+
+impl From<state::StateError> for StateOr {
+    fn from(error: state::StateError) -> Self {
+        StateOr::State(error)
+    }
+}
+
+impl StateOr {
+    fn into_command(self) -> CommandError {
+        match self {
+            StateOr::State(error) => state_error(&error),
+            StateOr::Sync(error) => error,
+        }
+    }
+}
+
+fn sync(session: &Session) -> Result<(), StateOr> {
+    session.sync.device(|| session.target.barrier()).map_err(|error| StateOr::Sync(disk(&error)))?;
+    Ok(())
+}

@@ -1,0 +1,319 @@
+//! From a signed Release to the plan: indexes into the store, and read.
+//!
+//! Of each index one form is read, and those forms are fetched first; the others come along with the
+//! pool. Everything is taken from the store after it was hashed again there, whoever brought it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::BufReader;
+use std::sync::Arc;
+
+use fullbore_debian::compression::Form;
+use fullbore_engine::digest::Sha256;
+use fullbore_engine::run::Stop;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::events::Events;
+use fullbore_wire::run::refusals::{Hosts, Refusals};
+
+use super::batch::{Files, StoredIndex};
+use super::feed::{plain_bytes_max, read_index};
+use super::links;
+use super::offer::Offered;
+use super::plan::{Plan, PlanBuilder};
+use super::publish::StoredFile;
+use super::select::{self, IndexWant, Need, Reading};
+use super::session::{Session, disk};
+use super::standing::SuiteId;
+use super::state::{StateError, index_path};
+use super::store;
+use crate::settings::MirrorSettings;
+
+/// The wanted indexes of a suite, and which of them are in the store.
+pub struct SuiteIndexes {
+    /// The wanted entries of its Release.
+    pub wants: Vec<IndexWant>,
+    have: BTreeSet<Sha256>,
+}
+
+impl SuiteIndexes {
+    /// Whether this index is in the store.
+    pub fn has(&self, want: &IndexWant) -> bool {
+        self.have.contains(&want.sha256)
+    }
+
+    /// A group of which at least one form must be there and none is.
+    pub fn missing(&self) -> Option<&IndexWant> {
+        let came: BTreeSet<u32> = self.wants.iter().filter(|want| self.has(want)).filter_map(group).collect();
+        self.wants.iter().find(|want| group(want).is_some_and(|group| !came.contains(&group)))
+    }
+
+    /// The hashes of an index in all its forms.
+    fn forms(&self, want: &IndexWant) -> impl Iterator<Item = Sha256> {
+        let of = group(want);
+        self.wants.iter().filter(move |other| of.is_some() && group(other) == of).map(|other| other.sha256)
+    }
+
+    /// The indexes that came, for publishing.
+    pub fn stored(&self) -> Vec<StoredFile> {
+        self.wants
+            .iter()
+            .filter(|want| self.has(want))
+            .map(|want| StoredFile {
+                path: want.path.clone(),
+                size: want.size,
+                sha256: want.sha256,
+                sha512: want.sha512.clone(),
+            })
+            .collect()
+    }
+
+    /// Supposes that all come.
+    pub fn all_came(&mut self) {
+        self.have.extend(self.wants.iter().map(|want| want.sha256));
+    }
+
+    /// Notes what is in the store now.
+    pub fn came(&mut self, sha256: Sha256) {
+        self.have.insert(sha256);
+    }
+}
+
+fn group(want: &IndexWant) -> Option<u32> {
+    match want.need {
+        Need::OneOf(group) => Some(group),
+        Need::Optional => None,
+    }
+}
+
+/// Selects the indexes of all suites and looks which are in the store.
+pub fn select(offers: &[Offered], session: &Session) -> Result<Vec<SuiteIndexes>, CommandError> {
+    offers
+        .iter()
+        .map(|offer| {
+            let wants =
+                select::indexes(&offer.requested, &offer.release, &offer.selections).map_err(CommandError::usage)?;
+            let mut have = BTreeSet::new();
+            for want in &wants {
+                if is_here(offer, want, session).map_err(|error| disk(&error))? {
+                    have.insert(want.sha256);
+                }
+            }
+            Ok(SuiteIndexes { wants, have })
+        })
+        .collect()
+}
+
+/// Whether an index is in the store, or can be taken into it from the published tree: of another program,
+/// or of ours when the store was lost.
+fn is_here(offer: &Offered, want: &IndexWant, session: &Session) -> Result<bool, StateError> {
+    if session.places.is_untouched() {
+        return store::has(&session.root, want.sha256, want.size);
+    }
+    if store::verify(&session.root, want.sha256, want.size)? {
+        return Ok(true);
+    }
+    let published = offer.layout.path(&want.path);
+    let (directory, _) = published.rsplit_once('/').unwrap_or_default();
+    let slash = if directory.is_empty() { "" } else { "/" };
+    let by_hash = format!("{directory}{slash}by-hash/SHA256/{}", want.sha256);
+    for name in [published, by_hash] {
+        if let Some((_, behind)) = links::follow(&session.root, &name)?
+            && store::adopt(&session.root, &behind.unwrap_or(name), want.sha256, want.size)?
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Where mirrors have an index.
+fn stored_index(offer: &Offered, want: &IndexWant) -> StoredIndex {
+    let plain = format!("{}{}", offer.remote, want.path);
+    let directory = plain.rsplit_once('/').map_or("", |(directory, _)| directory);
+    let slash = if directory.is_empty() { "" } else { "/" };
+    let by_hash = format!("{directory}{slash}by-hash/SHA256/{}", want.sha256);
+    let (path, other_path) = if offer.release.acquire_by_hash { (by_hash, Some(plain)) } else { (plain, None) };
+    StoredIndex { path, other_path, size: want.size, sha256: want.sha256 }
+}
+
+/// The indexes that are still to be fetched: those to be read, or the others. Each content once.
+pub fn missing(offers: &[Offered], suites: &[SuiteIndexes], to_be_read: bool) -> Vec<StoredIndex> {
+    let mut seen = BTreeSet::new();
+    let mut indexes = Vec::new();
+    for (offer, suite) in offers.iter().zip(suites) {
+        for want in suite.wants.iter().filter(|want| !suite.has(want)) {
+            if (want.reading.is_some() && want.rank == 0) == to_be_read && seen.insert(want.sha256) {
+                indexes.push(stored_index(offer, want));
+            }
+        }
+    }
+    indexes
+}
+
+/// Indexes that no mirror had in any form, for each suite the first, and whether something else came in its place; the
+/// suite is not published then.
+pub fn lacking(offers: &[Offered], suites: &[SuiteIndexes], refusals: &Refusals) -> Vec<(String, bool)> {
+    let of_suite = |(offer, suite): (&Offered, &SuiteIndexes)| {
+        let want = suite.missing()?;
+        let refusal = refusals.of(&mut suite.forms(want));
+        Some(match refusal.filter(|refusal| refusal.is_wrong) {
+            Some(refusal) => (format!("{}{}: {}", offer.remote, want.path, refusal.reasons.join("; ")), true),
+            None => (format!("{}{}: no mirror has it", offer.remote, want.path), false),
+        })
+    };
+    offers.iter().zip(suites).filter_map(of_suite).collect()
+}
+
+/// Forms of indexes that came wrong from every mirror while another form came: what each of them was. The suite is
+/// published without them.
+pub fn wrong_forms(offers: &[Offered], suites: &[SuiteIndexes], refusals: &Refusals) -> Vec<String> {
+    let of_suite = |(offer, suite): (&Offered, &SuiteIndexes)| {
+        let is_wrong = |want: &&IndexWant| !suite.has(want) && suite.missing().is_none();
+        let line = |want: &IndexWant| {
+            let refusal = refusals.of(&mut std::iter::once(want.sha256)).filter(|refusal| refusal.is_wrong)?;
+            Some(format!(
+                "{}{}: no mirror has the content that the signed Release names ({}); the suite is published without it",
+                offer.remote,
+                want.path,
+                refusal.reasons.join("; ")
+            ))
+        };
+        suite.wants.iter().filter(is_wrong).filter_map(line).collect::<Vec<_>>()
+    };
+    offers.iter().zip(suites).flat_map(of_suite).collect()
+}
+
+/// Fetches the indexes to be read and, where a mirror lacks the preferred form, the next one. Tells which did not come.
+pub fn fetch(
+    offers: &[Offered],
+    suites: &mut [SuiteIndexes],
+    session: &mut Session,
+    stop: &Stop,
+    events: &mut dyn Events,
+) -> Result<Refusals, CommandError> {
+    let mut refusals = Refusals::default();
+    let mut indexes = missing(offers, suites, true);
+    for rank in 1.. {
+        if !indexes.is_empty() {
+            let files = Arc::new(Files::of_indexes(indexes));
+            let items = files.items(&[], session);
+            let fetched = session.fetch(files.clone(), items, stop, events)?;
+            for item in fetched.verified {
+                let Some(index) = files.index(item) else { continue };
+                suites.iter_mut().for_each(|suite| suite.came(index.sha256));
+            }
+            let hosts = Hosts::of(&session.fetcher.hosts());
+            for given_up in &fetched.given_up {
+                let Some(index) = files.index(given_up.item) else { continue };
+                refusals.note(index.sha256, given_up, &hosts);
+            }
+        }
+        // A group whose form of this rank came nowhere is read in its next form.
+        indexes = Vec::new();
+        let mut more = false;
+        for (offer, suite) in offers.iter().zip(suites.iter()) {
+            let came: BTreeSet<u32> = suite.wants.iter().filter(|want| suite.has(want)).filter_map(group).collect();
+            let open =
+                |want: &&IndexWant| want.reading.is_some() && group(want).is_some_and(|group| !came.contains(&group));
+            more |= suite.wants.iter().filter(open).any(|want| want.rank >= rank);
+            indexes.extend(
+                suite.wants.iter().filter(open).filter(|want| want.rank == rank).map(|want| stored_index(offer, want)),
+            );
+        }
+        if !more {
+            break;
+        }
+    }
+    for (offer, suite) in offers.iter().zip(suites.iter()) {
+        let read = |want: &&IndexWant| want.reading.is_some();
+        if let Some(want) = suite.missing().filter(&read) {
+            return Err(unreadable(offer, suite, want, &refusals));
+        }
+    }
+    Ok(refusals)
+}
+
+/// An index that has to be read came in no form.
+fn unreadable(offer: &Offered, suite: &SuiteIndexes, want: &IndexWant, refusals: &Refusals) -> CommandError {
+    // Several may be missing; one that came wrong tells most.
+    let missing = || suite.wants.iter().filter(|want| want.reading.is_some() && !suite.has(want));
+    let is_wrong = |want: &&IndexWant| refusals.of(&mut std::iter::once(want.sha256)).is_some_and(|one| one.is_wrong);
+    let came = |want: &IndexWant| suite.forms(want).any(|sha256| suite.have.contains(&sha256));
+    let wrong = missing().filter(|want| !came(want)).find(is_wrong);
+    let want = wrong.unwrap_or(want);
+    let path = format!("{}{}", offer.remote, want.path);
+    let refusal = refusals.of(&mut suite.forms(want));
+    let mut error = match wrong {
+        Some(_) => CommandError::new(
+            ErrorKind::Verification,
+            format_args!("{}: {path}: no mirror has the content that the signed Release names", offer.requested),
+        ),
+        None => CommandError::new(ErrorKind::Network, format_args!("{}: no mirror has {path}", offer.requested)),
+    };
+    for reason in refusal.into_iter().flat_map(|refusal| &refusal.reasons) {
+        error = error.context(reason);
+    }
+    let error = error.context("the Release names it; nothing was published");
+    error.hint(match wrong {
+        Some(_) => {
+            "the mirrors may be half-way through an update: try again in some minutes; if that does not help, add \
+             another --from: a mirror's storage or a cache in between may be at fault"
+        }
+        None if offer.selections.iter().all(|selection| selection.formats.is_empty()) => {
+            "the mirrors may be half-way through an update: try again in some minutes, or add another --from"
+        }
+        None => "a Release names forms that no mirror has: without --index-formats every form that exists is taken",
+    })
+}
+
+/// Reads all indexes into a plan. `ids` are the numbers of the suites in the state.
+pub fn plan(
+    settings: &MirrorSettings,
+    offers: &[Offered],
+    suites: &[SuiteIndexes],
+    ids: &[SuiteId],
+    session: &Session,
+) -> Result<Plan, CommandError> {
+    let mut builder = PlanBuilder::new(settings.filters.clone());
+    for ((offer, suite), id) in offers.iter().zip(suites).zip(ids) {
+        let mut read: BTreeMap<(String, Reading), &IndexWant> = BTreeMap::new();
+        for want in suite.wants.iter().filter(|want| suite.has(want)) {
+            let Some(reading) = want.reading else { continue };
+            let (stem, _) = Form::split(&want.path);
+            let best = read.entry((stem.to_owned(), reading)).or_insert(want);
+            if want.rank < best.rank {
+                *best = want;
+            }
+        }
+        for ((stem, reading), want) in read {
+            let path = offer.layout.path(&want.path);
+            let bad = |error: &dyn std::fmt::Display| {
+                CommandError::new(ErrorKind::Verification, format_args!("{path}: {error}"))
+                    .context("the index is signed: the archive itself is at fault; nothing was published")
+            };
+            let mut file = None;
+            // What was fetched now lies where the run writes; a wrong one in the mirror stays there in a dry run.
+            for root in [&session.places.work, &session.root] {
+                if file.is_none() {
+                    file = root.open_file(&index_path(want.sha256)).map_err(|error| disk(&error))?;
+                }
+            }
+            let Some((file, _)) = file else {
+                return Err(bad(&"it vanished from the store"));
+            };
+            let index = builder.index(&path, *id).map_err(|error| bad(&error))?;
+            builder.only(index, &select::within_indexes(&offer.selections));
+            let limit = plain_bytes_max(&offer.release, &stem, want.size);
+            read_index(
+                &mut builder,
+                index,
+                reading,
+                &path,
+                want.form,
+                limit,
+                BufReader::with_capacity(256 << 10, file),
+            )
+            .map_err(|error| bad(&error))?;
+        }
+    }
+    builder.finish().map_err(|error| CommandError::new(ErrorKind::Verification, error))
+}

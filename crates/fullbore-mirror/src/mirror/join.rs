@@ -1,0 +1,198 @@
+//! One suite that several sources name: asked for once, published once.
+//!
+//! `deb` lines may name a suite with different components or architectures, and a suite goes by two names
+//! (`stable` and `trixie`). Its directory can have one state only: what is taken is the union.
+
+use fullbore_apt::signed_release::Received;
+use fullbore_debian::release_date::DateCheck;
+use fullbore_debian::signature::Verifier;
+use fullbore_engine::digest::Sha256;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_wire::hosts::HostId;
+
+use super::layout::Layout;
+use super::select::Selection;
+use crate::settings::SourceSpec;
+
+/// A suite to be asked for.
+pub struct Wish<'a> {
+    /// Its name.
+    pub suite: &'a str,
+    /// All that is wanted of it; never none, and they trust alike.
+    pub sources: Vec<&'a SourceSpec>,
+}
+
+/// The suites of these sources, each once; those of which different signatures count apart.
+pub fn wishes(sources: &[SourceSpec]) -> Vec<Wish<'_>> {
+    let mut wishes: Vec<Wish<'_>> = Vec::new();
+    for source in sources {
+        for suite in &source.suites {
+            let same = |wish: &&mut Wish<'_>| wish.suite == suite && wish.sources[0].trusts_like(source);
+            match wishes.iter_mut().find(same) {
+                Some(wish) => wish.sources.push(source),
+                None => wishes.push(Wish { suite, sources: vec![source] }),
+            }
+        }
+    }
+    wishes
+}
+
+/// A suite as it was received, with its place here.
+pub struct Candidate {
+    /// The name asked for.
+    pub requested: String,
+    /// Who sent it.
+    pub host: HostId,
+    /// What is taken from it: what any of these wants.
+    pub selections: Vec<Selection>,
+    /// Its place here.
+    pub layout: Layout,
+    /// Its signed files.
+    pub received: Received,
+    /// What they were verified with.
+    pub verifier: Option<Verifier>,
+    /// How its date is held against the clock.
+    pub check: DateCheck,
+}
+
+impl Candidate {
+    /// Hash of the file that identifies this state of the suite.
+    pub fn identity(&self) -> Sha256 {
+        self.received.files.first().map_or(Sha256::EMPTY, |(_, content)| Sha256::of(content))
+    }
+
+    /// Takes in another that is the same state of the same suite.
+    fn take(&mut self, other: Candidate) {
+        for selection in other.selections {
+            if !self.selections.contains(&selection) {
+                self.selections.push(selection);
+            }
+        }
+        for link in other.layout.links {
+            if !self.layout.links.contains(&link) {
+                self.layout.links.push(link);
+            }
+        }
+        if !self.received.text.is_verified() && other.received.text.is_verified() {
+            (self.host, self.received, self.verifier) = (other.host, other.received, other.verifier);
+        }
+    }
+
+    fn names(&self) -> [Option<&str>; 2] {
+        [self.received.release.suite.as_deref(), self.received.release.codename.as_deref()]
+    }
+}
+
+/// Puts those together that have one place here.
+///
+/// # Errors
+/// When they are not the same: two suites that call themselves alike, or an archive that just changed.
+pub fn join(candidates: Vec<Candidate>) -> Result<Vec<Candidate>, CommandError> {
+    let mut joined: Vec<Candidate> = Vec::new();
+    for candidate in candidates {
+        match joined.iter_mut().find(|other| other.layout.directory == candidate.layout.directory) {
+            None => joined.push(candidate),
+            Some(other) if other.identity() == candidate.identity() => other.take(candidate),
+            Some(other) => return Err(apart(other, &candidate)),
+        }
+    }
+    Ok(joined)
+}
+
+fn apart(one: &Candidate, other: &Candidate) -> CommandError {
+    let (names, directory) = (format!("{} and {}", one.requested, other.requested), &one.layout.directory);
+    let error = CommandError::new(
+        ErrorKind::Verification,
+        format_args!("{names} would both be published as {directory}, and their Releases are not the same"),
+    )
+    .context("nothing was published or deleted");
+    error.hint(if one.names() == other.names() {
+        "the archive changed while it was asked: run again"
+    } else {
+        "mirror each into a directory of its own"
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use fullbore_debian::release::Release;
+    use fullbore_debian::signature::SignedText;
+
+    use super::*;
+    use crate::settings::SignedBy;
+
+    fn candidate(requested: &str, suite: &str, component: &str, date: u32) -> Candidate {
+        let text = format!(
+            "Suite: {suite}\nCodename: any\nDate: Sat, 10 May 2025 09:00:{date:02} UTC\nSHA256:\n {} 1 Packages\n",
+            Sha256::EMPTY
+        );
+        let signed = SignedText::trusted(text.as_bytes()).unwrap();
+        let release = Release::parse(&signed).unwrap();
+        let files = vec![("InRelease", text.into_bytes())];
+        Candidate {
+            requested: requested.to_owned(),
+            host: 0,
+            selections: vec![Selection { components: vec![component.to_owned()], ..Selection::default() }],
+            layout: Layout {
+                directory: "dists/any".to_owned(),
+                links: vec![(format!("dists/{requested}"), "any".to_owned())],
+            },
+            received: Received { files, modified: None, tag: None, text: signed, release },
+            verifier: None,
+            check: DateCheck::new(0, false, 0),
+        }
+    }
+
+    #[test]
+    fn one_place_has_the_union() {
+        let joined = join(vec![
+            candidate("stable", "stable", "main", 0),
+            candidate("any", "stable", "contrib", 0),
+            candidate("stable", "stable", "main", 0),
+        ])
+        .unwrap();
+        let [one] = joined.as_slice() else { panic!("{} suites", joined.len()) };
+        assert_eq!(
+            one.selections.iter().map(|one| one.components[0].as_str()).collect::<Vec<_>>(),
+            ["main", "contrib"]
+        );
+        assert_eq!(one.layout.links.len(), 2);
+    }
+
+    #[test]
+    fn what_is_not_the_same_is_not_joined() {
+        let refused = |other| join(vec![candidate("stable", "stable", "main", 0), other]).err().unwrap().to_string();
+        let changed = refused(candidate("stable", "stable", "contrib", 1));
+        assert!(changed.contains("stable and stable would both be published as dists/any"), "{changed}");
+        assert!(changed.contains("run again"), "{changed}");
+        let another = refused(candidate("testing", "testing", "main", 0));
+        assert!(another.contains("mirror each into a directory of its own"), "{another}");
+    }
+
+    #[test]
+    fn a_suite_is_asked_for_once_where_trust_is_alike() {
+        let source = |suites: &[&str], component: &str, signed_by: SignedBy| SourceSpec {
+            suites: suites.iter().map(|&suite| suite.to_owned()).collect(),
+            components: vec![component.to_owned()],
+            architectures: Vec::new(),
+            binaries: true,
+            sources: false,
+            languages: None,
+            signed_by,
+            check_valid_until: true,
+            check_date: true,
+            max_future_s: 10,
+            valid_until_max_s: None,
+            valid_until_min_s: None,
+        };
+        let keys = SignedBy::Keys { keys: Vec::new(), fingerprints: Vec::new() };
+        let sources = [
+            source(&["a", "b"], "main", SignedBy::Trusted),
+            source(&["b"], "contrib", SignedBy::Trusted),
+            source(&["b"], "contrib", keys),
+        ];
+        let wishes = wishes(&sources);
+        let found: Vec<_> = wishes.iter().map(|wish| (wish.suite, wish.sources.len())).collect();
+        assert_eq!(found, [("a", 1), ("b", 2), ("b", 1)]);
+    }
+}

@@ -1,0 +1,128 @@
+//! What lies here of the suites that are asked for: it makes the requests conditional, and mostly it is what the
+//! answers are about.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fullbore_apt::signed_release::{Kept, contradiction};
+use fullbore_debian::release_date::DateCheck;
+use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignedText, Verifier};
+use fullbore_engine::digest::Sha256;
+use fullbore_engine::files::{FileError, Root};
+use fullbore_wire::conditional::EntityTag;
+use fullbore_wire::url::without_credentials;
+
+use super::join::Wish;
+use super::layout::below;
+use super::session::Session;
+use super::state::{State, SuiteRecord};
+
+/// The suite as it was published when it was last asked for by this name: not the one that had the name before it.
+fn recorded<'a>(state: &'a State, suite: &str) -> Option<&'a SuiteRecord> {
+    let asked_for_so = state.header.suites.iter().filter(|record| record.requested == suite && !record.retired);
+    asked_for_so.max_by_key(|record| record.published_at)
+}
+
+/// Its `InRelease`, if that is the one that was published. One that is dated in the future makes no condition: what
+/// takes its place may be of an earlier time.
+pub fn kept(session: &Session, state: &State, suite: &str, origin: &str, check: DateCheck) -> Option<Kept> {
+    let record = recorded(state, suite).filter(|record| check.future(Some(record.date)).is_none())?;
+    let path = below(&record.directory, "InRelease");
+    let status = session.root.stat(&path).ok().flatten()?;
+    let content = session.root.read(&path, RELEASE_BYTES_MAX as u64).ok().flatten()?;
+    // A tag means something only to the host that gave it.
+    let origin = without_credentials(origin);
+    let tag = record.tag.as_deref().filter(|_| record.origins.first().is_some_and(|of| *of == origin));
+    let tag = tag.and_then(EntityTag::parse);
+    (Sha256::of(&content) == record.inrelease).then_some(Kept {
+        name: "InRelease",
+        content,
+        modified: status.mtime,
+        tag,
+    })
+}
+
+/// `Release` and `Release.gpg` as they lie in a suite's directory.
+pub struct Beside {
+    /// The one.
+    pub release: Option<Vec<u8>>,
+    /// The other.
+    pub signature: Option<Vec<u8>>,
+}
+
+impl Beside {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// Refusals of the system.
+    pub fn read(root: &Root, directory: &str) -> Result<Beside, FileError> {
+        let read = |name: &str, limit: usize| root.read(&below(directory, name), limit as u64);
+        Ok(Beside {
+            release: read("Release", RELEASE_BYTES_MAX)?,
+            signature: read("Release.gpg", SIGNATURE_BYTES_MAX)?,
+        })
+    }
+}
+
+impl Beside {
+    /// Those that say the same as this `InRelease` and are signed as well; none else.
+    pub fn of(self, inrelease: &SignedText, verifier: Option<&Verifier>) -> Vec<(&'static str, Vec<u8>)> {
+        let Beside { release: Some(release), signature } = self else { return Vec::new() };
+        let is_signed = verifier.is_none() || signature.is_some();
+        if !is_signed || contradiction(&release, signature.as_deref(), inrelease, verifier).is_some() {
+            return Vec::new();
+        }
+        let signature = signature.map(|signature| ("Release.gpg", signature));
+        std::iter::once(("Release", release)).chain(signature).collect()
+    }
+}
+
+/// Checks of the signatures that lie here, begun while the answers are on their way: mostly nothing has changed, and
+/// then they are all there is to do. None is begun any more when this is dropped.
+pub struct EarlyChecks(Arc<AtomicBool>);
+
+impl EarlyChecks {
+    /// Begins them: of what makes these requests conditional, and of what lies beside it.
+    pub fn begin(
+        session: &Session,
+        state: &State,
+        wishes: &[Wish<'_>],
+        conditions: &[Option<Kept>],
+        verifiers: &[Option<Verifier>],
+    ) -> EarlyChecks {
+        let over = Arc::new(AtomicBool::new(false));
+        let (mut inline, mut detached) = (Vec::new(), Vec::new());
+        for ((wish, kept), verifier) in wishes.iter().zip(conditions).zip(verifiers) {
+            let (Some(kept), Some(verifier), Some(record)) = (kept, verifier, recorded(state, wish.suite)) else {
+                continue;
+            };
+            inline.push((verifier.clone(), kept.content.clone()));
+            detached.push((verifier.clone(), record.directory.clone()));
+        }
+        // One thread for each of the two: a check is a process, and there may be many suites.
+        let is_over = over.clone();
+        session.runtime.spawn_blocking(move || {
+            for (verifier, content) in inline.iter().take_while(|_| !is_over.load(Ordering::Relaxed)) {
+                // Whoever needs it asks for it again, and has what came of it.
+                drop(verifier.verify_inrelease(content));
+            }
+        });
+        let (is_over, root) = (over.clone(), session.root.clone());
+        session.runtime.spawn_blocking(move || {
+            for (verifier, directory) in detached.iter().take_while(|_| !is_over.load(Ordering::Relaxed)) {
+                if let Ok(Beside { release: Some(release), signature: Some(signature) }) =
+                    Beside::read(&root, directory)
+                {
+                    drop(verifier.verify_detached(&release, &signature));
+                }
+            }
+        });
+        EarlyChecks(over)
+    }
+}
+
+impl Drop for EarlyChecks {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,536 @@
+//! What the archive offers: for each suite the signed `Release`, verified and judged.
+//!
+//! All of a run comes from the origin's word. Only if the origin cannot be reached, the newest
+//! validly signed one of the others counts.
+
+use std::ops::Range;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use fullbore_apt::signed_release::{
+    Alike, HINT_ABSENT, HINT_ABSENT_FLAT, HINT_BUSY, HINT_CERTIFICATE, HINT_CREDENTIALS, HINT_ELSEWHERE,
+    HINT_OTHER_AUTHORITY, HINT_REACH, HINT_TRUST, Kept, NamedAnswers, Others, Question, Received, Refusal, accept,
+    check_suite, contradiction, get_soon, receive, receive_all, remote_directory, valid_until,
+};
+use fullbore_debian::release::Release;
+use fullbore_debian::release_date::{DateCheck, HINT_FUTURE};
+use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignedText, Verifier};
+use fullbore_engine::digest::Sha256;
+use fullbore_engine::run::Stop;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_wire::conditional::EntityTag;
+use fullbore_wire::fetch::{Get, HeadSeen, Watch};
+use fullbore_wire::hosts::HostId;
+use fullbore_wire::url::without_credentials;
+
+use super::fingerprint::fingerprint;
+use super::here::Here;
+use super::join::{Candidate, Wish, join, wishes};
+use super::kept::{Beside, EarlyChecks, kept};
+use super::layout::{Layout, below, layout, lost_links, rival};
+use super::select::Selection;
+use super::session::{Session, disk};
+use super::state::{Novelty, OWN_DIRECTORY, Offer, State, StateError};
+use crate::settings::{Kind, MirrorSettings, SignedBy, SourceSpec};
+
+/// The first `--from`.
+const ORIGIN: HostId = 0;
+
+/// How long the origin is waited for when it asks for a pause: as long as for files if there is nobody else …
+const ORIGIN_PATIENCE_ALONE: Duration = Duration::from_secs(300);
+
+/// … and less if there is.
+const ORIGIN_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long any other mirror is waited for, and whoever is asked for a side file: a mirror without those is
+/// still a mirror.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Time for the side files of all suites, after all else has come: as long as one small file may take.
+const SIDE_FILES_WITHIN: Duration = Duration::from_secs(30);
+
+/// A suite as it is offered now.
+pub struct Offered {
+    /// The name asked for.
+    pub requested: String,
+    /// Who offers it: the origin, or who stands in for it.
+    pub host: HostId,
+    /// Its directory on the mirrors, with a slash at its end or empty.
+    pub remote: String,
+    /// What is taken from it: what any of these wants.
+    pub selections: Vec<Selection>,
+    /// Its place here.
+    pub layout: Layout,
+    /// The verified Release.
+    pub release: Release,
+    /// Whether a signature was checked.
+    pub signed: bool,
+    /// What it means for what is here.
+    pub novelty: Novelty,
+    /// Hash of the file that identifies this state of the suite.
+    pub identity: Sha256,
+    /// Settings that decide which files are mirrored.
+    pub fingerprint: Sha256,
+    /// What lies here is validly signed, and not what the state tells of.
+    pub overtaken: bool,
+    /// Something lies here, whoever signed it, and the state does not tell of it.
+    pub is_found: bool,
+    /// The files themselves: name and content.
+    pub files: Vec<(&'static str, Vec<u8>)>,
+    /// When the origin says it last changed, Unix seconds: what makes the next request conditional.
+    /// Where it does not say, the Release's own date, which is never too late.
+    pub modified: i64,
+    /// The origin's tag for it, for the same purpose. A tag notices an older file as well.
+    pub tag: Option<EntityTag>,
+    text: SignedText,
+    verifier: Option<Verifier>,
+}
+
+/// Fetches and judges all suites of a run. Warnings are for the user.
+pub fn fetch(
+    settings: &MirrorSettings,
+    session: &Session,
+    state: &State,
+    now: i64,
+    stop: &Stop,
+    warn: &mut dyn FnMut(String),
+) -> Result<Vec<Offered>, CommandError> {
+    let wishes = wishes(&settings.sources);
+    let condition =
+        |wish: &Wish<'_>| kept(session, state, wish.suite, &settings.origins[0], date_check(wish.sources[0], now));
+    let conditions: Vec<Option<Kept>> = wishes.iter().map(condition).collect();
+    let verifiers: Vec<Option<Verifier>> =
+        wishes.iter().map(|wish| verifier(wish.sources[0], session.places.work.path())).collect();
+    let early = EarlyChecks::begin(session, state, &wishes, &conditions, &verifiers);
+    let patience = if others(settings).is_empty() { ORIGIN_PATIENCE_ALONE } else { ORIGIN_PATIENCE };
+    let questions = wishes.iter().zip(&conditions).map(|(wish, kept)| Question {
+        others: others(settings),
+        ..question(session, ORIGIN, wish.suite, kept.as_ref(), patience)
+    });
+    let questions = questions.collect();
+    let origin_answers = session.runtime.block_on(stop.or(receive_all(questions)))?;
+    drop(early);
+    let mut candidates = Vec::new();
+    let asked = wishes.iter().zip(&conditions).zip(verifiers);
+    for (((wish, kept), verifier), answer) in asked.zip(origin_answers) {
+        let suite = wish.suite;
+        let accepted = match accept(answer, kept.as_ref(), verifier.as_ref()) {
+            // Our own copy was altered, or the answer was, or another mirror's in its place: the origin alone is asked
+            // again, without a condition.
+            Err(Refusal::Verification(..)) if kept.is_some() || !others(settings).is_empty() => {
+                let again = receive(question(session, ORIGIN, suite, None, patience));
+                let again = session.runtime.block_on(stop.or(again))?;
+                accept(again, None, verifier.as_ref())
+            }
+            other => other,
+        };
+        let (received, host) = match accepted {
+            Ok(received) => (received, ORIGIN),
+            Err(Refusal::Verification(why, hint)) => {
+                return Err(unverified(&shown(settings, ORIGIN), suite, &why, hint));
+            }
+            Err(Refusal::Local(why)) => return Err(unwritable(suite, &why)),
+            Err(Refusal::Unavailable(why, hint)) => {
+                let check = date_check(wish.sources[0], now);
+                newest_of_others(settings, session, suite, verifier.as_ref(), (&why, hint), check, stop, warn)?
+            }
+        };
+        candidates.push(candidate(settings, session, state, wish, (received, host), verifier, now, stop, warn)?);
+    }
+    join(candidates)?.into_iter().map(|candidate| judge(settings, session, state, candidate, warn)).collect()
+}
+
+fn question<'a>(
+    session: &'a Session,
+    host: HostId,
+    suite: &str,
+    kept: Option<&'a Kept>,
+    patience: Duration,
+) -> Question<'a> {
+    let directory = remote_directory(suite);
+    let head_seen = HeadSeen::default();
+    Question { fetcher: &session.fetcher, host, directory, kept, patience, others: 0..0, head_seen }
+}
+
+/// The mirrors that may stand in for the origin.
+fn others(settings: &MirrorSettings) -> Range<HostId> {
+    if settings.origin_only { 1..1 } else { 1..settings.origins.len() as HostId }
+}
+
+/// The address of an origin as it may be shown: without credentials.
+fn shown(settings: &MirrorSettings, host: HostId) -> String {
+    without_credentials(&settings.origins[usize::from(host)])
+}
+
+/// A signature that this machine could not check: a full disk, most likely.
+fn unwritable(suite: &str, why: &str) -> CommandError {
+    CommandError::new(ErrorKind::Disk, format_args!("{suite}: the signature cannot be checked: {why}"))
+        .context("nothing was published or deleted")
+        .hint("the mirror as it was published before is intact; run again when this is mended")
+}
+
+fn unverified(origin: &str, suite: &str, why: &str, hint: Option<&'static str>) -> CommandError {
+    let error = CommandError::new(ErrorKind::Verification, format_args!("{suite}: {why}"))
+        .context(format_args!("from {origin}"))
+        .context("nothing was published or deleted");
+    match hint {
+        Some(hint) => error.hint(hint),
+        None => error,
+    }
+}
+
+/// The origin cannot be used: the newest valid Release of the other mirrors, and whose it is. One that is dated in the
+/// future counts only where there is no other.
+#[allow(clippy::too_many_arguments)]
+fn newest_of_others(
+    settings: &MirrorSettings,
+    session: &Session,
+    suite: &str,
+    verifier: Option<&Verifier>,
+    (why, hint): (&str, &'static str),
+    check: DateCheck,
+    stop: &Stop,
+    warn: &mut dyn FnMut(String),
+) -> Result<(Received, HostId), CommandError> {
+    let mut best: Option<(Received, HostId)> = None;
+    let mut refusals = vec![format!("{}: {why}", shown(settings, ORIGIN))];
+    let mut hints = vec![hint];
+    let mut doubts = 0;
+    for host in others(settings) {
+        let answer = receive(question(session, host, suite, None, PATIENCE));
+        let answer = session.runtime.block_on(stop.or(answer))?;
+        match accept(answer, None, verifier) {
+            Ok(received) => {
+                let rank = |received: &Received| check.rank(received.release.date);
+                let newer = best.as_ref().is_none_or(|(best, _)| rank(&received) > rank(best));
+                if newer {
+                    // The next run asks the origin again, which knows nothing of this host's tag.
+                    best = Some((Received { tag: None, ..received }, host));
+                }
+            }
+            Err(Refusal::Unavailable(why, hint)) => {
+                refusals.push(format!("{}: {why}", shown(settings, host)));
+                hints.push(hint);
+            }
+            Err(Refusal::Verification(why, _)) => {
+                doubts += 1;
+                refusals.push(format!("{}: {why}", shown(settings, host)));
+            }
+            Err(Refusal::Local(why)) => return Err(unwritable(suite, &why)),
+        }
+    }
+    if let Some((received, host)) = best {
+        warn(format!(
+            "{suite}: the origin {} cannot be used ({why}); this run follows {}",
+            shown(settings, ORIGIN),
+            shown(settings, host)
+        ));
+        return Ok((received, host));
+    }
+    let kind = if doubts > 0 { ErrorKind::Verification } else { ErrorKind::Network };
+    let mut error = CommandError::new(kind, format_args!("{suite}: no mirror has its Release"));
+    for refusal in refusals {
+        error = error.context(refusal);
+    }
+    // One that answered tells more than those that did not.
+    let order = [HINT_CREDENTIALS, HINT_ELSEWHERE, HINT_BUSY, HINT_ABSENT, HINT_TRUST, HINT_CERTIFICATE, HINT_REACH];
+    let hint = order.into_iter().find(|hint| hints.contains(hint)).map(|hint| match hint {
+        HINT_TRUST if settings.network.ca_file.is_some() => HINT_OTHER_AUTHORITY,
+        HINT_ABSENT if suite.ends_with('/') => HINT_ABSENT_FLAT,
+        other => other,
+    });
+    Err(error.hint(hint.unwrap_or(HINT_ABSENT)))
+}
+
+/// How the dates of a source's Releases are held against the clock.
+fn date_check(source: &SourceSpec, now: i64) -> DateCheck {
+    DateCheck::new(now, source.check_date, source.max_future_s)
+}
+
+/// What is received of a suite, unless it is of the future or has expired, with its place and what is taken from it.
+#[allow(clippy::too_many_arguments)]
+fn candidate(
+    settings: &MirrorSettings,
+    session: &Session,
+    state: &State,
+    wish: &Wish<'_>,
+    (received, host): (Received, HostId),
+    verifier: Option<Verifier>,
+    now: i64,
+    stop: &Stop,
+    warn: &mut dyn FnMut(String),
+) -> Result<Candidate, CommandError> {
+    let (suite, source, release) = (wish.suite, wish.sources[0], &received.release);
+    let from = || format!("from {}", shown(settings, host));
+    check_suite(suite, release).map_err(|error| {
+        CommandError::usage(error)
+            .context(from())
+            .context("nothing was published or deleted")
+            .hint("say --suite by one of its names, if it is meant; else the mirror serves another suite in its place")
+    })?;
+    let check = date_check(source, now);
+    if let Some(future) = check.future(release.date) {
+        return Err(CommandError::new(ErrorKind::Stale, format_args!("{suite}: {future}"))
+            .context(from())
+            .context("nothing was published or deleted")
+            .hint(HINT_FUTURE));
+    }
+    let until = valid_until(release, source.valid_until_min_s, source.valid_until_max_s).filter(|until| *until < now);
+    if let Some(until) = until.filter(|_| source.check_valid_until) {
+        if !settings.ignore_valid_until {
+            return Err(CommandError::new(
+                ErrorKind::Stale,
+                format_args!("{suite}: the Release was valid until {}", date(until)),
+            )
+            .context(from())
+            .context("nothing was published or deleted")
+            .hint("the mirror may be stuck; for an archive that is no longer updated use --ignore-valid-until"));
+        }
+        warn(format!("{suite}: accepted although valid only until {}", date(until)));
+    }
+    let selection = |source: &&SourceSpec| {
+        let own = source.languages.as_ref().filter(|_| settings.languages.is_empty());
+        let no_language = own.is_some_and(Vec::is_empty);
+        Selection {
+            flat: suite.ends_with('/'),
+            components: source.components.clone(),
+            architectures: source.architectures.clone(),
+            binaries: source.binaries,
+            sources: source.sources,
+            without: settings.without.iter().copied().chain(no_language.then_some(Kind::Translations)).collect(),
+            languages: own.unwrap_or(&settings.languages).clone(),
+            formats: settings.index_formats.clone(),
+        }
+    };
+    let taken = match rival(suite, release, state) {
+        Some(rival) => still_claims(session, host, rival, release, verifier.as_ref(), stop)?,
+        None => false,
+    };
+    let layout = layout(suite, release, taken, &session.root).map_err(|error| disk(&error))?;
+    let selections = wish.sources.iter().map(selection).collect();
+    Ok(Candidate { requested: suite.to_owned(), host, selections, layout, received, verifier, check })
+}
+
+/// Whether the suite asked for as `rival` has the codename of this Release too: not if its present Release has another.
+/// Nothing takes the place of one of which that cannot be told.
+fn still_claims(
+    session: &Session,
+    host: HostId,
+    rival: &str,
+    release: &Release,
+    verifier: Option<&Verifier>,
+    stop: &Stop,
+) -> Result<bool, CommandError> {
+    let answer = session.runtime.block_on(stop.or(receive(question(session, host, rival, None, PATIENCE))))?;
+    Ok(accept(answer, None, verifier).map_or(true, |received| received.release.codename == release.codename))
+}
+
+/// What it means for what is here.
+fn judge(
+    settings: &MirrorSettings,
+    session: &Session,
+    state: &State,
+    candidate: Candidate,
+    warn: &mut dyn FnMut(String),
+) -> Result<Offered, CommandError> {
+    let identity = candidate.identity();
+    let Candidate { requested: suite, host, selections, layout: place, received, verifier, check } = candidate;
+    let Received { files, modified, tag, text, release } = received;
+    let fingerprint = fingerprint(&selections, &settings.filters);
+    let unrecorded = unrecorded(session, state, &place.directory)?;
+    let is_recorded = state.suite(&place.directory).is_some();
+    // Of a run that was killed while it published the log tells.
+    let is_found = unrecorded.is_some() && !(is_recorded && state.marked);
+    let date = |here: Here| here.date(&session.root, verifier.as_ref()).map_err(|error| disk(&error));
+    let here = unrecorded.map(date).transpose()?.flatten();
+    let overtaken = here.is_some() && is_recorded && !state.marked;
+    if overtaken {
+        warn(format!(
+            "{suite}: the Release here is not the one that the state tells of; files are read again instead of believed"
+        ));
+    }
+    let offer = Offer {
+        directory: &place.directory,
+        inrelease: identity,
+        date: release.date.unwrap_or_default(),
+        signed: text.is_verified(),
+        fingerprint,
+        here,
+        check,
+    };
+    let refused = |error: StateError| match error {
+        StateError::Older { .. } => state_error(&error).context(format_args!("from {}", shown(settings, host))),
+        other => state_error(&other),
+    };
+    if let Some(future) = state.judge_date(&offer).map_err(refused)? {
+        warn(format!("{suite}: of the one mirrored until now: {future}; the Release offered takes its place"));
+    }
+    let mut novelty = state.judge(&offer).map_err(refused)?;
+    if novelty == Novelty::Unchanged {
+        let files = altered(session, state, &place.directory, &files, &text, verifier.as_ref())?;
+        let links = lost_links(&session.root, &state.header.suites).map_err(|error| disk(&error))?;
+        let links = links.iter().filter(|lost| lost.directory == place.directory).map(|lost| lost.link);
+        for name in files.into_iter().chain(links) {
+            warn(format!("{suite}: the published {name} is not the one that was put there; it is put there again"));
+            novelty = Novelty::Unfinished;
+        }
+    }
+    let date_of_release = release.date.unwrap_or_default();
+    Ok(Offered {
+        remote: remote_directory(&suite),
+        requested: suite,
+        host,
+        selections,
+        layout: place,
+        signed: text.is_verified(),
+        release,
+        novelty,
+        identity,
+        fingerprint,
+        overtaken,
+        is_found,
+        files,
+        modified: modified.unwrap_or(date_of_release),
+        tag,
+        text,
+        verifier,
+    })
+}
+
+/// The date of a validly signed Release that lies in the directory and is not the one that the state tells of.
+fn unrecorded(session: &Session, state: &State, directory: &str) -> Result<Option<Here>, CommandError> {
+    let here = Here::read(&session.root, directory).map_err(|error| disk(&error))?;
+    let recorded = state.suite(directory).map(|suite| suite.inrelease);
+    Ok(here.filter(|here| recorded != Some(here.identity())))
+}
+
+/// The signed files that do not lie in their place as they were published (M4).
+fn altered(
+    session: &Session,
+    state: &State,
+    directory: &str,
+    files: &[(&'static str, Vec<u8>)],
+    text: &SignedText,
+    verifier: Option<&Verifier>,
+) -> Result<Vec<&'static str>, CommandError> {
+    let mut altered = Vec::new();
+    for (name, content) in files {
+        let here = session.root.read(&below(directory, name), RELEASE_BYTES_MAX as u64);
+        if here.map_err(|error| disk(&error))?.as_ref() != Some(content) {
+            altered.push(*name);
+        }
+    }
+    // Where all came as an `InRelease`, the two for older clients were asked for beside it, and are not now.
+    if files.iter().all(|(name, _)| *name == "InRelease") {
+        let Beside { release, signature } = Beside::read(&session.root, directory).map_err(|error| disk(&error))?;
+        altered.extend(match release {
+            Some(release) => contradiction(&release, signature.as_deref(), text, verifier)
+                .map(|(name, _)| name)
+                .or_else(|| (verifier.is_some() && signature.is_none()).then_some("Release.gpg")),
+            // Where neither is here, the state tells whether they were.
+            None => (signature.is_some() || state.has_record(&session.root, &below(directory, "Release")))
+                .then_some("Release"),
+        });
+    }
+    Ok(altered)
+}
+
+/// `Release` and `Release.gpg` of suites that have an `InRelease`: for clients and mirrors that do not
+/// know it. Asked for beside the indexes, so that they cost no time.
+pub struct SideFiles(Vec<Option<tokio::task::JoinHandle<NamedAnswers>>>);
+
+/// Asks those for them who sent the `InRelease`.
+pub fn ask_for_side_files(settings: &MirrorSettings, session: &Session, offers: &[Offered]) -> SideFiles {
+    let ask = |offer: &Offered| {
+        let missing = offer.files.iter().all(|(name, _)| *name == "InRelease");
+        let files = || side_files(session.fetcher.watch(), offer.host, others(settings), offer.remote.clone());
+        missing.then(|| session.runtime.spawn(files()))
+    };
+    SideFiles(offers.iter().map(ask).collect())
+}
+
+async fn side_files(watch: Watch, host: HostId, others: Range<HostId>, directory: String) -> NamedAnswers {
+    let ask = |name: &str, limit: usize| {
+        let get = Get { path: format!("{directory}{name}"), limit_bytes: limit as u64, ..Get::default() };
+        let others = Others { hosts: others.clone(), alike: Alike::Any, at_once: true };
+        get_soon(&watch, host, others, get, PATIENCE)
+    };
+    let (release, signature) = (ask("Release", RELEASE_BYTES_MAX), ask("Release.gpg", SIGNATURE_BYTES_MAX));
+    // Alone one after the other: a host may answer in the wrong order.
+    let asked = match others.is_empty() {
+        true => (release.await, signature.await),
+        false => tokio::join!(release, signature),
+    };
+    let answers = [("Release", asked.0), ("Release.gpg", asked.1)].into_iter();
+    let good = answers.filter_map(|(name, got)| got.ok().filter(|got| got.head.status == 200).map(|got| (name, got)));
+    good.collect()
+}
+
+/// Takes those that say the same as the `InRelease` and are signed as well; others would contradict it.
+/// Wrong or missing ones are asked for once more: a host that answers in the wrong order is known by now.
+/// Who takes too long over them has none.
+pub fn take_side_files(
+    side: SideFiles,
+    session: &Session,
+    stop: &Stop,
+    offers: &mut [Offered],
+) -> Result<(), CommandError> {
+    let until = Instant::now() + SIDE_FILES_WITHIN;
+    for (offer, asked) in offers.iter_mut().zip(side.0) {
+        let Some(asked) = asked else { continue };
+        let mut files = NamedAnswers::new();
+        let take = async {
+            files = asked.await.unwrap_or_default();
+            if !fits(offer, &files) {
+                files = side_files(session.fetcher.watch(), offer.host, 0..0, offer.remote.clone()).await;
+            }
+        };
+        let in_time = async { tokio::time::timeout_at(until.into(), take).await.is_ok() };
+        session.runtime.block_on(stop.or(in_time))?;
+        if fits(offer, &files) {
+            offer.files.extend(files.into_iter().map(|(name, got)| (name, got.body)));
+        } else {
+            // The host says nothing better: those that lie here stay if they are of this very Release.
+            let beside = Beside::read(&session.root, &offer.layout.directory).map_err(|error| disk(&error))?;
+            offer.files.extend(beside.of(&offer.text, offer.verifier.as_ref()));
+        }
+    }
+    Ok(())
+}
+
+/// Whether these are the side files of this `InRelease`.
+fn fits(offer: &Offered, files: &NamedAnswers) -> bool {
+    let content = |wanted: &str| files.iter().find(|(name, _)| *name == wanted).map(|(_, got)| &got.body);
+    let (Some(release), signature) = (content("Release"), content("Release.gpg")) else { return false };
+    let verifier = offer.verifier.as_ref();
+    let is_signed = verifier.is_none() || signature.is_some();
+    is_signed && contradiction(release, signature.map(|signature| &signature[..]), &offer.text, verifier).is_none()
+}
+
+/// A state that refuses, with the kind it is of.
+pub fn state_error(error: &StateError) -> CommandError {
+    match error {
+        StateError::Older { .. } => CommandError::new(ErrorKind::Stale, error)
+            .context("nothing was published or deleted")
+            .hint(
+                "this mirror is behind; another origin may be up to date (to go back on purpose: a directory of its own)",
+            ),
+        StateError::Conflict { .. } => CommandError::new(ErrorKind::Verification, error),
+        StateError::Newer { .. } => CommandError::usage(error),
+        other => disk(other),
+    }
+}
+
+fn verifier(source: &SourceSpec, dir: &Path) -> Option<Verifier> {
+    match &source.signed_by {
+        SignedBy::Trusted => None,
+        SignedBy::Keys { keys, fingerprints } => {
+            let verifier = Verifier::new(dir.join(OWN_DIRECTORY), keys.clone());
+            Some(verifier.with_fingerprints(fingerprints.clone()))
+        }
+    }
+}
+
+fn date(unix_s: i64) -> String {
+    jiff::Timestamp::from_second(unix_s).map_or_else(|_| unix_s.to_string(), |time| time.to_string())
+}

@@ -1,0 +1,279 @@
+//! From plan to files: what is there, what must come, and the coming of it.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fullbore_engine::digest::Sha256;
+use fullbore_engine::files::{FileError, PREALLOCATE_BYTES};
+use fullbore_engine::run::Stop;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::events::Events;
+use fullbore_wire::dispatcher::GivenUp;
+use fullbore_wire::run::refusals::{Hosts, Refusals, Why};
+
+use super::adopt::{self, Job, Outcome};
+use super::batch::{Files, StoredIndex};
+use super::offer::state_error;
+use super::plan::{FileId, Plan};
+use super::replaced::Failure;
+use super::room::{Need, Room, RoomError};
+use super::session::{Session, disk};
+use super::sizes;
+use super::standing::SuiteId;
+use super::state::{Conflict, State, StateError, index_path};
+use super::subtract::{Comparison, FileSet, Subtraction, Tally};
+
+/// What is there and what must come.
+pub struct Wanted {
+    /// The files of the plan, sorted by what has to be done for them.
+    pub subtraction: Subtraction,
+    /// Sizes learned from mirrors, sorted by file.
+    pub learned: Vec<(FileId, u64)>,
+    /// Files and bytes to be fetched, those of indexes not counted.
+    pub fetch: Tally,
+    /// Of these, bytes that an earlier run left.
+    pub resumed_bytes: u64,
+    /// Bytes of the disk that its unfinished files take: room for a large one is reserved as a whole.
+    pub reserved_bytes: u64,
+}
+
+/// Subtracts what is there from the plan; hashes what is there and unknown. `suites` are those of
+/// this run, and whether each is signed; `in_conflict` says what follows from a path that a suite of another run names
+/// with other content.
+#[allow(clippy::too_many_arguments)]
+pub fn need(
+    plan: &Plan,
+    state: &State,
+    session: &mut Session,
+    suites: &[(SuiteId, bool)],
+    in_conflict: &dyn Fn(&Conflict) -> Failure,
+    stop: &Stop,
+    warn: &mut dyn FnMut(String),
+) -> Result<Wanted, Failure> {
+    let mut comparison = Comparison::new(plan, state, suites);
+    for (file, durable) in std::mem::take(&mut session.logged) {
+        comparison.logged(file, durable);
+    }
+    let refused = |error: StateError| match &error {
+        StateError::Conflict(conflict) => in_conflict(conflict),
+        other => Failure::Other(state_error(other)),
+    };
+    let mut subtraction = comparison.finish(state, &session.root).map_err(refused)?;
+    if let Some(damage) = &subtraction.damage {
+        warn(format!("the list of files was damaged ({damage}); what it did not tell was read from the disk"));
+    }
+    adopt_known(plan, &mut subtraction, session, stop).map_err(|error| disk(&error))?;
+    stop.check()?;
+    let learned = learn_sizes(plan, &mut subtraction.fetch, session, stop, warn)?;
+    let mut fetch = Tally::default();
+    let (mut resumed_bytes, mut reserved_bytes) = (0, 0);
+    for id in &subtraction.fetch {
+        let file = plan.file(*id);
+        let size = file.known_size().or_else(|| size_of(&learned, *id)).unwrap_or(0);
+        let path = subtraction.landing_path(plan, *id);
+        let present = session.present(&path, size, file.sha256).map_err(|error| disk(&error))?;
+        let resumed = present.iter().map(|range| range.end - range.start).sum::<u64>();
+        resumed_bytes += resumed;
+        // Of the many small ones nothing is reserved: no look at each is needed.
+        let reserved = match size {
+            PREALLOCATE_BYTES.. => session.root.part_room(&path).map_err(|error| disk(&error))?.min(size),
+            _ => 0,
+        };
+        reserved_bytes += reserved.max(resumed);
+        fetch.add(size);
+    }
+    Ok(Wanted { subtraction, learned, fetch, resumed_bytes, reserved_bytes })
+}
+
+fn size_of(learned: &[(FileId, u64)], id: FileId) -> Option<u64> {
+    learned.binary_search_by_key(&id, |(id, _)| *id).ok().map(|at| learned[at].1)
+}
+
+/// Reads files that are there but unknown: an archive that somebody else mirrored, a lost state.
+fn adopt_known(plan: &Plan, subtraction: &mut Subtraction, session: &Session, stop: &Stop) -> Result<(), FileError> {
+    let adopt = std::mem::take(&mut subtraction.adopt);
+    let found = hash_known(plan, session, stop, &|number| {
+        let id = *adopt.get(number)?;
+        Some((id, plan.file(id).path))
+    });
+    for (id, right) in found {
+        subtraction.adopted(id, right);
+    }
+    let behind = std::mem::take(&mut subtraction.behind);
+    let found = hash_known(plan, session, stop, &|number| behind.get(number).map(|(id, path)| (*id, path.as_str())));
+    for (id, right) in found {
+        let file = plan.file(id);
+        let path = behind.binary_search_by_key(&id, |(id, _)| *id).ok().map(|at| &behind[at].1);
+        if let Some(path) = path.filter(|_| right.is_some() && !session.places.is_untouched()) {
+            session.root.hard_link(path, &index_path(file.sha256))?;
+        }
+        subtraction.adopted_behind(id, right);
+    }
+    Ok(())
+}
+
+/// Hashes files of the plan that lie at these paths; gives back the sizes of those that are right, in order.
+fn hash_known<'a>(
+    plan: &'a Plan,
+    session: &Session,
+    stop: &Stop,
+    known: &(dyn Fn(usize) -> Option<(FileId, &'a str)> + Sync),
+) -> Vec<(FileId, Option<u64>)> {
+    let found = Mutex::new(Vec::new());
+    let threads = std::thread::available_parallelism().map_or(2, |cores| cores.get());
+    let jobs = |number: usize| {
+        let (id, path) = known(number)?;
+        let file = plan.file(id);
+        Some(Job { id, path, size: file.known_size(), sha256: file.sha256 })
+    };
+    adopt::read_all(&session.root, jobs, threads, &session.scan, stop.flag(), &|id, outcome| {
+        let right = if let Outcome::Right(size) = outcome { Some(size) } else { None };
+        found.lock().unwrap_or_else(PoisonError::into_inner).push((id, right));
+    });
+    let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    found.sort_unstable();
+    found
+}
+
+/// Asks for the sizes of installer images, whose index tells none. Those of which no mirror tells it are
+/// left out: a run does not end for an image.
+fn learn_sizes(
+    plan: &Plan,
+    fetch: &mut Vec<FileId>,
+    session: &Session,
+    stop: &Stop,
+    warn: &mut dyn FnMut(String),
+) -> Result<Vec<(FileId, u64)>, CommandError> {
+    let unknown: Vec<FileId> = fetch.iter().copied().filter(|id| plan.file(*id).known_size().is_none()).collect();
+    let paths = unknown.iter().map(|id| plan.file(*id).path.to_owned()).collect();
+    let mut learned = Vec::new();
+    let mut left_out = Vec::new();
+    for (id, size) in unknown.into_iter().zip(sizes::learn(paths, session, stop)?) {
+        match size {
+            Some(size) => learned.push((id, size)),
+            None => left_out.push(id),
+        }
+    }
+    left_out.sort_unstable();
+    fetch.retain(|id| left_out.binary_search(id).is_err());
+    let mut named = left_out.iter().map(|id| plan.file(*id).path);
+    if let Some(first) = named.next() {
+        let more = match named.count() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        warn(format!("{first}{more}: left out, no mirror tells the size of this installer image"));
+    }
+    learned.sort_unstable_by_key(|(id, _)| *id);
+    Ok(learned)
+}
+
+/// Whether it all fits; with `indexes`, those still to come.
+pub fn room(need: &Wanted, indexes: &[StoredIndex], session: &Session) -> Result<Room, CommandError> {
+    let index_bytes: u64 = indexes.iter().map(|index| index.size).sum();
+    super::room::measure(
+        &session.places.volume,
+        Need {
+            bytes: (need.fetch.bytes + index_bytes).saturating_sub(need.reserved_bytes),
+            files: need.fetch.files + indexes.len() as u64,
+            // A source package has a directory of its own and three files; indexes get three names.
+            directories: need.fetch.files / 3 + 3 * indexes.len() as u64,
+        },
+    )
+    .map_err(|error| disk(&error))
+}
+
+/// The refusal of a run that does not fit.
+pub fn no_room(error: &RoomError) -> CommandError {
+    CommandError::new(ErrorKind::Disk, error)
+        .context("nothing was fetched; the mirror as it was published before is intact")
+        .hint("make room, mirror less (--arch, --component, --exclude), or choose another directory")
+}
+
+/// What came of the fetching.
+pub struct Came {
+    /// Files of the plan that no host served right, with what is known of why.
+    pub missing: Vec<String>,
+    /// What is known of why.
+    pub why: Why,
+    /// Suites that cannot be published for them.
+    pub incomplete: Vec<SuiteId>,
+    /// Indexes that came.
+    pub indexes: Vec<Sha256>,
+}
+
+impl Came {
+    /// Adds indexes that are lacking: a line for each, and whether some host sent something else.
+    pub fn lack(&mut self, lacking: Vec<(String, bool)>) {
+        for (line, is_wrong) in lacking {
+            if is_wrong && self.why == Why::Various {
+                self.why = Why::Wrong;
+            }
+            self.missing.push(line);
+        }
+    }
+}
+
+/// Fetches the files of the plan and the remaining indexes.
+pub fn fetch(
+    plan: &Arc<Plan>,
+    need: &mut Wanted,
+    indexes: Vec<StoredIndex>,
+    refusals: &mut Refusals,
+    session: &mut Session,
+    stop: &Stop,
+    events: &mut dyn Events,
+) -> Result<Came, CommandError> {
+    let subtraction = &mut need.subtraction;
+    let files = Arc::new(Files::of_plan(plan.clone(), subtraction.replace.clone(), need.learned.clone(), indexes));
+    let items = files.items(&subtraction.fetch, session);
+    let fetched = session.fetch(files.clone(), items, stop, events)?;
+    let mut came = Came { missing: Vec::new(), why: Why::Various, incomplete: Vec::new(), indexes: Vec::new() };
+    for item in fetched.verified {
+        match files.index(item) {
+            Some(index) => came.indexes.push(index.sha256),
+            None => drop(subtraction.done.insert(item)),
+        }
+    }
+    let hosts = Hosts::of(&session.fetcher.hosts());
+    let given_up_files = || fetched.given_up.iter().filter(|given_up| files.index(given_up.item).is_none());
+    came.why = Why::of(given_up_files().flat_map(|given_up| &given_up.faults).map(|(_, fault)| fault));
+    for given_up in &fetched.given_up {
+        if let Some(index) = files.index(given_up.item) {
+            refusals.note(index.sha256, given_up, &hosts);
+            continue;
+        }
+        let file = plan.file(given_up.item);
+        came.missing.push(format!("{}: {}", file.path, hosts.why(given_up)));
+        came.incomplete.extend(file.suites);
+    }
+    for id in without_outcome(&subtraction.fetch, &subtraction.done, given_up_files()) {
+        let file = plan.file(id);
+        came.missing.push(format!("{}: it was asked for, and did not come", file.path));
+        came.incomplete.extend(file.suites);
+    }
+    came.incomplete.sort_unstable();
+    came.incomplete.dedup();
+    Ok(came)
+}
+
+/// Files of which nobody said what became of them: that they are there is not to be taken for granted.
+fn without_outcome<'a>(wanted: &[FileId], done: &FileSet, given_up: impl Iterator<Item = &'a GivenUp>) -> Vec<FileId> {
+    let given_up: BTreeSet<FileId> = given_up.map(|given_up| given_up.item).collect();
+    wanted.iter().copied().filter(|id| !done.contains(*id) && !given_up.contains(id)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use fullbore_wire::hosts::HostSet;
+
+    use super::*;
+
+    #[test]
+    fn a_file_of_which_nothing_was_said_is_missing() {
+        let mut done = FileSet::new(5);
+        done.insert(1);
+        let given_up = GivenUp { item: 3, tried: HostSet::default(), missing: true, faults: Vec::new() };
+        assert_eq!(without_outcome(&[1, 2, 3], &done, [&given_up].into_iter()), [2]);
+    }
+}

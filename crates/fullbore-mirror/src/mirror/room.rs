@@ -1,0 +1,119 @@
+//! Is there room? Asked before the first body is fetched, not found out at 90 %.
+
+use fullbore_engine::files::{FileError, Root};
+use fullbore_engine::units::{bytes, several};
+
+/// What a run is going to write.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Need {
+    /// Bytes to be fetched, less what unfinished files hold already.
+    pub bytes: u64,
+    /// Files to be fetched.
+    pub files: u64,
+    /// Directories and further names, at most; a guess of the caller.
+    pub directories: u64,
+}
+
+/// What an average file wastes of its last block: half of the usual 4096 bytes.
+const SLACK_BYTES_PER_FILE: u64 = 2048;
+
+/// Kept free beside the mirror's own files, for the state and the log: 100 bytes for each
+/// file twice over is far less than this up to ten million files.
+const OWN_BYTES: u64 = 16 << 20;
+
+/// Too little room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RoomError {
+    /// Not enough bytes.
+    #[error("the run needs {}, the file system has {} left: {} missing", bytes(*needed), bytes(*free), bytes(.needed - .free))]
+    Bytes {
+        /// Planned.
+        needed: u64,
+        /// Free.
+        free: u64,
+    },
+    /// Not enough inodes.
+    #[error("the run creates {needed} files and directories, the file system has {} left", several(*free, "inode", "inodes"))]
+    Inodes {
+        /// Planned.
+        needed: u64,
+        /// Free.
+        free: u64,
+    },
+}
+
+/// What the check found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// Bytes that will be written.
+    pub needed_bytes: u64,
+    /// Free bytes.
+    pub free_bytes: u64,
+    /// Inodes that will be taken.
+    pub needed_inodes: u64,
+    /// Free inodes, where the file system has a limit.
+    pub free_inodes: Option<u64>,
+}
+
+/// Measures the room; compare with [`Room::check`].
+///
+/// # Errors
+/// When the file system does not tell.
+pub fn measure(root: &Root, need: Need) -> Result<Room, FileError> {
+    let space = root.space()?;
+    let mut needed_bytes = need.bytes.saturating_add(need.files.saturating_mul(SLACK_BYTES_PER_FILE));
+    if need.files > 0 {
+        needed_bytes = needed_bytes.saturating_add(OWN_BYTES);
+    }
+    Ok(Room {
+        needed_bytes,
+        free_bytes: space.bytes,
+        needed_inodes: need.files.saturating_add(need.directories),
+        free_inodes: space.inodes,
+    })
+}
+
+impl Room {
+    /// Whether the run fits.
+    ///
+    /// # Errors
+    /// [`RoomError`] with both figures.
+    pub fn check(&self) -> Result<(), RoomError> {
+        if self.needed_bytes > self.free_bytes {
+            return Err(RoomError::Bytes { needed: self.needed_bytes, free: self.free_bytes });
+        }
+        match self.free_inodes {
+            Some(free) if self.needed_inodes > free => Err(RoomError::Inodes { needed: self.needed_inodes, free }),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_figures_are_told() {
+        let room = Room { needed_bytes: 10, free_bytes: 4, needed_inodes: 3, free_inodes: Some(2) };
+        assert_eq!(
+            room.check().unwrap_err().to_string(),
+            "the run needs 10 B, the file system has 4 B left: 6 B missing"
+        );
+        let room = Room { free_bytes: 10, ..room };
+        assert_eq!(
+            room.check().unwrap_err().to_string(),
+            "the run creates 3 files and directories, the file system has 2 inodes left"
+        );
+        assert_eq!(Room { free_inodes: None, ..room }.check(), Ok(()));
+    }
+
+    #[test]
+    fn this_machine_has_room_for_little_and_not_for_everything() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::open(directory.path()).unwrap();
+        assert_eq!(measure(&root, Need::default()).unwrap().check(), Ok(()));
+        let all = Need { bytes: u64::MAX, ..Need::default() };
+        assert!(matches!(measure(&root, all).unwrap().check(), Err(RoomError::Bytes { .. })));
+    }
+}

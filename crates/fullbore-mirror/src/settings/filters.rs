@@ -1,0 +1,100 @@
+//! Which packages of an archive are wanted.
+
+use super::Filter;
+
+/// What `--include`, `--exclude`, `--section`, `--priority`, `--source-package` and `--newest` say.
+///
+/// A package is wanted if it passes all of them; one that is not given lets everything pass.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Filters {
+    /// With `exclude`: brings back what it left out. Alone: all that is wanted.
+    pub include: Vec<Filter>,
+    /// Paths left out.
+    pub exclude: Vec<Filter>,
+    /// Sections: `devel` in every component, `contrib/devel` exactly.
+    pub sections: Vec<String>,
+    /// Priorities.
+    pub priorities: Vec<String>,
+    /// Names of source packages.
+    pub source_packages: Vec<String>,
+    /// Versions kept of each package, the newest; applied by the caller, who sees them all.
+    pub newest: Option<u32>,
+}
+
+impl Filters {
+    /// Whether everything passes, so that nothing need be looked up.
+    pub fn is_empty(&self) -> bool {
+        *self == Filters::default()
+    }
+
+    /// Whether a package with this path, section, priority and source package is wanted.
+    ///
+    /// A field that the index does not give is the empty string; a filter on it
+    /// then leaves the package out. Source packages are named by themselves and
+    /// have no priority in older archives, so a priority is asked only of what has one.
+    pub fn wants(&self, path: &str, section: &str, priority: &str, source_package: &str) -> bool {
+        self.wants_path(path)
+            && (self.sections.is_empty() || self.sections.iter().any(|wanted| section_is(section, wanted)))
+            && (self.priorities.is_empty()
+                || priority.is_empty()
+                || self.priorities.iter().any(|wanted| wanted == priority))
+            && (self.source_packages.is_empty() || self.source_packages.iter().any(|wanted| wanted == source_package))
+    }
+
+    /// Whether a file of this path, relative to the archive's root, is wanted.
+    pub fn wants_path(&self, path: &str) -> bool {
+        let any = |patterns: &[Filter]| patterns.iter().any(|pattern| pattern.0.is_match(path));
+        if self.exclude.is_empty() {
+            self.include.is_empty() || any(&self.include)
+        } else {
+            !any(&self.exclude) || any(&self.include)
+        }
+    }
+}
+
+/// Whether a package's section is the wanted one; `contrib/devel` is also in `devel`.
+fn section_is(section: &str, wanted: &str) -> bool {
+    section == wanted || section.rsplit_once('/').is_some_and(|(_, name)| name == wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn patterns(texts: &[&str]) -> Vec<Filter> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn include_alone_selects() {
+        let filters = Filters { include: patterns(&["^pool/main/h/"]), ..Filters::default() };
+        assert!(filters.wants_path("pool/main/h/hello/hello_1_all.deb"));
+        assert!(!filters.wants_path("pool/main/g/glibc/libc6_2_amd64.deb"));
+    }
+
+    #[test]
+    fn include_beside_exclude_brings_back() {
+        let filters =
+            Filters { include: patterns(&["hello-dbg"]), exclude: patterns(&["-dbg(sym)?_"]), ..Filters::default() };
+        assert!(filters.wants_path("pool/main/h/hello/hello_1_all.deb"));
+        assert!(filters.wants_path("pool/main/h/hello/hello-dbg_1_amd64.deb"));
+        assert!(!filters.wants_path("pool/main/g/glibc/libc6-dbg_2_amd64.deb"));
+    }
+
+    #[test]
+    fn all_filters_must_agree() {
+        let filters = Filters {
+            sections: vec!["devel".into()],
+            priorities: vec!["optional".into()],
+            source_packages: vec!["hello".into()],
+            ..Filters::default()
+        };
+        assert!(filters.wants("p", "devel", "optional", "hello"));
+        assert!(filters.wants("p", "devel", "", "hello"));
+        assert!(filters.wants("p", "contrib/devel", "optional", "hello"));
+        assert!(!filters.wants("p", "net", "optional", "hello"));
+        assert!(!filters.wants("p", "devel", "required", "hello"));
+        assert!(!filters.wants("p", "devel", "optional", "glibc"));
+        assert!(Filters::default().is_empty() && Filters::default().wants("", "", "", ""));
+    }
+}
