@@ -382,6 +382,19 @@ impl Dispatcher {
         if !silent {
             self.hedged_bytes += in_vain;
         }
+        if let Some(item) = item {
+            let names = [victim_host, host].map(|host| self.hosts[host as usize].name.as_str());
+            let name = self.name(item);
+            if silent || waited {
+                tracing::info!(
+                    "{name}: taken over from {} by {}, from byte {from} on: nothing comes",
+                    names[0],
+                    names[1]
+                );
+            } else {
+                tracing::debug!("{name}: taken over from {} by {}, from byte {from} on", names[0], names[1]);
+            }
+        }
         if waited && let Some(item) = item {
             *self.histories.entry(item).or_default().silences.entry(victim_host).or_default() += 1;
         }
