@@ -376,7 +376,8 @@ fn set_short_option(source: &mut ArchiveSource, option: &str) -> Result<(), Sour
     source.set_option(&format!("{name}{suffix}"), value)
 }
 
-/// Words apart, where `[…]` and `"…"` keep blanks (`cdrom:[Debian 12]/`).
+/// Words apart, where `[…]` and `"…"` keep blanks (`cdrom:[Debian 12]/`). As in libapt (`ParseQuoteWord`), `%xx` in a word
+/// is a byte: an address with `%2F` is written with `%252F`.
 fn quoted_words(text: &str) -> Vec<String> {
     let (mut words, mut word) = (Vec::new(), String::new());
     let (mut brackets, mut quoted) = (false, false);
@@ -389,16 +390,28 @@ fn quoted_words(text: &str) -> Vec<String> {
             }
             c if c.is_whitespace() && !brackets && !quoted => {
                 if !word.is_empty() {
-                    words.push(std::mem::take(&mut word));
+                    words.push(decoded(&std::mem::take(&mut word)));
                 }
             }
             c => word.push(c),
         }
     }
     if !word.is_empty() {
-        words.push(word);
+        words.push(decoded(&word));
     }
     words
+}
+
+/// Each `%xx` as the byte that it stands for.
+fn decoded(word: &str) -> String {
+    let (mut bytes, mut rest) = (Vec::with_capacity(word.len()), word.as_bytes());
+    while let [first, behind @ ..] = rest {
+        let digits = behind.get(..2).filter(|digits| *first == b'%' && digits.iter().all(u8::is_ascii_hexdigit));
+        let byte = digits.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok());
+        bytes.push(byte.unwrap_or(*first));
+        rest = &rest[if byte.is_some() { 3 } else { 1 }..];
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 fn signed_by(line: u64, value: &str) -> Result<SignedBy, SourcesListError> {
@@ -469,6 +482,19 @@ mod tests {
     }
 
     const DEBIAN: &str = "# written by the installer\n\nTypes: deb deb-src\nURIs: http://deb.example.org/debian/\n# kept: https://old.example.org\n  http://mirror.example.net/debian\nSuites: bookworm bookworm-updates\nComponents: main contrib\n# non-free\n non-free-firmware\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg\n";
+
+    #[test]
+    fn one_line_entries_decode_what_is_quoted_by_percent_as_apt_does() {
+        let line = "deb http://us:se%252F%2540k@h/de%62 x%79 main%zz\n";
+        let source = &parse_one_line(line, "amd64").expect("valid")[0];
+        assert_eq!(source.uris, ["http://us:se%2F%40k@h/deb"]);
+        assert_eq!(
+            (names(source), source.components.clone()),
+            (vec!["dists/xy".to_owned()], vec!["main%zz".to_owned()])
+        );
+        let same = one("Types: deb\nURIs: http://h/de%62\nSuites: x\nComponents: main\n");
+        assert_eq!(same.uris, ["http://h/de%62"]);
+    }
 
     #[test]
     fn the_file_of_an_installed_system() {

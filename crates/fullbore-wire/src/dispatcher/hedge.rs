@@ -40,6 +40,10 @@ const HEDGE_MIN_BYTES: u64 = SEGMENT_MIN_BYTES / 4;
 /// as fast as needed if the other is faster than that.
 const RATE_UNKNOWN_BYTES_PER_S: f64 = 1e6;
 
+/// Least bytes of such a piece where several hosts wait to be tried out and share what there is. A guess: three packets
+/// tell a slow line.
+const TRY_MIN_BYTES: u64 = 4 << 10;
+
 /// Share of all planned bytes that may come in vain on connections that work was taken from, and a small sum for
 /// short runs. Below the 5 % (or 1 MB) that a run may receive in excess: what is on its way when it is used up comes
 /// as well.
@@ -235,7 +239,9 @@ impl Dispatcher {
     fn rear_part(&self, taker: &Taker, victim: &Victim<'_>, share: u64) -> Option<(f64, TakeOver)> {
         let Victim { connection, rate, my_rate, .. } = victim;
         let ranges = self.hosts[taker.host as usize].answers_ranges();
+        let untried = if victim.is_guess { self.untried_hosts(taker.now) } else { 0 };
         let share = if victim.is_guess { HEDGE_MIN_BYTES } else { share };
+        let least = if untried > 1 { TRY_MIN_BYTES } else { HEDGE_MIN_BYTES };
         // A connection that is not open yet costs a round trip more; the way to its host may be as long as the other's.
         let round_trip_s = taker.round_trip_s.unwrap_or(victim.round_trip_s);
         let round_trips = if taker.is_open { 1.0 } else { 2.0 };
@@ -265,7 +271,9 @@ impl Dispatcher {
                 let bytes = ((theirs_s - before_s).max(0.0) / (1.0 / my_rate + 1.0 / rate.max(1.0))) as u64;
                 // A file with which the taker's host was silent itself is not cut up further.
                 let bytes = if doublings == 0 { bytes.min(share) } else { wanted };
-                let is_all = bytes + HEDGE_MIN_BYTES > wanted;
+                // Each of those that wait to be tried out gets a part, and so does the one that has it.
+                let bytes = if untried > 1 { bytes.min((wanted / (untried + 1)).max(least)) } else { bytes };
+                let is_all = bytes + least > wanted;
                 if is_all { asked.at() } else { asked.until - bytes.max(1) }
             } else {
                 asked.at()
@@ -291,6 +299,17 @@ impl Dispatcher {
             return (gain_s > HEDGE_GAIN_S).then_some((gain_s, take_over));
         }
         None
+    }
+
+    /// Hosts that may be asked, were never measured, and have nothing to bring now.
+    fn untried_hosts(&self, now: Instant) -> u64 {
+        let is_untried = |host: HostId| {
+            let seen = &self.hosts[host as usize];
+            let mut own = self.connections.values().filter(|connection| connection.host == host);
+            let may_be_asked = seen.is_up(now) && !seen.is_failing() && seen.connection_rate().is_none();
+            may_be_asked && own.all(|connection| !connection.owes() && connection.rate.average().is_none())
+        };
+        (0..self.hosts.len() as HostId).filter(|host| is_untried(*host)).count() as u64
     }
 
     /// Whether a connection to another host will be done with what it owes and have brought these bytes before the taker.

@@ -81,6 +81,20 @@ fn a_slow_mirror_at_any_place_costs_no_time() {
     }
 }
 
+/// The first index, before anything was measured: each of the mirrors gets a part of it, so that the fast one is known
+/// soon.
+#[test]
+fn the_first_index_does_not_go_from_one_slow_mirror_to_the_next() {
+    for slow in [20e3, 100e3, 300e3] {
+        for count in [1, 2, 3] {
+            let mut hosts = vec![(slow, 1); count];
+            hosts.push((75e6, 1));
+            let run = Case { hosts: hosts.clone(), total: 40_000 }.run((1 << hosts.len()) - 1, LIMIT).expect("an end");
+            assert!(run.seconds < 0.020, "{count} slow of {slow}: {} s", run.seconds);
+        }
+    }
+}
+
 /// It alone has a file, and takes two seconds for it.
 #[test]
 fn who_is_waited_for_alone_is_known() {

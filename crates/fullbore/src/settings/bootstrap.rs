@@ -250,7 +250,9 @@ fn sources(
         } else if mirror.starts_with("deb ") || mirror.starts_with("deb-src ") {
             add_line(&mut entries, format!("{mirror}\n"));
         } else if mirror.contains("://") {
-            add_line(&mut entries, format!("deb {mirror} {suite} {components}\n"));
+            // apt decodes the words of such a line once (see `parse_one_line`).
+            let word = mirror.replace('%', "%25");
+            add_line(&mut entries, format!("deb {word} {suite} {components}\n"));
             mirrors.push(mirror.trim_end_matches('/').to_owned());
         } else if Path::new(mirror).is_file() {
             let text = read_text(Path::new(mirror), SOURCES_BYTES_MAX)?;
