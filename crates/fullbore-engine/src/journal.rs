@@ -439,8 +439,7 @@ pub fn whole_records(log: &[u8]) -> (usize, u64) {
 
 /// Identifies this run of the kernel: page-cache content of another one is gone.
 fn boot_id() -> String {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    text.trim().chars().take(record::BOOT_BYTES).collect()
+    crate::machine::boot_id().chars().take(record::BOOT_BYTES).collect()
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ pub mod escape;
 pub mod files;
 pub mod journal;
 pub mod landing;
+pub mod machine;
 pub mod memory;
 pub mod output;
 pub mod pipeline;

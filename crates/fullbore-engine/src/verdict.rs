@@ -23,7 +23,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use cgroup::{Mount, mounts};
 pub use device::{Device, DiskStat};
 
 pub use record::{RecordSamples, judge_record};

@@ -47,6 +47,7 @@ use std::sync::Arc;
 
 use fullbore_engine::durability::Durability;
 use fullbore_engine::files::Root;
+use fullbore_engine::machine::boot_id;
 use fullbore_engine::run::Stop;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::run::events::{Events, Phase};
@@ -69,7 +70,7 @@ use publish::{Publication, StoredFile};
 use replaced::{Failure, Replaced};
 use retention::{DeleteGuard, Retention};
 use select::{Selection, within_indexes};
-use session::{Session, boot_id, disk};
+use session::{Session, disk};
 use signed_files::Inner;
 use standing::{Left, SuiteId};
 use state::{Conflict, Novelty, State, SuiteRecord};

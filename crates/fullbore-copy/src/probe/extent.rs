@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use fullbore_engine::verdict::mounts;
+use fullbore_engine::machine::mounts;
 use serde::{Deserialize, Serialize};
 
 use super::tree::Tree;
@@ -47,9 +47,9 @@ pub(super) fn estimate(seen: &Tree, paths: &[PathBuf], one_device: bool, listed:
 
 /// The file system whose root is mounted at this path.
 fn whole(path: &Path) -> Option<Whole> {
-    let mounted = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let mounted = std::fs::read("/proc/self/mountinfo").ok()?;
     let point = path.canonicalize().ok()?;
-    if !is_whole(&mounted, point.to_str()?) {
+    if !is_whole(&mounted, &point) {
         return None;
     }
     let facts = rustix::fs::statvfs(&point).ok()?;
@@ -59,10 +59,9 @@ fn whole(path: &Path) -> Option<Whole> {
     })
 }
 
-/// Whether the mount that is seen at a path, the last one there, is not of a part of its file system. Names with
-/// spaces, which mountinfo writes otherwise, are taken to be none.
-fn is_whole(mounted: &str, point: &str) -> bool {
-    mounts(mounted).filter(|mount| mount.point == point).last().is_some_and(|mount| mount.root == "/")
+/// Whether the mount that is seen at a path, the last one there, is not of a part of its file system.
+fn is_whole(mounted: &[u8], point: &Path) -> bool {
+    mounts(mounted).iter().rfind(|mount| mount.path == point).is_some_and(|mount| mount.root == "/")
 }
 
 fn times(number: u64, factor: f64) -> u64 {
@@ -141,10 +140,10 @@ mod tests {
 
     #[test]
     fn a_part_of_a_file_system_is_not_taken_for_all_of_it() {
-        let mounted = "27 1 254:0 / / rw - ext4 /dev/vda rw\n\
+        let mounted = b"27 1 254:0 / / rw - ext4 /dev/vda rw\n\
                        44 27 0:39 /@home /home rw - btrfs /dev/sdb1 rw\n\
                        45 27 8:17 / /srv rw - xfs /dev/sdc1 rw\n";
-        let is_whole = |point| is_whole(mounted, point);
+        let is_whole = |point: &str| is_whole(mounted, Path::new(point));
         assert_eq!(["/", "/home", "/srv", "/srv/data"].map(is_whole), [true, false, true, false]);
         let root = whole(Path::new("/")).map_or(0, |whole| whole.used_bytes);
         assert!(root > 0, "a file system that is in use");

@@ -228,8 +228,8 @@ pub(super) fn offset(size: u64, index: u64) -> u64 {
 
 /// This boot of this machine (random(4)); zeros where the kernel does not tell, as in some containers.
 pub fn boot() -> Boot {
-    let text = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    text.get(..36).and_then(|text| text.try_into().ok()).unwrap_or(UNKNOWN)
+    let text = fullbore_engine::machine::boot_id();
+    text.as_bytes().get(..36).and_then(|text| text.try_into().ok()).unwrap_or(UNKNOWN)
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::machine::{Mount, mounts};
+
 /// Levels of groups walked up at most; real trees have fewer than ten.
 const LEVELS: usize = 32;
 
@@ -23,54 +25,15 @@ pub struct CgroupReading {
     pub throttled_ns: u64,
 }
 
-/// A mount as in `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mount<'a> {
-    /// Its own number, as descriptors have it in `/proc/self/fdinfo`.
-    pub id: u64,
-    /// Major and minor number of the device, as `st_dev` of files on it.
-    pub device: &'a str,
-    /// The directory of the file system that is mounted.
-    pub root: &'a str,
-    /// Where.
-    pub point: &'a str,
-    /// Type of file system.
-    pub kind: &'a str,
-    /// What is mounted.
-    pub source: &'a str,
-    /// Options of the file system.
-    pub options: &'a str,
-}
-
-/// Parses mountinfo; lines that make no sense are left out.
-pub fn mounts(text: &str) -> impl Iterator<Item = Mount<'_>> {
-    text.lines().filter_map(|line| {
-        let (mount, system) = line.split_once(" - ")?;
-        let mut mount = mount.split(' ');
-        let id = mount.next()?.parse().ok()?;
-        let mut mount = mount.skip(1);
-        let mut system = system.split(' ');
-        Some(Mount {
-            id,
-            device: mount.next()?,
-            root: mount.next()?,
-            point: mount.next()?,
-            kind: system.next()?,
-            source: system.next()?,
-            options: system.next().unwrap_or(""),
-        })
-    })
-}
-
 impl Cgroup {
     /// The groups of this process; none where `/proc` or `/sys` do not tell.
     pub fn of_this_process() -> Cgroup {
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let mounted = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let mounted = mounts(&fs::read("/proc/self/mountinfo").unwrap_or_default());
         Cgroup::parse(&own, &mounted)
     }
 
-    fn parse(own: &str, mounted: &str) -> Cgroup {
+    fn parse(own: &str, mounted: &[Mount]) -> Cgroup {
         let mut levels = Vec::new();
         for line in own.lines() {
             let mut fields = line.splitn(3, ':').skip(1);
@@ -78,16 +41,15 @@ impl Cgroup {
                 continue;
             };
             let mount = if controllers.is_empty() {
-                mounts(mounted).find(|mount| mount.kind == "cgroup2")
+                mounted.iter().find(|mount| mount.kind == "cgroup2")
             } else if controllers.split(',').any(|name| name == "cpu") {
-                mounts(mounted)
-                    .find(|mount| mount.kind == "cgroup" && mount.options.split(',').any(|option| option == "cpu"))
+                mounted.iter().find(|mount| mount.kind == "cgroup" && mount.has_option("cpu"))
             } else {
                 None
             };
             let Some(mount) = mount else { continue };
-            let point = Path::new(mount.point);
-            let inner = path.strip_prefix(mount.root).unwrap_or(path).trim_start_matches('/');
+            let point = mount.path.as_path();
+            let inner = path.strip_prefix(mount.root.as_str()).unwrap_or(path).trim_start_matches('/');
             let inner = Path::new(inner);
             if inner.components().any(|part| part == std::path::Component::ParentDir) {
                 // A group outside our name space; its root is all we can see.
@@ -163,7 +125,7 @@ mod tests {
 
     #[test]
     fn both_versions_are_walked_up_to_their_roots() {
-        let cgroup = Cgroup::parse("4:memory:/m\n1:cpu:/jobs/7\n0::/user.slice\n", MOUNTS);
+        let cgroup = Cgroup::parse("4:memory:/m\n1:cpu:/jobs/7\n0::/user.slice\n", &mounts(MOUNTS.as_bytes()));
         let expected = [
             "/sys/fs/cgroup/cpu/jobs/7",
             "/sys/fs/cgroup/cpu/jobs",
@@ -176,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_group_outside_the_name_space_falls_back_to_the_mount() {
-        let cgroup = Cgroup::parse("0::/../../other\n", MOUNTS);
+        let cgroup = Cgroup::parse("0::/../../other\n", &mounts(MOUNTS.as_bytes()));
         assert_eq!(cgroup.levels, [PathBuf::from("/sys/fs/cgroup/unified")]);
     }
 
@@ -204,8 +166,8 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_makes_a_parser_panic(one in ".{0,200}", two in ".{0,200}") {
-            Cgroup::parse(&one, &two);
-            Cgroup::parse(&format!("0::{one}"), &format!("1 1 0:1 {two} / x - cgroup2 c o"));
+            Cgroup::parse(&one, &mounts(two.as_bytes()));
+            Cgroup::parse(&format!("0::{one}"), &mounts(format!("1 1 0:1 {two} / x - cgroup2 c o").as_bytes()));
             parse_max(&one);
             parse_throttled(&two);
         }

@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use super::cgroup::{Mount, mounts};
+use crate::machine::{Mount, mounts};
 
 /// Members looked at, at most: a guard against loops in `/sys`, far above real arrays.
 const MEMBERS: usize = 64;
@@ -58,7 +58,7 @@ impl DiskStat {
 impl Device {
     /// The devices under an existing path.
     pub fn under(path: &Path) -> Device {
-        let mounted = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let mounted = mounts(&fs::read("/proc/self/mountinfo").unwrap_or_default());
         let mut path = path.to_owned();
         let mut device = Device::default();
         for _ in 0..HOPS {
@@ -70,7 +70,7 @@ impl Device {
             let directory = Path::new("/sys/dev/block").join(&number);
             let mount = mount_of(&mounted, mount_id(&path), &number);
             if device.file_system.is_empty()
-                && let Some(mount) = &mount
+                && let Some(mount) = mount
             {
                 mount.kind.clone_into(&mut device.file_system);
             }
@@ -83,7 +83,7 @@ impl Device {
             let upper = mount.options.split(',').find_map(|option| option.strip_prefix("upperdir="));
             path = match upper {
                 Some(upper) => PathBuf::from(upper),
-                None if mount.source.starts_with("/dev/") => PathBuf::from(mount.source),
+                None if mount.source.starts_with("/dev/") => PathBuf::from(&mount.source),
                 None => break,
             };
         }
@@ -135,9 +135,9 @@ fn mount_id(path: &Path) -> Option<u64> {
 
 /// The mount of this device; else the one with this number: each subvolume of btrfs has a device number of its own,
 /// which no mount has.
-fn mount_of<'a>(mounted: &'a str, id: Option<u64>, device: &str) -> Option<Mount<'a>> {
-    let by_device = mounts(mounted).find(|mount| mount.device == device);
-    by_device.or_else(|| mounts(mounted).find(|mount| Some(mount.id) == id))
+fn mount_of<'a>(mounted: &'a [Mount], id: Option<u64>, device: &str) -> Option<&'a Mount> {
+    let by_device = mounted.iter().find(|mount| mount.device == device);
+    by_device.or_else(|| mounted.iter().find(|mount| Some(mount.id) == id))
 }
 
 /// The disk of a `/sys` block directory and everything it is made of.
@@ -234,16 +234,17 @@ mod tests {
     #[test]
     fn a_subvolume_is_found_by_its_mount_though_its_device_number_is_made_up() {
         // As captured: stat(2) says 0:40 at the top of this btrfs, and 0:41 in a subvolume of it.
-        let mounted = "27 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
+        let mounted = b"27 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
                        44 27 0:39 / /srv rw,relatime - btrfs /dev/sdb1 rw,subvolid=5,subvol=/\n";
-        let source = |id, device| mount_of(mounted, id, device).map(|mount| mount.source);
+        let mounted = mounts(mounted);
+        let source = |id, device| mount_of(&mounted, id, device).map(|mount| mount.source.as_str());
         assert_eq!(source(Some(44), "0:41"), Some("/dev/sdb1"));
         assert_eq!(source(Some(27), "254:0"), Some("/dev/vda"));
         assert_eq!(source(None, "254:0"), Some("/dev/vda"));
         assert_eq!(source(None, "0:41"), None);
         let id = mount_id(Path::new("/")).expect("the kernel tells");
-        let own = fs::read_to_string("/proc/self/mountinfo").expect("there");
-        assert!(mounts(&own).any(|mount| mount.id == id && mount.point == "/"));
+        let own = fs::read("/proc/self/mountinfo").expect("there");
+        assert!(mounts(&own).iter().any(|mount| mount.id == id && mount.path == Path::new("/")));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use fullbore_engine::durability::sync_file;
+use fullbore_engine::machine;
 use fullbore_engine::output;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::temporary;
@@ -131,13 +132,14 @@ impl Place {
 
     /// Removing goes through mounts, into what was there before.
     fn has_no_mounts(&self) -> Result<(), CommandError> {
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let beneath = format!("{}/", as_in_mountinfo(&self.root));
-        match mounts.lines().filter_map(|line| line.split(' ').nth(4)).find(|at| at.starts_with(&beneath)) {
+        let mounts = machine::mounts(&fs::read("/proc/self/mountinfo").unwrap_or_default());
+        match mounts.iter().find(|mount| mount.path.starts_with(&self.root) && mount.path != self.root) {
             None => Ok(()),
-            Some(mounted) => Err(CommandError::usage(format_args!("{mounted}: something is mounted here"))
-                .context("the unfinished root around it is not cleared")
-                .hint("unmount it and run again")),
+            Some(mount) => {
+                Err(CommandError::usage(format_args!("{}: something is mounted here", mount.path.display()))
+                    .context("the unfinished root around it is not cleared")
+                    .hint("unmount it and run again"))
+            }
         }
     }
 
@@ -225,18 +227,6 @@ fn being_made(root: &Path) -> CommandError {
         .hint("another `fullbore bootstrap` works on it; wait for it to end")
 }
 
-/// A path as the kernel writes it into `/proc/PID/mountinfo`.
-fn as_in_mountinfo(path: &Path) -> String {
-    let mut text = String::new();
-    for c in path.to_string_lossy().chars() {
-        match c {
-            ' ' | '\t' | '\n' | '\\' => text.push_str(&format!("\\{:03o}", u32::from(c))),
-            c => text.push(c),
-        }
-    }
-    text
-}
-
 /// How the hidden name beside an archive begins under which its root is made.
 fn beside(target: &Path) -> OsString {
     let mut begin = OsString::from(".");
@@ -315,10 +305,5 @@ mod tests {
             assert_eq!(is_taken, name != "full");
             assert_eq!(state(&path), if is_taken { (0, 0, 0o755) } else { (1000, 1000, 0o2700) }, "{name}");
         }
-    }
-
-    #[test]
-    fn paths_are_compared_as_the_kernel_writes_them() {
-        assert_eq!(as_in_mountinfo(Path::new("/a b/c\\d")), "/a\\040b/c\\134d");
     }
 }

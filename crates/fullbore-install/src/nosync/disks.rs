@@ -7,28 +7,17 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::Duration;
 
+use fullbore_engine::machine::{self, Mount};
 use rustix::fs::{Access, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::kernel;
 use super::mounted::Place;
-
-/// A line of `/proc/PID/mountinfo`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Mount {
-    id: u64,
-    /// `MAJOR:MINOR`: the same for all mounts of one file system.
-    pub device: String,
-    pub path: PathBuf,
-    kind: String,
-    writable: bool,
-}
 
 /// Without a disk behind them: nothing to be synced.
 const WITHOUT_DISK: &[&str] = &[
@@ -167,7 +156,7 @@ impl Disks {
 
     /// Opens those that are not open yet.
     fn open_others(&mut self, mounts: &[Mount]) {
-        for mount in mounts.iter().filter(|mount| mount.is_worth_syncing()) {
+        for mount in mounts.iter().filter(|mount| is_worth_syncing(mount)) {
             if self.held.iter().any(|disk| disk.device == mount.device) {
                 continue;
             }
@@ -235,20 +224,18 @@ impl Disks {
     pub(super) fn unseen_by(&self, pid: i32) -> Vec<Place> {
         let mounts = mounts(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
         let is_held = |mount: &Mount| self.held.iter().any(|disk| disk.device == mount.device);
-        let unseen = mounts.into_iter().filter(|mount| mount.is_worth_syncing() && !is_held(mount));
+        let unseen = mounts.into_iter().filter(|mount| is_worth_syncing(mount) && !is_held(mount));
         unseen.map(|mount| (mount.device, mount.path)).collect()
     }
 }
 
-impl Mount {
-    /// Whether it is served by a program or another machine, which may be gone.
-    fn may_hang(&self) -> bool {
-        SERVED.contains(&self.kind.as_str()) || self.kind.starts_with("nfs") || self.kind.starts_with("fuse")
-    }
+/// Whether it is served by a program or another machine, which may be gone.
+fn may_hang(mount: &Mount) -> bool {
+    SERVED.contains(&mount.kind.as_str()) || mount.kind.starts_with("nfs") || mount.kind.starts_with("fuse")
+}
 
-    pub(super) fn is_worth_syncing(&self) -> bool {
-        self.writable && !WITHOUT_DISK.contains(&self.kind.as_str())
-    }
+pub(super) fn is_worth_syncing(mount: &Mount) -> bool {
+    mount.has_option("rw") && !WITHOUT_DISK.contains(&mount.kind.as_str())
 }
 
 /// Not blocking: the root of a mount may be a pipe.
@@ -256,7 +243,7 @@ const OPEN: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY
 
 /// [`open`], without waiting for ever for a server that is gone. Then a thread is left behind that goes on waiting.
 fn open_in_time(mount: &Mount) -> io::Result<Option<File>> {
-    if !mount.may_hang() {
+    if !may_hang(mount) {
         return open(mount);
     }
     let (sender, receiver) = mpsc::channel();
@@ -342,11 +329,7 @@ fn has_writable_disk(directory: &OwnedFd) -> bool {
 }
 
 pub(super) fn mounts(path: impl AsRef<Path>) -> io::Result<Vec<Mount>> {
-    Ok(parse_all(&fs::read(path)?))
-}
-
-pub(super) fn parse_all(table: &[u8]) -> Vec<Mount> {
-    table.split(|byte| *byte == b'\n').filter_map(parse).collect()
+    Ok(machine::mounts(&fs::read(path)?))
 }
 
 /// As mountinfo writes the number of a device.
@@ -363,60 +346,20 @@ fn devices_of(mounts: &[Mount], below: &Path) -> Vec<String> {
     holder.into_iter().chain(beneath).map(|mount| mount.device.clone()).collect()
 }
 
-/// `ID PARENT MAJOR:MINOR ROOT PATH OPTIONS [FIELD…] - KIND SOURCE SUPEROPTIONS`.
-fn parse(line: &[u8]) -> Option<Mount> {
-    let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
-    let dash = fields.iter().position(|field| *field == b"-")?;
-    let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
-    Some(Mount {
-        id: text(fields.first()?).parse().ok()?,
-        device: text(fields.get(2)?),
-        path: PathBuf::from(std::ffi::OsString::from_vec(unescape(fields.get(4)?))),
-        kind: text(fields.get(dash + 1)?),
-        // Of the file system, not of this mount: it may be writable elsewhere.
-        writable: fields.get(dash + 3)?.split(|byte| *byte == b',').any(|option| option == b"rw"),
-    })
-}
-
-/// The kernel writes space, tab, newline and backslash as a backslash and three octal digits.
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let (mut plain, mut at) = (Vec::with_capacity(field.len()), 0);
-    while let Some(byte) = field.get(at) {
-        let digits = field.get(at + 1..at + 4).and_then(|digits| std::str::from_utf8(digits).ok());
-        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(escaped) if *byte == b'\\' => {
-                plain.push(escaped);
-                at += 4;
-            }
-            _ => {
-                plain.push(*byte);
-                at += 1;
-            }
-        }
-    }
-    plain
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_mountinfo_are_read() {
-        let line = br"36 35 98:0 /mnt1 /mnt\0402 ro,noatime master:1 x:2 - ext4 /dev/root rw,errors=continue";
-        let mount = parse(line).unwrap();
-        assert_eq!((mount.id, mount.device.as_str(), mount.kind.as_str()), (36, "98:0", "ext4"));
-        assert_eq!(mount.path, Path::new("/mnt 2"));
-        assert!(mount.writable && mount.is_worth_syncing());
-        assert!(!mount.may_hang());
+    fn what_has_no_disk_is_not_synced_and_what_is_served_may_hang() {
+        let mount = |line: &str| machine::mounts(line.as_bytes()).remove(0);
+        let disk = mount("36 35 98:0 / /x ro,noatime master:1 x:2 - ext4 /dev/root rw,errors=continue");
+        assert!(is_worth_syncing(&disk) && !may_hang(&disk));
         for kind in ["nfs4", "fuse", "fuse.sshfs", "fuseblk", "9p"] {
-            let line = format!("36 35 0:5 / /x rw - {kind} x rw");
-            assert!(parse(line.as_bytes()).unwrap().may_hang(), "{kind}");
+            assert!(may_hang(&mount(&format!("36 35 0:5 / /x rw - {kind} x rw"))), "{kind}");
         }
-        assert!(parse(b"").is_none());
-        assert!(parse(b"1 2 3").is_none());
-        assert!(!parse(b"36 35 0:5 / /proc rw - proc proc rw").unwrap().is_worth_syncing());
-        assert!(!parse(b"36 35 7:0 / /x ro - squashfs /dev/loop0 ro").unwrap().is_worth_syncing());
+        assert!(!is_worth_syncing(&mount("36 35 0:5 / /proc rw - proc proc rw")));
+        assert!(!is_worth_syncing(&mount("36 35 7:0 / /x ro - squashfs /dev/loop0 ro")));
     }
 
     #[test]
@@ -424,9 +367,11 @@ mod tests {
         let mount = |path: &str, device: &str| Mount {
             id: 1,
             device: device.to_owned(),
+            root: "/".to_owned(),
             path: PathBuf::from(path),
             kind: "ext4".to_owned(),
-            writable: true,
+            source: device.to_owned(),
+            options: "rw".to_owned(),
         };
         let mounts = [
             mount("/", "8:1"),

@@ -11,8 +11,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
+use fullbore_engine::machine::{self, Mount};
+
 use super::descendants::Process;
-use super::disks::{self, Mount};
+use super::disks;
 use super::kernel;
 
 /// More than this are not remembered. A guess, far above what builders mount.
@@ -51,7 +53,7 @@ impl Mounted {
         let mut text = Vec::new();
         table.rewind()?;
         table.read_to_end(&mut text)?;
-        self.remember(disks::parse_all(&text));
+        self.remember(machine::mounts(&text));
         Ok(())
     }
 
@@ -64,7 +66,7 @@ impl Mounted {
     }
 
     fn remember(&mut self, mounts: Vec<Mount>) {
-        for mount in mounts.into_iter().filter(Mount::is_worth_syncing) {
+        for mount in mounts.into_iter().filter(disks::is_worth_syncing) {
             let is_new =
                 !self.before.contains(&mount.device) && !self.seen.iter().any(|(known, _)| *known == mount.device);
             if is_new && self.seen.len() < MOST {
@@ -122,7 +124,7 @@ mod tests {
             line("0:50", "tmpfs", "rw"),
             line("7:2", "vfat", "rw"),
         ];
-        mounted.remember(disks::parse_all(&table.concat()));
+        mounted.remember(machine::mounts(&table.concat()));
         let still_there = HashSet::from(["7:2".to_owned()]);
         assert_eq!(mounted.all_but(&still_there), [PathBuf::from("/mnt/7:0")]);
     }

@@ -151,11 +151,6 @@ impl Session {
     }
 }
 
-/// The kernel's id of this boot; empty where it has none, which trusts nothing unsynced.
-pub fn boot_id() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map_or_else(|_| String::new(), |id| id.trim().to_owned())
-}
-
 /// A failure to do with the destination.
 pub fn disk(error: &dyn std::error::Error) -> CommandError {
     let mut cause = error.source();
