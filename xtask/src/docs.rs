@@ -1,4 +1,4 @@
-//! Man pages and completions, made from the flags of the program.
+//! Man pages and completions, made from the flags of the program; the schema of `--json`, made from its types.
 
 use std::fs;
 use std::io;
@@ -7,6 +7,16 @@ use std::path::Path;
 use clap_complete::Shell;
 
 const NOTE: &str = "; run `cargo run -p xtask -- docs`";
+
+/// The schema of a line of `--json`, by its name below packaging/.
+const SCHEMA: &str = "../docs/reference/events.schema.json";
+
+/// What a line of `--json` may be (JSON Schema, draft 2020-12).
+fn schema() -> io::Result<Vec<u8>> {
+    let mut text = serde_json::to_string_pretty(&schemars::schema_for!(fullbore_engine::run::Event))?;
+    text.push('\n');
+    Ok(text.into_bytes())
+}
 
 /// Every generated file, by its name below packaging/.
 fn files() -> io::Result<Vec<(String, Vec<u8>)>> {
@@ -19,6 +29,7 @@ fn files() -> io::Result<Vec<(String, Vec<u8>)>> {
         clap_complete::generate(shell, &mut fullbore::cli::command(), "fullbore", &mut text);
         files.push((format!("completions/{name}"), text));
     }
+    files.push((SCHEMA.to_owned(), schema()?));
     Ok(files)
 }
 

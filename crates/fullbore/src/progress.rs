@@ -268,6 +268,8 @@ impl Events for Screen {
                     self.line(Level::Info, &format!("named by no signed index: {path}, {}", units::bytes(bytes)));
                 }
             }
+            // Said in words by who publishes.
+            Event::Index(_) => {}
             Event::Note { message } => self.line(Level::Info, &message),
             Event::Warning { message } => self.line(Level::Warning, &format!("warning: {message}")),
             // Come by `fail` and `finish`.

@@ -18,9 +18,9 @@ use fullbore_debian::diff_index::{Listed, Sha1};
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::durability::{Barrier, Durability};
 use fullbore_engine::files::Root;
+use fullbore_engine::run::report::{IndexPatches, PatchesChange};
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use regex::Regex;
-use serde::Serialize;
 
 use super::{file_error, no_directory};
 use series::{Before, Series};
@@ -56,7 +56,7 @@ pub struct PublishSettings {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Published {
     /// Each index, in the order of their paths.
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<IndexPatches>,
     /// Some `Index` is another one now, so that the Release has to be made anew.
     pub changes_release: bool,
 }
@@ -106,62 +106,16 @@ pub fn run(arguments: &PublishSettings, warn: &mut dyn FnMut(String)) -> Result<
         settings.settle(next)?;
     }
     let changes_release = ready.iter().any(|(_, next)| next.changes_index());
-    let outcomes: Vec<Outcome> = ready.into_iter().map(|(_, next)| next.outcome).collect();
+    let outcomes: Vec<IndexPatches> = ready.into_iter().map(|(_, next)| next.outcome).collect();
     warn_of_release(&outcomes, &root, warn);
     Ok(Published { outcomes, changes_release })
 }
 
 const WHAT_DIR_IS: &str = "DIR is dists/SUITE, or a directory below it that has indexes";
 
-/// What became of an index; in JSON, a line of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Outcome {
-    /// Its path.
-    pub index: String,
-    /// What became of it.
-    #[serde(rename = "outcome")]
-    pub what: What,
-    /// States from which a chain of patches leads to the present one.
-    pub patches: usize,
-    /// States from which one patch does.
-    pub merged: usize,
-    /// The patch that was added.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub added: Option<String>,
-    /// Its size as plain text.
-    pub patch_bytes: u64,
-    /// Its size as it is served.
-    pub download_bytes: u64,
-}
-
-impl Outcome {
-    fn new(index: &str) -> Outcome {
-        let what = What::Unchanged;
-        Outcome { index: index.to_owned(), what, patches: 0, merged: 0, added: None, patch_bytes: 0, download_bytes: 0 }
-    }
-}
-
-/// What became of an index, in a word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum What {
-    /// Seen for the first time.
-    First,
-    /// As it was.
-    Unchanged,
-    /// As it was, but its patches are offered in another way.
-    Relisted,
-    /// One more patch.
-    Extended,
-    /// One patch; those before do not lead to it.
-    Restarted,
-    /// No patch leads to it.
-    Whole,
-}
-
 /// apt takes patches only to what the Release lists uncompressed. The Release that is there is of
 /// before, but which names it lists rarely changes.
-fn warn_of_release(outcomes: &[Outcome], root: &Root, warn: &mut dyn FnMut(String)) {
+fn warn_of_release(outcomes: &[IndexPatches], root: &Root, warn: &mut dyn FnMut(String)) {
     let Ok(Some(release)) = root.read("Release", RELEASE_BYTES_MAX) else {
         return;
     };

@@ -13,6 +13,7 @@ use super::report::Report;
 
 /// The kinds of failure a caller can tell apart, each with its exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
     /// Wrong flags, settings or files named by them.

@@ -7,10 +7,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::error::ErrorKind;
-use super::report::Summary;
+use super::report::{IndexPatches, Summary};
 
 /// One thing that happened. In JSON, `event` has the name in snake case.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
     /// A command began on one mirror.
@@ -78,6 +79,8 @@ pub enum Event {
         /// Its size.
         bytes: u64,
     },
+    /// The patches of an index are as they are to be published (`pdiff publish`).
+    Index(IndexPatches),
     /// Something worth knowing about the run; nothing is wrong.
     Note {
         /// One line.
@@ -107,6 +110,7 @@ pub enum Event {
 
 /// The parts of a run, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// InRelease is fetched and verified.
@@ -157,6 +161,7 @@ impl Phase {
 
 /// Planned work, in files and bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Plan {
     /// Files named by the signed indexes.
@@ -179,6 +184,7 @@ pub struct Plan {
 
 /// Where the run stands. All figures count from the run's start.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Progress {
     /// Files verified and written.

@@ -4,6 +4,7 @@
 //! points however long the run is.
 
 mod of_verdict;
+mod patches;
 mod timeline;
 
 use std::fmt;
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::error::ErrorKind;
 use super::events::Plan;
 use crate::units;
+pub use patches::{IndexPatches, PatchesChange};
 pub use timeline::{HostLane, Sample, StageLane, StageSample, Timeline};
 
 /// All about one run.
@@ -27,6 +29,7 @@ pub struct Report {
 
 /// What a run did, without the course of time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Summary {
     /// `mirror`, `check`, …
@@ -80,6 +83,7 @@ pub struct Summary {
 
 /// Files that the signed texts and the indexes of the published suites name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Mirrored {
     /// How many.
     pub files: u64,
@@ -123,6 +127,7 @@ fn push_bounded(lines: &mut Vec<String>, line: String) {
 
 /// What an update did with indexes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct IndexTotals {
     /// Were current.
@@ -156,6 +161,7 @@ impl fmt::Display for IndexTotals {
 
 /// What a bootstrap or an installation did.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct PackageTotals {
     /// Packages unpacked in parallel.
@@ -181,6 +187,7 @@ pub struct PackageTotals {
 
 /// What was moved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Totals {
     /// Files verified and written.
@@ -228,6 +235,7 @@ impl Totals {
 
 /// What became of one suite.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct SuiteReport {
     /// The suite as asked for.
@@ -248,6 +256,7 @@ pub struct SuiteReport {
 
 /// What happened to a suite.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SuiteState {
     /// A new state is visible.
@@ -261,6 +270,7 @@ pub enum SuiteState {
 
 /// What one host did.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct HostReport {
     /// Name and, when not the usual one, port.
@@ -295,6 +305,7 @@ pub struct HostReport {
 
 /// One fault of a host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct FaultReport {
     /// Milliseconds after the start; 0 if not known.
@@ -316,6 +327,7 @@ impl FaultReport {
 
 /// What limited the run, as the engine found it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct VerdictReport {
     /// The part, such as `access link`, `mirror ftp.example.org`, `disk sda`, `mixed`.

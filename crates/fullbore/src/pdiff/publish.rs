@@ -2,8 +2,10 @@
 
 use std::time::Instant;
 
-use fullbore_apt::pdiff::publish::{self, Outcome, PublishSettings, Published, What};
-use fullbore_engine::run::{CommandError, Events as _, units};
+use fullbore_apt::pdiff::publish::{self, PublishSettings, Published};
+use fullbore_engine::run::report::{IndexPatches, PatchesChange, Summary, Totals};
+use fullbore_engine::run::{CommandError, Event, Events as _};
+use fullbore_engine::units;
 
 use crate::cli::PdiffPublishArgs;
 use crate::progress::Screen;
@@ -35,15 +37,19 @@ fn report(published: &Published, arguments: &PdiffPublishArgs, started: Instant,
     let outcomes = &published.outcomes;
     for outcome in outcomes {
         if arguments.json {
-            screen.print_json(outcome);
+            screen.emit(Event::Index(outcome.clone()));
         } else if !arguments.quiet {
             screen.print_line(&sentence(outcome));
         }
     }
-    let added: Vec<&Outcome> = outcomes.iter().filter(|outcome| outcome.added.is_some()).collect();
+    let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+    if arguments.json {
+        screen.finish(&summary(published, arguments, duration_ms));
+    }
+    let added: Vec<&IndexPatches> = outcomes.iter().filter(|outcome| outcome.added.is_some()).collect();
     if !arguments.json && !arguments.quiet {
         let bytes = units::bytes(added.iter().map(|outcome| outcome.download_bytes).sum());
-        let time = units::duration(u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX));
+        let time = units::duration(duration_ms);
         let next = if published.changes_release {
             " Now make the Release, which lists each X.diff/Index, and sign it."
         } else {
@@ -54,18 +60,33 @@ fn report(published: &Published, arguments: &PdiffPublishArgs, started: Instant,
     }
 }
 
-fn sentence(outcome: &Outcome) -> String {
-    let Outcome { index, patches, merged, .. } = outcome;
-    let from = units::several(*patches as u64, "state", "states");
+fn summary(published: &Published, arguments: &PdiffPublishArgs, duration_ms: u64) -> Summary {
+    let added = published.outcomes.iter().filter(|outcome| outcome.added.is_some());
+    let (files, written_bytes) = added.fold((0, 0), |(files, bytes), one| (files + 1, bytes + one.download_bytes));
+    Summary {
+        command: "pdiff publish".to_owned(),
+        version: crate::VERSION.to_owned(),
+        dir: arguments.dir.display().to_string(),
+        started_unix_s: jiff::Timestamp::now().as_second() - (duration_ms / 1000) as i64,
+        duration_ms,
+        changed: files > 0,
+        totals: Totals { files, written_bytes, ..Totals::default() },
+        ..Summary::default()
+    }
+}
+
+fn sentence(outcome: &IndexPatches) -> String {
+    let IndexPatches { index, patches, merged, .. } = outcome;
+    let from = units::several(*patches, "state", "states");
     let states = match (patches, merged) {
         (0, _) => "no patches yet".to_owned(),
         (_, 0) => format!("patches from {from}"),
         _ => format!("patches from {from}, merged ones from {merged}"),
     };
     match (outcome.what, &outcome.added) {
-        (What::First, _) => format!("{index}: first state, kept for the next run"),
-        (What::Whole, _) => format!("{index}: no patch to this state; clients fetch it whole"),
-        (What::Unchanged, _) => format!("{index}: unchanged; {states}"),
+        (PatchesChange::First, _) => format!("{index}: first state, kept for the next run"),
+        (PatchesChange::Whole, _) => format!("{index}: no patch to this state; clients fetch it whole"),
+        (PatchesChange::Unchanged, _) => format!("{index}: unchanged; {states}"),
         (_, Some(name)) => format!("{index}: {name}, {}; {states}", units::bytes(outcome.download_bytes)),
         (_, None) => format!("{index}: {states}"),
     }

@@ -15,7 +15,9 @@ use super::super::step::{StepError, generate};
 use super::super::{file_error, input};
 use super::find::Index;
 use super::states::{Kept, States};
-use super::{Outcome, What, listed};
+use fullbore_engine::run::report::{IndexPatches, PatchesChange};
+
+use super::listed;
 use before::Published;
 use patches::pack;
 
@@ -40,7 +42,7 @@ pub(super) struct Series<'a> {
 
 /// What is ready to be published of an index; its patches are there already.
 pub(super) struct Next {
-    pub outcome: Outcome,
+    pub outcome: IndexPatches,
     change: Change,
     state: Option<PartFile>,
     states_before: Vec<Kept>,
@@ -107,7 +109,7 @@ impl Series<'_> {
                 state = Some(states.write(&index.path, current.sha256, text)?);
             }
         }
-        let outcome = Outcome::new(&index.path);
+        let outcome = IndexPatches::new(&index.path);
         Ok(Next { outcome, change: Change::Nothing, state, states_before, expired: Vec::new() })
     }
 
@@ -124,15 +126,15 @@ impl Series<'_> {
         let last = published.last.as_ref();
         let outcome = &mut next.outcome;
         if let Some(last) = last.filter(|last| last.current.sha256 == current.sha256) {
-            outcome.what = What::Relisted;
+            outcome.what = PatchesChange::Relisted;
             return Ok((last.steps.clone(), None));
         }
         let Some(before) = self.state_before(index, last, &next.states_before, warn)? else {
-            outcome.what = if last.is_some() { What::Whole } else { What::First };
+            outcome.what = if last.is_some() { PatchesChange::Whole } else { PatchesChange::First };
             return Ok((Vec::new(), None));
         };
         if before.sha256 == current.sha256 {
-            outcome.what = if last.is_some() { What::Whole } else { What::Unchanged };
+            outcome.what = if last.is_some() { PatchesChange::Whole } else { PatchesChange::Unchanged };
             return Ok((Vec::new(), None));
         }
         let (edits, script) = match generate(&before.text, text) {
@@ -145,12 +147,12 @@ impl Series<'_> {
             }
             Err(error) => {
                 warn(format!("{}: {error}; clients fetch it whole", index.path));
-                outcome.what = What::Whole;
+                outcome.what = PatchesChange::Whole;
                 return Ok((Vec::new(), None));
             }
         };
         let continued = last.filter(|last| last.current.sha256 == before.sha256);
-        outcome.what = if continued.is_some() || last.is_none() { What::Extended } else { What::Restarted };
+        outcome.what = if continued.is_some() || last.is_none() { PatchesChange::Extended } else { PatchesChange::Restarted };
         let mut steps = continued.map(|last| last.steps.clone()).unwrap_or_default();
         let packed = pack(self.step_name(index, steps.last()), listed(&before.text), &script);
         outcome.added = Some(packed.listed.name.clone());
