@@ -10,7 +10,7 @@ mod lz4;
 use std::fmt;
 use std::io::{self, BufRead, Read};
 
-use fullbore_engine::digest::{Sha256, Sha256Hasher};
+use fullbore_digest::{Sha256, Sha256Hasher};
 use thiserror::Error;
 
 use self::lz4::Lz4Decoder;

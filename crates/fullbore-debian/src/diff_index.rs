@@ -8,7 +8,7 @@ mod publication;
 
 use std::io::Read;
 
-use fullbore_engine::digest::Sha256;
+use fullbore_digest::Sha256;
 
 use crate::deb822::{Deb822Error, Limits, Stanza, Stanzas};
 use crate::index::IndexError;

@@ -8,7 +8,7 @@
 
 use std::io::{BufRead, Read};
 
-use fullbore_engine::digest::Sha256;
+use fullbore_digest::Sha256;
 use thiserror::Error;
 
 use crate::deb822::{Deb822Error, Limits, Stanza, Stanzas};

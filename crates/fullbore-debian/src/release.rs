@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use fullbore_engine::digest::Sha256;
+use fullbore_digest::Sha256;
 use thiserror::Error;
 
 use crate::compression::Form;

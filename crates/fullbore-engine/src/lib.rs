@@ -10,7 +10,6 @@
 
 pub mod buffers;
 pub mod clock;
-pub mod digest;
 pub mod durability;
 pub mod escape;
 pub mod files;
@@ -18,6 +17,7 @@ pub mod journal;
 pub mod landing;
 pub mod memory;
 pub mod pipeline;
+pub mod random;
 pub mod ranges;
 pub mod run;
 pub mod stage;
@@ -27,3 +27,6 @@ pub mod temporary;
 pub mod trace;
 pub mod verdict;
 pub mod window;
+
+// A crate of its own, so that the formats need no engine.
+pub use fullbore_digest as digest;

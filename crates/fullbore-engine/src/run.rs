@@ -14,4 +14,4 @@ pub mod units;
 pub use error::{CommandError, ErrorKind};
 pub use events::{Event, Events, Phase, Plan, Progress};
 pub use report::{Report, Summary, Timeline};
-pub use stop::{Stop, interruption};
+pub use stop::{Stop, interruption, stopped};

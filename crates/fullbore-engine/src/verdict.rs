@@ -15,6 +15,7 @@ pub mod format;
 mod judge;
 mod opinion;
 mod record;
+pub mod remote;
 mod sample;
 mod sampler;
 mod timeline;

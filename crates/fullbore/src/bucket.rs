@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fullbore_engine::stage::Ledger;
-use fullbore_store::s3::address::{Addressing, Bucket, Location, SCHEME};
-use fullbore_store::s3::client::{CallError, Client, Options, TRY_FOR};
-use fullbore_store::s3::credentials::{Aws, CredentialsError, Keeper};
+use fullbore_s3::address::{Addressing, Bucket, Location, SCHEME};
+use fullbore_s3::client::{CallError, Client, Options, TRY_FOR};
+use fullbore_s3::credentials::{Aws, CredentialsError, Keeper};
 use fullbore_wire::connect::{ConnectOptions, ProxyServer};
 use fullbore_wire::rate_limit::RateLimit;
 use fullbore_wire::socket::SocketOptions;

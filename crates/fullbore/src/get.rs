@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fullbore_engine::stage::Ledger;
-use fullbore_store::lafs::cap::Chk;
-use fullbore_store::lafs::download::{Downloader, GetError, Got};
-use fullbore_store::lafs::upload::Grid;
-use fullbore_store::lafs::upload::produce::Pool;
-use fullbore_store::lafs::verdict::{DownloadCosts, Facts, judge};
-use fullbore_store::verdict::Verdict;
+use fullbore_engine::verdict::remote::Verdict;
+use fullbore_lafs::cap::Chk;
+use fullbore_lafs::download::{Downloader, GetError, Got};
+use fullbore_lafs::upload::Grid;
+use fullbore_lafs::upload::produce::Pool;
+use fullbore_lafs::verdict::{DownloadCosts, Facts, judge};
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;

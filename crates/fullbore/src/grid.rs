@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fullbore_engine::random::random;
 use fullbore_engine::stage::{Kind, Ledger};
-use fullbore_store::lafs::gbs::flow::FlowReading;
-use fullbore_store::lafs::gbs::link::LinkOptions;
-use fullbore_store::lafs::node::{Node, NodeError, read_servers};
-use fullbore_store::lafs::secrets::{LeaseSecrets, random};
-use fullbore_store::lafs::servers::Servers;
-use fullbore_store::lafs::upload::Grid;
-use fullbore_store::verdict::Verdict;
+use fullbore_engine::verdict::remote::Verdict;
+use fullbore_lafs::gbs::flow::FlowReading;
+use fullbore_lafs::gbs::link::LinkOptions;
+use fullbore_lafs::node::{Node, NodeError, read_servers};
+use fullbore_lafs::secrets::LeaseSecrets;
+use fullbore_lafs::servers::Servers;
+use fullbore_lafs::upload::Grid;
 use fullbore_wire::rate_limit::RateLimit;
 use serde_json::{Value, json};
 
@@ -86,11 +87,11 @@ pub fn start_log(arguments: &GridArgs) {
     let filter = match (arguments.quiet, arguments.verbose) {
         (true, _) => "error",
         // What is not as it should be and fails nothing: a journal that cannot be written.
-        (_, 0) => "fullbore=warn,fullbore_store=warn,error",
-        (_, 1) => "fullbore=info,fullbore_store=info,warn",
-        (_, 2) => "fullbore=debug,fullbore_store=debug,fullbore_wire=debug,info",
+        (_, 0) => "fullbore=warn,fullbore_s3=warn,fullbore_lafs=warn,error",
+        (_, 1) => "fullbore=info,fullbore_s3=info,fullbore_lafs=info,warn",
+        (_, 2) => "fullbore=debug,fullbore_s3=debug,fullbore_lafs=debug,fullbore_wire=debug,info",
         // Bytes of caps are in no log, however much is asked for.
-        _ => "fullbore=trace,fullbore_store=trace,fullbore_wire=debug,info",
+        _ => "fullbore=trace,fullbore_s3=trace,fullbore_lafs=trace,fullbore_wire=debug,info",
     };
     let _ = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(|| stdio::Log).try_init();
 }

@@ -15,8 +15,8 @@ mod work;
 
 use std::time::{Duration, Instant};
 
-use fullbore_store::lafs::verdict::{Facts, judge};
-use fullbore_store::verdict::Verdict;
+use fullbore_engine::verdict::remote::Verdict;
+use fullbore_lafs::verdict::{Facts, judge};
 use serde_json::json;
 
 use crate::bucket;

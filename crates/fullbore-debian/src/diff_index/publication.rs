@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::fmt::{self, Write as _};
 use std::io::Read;
 
-use fullbore_engine::digest::Sha256;
+use fullbore_digest::Sha256;
 
 use super::{LIST_ENTRIES_MAX, current, hash_and_size, invalid, is_merged, lines};
 use crate::deb822::{Deb822Error, Limits, Stanza, Stanzas};

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use fullbore_engine::digest::Sha256;
+use fullbore_digest::Sha256;
 
 use super::{SignatureError, SignedText};
 

@@ -13,6 +13,14 @@ pub fn interruption() -> CommandError {
         .hint("run again: what was fetched is kept")
 }
 
+/// Returns when the run is to end: when this becomes true.
+pub async fn stopped(stop: &mut tokio::sync::watch::Receiver<bool>) {
+    if stop.wait_for(|stop| *stop).await.is_err() {
+        // Nobody is left who could say so.
+        std::future::pending::<()>().await;
+    }
+}
+
 /// Whether a signal has come: the run ends where it can be taken up again.
 #[derive(Clone)]
 pub struct Stop {
@@ -56,10 +64,7 @@ impl Stop {
 
     /// Returns when a signal has come.
     pub async fn requested(&self) {
-        let mut seen = self.seen.clone();
-        if seen.wait_for(|stop| *stop).await.is_err() {
-            std::future::pending::<()>().await;
-        }
+        stopped(&mut self.seen.clone()).await;
     }
 
     /// An error if a signal has come.

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::{self, BufRead, Read};
 use std::path::Path;
 
-use fullbore_store::lafs::cap::{Cap, Chk};
+use fullbore_lafs::cap::{Cap, Chk};
 use tokio::sync::mpsc;
 
 use fullbore_engine::run::error::CommandError;

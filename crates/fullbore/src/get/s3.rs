@@ -2,12 +2,12 @@
 
 use bytes::Bytes;
 use fullbore_engine::stage::Ledger;
+use fullbore_engine::verdict::remote::Verdict;
 use fullbore_engine::window::Window;
-use fullbore_store::s3::address::SCHEME;
-use fullbore_store::s3::download::{self, DownloadError, Got, RANGES_AT_ONCE, WINDOW_BYTES};
-use fullbore_store::s3::key;
-use fullbore_store::s3::verdict::{Facts, judge};
-use fullbore_store::verdict::Verdict;
+use fullbore_s3::address::SCHEME;
+use fullbore_s3::download::{self, DownloadError, Got, RANGES_AT_ONCE, WINDOW_BYTES};
+use fullbore_s3::key;
+use fullbore_s3::verdict::{Facts, judge};
 use serde_json::json;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;

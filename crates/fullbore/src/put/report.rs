@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use fullbore_store::lafs::verdict::Facts;
-use fullbore_store::verdict::Verdict;
+use fullbore_engine::verdict::remote::Verdict;
+use fullbore_lafs::verdict::Facts;
 
 use super::Totals;
 use crate::cli::PutArgs;

@@ -1,9 +1,9 @@
 //! What `put` was asked for: encoding, key, grid.
 
-use fullbore_store::lafs::base32;
-use fullbore_store::lafs::geometry::{DEFAULT_ENCODING, Encoding, Geometry, SEGMENT_BYTES};
-use fullbore_store::lafs::node::read_convergence;
-use fullbore_store::lafs::upload::{KeyChoice, PutOptions};
+use fullbore_lafs::base32;
+use fullbore_lafs::geometry::{DEFAULT_ENCODING, Encoding, Geometry, SEGMENT_BYTES};
+use fullbore_lafs::node::read_convergence;
+use fullbore_lafs::upload::{KeyChoice, PutOptions};
 
 use crate::cli::PutArgs;
 use crate::grid::{Place, place, say};

@@ -6,8 +6,8 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use fullbore_store::lafs::upload::produce::Meter;
-use fullbore_store::unnamed::{ROOM_LEFT_BYTES, free_bytes, unnamed};
+use fullbore_engine::files::unnamed::{ROOM_LEFT_BYTES, free_bytes, unnamed};
+use fullbore_lafs::upload::produce::Meter;
 
 use fullbore_engine::run::error::CommandError;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fullbore_engine::digest::Sha256;
-use fullbore_store::s3::upload::Whole;
+use fullbore_s3::upload::Whole;
 
 use super::faults::{put, uploader, well, with_files};
 use super::servers::content;

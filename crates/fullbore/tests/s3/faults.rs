@@ -12,13 +12,13 @@ use bytes::Bytes;
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::stage::Ledger;
 use fullbore_engine::window::Window;
-use fullbore_store::s3::address::{Addressing, Bucket};
-use fullbore_store::s3::client::Options;
-use fullbore_store::s3::credentials::Keeper;
-use fullbore_store::s3::gather::Gathering;
-use fullbore_store::s3::parts::Growth;
-use fullbore_store::s3::spool::Spool;
-use fullbore_store::s3::upload::{UploadError, Uploader};
+use fullbore_s3::address::{Addressing, Bucket};
+use fullbore_s3::client::Options;
+use fullbore_s3::credentials::Keeper;
+use fullbore_s3::gather::Gathering;
+use fullbore_s3::parts::Growth;
+use fullbore_s3::spool::Spool;
+use fullbore_s3::upload::{UploadError, Uploader};
 use fullbore_wire::connect::ConnectOptions;
 use tokio::sync::watch;
 
@@ -449,7 +449,7 @@ pub fn uploader(store: &Store, try_for: Duration) -> (Uploader, watch::Sender<bo
     let (stop, stopped) = watch::channel(false);
     let window = Window::new(64 << 20, u32::MAX);
     let uploader = Uploader {
-        client: fullbore_store::s3::client::Client::new(bucket, Keeper::anonymous(), options, stopped),
+        client: fullbore_s3::client::Client::new(bucket, Keeper::anonymous(), options, stopped),
         pipes: Gathering::new(&window),
         window,
         work: Arc::default(),

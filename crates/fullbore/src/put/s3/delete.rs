@@ -4,10 +4,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use fullbore_engine::memory::{self, PLACE_BYTES};
-use fullbore_store::s3::client::Client;
-use fullbore_store::s3::listing::{self, More};
-use fullbore_store::s3::remove::{KEYS_AT_ONCE, remove};
-use fullbore_store::s3::xml::Listed;
+use fullbore_s3::client::Client;
+use fullbore_s3::listing::{self, More};
+use fullbore_s3::remove::{KEYS_AT_ONCE, remove};
+use fullbore_s3::xml::Listed;
 use tokio::task::JoinSet;
 
 use super::protected::{Fate, Rules};

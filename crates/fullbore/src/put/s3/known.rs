@@ -5,8 +5,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use fullbore_store::s3::client::{CallError, Client};
-use fullbore_store::s3::listing::{self, More};
+use fullbore_s3::client::{CallError, Client};
+use fullbore_s3::listing::{self, More};
 
 use super::plan::Planned;
 use crate::bucket::{explain, is_fatal};

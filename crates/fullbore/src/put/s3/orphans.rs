@@ -7,12 +7,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use fullbore_store::s3::client::CallError;
-use fullbore_store::s3::credentials::unix_now;
-use fullbore_store::s3::journal::{Intent, Orphans};
-use fullbore_store::s3::open_uploads::{self, OpenUploads};
-use fullbore_store::s3::upload::{Aborted, Uploader};
-use fullbore_store::s3::xml::Begun;
+use fullbore_s3::client::CallError;
+use fullbore_s3::credentials::unix_now;
+use fullbore_s3::journal::{Intent, Orphans};
+use fullbore_s3::open_uploads::{self, OpenUploads};
+use fullbore_s3::upload::{Aborted, Uploader};
+use fullbore_s3::xml::Begun;
 
 use crate::cli::GridArgs;
 use crate::grid::say;

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use fullbore_copy::filter::Filters;
-use fullbore_store::s3::address::Location;
-use fullbore_store::s3::key;
+use fullbore_s3::address::Location;
+use fullbore_s3::key;
 
 use super::protected::Rules;
 use crate::put::found::Found;

@@ -1,9 +1,9 @@
 //! The report of a run to a store. It has no names of files.
 
 use fullbore_engine::verdict as engine;
-use fullbore_store::s3::address::{Location, SCHEME};
-use fullbore_store::s3::verdict::Facts;
-use fullbore_store::verdict::Verdict;
+use fullbore_engine::verdict::remote::Verdict;
+use fullbore_s3::address::{Location, SCHEME};
+use fullbore_s3::verdict::Facts;
 
 use super::Totals;
 use crate::put::report::{summary, verdict_report};

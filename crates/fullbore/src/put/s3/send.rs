@@ -14,10 +14,10 @@ use std::sync::mpsc;
 use bytes::Bytes;
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::window::{Permit, Window};
-use fullbore_store::s3::client::Client;
-use fullbore_store::s3::compare::{self, Checker, Finding};
-use fullbore_store::s3::parts::{self, WHOLE_BYTES_MAX};
-use fullbore_store::s3::upload::{Stored, UploadError, Uploader, Whole};
+use fullbore_s3::client::Client;
+use fullbore_s3::compare::{self, Checker, Finding};
+use fullbore_s3::parts::{self, WHOLE_BYTES_MAX};
+use fullbore_s3::upload::{Stored, UploadError, Uploader, Whole};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
