@@ -8,6 +8,8 @@
 //! The formats are those of the project's "file encoding" and "URI" specifications, and where these are
 //! silent, what version 1.20 of its own client writes.
 //!
+//! [`put`] and [`get`] are the walks of the commands: trees of files into a [`grid`], files out of it.
+//!
 //! Nothing here prints, reads the environment or ends the process.
 
 #![deny(unsafe_code)]
@@ -22,12 +24,15 @@ pub mod extension;
 pub mod field;
 pub mod gbs;
 pub mod geometry;
+pub mod get;
+pub mod grid;
 pub mod hash;
 pub mod layout;
 pub mod merkle;
 pub mod node;
 pub mod nurl;
 pub mod placement;
+pub mod put;
 pub mod secrets;
 pub mod servers;
 pub mod upload;

@@ -31,7 +31,7 @@ use super::credentials::{Keeper, unix_now};
 pub use super::sign::Identity;
 use super::sign::{Signable, Signer, UNSIGNED_PAYLOAD, amz_date, query_string};
 use super::xml;
-pub use call::{Answer, Body, Call, CallError, SMALL_ANSWER};
+pub use call::{Answer, Barrier, Body, Call, CallError, SMALL_ANSWER, Unreachable};
 use fullbore_engine::random::random;
 use fullbore_engine::run::stopped;
 use measure::{Meter, Reading};
@@ -306,12 +306,12 @@ impl Client {
     ) -> Result<Result<Answer, String>, CallError> {
         let (reply, receiver) = oneshot::channel();
         let order = Order { call: Arc::clone(call), identity, reply, times_sent: 0 };
-        let open = self.shared.queue.push(order).map_err(CallError::GivenUp)?;
+        let open = self.shared.queue.push(order).map_err(CallError::Unreachable)?;
         connection::open(&self.shared, open);
         match receiver.await {
             Ok(outcome) => Ok(outcome),
             Err(_) => match self.shared.queue.given_up() {
-                Some(reason) => Err(CallError::GivenUp(reason)),
+                Some(reason) => Err(CallError::Unreachable(reason)),
                 None => Ok(Err("the connection was ended".into())),
             },
         }
@@ -453,7 +453,7 @@ fn again(more: bool, failed: u32, error: CallError) -> Next {
     if !more {
         return Next::Fail(error);
     }
-    tracing::debug!(%error, "again");
+    tracing::info!(%error, "asked again");
     if failed == 0 {
         return Next::Again(Duration::ZERO, error);
     }

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -98,6 +99,7 @@ pub fn unverified(doubt: Doubt) -> &'static str {
 
 /// Gets an object; its bytes go to `out` in order, range by range, before all of them are verified. Where a checksum is
 /// `required`, content that none shows to be right is an error, and of an object without any nothing is given out.
+/// `known_bytes` is set to the object's length as soon as that is known.
 ///
 /// # Errors
 /// [`DownloadError`]; what was given out is not to be used then.
@@ -107,6 +109,7 @@ pub async fn get(
     window: &Window,
     out: &mpsc::Sender<Vec<Bytes>>,
     required: bool,
+    known_bytes: &AtomicU64,
 ) -> Result<Got, DownloadError> {
     let mut first = Asked::ask(client, key, 0..RANGE_BYTES, None, window);
     let Some(mut present) = compare::head(client, key).await? else { return Err(first.missing(key).await) };
@@ -114,6 +117,7 @@ pub async fn get(
         // Some proxies leave the length out of an answer without a body.
         present.size = first.complete_length().await?;
     }
+    known_bytes.store(present.size, Ordering::Relaxed);
     // Sizes of parts are asked for beside the first ranges, which they need not wait for.
     let mut proving = JoinSet::new();
     proving.spawn({

@@ -17,9 +17,9 @@ use fullbore_debian::compression::Form;
 use fullbore_engine::files::{FileError, Root};
 
 use crate::cli::{PdiffArgs, PdiffCommand};
-use crate::output;
 use crate::progress::Screen;
 use crate::settings::Environment;
+use fullbore_engine::output;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 /// Runs one of the subcommands.

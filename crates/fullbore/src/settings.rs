@@ -18,6 +18,7 @@ pub mod install;
 mod keys;
 mod layers;
 pub mod resolve;
+mod store;
 mod suites;
 pub mod update;
 pub mod values;
@@ -33,6 +34,7 @@ pub use environment::Environment;
 pub use filters::Filters;
 pub use install::{InstallSettings, install};
 pub use resolve::{check, mirrors};
+pub use store::{Get, Put, get, put};
 pub use update::{UpdateSettings, update};
 pub use values::{IndexFormat, Kind};
 
@@ -202,4 +204,7 @@ pub struct OutputSettings {
     pub changed_exit: bool,
     /// stdout is for what is made: what is told goes to stderr.
     pub stdout_is_taken: bool,
+    /// stdout has data for programs, line by line, such as caps: the closing line goes to stderr, and nothing is said
+    /// off a terminal of a run that soon ends.
+    pub stdout_has_data: bool,
 }

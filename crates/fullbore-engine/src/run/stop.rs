@@ -43,6 +43,27 @@ impl Stop {
         Stop { seen, flag }
     }
 
+    /// Listens from now on, on a thread of its own: for commands that make their runtime themselves. Where that cannot be
+    /// had, signals end the program as they do any other.
+    pub fn on_a_thread() -> Stop {
+        let (sender, seen) = tokio::sync::watch::channel(false);
+        let flag = Arc::new(AtomicBool::new(false));
+        let raised = flag.clone();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        if let Ok(runtime) = runtime
+            && let Ok(signals) = Signals::listen(&runtime)
+        {
+            let wait = move || {
+                runtime.block_on(signals.stop(move || {
+                    raised.store(true, Ordering::Relaxed);
+                    let _ = sender.send(true);
+                }));
+            };
+            let _ = std::thread::Builder::new().name("signals".into()).spawn(wait);
+        }
+        Stop { seen, flag }
+    }
+
     /// The same for plain threads: set when a signal has come.
     pub fn flag(&self) -> &AtomicBool {
         &self.flag

@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 
 use super::measure::Answered;
 use super::queue::{Order, PIPELINE_DEPTH, Take};
-use super::{Answer, Body, Call, SMALL_ANSWER, Shared};
+use super::{Answer, Body, Call, SMALL_ANSWER, Shared, Unreachable};
 use crate::spool::Kept;
 use writing::{Turn, unsent_allowed, write_or_wait};
 
@@ -65,16 +65,16 @@ pub(super) async fn serve(shared: Arc<Shared>) {
         let bucket = shared.bucket();
         match connect(&bucket.endpoint, &shared.options.connect).await {
             Err(error) => {
-                let is_final = error.is_untrusted() || error.is_blocked();
-                let reason = error.to_string();
-                tracing::info!(reason, "no connection");
-                match shared.queue.not_connected(&reason, is_final, Instant::now()) {
+                let unreachable = Unreachable::new(&bucket.host, &bucket.endpoint, &error);
+                tracing::info!(reason = unreachable.reason, "no connection");
+                match shared.queue.not_connected(unreachable, Instant::now()) {
                     Some(wait) => tokio::time::sleep(wait).await,
                     None => return,
                 }
             }
             Ok(connected) => {
                 shared.queue.connected();
+                tracing::info!(host = bucket.host, "connected");
                 let begun = Instant::now();
                 shared.meter.opened(begun);
                 let host = Host { field: bucket.host.clone(), generation: Arc::clone(&bucket) };

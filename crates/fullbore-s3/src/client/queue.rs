@@ -14,7 +14,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::budget::Budget;
 use super::pace::Pace;
-use super::{Answer, Call, Identity};
+use super::{Answer, Call, Identity, Unreachable};
 
 /// Requests on one connection before the first is answered. Four small objects fill a packet or two; more would
 /// only wait behind one another at the server, which works on one at a time.
@@ -88,7 +88,7 @@ struct State {
     answered: bool,
     last_well: Option<Instant>,
     failing_since: Option<(Instant, u32)>,
-    given_up: Option<String>,
+    given_up: Option<Unreachable>,
     slowed: u64,
 }
 
@@ -126,7 +126,7 @@ impl Queue {
 
     /// Puts a request in; the result is how many connections are to be opened, which are counted already. The reason
     /// comes back when the store was given up.
-    pub fn push(&self, order: Order) -> Result<usize, String> {
+    pub fn push(&self, order: Order) -> Result<usize, Unreachable> {
         let mut state = self.state();
         if let Some(reason) = &state.given_up {
             return Err(reason.clone());
@@ -266,15 +266,15 @@ impl Queue {
 
     /// None could be made: how long to wait before the next attempt; `None` when this task is to end, because
     /// others serve, nothing waits, or all is given up.
-    pub fn not_connected(&self, reason: &str, is_final: bool, now: Instant) -> Option<Duration> {
+    pub fn not_connected(&self, reason: Unreachable, now: Instant) -> Option<Duration> {
         let mut state = self.state();
         let (since, attempts) = state.failing_since.unwrap_or((now, 0));
         state.failing_since = Some((since, attempts + 1));
         let limit = if state.answered { LATER_CONTACT } else { FIRST_CONTACT };
         // A store that refuses further connections serves over those that there are.
         let is_over = state.connected == 0 && now.saturating_duration_since(since) >= limit;
-        if is_final || is_over {
-            state.given_up = Some(reason.to_owned());
+        if reason.cause.is_final() || is_over {
+            state.given_up = Some(reason);
             // Dropping the replies tells everybody.
             state.waiting.clear();
         }
@@ -299,7 +299,7 @@ impl Queue {
     }
 
     /// Why the store was given up, if it was.
-    pub fn given_up(&self) -> Option<String> {
+    pub fn given_up(&self) -> Option<Unreachable> {
         self.state().given_up.clone()
     }
 }
@@ -307,6 +307,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::call::Barrier;
     use fullbore_wire::http1::Method;
 
     fn push(queue: &Queue) -> usize {
@@ -322,13 +323,14 @@ mod tests {
     fn a_store_that_refuses_further_connections_is_not_given_up() {
         let queue = Queue::new(2);
         let now = Instant::now();
+        let refused = Unreachable { reason: "refused".into(), cause: Barrier::Silence };
         assert_eq!(push(&queue), 1);
         queue.connected();
         assert!(matches!(queue.take(0, true, now), (Take::Order(_), 0)));
         for minute in 0..5 {
             // One connection is busy, and a second one is wanted.
             assert_eq!(push(&queue), 1, "minute {minute}");
-            assert_eq!(queue.not_connected("refused", false, now + Duration::from_secs(60 * minute)), None);
+            assert_eq!(queue.not_connected(refused.clone(), now + Duration::from_secs(60 * minute)), None);
             assert_eq!(queue.given_up(), None, "minute {minute}");
         }
     }

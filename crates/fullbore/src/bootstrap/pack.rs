@@ -12,9 +12,9 @@ use super::place::MARKER;
 use super::tools::{self, Compressor, MKSQUASHFS, TAR, Tool};
 use crate::cli::BootstrapFormat;
 use crate::installing::log::Log;
-use crate::output::{FOR_ALL, Output};
 use crate::settings::BootstrapSettings;
 use crate::stdio;
+use fullbore_engine::output::{FOR_ALL, Output};
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 /// Entries of `/dev`, for the archive: name, mode, kind, link, device numbers. The same in each mode; in a user

@@ -12,8 +12,8 @@ use fullbore_engine::temporary;
 use rustix::fs::{Access, AtFlags, Mode, OFlags};
 
 use crate::cli::BootstrapFormat;
-use crate::output;
 use crate::settings::BootstrapSettings;
+use fullbore_engine::output;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 /// In a root that is not complete.

@@ -99,6 +99,7 @@ impl Task {
                 Err(error) => error.without_host(&self.endpoint),
                 Ok(connected) => {
                     self.shared.flow.connected(Instant::now());
+                    tracing::info!(server = self.shared.name, "connected");
                     let (ended, answers) = Connection::new(&mut self, connected).run().await;
                     self.shared.flow.doing(Doing::Idle, Instant::now());
                     if answers > 0 {

@@ -11,34 +11,45 @@ use std::time::{Duration, Instant};
 
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::random::random;
-use fullbore_engine::run::stopped;
+use fullbore_engine::run::costs::process_costs;
+use fullbore_engine::run::pace::PROGRESS_EVERY;
+use fullbore_engine::run::{CommandError, ErrorKind, Events, Stop, stopped};
 use fullbore_engine::stage::Ledger;
+use fullbore_engine::tree::Item;
+use fullbore_engine::tree::found::Found;
 use fullbore_engine::verdict::{Sampler, SamplerConfig};
 use fullbore_engine::window::Window;
-use fullbore_lafs::cap::{Cap, LITERAL_BYTES_MAX};
-use fullbore_lafs::code::Code;
-use fullbore_lafs::directory::Directory;
-use fullbore_lafs::geometry::{Encoding, Geometry};
-use fullbore_lafs::hash::netstring;
-use fullbore_lafs::upload::journal::Journal;
-use fullbore_lafs::upload::produce::{Meter, Pool, SourceError, Workshop};
-use fullbore_lafs::upload::source::Source;
-use fullbore_lafs::upload::spare::Spare;
-use fullbore_lafs::upload::{Grid, KeyChoice, PutError, PutOptions, Stored, Uploader};
-use fullbore_lafs::verdict::Facts;
 use fullbore_wire::rate_limit::RateLimit;
+use fullbore_wire::run::{FILES_AT_ONCE, sending_runtime};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
-use super::found::Found;
-use super::settings::PutSettings;
-use super::spool::{self, spool};
-use super::tree::Item;
-use crate::cli::{GridArgs, PutArgs};
-use crate::grid::{FILES_AT_ONCE, connect, runtime, say};
-use crate::program::process_costs;
-use fullbore_engine::run::Stop;
-use fullbore_engine::run::error::{CommandError, ErrorKind};
+use super::settings::{PutSettings, Resolved};
+use super::spool::spool;
+use crate::cap::{Cap, LITERAL_BYTES_MAX};
+use crate::code::Code;
+use crate::directory::Directory;
+use crate::geometry::{Encoding, Geometry};
+use crate::grid::{GridSettings, connect};
+use crate::hash::netstring;
+use crate::upload::journal::Journal;
+use crate::upload::produce::{Meter, Pool, SourceError, Workshop};
+use crate::upload::source::Source;
+use crate::upload::spare::Spare;
+use crate::upload::{Grid, KeyChoice, PutError, PutOptions, Stored, Uploader};
+use crate::verdict::Facts;
+
+/// What is heard while files are put.
+pub enum Heard {
+    /// An item is done with.
+    Done(Done),
+    /// Time has passed.
+    Nothing,
+}
+
+/// Hears of it; an error ends the run.
+pub type Hear<'a> = &'a mut dyn FnMut(Heard) -> Result<(), CommandError>;
 
 /// What became of one item.
 pub struct Done {
@@ -54,7 +65,7 @@ pub struct Done {
 
 /// The means of a run.
 pub struct Workplace<'a> {
-    arguments: &'a PutArgs,
+    settings: &'a PutSettings,
     options: PutOptions,
     runtime: tokio::runtime::Runtime,
     /// Becomes true when the run is to end: by a signal, or because nobody can be told of what is done.
@@ -68,7 +79,12 @@ pub struct Workplace<'a> {
 }
 
 impl<'a> Workplace<'a> {
-    pub fn new(arguments: &'a PutArgs, settings: &PutSettings) -> Result<Workplace<'a>, CommandError> {
+    pub fn new(
+        settings: &'a PutSettings,
+        resolved: &Resolved,
+        events: &mut dyn Events,
+        signal: &Stop,
+    ) -> Result<Workplace<'a>, CommandError> {
         let ledger = Ledger::new();
         // Bytes that servers acknowledged are what is delivered.
         let config = SamplerConfig { delivery_stage: "send".to_owned(), ..SamplerConfig::default() };
@@ -76,46 +92,42 @@ impl<'a> Workplace<'a> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let workshop = Workshop {
             pool: Pool::new(threads),
-            memory: Window::new(settings.memory_bytes, u32::MAX),
+            memory: Window::new(resolved.memory_bytes, u32::MAX),
             spare: Spare::default(),
             meter: Arc::new(Meter::new(&ledger)),
         };
         ledger.watch_window(&workshop.memory);
-        ledger.set_rate_limit(arguments.limit_rate.map_or(0, |rate| rate.0));
-        let runtime = runtime(&ledger)?;
+        ledger.set_rate_limit(settings.limit_rate_bytes_per_s.unwrap_or(0));
+        let runtime = sending_runtime(&ledger)?;
         let stop = watch::Sender::new(false);
-        let (signal, stopping) = (Stop::listen(&runtime), stop.clone());
+        let (signal, stopping) = (signal.clone(), stop.clone());
         runtime.spawn(async move {
             signal.requested().await;
             stopping.send_replace(true);
         });
-        let limit = arguments.limit_rate.map(|rate| Arc::new(RateLimit::new(rate.0, Instant::now())));
-        let place = settings.place.as_ref().filter(|_| !arguments.dry_run);
-        let grid = place.map(|place| Arc::new(connect(&arguments.grid, place, limit, &ledger)));
-        let journals = arguments.journals.clone().or_else(crate::bucket::state_directory);
-        let journal = journals.filter(|_| grid.is_some()).and_then(|directory| open_journal(&directory));
+        let limit = settings.limit_rate_bytes_per_s.map(|rate| Arc::new(RateLimit::new(rate, Instant::now())));
+        let place = resolved.place.as_ref().filter(|_| !settings.dry_run);
+        let grid = place.map(|place| Arc::new(connect(settings.grid.patience, place, limit, &ledger)));
+        let journals = settings.journals.as_deref().filter(|_| grid.is_some());
+        let journal = journals.and_then(open_journal);
         let uploader = place.zip(grid.as_ref()).map(|(place, grid)| {
             let (grid, workshop, lease) = (Arc::clone(grid), workshop.clone(), place.lease.clone());
             Arc::new(Uploader::new(grid, workshop, lease, stop.subscribe(), journal.clone()))
         });
         if let Some(grid) = &grid {
             for server in &grid.unusable {
-                say(&arguments.grid, &format!("warning: server {} is not used: {}", server.name, server.reason));
+                events.warn(format!("server {} is not used: {}", server.name, server.reason));
             }
             let _inside = runtime.enter();
-            grid.warm(2 * usize::from(settings.options.encoding.total));
+            grid.warm(2 * usize::from(resolved.options.encoding.total));
         }
-        let options = settings.options.clone();
+        let options = resolved.options.clone();
         let sampler = Cell::new(Some(sampler));
-        Ok(Workplace { arguments, options, runtime, stop, workshop, threads, grid, uploader, journal, sampler })
+        Ok(Workplace { settings, options, runtime, stop, workshop, threads, grid, uploader, journal, sampler })
     }
 
     /// Puts everything; `each` hears of every item, in the order in which arguments were given.
-    pub fn put_all(
-        &self,
-        items: &[Item],
-        each: &mut dyn FnMut(Done) -> Result<(), CommandError>,
-    ) -> Result<(), CommandError> {
+    pub fn put_all(&self, items: &[Item], each: Hear<'_>) -> Result<(), CommandError> {
         let mut run = Run { place: self, items, tasks: JoinSet::new(), open: BTreeMap::new(), done: BTreeMap::new() };
         let _inside = self.runtime.enter();
         let mut children = vec![0; items.len()];
@@ -147,7 +159,7 @@ impl<'a> Workplace<'a> {
             }
             // In order: what can be told now.
             while let Some(done) = run.done.remove(&told) {
-                if let Err(error) = each(done) {
+                if let Err(error) = each(Heard::Done(done)) {
                     return self.wind_up(run, each, error);
                 }
                 told += 1;
@@ -155,7 +167,12 @@ impl<'a> Workplace<'a> {
             if told == items.len() {
                 return Ok(());
             }
-            let Some(finished) = self.runtime.block_on(run.tasks.join_next()) else {
+            let Ok(finished) = self.runtime.block_on(async { timeout(PROGRESS_EVERY, run.tasks.join_next()).await })
+            else {
+                each(Heard::Nothing)?;
+                continue;
+            };
+            let Some(finished) = finished else {
                 return Err(CommandError::new(ErrorKind::Internal, "files are left, and nothing is under way"));
             };
             let (number, done) = finished
@@ -169,12 +186,7 @@ impl<'a> Workplace<'a> {
     }
 
     /// Nothing new begins, and what is under way gives up what it began. What is complete all the same is told of.
-    fn wind_up(
-        &self,
-        mut run: Run<'_>,
-        each: &mut dyn FnMut(Done) -> Result<(), CommandError>,
-        error: CommandError,
-    ) -> Result<(), CommandError> {
+    fn wind_up(&self, mut run: Run<'_>, each: Hear<'_>, error: CommandError) -> Result<(), CommandError> {
         self.stop.send_replace(true);
         while let Some(finished) = self.runtime.block_on(run.tasks.join_next()) {
             if let Ok((number, outcome)) = finished {
@@ -184,7 +196,7 @@ impl<'a> Workplace<'a> {
         for (_, done) in std::mem::take(&mut run.done) {
             if done.result.is_ok() {
                 // To the list, if stdout takes nothing.
-                let _ = each(done);
+                let _ = each(Heard::Done(done));
             }
         }
         Err(error)
@@ -202,7 +214,7 @@ impl<'a> Workplace<'a> {
         self.runtime.shutdown_background();
     }
 
-    /// What is known of the run at its end; `sent_bytes` of shares were acknowledged.
+    /// What is known of the run now; `sent_bytes` of shares were acknowledged.
     pub fn facts(&self, wall: Duration, sent_bytes: u64) -> Facts {
         Facts {
             wall,
@@ -212,10 +224,21 @@ impl<'a> Workplace<'a> {
             costs: self.workshop.meter.reading(),
             download: None,
             servers: self.grid.as_ref().map(|grid| grid.readings()).unwrap_or_default(),
-            rate_limit: self.arguments.limit_rate.map(|rate| rate.0),
+            rate_limit: self.settings.limit_rate_bytes_per_s,
             moved_bytes: sent_bytes,
-            engine: self.sampler.take().map(Sampler::finish),
+            engine: None,
         }
+    }
+
+    /// The same at the run's end, with what the engine's sampler found.
+    pub fn last_facts(&self, wall: Duration, sent_bytes: u64) -> Facts {
+        Facts { engine: self.sampler.take().map(Sampler::finish), ..self.facts(wall, sent_bytes) }
+    }
+
+    /// Bytes of a file, for bytes of its shares.
+    pub fn content_bytes(&self, share_bytes: u64) -> u64 {
+        let Encoding { needed, total, .. } = self.options.encoding;
+        share_bytes.saturating_mul(u64::from(needed)) / u64::from(total.max(1))
     }
 
     /// Servers that were given up.
@@ -229,7 +252,8 @@ impl<'a> Workplace<'a> {
             options: self.options.clone(),
             uploader: self.uploader.clone(),
             workshop: self.workshop.clone(),
-            names: self.journal.as_ref().and_then(|_| Names::of(&self.arguments.grid, &self.options)),
+            names: self.journal.as_ref().and_then(|_| Names::of(&self.settings.grid, &self.options)),
+            spool: self.settings.spool.clone(),
             stop: self.stop.subscribe(),
         }
     }
@@ -269,7 +293,7 @@ struct Run<'a> {
 impl Run<'_> {
     fn begin(&mut self, number: usize) {
         let putter = self.place.putter();
-        let size = self.place.arguments.size;
+        let size = self.place.settings.stdin_bytes;
         match &self.items[number] {
             // It begins when the last of its children is done.
             Item::Directory { .. } => {}
@@ -335,6 +359,7 @@ struct Putter {
     uploader: Option<Arc<Uploader>>,
     workshop: Workshop,
     names: Option<Names>,
+    spool: PathBuf,
     stop: watch::Receiver<bool>,
 }
 
@@ -348,7 +373,7 @@ struct Names {
 
 impl Names {
     /// `None` where no names are needed.
-    fn of(grid: &GridArgs, options: &PutOptions) -> Option<Names> {
+    fn of(grid: &GridSettings, options: &PutOptions) -> Option<Names> {
         let KeyChoice::Random = options.key else { return None };
         let grid = std::fs::canonicalize(grid.node.as_ref().or(grid.servers.as_ref())?).ok()?;
         Some(Names { grid, encoding: options.encoding, segment_max: options.segment_max })
@@ -397,9 +422,8 @@ impl Putter {
         if let (Some(size), KeyChoice::Random) = (size, &self.options.key) {
             return (size, self.put(Source::stream(reader), size, None).await);
         }
-        let meter = Arc::clone(&self.workshop.meter);
-        match self.unless_stopped(move || spool(reader, &spool::directory(), &meter)).await.and_then(|spooled| spooled)
-        {
+        let (meter, directory) = (Arc::clone(&self.workshop.meter), self.spool.clone());
+        match self.unless_stopped(move || spool(reader, &directory, &meter)).await.and_then(|spooled| spooled) {
             Ok((file, size)) => (size, self.put(Source::file(file), size, None).await),
             Err(error) => (0, Err(error)),
         }

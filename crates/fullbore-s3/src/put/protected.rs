@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use crate::put::tree::is_unfinished;
+use fullbore_engine::tree::is_unfinished;
 
 /// Names whose objects are kept: a name protects the key of that name and all keys beneath it.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -47,6 +47,8 @@ pub struct Rules {
     pub snapshots: Protected,
     /// Roots of mirrors.
     pub mirrors: Protected,
+    /// The name of the directory in which a mirror keeps its private state.
+    pub state: String,
 }
 
 /// What becomes of an object that is no file of the source.
@@ -64,7 +66,7 @@ impl Rules {
     /// The fate of a key; `relative` is the key beneath the prefix.
     pub fn fate(&self, key: &str, relative: &str) -> Fate {
         let (directories, name) = relative.rsplit_once('/').unwrap_or(("", relative));
-        let is_state = directories.split('/').any(|part| part == crate::mirror::state::OWN_DIRECTORY);
+        let is_state = directories.split('/').any(|part| part == self.state);
         if self.snapshots.covers(key) {
             Fate::Kept
         } else if is_state || is_unfinished(name) && self.mirrors.covers(key) && !self.left_out.0.contains(key) {
@@ -86,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_name_protects_itself_and_all_beneath() {
-        let mut rules = Rules::default();
+        let mut rules = Rules { state: ".fullbore".into(), ..Rules::default() };
         rules.left_out.add("p/", Path::new("dists/stable"));
         rules.left_out.add("p/", Path::new("films/a.part"));
         rules.left_out.add("p/", Path::new(OsStr::from_bytes(b"x/y\xff/z")));

@@ -3,15 +3,15 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use fullbore_copy::filter::Filters;
-use fullbore_s3::address::Location;
-use fullbore_s3::key;
+use crate::address::Location;
+use crate::key;
+use fullbore_engine::filter::Filters;
 
 use super::protected::Rules;
-use crate::put::found::Found;
-use crate::put::tree::{Choice, Item, Listing, list};
 use fullbore_engine::run::error::CommandError;
 use fullbore_engine::run::error::ErrorKind;
+use fullbore_engine::tree::found::Found;
+use fullbore_engine::tree::{Choice, Item, Listing, list};
 
 /// One object to be.
 #[derive(Debug, Clone)]
@@ -39,6 +39,8 @@ pub struct Plan {
     pub rules: Rules,
     /// Whether mirrors are among what is put.
     pub has_mirrors: bool,
+    /// Bytes of all files; none where there are pipes.
+    pub bytes: Option<u64>,
     /// What cannot be put: it is unreadable, or its name is no key.
     pub failed: Vec<(PathBuf, CommandError)>,
 }
@@ -70,7 +72,7 @@ impl Plan {
         paths: &[PathBuf],
         location: &Location,
         last: &Last,
-        choice: Choice,
+        choice: &Choice,
         heard: &mut dyn FnMut(&Listing),
     ) -> Result<Plan, CommandError> {
         let single = paths.len() == 1;
@@ -79,10 +81,12 @@ impl Plan {
             key if key.ends_with('/') => key.to_owned(),
             key => format!("{key}/"),
         };
-        let mut plan = Plan { turns: last.0.len() + 1, ..Plan::default() };
+        let mut plan = Plan { turns: last.0.len() + 1, bytes: Some(0), ..Plan::default() };
+        plan.rules.state.clone_from(&choice.mirrors.state);
         for argument in paths {
             let listing = list(std::slice::from_ref(argument), choice)?;
             heard(&listing);
+            plan.bytes = plan.bytes.zip(listing.bytes).map(|(sum, bytes)| sum + bytes);
             let beneath_argument = |path: &Path| path.strip_prefix(argument).unwrap_or(path).to_owned();
             plan.has_mirrors |= !listing.mirrors.is_empty();
             for path in &listing.mirrors {
@@ -167,12 +171,18 @@ fn name(path: &Path) -> Result<String, CommandError> {
 mod tests {
     use super::super::protected::Fate;
     use super::*;
+    use fullbore_engine::tree::MirrorNames;
     use proptest::prelude::*;
     use std::fs;
 
+    fn choice(copy_links: bool, with_snapshots: bool) -> Choice {
+        let mirrors = MirrorNames { state: ".fullbore".into(), snapshots: "snapshots".into() };
+        Choice { mirrors, copy_links, with_snapshots }
+    }
+
     fn keys(paths: &[PathBuf], address: &str, last: &[&str]) -> Result<Vec<(String, usize)>, CommandError> {
         let last = Last::new(&last.iter().map(|glob| (*glob).to_owned()).collect::<Vec<_>>());
-        let plan = Plan::make(paths, &Location::parse(address).unwrap(), &last, Choice::default(), &mut |_| {})?;
+        let plan = Plan::make(paths, &Location::parse(address).unwrap(), &last, &choice(false, false), &mut |_| {})?;
         Ok(plan.objects.into_iter().map(|object| (object.key, object.turn)).collect())
     }
 
@@ -274,9 +284,9 @@ mod tests {
             let root = place.path().join("root");
             fs::create_dir(&root).unwrap();
             make(&root, &tree);
-            let choice = Choice { copy_links, with_snapshots };
+            let choice = choice(copy_links, with_snapshots);
             let location = Location::parse("s3://bucket/p").unwrap();
-            let plan = Plan::make(std::slice::from_ref(&root), &location, &Last::new(&[]), choice, &mut |_| {}).unwrap();
+            let plan = Plan::make(std::slice::from_ref(&root), &location, &Last::new(&[]), &choice, &mut |_| {}).unwrap();
             for object in &plan.objects {
                 prop_assert!(!object.key.contains("/.fullbore/") && !object.key.ends_with(".part"), "{}", object.key);
             }

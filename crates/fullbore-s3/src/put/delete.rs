@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use crate::client::Client;
+use crate::listing::{self, More};
+use crate::remove::{KEYS_AT_ONCE, remove};
+use crate::xml::Listed;
 use fullbore_engine::memory::{self, PLACE_BYTES};
-use fullbore_s3::client::Client;
-use fullbore_s3::listing::{self, More};
-use fullbore_s3::remove::{KEYS_AT_ONCE, remove};
-use fullbore_s3::xml::Listed;
 use tokio::task::JoinSet;
 
 use super::protected::{Fate, Rules};

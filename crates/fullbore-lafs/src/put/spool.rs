@@ -1,37 +1,21 @@
 //! Stdin on its way to a grid: kept in a file without a name until its end is seen, because a key that comes
 //! from the content needs all of it first.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use fullbore_engine::files::unnamed::{ROOM_LEFT_BYTES, free_bytes, unnamed};
-use fullbore_lafs::upload::produce::Meter;
-
 use fullbore_engine::run::error::CommandError;
+
+use crate::upload::produce::Meter;
 
 /// Bytes between two looks at the room.
 const LOOK_EVERY_BYTES: u64 = 16 << 20;
 
-/// Where pipes are kept.
-pub fn directory() -> PathBuf {
-    chosen(std::env::var_os("TMPDIR"))
-}
-
-/// Not /tmp, unless TMPDIR says so: it may be in memory.
-fn chosen(tmpdir: Option<OsString>) -> PathBuf {
-    let usual = Path::new("/var/tmp");
-    match tmpdir.filter(|path| !path.is_empty()) {
-        Some(path) => path.into(),
-        None if usual.is_dir() => usual.to_owned(),
-        None => std::env::temp_dir(),
-    }
-}
-
 /// Reads everything into an unlinked file of `directory`; the result is it and its length. `meter` counts what whoever
 /// writes into the pipe has us wait.
-pub fn spool(mut from: impl Read, directory: &Path, meter: &Meter) -> Result<(File, u64), CommandError> {
+pub(super) fn spool(mut from: impl Read, directory: &Path, meter: &Meter) -> Result<(File, u64), CommandError> {
     let failed = |error: &io::Error| CommandError::disk(directory, error).context("while keeping what came from stdin");
     let mut file = unnamed(directory).map_err(|error| failed(&error))?;
     let mut buffer = vec![0; 256 << 10];
@@ -61,13 +45,6 @@ mod tests {
     use super::*;
     use std::os::unix::fs::FileExt;
     use std::time::Duration;
-
-    #[test]
-    fn pipes_are_kept_on_a_disk_or_where_a_person_says() {
-        assert!(chosen(None) == Path::new("/var/tmp") || !Path::new("/var/tmp").is_dir());
-        assert_eq!(chosen(Some("".into())), chosen(None));
-        assert_eq!(chosen(Some("/elsewhere".into())), Path::new("/elsewhere"));
-    }
 
     /// A pipe whose other side takes its time.
     struct Slow<R>(R, Duration);

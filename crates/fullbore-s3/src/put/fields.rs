@@ -2,14 +2,30 @@
 
 use std::path::Path;
 
-use crate::cli::S3PutArgs;
 use fullbore_engine::run::error::CommandError;
 
 /// What a file is taken for whose name says nothing.
 const UNKNOWN_TYPE: &str = "application/octet-stream";
 
+/// What objects are stored with, as it was asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FieldSettings {
+    /// Content-Type of all objects; none: by their names.
+    pub content_type: Option<String>,
+    /// Cache-Control.
+    pub cache_control: Option<String>,
+    /// Metadata, each `NAME=VALUE`.
+    pub metadata: Vec<String>,
+    /// Storage class.
+    pub storage_class: Option<String>,
+    /// Canned access control list.
+    pub acl: Option<String>,
+    /// Encryption by the store: `AES256`, `aws:kms` or `aws:kms:KEY-ID`.
+    pub sse: Option<String>,
+}
+
 /// The fields of all objects, without Content-Type.
-pub fn common(arguments: &S3PutArgs) -> Result<Vec<(String, String)>, CommandError> {
+pub(super) fn common(arguments: &FieldSettings) -> Result<Vec<(String, String)>, CommandError> {
     let mut fields = Vec::new();
     let mut add = |flag: &str, name: String, value: &str| {
         if value.is_empty() || !value.bytes().all(|byte| (b' '..=b'~').contains(&byte)) || value.trim() != value {
@@ -65,7 +81,7 @@ pub fn common(arguments: &S3PutArgs) -> Result<Vec<(String, String)>, CommandErr
 }
 
 /// The type of an object, by its name unless it was given.
-pub fn content_type(given: Option<&str>, key: &str) -> String {
+pub(super) fn content_type(given: Option<&str>, key: &str) -> String {
     let guessed = || mime_guess::from_path(Path::new(key)).first_raw().unwrap_or(UNKNOWN_TYPE);
     given.unwrap_or_else(guessed).to_owned()
 }
@@ -74,19 +90,14 @@ pub fn content_type(given: Option<&str>, key: &str) -> String {
 mod tests {
     use super::*;
 
-    fn arguments() -> S3PutArgs {
-        S3PutArgs {
+    fn arguments() -> FieldSettings {
+        FieldSettings {
             content_type: None,
             cache_control: Some("max-age=300, public".into()),
             metadata: vec!["Origin=a=b c".into()],
             storage_class: None,
             acl: Some("public-read".into()),
             sse: Some("aws:kms:key/1".into()),
-            last: Vec::new(),
-            resend: false,
-            delete: false,
-            max_delete: None,
-            force_delete: false,
         }
     }
 
@@ -110,7 +121,7 @@ mod tests {
 
     #[test]
     fn what_would_break_a_request_is_refused() {
-        let with = |change: fn(&mut S3PutArgs)| {
+        let with = |change: fn(&mut FieldSettings)| {
             let mut arguments = arguments();
             change(&mut arguments);
             common(&arguments).is_err()

@@ -1,16 +1,21 @@
-//! What the arguments name: files, and directories with all that is in them, children before parents.
+//! What the arguments of `put` name: files, and directories with all that is in them, each directory before what is in it.
+//!
+//! Links, unfinished files and the private state of mirrors are left out; who calls says how the latter is called.
+
+pub mod found;
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fullbore_engine::files::PART_ENDING;
 use rustix::io::Errno;
 
-use super::found::{Found, Root};
-use crate::mirror::snapshot::SNAPSHOT_DIRECTORY;
-use fullbore_engine::run::error::CommandError;
+use crate::files::PART_ENDING;
+use crate::run::error::CommandError;
+use crate::run::events::Events;
+use crate::run::units::several;
+use found::{Found, Root};
 
 /// One thing to put.
 #[derive(Debug, Clone)]
@@ -59,12 +64,20 @@ const DEPTH_MAX: usize = 2000;
 /// Entries that are listed beneath followed links. Links to siblings multiply; a guess at what no mirror reaches.
 const FOLLOWED_MAX: usize = 4 << 20;
 
-/// The directory in which a mirror keeps its private state.
-const STATE: &str = crate::mirror::state::OWN_DIRECTORY;
+/// The names of a mirror's own directories.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MirrorNames {
+    /// The directory in which a mirror keeps its private state.
+    pub state: String,
+    /// The directory of its snapshots.
+    pub snapshots: String,
+}
 
-/// How the walk treats links and snapshots.
-#[derive(Debug, Clone, Copy, Default)]
+/// How the walk treats links and mirrors.
+#[derive(Debug, Clone, Default)]
 pub struct Choice {
+    /// By which names mirrors are known.
+    pub mirrors: MirrorNames,
     /// Follow symbolic links that end within the argument.
     pub copy_links: bool,
     /// Put the snapshots of mirrors.
@@ -88,6 +101,31 @@ pub struct Listing {
     pub snapshots: Vec<PathBuf>,
     /// How many directories of snapshots are there and are not put.
     pub snapshots_left_out: usize,
+    /// Bytes of all items; none where there are pipes.
+    pub bytes: Option<u64>,
+}
+
+impl Listing {
+    /// Tells what is no part of anything.
+    pub fn tell_left_out(&self, events: &mut dyn Events) {
+        for (path, what) in &self.left_out {
+            events.warn(format!("{}: {what}, left out", path.display()));
+        }
+        let mut left_out = Vec::new();
+        if let count @ 1.. = self.private.len() as u64 {
+            left_out.push(several(
+                count,
+                "private or unfinished name of mirrors",
+                "private or unfinished names of mirrors",
+            ));
+        }
+        if self.snapshots_left_out > 0 {
+            left_out.push("snapshots, which --with-snapshots puts".to_owned());
+        }
+        if !left_out.is_empty() {
+            events.note(format!("left out: {}", left_out.join("; ")));
+        }
+    }
 }
 
 /// Whether an unfinished file has this name. Ours are `.NAME.part`; other programs leave out the dot.
@@ -95,32 +133,37 @@ pub fn is_unfinished(name: &str) -> bool {
     name.strip_suffix(PART_ENDING).is_some_and(|name| !name.is_empty())
 }
 
-/// Lists everything, each directory before what is in it. An argument that cannot be read is an error.
-pub fn list(arguments: &[PathBuf], choice: Choice) -> Result<Listing, CommandError> {
-    let mut listing = Listing::default();
+/// Lists everything, each directory before what is in it.
+///
+/// # Errors
+/// An argument that cannot be read, or that is a mirror's private state.
+pub fn list(arguments: &[PathBuf], choice: &Choice) -> Result<Listing, CommandError> {
+    let mut listing = Listing { bytes: Some(0), ..Listing::default() };
     for path in arguments {
         if path.as_os_str() == "-" {
             if listing.items.iter().any(|item| matches!(item, Item::Stdin)) {
                 return Err(CommandError::usage("`-` twice: stdin can be read once"));
             }
             listing.items.push(Item::Stdin);
+            listing.bytes = None;
             continue;
         }
         let failed = |error: io::Error| CommandError::usage(format_args!("{}: {error}", path.display()));
-        let is_state = |end: &Path| end.ancestors().any(|path| path.is_dir() && is_named(path, STATE));
+        let is_state = |end: &Path| end.ancestors().any(|path| path.is_dir() && is_named(path, &choice.mirrors.state));
         // A pipe's end is no path.
         if fs::canonicalize(path).is_ok_and(|end| is_state(&end)) {
             let error = format_args!("{}: the private state of a mirror is never put", path.display());
             return Err(CommandError::usage(error).hint("name the mirror's own directory"));
         }
-        if fs::metadata(path).map_err(failed)?.is_dir() {
+        let about = fs::metadata(path).map_err(failed)?;
+        if about.is_dir() {
             let root = fs::canonicalize(path).map_err(failed)?;
-            let in_mirror = root.ancestors().skip(1).any(is_mirror);
+            let in_mirror = root.ancestors().skip(1).any(|path| choice.mirrors.is_root(path));
             if in_mirror {
                 listing.mirrors.push(path.clone());
             }
             // The user names the snapshots, or one of them: they are put, and none is deleted.
-            if root.ancestors().any(is_snapshots) {
+            if root.ancestors().any(|path| choice.mirrors.is_snapshots(path)) {
                 listing.snapshots.push(path.clone());
             }
             let handle = Root::open(path).map_err(|error| CommandError::disk(path, &error))?;
@@ -128,15 +171,11 @@ pub fn list(arguments: &[PathBuf], choice: Choice) -> Result<Listing, CommandErr
             let mut walk = Walk { choice, root, handle, followed: 0, above, listing: &mut listing };
             walk.directory(path, None, in_mirror, false)?;
         } else {
+            listing.bytes = listing.bytes.filter(|_| about.is_file()).map(|bytes| bytes + about.len());
             listing.items.push(Item::File { path: path.clone(), parent: None, found: None });
         }
     }
     Ok(listing)
-}
-
-/// Whether a mirror's root is here. The state itself need not be readable.
-fn is_mirror(path: &Path) -> bool {
-    fs::symlink_metadata(path.join(STATE)).is_ok_and(|kind| !kind.is_file())
 }
 
 /// Whether a path ends with this name.
@@ -144,14 +183,21 @@ fn is_named(path: &Path, name: &str) -> bool {
     path.file_name().is_some_and(|own| own == name)
 }
 
-/// Whether this directory holds the snapshots of a mirror.
-fn is_snapshots(path: &Path) -> bool {
-    is_named(path, SNAPSHOT_DIRECTORY) && path.parent().is_some_and(is_mirror)
+impl MirrorNames {
+    /// Whether a mirror's root is here. The state itself need not be readable.
+    fn is_root(&self, path: &Path) -> bool {
+        fs::symlink_metadata(path.join(&self.state)).is_ok_and(|kind| !kind.is_file())
+    }
+
+    /// Whether this directory holds the snapshots of a mirror.
+    fn is_snapshots(&self, path: &Path) -> bool {
+        is_named(path, &self.snapshots) && path.parent().is_some_and(|parent| self.is_root(parent))
+    }
 }
 
 /// The walk through one argument.
 struct Walk<'a> {
-    choice: Choice,
+    choice: &'a Choice,
     /// Where the argument really is.
     root: PathBuf,
     handle: Arc<Root>,
@@ -187,12 +233,13 @@ impl Walk<'_> {
         };
         entries.sort_by_key(fs::DirEntry::file_name);
         // The entries say it even where the directory may be listed but not entered.
+        let (state, snapshots) = (self.choice.mirrors.state.as_str(), self.choice.mirrors.snapshots.as_str());
         let is_state =
-            |entry: &fs::DirEntry| entry.file_name() == STATE && entry.file_type().map_or(true, |kind| !kind.is_file());
+            |entry: &fs::DirEntry| entry.file_name() == state && entry.file_type().map_or(true, |kind| !kind.is_file());
         let is_root = entries.iter().any(is_state);
         if is_root {
             self.listing.mirrors.push(path.to_owned());
-            self.listing.snapshots.push(path.join(SNAPSHOT_DIRECTORY));
+            self.listing.snapshots.push(path.join(snapshots));
         }
         let in_mirror = in_mirror || is_root;
         for entry in entries {
@@ -210,13 +257,13 @@ impl Walk<'_> {
                 }
             };
             let is_part = kind.is_file() && is_unfinished(&name.to_string_lossy());
-            if name == STATE && kind.is_dir() || in_mirror && is_part {
+            if name == state && kind.is_dir() || in_mirror && is_part {
                 self.listing.private.push(path);
-            } else if name == STATE && !kind.is_file() {
+            } else if name == state && !kind.is_file() {
                 self.listing.left_out.push((path, "private state of a mirror in another place"));
             } else if is_part {
                 self.listing.left_out.push((path, "an unfinished file by its name"));
-            } else if is_root && name == SNAPSHOT_DIRECTORY && !self.choice.with_snapshots {
+            } else if is_root && name == snapshots && !self.choice.with_snapshots {
                 // It is among the snapshots, which nobody deletes.
                 self.listing.snapshots_left_out += 1;
             } else if kind.is_symlink() && self.choice.copy_links {
@@ -228,7 +275,8 @@ impl Walk<'_> {
                 self.above.pop();
             } else if kind.is_file() {
                 let real = is_followed.then(|| self.above.last().map(|above| above.join(&name))).flatten();
-                self.file(path, own, real.as_deref());
+                let bytes = entry.metadata().map_or(0, |about| about.len());
+                self.file(path, own, real.as_deref(), bytes);
             } else {
                 let what = if kind.is_symlink() { "a symbolic link" } else { "no regular file" };
                 self.listing.left_out.push((path, what));
@@ -238,8 +286,9 @@ impl Walk<'_> {
     }
 
     /// Adds a regular file; `real` is where links have led to it.
-    fn file(&mut self, path: PathBuf, parent: usize, real: Option<&Path>) {
+    fn file(&mut self, path: PathBuf, parent: usize, real: Option<&Path>, bytes: u64) {
         let found = self.handle.found(real.map(|real| real.strip_prefix(&self.root).unwrap_or(real)));
+        self.listing.bytes = self.listing.bytes.map(|sum| sum + bytes);
         self.listing.items.push(Item::File { path, parent: Some(parent), found: Some(found) });
     }
 
@@ -277,7 +326,7 @@ impl Walk<'_> {
         if let Some(why_not) = why_not {
             self.listing.left_out.push((path, why_not));
         } else if kind.is_dir() {
-            let leads_into_mirror = end.ancestors().skip(1).any(is_mirror);
+            let leads_into_mirror = end.ancestors().skip(1).any(|path| self.choice.mirrors.is_root(path));
             if leads_into_mirror {
                 self.listing.mirrors.push(path.clone());
             }
@@ -285,15 +334,16 @@ impl Walk<'_> {
             self.directory(&path, Some(parent), in_mirror || leads_into_mirror, true)?;
             self.above.pop();
         } else {
-            self.file(path, parent, Some(&end));
+            self.file(path, parent, Some(&end), kind.len());
         }
         Ok(())
     }
 
     /// Whether a link's end is part of what a mirror does not give away.
     fn is_hidden(&self, end: &Path) -> bool {
+        let mirrors = &self.choice.mirrors;
         let mut above = end.ancestors().take_while(|path| *path != self.root);
-        above.any(|path| is_named(path, STATE) || !self.choice.with_snapshots && is_snapshots(path))
+        above.any(|path| is_named(path, &mirrors.state) || !self.choice.with_snapshots && mirrors.is_snapshots(path))
             || !end.is_dir() && end.file_name().is_some_and(|name| is_unfinished(&name.to_string_lossy()))
     }
 }
@@ -303,7 +353,12 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    fn names(root: &Path, choice: Choice) -> (Vec<String>, Listing) {
+    fn choice(copy_links: bool, with_snapshots: bool) -> Choice {
+        let mirrors = MirrorNames { state: ".fullbore".into(), snapshots: "snapshots".into() };
+        Choice { mirrors, copy_links, with_snapshots }
+    }
+
+    fn names(root: &Path, choice: &Choice) -> (Vec<String>, Listing) {
         let listing = list(&[root.to_owned()], choice).unwrap();
         let files = listing.items.iter().filter(|item| matches!(item, Item::File { .. }));
         let name = |item: &Item| item.path().strip_prefix(root).unwrap().to_str().unwrap().to_owned();
@@ -314,10 +369,10 @@ mod tests {
     fn directories_come_before_what_is_in_them() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("b")).unwrap();
-        fs::write(root.path().join("b/y"), "").unwrap();
-        fs::write(root.path().join("a"), "").unwrap();
+        fs::write(root.path().join("b/y"), "12").unwrap();
+        fs::write(root.path().join("a"), "345").unwrap();
         symlink("a", root.path().join("link")).unwrap();
-        let listing = list(&[root.path().to_owned()], Choice::default()).unwrap();
+        let listing = list(&[root.path().to_owned()], &choice(false, false)).unwrap();
         let names: Vec<_> = listing
             .items
             .iter()
@@ -326,8 +381,9 @@ mod tests {
         let expected = [("", None), ("a", Some(0)), ("b", Some(0)), ("b/y", Some(2))];
         assert_eq!(names, expected.map(|(path, parent)| (PathBuf::from(path), parent)));
         assert_eq!(listing.left_out, [(root.path().join("link"), "a symbolic link")]);
-        assert!(list(&["/nonexistent".into()], Choice::default()).is_err());
-        assert!(list(&["-".into(), "-".into()], Choice::default()).is_err(), "each would have a part of it");
+        assert_eq!(listing.bytes, Some(5), "of regular files alone");
+        assert!(list(&["/nonexistent".into()], &choice(false, false)).is_err());
+        assert!(list(&["-".into(), "-".into()], &choice(false, false)).is_err(), "each would have a part of it");
     }
 
     #[test]
@@ -343,7 +399,7 @@ mod tests {
             symlink(target, root.join(name)).unwrap();
         }
         symlink("..", root.join("dists/bookworm/up")).unwrap();
-        let (files, listing) = names(&root, Choice { copy_links: true, with_snapshots: false });
+        let (files, listing) = names(&root, &choice(true, false));
         assert_eq!(files, ["absolute", "dists/bookworm/Release", "dists/stable/Release"]);
         let left: Vec<_> = listing.left_out.iter().map(|(path, _)| path.strip_prefix(&root).unwrap()).collect();
         let expected = ["dangling", "dists/bookworm/up", "dists/stable/up", "loop", "out", "up"];
@@ -362,20 +418,20 @@ mod tests {
         }
         symlink("m/.fullbore", root.join("state")).unwrap();
         symlink("m/snapshots/s", root.join("latest")).unwrap();
-        let choice = Choice { copy_links: true, with_snapshots: false };
+        let links = choice(true, false);
         symlink("m/pool", root.join("pool")).unwrap();
-        let (files, listing) = names(root, choice);
+        let (files, listing) = names(root, &links);
         assert_eq!(files, ["snapshots/x"]);
         let left: Vec<_> = listing.left_out.iter().map(|(path, _)| path.strip_prefix(root).unwrap()).collect();
         assert_eq!(left, [".b.part", "latest", "state"].map(Path::new));
         let private = ["m/.fullbore", "m/pool/.a.part", "m/pool/a.part", "pool/.a.part", "pool/a.part"];
         assert_eq!(listing.private, private.map(|name| root.join(name)));
-        assert!(names(&root.join("m/pool"), choice).0.is_empty());
-        assert!(list(&[root.join("m/.fullbore")], choice).is_err());
-        let (files, listing) = names(&root.join("m/snapshots"), choice);
+        assert!(names(&root.join("m/pool"), &links).0.is_empty());
+        assert!(list(&[root.join("m/.fullbore")], &links).is_err());
+        let (files, listing) = names(&root.join("m/snapshots"), &links);
         assert_eq!((files, listing.snapshots), (vec!["s/a".to_owned()], vec![root.join("m/snapshots")]));
         assert_eq!(listing.snapshots_left_out, 0, "they are put");
-        let choice = Choice { copy_links: false, with_snapshots: true };
-        assert_eq!(names(root, choice).0, ["m/snapshots/s/a", "snapshots/x"]);
+        let with_snapshots = choice(false, true);
+        assert_eq!(names(root, &with_snapshots).0, ["m/snapshots/s/a", "snapshots/x"]);
     }
 }

@@ -9,15 +9,15 @@ use std::io::{self, Read};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 
+use crate::client::Client;
+use crate::compare::{self, Checker, Finding};
+use crate::parts::{self, WHOLE_BYTES_MAX};
+use crate::upload::{Stored, UploadError, Uploader, Whole};
 use bytes::Bytes;
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::window::{Permit, Window};
-use fullbore_s3::client::Client;
-use fullbore_s3::compare::{self, Checker, Finding};
-use fullbore_s3::parts::{self, WHOLE_BYTES_MAX};
-use fullbore_s3::upload::{Stored, UploadError, Uploader, Whole};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
@@ -25,6 +25,7 @@ use super::known::{Known, Presence};
 use super::plan::Planned;
 use crate::bucket::{explain, is_fatal};
 use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::pace::PROGRESS_EVERY;
 
 /// Objects of which nothing is known are put on the condition that they are new, up to this size, where the store is known
 /// to keep to that: the bytes that are sent in vain, if they are not, cost less than a question before.
@@ -63,6 +64,14 @@ pub struct Done {
     pub result: Result<Outcome, CommandError>,
 }
 
+/// What is heard while objects are sent.
+pub enum Heard {
+    /// A file is done with.
+    Done(Done),
+    /// Time has passed.
+    Nothing,
+}
+
 /// The means of sending.
 pub struct Sending {
     pub client: Client,
@@ -95,9 +104,9 @@ impl Sending {
         Window::new(u64::MAX, PIPES_AT_ONCE)
     }
 
-    /// Sends the objects with these numbers; `each` hears of them as they are done. Returns when all are, or none is
-    /// begun any more.
-    pub fn send(self: &Arc<Self>, objects: &[Planned], numbers: &[usize], each: &mut dyn FnMut(Done)) {
+    /// Sends the objects with these numbers; `each` hears of them as they are done, and of time that passes. Returns when
+    /// all are done, or none is begun any more.
+    pub fn send(self: &Arc<Self>, objects: &[Planned], numbers: &[usize], each: &mut dyn FnMut(Heard)) {
         let (done, ended) = mpsc::channel::<Done>();
         let next = AtomicUsize::new(0);
         std::thread::scope(|scope| {
@@ -112,8 +121,12 @@ impl Sending {
                 });
             }
             drop(done);
-            for done in ended {
-                each(done);
+            loop {
+                match ended.recv_timeout(PROGRESS_EVERY) {
+                    Ok(done) => each(Heard::Done(done)),
+                    Err(RecvTimeoutError::Timeout) => each(Heard::Nothing),
+                    Err(RecvTimeoutError::Disconnected) => break,
+                }
             }
         });
     }

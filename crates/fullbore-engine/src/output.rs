@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use fullbore_engine::temporary;
+use crate::temporary;
 
 /// The mode of files that everybody may read, less what the umask takes away.
 pub const FOR_ALL: u32 = 0o666;

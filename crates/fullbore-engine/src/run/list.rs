@@ -2,20 +2,18 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use serde_json::{Value, json};
-
+use super::error::CommandError;
+use super::stored::StoredFile;
+use crate::escape;
 use crate::output::{self, Output};
-use crate::stdio;
-use fullbore_engine::run::error::CommandError;
 
 /// The list on its way.
+#[derive(Debug)]
 pub struct List(Option<Open>);
 
+#[derive(Debug)]
 struct Open {
     output: Output,
     lines: BufWriter<File>,
@@ -23,21 +21,11 @@ struct Open {
     failed: Option<io::Error>,
 }
 
-/// One file, as the list and `--json` have it. A path that is no Unicode is given as bytes as well.
-pub fn entry(path: &Path, size: u64, cap: &str, happiness: Option<usize>) -> Value {
-    let mut entry = json!({"path": path.to_string_lossy(), "size": size, "cap": cap});
-    if path.to_str().is_none() {
-        entry["path_base64"] = STANDARD.encode(path.as_os_str().as_bytes()).into();
-    }
-    if let Some(happiness) = happiness {
-        entry["event"] = "stored".into();
-        entry["happiness"] = happiness.into();
-    }
-    entry
-}
-
 impl List {
     /// Begins a list at this path, if one is wanted, under a temporary name beside it.
+    ///
+    /// # Errors
+    /// It cannot be made there.
     pub fn open(path: Option<&Path>) -> Result<List, CommandError> {
         let Some(path) = path else { return Ok(List(None)) };
         let failed = |error| CommandError::disk(path, &error).context("--caps");
@@ -47,16 +35,19 @@ impl List {
     }
 
     /// Adds a file.
-    pub fn add(&mut self, path: &Path, size: u64, cap: &str) {
+    pub fn add(&mut self, file: &StoredFile) {
         let Some(open) = &mut self.0 else { return };
         open.is_empty = false;
         if open.failed.is_none() {
-            open.failed = open.lines.write_all(&stdio::json_line(&entry(path, size, cap, None))).err();
+            open.failed = open.lines.write_all(&escape::json_line(&file.entry())).err();
         }
     }
 
     /// Gives it its name. `all_done`: without it, a list of nothing does not take the place of an older one, which may
     /// have the only caps of what it lists.
+    ///
+    /// # Errors
+    /// Some of it could not be written.
     pub fn publish(&mut self, all_done: bool) -> Result<(), CommandError> {
         let Some(Open { output, mut lines, is_empty, failed }) = self.0.take() else { return Ok(()) };
         if is_empty && !all_done {
@@ -73,6 +64,7 @@ impl List {
 mod tests {
     use super::*;
     use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
@@ -80,8 +72,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("caps");
         let mut list = List::open(Some(&path)).unwrap();
-        list.add(Path::new("a\nb"), 5, "URI:LIT:x");
-        list.add(Path::new(OsStr::from_bytes(b"\xff")), 6, "URI:LIT:y");
+        list.add(&StoredFile::new(Path::new("a\nb"), 5, "URI:LIT:x"));
+        list.add(&StoredFile::new(Path::new(OsStr::from_bytes(b"\xff")), 6, "URI:LIT:y"));
         assert!(!path.exists());
         list.publish(false).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();

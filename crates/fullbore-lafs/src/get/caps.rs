@@ -4,10 +4,10 @@ use std::ffi::OsString;
 use std::io::{self, BufRead, Read};
 use std::path::Path;
 
-use fullbore_lafs::cap::{Cap, Chk};
+use fullbore_engine::run::CommandError;
 use tokio::sync::mpsc;
 
-use fullbore_engine::run::error::CommandError;
+use crate::cap::{Cap, Chk};
 
 /// Bytes of a line of stdin. Caps have some hundred, but literals have their content in them.
 const LINE_BYTES_MAX: u64 = 1 << 20;

@@ -5,8 +5,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use fullbore_s3::client::{CallError, Client};
-use fullbore_s3::listing::{self, More};
+use crate::client::{CallError, Client};
+use crate::listing::{self, More};
 
 use super::plan::Planned;
 use crate::bucket::{explain, is_fatal};

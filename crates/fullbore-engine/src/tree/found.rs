@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fullbore_engine::files::beneath;
+use crate::files::beneath;
 
 /// The directory that an argument names, held open.
 #[derive(Debug)]

@@ -7,15 +7,14 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use fullbore_s3::client::CallError;
-use fullbore_s3::credentials::unix_now;
-use fullbore_s3::journal::{Intent, Orphans};
-use fullbore_s3::open_uploads::{self, OpenUploads};
-use fullbore_s3::upload::{Aborted, Uploader};
-use fullbore_s3::xml::Begun;
+use fullbore_engine::run::Events;
 
-use crate::cli::GridArgs;
-use crate::grid::say;
+use crate::client::CallError;
+use crate::credentials::unix_now;
+use crate::journal::{Intent, Orphans};
+use crate::open_uploads::{self, OpenUploads};
+use crate::upload::{Aborted, Uploader};
+use crate::xml::Begun;
 
 /// Keys whose uploads are listed by one run; the others stay for the next one. A run has at most four large files and a
 /// hundred pipes on their way.
@@ -25,26 +24,26 @@ const KEYS_MAX: usize = 1000;
 const NAMED_MAX: usize = 3;
 
 /// Gives up what is left.
-pub async fn give_up(arguments: &GridArgs, uploader: &Uploader, journals: &Path) {
+pub async fn give_up(events: &mut dyn Events, uploader: &Uploader, journals: &Path) {
     let bucket = uploader.client.bucket();
     let mut orphans = Orphans::find(journals, bucket.store(), &bucket.name);
-    if give_up_known(arguments, uploader, &mut orphans).await {
-        give_up_unknown(arguments, uploader, &mut orphans).await;
+    if give_up_known(events, uploader, &mut orphans).await {
+        give_up_unknown(events, uploader, &mut orphans).await;
     }
 }
 
 /// Those whose ids are known; false when the store does not answer, so that others would wait as long.
-async fn give_up_known(arguments: &GridArgs, uploader: &Uploader, orphans: &mut Orphans) -> bool {
+async fn give_up_known(events: &mut dyn Events, uploader: &Uploader, orphans: &mut Orphans) -> bool {
     let bucket = uploader.client.bucket();
     let uploads: Vec<_> = orphans.uploads(bucket.store(), &bucket.name).cloned().collect();
     for open in uploads {
         match uploader.abort(&open.key, &open.upload_id).await {
             Ok(aborted) => {
                 orphans.ended(&open.upload_id);
-                tell_given_up(arguments, &open.key, aborted);
+                tell_given_up(events, &open.key, aborted);
             }
             Err(error) => {
-                tell_still_there(arguments, &open.key, &error);
+                tell_still_there(events, &open.key, &error);
                 if error.status().is_none() {
                     return false;
                 }
@@ -55,7 +54,7 @@ async fn give_up_known(arguments: &GridArgs, uploader: &Uploader, orphans: &mut 
 }
 
 /// Those that were begun by a request whose answer no run has seen.
-async fn give_up_unknown(arguments: &GridArgs, uploader: &Uploader, orphans: &mut Orphans) {
+async fn give_up_unknown(events: &mut dyn Events, uploader: &Uploader, orphans: &mut Orphans) {
     let bucket = uploader.client.bucket();
     let mut keys: BTreeMap<String, Vec<Intent>> = BTreeMap::new();
     for intent in orphans.intents(bucket.store(), &bucket.name) {
@@ -64,14 +63,14 @@ async fn give_up_unknown(arguments: &GridArgs, uploader: &Uploader, orphans: &mu
     let mut unlisted = Vec::new();
     for (key, intents) in keys.into_iter().take(KEYS_MAX) {
         match open_uploads::list(&uploader.client, &key).await {
-            Ok(open) => give_up_of(arguments, uploader, orphans, &key, &intents, open).await,
+            Ok(open) => give_up_of(events, uploader, orphans, &key, &intents, open).await,
             // A store that does not know the question, or not from us.
             Err(error @ (CallError::Refused { status: 400..=499 | 501, .. } | CallError::Answer { .. })) => {
                 intents.iter().for_each(|intent| orphans.settled(intent.id));
                 unlisted.push((key, error));
             }
             Err(error) => {
-                tell_still_there(arguments, &key, &error);
+                tell_still_there(events, &key, &error);
                 break;
             }
         }
@@ -82,16 +81,16 @@ async fn give_up_unknown(arguments: &GridArgs, uploader: &Uploader, orphans: &mu
             others => format!(" and of {others} more"),
         };
         let text = format!(
-            "warning: a run was killed while it began an upload in parts of {key}{others}; the store cannot list open \
+            "a run was killed while it began an upload in parts of {key}{others}; the store cannot list open \
              uploads, so that one may be left: {error}"
         );
-        say(arguments, &text);
+        events.warn(text);
     }
 }
 
 /// Of the open uploads of one key, those that were begun in an interval.
 async fn give_up_of(
-    arguments: &GridArgs,
+    events: &mut dyn Events,
     uploader: &Uploader,
     orphans: &mut Orphans,
     key: &str,
@@ -116,9 +115,9 @@ async fn give_up_of(
     let mut is_done = open.is_complete;
     for upload in ours {
         match uploader.abort(key, &upload.upload_id).await {
-            Ok(aborted) => tell_given_up(arguments, key, aborted),
+            Ok(aborted) => tell_given_up(events, key, aborted),
             Err(error) => {
-                tell_still_there(arguments, key, &error);
+                tell_still_there(events, key, &error);
                 is_done = false;
             }
         }
@@ -130,10 +129,8 @@ async fn give_up_of(
             more => format!(" and {more} more"),
         };
         let names = names.join(", ");
-        say(
-            arguments,
-            &format!("{key}: open uploads in parts that no killed run here began are left alone: {names}{more}"),
-        );
+        events
+            .note(format!("{key}: open uploads in parts that no killed run here began are left alone: {names}{more}"));
     }
     let over = intents.iter().filter(|intent| is_done && intent.is_over(unix_now()));
     // A request that was on its way when its run was killed may still begin an upload: the next run looks again.
@@ -141,12 +138,12 @@ async fn give_up_of(
 }
 
 /// Says nothing of an upload that was complete, or given up, when its run was killed.
-fn tell_given_up(arguments: &GridArgs, key: &str, aborted: Aborted) {
+fn tell_given_up(events: &mut dyn Events, key: &str, aborted: Aborted) {
     if aborted == Aborted::Now {
-        say(arguments, &format!("{key}: gave up the upload in parts of a run that did not end"));
+        events.note(format!("{key}: gave up the upload in parts of a run that did not end"));
     }
 }
 
-fn tell_still_there(arguments: &GridArgs, key: &str, error: &CallError) {
-    say(arguments, &format!("warning: {key}: an old upload in parts is still there: {error}"));
+fn tell_still_there(events: &mut dyn Events, key: &str, error: &CallError) {
+    events.warn(format!("{key}: an old upload in parts is still there: {error}"));
 }
