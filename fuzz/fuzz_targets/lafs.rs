@@ -3,13 +3,14 @@
 #![no_main]
 
 use bytes::Bytes;
-use fullbore_store::lafs::cap::Cap;
-use fullbore_store::lafs::extension::Extension;
-use fullbore_store::lafs::gbs::{Allocated, Answer, Room, Written, held_shares};
-use fullbore_store::lafs::layout::Layout;
-use fullbore_store::lafs::merkle::Tree;
-use fullbore_store::lafs::nurl::Nurl;
-use fullbore_store::lafs::servers::Announcements;
+use fullbore_lafs::cap::Cap;
+use fullbore_lafs::extension::Extension;
+use fullbore_lafs::gbs::{Allocated, Answer, Room, Written, held_shares};
+use fullbore_lafs::layout::Layout;
+use fullbore_lafs::merkle::Tree;
+use fullbore_lafs::nurl::Nurl;
+use fullbore_lafs::servers::Announcements;
+
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

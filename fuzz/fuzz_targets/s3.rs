@@ -2,10 +2,11 @@
 //! and the journals of runs that were killed.
 #![no_main]
 
-use fullbore_store::s3::address::{Addressing, Bucket, Location};
-use fullbore_store::s3::credentials::config::{Kind, Sections};
-use fullbore_store::s3::journal::Left;
-use fullbore_store::s3::{key, xml};
+use fullbore_s3::address::{Addressing, Bucket, Location};
+use fullbore_s3::credentials::config::{Kind, Sections};
+use fullbore_s3::journal::Left;
+use fullbore_s3::{key, xml};
+
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

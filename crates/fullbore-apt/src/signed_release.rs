@@ -447,14 +447,7 @@ pub const HINT_CREDENTIALS: &str = "the mirror asks for credentials: put them in
 /// Nobody who is trusted vouches for the host, although an authority was named.
 pub const HINT_OTHER_AUTHORITY: &str =
     "--cacert must name the authority that issued the server's certificate, or that certificate itself";
-/// Nobody who is trusted vouches for the host.
-pub const HINT_TRUST: &str =
-    "a certificate authority of your own, or the server's own certificate, is named with --cacert FILE";
-/// The certificate is not one for this host and this day, whoever signed it.
-pub const HINT_CERTIFICATE: &str = "the server needs another certificate, or the address another name; check the clock";
-/// Nothing answers.
-pub const HINT_REACH: &str =
-    "check the address and the network; a proxy is named by http_proxy and https_proxy in the environment";
+pub use fullbore_wire::run::hints::{CERTIFICATE as HINT_CERTIFICATE, REACH as HINT_REACH, TRUST as HINT_TRUST};
 
 #[cfg(test)]
 mod tests {

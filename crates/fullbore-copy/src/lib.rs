@@ -10,7 +10,6 @@
 mod device;
 pub mod entry;
 pub mod error;
-pub mod filter;
 pub mod judgement;
 pub mod local;
 mod names;
@@ -26,3 +25,5 @@ pub mod session;
 pub mod transport;
 pub mod wire;
 mod xattrs;
+
+pub use fullbore_engine::filter;

@@ -10,10 +10,10 @@ mod lz4;
 use std::fmt;
 use std::io::{self, BufRead, Read};
 
-use fullbore_engine::digest::{Sha256, Sha256Hasher};
 use thiserror::Error;
 
 use self::lz4::Lz4Decoder;
+use fullbore_digest::{Sha256, Sha256Hasher};
 
 /// Memory for the xz decoder. `xz -9` needs 65 MB to decompress; dictionaries beyond that
 /// are not met in archives, and a header may claim 4 GB.

@@ -8,12 +8,11 @@ mod publication;
 
 use std::io::Read;
 
-use fullbore_engine::digest::Sha256;
-
 use crate::deb822::{Deb822Error, Limits, Stanza, Stanzas};
 use crate::index::IndexError;
 use crate::path::{self, PathError};
 use crate::release::parse_size;
+use fullbore_digest::Sha256;
 
 pub use publication::{Listed, ListedPatch, OlderFile, Publication, Sha1};
 

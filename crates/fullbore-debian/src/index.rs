@@ -8,12 +8,12 @@
 
 use std::io::{BufRead, Read};
 
-use fullbore_engine::digest::Sha256;
 use thiserror::Error;
 
 use crate::deb822::{Deb822Error, Limits, Stanza, Stanzas};
 use crate::path::{self, PathError, PathFault};
 use crate::release::parse_size;
+use fullbore_digest::Sha256;
 
 /// Longest line of a `SHA256SUMS`: a hash and a path.
 const SUM_LINE_BYTES_MAX: usize = 64 + 16 + path::PATH_BYTES_MAX;

@@ -6,7 +6,6 @@
 
 use std::collections::HashMap;
 
-use fullbore_engine::digest::Sha256;
 use thiserror::Error;
 
 use crate::compression::Form;
@@ -14,6 +13,7 @@ use crate::date::{self, DateError};
 use crate::deb822::{Deb822Error, Limits, Stanza, Stanzas};
 use crate::path::{ArchivePath, PathError};
 use crate::signature::SignedText;
+use fullbore_digest::Sha256;
 
 /// Most entries. Debian unstable has about 3,000 (all architectures and languages); the size of
 /// the file allows about as many as this.

@@ -50,6 +50,13 @@ pub fn json(text: &str) -> Cow<'_, str> {
     })
 }
 
+/// A value as a line of JSON, harmless for a terminal.
+pub fn json_line(value: &impl serde::Serialize) -> Vec<u8> {
+    // Texts, numbers and lists alone: serde_json cannot fail on them.
+    let text = serde_json::to_string(value).unwrap_or_else(|_| "{}".to_owned());
+    format!("{}\n", json(&text)).into_bytes()
+}
+
 /// Text without hidden characters: each becomes a blank.
 pub fn blanked(text: &str) -> Cow<'_, str> {
     replaced(text, is_hidden, |out, _| out.push(' '))

@@ -10,6 +10,7 @@ pub mod beneath;
 mod directory;
 mod name;
 mod part;
+pub mod unnamed;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -25,6 +26,11 @@ pub use directory::Directory;
 use directory::{Directories, Resolve};
 pub use name::{PART_ENDING, is_part_name, part_name};
 pub use part::{PREALLOCATE_BYTES, PartFile};
+
+/// When a file was last written to; `None` where the file system keeps no times.
+pub fn modified(file: &File) -> Option<std::time::SystemTime> {
+    file.metadata().and_then(|metadata| metadata.modified()).ok()
+}
 
 const FILE_MODE: Mode = Mode::from_raw_mode(0o644);
 

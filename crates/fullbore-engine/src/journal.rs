@@ -7,6 +7,7 @@
 //! cut, which empties the page cache, only what a checkpoint had made durable counts.
 //! The boot id tells the two apart.
 
+pub mod locked;
 mod record;
 mod replay;
 

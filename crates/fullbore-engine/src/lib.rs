@@ -13,16 +13,17 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub mod buffers;
 pub mod clock;
-pub mod digest;
 pub mod durability;
 pub mod escape;
 pub mod files;
+pub mod filter;
 pub mod journal;
 pub mod landing;
 pub mod machine;
 pub mod memory;
 pub mod output;
 pub mod pipeline;
+pub mod random;
 pub mod ranges;
 pub mod run;
 pub mod stage;
@@ -30,6 +31,10 @@ pub mod sys;
 pub mod target;
 pub mod temporary;
 pub mod trace;
+pub mod tree;
 pub mod units;
 pub mod verdict;
 pub mod window;
+
+// A crate of its own, so that the formats need no engine.
+pub use fullbore_digest as digest;

@@ -4,16 +4,23 @@
 //! A command takes its settings and an [`Events`] to tell of its progress, and gives back a [`Report`] or a
 //! [`CommandError`]. It prints nothing: whoever called it renders all three.
 
+pub mod costs;
 pub mod error;
 pub mod events;
+pub mod list;
 pub mod named_files;
+pub mod pace;
 pub mod report;
 pub mod signals;
+pub mod sink;
 pub mod stop;
+pub mod stored;
 
 pub use error::{CommandError, ErrorKind};
 pub use events::{Event, Events, Phase, Plan, Progress};
+pub use pace::{Counts, Pace};
 pub use report::{Report, Summary, Timeline};
-pub use stop::{Stop, interruption};
+pub use stop::{Stop, interruption, stopped};
+pub use stored::StoredFile;
 
 pub use crate::units;

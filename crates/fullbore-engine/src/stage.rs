@@ -16,6 +16,7 @@ mod network;
 mod reading;
 mod slot;
 mod task;
+mod timed;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,6 +28,7 @@ pub use reading::{Kind, LedgerReading, StageReading};
 pub use slot::ThreadReading;
 use slot::{Activity, Slot};
 use task::TaskCounters;
+pub use timed::TimedStage;
 
 /// Identifies a clock in the list that each thread keeps of its slots.
 static NEXT_STAGE: AtomicU64 = AtomicU64::new(1);

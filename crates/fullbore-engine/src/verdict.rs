@@ -14,6 +14,7 @@ mod facts;
 mod judge;
 mod opinion;
 mod record;
+pub mod remote;
 mod sample;
 mod sampler;
 mod timeline;

@@ -4,11 +4,12 @@
 //! never holds up a socket.
 
 pub mod batch;
+pub mod hints;
 pub mod host_reports;
 mod network;
 pub mod refusals;
 mod settings;
 
 pub use batch::{Batch, Faults, Fetched, Job, Progression};
-pub use network::{Network, network_runtime};
+pub use network::{FILES_AT_ONCE, Network, network_runtime, sending_runtime};
 pub use settings::{NetworkSettings, ProxyAddresses, address, addresses, fetch_options, proxies, window};

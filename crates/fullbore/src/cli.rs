@@ -104,10 +104,10 @@ pub enum Command {
     /// Make dpkg and apt-get of another root run without syncs, or undo it
     #[command(long_about = divert::LONG)]
     Divert(DivertArgs),
-    /// Put files into a Tahoe-LAFS grid and print their caps
+    /// Put files into a Tahoe-LAFS grid or an S3 store
     #[command(long_about = store::PUT_LONG)]
     Put(Box<PutArgs>),
-    /// Get files out of a Tahoe-LAFS grid
+    /// Get files out of a Tahoe-LAFS grid or an S3 store
     #[command(long_about = store::GET_LONG)]
     Get(Box<GetArgs>),
 }

@@ -10,14 +10,11 @@
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub mod apt;
-pub mod bucket;
 pub mod cli;
 pub mod confirm;
 pub mod convert;
 pub mod copy;
 pub mod divert;
-pub mod get;
-pub mod grid;
 pub mod method;
 pub mod namespace;
 pub mod nosync;
@@ -26,7 +23,6 @@ pub mod pdiff;
 pub mod probe;
 pub mod program;
 pub mod progress;
-pub mod put;
 pub mod report;
 pub mod settings;
 pub mod stdio;

@@ -12,6 +12,7 @@ use fullbore_engine::escape;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::run::events::{Event, Events, Plan, Progress};
 use fullbore_engine::run::report::Summary;
+use fullbore_engine::run::stored::StoredFile;
 use fullbore_engine::units;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
@@ -73,6 +74,7 @@ pub struct Screen {
     journal: bool,
     is_terminal: bool,
     no_color: bool,
+    stdout_has_data: bool,
     last_line: Option<Instant>,
     last_json: Option<Instant>,
     faulty_hosts: HashSet<String>,
@@ -110,7 +112,9 @@ impl Screen {
             journal: environment.journal,
             is_terminal,
             no_color: environment.no_color,
-            last_line: None,
+            stdout_has_data: output.stdout_has_data,
+            // A run that soon ends has nothing to say beside its data.
+            last_line: output.stdout_has_data.then(Instant::now),
             last_json: None,
             faulty_hosts: HashSet::new(),
             columns: WIDE_COLUMNS,
@@ -124,6 +128,11 @@ impl Screen {
 
     fn shows_bar(&self) -> bool {
         self.is_terminal && !self.quiet && !self.json && !self.journal
+    }
+
+    /// Takes the bar away.
+    pub fn clear(&mut self) {
+        self.terminal.bar.finish_and_clear();
     }
 
     /// A failure: its text on stderr, the event in JSON.
@@ -149,7 +158,20 @@ impl Screen {
             self.emit_json(&Event::Summary(Box::new(summary.clone())));
         } else if !self.quiet && !nothing_came_of_it(summary) {
             let name = summary.name.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
-            self.print_line(&format!("{name}{summary}"));
+            let line = format!("{name}{summary}");
+            if self.stdout_has_data { self.close_on_stderr(&line, summary) } else { self.print_line(&line) }
+        }
+    }
+
+    /// The closing line beside data on stdout, and what the verdict is made of, for those who want to know.
+    fn close_on_stderr(&self, line: &str, summary: &Summary) {
+        let level = if self.journal { format!("<{}>", Level::Info as u8) } else { String::new() };
+        self.terminal.line(&format!("{level}{line}"));
+        if let Some(verdict) = summary.verdict.as_ref().filter(|_| self.verbose) {
+            let advice = Some(&verdict.advice).filter(|advice| !advice.is_empty());
+            for line in verdict.evidence.iter().chain(advice) {
+                self.terminal.line(&format!("{level}  {line}"));
+            }
         }
     }
 
@@ -160,17 +182,33 @@ impl Screen {
 
     /// A line of JSON on stdout.
     pub fn print_json(&mut self, value: &impl Serialize) {
-        self.print(&stdio::json_line(value));
+        self.print(&escape::json_line(value));
     }
 
     /// Data for stdout, as it is.
     pub fn print(&mut self, data: &[u8]) {
-        if let Some(stdout) = &mut self.stdout {
-            let written = self.terminal.bar.suspend(|| stdout.write_all(data).and_then(|()| stdout.flush()));
-            if written.is_err() {
-                self.stdout = None;
-            }
+        // Lost output ends no run; it is told at its end.
+        let _ = self.try_print(data);
+    }
+
+    fn try_print(&mut self, data: &[u8]) -> std::io::Result<()> {
+        let Some(stdout) = &mut self.stdout else { return Err(std::io::ErrorKind::BrokenPipe.into()) };
+        let written = self.terminal.bar.suspend(|| stdout.write_all(data).and_then(|()| stdout.flush()));
+        if written.is_err() {
+            self.stdout = None;
         }
+        written
+    }
+
+    /// The cap or the address of a file, or all that is known of it.
+    fn print_stored(&mut self, event: &Event, file: &StoredFile) -> std::io::Result<()> {
+        if self.json {
+            return self.try_print(&escape::json_line(event));
+        }
+        if !file.is_shown {
+            return Ok(());
+        }
+        self.try_print(format!("{}\n", escape::line(&file.cap)).as_bytes())
     }
 
     fn emit_json(&mut self, event: &Event) {
@@ -197,7 +235,7 @@ impl Screen {
         if self.shows_bar() {
             let bar = &self.terminal.bar;
             bar.set_length(progress.total_bytes.max(1));
-            bar.set_position(progress.bytes.min(progress.total_bytes.max(1)));
+            bar.set_position(progress.bytes.min(progress.total_bytes));
             bar.set_message(escape::line(&bar_text(progress, self.columns)).into_owned());
         } else if due(&mut self.last_line, LOG_INTERVAL) {
             self.line(Level::Info, &progress_text(progress));
@@ -206,7 +244,24 @@ impl Screen {
 }
 
 impl Events for Screen {
+    fn tell(&mut self, event: Event) -> Result<(), CommandError> {
+        match &event {
+            Event::Stored(file) | Event::Present(file) | Event::WouldStore(file) => {
+                self.print_stored(&event, file).map_err(|error| stdio::stdout_error(&error))
+            }
+            _ => {
+                self.emit(event);
+                Ok(())
+            }
+        }
+    }
+
     fn emit(&mut self, event: Event) {
+        if let Event::Stored(file) | Event::Present(file) | Event::WouldStore(file) = &event {
+            // Lost output ends no run; it is told at its end.
+            let _ = self.print_stored(&event, file);
+            return;
+        }
         let often = matches!(event, Event::Progress(_));
         if !often || due(&mut self.last_json, JSON_INTERVAL) {
             self.emit_json(&event);
@@ -216,7 +271,7 @@ impl Events for Screen {
                 // The bar of the mirror before is finished and would stay hidden.
                 self.terminal.bar.reset();
                 let name = name.map(|name| format!("{name}, ")).unwrap_or_default();
-                if !self.is_terminal {
+                if !self.is_terminal && !self.stdout_has_data {
                     self.line(Level::Info, &format!("started: {name}{dir}"));
                 }
             }
@@ -248,6 +303,9 @@ impl Events for Screen {
                     self.line(Level::Info, &format!("would delete {path}, {}", units::bytes(bytes)));
                 }
             }
+            Event::WouldDeleteObject { key } => self.line(Level::Info, &format!("would delete {key}")),
+            // Those were printed, these would be too many.
+            Event::Stored(_) | Event::Present(_) | Event::WouldStore(_) | Event::DeletingObject { .. } => {}
             Event::Progress(progress) => self.progress(&progress),
             Event::HostFault { host, path, fault, .. } => {
                 let first = self.faulty_hosts.insert(host.clone());
@@ -307,12 +365,7 @@ fn due(last: &mut Option<Instant>, interval: Duration) -> bool {
 
 /// `12.3 GB of 43.1 GB, 62 MB/s, 8 m 17 s left, limited by disk sda`.
 fn progress_text(progress: &Progress) -> String {
-    let mut text = format!(
-        "{} of {}, {}/s",
-        units::bytes(progress.bytes),
-        units::bytes(progress.total_bytes),
-        units::bytes(progress.rate_bytes_per_s)
-    );
+    let mut text = format!("{}, {}/s", amount_text(progress), units::bytes(progress.rate_bytes_per_s));
     if let Some(eta_s) = progress.eta_s {
         text.push_str(&format!(", {} left", units::duration(eta_s.saturating_mul(1000))));
     }
@@ -320,6 +373,12 @@ fn progress_text(progress: &Progress) -> String {
         text.push_str(&format!(", limited by {limit}"));
     }
     text
+}
+
+/// `12.3 GB of 43.1 GB`, or what is done where nobody knows of how much.
+fn amount_text(progress: &Progress) -> String {
+    let done = units::bytes(progress.bytes);
+    if progress.total_bytes == 0 { done } else { format!("{done} of {}", units::bytes(progress.total_bytes)) }
 }
 
 /// The same beside a bar. Where there is little room, what matters most comes first.
@@ -330,7 +389,7 @@ fn bar_text(progress: &Progress, columns: u16) -> String {
     let mut parts = vec![format!("{}/s", units::bytes(progress.rate_bytes_per_s))];
     parts.extend(progress.eta_s.map(|eta_s| format!("{} left", units::duration(eta_s.saturating_mul(1000)))));
     parts.extend(progress.limit.as_ref().map(|limit| format!("limit: {limit}")));
-    parts.push(format!("{} of {}", units::bytes(progress.bytes), units::bytes(progress.total_bytes)));
+    parts.push(amount_text(progress));
     parts.join(", ")
 }
 
@@ -356,6 +415,7 @@ fn bar_style(no_color: bool, columns: u16) -> ProgressStyle {
 mod tests {
     use super::*;
     use fullbore_engine::run::events::Phase;
+    use fullbore_engine::run::report::{StoreReport, VerdictReport};
 
     #[derive(Clone, Default)]
     struct Shared(Arc<Mutex<Vec<u8>>>);
@@ -510,6 +570,49 @@ mod tests {
             Screen::on(&output, &Environment::default(), false, Box::new(Closed), Box::new(stderr.clone()));
         a_run(&mut screen);
         assert!(screen.stdout.is_none());
+    }
+
+    #[test]
+    fn beside_data_on_stdout_the_closing_line_goes_to_stderr() {
+        let output = OutputSettings { stdout_has_data: true, verbose: 1, ..OutputSettings::default() };
+        let (mut screen, stdout, stderr) = screen(output, Environment::default());
+        let (command, version, dir) = ("put".to_owned(), "1".to_owned(), "a grid".to_owned());
+        screen.emit(Event::Started { command: command.clone(), version, name: None, dir, started_unix_s: 0 });
+        screen.emit(Event::Progress(Progress::default()));
+        assert_eq!(stderr.text(), "", "a run that soon ends has nothing to say");
+        screen.last_line = Instant::now().checked_sub(LOG_INTERVAL);
+        screen.emit(Event::Progress(Progress { bytes: 5, ..Progress::default() }));
+        screen.emit(Event::Progress(Progress { bytes: 6, ..Progress::default() }));
+        let lines = std::mem::take(&mut *stderr.0.lock().unwrap());
+        let lines = String::from_utf8(lines).unwrap();
+        assert!(lines.ends_with("Z 5 B, 0 B/s\n") && lines.lines().count() == 1, "{lines}");
+        let file = StoredFile { is_shown: true, ..StoredFile::new(std::path::Path::new("a"), 5, "URI:x\u{1b}") };
+        screen.emit(Event::Stored(file.clone()));
+        screen.tell(Event::Stored(StoredFile { is_shown: false, ..file })).unwrap();
+        let evidence = vec!["one figure".to_owned()];
+        let verdict = VerdictReport { limit: "mixed".into(), reason: "x".into(), evidence, ..VerdictReport::default() };
+        let store = Some(StoreReport { files: 1, ..StoreReport::default() });
+        screen.finish(&Summary { command, store, verdict: Some(verdict), duration_ms: 1, ..Summary::default() });
+        assert_eq!(stdout.text(), "URI:x\\u{1b}\n");
+        assert_eq!(stderr.text(), "1 file, 0 B in 0.0 s, 0 B/s. Limited by: mixed (x).\n  one figure\n");
+    }
+
+    #[test]
+    fn an_event_that_somebody_has_to_read_fails_where_nobody_does() {
+        struct Closed;
+        impl Write for Closed {
+            fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+                Err(std::io::ErrorKind::BrokenPipe.into())
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let (output, environment) = (OutputSettings { json: true, ..Default::default() }, Environment::default());
+        let mut screen = Screen::on(&output, &environment, false, Box::new(Closed), Box::new(Shared::default()));
+        let stored = || Event::Stored(StoredFile::new(std::path::Path::new("a"), 5, "URI:x"));
+        assert!(screen.tell(stored()).is_err());
+        assert!(screen.tell(stored()).is_err(), "and so do those after it");
     }
 
     #[test]

@@ -14,9 +14,12 @@ pub mod install;
 mod keys;
 mod layers;
 pub mod resolve;
+mod store;
 mod suites;
 pub mod update;
 pub mod values;
+
+use std::path::PathBuf;
 
 pub use bootstrap::bootstrap;
 pub use environment::Environment;
@@ -25,7 +28,7 @@ pub use fullbore_mirror::settings::{
 };
 pub use install::install;
 pub use resolve::{check, mirrors};
-use std::path::PathBuf;
+pub use store::{Get, Put, get, put};
 pub use update::update;
 
 /// Where the settings file is looked for when none is named.
@@ -50,4 +53,7 @@ pub struct OutputSettings {
     pub changed_exit: bool,
     /// stdout is for what is made: what is told goes to stderr.
     pub stdout_is_taken: bool,
+    /// stdout has data for programs, line by line, such as caps: the closing line goes to stderr, and nothing is said
+    /// off a terminal of a run that soon ends.
+    pub stdout_has_data: bool,
 }

@@ -13,12 +13,12 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use fullbore_engine::escape::json_line;
+use fullbore_engine::run::error::{CommandError, EXIT_UNCHANGED, ErrorKind};
 use fullbore_engine::{escape, sys};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use serde::Serialize;
-
-use fullbore_engine::run::error::{CommandError, EXIT_UNCHANGED, ErrorKind};
 
 /// What became of stdout.
 #[derive(Debug, Default)]
@@ -52,6 +52,26 @@ impl Write for Stdout {
             state.error = write_through(bytes).err();
         }
         state.error.map_or(Ok(()), |errno| Err(errno.into()))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The content of files that were got, on stdout. An error ends the command, which shows it.
+#[derive(Debug, Clone, Copy)]
+pub struct Content;
+
+impl Write for Content {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_all(bytes).map(|()| bytes.len())
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let written = Stdout.write_all(bytes);
+        state().is_told |= written.is_err();
+        written
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -93,13 +113,6 @@ pub fn print_line(text: &str) -> io::Result<()> {
 /// As [`print_line`].
 pub fn print_json(value: &impl Serialize) -> io::Result<()> {
     Stdout.write_all(&json_line(value))
-}
-
-/// A value as a line of JSON, harmless for a terminal.
-pub fn json_line(value: &impl Serialize) -> Vec<u8> {
-    // Texts, numbers and lists alone: serde_json cannot fail on them.
-    let text = serde_json::to_string(value).unwrap_or_else(|_| "{}".to_owned());
-    format!("{}\n", escape::json(&text)).into_bytes()
 }
 
 /// A line for people on stderr.

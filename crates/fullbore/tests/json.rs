@@ -19,9 +19,10 @@ use std::process::{Command, Output};
 use fullbore_testkit::faults;
 use fullbore_testkit::process::clean_command;
 use fullbore_testkit::server::{Fault, FaultRule, PathMatch, Server};
+use serde_json::Value;
+
 use harness::apt::{Apt, passable};
 use harness::{Mirror, common, own_archive};
-use serde_json::Value;
 
 /// The schema as it is published: later versions may add keys.
 fn published() -> Value {
@@ -98,7 +99,8 @@ fn what_is_wrong_is_found() {
 #[test]
 fn mirror_and_check() {
     let archive = common();
-    let (server, bad) = (Server::start(&archive.state(0).root).unwrap(), Server::start(&archive.state(0).root).unwrap());
+    let (server, bad) =
+        (Server::start(&archive.state(0).root).unwrap(), Server::start(&archive.state(0).root).unwrap());
     bad.add_fault(FaultRule::always(PathMatch::Prefix("/pool/".into()), Fault::Status(404)));
     let mirror = Mirror::new(archive);
     validated("mirror --dry-run", &mirror.run_with(&[&server], &["--json", "--dry-run"]).exits(0).stdout);
@@ -156,6 +158,5 @@ fn install() {
     archive.add("small", "1", "", "mkdir -p usr/lib; echo x > usr/lib/small");
     let server = archive.serve();
     let root = made::root_for(&server, "");
-    told("install", &output(made::install(&root.path().join("root"), &["small", "--json"])
-        .arg("--yes")));
+    told("install", &output(made::install(&root.path().join("root"), &["small", "--json"]).arg("--yes")));
 }

@@ -270,7 +270,7 @@ fn what_is_there_is_not_sent_again(grid: &Grid) {
     grid.stock_put(&data);
     let again = grid.fullbore(["put", "--json", "--node", grid.node(), file.to_str().unwrap()]);
     // No more than the first bytes, which go out with the question, and are aborted.
-    assert!(again.summary()["sent_bytes"].as_u64().unwrap() <= 5 * 65_536, "{}", again.stdout);
+    assert!(again.summary()["store"]["sent_bytes"].as_u64().unwrap() <= 5 * 65_536, "{}", again.stdout);
     assert_eq!(grid.incoming(), 0);
     // Of five shares two are gone: those are sent, and no other.
     let cap = grid.stock_put(&data);
@@ -280,7 +280,7 @@ fn what_is_there_is_not_sent_again(grid: &Grid) {
     fs::remove_file(&shares[3]).unwrap();
     let repaired = grid.fullbore(["put", "--json", "--node", grid.node(), file.to_str().unwrap()]);
     assert_eq!(repaired.code, 0, "{}", repaired.stderr);
-    let sent = repaired.summary()["sent_bytes"].as_u64().unwrap();
+    let sent = repaired.summary()["store"]["sent_bytes"].as_u64().unwrap();
     // And the first bytes of others, which went out with the questions. A share may be sent whole before it
     // is heard that another server has it; all five are not.
     assert!(sent > 2 * 333_334 && sent < 1_600_000, "{sent} {}", repaired.stderr);
@@ -454,7 +454,7 @@ fn a_killed_run_is_taken_up(grid: &Grid) {
     assert_eq!(journals[0].metadata().unwrap().permissions().mode() & 0o777, 0o600);
     let again = grid.fullbore(["put", "--json", "--node", grid.node(), file.to_str().unwrap()]);
     assert_eq!(again.code, 0, "{}", again.stderr);
-    let sent = again.summary()["sent_bytes"].as_u64().unwrap();
+    let sent = again.summary()["store"]["sent_bytes"].as_u64().unwrap();
     assert!(sent < 92_000_000, "of 100 MB of shares at least 8 were there: {sent}");
     let cap = again.stored()[0]["cap"].as_str().unwrap().to_owned();
     assert_eq!(grid.stock_get(&cap), data);
@@ -505,7 +505,7 @@ fn places_that_servers_forgot_or_that_have_other_bytes(grid: &Grid) {
         let get = ["get", "--json", "--node", grid.node(), "-o", out.to_str().unwrap(), &again.stdout_line()];
         let got = grid.fullbore(get);
         assert!(fs::read(&out).unwrap() == content(3_000_000, seed));
-        assert_eq!(got.summary()["troubles"].as_array().unwrap().len(), 0, "{}", got.stdout);
+        assert_eq!(got.summary()["store"]["troubles"].as_array().unwrap().len(), 0, "{}", got.stdout);
         assert_eq!(grid.stock_get(&again.stdout_line()), content(3_000_000, seed));
     };
     // A server drops what is not complete when it starts.

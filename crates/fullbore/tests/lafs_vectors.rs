@@ -9,7 +9,7 @@ use std::process::Command;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use fullbore_store::lafs::base32;
+use fullbore_lafs::base32;
 use serde_json::Value;
 
 /// Prints the immutable ones as lines of JSON.

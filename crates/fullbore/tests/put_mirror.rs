@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 
 use fullbore_testkit::process::clean_command;
 use fullbore_testkit::server::Server;
+
 use harness::{Mirror, apt, common};
 use servers::{Client, versitygw};
 
@@ -93,7 +94,12 @@ fn delete_took_what_lay_beneath_a_link_left_out() {
     assert!(warned.stderr.contains("in the bucket: 1 object; --delete"), "{}", warned.stderr);
     let done = client.run(["put", "--json", "--delete", &mirror, "s3://bucket/m"]);
     let summary = done.summary();
-    assert_eq!((done.code, &summary["deleted"], &summary["kept"]), (0, &2.into(), &1.into()), "{}", done.stderr);
+    assert_eq!(
+        (done.code, &summary["store"]["deleted"], &summary["store"]["kept"]),
+        (0, &2.into(), &1.into()),
+        "{}",
+        done.stderr
+    );
     assert!(data.join("dists/stable/Release").exists());
     assert!(!data.join(".fullbore/log").exists() && !data.join("gone").exists());
 }
@@ -129,13 +135,13 @@ fn unreadable_directories_stopped_put_or_were_deleted() {
     assert_eq!(done.code, 2, "{}", done.stderr);
     assert!(done.stderr.contains("closed"), "{}", done.stderr);
     let summary = done.summary();
-    assert_eq!((&summary["deleted"], &summary["kept"]), (&3.into(), &1.into()), "{}", done.stderr);
+    assert_eq!((&summary["store"]["deleted"], &summary["store"]["kept"]), (&3.into(), &1.into()), "{}", done.stderr);
     assert!(data.join("closed/kept").exists() && data.join("open/b").exists());
     assert!(!data.join("open/gone").exists() && !data.join(".fullbore/log").exists());
     // One who may read all but the private state is not refused.
     fs::set_permissions(client.home.path().join("m/closed"), PermissionsExt::from_mode(0o755)).unwrap();
     let whole = put(&["--delete"]);
-    assert_eq!((whole.code, &whole.summary()["deleted"]), (0, &0.into()), "{}", whole.stderr);
+    assert_eq!((whole.code, &whole.summary()["store"]["deleted"]), (0, &0.into()), "{}", whole.stderr);
 }
 
 #[test]
@@ -150,7 +156,7 @@ fn kept_snapshots_hid_from_the_guard_that_all_is_gone() {
     }
     let source = client.home.path().join("m").to_str().unwrap().to_owned();
     let first = client.run(["put", "--json", "--with-snapshots", &source, "s3://bucket/m"]);
-    assert_eq!((first.code, &first.summary()["stored"]), (0, &11.into()), "{}", first.stderr);
+    assert_eq!((first.code, &first.summary()["store"]["files"]), (0, &11.into()), "{}", first.stderr);
     fs::remove_file(a).unwrap();
     fs::remove_dir_all(client.home.path().join("m/snapshots")).unwrap();
     let refused = client.run(["put", "--delete", "--with-snapshots", &source, "s3://bucket/m"]);
@@ -158,7 +164,12 @@ fn kept_snapshots_hid_from_the_guard_that_all_is_gone() {
     assert!(refused.stderr.contains("1 of 2 objects"), "{}", refused.stderr);
     let forced = client.run(["put", "--json", "--delete", "--force-delete", &source, "s3://bucket/m"]);
     let summary = forced.summary();
-    assert_eq!((forced.code, &summary["deleted"], &summary["kept"]), (0, &1.into(), &9.into()), "{}", forced.stderr);
+    assert_eq!(
+        (forced.code, &summary["store"]["deleted"], &summary["store"]["kept"]),
+        (0, &1.into(), &9.into()),
+        "{}",
+        forced.stderr
+    );
 }
 
 #[test]

@@ -9,6 +9,8 @@ mod checksums;
 mod conditions;
 #[path = "s3/faults.rs"]
 mod faults;
+#[path = "s3/frame.rs"]
+mod frame;
 #[path = "s3/hostile.rs"]
 mod hostile;
 #[path = "s3/leftovers.rs"]
@@ -59,7 +61,11 @@ fn names_come_back(client: &Client) {
     let put = client.run(["put", "--json", tree.to_str().unwrap(), "s3://bucket/names"]);
     assert_eq!(put.code, 0, "{}", put.stderr);
     let summary = put.summary();
-    assert_eq!((summary["stored"].as_u64(), summary["unconfirmed"].as_u64()), (Some(13), Some(0)), "{summary}");
+    assert_eq!(
+        (summary["store"]["files"].as_u64(), summary["store"]["unconfirmed"].as_u64()),
+        (Some(13), Some(0)),
+        "{summary}"
+    );
     for (seed, name) in NAMES.iter().enumerate() {
         assert_eq!(client.get(&format!("s3://bucket/names/{name}")), content(100 * seed, seed as u64), "{name}");
     }
@@ -75,10 +81,10 @@ fn names_come_back(client: &Client) {
 fn large_objects_come_back(client: &Client) {
     let large = content(30 << 20, 7);
     let file = client.file("large.bin", &large);
-    for (expected, key) in [("stored", "stored"), ("present", "present")] {
+    for (expected, key) in [("stored", "files"), ("present", "present")] {
         let put = client.run(["put", "--json", file.to_str().unwrap(), "s3://bucket/large/"]);
         assert_eq!(put.code, 0, "{}", put.stderr);
-        assert_eq!(put.summary()[key], 1, "{expected}: {}", put.stdout);
+        assert_eq!(put.summary()["store"][key], 1, "{expected}: {}", put.stdout);
     }
     assert!(client.get("s3://bucket/large/large.bin") == large);
     // From a pipe, with parts that end at their edge, and after it.
@@ -86,7 +92,7 @@ fn large_objects_come_back(client: &Client) {
         let put =
             client.run_with(["put", "--json", "-", "s3://bucket/pipe"], std::io::Cursor::new(large[..size].to_vec()));
         assert_eq!(put.code, 0, "{}", put.stderr);
-        assert_eq!(put.summary()["bytes"], size);
+        assert_eq!(put.summary()["store"]["bytes"], size);
         assert!(client.get("s3://bucket/pipe") == large[..size], "{size} bytes");
     }
 }
@@ -100,7 +106,11 @@ fn what_changed_is_sent(client: &Client) {
         let put = client.run(["put", "--json", root.to_str().unwrap(), "s3://bucket/many/"]);
         assert_eq!(put.code, 0, "{}", put.stderr);
         let summary = put.summary();
-        assert_eq!((summary["stored"].as_u64().unwrap(), summary["present"].as_u64().unwrap()), expected, "{summary}");
+        assert_eq!(
+            (summary["store"]["files"].as_u64().unwrap(), summary["store"]["present"].as_u64().unwrap()),
+            expected,
+            "{summary}"
+        );
     };
     put((40, 0));
     // The same size, and other bytes.
@@ -122,7 +132,7 @@ fn objects_that_are_no_files_are_deleted_with_care(client: &Client) {
     let dry = client.run(["put", "--dry-run", "--delete", root.to_str().unwrap(), "s3://bucket/many"]);
     assert_eq!((dry.code, dry.stderr.matches("would delete ").count()), (0, 10), "{}", dry.stderr);
     let done = client.run(["put", "--json", "--delete", root.to_str().unwrap(), "s3://bucket/many"]);
-    assert_eq!((done.code, done.summary()["deleted"].as_u64()), (0, Some(10)), "{}", done.stderr);
+    assert_eq!((done.code, done.summary()["store"]["deleted"].as_u64()), (0, Some(10)), "{}", done.stderr);
     for number in 10..30 {
         fs::remove_file(root.join(number.to_string())).unwrap();
     }
@@ -132,7 +142,7 @@ fn objects_that_are_no_files_are_deleted_with_care(client: &Client) {
     assert_eq!(client.get("s3://bucket/many/15"), content(500, 15), "nothing was deleted");
     let forced =
         client.run(["put", "--json", "--delete", "--force-delete", root.to_str().unwrap(), "s3://bucket/many"]);
-    assert_eq!(forced.summary()["deleted"], 20, "{}", forced.stderr);
+    assert_eq!(forced.summary()["store"]["deleted"], 20, "{}", forced.stderr);
     assert_eq!(client.get("s3://bucket/manyother"), b"not beneath the prefix");
     let missing = client.run(["get", "s3://bucket/many/15"]);
     assert_eq!(missing.code, 1);
@@ -255,7 +265,7 @@ fn memory_stays_within_the_window(client: &Client) {
     let get = client.run(["get", "--json", "-o", target.to_str().unwrap(), "s3://bucket/zeros"]);
     let summary = get.summary();
     let peak = summary["peak_rss_bytes"].as_u64().unwrap();
-    assert!(peak < 128 << 20 && summary["verified"] == true, "{} MiB, {summary}", peak >> 20);
+    assert!(peak < 128 << 20 && summary["store"]["verified"] == true, "{} MiB, {summary}", peak >> 20);
     assert!(summary["verdict"]["limit"].is_string(), "{summary}");
     fs::remove_file(target).unwrap();
 }

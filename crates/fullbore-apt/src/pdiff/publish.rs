@@ -18,8 +18,8 @@ use fullbore_debian::diff_index::{Listed, Sha1};
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::durability::{Barrier, Durability};
 use fullbore_engine::files::Root;
-use fullbore_engine::run::report::{IndexPatches, PatchesChange};
 use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::report::IndexPatches;
 use regex::Regex;
 
 use super::{file_error, no_directory};

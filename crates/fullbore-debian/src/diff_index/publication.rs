@@ -8,12 +8,11 @@ use std::collections::HashMap;
 use std::fmt::{self, Write as _};
 use std::io::Read;
 
-use fullbore_engine::digest::Sha256;
-
 use super::{LIST_ENTRIES_MAX, current, hash_and_size, invalid, is_merged, lines};
 use crate::deb822::{Deb822Error, Limits, Stanza, Stanzas};
 use crate::index::IndexError;
 use crate::path::{self, PathError};
+use fullbore_digest::Sha256;
 
 /// Ends the name of a patch as it is served; apt reads no other form.
 const DOWNLOAD_ENDING: &str = ".gz";

@@ -4,9 +4,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use fullbore_engine::digest::Sha256;
-
 use super::{SignatureError, SignedText};
+use fullbore_digest::Sha256;
 
 /// The text of a check, or `None` if that failed.
 type Outcome = Arc<OnceLock<Option<SignedText>>>;

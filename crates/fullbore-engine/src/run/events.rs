@@ -6,8 +6,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::error::ErrorKind;
+use super::error::{CommandError, ErrorKind};
 use super::report::{IndexPatches, Summary};
+use super::stored::StoredFile;
 
 /// One thing that happened. In JSON, `event` has the name in snake case.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -81,6 +82,22 @@ pub enum Event {
     },
     /// The patches of an index are as they are to be published (`pdiff publish`).
     Index(IndexPatches),
+    /// A file is in the grid or the bucket now (`put`). Has its cap.
+    Stored(StoredFile),
+    /// A file was there already (`put`). Has its address.
+    Present(StoredFile),
+    /// A file that the run would put (`--dry-run`). Has the cap or address that it would have.
+    WouldStore(StoredFile),
+    /// An object that is deleted now (`put --delete`).
+    DeletingObject {
+        /// Its key.
+        key: String,
+    },
+    /// An object that the run would delete (`put --delete --dry-run`).
+    WouldDeleteObject {
+        /// Its key.
+        key: String,
+    },
     /// Something worth knowing about the run; nothing is wrong.
     Note {
         /// One line.
@@ -121,6 +138,8 @@ pub enum Phase {
     Plan,
     /// Files are fetched.
     Fetch,
+    /// Files are put into a grid or a bucket.
+    Put,
     /// Files are read again (`check`).
     Read,
     /// Waiting for the disk.
@@ -147,6 +166,7 @@ impl Phase {
             Phase::Indexes => "indexes",
             Phase::Plan => "plan",
             Phase::Fetch => "fetch",
+            Phase::Put => "put",
             Phase::Read => "read",
             Phase::Sync => "sync",
             Phase::Publish => "publish",
@@ -193,7 +213,7 @@ pub struct Progress {
     pub bytes: u64,
     /// Files of the whole run.
     pub total_files: u64,
-    /// Bytes of the whole run.
+    /// Bytes of the whole run; 0 as long as nobody knows.
     pub total_bytes: u64,
     /// Present rate of verified bytes per second.
     pub rate_bytes_per_s: u64,
@@ -209,6 +229,15 @@ pub struct Progress {
 pub trait Events: Send {
     /// Takes one event; must not block for long.
     fn emit(&mut self, event: Event);
+
+    /// Takes an event that somebody has to read: a cap that stands nowhere else.
+    ///
+    /// # Errors
+    /// Nobody can be told.
+    fn tell(&mut self, event: Event) -> Result<(), CommandError> {
+        self.emit(event);
+        Ok(())
+    }
 
     /// A note in one line.
     fn note(&mut self, message: String) {

@@ -5,9 +5,11 @@
 
 mod of_verdict;
 mod patches;
+mod store;
 mod timeline;
 
 use std::fmt;
+use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +17,7 @@ use super::error::ErrorKind;
 use super::events::Plan;
 use crate::units;
 pub use patches::{IndexPatches, PatchesChange};
+pub use store::{GivenUp, StageTimes, StoreKind, StoreReport, StoreServer, UsedShare};
 pub use timeline::{HostLane, Sample, StageLane, StageSample, Timeline};
 
 /// All about one run.
@@ -68,6 +71,9 @@ pub struct Summary {
     /// What became of packages (`bootstrap`, `install`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packages: Option<PackageTotals>,
+    /// What was put into a grid or a bucket, or got from there (`put`, `get`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store: Option<StoreReport>,
     /// One entry per suite, in the order asked for.
     pub suites: Vec<SuiteReport>,
     /// One entry per host, the origin first.
@@ -93,6 +99,12 @@ pub struct Mirrored {
 
 /// Warnings and problems kept in a report; the rest is in the log. A guess.
 const LINES_KEPT: usize = 200;
+
+/// The Unix time in seconds at which a run began that ends now, after so long.
+pub fn began(wall: Duration) -> i64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.saturating_sub(wall).as_secs()).unwrap_or(i64::MAX)
+}
 
 impl Summary {
     /// Adds a warning, or a last line saying that there were more.
@@ -357,6 +369,9 @@ impl fmt::Display for Summary {
     /// ```
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let time = units::duration(self.duration_ms);
+        if let Some(store) = &self.store {
+            return store.closing_line(self, f);
+        }
         if self.command == "check" {
             write!(
                 f,

@@ -13,6 +13,14 @@ pub fn interruption() -> CommandError {
         .hint("run again: what was fetched is kept")
 }
 
+/// Returns when the run is to end: when this becomes true.
+pub async fn stopped(stop: &mut tokio::sync::watch::Receiver<bool>) {
+    if stop.wait_for(|stop| *stop).await.is_err() {
+        // Nobody is left who could say so.
+        std::future::pending::<()>().await;
+    }
+}
+
 /// Whether a signal has come: the run ends where it can be taken up again.
 #[derive(Clone)]
 pub struct Stop {
@@ -31,6 +39,27 @@ impl Stop {
                 raised.store(true, Ordering::Relaxed);
                 let _ = sender.send(true);
             }));
+        }
+        Stop { seen, flag }
+    }
+
+    /// Listens from now on, on a thread of its own: for commands that make their runtime themselves. Where that cannot be
+    /// had, signals end the program as they do any other.
+    pub fn on_a_thread() -> Stop {
+        let (sender, seen) = tokio::sync::watch::channel(false);
+        let flag = Arc::new(AtomicBool::new(false));
+        let raised = flag.clone();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        if let Ok(runtime) = runtime
+            && let Ok(signals) = Signals::listen(&runtime)
+        {
+            let wait = move || {
+                runtime.block_on(signals.stop(move || {
+                    raised.store(true, Ordering::Relaxed);
+                    let _ = sender.send(true);
+                }));
+            };
+            let _ = std::thread::Builder::new().name("signals".into()).spawn(wait);
         }
         Stop { seen, flag }
     }
@@ -56,10 +85,7 @@ impl Stop {
 
     /// Returns when a signal has come.
     pub async fn requested(&self) {
-        let mut seen = self.seen.clone();
-        if seen.wait_for(|stop| *stop).await.is_err() {
-            std::future::pending::<()>().await;
-        }
+        stopped(&mut self.seen.clone()).await;
     }
 
     /// An error if a signal has come.

@@ -7,11 +7,12 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use fullbore_engine::files::FileError;
 use fullbore_engine::landing::{Cause, Landing};
-use fullbore_engine::run::{CommandError, ErrorKind, Event, Events, Progress, Stop, interruption};
+use fullbore_engine::run::pace::PROGRESS_EVERY;
+use fullbore_engine::run::{CommandError, Counts, ErrorKind, Event, Events, Pace, Progress, Stop, interruption};
 use fullbore_engine::stage::Ledger;
 use fullbore_engine::target::TargetError;
 use fullbore_engine::verdict::{RecordSamples, Sampler, SamplerConfig, Verdict};
@@ -20,9 +21,6 @@ use crate::dispatcher::GivenUp;
 use crate::fetch::{Catalogue, FetchEvent, Fetcher, Watch};
 use crate::hosts::HostSet;
 use crate::queue::{Item, ItemId};
-
-/// How often progress is shown.
-const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 
 /// Tells of the faults of a fetcher's hosts while the run goes on.
 pub struct Faults {
@@ -159,7 +157,7 @@ impl Progression {
         fetched.resize_with(jobs.len(), Fetched::default);
         let result = Mutex::new((fetched, None::<CommandError>, on_verified));
         let failed = tokio::sync::Notify::new();
-        let mut pace = Pace::new(self, jobs.iter().map(|job| job.landing.clone()).collect());
+        let mut pace = Shown::new(self, jobs.iter().map(|job| job.landing.clone()).collect());
         let mut faults = Vec::new();
         let mut fetches: Vec<Pin<Box<dyn Future<Output = ()> + Send + '_>>> = Vec::new();
         for (place, job) in jobs.into_iter().enumerate() {
@@ -205,13 +203,13 @@ impl Progression {
                     _ = tick.tick() => {
                         faults.iter_mut().for_each(|faults| faults.tell(events));
                         let limit = self.sampler.as_ref().and_then(Sampler::present);
-                        events.emit(Event::Progress(Progress { limit, ..pace.progress() }));
+                        events.emit(Event::Progress(pace.progress(limit)));
                     }
                 }
             }
         });
         faults.iter_mut().for_each(|faults| faults.tell(events));
-        events.emit(Event::Progress(pace.progress()));
+        events.emit(Event::Progress(pace.progress(None)));
         let (fetched, error, _) = result.into_inner().unwrap_or_else(PoisonError::into_inner);
         match error {
             Some(error) => Err(error),
@@ -245,42 +243,28 @@ async fn all(mut futures: Vec<Pin<Box<dyn Future<Output = ()> + Send + '_>>>) {
     .await;
 }
 
-/// Rate and time to go.
-struct Pace<'a> {
+/// Rate and time to go, of bytes as they come, not file by file.
+struct Shown<'a> {
     progression: &'a Progression,
     landings: Vec<Landing>,
-    last: Option<(Instant, u64)>,
-    rate_bytes_per_s: f64,
+    pace: Pace,
 }
 
-/// Weight of the newest quarter of a second in the rate shown.
-const PACE_WEIGHT: f64 = 0.15;
-
-impl<'a> Pace<'a> {
+impl<'a> Shown<'a> {
     fn new(progression: &'a Progression, landings: Vec<Landing>) -> Self {
-        Pace { progression, landings, last: None, rate_bytes_per_s: 0.0 }
+        Shown { progression, landings, pace: Pace::new(progression.started) }
     }
 
-    fn progress(&mut self) -> Progress {
-        let now = Instant::now();
+    fn progress(&mut self, limit: Option<String>) -> Progress {
         let total_bytes = self.progression.needed_bytes();
-        // As they come, not file by file; a file that came twice does not make it more than all.
+        // A file that came twice does not make it more than all.
         let bytes = self.landings.iter().map(|landing| landing.counts().written_bytes).sum::<u64>().min(total_bytes);
-        let (then, before) = self.last.unwrap_or((self.progression.started, 0));
-        let seconds = now.duration_since(then).as_secs_f64().max(0.01);
-        let newest = bytes.saturating_sub(before) as f64 / seconds;
-        let weight = if self.last.is_none() { 1.0 } else { PACE_WEIGHT };
-        self.rate_bytes_per_s += weight * (newest - self.rate_bytes_per_s);
-        self.last = Some((now, bytes));
-        let to_go = total_bytes.saturating_sub(bytes) as f64;
-        Progress {
+        let counts = Counts {
             files: self.progression.files.load(Ordering::Relaxed),
             bytes,
             total_files: self.progression.total_files.load(Ordering::Relaxed),
             total_bytes,
-            rate_bytes_per_s: self.rate_bytes_per_s as u64,
-            eta_s: (self.rate_bytes_per_s > 1.0).then(|| (to_go / self.rate_bytes_per_s) as u64),
-            limit: None,
-        }
+        };
+        self.pace.progress(counts, limit, Instant::now())
     }
 }

@@ -8,11 +8,36 @@ use fullbore_engine::stage::{Kind, Ledger};
 /// Time that tasks have to end, when nothing is wanted of them any more.
 const NETWORK_END: Duration = Duration::from_secs(1);
 
+/// Files that are put at once: as many as fill a path of 100 ms with files of 200 bytes at the rate that ten servers of
+/// one core each take.
+pub const FILES_AT_ONCE: usize = 128;
+
+/// Threads for blocking work. Each file on its way has one, which may wait for servers; names of servers are looked up
+/// by others.
+const BLOCKING_THREADS: usize = FILES_AT_ONCE + 64;
+
 /// Where connections live: one worker, accounted as the stage "network".
 pub fn network_runtime(ledger: &Ledger) -> Result<tokio::runtime::Runtime, CommandError> {
     let clock = ledger.stage("network", Kind::Task);
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
+        .thread_name("network")
+        .on_thread_start(move || clock.adopt_thread())
+        .enable_all()
+        .build()
+        .map_err(|error| CommandError::new(ErrorKind::Internal, error))
+}
+
+/// Where the connections of a run to many servers live, of which each may wait for a thread; its threads play the stage
+/// `send`.
+///
+/// # Errors
+/// The threads cannot be started.
+pub fn sending_runtime(ledger: &Ledger) -> Result<tokio::runtime::Runtime, CommandError> {
+    let clock = ledger.stage("send", Kind::Task);
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(std::thread::available_parallelism().map_or(1, usize::from).min(4))
+        .max_blocking_threads(BLOCKING_THREADS)
         .thread_name("network")
         .on_thread_start(move || clock.adopt_thread())
         .enable_all()

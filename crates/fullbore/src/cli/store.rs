@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::s3::{S3Args, S3GetArgs, S3PutArgs};
+use super::shared::OutputArgs;
 use crate::settings::values::Rate;
 
 pub(super) const PUT_LONG: &str = "\
@@ -15,7 +16,8 @@ For a grid, encodes exactly as the stock client does, so that the same file, sec
 cap, and sends all shares of many files at once, each server at its own pace. A cap is printed when \
 every share of its file is acknowledged and enough servers hold one (happiness). A directory becomes \
 an immutable directory. An interrupted upload of a large file is taken up where it stopped, when the \
-same command is run again.
+same command is run again. Caps are printed, are in the events of --json and in the list of --caps; log, \
+report, trace and metrics never have one.
 
 For a store, sends many small objects at once and large ones in parts, each with its SHA-256, which \
 the store checks. Objects that are there with the same content are not sent again. Credentials are \
@@ -72,18 +74,6 @@ pub struct GridArgs {
     /// Give a server up after so many seconds in which nothing moves
     #[arg(long, value_name = "SECONDS", help_heading = NETWORK, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub timeout: u64,
-
-    /// Write events and totals as lines of JSON to stdout; caps are among them
-    #[arg(long, help_heading = OUTPUT)]
-    pub json: bool,
-
-    /// Say nothing but errors
-    #[arg(short, long, help_heading = OUTPUT)]
-    pub quiet: bool,
-
-    /// Log more to stderr; repeat for more still. Never shows caps
-    #[arg(short, long, action = clap::ArgAction::Count, help_heading = OUTPUT)]
-    pub verbose: u8,
 }
 
 /// `fullbore put`.
@@ -138,14 +128,6 @@ pub struct PutArgs {
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub caps: Option<PathBuf>,
 
-    /// Write a report of the run: one HTML page, or all its data if the name ends in .json. Never has caps
-    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
-    pub report: Option<PathBuf>,
-
-    /// Write a trace of the run's stages, to be opened in Perfetto. Never has caps
-    #[arg(long, value_name = "FILE.json", help_heading = OUTPUT)]
-    pub trace: Option<PathBuf>,
-
     /// Send at most so many bytes per second: 20M, 512KiB, 100Mbit
     #[arg(long, value_name = "RATE", help_heading = NETWORK)]
     pub limit_rate: Option<Rate>,
@@ -153,6 +135,10 @@ pub struct PutArgs {
     /// Keep journals of uploads here, mode 0600 (default: fullbore/put in the directory for state)
     #[arg(long, value_name = "DIR", help_heading = OUTPUT)]
     pub journals: Option<PathBuf>,
+
+    /// What is shown and written.
+    #[command(flatten)]
+    pub shown: OutputArgs,
 
     /// The store.
     #[command(flatten)]
@@ -179,6 +165,10 @@ pub struct GetArgs {
     /// Write to this file instead of to stdout; it appears when it is complete
     #[arg(short, long, value_name = "FILE", help_heading = OUTPUT)]
     pub output: Option<PathBuf>,
+
+    /// What is shown and written.
+    #[command(flatten)]
+    pub shown: OutputArgs,
 
     /// The store.
     #[command(flatten)]

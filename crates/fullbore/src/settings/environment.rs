@@ -31,6 +31,8 @@ pub struct Environment {
     pub path: Option<String>,
     /// `TMPDIR`
     pub tmpdir: Option<String>,
+    /// `XDG_STATE_HOME`, or its usual place below `HOME`.
+    pub state_directory: Option<PathBuf>,
     /// `FULLBORE_LOG`: a filter in tracing's syntax, such as `fullbore_wire=debug`.
     pub log: Option<String>,
     /// `FULLBORE_RECORD`: where the verdict's samples are recorded, for whoever tunes it (`bench/verdict`).
@@ -76,6 +78,9 @@ impl Environment {
             apt_config: given("APT_CONFIG"),
             path: given("PATH"),
             tmpdir: given("TMPDIR"),
+            state_directory: given("XDG_STATE_HOME")
+                .map(PathBuf::from)
+                .or_else(|| given("HOME").map(|home| PathBuf::from(home).join(".local/state"))),
             log: given("FULLBORE_LOG"),
             record: given("FULLBORE_RECORD").map(PathBuf::from),
         }
@@ -114,6 +119,14 @@ mod tests {
         assert_eq!(environment.proxy.http.as_deref(), Some("http://p:3128"));
         assert_eq!(environment.proxy.https.as_deref(), Some("http://q:3128"));
         assert_eq!(environment.proxy.no_proxy, ["localhost", ".example.org"]);
+    }
+
+    #[test]
+    fn state_is_kept_where_the_user_says_or_below_home() {
+        let at = |variables: &[(&str, &str)]| read(variables).state_directory;
+        assert_eq!(at(&[("HOME", "/h")]), Some("/h/.local/state".into()));
+        assert_eq!(at(&[("HOME", "/h"), ("XDG_STATE_HOME", "/s")]), Some("/s".into()));
+        assert_eq!(at(&[("HOME", ""), ("XDG_STATE_HOME", "")]), None);
     }
 
     #[test]

@@ -243,11 +243,11 @@ impl Grid {
 
     /// Where the shares of a file are, sorted by number.
     pub fn shares_of(&self, cap: &str) -> Vec<PathBuf> {
-        let chk = match fullbore_store::lafs::cap::Cap::parse(cap).unwrap() {
-            fullbore_store::lafs::cap::Cap::Chk(chk) => chk,
+        let chk = match fullbore_lafs::cap::Cap::parse(cap).unwrap() {
+            fullbore_lafs::cap::Cap::Chk(chk) => chk,
             other => panic!("{other:?}"),
         };
-        let index = fullbore_store::lafs::base32::encode(&chk.storage_index());
+        let index = fullbore_lafs::base32::encode(&chk.storage_index());
         let mut shares: Vec<PathBuf> = (0..self.servers())
             .flat_map(|server| files(&self.storage(server).join("shares").join(&index[..2]).join(&index), ""))
             .collect();

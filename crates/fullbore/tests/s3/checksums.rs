@@ -4,8 +4,8 @@ use std::process::Command;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use fullbore_store::s3::checksum::{Algorithm, Hasher};
-use fullbore_store::s3::compare::md5_hex;
+use fullbore_s3::checksum::{Algorithm, Hasher};
+use fullbore_s3::compare::md5_hex;
 
 use super::faults::well;
 use super::servers::{Client, Output, Server, content, moto, program, versitygw};
@@ -56,10 +56,10 @@ fn objects_of_boto3_are_recognised(server: &Server) {
         let key = format!("{algorithm}-{sizes}");
         upload_by_boto3(server, file, &key, algorithm, sizes);
         let got = get(&client, &key, &["--require-checksum"]);
-        assert_eq!((got.code, &got.summary()["verified"]), (0, &true.into()), "{key}: {}", got.stderr);
+        assert_eq!((got.code, &got.summary()["store"]["verified"]), (0, &true.into()), "{key}: {}", got.stderr);
         assert!(std::fs::read(client.home.path().join("target")).unwrap() == bytes, "{key}");
         let put = client.run(["put", "--json", file, &format!("s3://bucket/{key}")]);
-        assert_eq!((put.code, &put.summary()["present"]), (0, &1.into()), "{key}: {}", put.stdout);
+        assert_eq!((put.code, &put.summary()["store"]["present"]), (0, &1.into()), "{key}: {}", put.stdout);
     }
 }
 
@@ -126,9 +126,9 @@ fn is_certain(store: &Store, client: &Client, object: Object, what: &str) {
     let file = client.file("same", &object.content);
     store.put_object("object", object.clone());
     let got = get(client, "object", &["--require-checksum"]);
-    assert_eq!((got.code, &got.summary()["verified"]), (0, &true.into()), "{what}: {}", got.stderr);
+    assert_eq!((got.code, &got.summary()["store"]["verified"]), (0, &true.into()), "{what}: {}", got.stderr);
     let put = client.run(["put", "--json", file.to_str().unwrap(), "s3://bucket/object"]);
-    assert_eq!((put.code, &put.summary()["present"]), (0, &1.into()), "{what}: {}", put.stdout);
+    assert_eq!((put.code, &put.summary()["store"]["present"]), (0, &1.into()), "{what}: {}", put.stdout);
     let mut damaged = object;
     *damaged.content.last_mut().unwrap() ^= 1;
     // Now the store's content is not what its checksum says, and the file is.
@@ -137,7 +137,7 @@ fn is_certain(store: &Store, client: &Client, object: Object, what: &str) {
     let wrong = get(client, "object", &[]);
     assert_eq!(wrong.code, 4, "{what}: {}", wrong.stderr);
     let put = client.run(["put", "--json", other.to_str().unwrap(), "s3://bucket/object"]);
-    assert_eq!((put.code, &put.summary()["stored"]), (0, &1.into()), "{what}: {}", put.stdout);
+    assert_eq!((put.code, &put.summary()["store"]["files"]), (0, &1.into()), "{what}: {}", put.stdout);
 }
 
 /// It is written with a warning, unless a checksum is required, and `put` sends it.
@@ -145,13 +145,13 @@ fn is_unverified(store: &Store, client: &Client, object: &Object, what: &str) {
     let file = client.file("same", &object.content);
     store.put_object("object", object.clone());
     let got = get(client, "object", &[]);
-    assert_eq!((got.code, &got.summary()["verified"]), (0, &false.into()), "{what}: {}", got.stderr);
+    assert_eq!((got.code, &got.summary()["store"]["verified"]), (0, &false.into()), "{what}: {}", got.stderr);
     assert!(got.stderr.contains("warning: object: "), "{what}: {}", got.stderr);
     assert!(std::fs::read(client.home.path().join("target")).unwrap() == object.content, "{what}");
     let refused = get(client, "object", &["--require-checksum"]);
     assert_eq!(refused.code, 4, "{what}: {}", refused.stderr);
     let put = client.run(["put", "--json", file.to_str().unwrap(), "s3://bucket/object"]);
-    assert_eq!((put.code, &put.summary()["stored"]), (0, &1.into()), "{what}: {}", put.stdout);
+    assert_eq!((put.code, &put.summary()["store"]["files"]), (0, &1.into()), "{what}: {}", put.stdout);
 }
 
 #[test]
@@ -253,7 +253,12 @@ fn sizes_of_parts_that_cannot_be_are_not_believed() {
         let client = Client::new(&store.url);
         store.put_object("object", composite(Algorithm::Sha256, &bytes, &[6000, 7000, 7000]));
         let got = get(&client, "object", &[]);
-        assert_eq!((got.code, &got.summary()["verified"]), (0, &false.into()), "{status} {fields}: {}", got.stderr);
+        assert_eq!(
+            (got.code, &got.summary()["store"]["verified"]),
+            (0, &false.into()),
+            "{status} {fields}: {}",
+            got.stderr
+        );
         let asked = store.requests().iter().filter(|request| asks_for_part(request)).count();
         assert!(asked <= 2, "{status} {fields}: {asked} questions");
     }
@@ -265,7 +270,7 @@ fn sizes_of_parts_that_cannot_be_are_not_believed() {
         let object = Object { content: bytes.clone(), checksum_fields: Some(field), ..Object::default() };
         store.put_object("object", object);
         let got = get(&client, "object", &[]);
-        assert_eq!((got.code, &got.summary()["verified"]), (0, &false.into()), "{count}: {}", got.stderr);
+        assert_eq!((got.code, &got.summary()["store"]["verified"]), (0, &false.into()), "{count}: {}", got.stderr);
         assert!(store.requests().iter().all(|request| !request.query.contains("partNumber")), "{count}");
     }
 }

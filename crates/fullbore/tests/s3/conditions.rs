@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fullbore_engine::digest::Sha256;
-use fullbore_store::s3::upload::Whole;
+use fullbore_s3::upload::Whole;
 
 use super::faults::{put, uploader, well, with_files};
 use super::servers::content;
@@ -21,11 +21,14 @@ fn few_objects_are_asked_for_and_put_if_they_are_new() {
     };
     assert_eq!(methods(&store), ["HEAD", "HEAD", "PUT", "PUT"]);
     let again = put(&client, &tree, &[]);
-    assert_eq!(again.summary()["present"], 2, "{}", again.stdout);
+    assert_eq!(again.summary()["store"]["present"], 2, "{}", again.stdout);
     assert_eq!(methods(&store), ["HEAD", "HEAD"], "nothing is sent in vain");
     client.file("tree/1", &content(300, 77));
     let changed = put(&client, &tree, &[]);
-    assert_eq!((changed.summary()["stored"].as_u64(), changed.summary()["present"].as_u64()), (Some(1), Some(1)));
+    assert_eq!(
+        (changed.summary()["store"]["files"].as_u64(), changed.summary()["store"]["present"].as_u64()),
+        (Some(1), Some(1))
+    );
     assert_eq!(store.object("t/1").unwrap().content, content(300, 77));
 }
 
@@ -42,7 +45,7 @@ fn conditions_are_relied_on_when_the_store_has_refused_by_one() {
     let one_at_a_time = ["--connections", "1"];
     let (store, client, tree) = with_files(200, unlisted(well()));
     let first = put(&client, &tree, &one_at_a_time);
-    assert_eq!((first.code, first.summary()["stored"].as_u64()), (0, Some(200)), "{}", first.stderr);
+    assert_eq!((first.code, first.summary()["store"]["files"].as_u64()), (0, Some(200)), "{}", first.stderr);
     let requests = store.requests();
     let conditional = requests.iter().filter(|request| request.field("if-none-match") == "*").count();
     let asked = requests.iter().filter(|request| request.method == "HEAD").count();
@@ -51,10 +54,10 @@ fn conditions_are_relied_on_when_the_store_has_refused_by_one() {
     // One that ignores them: nothing is put that is there, again and again.
     store.script(unlisted(|_| Fault::Unconditional));
     let again = put(&client, &tree, &one_at_a_time);
-    assert_eq!(again.summary()["present"], 200, "{}", again.stdout);
+    assert_eq!(again.summary()["store"]["present"], 200, "{}", again.stdout);
     assert!(store.requests().iter().all(|request| !request.is_put()));
     client.file("tree/1", &content(300, 77));
-    assert_eq!(put(&client, &tree, &one_at_a_time).summary()["stored"], 1);
+    assert_eq!(put(&client, &tree, &one_at_a_time).summary()["store"]["files"], 1);
     let sent: Vec<_> = store.requests().into_iter().filter(Request::is_put).collect();
     let conditional = sent.iter().filter(|request| request.field("if-none-match") == "*").count();
     assert_eq!((sent.len(), conditional), (2, 1), "it is asked once whether it keeps to conditions");
@@ -100,6 +103,6 @@ fn what_was_put_on_condition_and_not_answered_is_stored() {
         }),
     );
     let done = self::put(&client, &tree, &["--connections", "1"]);
-    assert_eq!((done.code, done.summary()["stored"].as_u64()), (0, Some(200)), "{}", done.stderr);
+    assert_eq!((done.code, done.summary()["store"]["files"].as_u64()), (0, Some(200)), "{}", done.stderr);
     assert_eq!(store.keys().len(), 200);
 }

@@ -12,13 +12,13 @@ use bytes::Bytes;
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::stage::Ledger;
 use fullbore_engine::window::Window;
-use fullbore_store::s3::address::{Addressing, Bucket};
-use fullbore_store::s3::client::Options;
-use fullbore_store::s3::credentials::Keeper;
-use fullbore_store::s3::gather::Gathering;
-use fullbore_store::s3::parts::Growth;
-use fullbore_store::s3::spool::Spool;
-use fullbore_store::s3::upload::{UploadError, Uploader};
+use fullbore_s3::address::{Addressing, Bucket};
+use fullbore_s3::client::Options;
+use fullbore_s3::credentials::Keeper;
+use fullbore_s3::gather::Gathering;
+use fullbore_s3::parts::Growth;
+use fullbore_s3::spool::Spool;
+use fullbore_s3::upload::{UploadError, Uploader};
 use fullbore_wire::connect::ConnectOptions;
 use tokio::sync::watch;
 
@@ -57,8 +57,8 @@ fn a_store_that_asks_for_less_gets_less() {
     let done = put(&client, &tree, &[]);
     assert_eq!(done.code, 0, "{}", done.stderr);
     let summary = done.summary();
-    assert_eq!(summary["stored"], 60, "{summary}");
-    assert!(summary["server"]["slow_downs"].as_u64().unwrap() > 0, "{summary}");
+    assert_eq!(summary["store"]["files"], 60, "{summary}");
+    assert!(summary["store"]["servers"][0]["slow_downs"].as_u64().unwrap() > 0, "{summary}");
     assert_eq!(store.keys().len(), 60);
 }
 
@@ -171,7 +171,7 @@ fn what_breaks_is_sent_again() {
     });
     let done = put(&client, &tree, &["--resend"]);
     assert_eq!(done.code, 0, "{}", done.stderr);
-    assert!(done.summary()["server"]["repeated"].as_u64().unwrap() >= 10, "{}", done.stdout);
+    assert!(done.summary()["store"]["servers"][0]["repeated"].as_u64().unwrap() >= 10, "{}", done.stdout);
     for number in 0..5 {
         assert_eq!(store.object(&format!("t/{number}")).unwrap().content, content(300, number));
     }
@@ -186,7 +186,10 @@ fn some_objects_are_there_and_some_are_not() {
     let done = put(&client, &tree, &["--delete"]);
     assert_eq!(done.code, 2, "{}", done.stderr);
     assert!(done.stderr.contains("tree/1") && done.stderr.contains("AccessDenied: not this one"), "{}", done.stderr);
-    assert_eq!((done.summary()["stored"].as_u64(), done.summary()["failed"].as_u64()), (Some(2), Some(1)));
+    assert_eq!(
+        (done.summary()["store"]["files"].as_u64(), done.summary()["store"]["failed"].as_u64()),
+        (Some(2), Some(1))
+    );
     assert_eq!(store.keys(), ["t/0", "t/2"]);
     assert!(store.requests().iter().all(|request| request.method != "POST"), "nothing is deleted after a failure");
 }
@@ -262,13 +265,13 @@ fn many_objects_are_listed_unless_that_is_forbidden() {
         requests[0].query
     );
     // ETags that are no MD5 say nothing: each is asked for.
-    assert_eq!(put(&client, &tree, &[]).summary()["present"], 20);
+    assert_eq!(put(&client, &tree, &[]).summary()["store"]["present"], 20);
     assert_eq!(store.requests().iter().filter(|request| request.method == "HEAD").count(), 20);
     store.script(|request| match request.query.contains("list-type") {
         true => Fault::Answer(403, "", "<Error><Code>AccessDenied</Code></Error>"),
         false => Fault::None,
     });
-    assert_eq!(put(&client, &tree, &[]).summary()["present"], 20);
+    assert_eq!(put(&client, &tree, &[]).summary()["store"]["present"], 20);
 }
 
 #[test]
@@ -406,7 +409,7 @@ fn an_upload_whose_end_was_not_answered_is_complete_by_its_etag() {
     store.has_only_md5();
     let file = client.file("large", &large).to_str().unwrap().to_owned();
     let done = client.run(["put", "--json", &file, "s3://bucket/large"]);
-    assert_eq!((done.code, done.summary()["unconfirmed"].as_u64()), (0, Some(1)), "{}", done.stderr);
+    assert_eq!((done.code, done.summary()["store"]["unconfirmed"].as_u64()), (0, Some(1)), "{}", done.stderr);
     assert!(store.object("large").unwrap().content == large);
     // Another object is there under that name: the upload is not complete.
     let mut replaced = false;
@@ -449,7 +452,7 @@ pub fn uploader(store: &Store, try_for: Duration) -> (Uploader, watch::Sender<bo
     let (stop, stopped) = watch::channel(false);
     let window = Window::new(64 << 20, u32::MAX);
     let uploader = Uploader {
-        client: fullbore_store::s3::client::Client::new(bucket, Keeper::anonymous(), options, stopped),
+        client: fullbore_s3::client::Client::new(bucket, Keeper::anonymous(), options, stopped),
         pipes: Gathering::new(&window),
         window,
         work: Arc::default(),
@@ -595,7 +598,7 @@ fn a_stalled_connection_is_given_up_and_another_serves() {
 fn connections_are_kept_and_bounded() {
     let (store, client, tree) = with_files(200, |_| Fault::Delay(Duration::from_millis(1)));
     let done = put(&client, &tree, &["--connections", "5"]);
-    let server = done.summary()["server"].clone();
+    let server = done.summary()["store"]["servers"][0].clone();
     assert_eq!(done.code, 0, "{}", done.stderr);
     assert!(server["connections"].as_u64().unwrap() <= 6, "{server}");
     assert!(store.most_at_once.load(Ordering::SeqCst) <= 5, "this store reads one request of a connection at a time");
@@ -615,8 +618,8 @@ fn a_limit_on_the_rate_is_that_of_all_connections_together() {
     let summary = done.summary();
     let seconds = summary["duration_ms"].as_f64().unwrap() / 1e3;
     // A burst, and what was written when it was overdrawn, are over the limit; slower it may be.
-    assert!(summary["sent_bytes"].as_f64().unwrap() / seconds < 1.3e6, "{summary}");
-    assert!(summary["server"]["connections_at_once"].as_u64().unwrap() > 1, "{summary}");
+    assert!(summary["store"]["sent_bytes"].as_f64().unwrap() / seconds < 1.3e6, "{summary}");
+    assert!(summary["store"]["servers"][0]["connections_at_once"].as_u64().unwrap() > 1, "{summary}");
     assert_eq!(summary["verdict"]["limit"], "the rate limit", "{summary}");
 }
 

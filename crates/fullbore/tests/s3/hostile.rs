@@ -82,14 +82,14 @@ fn a_listing_without_an_order_says_nothing_of_what_it_did_not_come_to() {
     store.requests();
     // It is not gone through to its end: there is too much of it.
     store.script(listed(|number| page(&[&format!("t/z{}", 1000 - number)], Some(&number.to_string()))));
-    assert_eq!(put(&client, &tree, &[]).summary()["present"], 12);
+    assert_eq!(put(&client, &tree, &[]).summary()["store"]["present"], 12);
     assert!(store.requests().iter().all(|request| !request.is_put()), "they are asked for");
     // The last page that is read has nothing on it, and is not the end.
     store.script(listed(|number| match number {
         0 => page(&["t/0"], Some("0")),
         number => page(&[], Some(&number.to_string())),
     }));
-    assert_eq!(put(&client, &tree, &[]).summary()["present"], 12);
+    assert_eq!(put(&client, &tree, &[]).summary()["store"]["present"], 12);
     assert!(store.requests().iter().all(|request| !request.is_put()));
 }
 
@@ -98,7 +98,10 @@ fn a_listing_that_cannot_be_had_or_read() {
     let (store, client, tree) = with_files(12, listed(|_| Fault::Answer(501, "", "")));
     for (stored, present) in [(12, 0), (0, 12)] {
         let summary = put(&client, &tree, &[]).summary();
-        assert_eq!((summary["stored"].as_u64(), summary["present"].as_u64()), (Some(stored), Some(present)));
+        assert_eq!(
+            (summary["store"]["files"].as_u64(), summary["store"]["present"].as_u64()),
+            (Some(stored), Some(present))
+        );
     }
     // Who answers so may be no store at all.
     store.script(listed(|_| Fault::Answer(200, "", "<html>log in</html>")));
@@ -189,7 +192,7 @@ fn objects_that_are_not_deleted_are_not_told_as_deleted() {
         store.put("t/old", b"old");
         let done = put(&client, &tree, &["--delete"]);
         assert_ne!(done.code, 0, "{status} {body}: {}", done.stdout);
-        assert_eq!(done.summary()["deleted"], 0, "{status} {body}");
+        assert_eq!(done.summary()["store"]["deleted"], 0, "{status} {body}");
     }
 }
 
@@ -223,7 +226,7 @@ fn etags_without_quotes_are_etags() {
     assert_eq!(done.code, 0, "{}", done.stderr);
     assert!(store.object("large").unwrap().content == large);
     for present in [0, 2] {
-        assert_eq!(put(&client, &tree, &[]).summary()["present"], present);
+        assert_eq!(put(&client, &tree, &[]).summary()["store"]["present"], present);
     }
     assert_eq!(client.get("s3://bucket/t/1"), content(300, 1));
 }

@@ -10,14 +10,13 @@ use fullbore_debian::pdiff::Edits;
 use fullbore_engine::durability::Barrier;
 use fullbore_engine::files::{PartFile, Root};
 use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::report::{IndexPatches, PatchesChange};
 
 use super::super::step::{StepError, generate};
 use super::super::{file_error, input};
 use super::find::Index;
-use super::states::{Kept, States};
-use fullbore_engine::run::report::{IndexPatches, PatchesChange};
-
 use super::listed;
+use super::states::{Kept, States};
 use before::Published;
 use patches::pack;
 
@@ -81,8 +80,8 @@ impl Series<'_> {
         };
         if let Some(last) = published.last.as_ref().filter(as_asked) {
             // The Index stays as it is, and so does the Release; only files that nobody needs go.
-            next.outcome.patches = last.steps.len();
-            next.outcome.merged = last.merged.as_ref().map_or(0, Vec::len);
+            next.outcome.patches = last.steps.len() as u64;
+            next.outcome.merged = last.merged.as_ref().map_or(0, |merged| merged.len() as u64);
             next.expired = self.split_older(index, last.older.clone()).1;
             return Ok(next);
         }
@@ -93,8 +92,8 @@ impl Series<'_> {
             true => Some(self.sweep(index, &mut steps, newest, &current, warn)?),
             false => self.without_missing(index, &mut steps, warn).map(|()| None)?,
         };
-        next.outcome.patches = steps.len();
-        next.outcome.merged = merged.as_ref().map_or(0, Vec::len);
+        next.outcome.patches = steps.len() as u64;
+        next.outcome.merged = merged.as_ref().map_or(0, |merged| merged.len() as u64);
         let publication = Publication { current, steps, merged, older: Vec::new() };
         self.list(index, &mut next, &published, publication)?;
         Ok(next)
@@ -152,7 +151,8 @@ impl Series<'_> {
             }
         };
         let continued = last.filter(|last| last.current.sha256 == before.sha256);
-        outcome.what = if continued.is_some() || last.is_none() { PatchesChange::Extended } else { PatchesChange::Restarted };
+        outcome.what =
+            if continued.is_some() || last.is_none() { PatchesChange::Extended } else { PatchesChange::Restarted };
         let mut steps = continued.map(|last| last.steps.clone()).unwrap_or_default();
         let packed = pack(self.step_name(index, steps.last()), listed(&before.text), &script);
         outcome.added = Some(packed.listed.name.clone());

@@ -28,7 +28,15 @@ impl IndexPatches {
     /// Nothing yet.
     pub fn new(index: &str) -> IndexPatches {
         let what = PatchesChange::Unchanged;
-        IndexPatches { index: index.to_owned(), what, patches: 0, merged: 0, added: None, patch_bytes: 0, download_bytes: 0 }
+        IndexPatches {
+            index: index.to_owned(),
+            what,
+            patches: 0,
+            merged: 0,
+            added: None,
+            patch_bytes: 0,
+            download_bytes: 0,
+        }
     }
 }
 

@@ -1,0 +1,397 @@
+//! SHA-256: the value, and the hasher that data runs through on its way to disk.
+//!
+//! The name of everything we move is its SHA-256, taken from a signed index. A
+//! [`Sha256`] is that name; a [`Sha256Hasher`] makes one from bytes; a [`Verified`]
+//! is the proof, made only here, that bytes of a known length had the expected
+//! name. Whatever gives a file its final name asks for that proof. The compression itself
+//! is the sha2 crate's where the processor has SHA instructions, else `vector`'s.
+
+#![deny(unsafe_code)]
+
+mod streams;
+mod vector;
+
+use std::fmt;
+use std::io::{self, Read};
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+pub use streams::update_many;
+use vector::Tier;
+
+/// Most streams that [`update_many`] takes side by side.
+pub const STREAMS_MAX: usize = vector::LANES;
+
+/// Bytes read at once when hashing. Large enough that calls do not count, small enough for the processor's
+/// second-level cache.
+pub const READ_BYTES: usize = 256 << 10;
+
+/// So many streams take hardly longer than one on this machine; 1 where nothing is gained, or so little (two by SHA
+/// instructions) that an idle core is better company.
+pub fn streams_at_once() -> usize {
+    match Tier::of_this_machine() {
+        Tier::Library => 1,
+        #[cfg(target_arch = "x86_64")]
+        Tier::Sha => 1,
+        #[cfg(target_arch = "x86_64")]
+        Tier::Avx2 | Tier::Avx512 => STREAMS_MAX,
+    }
+}
+
+/// A SHA-256 value (FIPS 180-4), 32 bytes; text form is 64 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Sha256(pub [u8; 32]);
+
+/// Why a text is no SHA-256.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ParseSha256Error {
+    /// A SHA-256 has 64 hexadecimal digits.
+    #[error("a SHA-256 has 64 hexadecimal digits, not {0} characters")]
+    Length(usize),
+    /// A character that is no hexadecimal digit.
+    #[error("no hexadecimal digit at character {0} of a SHA-256")]
+    Digit(usize),
+}
+
+impl Sha256 {
+    /// The value of no bytes at all.
+    pub const EMPTY: Sha256 = Sha256([
+        0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14, 0x9a, 0xfb, 0xf4, 0xc8, 0x99, 0x6f, 0xb9, 0x24, 0x27, 0xae,
+        0x41, 0xe4, 0x64, 0x9b, 0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52, 0xb8, 0x55,
+    ]);
+
+    /// Hashes `data` in one go.
+    pub fn of(data: &[u8]) -> Sha256 {
+        let mut hasher = Sha256Hasher::new();
+        hasher.update(data);
+        hasher.finish()
+    }
+
+    /// The 32 bytes.
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// Reads 64 hexadecimal digits, of either case, without a detour over `str`
+    /// (indexes are parsed as bytes, a hundred thousand digests at a time).
+    ///
+    /// # Errors
+    /// When the length is not 64 or a byte is no hexadecimal digit.
+    pub fn from_hex(text: &[u8]) -> Result<Sha256, ParseSha256Error> {
+        if text.len() != 64 {
+            return Err(ParseSha256Error::Length(text.len()));
+        }
+        let mut bytes = [0_u8; 32];
+        for (index, pair) in text.chunks_exact(2).enumerate() {
+            let high = hex_value(pair[0]).ok_or(ParseSha256Error::Digit(2 * index))?;
+            let low = hex_value(pair[1]).ok_or(ParseSha256Error::Digit(2 * index + 1))?;
+            bytes[index] = high << 4 | low;
+        }
+        Ok(Sha256(bytes))
+    }
+
+    /// The 64 lower-case digits, without an allocation.
+    pub fn to_hex(&self) -> Hex {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut text = [0_u8; 64];
+        for (index, byte) in self.0.iter().enumerate() {
+            text[2 * index] = DIGITS[usize::from(byte >> 4)];
+            text[2 * index + 1] = DIGITS[usize::from(byte & 15)];
+        }
+        Hex(text)
+    }
+}
+
+/// The 64 digits of a SHA-256, borrowed as text with [`Hex::as_str`].
+#[derive(Clone, Copy)]
+pub struct Hex([u8; 64]);
+
+impl Hex {
+    /// The digits as text.
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.0).expect("hexadecimal digits are ASCII")
+    }
+}
+
+fn hex_value(digit: u8) -> Option<u8> {
+    match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        b'A'..=b'F' => Some(digit - b'A' + 10),
+        _ => None,
+    }
+}
+
+impl fmt::Display for Sha256 {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.to_hex().as_str())
+    }
+}
+
+impl fmt::Debug for Sha256 {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Sha256({})", self.to_hex().as_str())
+    }
+}
+
+impl FromStr for Sha256 {
+    type Err = ParseSha256Error;
+    fn from_str(text: &str) -> Result<Sha256, ParseSha256Error> {
+        Sha256::from_hex(text.as_bytes())
+    }
+}
+
+impl Serialize for Sha256 {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.to_hex().as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for Sha256 {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Sha256, D::Error> {
+        struct Visitor;
+        impl serde::de::Visitor<'_> for Visitor {
+            type Value = Sha256;
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("64 hexadecimal digits")
+            }
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Sha256, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_str(Visitor)
+    }
+}
+
+/// FIPS 180-4, 5.3.3.
+const FIRST_STATE: vector::State =
+    [0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19];
+
+/// SHA-256 over bytes as they pass.
+#[derive(Clone)]
+pub struct Sha256Hasher {
+    state: vector::State,
+    /// The beginning of a block that is not full.
+    block: vector::Block,
+    filled: usize,
+    bytes: u64,
+    tier: Tier,
+}
+
+impl Default for Sha256Hasher {
+    fn default() -> Sha256Hasher {
+        Sha256Hasher::of_tier(Tier::of_this_machine())
+    }
+}
+
+impl Sha256Hasher {
+    /// A hasher that has seen nothing.
+    pub fn new() -> Sha256Hasher {
+        Sha256Hasher::default()
+    }
+
+    fn of_tier(tier: Tier) -> Sha256Hasher {
+        Sha256Hasher { state: FIRST_STATE, block: [0; 64], filled: 0, bytes: 0, tier }
+    }
+
+    /// Takes the next bytes.
+    pub fn update(&mut self, data: &[u8]) {
+        let (blocks, rest) = self.align(data);
+        vector::compress(self.tier, &mut self.state, blocks);
+        self.keep(rest);
+    }
+
+    /// Fills the block that was begun; returns the whole blocks behind it and what is left,
+    /// which the caller takes with `compress` and then `keep`.
+    fn align<'d>(&mut self, data: &'d [u8]) -> (&'d [vector::Block], &'d [u8]) {
+        self.bytes += data.len() as u64;
+        let mut data = data;
+        if self.filled > 0 {
+            let (head, behind) = data.split_at(data.len().min(64 - self.filled));
+            self.block[self.filled..self.filled + head.len()].copy_from_slice(head);
+            self.filled += head.len();
+            data = behind;
+            if self.filled == 64 {
+                vector::compress(self.tier, &mut self.state, std::slice::from_ref(&self.block));
+                self.filled = 0;
+            }
+        }
+        data.as_chunks()
+    }
+
+    /// Begins a block with less than one.
+    fn keep(&mut self, rest: &[u8]) {
+        self.block[self.filled..self.filled + rest.len()].copy_from_slice(rest);
+        self.filled += rest.len();
+    }
+
+    /// Takes what is left to read.
+    ///
+    /// # Errors
+    /// The reader's, but for interruptions.
+    pub fn read_to_end(&mut self, mut input: impl Read) -> io::Result<()> {
+        let mut buffer = vec![0; READ_BYTES];
+        loop {
+            match input.read(&mut buffer) {
+                Ok(0) => return Ok(()),
+                Ok(count) => self.update(&buffer[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// How many bytes it has taken.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The value of everything taken.
+    pub fn finish(mut self) -> Sha256 {
+        // One bit, zeros, and the length in bits, up to the end of a block (FIPS 180-4, 5.1.1).
+        let bits = self.bytes.wrapping_mul(8);
+        let mut end = [0_u8; 128];
+        end[..self.filled].copy_from_slice(&self.block[..self.filled]);
+        end[self.filled] = 0x80;
+        let len = if self.filled < 56 { 64 } else { 128 };
+        end[len - 8..len].copy_from_slice(&bits.to_be_bytes());
+        let (blocks, _) = end[..len].as_chunks();
+        vector::compress(self.tier, &mut self.state, blocks);
+        let mut bytes = [0; 32];
+        for (out, word) in bytes.chunks_exact_mut(4).zip(self.state) {
+            out.copy_from_slice(&word.to_be_bytes());
+        }
+        Sha256(bytes)
+    }
+
+    /// Compares with what a signed index said. Only this makes a [`Verified`].
+    ///
+    /// # Errors
+    /// The value that the bytes do have, when it or the length is another.
+    pub fn verify(self, size: u64, expected: Sha256) -> Result<Verified, Sha256> {
+        let bytes = self.bytes;
+        let actual = self.finish();
+        if bytes == size && actual == expected { Ok(Verified { size, sha256: actual }) } else { Err(actual) }
+    }
+}
+
+impl fmt::Debug for Sha256Hasher {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Sha256Hasher({} bytes)", self.bytes)
+    }
+}
+
+/// Proof that bytes of this length and SHA-256 went through a hasher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Verified {
+    size: u64,
+    sha256: Sha256,
+}
+
+impl Verified {
+    /// Length, in bytes.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// The value that was expected and found.
+    pub fn sha256(&self) -> Sha256 {
+        self.sha256
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// FIPS 180-4 examples and the NIST CAVP byte-oriented vectors (SHA256ShortMsg,
+    /// and "a" a million times): the hash that decides over every file must be the
+    /// one the rest of the world computes (apt once shipped a wrong one, #378183).
+    #[test]
+    fn m17_nist_vectors() {
+        let vectors: &[(&[u8], &str)] = &[
+            (b"", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"),
+            (b"abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"),
+            (
+                b"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
+                "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1",
+            ),
+            (
+                b"abcdefghbcdefghicdefghijdefghijkefghijklfghijklmghijklmnhijklmnoijklmnopjklmnopqklmnopqrlmnopqrsmnopqrstnopqrstu",
+                "cf5b16a778af8380036ce59e7b0492370b249b11e8f07a51afac45037afee9d1",
+            ),
+            (b"\xd3", "28969cdfa74a12c82f3bad960b0b000aca2ac329deea5c2328ebc6f2ba9802c1"),
+            (b"\x11\xaf", "5ca7133fa735326081558ac312c620eeca9970d1e70a4b95533d956f072d1f98"),
+            (
+                b"\xb4\x19\x0e",
+                "dff2e73091f6c05e528896c4c831b9448653dc2ff043528f6769437bc7b975c2",
+            ),
+            (
+                b"\x74\xba\x25\x21",
+                "b16aa56be3880d18cd41e68384cf1ec8c17680c45a02b1575dc1518923ae8b0e",
+            ),
+        ];
+        for (data, expected) in vectors {
+            assert_eq!(Sha256::of(data).to_string(), *expected);
+        }
+        let mut hasher = Sha256Hasher::new();
+        for _ in 0..1000 {
+            hasher.update(&[b'a'; 1000]);
+        }
+        assert_eq!(hasher.finish().to_string(), "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+        assert_eq!(Sha256::of(b""), Sha256::EMPTY);
+    }
+
+    /// The same value as an implementation that is not ours nor our library's.
+    #[test]
+    fn m17_agrees_with_sha256sum() {
+        use std::io::Write as _;
+        use std::process::{Command, Stdio};
+        let data: Vec<u8> = (0..100_003_u32).map(|i| (i % 7919 * 31 % 251) as u8).collect();
+        let child = Command::new("sha256sum").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = child.expect("sha256sum does not run: apt-get install coreutils");
+        child.stdin.take().unwrap().write_all(&data).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(Sha256::of(&data), Sha256::from_hex(&output.stdout[..64]).unwrap());
+    }
+
+    #[test]
+    fn proof_needs_length_and_value() {
+        let mut hasher = Sha256Hasher::new();
+        hasher.update(b"abc");
+        let right = Sha256::of(b"abc");
+        assert!(hasher.clone().verify(3, right).is_ok());
+        assert_eq!(hasher.clone().verify(4, right), Err(right));
+        assert_eq!(hasher.verify(3, Sha256::EMPTY), Err(right));
+    }
+
+    #[test]
+    fn text_that_is_no_digest() {
+        assert_eq!("abc".parse::<Sha256>(), Err(ParseSha256Error::Length(3)));
+        let mut text = Sha256::EMPTY.to_string();
+        text.replace_range(10..11, "g");
+        assert_eq!(text.parse::<Sha256>(), Err(ParseSha256Error::Digit(10)));
+    }
+
+    proptest! {
+        #[test]
+        fn hex_and_serde_round_trip(bytes: [u8; 32]) {
+            let digest = Sha256(bytes);
+            prop_assert_eq!(digest.to_string().parse::<Sha256>().unwrap(), digest);
+            prop_assert_eq!(digest.to_string().to_uppercase().parse::<Sha256>().unwrap(), digest);
+            let json = serde_json::to_string(&digest).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Sha256>(&json).unwrap(), digest);
+        }
+
+        #[test]
+        fn any_split_gives_the_same(data in proptest::collection::vec(any::<u8>(), 0..500), cut in 0_usize..500) {
+            let cut = cut.min(data.len());
+            let mut hasher = Sha256Hasher::new();
+            hasher.update(&data[..cut]);
+            hasher.update(&data[cut..]);
+            prop_assert_eq!(hasher.bytes(), data.len() as u64);
+            prop_assert_eq!(hasher.finish(), Sha256::of(&data));
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! The rate and the time to go that a run shows, from counters that grow.
+
+use std::time::{Duration, Instant};
+
+use super::events::Progress;
+
+/// How often progress is shown.
+pub const PROGRESS_EVERY: Duration = Duration::from_millis(250);
+
+/// Weight of the newest quarter of a second in the rate shown.
+const PACE_WEIGHT: f64 = 0.15;
+
+/// What is done, of what is to be done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Files that are done.
+    pub files: u64,
+    /// Bytes that are acknowledged, or safely written.
+    pub bytes: u64,
+    /// Files of the whole run.
+    pub total_files: u64,
+    /// Bytes of the whole run; 0 as long as nobody knows.
+    pub total_bytes: u64,
+}
+
+/// How fast a run goes.
+#[derive(Debug)]
+pub struct Pace {
+    started: Instant,
+    last: Option<(Instant, u64)>,
+    rate_bytes_per_s: f64,
+}
+
+impl Pace {
+    /// Of a run that began then.
+    pub fn new(started: Instant) -> Pace {
+        Pace { started, last: None, rate_bytes_per_s: 0.0 }
+    }
+
+    /// Whether it is time to show progress again.
+    pub fn is_due(&self, now: Instant) -> bool {
+        self.last.is_none_or(|(last, _)| now.saturating_duration_since(last) >= PROGRESS_EVERY)
+    }
+
+    /// Where the run stands; `limit` is what limits it at the moment.
+    pub fn progress(&mut self, counts: Counts, limit: Option<String>, now: Instant) -> Progress {
+        let is_known = counts.total_bytes > 0;
+        let bytes = if is_known { counts.bytes.min(counts.total_bytes) } else { counts.bytes };
+        let (then, before) = self.last.unwrap_or((self.started, 0));
+        let seconds = now.saturating_duration_since(then).as_secs_f64().max(0.01);
+        let newest = bytes.saturating_sub(before) as f64 / seconds;
+        let weight = if self.last.is_none() { 1.0 } else { PACE_WEIGHT };
+        self.rate_bytes_per_s += weight * (newest - self.rate_bytes_per_s);
+        self.last = Some((now, bytes));
+        let to_go = counts.total_bytes.saturating_sub(bytes) as f64;
+        Progress {
+            files: counts.files,
+            bytes,
+            total_files: counts.total_files,
+            total_bytes: counts.total_bytes,
+            rate_bytes_per_s: self.rate_bytes_per_s as u64,
+            eta_s: (is_known && self.rate_bytes_per_s > 1.0).then(|| (to_go / self.rate_bytes_per_s) as u64),
+            limit,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rate_and_time_to_go_follow_the_counters() {
+        let started = Instant::now();
+        let mut pace = Pace::new(started);
+        assert!(pace.is_due(started));
+        let counts = |bytes| Counts { files: 1, bytes, total_files: 2, total_bytes: 1000 };
+        let first = pace.progress(counts(100), None, started + Duration::from_secs(1));
+        assert_eq!((first.rate_bytes_per_s, first.eta_s), (100, Some(9)));
+        assert!(!pace.is_due(started + Duration::from_millis(1100)));
+        assert!(pace.is_due(started + Duration::from_millis(1300)));
+        // A counter that goes beyond the whole, or back, is no other rate than none.
+        let last = pace.progress(counts(5000), Some("disk".into()), started + Duration::from_secs(2));
+        assert_eq!((last.bytes, last.eta_s, last.limit.as_deref()), (1000, Some(0), Some("disk")));
+        let unknown = Counts { total_bytes: 0, ..counts(900) };
+        let unknown = pace.progress(unknown, None, started + Duration::from_millis(2500));
+        assert_eq!((unknown.bytes, unknown.eta_s), (900, None));
+        assert!(pace.progress(counts(0), None, started + Duration::from_secs(3)).rate_bytes_per_s < 250);
+    }
+}

@@ -1,0 +1,270 @@
+//! What `put` and `get` did with a grid or a bucket, and the line that says so.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Summary, VerdictReport};
+use crate::units;
+use crate::verdict::remote::Verdict;
+
+/// Where files were put, or got from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum StoreKind {
+    /// A bucket of an S3 store.
+    #[default]
+    Bucket,
+    /// A Tahoe-LAFS grid.
+    Grid,
+}
+
+/// What was put or got. Neither caps nor names of files are in it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct StoreReport {
+    /// Where.
+    pub kind: StoreKind,
+    /// Files that were put, or got.
+    pub files: u64,
+    /// Directories that were put into a grid.
+    pub directories: u64,
+    /// Objects that were there already with the same content.
+    pub present: u64,
+    /// Files that would be put (`--dry-run`).
+    pub would_store: u64,
+    /// Files that were not put.
+    pub failed: u64,
+    /// Objects deleted, or that would be.
+    pub deleted: u64,
+    /// Objects kept beneath names that were left out.
+    pub kept: u64,
+    /// Objects of which the store did not say what checksum it has.
+    pub unconfirmed: u64,
+    /// Bytes of the files that are there now, or were got.
+    pub bytes: u64,
+    /// Bytes that were acknowledged: of objects, or of shares.
+    pub sent_bytes: u64,
+    /// Whether a checksum of the store has shown the content to be right (`get`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verified: Option<bool>,
+    /// Shares that files were made of (`get`).
+    pub shares: Vec<UsedShare>,
+    /// What was wrong with other shares, one line each (`get`).
+    pub troubles: Vec<String>,
+    /// Servers that were given up.
+    pub given_up: Vec<GivenUp>,
+    /// Time that our own stages worked.
+    pub stages: StageTimes,
+    /// The servers.
+    pub servers: Vec<StoreServer>,
+}
+
+/// A share that a file was made of.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct UsedShare {
+    /// Its number.
+    pub share: u16,
+    /// Its server.
+    pub server: String,
+}
+
+/// A server that was given up.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct GivenUp {
+    /// Its name.
+    pub name: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// Time that stages worked, over all threads, in milliseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct StageTimes {
+    /// Reading files; of `get`, waiting for the next cap.
+    pub source_ms: f64,
+    /// Hashing, and encryption.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hash_ms: Option<f64>,
+    /// Making shares.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub encode_ms: Option<f64>,
+    /// Waiting for memory, which is to say for servers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_wait_ms: Option<f64>,
+    /// Joining shares.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decode_ms: Option<f64>,
+    /// Writing what was got.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_ms: Option<f64>,
+}
+
+/// What was measured of one server. Times are in milliseconds.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct StoreServer {
+    /// Its name.
+    pub name: String,
+    /// Bytes of shares that moved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// Answers.
+    pub answers: u64,
+    /// Connections opened.
+    pub connections: u64,
+    /// Connections that were open at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connections_at_once: Option<u64>,
+    /// Requests that were sent again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repeated: Option<u64>,
+    /// How often the store asked for fewer requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slow_downs: Option<u64>,
+    /// Connections were open, all together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub open_ms: Option<f64>,
+    /// Nothing was to be done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_ms: Option<f64>,
+    /// Bytes were on the path.
+    pub path_ms: f64,
+    /// The server had a whole request, and its answer was waited for.
+    pub server_latency_ms: f64,
+    /// The same for one request, in the mean.
+    pub mean_server_latency_ms: f64,
+    /// Smallest round trip.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub round_trip_ms: Option<f64>,
+    /// How often the window was full.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window_waits: Option<u64>,
+    /// TCP had something to send.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tcp_busy_ms: Option<f64>,
+    /// TCP waited for the receiver's window.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub receive_window_limited_ms: Option<f64>,
+    /// TCP waited for its send buffer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub send_buffer_limited_ms: Option<f64>,
+    /// Segments that were sent again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retransmitted_segments: Option<u64>,
+    /// The largest congestion window.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub congestion_window_max_bytes: Option<u64>,
+}
+
+/// Milliseconds with one digit behind the point.
+pub(super) fn ms(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1e4).round() / 10.0
+}
+
+impl StoreReport {
+    /// A time as reports have it: milliseconds, with one digit behind the point.
+    pub fn ms(time: Duration) -> f64 {
+        ms(time)
+    }
+
+    /// The line at the end of a run.
+    ///
+    /// ```text
+    /// 3 files, 1.20 MB in 0.4 s, 3.00 MB/s; 2 were there already. Limited by: server s3 (turn-around) (…).
+    /// ```
+    pub(super) fn closing_line(&self, summary: &Summary, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = |count| units::several(count, "file", "files");
+        let amount = |bytes| {
+            let rate = units::per_second(bytes, summary.duration_ms.max(1));
+            format!("{} in {}, {}/s", units::bytes(bytes), units::duration(summary.duration_ms), units::bytes(rate))
+        };
+        match (summary.command.as_str(), self.kind) {
+            ("get", StoreKind::Bucket) => write!(f, "{}", amount(self.bytes))?,
+            ("get", StoreKind::Grid) => {
+                let shares = units::several(self.shares.len() as u64, "share", "shares");
+                write!(f, "{}, from {shares}", amount(self.bytes))?;
+            }
+            _ if summary.dry_run => write!(f, "{} would be put", count(self.would_store))?,
+            (_, StoreKind::Bucket) => write!(f, "{}, {}", count(self.files), amount(self.sent_bytes))?,
+            (_, StoreKind::Grid) => {
+                let shares = units::bytes(self.sent_bytes);
+                write!(f, "{}, {}, {shares} of shares", count(self.files), amount(self.bytes))?;
+            }
+        }
+        if self.present > 0 {
+            write!(f, "; {} were there already", self.present)?;
+        }
+        if self.deleted > 0 {
+            let how = if summary.dry_run { "would be deleted" } else { "deleted" };
+            write!(f, "; {} {how}", units::count(self.deleted))?;
+        }
+        if self.kept > 0 {
+            write!(f, "; {} kept beneath names that were left out", units::count(self.kept))?;
+        }
+        if self.unconfirmed > 0 {
+            write!(f, "; the store does not say what checksums it has")?;
+        }
+        write!(f, ".")?;
+        match &summary.verdict {
+            Some(verdict) => write!(f, " Limited by: {} ({}).", verdict.limit, verdict.reason),
+            None => Ok(()),
+        }
+    }
+}
+
+impl VerdictReport {
+    /// What limited a run to a grid or a store.
+    pub fn of_remote(verdict: &Verdict) -> VerdictReport {
+        let share = verdict.shares.first().map_or(0.0, |(_, share)| *share);
+        VerdictReport {
+            limit: verdict.limit.clone(),
+            reason: verdict.reason.clone(),
+            confident: verdict.confident,
+            share,
+            shares: verdict.shares.clone(),
+            next: None,
+            advice: verdict.advice.clone(),
+            evidence: verdict.evidence.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_says_what_was_done_and_what_limited_it() {
+        let line = |command: &str, dry_run, store: StoreReport| {
+            let verdict = VerdictReport { limit: "mixed".into(), reason: "a 1 %".into(), ..VerdictReport::default() };
+            let (command, store, verdict) = (command.to_owned(), Some(store), Some(verdict));
+            Summary { command, dry_run, duration_ms: 2000, store, verdict, ..Summary::default() }.to_string()
+        };
+        let bucket = StoreReport { files: 1, present: 2, sent_bytes: 4000, deleted: 1, ..StoreReport::default() };
+        let limited = "Limited by: mixed (a 1 %).";
+        let expected = format!("1 file, 4.00 kB in 2.0 s, 2.00 kB/s; 2 were there already; 1 deleted. {limited}");
+        assert_eq!(line("put", false, bucket), expected);
+        let dry = StoreReport { would_store: 3, deleted: 1, ..StoreReport::default() };
+        assert_eq!(line("put", true, dry), format!("3 files would be put; 1 would be deleted. {limited}"));
+        let grid = StoreReport {
+            kind: StoreKind::Grid,
+            files: 2,
+            bytes: 2000,
+            sent_bytes: 7000,
+            shares: vec![UsedShare::default(); 3],
+            ..StoreReport::default()
+        };
+        let amount = "2.00 kB in 2.0 s, 1.00 kB/s";
+        assert_eq!(line("put", false, grid.clone()), format!("2 files, {amount}, 7.00 kB of shares. {limited}"));
+        assert_eq!(line("get", false, grid), format!("{amount}, from 3 shares. {limited}"));
+    }
+}

@@ -1,0 +1,124 @@
+//! A file that is in a grid or a bucket, and how it is found there.
+//!
+//! The cap of a file in a grid is the right to read it. It is data that the user asked for, on stdout and in the list of
+//! `--caps`, and stands nowhere else: this type shows itself without it.
+
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+
+use super::error::{CommandError, ErrorKind};
+
+/// One file, as `--json` has it.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct StoredFile {
+    /// The cap, or the address in a bucket.
+    pub cap: String,
+    /// Its SHA-256 as stores have it: base64, with the number of parts where it has any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checksum_sha256: Option<String>,
+    /// Servers of the grid with different shares.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub happiness: Option<usize>,
+    /// Its name here.
+    pub path: String,
+    /// The name's bytes in base64, if they are no Unicode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_base64: Option<String>,
+    /// Bytes.
+    pub size: u64,
+    /// Whether its cap is printed where people read: not that of each file in a directory, which has one itself.
+    #[serde(skip)]
+    pub is_shown: bool,
+}
+
+/// The same in the list of `--caps`.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(super) struct Entry<'a> {
+    cap: &'a str,
+    path: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_base64: Option<&'a str>,
+    size: u64,
+}
+
+impl StoredFile {
+    /// A file with this cap or address.
+    pub fn new(path: &Path, size: u64, cap: &str) -> StoredFile {
+        let path_base64 = path.to_str().is_none().then(|| STANDARD.encode(path.as_os_str().as_bytes()));
+        StoredFile {
+            cap: cap.to_owned(),
+            path: path.to_string_lossy().into_owned(),
+            path_base64,
+            size,
+            ..StoredFile::default()
+        }
+    }
+
+    pub(super) fn entry(&self) -> Entry<'_> {
+        let StoredFile { cap, path, path_base64, size, .. } = self;
+        Entry { cap, path, path_base64: path_base64.as_deref(), size: *size }
+    }
+}
+
+impl fmt::Debug for StoredFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("StoredFile");
+        shown.field("path", &self.path).field("size", &self.size).field("cap", &"…").finish_non_exhaustive()
+    }
+}
+
+/// Files that could not be put, and why.
+pub type NotStored = Vec<(PathBuf, CommandError)>;
+
+/// The error that says what is missing, if anything is: `done` files are there.
+///
+/// # Errors
+/// That one.
+pub fn all_stored(mut missing: NotStored, done: u64) -> Result<(), CommandError> {
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let (path, mut error) = missing.remove(0);
+    error.message = format!("{}: {}", path.display(), error.message);
+    if done > 0 && error.kind != ErrorKind::Interrupted {
+        error.kind = ErrorKind::Partial;
+    }
+    for (path, other) in missing {
+        error = error.context(format_args!("{}: {}", path.display(), other.message));
+    }
+    Err(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cap_is_no_part_of_what_is_shown() {
+        let file = StoredFile::new(Path::new("a"), 5, "URI:CHK:secret");
+        assert!(!format!("{file:?}").contains("secret"));
+        let text = serde_json::to_string(&file).unwrap();
+        assert_eq!(text, r#"{"cap":"URI:CHK:secret","path":"a","size":5}"#);
+    }
+
+    #[test]
+    fn what_is_missing_is_an_error_of_its_own_kind_or_a_partial_success() {
+        let missing = || vec![("a".into(), CommandError::usage("x")), ("b".into(), CommandError::usage("y"))];
+        assert!(all_stored(Vec::new(), 0).is_ok());
+        let none = all_stored(missing(), 0).unwrap_err();
+        assert_eq!(
+            (none.kind, none.message.as_str(), none.context),
+            (ErrorKind::Usage, "a: x", vec!["b: y".to_owned()])
+        );
+        assert_eq!(all_stored(missing(), 1).unwrap_err().kind, ErrorKind::Partial);
+        let ended = vec![("a".into(), CommandError::new(ErrorKind::Interrupted, "x"))];
+        assert_eq!(all_stored(ended, 1).unwrap_err().kind, ErrorKind::Interrupted);
+    }
+}

@@ -1,0 +1,36 @@
+//! A stage of our own work of which the sum over all threads is wanted, whether somebody looks at its clock or not.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::{Kind, Ledger, StageClock};
+
+/// A stage's clock in the run's ledger, and the time that it worked.
+#[derive(Debug)]
+pub struct TimedStage {
+    /// The clock, for waits.
+    pub clock: Arc<StageClock>,
+    worked_ns: AtomicU64,
+}
+
+impl TimedStage {
+    /// A stage of this ledger.
+    pub fn new(ledger: &Ledger, name: &'static str) -> TimedStage {
+        TimedStage { clock: ledger.stage(name, Kind::Thread), worked_ns: AtomicU64::new(0) }
+    }
+
+    /// Does work, and adds the time that it takes.
+    pub fn timed<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _role = self.clock.enter();
+        let begun = Instant::now();
+        let done = work();
+        self.worked_ns.fetch_add(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        done
+    }
+
+    /// All threads together.
+    pub fn worked(&self) -> Duration {
+        Duration::from_nanos(self.worked_ns.load(Ordering::Relaxed))
+    }
+}

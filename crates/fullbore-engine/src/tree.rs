@@ -1,0 +1,437 @@
+//! What the arguments of `put` name: files, and directories with all that is in them, each directory before what is in it.
+//!
+//! Links, unfinished files and the private state of mirrors are left out; who calls says how the latter is called.
+
+pub mod found;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use crate::files::PART_ENDING;
+use crate::run::error::CommandError;
+use crate::run::events::Events;
+use crate::units::several;
+use found::{Found, Root};
+
+/// One thing to put.
+#[derive(Debug, Clone)]
+pub enum Item {
+    /// A file.
+    File {
+        /// Where it is.
+        path: PathBuf,
+        /// Its directory, as a position in the list; none for arguments.
+        parent: Option<usize>,
+        /// How it is opened; none for arguments, which may be links and pipes.
+        found: Option<Found>,
+    },
+    /// A directory; its children name it as their parent.
+    Directory {
+        /// Where it is.
+        path: PathBuf,
+        /// Its own directory.
+        parent: Option<usize>,
+    },
+    /// Stdin.
+    Stdin,
+}
+
+impl Item {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        match self {
+            Item::File { path, .. } | Item::Directory { path, .. } => path,
+            Item::Stdin => Path::new("-"),
+        }
+    }
+
+    /// The directory that it is in, if that is put as well.
+    pub fn parent(&self) -> Option<usize> {
+        match self {
+            Item::File { parent, .. } | Item::Directory { parent, .. } => *parent,
+            Item::Stdin => None,
+        }
+    }
+}
+
+/// Levels of directories: the kernel's limit on paths is reached before.
+const DEPTH_MAX: usize = 2000;
+
+/// Entries that are listed beneath followed links. Links to siblings multiply; a guess at what no mirror reaches.
+const FOLLOWED_MAX: usize = 4 << 20;
+
+/// The names of a mirror's own directories.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MirrorNames {
+    /// The directory in which a mirror keeps its private state.
+    pub state: String,
+    /// The directory of its snapshots.
+    pub snapshots: String,
+}
+
+/// How the walk treats links and mirrors.
+#[derive(Debug, Clone, Default)]
+pub struct Choice {
+    /// By which names mirrors are known.
+    pub mirrors: MirrorNames,
+    /// Follow symbolic links that end within the argument.
+    pub copy_links: bool,
+    /// Put the snapshots of mirrors.
+    pub with_snapshots: bool,
+}
+
+/// What the walk found.
+#[derive(Debug, Default)]
+pub struct Listing {
+    /// What is to be put.
+    pub items: Vec<Item>,
+    /// Links, special files and unfinished files that are not put.
+    pub left_out: Vec<(PathBuf, &'static str)>,
+    /// What could not be read.
+    pub unreadable: Vec<(PathBuf, io::Error)>,
+    /// Roots of mirrors; a directory within a mirror counts as one.
+    pub mirrors: Vec<PathBuf>,
+    /// Private state and unfinished files of mirrors, which are never put.
+    pub private: Vec<PathBuf>,
+    /// Directories of snapshots, put or not.
+    pub snapshots: Vec<PathBuf>,
+    /// How many directories of snapshots are there and are not put.
+    pub snapshots_left_out: usize,
+    /// Bytes of all items; none where there are pipes.
+    pub bytes: Option<u64>,
+}
+
+impl Listing {
+    /// Tells what is no part of anything.
+    pub fn tell_left_out(&self, events: &mut dyn Events) {
+        for (path, what) in &self.left_out {
+            events.warn(format!("{}: {what}, left out", path.display()));
+        }
+        let mut left_out = Vec::new();
+        if let count @ 1.. = self.private.len() as u64 {
+            left_out.push(several(
+                count,
+                "private or unfinished name of mirrors",
+                "private or unfinished names of mirrors",
+            ));
+        }
+        if self.snapshots_left_out > 0 {
+            left_out.push("snapshots, which --with-snapshots puts".to_owned());
+        }
+        if !left_out.is_empty() {
+            events.note(format!("left out: {}", left_out.join("; ")));
+        }
+    }
+}
+
+/// Whether an unfinished file has this name. Ours are `.NAME.part`; other programs leave out the dot.
+pub fn is_unfinished(name: &str) -> bool {
+    name.strip_suffix(PART_ENDING).is_some_and(|name| !name.is_empty())
+}
+
+/// Lists everything, each directory before what is in it.
+///
+/// # Errors
+/// An argument that cannot be read, or that is a mirror's private state.
+pub fn list(arguments: &[PathBuf], choice: &Choice) -> Result<Listing, CommandError> {
+    let mut listing = Listing { bytes: Some(0), ..Listing::default() };
+    for path in arguments {
+        if path.as_os_str() == "-" {
+            if listing.items.iter().any(|item| matches!(item, Item::Stdin)) {
+                return Err(CommandError::usage("`-` twice: stdin can be read once"));
+            }
+            listing.items.push(Item::Stdin);
+            listing.bytes = None;
+            continue;
+        }
+        let failed = |error: io::Error| CommandError::usage(format_args!("{}: {error}", path.display()));
+        let is_state = |end: &Path| end.ancestors().any(|path| path.is_dir() && is_named(path, &choice.mirrors.state));
+        // A pipe's end is no path.
+        if fs::canonicalize(path).is_ok_and(|end| is_state(&end)) {
+            let error = format_args!("{}: the private state of a mirror is never put", path.display());
+            return Err(CommandError::usage(error).hint("name the mirror's own directory"));
+        }
+        let about = fs::metadata(path).map_err(failed)?;
+        if about.is_dir() {
+            let root = fs::canonicalize(path).map_err(failed)?;
+            let in_mirror = root.ancestors().skip(1).any(|path| choice.mirrors.is_root(path));
+            if in_mirror {
+                listing.mirrors.push(path.clone());
+            }
+            // The user names the snapshots, or one of them: they are put, and none is deleted.
+            if root.ancestors().any(|path| choice.mirrors.is_snapshots(path)) {
+                listing.snapshots.push(path.clone());
+            }
+            let handle = Root::open(path).map_err(|error| CommandError::disk(path, &error))?;
+            let above = vec![root.clone()];
+            let mut walk = Walk { choice, root, handle, followed: 0, above, listing: &mut listing };
+            walk.directory(path, None, in_mirror, false)?;
+        } else {
+            listing.bytes = listing.bytes.filter(|_| about.is_file()).map(|bytes| bytes + about.len());
+            listing.items.push(Item::File { path: path.clone(), parent: None, found: None });
+        }
+    }
+    Ok(listing)
+}
+
+/// Whether a path ends with this name.
+fn is_named(path: &Path, name: &str) -> bool {
+    path.file_name().is_some_and(|own| own == name)
+}
+
+impl MirrorNames {
+    /// Whether a mirror's root is here. The state itself need not be readable.
+    fn is_root(&self, path: &Path) -> bool {
+        fs::symlink_metadata(path.join(&self.state)).is_ok_and(|kind| !kind.is_file())
+    }
+
+    /// Whether this directory holds the snapshots of a mirror.
+    fn is_snapshots(&self, path: &Path) -> bool {
+        is_named(path, &self.snapshots) && path.parent().is_some_and(|parent| self.is_root(parent))
+    }
+}
+
+/// The walk through one argument.
+struct Walk<'a> {
+    choice: &'a Choice,
+    /// Where the argument really is.
+    root: PathBuf,
+    handle: Arc<Root>,
+    followed: usize,
+    /// Where the directories above really are.
+    above: Vec<PathBuf>,
+    listing: &'a mut Listing,
+}
+
+impl Walk<'_> {
+    fn directory(
+        &mut self,
+        path: &Path,
+        parent: Option<usize>,
+        in_mirror: bool,
+        is_followed: bool,
+    ) -> Result<(), CommandError> {
+        if self.above.len() > DEPTH_MAX {
+            return Err(CommandError::usage(format_args!(
+                "{}: more than {DEPTH_MAX} levels of directories",
+                path.display()
+            )));
+        }
+        let own = self.listing.items.len();
+        self.listing.items.push(Item::Directory { path: path.to_owned(), parent });
+        let entries = fs::read_dir(path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+        let mut entries = match entries {
+            Ok(entries) => entries,
+            Err(error) => {
+                self.listing.unreadable.push((path.to_owned(), error));
+                return Ok(());
+            }
+        };
+        entries.sort_by_key(fs::DirEntry::file_name);
+        // The entries say it even where the directory may be listed but not entered.
+        let (state, snapshots) = (self.choice.mirrors.state.as_str(), self.choice.mirrors.snapshots.as_str());
+        let is_state =
+            |entry: &fs::DirEntry| entry.file_name() == state && entry.file_type().map_or(true, |kind| !kind.is_file());
+        let is_root = entries.iter().any(is_state);
+        if is_root {
+            self.listing.mirrors.push(path.to_owned());
+            self.listing.snapshots.push(path.join(snapshots));
+        }
+        let in_mirror = in_mirror || is_root;
+        for entry in entries {
+            self.followed += usize::from(is_followed);
+            if self.followed > FOLLOWED_MAX {
+                let error = format_args!("{}: links lead to more than {FOLLOWED_MAX} entries", path.display());
+                return Err(CommandError::usage(error));
+            }
+            let (path, name) = (entry.path(), entry.file_name());
+            let kind = match entry.file_type() {
+                Ok(kind) => kind,
+                Err(error) => {
+                    self.listing.unreadable.push((path, error));
+                    continue;
+                }
+            };
+            let is_part = kind.is_file() && is_unfinished(&name.to_string_lossy());
+            if name == state && kind.is_dir() || in_mirror && is_part {
+                self.listing.private.push(path);
+            } else if name == state && !kind.is_file() {
+                self.listing.left_out.push((path, "private state of a mirror in another place"));
+            } else if is_part {
+                self.listing.left_out.push((path, "an unfinished file by its name"));
+            } else if is_root && name == snapshots && !self.choice.with_snapshots {
+                // It is among the snapshots, which nobody deletes.
+                self.listing.snapshots_left_out += 1;
+            } else if kind.is_symlink() && self.choice.copy_links {
+                self.link(path, own, in_mirror)?;
+            } else if kind.is_dir() {
+                let real = self.above.last().map(|above| above.join(&name)).unwrap_or_default();
+                self.above.push(real);
+                self.directory(&path, Some(own), in_mirror, is_followed)?;
+                self.above.pop();
+            } else if kind.is_file() {
+                let real = is_followed.then(|| self.above.last().map(|above| above.join(&name))).flatten();
+                let bytes = entry.metadata().map_or(0, |about| about.len());
+                self.file(path, own, real.as_deref(), bytes);
+            } else {
+                let what = if kind.is_symlink() { "a symbolic link" } else { "no regular file" };
+                self.listing.left_out.push((path, what));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a regular file; `real` is where links have led to it.
+    fn file(&mut self, path: PathBuf, parent: usize, real: Option<&Path>, bytes: u64) {
+        let found = self.handle.found(real.map(|real| real.strip_prefix(&self.root).unwrap_or(real)));
+        self.listing.bytes = self.listing.bytes.map(|sum| sum + bytes);
+        self.listing.items.push(Item::File { path, parent: Some(parent), found: Some(found) });
+    }
+
+    /// Follows a link that ends within the argument, wherever it leads on its way.
+    fn link(&mut self, path: PathBuf, parent: usize, in_mirror: bool) -> Result<(), CommandError> {
+        let end = fs::canonicalize(&path).and_then(|end| Ok((fs::metadata(&end)?, end)));
+        let (kind, end) = match end {
+            Ok(end) => end,
+            Err(error) => {
+                match error.raw_os_error() {
+                    Some(code) if code == Errno::NOENT.raw_os_error() || code == Errno::NOTDIR.raw_os_error() => {
+                        self.listing.left_out.push((path, "a symbolic link to nothing"));
+                    }
+                    Some(code) if code == Errno::LOOP.raw_os_error() => {
+                        self.listing.left_out.push((path, "a loop of symbolic links"));
+                    }
+                    _ => self.listing.unreadable.push((path, error)),
+                }
+                return Ok(());
+            }
+        };
+        let why_not = if !end.starts_with(&self.root) {
+            Some("a symbolic link that leaves what is put")
+        } else if self.above.contains(&end) {
+            Some("a symbolic link to a directory that it is in")
+        } else if self.is_hidden(&end) {
+            Some("a symbolic link to private state, snapshots or an unfinished file")
+        } else if !kind.is_dir() && !kind.is_file() {
+            Some("no regular file")
+        } else if kind.is_file() && path.file_name().is_some_and(|name| is_unfinished(&name.to_string_lossy())) {
+            Some("an unfinished file by its name")
+        } else {
+            None
+        };
+        if let Some(why_not) = why_not {
+            self.listing.left_out.push((path, why_not));
+        } else if kind.is_dir() {
+            let leads_into_mirror = end.ancestors().skip(1).any(|path| self.choice.mirrors.is_root(path));
+            if leads_into_mirror {
+                self.listing.mirrors.push(path.clone());
+            }
+            self.above.push(end);
+            self.directory(&path, Some(parent), in_mirror || leads_into_mirror, true)?;
+            self.above.pop();
+        } else {
+            self.file(path, parent, Some(&end), kind.len());
+        }
+        Ok(())
+    }
+
+    /// Whether a link's end is part of what a mirror does not give away.
+    fn is_hidden(&self, end: &Path) -> bool {
+        let mirrors = &self.choice.mirrors;
+        let mut above = end.ancestors().take_while(|path| *path != self.root);
+        above.any(|path| is_named(path, &mirrors.state) || !self.choice.with_snapshots && mirrors.is_snapshots(path))
+            || !end.is_dir() && end.file_name().is_some_and(|name| is_unfinished(&name.to_string_lossy()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn choice(copy_links: bool, with_snapshots: bool) -> Choice {
+        let mirrors = MirrorNames { state: ".fullbore".into(), snapshots: "snapshots".into() };
+        Choice { mirrors, copy_links, with_snapshots }
+    }
+
+    fn names(root: &Path, choice: &Choice) -> (Vec<String>, Listing) {
+        let listing = list(&[root.to_owned()], choice).unwrap();
+        let files = listing.items.iter().filter(|item| matches!(item, Item::File { .. }));
+        let name = |item: &Item| item.path().strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+        (files.map(name).collect(), listing)
+    }
+
+    #[test]
+    fn directories_come_before_what_is_in_them() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("b")).unwrap();
+        fs::write(root.path().join("b/y"), "12").unwrap();
+        fs::write(root.path().join("a"), "345").unwrap();
+        symlink("a", root.path().join("link")).unwrap();
+        let listing = list(&[root.path().to_owned()], &choice(false, false)).unwrap();
+        let names: Vec<_> = listing
+            .items
+            .iter()
+            .map(|item| (item.path().strip_prefix(root.path()).unwrap().to_owned(), item.parent()))
+            .collect();
+        let expected = [("", None), ("a", Some(0)), ("b", Some(0)), ("b/y", Some(2))];
+        assert_eq!(names, expected.map(|(path, parent)| (PathBuf::from(path), parent)));
+        assert_eq!(listing.left_out, [(root.path().join("link"), "a symbolic link")]);
+        assert_eq!(listing.bytes, Some(5), "of regular files alone");
+        assert!(list(&["/nonexistent".into()], &choice(false, false)).is_err());
+        assert!(list(&["-".into(), "-".into()], &choice(false, false)).is_err(), "each would have a part of it");
+    }
+
+    #[test]
+    fn links_are_followed_within_the_source_only() {
+        let place = tempfile::tempdir().unwrap();
+        let root = place.path().join("root");
+        fs::create_dir_all(root.join("dists/bookworm")).unwrap();
+        fs::write(root.join("dists/bookworm/Release"), "").unwrap();
+        fs::write(place.path().join("secret"), "").unwrap();
+        symlink("bookworm", root.join("dists/stable")).unwrap();
+        symlink(root.join("dists/bookworm/Release"), root.join("absolute")).unwrap();
+        for (name, target) in [("dangling", "nowhere"), ("loop", "loop"), ("out", "../secret"), ("up", ".")] {
+            symlink(target, root.join(name)).unwrap();
+        }
+        symlink("..", root.join("dists/bookworm/up")).unwrap();
+        let (files, listing) = names(&root, &choice(true, false));
+        assert_eq!(files, ["absolute", "dists/bookworm/Release", "dists/stable/Release"]);
+        let left: Vec<_> = listing.left_out.iter().map(|(path, _)| path.strip_prefix(&root).unwrap()).collect();
+        let expected = ["dangling", "dists/bookworm/up", "dists/stable/up", "loop", "out", "up"];
+        assert_eq!(left, expected.map(Path::new));
+        assert!(listing.unreadable.is_empty(), "{:?}", listing.unreadable);
+    }
+
+    #[test]
+    fn private_state_of_mirrors_is_never_listed() {
+        let place = tempfile::tempdir().unwrap();
+        let root = place.path();
+        for name in ["m/.fullbore/log", "m/pool/.a.part", "m/pool/a.part", "m/snapshots/s/a", "snapshots/x", ".b.part"]
+        {
+            fs::create_dir_all(root.join(name).parent().unwrap()).unwrap();
+            fs::write(root.join(name), "").unwrap();
+        }
+        symlink("m/.fullbore", root.join("state")).unwrap();
+        symlink("m/snapshots/s", root.join("latest")).unwrap();
+        let links = choice(true, false);
+        symlink("m/pool", root.join("pool")).unwrap();
+        let (files, listing) = names(root, &links);
+        assert_eq!(files, ["snapshots/x"]);
+        let left: Vec<_> = listing.left_out.iter().map(|(path, _)| path.strip_prefix(root).unwrap()).collect();
+        assert_eq!(left, [".b.part", "latest", "state"].map(Path::new));
+        let private = ["m/.fullbore", "m/pool/.a.part", "m/pool/a.part", "pool/.a.part", "pool/a.part"];
+        assert_eq!(listing.private, private.map(|name| root.join(name)));
+        assert!(names(&root.join("m/pool"), &links).0.is_empty());
+        assert!(list(&[root.join("m/.fullbore")], &links).is_err());
+        let (files, listing) = names(&root.join("m/snapshots"), &links);
+        assert_eq!((files, listing.snapshots), (vec!["s/a".to_owned()], vec![root.join("m/snapshots")]));
+        assert_eq!(listing.snapshots_left_out, 0, "they are put");
+        let with_snapshots = choice(false, true);
+        assert_eq!(names(root, &with_snapshots).0, ["m/snapshots/s/a", "snapshots/x"]);
+    }
+}

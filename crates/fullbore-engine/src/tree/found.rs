@@ -1,0 +1,53 @@
+//! Files that the walk found in a directory, opened where it saw them.
+//!
+//! Between the walk and the open, whoever may write to the directory can put a symbolic link or a pipe in the place of a
+//! file. A link would give away a file of another place, and a pipe would block the run. Files are therefore opened
+//! through the handle of the directory that the argument names, and no link is followed any more.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::files::beneath;
+
+/// The directory that an argument names, held open.
+#[derive(Debug)]
+pub struct Root {
+    argument: PathBuf,
+    handle: File,
+}
+
+impl Root {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn open(argument: &Path) -> io::Result<Arc<Root>> {
+        Ok(Arc::new(Root { argument: argument.to_owned(), handle: File::open(argument)? }))
+    }
+
+    /// A file at this path, which begins with the argument. `real` is the path beneath the argument without links; none
+    /// where no link leads to the file.
+    pub fn found(self: &Arc<Root>, real: Option<&Path>) -> Found {
+        Found { root: Arc::clone(self), real: real.map(Into::into) }
+    }
+}
+
+/// Where a regular file is that the walk found.
+#[derive(Debug, Clone)]
+pub struct Found {
+    root: Arc<Root>,
+    real: Option<Box<Path>>,
+}
+
+impl Found {
+    /// Opens the file, whose path this is.
+    ///
+    /// # Errors
+    /// The system's, and where something else than a regular file is in its place now.
+    pub fn open(&self, path: &Path) -> io::Result<File> {
+        let beneath = self.real.as_deref().or_else(|| path.strip_prefix(&self.root.argument).ok()).unwrap_or(path);
+        beneath::open_file(&self.root.handle, beneath)
+    }
+}

@@ -1,0 +1,768 @@
+//! A file out of a grid: any k good shares, from servers that are asked at once, every hash checked.
+//!
+//! The first flight asks every server which shares it has, and those that should have one for hashes and
+//! blocks (`asking`), each for its part of the latter ([`cut`]). Small files, and larger ones where servers are near, ask
+//! k of them alone, each for its whole share, as long as nothing is missing and servers are not far. What a server does
+//! not send, or not in time, is asked of another; shares that are missing or damaged are replaced, and which ones that
+//! were is told at the end. A segment is right when it has its hash, which the cap vouches for; the hashes of blocks tell
+//! who is to blame when it has not. Blocks of which only parts came have no hash: when such a segment is wrong everything
+//! is read again from there, block by block.
+
+mod asking;
+mod cut;
+mod reader;
+mod segment;
+mod share;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use fullbore_engine::run::stopped;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+
+use super::cap::{Chk, StorageIndex};
+use super::code::Code;
+use super::extension::Extension;
+use super::gbs::link::beside::{Distance, worthwhile_to_read};
+use super::gbs::link::{Link, LinkError, Reply};
+use super::gbs::{held_shares, range_bytes};
+use super::geometry::{DEFAULT_SEGMENT_BYTES, Encoding, Geometry, GeometryError};
+use super::layout::Layout;
+use super::upload::Grid;
+use super::upload::produce::Pool;
+use asking::{Lists, READERS};
+use cut::{Cut, Patience};
+use reader::{Reader, What};
+use segment::{Block, Segment, Strip, Wrong};
+
+/// Small files are read from k servers: their shares come in the first flight.
+const SMALL_SHARE_BYTES: u64 = 12 << 10;
+
+/// And so are those with shares up to this where servers are near: a server sends so much in the time of a handshake.
+const NEAR_SHARE_BYTES: u64 = 512 << 10;
+
+/// Servers that are asked, in the order of the file. The stock client goes on to the last one; so many hold
+/// all shares of any file that was placed by the rules, even if half of the grid came later.
+const SERVERS_ASKED_MAX: usize = 1000;
+
+/// How often a full window, and late servers, are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+const LATE_EVERY: Duration = Duration::from_millis(100);
+
+/// A file that was read.
+#[derive(Debug, Default)]
+pub struct Got {
+    /// Shares that it was made of, and their servers.
+    pub used: Vec<(u16, String)>,
+    /// What was wrong with others, one line each.
+    pub troubles: Vec<String>,
+}
+
+/// A file that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GetError {
+    /// Too few good shares.
+    #[error("{found} of the {needed} shares that are needed were found; {asked} servers were asked")]
+    TooFewShares {
+        /// Those that are not known to be bad.
+        found: usize,
+        /// k.
+        needed: u16,
+        /// Servers asked.
+        asked: usize,
+        /// What was wrong with the others.
+        troubles: Vec<String>,
+    },
+    /// The cap's numbers make no file.
+    #[error("the cap says what no file is: {0}")]
+    Geometry(#[from] GeometryError),
+    /// All shares are good and do not fit together: whoever wrote them erred.
+    #[error("segment {segment} does not have its hash, though all its blocks do")]
+    Segment {
+        /// Which one.
+        segment: u64,
+    },
+    /// Nobody takes the bytes.
+    #[error("the reader of the content is gone")]
+    Unwanted,
+    /// The run is to end.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+enum Happened {
+    /// The first TCP handshake is over: whether its server is far.
+    Reached {
+        far: bool,
+    },
+    Listed {
+        server: usize,
+        result: Result<Reply, LinkError>,
+    },
+    /// `turn`: see [`Download::turn`].
+    Read {
+        reader: usize,
+        what: What,
+        asked: Instant,
+        turn: u32,
+        result: Result<Reply, LinkError>,
+    },
+}
+
+type Decoded = Result<Vec<u8>, Wrong>;
+
+/// Reads files of a grid.
+#[derive(Debug)]
+pub struct Downloader {
+    grid: Arc<Grid>,
+    pool: Pool,
+    stop: watch::Receiver<bool>,
+    /// A file was asked for.
+    is_used: AtomicBool,
+    /// A share was not where a fresh upload puts it: the grid has changed, or another client chose the places.
+    is_moved: AtomicBool,
+    /// Servers are far.
+    is_far: AtomicBool,
+    /// Time that the pool decoded.
+    decode_ns: Arc<AtomicU64>,
+}
+
+impl Downloader {
+    /// Joins what is needed.
+    pub fn new(grid: Arc<Grid>, pool: Pool, stop: watch::Receiver<bool>) -> Downloader {
+        let [is_used, is_moved, is_far] = [const { AtomicBool::new(false) }; 3];
+        Downloader { grid, pool, stop, is_used, is_moved, is_far, decode_ns: Arc::default() }
+    }
+
+    /// Time that segments were decoded, checked and decrypted, over all threads.
+    pub fn decode_time(&self) -> Duration {
+        Duration::from_nanos(self.decode_ns.load(Ordering::Relaxed))
+    }
+
+    /// Reads a file into `out`, in order.
+    ///
+    /// # Errors
+    /// [`GetError`]; what was sent until then is right.
+    pub async fn get(&self, cap: &Chk, out: &mpsc::Sender<Bytes>) -> Result<Got, GetError> {
+        Download::new(self, cap.clone())?.run(out).await
+    }
+}
+
+struct Download<'a> {
+    with: &'a Downloader,
+    cap: Chk,
+    index: StorageIndex,
+    order: Vec<usize>,
+    begun: Instant,
+    lists: Lists,
+    /// Shares, and who says that he has them.
+    holders: BTreeMap<u16, BTreeSet<usize>>,
+    /// Pairs that turned out to be of no use.
+    spoiled: BTreeSet<(u16, usize)>,
+    readers: Vec<Reader>,
+    /// As the cap says, and segments of the usual size; then as a proven share says.
+    geometry: Geometry,
+    layout: Layout,
+    /// Bytes of a share, as the cap says.
+    share_len: u64,
+    is_proven: bool,
+    code: Arc<Code>,
+    cut: Cut,
+    /// Readers that were asked for a part.
+    asked: BTreeMap<u64, Vec<usize>>,
+    /// Connections to each server that is read from.
+    connections: usize,
+    /// Shares are asked for as a whole.
+    is_whole: bool,
+    /// Nobody is asked what he has until a share turns out not to be where it should.
+    may_wait: bool,
+    /// A segment was wrong, and nobody could be blamed: from now on whole blocks of the same shares.
+    is_careful: bool,
+    /// Goes up when all that was asked for is asked for again.
+    turn: u32,
+    patience: Patience,
+    decoding: VecDeque<(u64, oneshot::Receiver<Decoded>)>,
+    /// The next segment to decode.
+    next: u64,
+    events: (mpsc::UnboundedSender<Happened>, mpsc::UnboundedReceiver<Happened>),
+    blocked: bool,
+    troubles: Vec<String>,
+}
+
+impl<'a> Download<'a> {
+    fn new(with: &'a Downloader, cap: Chk) -> Result<Download<'a>, GetError> {
+        let index = cap.storage_index();
+        let mut order = with.grid.order(&index);
+        order.truncate(SERVERS_ASKED_MAX);
+        let geometry = Geometry::new(Encoding::new(cap.needed, 1, cap.total)?, cap.size, DEFAULT_SEGMENT_BYTES)?;
+        let layout = Layout::new(&geometry);
+        let share_len = layout.share_len(Extension::length(geometry));
+        let is_whole = share_len <= SMALL_SHARE_BYTES;
+        let mut download = Download {
+            with,
+            index,
+            order,
+            begun: Instant::now(),
+            lists: Lists::default(),
+            holders: BTreeMap::new(),
+            spoiled: BTreeSet::new(),
+            readers: Vec::new(),
+            code: Arc::new(Code::new(cap.needed, cap.total)),
+            cut: Cut::new(&geometry, 1, 1),
+            geometry,
+            layout,
+            share_len,
+            is_proven: false,
+            asked: BTreeMap::new(),
+            connections: 1,
+            is_whole,
+            may_wait: is_whole && !with.is_moved.load(Ordering::Relaxed),
+            is_careful: false,
+            turn: 0,
+            patience: Patience::default(),
+            decoding: VecDeque::new(),
+            next: 0,
+            events: mpsc::unbounded_channel(),
+            blocked: false,
+            troubles: Vec::new(),
+            cap,
+        };
+        download.guess(if share_len <= NEAR_SHARE_BYTES { download.needed() } else { READERS });
+        Ok(download)
+    }
+
+    async fn run(mut self, out: &mpsc::Sender<Bytes>) -> Result<Got, GetError> {
+        let mut stop = self.with.stop.clone();
+        tokio::select! {
+            () = stopped(&mut stop) => return Err(GetError::Interrupted),
+            () = self.settle() => {}
+        }
+        self.begin();
+        loop {
+            self.ask_on()?;
+            self.decode();
+            if self.is_proven && self.next >= self.geometry.segments && self.decoding.is_empty() {
+                return Ok(self.got());
+            }
+            let front = self.decoding.front_mut();
+            let look = if self.blocked { LOOK_EVERY } else { LATE_EVERY };
+            tokio::select! {
+                biased;
+                () = stopped(&mut stop) => return Err(GetError::Interrupted),
+                decoded = async { match front { Some((_, decoded)) => decoded.await, None => std::future::pending().await } } => {
+                    let Some((segment, _)) = self.decoding.pop_front() else { continue };
+                    let decoded = decoded.unwrap_or_else(|_| Err(Wrong::Blocks(Vec::new())));
+                    self.decoded(segment, decoded, out).await?;
+                }
+                Some(event) = self.events.1.recv() => {
+                    self.happened(event);
+                    while let Ok(event) = self.events.1.try_recv() {
+                        self.happened(event);
+                    }
+                }
+                () = tokio::time::sleep(look) => {}
+            }
+        }
+    }
+
+    /// Asks those that should have the file.
+    fn begin(&mut self) {
+        // Whoever has not what is looked for says sooner what he has than that he has not each part of it.
+        if !self.may_wait {
+            self.list();
+        }
+        self.blocked = !self.ask();
+        // Of small files the question to every server, and a connection to each for it, would cost more than the file.
+        // But of the first one those that are connected are asked, behind what is read: nobody knows yet whether shares are
+        // where they are looked for. And where servers are far all are, because it would come some round trips late if it had
+        // to be put.
+        if !self.with.is_used.swap(true, Ordering::Relaxed) && self.may_wait {
+            self.list();
+            let (reached, events) = (self.reached(Distance::Far), self.events.0.clone());
+            tokio::spawn(async move {
+                let far = reached.await;
+                let _ = events.send(Happened::Reached { far });
+            });
+        }
+    }
+
+    /// Asks for what is wanted after all that has happened.
+    fn ask_on(&mut self) -> Result<(), GetError> {
+        self.find_late();
+        self.may_wait &= !self.readers.iter().any(|reader| reader.failed || reader.slow);
+        if !self.may_wait {
+            self.list();
+        }
+        self.open_more()?;
+        self.blocked = !self.ask();
+        Ok(())
+    }
+
+    /// Settles how many servers are read from, and over how many connections. How far they are is told by their first
+    /// TCP handshake, before anything could be asked.
+    async fn settle(&mut self) {
+        if self.is_whole {
+            return;
+        }
+        if self.share_len <= NEAR_SHARE_BYTES {
+            if self.are_near().await {
+                self.is_whole = true;
+                self.may_wait = !self.with.is_moved.load(Ordering::Relaxed);
+                return;
+            }
+            self.guess(READERS);
+        }
+        self.cut = Cut::new(&self.geometry, self.readers.len(), 1);
+        let servers = self.readers.len().max(1) as u64;
+        let each = self.geometry.share_data() * u64::from(self.cap.needed) / servers;
+        for distance in [Distance::Away, Distance::Far] {
+            let connections = worthwhile_to_read(distance, each, self.readers.len());
+            if connections > self.connections && self.reached(distance).await {
+                self.connections = connections;
+                self.readers.iter().for_each(|reader| self.link(reader.server).widen(connections));
+                self.cut = Cut::new(&self.geometry, self.readers.len(), connections);
+            }
+        }
+    }
+
+    /// Whether all servers that are read from are near, which is known as soon as they can be.
+    async fn are_near(&self) -> bool {
+        let links: Vec<Link> = self.readers.iter().map(|reader| self.link(reader.server).clone()).collect();
+        let told = async {
+            for link in &links {
+                if link.is_at(Distance::Apart).await != Some(false) {
+                    return false;
+                }
+            }
+            true
+        };
+        // The address of one may not even be known yet.
+        tokio::time::timeout(self.with.grid.near(), told).await.unwrap_or(false)
+    }
+
+    /// Waits until the first server that is read from tells whether it is so far.
+    fn reached(&self, distance: Distance) -> impl Future<Output = bool> + use<> {
+        let mut told = JoinSet::new();
+        for reader in &self.readers {
+            let link = self.link(reader.server).clone();
+            told.spawn(async move { link.is_at(distance).await });
+        }
+        async move {
+            loop {
+                match told.join_next().await {
+                    Some(Ok(None)) => {}
+                    Some(Ok(Some(is_at))) => return is_at,
+                    Some(Err(_)) | None => return false,
+                }
+            }
+        }
+    }
+
+    fn needed(&self) -> usize {
+        usize::from(self.cap.needed)
+    }
+
+    fn link(&self, server: usize) -> &'a Link {
+        self.with.grid.link(self.order[server])
+    }
+
+    fn happened(&mut self, event: Happened) {
+        match event {
+            Happened::Reached { far } => {
+                self.may_wait &= !far;
+                self.with.is_far.fetch_or(far, Ordering::Relaxed);
+            }
+            Happened::Listed { server, result } => {
+                self.lists.answered += 1;
+                let name = self.link(server).name();
+                let held = result.map_err(|error| error.to_string());
+                match held.and_then(|reply| held_shares(&reply.answer).map_err(|error| format!("{name}: {error}"))) {
+                    Ok(shares) => {
+                        self.lists.first_answer.get_or_insert_with(Instant::now);
+                        self.forget_guesses(|reader| reader.server == server && !shares.contains(&reader.share));
+                        for share in shares.into_iter().filter(|share| *share < self.cap.total) {
+                            self.holders.entry(share).or_default().insert(server);
+                        }
+                    }
+                    Err(trouble) => {
+                        self.troubles.push(trouble);
+                        self.recall_guesses(server);
+                    }
+                }
+            }
+            Happened::Read { reader, what, asked, turn, result } => {
+                if self.readers[reader].failed || (turn != self.turn && matches!(what, What::Data(_))) {
+                    return;
+                }
+                self.read(reader, &what, asked, result);
+            }
+        }
+    }
+
+    fn read(&mut self, number: usize, what: &What, asked: Instant, result: Result<Reply, LinkError>) {
+        let bytes = match result.map(|reply| (range_bytes(&reply.answer), reply.answer.status)) {
+            Ok((Ok(bytes), _)) => bytes,
+            // A guess that was wrong is no trouble.
+            Ok((Err(_), 404)) if self.readers[number].is_untried() => {
+                self.with.is_moved.store(true, Ordering::Relaxed);
+                return self.spoil(number);
+            }
+            Ok((Err(error), _)) => return self.fail(number, &error.to_string()),
+            Err(error) => return self.fail(number, &error.reason),
+        };
+        if let What::Data(_) = what {
+            self.patience.answered(asked.elapsed());
+        }
+        if let Err(damage) = self.readers[number].received(what, bytes, &self.cap) {
+            return self.fail(number, &damage);
+        }
+        if !self.is_proven
+            && let Some(proven) = self.readers[number].proven.clone()
+        {
+            self.is_proven = true;
+            self.geometry = proven.extension.geometry;
+            if proven.layout.data != self.layout.data && !self.is_whole {
+                self.ask_again();
+            }
+            self.layout = proven.layout;
+        }
+    }
+
+    /// Readers of shares that were looked for where they are not, or are elsewhere, too: their answers are not waited for.
+    fn forget_guesses(&mut self, is_wrong: impl Fn(&Reader) -> bool) {
+        for number in 0..self.readers.len() {
+            let reader = &self.readers[number];
+            if !reader.failed && reader.is_untried() && !self.is_listed(reader) && is_wrong(reader) {
+                self.with.is_moved.store(true, Ordering::Relaxed);
+                self.readers[number].fail();
+            }
+        }
+    }
+
+    /// A server does not say what it has: what it was forgotten for it may have all the same.
+    fn recall_guesses(&mut self, server: usize) {
+        for reader in
+            self.readers.iter().filter(|reader| reader.server == server && reader.failed && reader.is_untried())
+        {
+            self.holders.entry(reader.share).or_default().insert(server);
+        }
+    }
+
+    /// Nothing of the blocks that came counts.
+    fn ask_again(&mut self) {
+        self.turn += 1;
+        self.asked.clear();
+        for reader in &mut self.readers {
+            reader.fetched.clear();
+            reader.pending.clear();
+            reader.had_turn = false;
+            reader.slow = false;
+        }
+    }
+
+    /// Gives segments whose blocks are here to the pool.
+    fn decode(&mut self) {
+        if !self.is_proven {
+            return;
+        }
+        let Some(proven) = self.readers.iter().find_map(|reader| reader.proven.clone()) else { return };
+        while self.next < self.geometry.segments && self.decoding.len() <= self.with.pool.threads() {
+            let number = self.next;
+            let Some(&leaf) = proven.crypttext.leaf(number as usize) else { return };
+            let Some(strips) = self.strips(number) else { return };
+            let segment = Segment { number, geometry: self.geometry, leaf, strips };
+            let (code, key) = (Arc::clone(&self.code), self.cap.key);
+            let worked = Arc::clone(&self.with.decode_ns);
+            let decode = move || {
+                let begun = Instant::now();
+                let decoded = segment.decode(&code, &key);
+                worked.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
+                decoded
+            };
+            self.decoding.push_back((number, self.with.pool.run_async(decode)));
+            self.next += 1;
+        }
+    }
+
+    /// The blocks of a segment if they are here: whole ones of k shares, or parts of several.
+    fn strips(&self, segment: u64) -> Option<Vec<Strip>> {
+        let begin = segment * self.geometry.block_size();
+        let block = begin..begin + self.geometry.block_len(segment);
+        let found = |range: &Range<u64>, with_proof: bool| {
+            let mut shares = BTreeSet::new();
+            let mut blocks = Vec::new();
+            for (number, reader) in self.readers.iter().enumerate().filter(|(_, reader)| !reader.failed) {
+                let leaf = reader.proven.as_ref().and_then(|proven| proven.blocks.leaf(segment as usize)).copied();
+                if blocks.len() == self.needed() || (with_proof && leaf.is_none()) || !shares.insert(reader.share) {
+                    continue;
+                }
+                if let Some(bytes) = reader.fetched.get(range.start, range.end - range.start) {
+                    let leaf = leaf.filter(|_| *range == block);
+                    blocks.push(Block { reader: number, share: reader.share, bytes, leaf });
+                } else {
+                    shares.remove(&reader.share);
+                }
+            }
+            let within = range.start - begin..range.end - begin;
+            (blocks.len() == self.needed()).then_some(Strip { range: within, blocks })
+        };
+        if let Some(strip) = found(&block, self.is_careful) {
+            return Some(vec![strip]);
+        }
+        if self.is_careful {
+            return None;
+        }
+        let parts = self.cut.parts(&block).map(|part| {
+            let range = self.cut.range(part);
+            found(&(range.start.max(block.start)..range.end.min(block.end)), false)
+        });
+        parts.collect()
+    }
+
+    async fn decoded(&mut self, segment: u64, decoded: Decoded, out: &mpsc::Sender<Bytes>) -> Result<(), GetError> {
+        match decoded {
+            Ok(plaintext) => {
+                out.send(plaintext.into()).await.map_err(|_| GetError::Unwanted)?;
+                let done = (segment + 1) * self.geometry.block_size();
+                for reader in &mut self.readers {
+                    reader.fetched.forget(done);
+                }
+                let first = self.cut.parts(&(done.min(self.cut.data)..self.cut.data)).start;
+                self.asked = self.asked.split_off(&first);
+            }
+            Err(Wrong::Segment) => return Err(GetError::Segment { segment }),
+            Err(Wrong::Somewhere) => {
+                tracing::info!(segment, "wrong, and nobody to blame; reading whole blocks of the same shares");
+                self.again(segment);
+                self.is_careful = true;
+            }
+            Err(Wrong::Blocks(readers)) => {
+                self.again(segment);
+                for number in readers {
+                    self.fail(number, &format!("block {segment} is damaged"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Decodes from here on again, with what will have come by then.
+    fn again(&mut self, segment: u64) {
+        self.decoding.clear();
+        self.next = segment;
+    }
+
+    /// A share is of no use, and that is worth telling.
+    fn fail(&mut self, number: usize, reason: &str) {
+        let reader = &self.readers[number];
+        let name = self.link(reader.server).name();
+        self.troubles.push(format!("share {} on {name}: {reason}", reader.share));
+        self.spoil(number);
+    }
+
+    fn spoil(&mut self, number: usize) {
+        let reader = &mut self.readers[number];
+        reader.fail();
+        self.spoiled.insert((reader.share, reader.server));
+    }
+
+    fn got(&mut self) -> Got {
+        let used = self.live().filter(|reader| reader.bytes > 0);
+        let used = used.map(|reader| (reader.share, self.link(reader.server).name().to_owned())).collect();
+        Got { used, troubles: std::mem::take(&mut self.troubles) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::encode::encode_whole;
+    use crate::gbs::Answer;
+    use crate::gbs::link::LinkOptions;
+    use crate::servers::Announcements;
+    use minicbor::Encoder;
+    use minicbor::data::Tag;
+    use tokio::net::TcpListener;
+
+    /// Ten servers that take connections and say nothing, far from this round trip on, and near up to this one.
+    async fn downloader(far: Duration, near: Duration) -> (Downloader, TcpListener) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (pin, port) = ("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8", listener.local_addr().unwrap().port());
+        let mut yaml = "storage:\n".to_owned();
+        for tub in ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"].map(|letter| letter.repeat(32)) {
+            yaml += &format!(
+                "  server-{tub}:\n    ann:\n      anonymous-storage-FURL: pb://{tub}@tcp:127.0.0.1:1/x\n      \
+                 anonymous-storage-NURLs:\n      - pb://{pin}@127.0.0.1:{port}/swissnum#v=1\n"
+            );
+        }
+        let mut announcements = Announcements::default();
+        announcements.add_servers_yaml(&yaml).unwrap();
+        let options = LinkOptions { far, near, ..LinkOptions::new(Duration::from_secs(60)) };
+        let grid = Arc::new(Grid::new(announcements.servers(), Vec::new(), options));
+        (Downloader::new(grid, Pool::new(1), watch::channel(false).1), listener)
+    }
+
+    #[tokio::test]
+    async fn of_small_files_all_servers_are_asked_at_once_where_they_are_far_and_k_where_they_are_near() {
+        for (far, is_far) in [(Duration::ZERO, true), (Duration::MAX, false)] {
+            let (downloader, _listener) = downloader(far, Duration::ZERO).await;
+            let cap = Chk { key: [1; 16], extension_hash: [2; 32], needed: 3, total: 10, size: 200 };
+            let mut download = Download::new(&downloader, cap).unwrap();
+            download.begin();
+            assert_eq!(downloader.grid.readings().len(), 3, "nobody else before it is known how far they are");
+            let event = download.events.1.recv().await.unwrap();
+            assert!(matches!(event, Happened::Reached { .. }));
+            download.happened(event);
+            assert_eq!(download.may_wait, !is_far);
+            if is_far {
+                download.ask_on().unwrap();
+                assert_eq!(downloader.grid.readings().len(), 10);
+            }
+        }
+    }
+
+    /// A file of so many bytes, 3 of 10, of which all was asked for that is before any answer.
+    async fn first_flight(downloader: &Downloader, size: u64) -> Download<'_> {
+        let cap = Chk { key: [1; 16], extension_hash: [2; 32], needed: 3, total: 10, size };
+        let mut download = Download::new(downloader, cap).unwrap();
+        download.settle().await;
+        download.begin();
+        download.ask_on().unwrap();
+        download
+    }
+
+    #[tokio::test]
+    async fn of_larger_files_k_servers_are_asked_for_whole_shares_where_they_are_near() {
+        for (near, asked) in [(Duration::MAX, 3), (Duration::ZERO, 10)] {
+            let (downloader, _listener) = downloader(Duration::MAX, near).await;
+            let download = first_flight(&downloader, 1_000_000).await;
+            assert_eq!((downloader.grid.readings().len(), download.is_whole), (asked, asked == 3));
+        }
+    }
+
+    /// What a server says that has these shares, or a reader's when there is no such share.
+    fn answered(
+        download: &mut Download<'_>,
+        event: impl FnOnce(Result<Reply, LinkError>) -> Happened,
+        held: Option<&[u16]>,
+    ) {
+        let mut body = Vec::new();
+        if let Some(held) = held {
+            let mut encoder = Encoder::new(&mut body);
+            encoder.tag(Tag::new(258)).unwrap().array(held.len() as u64).unwrap();
+            held.iter().for_each(|&share| _ = encoder.u16(share).unwrap());
+        }
+        let answer = Answer { status: if held.is_some() { 200 } else { 404 }, body: body.into() };
+        download.happened(event(Ok(Reply { answer, repeated: false })));
+        download.ask_on().unwrap();
+    }
+
+    fn not_there(download: &mut Download<'_>, reader: usize) {
+        let event = |result| Happened::Read { reader, what: What::Header, asked: Instant::now(), turn: 0, result };
+        answered(download, event, None);
+    }
+
+    #[tokio::test]
+    async fn all_servers_send_of_a_file_that_was_not_where_it_was_looked_for() {
+        for is_known_first in [true, false] {
+            let (downloader, _listener) = downloader(Duration::MAX, Duration::ZERO).await;
+            let mut download = first_flight(&downloader, 1_000_000).await;
+            // The first answer took so long that the others may take some seconds more.
+            download.begun = Instant::now() - Duration::from_secs(60);
+            if is_known_first {
+                (0..10).for_each(|reader| not_there(&mut download, reader));
+            }
+            // Server 0 has share 9, server 1 share 8, and so on.
+            for server in 0..10 {
+                let list = |result| Happened::Listed { server, result };
+                answered(&mut download, list, Some(&[9 - server as u16]));
+                let opened = download.readers.last().unwrap();
+                assert_eq!((opened.server, download.live().count() > server), (server, true));
+                if is_known_first && server < 3 {
+                    assert_eq!(opened.asked_bytes(), 3 * download.cut.part, "not everything of the first ones");
+                }
+            }
+            assert_eq!(download.live().count(), 10);
+            let asked: Vec<u64> = download.live().map(Reader::asked_bytes).collect();
+            assert_eq!(asked.iter().sum::<u64>(), 3 * download.cut.data, "{asked:?}");
+            assert!(asked.iter().all(|&bytes| bytes > 0), "{asked:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn two_readers_of_one_share_count_once() {
+        let (downloader, _listener) = downloader(Duration::MAX, Duration::ZERO).await;
+        let geometry = Geometry::new(Encoding::new(2, 1, 3).unwrap(), 100_000, DEFAULT_SEGMENT_BYTES).unwrap();
+        let (cap, shares) = encode_whole(geometry, [3; 16], Arc::new(Code::new(2, 3)), &[7; 100_000]).unwrap();
+        let mut download = Download::new(&downloader, cap.clone()).unwrap();
+        download.settle().await;
+        download.readers =
+            [(0, 0), (0, 1), (2, 2)].map(|(share, server)| Reader::new(share, server, server as u64)).into();
+        // The second of them was opened when the first was late, which has answered since.
+        download.holders = [(0, [0, 1].into()), (2, [2].into())].into();
+        download.readers[2].fail();
+        download.asked.insert(0, vec![0, 1, 2]);
+        download.readers.push(Reader::new(1, 3, 3));
+        download.ask_on().unwrap();
+        assert!(download.asked[&0].contains(&3), "{:?}", download.asked);
+        download.again(0);
+        (download.is_careful, download.asked) = (true, BTreeMap::new());
+        for reader in download.readers.iter_mut().filter(|reader| !reader.failed) {
+            let share = Bytes::copy_from_slice(&shares[usize::from(reader.share)]);
+            reader.received(&What::Whole, share, &cap).unwrap();
+        }
+        download.ask_on().unwrap();
+        assert_eq!(download.asked[&0], [0, 3]);
+    }
+
+    #[tokio::test]
+    async fn what_all_have_room_for_is_asked_at_once() {
+        let (downloader, _listener) = downloader(Duration::MAX, Duration::ZERO).await;
+        for size in [135_000, 270_000, 6_500_000] {
+            let download = first_flight(&downloader, size).await;
+            let asked: u64 = download.live().map(Reader::asked_bytes).sum();
+            assert_eq!(asked, 3 * download.cut.data, "{size}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_share_that_was_found_twice_can_be_read_from_either_server() {
+        for says in [true, false] {
+            let (downloader, _listener) = downloader(Duration::MAX, Duration::ZERO).await;
+            let mut download = first_flight(&downloader, 1_000_000).await;
+            let (share, guessed, other) =
+                (download.readers[5].share, download.readers[5].server, download.readers[0].server);
+            answered(&mut download, |result| Happened::Listed { server: other, result }, Some(&[share]));
+            let reader = download.readers.len() - 1;
+            assert_eq!((download.readers[reader].share, download.readers[reader].server), (share, other));
+            assert!(download.readers[5].failed, "one at a time");
+            // Or it does not say what it has.
+            let held: Option<&[u16]> = if says { Some(&[share]) } else { None };
+            answered(&mut download, |result| Happened::Listed { server: guessed, result }, held);
+            not_there(&mut download, reader);
+            assert!(download.live().any(|reader| (reader.share, reader.server) == (share, guessed)));
+        }
+    }
+
+    #[tokio::test]
+    async fn of_a_small_file_that_was_moved_connected_servers_are_asked_first() {
+        for (held, asked) in [([4, 5, 6], 3), ([4, 4, 4], 10)] {
+            let (downloader, _listener) = downloader(Duration::MAX, Duration::ZERO).await;
+            let cap = Chk { key: [1; 16], extension_hash: [2; 32], needed: 3, total: 10, size: 200 };
+            let mut download = Download::new(&downloader, cap).unwrap();
+            download.begin();
+            (0..3).for_each(|reader| not_there(&mut download, reader));
+            assert_eq!(downloader.grid.readings().len(), 3);
+            for server in 0..3 {
+                answered(&mut download, |result| Happened::Listed { server, result }, Some(&held[server..=server]));
+            }
+            assert_eq!(downloader.grid.readings().len(), asked);
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! What one share of a file is being asked for, and what came of it.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::share::{Damage, Fetched, Proven, hashes_range, prove};
+use crate::cap::Chk;
+use crate::layout::{HEADER_BYTES_MAX, Layout};
+
+/// Bytes that are asked for beyond what is expected when a share is asked for as a whole: enough for the hashes of some
+/// hundred segments. Servers that send all of it to each request take so much memory.
+pub(super) const WHOLE_MORE_BYTES: u64 = 256 << 10;
+
+/// What a request was for.
+#[derive(Debug, Clone)]
+pub(super) enum What {
+    /// All of a small share.
+    Whole,
+    Header,
+    /// From where on.
+    Hashes(u64),
+    /// Blocks; offsets count from the first one.
+    Data(Range<u64>),
+}
+
+/// A share that is being read.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    pub share: u16,
+    pub server: usize,
+    /// Its place among those that are read from: which parts are its turn.
+    pub place: u64,
+    /// It was asked for those.
+    pub had_turn: bool,
+    /// It is of no use.
+    pub failed: bool,
+    /// Something was asked of it that others have answered long since. It may still answer.
+    pub slow: bool,
+    pub whole_asked: bool,
+    header_asked: bool,
+    header: Option<Layout>,
+    hashes_asked: Option<u64>,
+    hashes: Option<(u64, Bytes)>,
+    pub proven: Option<Arc<Proven>>,
+    /// By offset in the data.
+    pub fetched: Fetched,
+    /// Blocks that were asked for: where they begin, how many bytes, when.
+    pub pending: BTreeMap<u64, (u64, Instant)>,
+    /// When its header, or its hashes, were asked for, and they are not here yet.
+    proof_asked: Option<Instant>,
+    /// Bytes of blocks that it sent.
+    pub bytes: u64,
+}
+
+impl Reader {
+    pub(super) fn new(share: u16, server: usize, place: u64) -> Reader {
+        Reader { share, server, place, ..Reader::default() }
+    }
+
+    /// Nothing came of it yet.
+    pub(super) fn is_untried(&self) -> bool {
+        self.header.is_none() && self.bytes == 0
+    }
+
+    /// What is still to be asked for so that the share can be proven: what, from where in the share, how much.
+    /// Without its header the hashes are taken to be where `usual` has them.
+    ///
+    /// # Errors
+    /// When the header tells nonsense.
+    pub(super) fn proof_wanted(&self, cap: &Chk, usual: &Layout) -> Result<Option<(What, u64, u64)>, Damage> {
+        if self.proven.is_some() || self.whole_asked {
+            return Ok(None);
+        }
+        if !self.header_asked {
+            return Ok(Some((What::Header, 0, HEADER_BYTES_MAX)));
+        }
+        let (offset, length) = hashes_range(self.header.as_ref().unwrap_or(usual), cap)?;
+        Ok((self.hashes_asked != Some(offset)).then_some((What::Hashes(offset), offset, length)))
+    }
+
+    /// Bytes of blocks that it was asked for, or has sent.
+    pub(super) fn asked_bytes(&self) -> u64 {
+        self.bytes + self.pending.values().map(|pending| pending.0).sum::<u64>()
+    }
+
+    /// When the oldest request was sent that is not answered yet.
+    pub(super) fn waiting_since(&self) -> Option<Instant> {
+        self.pending.values().map(|pending| pending.1).chain(self.proof_asked).min()
+    }
+
+    /// A request was sent.
+    pub(super) fn asked(&mut self, what: &What, now: Instant) {
+        match what {
+            What::Whole => {
+                self.whole_asked = true;
+                self.pending.insert(0, (WHOLE_MORE_BYTES, now));
+            }
+            What::Header => {
+                self.header_asked = true;
+                self.proof_asked = Some(now);
+            }
+            What::Hashes(offset) => {
+                self.hashes_asked = Some(*offset);
+                self.proof_asked = Some(now);
+            }
+            What::Data(range) => {
+                self.pending.insert(range.start, (range.end - range.start, now));
+            }
+        }
+    }
+
+    /// Bytes came.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub(super) fn received(&mut self, what: &What, bytes: Bytes, cap: &Chk) -> Result<(), Damage> {
+        match what {
+            What::Whole => {
+                self.pending.clear();
+                let layout = self.parse(&bytes)?;
+                if layout.plaintext_tree - layout.data != cap.size.div_ceil(u64::from(cap.needed.max(1))) {
+                    return Err("its header contradicts the size of the file".into());
+                }
+                if (bytes.len() as u64) < layout.crypttext_tree {
+                    return Err("it is cut short".into());
+                }
+                let (data, hashes) = (layout.data as usize, layout.crypttext_tree as usize);
+                let end = layout.plaintext_tree as usize;
+                self.hashes = Some((layout.crypttext_tree, bytes.slice(hashes..)));
+                self.came(0, bytes.slice(data..end));
+                self.prove(cap)
+            }
+            What::Header => {
+                self.parse(&bytes)?;
+                self.prove(cap)
+            }
+            What::Hashes(offset) => {
+                if self.hashes_asked == Some(*offset) {
+                    self.hashes = Some((*offset, bytes));
+                }
+                self.prove(cap)
+            }
+            What::Data(range) => {
+                self.pending.remove(&range.start);
+                let length = (range.end - range.start) as usize;
+                if bytes.len() < length {
+                    return Err("it is cut short".into());
+                }
+                self.came(range.start, bytes.slice(..length));
+                Ok(())
+            }
+        }
+    }
+
+    fn came(&mut self, offset: u64, bytes: Bytes) {
+        self.slow = false;
+        self.bytes += bytes.len() as u64;
+        self.fetched.insert(offset, bytes);
+    }
+
+    fn parse(&mut self, bytes: &[u8]) -> Result<Layout, Damage> {
+        let layout = Layout::parse(bytes).map_err(|error| error.to_string())?;
+        self.header = Some(layout);
+        Ok(layout)
+    }
+
+    /// Proves the share once its header and its hashes are here.
+    fn prove(&mut self, cap: &Chk) -> Result<(), Damage> {
+        let (Some(layout), Some((offset, hashes))) = (self.header, &self.hashes) else { return Ok(()) };
+        if self.proven.is_some() {
+            return Ok(());
+        }
+        if layout.crypttext_tree != *offset {
+            // They were asked for where they are not: segments of another size.
+            self.hashes = None;
+            self.proof_asked = None;
+            return Ok(());
+        }
+        self.proven = Some(Arc::new(prove(cap, self.share, layout, hashes)?));
+        self.hashes = None;
+        self.proof_asked = None;
+        self.slow = false;
+        Ok(())
+    }
+
+    /// Lets everything go.
+    pub(super) fn fail(&mut self) {
+        self.failed = true;
+        self.fetched.clear();
+        self.pending.clear();
+        self.proof_asked = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::code::Code;
+    use crate::encode::encode_whole;
+    use crate::geometry::{Encoding, Geometry};
+    use proptest::prelude::*;
+
+    /// A file of 1000 bytes, 2 of 3, in segments of 300.
+    fn file() -> (Chk, Vec<Vec<u8>>) {
+        let geometry = Geometry::new(Encoding::new(2, 1, 3).unwrap(), 1000, 300).unwrap();
+        let plaintext: Vec<u8> = (0..1000_u32).map(|i| i as u8).collect();
+        encode_whole(geometry, [3; 16], Arc::new(Code::new(2, 3)), &plaintext).unwrap()
+    }
+
+    #[test]
+    fn a_share_is_proven_whole_or_by_its_parts() {
+        let (cap, shares) = file();
+        let layout = Layout::parse(&shares[1]).unwrap();
+        let share = Bytes::copy_from_slice(&shares[1]);
+        let mut whole = Reader::new(1, 0, 0);
+        whole.asked(&What::Whole, Instant::now());
+        whole.received(&What::Whole, share.clone(), &cap).unwrap();
+        assert!(whole.proven.is_some() && whole.pending.is_empty());
+        let mut parts = Reader::new(1, 0, 0);
+        let now = Instant::now();
+        // The hashes are first looked for where segments of the usual size have them.
+        let usual = Layout::new(&Geometry::new(Encoding::new(2, 1, 3).unwrap(), 1000, 1 << 20).unwrap());
+        for _ in 0..3 {
+            let Some((what, from, length)) = parts.proof_wanted(&cap, &usual).unwrap() else { break };
+            parts.asked(&what, now);
+            let to = (from + length).min(share.len() as u64);
+            parts.received(&what, share.slice(from.min(to) as usize..to as usize), &cap).unwrap();
+        }
+        assert!(parts.proven.is_some(), "after the header, the hashes where they are not, and where they are");
+        parts.received(&What::Data(10..20), share.slice(layout.data as usize + 10..), &cap).unwrap();
+        assert_eq!(parts.fetched.get(0, 21), None);
+        assert_eq!(parts.fetched.get(10, 10), whole.fetched.get(10, 10));
+        assert_eq!(parts.fetched.get(15, 6), None, "no more is kept than was asked for");
+        assert!(parts.received(&What::Data(20..30), Bytes::from_static(b"short"), &cap).is_err());
+        let other = Reader::new(2, 0, 0).received(&What::Whole, share, &cap);
+        assert!(other.is_err(), "the share of another number");
+    }
+
+    proptest! {
+        #[test]
+        fn no_share_makes_it_panic(at in 0_usize..2000, bytes in proptest::collection::vec(any::<u8>(), 0..80), cut in 0_usize..3000) {
+            let (cap, shares) = file();
+            let mut share = shares[0].clone();
+            for (offset, byte) in bytes.iter().enumerate() {
+                if let Some(place) = share.get_mut(at + offset) {
+                    *place = *byte;
+                }
+            }
+            share.truncate(cut.max(1));
+            let share = Bytes::from(share);
+            for what in [What::Whole, What::Header, What::Hashes(0), What::Data(5..400)] {
+                let mut reader = Reader::new(0, 0, 0);
+                reader.asked(&What::Hashes(0), Instant::now());
+                let _ = reader.received(&What::Header, share.clone(), &cap);
+                let _ = reader.received(&what, share.clone(), &cap);
+            }
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! `get` out of a grid: files by their caps, to stdout or to a name that appears when all is there.
+
+mod caps;
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::fmt;
+use std::io::Write;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use fullbore_engine::run::costs::process_costs;
+use fullbore_engine::run::pace::PROGRESS_EVERY;
+use fullbore_engine::run::report::{self, Report, StageTimes, StoreReport, Summary, UsedShare, began};
+use fullbore_engine::run::sink::Sink;
+use fullbore_engine::run::{CommandError, Counts, ErrorKind, Event, Events, Pace, Phase, Stop};
+use fullbore_engine::stage::Ledger;
+use fullbore_wire::run::sending_runtime;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::cap::Chk;
+use crate::download::{Downloader, GetError, Got};
+use crate::grid::{self, GridSettings, connect, place};
+use crate::upload::Grid;
+use crate::upload::produce::Pool;
+use crate::verdict::{DownloadCosts, Facts, judge};
+use caps::{Caps, Wanted};
+
+/// Segments between decoding and writing.
+const PIECES: usize = 4;
+
+/// Files that are read at once, and bytes of those that wait for their turn to be written. Each holds some
+/// segments in memory.
+const FILES_AT_ONCE: usize = 100;
+const AHEAD_BYTES: u64 = 32 << 20;
+
+/// Servers of a grid that are all connected to while the next cap is awaited.
+const WARM_SERVERS: usize = 100;
+
+/// What is got.
+#[derive(Clone)]
+pub struct GetSettings {
+    /// The grid; literal caps need none.
+    pub grid: GridSettings,
+    /// Caps of files; `-` is stdin, with one in each line.
+    pub caps: Vec<OsString>,
+    /// The file that they are written to; none: stdout.
+    pub output: Option<PathBuf>,
+}
+
+impl fmt::Debug for GetSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GetSettings").field("grid", &self.grid).field("output", &self.output).finish_non_exhaustive()
+    }
+}
+
+/// Gets files, one after the other into one place; `stdout` takes them where no file is named. Nothing comes of it when
+/// nobody reads stdout any more.
+///
+/// # Errors
+/// See [`ErrorKind`].
+pub fn run(
+    settings: &GetSettings,
+    stdout: &mut (dyn Write + Send),
+    events: &mut dyn Events,
+    stop: &Stop,
+) -> Result<Option<Report>, CommandError> {
+    let caps = caps::read(&settings.caps)?;
+    let begun = Instant::now();
+    events.emit(Event::Started {
+        command: "get".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        name: None,
+        dir: "a grid".to_owned(),
+        started_unix_s: began(Duration::ZERO),
+    });
+    let runtime = sending_runtime(&Ledger::off())?;
+    let seen = Arc::new(Seen::default());
+    let mut files = Files::new(settings, caps, stop.clone(), Arc::clone(&seen));
+    let mut sink = Sink::open(settings.output.as_deref(), stdout)?;
+    events.emit(Event::Phase { phase: Phase::Fetch });
+    let mut pace = Pace::new(begun);
+    loop {
+        // A file that is begun and not waited for to its end would be lost: the future is kept over the ticks.
+        let next = runtime.block_on(async {
+            let mut next = pin!(files.next());
+            loop {
+                match timeout(PROGRESS_EVERY, &mut next).await {
+                    Ok(next) => break next,
+                    Err(_) => seen.show(&mut pace, &sink, begun, events),
+                }
+            }
+        });
+        let Some(bytes) = next? else { break };
+        sink.write(&bytes)?;
+        if sink.is_abandoned {
+            return Ok(None);
+        }
+        if pace.is_due(Instant::now()) {
+            seen.show(&mut pace, &sink, begun, events);
+        }
+    }
+    if seen.files.load(Ordering::Relaxed) == 0 {
+        return Err(CommandError::usage("no cap came from stdin"));
+    }
+    seen.show(&mut pace, &sink, begun, events);
+    let bytes = sink.written;
+    let target = sink.publish()?;
+    let Files { reading, got, waited, .. } = files;
+    for trouble in &got.troubles {
+        events.warn(trouble.clone());
+    }
+    let decode = reading.as_ref().map(|reading| reading.downloader.decode_time()).unwrap_or_default();
+    let costs = DownloadCosts { source: waited, decode, target };
+    let facts = seen.facts(begun.elapsed(), costs, bytes);
+    let given_up = seen.grid.get().map(|grid| grid.given_up()).unwrap_or_default();
+    Ok(Some(report(&facts, costs, given_up, got, seen.files.load(Ordering::Relaxed))))
+}
+
+fn report(facts: &Facts, costs: DownloadCosts, given_up: Vec<(String, String)>, got: Got, files: u64) -> Report {
+    let bytes = facts.moved_bytes;
+    let store = StoreReport {
+        files,
+        bytes,
+        shares: got.used.into_iter().map(|(share, server)| UsedShare { share, server }).collect(),
+        troubles: got.troubles,
+        stages: StageTimes {
+            source_ms: StoreReport::ms(costs.source),
+            decode_ms: Some(StoreReport::ms(costs.decode)),
+            target_ms: Some(StoreReport::ms(costs.target)),
+            ..StageTimes::default()
+        },
+        ..StoreReport::default()
+    };
+    let summary = grid::summary(facts.wall, &facts.servers, given_up, &judge(facts), store);
+    let totals = report::Totals {
+        files,
+        needed_bytes: bytes,
+        received_bytes: facts.servers.iter().map(|(_, reading)| reading.bytes).sum(),
+        written_bytes: bytes,
+        requests: summary.hosts.iter().map(|host| host.requests).sum(),
+        connections: summary.hosts.iter().map(|host| host.connections).sum(),
+        ..report::Totals::default()
+    };
+    Report { summary: Summary { changed: true, totals, ..summary }, ..Report::default() }
+}
+
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// What is known of the run while files are on their way.
+#[derive(Default)]
+struct Seen {
+    /// Caps.
+    files: AtomicU64,
+    /// Bytes of their files.
+    bytes: AtomicU64,
+    /// From the first cap of a file that is in the grid.
+    grid: OnceLock<Arc<Grid>>,
+}
+
+impl Seen {
+    fn facts(&self, wall: Duration, costs: DownloadCosts, moved_bytes: u64) -> Facts {
+        Facts {
+            wall,
+            processor: Duration::from_millis(process_costs().0),
+            cores: threads(),
+            threads: threads(),
+            download: Some(costs),
+            servers: self.grid.get().map(|grid| grid.readings()).unwrap_or_default(),
+            moved_bytes,
+            ..Facts::default()
+        }
+    }
+
+    /// Shows where the run stands. More caps may come from stdin than are known now.
+    fn show(&self, pace: &mut Pace, sink: &Sink<'_>, begun: Instant, events: &mut dyn Events) {
+        let costs = DownloadCosts { target: sink.worked(), ..DownloadCosts::default() };
+        let verdict = judge(&self.facts(begun.elapsed(), costs, sink.written));
+        let limit = verdict.confident.then_some(verdict.limit);
+        let (total_files, total_bytes) = (self.files.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed));
+        let files = if sink.written >= total_bytes { total_files } else { 0 };
+        let counts = Counts { files, bytes: sink.written, total_files, total_bytes };
+        events.emit(Event::Progress(pace.progress(counts, limit, Instant::now())));
+    }
+}
+
+/// Files on their way, in the order in which they are written.
+struct Files<'a> {
+    settings: &'a GetSettings,
+    stop: Stop,
+    caps: Caps,
+    /// How many caps there have been, and bytes of their files, as those hear of it who show progress.
+    seen: Arc<Seen>,
+    /// There are no more.
+    is_end: bool,
+    coming: VecDeque<Coming>,
+    /// Bytes of those, whether they are here or not.
+    ahead: u64,
+    /// From the first cap of a file that is in the grid.
+    reading: Option<Reading>,
+    got: Got,
+    /// Time in which there was nothing to do before the next cap came.
+    waited: Duration,
+}
+
+/// The means to read from a grid.
+struct Reading {
+    grid: Arc<Grid>,
+    downloader: Arc<Downloader>,
+}
+
+/// A file whose turn comes.
+enum Coming {
+    Literal(Vec<u8>),
+    Chk(Download),
+    /// No file, which ends the run in its turn.
+    Refused(CommandError),
+}
+
+/// A file on its way: its size, and what comes of it.
+struct Download {
+    size: u64,
+    pieces: mpsc::Receiver<Bytes>,
+    task: JoinHandle<Result<Got, GetError>>,
+}
+
+impl<'a> Files<'a> {
+    fn new(settings: &'a GetSettings, caps: Caps, stop: Stop, seen: Arc<Seen>) -> Files<'a> {
+        Files {
+            settings,
+            stop,
+            caps,
+            seen,
+            is_end: false,
+            coming: VecDeque::new(),
+            ahead: 0,
+            reading: None,
+            got: Got::default(),
+            waited: Duration::ZERO,
+        }
+    }
+
+    /// The next bytes to write; `None`: that was all.
+    async fn next(&mut self) -> Result<Option<Bytes>, CommandError> {
+        loop {
+            match self.coming.pop_front() {
+                Some(Coming::Literal(content)) => return Ok(Some(content.into())),
+                Some(Coming::Refused(error)) => return Err(error),
+                None if self.is_end => return Ok(None),
+                None => {
+                    let cap = match self.caps.try_recv() {
+                        Ok(cap) => Some(cap),
+                        Err(_) => self.wait().await?,
+                    };
+                    self.begin(cap)?;
+                }
+                Some(Coming::Chk(mut download)) => {
+                    let has_room = !self.is_end && self.coming.len() + 1 < FILES_AT_ONCE && self.ahead < AHEAD_BYTES;
+                    tokio::select! {
+                        biased;
+                        cap = self.caps.recv(), if has_room => {
+                            self.coming.push_front(Coming::Chk(download));
+                            self.begin(cap)?;
+                        }
+                        piece = download.pieces.recv() => match piece {
+                            Some(piece) => {
+                                self.coming.push_front(Coming::Chk(download));
+                                return Ok(Some(piece));
+                            }
+                            None => self.end(download).await?,
+                        },
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits for the next cap, and has the connections made meanwhile that it may need.
+    async fn wait(&mut self) -> Result<Option<Result<Wanted, CommandError>>, CommandError> {
+        if let Some(reading) = self.reading.as_ref().filter(|_| !self.caps.is_closed()) {
+            reading.grid.warm(WARM_SERVERS);
+        }
+        let begun = Instant::now();
+        let cap = self.stop.or(self.caps.recv()).await;
+        self.waited += begun.elapsed();
+        cap
+    }
+
+    /// Begins to read a file; `None`: there are no more.
+    fn begin(&mut self, cap: Option<Result<Wanted, CommandError>>) -> Result<(), CommandError> {
+        let Some(cap) = cap else {
+            self.is_end = true;
+            return Ok(());
+        };
+        self.seen.files.fetch_add(1, Ordering::Relaxed);
+        let one = match cap {
+            Ok(Wanted::Literal(content)) => {
+                self.seen.bytes.fetch_add(content.len() as u64, Ordering::Relaxed);
+                Coming::Literal(content)
+            }
+            Ok(Wanted::Chk(chk)) => {
+                self.seen.bytes.fetch_add(chk.size, Ordering::Relaxed);
+                self.ahead = chk.size.saturating_add(self.ahead);
+                Coming::Chk(self.download(chk)?)
+            }
+            Err(error) => Coming::Refused(error),
+        };
+        self.coming.push_back(one);
+        Ok(())
+    }
+
+    fn download(&mut self, chk: Chk) -> Result<Download, CommandError> {
+        let reading = match &mut self.reading {
+            Some(reading) => reading,
+            none => none.insert(Reading::new(self.settings, &self.stop, &self.seen)?),
+        };
+        let (out, pieces) = mpsc::channel::<Bytes>(PIECES);
+        let (size, downloader) = (chk.size, Arc::clone(&reading.downloader));
+        let task = tokio::spawn(async move { downloader.get(&chk, &out).await });
+        Ok(Download { size, pieces, task })
+    }
+
+    /// All of a file has been given out, or it failed.
+    async fn end(&mut self, download: Download) -> Result<(), CommandError> {
+        let result = download.task.await.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
+        let Got { used, troubles } = result.map_err(|error| explain(&error))?;
+        self.got.used.extend(used);
+        self.got.troubles.extend(troubles);
+        self.ahead = self.ahead.saturating_sub(download.size);
+        Ok(())
+    }
+}
+
+impl Reading {
+    fn new(settings: &GetSettings, stop: &Stop, seen: &Seen) -> Result<Reading, CommandError> {
+        let Some(place) = place(&settings.grid)? else {
+            return Err(CommandError::usage("which grid? --node or --servers says it"));
+        };
+        let grid = Arc::new(connect(settings.grid.patience, &place, None, &Ledger::off()));
+        let _ = seen.grid.set(Arc::clone(&grid));
+        let downloader = Arc::new(Downloader::new(Arc::clone(&grid), Pool::new(threads()), stop.watch()));
+        Ok(Reading { grid, downloader })
+    }
+}
+
+fn explain(error: &GetError) -> CommandError {
+    let kind = match error {
+        GetError::Segment { .. } => ErrorKind::Verification,
+        GetError::Interrupted => ErrorKind::Interrupted,
+        GetError::Geometry(_) => ErrorKind::Usage,
+        _ => ErrorKind::Network,
+    };
+    let mut command = CommandError::from_error(kind, error);
+    if let GetError::TooFewShares { troubles, .. } = error {
+        for trouble in troubles {
+            command = command.context(trouble);
+        }
+    }
+    command
+}

@@ -1,0 +1,125 @@
+//! The caps of files to read: the command line's, and stdin's as they come.
+
+use std::ffi::OsString;
+use std::io::{self, BufRead, Read};
+use std::path::Path;
+
+use fullbore_engine::run::CommandError;
+use tokio::sync::mpsc;
+
+use crate::cap::{Cap, Chk};
+
+/// Bytes of a line of stdin. Caps have some hundred, but literals have their content in them.
+const LINE_BYTES_MAX: u64 = 1 << 20;
+
+/// Caps that are known before they are begun.
+const AHEAD: usize = 100;
+
+/// A file to be read.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    Literal(Vec<u8>),
+    Chk(Chk),
+}
+
+/// Caps in their order; an error is the last.
+pub(super) type Caps = mpsc::Receiver<Result<Wanted, CommandError>>;
+
+/// Reads caps; those of stdin come in the place of `-`, each as soon as its line is there.
+///
+/// # Errors
+/// One of the arguments is no cap of a file.
+pub(super) fn read(arguments: &[OsString]) -> Result<Caps, CommandError> {
+    let given = |argument: &OsString| match argument.to_str() {
+        Some("-") => Ok(None),
+        _ => parse(&argument.to_string_lossy()).map(Some),
+    };
+    let given = arguments.iter().map(given).collect::<Result<Vec<_>, _>>()?;
+    let (out, caps) = mpsc::channel(AHEAD);
+    let give = move || {
+        for cap in given {
+            let taken = match cap {
+                Some(cap) => out.blocking_send(Ok(cap)).is_ok(),
+                None => lines(io::stdin().lock(), &out),
+            };
+            if !taken {
+                return;
+            }
+        }
+    };
+    std::thread::spawn(give);
+    Ok(caps)
+}
+
+/// Gives a cap for each line; false when no more are wanted.
+fn lines(mut from: impl BufRead, out: &mpsc::Sender<Result<Wanted, CommandError>>) -> bool {
+    let mut line = Vec::new();
+    for number in 1_u64.. {
+        line.clear();
+        let cap = match (&mut from).take(LINE_BYTES_MAX + 1).read_until(b'\n', &mut line) {
+            Ok(0) => return true,
+            Ok(_) if line.trim_ascii().is_empty() => continue,
+            // The rest of it could be taken for a cap.
+            Ok(count) if count as u64 > LINE_BYTES_MAX => {
+                Err(CommandError::usage(format_args!("a cap of more than {LINE_BYTES_MAX} bytes")))
+            }
+            Ok(_) => parse(&String::from_utf8_lossy(&line)),
+            Err(error) => Err(CommandError::disk(Path::new("stdin"), &error)),
+        };
+        let cap = cap.map_err(|error| error.context(format_args!("line {number} of stdin")));
+        let last = cap.is_err();
+        if out.blocking_send(cap).is_err() || last {
+            return false;
+        }
+    }
+    true
+}
+
+/// A cap, which no error repeats.
+fn parse(text: &str) -> Result<Wanted, CommandError> {
+    let cap = Cap::parse(text).map_err(|error| CommandError::usage(format_args!("the cap cannot be read: {error}")))?;
+    match cap {
+        Cap::Literal(content) => Ok(Wanted::Literal(content)),
+        Cap::Chk(chk) => Ok(Wanted::Chk(chk)),
+        Cap::Directory(_) | Cap::LiteralDirectory(_) => {
+            Err(CommandError::usage("the cap is one of a directory")
+                .hint("`tahoe ls` and `tahoe cp -r` read directories"))
+        }
+        Cap::Verifier(_) => Err(CommandError::usage("the cap is the right to check the file, not to read it")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What comes of a text, and whether more would be taken.
+    fn given(text: &[u8]) -> (Vec<Option<Wanted>>, bool) {
+        let (out, mut caps) = mpsc::channel(AHEAD);
+        let more = lines(text, &out);
+        drop(out);
+        (std::iter::from_fn(|| caps.blocking_recv()).map(Result::ok).collect(), more)
+    }
+
+    fn literal(content: &str) -> Option<Wanted> {
+        Some(Wanted::Literal(content.into()))
+    }
+
+    #[test]
+    fn each_line_is_a_cap() {
+        let both = vec![literal(""), literal("abc")];
+        assert_eq!(given(b"URI:LIT:\n\n \r\nURI:LIT:mfrgg\r\n"), (both, true));
+        assert_eq!(given(b"URI:LIT:mfrgg"), (vec![literal("abc")], true));
+        assert_eq!(given(b"\n"), (vec![], true));
+    }
+
+    #[test]
+    fn what_is_no_cap_is_the_last() {
+        assert_eq!(given(b"URI:LIT:\nURI:nothing\nURI:LIT:\n"), (vec![literal(""), None], false));
+        // A literal that is cut would be another literal.
+        let long = format!("URI:LIT:{}\n", "mfrgg".repeat(LINE_BYTES_MAX as usize / 5));
+        assert_eq!(given(long.as_bytes()), (vec![None], false));
+        let (_, more) = given(b"\xff\n");
+        assert!(!more);
+    }
+}

@@ -1,0 +1,128 @@
+//! What `put` and `get` share: which grid, how it is reached, and what was measured of its servers.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fullbore_engine::random::random;
+use fullbore_engine::run::report::{self, GivenUp, HostReport, StoreReport, StoreServer, Summary, VerdictReport};
+use fullbore_engine::run::{CommandError, report::StoreKind};
+use fullbore_engine::stage::Ledger;
+use fullbore_engine::verdict::remote::Verdict;
+use fullbore_wire::rate_limit::RateLimit;
+
+use crate::gbs::flow::FlowReading;
+use crate::gbs::link::LinkOptions;
+use crate::node::{Node, NodeError, read_servers};
+use crate::secrets::LeaseSecrets;
+use crate::servers::Servers;
+use crate::upload::Grid;
+
+/// Which grid, and how it is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GridSettings {
+    /// The directory of a Tahoe-LAFS node, which says everything.
+    pub node: Option<PathBuf>,
+    /// A file of servers, instead.
+    pub servers: Option<PathBuf>,
+    /// A server is given up after this time in which nothing moves.
+    pub patience: Duration,
+}
+
+/// Where things are stored, and by which secrets.
+pub(crate) struct Place {
+    /// What the node's directory says, if there is one.
+    pub node: Option<Node>,
+    /// The servers.
+    pub servers: Servers,
+    /// For leases.
+    pub lease: LeaseSecrets,
+}
+
+/// Reads the grid that the settings name; `None` if they name none.
+pub(crate) fn place(settings: &GridSettings) -> Result<Option<Place>, CommandError> {
+    if let Some(directory) = &settings.node {
+        let node = Node::read(directory).map_err(|error| unreadable(&error))?;
+        return Ok(Some(Place { servers: node.servers.clone(), lease: node.lease.clone(), node: Some(node) }));
+    }
+    let Some(file) = &settings.servers else { return Ok(None) };
+    let servers = read_servers(file).map_err(CommandError::usage)?;
+    // Nobody could renew leases whose secret is not kept; they end by themselves.
+    Ok(Some(Place { node: None, servers, lease: LeaseSecrets::new(&random::<32>()) }))
+}
+
+/// An error of a node's directory.
+fn unreadable(error: &NodeError) -> CommandError {
+    let command = CommandError::usage(error);
+    match error {
+        NodeError::File { .. } => {
+            command.hint("--node wants the directory that `tahoe create-node` made, often ~/.tahoe")
+        }
+        _ => command,
+    }
+}
+
+/// The connections of a run, counted in this ledger.
+pub(crate) fn connect(patience: Duration, place: &Place, limit: Option<Arc<RateLimit>>, ledger: &Ledger) -> Grid {
+    let options = LinkOptions { limit, ledger: ledger.clone(), ..LinkOptions::new(patience) };
+    let preferred = place.node.as_ref().map(|node| node.preferred.clone()).unwrap_or_default();
+    Grid::new(place.servers.clone(), preferred, options)
+}
+
+/// What was measured of the servers.
+fn servers(readings: &[(String, FlowReading)]) -> Vec<StoreServer> {
+    let ms = StoreReport::ms;
+    let server = |(name, reading): &(String, FlowReading)| StoreServer {
+        name: name.clone(),
+        bytes: Some(reading.bytes),
+        answers: reading.answers,
+        connections: reading.connections,
+        idle_ms: Some(ms(reading.times.idle)),
+        path_ms: ms(reading.times.path),
+        server_latency_ms: ms(reading.times.server),
+        mean_server_latency_ms: ms(reading.turn_around / u32::try_from(reading.answers.max(1)).unwrap_or(u32::MAX)),
+        round_trip_ms: Some(ms(reading.round_trip)),
+        window_waits: Some(reading.window_waits),
+        tcp_busy_ms: Some(ms(reading.sending.busy)),
+        receive_window_limited_ms: Some(ms(reading.sending.receive_window)),
+        send_buffer_limited_ms: Some(ms(reading.sending.send_buffer)),
+        retransmitted_segments: Some(reading.sending.retransmitted),
+        congestion_window_max_bytes: Some(reading.sending.window_max),
+        ..StoreServer::default()
+    };
+    readings.iter().map(server).collect()
+}
+
+/// The report of a run of so long to or from a grid, without its totals: servers and verdict.
+pub(crate) fn summary(
+    wall: Duration,
+    readings: &[(String, FlowReading)],
+    given_up: Vec<(String, String)>,
+    verdict: &Verdict,
+    store: StoreReport,
+) -> Summary {
+    let hosts = readings.iter().map(|(name, reading)| HostReport {
+        host: name.clone(),
+        protocol: if reading.answers > 0 { "HTTP/1.1".to_owned() } else { String::new() },
+        received_bytes: reading.bytes,
+        requests: reading.answers,
+        connections: reading.connections,
+        rtt_ms: (reading.round_trip > Duration::ZERO).then_some(reading.round_trip.as_secs_f64() * 1e3),
+        state: match given_up.iter().find(|(server, _)| server == name) {
+            Some((_, reason)) => format!("dropped: {reason}"),
+            None => "good".to_owned(),
+        },
+        ..HostReport::default()
+    });
+    let hosts: Vec<HostReport> = hosts.collect();
+    let given_up = given_up.into_iter().map(|(name, reason)| GivenUp { name, reason }).collect();
+    Summary {
+        dir: format!("a grid of {} servers", hosts.len()),
+        started_unix_s: report::began(wall),
+        duration_ms: wall.as_millis() as u64,
+        hosts,
+        verdict: Some(VerdictReport::of_remote(verdict)),
+        store: Some(StoreReport { kind: StoreKind::Grid, servers: servers(readings), given_up, ..store }),
+        ..Summary::default()
+    }
+}

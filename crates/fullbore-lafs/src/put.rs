@@ -1,0 +1,204 @@
+//! `put` into a grid: files and directories, each of which gets a cap.
+//!
+//! [`run`] is the walk: settings and secrets (`settings`) → what is to be put ([`fullbore_engine::tree`]) → all files at
+//! once, directories when their children have caps (`work`) → the list of caps, and what limited the run. Caps go to
+//! the list and into events that are data, and nowhere else.
+
+mod settings;
+mod spool;
+mod work;
+
+use std::time::{Duration, Instant};
+
+use fullbore_engine::run::list::List;
+use fullbore_engine::run::report::{self, Report, StageTimes, StoreReport, Summary, Timeline, began};
+use fullbore_engine::run::stored::{NotStored, all_stored};
+use fullbore_engine::run::{CommandError, Counts, ErrorKind, Event, Events, Pace, Phase, Stop, StoredFile};
+use fullbore_engine::tree::{self, Item};
+
+use crate::grid;
+use crate::verdict::{Facts, judge};
+use settings::Resolved;
+pub use settings::{KeySettings, PutSettings};
+use work::{Done, Heard, Workplace};
+
+/// Puts everything.
+///
+/// # Errors
+/// See [`ErrorKind`]. Files that could be put have their caps told all the same.
+pub fn run(settings: &PutSettings, events: &mut dyn Events, stop: &Stop) -> Result<Report, CommandError> {
+    let resolved = Resolved::new(settings, events)?;
+    let begun = Instant::now();
+    events.emit(Event::Started {
+        command: "put".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        name: None,
+        dir: "a grid".to_owned(),
+        started_unix_s: began(Duration::ZERO),
+    });
+    events.emit(Event::Phase { phase: Phase::Plan });
+    let listing = tree::list(&settings.paths, &settings.choice)?;
+    listing.tell_left_out(events);
+    // A directory's cap would say that nothing is missing.
+    if let Some((path, error)) = listing.unreadable.first() {
+        return Err(CommandError::disk(path, error));
+    }
+    let items = listing.items;
+    // Behind the items, of which it is none: it may be in a directory that is put.
+    let list = List::open(settings.list.as_deref())?;
+    if stop.check().is_err() {
+        return Err(CommandError::new(ErrorKind::Interrupted, "interrupted; nothing was put"));
+    }
+    let workplace = Workplace::new(settings, &resolved, events, stop)?;
+    events.emit(Event::Phase { phase: Phase::Put });
+    let bytes = if items.iter().any(|item| matches!(item, Item::Stdin)) { settings.stdin_bytes } else { listing.bytes };
+    let account = Account {
+        settings,
+        workplace: &workplace,
+        list,
+        total: (items.len() as u64, bytes.unwrap_or(0)),
+        totals: Totals::default(),
+        missing: Vec::new(),
+        begun,
+        pace: Pace::new(begun),
+    };
+    let result = account.put(&items, events);
+    workplace.end(result.is_ok());
+    result
+}
+
+/// What was done.
+#[derive(Debug, Default, Clone, Copy)]
+struct Totals {
+    files: u64,
+    directories: u64,
+    bytes: u64,
+    sent_bytes: u64,
+}
+
+impl Totals {
+    fn add(&mut self, bytes: u64, sent_bytes: u64, is_directory: bool) {
+        if is_directory {
+            self.directories += 1;
+        } else {
+            self.files += 1;
+            self.bytes += bytes;
+        }
+        self.sent_bytes += sent_bytes;
+    }
+}
+
+/// Tells what is done, and where the run stands.
+struct Account<'a> {
+    settings: &'a PutSettings,
+    workplace: &'a Workplace<'a>,
+    list: List,
+    /// Items and bytes of the whole run.
+    total: (u64, u64),
+    totals: Totals,
+    missing: NotStored,
+    begun: Instant,
+    pace: Pace,
+}
+
+impl Account<'_> {
+    /// The walk, from the connections on.
+    fn put(mut self, items: &[Item], events: &mut dyn Events) -> Result<Report, CommandError> {
+        let workplace = self.workplace;
+        let result = workplace.put_all(items, &mut |heard| {
+            let told = match heard {
+                Heard::Done(done) => self.tell(done, events),
+                Heard::Nothing => Ok(()),
+            };
+            if self.pace.is_due(Instant::now()) {
+                self.show_progress(events);
+            }
+            told
+        });
+        self.show_progress(events);
+        self.list.publish(result.is_ok() && self.missing.is_empty())?;
+        let facts = workplace.last_facts(self.begun.elapsed(), self.totals.sent_bytes);
+        let report = self.report(&facts);
+        match result.and_then(|()| all_stored(self.missing, self.totals.files + self.totals.directories)) {
+            Ok(()) => Ok(report),
+            Err(error) => Err(error.with_report(report)),
+        }
+    }
+
+    /// Tells of an item. Without a list its cap is told to whoever reads the events alone: somebody has to.
+    fn tell(&mut self, done: Done, events: &mut dyn Events) -> Result<(), CommandError> {
+        for trouble in &done.troubles {
+            events.warn(format!("{}: {trouble}", done.path.display()));
+        }
+        let cap = match done.result {
+            Ok(cap) => cap,
+            Err(error) => {
+                self.missing.push((done.path, error));
+                return Ok(());
+            }
+        };
+        self.totals.add(done.size, done.sent_bytes, done.is_directory);
+        let file = StoredFile {
+            happiness: Some(done.happiness),
+            is_shown: done.is_argument,
+            ..StoredFile::new(&done.path, done.size, &cap.to_text())
+        };
+        self.list.add(&file);
+        let event = if self.settings.dry_run { Event::WouldStore(file) } else { Event::Stored(file) };
+        if self.settings.list.is_none() {
+            return events.tell(event);
+        }
+        events.emit(event);
+        Ok(())
+    }
+
+    fn show_progress(&mut self, events: &mut dyn Events) {
+        let Totals { files, directories, bytes, sent_bytes } = self.totals;
+        let facts = self.workplace.facts(self.begun.elapsed(), sent_bytes);
+        let acknowledged: u64 = facts.servers.iter().map(|(_, reading)| reading.bytes).sum();
+        // Whole files, and what is there of those on their way.
+        let under_way = self.workplace.content_bytes(acknowledged.saturating_sub(sent_bytes));
+        let (total_files, total_bytes) = self.total;
+        let counts = Counts { files: files + directories, bytes: bytes + under_way, total_files, total_bytes };
+        let verdict = judge(&Facts { moved_bytes: acknowledged, ..facts });
+        let limit = verdict.confident.then_some(verdict.limit);
+        events.emit(Event::Progress(self.pace.progress(counts, limit, Instant::now())));
+    }
+
+    fn report(&self, facts: &Facts) -> Report {
+        let verdict = judge(facts);
+        let Totals { files, directories, bytes, sent_bytes } = self.totals;
+        let (missing, dry_run) = (self.missing.len() as u64, self.settings.dry_run);
+        let store = StoreReport {
+            files: if dry_run { 0 } else { files },
+            would_store: if dry_run { files } else { 0 },
+            directories,
+            failed: missing,
+            bytes,
+            sent_bytes,
+            stages: StageTimes {
+                source_ms: StoreReport::ms(facts.costs.source),
+                hash_ms: Some(StoreReport::ms(facts.costs.hash)),
+                encode_ms: Some(StoreReport::ms(facts.costs.encode)),
+                memory_wait_ms: Some(StoreReport::ms(facts.costs.memory)),
+                ..StageTimes::default()
+            },
+            ..StoreReport::default()
+        };
+        let summary = grid::summary(facts.wall, &facts.servers, self.workplace.given_up(), &verdict, store);
+        let totals = report::Totals {
+            files: files + directories,
+            needed_bytes: bytes,
+            // What servers acknowledged, shares of all files: on this way bytes are sent, not received.
+            received_bytes: sent_bytes,
+            written_bytes: sent_bytes,
+            requests: summary.hosts.iter().map(|host| host.requests).sum(),
+            connections: summary.hosts.iter().map(|host| host.connections).sum(),
+            missing_files: missing,
+            ..report::Totals::default()
+        };
+        let verdict = summary.verdict.clone().filter(|_| !dry_run);
+        let summary = Summary { changed: sent_bytes > 0, dry_run, totals, verdict, ..summary };
+        Report { summary, timeline: facts.engine.as_ref().map(|engine| Timeline::of(engine, &[])).unwrap_or_default() }
+    }
+}

@@ -1,0 +1,70 @@
+//! Stdin on its way to a grid: kept in a file without a name until its end is seen, because a key that comes
+//! from the content needs all of it first.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use fullbore_engine::files::unnamed::{ROOM_LEFT_BYTES, free_bytes, unnamed};
+use fullbore_engine::run::error::CommandError;
+
+use crate::upload::produce::Meter;
+
+/// Bytes between two looks at the room.
+const LOOK_EVERY_BYTES: u64 = 16 << 20;
+
+/// Reads everything into an unlinked file of `directory`; the result is it and its length. `meter` counts what whoever
+/// writes into the pipe has us wait.
+pub(super) fn spool(mut from: impl Read, directory: &Path, meter: &Meter) -> Result<(File, u64), CommandError> {
+    let failed = |error: &io::Error| CommandError::disk(directory, error).context("while keeping what came from stdin");
+    let mut file = unnamed(directory).map_err(|error| failed(&error))?;
+    let mut buffer = vec![0; 256 << 10];
+    let (mut size, mut looked) = (0_u64, None);
+    loop {
+        let count = match meter.read(|| from.read(&mut buffer)) {
+            Ok(0) => return Ok((file, size)),
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(CommandError::disk(Path::new("stdin"), &error)),
+        };
+        if looked.is_none_or(|looked| size >= looked + LOOK_EVERY_BYTES) {
+            looked = Some(size);
+            let room = free_bytes(&file).map_err(|error| failed(&error))?;
+            if room < ROOM_LEFT_BYTES + LOOK_EVERY_BYTES {
+                return Err(failed(&io::ErrorKind::StorageFull.into())
+                    .hint("TMPDIR chooses another place; --random-key --size BYTES needs none"));
+            }
+        }
+        file.write_all(&buffer[..count]).map_err(|error| failed(&error))?;
+        size += count as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+    use std::time::Duration;
+
+    /// A pipe whose other side takes its time.
+    struct Slow<R>(R, Duration);
+
+    impl<R: Read> Read for Slow<R> {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            std::thread::sleep(self.1);
+            self.0.read(into)
+        }
+    }
+
+    #[test]
+    fn what_is_spooled_can_be_read_and_has_no_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let (meter, slow) = (Meter::default(), Duration::from_millis(5));
+        let (file, size) = spool(Slow(&b"abc"[..], slow), directory.path(), &meter).unwrap();
+        let mut read = [0; 3];
+        file.read_exact_at(&mut read, 0).unwrap();
+        assert_eq!((size, &read), (3, b"abc"));
+        assert!(meter.reading().source >= slow, "{:?}", meter.reading());
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,544 @@
+//! All files on their way at once, and directories when their children have caps.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fs::{File, Metadata};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fullbore_engine::digest::Sha256;
+use fullbore_engine::random::random;
+use fullbore_engine::run::costs::process_costs;
+use fullbore_engine::run::pace::PROGRESS_EVERY;
+use fullbore_engine::run::{CommandError, ErrorKind, Events, Stop, stopped};
+use fullbore_engine::stage::Ledger;
+use fullbore_engine::tree::Item;
+use fullbore_engine::tree::found::Found;
+use fullbore_engine::verdict::{Sampler, SamplerConfig};
+use fullbore_engine::window::Window;
+use fullbore_wire::rate_limit::RateLimit;
+use fullbore_wire::run::{FILES_AT_ONCE, sending_runtime};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::settings::{PutSettings, Resolved};
+use super::spool::spool;
+use crate::cap::{Cap, LITERAL_BYTES_MAX};
+use crate::code::Code;
+use crate::directory::Directory;
+use crate::geometry::{Encoding, Geometry};
+use crate::grid::{GridSettings, connect};
+use crate::hash::netstring;
+use crate::upload::journal::Journal;
+use crate::upload::produce::{Meter, Pool, SourceError, Workshop};
+use crate::upload::source::Source;
+use crate::upload::spare::Spare;
+use crate::upload::{Grid, KeyChoice, PutError, PutOptions, Stored, Uploader};
+use crate::verdict::Facts;
+
+/// What is heard while files are put.
+pub enum Heard {
+    /// An item is done with.
+    Done(Done),
+    /// Time has passed.
+    Nothing,
+}
+
+/// Hears of it; an error ends the run.
+pub type Hear<'a> = &'a mut dyn FnMut(Heard) -> Result<(), CommandError>;
+
+/// What became of one item.
+pub struct Done {
+    pub path: PathBuf,
+    pub size: u64,
+    pub is_directory: bool,
+    pub is_argument: bool,
+    pub sent_bytes: u64,
+    pub happiness: usize,
+    pub troubles: Vec<String>,
+    pub result: Result<Cap, CommandError>,
+}
+
+/// The means of a run.
+pub struct Workplace<'a> {
+    settings: &'a PutSettings,
+    options: PutOptions,
+    runtime: tokio::runtime::Runtime,
+    /// Becomes true when the run is to end: by a signal, or because nobody can be told of what is done.
+    stop: watch::Sender<bool>,
+    workshop: Workshop,
+    threads: usize,
+    grid: Option<Arc<Grid>>,
+    uploader: Option<Arc<Uploader>>,
+    journal: Option<Arc<Journal>>,
+    sampler: Cell<Option<Sampler>>,
+}
+
+impl<'a> Workplace<'a> {
+    pub fn new(
+        settings: &'a PutSettings,
+        resolved: &Resolved,
+        events: &mut dyn Events,
+        signal: &Stop,
+    ) -> Result<Workplace<'a>, CommandError> {
+        let ledger = Ledger::new();
+        // Bytes that servers acknowledged are what is delivered.
+        let config = SamplerConfig { delivery_stage: "send".to_owned(), ..SamplerConfig::default() };
+        let sampler = Sampler::start(&ledger, config).map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let workshop = Workshop {
+            pool: Pool::new(threads),
+            memory: Window::new(resolved.memory_bytes, u32::MAX),
+            spare: Spare::default(),
+            meter: Arc::new(Meter::new(&ledger)),
+        };
+        ledger.watch_window(&workshop.memory);
+        ledger.set_rate_limit(settings.limit_rate_bytes_per_s.unwrap_or(0));
+        let runtime = sending_runtime(&ledger)?;
+        let stop = watch::Sender::new(false);
+        let (signal, stopping) = (signal.clone(), stop.clone());
+        runtime.spawn(async move {
+            signal.requested().await;
+            stopping.send_replace(true);
+        });
+        let limit = settings.limit_rate_bytes_per_s.map(|rate| Arc::new(RateLimit::new(rate, Instant::now())));
+        let place = resolved.place.as_ref().filter(|_| !settings.dry_run);
+        let grid = place.map(|place| Arc::new(connect(settings.grid.patience, place, limit, &ledger)));
+        let journals = settings.journals.as_deref().filter(|_| grid.is_some());
+        let journal = journals.and_then(open_journal);
+        let uploader = place.zip(grid.as_ref()).map(|(place, grid)| {
+            let (grid, workshop, lease) = (Arc::clone(grid), workshop.clone(), place.lease.clone());
+            Arc::new(Uploader::new(grid, workshop, lease, stop.subscribe(), journal.clone()))
+        });
+        if let Some(grid) = &grid {
+            for server in &grid.unusable {
+                events.warn(format!("server {} is not used: {}", server.name, server.reason));
+            }
+            let _inside = runtime.enter();
+            grid.warm(2 * usize::from(resolved.options.encoding.total));
+        }
+        let options = resolved.options.clone();
+        let sampler = Cell::new(Some(sampler));
+        Ok(Workplace { settings, options, runtime, stop, workshop, threads, grid, uploader, journal, sampler })
+    }
+
+    /// Puts everything; `each` hears of every item, in the order in which arguments were given.
+    pub fn put_all(&self, items: &[Item], each: Hear<'_>) -> Result<(), CommandError> {
+        let mut run = Run { place: self, items, tasks: JoinSet::new(), open: BTreeMap::new(), done: BTreeMap::new() };
+        let _inside = self.runtime.enter();
+        let mut children = vec![0; items.len()];
+        for parent in items.iter().filter_map(Item::parent) {
+            children[parent] += 1;
+        }
+        let mut waiting: Vec<usize> = Vec::new();
+        for (number, item) in items.iter().enumerate() {
+            if let Item::Directory { .. } = item {
+                let missing = children[number];
+                run.open.insert(number, Open { missing, directory: Directory::default(), failed: None });
+                if missing == 0 {
+                    waiting.push(number);
+                }
+            }
+        }
+        let mut next = 0;
+        let mut told = 0;
+        loop {
+            while run.tasks.len() < FILES_AT_ONCE {
+                if let Some(number) = waiting.pop() {
+                    run.begin_directory(number);
+                } else if next < items.len() {
+                    run.begin(next);
+                    next += 1;
+                } else {
+                    break;
+                }
+            }
+            // In order: what can be told now.
+            while let Some(done) = run.done.remove(&told) {
+                if let Err(error) = each(Heard::Done(done)) {
+                    return self.wind_up(run, each, error);
+                }
+                told += 1;
+            }
+            if told == items.len() {
+                return Ok(());
+            }
+            let Ok(finished) = self.runtime.block_on(async { timeout(PROGRESS_EVERY, run.tasks.join_next()).await })
+            else {
+                each(Heard::Nothing)?;
+                continue;
+            };
+            let Some(finished) = finished else {
+                return Err(CommandError::new(ErrorKind::Internal, "files are left, and nothing is under way"));
+            };
+            let (number, done) = finished
+                .map_err(|error| CommandError::new(ErrorKind::Internal, format_args!("a task failed: {error}")))?;
+            waiting.extend(run.finished(number, done));
+            if *self.stop.borrow() {
+                let error = "interrupted; shares that were not complete are given up";
+                return self.wind_up(run, each, CommandError::new(ErrorKind::Interrupted, error));
+            }
+        }
+    }
+
+    /// Nothing new begins, and what is under way gives up what it began. What is complete all the same is told of.
+    fn wind_up(&self, mut run: Run<'_>, each: Hear<'_>, error: CommandError) -> Result<(), CommandError> {
+        self.stop.send_replace(true);
+        while let Some(finished) = self.runtime.block_on(run.tasks.join_next()) {
+            if let Ok((number, outcome)) = finished {
+                run.finished(number, outcome);
+            }
+        }
+        for (_, done) in std::mem::take(&mut run.done) {
+            if done.result.is_ok() {
+                // To the list, if stdout takes nothing.
+                let _ = each(Heard::Done(done));
+            }
+        }
+        Err(error)
+    }
+
+    /// Ends what is left. A thread may wait for a pipe that gives nothing: it is not waited for. `all_told`: everything
+    /// is in the grid, and whoever wanted its caps has them.
+    pub fn end(self, all_told: bool) {
+        if let Some(journal) = &self.journal {
+            if all_told {
+                journal.all_told();
+            }
+            journal.close();
+        }
+        self.runtime.shutdown_background();
+    }
+
+    /// What is known of the run now; `sent_bytes` of shares were acknowledged.
+    pub fn facts(&self, wall: Duration, sent_bytes: u64) -> Facts {
+        Facts {
+            wall,
+            processor: Duration::from_millis(process_costs().0),
+            cores: self.threads,
+            threads: self.threads,
+            costs: self.workshop.meter.reading(),
+            download: None,
+            servers: self.grid.as_ref().map(|grid| grid.readings()).unwrap_or_default(),
+            rate_limit: self.settings.limit_rate_bytes_per_s,
+            moved_bytes: sent_bytes,
+            engine: None,
+        }
+    }
+
+    /// The same at the run's end, with what the engine's sampler found.
+    pub fn last_facts(&self, wall: Duration, sent_bytes: u64) -> Facts {
+        Facts { engine: self.sampler.take().map(Sampler::finish), ..self.facts(wall, sent_bytes) }
+    }
+
+    /// Bytes of a file, for bytes of its shares.
+    pub fn content_bytes(&self, share_bytes: u64) -> u64 {
+        let Encoding { needed, total, .. } = self.options.encoding;
+        share_bytes.saturating_mul(u64::from(needed)) / u64::from(total.max(1))
+    }
+
+    /// Servers that were given up.
+    pub fn given_up(&self) -> Vec<(String, String)> {
+        self.grid.as_ref().map(|grid| grid.given_up()).unwrap_or_default()
+    }
+
+    /// How one file is put, for a task of its own.
+    fn putter(&self) -> Putter {
+        Putter {
+            options: self.options.clone(),
+            uploader: self.uploader.clone(),
+            workshop: self.workshop.clone(),
+            names: self.journal.as_ref().and_then(|_| Names::of(&self.settings.grid, &self.options)),
+            spool: self.settings.spool.clone(),
+            stop: self.stop.subscribe(),
+        }
+    }
+}
+
+/// The journal of this run. Without one everything is put all the same.
+fn open_journal(directory: &Path) -> Option<Arc<Journal>> {
+    match Journal::open(directory) {
+        Ok(journal) => Some(journal),
+        Err((path, error)) => {
+            tracing::warn!(path = %path.display(), %error, "no journal: this run cannot be taken up");
+            None
+        }
+    }
+}
+
+/// A directory whose children are on their way.
+struct Open {
+    missing: usize,
+    directory: Directory,
+    /// Why it will have no cap.
+    failed: Option<String>,
+}
+
+/// The size, and what became of it.
+type Outcome = (u64, Result<Stored, CommandError>);
+
+struct Run<'a> {
+    place: &'a Workplace<'a>,
+    items: &'a [Item],
+    tasks: JoinSet<(usize, Outcome)>,
+    open: BTreeMap<usize, Open>,
+    /// Finished, and not told yet.
+    done: BTreeMap<usize, Done>,
+}
+
+impl Run<'_> {
+    fn begin(&mut self, number: usize) {
+        let putter = self.place.putter();
+        let size = self.place.settings.stdin_bytes;
+        match &self.items[number] {
+            // It begins when the last of its children is done.
+            Item::Directory { .. } => {}
+            Item::File { path, found, .. } => {
+                let (path, found) = (path.clone(), found.clone());
+                self.tasks.spawn(async move { (number, putter.file(&path, found).await) });
+            }
+            Item::Stdin => {
+                self.tasks.spawn(async move { (number, putter.stdin(size).await) });
+            }
+        }
+    }
+
+    fn begin_directory(&mut self, number: usize) {
+        let Some(open) = self.open.remove(&number) else { return };
+        let putter = self.place.putter();
+        self.tasks.spawn(async move {
+            let outcome = match open.failed {
+                Some(why) => (0, Err(CommandError::new(ErrorKind::Partial, format_args!("no cap, because {why}")))),
+                None => putter.directory(&open.directory).await,
+            };
+            (number, outcome)
+        });
+    }
+
+    /// Notes what became of an item; gives directories that are ready now.
+    fn finished(&mut self, number: usize, (size, result): Outcome) -> Option<usize> {
+        let item = &self.items[number];
+        let path = item.path().to_owned();
+        let is_directory = matches!(item, Item::Directory { .. });
+        let (sent_bytes, happiness, troubles, result) = match result {
+            Ok(stored) => {
+                let cap = if is_directory { Directory::cap(stored.cap) } else { stored.cap };
+                (stored.sent_bytes, stored.happiness, stored.troubles, Ok(cap))
+            }
+            Err(error) => (0, 0, Vec::new(), Err(error)),
+        };
+        let ready = item.parent().and_then(|parent| self.child(parent, &path, &result));
+        let is_argument = item.parent().is_none();
+        let done = Done { path, size, is_directory, is_argument, sent_bytes, happiness, troubles, result };
+        self.done.insert(number, done);
+        ready
+    }
+
+    fn child(&mut self, parent: usize, path: &Path, result: &Result<Cap, CommandError>) -> Option<usize> {
+        let open = self.open.get_mut(&parent)?;
+        let name = path.file_name().unwrap_or_default();
+        let added = match result {
+            Ok(cap) => open.directory.add(name.as_bytes(), cap.clone()).map_err(|error| error.to_string()),
+            Err(_) => Err(format!("{} has none", path.display())),
+        };
+        if let Err(why) = added {
+            open.failed.get_or_insert(why);
+        }
+        open.missing -= 1;
+        (open.missing == 0).then_some(parent)
+    }
+}
+
+/// Puts one file.
+struct Putter {
+    options: PutOptions,
+    uploader: Option<Arc<Uploader>>,
+    workshop: Workshop,
+    names: Option<Names>,
+    spool: PathBuf,
+    stop: watch::Receiver<bool>,
+}
+
+/// What files with random keys are called in the journal: by what no other content of them has, and no other grid.
+struct Names {
+    /// The file or directory that says which grid it is.
+    grid: PathBuf,
+    encoding: Encoding,
+    segment_max: u64,
+}
+
+impl Names {
+    /// `None` where no names are needed.
+    fn of(grid: &GridSettings, options: &PutOptions) -> Option<Names> {
+        let KeyChoice::Random = options.key else { return None };
+        let grid = std::fs::canonicalize(grid.node.as_ref().or(grid.servers.as_ref())?).ok()?;
+        Some(Names { grid, encoding: options.encoding, segment_max: options.segment_max })
+    }
+
+    fn name(&self, path: &Path, metadata: &Metadata) -> Option<String> {
+        let path = std::fs::canonicalize(path).ok()?;
+        let times = [metadata.mtime(), metadata.mtime_nsec(), metadata.ctime(), metadata.ctime_nsec()];
+        let Names { grid, encoding, segment_max } = self;
+        let how = format!("{} {times:?} {encoding:?} {segment_max}", metadata.len());
+        let mut name = Vec::new();
+        for part in [path.as_os_str().as_bytes(), grid.as_os_str().as_bytes(), how.as_bytes()] {
+            netstring(&mut name, part);
+        }
+        Some(Sha256::of(&name).to_hex().as_str().to_owned())
+    }
+}
+
+impl Putter {
+    async fn file(self, path: &Path, found: Option<Found>) -> Outcome {
+        let own = path.to_owned();
+        let opening = move || {
+            let file = found.map_or_else(|| File::open(&own), |found| found.open(&own));
+            file.and_then(|file| Ok((file.metadata()?, file)))
+        };
+        let (metadata, file) = match self.unless_stopped(opening).await {
+            Ok(Ok(opened)) => opened,
+            Ok(Err(error)) => return (0, Err(CommandError::new(ErrorKind::Disk, error))),
+            Err(error) => return (0, Err(error)),
+        };
+        let size = metadata.len();
+        if !metadata.is_file() {
+            // A pipe or device by name: read as stdin is.
+            return self.reader(file, None).await;
+        }
+        let name = self.names.as_ref().and_then(|names| names.name(path, &metadata));
+        (size, self.put(Source::file(file), size, name.as_deref()).await)
+    }
+
+    async fn stdin(self, size: Option<u64>) -> Outcome {
+        self.reader(std::io::stdin(), size).await
+    }
+
+    /// A pipe: streamed when its size is known and its key need not be made from it, spooled otherwise.
+    async fn reader(self, reader: impl std::io::Read + Send + 'static, size: Option<u64>) -> Outcome {
+        if let (Some(size), KeyChoice::Random) = (size, &self.options.key) {
+            return (size, self.put(Source::stream(reader), size, None).await);
+        }
+        let (meter, directory) = (Arc::clone(&self.workshop.meter), self.spool.clone());
+        match self.unless_stopped(move || spool(reader, &directory, &meter)).await.and_then(|spooled| spooled) {
+            Ok((file, size)) => (size, self.put(Source::file(file), size, None).await),
+            Err(error) => (0, Err(error)),
+        }
+    }
+
+    /// Does what may wait for ever, on a thread of its own: a pipe that nobody writes to gives nothing, and one that has
+    /// a name is not even opened.
+    async fn unless_stopped<R: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> R + Send + 'static,
+    ) -> Result<R, CommandError> {
+        let mut stop = self.stop.clone();
+        tokio::select! {
+            done = tokio::task::spawn_blocking(work) => {
+                done.map_err(|error| CommandError::new(ErrorKind::Internal, error))
+            }
+            () = stopped(&mut stop) => Err(explain(&PutError::Interrupted)),
+        }
+    }
+
+    async fn directory(self, directory: &Directory) -> Outcome {
+        let packed = directory.pack();
+        let size = packed.len() as u64;
+        (size, self.put(Source::Memory(packed.into()), size, None).await)
+    }
+
+    async fn put(&self, source: Source, size: u64, name: Option<&str>) -> Result<Stored, CommandError> {
+        let stored = match &self.uploader {
+            Some(uploader) => uploader.put(source, size, &self.options, name).await,
+            None => {
+                let (workshop, options, stop) = (self.workshop.clone(), self.options.clone(), self.stop.clone());
+                let mut end = stop.clone();
+                let dry = tokio::task::spawn_blocking(move || dry(&workshop, &source, size, &options, &stop));
+                tokio::select! {
+                    stored = dry => stored.map_err(|error| CommandError::new(ErrorKind::Internal, error))?,
+                    () = stopped(&mut end) => Err(PutError::Interrupted),
+                }
+            }
+        };
+        stored.map_err(|error| explain(&error))
+    }
+}
+
+/// The cap that a file would have.
+fn dry(
+    workshop: &Workshop,
+    source: &Source,
+    size: u64,
+    options: &PutOptions,
+    stop: &watch::Receiver<bool>,
+) -> Result<Stored, PutError> {
+    let cap = if size <= LITERAL_BYTES_MAX {
+        let mut content = vec![0; size as usize + 1];
+        let length = source.read(0, &mut content).map_err(SourceError::from)?;
+        if length as u64 != size {
+            return Err(SourceError::Size { size }.into());
+        }
+        content.truncate(length);
+        Cap::Literal(content)
+    } else {
+        let geometry = Geometry::new(options.encoding, size, options.segment_max)?;
+        let key = match &options.key {
+            KeyChoice::Random => random::<16>(),
+            KeyChoice::Convergent(secret) => {
+                workshop.key(source, &geometry, secret, stop)?.ok_or(PutError::Interrupted)?
+            }
+        };
+        let code = Arc::new(Code::new(options.encoding.needed, options.encoding.total));
+        Cap::Chk(workshop.finish_only(source, geometry, key, code)?.cap)
+    };
+    Ok(Stored { cap, happiness: 0, shares: (0, 0), sent_bytes: 0, troubles: Vec::new() })
+}
+
+/// The library's error as the person sees it.
+fn explain(error: &PutError) -> CommandError {
+    let kind = match error {
+        PutError::Source(_) => ErrorKind::Disk,
+        PutError::Geometry(_) => ErrorKind::Usage,
+        PutError::Interrupted => ErrorKind::Interrupted,
+        _ => ErrorKind::Network,
+    };
+    let mut command = CommandError::from_error(kind, error);
+    if let PutError::Unhappy { troubles, .. } = error {
+        for trouble in troubles {
+            command = command.context(trouble);
+        }
+    }
+    if let PutError::TooFewServers { usable: 0, .. } = error {
+        command =
+            command.hint("a node hears of its servers when it runs: start it once, or write private/servers.yaml");
+    }
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_knows_no_servers_is_to_be_started() {
+        let hints = |usable| explain(&PutError::TooFewServers { usable, happy: 7 }).hints;
+        assert!(hints(0)[0].contains("start it once") && hints(6).is_empty());
+    }
+
+    #[test]
+    fn a_cap_of_one_grid_is_no_cap_of_another() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        std::fs::write(&path, b"content").unwrap();
+        let metadata = path.metadata().unwrap();
+        let name = |grid: &str| {
+            let encoding = Encoding::new(3, 7, 10).unwrap();
+            Names { grid: grid.into(), encoding, segment_max: 1 << 20 }.name(&path, &metadata).unwrap()
+        };
+        assert_eq!(name("/one"), name("/one"));
+        assert_ne!(name("/one"), name("/other"));
+    }
+}

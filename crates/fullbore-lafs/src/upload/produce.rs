@@ -1,0 +1,388 @@
+//! From a file's bytes to blocks: one thread reads and encrypts in order, a pool encodes and hashes, and the
+//! blocks come out in order. Memory for blocks is taken from a window, and comes home when the last block of
+//! a segment is acknowledged.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc as threads};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fullbore_engine::stage::Ledger;
+use fullbore_engine::stage::TimedStage;
+use fullbore_engine::window::Window;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::source::Source;
+use super::spare::Spare;
+use crate::cap::Key;
+use crate::code::Code;
+use crate::encode::{EncodeError, Encoded, Encoder, Finished, KeyHasher};
+use crate::geometry::Geometry;
+
+/// Bytes read at once for the key.
+const KEY_READ_BYTES: usize = 256 << 10;
+
+/// The stages of an upload before the network: time that they worked, over all threads, what they worked on,
+/// and their clocks in the run's ledger.
+#[derive(Debug)]
+pub struct Meter {
+    source: TimedStage,
+    hash: TimedStage,
+    encode: TimedStage,
+    plaintext: AtomicU64,
+    memory_ns: AtomicU64,
+}
+
+impl Default for Meter {
+    fn default() -> Meter {
+        Meter::new(&Ledger::off())
+    }
+}
+
+/// A reading of [`Meter`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Costs {
+    /// Reading the files, twice where the key comes from the content.
+    pub source: Duration,
+    /// The key, encryption, and the hash over the ciphertext: one thread per file.
+    pub hash: Duration,
+    /// Coding and hashing of blocks: all threads of the pool together.
+    pub encode: Duration,
+    /// Waiting for memory, which is to say for servers.
+    pub memory: Duration,
+    /// Bytes of files that were encoded.
+    pub plaintext: u64,
+}
+
+impl Meter {
+    /// Counts in this ledger: stages `source`, `hash` and `encode`.
+    pub fn new(ledger: &Ledger) -> Meter {
+        Meter {
+            source: TimedStage::new(ledger, "source"),
+            hash: TimedStage::new(ledger, "hash"),
+            encode: TimedStage::new(ledger, "encode"),
+            plaintext: AtomicU64::new(0),
+            memory_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// A read of the source, which may wait for a disk, or for whoever writes into a pipe.
+    pub fn read<R>(&self, read: impl FnOnce() -> R) -> R {
+        self.source.timed(|| self.source.clock.device(read))
+    }
+
+    /// Waits for memory, which is to say for servers.
+    fn wait_for_memory<R>(&self, wait: impl FnOnce() -> R) -> R {
+        let begun = Instant::now();
+        let result = self.hash.clock.blocked_in(wait);
+        self.memory_ns.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        result
+    }
+
+    /// The counters now.
+    pub fn reading(&self) -> Costs {
+        Costs {
+            source: self.source.worked(),
+            hash: self.hash.worked(),
+            encode: self.encode.worked(),
+            memory: Duration::from_nanos(self.memory_ns.load(Ordering::Relaxed)),
+            plaintext: self.plaintext.load(Ordering::Relaxed),
+        }
+    }
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Threads that encode.
+#[derive(Debug, Clone)]
+pub struct Pool {
+    jobs: threads::Sender<Job>,
+    threads: usize,
+}
+
+impl Pool {
+    /// Starts so many threads; they end with the last clone of the pool.
+    pub fn new(threads: usize) -> Pool {
+        let (jobs, receiver) = threads::channel::<Job>();
+        let receiver = Arc::new(Mutex::new(receiver));
+        let count = threads.max(1);
+        for _ in 0..count {
+            let receiver = Arc::clone(&receiver);
+            let serve = move || {
+                loop {
+                    let job = receiver.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                    match job {
+                        Ok(job) => job(),
+                        Err(_) => break,
+                    }
+                }
+            };
+            // Without a thread its share of the work is done by the others, or where it is asked for.
+            let _ = thread::Builder::new().name("encode".into()).spawn(serve);
+        }
+        Pool { jobs, threads: count }
+    }
+
+    /// How many there are.
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// Has work done, for those who wait without blocking.
+    pub fn run_async<R: Send + 'static>(&self, work: impl FnOnce() -> R + Send + 'static) -> oneshot::Receiver<R> {
+        let (sender, receiver) = oneshot::channel();
+        let job: Job = Box::new(move || {
+            let _ = sender.send(work());
+        });
+        if let Err(threads::SendError(job)) = self.jobs.send(job) {
+            job();
+        }
+        receiver
+    }
+
+    fn run<R: Send + 'static>(&self, work: impl FnOnce() -> R + Send + 'static) -> threads::Receiver<R> {
+        let (sender, receiver) = threads::channel();
+        let job: Job = Box::new(move || {
+            let _ = sender.send(work());
+        });
+        if let Err(threads::SendError(job)) = self.jobs.send(job) {
+            job();
+        }
+        receiver
+    }
+}
+
+/// A file that cannot be read as it was announced.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SourceError {
+    /// The reader failed.
+    #[error("cannot be read: {0}")]
+    Read(#[from] io::Error),
+    /// It is not as long as it was, or as was said.
+    #[error("not {size} bytes long, as was announced: it changed while it was read, or --size is wrong")]
+    Size {
+        /// As announced.
+        size: u64,
+    },
+    /// It has other bytes than it had.
+    #[error("changed while it was put")]
+    Changed,
+    /// Segments are missing.
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
+}
+
+/// What the producer hands out, in order.
+#[derive(Debug)]
+pub enum Piece {
+    /// Blocks of the next segment.
+    Blocks(Encoded),
+    /// No memory is left: whatever was gathered should be sent.
+    Flush,
+    /// All blocks are out.
+    Finished(Box<Finished>),
+    /// The file cannot be read.
+    Failed(SourceError),
+}
+
+/// What all producers of a run share.
+#[derive(Debug, Clone)]
+pub struct Workshop {
+    /// Encodes.
+    pub pool: Pool,
+    /// Memory for blocks, as much as there may be.
+    pub memory: Window,
+    /// That which is there.
+    pub spare: Spare,
+    /// Where the time goes.
+    pub meter: Arc<Meter>,
+}
+
+impl Workshop {
+    /// The convergent key of a file. Reads all of it; blocks. `None`: it is not wanted any more.
+    ///
+    /// # Errors
+    /// [`SourceError`].
+    pub fn key(
+        &self,
+        source: &Source,
+        geometry: &Geometry,
+        secret: &[u8],
+        stop: &watch::Receiver<bool>,
+    ) -> Result<Option<Key>, SourceError> {
+        let mut hasher = KeyHasher::new(geometry, secret);
+        let mut buffer = vec![0; KEY_READ_BYTES];
+        let mut offset = 0;
+        while offset < geometry.size {
+            if *stop.borrow() {
+                return Ok(None);
+            }
+            let length = (geometry.size - offset).min(KEY_READ_BYTES as u64) as usize;
+            let piece = &mut buffer[..length];
+            if self.meter.read(|| source.read(offset, piece))? < length {
+                return Err(SourceError::Size { size: geometry.size });
+            }
+            self.meter.hash.timed(|| hasher.update(&buffer[..length]));
+            offset += length as u64;
+        }
+        Ok(Some(hasher.finish()))
+    }
+
+    /// Encodes a file into `out`. Blocks until all is out or nobody listens.
+    pub fn produce(&self, source: &Source, geometry: Geometry, key: Key, code: Arc<Code>, out: &mpsc::Sender<Piece>) {
+        let last = match self.segments(source, geometry, key, code, out) {
+            Ok(Some(finished)) => Piece::Finished(Box::new(finished)),
+            Ok(None) => return,
+            Err(error) => Piece::Failed(error),
+        };
+        let _ = out.blocking_send(last);
+    }
+
+    /// `None`: nobody listens any more.
+    fn segments(
+        &self,
+        source: &Source,
+        geometry: Geometry,
+        key: Key,
+        code: Arc<Code>,
+        out: &mpsc::Sender<Piece>,
+    ) -> Result<Option<Finished>, SourceError> {
+        let mut encoder = Encoder::new(geometry, key, code);
+        let mut under_way: VecDeque<threads::Receiver<Encoded>> = VecDeque::new();
+        let memory = geometry.segment_memory();
+        let hand_out = |encoder: &mut Encoder, encoded: Encoded| {
+            encoder.add(&encoded.hashes);
+            out.blocking_send(Piece::Blocks(encoded)).is_ok()
+        };
+        for index in 0..geometry.segments {
+            let permit = match self.memory.try_acquire(memory) {
+                Some(permit) => permit,
+                None => {
+                    // What is encoded already goes out first: it holds memory, too.
+                    for done in under_way.drain(..) {
+                        if !hand_out(&mut encoder, received(&done)) {
+                            return Ok(None);
+                        }
+                    }
+                    if out.blocking_send(Piece::Flush).is_err() {
+                        return Ok(None);
+                    }
+                    self.meter.wait_for_memory(|| self.memory.acquire_blocking(memory))
+                }
+            };
+            let length = geometry.segment_len(index) as usize;
+            let mut blocks = self.spare.take(memory as usize);
+            let read = || source.read(index * geometry.segment_size, &mut blocks[..length]);
+            if self.meter.read(read)? < length {
+                return Err(SourceError::Size { size: geometry.size });
+            }
+            let spare = self.spare.clone();
+            let home = Box::new(move |blocks| {
+                // In this order: what is spare was within the window, and stays so.
+                spare.give(blocks);
+                drop(permit);
+            });
+            let segment = self.meter.hash.timed(|| encoder.segment(blocks, length, Some(home)))?;
+            self.meter.plaintext.fetch_add(length as u64, Ordering::Relaxed);
+            if geometry.segments == 1 {
+                // No other thread could help.
+                let encoded = self.meter.encode.timed(|| segment.encode());
+                if !hand_out(&mut encoder, encoded) {
+                    return Ok(None);
+                }
+                break;
+            }
+            let meter = Arc::clone(&self.meter);
+            under_way.push_back(self.pool.run(move || meter.encode.timed(|| segment.encode())));
+            if under_way.len() > self.pool.threads
+                && let Some(done) = under_way.pop_front()
+                && !hand_out(&mut encoder, received(&done))
+            {
+                return Ok(None);
+            }
+        }
+        for done in under_way {
+            if !hand_out(&mut encoder, received(&done)) {
+                return Ok(None);
+            }
+        }
+        if !source.ends_at(geometry.size)? {
+            return Err(SourceError::Size { size: geometry.size });
+        }
+        // The key was made from what was read first: shares of anything else under it would be taken for that content's.
+        if source.is_changed() {
+            return Err(SourceError::Changed);
+        }
+        Ok(Some(encoder.finish()?))
+    }
+
+    /// Encodes a file for its cap alone; blocks.
+    ///
+    /// # Errors
+    /// [`SourceError`].
+    pub fn finish_only(
+        &self,
+        source: &Source,
+        geometry: Geometry,
+        key: Key,
+        code: Arc<Code>,
+    ) -> Result<Finished, SourceError> {
+        let (out, mut pieces) = mpsc::channel(1);
+        thread::scope(|scope| {
+            scope.spawn(move || self.produce(source, geometry, key, code, &out));
+            loop {
+                match pieces.blocking_recv() {
+                    Some(Piece::Finished(finished)) => return Ok(*finished),
+                    Some(Piece::Failed(error)) => return Err(error),
+                    Some(Piece::Blocks(_) | Piece::Flush) => {}
+                    None => return Err(SourceError::Size { size: geometry.size }),
+                }
+            }
+        })
+    }
+}
+
+/// The result of a job of the pool.
+fn received(done: &threads::Receiver<Encoded>) -> Encoded {
+    done.recv().expect("a thread of the pool does not end while it encodes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::geometry::Encoding;
+    use std::io::Write;
+    use std::time::SystemTime;
+
+    #[test]
+    fn a_file_that_is_written_to_while_it_is_put_has_no_cap() {
+        let workshop = workshop();
+        let geometry = Geometry::new(Encoding::new(1, 1, 1).unwrap(), 100, 1 << 20).unwrap();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[7; 100]).unwrap();
+        let source = Source::file(file.try_clone().unwrap());
+        let finish = || workshop.finish_only(&source, geometry, [0; 16], Arc::new(Code::new(1, 1)));
+        finish().unwrap();
+        file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        assert!(matches!(finish(), Err(SourceError::Changed)));
+    }
+
+    fn workshop() -> Workshop {
+        let memory = Window::new(1 << 20, u32::MAX);
+        Workshop { pool: Pool::new(1), memory, spare: Spare::default(), meter: Arc::new(Meter::default()) }
+    }
+
+    #[test]
+    fn a_key_that_is_not_wanted_any_more_is_not_made() {
+        let workshop = workshop();
+        let geometry = Geometry::new(Encoding::new(1, 1, 1).unwrap(), 100, 1 << 20).unwrap();
+        let source = Source::Memory(vec![7; 100].into());
+        let stop = watch::Sender::new(false);
+        assert!(workshop.key(&source, &geometry, b"secret", &stop.subscribe()).unwrap().is_some());
+        stop.send_replace(true);
+        assert!(workshop.key(&source, &geometry, b"secret", &stop.subscribe()).unwrap().is_none());
+    }
+}

@@ -1,0 +1,181 @@
+//! What `put` and `get` share: which bucket, how it is reached, and its errors as the person sees them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::stage::Ledger;
+use fullbore_wire::connect::{ConnectOptions, ProxyServer};
+use fullbore_wire::rate_limit::RateLimit;
+use fullbore_wire::run::{ProxyAddresses, hints, proxies};
+use fullbore_wire::socket::SocketOptions;
+use fullbore_wire::tls::{Authorities, Offer, Tls, Trust};
+use fullbore_wire::url::Url;
+use tokio::sync::watch;
+
+use crate::address::{Addressing, Bucket, Location, SCHEME};
+use crate::client::{Barrier, CallError, Client, Options, TRY_FOR};
+use crate::credentials::{Aws, CredentialsError, Keeper};
+
+/// The region that is spoken to when nobody says which; a bucket elsewhere answers where it is.
+const REGION: &str = "us-east-1";
+
+/// Connections at most, unless told otherwise.
+pub const CONNECTIONS: usize = 64;
+
+/// Unsent bytes in the kernel at most; on slow paths less.
+const UNSENT_BYTES_MAX: u32 = 128 << 10;
+
+/// Whether an argument is an address of a store.
+pub fn is_address(text: &std::ffi::OsStr) -> bool {
+    text.as_encoded_bytes().starts_with(SCHEME.as_bytes())
+}
+
+/// Reads an address.
+///
+/// # Errors
+/// It is none.
+pub fn location(text: &std::ffi::OsStr) -> Result<Location, CommandError> {
+    let text = text.to_str().ok_or_else(|| CommandError::usage("the address of a store must be UTF-8"))?;
+    Location::parse(text).map_err(CommandError::usage)
+}
+
+/// Which bucket, and how it is reached.
+#[derive(Debug, Clone)]
+pub struct BucketSettings {
+    /// The bucket, and a key or prefix in it.
+    pub location: Location,
+    /// The store's address, if it is not the one of `aws`.
+    pub endpoint: Option<String>,
+    /// The bucket's region, if it is not the one of `aws`.
+    pub region: Option<String>,
+    /// Where the bucket stands in addresses; `Auto` is as `aws` has it.
+    pub addressing: Addressing,
+    /// Whether requests are signed.
+    pub signs: bool,
+    /// Certificates trusted in addition to the system's, a PEM file.
+    pub authorities: Option<PathBuf>,
+    /// Connections at most.
+    pub connections: usize,
+    /// A server in whose connection nothing moves is given up after this time.
+    pub patience: Duration,
+    /// Proxies.
+    pub proxy: ProxyAddresses,
+    /// What the settings of the AWS tools say.
+    pub aws: Aws,
+}
+
+/// The way to a bucket; nothing is asked yet.
+pub(crate) fn open(
+    settings: &BucketSettings,
+    limit: Option<Arc<RateLimit>>,
+    stop: watch::Receiver<bool>,
+    ledger: &Ledger,
+) -> Result<Client, CommandError> {
+    let aws = &settings.aws;
+    let addressing = match settings.addressing {
+        Addressing::Auto => aws.addressing,
+        chosen => chosen,
+    };
+    let region = settings.region.as_deref().or(aws.region.as_deref()).unwrap_or(REGION);
+    let endpoint = settings.endpoint.as_deref().or(aws.endpoint.as_deref());
+    let mut bucket =
+        Bucket::new(&settings.location.bucket, endpoint, region, addressing).map_err(CommandError::usage)?;
+    bucket.endpoint.proxy = proxy(&bucket, &settings.proxy)?;
+    let trust = match settings.authorities.as_ref().or(aws.authorities.as_ref()) {
+        Some(path) => Trust::SystemAnd(Authorities::read(path).map_err(CommandError::usage)?),
+        None => Trust::System,
+    };
+    let connect = ConnectOptions {
+        tls: Tls::new(trust),
+        offer: Offer::Http1,
+        limit: settings.patience,
+        ..ConnectOptions::default()
+    };
+    let keeper = match settings.signs {
+        true => Keeper::new(aws.providers.clone(), connect.clone()),
+        false => Keeper::anonymous(),
+    };
+    let socket = SocketOptions { unsent_low_water_bytes: Some(UNSENT_BYTES_MAX), ..SocketOptions::default() };
+    let options = Options {
+        connect: ConnectOptions { socket, ..connect },
+        connections: settings.connections,
+        patience: settings.patience,
+        try_for: TRY_FOR,
+        limit,
+        ledger: ledger.clone(),
+    };
+    Ok(Client::new(bucket, keeper, options, stop))
+}
+
+/// The proxy on the way to this store.
+fn proxy(bucket: &Bucket, addresses: &ProxyAddresses) -> Result<Option<ProxyServer>, CommandError> {
+    let proxies = proxies(addresses)?;
+    let url = Url::parse(&format!("{}://{}/", bucket.endpoint.scheme.as_str(), bucket.host));
+    let url = url.map_err(CommandError::usage)?;
+    Ok(proxies.route(&url).server())
+}
+
+/// Why there are no credentials, as the person sees it.
+pub fn explain_credentials(error: &CredentialsError) -> CommandError {
+    let command = CommandError::usage(error);
+    match error {
+        CredentialsError::None { .. } => command.hint(
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile in ~/.aws/credentials; --no-sign-request needs none",
+        ),
+        _ => command,
+    }
+}
+
+/// The library's error as the person sees it.
+pub(crate) fn explain(error: &CallError) -> CommandError {
+    let kind = match error {
+        CallError::Credentials(error) => return explain_credentials(error),
+        CallError::Interrupted => ErrorKind::Interrupted,
+        CallError::Damaged { .. } => ErrorKind::Verification,
+        CallError::Refused { status: 400..=428 | 430..=499, .. } => ErrorKind::Usage,
+        _ => ErrorKind::Network,
+    };
+    let command = CommandError::from_error(kind, error);
+    if let CallError::Unreachable(unreachable) = error {
+        return match unreachable.cause {
+            Barrier::Silence => command.hint(hints::REACH),
+            Barrier::UnknownIssuer => command.hint(hints::TRUST),
+            Barrier::WrongCertificate => command.hint(hints::CERTIFICATE),
+            Barrier::Name => command,
+        };
+    }
+    match (error.code(), error.status()) {
+        ("SignatureDoesNotMatch", _) => command.hint("is the secret key the right one, and the --region?"),
+        ("RequestTimeTooSkewed", _) => command.hint("is this machine's clock right?"),
+        ("NoSuchBucket", _) => command.hint("fullbore makes no buckets: `aws s3 mb` does"),
+        (_, Some(300..400)) => command.hint("the store is elsewhere: --endpoint says where, and --region"),
+        (_, Some(403)) => {
+            command.hint("may these credentials do that? `aws sts get-caller-identity` says whose they are")
+        }
+        _ => command,
+    }
+}
+
+/// Whether an error would be that of every other request too.
+pub(crate) fn is_fatal(error: &CallError) -> bool {
+    match error {
+        CallError::Credentials(_) | CallError::Unreachable(_) | CallError::GivenUp(_) | CallError::Interrupted => true,
+        CallError::Refused { status, error, .. } => {
+            *status == 401
+                || matches!(
+                    error.code.as_str(),
+                    "NoSuchBucket"
+                        | "InvalidAccessKeyId"
+                        | "SignatureDoesNotMatch"
+                        | "AccountProblem"
+                        | "AllAccessDisabled"
+                        | "AuthorizationHeaderMalformed"
+                        | "InvalidBucketName"
+                        | "ExpiredToken"
+                )
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,462 @@
+//! Requests to one bucket: many at once over warm connections, repeated where that is safe.
+//!
+//! [`Client::call`] gives a request to the queue; a connection takes it, signs it and brings the answer. All requests
+//! made here may be repeated, because they say what is to be and not what is to change. What is repeated: broken
+//! connections, 5xx, pleas to slow down (with fewer requests at once, see [`pace`]), credentials that ended, a clock
+//! that is wrong, a bucket of another region, content that arrived damaged. Everything else is the caller's.
+
+mod budget;
+mod call;
+mod connection;
+pub mod measure;
+mod memory;
+pub mod pace;
+mod queue;
+
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use fullbore_engine::stage::Ledger;
+use fullbore_wire::auth::Authorization;
+use fullbore_wire::connect::{ConnectOptions, Scheme};
+use fullbore_wire::http1::{Method, RequestHead};
+use fullbore_wire::range::ByteRange;
+use fullbore_wire::rate_limit::RateLimit;
+use fullbore_wire::retry_after::RetryAfter;
+use tokio::sync::{oneshot, watch};
+
+use super::address::{Addressing, Bucket, is_region};
+use super::credentials::{Keeper, unix_now};
+pub use super::sign::Identity;
+use super::sign::{Signable, Signer, UNSIGNED_PAYLOAD, amz_date, query_string};
+use super::xml;
+pub use call::{Answer, Barrier, Body, Call, CallError, SMALL_ANSWER, Unreachable};
+use fullbore_engine::random::random;
+use fullbore_engine::run::stopped;
+use measure::{Meter, Reading};
+use memory::Memory;
+use queue::{Order, Queue};
+
+/// Times a request is sent when connections break or the server has an error of its own.
+const TRIES: u32 = 6;
+
+/// Times for a plea to slow down: each is an answer, so that something does move.
+const SLOW_TRIES: u32 = 30;
+
+/// Time without a good answer to anybody after which what fails is not sent again.
+pub const TRY_FOR: Duration = Duration::from_secs(300);
+
+/// Wait before the second try; twice as long each time.
+const WAIT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+
+/// The field of SHA-256 checksums.
+pub const CHECKSUM_FIELD: &str = "x-amz-checksum-sha256";
+
+/// How a store is spoken to.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// How connections are made.
+    pub connect: ConnectOptions,
+    /// Connections at most.
+    pub connections: usize,
+    /// Time without any progress until a connection is given up.
+    pub patience: Duration,
+    /// Time without a good answer after which what fails is not sent again; [`TRY_FOR`].
+    pub try_for: Duration,
+    /// Bytes per second over all connections.
+    pub limit: Option<Arc<RateLimit>>,
+    /// Hears of what is sent.
+    pub ledger: Ledger,
+}
+
+/// A bucket, and the way to it. Clones share everything.
+#[derive(Debug, Clone)]
+pub struct Client {
+    shared: Arc<Shared>,
+    stop: watch::Receiver<bool>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    bucket: RwLock<Arc<Bucket>>,
+    keeper: Keeper,
+    signer: Signer,
+    options: Options,
+    queue: Queue,
+    meter: Meter,
+    memory: Memory,
+    /// The server's clock less ours, seconds.
+    clock_offset_s: AtomicI64,
+    /// The server said which checksum it has of what we sent: it checks it, and need not hash for the signature too.
+    checks: AtomicBool,
+}
+
+impl Shared {
+    fn bucket(&self) -> Arc<Bucket> {
+        Arc::clone(&self.bucket.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The head of a request, signed now.
+    fn head(&self, order: &Order, host: &str, absolute_form: bool) -> RequestHead {
+        let Order { call, identity, .. } = order;
+        let bucket = self.bucket();
+        let path = bucket.path(call.key.as_deref());
+        let query: Vec<(&str, &str)> = call.query.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let mut target = path.clone();
+        if !query.is_empty() {
+            target.push('?');
+            target.push_str(&query_string(&query));
+        }
+        let mut head = RequestHead::new(call.method, host, target);
+        head.fields = call.fields.clone();
+        if call.checksum {
+            head.fields.push((CHECKSUM_FIELD.into(), super::parts::base64(&call.hash)));
+            // Some stores look at the checksum only when they are told so as the AWS tools do.
+            head.fields.push(("x-amz-sdk-checksum-algorithm".into(), "SHA256".into()));
+        }
+        if let Some(identity) = identity {
+            let now = unix_now() + self.clock_offset_s.load(Ordering::Relaxed);
+            let hex = call.hash.to_hex();
+            let trusted = call.checksum && self.checks.load(Ordering::Relaxed);
+            let payload = if trusted { UNSIGNED_PAYLOAD } else { hex.as_str() };
+            head.fields.push(("x-amz-content-sha256".into(), payload.into()));
+            head.fields.push(("x-amz-date".into(), amz_date(now)));
+            head.fields
+                .extend(identity.session_token.iter().map(|token| ("x-amz-security-token".into(), token.clone())));
+            let request = Signable {
+                method: call.method.as_str(),
+                path: &path,
+                query: &query,
+                host,
+                fields: &head.fields,
+                payload,
+            };
+            let value = self.signer.authorization(&request, identity, &bucket.region, now);
+            head.authorization = Some(Authorization::new(value));
+        }
+        // Behind the signature: a proxy may cut ranges anew.
+        head.range = call.range;
+        if absolute_form {
+            head.target = format!("{}://{host}{}", Scheme::Http.as_str(), head.target);
+            let proxy = bucket.endpoint.proxy.as_ref();
+            head.proxy_authorization = proxy.and_then(|proxy| proxy.authorization.as_ref()).map(Authorization::new);
+        }
+        head
+    }
+}
+
+/// What was tried already.
+#[derive(Default)]
+struct Tries {
+    sent: u32,
+    failed: u32,
+    slowed: u32,
+    renewed: u32,
+    /// The next one goes with other credentials.
+    renew: bool,
+    moved: u32,
+    clock: u32,
+    damaged: u32,
+    explained: bool,
+}
+
+/// What follows an outcome.
+enum Next {
+    /// After this wait, or with this error when there is no time left.
+    Again(Duration, CallError),
+    Fail(CallError),
+}
+
+impl Client {
+    /// The way to a bucket. Ends with its last clone; `stop` becomes true when no more requests are to be made.
+    pub fn new(bucket: Bucket, keeper: Keeper, options: Options, stop: watch::Receiver<bool>) -> Client {
+        let meter = Meter::new(&options.ledger, &bucket.endpoint.host);
+        let shared = Shared {
+            bucket: RwLock::new(Arc::new(bucket)),
+            keeper,
+            signer: Signer::new("s3"),
+            queue: Queue::new(options.connections),
+            options,
+            meter,
+            memory: Memory::default(),
+            clock_offset_s: AtomicI64::new(0),
+            checks: AtomicBool::new(false),
+        };
+        Client { shared: Arc::new(shared), stop }
+    }
+
+    /// The bucket, in the region that it turned out to be in.
+    pub fn bucket(&self) -> Arc<Bucket> {
+        self.shared.bucket()
+    }
+
+    /// What was measured so far.
+    pub fn reading(&self) -> Reading {
+        self.shared.meter.reading()
+    }
+
+    /// How often the store asked for less.
+    pub fn slowed(&self) -> u64 {
+        self.shared.queue.slowed()
+    }
+
+    /// Connections at most.
+    pub fn connections(&self) -> usize {
+        self.shared.options.connections
+    }
+
+    /// Whether the run is to end.
+    pub fn is_stopped(&self) -> bool {
+        *self.stop.borrow()
+    }
+
+    /// Returns when the run is to end.
+    pub async fn stopped(&self) {
+        stopped(&mut self.stop.clone()).await;
+    }
+
+    /// Makes a request, and repeats it where that may help. Answers with a status below 400, and 404 and 412, are the
+    /// caller's to judge.
+    ///
+    /// # Errors
+    /// [`CallError`]
+    pub async fn call(&self, call: Call) -> Result<Answer, CallError> {
+        let at_the_end = call.at_the_end;
+        let made = self.make(Arc::new(call));
+        if at_the_end {
+            return made.await;
+        }
+        tokio::select! {
+            biased;
+            made = made => made,
+            () = self.stopped() => Err(CallError::Interrupted),
+        }
+    }
+
+    async fn make(&self, call: Arc<Call>) -> Result<Answer, CallError> {
+        let mut failing_since = None;
+        let mut tries = Tries::default();
+        let mut refused: Option<Arc<Identity>> = None;
+        loop {
+            let identity = self.shared.keeper.identity(refused.take().as_deref()).await?;
+            tries.sent += 1;
+            if tries.sent > 1 {
+                self.shared.meter.repeated();
+            }
+            let mut outcome = self.once(&call, identity.clone()).await?;
+            if let Ok(answer) = &mut outcome
+                && call.method == Method::Head
+                && matches!(answer.head.status, 400 | 403)
+                && !std::mem::replace(&mut tries.explained, true)
+                && let Some(reason) = self.explain(&call, identity.clone()).await?
+            {
+                if !matches!(reason.head.status, 400 | 403) {
+                    // What it was refused for, others have put right meanwhile.
+                    continue;
+                }
+                *answer = reason;
+            }
+            let next = match outcome {
+                Ok(answer) => match self.judge(&call, answer, &mut tries) {
+                    Ok(mut answer) => {
+                        answer.times_sent += tries.sent - 1;
+                        return Ok(answer);
+                    }
+                    Err(next) => next,
+                },
+                Err(reason) => {
+                    tries.failed += 1;
+                    let error = CallError::Network { what: call.what(), reason, tries: tries.sent };
+                    again(tries.failed < TRIES, tries.failed, error)
+                }
+            };
+            // Time in the queue and on a slow path is no failure's.
+            let first = *failing_since.get_or_insert_with(Instant::now);
+            let since = self.shared.queue.last_well().map_or(first, |well| well.max(first));
+            let try_for = self.shared.options.try_for;
+            match next {
+                Next::Again(wait, _) if since.elapsed() + wait < try_for => {
+                    if std::mem::take(&mut tries.renew) {
+                        refused = identity;
+                    }
+                    tokio::time::sleep(wait).await;
+                }
+                Next::Again(_, error) => {
+                    let reason = format!("{}; not done within {} s", error.reason(), try_for.as_secs());
+                    return Err(CallError::Network { what: call.what(), reason, tries: tries.sent });
+                }
+                Next::Fail(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Why a HEAD is refused, which only an answer with a body says: that to a GET of nearly nothing.
+    async fn explain(&self, head: &Call, identity: Option<Arc<Identity>>) -> Result<Option<Answer>, CallError> {
+        let mut get = Call { method: Method::Get, range: ByteRange::of(&(0..1)), ..head.clone() };
+        get.answer_bytes_max = SMALL_ANSWER;
+        Ok(self.once(&Arc::new(get), identity).await?.ok())
+    }
+
+    /// Sends it once: the answer, or what broke.
+    async fn once(
+        &self,
+        call: &Arc<Call>,
+        identity: Option<Arc<Identity>>,
+    ) -> Result<Result<Answer, String>, CallError> {
+        let (reply, receiver) = oneshot::channel();
+        let order = Order { call: Arc::clone(call), identity, reply, times_sent: 0 };
+        let open = self.shared.queue.push(order).map_err(CallError::Unreachable)?;
+        connection::open(&self.shared, open);
+        match receiver.await {
+            Ok(outcome) => Ok(outcome),
+            Err(_) => match self.shared.queue.given_up() {
+                Some(reason) => Err(CallError::Unreachable(reason)),
+                None => Ok(Err("the connection was ended".into())),
+            },
+        }
+    }
+
+    /// Whether an answer is one, and otherwise what to do.
+    fn judge(&self, call: &Call, answer: Answer, tries: &mut Tries) -> Result<Answer, Next> {
+        let status = answer.head.status;
+        let error = match status {
+            200..300 if call.errors_in_body => xml::service_error(&answer.body),
+            200..300 | 304 | 404 | 412 => None,
+            _ => Some(xml::service_error(&answer.body).unwrap_or_default()),
+        };
+        let Some(mut error) = error else {
+            // 404 and 412 say all by themselves.
+            return self.compare(call, answer, tries);
+        };
+        if error.message.is_empty()
+            && let Some(place) = answer.head.location.as_ref().filter(|_| (300..400).contains(&status))
+        {
+            error.message = format!("it sends us on to {place}");
+        }
+        error.message = error.message.chars().take(300).collect();
+        let region = answer.head.store_field("x-amz-bucket-region").map(str::to_owned).or(error.region.clone());
+        let what = call.what();
+        let refused = CallError::Refused { what, status, error: error.clone() };
+        if is_plea_for_less(status, &error.code) {
+            tries.slowed += 1;
+            let asked = answer
+                .head
+                .retry_after
+                .map(|after: RetryAfter| Duration::from_secs(after.delay_s(answer.head.date, unix_now())));
+            let chance = f64::from(random::<1>()[0]) / 255.0;
+            self.shared.queue.slow_down(asked, chance, Instant::now());
+            // The pause is the queue's: everybody keeps it.
+            return Err(again(tries.slowed < SLOW_TRIES, 0, refused));
+        }
+        let next = match error.code.as_str() {
+            "ExpiredToken" | "TokenRefreshRequired" | "ExpiredTokenException" | "InvalidToken" if tries.renewed < 2 => {
+                tries.renewed += 1;
+                tries.renew = true;
+                Next::Again(Duration::ZERO, refused)
+            }
+            "RequestTimeTooSkewed" | "RequestExpired" if tries.clock < 2 && answer.head.date.is_some() => {
+                tries.clock += 1;
+                let theirs = answer.head.date.unwrap_or_else(unix_now);
+                self.shared.clock_offset_s.store(theirs - unix_now(), Ordering::Relaxed);
+                Next::Again(Duration::ZERO, refused)
+            }
+            "BadDigest" | "XAmzContentSHA256Mismatch" | "XAmzContentChecksumMismatch" | "InvalidDigest"
+                if tries.damaged < 2 =>
+            {
+                tries.damaged += 1;
+                Next::Again(WAIT.0, refused)
+            }
+            "RequestTimeout" | "IncompleteBody" | "InternalError" | "OperationAborted" | "RequestTimedOut" => {
+                tries.failed += 1;
+                again(tries.failed < TRIES, tries.failed, refused)
+            }
+            _ if matches!(status, 301 | 307 | 308 | 400 | 403)
+                && tries.moved < 2
+                && self.move_to(region.as_deref(), &answer.asked) =>
+            {
+                tries.moved += 1;
+                Next::Again(Duration::ZERO, refused)
+            }
+            _ if status >= 500 && status != 501 => {
+                tries.failed += 1;
+                again(tries.failed < TRIES, tries.failed, refused)
+            }
+            _ => Next::Fail(refused),
+        };
+        Err(next)
+    }
+
+    /// Compares what the server has with what was sent.
+    fn compare(&self, call: &Call, answer: Answer, tries: &mut Tries) -> Result<Answer, Next> {
+        self.shared.queue.well();
+        if !call.checksum || !(200..300).contains(&answer.head.status) {
+            return Ok(answer);
+        }
+        let Some(theirs) = answer.head.store_field(CHECKSUM_FIELD) else { return Ok(answer) };
+        let ours = super::parts::base64(&call.hash);
+        if theirs == ours {
+            if !self.shared.checks.swap(true, Ordering::Relaxed) {
+                tracing::debug!("the store checks SHA-256 sums and says so");
+            }
+            self.shared.queue.pipeline(true);
+            return Ok(answer);
+        }
+        // Perhaps another request's answer: one at a time from now on.
+        self.shared.queue.pipeline(false);
+        tries.damaged += 1;
+        let error = CallError::Damaged { what: call.what(), theirs: theirs.to_owned(), ours };
+        Err(again(tries.damaged < 3, 1, error))
+    }
+
+    /// Speaks to another region from now on; false if it is the one that was asked.
+    fn move_to(&self, region: Option<&str>, asked: &Bucket) -> bool {
+        let Some(region) = region.filter(|region| *region != asked.region && is_region(region)) else { return false };
+        let mut bucket = self.shared.bucket.write().unwrap_or_else(PoisonError::into_inner);
+        if bucket.region == region {
+            // Another request, that was on its way beside this one, has heard of it before.
+            return true;
+        }
+        let moved = if bucket.is_default {
+            let addressing = if bucket.host.starts_with(&format!("{}.", bucket.name)) {
+                Addressing::Virtual
+            } else {
+                Addressing::Path
+            };
+            let Ok(mut moved) = Bucket::new(&bucket.name, None, region, addressing) else { return false };
+            moved.endpoint.proxy = bucket.endpoint.proxy.clone();
+            moved
+        } else {
+            Bucket { region: region.to_owned(), ..(**bucket).clone() }
+        };
+        tracing::info!(region, "the bucket is in another region");
+        *bucket = Arc::new(moved);
+        true
+    }
+}
+
+/// Whether the store asks for fewer requests; its codes have come from several services.
+fn is_plea_for_less(status: u16, code: &str) -> bool {
+    const CODES: [&str; 6] = [
+        "SlowDown",
+        "Throttling",
+        "ThrottlingException",
+        "RequestLimitExceeded",
+        "TooManyRequests",
+        "ServiceUnavailable",
+    ];
+    matches!(status, 429 | 503) || CODES.contains(&code)
+}
+
+/// Once more after a wait that grows, or the error.
+fn again(more: bool, failed: u32, error: CallError) -> Next {
+    if !more {
+        return Next::Fail(error);
+    }
+    tracing::info!(%error, "asked again");
+    if failed == 0 {
+        return Next::Again(Duration::ZERO, error);
+    }
+    let wait = (WAIT.0 * 2_u32.pow(failed.min(10) - 1)).min(WAIT.1);
+    Next::Again(wait.mul_f64(0.75 + f64::from(random::<1>()[0]) / 512.0), error)
+}

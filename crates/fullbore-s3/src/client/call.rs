@@ -1,0 +1,306 @@
+//! What is asked of a store, what it answers, and why there may be no answer.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use fullbore_engine::digest::Sha256;
+use fullbore_wire::connect::{ConnectError, Endpoint};
+use fullbore_wire::http1::{Method, ResponseHead};
+use fullbore_wire::range::ByteRange;
+
+use crate::address::Bucket;
+use crate::credentials::CredentialsError;
+use crate::spool::Kept;
+use crate::xml::{self, ServiceError, XmlError};
+
+/// Bytes of an answer's body that is an error, or of no interest.
+pub const SMALL_ANSWER: usize = 64 << 10;
+
+/// The body of a request.
+#[derive(Debug, Clone)]
+pub enum Body {
+    /// In memory; may be empty.
+    Memory(Bytes),
+    /// A part of a file, read as it is sent.
+    File {
+        /// Which.
+        file: Arc<Kept>,
+        /// From where, bytes.
+        offset: u64,
+        /// How many bytes.
+        length: u64,
+    },
+}
+
+impl Body {
+    /// None.
+    pub fn empty() -> Body {
+        Body::Memory(Bytes::new())
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        match self {
+            Body::Memory(bytes) => bytes.len() as u64,
+            Body::File { length, .. } => *length,
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A request.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// The method.
+    pub method: Method,
+    /// The object; none for the bucket.
+    pub key: Option<String>,
+    /// The query.
+    pub query: Vec<(&'static str, String)>,
+    /// Fields; all are signed.
+    pub fields: Vec<(String, String)>,
+    /// Part of the object that is asked for.
+    pub range: Option<ByteRange>,
+    /// The body.
+    pub body: Body,
+    /// Its SHA-256.
+    pub hash: Sha256,
+    /// Sends the hash as the object's or part's checksum, and compares what the server says it has.
+    pub checksum: bool,
+    /// Bytes of the answer's body at most.
+    pub answer_bytes_max: usize,
+    /// The answer may be a success by its status and an error by its body.
+    pub errors_in_body: bool,
+    /// Is made even when the run is to end: it cleans up.
+    pub at_the_end: bool,
+}
+
+impl Call {
+    /// A request without a body.
+    pub fn new(method: Method, key: Option<&str>) -> Call {
+        Call {
+            method,
+            key: key.map(str::to_owned),
+            query: Vec::new(),
+            fields: Vec::new(),
+            range: None,
+            body: Body::empty(),
+            hash: Sha256::of(b""),
+            checksum: false,
+            answer_bytes_max: SMALL_ANSWER,
+            errors_in_body: false,
+            at_the_end: false,
+        }
+    }
+
+    /// Adds a parameter of the query.
+    #[must_use]
+    pub fn query(mut self, name: &'static str, value: impl Into<String>) -> Call {
+        self.query.push((name, value.into()));
+        self
+    }
+
+    /// Adds a field.
+    #[must_use]
+    pub fn field(mut self, name: &str, value: impl Into<String>) -> Call {
+        self.fields.push((name.to_owned(), value.into()));
+        self
+    }
+
+    /// Gives it a body.
+    #[must_use]
+    pub fn body(mut self, body: Body, hash: Sha256) -> Call {
+        (self.body, self.hash) = (body, hash);
+        self
+    }
+
+    pub(super) fn what(&self) -> String {
+        let key = self.key.as_deref().unwrap_or("the bucket");
+        format!("{} {key}", self.method.as_str())
+    }
+}
+
+/// An answer.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// Status and fields.
+    pub head: Box<ResponseHead>,
+    /// The body; of a range that was asked for, empty.
+    pub body: Bytes,
+    /// What came of a range, piece by piece: joined it would be copied once more.
+    pub pieces: Vec<Bytes>,
+    /// How often the request was sent: an earlier copy may have been carried out, and its answer lost.
+    pub times_sent: u32,
+    /// The bucket as it was taken for when this was asked.
+    pub(super) asked: Arc<Bucket>,
+}
+
+impl Answer {
+    /// The ETag without quotes, which it need not have; `None` if there is none, or only a weak one.
+    pub fn etag(&self) -> Option<String> {
+        match &self.head.etag {
+            Some(tag) => (!tag.weak).then(|| tag.to_string().trim_matches('"').to_owned()),
+            None => {
+                let is_part = |byte: u8| byte.is_ascii_graphic() && byte != b'"';
+                let bare = self.head.store_field("etag")?;
+                (!bare.is_empty() && bare.bytes().all(is_part)).then(|| bare.to_owned())
+            }
+        }
+    }
+}
+
+/// Why a request has no answer that is of use.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The server said no.
+    #[error("{what}: {status}{}", described(error))]
+    Refused {
+        /// Method and key.
+        what: String,
+        /// The status.
+        status: u16,
+        /// What the server says.
+        error: ServiceError,
+    },
+    /// Nothing could be asked, or nothing came back.
+    #[error("{what}: {reason}{}", after(*tries))]
+    Network {
+        /// Method and key.
+        what: String,
+        /// The last reason.
+        reason: String,
+        /// Times that it was sent.
+        tries: u32,
+    },
+    /// No connection can be made at all.
+    #[error("{}", .0.reason)]
+    Unreachable(Unreachable),
+    /// Something of ours broke.
+    #[error("{0}")]
+    GivenUp(String),
+    /// Content arrived damaged, again and again.
+    #[error("{what}: the server has {theirs} as the checksum of what was sent, and {ours} is right")]
+    Damaged {
+        /// Method and key.
+        what: String,
+        /// By the server.
+        theirs: String,
+        /// By us.
+        ours: String,
+    },
+    /// An answer that cannot be read.
+    #[error("{what}: {source}")]
+    Answer {
+        /// Method and key.
+        what: String,
+        /// Why not.
+        source: XmlError,
+    },
+    /// A listing that would never end.
+    #[error("{what}: store {store} {did}; such a listing would never end")]
+    Endless {
+        /// Which.
+        what: String,
+        /// Whose.
+        store: String,
+        /// What shows it.
+        did: String,
+    },
+    /// No credentials.
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
+    /// A signal came.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// A store to which there is no connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unreachable {
+    /// The host, and what happened.
+    pub reason: String,
+    /// What would help.
+    pub cause: Barrier,
+}
+
+/// What keeps us from a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Barrier {
+    /// Nobody answers.
+    Silence,
+    /// Nobody who is trusted vouches for its certificate.
+    UnknownIssuer,
+    /// Its certificate is not one for this host and this day.
+    WrongCertificate,
+    /// Its name may not be looked up.
+    Name,
+}
+
+impl Barrier {
+    /// Whether another try would have the same end.
+    pub(super) fn is_final(self) -> bool {
+        self != Barrier::Silence
+    }
+}
+
+impl Unreachable {
+    pub(super) fn new(host: &str, endpoint: &Endpoint, error: &ConnectError) -> Unreachable {
+        let cause = match error {
+            error if error.is_blocked() => Barrier::Name,
+            error if error.is_of_unknown_issuer() => Barrier::UnknownIssuer,
+            error if error.is_untrusted() => Barrier::WrongCertificate,
+            _ => Barrier::Silence,
+        };
+        Unreachable { reason: format!("{host}: {}", error.without_host(endpoint)), cause }
+    }
+}
+
+fn described(error: &ServiceError) -> String {
+    match (error.code.as_str(), error.message.as_str()) {
+        ("", "") => String::new(),
+        ("", message) => format!(": {message}"),
+        (code, "") => format!(" {code}"),
+        (code, message) => format!(" {code}: {message}"),
+    }
+}
+
+fn after(tries: u32) -> String {
+    if tries > 1 { format!(" (after {tries} tries)") } else { String::new() }
+}
+
+impl CallError {
+    /// What an answer of another status than a good one says.
+    pub fn refused(what: impl Into<String>, answer: &Answer) -> CallError {
+        let error = xml::service_error(&answer.body).unwrap_or_default();
+        CallError::Refused { what: what.into(), status: answer.head.status, error }
+    }
+
+    /// What is wrong, without the request that it is about.
+    pub(super) fn reason(&self) -> String {
+        match self {
+            CallError::Refused { status, error, .. } => format!("{status}{}", described(error)),
+            CallError::Network { reason, .. } => reason.clone(),
+            other => other.to_string(),
+        }
+    }
+
+    /// The server's name of the error; empty if it was none of the server's.
+    pub fn code(&self) -> &str {
+        match self {
+            CallError::Refused { error, .. } => &error.code,
+            _ => "",
+        }
+    }
+
+    /// The status of a refusal.
+    pub fn status(&self) -> Option<u16> {
+        match self {
+            CallError::Refused { status, .. } => Some(*status),
+            _ => None,
+        }
+    }
+}

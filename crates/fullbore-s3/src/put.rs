@@ -1,0 +1,334 @@
+//! `put` into a bucket: files and directories as objects.
+//!
+//! [`run`] is the walk: what goes where (`plan`) → uploads that an earlier run left open are given up (`orphans`) → what is
+//! there (`known`) → all files, turn by turn (`send`) → objects that are not among them, if asked (`delete`) → the list of
+//! keys, and what limited the run (`report`).
+
+mod account;
+mod delete;
+mod fields;
+mod known;
+mod orphans;
+mod plan;
+mod protected;
+pub(crate) mod report;
+mod send;
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use fullbore_engine::run::costs::process_costs;
+use fullbore_engine::run::list::List;
+use fullbore_engine::run::report::{Report, began};
+use fullbore_engine::run::stored::{NotStored, all_stored};
+use fullbore_engine::run::{CommandError, ErrorKind, Event, Events, Phase, Stop, units};
+use fullbore_engine::stage::Ledger;
+use fullbore_engine::tree::Choice;
+use fullbore_engine::verdict::{Sampler, SamplerConfig};
+use fullbore_engine::window::Window;
+use fullbore_wire::rate_limit::RateLimit;
+use fullbore_wire::run::sending_runtime;
+use tokio::sync::watch;
+
+use crate::address::SCHEME;
+use crate::bucket::{self, BucketSettings};
+use crate::client::Client;
+use crate::conditions::Conditions;
+use crate::gather::Gathering;
+use crate::journal::Journal;
+use crate::parts::Growth;
+use crate::spool::Spool;
+use crate::upload::Uploader;
+use crate::verdict::Facts;
+use crate::work::Work;
+use account::{Account, Totals};
+use delete::Doomed;
+pub use fields::FieldSettings;
+use known::Known;
+use plan::{Last, Plan};
+use send::Sending;
+
+/// Memory for content on its way: 64 MiB carry 1 Gbit/s over half a second.
+const WINDOW_BYTES: u64 = 64 << 20;
+
+/// Small objects that are ready beside those that are on their way.
+const READY: u32 = 64;
+
+/// What is put, and how.
+#[derive(Debug, Clone)]
+pub struct PutSettings {
+    /// Where to.
+    pub bucket: BucketSettings,
+    /// Files and directories; `-` is stdin.
+    pub sources: Vec<PathBuf>,
+    /// What of directories is put.
+    pub choice: Choice,
+    /// What objects are stored with.
+    pub fields: FieldSettings,
+    /// Patterns of files that are sent after all others.
+    pub last: Vec<String>,
+    /// Whether objects that are there are sent again.
+    pub resend: bool,
+    /// What is done about objects that are not among the files.
+    pub delete: Option<DeleteSettings>,
+    /// Only says what would be done.
+    pub dry_run: bool,
+    /// Where the list of files and addresses is written.
+    pub list: Option<PathBuf>,
+    /// Where uploads in parts are noted.
+    pub journals: Option<PathBuf>,
+    /// Where parts of pipes are kept that are too large for memory.
+    pub spool: PathBuf,
+    /// Bytes sent per second at most.
+    pub limit_rate_bytes_per_s: Option<u64>,
+    /// Somebody wants to see the clocks of stages.
+    pub watch_stages: bool,
+}
+
+/// How objects are deleted that are not among the files.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DeleteSettings {
+    /// Share of the objects that may be deleted.
+    pub share_max: f64,
+    /// Delete even more.
+    pub force: bool,
+}
+
+/// Puts everything.
+///
+/// # Errors
+/// See [`ErrorKind`]. What could be put stays, and is in the report.
+pub fn run(settings: &PutSettings, events: &mut dyn Events, stop: &Stop) -> Result<Report, CommandError> {
+    let common_fields = fields::common(&settings.fields)?;
+    let begun = Instant::now();
+    let location = &settings.bucket.location;
+    events.emit(Event::Started {
+        command: "put".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        name: None,
+        dir: format!("{SCHEME}{}/{}", location.bucket, location.key),
+        started_unix_s: began(Duration::ZERO),
+    });
+    events.emit(Event::Phase { phase: Phase::Plan });
+    let last = Last::new(&settings.last);
+    let tell = &mut |listing: &fullbore_engine::tree::Listing| listing.tell_left_out(&mut *events);
+    let mut plan = Plan::make(&settings.sources, location, &last, &settings.choice, tell)?;
+    let unread = std::mem::take(&mut plan.failed);
+    // Behind the plan, which it is no part of: it may be in a directory that is put.
+    let mut list = List::open(settings.list.as_deref())?;
+    if settings.delete.is_some() && plan.prefix.is_none() {
+        return Err(CommandError::usage("--delete needs a directory among the files: what is not in it is deleted"));
+    }
+    if stop.check().is_err() {
+        return Err(CommandError::new(ErrorKind::Interrupted, "interrupted; nothing was put"));
+    }
+    // Clocks of stages are looked at where somebody wants to see them: judging needs sums alone.
+    let ledger = if settings.watch_stages { Ledger::new() } else { Ledger::off() };
+    let runtime = sending_runtime(&ledger)?;
+    let run = Run { settings, plan: &plan, ledger: &ledger, runtime: &runtime, stop, begun };
+    let result = put(&run, common_fields, &mut list, unread, events);
+    // A thread may wait for a pipe that gives nothing: it is not waited for.
+    runtime.shutdown_background();
+    result
+}
+
+/// What a run is about.
+#[derive(Clone, Copy)]
+struct Run<'a> {
+    settings: &'a PutSettings,
+    plan: &'a Plan,
+    ledger: &'a Ledger,
+    runtime: &'a tokio::runtime::Runtime,
+    stop: &'a Stop,
+    begun: Instant,
+}
+
+/// The walk, from the plan on.
+fn put(
+    run: &Run<'_>,
+    common_fields: Vec<(String, String)>,
+    list: &mut List,
+    unread: NotStored,
+    events: &mut dyn Events,
+) -> Result<Report, CommandError> {
+    let Run { settings, plan, ledger, runtime, stop, .. } = *run;
+    let sampler = settings.watch_stages.then(|| watch(ledger)).transpose()?;
+    let limit = settings.limit_rate_bytes_per_s.map(|rate| Arc::new(RateLimit::new(rate, Instant::now())));
+    ledger.set_rate_limit(settings.limit_rate_bytes_per_s.unwrap_or(0));
+    let client = bucket::open(&settings.bucket, limit, stop.watch(), ledger)?;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(4);
+    let journals = settings.journals.as_deref().filter(|_| !settings.dry_run);
+    let items = u32::try_from(client.connections()).unwrap_or(u32::MAX).saturating_mul(4).saturating_add(READY);
+    let window = Window::new(WINDOW_BYTES, items);
+    let uploader = Uploader {
+        client: client.clone(),
+        pipes: Gathering::new(&window),
+        window,
+        work: Arc::new(Work::new(ledger)),
+        journal: journals.map(|path| Arc::new(Journal::new(path))),
+        spool: Spool::new(&settings.spool),
+        growth: Growth::default(),
+        conditions: Arc::new(Conditions::of(client.bucket().is_default)),
+    };
+    ledger.watch_window(&uploader.window);
+    if let Some(path) = journals {
+        runtime.block_on(orphans::give_up(events, &uploader, path));
+    }
+    let known = match settings.resend {
+        true => Known::resend(),
+        false => runtime.block_on(Known::find(&client, &plan.objects))?,
+    };
+    let content_type = {
+        let given = settings.fields.content_type.clone();
+        move |key: &str| fields::content_type(given.as_deref(), key)
+    };
+    let sending = Arc::new(Sending {
+        client: client.clone(),
+        uploader,
+        asks_for_conditions: known.leaves_many(&plan.objects),
+        known,
+        handle: runtime.handle().clone(),
+        stop: stop.watch(),
+        threads,
+        dry_run: settings.dry_run,
+        fields: common_fields,
+        content_type: Box::new(content_type),
+        large: Sending::large_window(),
+        pipes: Sending::pipes_window(),
+        over: watch::Sender::new(false),
+        succeeded: AtomicUsize::new(0),
+        failed: AtomicUsize::new(0),
+    });
+    events.emit(Event::Phase { phase: Phase::Put });
+    let mut account = Account::new(run, &sending, list, events);
+    for turn in 0..plan.turns {
+        let numbers: Vec<usize> =
+            plan.objects.iter().enumerate().filter(|(_, object)| object.turn == turn).map(|(at, _)| at).collect();
+        sending.send(&plan.objects, &numbers, &mut |heard| account.hear(heard));
+        // What comes last refers to what came before.
+        if !unread.is_empty() || sending.failed.load(Ordering::Relaxed) > 0 || *stop.watch().borrow() {
+            break;
+        }
+    }
+    let (totals, mut failed, told) = account.end();
+    let untried = plan.objects.len() - told;
+    list.publish(failed.is_empty() && unread.is_empty() && untried == 0)?;
+    let mut deleted = Ok(Deleted::default());
+    if let Some(wanted) = settings.delete.filter(|_| failed.is_empty() && untried == 0) {
+        events.emit(Event::Phase { phase: Phase::Clean });
+        deleted = runtime.block_on(delete(settings, wanted, &client, plan, events));
+    } else if plan.has_mirrors {
+        runtime.block_on(warn_of_private(&client, plan, events));
+    }
+    // What could not be read is protected by its name, and so does not keep the rest from being deleted.
+    failed.extend(unread);
+    let facts = facts(run, &sending, totals.sent_bytes);
+    let missing = (failed.len() + untried) as u64;
+    let (gone, stages) = (*deleted.as_ref().unwrap_or(&Deleted::default()), sampler.map(Sampler::finish));
+    let report = report::gather(settings, &totals, &facts, missing, gone, stages.as_ref());
+    match ending(stop, &totals, failed, untried).and_then(|()| deleted.map(drop)) {
+        Ok(()) => Ok(report),
+        Err(error) => Err(error.with_report(report)),
+    }
+}
+
+/// Whether all files are there, or why not.
+fn ending(stop: &Stop, totals: &Totals, failed: NotStored, untried: usize) -> Result<(), CommandError> {
+    let there = totals.stored + totals.present;
+    if *stop.watch().borrow() {
+        let text = format_args!("interrupted; {there} objects are there, {untried} were not tried");
+        return Err(CommandError::new(ErrorKind::Interrupted, text));
+    }
+    match all_stored(failed, there) {
+        Err(error) if untried > 0 => Err(error.context(format_args!("{untried} more were not tried"))),
+        Ok(()) if untried > 0 => {
+            Err(CommandError::new(ErrorKind::Internal, format_args!("{untried} files were not tried, for no reason")))
+        }
+        other => other,
+    }
+}
+
+/// Begins to look at the stages.
+fn watch(ledger: &Ledger) -> Result<Sampler, CommandError> {
+    // Bytes that the store acknowledged are what is delivered.
+    let config = SamplerConfig { delivery_stage: "send".to_owned(), ..SamplerConfig::default() };
+    Sampler::start(ledger, config).map_err(|error| CommandError::new(ErrorKind::Internal, error))
+}
+
+/// What deleting did.
+#[derive(Debug, Default, Clone, Copy)]
+struct Deleted {
+    count: usize,
+    /// Objects beneath names that were left out.
+    kept: usize,
+}
+
+async fn find_doomed(client: &Client, plan: &Plan) -> Result<Doomed, CommandError> {
+    let wanted: HashSet<&str> = plan.objects.iter().map(|object| object.key.as_str()).collect();
+    Doomed::find(client, plan.prefix.as_deref().unwrap_or_default(), &wanted, &plan.rules).await
+}
+
+fn tell_private(count: usize, remedy: &str, events: &mut dyn Events) {
+    if count > 0 {
+        let objects = units::noun(count as u64, "object", "objects");
+        let count = units::count(count as u64);
+        events.warn(format!("private state of mirrors or unfinished files in the bucket: {count} {objects}; {remedy}"));
+    }
+}
+
+/// Without a right to list the bucket nothing is said.
+async fn warn_of_private(client: &Client, plan: &Plan, events: &mut dyn Events) {
+    if let Ok(doomed) = find_doomed(client, plan).await {
+        tell_private(doomed.private.len(), "--delete removes them", events);
+    }
+}
+
+async fn delete(
+    settings: &PutSettings,
+    wanted: DeleteSettings,
+    client: &Client,
+    plan: &Plan,
+    events: &mut dyn Events,
+) -> Result<Deleted, CommandError> {
+    let doomed = find_doomed(client, plan).await?;
+    let kept = doomed.kept;
+    // Without having put anything it is not known what the store should list.
+    if !settings.dry_run {
+        doomed.refuse_other_names(client.bucket().store())?;
+    }
+    let remedy = if settings.dry_run { "a run without --dry-run removes them" } else { "they are removed now" };
+    tell_private(doomed.private.len(), remedy, events);
+    doomed.guard(wanted.share_max, wanted.force)?;
+    for key in doomed.private.iter().chain(&doomed.keys) {
+        let key = key.clone();
+        events.emit(match settings.dry_run {
+            true => Event::WouldDeleteObject { key },
+            false => Event::DeletingObject { key },
+        });
+    }
+    let all = doomed.private.len() + doomed.keys.len();
+    let count = if settings.dry_run { all } else { doomed.delete(client).await? };
+    Ok(Deleted { count, kept })
+}
+
+/// What is known of the run now; `moved_bytes` of objects were put.
+fn facts(run: &Run<'_>, sending: &Sending, moved_bytes: u64) -> Facts {
+    let client = &sending.client;
+    Facts {
+        wall: run.begun.elapsed(),
+        processor: Duration::from_millis(process_costs().0),
+        cores: std::thread::available_parallelism().map_or(1, usize::from),
+        threads: sending.threads,
+        source: sending.uploader.work.source_time(),
+        hash: sending.uploader.work.hash_time(),
+        target: Duration::ZERO,
+        connections: client.reading(),
+        store: client.bucket().endpoint.host.clone(),
+        slowed: client.slowed(),
+        rate_limit: run.settings.limit_rate_bytes_per_s,
+        moved_bytes,
+    }
+}

@@ -1,0 +1,135 @@
+//! What is told while objects are put: each file in the order of the arguments, and where the run stands.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use fullbore_engine::run::list::List;
+use fullbore_engine::run::stored::NotStored;
+use fullbore_engine::run::{Counts, ErrorKind, Event, Events, Pace, StoredFile};
+
+use super::send::{Done, Heard, Outcome, Sending};
+use super::{Run, facts};
+use crate::address::SCHEME;
+use crate::verdict::judge;
+
+/// What was done.
+#[derive(Debug, Default)]
+pub struct Totals {
+    /// Objects that were put.
+    pub stored: u64,
+    /// Objects that were there.
+    pub present: u64,
+    /// Objects that would be put.
+    pub wanted: u64,
+    /// Bytes of all of these.
+    pub bytes: u64,
+    /// Bytes of objects that were put.
+    pub sent_bytes: u64,
+    /// Objects of which the store did not say what checksum it has.
+    pub unconfirmed: u64,
+}
+
+/// Tells what is done.
+pub struct Account<'a> {
+    run: &'a Run<'a>,
+    sending: &'a Sending,
+    list: &'a mut List,
+    events: &'a mut dyn Events,
+    waiting: BTreeMap<usize, Done>,
+    told: usize,
+    next: usize,
+    totals: Totals,
+    failed: NotStored,
+    pace: Pace,
+}
+
+impl<'a> Account<'a> {
+    pub fn new(run: &'a Run<'a>, sending: &'a Sending, list: &'a mut List, events: &'a mut dyn Events) -> Account<'a> {
+        Account {
+            run,
+            sending,
+            list,
+            events,
+            waiting: BTreeMap::new(),
+            told: 0,
+            next: 0,
+            totals: Totals::default(),
+            failed: Vec::new(),
+            pace: Pace::new(run.begun),
+        }
+    }
+
+    /// Takes what was heard, and shows where the run stands.
+    pub fn hear(&mut self, heard: Heard) {
+        if let Heard::Done(done) = heard {
+            self.waiting.insert(done.number, done);
+            while let Some(done) = self.waiting.remove(&self.next) {
+                self.next += 1;
+                self.tell(done);
+            }
+        }
+        if self.pace.is_due(Instant::now()) {
+            self.show_progress();
+        }
+    }
+
+    fn show_progress(&mut self) {
+        let Totals { stored, present, wanted, bytes, sent_bytes, .. } = self.totals;
+        let acknowledged = self.sending.client.reading().sent_bytes;
+        let counts = Counts {
+            files: stored + present + wanted,
+            // Whole files, and what is there of those on their way.
+            bytes: bytes - sent_bytes + acknowledged.max(sent_bytes),
+            total_files: self.run.plan.objects.len() as u64,
+            total_bytes: self.run.plan.bytes.unwrap_or(0),
+        };
+        let verdict = judge(&facts(self.run, self.sending, acknowledged));
+        let limit = verdict.confident.then_some(verdict.limit);
+        let progress = self.pace.progress(counts, limit, Instant::now());
+        self.events.emit(Event::Progress(progress));
+    }
+
+    /// Tells also what was done after something that was not; gives what was done, what failed, and of how many objects
+    /// it was told.
+    pub fn end(mut self) -> (Totals, NotStored, usize) {
+        for (_, done) in std::mem::take(&mut self.waiting) {
+            self.tell(done);
+        }
+        self.show_progress();
+        (self.totals, self.failed, self.told)
+    }
+
+    fn tell(&mut self, done: Done) {
+        let object = &self.run.plan.objects[done.number];
+        self.told += 1;
+        let outcome = match done.result {
+            Ok(outcome) => outcome,
+            Err(error) if error.kind == ErrorKind::Interrupted => {
+                self.told -= 1;
+                return;
+            }
+            Err(error) => return self.failed.push((object.path.clone(), error)),
+        };
+        self.totals.bytes += done.size;
+        let address = format!("{SCHEME}{}/{}", self.run.settings.bucket.location.bucket, object.key);
+        let mut file = StoredFile { is_shown: true, ..StoredFile::new(&object.path, done.size, &address) };
+        self.list.add(&file);
+        self.events.emit(match outcome {
+            Outcome::Stored(stored) => {
+                self.totals.stored += 1;
+                self.totals.sent_bytes += stored.size;
+                self.totals.unconfirmed += u64::from(!stored.confirmed);
+                file.checksum_sha256 = Some(stored.checksum);
+                Event::Stored(file)
+            }
+            Outcome::Present => {
+                self.totals.present += 1;
+                Event::Present(file)
+            }
+            Outcome::Wanted => {
+                self.totals.wanted += 1;
+                Event::WouldStore(file)
+            }
+        });
+    }
+}

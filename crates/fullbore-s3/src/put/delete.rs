@@ -1,0 +1,207 @@
+//! Objects beneath the prefix that are not among the files, taken away when all else is there.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use fullbore_engine::memory::{self, PLACE_BYTES};
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use tokio::task::JoinSet;
+
+use super::protected::{Fate, Rules};
+use crate::bucket::explain;
+use crate::client::Client;
+use crate::listing::{self, More};
+use crate::remove::{KEYS_AT_ONCE, remove};
+use crate::xml::Listed;
+
+/// Requests on their way at once.
+const AT_ONCE: usize = 4;
+
+/// What is to be deleted.
+pub struct Doomed {
+    /// The keys.
+    pub keys: Vec<String>,
+    /// Private state of mirrors, which is deleted however much it is.
+    pub private: Vec<String>,
+    /// Objects that are kept, as the source may have them.
+    pub kept: usize,
+    /// How many objects beneath the prefix are the files' or are to be deleted. Neither what is kept nor private state
+    /// counts: snapshots in the bucket must not hide that all files are gone.
+    pub of: usize,
+    /// One of the files' keys that is not listed.
+    pub unlisted: Option<String>,
+    /// What the keys take in memory, and may take at most.
+    bytes: u64,
+    most_bytes: u64,
+}
+
+/// Why a listing was not read to its end.
+enum Halt {
+    /// It has an object that is not beneath the prefix.
+    Stray(String),
+    /// It has more objects that are no files of the source than can be kept.
+    TooMany,
+}
+
+impl Doomed {
+    /// Lists everything beneath the prefix, and keeps what is not wanted.
+    pub async fn find(
+        client: &Client,
+        prefix: &str,
+        wanted: &HashSet<&str>,
+        rules: &Rules,
+    ) -> Result<Doomed, CommandError> {
+        let mut doomed = Doomed::new(memory::list_bytes_max());
+        let mut halt = None;
+        let mut unlisted = wanted.clone();
+        let listed = listing::list(client, prefix, |page| {
+            for object in &page {
+                unlisted.remove(object.key.as_str());
+            }
+            halt = doomed.take(page, prefix, wanted, rules).err();
+            if halt.is_none() { More::Yes } else { More::No }
+        });
+        listed.await.map_err(|error| explain(&error))?;
+        doomed.unlisted = unlisted.into_iter().min().map(str::to_owned);
+        let bucket = client.bucket();
+        let store = bucket.store();
+        match halt {
+            None => Ok(doomed),
+            Some(Halt::Stray(stray)) => Err(CommandError::new(
+                ErrorKind::Network,
+                format_args!(
+                    "--delete: store {store} was asked what is beneath {prefix:?} and lists {stray:?}; nothing is deleted"
+                ),
+            )),
+            Some(Halt::TooMany) => Err(CommandError::new(
+                ErrorKind::Network,
+                format_args!(
+                    "--delete: store {store} lists more than {} objects beneath {prefix:?} that the source does not have, \
+                     and this machine can keep no more; nothing is deleted",
+                    doomed.keys.len() + doomed.private.len()
+                ),
+            )
+            .hint("delete them by a lifecycle rule of the store, or put directories one by one")),
+        }
+    }
+
+    /// Nothing yet, and keys of at most so many bytes.
+    fn new(most_bytes: u64) -> Doomed {
+        Doomed { keys: Vec::new(), private: Vec::new(), kept: 0, of: 0, unlisted: None, bytes: 0, most_bytes }
+    }
+
+    /// Takes a page of the listing.
+    fn take(&mut self, page: Vec<Listed>, prefix: &str, wanted: &HashSet<&str>, rules: &Rules) -> Result<(), Halt> {
+        // A server that does not look at the prefix would have us delete what is others'.
+        if let Some(stray) = page.iter().find(|object| !object.key.starts_with(prefix)) {
+            return Err(Halt::Stray(stray.key.clone()));
+        }
+        self.of += page.len();
+        for object in page.into_iter().filter(|object| !wanted.contains(object.key.as_str())) {
+            let bytes = object.key.len() as u64 + PLACE_BYTES;
+            match rules.fate(&object.key, &object.key[prefix.len()..]) {
+                Fate::Absent => {
+                    self.keys.push(object.key);
+                    self.bytes += bytes;
+                    continue;
+                }
+                Fate::Kept => self.kept += 1,
+                Fate::Private => {
+                    self.private.push(object.key);
+                    self.bytes += bytes;
+                }
+            }
+            self.of -= 1;
+        }
+        if self.bytes > self.most_bytes { Err(Halt::TooMany) } else { Ok(()) }
+    }
+
+    /// Refuses a store that does not list a key that was put. It may list that object under another name, which is then
+    /// no file of ours: file systems that normalise Unicode or fold case do so, and answers in XML that cannot have
+    /// control characters.
+    pub fn refuse_other_names(&self, store: &str) -> Result<(), CommandError> {
+        let Some(key) = &self.unlisted else { return Ok(()) };
+        let error = format_args!(
+            "--delete: {key:?} was put, and store {store} does not list it: it may have another name there; nothing is \
+             deleted"
+        );
+        Err(CommandError::new(ErrorKind::Partial, error)
+            .hint("compare the store's listing with the name, and rename the file if the store cannot keep it"))
+    }
+
+    /// Refuses to delete too much at once: a source that is suddenly empty is more likely a fault than a wish.
+    pub fn guard(&self, share_max: f64, force: bool) -> Result<(), CommandError> {
+        let share = self.keys.len() as f64 / self.of.max(1) as f64;
+        if force || share <= share_max {
+            return Ok(());
+        }
+        let error = format_args!(
+            "--delete would delete {} of {} objects ({:.0} %), more than --max-delete allows; nothing is deleted",
+            self.keys.len(),
+            self.of,
+            share * 100.0
+        );
+        Err(CommandError::new(ErrorKind::Partial, error).hint("--force-delete if that is right"))
+    }
+
+    /// Deletes; gives how many are gone.
+    pub async fn delete(self, client: &Client) -> Result<usize, CommandError> {
+        let all: Vec<String> = self.private.into_iter().chain(self.keys).collect();
+        let total = all.len();
+        // The first one is told; a store may say as much as it likes of each.
+        let (mut left, mut first) = (0, None);
+        let mut under_way = JoinSet::new();
+        let keys: Arc<[String]> = all.into();
+        let mut next = 0;
+        while next < total || !under_way.is_empty() {
+            while next < total && under_way.len() < AT_ONCE {
+                let (client, keys, end) = (client.clone(), Arc::clone(&keys), (next + KEYS_AT_ONCE).min(total));
+                under_way.spawn(async move { remove(&client, &keys[next..end]).await });
+                next = end;
+            }
+            if let Some(removed) = under_way.join_next().await {
+                let removed = removed.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
+                let not_removed = removed.map_err(|error| explain(&error))?;
+                left += not_removed.len();
+                first = first.or(not_removed.into_iter().next());
+            }
+        }
+        let Some((key, error)) = first else { return Ok(total) };
+        let text = format!("{left} objects could not be deleted; {key}: {} {}", error.code, error.message);
+        Err(CommandError::new(ErrorKind::Partial, text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_much_at_once_is_refused() {
+        let doomed = |count, of| Doomed { keys: vec!["k".into(); count], of, ..Doomed::new(0) };
+        assert!(doomed(4, 10).guard(0.4, false).is_ok());
+        assert!(doomed(5, 10).guard(0.4, false).is_err());
+        assert!(doomed(10, 10).guard(0.4, true).is_ok());
+        assert!(doomed(0, 0).guard(0.0, false).is_ok());
+    }
+
+    #[test]
+    fn endless_pages_of_new_keys_filled_the_memory() {
+        let page = |number: u32| {
+            let key = |place: u32| Listed { key: format!("p/{number:05}{place:0100}"), size: 1, etag: String::new() };
+            (0..1000).map(key).collect::<Vec<_>>()
+        };
+        let most_bytes = 1_000_000;
+        let mut doomed = Doomed::new(most_bytes);
+        let (wanted, rules) = (HashSet::new(), Rules::default());
+        let pages = (0..1000).take_while(|number| doomed.take(page(*number), "p/", &wanted, &rules).is_ok()).count();
+        assert!((1..20).contains(&pages), "{pages}");
+        assert!(doomed.bytes > most_bytes && doomed.bytes < 2 * most_bytes, "{}", doomed.bytes);
+        // Files of the source take none, however often they are listed.
+        let listed = page(0);
+        let wanted = listed.iter().map(|object| object.key.as_str()).collect();
+        let mut doomed = Doomed::new(0);
+        assert!((0..100).all(|_| doomed.take(page(0), "p/", &wanted, &rules).is_ok()));
+        assert!(matches!(doomed.take(page(0), "q/", &wanted, &rules), Err(Halt::Stray(_))));
+    }
+}

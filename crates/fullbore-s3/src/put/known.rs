@@ -1,0 +1,154 @@
+//! What is known of the objects that are there, before anything is sent.
+//!
+//! Many files: the bucket is listed, a thousand keys by one request, which tells sizes and ETags. Few files, or a bucket
+//! with far more objects than there are files: each is asked for by itself, or put on the condition that it is new.
+
+use std::collections::{HashMap, HashSet};
+
+use fullbore_engine::run::error::CommandError;
+
+use super::plan::Planned;
+use crate::bucket::{explain, is_fatal};
+use crate::client::{CallError, Client};
+use crate::listing::{self, More};
+
+/// Fewer files than this are asked for one by one: that is one round trip as well.
+const LIST_FROM: usize = 9;
+
+/// Keys of a page.
+const PAGE: usize = 1000;
+
+/// Pages listed beside those that the files would fill; then it is quicker to ask for each file.
+const OTHER_PAGES: usize = 10;
+
+/// What is known of one object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Presence {
+    /// It is not there, or certainly another.
+    Absent,
+    /// One of this size is there, with this ETag.
+    SameSize(String),
+    /// Nothing is known.
+    Unknown,
+}
+
+/// What is known of all.
+#[derive(Debug, Default)]
+pub struct Known {
+    listed: HashMap<String, (u64, String)>,
+    /// Keys up to this one are known to be listed, or not to be there; `None`: nothing is known.
+    through: Option<Through>,
+    /// Nothing of it matters.
+    resend: bool,
+}
+
+#[derive(Debug)]
+enum Through {
+    Key(String),
+    End,
+}
+
+impl Known {
+    /// Everything is to be sent.
+    pub fn resend() -> Known {
+        Known { resend: true, ..Known::default() }
+    }
+
+    /// Lists the bucket, if that pays.
+    pub async fn find(client: &Client, objects: &[Planned]) -> Result<Known, CommandError> {
+        let mut known = Known::default();
+        if objects.len() < LIST_FROM {
+            return Ok(known);
+        }
+        let wanted: HashSet<&str> = objects.iter().map(|object| object.key.as_str()).collect();
+        let prefix = common_prefix(objects);
+        let pages_max = OTHER_PAGES + 4 * objects.len().div_ceil(PAGE);
+        let mut pages = 0;
+        let mut last: Option<String> = None;
+        let mut in_order = true;
+        let listed = listing::list(client, prefix, |page| {
+            pages += 1;
+            in_order &= last.iter().chain(page.iter().map(|object| &object.key)).is_sorted();
+            last = page.last().map(|object| object.key.clone()).or(last.take());
+            let ours = page.into_iter().filter(|object| wanted.contains(object.key.as_str()));
+            known.listed.extend(ours.map(|object| (object.key, (object.size, object.etag))));
+            if pages < pages_max { More::Yes } else { More::No }
+        });
+        match listed.await {
+            Ok(()) => {}
+            // Who may put need not be allowed to list, and not every store can.
+            Err(error @ CallError::Refused { status: 401..=499 | 501, .. }) if !is_fatal(&error) => {
+                tracing::info!(%error, "the bucket cannot be listed; each object is asked for");
+                return Ok(Known::default());
+            }
+            Err(error @ (CallError::Endless { .. } | CallError::Answer { .. })) => {
+                return Err(explain(&error).hint("--resend does not ask what is there, and sends everything"));
+            }
+            Err(error) => return Err(explain(&error)),
+        }
+        known.through = match last {
+            _ if pages < pages_max => Some(Through::End),
+            // Without an order nothing is known of what was not listed yet.
+            last => last.filter(|_| in_order).map(Through::Key),
+        };
+        Ok(known)
+    }
+
+    /// Whether nothing is known of so many objects that a request more to find out about conditions is well spent.
+    pub fn leaves_many(&self, objects: &[Planned]) -> bool {
+        objects.len() >= LIST_FROM && !matches!(self.through, Some(Through::End)) && !self.resend
+    }
+
+    /// What is known of an object that is to have this size.
+    pub fn of(&self, key: &str, size: u64) -> Presence {
+        if self.resend {
+            return Presence::Absent;
+        }
+        match (self.listed.get(key), &self.through) {
+            (Some((listed, etag)), _) if *listed == size => Presence::SameSize(etag.clone()),
+            (Some(_), _) | (None, Some(Through::End)) => Presence::Absent,
+            // The listing is in the order of bytes.
+            (None, Some(Through::Key(last))) if key.as_bytes() <= last.as_bytes() => Presence::Absent,
+            (None, _) => Presence::Unknown,
+        }
+    }
+}
+
+/// What all keys begin with.
+fn common_prefix(objects: &[Planned]) -> &str {
+    let Some(first) = objects.first().map(|object| object.key.as_str()) else { return "" };
+    let mut length = first.len();
+    for object in objects {
+        let same = first.bytes().zip(object.key.bytes()).take_while(|(one, other)| one == other).count();
+        length = length.min(same);
+    }
+    while !first.is_char_boundary(length) {
+        length -= 1;
+    }
+    &first[..length]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_listing_says_and_what_it_does_not() {
+        let listed = HashMap::from([("b".to_owned(), (5, "e".to_owned()))]);
+        let known = Known { listed, through: Some(Through::Key("m".into())), resend: false };
+        assert_eq!(known.of("b", 5), Presence::SameSize("e".into()));
+        assert_eq!(known.of("b", 6), Presence::Absent);
+        assert_eq!(known.of("c", 5), Presence::Absent);
+        assert_eq!(known.of("z", 5), Presence::Unknown);
+        assert_eq!(Known::default().of("b", 5), Presence::Unknown);
+        assert_eq!(Known::resend().of("b", 5), Presence::Absent);
+    }
+
+    #[test]
+    fn the_common_prefix_ends_between_characters() {
+        let object = |key: &str| Planned { path: "x".into(), found: None, key: key.into(), turn: 0 };
+        assert_eq!(common_prefix(&[object("a/ä"), object("a/ö")]), "a/");
+        assert_eq!(common_prefix(&[object("ab"), object("ab")]), "ab");
+        assert_eq!(common_prefix(&[]), "");
+    }
+}

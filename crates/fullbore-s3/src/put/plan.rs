@@ -1,0 +1,310 @@
+//! What goes where: files, their keys, and in which order.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use fullbore_engine::filter::Filters;
+use fullbore_engine::run::error::CommandError;
+use fullbore_engine::run::error::ErrorKind;
+use fullbore_engine::tree::found::Found;
+use fullbore_engine::tree::{Choice, Item, Listing, list};
+
+use super::protected::Rules;
+use crate::address::Location;
+use crate::key;
+
+/// One object to be.
+#[derive(Debug, Clone)]
+pub struct Planned {
+    /// The file; `-` is stdin.
+    pub path: PathBuf,
+    /// How it is opened; none for arguments.
+    pub found: Option<Found>,
+    /// Its key.
+    pub key: String,
+    /// Which turn it has: all of one are there before those of the next begin.
+    pub turn: usize,
+}
+
+/// All that is to be put.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// In the order of the arguments.
+    pub objects: Vec<Planned>,
+    /// The number of turns.
+    pub turns: usize,
+    /// Keys beneath which all is ours: what `--delete` may look at. Empty without a directory among the arguments.
+    pub prefix: Option<String>,
+    /// What `--delete` keeps.
+    pub rules: Rules,
+    /// Whether mirrors are among what is put.
+    pub has_mirrors: bool,
+    /// Bytes of all files; none where there are pipes.
+    pub bytes: Option<u64>,
+    /// What cannot be put: it is unreadable, or its name is no key.
+    pub failed: Vec<(PathBuf, CommandError)>,
+}
+
+/// The patterns of `--last`.
+pub struct Last(Vec<Filters>);
+
+impl Last {
+    /// Reads them.
+    pub fn new(patterns: &[String]) -> Last {
+        let filter = |pattern: &String| {
+            let mut filters = Filters::default();
+            filters.push(false, pattern.as_bytes());
+            filters
+        };
+        Last(patterns.iter().map(filter).collect())
+    }
+
+    /// The turn of a path: 0, or that of the last pattern that matches.
+    fn turn(&self, path: &str) -> usize {
+        self.0.iter().rposition(|filters| filters.excludes(path.as_bytes(), false)).map_or(0, |at| at + 1)
+    }
+}
+
+impl Plan {
+    /// Lists everything. A directory's content goes beneath the prefix; a file gets the prefix as its key, or, where
+    /// that ends with a slash or there are several, its name beneath it.
+    pub fn make(
+        paths: &[PathBuf],
+        location: &Location,
+        last: &Last,
+        choice: &Choice,
+        heard: &mut dyn FnMut(&Listing),
+    ) -> Result<Plan, CommandError> {
+        let single = paths.len() == 1;
+        let beneath = match location.key.as_str() {
+            "" => String::new(),
+            key if key.ends_with('/') => key.to_owned(),
+            key => format!("{key}/"),
+        };
+        let mut plan = Plan { turns: last.0.len() + 1, bytes: Some(0), ..Plan::default() };
+        plan.rules.state.clone_from(&choice.mirrors.state);
+        for argument in paths {
+            let listing = list(std::slice::from_ref(argument), choice)?;
+            heard(&listing);
+            plan.bytes = plan.bytes.zip(listing.bytes).map(|(sum, bytes)| sum + bytes);
+            let beneath_argument = |path: &Path| path.strip_prefix(argument).unwrap_or(path).to_owned();
+            plan.has_mirrors |= !listing.mirrors.is_empty();
+            for path in &listing.mirrors {
+                plan.rules.mirrors.add_known(&beneath, &beneath_argument(path));
+            }
+            listing.snapshots.iter().for_each(|path| plan.rules.snapshots.add(&beneath, &beneath_argument(path)));
+            for (path, _) in &listing.left_out {
+                plan.rules.left_out.add(&beneath, &beneath_argument(path));
+            }
+            for (path, error) in listing.unreadable {
+                plan.rules.left_out.add(&beneath, &beneath_argument(&path));
+                plan.failed.push((path, CommandError::new(ErrorKind::Partial, error)));
+            }
+            for item in listing.items {
+                let relative = match &item {
+                    Item::Directory { .. } => {
+                        plan.prefix = Some(beneath.clone());
+                        continue;
+                    }
+                    Item::Stdin => String::new(),
+                    Item::File { path, parent: Some(_), .. } => {
+                        let relative = beneath_argument(path);
+                        let checked = name(&relative).and_then(|name| {
+                            key::check(&format!("{beneath}{name}")).map_err(CommandError::usage).map(|()| name)
+                        });
+                        match checked {
+                            Ok(name) => name,
+                            Err(mut error) => {
+                                error.kind = ErrorKind::Partial;
+                                plan.rules.left_out.add(&beneath, &relative);
+                                plan.failed.push((path.clone(), error));
+                                continue;
+                            }
+                        }
+                    }
+                    Item::File { path, parent: None, .. } => name(Path::new(path.file_name().unwrap_or_default()))?,
+                };
+                let is_named = matches!(&item, Item::Stdin | Item::File { parent: None, .. })
+                    && single
+                    && !location.key.is_empty()
+                    && !location.key.ends_with('/');
+                let key = match (&item, is_named) {
+                    (_, true) => location.key.clone(),
+                    (Item::Stdin, false) => {
+                        return Err(CommandError::usage(
+                            "stdin needs a key of its own: s3://BUCKET/KEY, and nothing else",
+                        ));
+                    }
+                    _ => format!("{beneath}{relative}"),
+                };
+                key::check(&key).map_err(|error| CommandError::usage(error).context(item.path().display()))?;
+                let turn = last.turn(if relative.is_empty() { &key } else { &relative });
+                let path = item.path().to_owned();
+                let found = if let Item::File { found, .. } = item { found } else { None };
+                plan.objects.push(Planned { path, found, key, turn });
+            }
+        }
+        plan.refuse_twins()?;
+        Ok(plan)
+    }
+
+    fn refuse_twins(&self) -> Result<(), CommandError> {
+        let mut seen: HashMap<&str, &Path> = HashMap::with_capacity(self.objects.len());
+        for object in &self.objects {
+            if let Some(other) = seen.insert(&object.key, &object.path) {
+                let (one, other) = (other.display(), object.path.display());
+                return Err(CommandError::usage(format_args!("{one} and {other} would both be {:?}", object.key)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A path as part of a key.
+fn name(path: &Path) -> Result<String, CommandError> {
+    path.to_str().map(str::to_owned).ok_or_else(|| {
+        CommandError::usage(format_args!("{}: the name is no UTF-8, which keys have to be", path.display()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::protected::Fate;
+    use super::*;
+    use fullbore_engine::tree::MirrorNames;
+    use proptest::prelude::*;
+    use std::fs;
+
+    fn choice(copy_links: bool, with_snapshots: bool) -> Choice {
+        let mirrors = MirrorNames { state: ".fullbore".into(), snapshots: "snapshots".into() };
+        Choice { mirrors, copy_links, with_snapshots }
+    }
+
+    fn keys(paths: &[PathBuf], address: &str, last: &[&str]) -> Result<Vec<(String, usize)>, CommandError> {
+        let last = Last::new(&last.iter().map(|glob| (*glob).to_owned()).collect::<Vec<_>>());
+        let plan = Plan::make(paths, &Location::parse(address).unwrap(), &last, &choice(false, false), &mut |_| {})?;
+        Ok(plan.objects.into_iter().map(|object| (object.key, object.turn)).collect())
+    }
+
+    #[test]
+    fn keys_of_files_and_directories() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |name: &str| root.path().join(name);
+        fs::create_dir_all(at("dists/x")).unwrap();
+        for name in ["a", "dists/x/InRelease", "dists/x/Packages"] {
+            fs::write(at(name), "").unwrap();
+        }
+        let one = |key: &str| vec![(key.to_owned(), 0)];
+        assert_eq!(keys(&[at("a")], "s3://bucket/k", &[]).unwrap(), one("k"));
+        assert_eq!(keys(&[at("a")], "s3://bucket/k/", &[]).unwrap(), one("k/a"));
+        assert_eq!(keys(&[at("a")], "s3://bucket", &[]).unwrap(), one("a"));
+        assert_eq!(keys(&["-".into()], "s3://bucket/pipe", &[]).unwrap(), one("pipe"));
+        assert!(keys(&["-".into()], "s3://bucket/pipe/", &[]).is_err());
+        let all = keys(&[root.path().to_owned()], "s3://bucket/p", &["dists/***", "InRelease"]).unwrap();
+        let expected = [("p/a", 0), ("p/dists/x/InRelease", 2), ("p/dists/x/Packages", 1)];
+        assert_eq!(all, expected.map(|(key, turn)| (key.to_owned(), turn)));
+        let twins = keys(&[at("a"), root.path().to_owned()], "s3://bucket/p", &[]).unwrap_err();
+        assert!(twins.to_string().contains("both"), "{twins}");
+    }
+
+    /// What a random tree has at a path.
+    #[derive(Debug, Clone)]
+    enum Made {
+        File,
+        Directory,
+        Link(String),
+        Pipe,
+    }
+
+    fn paths() -> impl Strategy<Value = String> {
+        prop::collection::vec(prop::sample::select(vec!["a", "b", ".fullbore", "snapshots", "c.part"]), 1..5)
+            .prop_map(|parts| parts.join("/"))
+    }
+
+    fn made() -> impl Strategy<Value = Made> {
+        prop_oneof![
+            3 => Just(Made::File),
+            2 => Just(Made::Directory),
+            2 => paths().prop_map(Made::Link),
+            1 => Just(Made::Pipe),
+        ]
+    }
+
+    /// Makes what can be made: a name that is in the way of another wins.
+    fn make(root: &Path, tree: &[(String, Made)]) {
+        for (path, made) in tree {
+            let at = root.join(path);
+            if fs::create_dir_all(at.parent().unwrap()).is_err() || fs::symlink_metadata(&at).is_ok() {
+                continue;
+            }
+            match made {
+                Made::File => fs::write(at, "").unwrap(),
+                Made::Directory => fs::create_dir(at).unwrap(),
+                Made::Link(target) => std::os::unix::fs::symlink(root.join(target), at).unwrap(),
+                Made::Pipe => {
+                    rustix::fs::mknodat(rustix::fs::CWD, at, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
+                        .unwrap()
+                }
+            }
+        }
+    }
+
+    fn is_mirror(path: &Path) -> bool {
+        fs::symlink_metadata(path.join(".fullbore")).is_ok_and(|kind| !kind.is_file())
+    }
+
+    /// Whether `--delete` must keep a key where no link is followed, told by looking at each name on its way.
+    fn is_kept(root: &Path, key: &str) -> bool {
+        let mut at = root.to_owned();
+        let mut in_mirror = is_mirror(root);
+        for part in key.split('/') {
+            if part == "snapshots" && is_mirror(&at) {
+                return true;
+            }
+            at.push(part);
+            match fs::symlink_metadata(&at) {
+                Ok(kind) if kind.is_dir() => in_mirror |= is_mirror(&at),
+                Ok(kind) if kind.is_file() => return part == "c.part" && !in_mirror,
+                Ok(_) => return true,
+                Err(_) => return false,
+            }
+        }
+        false
+    }
+
+    proptest! {
+        #[test]
+        fn only_what_is_truly_absent_may_be_deleted(
+            tree in prop::collection::vec((paths(), made()), 0..12),
+            keys in prop::collection::vec(paths(), 1..20),
+            copy_links: bool,
+            with_snapshots: bool,
+        ) {
+            let place = tempfile::tempdir().unwrap();
+            let root = place.path().join("root");
+            fs::create_dir(&root).unwrap();
+            make(&root, &tree);
+            let choice = choice(copy_links, with_snapshots);
+            let location = Location::parse("s3://bucket/p").unwrap();
+            let plan = Plan::make(std::slice::from_ref(&root), &location, &Last::new(&[]), &choice, &mut |_| {}).unwrap();
+            for object in &plan.objects {
+                prop_assert!(!object.key.contains("/.fullbore/") && !object.key.ends_with(".part"), "{}", object.key);
+            }
+            for name in keys {
+                let key = format!("p/{name}");
+                if plan.objects.iter().any(|object| object.key == key) {
+                    continue;
+                }
+                let is_named_private = key.contains("/.fullbore/") || key.ends_with(".part");
+                match plan.rules.fate(&key, &name) {
+                    Fate::Private => prop_assert!(is_named_private, "{}", key),
+                    Fate::Absent => {
+                        prop_assert!(!fs::metadata(root.join(&name)).is_ok_and(|kind| kind.is_file()), "{}", key);
+                        prop_assert!(copy_links || !is_kept(&root, &name), "{}", key);
+                    }
+                    Fate::Kept => prop_assert!(copy_links || is_kept(&root, &name), "{}", key),
+                }
+            }
+        }
+    }
+}

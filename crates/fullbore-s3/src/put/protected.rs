@@ -1,0 +1,140 @@
+//! Which objects `--delete` must keep, and which it may always take.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use fullbore_engine::tree::is_unfinished;
+
+/// Names whose objects are kept: a name protects the key of that name and all keys beneath it.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Protected(HashSet<String>);
+
+impl Protected {
+    /// Protects a path beneath the directory that is put. A name that is no UTF-8 may be any name in the bucket: the
+    /// directory that it is in is protected.
+    pub fn add(&mut self, beneath: &str, relative: &Path) {
+        let bytes = relative.as_os_str().as_encoded_bytes();
+        let known = match std::str::from_utf8(bytes) {
+            Ok(name) => name,
+            Err(error) => {
+                let valid = std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default();
+                valid.rsplit_once('/').map_or("", |(directory, _)| directory)
+            }
+        };
+        let key = format!("{beneath}{known}");
+        self.0.insert(key.trim_end_matches('/').to_owned());
+    }
+
+    /// Adds a path whose key is known for certain; any other stands for no key.
+    pub fn add_known(&mut self, beneath: &str, relative: &Path) {
+        if relative.to_str().is_some() {
+            self.add(beneath, relative);
+        }
+    }
+
+    /// Whether this key is kept.
+    pub fn covers(&self, key: &str) -> bool {
+        self.0.contains("") || self.0.contains(key) || key.match_indices('/').any(|(at, _)| self.0.contains(&key[..at]))
+    }
+}
+
+/// What is known of the keys beneath the prefix that are no files of the source.
+#[derive(Debug, Default)]
+pub struct Rules {
+    /// Names that were left out or could not be read.
+    pub left_out: Protected,
+    /// Snapshots of mirrors.
+    pub snapshots: Protected,
+    /// Roots of mirrors.
+    pub mirrors: Protected,
+    /// The name of the directory in which a mirror keeps its private state.
+    pub state: String,
+}
+
+/// What becomes of an object that is no file of the source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// It is kept: the source may have it.
+    Kept,
+    /// It is private state of a mirror.
+    Private,
+    /// The source does not have it.
+    Absent,
+}
+
+impl Rules {
+    /// The fate of a key; `relative` is the key beneath the prefix.
+    pub fn fate(&self, key: &str, relative: &str) -> Fate {
+        let (directories, name) = relative.rsplit_once('/').unwrap_or(("", relative));
+        let is_state = directories.split('/').any(|part| part == self.state);
+        if self.snapshots.covers(key) {
+            Fate::Kept
+        } else if is_state || is_unfinished(name) && self.mirrors.covers(key) && !self.left_out.0.contains(key) {
+            Fate::Private
+        } else if self.left_out.covers(key) {
+            Fate::Kept
+        } else {
+            Fate::Absent
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    #[test]
+    fn a_name_protects_itself_and_all_beneath() {
+        let mut rules = Rules { state: ".fullbore".into(), ..Rules::default() };
+        rules.left_out.add("p/", Path::new("dists/stable"));
+        rules.left_out.add("p/", Path::new("films/a.part"));
+        rules.left_out.add("p/", Path::new(OsStr::from_bytes(b"x/y\xff/z")));
+        rules.snapshots.add("p/", Path::new("snapshots"));
+        rules.mirrors.add("p/", Path::new(""));
+        let table = [
+            ("dists/stable", Fate::Kept),
+            ("dists/stable/main/Packages", Fate::Kept),
+            ("dists/stable-updates/Release", Fate::Absent),
+            ("dists/stabl", Fate::Absent),
+            ("x/other", Fate::Kept),
+            ("xx", Fate::Absent),
+            ("snapshots/s/.a.part", Fate::Kept),
+            (".fullbore/log", Fate::Private),
+            ("dists/stable/.fullbore/log", Fate::Private),
+            (".fullbore", Fate::Absent),
+            ("pool/.a.part", Fate::Private),
+            ("pool/a.part", Fate::Private),
+            ("pool/.part", Fate::Absent),
+            ("films/a.part", Fate::Kept),
+            ("dists/stable/", Fate::Kept),
+        ];
+        for (name, fate) in table {
+            assert_eq!(rules.fate(&format!("p/{name}"), name), fate, "{name}");
+        }
+        let mut all = Protected::default();
+        all.add("", Path::new(OsStr::from_bytes(b"\xff")));
+        assert!(all.covers("anything"));
+        let mut none = Protected::default();
+        none.add_known("", Path::new(OsStr::from_bytes(b"a\xff")));
+        assert!(!none.covers("anything"), "a mirror's name that is no key opens no other");
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_beneath_a_name_left_out_is_absent(
+            left_out in prop::collection::vec("[ab]{1,2}(/[ab]{1,2}){0,2}", 0..4),
+            keys in prop::collection::vec("[ab]{1,2}(/[ab]{1,2}){0,4}", 0..20),
+        ) {
+            let mut rules = Rules::default();
+            left_out.iter().for_each(|name| rules.left_out.add("q/", Path::new(name)));
+            for key in keys {
+                let is_beneath = left_out.iter().any(|name| Path::new(&key).starts_with(name));
+                let expected = if is_beneath { Fate::Kept } else { Fate::Absent };
+                prop_assert_eq!(rules.fate(&format!("q/{}", key), &key), expected);
+            }
+        }
+    }
+}

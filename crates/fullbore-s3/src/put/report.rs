@@ -1,0 +1,92 @@
+//! The report of a run to a store. It has no names of files.
+
+use fullbore_engine::run::report::{self, HostReport, Report, StageTimes, StoreReport, StoreServer, Summary, Timeline};
+use fullbore_engine::run::report::{StoreKind, VerdictReport};
+use fullbore_engine::verdict as engine;
+
+use super::{Deleted, PutSettings, Totals};
+use crate::address::SCHEME;
+use crate::verdict::{Facts, judge};
+
+/// Gathers it; `failed` files are not there.
+pub(super) fn gather(
+    settings: &PutSettings,
+    totals: &Totals,
+    facts: &Facts,
+    failed: u64,
+    deleted: Deleted,
+    stages: Option<&engine::Verdict>,
+) -> Report {
+    let store = StoreReport {
+        kind: StoreKind::Bucket,
+        files: totals.stored,
+        present: totals.present,
+        would_store: totals.wanted,
+        failed,
+        deleted: deleted.count as u64,
+        kept: deleted.kept as u64,
+        unconfirmed: totals.unconfirmed,
+        bytes: totals.bytes,
+        sent_bytes: totals.sent_bytes,
+        stages: StageTimes {
+            source_ms: StoreReport::ms(facts.source),
+            hash_ms: Some(StoreReport::ms(facts.hash)),
+            ..StageTimes::default()
+        },
+        ..StoreReport::default()
+    };
+    let totals = report::Totals {
+        files: totals.stored + totals.present + totals.wanted,
+        needed_bytes: totals.bytes,
+        // What the store acknowledged: on this way bytes are sent, not received.
+        received_bytes: totals.sent_bytes,
+        written_bytes: totals.sent_bytes,
+        kept_files: totals.present,
+        deleted_files: deleted.count as u64,
+        missing_files: failed,
+        ..report::Totals::default()
+    };
+    let changed = !settings.dry_run && (store.files > 0 || store.deleted > 0);
+    let summary = Summary { changed, dry_run: settings.dry_run, ..of_store(facts, totals, store) };
+    let summary = Summary { dir: format!("{SCHEME}{}", settings.bucket.location.bucket), ..summary };
+    Report { summary, timeline: stages.map(|stages| Timeline::of(stages, &[])).unwrap_or_default() }
+}
+
+/// What `put` and `get` have in common: the store, what was measured of it, and what limited the run.
+pub(crate) fn of_store(facts: &Facts, totals: report::Totals, store: StoreReport) -> Summary {
+    let connections = &facts.connections;
+    let host = HostReport {
+        host: facts.store.clone(),
+        protocol: if connections.answers > 0 { "HTTP/1.1".to_owned() } else { String::new() },
+        received_bytes: connections.sent_bytes + connections.received_bytes,
+        requests: connections.answers,
+        connections: connections.connections,
+        rtt_ms: connections.round_trip.map(|time| time.as_secs_f64() * 1e3),
+        state: "good".to_owned(),
+        ..HostReport::default()
+    };
+    let answers = u32::try_from(connections.answers.max(1)).unwrap_or(u32::MAX);
+    let server = StoreServer {
+        name: facts.store.clone(),
+        answers: connections.answers,
+        connections: connections.connections,
+        connections_at_once: Some(connections.connections_at_once),
+        repeated: Some(connections.repeated),
+        slow_downs: Some(facts.slowed),
+        open_ms: Some(StoreReport::ms(connections.open)),
+        path_ms: StoreReport::ms(connections.path),
+        server_latency_ms: StoreReport::ms(connections.server),
+        mean_server_latency_ms: StoreReport::ms(connections.server / answers),
+        round_trip_ms: connections.round_trip.map(StoreReport::ms),
+        ..StoreServer::default()
+    };
+    Summary {
+        started_unix_s: report::began(facts.wall),
+        duration_ms: facts.wall.as_millis() as u64,
+        totals: report::Totals { requests: connections.answers, connections: connections.connections, ..totals },
+        hosts: vec![host],
+        store: Some(StoreReport { servers: vec![server], ..store }),
+        verdict: Some(VerdictReport::of_remote(&judge(facts))),
+        ..Summary::default()
+    }
+}

@@ -1,0 +1,364 @@
+//! Files read and hashed by a few threads, and put by the network's tasks as they come.
+//!
+//! A thread reads a small file whole under a permit of the window, hashes it, and leaves it to a task that asks for what
+//! is there, where that is not known, and puts it. Large files go to tasks that read them part by part, and so do pipes,
+//! which are opened there: that waits for a writer, and must not keep the run from its end.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+
+use bytes::Bytes;
+use fullbore_engine::digest::Sha256;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::pace::PROGRESS_EVERY;
+use fullbore_engine::window::{Permit, Window};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+use super::known::{Known, Presence};
+use super::plan::Planned;
+use crate::bucket::{explain, is_fatal};
+use crate::client::Client;
+use crate::compare::{self, Checker, Finding};
+use crate::parts::{self, WHOLE_BYTES_MAX};
+use crate::upload::{Stored, UploadError, Uploader, Whole};
+
+/// Objects of which nothing is known are put on the condition that they are new, up to this size, where the store is known
+/// to keep to that: the bytes that are sent in vain, if they are not, cost less than a question before.
+const CONDITIONAL_BYTES_MAX: u64 = 64 << 10;
+
+/// Large files on their way at once: their parts share the window.
+const LARGE_AT_ONCE: u32 = 4;
+
+/// Pipes that are read at once. Each has a thread that waits for it; those of the runtime are for others, too.
+const PIPES_AT_ONCE: u32 = 100;
+
+/// What a permit counts for a file beside its content.
+const FILE_BYTES: u64 = 4 << 10;
+
+/// Failures without any success after which the rest is not tried.
+const FAILURES_MAX: usize = 20;
+
+/// What became of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was put.
+    Stored(Stored),
+    /// It was there already.
+    Present,
+    /// It would be put.
+    Wanted,
+}
+
+/// A file that is done with.
+pub struct Done {
+    /// Its number in the plan.
+    pub number: usize,
+    /// Its size in bytes.
+    pub size: u64,
+    /// What became of it.
+    pub result: Result<Outcome, CommandError>,
+}
+
+/// What is heard while objects are sent.
+pub enum Heard {
+    /// A file is done with.
+    Done(Done),
+    /// Time has passed.
+    Nothing,
+}
+
+/// The means of sending.
+pub struct Sending {
+    pub client: Client,
+    pub uploader: Uploader,
+    pub known: Known,
+    /// Finds out whether the store keeps to conditions, when that is not known.
+    pub asks_for_conditions: bool,
+    pub handle: Handle,
+    pub stop: watch::Receiver<bool>,
+    pub threads: usize,
+    pub dry_run: bool,
+    pub fields: Vec<(String, String)>,
+    pub content_type: Box<dyn Fn(&str) -> String + Send + Sync>,
+    pub large: Window,
+    pub pipes: Window,
+    /// Nothing more is to be begun: an error that every file would have.
+    pub over: watch::Sender<bool>,
+    pub succeeded: AtomicUsize,
+    pub failed: AtomicUsize,
+}
+
+impl Sending {
+    /// A window for large files.
+    pub fn large_window() -> Window {
+        Window::new(u64::MAX, LARGE_AT_ONCE)
+    }
+
+    /// A window for pipes. They are not among the large files: one that gives nothing would keep these from their turn.
+    pub fn pipes_window() -> Window {
+        Window::new(u64::MAX, PIPES_AT_ONCE)
+    }
+
+    /// Sends the objects with these numbers; `each` hears of them as they are done, and of time that passes. Returns when
+    /// all are done, or none is begun any more.
+    pub fn send(self: &Arc<Self>, objects: &[Planned], numbers: &[usize], each: &mut dyn FnMut(Heard)) {
+        let (done, ended) = mpsc::channel::<Done>();
+        let next = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..self.threads.min(numbers.len()).max(1) {
+                let done = done.clone();
+                let next = &next;
+                scope.spawn(move || {
+                    while !self.is_over() {
+                        let Some(number) = numbers.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
+                        self.begin(&objects[*number], *number, &done);
+                    }
+                });
+            }
+            drop(done);
+            loop {
+                match ended.recv_timeout(PROGRESS_EVERY) {
+                    Ok(done) => each(Heard::Done(done)),
+                    Err(RecvTimeoutError::Timeout) => each(Heard::Nothing),
+                    Err(RecvTimeoutError::Disconnected) => break,
+                }
+            }
+        });
+    }
+
+    fn is_over(&self) -> bool {
+        *self.over.borrow() || *self.stop.borrow()
+    }
+
+    /// Reads a file and has a task put it.
+    fn begin(self: &Arc<Self>, object: &Planned, number: usize, done: &mpsc::Sender<Done>) {
+        let tell = |size, result| {
+            // The receiver outlives all senders.
+            let _ = done.send(Done { number, size, result });
+        };
+        if object.path.as_os_str() == "-" {
+            return self.spawn_pipe(object, number, io::stdin(), done);
+        }
+        let work = &self.uploader.work;
+        let opened = work.read(|| {
+            let file = match &object.found {
+                Some(found) => found.open(&object.path)?,
+                None if std::fs::metadata(&object.path)?.is_file() => File::open(&object.path)?,
+                None => return Ok(None),
+            };
+            Ok(Some((file.metadata()?.len(), file)))
+        });
+        let (size, file) = match opened {
+            Ok(Some(opened)) => opened,
+            Ok(None) => {
+                let named = Named { path: object.path.clone(), file: None };
+                return self.spawn_pipe(object, number, named, done);
+            }
+            Err(error) => return tell(0, Err(self.explained(&UploadError::Source(error)))),
+        };
+        if size > WHOLE_BYTES_MAX {
+            return self.spawn_large(object, number, file, size, done);
+        }
+        let permit = work.wait(|| self.uploader.window.acquire_blocking(size + FILE_BYTES));
+        let content = work.read(|| read(&file, size));
+        let content = match content {
+            Ok(content) if content.len() as u64 == size => Bytes::from(content),
+            Ok(_) => return tell(size, Err(self.explained(&UploadError::Changed))),
+            Err(error) => return tell(size, Err(self.explained(&UploadError::Source(error)))),
+        };
+        let presence = self.known.of(&object.key, size);
+        let same = |etag: &String| compare::is_md5(etag) && compare::md5_hex(&content) == etag.to_ascii_lowercase();
+        if let Presence::SameSize(etag) = &presence
+            && work.hash(|| same(etag))
+        {
+            self.succeeded.fetch_add(1, Ordering::Relaxed);
+            return tell(size, Ok(Outcome::Present));
+        }
+        let hash = work.hash(|| Sha256::of(&content));
+        let (this, key, done) = (Arc::clone(self), object.key.clone(), done.clone());
+        self.handle.spawn(async move {
+            let result = this.small(&key, content, hash, presence).await;
+            let result = result.map_err(|error| this.explained(&error));
+            this.finish(number, size, result, permit, &done);
+        });
+    }
+
+    fn finish(
+        &self,
+        number: usize,
+        size: u64,
+        result: Result<Outcome, CommandError>,
+        permit: Permit,
+        done: &mpsc::Sender<Done>,
+    ) {
+        if result.is_ok() {
+            self.succeeded.fetch_add(1, Ordering::Relaxed);
+        }
+        drop(permit);
+        let _ = done.send(Done { number, size, result });
+    }
+
+    async fn small(&self, key: &str, content: Bytes, hash: Sha256, presence: Presence) -> Result<Outcome, UploadError> {
+        let size = content.len() as u64;
+        let conditions = &self.uploader.conditions;
+        let conditional = presence == Presence::Unknown && size <= CONDITIONAL_BYTES_MAX && !self.dry_run;
+        // What is there may be what an earlier copy of our request has put.
+        let mut perhaps_ours = false;
+        if conditional && conditions.are_kept() {
+            match self.uploader.whole(key, self.fields(key), content.clone(), hash, true).await? {
+                Whole::Stored(stored) => return Ok(Outcome::Stored(stored)),
+                Whole::Exists { resent } => perhaps_ours = resent,
+            }
+        }
+        if presence != Presence::Absent
+            && let Some(present) = compare::head(&self.client, key).await?
+            && present.size == size
+        {
+            let mut checker = Checker::new(compare::proof(&self.client, key, &present).await?);
+            checker.update(&[&content]);
+            if checker.finish() == Finding::Right {
+                let stored = Stored { size, checksum: parts::base64(&hash), confirmed: !present.checksums.is_empty() };
+                return Ok(if perhaps_ours { Outcome::Stored(stored) } else { Outcome::Present });
+            }
+        }
+        if self.dry_run {
+            return Ok(Outcome::Wanted);
+        }
+        let fields = self.fields(key);
+        match self.uploader.whole(key, fields.clone(), content.clone(), hash, false).await? {
+            Whole::Stored(stored) => {
+                if conditional && self.asks_for_conditions && conditions.ask_once() {
+                    self.uploader.ask_for_conditions(key, fields, content, hash).await;
+                }
+                Ok(Outcome::Stored(stored))
+            }
+            Whole::Exists { .. } => Err(UploadError::Changed),
+        }
+    }
+
+    fn fields(&self, key: &str) -> Vec<(String, String)> {
+        let mut fields = self.fields.clone();
+        fields.push(("Content-Type".into(), (self.content_type)(key)));
+        fields
+    }
+
+    fn spawn_large(
+        self: &Arc<Self>,
+        object: &Planned,
+        number: usize,
+        file: File,
+        size: u64,
+        done: &mpsc::Sender<Done>,
+    ) {
+        let permit = self.large.acquire_blocking(0);
+        let (this, key, done) = (Arc::clone(self), object.key.clone(), done.clone());
+        self.handle.spawn(async move {
+            let result = this.large_file(&key, file, size).await;
+            let result = result.map_err(|error| this.explained(&error));
+            this.finish(number, size, result, permit, &done);
+        });
+    }
+
+    fn spawn_pipe(
+        self: &Arc<Self>,
+        object: &Planned,
+        number: usize,
+        from: impl Read + Send + 'static,
+        done: &mpsc::Sender<Done>,
+    ) {
+        let (this, key, done) = (Arc::clone(self), object.key.clone(), done.clone());
+        self.handle.spawn(async move {
+            let permit = this.pipes.acquire(0).await;
+            let result = this.pipe(&key, from).await;
+            let size = if let Ok(Outcome::Stored(stored)) = &result { stored.size } else { 0 };
+            let result = result.map_err(|error| this.explained(&error));
+            this.finish(number, size, result, permit, &done);
+        });
+    }
+
+    async fn large_file(&self, key: &str, file: File, size: u64) -> Result<Outcome, UploadError> {
+        if self.known.of(key, size) != Presence::Absent
+            && let Some(present) = compare::head(&self.client, key).await?
+            && present.size == size
+        {
+            let proof = compare::proof(&self.client, key, &present).await?;
+            let file = file.try_clone().map_err(UploadError::Source)?;
+            let work = Arc::clone(&self.uploader.work);
+            let compared = tokio::task::spawn_blocking(move || {
+                let same = work.hash(|| compare::file_matches(&file, proof))?;
+                io::Seek::rewind(&mut &file).map(|()| same)
+            });
+            if compared.await.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(UploadError::Source)? {
+                return Ok(Outcome::Present);
+            }
+        }
+        if self.dry_run {
+            return Ok(Outcome::Wanted);
+        }
+        self.uploader.file(key, self.fields(key), Arc::new(file), size).await.map(Outcome::Stored)
+    }
+
+    async fn pipe(&self, key: &str, from: impl Read + Send + 'static) -> Result<Outcome, UploadError> {
+        if self.dry_run {
+            return Ok(Outcome::Wanted);
+        }
+        // One that gives nothing would keep an error from being told.
+        let mut over = self.over.subscribe();
+        let over = async {
+            let _ = over.wait_for(|over| *over).await;
+        };
+        self.uploader.pipe(key, self.fields(key), from, over).await.map(Outcome::Stored)
+    }
+
+    /// An error as the person sees it, behind the path; some end everything.
+    fn explained(&self, error: &UploadError) -> CommandError {
+        let command = match error {
+            UploadError::Call(error) => {
+                if is_fatal(error) {
+                    self.over.send_replace(true);
+                }
+                explain(error)
+            }
+            UploadError::Source(_) | UploadError::Changed => CommandError::new(ErrorKind::Disk, error),
+            UploadError::TooLarge => CommandError::usage(error),
+            UploadError::Damaged { .. } => CommandError::new(ErrorKind::Verification, error),
+        };
+        self.failure(command)
+    }
+
+    fn failure(&self, error: CommandError) -> CommandError {
+        let failed = self.failed.fetch_add(1, Ordering::Relaxed) + 1;
+        if failed >= FAILURES_MAX && self.succeeded.load(Ordering::Relaxed) == 0 {
+            self.over.send_replace(true);
+        }
+        error
+    }
+}
+
+/// A pipe by its name. It is opened when it is read, which waits until somebody writes into it.
+struct Named {
+    path: PathBuf,
+    file: Option<File>,
+}
+
+impl Read for Named {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            closed => closed.insert(File::open(&self.path)?),
+        };
+        file.read(into)
+    }
+}
+
+/// All of a file, and one byte more if there is one.
+fn read(file: &File, size: u64) -> io::Result<Vec<u8>> {
+    let mut content = Vec::with_capacity(usize::try_from(size).unwrap_or(usize::MAX) + 1);
+    file.take(size + 1).read_to_end(&mut content)?;
+    Ok(content)
+}

@@ -1,0 +1,674 @@
+//! Objects on their way to a store: small ones by one request, large ones in parts that are on their way at once.
+//!
+//! Content is read in order, a part is hashed while others are sent, and memory is bounded by the window's permits, which
+//! pipes take as they give ([`super::gather`]). Parts too large for memory, which only objects of more than 80 GB (files)
+//! or 16 GB (pipes) have, are sent from the file, or from one without a name that a pipe is kept in ([`super::spool`]). An
+//! upload in parts that fails is given up on the server; one that cannot be is in the journal.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::{Buf, Bytes};
+use fullbore_engine::digest::{Sha256, Sha256Hasher};
+use fullbore_engine::files::modified;
+use fullbore_engine::window::{Permit, Window};
+use fullbore_wire::http1::Method;
+use tokio::sync::mpsc;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::timeout;
+
+use super::client::{Answer, Body, CHECKSUM_FIELD, Call, CallError, Client};
+use super::compare::{composite_etag, sum_of};
+use super::conditions::Conditions;
+use super::gather::{Gathered, Gathering, Held};
+use super::journal::{self, Journal, Open};
+use super::parts::{Cut, Growth, OBJECT_BYTES_MAX, PARTS_MAX, WHOLE_BYTES_MAX, base64, composite};
+use super::spool::{Kept, Spool};
+use super::work::Work;
+use super::xml::{self, XmlError};
+
+/// Parts up to this size are in memory; four of them in the usual window.
+const IN_MEMORY_BYTES_MAX: u64 = 16 << 20;
+
+/// Memory that a part sent from a file needs: two pieces of it.
+const FROM_FILE_BYTES: u64 = 1 << 20;
+
+/// Time to hear of a signal that has ended whoever wrote into a pipe, too: what came of it is not all of it.
+const SIGNAL_TIME: Duration = Duration::from_millis(50);
+
+/// Time for giving an upload up on the server.
+const ABORT_LIMIT: Duration = Duration::from_secs(15);
+
+/// How often an upload is given up at most, and the time between: a guess at what a store needs for a part whose bytes
+/// it has. Some say each time that it was there.
+const ABORTS_MAX: usize = 3;
+const LATE_PARTS: Duration = Duration::from_millis(200);
+
+/// Why an object is not there.
+#[derive(Debug, thiserror::Error)]
+pub enum UploadError {
+    /// The store's part.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// Reading it.
+    #[error("{0}")]
+    Source(#[source] io::Error),
+    /// It was written to meanwhile.
+    #[error("the file was changed while it was read")]
+    Changed,
+    /// More than an object can have.
+    #[error("more than {} TiB, which is the most that an object can have", OBJECT_BYTES_MAX >> 40)]
+    TooLarge,
+    /// The whole is not what was sent.
+    #[error("the store has {theirs} as the checksum of the whole, and {ours} is right; it is not to be trusted")]
+    Damaged {
+        /// By the store.
+        theirs: String,
+        /// By us.
+        ours: String,
+    },
+}
+
+/// What uploads need.
+#[derive(Debug, Clone)]
+pub struct Uploader {
+    /// The bucket.
+    pub client: Client,
+    /// Memory.
+    pub window: Window,
+    /// Of it, what pipes take.
+    pub pipes: Gathering,
+    /// Clocks.
+    pub work: Arc<Work>,
+    /// For uploads in parts.
+    pub journal: Option<Arc<Journal>>,
+    /// Where a pipe's large parts are kept.
+    pub spool: Spool,
+    /// How a pipe's parts grow.
+    pub growth: Growth,
+    /// Whether the store keeps to conditions.
+    pub conditions: Arc<Conditions>,
+}
+
+/// An object that is there now.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stored {
+    /// Its length in bytes.
+    pub size: u64,
+    /// Its SHA-256 as stores have it: base64, with the number of parts where it has any.
+    pub checksum: String,
+    /// The store said that it has the same.
+    pub confirmed: bool,
+}
+
+/// When an upload in parts was given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Aborted {
+    /// By this request, unless the store says so of every one.
+    Now,
+    /// It was not there any more.
+    Before,
+}
+
+/// What became of an object that was put in one piece.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Whole {
+    /// It is there.
+    Stored(Stored),
+    /// It was to be put only where there is none, and there is one.
+    Exists {
+        /// The request was sent more than once: it may be the one that was put by an earlier copy, whose answer was lost.
+        resent: bool,
+    },
+}
+
+impl Uploader {
+    /// Puts a small object. `fields` are of the object: Content-Type, metadata.
+    ///
+    /// # Errors
+    /// [`UploadError`]
+    pub async fn whole(
+        &self,
+        key: &str,
+        mut fields: Vec<(String, String)>,
+        content: Bytes,
+        hash: Sha256,
+        only_if_absent: bool,
+    ) -> Result<Whole, UploadError> {
+        let size = content.len() as u64;
+        if only_if_absent {
+            fields.push(("If-None-Match".into(), "*".into()));
+        }
+        let mut call = Call::new(Method::Put, Some(key)).body(Body::Memory(content.clone()), hash);
+        (call.fields, call.checksum) = (fields, true);
+        let answer = match self.client.call(call.clone()).await {
+            // A store without conditions: what is there is replaced.
+            Err(CallError::Refused { status: 501, .. }) if only_if_absent => {
+                self.conditions.ignored();
+                call.fields.pop();
+                self.client.call(call).await?
+            }
+            // Somebody else puts the same object right now.
+            Err(CallError::Refused { status: 409, .. }) if only_if_absent => {
+                return Ok(Whole::Exists { resent: false });
+            }
+            answer => answer?,
+        };
+        match answer.head.status {
+            412 if only_if_absent => {
+                self.conditions.refused();
+                Ok(Whole::Exists { resent: answer.times_sent > 1 })
+            }
+            200..300 => {
+                let confirmed = answer.head.store_field(CHECKSUM_FIELD).is_some();
+                Ok(Whole::Stored(Stored { size, checksum: base64(&hash), confirmed }))
+            }
+            _ => Err(CallError::refused(format!("PUT {key}"), &answer).into()),
+        }
+    }
+
+    /// Puts an object that was just put once more, on the condition that it is not there: now it is known whether the
+    /// store keeps to that.
+    pub async fn ask_for_conditions(&self, key: &str, fields: Vec<(String, String)>, content: Bytes, hash: Sha256) {
+        if let Ok(Whole::Stored(_)) = self.whole(key, fields, content, hash, true).await {
+            tracing::info!("the store does not keep to conditions; each object is asked for");
+            self.conditions.ignored();
+        }
+    }
+
+    /// Puts a file in parts.
+    ///
+    /// # Errors
+    /// [`UploadError`]; nothing is left of it then, or the journal knows.
+    pub async fn file(
+        &self,
+        key: &str,
+        fields: Vec<(String, String)>,
+        file: Arc<File>,
+        size: u64,
+    ) -> Result<Stored, UploadError> {
+        if size > OBJECT_BYTES_MAX {
+            return Err(UploadError::TooLarge);
+        }
+        let cut = Cut::of(size);
+        let by_place = cut.part_bytes(0) > IN_MEMORY_BYTES_MAX;
+        let original = Original { written: modified(&file), file: Arc::clone(&file), size };
+        let (parts, ready) = mpsc::channel(1);
+        let reading = Reading { work: Arc::clone(&self.work), window: self.window.clone(), cut, parts };
+        let reader = if by_place {
+            tokio::task::spawn_blocking(move || reading.by_place(&file, size))
+        } else {
+            tokio::task::spawn_blocking(move || reading.in_order(&mut (&*file).take(size)))
+        };
+        let upload = self.begin(key, fields).await;
+        self.in_parts(upload, ready, reader, Some(original)).await
+    }
+
+    /// Puts what a pipe gives, in parts that grow. Its beginning is not waited for any more when `over` ends.
+    ///
+    /// # Errors
+    /// [`UploadError`]
+    pub async fn pipe(
+        &self,
+        key: &str,
+        fields: Vec<(String, String)>,
+        mut from: impl Read + Send + 'static,
+        over: impl Future<Output = ()> + Send,
+    ) -> Result<Stored, UploadError> {
+        // What ends within the first bytes is no object in parts.
+        let (work, pipes) = (Arc::clone(&self.work), self.pipes.clone());
+        let begun = tokio::task::spawn_blocking(move || {
+            pipes.read(&mut from, WHOLE_BYTES_MAX, &work).map(|first| (first, from))
+        });
+        let (first, mut from) = tokio::select! {
+            begun = begun => joined(begun)?.map_err(UploadError::Source)?,
+            // A pipe may give nothing for ever.
+            () = self.client.stopped() => return Err(CallError::Interrupted.into()),
+            () = over => return Err(CallError::Interrupted.into()),
+        };
+        if (first.content.len() as u64) < WHOLE_BYTES_MAX {
+            self.go_on_unless_stopped().await?;
+            let hash = Sha256::of(&first.content);
+            return match self.whole(key, fields, first.content, hash, false).await? {
+                Whole::Stored(stored) => Ok(stored),
+                Whole::Exists { .. } => Err(UploadError::Changed),
+            };
+        }
+        let (parts, ready) = mpsc::channel(1);
+        let cut = Cut::Growing(self.growth);
+        let reading = Reading { work: Arc::clone(&self.work), window: self.window.clone(), cut, parts };
+        let (pipes, spool) = (self.pipes.clone(), self.spool.clone());
+        let reader = tokio::task::spawn_blocking(move || reading.of_a_pipe(first, &mut from, &pipes, &spool));
+        let upload = self.begin(key, fields).await;
+        self.in_parts(upload, ready, reader, None).await
+    }
+
+    /// At the end of a pipe.
+    async fn go_on_unless_stopped(&self) -> Result<(), CallError> {
+        match timeout(SIGNAL_TIME, self.client.stopped()).await {
+            Ok(()) => Err(CallError::Interrupted),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Begins an upload in parts. The journal has it before the store is asked, and its id after the answer.
+    async fn begin(&self, key: &str, mut fields: Vec<(String, String)>) -> Result<Multipart, UploadError> {
+        fields.push(("x-amz-checksum-algorithm".into(), "SHA256".into()));
+        let mut call = Call::new(Method::Post, Some(key)).query("uploads", "");
+        (call.fields, call.errors_in_body) = (fields, true);
+        let bucket = self.client.bucket();
+        let (store, name) = (bucket.store().to_owned(), bucket.name.clone());
+        let intent = self.noted(|journal| journal.will_begin(&store, &name, key));
+        let answer = self.answer_to_begin(call, intent).await;
+        let what = || format!("POST {key}?uploads");
+        let begun = match &answer {
+            Ok(answer) if answer.head.status == 200 => read_answer(&what(), xml::upload_id(&answer.body)),
+            Ok(answer) => Err(CallError::refused(what(), answer)),
+            Err(error) => Err(error.clone()),
+        };
+        let begun = begun.map(|upload_id| Open { store, bucket: name, key: key.to_owned(), upload_id });
+        if let Ok(open) = &begun {
+            self.noted(|journal| journal.begun(open));
+        }
+        if let Some(intent) = intent {
+            // A copy of the request whose answer was lost may have begun an upload, too.
+            let only_one = match (&answer, &begun) {
+                (Ok(answer), Ok(_)) => answer.times_sent == 1,
+                (_, Err(CallError::Refused { status: 400..=499, .. })) => true,
+                _ => false,
+            };
+            self.noted(|journal| journal.answered(intent, only_one));
+        }
+        Ok(Multipart { uploader: self.clone(), open: begun? })
+    }
+
+    /// Asks the store to begin an upload. While it waits, the journal notes that this run is alive.
+    async fn answer_to_begin(&self, call: Call, intent: Option<u64>) -> Result<Answer, CallError> {
+        let mut answer = std::pin::pin!(self.client.call(call));
+        loop {
+            match timeout(journal::ALIVE_EVERY, &mut answer).await {
+                Ok(answer) => return answer,
+                Err(_) => intent.and_then(|intent| self.noted(|journal| journal.waits(intent))),
+            };
+        }
+    }
+
+    /// Writes to the journal, if there is one.
+    fn noted<T>(&self, write: impl FnOnce(&Journal) -> io::Result<T>) -> Option<T> {
+        let journal = self.journal.as_deref()?;
+        match write(journal) {
+            Ok(written) => Some(written),
+            Err(error) => {
+                if journal.tells() {
+                    tracing::warn!(%error, "no journal: if this run is killed, nobody will know of its uploads");
+                }
+                None
+            }
+        }
+    }
+
+    /// Sends parts as they come, and joins them if they are all that there is to read, and of one content.
+    async fn in_parts(
+        &self,
+        upload: Result<Multipart, UploadError>,
+        mut ready: mpsc::Receiver<Ready>,
+        reader: JoinHandle<io::Result<()>>,
+        original: Option<Original>,
+    ) -> Result<Stored, UploadError> {
+        let upload = upload?;
+        let sent = async {
+            let parts = upload.send(&mut ready).await?;
+            // Parts end where the content does, and where it cannot be read on.
+            joined(reader.await)?.map_err(UploadError::Source)?;
+            let sum: u64 = parts.iter().map(|part| part.size).sum();
+            match original {
+                Some(original) if original.is_changed(sum) => return Err(UploadError::Changed),
+                Some(_) => {}
+                None => self.go_on_unless_stopped().await?,
+            }
+            upload.complete(&parts).await
+        };
+        match sent.await {
+            Ok(stored) => Ok(stored),
+            Err(error) => {
+                // Whoever reads hears that nobody wants more.
+                drop(ready);
+                upload.give_up().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives up an upload in parts that somebody else began.
+    ///
+    /// # Errors
+    /// When it may still be there.
+    pub async fn abort(&self, key: &str, upload_id: &str) -> Result<Aborted, CallError> {
+        let mut call = Call::new(Method::Delete, Some(key)).query("uploadId", upload_id);
+        call.at_the_end = true;
+        let what = format!("DELETE {key}?uploadId");
+        let made = timeout(ABORT_LIMIT, self.client.call(call)).await;
+        let made = made.unwrap_or_else(|_| {
+            Err(CallError::Network { what: what.clone(), reason: "no answer in time".into(), tries: 1 })
+        });
+        match made {
+            Ok(answer) if (200..300).contains(&answer.head.status) => Ok(Aborted::Now),
+            Ok(answer) if answer.head.status == 404 => Ok(Aborted::Before),
+            Ok(answer) => Err(CallError::refused(&what, &answer)),
+            Err(error) if error.code() == "NoSuchUpload" => Ok(Aborted::Before),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn read_answer<T>(what: &str, read: Result<T, XmlError>) -> Result<T, CallError> {
+    read.map_err(|source| CallError::Answer { what: what.to_owned(), source })
+}
+
+fn joined<T>(result: Result<T, tokio::task::JoinError>) -> Result<T, UploadError> {
+    result.map_err(|error| UploadError::Source(io::Error::other(error)))
+}
+
+/// A file as it was before it was read.
+struct Original {
+    file: Arc<File>,
+    size: u64,
+    written: Option<SystemTime>,
+}
+
+impl Original {
+    /// Whether the bytes that were read, so many of them, may be of two contents.
+    fn is_changed(&self, read: u64) -> bool {
+        read != self.size || modified(&self.file) != self.written
+    }
+}
+
+/// A part that can be sent.
+struct Ready {
+    number: u64,
+    body: Body,
+    /// Known already where the part is not in memory.
+    hash: Option<Sha256>,
+    held: Held,
+}
+
+/// The thread that reads.
+struct Reading {
+    work: Arc<Work>,
+    window: Window,
+    cut: Cut,
+    parts: mpsc::Sender<Ready>,
+}
+
+impl Reading {
+    fn permit(&self, bytes: u64) -> Permit {
+        self.work.wait(|| self.window.acquire_blocking(bytes))
+    }
+
+    /// Content of a file in order, into memory.
+    fn in_order(&self, from: &mut dyn Read) -> io::Result<()> {
+        self.parts(|number, bytes| {
+            let mut permit = self.permit(bytes);
+            let mut content = Vec::with_capacity(usize::try_from(bytes).unwrap_or(usize::MAX));
+            self.work.read(|| from.take(bytes).read_to_end(&mut content))?;
+            permit.shrink(content.len() as u64);
+            Ok(Ready { number, body: Body::Memory(content.into()), hash: None, held: Arc::new(vec![permit]) })
+        })
+    }
+
+    /// What a pipe has given already, and what it gives then; parts too large for memory into files of the spool.
+    fn of_a_pipe(&self, mut first: Gathered, from: &mut dyn Read, pipes: &Gathering, spool: &Spool) -> io::Result<()> {
+        self.parts(|number, bytes| {
+            if first.content.len() as u64 >= bytes {
+                let body = Body::Memory(first.content.split_to(usize::try_from(bytes).unwrap_or(usize::MAX)));
+                return Ok(Ready { number, body, hash: None, held: Arc::clone(&first.held) });
+            }
+            // Whoever waits for room with some in hand could wait for ever: the rest gets new room with its part.
+            first.held = Held::default();
+            let mut from = (&mut first.content).reader().chain(&mut *from);
+            if bytes > IN_MEMORY_BYTES_MAX {
+                let held = Arc::new(vec![self.permit(FROM_FILE_BYTES)]);
+                let (file, length, hash) = spool.keep(&mut from, bytes, &self.work)?;
+                return Ok(Ready { number, body: Body::File { file, offset: 0, length }, hash: Some(hash), held });
+            }
+            let Gathered { content, held } = pipes.read(&mut from, bytes, &self.work)?;
+            Ok(Ready { number, body: Body::Memory(content), hash: None, held })
+        })
+    }
+
+    /// Hands over parts, of so many bytes each, until one is shorter.
+    fn parts(&self, mut next: impl FnMut(u64, u64) -> io::Result<Ready>) -> io::Result<()> {
+        for number in 0..PARTS_MAX {
+            let bytes = self.cut.part_bytes(number);
+            let ready = next(number, bytes)?;
+            let length = ready.body.len();
+            // An object has at least one part.
+            if (length == 0 && number > 0) || self.parts.blocking_send(ready).is_err() || length < bytes {
+                return Ok(());
+            }
+        }
+        // One byte more is too much.
+        match next(PARTS_MAX, 1)?.body.is_empty() {
+            true => Ok(()),
+            false => Err(io::Error::other(UploadError::TooLarge)),
+        }
+    }
+
+    /// Parts of a file that are too large for memory: hashed here, and sent from the file.
+    fn by_place(&self, file: &Arc<File>, size: u64) -> io::Result<()> {
+        let mut buffer = vec![0; FROM_FILE_BYTES as usize / 2];
+        let kept = Kept::file(Arc::clone(file));
+        for number in 0..self.cut.count(size) {
+            let permit = self.permit(FROM_FILE_BYTES);
+            let offset = number * self.cut.part_bytes(0);
+            let length = self.cut.part_bytes(0).min(size - offset);
+            let mut hasher = Sha256Hasher::new();
+            let mut done = 0;
+            while done < length {
+                let now = usize::try_from((length - done).min(buffer.len() as u64)).unwrap_or(buffer.len());
+                let piece = &mut buffer[..now];
+                self.work.read(|| kept.read_exact_at(piece, offset + done))?;
+                self.work.hash(|| hasher.update(piece));
+                done += now as u64;
+            }
+            let body = Body::File { file: Arc::clone(&kept), offset, length };
+            let ready = Ready { number, body, hash: Some(hasher.finish()), held: Arc::new(vec![permit]) };
+            if self.parts.blocking_send(ready).is_err() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A part that is there.
+struct Part {
+    number: u64,
+    etag: String,
+    hash: Sha256,
+    size: u64,
+    confirmed: bool,
+}
+
+/// An upload in parts.
+#[derive(Clone)]
+struct Multipart {
+    uploader: Uploader,
+    open: Open,
+}
+
+impl Multipart {
+    async fn send(&self, ready: &mut mpsc::Receiver<Ready>) -> Result<Vec<Part>, UploadError> {
+        let mut under_way = JoinSet::new();
+        let sent = self.send_all(ready, &mut under_way).await;
+        if sent.is_err() {
+            // They go on to their end, whoever waits for them, and would arrive after the upload was given up.
+            let ended = async { while under_way.join_next().await.is_some() {} };
+            let _ = timeout(ABORT_LIMIT, ended).await;
+        }
+        sent
+    }
+
+    async fn send_all(
+        &self,
+        ready: &mut mpsc::Receiver<Ready>,
+        under_way: &mut JoinSet<Result<Part, UploadError>>,
+    ) -> Result<Vec<Part>, UploadError> {
+        let mut parts = Vec::new();
+        loop {
+            tokio::select! {
+                part = ready.recv() => match part {
+                    Some(part) => {
+                        let this = self.clone();
+                        under_way.spawn(async move { this.part(part).await });
+                    }
+                    None => break,
+                },
+                Some(part) = under_way.join_next() => parts.push(joined(part)??),
+                () = self.uploader.client.stopped() => return Err(CallError::Interrupted.into()),
+            }
+        }
+        while let Some(part) = under_way.join_next().await {
+            parts.push(joined(part)??);
+        }
+        parts.sort_by_key(|part| part.number);
+        Ok(parts)
+    }
+
+    async fn part(&self, ready: Ready) -> Result<Part, UploadError> {
+        let Ready { number, body, hash, held } = ready;
+        let size = body.len();
+        let hash = match (hash, &body) {
+            (Some(hash), _) => hash,
+            (None, Body::Memory(content)) => {
+                let (content, work) = (content.clone(), Arc::clone(&self.uploader.work));
+                let hashed = tokio::task::spawn_blocking(move || work.hash(|| Sha256::of(&content)));
+                joined(hashed.await)?
+            }
+            (None, Body::File { .. }) => return Err(UploadError::Changed),
+        };
+        let mut call = Call::new(Method::Put, Some(&self.open.key))
+            .query("partNumber", (number + 1).to_string())
+            .query("uploadId", &self.open.upload_id)
+            .body(body, hash);
+        call.checksum = true;
+        let answer = self.uploader.client.call(call).await?;
+        drop(held);
+        let what = || format!("part {} of {}", number + 1, self.open.key);
+        if !(200..300).contains(&answer.head.status) {
+            return Err(CallError::refused(what(), &answer).into());
+        }
+        let etag = read_answer(&what(), answer.etag().ok_or(XmlError::Missing("ETag")))?;
+        let confirmed = answer.head.store_field(CHECKSUM_FIELD).is_some();
+        Ok(Part { number, etag, hash, size, confirmed })
+    }
+
+    async fn complete(&self, parts: &[Part]) -> Result<Stored, UploadError> {
+        let key = &self.open.key;
+        // A store that never spoke of checksums may not know the element.
+        let confirmed = parts.iter().all(|part| part.confirmed);
+        let body = completion(parts, confirmed);
+        let hash = Sha256::of(body.as_bytes());
+        let mut call = Call::new(Method::Post, Some(key))
+            .query("uploadId", &self.open.upload_id)
+            .field("Content-Type", "application/xml")
+            .body(Body::Memory(body.into()), hash);
+        call.errors_in_body = true;
+        let hashes: Vec<Sha256> = parts.iter().map(|part| part.hash).collect();
+        let ours = composite(&hashes);
+        let size = parts.iter().map(|part| part.size).sum();
+        let mut stored = Stored { size, checksum: ours.clone(), confirmed };
+        let what = format!("POST {key}?uploadId");
+        match self.uploader.client.call(call).await {
+            Ok(answer) if (200..300).contains(&answer.head.status) => {
+                let completed = read_answer(&what, xml::completed(&answer.body))?;
+                match completed.checksum_sha256 {
+                    // Some leave the number of parts out.
+                    Some(theirs) if sum_of(&theirs) == sum_of(&ours) => stored.confirmed = true,
+                    Some(theirs) => return Err(UploadError::Damaged { theirs, ours }),
+                    None => {}
+                }
+            }
+            // The answer to an earlier copy of the request was lost, and the upload is complete.
+            Ok(answer) if answer.head.status == 404 => {
+                self.is_there(&stored, parts).await.map_err(|()| CallError::refused(&what, &answer))?;
+            }
+            Ok(answer) => return Err(CallError::refused(&what, &answer).into()),
+            Err(error) if error.code() == "NoSuchUpload" => self.is_there(&stored, parts).await.map_err(|()| error)?,
+            Err(error) => return Err(error.into()),
+        }
+        self.ended();
+        Ok(stored)
+    }
+
+    /// Whether the object is there as it should be: by its checksum, and of a store that has none by its ETag, which is
+    /// made from those of these very parts.
+    async fn is_there(&self, stored: &Stored, parts: &[Part]) -> Result<(), ()> {
+        let present = super::compare::head(&self.uploader.client, &self.open.key).await.ok().flatten().ok_or(())?;
+        let same = match present.sha256() {
+            Some(theirs) => theirs == sum_of(&stored.checksum),
+            None => {
+                let ours = composite_etag(parts.iter().map(|part| part.etag.as_str()));
+                ours.is_some() && present.etag.map(|etag| etag.to_ascii_lowercase()) == ours
+            }
+        };
+        if same && present.size == stored.size { Ok(()) } else { Err(()) }
+    }
+
+    fn ended(&self) {
+        self.uploader.noted(|journal| journal.ended(&self.open.upload_id));
+    }
+
+    /// A part that the store had in hand meanwhile may stay: it is given up again until nothing is there
+    /// ("AbortMultipartUpload", Amazon S3 API reference).
+    async fn give_up(&self) {
+        for _ in 0..ABORTS_MAX {
+            match self.uploader.abort(&self.open.key, &self.open.upload_id).await {
+                Ok(Aborted::Now) => tokio::time::sleep(LATE_PARTS).await,
+                Ok(Aborted::Before) => break,
+                Err(error) => {
+                    tracing::warn!(%error, "an upload in parts could not be given up; a later run tries again");
+                    return;
+                }
+            }
+        }
+        self.ended();
+    }
+}
+
+/// The body of the request that joins parts.
+fn completion(parts: &[Part], with_checksums: bool) -> String {
+    let mut body = String::from("<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">");
+    for part in parts {
+        let number = (part.number + 1).to_string();
+        let etag = xml::escape(&part.etag).unwrap_or_default();
+        for text in ["<Part><PartNumber>", &number, "</PartNumber><ETag>&quot;", &etag, "&quot;</ETag>"] {
+            body.push_str(text);
+        }
+        if with_checksums {
+            for text in ["<ChecksumSHA256>", &base64(&part.hash), "</ChecksumSHA256>"] {
+                body.push_str(text);
+            }
+        }
+        body.push_str("</Part>");
+    }
+    body.push_str("</CompleteMultipartUpload>");
+    body
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_written_to_while_it_is_read_is_found_out() {
+        let file = Arc::new(tempfile::tempfile().unwrap());
+        file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        let original = Original { written: modified(&file), file: Arc::clone(&file), size: 5 };
+        assert!(!original.is_changed(5) && original.is_changed(4));
+        file.set_modified(SystemTime::now()).unwrap();
+        assert!(original.is_changed(5));
+    }
+}

@@ -1,0 +1,252 @@
+//! `put` and `get`: which grid or bucket, and how, from flags and environment.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use fullbore_engine::run::CommandError;
+use fullbore_engine::tree::{Choice, MirrorNames};
+use fullbore_lafs::grid::GridSettings;
+use fullbore_lafs::{get as grid_get, put as grid_put};
+use fullbore_mirror::mirror::snapshot::SNAPSHOT_DIRECTORY;
+use fullbore_mirror::mirror::state::OWN_DIRECTORY;
+use fullbore_s3::address::{Addressing, Location, SCHEME};
+use fullbore_s3::bucket::{self, BucketSettings};
+use fullbore_s3::credentials::Aws;
+use fullbore_s3::{get as bucket_get, put as bucket_put};
+
+use super::resolve;
+use super::values::Percent;
+use super::{Environment, OutputSettings};
+use crate::cli::{AddressingChoice, GetArgs, GridArgs, PutArgs, S3Args};
+
+/// Share of the objects that `--delete` may take, unless told otherwise.
+const MAX_DELETE: f64 = 0.4;
+
+/// Where `put` puts.
+#[derive(Debug)]
+pub enum Put {
+    /// Into a bucket.
+    Bucket(Box<bucket_put::PutSettings>),
+    /// Into a grid.
+    Grid(Box<grid_put::PutSettings>),
+}
+
+/// Where `get` gets from.
+#[derive(Debug)]
+pub enum Get {
+    /// Out of a bucket.
+    Bucket(Box<bucket_get::GetSettings>),
+    /// Out of a grid.
+    Grid(grid_get::GetSettings),
+}
+
+impl Put {
+    /// Where to, for a report that does not know better.
+    pub fn place(&self) -> PathBuf {
+        match self {
+            Put::Bucket(settings) => place_of(&settings.bucket.location),
+            Put::Grid(_) => PathBuf::from("a grid"),
+        }
+    }
+}
+
+impl Get {
+    /// Where from.
+    pub fn place(&self) -> PathBuf {
+        match self {
+            Get::Bucket(settings) => place_of(&settings.bucket.location),
+            Get::Grid(_) => PathBuf::from("a grid"),
+        }
+    }
+}
+
+fn place_of(location: &Location) -> PathBuf {
+    PathBuf::from(format!("{SCHEME}{}", location.bucket))
+}
+
+/// Settings of `put`.
+pub fn put(arguments: &PutArgs, environment: &Environment) -> Result<(Put, OutputSettings), CommandError> {
+    let output = OutputSettings { stdout_has_data: true, ..resolve::output(&arguments.shown, false) };
+    if let Some(address) = arguments.paths.last().filter(|path| bucket::is_address(path.as_os_str())) {
+        return Ok((
+            Put::Bucket(Box::new(put_into_bucket(arguments, address.as_os_str(), &output, environment)?)),
+            output,
+        ));
+    }
+    if arguments.s3.any() || arguments.s3_put.any() {
+        return Err(CommandError::usage("a flag of S3 stores, and no address of one: s3://BUCKET/PREFIX comes last"));
+    }
+    let key = match (&arguments.convergence, &arguments.convergence_file) {
+        _ if arguments.random_key => grid_put::KeySettings::Random,
+        (Some(secret), _) => grid_put::KeySettings::Secret(secret.clone()),
+        (None, Some(file)) => grid_put::KeySettings::File(file.clone()),
+        (None, None) => grid_put::KeySettings::OfNode,
+    };
+    let settings = grid_put::PutSettings {
+        grid: grid(&arguments.grid),
+        paths: arguments.paths.clone(),
+        choice: choice(arguments),
+        dry_run: arguments.dry_run,
+        encoding: arguments.encoding.clone(),
+        segment_bytes: arguments.segment_size,
+        key,
+        stdin_bytes: arguments.size,
+        list: arguments.caps.clone(),
+        journals: journals(arguments, environment),
+        spool: spool(environment),
+        limit_rate_bytes_per_s: arguments.limit_rate.map(|rate| rate.0),
+    };
+    Ok((Put::Grid(Box::new(settings)), output))
+}
+
+fn put_into_bucket(
+    arguments: &PutArgs,
+    address: &OsStr,
+    output: &OutputSettings,
+    environment: &Environment,
+) -> Result<bucket_put::PutSettings, CommandError> {
+    refuse_flags_of_grids(arguments)?;
+    let location = bucket::location(address)?;
+    let sources = &arguments.paths[..arguments.paths.len() - 1];
+    if sources.is_empty() {
+        return Err(CommandError::usage("what is to be put? FILE|DIR comes before the address"));
+    }
+    let given = &arguments.s3_put;
+    let delete = given.delete.then(|| bucket_put::DeleteSettings {
+        share_max: given.max_delete.map_or(MAX_DELETE, Percent::fraction),
+        force: given.force_delete,
+    });
+    Ok(bucket_put::PutSettings {
+        bucket: bucket_settings(location, &arguments.s3, &arguments.grid, environment)?,
+        sources: sources.to_vec(),
+        choice: choice(arguments),
+        fields: bucket_put::FieldSettings {
+            content_type: given.content_type.clone(),
+            cache_control: given.cache_control.clone(),
+            metadata: given.metadata.clone(),
+            storage_class: given.storage_class.clone(),
+            acl: given.acl.clone(),
+            sse: given.sse.clone(),
+        },
+        last: given.last.clone(),
+        resend: given.resend,
+        delete,
+        dry_run: arguments.dry_run,
+        list: arguments.caps.clone(),
+        journals: journals(arguments, environment),
+        spool: spool(environment),
+        limit_rate_bytes_per_s: arguments.limit_rate.map(|rate| rate.0),
+        watch_stages: output.report.is_some() || output.trace.is_some(),
+    })
+}
+
+/// Settings of `get`.
+pub fn get(arguments: &GetArgs, environment: &Environment) -> Result<(Get, OutputSettings), CommandError> {
+    let is_on_stdout = arguments.output.is_none();
+    if arguments.shown.json && is_on_stdout {
+        return Err(CommandError::usage("--json needs -o FILE: stdout cannot have both"));
+    }
+    let output = resolve::output(&arguments.shown, false);
+    let output = OutputSettings { stdout_has_data: true, stdout_is_taken: is_on_stdout, ..output };
+    if let Some(address) = arguments.caps.iter().find(|cap| bucket::is_address(cap)) {
+        if arguments.caps.len() > 1 {
+            return Err(CommandError::usage("one object at a time, and no caps beside it"));
+        }
+        let location = bucket::location(address)?;
+        let settings = bucket_get::GetSettings {
+            bucket: bucket_settings(location, &arguments.s3, &arguments.grid, environment)?,
+            output: arguments.output.clone(),
+            require_checksum: arguments.s3_get.require_checksum,
+        };
+        return Ok((Get::Bucket(Box::new(settings)), output));
+    }
+    if arguments.s3.any() || arguments.s3_get.require_checksum {
+        return Err(CommandError::usage("a flag of S3 stores, and no address of one: s3://BUCKET/KEY"));
+    }
+    let (caps, file) = (arguments.caps.clone(), arguments.output.clone());
+    Ok((Get::Grid(grid_get::GetSettings { grid: grid(&arguments.grid), caps, output: file }), output))
+}
+
+fn refuse_flags_of_grids(arguments: &PutArgs) -> Result<(), CommandError> {
+    let given = [
+        ("--node", arguments.grid.node.is_some()),
+        ("--servers", arguments.grid.servers.is_some()),
+        ("--encoding", arguments.encoding.is_some()),
+        ("--convergence", arguments.convergence.is_some()),
+        ("--convergence-file", arguments.convergence_file.is_some()),
+        ("--size", arguments.size.is_some()),
+        ("--segment-size", arguments.segment_size.is_some()),
+        ("--random-key", arguments.random_key),
+    ];
+    match given.iter().find(|(_, given)| *given) {
+        Some((flag, _)) => Err(CommandError::usage(format_args!("{flag} is about Tahoe-LAFS grids, not S3 stores"))),
+        None => Ok(()),
+    }
+}
+
+fn grid(arguments: &GridArgs) -> GridSettings {
+    let patience = Duration::from_secs(arguments.timeout);
+    GridSettings { node: arguments.node.clone(), servers: arguments.servers.clone(), patience }
+}
+
+fn choice(arguments: &PutArgs) -> Choice {
+    let mirrors = MirrorNames { state: OWN_DIRECTORY.to_owned(), snapshots: SNAPSHOT_DIRECTORY.to_owned() };
+    Choice { mirrors, copy_links: arguments.copy_links, with_snapshots: arguments.with_snapshots }
+}
+
+/// The bucket as flags, environment and the files of the AWS tools have it.
+fn bucket_settings(
+    location: Location,
+    arguments: &S3Args,
+    common: &GridArgs,
+    environment: &Environment,
+) -> Result<BucketSettings, CommandError> {
+    let lookup = |name: &str| std::env::var(name).ok();
+    let aws = Aws::find(&lookup, arguments.profile.as_deref());
+    Ok(BucketSettings {
+        location,
+        endpoint: arguments.endpoint.clone(),
+        region: arguments.region.clone(),
+        addressing: match arguments.addressing {
+            AddressingChoice::Auto => Addressing::Auto,
+            AddressingChoice::Path => Addressing::Path,
+            AddressingChoice::Virtual => Addressing::Virtual,
+        },
+        signs: !arguments.no_sign_request,
+        authorities: arguments.cacert.clone(),
+        connections: arguments.connections.map_or(bucket::CONNECTIONS, usize::from),
+        patience: Duration::from_secs(common.timeout),
+        proxy: environment.proxy.clone(),
+        aws: aws.map_err(|error| bucket::explain_credentials(&error))?,
+    })
+}
+
+/// Where journals are kept.
+fn journals(arguments: &PutArgs, environment: &Environment) -> Option<PathBuf> {
+    let usual = || environment.state_directory.as_ref().map(|state| state.join("fullbore/put"));
+    arguments.journals.clone().or_else(usual)
+}
+
+/// Where pipes are kept. Not /tmp, unless TMPDIR says so: it may be in memory.
+fn spool(environment: &Environment) -> PathBuf {
+    let usual = Path::new("/var/tmp");
+    match &environment.tmpdir {
+        Some(path) => path.into(),
+        None if usual.is_dir() => usual.to_owned(),
+        None => PathBuf::from("/tmp"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pipes_are_kept_on_a_disk_or_where_a_person_says() {
+        let chosen =
+            |tmpdir: Option<&str>| spool(&Environment { tmpdir: tmpdir.map(str::to_owned), ..Environment::default() });
+        assert!(chosen(None) == Path::new("/var/tmp") || !Path::new("/var/tmp").is_dir());
+        assert_eq!(chosen(Some("/elsewhere")), Path::new("/elsewhere"));
+    }
+}
