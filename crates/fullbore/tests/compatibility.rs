@@ -53,6 +53,14 @@ fn unpack(name: &str, to: &Path) {
     assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// The plain text of an index, by the tool that everybody has.
+fn plain(path: &Path) -> Vec<u8> {
+    need("xz", "xz-utils");
+    let output = clean_command("xz").arg("-dc").arg(path).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
 /// Content of files that were put and copied: `lines` of `compatibility/make`.
 fn lines(megabytes: usize) -> Vec<u8> {
     let line = |number: usize| format!("{number:015} {}\n", "x".repeat(4079));

@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::{OTHER_BOOT, fullbore, lines, this_boot, unpack};
 
 const JOURNAL: &str = "dst/.large.fullbore-blocks";
+const MARKER: &str = "dst/.fullbore-copy";
 const PART: &str = "dst/.large.fullbore-part";
 /// The journal's head, and the checksum at its end.
 const HEAD_BYTES: usize = 128;
@@ -48,6 +49,12 @@ fn left_behind(place: &Path, boot: &str) -> Vec<u64> {
     let blocks: Vec<u64> = blocks.map(|record| u64::from_le_bytes(record[4..12].try_into().unwrap())).collect();
     assert!(blocks.len() >= 3, "the fixture is in order");
     fs::write(place.join(JOURNAL), journal).unwrap();
+    // On the user's machine the copy began before anything of it was written; here all is written just now, by a clock
+    // that may be behind the one of the machine that made this.
+    let marker = fs::read_to_string(place.join(MARKER)).unwrap();
+    let (text, began) = marker.trim_end().rsplit_once(' ').unwrap();
+    assert!(text.ends_with("\nbegan") && began.contains('.'), "the fixture is in order: {marker}");
+    fs::write(place.join(MARKER), format!("{text} {MODIFIED_S}.000000000\n")).unwrap();
     blocks
 }
 

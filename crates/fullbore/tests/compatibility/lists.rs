@@ -1,14 +1,13 @@
 //! Lists directories, as `fullbore update` left them and as a killed one did.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use fullbore_testkit::process::clean_command;
 use fullbore_testkit::server::Server;
 use tempfile::TempDir;
 
-use crate::harness::{Ran, need};
-use crate::{SITE, fullbore, ran, unpack};
+use crate::harness::Ran;
+use crate::{SITE, fullbore, plain, ran, unpack};
 
 /// A lists directory of an older version with a configuration of apt for it, and its archive.
 struct Place {
@@ -61,13 +60,6 @@ impl Place {
         }
         assert_eq!(fs::read_dir(self.at("lists/partial")).unwrap().count(), 0);
     }
-}
-
-fn plain(path: &Path) -> Vec<u8> {
-    need("xz", "xz-utils");
-    let output = clean_command("xz").arg("-dc").arg(path).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    output.stdout
 }
 
 #[test]

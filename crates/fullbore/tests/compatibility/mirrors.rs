@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 
 use fullbore_testkit::digest::Digest;
 use fullbore_testkit::server::{LogEntry, Server};
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::harness::Ran;
 use crate::log::Log;
-use crate::{OTHER_BOOT, SITE, fullbore, ran, this_boot, unpack};
+use crate::{OTHER_BOOT, SITE, fullbore, plain, ran, this_boot, unpack};
 
 /// A mirror of an older version, and the two states of its archive.
 struct Place {
@@ -57,12 +58,19 @@ impl Place {
     /// Panics unless everything of a state is in the mirror, and right, and no temporary is left.
     #[track_caller]
     fn is(&self, number: usize) {
-        // A patch has its plain name alone.
-        for path in files(&self.state(number)).into_iter().filter(|path| !path.contains(".diff/by-hash/")) {
+        // The next state's directory has the files of the one before as well, which need not be here.
+        let named = named(&self.state(number));
+        let is_of_it = |path: &String| match path.split_once("/by-hash/") {
+            // A patch has its plain name alone.
+            Some((directory, hash)) => !directory.ends_with(".diff") && is_index(&self.state(number), hash),
+            None => !path.starts_with("pool/") || named.contains(path),
+        };
+        for path in files(&self.state(number)).into_iter().filter(is_of_it) {
             let there = fs::read(self.state(number).join(&path)).unwrap();
             assert!(fs::read(self.mirror().join(&path)).is_ok_and(|here| here == there), "{path}");
         }
-        let left: Vec<_> = files(&self.mirror()).into_iter().filter(|path| path.ends_with(".part")).collect();
+        let is_left = |path: &String| path.ends_with(".part") || path.contains("Update-in-Progress");
+        let left: Vec<_> = files(&self.mirror()).into_iter().filter(is_left).collect();
         assert_eq!(left, [] as [&str; 0]);
         self.check().exits(0);
     }
@@ -73,6 +81,12 @@ impl Place {
         let new = files(&self.state(1)).into_iter().filter(|path| path.starts_with("pool/") && !old.contains(path));
         new.map(|path| (path.clone(), self.state(1).join(path).metadata().unwrap().len())).collect()
     }
+}
+
+/// Whether a state's Release names an index of this hash.
+fn is_index(state: &Path, hash: &str) -> bool {
+    let hash = hash.rsplit('/').next().unwrap();
+    fs::read_to_string(state.join("dists/sid/Release")).unwrap().contains(hash)
 }
 
 /// Paths of all files and links.
@@ -179,6 +193,60 @@ fn a_damaged_file_is_found_and_repaired_by_what_the_state_says() {
     assert!(repaired.code != Some(1) && came(&server.take_log(), &path) == right.len() as u64, "{repaired:?}");
     assert!(fs::read(place.mirror().join(&path)).unwrap() == right);
     place.is(0);
+}
+
+/// The packages that the indexes of a state name, read without the code under test.
+fn named(state: &Path) -> BTreeSet<String> {
+    let index = |path: &str| String::from_utf8(plain(&state.join("dists/sid/main").join(path))).unwrap();
+    let packages = index("binary-amd64/Packages.xz");
+    let mut named: BTreeSet<String> =
+        packages.lines().filter_map(|line| line.strip_prefix("Filename: ")).map(str::to_owned).collect();
+    for stanza in index("source/Sources.xz").split("\n\n") {
+        let Some(directory) = stanza.lines().find_map(|line| line.strip_prefix("Directory: ")) else { continue };
+        let files = stanza.lines().skip_while(|line| *line != "Checksums-Sha256:").skip(1);
+        let files = files.take_while(|line| line.starts_with(' ')).map(|line| line.rsplit(' ').next().unwrap());
+        named.extend(files.map(|name| format!("{directory}/{name}")));
+    }
+    named
+}
+
+/// Makes the older version's last run one of this many seconds ago: the fixture is of any age, and was made by a clock
+/// that may be before this one.
+fn published_before(mirror: &Path, seconds: i64) {
+    let path = mirror.join(".fullbore/state");
+    let text = fs::read_to_string(&path).unwrap();
+    let mut header: Value = serde_json::from_str(text.split_once('\n').unwrap().1).unwrap();
+    let at = jiff::Timestamp::now().as_second() - seconds;
+    let later = at - header["suites"][0]["published_at"].as_i64().unwrap();
+    header["suites"][0]["published_at"] = at.into();
+    header["clean_due"] = (header["clean_due"].as_i64().expect("something is to go") + later).into();
+    let lefts = header["standings"].as_array_mut().unwrap().iter_mut().filter_map(|one| one.get_mut("left"));
+    for left in lefts.flat_map(|lefts| lefts.as_array_mut().unwrap()) {
+        left["at"] = (left["at"].as_i64().unwrap() + later).into();
+    }
+    let header = header.to_string();
+    fs::write(path, format!("fullbore-state 1 {}\n{header}", Digest::of(header.as_bytes()))).unwrap();
+}
+
+#[test]
+fn files_of_the_state_before_go_when_their_time_is_over() {
+    let place = Place::new("mirror-updated");
+    let (before, now) = (named(&place.state(0)), named(&place.state(1)));
+    let pool = || -> BTreeSet<String> {
+        files(&place.mirror()).into_iter().filter(|path| path.starts_with("pool/")).collect()
+    };
+    assert!(pool() == before.union(&now).cloned().collect() && before != now, "the fixture is in order");
+    let server = Server::start(place.state(1)).unwrap();
+    let settings = ["--keep-generations", "0", "--keep-hours", "1", "--max-delete", "100%"];
+    published_before(&place.mirror(), 3000);
+    place.run(&server, &settings).exits(0);
+    assert!(pool().is_superset(&before), "it is not over yet");
+    published_before(&place.mirror(), 4000);
+    server.take_log();
+    place.run(&server, &settings).exits(0);
+    assert_eq!(server.take_log().len(), 1, "nothing is fetched for that");
+    assert_eq!(pool(), now);
+    place.is(1);
 }
 
 /// Nothing that was whole is asked for again.
