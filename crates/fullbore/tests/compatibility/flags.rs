@@ -4,23 +4,12 @@ use fullbore::cli;
 
 use crate::fixture_text;
 
-/// Every flag of the older version, hidden ones included: one that was renamed keeps its old name as an alias.
-#[test]
-fn every_flag_of_the_older_version_is_taken() {
-    let mut root = cli::command();
-    root.build();
-    let text = fixture_text("flags.txt");
-    let mut missing = Vec::new();
-    for line in text.lines() {
-        let (words, flag) = line.rsplit_once(' ').unwrap();
-        let names = words.split(' ').filter(|word| *word != "fullbore");
-        let command = names.fold(Some(&root), |command, name| command?.find_subcommand(name));
-        if !command.is_some_and(|command| command.get_arguments().any(|argument| is(argument, flag))) {
-            missing.push(line);
-        }
-    }
-    assert!(text.lines().count() > 300, "the fixture is in order");
-    assert_eq!(missing, [] as [&str; 0]);
+/// The flag of a line `COMMAND --flag`, and whether this version has it.
+fn find<'a>(root: &'a clap::Command, line: &str) -> Option<&'a clap::Arg> {
+    let (words, flag) = line.rsplit_once(' ').unwrap();
+    let names = words.split(' ').filter(|word| *word != "fullbore");
+    let command = names.fold(Some(root), |command, name| command?.find_subcommand(name));
+    command?.get_arguments().find(|argument| is(argument, flag))
 }
 
 fn is(argument: &clap::Arg, flag: &str) -> bool {
@@ -33,6 +22,32 @@ fn is(argument: &clap::Arg, flag: &str) -> bool {
             argument.get_short() == Some(name) || argument.get_all_short_aliases().unwrap_or_default().contains(&name)
         }
     }
+}
+
+/// Hidden ones included: one that was renamed keeps its old name as an alias.
+#[test]
+fn every_flag_of_the_older_version_is_taken() {
+    let mut root = cli::command();
+    root.build();
+    let text = fixture_text("flags.txt");
+    let missing: Vec<_> = text.lines().filter(|line| find(&root, line).is_none()).collect();
+    assert!(text.lines().count() > 300, "the fixture is in order");
+    assert_eq!(missing, [] as [&str; 0]);
+}
+
+#[test]
+fn every_word_that_a_flag_of_the_older_version_took_is_taken() {
+    let mut root = cli::command();
+    root.build();
+    let text = fixture_text("flag-values.txt");
+    let is_taken = |line: &&str| {
+        let (flag, word) = line.rsplit_once(' ').unwrap();
+        let values = find(&root, flag).map(clap::Arg::get_possible_values).unwrap_or_default();
+        // A flag that takes any word takes this one.
+        find(&root, flag).is_some() && (values.is_empty() || values.iter().any(|value| value.matches(word, false)))
+    };
+    assert!(text.lines().count() > 50, "the fixture is in order");
+    assert_eq!(text.lines().filter(|line| !is_taken(line)).collect::<Vec<_>>(), [] as [&str; 0]);
 }
 
 /// The command lines of units of systemd.
