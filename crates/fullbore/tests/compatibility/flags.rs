@@ -7,8 +7,8 @@ use crate::fixture_text;
 /// The flag of a line `COMMAND --flag`, and whether this version has it.
 fn find<'a>(root: &'a clap::Command, line: &str) -> Option<&'a clap::Arg> {
     let (words, flag) = line.rsplit_once(' ').unwrap();
-    let names = words.split(' ').filter(|word| *word != "fullbore");
-    let command = names.fold(Some(root), |command, name| command?.find_subcommand(name));
+    let mut names = words.split(' ').filter(|word| *word != "fullbore");
+    let command = names.try_fold(root, |command, name| command.find_subcommand(name));
     command?.get_arguments().find(|argument| is(argument, flag))
 }
 

@@ -189,8 +189,8 @@ fn a_damaged_file_is_found_and_repaired_by_what_the_state_says() {
     command.arg("check").arg(place.mirror()).arg("--repair").arg("--keyring").arg(place.key());
     // Where from, only the state tells.
     command.env("http_proxy", server.url());
-    let repaired = ran(&mut command, &place.directory.path().join("report.json"));
-    assert!(repaired.code != Some(1) && came(&server.take_log(), &path) == right.len() as u64, "{repaired:?}");
+    ran(&mut command, &place.directory.path().join("report.json")).exits(0);
+    assert_eq!(came(&server.take_log(), &path), right.len() as u64);
     assert!(fs::read(place.mirror().join(&path)).unwrap() == right);
     place.is(0);
 }
@@ -244,7 +244,12 @@ fn files_of_the_state_before_go_when_their_time_is_over() {
     published_before(&place.mirror(), 4000);
     server.take_log();
     place.run(&server, &settings).exits(0);
-    assert_eq!(server.take_log().len(), 1, "nothing is fetched for that");
+    // Signed files and those that describe the mirror are written anew by every run that changes something.
+    let is_small = |path: &str| {
+        path.starts_with("/dists/sid/") && path.matches('/').count() == 3 || path.starts_with("/project/trace/")
+    };
+    let others: Vec<_> = server.take_log().into_iter().filter(|entry| !is_small(&entry.path)).collect();
+    assert!(others.is_empty(), "nothing of the archive is fetched for that: {others:?}");
     assert_eq!(pool(), now);
     place.is(1);
 }
