@@ -155,7 +155,8 @@ fn of_the_next_state_only_what_is_new_is_fetched() {
     let place = Place::new("mirror");
     let server = Server::start(place.state(1)).unwrap();
     let before = all_of(&place.mirror());
-    place.run(&server, &[]).exits(0);
+    let ran = place.run(&server, &[]).exits(0);
+    assert!(!ran.stderr.contains("warning"), "the older version's state is believed: {}", ran.stderr);
     let log = server.take_log();
     for (path, size) in &place.news() {
         assert_eq!(came(&log, path), *size, "{path}");
