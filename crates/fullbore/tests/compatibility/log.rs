@@ -59,6 +59,12 @@ impl Log {
             }
             at += HEAD_BYTES + length;
         }
+        // A run may be killed between the last rename and its record.
+        let whole: Vec<String> = parts.keys().filter(|path| mirror.join(path).exists()).cloned().collect();
+        for path in whole {
+            parts.remove(&path);
+            finished.insert(path);
+        }
         Log { path, bytes, parts, finished }
     }
 
