@@ -811,7 +811,7 @@ _fullbore() {
             return 0
             ;;
         fullbore__subcmd__get)
-            opts="-q -v -o -h --node --servers --timeout --json --quiet --verbose --output --endpoint --region --profile --addressing --no-sign-request --cacert --connections --require-checksum --help"
+            opts="-o -q -v -h --node --servers --timeout --output --json --report --metrics --trace --quiet --verbose --endpoint --region --profile --addressing --no-sign-request --cacert --connections --require-checksum --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -834,6 +834,18 @@ _fullbore() {
                     return 0
                     ;;
                 -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --report)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --metrics)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --trace)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1691,7 +1703,7 @@ _fullbore() {
             return 0
             ;;
         fullbore__subcmd__put)
-            opts="-q -v -h --node --servers --timeout --json --quiet --verbose --copy-links --with-snapshots --dry-run --encoding --segment-size --convergence --convergence-file --random-key --size --caps --report --trace --limit-rate --journals --endpoint --region --profile --addressing --no-sign-request --cacert --connections --content-type --cache-control --metadata --storage-class --acl --sse --last --resend --delete --max-delete --force-delete --help"
+            opts="-q -v -h --node --servers --timeout --copy-links --with-snapshots --dry-run --encoding --segment-size --convergence --convergence-file --random-key --size --caps --limit-rate --journals --json --report --metrics --trace --quiet --verbose --endpoint --region --profile --addressing --no-sign-request --cacert --connections --content-type --cache-control --metadata --storage-class --acl --sse --last --resend --delete --max-delete --force-delete --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1733,19 +1745,23 @@ _fullbore() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --report)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --trace)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
                 --limit-rate)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --journals)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --report)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --metrics)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --trace)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

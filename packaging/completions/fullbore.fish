@@ -38,8 +38,8 @@ complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "bootstrap" -d 'Ma
 complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "install" -d 'Install packages as apt-get does, unpacked in parallel and without needless syncs'
 complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "nosync" -d 'Run a command with its sync calls answered at once, and sync once when it has ended'
 complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "divert" -d 'Make dpkg and apt-get of another root run without syncs, or undo it'
-complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "put" -d 'Put files into a Tahoe-LAFS grid and print their caps'
-complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "get" -d 'Get files out of a Tahoe-LAFS grid'
+complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "put" -d 'Put files into a Tahoe-LAFS grid or an S3 store'
+complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "get" -d 'Get files out of a Tahoe-LAFS grid or an S3 store'
 complete -c fullbore -n "__fish_fullbore_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l from -d 'Fetch from this archive; repeat for more mirrors of it. The first is the origin' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand mirror" -l suite -d 'Mirror this suite or codename; repeat or separate with commas' -r
@@ -360,10 +360,11 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l convergence -d
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l convergence-file -d 'Read the convergence secret from this file instead of the node\'s private/convergence' -r -F
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l size -d 'Stdin has exactly so many bytes and is sent as it comes; needs --random-key' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l caps -d 'Write a list of all files and their caps, as lines of JSON, readable by you only' -r -F
-complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l report -d 'Write a report of the run: one HTML page, or all its data if the name ends in .json. Never has caps' -r -F
-complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l trace -d 'Write a trace of the run\'s stages, to be opened in Perfetto. Never has caps' -r -F
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l limit-rate -d 'Send at most so many bytes per second: 20M, 512KiB, 100Mbit' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l journals -d 'Keep journals of uploads here, mode 0600 (default: fullbore/put in the directory for state)' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l report -d 'Write a report of the run: one HTML page, or all its data if the name ends in .json' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l metrics -d 'Write metrics for Prometheus\' textfile collector' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l trace -d 'Write a trace of the run\'s phases and stages, to be opened in Perfetto' -r -F
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l endpoint -d 'Use the S3-compatible store at this URL instead of Amazon\'s' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l region -d 'Region of the bucket (default: AWS_REGION, the profile\'s, or us-east-1)' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l profile -d 'Take credentials and settings from this profile of ~/.aws/config and ~/.aws/credentials' -r
@@ -380,13 +381,13 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l acl -d 'Canned
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l sse -d 'Encryption by the store: AES256, aws:kms or aws:kms:KEY-ID' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l last -d 'Send files that match after all others; repeated: those that match a later one after those before' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l max-delete -d 'Delete nothing when more than this share of the objects would be deleted [default: 40%]' -r
-complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l json -d 'Write events and totals as lines of JSON to stdout; caps are among them'
-complete -c fullbore -n "__fish_fullbore_using_subcommand put" -s q -l quiet -d 'Say nothing but errors'
-complete -c fullbore -n "__fish_fullbore_using_subcommand put" -s v -l verbose -d 'Log more to stderr; repeat for more still. Never shows caps'
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l copy-links -d 'Follow symbolic links that end within the directory that is put'
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l with-snapshots -d 'Put also the snapshots of a mirror'
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l dry-run -d 'Print the caps that the files would have; speaks to no server'
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l random-key -d 'Give each file a key of its own: equal files are not recognised, by nobody'
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l json -d 'Print events as lines of JSON on stdout, the totals last'
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -s q -l quiet -d 'Print only errors'
+complete -c fullbore -n "__fish_fullbore_using_subcommand put" -s v -l verbose -d 'Log more; repeat for still more'
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l no-sign-request -d 'Do not sign requests: for buckets that are open to everybody'
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l resend -d 'Send also what is there already with the same content'
 complete -c fullbore -n "__fish_fullbore_using_subcommand put" -l delete -d 'When all is there, delete objects beneath the prefix that are not among the files'
@@ -396,6 +397,9 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l node -d 'Take 
 complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l servers -d 'Take the servers from this file, in the form of a node\'s private/servers.yaml' -r -F
 complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l timeout -d 'Give a server up after so many seconds in which nothing moves' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand get" -s o -l output -d 'Write to this file instead of to stdout; it appears when it is complete' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l report -d 'Write a report of the run: one HTML page, or all its data if the name ends in .json' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l metrics -d 'Write metrics for Prometheus\' textfile collector' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l trace -d 'Write a trace of the run\'s phases and stages, to be opened in Perfetto' -r -F
 complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l endpoint -d 'Use the S3-compatible store at this URL instead of Amazon\'s' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l region -d 'Region of the bucket (default: AWS_REGION, the profile\'s, or us-east-1)' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l profile -d 'Take credentials and settings from this profile of ~/.aws/config and ~/.aws/credentials' -r
@@ -404,9 +408,9 @@ path\t'<https://host/bucket/key>'
 virtual\t'<https://bucket.host/key>'"
 complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l cacert -d 'Trust the authorities in this PEM file as well' -r -F
 complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l connections -d 'Connections to the store at most [default: 64]' -r
-complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l json -d 'Write events and totals as lines of JSON to stdout; caps are among them'
-complete -c fullbore -n "__fish_fullbore_using_subcommand get" -s q -l quiet -d 'Say nothing but errors'
-complete -c fullbore -n "__fish_fullbore_using_subcommand get" -s v -l verbose -d 'Log more to stderr; repeat for more still. Never shows caps'
+complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l json -d 'Print events as lines of JSON on stdout, the totals last'
+complete -c fullbore -n "__fish_fullbore_using_subcommand get" -s q -l quiet -d 'Print only errors'
+complete -c fullbore -n "__fish_fullbore_using_subcommand get" -s v -l verbose -d 'Log more; repeat for still more'
 complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l no-sign-request -d 'Do not sign requests: for buckets that are open to everybody'
 complete -c fullbore -n "__fish_fullbore_using_subcommand get" -l require-checksum -d 'Write no object that a checksum of the store does not verify (exit code 4)'
 complete -c fullbore -n "__fish_fullbore_using_subcommand get" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -422,8 +426,8 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_s
 complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy probe bootstrap install nosync divert put get help" -f -a "install" -d 'Install packages as apt-get does, unpacked in parallel and without needless syncs'
 complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy probe bootstrap install nosync divert put get help" -f -a "nosync" -d 'Run a command with its sync calls answered at once, and sync once when it has ended'
 complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy probe bootstrap install nosync divert put get help" -f -a "divert" -d 'Make dpkg and apt-get of another root run without syncs, or undo it'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy probe bootstrap install nosync divert put get help" -f -a "put" -d 'Put files into a Tahoe-LAFS grid and print their caps'
-complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy probe bootstrap install nosync divert put get help" -f -a "get" -d 'Get files out of a Tahoe-LAFS grid'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy probe bootstrap install nosync divert put get help" -f -a "put" -d 'Put files into a Tahoe-LAFS grid or an S3 store'
+complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy probe bootstrap install nosync divert put get help" -f -a "get" -d 'Get files out of a Tahoe-LAFS grid or an S3 store'
 complete -c fullbore -n "__fish_fullbore_using_subcommand help; and not __fish_seen_subcommand_from mirror update check pdiff convert apt copy probe bootstrap install nosync divert put get help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c fullbore -n "__fish_fullbore_using_subcommand help; and __fish_seen_subcommand_from pdiff" -f -a "apply" -d 'Apply patches to an index, oldest first, in one pass'
 complete -c fullbore -n "__fish_fullbore_using_subcommand help; and __fish_seen_subcommand_from pdiff" -f -a "merge" -d 'Join patches, oldest first, to one that does what they do'

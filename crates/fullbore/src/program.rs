@@ -175,7 +175,10 @@ fn run_put(arguments: &cli::PutArgs, environment: &Environment) -> u8 {
     };
     let mut screen = Screen::new(&output, environment);
     start_log(&screen, &output, environment);
-    let stop = Stop::on_a_thread();
+    let stop = match Stop::in_thread(|| {}) {
+        Ok(stop) => stop,
+        Err(error) => return refuse(&early, environment, &CommandError::new(ErrorKind::Internal, error)),
+    };
     let mut runs = Runs::new(&output, environment, 1);
     let result = match &settings {
         settings::Put::Bucket(settings) => fullbore_s3::put::run(settings, &mut screen, &stop),
@@ -193,7 +196,10 @@ fn run_get(arguments: &cli::GetArgs, environment: &Environment) -> u8 {
     };
     let mut screen = Screen::new(&output, environment);
     start_log(&screen, &output, environment);
-    let stop = Stop::on_a_thread();
+    let stop = match Stop::in_thread(|| {}) {
+        Ok(stop) => stop,
+        Err(error) => return refuse(&early, environment, &CommandError::new(ErrorKind::Internal, error)),
+    };
     let mut runs = Runs::new(&output, environment, 1);
     let result = match &settings {
         settings::Get::Bucket(settings) => fullbore_s3::get::run(settings, &mut stdio::Content, &mut screen, &stop),
@@ -271,7 +277,7 @@ impl<'a> Runs<'a> {
         if let Some(error) = &error {
             report.summary.exit_code = error.exit_code();
             // Reports of what was put or got have no names of files.
-            if report.summary.store.is_none() {
+            if !matches!(command, "put" | "get") {
                 report.summary.problem(&error.message);
             }
             screen.fail(error);
