@@ -64,7 +64,7 @@ const DEPTH_MAX: usize = 2000;
 /// Entries that are listed beneath followed links. Links to siblings multiply; a guess at what no mirror reaches.
 const FOLLOWED_MAX: usize = 4 << 20;
 
-/// The names of a mirror's own directories.
+/// The names of a mirror's own directories; without them nothing is a mirror.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MirrorNames {
     /// The directory in which a mirror keeps its private state.
@@ -186,7 +186,7 @@ fn is_named(path: &Path, name: &str) -> bool {
 impl MirrorNames {
     /// Whether a mirror's root is here. The state itself need not be readable.
     fn is_root(&self, path: &Path) -> bool {
-        fs::symlink_metadata(path.join(&self.state)).is_ok_and(|kind| !kind.is_file())
+        !self.state.is_empty() && fs::symlink_metadata(path.join(&self.state)).is_ok_and(|kind| !kind.is_file())
     }
 
     /// Whether this directory holds the snapshots of a mirror.
@@ -431,6 +431,9 @@ mod tests {
         let (files, listing) = names(&root.join("m/snapshots"), &links);
         assert_eq!((files, listing.snapshots), (vec!["s/a".to_owned()], vec![root.join("m/snapshots")]));
         assert_eq!(listing.snapshots_left_out, 0, "they are put");
+        let (files, listing) = names(&root.join("m"), &Choice::default());
+        assert_eq!(files, [".fullbore/log", "snapshots/s/a"], "nobody has said how mirrors are known");
+        assert!(listing.mirrors.is_empty() && listing.private.is_empty(), "{listing:?}");
         let with_snapshots = choice(false, true);
         assert_eq!(names(root, &with_snapshots).0, ["m/snapshots/s/a", "snapshots/x"]);
     }

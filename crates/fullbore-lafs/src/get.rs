@@ -77,7 +77,7 @@ pub fn run(
         command: "get".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         name: None,
-        dir: "a grid".to_owned(),
+        dir: settings.grid.name(),
         started_unix_s: began(Duration::ZERO),
     });
     let runtime = sending_runtime(&Ledger::off())?;
@@ -120,10 +120,17 @@ pub fn run(
     let costs = DownloadCosts { source: waited, decode, target };
     let facts = seen.facts(begun.elapsed(), costs, bytes);
     let given_up = seen.grid.get().map(|grid| grid.given_up()).unwrap_or_default();
-    Ok(Some(report(&facts, costs, given_up, got, seen.files.load(Ordering::Relaxed))))
+    Ok(Some(report(&settings.grid, &facts, costs, given_up, got, seen.files.load(Ordering::Relaxed))))
 }
 
-fn report(facts: &Facts, costs: DownloadCosts, given_up: Vec<(String, String)>, got: Got, files: u64) -> Report {
+fn report(
+    settings: &GridSettings,
+    facts: &Facts,
+    costs: DownloadCosts,
+    given_up: Vec<(String, String)>,
+    got: Got,
+    files: u64,
+) -> Report {
     let bytes = facts.moved_bytes;
     let store = StoreReport {
         files,
@@ -138,7 +145,7 @@ fn report(facts: &Facts, costs: DownloadCosts, given_up: Vec<(String, String)>, 
         },
         ..StoreReport::default()
     };
-    let summary = grid::summary(facts.wall, &facts.servers, given_up, &judge(facts), store);
+    let summary = grid::summary(settings, facts.wall, &facts.servers, given_up, &judge(facts), store);
     let totals = report::Totals {
         files,
         needed_bytes: bytes,

@@ -29,6 +29,16 @@ pub struct GridSettings {
     pub patience: Duration,
 }
 
+impl GridSettings {
+    /// The grid as reports and metrics call it, the same in every run.
+    pub fn name(&self) -> String {
+        match self.node.as_ref().or(self.servers.as_ref()) {
+            Some(path) => format!("grid of {}", path.display()),
+            None => "no grid".to_owned(),
+        }
+    }
+}
+
 /// Where things are stored, and by which secrets.
 pub(crate) struct Place {
     /// What the node's directory says, if there is one.
@@ -95,13 +105,14 @@ fn servers(readings: &[(String, FlowReading)]) -> Vec<StoreServer> {
 
 /// The report of a run of so long to or from a grid, without its totals: servers and verdict.
 pub(crate) fn summary(
+    settings: &GridSettings,
     wall: Duration,
     readings: &[(String, FlowReading)],
     given_up: Vec<(String, String)>,
     verdict: &Verdict,
     store: StoreReport,
 ) -> Summary {
-    let hosts = readings.iter().map(|(name, reading)| HostReport {
+    let host = |(name, reading): &(String, FlowReading)| HostReport {
         host: name.clone(),
         protocol: if reading.answers > 0 { "HTTP/1.1".to_owned() } else { String::new() },
         received_bytes: reading.bytes,
@@ -113,11 +124,11 @@ pub(crate) fn summary(
             None => "good".to_owned(),
         },
         ..HostReport::default()
-    });
-    let hosts: Vec<HostReport> = hosts.collect();
+    };
+    let hosts = readings.iter().map(host).collect();
     let given_up = given_up.into_iter().map(|(name, reason)| GivenUp { name, reason }).collect();
     Summary {
-        dir: format!("a grid of {} servers", hosts.len()),
+        dir: settings.name(),
         started_unix_s: report::began(wall),
         duration_ms: wall.as_millis() as u64,
         hosts,

@@ -33,7 +33,7 @@ pub fn run(settings: &PutSettings, events: &mut dyn Events, stop: &Stop) -> Resu
         command: "put".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         name: None,
-        dir: "a grid".to_owned(),
+        dir: settings.grid.name(),
         started_unix_s: began(Duration::ZERO),
     });
     events.emit(Event::Phase { phase: Phase::Plan });
@@ -185,7 +185,8 @@ impl Account<'_> {
             },
             ..StoreReport::default()
         };
-        let summary = grid::summary(facts.wall, &facts.servers, self.workplace.given_up(), &verdict, store);
+        let summary =
+            grid::summary(&self.settings.grid, facts.wall, &facts.servers, self.workplace.given_up(), &verdict, store);
         let totals = report::Totals {
             files: files + directories,
             needed_bytes: bytes,

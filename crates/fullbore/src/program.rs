@@ -163,7 +163,10 @@ fn run_divert(arguments: &cli::DivertArgs, environment: &Environment) -> u8 {
 fn run_put(arguments: &cli::PutArgs, environment: &Environment) -> u8 {
     let early = early_output(&arguments.shown);
     frame(&early, environment, settings::put(arguments, environment), |settings, screen, output| {
-        let stop = Stop::on_a_thread();
+        let stop = match listen(output, environment) {
+            Ok(stop) => stop,
+            Err(exit_code) => return exit_code,
+        };
         let result = match &settings {
             settings::Put::Bucket(settings) => fullbore_s3::put::run(settings, screen, &stop),
             settings::Put::Grid(settings) => fullbore_lafs::put::run(settings, screen, &stop),
@@ -175,7 +178,10 @@ fn run_put(arguments: &cli::PutArgs, environment: &Environment) -> u8 {
 fn run_get(arguments: &cli::GetArgs, environment: &Environment) -> u8 {
     let early = early_output(&arguments.shown);
     frame(&early, environment, settings::get(arguments, environment), |settings, screen, output| {
-        let stop = Stop::on_a_thread();
+        let stop = match listen(output, environment) {
+            Ok(stop) => stop,
+            Err(exit_code) => return exit_code,
+        };
         let mut runs = Runs::new(output, environment, 1);
         let result = match &settings {
             settings::Get::Bucket(settings) => fullbore_s3::get::run(settings, &mut stdio::Content, screen, &stop),
@@ -188,6 +194,12 @@ fn run_get(arguments: &cli::GetArgs, environment: &Environment) -> u8 {
         }
         runs.exit_code(screen)
     })
+}
+
+/// Signals end the run; the exit code if they cannot be listened for.
+fn listen(output: &OutputSettings, environment: &Environment) -> Result<Stop, u8> {
+    let internal = |error| refuse(output, environment, &CommandError::new(ErrorKind::Internal, error));
+    Stop::in_thread(|| {}).map_err(internal)
 }
 
 /// Refuses reports into directories that are not there before the run, not after it.
@@ -268,7 +280,7 @@ impl<'a> Runs<'a> {
         if let Some(error) = &error {
             report.summary.exit_code = error.exit_code();
             // Reports of what was put or got have no names of files.
-            if report.summary.store.is_none() {
+            if !matches!(command, "put" | "get") {
                 report.summary.problem(&error.message);
             }
             screen.fail(error);

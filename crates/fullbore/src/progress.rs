@@ -75,6 +75,8 @@ pub struct Screen {
     is_terminal: bool,
     no_color: bool,
     stdout_has_data: bool,
+    /// Lines on stdout may come between two drawings of the bar.
+    stdout_meets_bar: bool,
     last_line: Option<Instant>,
     last_json: Option<Instant>,
     faulty_hosts: HashSet<String>,
@@ -89,6 +91,7 @@ impl Screen {
         let stdout: Box<dyn Write + Send> =
             if output.stdout_is_taken { Box::new(stdio::Stderr) } else { Box::new(stdio::Stdout) };
         let mut screen = Screen::on(output, environment, is_terminal, stdout, Box::new(stdio::Stderr));
+        screen.stdout_meets_bar = output.stdout_is_taken || stdio::stdout_is_terminal();
         if screen.shows_bar() {
             screen.columns = console::Term::stderr().size().1;
             screen.terminal.bar = bar(ProgressDrawTarget::stderr(), screen.no_color, screen.columns);
@@ -113,8 +116,9 @@ impl Screen {
             is_terminal,
             no_color: environment.no_color,
             stdout_has_data: output.stdout_has_data,
-            // A run that soon ends has nothing to say beside its data.
-            last_line: output.stdout_has_data.then(Instant::now),
+            stdout_meets_bar: true,
+            // A run that ends sooner has no line.
+            last_line: Some(Instant::now()),
             last_json: None,
             faulty_hosts: HashSet::new(),
             columns: WIDE_COLUMNS,
@@ -193,7 +197,9 @@ impl Screen {
 
     fn try_print(&mut self, data: &[u8]) -> std::io::Result<()> {
         let Some(stdout) = &mut self.stdout else { return Err(std::io::ErrorKind::BrokenPipe.into()) };
-        let written = self.terminal.bar.suspend(|| stdout.write_all(data).and_then(|()| stdout.flush()));
+        let mut write = || stdout.write_all(data).and_then(|()| stdout.flush());
+        // Drawing the bar anew for each of a million lines is worth it only where they would meet.
+        let written = if self.stdout_meets_bar { self.terminal.bar.suspend(write) } else { write() };
         if written.is_err() {
             self.stdout = None;
         }
@@ -529,7 +535,6 @@ mod tests {
         a_run(&mut screen);
         insta::assert_snapshot!(stderr.text(), @r"
         <6>to fetch: 3 files, 5.00 MB
-        <6>0 B of 5.00 MB, 0 B/s
         <4>warning: a: 404
         <6>published stable (trixie) of 1970-01-01 00:00:00 UTC
         <3>error: 1 file is missing

@@ -47,7 +47,7 @@ pub struct Rules {
     pub snapshots: Protected,
     /// Roots of mirrors.
     pub mirrors: Protected,
-    /// The name of the directory in which a mirror keeps its private state.
+    /// The name of the directory in which a mirror keeps its private state; empty: none is known.
     pub state: String,
 }
 
@@ -66,7 +66,7 @@ impl Rules {
     /// The fate of a key; `relative` is the key beneath the prefix.
     pub fn fate(&self, key: &str, relative: &str) -> Fate {
         let (directories, name) = relative.rsplit_once('/').unwrap_or(("", relative));
-        let is_state = directories.split('/').any(|part| part == self.state);
+        let is_state = !self.state.is_empty() && directories.split('/').any(|part| part == self.state);
         if self.snapshots.covers(key) {
             Fate::Kept
         } else if is_state || is_unfinished(name) && self.mirrors.covers(key) && !self.left_out.0.contains(key) {

@@ -46,7 +46,7 @@ impl Put {
     pub fn place(&self) -> PathBuf {
         match self {
             Put::Bucket(settings) => place_of(&settings.bucket.location),
-            Put::Grid(_) => PathBuf::from("a grid"),
+            Put::Grid(settings) => PathBuf::from(settings.grid.name()),
         }
     }
 }
@@ -56,7 +56,7 @@ impl Get {
     pub fn place(&self) -> PathBuf {
         match self {
             Get::Bucket(settings) => place_of(&settings.bucket.location),
-            Get::Grid(_) => PathBuf::from("a grid"),
+            Get::Grid(settings) => PathBuf::from(settings.grid.name()),
         }
     }
 }

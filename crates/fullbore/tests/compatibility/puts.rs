@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use fullbore_store::lafs::base32;
+use fullbore_lafs::base32;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

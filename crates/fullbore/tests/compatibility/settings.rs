@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use fullbore::cli::{self, Command};
 use fullbore::settings::{
-    Clean, DurabilityChoice, Environment, IndexFormat, Kind, MirrorSettings, SignedBy, file, mirrors,
+    Clean, Environment, IndexFormat, Kind, MirrorSettings, SignedBy, file, mirrors,
 };
 use fullbore_debian::keys::KeySource;
 use tempfile::TempDir;
@@ -62,7 +62,7 @@ fn every_key_means_what_it_meant() {
     assert!(sid.binaries && !sid.sources && sid.signed_by == key);
     // The section's keyring is stronger than the word of its part.
     assert_eq!((&*tools.suites, &tools.signed_by), (&["tools/".into()][..], &key));
-    let patterns = |filters: &[fullbore::settings::values::Filter]| {
+    let patterns = |filters: &[fullbore_mirror::settings::Filter]| {
         filters.iter().map(|one| one.0.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(patterns(&debian.filters.include), ["/hello_"]);
@@ -85,7 +85,7 @@ fn every_key_means_what_it_meant() {
 
     // What [defaults] says, each mirror that says nothing else has.
     for mirror in &mirrors {
-        assert_eq!(mirror.durability, DurabilityChoice::Each);
+        assert_eq!(mirror.durability, fullbore_engine::durability::Durability::Each);
         assert_eq!(mirror.trace_host.as_deref(), Some("mirror.example.org"));
         assert_eq!(mirror.trace_info, ["Maintainer: A B <a@example.org>", "Country: DE"]);
         assert_eq!(mirror.network.ca_file, Some(directory.path().join("ca.pem")));
