@@ -1,6 +1,7 @@
 //! Whether the run is to end early, where it can be taken up again.
 
 use std::future::Future;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -33,6 +34,26 @@ impl Stop {
             }));
         }
         Stop { seen, flag }
+    }
+
+    /// Listens from now on, for a command of plain threads: a thread of its own calls `then` at the first signal.
+    ///
+    /// # Errors
+    /// When the handlers cannot be set, or the system gives no thread.
+    pub fn in_thread(then: impl FnOnce() + Send + 'static) -> io::Result<Stop> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+        let signals = Signals::listen(&runtime)?;
+        let (sender, seen) = tokio::sync::watch::channel(false);
+        let flag = Arc::new(AtomicBool::new(false));
+        let raised = flag.clone();
+        let stop = move || {
+            raised.store(true, Ordering::Relaxed);
+            let _ = sender.send(true);
+            then();
+        };
+        let listen = move || runtime.block_on(signals.stop(stop));
+        std::thread::Builder::new().name("signals".to_owned()).spawn(listen)?;
+        Ok(Stop { seen, flag })
     }
 
     /// The same for plain threads: set when a signal has come.

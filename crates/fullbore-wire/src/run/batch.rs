@@ -281,6 +281,7 @@ impl<'a> Pace<'a> {
             rate_bytes_per_s: self.rate_bytes_per_s as u64,
             eta_s: (self.rate_bytes_per_s > 1.0).then(|| (to_go / self.rate_bytes_per_s) as u64),
             limit: None,
+            ..Progress::default()
         }
     }
 }

@@ -26,6 +26,9 @@ fn summary() -> Summary {
     let fault = |at_ms, fault: &str| FaultReport { at_ms, path: None, fault: fault.into() };
     Summary {
         packages: None,
+        copy: None,
+        probe: None,
+        waits: Vec::new(),
         command: "mirror".into(),
         version: "0.1.0".into(),
         name: Some("debian".into()),
