@@ -11,6 +11,7 @@ pub mod apt_network;
 pub mod apt_proxy;
 pub mod archive;
 pub mod bootstrap;
+pub mod copy;
 pub mod environment;
 pub mod file;
 pub mod filters;
@@ -23,12 +24,14 @@ pub mod update;
 pub mod values;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use fullbore_debian::keys::{Fingerprint, KeySource};
 use fullbore_engine::durability::Durability;
 use fullbore_wire::run::NetworkSettings;
 
 pub use bootstrap::{BootstrapSettings, bootstrap};
+pub use copy::{copy, copy_output, probe, probe_output};
 pub use environment::Environment;
 pub use filters::Filters;
 pub use install::{InstallSettings, install};
@@ -202,4 +205,10 @@ pub struct OutputSettings {
     pub changed_exit: bool,
     /// stdout is for what is made: what is told goes to stderr.
     pub stdout_is_taken: bool,
+    /// Name each file on stdout (`copy`).
+    pub names: bool,
+    /// All lines of stderr go to this file as well (`copy`).
+    pub log_file: Option<PathBuf>,
+    /// Time between lines of progress where there is no terminal; none for the usual one.
+    pub line_time: Option<Duration>,
 }

@@ -148,8 +148,12 @@ fn by_ssh_there_are_four_connections_and_what_opens_them_shows_nowhere() {
     fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).unwrap();
     let (ssh, there) = (ssh.display().to_string(), format!("host:{}", target.display()));
     let program = env!("CARGO_BIN_EXE_fullbore");
-    // Too slow to end by itself.
-    let copy = start(&["-e", &ssh, "--remote-path", program, "--ssh-only", "--bwlimit", "10K", &source, &there]);
+    // Too slow to end by itself. Both ends log all that there is; a pipe would be full of it.
+    let log = place.path("stderr");
+    let mut command = Command::new(program);
+    command.args(["copy", "-e", &ssh, "--remote-path", program, "--ssh-only", "--bwlimit", "10K", &source, &there]);
+    command.env("FULLBORE_LOG", "trace").stdout(Stdio::piped()).stderr(fs::File::create(&log).unwrap());
+    let copy = command.spawn().unwrap();
     let heard = |prefix: &str| -> Vec<u8> {
         let names = fs::read_dir(place.path("")).unwrap().flatten().map(|entry| entry.path());
         let ours = names.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with(prefix));
@@ -182,6 +186,30 @@ fn by_ssh_there_are_four_connections_and_what_opens_them_shows_nowhere() {
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     assert!(said(&output).contains("content went by ssh, 4 connections"), "{}", said(&output));
     assert_same(&place.path("src"), &target);
+    let log = fs::read_to_string(log).unwrap();
+    assert!(log.contains("content goes by ssh") && log.contains("host: "), "both ends log: {log}");
+    assert!(!log.contains(token), "the token is logged");
+    // The keys of both ends, as each form that a log may have of bytes.
+    let keys: Vec<Vec<u8>> = ["said.", "heard."].map(heard).iter().map(|bytes| key(bytes)).collect();
+    for key in keys {
+        let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+        let listed = key.iter().map(u8::to_string).collect::<Vec<_>>();
+        for shown in [hex, listed.join(","), listed.join(", ")] {
+            assert!(!log.to_lowercase().contains(&shown), "a key is logged");
+        }
+    }
+}
+
+/// The key that an end says first by the first of its connections.
+fn key(said: &[u8]) -> Vec<u8> {
+    let lines = said.split(|byte| *byte == b'\n').filter_map(|line| line.strip_prefix(b"fullbore-copy "));
+    let mut keys = lines.filter_map(|line| {
+        let greeting: Value = serde_json::from_slice(line).ok()?;
+        serde_json::from_value::<Vec<u8>>(greeting["key"].clone()).ok()
+    });
+    let key = keys.next().unwrap();
+    assert!(key.len() > 32, "{key:?}");
+    key
 }
 
 #[test]
