@@ -202,14 +202,42 @@ fn by_ssh_there_are_four_connections_and_what_opens_them_shows_nowhere() {
 
 /// The key that an end says first by the first of its connections.
 fn key(said: &[u8]) -> Vec<u8> {
-    let lines = said.split(|byte| *byte == b'\n').filter_map(|line| line.strip_prefix(b"fullbore-copy "));
-    let mut keys = lines.filter_map(|line| {
-        let greeting: Value = serde_json::from_slice(line).ok()?;
+    let begin = b"fullbore-copy {";
+    // What goes before is of another connection.
+    let places = said.windows(begin.len()).enumerate().filter(|(_, bytes)| bytes == begin);
+    let mut keys = places.filter_map(|(place, _)| {
+        let json = &said[place + begin.len() - 1..];
+        let greeting = serde_json::Deserializer::from_slice(json).into_iter::<Value>().next()?.ok()?;
         serde_json::from_value::<Vec<u8>>(greeting["key"].clone()).ok()
     });
     let key = keys.next().unwrap();
     assert!(key.len() > 32, "{key:?}");
     key
+}
+
+#[test]
+fn a_far_end_that_says_nothing_for_20_seconds_is_told_of() {
+    let place = Place::new();
+    let (source, target) = (source(&place), place.path("dst"));
+    let way = script(&place, "echo $$ > started && mv started pid\nexec $2");
+    let log = place.path("stderr");
+    let there = format!("host:{}", target.display());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fullbore"));
+    command.args(["copy", "-e", &way, "--remote-path", env!("CARGO_BIN_EXE_fullbore"), "--ssh-only"]);
+    command.args(["--bwlimit", "100K", "--line-time", "200", &source, &there]);
+    let copy = command.stdout(Stdio::piped()).stderr(fs::File::create(&log).unwrap()).spawn().unwrap();
+    until("content comes", || has_part(&target));
+    let far = fs::read_to_string(place.path("pid")).unwrap().trim().parse().unwrap();
+    let told = || fs::read_to_string(&log).unwrap().contains(", nothing heard for 2");
+    assert!(!told());
+    signal(far, Signal::STOP);
+    until("it is told", told);
+    signal(far, Signal::CONT);
+    let set = ["copy", "--set", "bwlimit=0", "--pid", &copy.id().to_string()];
+    assert!(Command::new(env!("CARGO_BIN_EXE_fullbore")).args(set).status().unwrap().success());
+    let output = end(copy);
+    assert_eq!(output.status.code(), Some(0), "{}", fs::read_to_string(&log).unwrap());
+    assert_same(&place.path("src"), &target);
 }
 
 #[test]
