@@ -482,7 +482,10 @@ impl Shared {
                 io::ErrorKind::UnexpectedEof => "the other end has gone without a last word".to_owned(),
                 _ => error.to_string(),
             };
-            tracing::debug!(%error, "the connection broke");
+            // At the end of a run whichever end is last finds the other one gone.
+            if !self.last_said.load(Ordering::Acquire) {
+                tracing::debug!(%error, "the connection broke");
+            }
             self.brake.pull(CopyError::Network(format!("the connection broke: {reason}")));
         }
     }

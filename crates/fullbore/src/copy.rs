@@ -123,7 +123,7 @@ mod tests {
         let status = serde_json::to_value(&status).unwrap();
         assert_eq!(
             words(Request::Status, &status),
-            "7: /srv to host:/backup: 0 B of 0 B so far, 0 of 3 files, 0 B/s, limited by the network, at most 5.00 kB/s"
+            "7: /srv to host:/backup: 0 B so far, 0 of 3 files, 0 B/s, limited by the network, at most 5.00 kB/s"
         );
         let changed = |rate| words(Request::Limit(rate), &json!({"pid": 7, "bwlimit_bytes_per_s": rate}));
         assert_eq!(changed(0), "7: no limit from now on");

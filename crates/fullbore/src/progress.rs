@@ -286,7 +286,7 @@ impl Screen {
         if self.shows_bar() {
             let bar = &self.terminal.bar;
             bar.set_length(progress.total_bytes.max(1));
-            bar.set_position(progress.bytes.min(progress.total_bytes.max(1)));
+            bar.set_position(progress.bytes.min(progress.total_bytes));
             let columns = self.columns.unwrap_or_else(|| usize::from(console::Term::stderr().size().1));
             draw(bar, progress, columns, self.no_color);
         } else if due(&mut self.last_line, line_time) {

@@ -226,7 +226,7 @@ pub struct Progress {
     pub bytes: u64,
     /// Files of the whole run.
     pub total_files: u64,
-    /// Bytes of the whole run.
+    /// Bytes of the whole run; 0 as long as nobody knows.
     pub total_bytes: u64,
     /// Present rate of verified bytes per second.
     pub rate_bytes_per_s: u64,

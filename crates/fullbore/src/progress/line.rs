@@ -21,9 +21,14 @@ pub fn progress_text(progress: &Progress) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
+/// `12.3 GB of 43.1 GB`, or what is done where nobody knows of how much.
 fn amount(progress: &Progress) -> String {
     let more = if progress.complete == Some(false) { " so far" } else { "" };
-    format!("{} of {}{more}", units::bytes(progress.bytes), units::bytes(progress.total_bytes))
+    let done = units::bytes(progress.bytes);
+    match progress.total_bytes {
+        0 => format!("{done}{more}"),
+        total => format!("{done} of {}{more}", units::bytes(total)),
+    }
 }
 
 fn files(progress: &Progress) -> Option<String> {
