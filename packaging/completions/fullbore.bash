@@ -1661,7 +1661,7 @@ _fullbore() {
             return 0
             ;;
         fullbore__subcmd__probe)
-            opts="-x -e -q -h --time --one-file-system --rsh --remote-path --streams --send-program --quic --ssh-only --congestion --json --quiet --help"
+            opts="-x -e -q -v -h --time --one-file-system --rsh --remote-path --streams --send-program --quic --ssh-only --congestion --json --quiet --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -219,7 +219,7 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l durability -d
 at-end\t''"
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l set -d 'Give your copies on this machine another limit: bwlimit=RATE, as --bwlimit takes it' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l pid -d 'With --status or --set: only the copy with this process number' -r
-complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l log-file -d 'Write a line a minute to this file: what is done, rate, time left, limit' -r -F
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l log-file -d 'Write to this file how the copy begins and ends, and every 30 seconds what is done, rate, time left, limit' -r -F
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l help -d 'Print help'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s n -l dry-run -d 'Compare and tell what would be done; write nothing'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s c -l checksum -d 'Compare files of the same length by their content instead of their time'
@@ -262,7 +262,7 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l remove-self -
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l status -d 'Tell where your copies on this machine stand'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -l json -d 'Print events as lines of JSON on stdout, the totals last'
 complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s q -l quiet -d 'Print only errors'
-complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s v -l verbose -d 'Name each file that is copied'
+complete -c fullbore -n "__fish_fullbore_using_subcommand copy" -s v -l verbose -d 'Name each file that is copied, and log how the other machine is reached; repeat for more'
 complete -c fullbore -n "__fish_fullbore_using_subcommand probe" -l time -d 'Take so many seconds' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand probe" -s e -l rsh -d 'Reach the other machine by this command (default: ssh)' -r
 complete -c fullbore -n "__fish_fullbore_using_subcommand probe" -l remote-path -d 'Run this there instead of `fullbore`, for example `sudo fullbore`' -r
@@ -272,8 +272,9 @@ complete -c fullbore -n "__fish_fullbore_using_subcommand probe" -l congestion -
 complete -c fullbore -n "__fish_fullbore_using_subcommand probe" -s x -l one-file-system -d 'Stay on the file system of SRC'
 complete -c fullbore -n "__fish_fullbore_using_subcommand probe" -l quic -d 'Make connections by QUIC alone (default: only if no TCP connection gets through)'
 complete -c fullbore -n "__fish_fullbore_using_subcommand probe" -l ssh-only -d 'Send everything by ssh; make no connections of its own'
-complete -c fullbore -n "__fish_fullbore_using_subcommand probe" -l json -d 'Print the result as one line of JSON on stdout'
+complete -c fullbore -n "__fish_fullbore_using_subcommand probe" -l json -d 'Print events as lines of JSON on stdout, the result last'
 complete -c fullbore -n "__fish_fullbore_using_subcommand probe" -s q -l quiet -d 'Do not say what is being tried'
+complete -c fullbore -n "__fish_fullbore_using_subcommand probe" -s v -l verbose -d 'Log how the other machine is reached; repeat for more'
 complete -c fullbore -n "__fish_fullbore_using_subcommand probe" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c fullbore -n "__fish_fullbore_using_subcommand bootstrap" -l variant -d 'Which packages are installed' -r -f -a "custom\t'None'
 essential\t'Essential packages and what they need'

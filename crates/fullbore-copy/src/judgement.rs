@@ -38,6 +38,9 @@ pub struct Judgement {
     pub reason: String,
     /// Whether two signals agreed.
     pub confident: bool,
+    /// Share of the wall time of the named part.
+    #[serde(default)]
+    pub share: f64,
     /// All parts with their shares of the wall time.
     pub shares: BTreeMap<String, f64>,
     /// Measured facts.
@@ -68,6 +71,7 @@ impl Default for Judgement {
             part: Limit::Mixed.to_string(),
             reason: String::new(),
             confident: false,
+            share: 0.0,
             shares: BTreeMap::new(),
             evidence: Vec::new(),
             stages: Vec::new(),
@@ -88,6 +92,7 @@ impl Judgement {
             part: verdict.part.clone(),
             reason: verdict.reason.clone(),
             confident: verdict.confident,
+            share: verdict.share,
             shares: verdict.shares.iter().map(|share| (share.part.clone(), share.share)).collect(),
             evidence: verdict.evidence.clone(),
             stages: verdict.counters.stages.clone(),
@@ -148,17 +153,17 @@ impl Judgement {
         ["disk", "CPU"].iter().filter_map(|part| self.shares.get(*part)).sum()
     }
 
-    /// The path to this end's receiver, in words, if it blames that and nothing there. Where a window is full of what is
-    /// under way, and not of what nobody takes, it is the path's.
+    /// Why this end blames the path to its receiver, if it blames that and nothing there. Where a window is full of what
+    /// is under way, and not of what nobody takes, it is the path's.
     fn blames_path(&self, receiver: &Judgement) -> Option<String> {
         let is_buffer = self.sending.buffer_limited_us > self.sending.receiver_limited_us;
         let why = match self.limit {
             Limit::RemoteOrPath | Limit::AccessLink | Limit::Host { .. } | Limit::Hosts => "",
-            Limit::Receiver if receiver.takes_at_once() => " (the receiver's window was full of what was under way)",
-            Limit::Window if is_buffer => " (the send buffer was full of what was under way)",
+            Limit::Receiver if receiver.takes_at_once() => "the receiver's window was full of what was under way",
+            Limit::Window if is_buffer => "the send buffer was full of what was under way",
             _ => return None,
         };
-        (receiver.own_share() < ALSO).then(|| format!("the network{why}"))
+        (receiver.own_share() < ALSO).then(|| why.to_owned())
     }
 
     /// How busy the busiest disk here was, if that is too much for one that could do more.
@@ -205,7 +210,7 @@ pub enum Blame {
     ReadsAndWrites(f64),
     /// The receiver is sure of its writes, after both had waited for the path for this share of the time: two limits.
     PathAndWrites(f64),
-    /// The path between them, in words.
+    /// The path between them, and why, in words.
     Path(String),
     /// The receiver needed this share of the time for itself, beside what the sender says.
     Beside(f64),
@@ -261,37 +266,135 @@ pub fn waited_for_path(sender: &Judgement, receiver: &Judgement) -> Option<f64> 
     Some(blocked.min(starved))
 }
 
-/// What limited a copy between two machines, and why: the end that blames something of its own is
-/// believed, the sender's word on the path where neither does. Two that blame themselves are two limits.
-pub fn joined(near: &Judgement, far: Option<&Judgement>, host: &str, near_sends: bool) -> String {
-    let Some(far) = far else { return near.words() };
-    let (sender, receiver) = if near_sends { (near, far) } else { (far, near) };
-    match Blame::of(sender, receiver) {
-        Blame::Sender(_) if near_sends => near.words(),
-        Blame::Receiver(_) if !near_sends => near.words(),
-        Blame::Sender(_) | Blame::Receiver(_) => format!("{} on {host}", far.words()),
-        Blame::Processors if near.part == far.part => format!("{}, here and on {host}", near.words()),
-        Blame::Processors => format!("{} here, {} on {host}", near.part, far.part),
-        Blame::Both => format!("mixed ({} here; {} on {host})", near.part, far.part),
+/// What limited a copy, in words.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Found {
+    /// The part, or `mixed`.
+    pub limit: String,
+    /// The strongest evidence.
+    pub reason: String,
+    /// Whether two signals agree on it.
+    pub confident: bool,
+    /// Its share of the wall time; of the largest part where none is named.
+    pub share: f64,
+    /// All parts that an end has named at some time, with their shares of the wall time, largest first.
+    pub shares: Vec<(String, f64)>,
+    /// What would help.
+    pub advice: String,
+}
+
+impl std::fmt::Display for Found {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(&self.limit)?;
+        if self.reason.is_empty() { Ok(()) } else { write!(formatter, " ({})", self.reason) }
+    }
+}
+
+/// What would help where one part is to blame.
+fn advice(part: Part) -> &'static str {
+    match part {
+        Part::Read => "A faster disk at the source would help. A faster network or destination would not pay.",
+        Part::Write => "A faster disk at the destination would help. A faster network or source would not pay.",
+        Part::SourceCpu => "More or faster cores at the source would help. A faster network or disk would not pay.",
+        Part::TargetCpu => {
+            "More or faster cores at the destination would help. A faster network or disk would not pay."
+        }
+        Part::Network => "A faster network would help. Faster disks would not pay.",
+    }
+}
+
+/// The same where source and destination are on one machine.
+fn advice_here(part: Part) -> &'static str {
+    match part {
+        Part::Read => "A faster disk at the source would help. A faster destination would not pay.",
+        Part::Write => "A faster disk at the destination would help. A faster source would not pay.",
+        _ => "More or faster cores would help. A faster disk would not pay.",
+    }
+}
+
+/// What would help where no part of the copy is to blame by itself.
+fn advice_on(limit: &Limit) -> &'static str {
+    match limit {
+        Limit::Receiver => "A faster receiver would help. A faster network would not pay.",
+        Limit::Window => "A larger in-flight window would help; nothing else was full.",
+        Limit::RateLimit => "A higher rate limit would help.",
+        Limit::RoundTrips => "A nearer machine would help; bandwidth would not.",
+        _ => "No single part would help much by itself.",
+    }
+}
+
+const MIXED: &str = "mixed";
+const BOTH_CORES: &str = "More or faster cores at both ends would help. A faster network or disk would not pay.";
+
+fn own<'a>(end: &'a Judgement, place: &str) -> (&'a Judgement, String, String) {
+    (end, format!("{}{place}", end.part), end.reason.clone())
+}
+
+fn mixed(end: &Judgement, reason: String) -> (&Judgement, String, String) {
+    (end, MIXED.to_owned(), reason)
+}
+
+/// What limited a copy, and why: the end that blames something of its own is believed, the sender's word on the path
+/// where neither does. Two that blame themselves are two limits. A copy within one machine has no far end.
+pub fn joined(near: &Judgement, far: Option<&Judgement>, host: &str, near_sends: bool) -> Found {
+    let nobody = Judgement::default();
+    let (sender, receiver) = match far {
+        None => (near, &nobody),
+        Some(far) if near_sends => (near, far),
+        Some(far) => (far, near),
+    };
+    let blame = Blame::of(sender, receiver);
+    let on_host = format!(" on {host}");
+    let place_of = |end: &Judgement| if std::ptr::eq(end, near) { "" } else { &*on_host };
+    let (end, limit, reason) = match &blame {
+        // One process has one verdict.
+        _ if far.is_none() => own(near, ""),
+        Blame::Sender(_) => own(sender, place_of(sender)),
+        Blame::Receiver(_) => own(receiver, place_of(receiver)),
+        Blame::Processors if sender.part == receiver.part => {
+            (near, format!("{}, here and on {host}", near.part), near.reason.clone())
+        }
+        Blame::Processors => {
+            let far = if near_sends { receiver } else { sender };
+            (near, format!("{} here, {} on {host}", near.part, far.part), String::new())
+        }
+        Blame::Both => {
+            let far = if near_sends { receiver } else { sender };
+            mixed(near, format!("{} here; {} on {host}", near.part, far.part))
+        }
         Blame::ReadsAndPath(busy) => {
-            format!("mixed ({}; the network had something to carry {:.0} % of the time)", sender.part, busy * 100.0)
+            let busy = busy * 100.0;
+            mixed(sender, format!("{}; the network had something to carry {busy:.0} % of the time", sender.part))
         }
         Blame::ReadsAndWrites(busy) => {
             let (near, far) = ("here".to_owned(), format!("on {host}"));
             let (reads, writes) = if near_sends { (near, far) } else { (far, near) };
-            format!("mixed (disk reads {reads}; the disk {writes} was busy for {:.0} % of the time)", busy * 100.0)
+            let busy = busy * 100.0;
+            mixed(sender, format!("disk reads {reads}; the disk {writes} was busy for {busy:.0} % of the time"))
         }
         Blame::PathAndWrites(share) => {
-            format!("mixed (the network for {:.0} % of the time; {} afterwards)", share * 100.0, receiver.part)
+            let share = share * 100.0;
+            mixed(receiver, format!("the network for {share:.0} % of the time; {} afterwards", receiver.part))
         }
-        Blame::Path(words) => words,
+        Blame::Path(why) => (sender, "the network".to_owned(), why.clone()),
         Blame::Beside(share) => {
             let is_mixed = sender.limit == Limit::Mixed && !sender.reason.is_empty();
             let what = if is_mixed { &sender.reason } else { &sender.part };
-            format!("mixed ({what}; {:.0} % of the time who receives)", share * 100.0)
+            mixed(sender, format!("{what}; {:.0} % of the time who receives", share * 100.0))
         }
-        Blame::Nobody => sender.words(),
-    }
+        Blame::Nobody => (sender, sender.part.clone(), sender.reason.clone()),
+    };
+    let mut shares: Vec<(String, f64)> = end.shares.iter().map(|(part, share)| (part.clone(), *share)).collect();
+    shares.sort_by(|one, other| other.1.total_cmp(&one.1));
+    let advice = match blame.parts() {
+        [part] if far.is_none() => advice_here(*part),
+        [part] => advice(*part),
+        [_, ..] => BOTH_CORES,
+        [] if limit == MIXED => advice_on(&Limit::Mixed),
+        [] => advice_on(&end.limit),
+    };
+    let confident = !blame.parts().is_empty() || end.confident && limit != MIXED;
+    Found { limit, reason, confident, share: end.share, shares, advice: advice.to_owned() }
 }
 
 #[cfg(test)]
@@ -311,15 +414,35 @@ mod tests {
         let receiver = judgement(Limit::Receiver, "the receiver");
         let disk = judgement(Limit::Disk, "disk writes");
         let mixed = Judgement { confident: false, ..judgement(Limit::Mixed, "mixed") };
-        assert_eq!(joined(&receiver, Some(&disk), "host", true), "disk writes on host");
-        assert_eq!(joined(&path, Some(&mixed), "host", true), "the network");
-        assert_eq!(joined(&mixed, Some(&path), "host", false), "the network");
+        assert_eq!(joined(&receiver, Some(&disk), "host", true).to_string(), "disk writes on host");
+        assert_eq!(joined(&path, Some(&mixed), "host", true).to_string(), "the network");
+        assert_eq!(joined(&mixed, Some(&path), "host", false).to_string(), "the network");
         let cpu = judgement(Limit::Cpu { consumer: "read".to_owned() }, "CPU (read)");
-        assert_eq!(joined(&cpu, Some(&disk), "host", true), "mixed (CPU (read) here; disk writes on host)");
+        assert_eq!(joined(&cpu, Some(&disk), "host", true).to_string(), "mixed (CPU (read) here; disk writes on host)");
         assert_eq!(Blame::of(&cpu, &disk).parts(), []);
         let path = Path { streams: 4, loss: 0.01, control: Some("bbr".to_owned()), ..Path::default() };
         let cpu = cpu.with(DiskFacts::default(), path);
         assert_eq!(Judgement::decode(&cpu.encode()), Some(cpu));
+    }
+
+    #[test]
+    fn the_advice_is_on_what_is_named() {
+        let mixed = Judgement { confident: false, ..judgement(Limit::Mixed, "mixed") };
+        let disk = judgement(Limit::Disk, "disk writes");
+        let found = joined(&mixed, Some(&disk), "host", true);
+        assert!(
+            found.confident && found.advice.starts_with("A faster disk at the destination would help"),
+            "{found:?}"
+        );
+        let found = joined(&mixed, Some(&mixed), "host", true);
+        assert!(!found.confident && found.advice == "No single part would help much by itself.", "{found:?}");
+        let receiver = judgement(Limit::Receiver, "the receiver");
+        let threads = StageReading { blocked_ns: 400, ..StageReading::new("receive", Kind::Thread) };
+        let found = joined(&receiver, Some(&Judgement { stages: vec![threads], ..mixed }), "host", true);
+        assert!(found.confident && found.advice.starts_with("A faster receiver would help"), "{found:?}");
+        let cpu = judgement(Limit::Cpu { consumer: "read".to_owned() }, "CPU (read)");
+        let found = joined(&cpu, None, "", true);
+        assert!(found.confident && found.advice.starts_with("More or faster cores would help"), "{found:?}");
     }
 
     #[test]
@@ -336,7 +459,7 @@ mod tests {
             let receiver = Judgement { confident: false, ..judgement(Limit::Mixed, "mixed") };
             let expected: &[Part] = if alike { &[] } else { &[Part::Read] };
             assert_eq!(Blame::of(&sender, &receiver).parts(), expected, "{streams} connections, {busy}");
-            let words = joined(&sender, Some(&receiver), "host", true);
+            let words = joined(&sender, Some(&receiver), "host", true).to_string();
             assert_eq!(words.starts_with("mixed (disk reads; the network had something to carry "), alike, "{words}");
         }
     }
@@ -352,9 +475,9 @@ mod tests {
         let alike = receiver(0.88, true);
         assert_eq!(Blame::of(&sender, &alike).parts(), []);
         let words = "mixed (disk reads here; the disk on host was busy for 88 % of the time)";
-        assert_eq!(joined(&sender, Some(&alike), "host", true), words);
+        assert_eq!(joined(&sender, Some(&alike), "host", true).to_string(), words);
         let words = "mixed (disk reads on host; the disk here was busy for 88 % of the time)";
-        assert_eq!(joined(&alike, Some(&sender), "host", false), words);
+        assert_eq!(joined(&alike, Some(&sender), "host", false).to_string(), words);
         // A quarter more than the source, and an array, whose members count.
         assert_eq!(Blame::of(&sender, &receiver(0.7, true)).parts(), [Part::Read]);
         assert_eq!(Blame::of(&sender, &receiver(0.88, false)).parts(), [Part::Read]);
@@ -375,7 +498,7 @@ mod tests {
         let (sender, receiver) = ends(0.42);
         assert_eq!(waited_for_path(&sender, &receiver), Some(0.42));
         let words = "mixed (the network for 42 % of the time; disk writes afterwards)";
-        assert_eq!(joined(&sender, Some(&receiver), "host", true), words);
+        assert_eq!(joined(&sender, Some(&receiver), "host", true).to_string(), words);
         assert_eq!(Blame::of(&sender, &receiver).parts(), []);
         let (sender, receiver) = ends(0.32);
         assert_eq!(Blame::of(&sender, &receiver).parts(), [Part::Write]);
@@ -384,12 +507,15 @@ mod tests {
     #[test]
     fn two_full_processors_are_both_named_and_two_disks_are_mixed() {
         let cpu = |part: &str| judgement(Limit::Cpu { consumer: part.to_owned() }, part);
-        assert_eq!(joined(&cpu("CPU"), Some(&cpu("CPU")), "host", true), "CPU, here and on host");
+        assert_eq!(joined(&cpu("CPU"), Some(&cpu("CPU")), "host", true).to_string(), "CPU, here and on host");
         let two = (cpu("CPU (read)"), cpu("CPU (receive)"));
-        assert_eq!(joined(&two.0, Some(&two.1), "host", true), "CPU (read) here, CPU (receive) on host");
+        assert_eq!(joined(&two.0, Some(&two.1), "host", true).to_string(), "CPU (read) here, CPU (receive) on host");
         assert_eq!(Blame::of(&two.0, &two.1).parts(), [Part::SourceCpu, Part::TargetCpu]);
         let disks = (judgement(Limit::Disk, "disk reads"), judgement(Limit::Disk, "disk writes"));
-        assert_eq!(joined(&disks.1, Some(&disks.0), "host", false), "mixed (disk writes here; disk reads on host)");
+        assert_eq!(
+            joined(&disks.1, Some(&disks.0), "host", false).to_string(),
+            "mixed (disk writes here; disk reads on host)"
+        );
         assert_eq!(Blame::of(&disks.0, &disks.1).parts(), []);
     }
 
@@ -400,11 +526,11 @@ mod tests {
             let shares = [("disk".to_owned(), share)].into();
             Judgement { confident: false, shares, ..judgement(Limit::Mixed, "mixed") }
         };
-        assert_eq!(joined(&path, Some(&receiver(0.1)), "host", true), "the network");
-        let both = joined(&path, Some(&receiver(0.3)), "host", true);
+        assert_eq!(joined(&path, Some(&receiver(0.1)), "host", true).to_string(), "the network");
+        let both = joined(&path, Some(&receiver(0.3)), "host", true).to_string();
         assert_eq!(both, "mixed (the network; 30 % of the time who receives)");
         let mixed = Judgement { reason: "read 40 %, send 30 %".to_owned(), ..judgement(Limit::Mixed, "mixed") };
-        let both = joined(&mixed, Some(&receiver(0.3)), "host", true);
+        let both = joined(&mixed, Some(&receiver(0.3)), "host", true).to_string();
         assert_eq!(both, "mixed (read 40 %, send 30 %; 30 % of the time who receives)");
         assert_eq!(Blame::of(&path, &receiver(0.3)).parts(), []);
     }
@@ -417,9 +543,9 @@ mod tests {
             Judgement { stages: vec![threads], ..judgement(Limit::Mixed, "mixed") }
         };
         let path = "the network (the receiver's window was full of what was under way)";
-        assert_eq!(joined(&sender, Some(&receiver(900, 10)), "host", true), path);
-        assert_eq!(joined(&receiver(900, 10), Some(&sender), "host", false), path);
-        assert_eq!(joined(&sender, Some(&receiver(500, 400)), "host", true), "the receiver");
+        assert_eq!(joined(&sender, Some(&receiver(900, 10)), "host", true).to_string(), path);
+        assert_eq!(joined(&receiver(900, 10), Some(&sender), "host", false).to_string(), path);
+        assert_eq!(joined(&sender, Some(&receiver(500, 400)), "host", true).to_string(), "the receiver");
         assert_eq!(Blame::of(&sender, &receiver(900, 10)).parts(), [Part::Network]);
         assert_eq!(Blame::of(&sender, &receiver(500, 400)).parts(), []);
     }

@@ -38,6 +38,7 @@ use crate::queue::{Queue, Taken};
 use crate::session::{Brake, Link};
 use crate::wire::{Decoder, Message, encode};
 use congestion::{Evidence, Sight, segments};
+pub(crate) use handover::FIRST_BYTES;
 use handover::Handover;
 use lane::Lane;
 
@@ -109,6 +110,9 @@ struct Shared {
     /// This end's last message is on its way: the other end may close connections now.
     last_said: AtomicBool,
     pulse: Pulse,
+    began: Instant,
+    /// Milliseconds from `began` to when something came from the other end last.
+    heard_ms: AtomicU64,
     /// What a pipe's reader waits for: the number of its read; 0 if it does not wait.
     awaited: AtomicU64,
     handover: Handover,
@@ -207,6 +211,8 @@ impl Transport {
             over: AtomicBool::new(false),
             last_said: AtomicBool::new(false),
             pulse,
+            began: Instant::now(),
+            heard_ms: AtomicU64::new(0),
             awaited: AtomicU64::new(0),
             handover: Handover::default(),
             ways: Mutex::default(),
@@ -223,10 +229,14 @@ impl Transport {
         let Lane { reader, writer, socket, lingers } = lane;
         let mut state = shared.lock();
         if state.streams >= LANES {
+            tracing::debug!(streams = state.streams, "one connection more than there may be: closed");
             return;
         }
         state.streams += 1;
         state.lingers |= lingers;
+        if let Some(peer) = socket.as_ref().and_then(|socket| socket.peer_addr().ok()) {
+            tracing::debug!(%peer, streams = state.streams, "a connection carries content");
+        }
         shared.look_after(socket, true, &mut state);
         let own = shared.clone();
         if shared.sends {
@@ -262,6 +272,8 @@ impl Transport {
     /// Begins to hear what comes by ssh's pipe.
     fn hear(&self, side: Side, reader: impl Read + Send + 'static) {
         let own = self.shared.clone();
+        // Until now others have heard it.
+        own.hears();
         let reader = Box::new(io::BufReader::with_capacity(lane::PIPE_BYTES, reader));
         self.shared.lock().readers.extend(spawn("control in", move || own.read(reader, Some(side))));
     }
@@ -329,6 +341,12 @@ impl Transport {
     /// Bytes that went through all connections so far.
     pub fn moved_bytes(&self) -> u64 {
         self.shared.moved_bytes.load(Ordering::Relaxed)
+    }
+
+    /// For how long nothing has come from the other end.
+    pub fn silence(&self) -> Duration {
+        let heard = Duration::from_millis(self.shared.heard_ms.load(Ordering::Relaxed));
+        self.shared.began.elapsed().saturating_sub(heard)
     }
 
     /// Whether a queue stands before the link: it is full.
@@ -464,8 +482,17 @@ impl Shared {
                 io::ErrorKind::UnexpectedEof => "the other end has gone without a last word".to_owned(),
                 _ => error.to_string(),
             };
+            // At the end of a run whichever end is last finds the other one gone.
+            if !self.last_said.load(Ordering::Acquire) {
+                tracing::debug!(%error, "the connection broke");
+            }
             self.brake.pull(CopyError::Network(format!("the connection broke: {reason}")));
         }
+    }
+
+    /// Something has come from the other end.
+    fn hears(&self) {
+        self.heard_ms.store(self.began.elapsed().as_millis() as u64, Ordering::Relaxed);
     }
 
     fn moved(&self, bytes: u64, messages: u64) {
@@ -569,6 +596,7 @@ impl Shared {
                 }
             };
             self.moved(count as u64, 0);
+            self.hears();
             match decoder.filled(count) {
                 Ok(None) => {}
                 Ok(Some(message)) if message == BEAT => {}
@@ -674,6 +702,7 @@ impl Shared {
                 // Not allowed, or not there: then it stays as it is.
                 let is_changed = state.sockets.iter().all(changed);
                 state.control = Some(if is_changed { LOSSY_CONTROL } else { "the system's" }.to_owned());
+                tracing::debug!(control = state.control, "the path loses segments: another congestion control");
             }
         }
     }

@@ -237,6 +237,7 @@ impl<'a> Course<'a> {
             rate_bytes_per_s: rate as u64,
             eta_s: (rate > 1.0).then(|| (to_go / rate) as u64),
             limit: None,
+            ..Progress::default()
         }));
     }
 }

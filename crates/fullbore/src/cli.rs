@@ -10,11 +10,14 @@ mod bootstrap;
 mod check;
 mod choices;
 mod convert;
+mod copy;
 mod divert;
 mod install;
 mod mirror;
 mod nosync;
 mod pdiff;
+mod probe;
+mod reach;
 mod s3;
 mod shared;
 mod store;
@@ -28,17 +31,17 @@ use fullbore_engine::escape;
 
 use crate::stdio;
 
-pub use crate::copy::flags::CopyArgs;
-pub use crate::probe::flags::ProbeArgs;
 pub use apt::{AptArgs, AptCommand, AptDisableArgs, AptEnableArgs, AptLevel, AptStatusArgs};
 pub use bootstrap::{BootstrapArgs, BootstrapFormat, BootstrapMode, Variant};
 pub use check::CheckArgs;
 pub use convert::{ConvertArgs, ForeignFormat};
+pub use copy::CopyArgs;
 pub use divert::{DivertArgs, DivertCommand, DivertOffArgs, DivertOnArgs, DivertStatusArgs, DivertVia};
 pub use install::InstallArgs;
 pub use mirror::MirrorArgs;
 pub use nosync::NosyncArgs;
 pub use pdiff::{PdiffApplyArgs, PdiffArgs, PdiffCommand, PdiffGenerateArgs, PdiffMergeArgs, PdiffPublishArgs};
+pub use probe::ProbeArgs;
 pub use s3::{AddressingChoice, S3Args, S3GetArgs, S3PutArgs};
 pub use shared::{NetworkArgs, OutputArgs, TrustArgs};
 pub use store::{GetArgs, GridArgs, PutArgs};
@@ -87,10 +90,10 @@ pub enum Command {
     #[command(long_about = apt::LONG)]
     Apt(AptArgs),
     /// Copy files and trees
-    #[command(long_about = crate::copy::flags::LONG)]
+    #[command(long_about = copy::LONG)]
     Copy(Box<CopyArgs>),
     /// Say what a copy will be limited by, and how long it will take
-    #[command(long_about = crate::probe::flags::LONG)]
+    #[command(long_about = probe::LONG)]
     Probe(ProbeArgs),
     /// Make a Debian root, as mmdebstrap is called
     #[command(long_about = bootstrap::LONG)]

@@ -39,8 +39,15 @@ pub fn run(arguments: &NosyncArgs) -> u8 {
         sync_later: arguments.no_final_sync,
     };
     stdio::pass_on_closed_stdout();
+    let (program, sync_later) = (job.program.display().to_string(), job.sync_later);
+    tracing::debug!(program, counted = job.counted, sync_later, "running with sync calls answered at once");
     match nosync::run(&job, &mut |notice| tell(&notice)) {
-        Ok(outcome) => end(&outcome, arguments),
+        Ok(outcome) => {
+            let (synced, sync_ms) = (outcome.synced, outcome.sync_time.as_millis());
+            let survivors = outcome.survivors.len();
+            tracing::debug!(synced, sync_ms, survivors, answered = outcome.answered, "the command has ended");
+            end(&outcome, arguments)
+        }
         Err(error) => {
             say_error(&CommandError::from_error(ErrorKind::Usage, &error));
             match error {

@@ -15,7 +15,7 @@ use crate::cli::{self, AptArgs, CheckArgs, Command, ConvertArgs, MirrorArgs, Pdi
 use crate::progress::Screen;
 use crate::report::{html, json, perfetto, prometheus};
 use crate::settings::{self, Environment, OutputSettings};
-use crate::{apt, confirm, convert, copy, divert, namespace, nosync, pdiff, probe, stdio};
+use crate::{apt, confirm, convert, copy, divert, namespace, nosync, pdiff, stdio};
 
 /// Runs the command line; the result is the exit code. It fails if output was lost.
 pub fn run(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment: &Environment) -> u8 {
@@ -33,11 +33,11 @@ fn run_command(arguments: impl IntoIterator<Item = std::ffi::OsString>, environm
             Command::Pdiff(arguments) => run_pdiff(&arguments, environment),
             Command::Convert(arguments) => run_convert(&arguments, environment),
             Command::Apt(arguments) => run_apt(&arguments, environment),
-            Command::Copy(arguments) => copy::run(&arguments, environment),
-            Command::Probe(arguments) => probe::run(&arguments, environment),
+            Command::Copy(arguments) => run_copy(&arguments, environment),
+            Command::Probe(arguments) => run_probe(&arguments, environment),
             Command::Bootstrap(arguments) => run_bootstrap(&arguments, environment),
             Command::Install(arguments) => run_install(&arguments, environment),
-            Command::Nosync(arguments) => nosync::run(&arguments),
+            Command::Nosync(arguments) => run_nosync(&arguments, environment),
             Command::Divert(arguments) => run_divert(&arguments, environment),
             Command::Put(arguments) => run_put(&arguments, environment),
             Command::Get(arguments) => run_get(&arguments, environment),
@@ -97,6 +97,56 @@ fn run_install(arguments: &cli::InstallArgs, environment: &Environment) -> u8 {
         let result = install::run(&settings, &confirm::confirm, screen);
         Runs::one(output, environment, screen, "install", &settings.root, result)
     })
+}
+
+fn run_copy(arguments: &cli::CopyArgs, environment: &Environment) -> u8 {
+    // Lines of a far end come to the near end's screen by ssh, so only those that are asked for.
+    if arguments.server && environment.log.is_some() {
+        let output = OutputSettings::default();
+        start_log(&Screen::new(&output, environment), &output, environment);
+    }
+    if let Some(exit_code) = copy::instead(arguments) {
+        return exit_code;
+    }
+    let output = settings::copy_output(arguments);
+    let settings = settings::copy(arguments);
+    let opened = Screen::new(&output, environment).with_log(&output);
+    let mut screen = match opened {
+        Ok(screen) => screen,
+        Err(error) => return refuse(&output, environment, &error),
+    };
+    let settings = match settings {
+        Ok(settings) => settings,
+        Err(error) => {
+            screen.fail(&error);
+            return error.exit_code();
+        }
+    };
+    start_log(&screen, &output, environment);
+    let mut runs = Runs::new(&output, environment, 1);
+    let result = fullbore_copy::run::run(&settings, &mut screen);
+    runs.finished(&mut screen, "copy", None, Path::new(&settings.destination), result);
+    runs.exit_code(&mut screen)
+}
+
+fn run_probe(arguments: &cli::ProbeArgs, environment: &Environment) -> u8 {
+    let output = settings::probe_output(arguments);
+    let settings = match settings::probe(arguments) {
+        Ok(settings) => settings,
+        Err(error) => return refuse(&output, environment, &error),
+    };
+    let mut screen = Screen::new(&output, environment);
+    start_log(&screen, &output, environment);
+    let mut runs = Runs::new(&output, environment, 1);
+    let result = fullbore_copy::probe::run(&settings, &mut screen);
+    runs.finished(&mut screen, "probe", None, Path::new(&settings.destination), result);
+    runs.exit_code(&mut screen)
+}
+
+fn run_nosync(arguments: &cli::NosyncArgs, environment: &Environment) -> u8 {
+    let output = OutputSettings::default();
+    start_log(&Screen::new(&output, environment), &output, environment);
+    nosync::run(arguments)
 }
 
 fn run_check(arguments: CheckArgs, environment: &Environment) -> u8 {
@@ -285,6 +335,10 @@ impl<'a> Runs<'a> {
             }
             screen.fail(error);
         }
+        let log_error = screen.end_log(&report.summary);
+        if log_error.is_some() {
+            report.summary.exit_code = stdio::decided(report.summary.exit_code);
+        }
         // The first failure decides; a later one of another kind is on the screen.
         if self.exit_code == 0 {
             self.exit_code = report.summary.exit_code;
@@ -306,6 +360,9 @@ impl<'a> Runs<'a> {
         let did_something = report.summary.duration_ms > 0;
         if error.is_none() || did_something {
             screen.finish(&report.summary);
+        }
+        if let Some(error) = log_error {
+            stdio::say_error(&error);
         }
         self.reports.push(report);
     }

@@ -3,8 +3,12 @@
 //! Everything goes to stderr but JSON and the closing line, which are data and go
 //! to stdout. Output that is lost ends the output, not the run; see [`stdio`].
 
-use std::collections::HashSet;
+mod line;
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
 use std::io::Write;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,14 +21,21 @@ use fullbore_engine::units;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
-use crate::report::time;
+use crate::report::{parts, time};
 use crate::settings::{Environment, OutputSettings};
 use crate::stdio;
+use line::Fitted;
+pub use line::progress_text;
 
 /// Time between log lines when there is no terminal. A guess: a night's run stays readable.
 const LOG_INTERVAL: Duration = Duration::from_secs(30);
 /// Time between progress events of `--json`.
 const JSON_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Columns of the bar until it is known what stands beside it.
+const FIRST_BAR: usize = 8;
+/// Problems of one kind that are named; the others are counted. A guess: what fits a screen.
+const PROBLEMS_NAMED: u64 = 20;
 
 /// How urgent a line is; the numbers are syslog's, which systemd's journal reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,9 +50,41 @@ enum Level {
 pub struct Terminal {
     bar: ProgressBar,
     stderr: Arc<Mutex<Box<dyn Write + Send>>>,
+    /// The file of `--log-file`.
+    log: Option<Arc<Mutex<LogFile>>>,
+}
+
+/// A file that has all lines of stderr as well.
+struct LogFile {
+    path: PathBuf,
+    file: File,
+    /// Why it has ended before the run.
+    error: Option<std::io::Error>,
+}
+
+impl LogFile {
+    /// One line, whatever a far end puts into it. A log that cannot be written to ends; the run does not.
+    fn line(&mut self, text: &str) {
+        if self.error.is_none() {
+            let line = format!("{} {}\n", now(), escape::line(text));
+            self.error = self.file.write_all(line.as_bytes()).err();
+        }
+    }
+}
+
+/// The time as each line of a log begins with it.
+fn now() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 impl Terminal {
+    /// Writes a line to the file of `--log-file` alone.
+    fn log(&self, text: &str) {
+        if let Some(log) = &self.log {
+            log.lock().unwrap_or_else(PoisonError::into_inner).line(text);
+        }
+    }
+
     /// Writes a line between two drawings of the bar.
     fn line(&self, text: &str) {
         self.bar.suspend(|| {
@@ -55,7 +98,9 @@ impl Terminal {
 /// For the libraries' log, which writes one record at a time.
 impl Write for Terminal {
     fn write(&mut self, record: &[u8]) -> std::io::Result<usize> {
-        self.line(&stdio::record_text(record));
+        let text = stdio::record_text(record);
+        self.log(&text);
+        self.line(&text);
         Ok(record.len())
     }
 
@@ -80,8 +125,15 @@ pub struct Screen {
     last_line: Option<Instant>,
     last_json: Option<Instant>,
     faulty_hosts: HashSet<String>,
-    /// Columns of the terminal.
-    columns: u16,
+    /// Columns of the line with the bar; none: those of stderr.
+    columns: Option<usize>,
+    /// Name each file on stdout.
+    names: bool,
+    /// Problems told so far, by kind.
+    problems: HashMap<String, u64>,
+    line_time: Duration,
+    /// When a line of progress was written to the log file last.
+    last_logged: Option<Instant>,
 }
 
 impl Screen {
@@ -92,11 +144,36 @@ impl Screen {
             if output.stdout_is_taken { Box::new(stdio::Stderr) } else { Box::new(stdio::Stdout) };
         let mut screen = Screen::on(output, environment, is_terminal, stdout, Box::new(stdio::Stderr));
         screen.stdout_meets_bar = output.stdout_is_taken || stdio::stdout_is_terminal();
+        screen.columns = None;
         if screen.shows_bar() {
-            screen.columns = console::Term::stderr().size().1;
-            screen.terminal.bar = bar(ProgressDrawTarget::stderr(), screen.no_color, screen.columns);
+            screen.terminal.bar = bar(ProgressDrawTarget::stderr());
+            let first = Fitted { phase: true, bar: FIRST_BAR, text: String::new() };
+            screen.terminal.bar.set_style(bar_style(screen.no_color, &first));
         }
         screen
+    }
+
+    /// Opens the file of `--log-file`, if there is to be one.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn with_log(mut self, output: &OutputSettings) -> Result<Self, CommandError> {
+        if let Some(path) = &output.log_file {
+            let file = File::options().create(true).append(true).open(path);
+            let file = file.map_err(|error| CommandError::disk(path, &error))?;
+            self.terminal.log = Some(Arc::new(Mutex::new(LogFile { path: path.clone(), file, error: None })));
+        }
+        Ok(self)
+    }
+
+    /// Ends the log file with how the run ended; the error if the file is not whole.
+    pub fn end_log(&mut self, summary: &Summary) -> Option<CommandError> {
+        let log = self.terminal.log.clone()?;
+        if !nothing_came_of_it(summary) {
+            self.terminal.log(&summary.to_string());
+        }
+        let log = log.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(CommandError::disk(&log.path, log.error.as_ref()?).context("--log-file"))
     }
 
     fn on(
@@ -107,7 +184,7 @@ impl Screen {
         stderr: Box<dyn Write + Send>,
     ) -> Self {
         Screen {
-            terminal: Terminal { bar: ProgressBar::hidden(), stderr: Arc::new(Mutex::new(stderr)) },
+            terminal: Terminal { bar: ProgressBar::hidden(), stderr: Arc::new(Mutex::new(stderr)), log: None },
             stdout: Some(stdout),
             json: output.json,
             quiet: output.quiet,
@@ -121,7 +198,11 @@ impl Screen {
             last_line: Some(Instant::now()),
             last_json: None,
             faulty_hosts: HashSet::new(),
-            columns: WIDE_COLUMNS,
+            columns: Some(80),
+            names: output.names,
+            problems: HashMap::new(),
+            line_time: output.line_time.unwrap_or(LOG_INTERVAL),
+            last_logged: Some(Instant::now()),
         }
     }
 
@@ -160,10 +241,16 @@ impl Screen {
         self.terminal.bar.finish_and_clear();
         if self.json {
             self.emit_json(&Event::Summary(Box::new(summary.clone())));
-        } else if !self.quiet && !nothing_came_of_it(summary) {
+        } else if (!self.quiet || summary.probe.is_some()) && !nothing_came_of_it(summary) {
             let name = summary.name.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
             let line = format!("{name}{summary}");
-            if self.stdout_has_data { self.close_on_stderr(&line, summary) } else { self.print_line(&line) }
+            if self.stdout_has_data {
+                self.close_on_stderr(&line, summary)
+            } else {
+                self.print_line(&line)
+            }
+            let columns = stdio::stdout_is_terminal().then(|| usize::from(console::Term::stdout().size().1));
+            parts::below(summary, columns).iter().for_each(|line| self.print_line(line));
         }
     }
 
@@ -224,6 +311,11 @@ impl Screen {
     }
 
     fn line(&self, level: Level, text: &str) {
+        self.terminal.log(text);
+        self.stderr_line(level, text);
+    }
+
+    fn stderr_line(&self, level: Level, text: &str) {
         if self.quiet && level != Level::Error {
             return;
         }
@@ -232,19 +324,38 @@ impl Screen {
         } else if self.is_terminal || level == Level::Error {
             self.terminal.line(text);
         } else {
-            let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ");
-            self.terminal.line(&format!("{now} {text}"));
+            self.terminal.line(&format!("{} {text}", now()));
         }
     }
 
     fn progress(&mut self, progress: &Progress) {
+        let line_time = self.line_time;
         if self.shows_bar() {
             let bar = &self.terminal.bar;
             bar.set_length(progress.total_bytes.max(1));
             bar.set_position(progress.bytes.min(progress.total_bytes));
-            bar.set_message(escape::line(&bar_text(progress, self.columns)).into_owned());
-        } else if due(&mut self.last_line, LOG_INTERVAL) {
-            self.line(Level::Info, &progress_text(progress));
+            let columns = self.columns.unwrap_or_else(|| usize::from(console::Term::stderr().size().1));
+            draw(bar, progress, columns, self.no_color);
+        } else if due(&mut self.last_line, line_time) {
+            self.stderr_line(Level::Info, &progress_text(progress));
+        }
+        if self.terminal.log.is_some() && due(&mut self.last_logged, line_time) {
+            self.terminal.log(&progress_text(progress));
+        }
+    }
+
+    fn problem(&mut self, problem: String, level: Level, line: &str) {
+        let count = self.problems.entry(problem).or_default();
+        *count += 1;
+        if *count <= PROBLEMS_NAMED {
+            self.line(level, line);
+        }
+    }
+
+    /// The name of a file on stdout.
+    fn name(&mut self, text: &str) {
+        if self.names && !self.json && !self.quiet {
+            self.print_line(text);
         }
     }
 }
@@ -334,6 +445,22 @@ impl Events for Screen {
             }
             // Said in words by who publishes.
             Event::Index(_) => {}
+            Event::Problem { problem, path, message, harmless } => {
+                let level = if harmless { Level::Info } else { Level::Error };
+                self.problem(problem, level, &format!("{path}: {message}"));
+            }
+            // Often the reason of the failure that follows.
+            Event::Said { host, message } => self.line(Level::Error, &format!("{host}: {message}")),
+            Event::Copy { path } => self.name(&path),
+            Event::Deleted { path } => self.name(&format!("deleting {path}")),
+            Event::Removed { path } => self.name(&format!("removing {path}")),
+            // Whoever reads a log later learns nothing of it.
+            Event::Trial { what } if self.shows_bar() => {
+                // Trials take the time that they are given: there is nothing to measure them by.
+                self.terminal.bar.finish_and_clear();
+                self.terminal.line(&format!("trying: {what}"));
+            }
+            Event::Trial { .. } => {}
             Event::Note { message } => self.line(Level::Info, &message),
             Event::Warning { message } => self.line(Level::Warning, &format!("warning: {message}")),
             // Come by `fail` and `finish`.
@@ -349,6 +476,9 @@ fn files(count: u64) -> String {
 /// Whether the error that was shown says it all.
 fn nothing_came_of_it(summary: &Summary) -> bool {
     let totals = &summary.totals;
+    if let Some(copy) = &summary.copy {
+        return !copy.finished;
+    }
     if summary.exit_code == 0 {
         return false;
     }
@@ -369,50 +499,25 @@ fn due(last: &mut Option<Instant>, interval: Duration) -> bool {
     due
 }
 
-/// `12.3 GB of 43.1 GB, 62 MB/s, 8 m 17 s left, limited by disk sda`.
-fn progress_text(progress: &Progress) -> String {
-    let mut text = format!("{}, {}/s", amount_text(progress), units::bytes(progress.rate_bytes_per_s));
-    if let Some(eta_s) = progress.eta_s {
-        text.push_str(&format!(", {} left", units::duration(eta_s.saturating_mul(1000))));
-    }
-    if let Some(limit) = &progress.limit {
-        text.push_str(&format!(", limited by {limit}"));
-    }
-    text
-}
-
-/// `12.3 GB of 43.1 GB`, or what is done where nobody knows of how much.
-fn amount_text(progress: &Progress) -> String {
-    let done = units::bytes(progress.bytes);
-    if progress.total_bytes == 0 { done } else { format!("{done} of {}", units::bytes(progress.total_bytes)) }
-}
-
-/// The same beside a bar. Where there is little room, what matters most comes first.
-fn bar_text(progress: &Progress, columns: u16) -> String {
-    if columns >= WIDE_COLUMNS {
-        return progress_text(progress);
-    }
-    let mut parts = vec![format!("{}/s", units::bytes(progress.rate_bytes_per_s))];
-    parts.extend(progress.eta_s.map(|eta_s| format!("{} left", units::duration(eta_s.saturating_mul(1000)))));
-    parts.extend(progress.limit.as_ref().map(|limit| format!("limit: {limit}")));
-    parts.push(amount_text(progress));
-    parts.join(", ")
-}
-
-/// Columns from which the bar may be wide; below them the room is for the time to go and the limit by name.
-const WIDE_COLUMNS: u16 = 120;
-
-fn bar(target: ProgressDrawTarget, no_color: bool, columns: u16) -> ProgressBar {
+fn bar(target: ProgressDrawTarget) -> ProgressBar {
     // A bar of no length says that all is done.
-    let bar = ProgressBar::with_draw_target(Some(1), target);
-    bar.set_style(bar_style(no_color, columns));
-    bar
+    ProgressBar::with_draw_target(Some(1), target)
 }
 
-fn bar_style(no_color: bool, columns: u16) -> ProgressStyle {
-    let width = if columns < WIDE_COLUMNS { 8 } else { 28 };
+/// Puts a bar and the text beside it on so many columns.
+fn draw(bar: &ProgressBar, progress: &Progress, columns: usize, no_color: bool) {
+    let escaped = |text: &String| escape::line(text).into_owned();
+    let progress = Progress { limit: progress.limit.as_ref().map(escaped), ..progress.clone() };
+    let fitted = line::fitted(&progress, !bar.prefix().is_empty(), columns);
+    bar.set_style(bar_style(no_color, &fitted));
+    bar.set_message(fitted.text);
+}
+
+fn bar_style(no_color: bool, fitted: &Fitted) -> ProgressStyle {
     let colour = if no_color { "" } else { ".cyan/blue" };
-    ProgressStyle::with_template(&format!("{{prefix:7}} [{{bar:{width}{colour}}}] {{percent:>3}} % {{wide_msg}}"))
+    let phase = if fitted.phase { "{prefix:7} " } else { "" };
+    let bar = if fitted.bar > 0 { format!("[{{bar:{}{colour}}}] ", fitted.bar) } else { String::new() };
+    ProgressStyle::with_template(&format!("{phase}{bar}{{percent:>3}} % {{wide_msg}}"))
         .map(|style| style.progress_chars("=> "))
         .unwrap_or_else(|_| ProgressStyle::default_bar())
 }
@@ -507,8 +612,9 @@ mod tests {
     #[test]
     fn on_a_terminal_of_80_columns_time_to_go_and_limit_are_read_to_their_ends() {
         let term = Narrow::default();
-        let bar = bar(ProgressDrawTarget::term_like(Box::new(term.clone())), true, 80);
+        let bar = bar(ProgressDrawTarget::term_like(Box::new(term.clone())));
         bar.set_prefix("release");
+        draw(&bar, &Progress::default(), 80, true);
         bar.tick();
         assert!(term.0.lock().unwrap().contains("  0 %"), "nothing is known yet: {term:?}");
         bar.set_length(100);
@@ -522,7 +628,7 @@ mod tests {
             limit: Some("mirror ftp.example.org".to_owned()),
             ..Progress::default()
         };
-        bar.set_message(bar_text(&progress, 80));
+        draw(&bar, &progress, 80, true);
         bar.tick();
         let line = term.0.lock().unwrap().clone();
         assert!(line.contains("8 m 17 s left, limit: mirror ftp.example.org"), "{line:?}");

@@ -2,6 +2,7 @@
 
 pub mod html;
 pub mod json;
+pub mod parts;
 pub mod perfetto;
 pub mod prometheus;
 #[cfg(test)]

@@ -7,6 +7,7 @@
 
 pub mod archive;
 pub mod bootstrap;
+pub mod copy;
 mod directories;
 pub mod environment;
 pub mod file;
@@ -20,8 +21,10 @@ pub mod update;
 pub mod values;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 pub use bootstrap::bootstrap;
+pub use copy::{copy, copy_output, probe, probe_output};
 pub use environment::Environment;
 pub use fullbore_mirror::settings::{
     CheckSettings, Clean, Filters, IndexFormat, Keep, Kind, MirrorSettings, SignedBy, SourceSpec,
@@ -56,4 +59,10 @@ pub struct OutputSettings {
     /// stdout has data for programs, line by line, such as caps: the closing line goes to stderr, and nothing is said
     /// off a terminal of a run that soon ends.
     pub stdout_has_data: bool,
+    /// Name each file on stdout (`copy`).
+    pub names: bool,
+    /// All lines of stderr go to this file as well (`copy`).
+    pub log_file: Option<PathBuf>,
+    /// Time between lines of progress where there is no terminal; none for the usual one.
+    pub line_time: Option<Duration>,
 }

@@ -543,7 +543,7 @@ fn what_a_disk_took_into_memory_and_then_refused_is_copied_again() {
     run("umount", &[], &[&thin]);
     assert_eq!(first.status.code(), Some(7), "{}", said(&first));
     let text = said(&next.expect("there is room by now"));
-    assert!(text.starts_with("copied 25.2 MB, 1 files") && !text.contains("from an earlier run"), "{text}");
+    assert!(text.starts_with("copied 25.2 MB, 1 file") && !text.contains("from an earlier run"), "{text}");
 }
 
 /// Waits until a copy has begun to write a file.

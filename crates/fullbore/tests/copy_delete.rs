@@ -238,7 +238,9 @@ fn excluded_names_keep_their_directory_as_with_rsync_and_that_is_no_error() {
         assert!(text.contains(&format!("{directory}: not deleted: there is something excluded in it")), "{text}");
     }
     let events = place.copy(&[&["--json"], &filters[..], &["src/", "dst"]].concat());
-    assert!(events.contains("\"event\":\"note\"") && events.contains("\"problems\":{}"), "{events}");
+    let told = r#""event":"problem","problem":"protected","path":"gone/a""#;
+    assert!(events.contains(told) && events.contains("\"harmless\":true"), "{events}");
+    assert!(events.contains("\"problems\":{}") && events.contains("\"exit_code\":0"), "{events}");
     // Of times of what is kept no program says anything.
     assert_eq!(said(&rsync(&place, &["-rni", "--checksum", "--delete", "theirs/", "dst"])), "");
     assert!(place.path("dst/gone/cache/x").exists() && !place.path("dst/gone/b").exists());

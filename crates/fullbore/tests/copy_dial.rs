@@ -148,8 +148,12 @@ fn by_ssh_there_are_four_connections_and_what_opens_them_shows_nowhere() {
     fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).unwrap();
     let (ssh, there) = (ssh.display().to_string(), format!("host:{}", target.display()));
     let program = env!("CARGO_BIN_EXE_fullbore");
-    // Too slow to end by itself.
-    let copy = start(&["-e", &ssh, "--remote-path", program, "--ssh-only", "--bwlimit", "10K", &source, &there]);
+    // Too slow to end by itself. Both ends log all that there is; a pipe would be full of it.
+    let log = place.path("stderr");
+    let mut command = Command::new(program);
+    command.args(["copy", "-e", &ssh, "--remote-path", program, "--ssh-only", "--bwlimit", "10K", &source, &there]);
+    command.env("FULLBORE_LOG", "trace").stdout(Stdio::piped()).stderr(fs::File::create(&log).unwrap());
+    let copy = command.spawn().unwrap();
     let heard = |prefix: &str| -> Vec<u8> {
         let names = fs::read_dir(place.path("")).unwrap().flatten().map(|entry| entry.path());
         let ours = names.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with(prefix));
@@ -181,6 +185,58 @@ fn by_ssh_there_are_four_connections_and_what_opens_them_shows_nowhere() {
     let output = end(copy);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     assert!(said(&output).contains("content went by ssh, 4 connections"), "{}", said(&output));
+    assert_same(&place.path("src"), &target);
+    let log = fs::read_to_string(log).unwrap();
+    assert!(log.contains("content goes by ssh") && log.contains("host: "), "both ends log: {log}");
+    assert!(!log.contains(token), "the token is logged");
+    // The keys of both ends, as each form that a log may have of bytes.
+    let keys: Vec<Vec<u8>> = ["said.", "heard."].map(heard).iter().map(|bytes| key(bytes)).collect();
+    for key in keys {
+        let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+        let listed = key.iter().map(u8::to_string).collect::<Vec<_>>();
+        for shown in [hex, listed.join(","), listed.join(", ")] {
+            assert!(!log.to_lowercase().contains(&shown), "a key is logged");
+        }
+    }
+}
+
+/// The key that an end says first by the first of its connections.
+fn key(said: &[u8]) -> Vec<u8> {
+    let begin = b"fullbore-copy {";
+    // What goes before is of another connection.
+    let places = said.windows(begin.len()).enumerate().filter(|(_, bytes)| bytes == begin);
+    let mut keys = places.filter_map(|(place, _)| {
+        let json = &said[place + begin.len() - 1..];
+        let greeting = serde_json::Deserializer::from_slice(json).into_iter::<Value>().next()?.ok()?;
+        serde_json::from_value::<Vec<u8>>(greeting["key"].clone()).ok()
+    });
+    let key = keys.next().unwrap();
+    assert!(key.len() > 32, "{key:?}");
+    key
+}
+
+#[test]
+fn a_far_end_that_says_nothing_for_20_seconds_is_told_of() {
+    let place = Place::new();
+    let (source, target) = (source(&place), place.path("dst"));
+    let way = script(&place, "echo $$ > started && mv started pid\nexec $2");
+    let log = place.path("stderr");
+    let there = format!("host:{}", target.display());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fullbore"));
+    command.args(["copy", "-e", &way, "--remote-path", env!("CARGO_BIN_EXE_fullbore"), "--ssh-only"]);
+    command.args(["--bwlimit", "100K", "--line-time", "200", &source, &there]);
+    let copy = command.stdout(Stdio::piped()).stderr(fs::File::create(&log).unwrap()).spawn().unwrap();
+    until("content comes", || has_part(&target));
+    let far = fs::read_to_string(place.path("pid")).unwrap().trim().parse().unwrap();
+    let told = || fs::read_to_string(&log).unwrap().contains(", nothing heard for 2");
+    assert!(!told());
+    signal(far, Signal::STOP);
+    until("it is told", told);
+    signal(far, Signal::CONT);
+    let set = ["copy", "--set", "bwlimit=0", "--pid", &copy.id().to_string()];
+    assert!(Command::new(env!("CARGO_BIN_EXE_fullbore")).args(set).status().unwrap().success());
+    let output = end(copy);
+    assert_eq!(output.status.code(), Some(0), "{}", fs::read_to_string(&log).unwrap());
     assert_same(&place.path("src"), &target);
 }
 

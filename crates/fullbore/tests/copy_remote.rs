@@ -81,10 +81,25 @@ fn behind_firewalls_content_goes_by_ssh_and_the_reason_is_told() {
     lab.firewall(true, "DROP");
     lab.block_datagrams();
     let (there, back) = (place.path("there"), place.path("back"));
-    let text = lab.copy(&[&format!("{}/", source.display()), &lab.there(&there)]);
+    let text = lab.copy(&["-v", &format!("{}/", source.display()), &lab.there(&there)]);
     assert!(text.contains("no direct connection (10.99.0.2:") && text.contains("Connection refused"), "{text}");
     assert!(text.contains("content went by ssh, "), "{text}");
+    assert!(text.contains(" spent looking for a direct connection; --ssh-only avoids that."), "{text}");
     assert_same(&source, &there);
+    // In this order: what was tried, why it failed, and what was done then.
+    let mut lines = text.lines().filter(|line| line.contains(" DEBUG fullbore_copy::"));
+    let version = format!("version={}", env!("CARGO_PKG_VERSION"));
+    for words in [
+        &["starting the far end", "host=root@10.99.0.2", "program=ssh"][..],
+        &["the far end answers", &version],
+        &["dialling", "address=10.99.0.2:"],
+        &["no connection", "address=10.99.0.2:", "Connection refused"],
+        &["no TCP connection in either direction", "Connection refused", "nothing within 3 s"],
+        &["no QUIC connection"],
+        &["content goes by ssh", "searched_ms="],
+    ] {
+        assert!(lines.any(|line| words.iter().all(|word| line.contains(word))), "{words:?} in {text}");
+    }
     lab.copy(&["--ssh-only", &lab.there(&there.join("")), &back.display().to_string()]);
     assert_same(&source, &back);
 }

@@ -91,7 +91,7 @@ fn a_copy_is_found_from_any_session_tells_where_it_stands_and_takes_another_limi
     assert_eq!((&status["pid"], &status["source"]), (&pid.into(), &"src/".into()), "{status}");
     assert_eq!((&status["destination"], &status["total_files"]), (&"dst".into(), &40.into()), "{status}");
     assert_eq!(status["bwlimit_bytes_per_s"], 10_240, "{status}");
-    assert!(status["rate_bytes_per_s"].is_u64() && status.get("eta_s").is_some(), "{status}");
+    assert!(status["rate_bytes_per_s"].is_u64() && status["entries"] == 41, "{status}");
     let text = said(&slow.ask(&["--status"]));
     assert!(text.starts_with(&format!("{pid}: src/ to dst: ")) && text.contains(" of 40 files, "), "{text}");
     assert!(text.contains(", limited by ") && text.contains(", at most 10.2 kB/s"), "{text}");
@@ -153,15 +153,19 @@ fn the_hangup_of_a_closed_terminal_ends_a_copy_where_it_can_go_on() {
     assert_same(&place.path("src"), &place.path("dst"));
 }
 
-/// Lines of a log without their times.
-fn logged(place: &Place) -> Vec<String> {
-    let log = fs::read_to_string(place.path("log")).unwrap();
+/// Lines without their times.
+fn untimed(text: &str) -> Vec<String> {
     let untimed = |line: &str| {
         let (time, text) = line.split_once(' ').unwrap_or_else(|| panic!("{line}"));
         assert!(time.len() == 20 && time.ends_with('Z'), "{line}");
         text.to_owned()
     };
-    log.lines().map(untimed).collect()
+    text.lines().map(untimed).collect()
+}
+
+/// Lines of the log without their times.
+fn logged(place: &Place) -> Vec<String> {
+    untimed(&fs::read_to_string(place.path("log")).unwrap())
 }
 
 #[test]
@@ -171,10 +175,11 @@ fn each_line_is_logged_once_and_log_and_copy_end_with_what_was_done() {
     let (place, output) = slow.end();
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let (stdout, stderr) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-    let lines: Vec<&str> = stderr.lines().collect();
-    assert!(lines.len() >= 3, "{stderr}");
+    let lines = untimed(&stderr);
+    assert!(lines.len() >= 4 && lines[0] == "started: dst", "{stderr}");
     // Whoever looks at the log alone sees how it ended.
-    assert_eq!(logged(&place), lines.iter().copied().chain(stdout.lines().take(1)).collect::<Vec<_>>());
+    let closing = stdout.lines().take(1).map(str::to_owned);
+    assert_eq!(logged(&place), lines.iter().cloned().chain(closing).collect::<Vec<_>>());
     let line = lines.iter().find(|line| line.contains(" left")).unwrap_or_else(|| panic!("{stderr}"));
     assert!(line.contains(" of 4.00 MB, ") && line.contains(" of 40 files, ") && line.contains("B/s, "), "{line}");
     assert!(lines.iter().any(|line| line.contains(", limited by ")), "{stderr}");
@@ -185,7 +190,24 @@ fn each_line_is_logged_once_and_log_and_copy_end_with_what_was_done() {
 }
 
 #[test]
-fn events_come_each_second_and_a_log_beside_them_has_a_line_a_minute() {
+fn a_copy_that_was_suspended_says_for_how_long() {
+    // Four seconds of work.
+    let mut slow = Slow::start(&["--bwlimit", "1000K"]);
+    slow.listed();
+    let pid = Pid::from_raw(slow.copy.id() as i32).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    std::thread::sleep(Duration::from_secs(5));
+    kill_process(pid, Signal::CONT).unwrap();
+    let (_, output) = slow.end();
+    let text = said(&output);
+    // A busy machine may let it wait a little longer.
+    let seconds = text.split_once(" Suspended for ").and_then(|(_, rest)| rest.split_once(" s."));
+    let seconds: u64 = seconds.unwrap_or_else(|| panic!("{text}")).0.parse().unwrap();
+    assert!((4..60).contains(&seconds), "{text}");
+}
+
+#[test]
+fn events_come_each_second_and_a_log_beside_them_has_few_lines() {
     let slow = Slow::start(&["--bwlimit", "1300K", "--log-file", "log", "--json"]);
     let (place, output) = slow.end();
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
@@ -198,16 +220,27 @@ fn events_come_each_second_and_a_log_beside_them_has_a_line_a_minute() {
         for field in ["bytes", "total_bytes", "files", "entries", "rate_bytes_per_s"] {
             assert!(event[field].is_u64(), "{field} in {event}");
         }
-        assert!(event["complete"].is_boolean() && event.get("eta_s").is_some() && event.get("limit").is_some());
+        assert!(event["complete"].is_boolean(), "{event}");
     }
     let last = progress.last().unwrap();
+    assert!(last["eta_s"].is_u64() && last["limit"].is_string(), "{last}");
     assert_eq!((&last["total_files"], &last["total_bytes"]), (&40.into(), &4_000_000.into()), "{last}");
+    let started = &events[0];
+    assert_eq!((&started["event"], &started["command"]), (&"started".into(), &"copy".into()), "{started}");
     assert_eq!((&summary["event"], &summary["exit_code"]), (&"summary".into(), &0.into()), "{summary}");
-    assert_eq!((&summary["files"], &summary["written_bytes"]), (&40.into(), &4_000_000.into()), "{summary}");
-    let parts: Vec<&str> =
-        summary["parts"].as_array().unwrap().iter().map(|row| row["part"].as_str().unwrap()).collect();
+    assert_eq!((&summary["command"], &summary["dir"]), (&"copy".into(), &"dst".into()), "{summary}");
+    let totals = &summary["totals"];
+    assert_eq!((&totals["files"], &totals["written_bytes"]), (&40.into(), &4_000_000.into()), "{summary}");
+    let copy = &summary["copy"];
+    let parts: Vec<&str> = copy["parts"].as_array().unwrap().iter().map(|row| row["part"].as_str().unwrap()).collect();
     assert!(parts.contains(&"read + hash src/") && parts.contains(&"final sync"), "{parts:?}");
-    assert!(summary["limited_by"].is_string() && summary["problems"] == serde_json::json!({}), "{summary}");
+    assert!(copy["problems"] == serde_json::json!({}) && copy["finished"] == true, "{summary}");
+    let verdict = &summary["verdict"];
+    assert!(verdict["limit"].is_string() && verdict["shares"].is_array(), "{summary}");
+    assert!(verdict["advice"].is_string() && verdict["evidence"].is_array(), "{summary}");
     let logged = logged(&place);
-    assert!(logged.len() == 1 && logged[0].starts_with("copied 4.00 MB"), "it took less than a minute: {logged:?}");
+    assert!(
+        logged.len() == 2 && logged[1].starts_with("copied 4.00 MB"),
+        "it took less than half a minute: {logged:?}"
+    );
 }

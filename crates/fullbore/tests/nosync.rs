@@ -86,6 +86,17 @@ fn programs() -> &'static Programs {
 }
 
 #[test]
+fn a_log_is_written_where_it_is_asked_for_and_nothing_is_said_otherwise() {
+    let mut command = alone(Path::new(""));
+    let output = command.args(["--force", "true"]).env("FULLBORE_LOG", "debug").output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let log = stderr(&output);
+    assert!(log.contains("DEBUG fullbore::nosync: ") && log.contains(r#"program="true""#), "{log}");
+    let output = nosync(&["--force", "true"]);
+    assert!(output.status.success() && stderr(&output).is_empty(), "{}", stderr(&output));
+}
+
+#[test]
 fn every_way_into_the_kernel_is_answered() {
     let programs = programs();
     for program in [&programs.dynamic, &programs.fixed] {

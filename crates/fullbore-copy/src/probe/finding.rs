@@ -102,7 +102,8 @@ fn judged(whole: &Trial) -> (Option<Part>, String) {
     let part = blame.parts().first().copied();
     match blame {
         Blame::Receiver(_) => (part, receiver.words()),
-        Blame::Path(words) => (part, words),
+        Blame::Path(why) if why.is_empty() => (part, "the network".to_owned()),
+        Blame::Path(why) => (part, format!("the network ({why})")),
         _ => (part, sender.words()),
     }
 }

@@ -79,6 +79,7 @@ pub fn greet(
     setup::write(output, &hello).map_err(|_| gone())?;
     let task = setup::read::<Task>(input, setup::TASK_BYTES)?.ok_or_else(gone)?;
     let cipher: Cipher = speeds.choose(&task.speeds);
+    tracing::debug!(role = ?task.role, cipher = cipher.name(), "the near end has given a task");
     let (client, server) = (own.client(&task.key, cipher)?, own.server(&task.key, cipher)?);
     let (found, lanes) = mpsc::channel();
     let over = Arc::new(AtomicBool::new(false));
@@ -134,8 +135,9 @@ impl Dialler {
             std::thread::spawn(move || {
                 let lane =
                     TcpStream::connect_timeout(&address, RACE_TIME).and_then(|socket| tls::connect(socket, client));
-                if let Ok(lane) = lane {
-                    hear(lane, &found);
+                match lane {
+                    Ok(lane) => hear(lane, &found),
+                    Err(error) => tracing::debug!(%address, %error, "no connection to the near end"),
                 }
             });
         }
@@ -202,6 +204,7 @@ impl Far {
 
     /// Does what the near end has decided.
     fn follow(&mut self, decision: Decision, transport: &Arc<Transport>) -> std::io::Result<()> {
+        tracing::debug!(way = ?decision.way, streams = decision.streams, "the near end has decided on a way");
         match decision.way {
             Way::NearDials => {}
             Way::FarDials => {

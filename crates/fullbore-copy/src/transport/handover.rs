@@ -16,7 +16,7 @@ use super::lane::Lane;
 
 /// Content that goes by the pipe until it is known whether there is anything better, in bytes: what many a small
 /// copy has in all, and what ssh's own connection sends in its first round trips. One record may exceed it.
-const FIRST_BYTES: usize = 256 << 10;
+pub(crate) const FIRST_BYTES: usize = 256 << 10;
 
 /// How long control messages beyond so many bytes are held back. On a short path the connection is there by then; on
 /// a long one ssh has not yet sent what it has.

@@ -153,12 +153,15 @@ pub struct Route {
     pub quic: Option<Quic>,
     /// Connections for content that a copy has at first, besides the pipe if that carries content.
     pub streams: u8,
+    /// How long it took to decide.
+    pub searched: Duration,
     /// How further pipes are made: the command, and what the far end's other connections are told.
     joining: Option<(Vec<OsString>, Joint)>,
 }
 
 impl Route {
-    const PIPE: Route = Route { way: Way::Pipe, fallback: None, quic: None, streams: 0, joining: None };
+    const PIPE: Route =
+        Route { way: Way::Pipe, fallback: None, quic: None, streams: 0, searched: Duration::ZERO, joining: None };
 }
 
 impl Peer {
@@ -176,6 +179,9 @@ impl Peer {
     ) -> Result<Peer, NoPeer> {
         let failed = |what, error| NoPeer::Failed(CopyError::System { what, error });
         let (program, arguments) = wish.command.split_first().ok_or(NoPeer::Ended(None))?;
+        let began = Instant::now();
+        // The last word is a command for the shell there: its host and the program are told, no more.
+        tracing::debug!(host = %wish.host, program = %program.display(), "starting the far end");
         let mut command = Command::new(program);
         command.args(wish.options).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
         if let Some(messages) = &wish.messages {
@@ -214,14 +220,22 @@ impl Peer {
         };
         match setup::read::<Hello>(&mut output, setup::ANSWER_BYTES) {
             Ok(Some(hello)) if hello.version == VERSION => {
+                let (version, protocol, time_ms) = (&hello.program, hello.version, began.elapsed().as_millis());
+                tracing::debug!(host = %wish.host, %version, protocol, time_ms, "the far end answers");
                 waiting.into_iter().for_each(give);
                 Ok(Peer { child, output, own, speeds, listener, datagrams, bbr, hello })
             }
             Ok(Some(hello)) => {
                 end(&mut child);
+                let (version, protocol) = (&hello.program, hello.version);
+                tracing::debug!(host = %wish.host, %version, protocol, "the far end has another protocol");
                 Err(NoPeer::Version(hello))
             }
-            Ok(None) => Err(NoPeer::Ended(child.wait().ok().and_then(|status| status.code()))),
+            Ok(None) => {
+                let code = child.wait().ok().and_then(|status| status.code());
+                tracing::debug!(host = %wish.host, code, "ssh ended before the far end said anything");
+                Err(NoPeer::Ended(code))
+            }
             Err(error) => {
                 end(&mut child);
                 Err(NoPeer::Failed(error))
@@ -242,6 +256,7 @@ impl Peer {
         let ready = setup::read::<Ready>(&mut self.output, setup::ANSWER_BYTES)?;
         let ready = ready.ok_or_else(|| CopyError::Network("the program on the other machine ended".to_owned()))?;
         if let Some((exit_code, text)) = ready.refused {
+            tracing::debug!(host = %wish.host, exit_code, reason = text, "the far end refuses the task");
             end(&mut self.child);
             return Err(CopyError::Remote { exit_code, text });
         }

@@ -5,6 +5,7 @@
 //! and where it listens. What the near end decides on then goes among the messages. Whatever a login shell prints
 //! before is skipped.
 
+use std::fmt;
 use std::io::{BufRead, Read as _, Write};
 use std::net::IpAddr;
 
@@ -154,12 +155,19 @@ pub struct Decision {
 }
 
 /// Where further connections by ssh find the far end; the answer to the decision, if that asks for some.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Joint {
     /// Name of an abstract Unix socket (unix(7)) on the far machine.
     pub name: String,
     /// Said on each connection, so that nobody else on that machine gets in.
     pub token: String,
+}
+
+/// Without the token: what is shown may be logged.
+impl fmt::Debug for Joint {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Joint").field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 /// What a further connection says when it is joined.
@@ -217,6 +225,12 @@ mod tests {
             pipe.take(10).read_to_end(&mut rest).unwrap();
             assert_eq!(rest, b"xxxxxxxxxx", "no more than the bound was read");
         }
+    }
+
+    #[test]
+    fn the_token_of_a_joint_is_not_shown() {
+        let joint = Joint { name: "name".to_owned(), token: "secret".to_owned() };
+        assert_eq!(format!("{joint:?}"), r#"Joint { name: "name", .. }"#);
     }
 
     #[test]

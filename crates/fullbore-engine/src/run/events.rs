@@ -98,6 +98,45 @@ pub enum Event {
         /// Its key.
         key: String,
     },
+    /// Something is wrong with one file, or was left out on purpose; the run goes on.
+    Problem {
+        /// Its kind, such as `unreadable`.
+        problem: String,
+        /// The path, from the root of the copy.
+        path: String,
+        /// The kind and the cause, in words.
+        message: String,
+        /// Only told: the run ends well all the same.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        harmless: bool,
+    },
+    /// The content of a file is copied; in a dry run, it would be (`copy`).
+    Copy {
+        /// The path, from the root of the copy.
+        path: String,
+    },
+    /// A file was deleted at the destination; in a dry run, it would be (`copy`).
+    Deleted {
+        /// The path, from the root of the copy.
+        path: String,
+    },
+    /// A file was removed at the source, as the destination has it on its disk (`copy`).
+    Removed {
+        /// The path, from the root of the copy.
+        path: String,
+    },
+    /// The other machine, or the ssh that leads there, wrote a line to stderr (`copy`, `probe`).
+    Said {
+        /// The other machine.
+        host: String,
+        /// The line.
+        message: String,
+    },
+    /// The next trial began (`probe`).
+    Trial {
+        /// What is tried.
+        what: String,
+    },
     /// Something worth knowing about the run; nothing is wrong.
     Note {
         /// One line.
@@ -203,7 +242,7 @@ pub struct Plan {
 }
 
 /// Where the run stands. All figures count from the run's start.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Progress {
@@ -223,6 +262,15 @@ pub struct Progress {
     /// What limits the run at the moment, such as `mirror ftp.example.org`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
+    /// Seconds in which nothing was heard of the other end, if they are many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub silent_s: Option<u64>,
+    /// Entries listed so far, where the run lists while it works (`copy`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub entries: Option<u64>,
+    /// Whether the totals are final, where the run lists while it works (`copy`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub complete: Option<bool>,
 }
 
 /// Where events go. A closure is one, too.

@@ -61,6 +61,7 @@ impl Pace {
             rate_bytes_per_s: self.rate_bytes_per_s as u64,
             eta_s: (is_known && self.rate_bytes_per_s > 1.0).then(|| (to_go / self.rate_bytes_per_s) as u64),
             limit,
+            ..Progress::default()
         }
     }
 }

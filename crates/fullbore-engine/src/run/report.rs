@@ -3,8 +3,10 @@
 //! [`Summary`] holds totals, hosts, suites and the verdict; [`Timeline`] holds what happened when, in a fixed number of
 //! points however long the run is.
 
+mod copy;
 mod of_verdict;
 mod patches;
+mod probe;
 mod store;
 mod timeline;
 
@@ -16,7 +18,9 @@ use serde::{Deserialize, Serialize};
 use super::error::ErrorKind;
 use super::events::Plan;
 use crate::units;
+pub use copy::{CopyReport, PartRow};
 pub use patches::{IndexPatches, PatchesChange};
+pub use probe::ProbeReport;
 pub use store::{GivenUp, StageTimes, StoreKind, StoreReport, StoreServer, UsedShare};
 pub use timeline::{HostLane, Sample, StageLane, StageSample, Timeline};
 
@@ -74,6 +78,12 @@ pub struct Summary {
     /// What was put into a grid or a bucket, or got from there (`put`, `get`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store: Option<StoreReport>,
+    /// What was copied, and by which parts (`copy`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub copy: Option<CopyReport>,
+    /// What a copy would be limited by (`probe`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub probe: Option<ProbeReport>,
     /// One entry per suite, in the order asked for.
     pub suites: Vec<SuiteReport>,
     /// One entry per host, the origin first.
@@ -81,6 +91,9 @@ pub struct Summary {
     /// What limited the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<VerdictReport>,
+    /// Known waits in which no part was at work, such as `suspended for 75 s`; one clause each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub waits: Vec<String>,
     /// Warnings, one line each; bounded by [`Summary::warn`].
     pub warnings: Vec<String>,
     /// Files that are missing or wrong, one line each.
@@ -121,6 +134,16 @@ impl Summary {
     fn deleted(&self) -> String {
         let files = units::several(self.totals.deleted_files, "file", "files");
         format!("{files} deleted, {}", units::bytes(self.totals.deleted_bytes))
+    }
+
+    /// ` Suspended for 75 s.` for each wait.
+    fn write_waits(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for wait in &self.waits {
+            let mut letters = wait.chars();
+            let first = letters.next().into_iter().flat_map(char::to_uppercase);
+            write!(f, " {}{}.", first.collect::<String>(), letters.as_str())?;
+        }
+        Ok(())
     }
 
     /// Adds a missing or wrong file, or a last line saying that there were more.
@@ -361,6 +384,17 @@ pub struct VerdictReport {
     pub evidence: Vec<String>,
 }
 
+impl fmt::Display for VerdictReport {
+    /// `Limited by: disk writes (busy 91 %; network blocked 74 %).`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Limited by: {}", self.limit)?;
+        if !self.reason.is_empty() {
+            write!(f, " ({})", self.reason)?;
+        }
+        f.write_str(".")
+    }
+}
+
 impl fmt::Display for Summary {
     /// The one line at the end of a run.
     ///
@@ -368,6 +402,12 @@ impl fmt::Display for Summary {
     /// 43.1 GB in 11 m 32 s, 62 MB/s. Limited by: disk writes (busy 91 %; network blocked 74 %).
     /// ```
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(copy) = &self.copy {
+            return copy.sentence(self, f);
+        }
+        if let Some(probe) = &self.probe {
+            return probe.sentence(self, f);
+        }
         let time = units::duration(self.duration_ms);
         if let Some(store) = &self.store {
             return store.closing_line(self, f);
@@ -447,13 +487,9 @@ impl fmt::Display for Summary {
             write!(f, " {missing} {} missing.", units::noun(missing, "file is", "files are"))?;
         }
         if let Some(verdict) = &self.verdict {
-            write!(f, " Limited by: {}", verdict.limit)?;
-            if !verdict.reason.is_empty() {
-                write!(f, " ({})", verdict.reason)?;
-            }
-            write!(f, ".")?;
+            write!(f, " {verdict}")?;
         }
-        Ok(())
+        self.write_waits(f)
     }
 }
 

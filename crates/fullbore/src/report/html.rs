@@ -116,8 +116,10 @@ fn hero(page: &mut String, summary: &Summary) {
     page.push_str("<section class=\"hero\">\n<div>");
     match &summary.verdict {
         Some(verdict) if summary.changed || summary.totals.files > 0 || summary.command == "check" => {
-            let share = if !verdict.confident {
+            let share = if !verdict.confident && verdict.limit == "mixed" {
                 "No single part limited this run".to_owned()
+            } else if !verdict.confident {
+                "This run was probably limited by".to_owned()
             } else if verdict.share > 0.0 {
                 format!("For {:.0} % of the time, this run was limited by", verdict.share * 100.0)
             } else {

@@ -27,6 +27,9 @@ fn summary() -> Summary {
     Summary {
         packages: None,
         store: None,
+        copy: None,
+        probe: None,
+        waits: Vec::new(),
         command: "mirror".into(),
         version: "0.1.0".into(),
         name: Some("debian".into()),

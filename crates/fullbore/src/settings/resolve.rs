@@ -296,7 +296,7 @@ pub(super) fn output(arguments: &OutputArgs, changed_exit: bool) -> OutputSettin
         verbose: arguments.verbose,
         changed_exit,
         stdout_is_taken: false,
-        stdout_has_data: false,
+        ..OutputSettings::default()
     }
 }
 

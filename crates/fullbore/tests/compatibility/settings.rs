@@ -4,9 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use fullbore::cli::{self, Command};
-use fullbore::settings::{
-    Clean, Environment, IndexFormat, Kind, MirrorSettings, SignedBy, file, mirrors,
-};
+use fullbore::settings::{Clean, Environment, IndexFormat, Kind, MirrorSettings, SignedBy, file, mirrors};
 use fullbore_debian::keys::KeySource;
 use tempfile::TempDir;
 
@@ -62,9 +60,8 @@ fn every_key_means_what_it_meant() {
     assert!(sid.binaries && !sid.sources && sid.signed_by == key);
     // The section's keyring is stronger than the word of its part.
     assert_eq!((&*tools.suites, &tools.signed_by), (&["tools/".into()][..], &key));
-    let patterns = |filters: &[fullbore_mirror::settings::Filter]| {
-        filters.iter().map(|one| one.0.to_string()).collect::<Vec<_>>()
-    };
+    let patterns =
+        |filters: &[fullbore_mirror::settings::Filter]| filters.iter().map(|one| one.0.to_string()).collect::<Vec<_>>();
     assert_eq!(patterns(&debian.filters.include), ["/hello_"]);
     assert_eq!(patterns(&debian.filters.exclude), ["-dbg_", "\\.udeb$"]);
     assert_eq!(debian.filters.sections, ["devel"]);

@@ -18,15 +18,15 @@ const PREFIX: &str = "fullbore-sent.";
 
 /// A program to be sent.
 #[derive(Debug)]
-pub struct Parcel {
+pub(crate) struct Parcel {
     /// Its bytes.
-    pub program: Vec<u8>,
+    pub(crate) program: Vec<u8>,
     hash: String,
 }
 
 impl Parcel {
     /// This program, if it is linked statically, or another file.
-    pub fn open(file: Option<&Path>) -> Result<Parcel, CommandError> {
+    pub(crate) fn open(file: Option<&Path>) -> Result<Parcel, CommandError> {
         let path = file.unwrap_or(Path::new("/proc/self/exe"));
         let length = std::fs::metadata(path).map_err(|error| CommandError::disk(path, &error))?.len();
         if length > PROGRAM_BYTES {
@@ -47,7 +47,7 @@ impl Parcel {
 
     /// What the shell on the other machine runs. `command` is that of `--remote-path`, of which all words but
     /// the last, for example `sudo`, stay.
-    pub fn script(&self, command: &str) -> String {
+    pub(crate) fn script(&self, command: &str) -> String {
         let before = command.trim_end().rsplit_once(' ').map_or(String::new(), |(before, _)| format!("{before} "));
         let script = format!(
             "d=$(mktemp -d \"${{TMPDIR:-/tmp}}/{PREFIX}XXXXXXXX\") || exit {NO_ROOM}; \
@@ -63,7 +63,7 @@ impl Parcel {
 }
 
 /// What an exit code of the script means.
-pub fn explain(code: i32) -> Option<&'static str> {
+pub(crate) fn explain(code: i32) -> Option<&'static str> {
     match code {
         NO_ROOM => Some("there is no room for the program in the temporary directory there (TMPDIR, or /tmp)"),
         DAMAGED => Some("the program did not arrive there as it was sent"),
@@ -76,7 +76,7 @@ pub fn explain(code: i32) -> Option<&'static str> {
 }
 
 /// Removes the file that this process runs, and its directory, if they were sent for this run.
-pub fn remove_self() {
+pub(crate) fn remove_self() {
     let Ok(program) = std::env::current_exe() else { return };
     let Some(directory) = program.parent() else { return };
     let is_ours = directory.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX));

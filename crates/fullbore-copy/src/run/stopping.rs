@@ -2,16 +2,16 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fullbore_copy::error::CopyError;
-use fullbore_copy::session::Brake;
-use fullbore_copy::transport::near::Tether;
-
 use fullbore_engine::run::error::{CommandError, ErrorKind};
-use fullbore_engine::run::signals::Signals;
+use fullbore_engine::run::stop::Stop;
+
+use crate::error::CopyError;
+use crate::session::Brake;
+use crate::transport::near::Tether;
 
 /// The brake of the run that is under way; a lost connection makes another one.
 #[derive(Clone, Debug, Default)]
-pub struct Current {
+pub(crate) struct Current {
     state: Arc<Mutex<State>>,
 }
 
@@ -25,7 +25,7 @@ struct State {
 
 impl Current {
     /// With one brake.
-    pub fn of(brake: &Brake) -> Current {
+    pub(crate) fn of(brake: &Brake) -> Current {
         let current = Current::default();
         current.set(brake);
         current
@@ -36,7 +36,7 @@ impl Current {
     }
 
     /// From now on this one is pulled; at once, if a signal has come already.
-    pub fn set(&self, brake: &Brake) {
+    pub(crate) fn set(&self, brake: &Brake) {
         let stopped = {
             let mut state = self.lock();
             state.brake = Some(brake.clone());
@@ -49,7 +49,7 @@ impl Current {
     }
 
     /// Until then this one is ended; at once, if a signal has come already.
-    pub fn dial(&self, ssh: Option<Tether>) {
+    pub(crate) fn dial(&self, ssh: Option<Tether>) {
         let mut state = self.lock();
         state.ssh = ssh;
         if state.stopped {
@@ -58,12 +58,12 @@ impl Current {
     }
 
     /// Ends what is waited for, if there is no connection yet.
-    pub fn give_up_dialling(&self) {
+    pub(crate) fn give_up_dialling(&self) {
         self.lock().ssh.iter().for_each(Tether::cut);
     }
 
     /// Whether a signal has come.
-    pub fn is_stopped(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         self.lock().stopped
     }
 
@@ -78,15 +78,11 @@ impl Current {
             brake.pull(CopyError::Interrupted);
         }
     }
-}
 
-/// Signals pull the brake; a second one ends the program.
-pub fn pull(current: &Current) -> Result<(), CommandError> {
-    let internal = |error: std::io::Error| CommandError::new(ErrorKind::Internal, error);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(internal)?;
-    let signals = Signals::listen(&runtime).map_err(internal)?;
-    let current = current.clone();
-    let listen = move || runtime.block_on(signals.stop(|| current.stop()));
-    std::thread::Builder::new().name("signals".to_owned()).spawn(listen).map_err(internal)?;
-    Ok(())
+    /// Signals pull the brake from now on; a second one ends the program.
+    pub(crate) fn listen(&self) -> Result<(), CommandError> {
+        let current = self.clone();
+        let listening = Stop::in_thread(move || current.stop());
+        listening.map(drop).map_err(|error| CommandError::new(ErrorKind::Internal, error))
+    }
 }

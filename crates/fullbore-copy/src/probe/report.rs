@@ -1,16 +1,12 @@
-//! What a probe found, as a table with words, and as JSON.
+//! What a probe found, in the report that all commands have.
 
-use std::fmt::Write as _;
-
-use fullbore_copy::judgement::Judgement;
-use fullbore_copy::probe::{
-    Basis, Class, DiskFacts, Figures, Finding, Flow, Joint, Part, Prediction, Rate, Trial, Trouble,
-};
+use fullbore_engine::run::report::{PartRow as Row, ProbeReport, Report, Summary, Totals, VerdictReport};
 use fullbore_engine::stage::StageReading;
 use fullbore_engine::units;
-use serde_json::{Value, json};
 
-use crate::parts::{self, Row};
+use super::{Basis, Class, Figures, Finding, Flow, Joint, Part, Prediction, Rate, Trial};
+use crate::judgement::Judgement;
+use crate::run::{disk_words, unix_s};
 
 /// Content that zstd makes smaller than this is worth a word.
 const COMPRESSIBLE: f64 = 0.9;
@@ -20,21 +16,21 @@ const LOSSY: f64 = 0.0002;
 const WINDOW_LIMITED: f64 = 0.5;
 
 /// Everything that is told.
-pub struct Report<'a> {
+pub(super) struct Found<'a> {
     /// As the user wrote them.
-    pub source: String,
+    pub(super) source: String,
     /// The destination.
-    pub target: String,
+    pub(super) target: String,
     /// What was measured.
-    pub figures: &'a Figures,
+    pub(super) figures: &'a Figures,
     /// What follows of it.
-    pub prediction: &'a Prediction,
+    pub(super) prediction: &'a Prediction,
     /// The limit.
-    pub finding: &'a Finding,
+    pub(super) finding: &'a Finding,
     /// The cipher, and how connections were made.
-    pub way: String,
+    pub(super) way: String,
     /// How long it took.
-    pub seconds: f64,
+    pub(super) seconds: f64,
 }
 
 fn prediction_gain(prediction: &Prediction, part: Part) -> f64 {
@@ -49,29 +45,49 @@ fn time(seconds: f64) -> String {
     units::duration((seconds * 1e3).clamp(0.0, 1e15) as u64)
 }
 
-/// The disks, in a few words.
-pub fn disk_words(facts: &DiskFacts) -> Vec<String> {
-    let mut words = Vec::new();
-    match facts.busiest() {
-        Some(disk) => {
-            words.push(format!("{} on {}", facts.file_system, disk.name));
-            words.push(format!("busy {:.0} %, queue {:.1}", disk.busy * 100.0, disk.queue));
+impl Found<'_> {
+    /// The report of a probe.
+    pub(super) fn report(&self) -> Report {
+        let (figures, prediction, finding) = (self.figures, self.prediction, self.finding);
+        let value = |figures: serde_json::Result<serde_json::Value>| figures.unwrap_or_default();
+        let mut advice = self.advice();
+        if !figures.left_out.is_empty() {
+            advice.push(format!("no time was left for: {} (--time gives more)", figures.left_out.join("; ")));
         }
-        None if !facts.file_system.is_empty() => words.push(facts.file_system.clone()),
-        None => {}
+        let probe = ProbeReport {
+            source: self.source.clone(),
+            destination: self.target.clone(),
+            probed: self.probed(),
+            way: self.way.clone(),
+            parts: self.rows(),
+            bottleneck: finding.part.and_then(|part| Some(serde_json::to_value(part).ok()?.as_str()?.to_owned())),
+            found: self.bottleneck(),
+            takes: self.takes(),
+            predicted_s: prediction.seconds,
+            saves_s: finding.part.map(|part| prediction.saves(part)),
+            advice,
+            figures: value(serde_json::to_value(figures)),
+            finding: value(serde_json::to_value(finding)),
+            prediction: value(serde_json::to_value(prediction)),
+        };
+        let summary = Summary {
+            started_unix_s: unix_s() - self.seconds as i64,
+            duration_ms: (self.seconds * 1e3) as u64,
+            totals: Totals {
+                checked_files: figures.tree.files(),
+                checked_bytes: figures.tree.bytes(),
+                ..Totals::default()
+            },
+            verdict: Some(self.verdict()),
+            probe: Some(probe),
+            ..Summary::default()
+        };
+        Report { summary, ..Report::default() }
     }
-    if facts.direct {
-        words.push("around the page cache".to_owned());
-    }
-    words.extend(facts.troubles.iter().map(Trouble::to_string));
-    words
-}
 
-impl Report<'_> {
-    /// What a person reads.
-    pub fn lines(&self) -> Vec<String> {
-        let (figures, prediction) = (self.figures, self.prediction);
-        let tree = &figures.tree;
+    /// What was looked at.
+    fn probed(&self) -> String {
+        let tree = &self.figures.tree;
         let more = match (tree.complete, tree.estimated_from) {
             (true, _) => "",
             (_, None) => ", and more that there was no time to list",
@@ -80,33 +96,46 @@ impl Report<'_> {
             }
             (_, Some(Basis::Directories)) => " (an estimate, from the directories that could be listed in time)",
         };
-        let mut lines = vec![format!(
-            "probed {} -> {} in {}: {} in {} files{more}",
+        format!(
+            "probed {} -> {} in {}: {} in {} {}{more}",
             self.source,
             self.target,
             time(self.seconds),
             units::bytes(tree.bytes()),
             units::count(tree.files()),
-        )];
-        if !self.way.is_empty() {
-            lines.push(self.way.clone());
-        }
-        lines.push(String::new());
-        lines.extend(parts::lines(&self.rows()));
-        lines.extend([String::new(), self.verdict()]);
-        let bytes_per_s = tree.bytes() as f64 / prediction.seconds.max(1e-3);
+            units::noun(tree.files(), "file", "files"),
+        )
+    }
+
+    /// How long the copy would take.
+    fn takes(&self) -> String {
+        let prediction = self.prediction;
+        let bytes_per_s = self.figures.tree.bytes() as f64 / prediction.seconds.max(1e-3);
         let at_least = match (prediction.at_least, prediction.estimate) {
             (true, _) => "at least ",
             (_, true) => "about ",
             _ => "",
         };
         let (takes, bytes_per_s) = (time(prediction.seconds), rate(bytes_per_s));
-        lines.push(format!("the copy of this tree takes {at_least}{takes}, {bytes_per_s}"));
-        lines.extend(self.advice());
-        if !figures.left_out.is_empty() {
-            lines.push(format!("no time was left for: {} (--time gives more)", figures.left_out.join("; ")));
+        format!("the copy of this tree takes {at_least}{takes}, {bytes_per_s}")
+    }
+
+    /// The limit as all commands have it. Its share is what is used of the part, as no copy has run.
+    fn verdict(&self) -> VerdictReport {
+        let finding = self.finding;
+        let used = |part: Part| finding.used.iter().find(|(known, _)| *known == part).map_or(0.0, |(_, used)| *used);
+        let shares: Vec<(String, f64)> =
+            finding.used.iter().map(|(part, used)| (self.words(*part).to_owned(), *used)).collect();
+        VerdictReport {
+            limit: finding.part.map_or("mixed", |part| self.words(part)).to_owned(),
+            reason: self.signals().join("; "),
+            confident: finding.part.is_some(),
+            share: finding.part.map_or_else(|| shares.first().map_or(0.0, |(_, share)| *share), used),
+            next: finding.next.map(|(next, times)| format!("{}, at {times:.1}x", self.words(next))),
+            advice: self.advice().join("; "),
+            evidence: self.rows().iter().map(|row| format!("{}: {}", row.part, row.evidence.join(", "))).collect(),
+            shares,
         }
-        lines
     }
 
     /// A part as a person says it.
@@ -117,34 +146,37 @@ impl Report<'_> {
         }
     }
 
+    /// What speaks for the part that is named.
+    fn signals(&self) -> Vec<String> {
+        let finding = self.finding;
+        let Some(part) = finding.part else { return Vec::new() };
+        let used = finding.used.iter().find(|(known, _)| *known == part).map_or(0.0, |(_, used)| *used);
+        let mut signals = Vec::new();
+        if finding.judged == Some(part) && !finding.words.is_empty() {
+            signals.push(finding.words.clone());
+        }
+        if finding.intervened == Some(part) {
+            signals.push(match part {
+                Part::Read | Part::Write => "without it, it goes faster; without the others, it does not".to_owned(),
+                _ => "leaving out either end makes it no faster".to_owned(),
+            });
+        }
+        if finding.modelled == Some(part) {
+            let gain = prediction_gain(self.prediction, part);
+            signals.push(format!(
+                "{:.0} % of it used; a quarter more of it makes the copy {:.0} % faster",
+                used * 100.0,
+                gain * 100.0
+            ));
+        }
+        signals
+    }
+
     /// `bottleneck: …`, or why none is named.
-    fn verdict(&self) -> String {
+    fn bottleneck(&self) -> String {
         let finding = self.finding;
         if let Some(part) = finding.part {
-            let mut text = format!("bottleneck: {}", self.words(part));
-            let used = finding.used.iter().find(|(known, _)| *known == part).map_or(0.0, |(_, used)| *used);
-            let mut signals = Vec::new();
-            if finding.judged == Some(part) && !finding.words.is_empty() {
-                signals.push(finding.words.clone());
-            }
-            if finding.intervened == Some(part) {
-                signals.push(match part {
-                    Part::Read | Part::Write => {
-                        "without it, it goes faster; without the others, it does not".to_owned()
-                    }
-                    _ => "leaving out either end makes it no faster".to_owned(),
-                });
-            }
-            if finding.modelled == Some(part) {
-                let gain = prediction_gain(self.prediction, part);
-                signals.push(format!(
-                    "{:.0} % of it used; a quarter more of it makes the copy {:.0} % faster",
-                    used * 100.0,
-                    gain * 100.0
-                ));
-            }
-            let _ = write!(text, " ({})", signals.join("; "));
-            return text;
+            return format!("bottleneck: {} ({})", self.words(part), self.signals().join("; "));
         }
         if finding.used.is_empty() {
             return "bottleneck: not looked for; there was nothing to copy, or no time".to_owned();
@@ -263,7 +295,11 @@ impl Report<'_> {
                 row.used = None;
             }
             row.alone_bytes_per_s = Some(compute.cores as f64 / per_byte);
-            row.evidence = vec![format!("{} cores; of one: BLAKE3 {}", compute.cores, rate(compute.hash))];
+            row.evidence = vec![format!(
+                "{}; of one: BLAKE3 {}",
+                units::several(compute.cores as u64, "core", "cores"),
+                rate(compute.hash)
+            )];
             if !figures.local {
                 row.evidence.push(format!("AES-128-GCM {}, ChaCha20 {}", rate(compute.aes), rate(compute.chacha)));
             }
@@ -301,7 +337,7 @@ impl Report<'_> {
         };
         fill(&mut row, class, cold.or(warm));
         row.evidence = disk_words(&read.disks);
-        row.evidence.push(format!("{} readers", read.threads));
+        row.evidence.push(units::several(read.threads as u64, "reader", "readers"));
         if cold.is_none() && warm.is_some() {
             row.evidence.push("warm: read from memory".to_owned());
         } else if let Some(warm) = warm {
@@ -353,7 +389,7 @@ impl Report<'_> {
             (Class::Big, _, true) => "O_DIRECT".to_owned(),
             _ => "flush included".to_owned(),
         });
-        row.evidence.push(format!("{} writers", write.threads));
+        row.evidence.push(units::several(write.threads as u64, "writer", "writers"));
         row.evidence.extend(other.map(|rate| other_kind(class, rate)));
         row.evidence.push(format!("{} free", units::bytes(write.free_bytes)));
         if write.unflushed {
@@ -385,18 +421,6 @@ impl Report<'_> {
             Class::Big => format!("big files {}", rate(trial.bytes_per_s())),
         }));
         Some(row)
-    }
-
-    /// The same for programs.
-    pub fn json(&self) -> Value {
-        let (prediction, finding) = (self.prediction, self.finding);
-        json!({
-            "event": "probe", "source": self.source, "target": self.target, "seconds": self.seconds, "way": self.way,
-            "figures": self.figures, "parts": self.rows(), "finding": finding,
-            "bottleneck": finding.part, "verdict": self.verdict(), "advice": self.advice(),
-            "prediction": prediction, "predicted_s": prediction.seconds,
-            "saves_s": finding.part.map(|part| prediction.saves(part)),
-        })
     }
 }
 

@@ -8,7 +8,7 @@ use fullbore_engine::run::error::CommandError;
 
 /// One argument of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place<'a> {
+pub(crate) enum Place<'a> {
     /// A path on this machine.
     Local(&'a Path),
     /// A path on another one.
@@ -22,7 +22,7 @@ pub enum Place<'a> {
 
 /// Where all sources are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Common<'a> {
+pub(crate) enum Common<'a> {
     /// On this machine.
     Local(Vec<&'a Path>),
     /// On another one.
@@ -36,7 +36,7 @@ pub enum Common<'a> {
 
 impl<'a> Place<'a> {
     /// Where all of them are.
-    pub fn common(texts: &'a [OsString]) -> Result<Common<'a>, CommandError> {
+    pub(crate) fn common(texts: &'a [OsString]) -> Result<Common<'a>, CommandError> {
         let (mut local, mut remote, mut hosts) = (Vec::new(), Vec::new(), Vec::new());
         for text in texts {
             match Place::parse(text)? {
@@ -61,7 +61,7 @@ impl<'a> Place<'a> {
     ///
     /// # Errors
     /// What means rsync's own daemon to rsync, and hosts that ssh would take for an option.
-    pub fn parse(text: &'a OsStr) -> Result<Place<'a>, CommandError> {
+    pub(crate) fn parse(text: &'a OsStr) -> Result<Place<'a>, CommandError> {
         let bytes = text.as_bytes();
         let local = Place::Local(Path::new(text));
         let user = bytes.iter().position(|byte| *byte == b'@').map_or(0, |at| at + 1);

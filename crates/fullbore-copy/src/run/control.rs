@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use fullbore_copy::session::{Link, RateLimit};
+use fullbore_engine::run::Progress;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::stage::Ledger;
 use fullbore_engine::units;
@@ -21,7 +21,9 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::standing::{Look, Standing};
+use super::standing::Standing;
+use crate::judgement::Found;
+use crate::session::{Link, RateLimit};
 
 /// Longest line in either direction.
 const LINE_BYTES: u64 = 64 << 10;
@@ -60,11 +62,18 @@ impl Levers {
         if self.limit.is_awaited() { Some(RATE_LIMIT.to_owned()) } else { found }
     }
 
-    /// The limit in words, if it is what has limited a run.
-    pub fn reached(&self, written_bytes: u64, wall: Duration) -> Option<String> {
+    /// The limit, if it is what has limited a run.
+    pub fn reached(&self, written_bytes: u64, wall: Duration) -> Option<Found> {
         let bytes_per_s = self.limit.bytes_per_s();
-        let is_reached = written_bytes as f64 >= REACHED * bytes_per_s as f64 * wall.as_secs_f64();
-        (bytes_per_s > 0 && is_reached).then(|| format!("the rate limit ({}/s)", units::bytes(bytes_per_s)))
+        let share = written_bytes as f64 / (bytes_per_s as f64 * wall.as_secs_f64()).max(1.0);
+        (bytes_per_s > 0 && share >= REACHED).then(|| Found {
+            limit: format!("the {RATE_LIMIT}"),
+            reason: format!("{}/s", units::bytes(bytes_per_s)),
+            confident: true,
+            share: share.min(1.0),
+            shares: vec![(RATE_LIMIT.to_owned(), share.min(1.0))],
+            advice: "A higher --bwlimit would help.".to_owned(),
+        })
     }
 
     fn set(&self, bytes_per_s: u64) {
@@ -91,18 +100,7 @@ pub struct Status {
     pub bwlimit_bytes_per_s: u64,
     /// Where it stands.
     #[serde(flatten)]
-    pub look: Look,
-}
-
-impl Status {
-    fn words(&self) -> String {
-        let (source, destination) = (&self.source, &self.destination);
-        let limit = match self.bwlimit_bytes_per_s {
-            0 => String::new(),
-            rate => format!(", at most {}/s", units::bytes(rate)),
-        };
-        format!("{}: {source} to {destination}: {}{limit}", self.pid, self.look.words())
-    }
+    pub progress: Progress,
 }
 
 /// The socket of this run; gone when dropped.
@@ -148,7 +146,7 @@ pub fn serve(
         source: places.0.clone(),
         destination: places.1.clone(),
         bwlimit_bytes_per_s,
-        look: standing.last(),
+        progress: standing.last(),
     };
     let work = move || {
         for stream in listener.incoming().flatten() {
@@ -242,20 +240,6 @@ impl Request {
             Request::Limit(bytes_per_s) => format!("bwlimit {bytes_per_s}"),
         }
     }
-
-    /// An answer to it as a person reads it.
-    pub fn words(self, answer: &Value) -> String {
-        let status = || Status::deserialize(answer).ok().map(|status| status.words());
-        let changed = || {
-            let limit = match answer["bwlimit_bytes_per_s"].as_u64()? {
-                0 => "no limit".to_owned(),
-                rate => format!("at most {}/s", units::bytes(rate)),
-            };
-            Some(format!("{}: {limit} from now on", answer["pid"]))
-        };
-        let words = if self == Request::Status { status() } else { changed() };
-        words.unwrap_or_else(|| answer.to_string())
-    }
 }
 
 /// Asks the copies of this user, or the one with this process number, and gives the answer of each.
@@ -311,7 +295,10 @@ mod tests {
     fn a_rate_limit_that_is_reached_is_what_limits() {
         let levers = Levers::new(1_000_000, &Ledger::off());
         let limited = |bytes, seconds| levers.reached(bytes, Duration::from_secs(seconds));
-        assert_eq!(limited(9_900_000, 10).as_deref(), Some("the rate limit (1.00 MB/s)"));
+        assert_eq!(
+            limited(9_900_000, 10).map(|found| found.to_string()).as_deref(),
+            Some("the rate limit (1.00 MB/s)")
+        );
         assert_eq!(limited(5_000_000, 10), None, "something else was slower");
         levers.set(0);
         assert_eq!(levers.reached(1 << 40, Duration::from_secs(1)), None);
@@ -330,7 +317,7 @@ mod tests {
         let busy = UnixListener::bind(directory.join("4194306")).unwrap();
         let levers = Levers::new(0, &Ledger::off());
         let standing = Arc::new(Standing::of(&Arc::default()));
-        standing.look(Some("the network".to_owned()));
+        standing.look(Some("the network".to_owned()), Duration::ZERO);
         let places = ("/srv".to_owned(), "host:/backup".to_owned());
         let socket = serve(&directory, levers.clone(), places, standing).unwrap();
         let mode = std::fs::metadata(&socket.path).unwrap().permissions().mode();
@@ -340,15 +327,15 @@ mod tests {
         let pid = std::process::id();
         let answers = ask(&directory, Request::Status, None).unwrap();
         assert!(answers.len() == 1, "{answers:?}");
-        let text =
-            format!("{pid}: /srv to host:/backup: 0 B of 0 B so far, 0 of 0 files, 0 B/s, limited by the network");
-        assert_eq!(Request::Status.words(&answers[0]), text);
-        let request = Request::Limit(5000);
-        let answers = ask(&directory, request, Some(pid)).unwrap();
-        assert_eq!(request.words(&answers[0]), format!("{pid}: at most 5.00 kB/s from now on"));
+        let told = |answer: &Value| Status::deserialize(answer).unwrap();
+        let status = told(&answers[0]);
+        let standing = (&*status.source, &*status.destination, status.progress.limit.as_deref());
+        assert_eq!((status.pid, standing), (pid, ("/srv", "host:/backup", Some("the network"))));
+        let answers = ask(&directory, Request::Limit(5000), Some(pid)).unwrap();
+        assert_eq!(answers[0], json!({"pid": pid, "bwlimit_bytes_per_s": 5000}));
         assert_eq!(levers.limit.bytes_per_s(), 5000);
         let answers = ask(&directory, Request::Status, Some(pid)).unwrap();
-        assert_eq!(Request::Status.words(&answers[0]), text + ", at most 5.00 kB/s");
+        assert_eq!(told(&answers[0]), Status { bwlimit_bytes_per_s: 5000, ..status });
         let other = ask(&directory, Request::Limit(7000), Some(pid + 1)).unwrap_err();
         assert!(other.to_string().contains(&(pid + 1).to_string()) && levers.limit.bytes_per_s() == 5000, "{other}");
         drop(socket);

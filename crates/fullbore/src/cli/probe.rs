@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::Args;
 
-use crate::copy::reach::ReachArgs;
+use super::reach::ReachArgs;
 
 pub(crate) const LONG: &str = "\
 Measure what a copy would be limited by, before it.
@@ -45,11 +45,15 @@ pub struct ProbeArgs {
     #[command(flatten)]
     pub reach: ReachArgs,
 
-    /// Print the result as one line of JSON on stdout
+    /// Print events as lines of JSON on stdout, the result last
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
 
     /// Do not say what is being tried
     #[arg(long, short, help_heading = OUTPUT)]
     pub quiet: bool,
+
+    /// Log how the other machine is reached; repeat for more
+    #[arg(long, short, help_heading = OUTPUT, action = clap::ArgAction::Count)]
+    pub verbose: u8,
 }

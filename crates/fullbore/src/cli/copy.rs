@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
-use super::reach::ReachArgs;
+use super::reach::{NETWORK, ReachArgs};
 
 pub(crate) const LONG: &str = "\
 Copy files and trees, on this machine or to and from another one.
@@ -30,7 +30,6 @@ Examples:
   Leave caches out:
     fullbore copy --exclude '.cache/' /home/ /backup/home";
 
-pub(super) const NETWORK: &str = "Other machines";
 const SELECTION: &str = "Which files";
 const KEPT: &str = "What is kept of them";
 const OUTPUT: &str = "Output";
@@ -184,7 +183,7 @@ pub struct CopyArgs {
     #[arg(long, value_name = "PID", help_heading = OUTPUT)]
     pub pid: Option<u32>,
 
-    /// Write a line a minute to this file: what is done, rate, time left, limit
+    /// Write to this file how the copy begins and ends, and every 30 seconds what is done, rate, time left, limit
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub log_file: Option<PathBuf>,
 
@@ -196,7 +195,7 @@ pub struct CopyArgs {
     #[arg(long, short, help_heading = OUTPUT)]
     pub quiet: bool,
 
-    /// Name each file that is copied
+    /// Name each file that is copied, and log how the other machine is reached; repeat for more
     #[arg(long, short, help_heading = OUTPUT, action = ArgAction::Count)]
     pub verbose: u8,
 }

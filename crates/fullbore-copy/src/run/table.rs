@@ -3,15 +3,14 @@
 
 use std::time::Duration;
 
-use fullbore_copy::judgement::{self, Blame, Judgement};
-use fullbore_copy::probe::{DiskFacts, Part};
-use fullbore_copy::transport::Path as NetworkPath;
+use fullbore_engine::run::report::PartRow as Row;
 use fullbore_engine::units;
 use fullbore_engine::verdict::Verdict;
 
 use super::remote::connections;
-use crate::parts::{self, Row};
-use crate::probe::report::disk_words;
+use crate::judgement::{self, Blame, Judgement};
+use crate::probe::{DiskFacts, Part, Trouble};
+use crate::transport::Path as NetworkPath;
 
 /// A part that was used less has no rate of its own: it would be guessed from too little.
 const MEASURABLE: f64 = 0.005;
@@ -25,25 +24,25 @@ const STALLED: f64 = 0.02;
 
 /// What both ends of a copy knew at its end.
 #[derive(Clone, Copy)]
-pub struct Run<'a> {
+pub(super) struct Run<'a> {
     /// Clocks and verdict of the sender; of both ends on one machine.
-    pub sender: &'a Judgement,
+    pub(super) sender: &'a Judgement,
     /// Of the receiver, if it is another process.
-    pub receiver: Option<&'a Judgement>,
+    pub(super) receiver: Option<&'a Judgement>,
     /// The connections.
-    pub path: Option<&'a NetworkPath>,
+    pub(super) path: Option<&'a NetworkPath>,
     /// The disks of the source and of the destination.
-    pub disks: (&'a DiskFacts, &'a DiskFacts),
+    pub(super) disks: (&'a DiskFacts, &'a DiskFacts),
     /// Their names.
-    pub places: (&'a str, &'a str),
+    pub(super) places: (&'a str, &'a str),
     /// This end's verdict, for the course of time.
-    pub verdict: Option<&'a Verdict>,
+    pub(super) verdict: Option<&'a Verdict>,
     /// Bytes written.
-    pub bytes: u64,
+    pub(super) bytes: u64,
     /// Wall time.
-    pub wall: Duration,
+    pub(super) wall: Duration,
     /// Time of the final sync.
-    pub sync: Duration,
+    pub(super) sync: Duration,
 }
 
 /// How the threads of a role spent their time.
@@ -81,7 +80,7 @@ impl Run<'_> {
     }
 
     /// All parts that the run had.
-    pub fn rows(&self) -> Vec<Row> {
+    pub(super) fn rows(&self) -> Vec<Row> {
         let receiver = self.receiver.unwrap_or(self.sender);
         let (read, write) = (self.spent(self.sender, "read"), self.spent(receiver, "disk write"));
         let (send, receive) = (self.spent(self.sender, "send"), self.spent(receiver, "receive"));
@@ -92,12 +91,12 @@ impl Run<'_> {
         let mut rows = Vec::new();
         if let Some(scan) = self.spent(self.sender, "scan") {
             let instead = Some(units::duration((scan.used * scan.threads * self.wall.as_secs_f64() * 1e3) as u64));
-            let evidence = vec![format!("{} threads", scan.threads), "beside the rest".to_owned()];
+            let evidence = vec![units::several(scan.threads as u64, "thread", "threads"), "beside the rest".to_owned()];
             rows.push(Row { instead, evidence, ..Row::new("list source") });
         }
         if let Some(read) = read {
             let mut evidence = disk_words(self.disks.0);
-            evidence.extend([format!("{} readers", read.threads), cpu_per_gb(read)]);
+            evidence.extend([units::several(read.threads as u64, "reader", "readers"), cpu_per_gb(read)]);
             rows.push(Row {
                 alone_bytes_per_s: self.alone(read.used),
                 used: Some(read.used),
@@ -116,7 +115,7 @@ impl Run<'_> {
         }
         if let Some(write) = write {
             let mut evidence = disk_words(self.disks.1);
-            evidence.extend([format!("{} writers", write.threads), cpu_per_gb(write)]);
+            evidence.extend([units::several(write.threads as u64, "writer", "writers"), cpu_per_gb(write)]);
             rows.push(Row {
                 alone_bytes_per_s: self.alone(write.used),
                 used: Some(write.used),
@@ -128,7 +127,7 @@ impl Run<'_> {
         }
         if send.is_none() && (limits(Part::SourceCpu) || limits(Part::TargetCpu)) {
             // On one machine there is one processor.
-            let evidence = vec![self.sender.words(), format!("{} cores", self.sender.cores)];
+            let evidence = vec![self.sender.words(), units::several(self.sender.cores as u64, "core", "cores")];
             rows.push(Row { limits: true, evidence, ..Row::new("processor") });
         }
         rows.push(Row { instead: Some(units::duration(self.sync.as_millis() as u64)), ..Row::new("final sync") });
@@ -211,14 +210,24 @@ impl Run<'_> {
         (longest >= STALL_S).then(|| format!("longest stall {longest:.1} s, {at:.0} s after the start"))
     }
 
-    /// The next limit, and what it would save to remove this one. Nothing where none is named.
-    pub fn advice(&self) -> Vec<String> {
+    /// The part that would limit next, if one limits now.
+    fn next(&self) -> Option<(Row, f64)> {
         let rows = self.rows();
-        let mut advice = Vec::new();
         let others = rows.iter().filter(|row| !row.limits && row.used.is_some());
-        let next = others.max_by(|one, other| one.used.unwrap_or(0.0).total_cmp(&other.used.unwrap_or(0.0)));
-        if let (Some(_), Some(next)) = (rows.iter().find(|row| row.limits), next) {
-            let used = next.used.unwrap_or(0.0).clamp(MEASURABLE, 1.0);
+        let next = others.max_by(|one, other| one.used.unwrap_or(0.0).total_cmp(&other.used.unwrap_or(0.0)))?;
+        let used = next.used.unwrap_or(0.0).clamp(MEASURABLE, 1.0);
+        rows.iter().any(|row| row.limits).then(|| (next.clone(), used))
+    }
+
+    /// The same in words.
+    pub(super) fn next_limit(&self) -> Option<String> {
+        self.next().map(|(next, used)| format!("{}, used to {:.0} %", next.part, used * 100.0))
+    }
+
+    /// The next limit, and what it would save to remove this one. Nothing where none is named.
+    pub(super) fn advice(&self) -> Vec<String> {
+        let mut advice = Vec::new();
+        if let Some((next, used)) = self.next() {
             let saves = self.wall.mul_f64(1.0 - used).saturating_sub(self.sync);
             let rate =
                 next.alone_bytes_per_s.map_or(String::new(), |rate| format!(" at {}/s", units::bytes(rate as u64)));
@@ -234,16 +243,24 @@ impl Run<'_> {
         advice.extend(troubles.map(|trouble| format!("look at the array: {trouble}")));
         advice
     }
+}
 
-    /// Table and advice.
-    pub fn lines(&self) -> Vec<String> {
-        let (mut lines, advice) = (parts::lines(&self.rows()), self.advice());
-        if !advice.is_empty() {
-            lines.push(String::new());
+/// The disks, in a few words.
+pub(crate) fn disk_words(facts: &DiskFacts) -> Vec<String> {
+    let mut words = Vec::new();
+    match facts.busiest() {
+        Some(disk) => {
+            words.push(format!("{} on {}", facts.file_system, disk.name));
+            words.push(format!("busy {:.0} %, queue {:.1}", disk.busy * 100.0, disk.queue));
         }
-        lines.extend(advice);
-        lines
+        None if !facts.file_system.is_empty() => words.push(facts.file_system.clone()),
+        None => {}
     }
+    if facts.direct {
+        words.push("around the page cache".to_owned());
+    }
+    words.extend(facts.troubles.iter().map(Trouble::to_string));
+    words
 }
 
 #[cfg(test)]
@@ -313,7 +330,7 @@ mod tests {
                 "next limit: verify + write /backup at 222 MB/s (2.2x); removing the bottleneck saves up to 1.0 s of 2.0 s"
             ]
         );
-        assert!(run.lines().iter().any(|line| line.contains("<==  4 connections")));
+        assert_eq!(run.next_limit().as_deref(), Some("verify + write /backup, used to 45 %"));
     }
 
     #[test]

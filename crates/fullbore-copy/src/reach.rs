@@ -1,16 +1,16 @@
-//! How the other machine is reached: one set of flags for `copy` and `probe`, and what becomes of it.
+//! How the other machine is reached: what the user wants of it, and the command that becomes of that.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use clap::Args;
-use fullbore_copy::transport::near::Wish;
-
-use super::flags::NETWORK;
-use super::remote::SERVER;
-use super::send_program::Parcel;
 use fullbore_engine::run::error::CommandError;
 
+use crate::VERSION;
+use crate::send_program::Parcel;
+use crate::transport::near::Wish;
+
+/// What the program there is called with.
+pub(crate) const SERVER: &str = " copy --server";
 /// A way that has gone without a word is noticed: after so many questions without an answer, one each 15 s.
 const SSH_OPTIONS: &[&str] = &["-oServerAliveInterval=15", "-oServerAliveCountMax=3"];
 /// When dialling again there is another try soon: better than to wait for the one that got lost.
@@ -22,40 +22,26 @@ pub(crate) fn again(wish: &Wish) -> Wish {
     Wish { options, ..wish.clone() }
 }
 
-/// The flags under "Other machines" that `copy` and `probe` share.
-#[derive(Debug, Args)]
-pub struct ReachArgs {
-    /// Reach the other machine by this command (default: ssh)
-    #[arg(long, short = 'e', value_name = "COMMAND", help_heading = NETWORK, overrides_with = "rsh")]
+/// What the user wants of the way to the other machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// The command in the place of `ssh`, with its options.
     pub rsh: Option<String>,
-
-    /// Run this there instead of `fullbore`, for example `sudo fullbore`
-    #[arg(long, value_name = "COMMAND", help_heading = NETWORK, overrides_with = "remote_path")]
+    /// The command in the place of `fullbore` there.
     pub remote_path: Option<String>,
-
-    /// Open so many connections for content (default: as many as the path needs)
-    #[arg(long, value_name = "N", help_heading = NETWORK, value_parser = clap::value_parser!(u8).range(1..=64))]
+    /// Connections for content; as many as the path needs if none are named.
     pub streams: Option<u8>,
-
-    /// Send this program (or FILE, a statically linked one) along, run it there from a temporary directory, and
-    /// leave nothing of it
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, help_heading = NETWORK)]
+    /// Send a program along and run it there: this one, or a file.
     pub send_program: Option<Option<PathBuf>>,
-
-    /// Make connections by QUIC alone (default: only if no TCP connection gets through)
-    #[arg(long, help_heading = NETWORK, conflicts_with = "ssh_only")]
+    /// Connect by QUIC alone.
     pub quic: bool,
-
-    /// Send everything by ssh; make no connections of its own
-    #[arg(long, help_heading = NETWORK)]
+    /// Make no connections beside ssh's.
     pub ssh_only: bool,
-
-    /// Give connections this congestion control (default: the system's, and bbr where loss asks for it)
-    #[arg(long, value_name = "NAME", help_heading = NETWORK, value_parser = congestion)]
+    /// Congestion control of the connections; the system's, and bbr where loss asks for it, if none is named.
     pub congestion: Option<String>,
 }
 
-impl ReachArgs {
+impl Reach {
     /// What the connection's near end needs to know: the command that runs the program there (the user's ssh, the
     /// host, and one word for its shell) and the ways to try.
     pub(crate) fn wish(&self, host: &str) -> Result<Wish, CommandError> {
@@ -84,7 +70,7 @@ impl ReachArgs {
             tcp: !self.ssh_only && !self.quic,
             quic: !self.ssh_only,
             streams: self.streams.unwrap_or(0),
-            program: crate::VERSION.to_owned(),
+            program: VERSION.to_owned(),
             more_pipes,
             messages: None,
         })
@@ -115,13 +101,6 @@ fn words(text: &str) -> Vec<String> {
         words.push(word);
     }
     words
-}
-
-/// A name as the kernel's modules have: up to fifteen letters, digits and underscores (`TCP_CA_NAME_MAX`).
-fn congestion(text: &str) -> Result<String, String> {
-    let fits =
-        !text.is_empty() && text.len() < 16 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-    if fits { Ok(text.to_owned()) } else { Err("no name of a congestion control".to_owned()) }
 }
 
 #[cfg(test)]

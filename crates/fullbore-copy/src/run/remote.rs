@@ -4,35 +4,36 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-use fullbore_copy::error::CopyError;
-use fullbore_copy::judgement::{Judgement, joined};
-use fullbore_copy::options::Options;
-use fullbore_copy::overlap;
-use fullbore_copy::probe::Disks;
-use fullbore_copy::receiver::journal::boot;
-use fullbore_copy::receiver::{self, Destination};
-use fullbore_copy::sender::{self, REMOTE_WINDOW_BYTES, Source, Sources, WINDOW_RECORDS};
-use fullbore_copy::session::{Brake, Context, Exchange, Link, Progress};
-use fullbore_copy::transport::near::{Connection, NoPeer, Peer, Route, Wish};
-use fullbore_copy::transport::setup::{self, Role, Way};
-use fullbore_copy::transport::{Path as NetworkPath, Transport};
-use fullbore_copy::wire::Account;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::stage::Ledger;
 use fullbore_engine::verdict::{Sampler, SamplerConfig};
 use fullbore_engine::window::Window;
 
 use super::control::Levers;
-use super::send_program;
-use super::signals::{self, Current};
-use super::ssh_messages::Messages;
+use super::report::{Done, Ends};
 use super::standing::Standing;
-use super::{Done, Ends, failure, failure_with, listen, places, reach, screen::Screen, torn, watched};
-use crate::cli::CopyArgs;
-use fullbore_engine::run::error::{CommandError, ErrorKind};
+use super::waits::Waits;
+use super::{Copying, Current, Teller, Watch, failure, failure_with, torn};
+use crate::error::CopyError;
+use crate::judgement::{Judgement, joined};
+use crate::options::Options;
+use crate::overlap;
+use crate::probe::Disks;
+use crate::reach::{self, SERVER};
+use crate::receiver::journal::boot;
+use crate::receiver::{self, Destination};
+use crate::send_program;
+use crate::sender::{self, REMOTE_WINDOW_BYTES, Source, Sources, WINDOW_RECORDS};
+use crate::session::{Brake, Context, Exchange, Link, Progress};
+use crate::ssh_messages::Messages;
+use crate::transport::near::{Connection, NoPeer, Peer, Route, Wish};
+use crate::transport::setup::{self, Role, Way};
+use crate::transport::{FIRST_BYTES, Path as NetworkPath, Transport};
+use crate::wire::Account;
 
 /// First wait before dialling again, doubled each time, and the longest.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
@@ -42,34 +43,35 @@ const WAIT_LOOK: Duration = Duration::from_millis(50);
 /// As a shell says that there is no such program, and as ssh says that it did not get through.
 const NOT_FOUND: i32 = 127;
 const SSH_FAILED: i32 = 255;
-/// What the program there is called with.
-pub(super) const SERVER: &str = " copy --server";
 
 /// What is to be copied between here and there.
-pub struct Task {
+pub(super) struct Task {
     /// Sources here, to be sent; none if they are there.
-    pub sends: Option<Vec<Source>>,
+    pub(super) sends: Option<Vec<Source>>,
     /// Paths of sources there.
-    pub paths: Vec<OsString>,
+    pub(super) paths: Vec<OsString>,
     /// Only these paths beneath the source.
-    pub only: Option<Vec<Vec<u8>>>,
+    pub(super) only: Option<Vec<Vec<u8>>>,
     /// Where to.
-    pub target: OsString,
+    pub(super) target: OsString,
     /// The other machine.
-    pub host: String,
+    pub(super) host: String,
 }
 
-struct Run<'a> {
+struct Run<'a, 't> {
     task: &'a Task,
     options: &'a Options,
     wish: Wish,
-    screen: &'a Screen,
+    teller: &'a Teller<'t>,
     ledger: Ledger,
     progress: Arc<Progress>,
     standing: Arc<Standing>,
     levers: Levers,
     current: Current,
     sampler: Sampler,
+    waits: Waits,
+    /// When the connection was lost, until there is another one.
+    lost: Mutex<Option<Instant>>,
 }
 
 /// What one connection brought.
@@ -83,12 +85,24 @@ struct Session {
 }
 
 /// Copies, over as many connections one after the other as it takes.
-pub fn run(arguments: &CopyArgs, task: Task, options: &Options, screen: &Screen) -> Result<Done, CommandError> {
+pub(super) fn run(copy: Copying<'_, '_>, task: Task) -> Result<Done, CommandError> {
+    std::thread::scope(|scope| {
+        let host = task.host.clone();
+        let messages = Messages::listen(scope, move |line| copy.teller.said(&host, line));
+        let messages = messages.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
+        let wish = Wish { messages: messages.descriptor(), ..copy.settings.reach.wish(&task.host)? };
+        dialled(copy, &task, wish)
+    })
+}
+
+fn dialled(copy: Copying<'_, '_>, task: &Task, wish: Wish) -> Result<Done, CommandError> {
+    let Copying { settings, teller } = copy;
+    let options = &settings.options;
     let ledger = Ledger::new();
     let levers = Levers::new(options.limit_bytes_per_s, &ledger);
     let progress = Arc::new(Progress::default());
     let standing = Arc::new(Standing::of(&progress));
-    let _socket = listen(arguments, &levers, &standing, screen);
+    let _socket = copy.listen(&levers, &standing);
     let config = SamplerConfig {
         destination: task.sends.is_none().then(|| PathBuf::from(&task.target)),
         delivery_stage: if task.sends.is_some() { "send" } else { "disk write" }.to_owned(),
@@ -96,19 +110,16 @@ pub fn run(arguments: &CopyArgs, task: Task, options: &Options, screen: &Screen)
     };
     let sampler = Sampler::start(&ledger, config).map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
     let disks = Disks::under(match &task.sends {
-        Some(_) => arguments.paths.first().map_or(Path::new("."), Path::new),
+        Some(_) => settings.sources.first().map_or(Path::new("."), Path::new),
         None => Path::new(&task.target),
     });
     let disks_before = disks.read();
-    let teller = screen.clone();
-    let messages = Messages::listen(&task.host, move |line| teller.line(line));
-    let messages = messages.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
-    let wish = Wish { messages: messages.descriptor(), ..arguments.reach.wish(&task.host)? };
     let current = Current::default();
-    signals::pull(&current)?;
-    let run = Run { task: &task, options, wish, screen, ledger, progress, standing, levers, current, sampler };
+    current.listen()?;
+    let (waits, lost) = (Waits::default(), Mutex::default());
+    let run = Run { task, options, wish, teller, ledger, progress, standing, levers, current, sampler, waits, lost };
     let began = Instant::now();
-    let retry_for = Duration::from_secs(arguments.retry_for);
+    let retry_for = settings.retry_for;
     let (mut lost_since, mut wait, mut under_way) = (None::<Instant>, FIRST_WAIT, false);
     let mut sum = Account::default();
     loop {
@@ -122,23 +133,22 @@ pub fn run(arguments: &CopyArgs, task: Task, options: &Options, screen: &Screen)
         match session.result {
             Ok(_) => {
                 let verdict = run.sampler.finish();
-                screen.clear();
                 let near = Judgement::of(&verdict);
                 let wall = began.elapsed();
                 let found = || joined(&near, session.far.as_ref(), &task.host, task.sends.is_some());
-                let limit = run.levers.reached(sum.written_bytes, wall).unwrap_or_else(found);
+                let found = run.levers.reached(sum.written_bytes, wall).unwrap_or_else(found);
                 return Ok(Done {
                     account: sum,
                     wall,
-                    limit: Some(limit),
-                    verdict: Some(verdict),
+                    found,
+                    verdict,
                     far: session.far,
                     way: session.way,
+                    waits: run.waits.words(),
                     ends: Ends {
                         here: (task.sends.is_some(), task.sends.is_none()),
                         path: Some(session.path),
                         disks: disks.since(&disks_before).written(run.progress.is_direct()),
-                        places: places(arguments),
                         ..Ends::default()
                     },
                 });
@@ -151,16 +161,16 @@ pub fn run(arguments: &CopyArgs, task: Task, options: &Options, screen: &Screen)
                 let since = *lost_since.get_or_insert_with(Instant::now);
                 let stopped = || run.current.is_stopped().then(|| torn(failure(&CopyError::Interrupted), &sum));
                 if let Some(stopped) = stopped() {
-                    screen.clear();
                     return Err(stopped);
                 }
                 if !is_to_be_dialled_again(&error, under_way) || since.elapsed() + wait > retry_for {
-                    screen.clear();
                     return Err(torn(failure_with(&task.host, &error), &sum));
                 }
                 under_way |= session.account.is_some();
                 run.standing.away();
-                screen.line(&format!("{error}; dialling again in {} s", wait.as_secs()));
+                run.lost.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(Instant::now);
+                tracing::debug!(host = %task.host, %error, wait_s = wait.as_secs(), "connection lost; dialling again");
+                teller.warn(format!("{error}; dialling again in {} s", wait.as_secs()));
                 let until = Instant::now() + wait;
                 while Instant::now() < until && !run.current.is_stopped() {
                     std::thread::sleep(WAIT_LOOK);
@@ -174,7 +184,7 @@ pub fn run(arguments: &CopyArgs, task: Task, options: &Options, screen: &Screen)
     }
 }
 
-impl Run<'_> {
+impl Run<'_, '_> {
     /// One connection, from ssh to its end. The outer error is one that dialling again does not mend. Once a copy
     /// is under way, its next connection has to be there within this time.
     fn session(&self, again_within: Option<Duration>) -> Result<Session, CommandError> {
@@ -190,7 +200,7 @@ impl Run<'_> {
             brake,
             ledger: &self.ledger,
             progress: &self.progress,
-            tell: self.screen,
+            tell: self.teller,
             exchange: &exchange,
             limit: &self.levers.limit,
         };
@@ -260,9 +270,13 @@ impl Run<'_> {
 
     /// Says why there is no direct connection, as soon as that is known, or the run is over.
     fn tell_fallback(&self, decided: &mpsc::Receiver<Option<Route>>) {
-        if let Ok(Some(Route { way, fallback: Some(reason), .. })) = decided.recv() {
+        if let Ok(Some(Route { way, fallback: Some(reason), searched, .. })) = decided.recv() {
+            // What fits the pipe's first bytes waited for nothing.
+            if self.progress.account().wanted_bytes > FIRST_BYTES as u64 {
+                self.waits.searched(way, searched);
+            }
             let (kind, way) = if way == Way::Quic { ("TCP", "QUIC") } else { ("direct", "ssh") };
-            self.screen.line(&format!("no {kind} connection ({reason}); content goes by {way}"));
+            self.teller.note(format!("no {kind} connection ({reason}); content goes by {way}"));
         }
     }
 
@@ -290,6 +304,9 @@ impl Run<'_> {
         ahead: Option<ScopedJoinHandle<'_, Result<Account, Arc<CopyError>>>>,
     ) -> Result<Session, CommandError> {
         let (link, brake) = (&context.link, &context.brake);
+        if let Some(lost) = self.lost.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            self.waits.away(lost.elapsed());
+        }
         self.current.set(brake);
         self.progress.restart();
         let destination = match &self.task.sends {
@@ -330,7 +347,8 @@ impl Run<'_> {
         };
         let result = std::thread::scope(|scope| {
             scope.spawn(move || self.tell_fallback(&decided));
-            let result = watched(self.screen, &self.standing, &self.levers, &self.sampler, work);
+            let Run { standing, levers, sampler, waits, .. } = self;
+            let result = Watch { standing, levers, sampler, waits }.watched(self.teller, || transport.silence(), work);
             // Nothing may have been decided on by then.
             drop(end.send(None));
             result

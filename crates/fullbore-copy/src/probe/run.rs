@@ -1,7 +1,4 @@
-//! `fullbore probe`: what a copy will be limited by, and how long it will take.
-
-pub mod flags;
-pub(crate) mod report;
+//! A probe from settings to a report, and its far end.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -11,74 +8,65 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fullbore_copy::error::CopyError;
-use fullbore_copy::options::Options;
-use fullbore_copy::probe::{Connections, End, Figures, Means, Wish, conduct, find, predict};
-use fullbore_copy::session::{Brake, Link};
-use fullbore_copy::transport::Transport;
-use fullbore_copy::transport::far::Far;
-use fullbore_copy::transport::grow::Growth;
-use fullbore_copy::transport::near::{self, Connection, Peer};
-use fullbore_copy::transport::setup::{Ready, Role, Task, Way};
-use fullbore_engine::stage::Ledger;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
-use crate::copy::place::Place;
-use crate::copy::remote::{connections, explain};
-use crate::copy::screen::{Screen, Style};
-use crate::copy::ssh_messages::Messages;
-use crate::copy::{failure, failure_with, signals};
-use crate::settings::Environment;
-use crate::stdio;
-use flags::ProbeArgs;
+use fullbore_engine::run::Report;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
-use report::Report;
+use fullbore_engine::run::events::{Event, Events};
+use fullbore_engine::stage::Ledger;
 
-/// Files that may be open: small ones are held until they are flushed.
-const OPEN_FILES: u64 = 65_536;
+use super::report::Found;
+use super::{Connections, End, Figures, Means, Wish, conduct, find, predict};
+use crate::error::CopyError;
+use crate::open_files;
+use crate::options::Options;
+use crate::place::Place;
+use crate::reach::Reach;
+use crate::run::{Current, Teller, connections, explain, failure, failure_with};
+use crate::session::{Brake, Link};
+use crate::ssh_messages::Messages;
+use crate::transport::Transport;
+use crate::transport::far::Far;
+use crate::transport::grow::Growth;
+use crate::transport::near::{self, Connection, Peer};
+use crate::transport::setup::{Ready, Role, Task, Way};
+
 /// An end whose connection has gone ends by itself; if a disk does not answer, after this time anyway.
 const LAST_TIME: Duration = Duration::from_secs(5);
 /// How often it looks.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Runs the command; the result is the exit code.
-pub fn run(arguments: &ProbeArgs, environment: &Environment) -> u8 {
-    let style =
-        Style { json: arguments.json, quiet: arguments.quiet, no_color: environment.no_color, ..Style::default() };
-    let screen = Screen::new(style, None);
-    match probe(arguments, &screen) {
-        Ok(()) => 0,
-        Err(error) => {
-            screen.clear();
-            screen.fail(&error);
-            error.exit_code()
-        }
-    }
+/// What to measure, and for how long.
+#[derive(Clone, Debug)]
+pub struct ProbeSettings {
+    /// The source: a path of this machine, or `[user@]host:PATH` of another one.
+    pub source: OsString,
+    /// The destination, likewise.
+    pub destination: OsString,
+    /// How long the probe takes.
+    pub time: Duration,
+    /// Stay on the file system of the source.
+    pub one_file_system: bool,
+    /// The way to the other machine.
+    pub reach: Reach,
 }
 
-fn probe(arguments: &ProbeArgs, screen: &Screen) -> Result<(), CommandError> {
-    let [source, target] = &arguments.paths[..] else {
-        return Err(CommandError::usage("one SRC and one DST"));
-    };
-    let wish = Wish {
-        time: Duration::from_secs(u64::from(arguments.time)),
-        began: Instant::now(),
-        one_file_system: arguments.one_file_system,
-    };
-    let shown = stdio::stderr_is_terminal() && !arguments.quiet && !arguments.json;
-    let tell = |what: &str| {
-        if shown {
-            screen.line(&format!("trying: {what}"));
-        }
-    };
-    raise_open_files();
-    let (figures, way) = match (Place::parse(source)?, Place::parse(target)?) {
+/// Measures the parts of a copy, and reports what would limit it and how long it would take.
+///
+/// # Errors
+/// When an end cannot be measured, or the other machine cannot be reached.
+pub fn run(settings: &ProbeSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
+    let teller = &Teller::new(events);
+    let wish = Wish { time: settings.time, began: Instant::now(), one_file_system: settings.one_file_system };
+    let tell = |what: &str| teller.emit(Event::Trial { what: what.to_owned() });
+    open_files::allow();
+    let (figures, way) = match (Place::parse(&settings.source)?, Place::parse(&settings.destination)?) {
         (Place::Local(source), Place::Local(target)) => (here(source, target, wish, &tell)?, String::new()),
         (Place::Local(source), Place::Remote { host, path }) => {
-            there(arguments, &Remote { screen, host, near: source, far: path, sends: true }, wish, &tell)?
+            let remote = Remote { reach: &settings.reach, teller, host, near: source, far: path, sends: true };
+            there(&remote, wish, &tell)?
         }
         (Place::Remote { host, path }, Place::Local(target)) => {
-            there(arguments, &Remote { screen, host, near: target, far: path, sends: false }, wish, &tell)?
+            let remote = Remote { reach: &settings.reach, teller, host, near: target, far: path, sends: false };
+            there(&remote, wish, &tell)?
         }
         (Place::Remote { .. }, Place::Remote { .. }) => {
             return Err(CommandError::usage("one of SRC and DST has to be on this machine"));
@@ -86,31 +74,16 @@ fn probe(arguments: &ProbeArgs, screen: &Screen) -> Result<(), CommandError> {
     };
     let prediction = predict(&figures);
     let finding = find(&figures, &prediction);
-    let report = Report {
-        source: source.to_string_lossy().into_owned(),
-        target: target.to_string_lossy().into_owned(),
+    let found = Found {
+        source: settings.source.to_string_lossy().into_owned(),
+        target: settings.destination.to_string_lossy().into_owned(),
         figures: &figures,
         prediction: &prediction,
         finding: &finding,
         way,
         seconds: wish.began.elapsed().as_secs_f64(),
     };
-    if arguments.json {
-        screen.json(&report.json());
-    } else {
-        report.lines().iter().for_each(|line| screen.data(line));
-    }
-    Ok(())
-}
-
-/// Small files are held open until they are flushed; the usual 1024 would be few.
-fn raise_open_files() {
-    let limit = getrlimit(Resource::Nofile);
-    let most = limit.maximum.unwrap_or(OPEN_FILES).min(OPEN_FILES);
-    if limit.current.is_some_and(|current| current < most) {
-        // Without it, fewer are held.
-        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum: limit.maximum });
-    }
+    Ok(found.report())
 }
 
 /// Both on this machine: two ends in this process.
@@ -124,7 +97,7 @@ fn here(source: &Path, target: &Path, wish: Wish, tell: &dyn Fn(&str)) -> Result
     (near.watched, far.watched) = (Some(target.to_owned()), None);
     let mut near = End::source(near, vec![source.to_owned()]).map_err(wrong)?;
     let far = End::target(far).map_err(wrong)?;
-    signals::pull(&signals::Current::of(&brake))?;
+    Current::of(&brake).listen()?;
     let serving = std::thread::spawn(move || far.serve());
     let figures = conduct(&mut near, wish, None, tell);
     one.control_out.close();
@@ -137,7 +110,8 @@ fn here(source: &Path, target: &Path, wish: Wish, tell: &dyn Fn(&str)) -> Result
 
 /// A probe between two machines.
 struct Remote<'a> {
-    screen: &'a Screen,
+    reach: &'a Reach,
+    teller: &'a Teller<'a>,
     host: String,
     near: &'a Path,
     far: OsString,
@@ -145,18 +119,23 @@ struct Remote<'a> {
     sends: bool,
 }
 
-fn there(
-    arguments: &ProbeArgs,
+fn there(remote: &Remote<'_>, wish: Wish, tell: &dyn Fn(&str)) -> Result<(Figures, String), CommandError> {
+    tell("ssh");
+    std::thread::scope(|scope| {
+        let messages = Messages::listen(scope, |line| remote.teller.said(&remote.host, line));
+        let messages = messages.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
+        let peer_wish = near::Wish { messages: messages.descriptor(), ..remote.reach.wish(&remote.host)? };
+        reached(remote, &peer_wish, wish, tell)
+    })
+}
+
+fn reached(
     remote: &Remote<'_>,
+    peer_wish: &near::Wish,
     wish: Wish,
     tell: &dyn Fn(&str),
 ) -> Result<(Figures, String), CommandError> {
-    tell("ssh");
-    let teller = remote.screen.clone();
-    let messages = Messages::listen(&remote.host, move |line| teller.line(line));
-    let messages = messages.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
-    let peer_wish = near::Wish { messages: messages.descriptor(), ..arguments.reach.wish(&remote.host)? };
-    let options = Options { congestion: arguments.reach.congestion.clone(), ..Options::default() };
+    let options = Options { congestion: remote.reach.congestion.clone(), ..Options::default() };
     let path = remote.far.clone().into_vec();
     let task = if remote.sends {
         Task { target: path, ..Task::new(Role::ProbeTarget, options) }
@@ -165,17 +144,17 @@ fn there(
     };
     let (link, ledger) = (Link::remote(), Ledger::new());
     let brake = Brake::new(&link);
-    let congestion = arguments.reach.congestion.as_deref();
+    let congestion = remote.reach.congestion.as_deref();
     let transport = Arc::new(Transport::new(&link, &brake, remote.sends, &ledger, congestion));
     let means = Means::new(link, brake.clone(), ledger, Some(transport.clone()), remote.near.to_owned());
     // What is wrong here is told before ssh asks for anything.
     let end = if remote.sends { End::source(means, vec![remote.near.to_owned()]) } else { End::target(means) };
     let mut end = end.map_err(|error| failure(&error))?;
-    let peer = Peer::start(&peer_wish, task, &transport, drop)
-        .map_err(|no_peer| explain(no_peer, &peer_wish, &remote.host))?;
+    let peer =
+        Peer::start(peer_wish, task, &transport, drop).map_err(|no_peer| explain(no_peer, peer_wish, &remote.host))?;
     let wrong = |error: CopyError| failure_with(&remote.host, &error);
-    let mut connection = peer.connect(&peer_wish).map_err(wrong)?;
-    signals::pull(&signals::Current::of(&brake))?;
+    let mut connection = peer.connect(peer_wish).map_err(wrong)?;
+    Current::of(&brake).listen()?;
     let begun = connection.begin(&transport).map_err(CopyError::from_pipe);
     let route = connection.routing.now();
     // By ssh the first one is the pipe, which is there.
@@ -243,14 +222,14 @@ fn way(connection: &Connection, streams: usize) -> String {
     }
 }
 
-/// The far end of a probe. `local` makes a path of what the near end's user wrote.
-pub fn serve(
+/// The far end of a probe. `local` makes a path of what the near end's user wrote; `give_up` ends the process.
+pub(crate) fn serve(
     far: Far,
     input: BufReader<File>,
     output: File,
     local: impl Fn(&[u8]) -> PathBuf,
+    give_up: fn(),
 ) -> Result<(), Arc<CopyError>> {
-    raise_open_files();
     let task = far.task.clone();
     let sends = task.role == Role::ProbeSource;
     let (link, ledger) = (Link::remote(), Ledger::new());
@@ -263,7 +242,7 @@ pub fn serve(
     let refused = end.as_ref().err().map(|error| (error.exit_code(), error.to_string()));
     let started = far.start(input, output, &Ready { refused, ..Ready::default() }, &transport)?;
     let end = end?;
-    end_with(&brake);
+    end_with(&brake, give_up);
     let result = end.serve();
     transport.finish();
     drop(started);
@@ -271,13 +250,13 @@ pub fn serve(
 }
 
 /// Nobody waits for an end whose connection has gone, not even a disk.
-fn end_with(brake: &Brake) {
+fn end_with(brake: &Brake, give_up: fn()) {
     let brake = brake.clone();
     std::thread::spawn(move || {
         while !brake.is_pulled() {
             std::thread::sleep(LOOK);
         }
         std::thread::sleep(LAST_TIME);
-        std::process::exit(i32::from(ErrorKind::Network.exit_code()));
+        give_up();
     });
 }

@@ -1,51 +1,66 @@
 //! The far end of a copy between machines: `fullbore copy --server`, started by ssh.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::BufReader;
-use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fullbore_copy::error::CopyError;
-use fullbore_copy::judgement::Judgement;
-use fullbore_copy::overlap;
-use fullbore_copy::probe::Disks;
-use fullbore_copy::receiver::journal::boot;
-use fullbore_copy::receiver::{self, Destination};
-use fullbore_copy::sender::{self, REMOTE_WINDOW_BYTES, Source, Sources, WINDOW_RECORDS};
-use fullbore_copy::session::{Brake, Context, Event, Exchange, Link, Progress, RateLimit};
-use fullbore_copy::transport::Transport;
-use fullbore_copy::transport::near::ssh_connection;
-use fullbore_copy::transport::setup::{Ready, Role, Task};
-use fullbore_copy::transport::{far, join};
-use fullbore_copy::wire::Account;
 use fullbore_engine::stage::Ledger;
 use fullbore_engine::verdict::{Sampler, SamplerConfig};
 use fullbore_engine::window::Window;
 
-use crate::stdio;
+use crate::error::CopyError;
+use crate::judgement::Judgement;
+use crate::open_files;
+use crate::overlap;
+use crate::probe::{self, Disks};
+use crate::receiver::journal::boot;
+use crate::receiver::{self, Destination};
+use crate::run::Current;
+use crate::send_program;
+use crate::sender::{self, REMOTE_WINDOW_BYTES, Source, Sources, WINDOW_RECORDS};
+use crate::session::{Brake, Context, Event, Exchange, Link, Progress, RateLimit};
+use crate::transport::Transport;
+use crate::transport::near::ssh_connection;
+use crate::transport::setup::{Ready, Role, Task};
+use crate::transport::{far, join};
+use crate::wire::Account;
 
-/// Serves one copy; the result is the exit code. Says nothing: the near end does.
-pub fn run(remove_self: bool) -> u8 {
-    if remove_self {
-        super::send_program::remove_self();
+/// What the far end knows of its machine and session.
+#[derive(Debug)]
+pub struct Server {
+    /// Standard input: what the near end says.
+    pub input: File,
+    /// Standard output: what the near end hears.
+    pub output: File,
+    /// The user's home directory, for which `~` stands.
+    pub home: Option<OsString>,
+    /// The addresses of both machines, as ssh has them in `SSH_CONNECTION`.
+    pub ssh_connection: Option<String>,
+    /// Remove the program's own file, which was sent along for this run.
+    pub remove_self: bool,
+    /// Ends the process: called where a probe's connection has gone and a disk does not answer.
+    pub give_up: fn(),
+}
+
+/// Serves one copy or probe; the result is the exit code. Says nothing: the near end does.
+pub fn run(server: Server) -> u8 {
+    open_files::allow();
+    receiver::reserve_descriptors();
+    if server.remove_self {
+        send_program::remove_self();
     }
-    match serve() {
+    match serve(server) {
         Ok(()) => 0,
         Err(error) => error.exit_code(),
     }
 }
 
 /// Carries the bytes of one more connection by ssh; the result is the exit code.
-pub fn join(name: &str) -> u8 {
-    let pipe = |descriptor: std::io::Result<std::os::fd::OwnedFd>| descriptor.map(File::from);
-    let input = pipe(std::io::stdin().as_fd().try_clone_to_owned());
-    let output = stdio::stdout_file();
-    match (input, output) {
-        (Ok(input), Ok(output)) => join::carry(name, input, output).map_or_else(|error| error.exit_code(), |()| 0),
-        _ => 1,
-    }
+pub fn join(name: &str, input: File, output: File) -> u8 {
+    join::carry(name, input, output).map_or_else(|error| error.exit_code(), |()| 0)
 }
 
 /// What the task comes to.
@@ -54,19 +69,17 @@ enum Part {
     Receive(Destination),
 }
 
-fn serve() -> Result<(), Arc<CopyError>> {
-    let pipe = |descriptor: std::io::Result<std::os::fd::OwnedFd>| {
-        descriptor.map(File::from).map_err(|error| CopyError::System { what: "standard input and output", error })
-    };
-    let mut input = BufReader::new(pipe(std::io::stdin().as_fd().try_clone_to_owned())?);
-    let mut output = pipe(stdio::stdout_file().map(Into::into))?;
-    let addresses = std::env::var("SSH_CONNECTION").ok().and_then(|text| ssh_connection(&text));
+fn serve(server: Server) -> Result<(), Arc<CopyError>> {
+    let Server { input, mut output, home, ssh_connection: addresses, give_up, .. } = server;
+    let mut input = BufReader::new(input);
+    let addresses = addresses.and_then(|text| ssh_connection(&text));
     let far = far::greet(&mut input, &mut output, crate::VERSION, addresses)?;
     let task = far.task.clone();
+    let local = |path: &[u8]| local(path, home.as_deref());
     if matches!(task.role, Role::ProbeSource | Role::ProbeTarget) {
-        return crate::probe::serve(far, input, output, local);
+        return probe::serve(far, input, output, local, give_up);
     }
-    let part = part(&task);
+    let part = part(&task, &local);
     let single_file = match &part {
         Ok(Part::Send(sources)) => sources.iter().all(|source| source.single_file().is_some()),
         _ => task.single_file,
@@ -93,7 +106,7 @@ fn serve() -> Result<(), Arc<CopyError>> {
     let started = far.start(input, output, &ready, &transport)?;
     let part = part?;
     // A signal ends this end as well as a lost connection does.
-    let _ = super::signals::pull(&super::signals::Current::of(&brake));
+    let _ = Current::of(&brake).listen();
     let sampler = Mutex::new(Some(sampler));
     let disks = Disks::under(&match &part {
         Part::Receive(destination) => destination.directory.clone(),
@@ -146,7 +159,7 @@ fn send(context: &Context<'_>, task: &Task, sources: Vec<Source>) -> Result<Acco
     sender::run(context, &sources, &Window::new(REMOTE_WINDOW_BYTES, WINDOW_RECORDS))
 }
 
-fn part(task: &Task) -> Result<Part, CopyError> {
+fn part(task: &Task, local: &dyn Fn(&[u8]) -> PathBuf) -> Result<Part, CopyError> {
     match task.role {
         // A probe has its own end.
         Role::ProbeSource | Role::ProbeTarget => Err(CopyError::Meaning("a probe among copies")),
@@ -167,12 +180,11 @@ fn part(task: &Task) -> Result<Part, CopyError> {
 }
 
 /// A path as the near end's user wrote it: relative to the home directory, where ssh starts programs.
-fn local(path: &[u8]) -> PathBuf {
-    let text = std::ffi::OsStr::from_bytes(path);
-    match (path, std::env::var_os("HOME")) {
+fn local(path: &[u8], home: Option<&OsStr>) -> PathBuf {
+    match (path, home) {
         (b"", _) => PathBuf::from("."),
         (b"~", Some(home)) => PathBuf::from(home),
-        ([b'~', b'/', rest @ ..], Some(home)) => Path::new(&home).join(std::ffi::OsStr::from_bytes(rest)),
-        _ => PathBuf::from(text),
+        ([b'~', b'/', rest @ ..], Some(home)) => Path::new(home).join(OsStr::from_bytes(rest)),
+        _ => PathBuf::from(OsStr::from_bytes(path)),
     }
 }

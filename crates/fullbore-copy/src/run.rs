@@ -1,0 +1,273 @@
+//! A copy from settings to a report: the end that the user started.
+//!
+//! [`run`] decides which ends are here. On one machine both are, joined by queues ([`crate::local`]); with another
+//! machine, `remote` dials its far end ([`crate::server`]) and dials again when the connection is lost. [`control`]
+//! lets other processes of the user ask a copy where it stands, and change its rate limit.
+
+pub mod control;
+mod remote;
+mod report;
+pub mod standing;
+mod stopping;
+mod table;
+mod teller;
+mod waits;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use fullbore_engine::run::Report;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::events::{Event, Events};
+use fullbore_engine::stage::Ledger;
+use fullbore_engine::units;
+use fullbore_engine::verdict::{Sampler, SamplerConfig};
+
+use crate::error::CopyError;
+use crate::judgement::{Judgement, joined};
+use crate::local::LocalCopy;
+use crate::open_files;
+use crate::options::Options;
+use crate::overlap;
+use crate::place::{Common, Place};
+use crate::probe::Disks;
+use crate::reach::Reach;
+use crate::receiver::{self, Destination};
+use crate::sender::Source;
+use crate::session::Progress;
+use crate::wire::Account;
+use control::Levers;
+pub(crate) use remote::{connections, explain};
+pub(crate) use report::unix_s;
+use report::{Done, Ends};
+use standing::Standing;
+pub(crate) use stopping::Current;
+pub(crate) use table::disk_words;
+pub(crate) use teller::Teller;
+use waits::Waits;
+
+/// Time between looks at where the copy stands.
+const LOOK_TIME: Duration = Duration::from_millis(250);
+
+/// What to copy, and how.
+#[derive(Clone, Debug)]
+pub struct CopySettings {
+    /// The sources: paths of this machine, or `[user@]host:PATH` of another one. Never empty.
+    pub sources: Vec<OsString>,
+    /// The destination, likewise.
+    pub destination: OsString,
+    /// Only these paths below the one source ([`crate::paths`]).
+    pub only: Option<Vec<Vec<u8>>>,
+    /// The wishes that concern both ends.
+    pub options: Options,
+    /// The way to the other machine.
+    pub reach: Reach,
+    /// How long a lost connection is dialled again.
+    pub retry_for: Duration,
+}
+
+impl CopySettings {
+    /// Source and destination as the user named them.
+    fn places(&self) -> (String, String) {
+        let first = self.sources.first().map_or_else(String::new, |first| first.to_string_lossy().into_owned());
+        let more = self.sources.len().saturating_sub(1);
+        let source = if more > 0 { format!("{first} and {more} more") } else { first };
+        (source, self.destination.to_string_lossy().into())
+    }
+}
+
+/// Copies, and reports what was done and what limited it. A report with problems of single files has the exit code of
+/// [`ErrorKind::Partial`].
+///
+/// # Errors
+/// What ended the copy early; what was copied by then is kept, and another run goes on.
+pub fn run(settings: &CopySettings, events: &mut dyn Events) -> Result<Report, CommandError> {
+    open_files::allow();
+    receiver::reserve_descriptors();
+    let teller = Teller::new(events);
+    let copy = Copying { settings, teller: &teller };
+    copy.run()
+}
+
+/// A run, as far as both kinds of copies have it.
+#[derive(Clone, Copy)]
+struct Copying<'a, 't> {
+    settings: &'a CopySettings,
+    teller: &'a Teller<'t>,
+}
+
+impl Copying<'_, '_> {
+    fn run(&self) -> Result<Report, CommandError> {
+        let settings = self.settings;
+        if settings.only.is_some() && settings.sources.len() != 1 {
+            return Err(CommandError::usage("--files-from goes with one SRC"));
+        }
+        let began = Instant::now();
+        let only = settings.only.clone();
+        let ends = (Place::common(&settings.sources)?, Place::parse(&settings.destination)?);
+        self.teller.emit(Event::Started {
+            command: "copy".to_owned(),
+            version: crate::VERSION.to_owned(),
+            name: None,
+            dir: settings.destination.to_string_lossy().into_owned(),
+            started_unix_s: report::unix_s(),
+        });
+        let done = match ends {
+            (Common::Local(paths), Place::Local(target)) => self.here(&paths, only, target),
+            (Common::Local(paths), Place::Remote { host, path }) => {
+                let sources = open(&paths, only.is_some())?;
+                let task = remote::Task { sends: Some(sources), paths: Vec::new(), only, target: path, host };
+                remote::run(*self, task)
+            }
+            (Common::Remote { host, paths }, Place::Local(target)) => {
+                let target = target.into();
+                remote::run(*self, remote::Task { sends: None, paths, only, target, host })
+            }
+            (Common::Remote { .. }, Place::Remote { .. }) => {
+                Err(CommandError::usage("one of SRC and DST has to be on this machine"))
+            }
+        };
+        let done = done.map_err(|error| report::unfinished(error, settings, began))?;
+        Ok(self.ended_well(&done))
+    }
+
+    /// Source and destination are on this machine.
+    fn here(&self, paths: &[&Path], only: Option<Vec<Vec<u8>>>, target: &Path) -> Result<Done, CommandError> {
+        let options = &self.settings.options;
+        let sources = open(paths, only.is_some())?;
+        let single_file = sources.iter().all(|source| source.single_file().is_some());
+        let destination = Destination::resolve(target, single_file, sources.len() > 1, options.dry_run);
+        let destination = Destination { beside_source: true, ..destination.map_err(|error| failure(&error))? };
+        let whereabouts: Vec<_> = sources.iter().filter_map(Source::whereabouts).collect();
+        overlap::refuse(&whereabouts, &destination, options).map_err(|error| failure(&error))?;
+        let (ledger, progress) = (Ledger::new(), Arc::new(Progress::default()));
+        let disks = [paths.first().copied().unwrap_or(Path::new(".")), &destination.directory].map(Disks::under);
+        let before = [disks[0].read(), disks[1].read()];
+        let mut copy = LocalCopy::default();
+        let config = SamplerConfig { destination: Some(destination.directory.clone()), ..SamplerConfig::default() };
+        let sampler = Sampler::start(&ledger, config).map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
+        let began = Instant::now();
+        Current::of(&copy.brake).listen()?;
+        let levers = Levers::new(options.limit_bytes_per_s, &ledger);
+        copy.limit = levers.limit.clone();
+        let standing = Arc::new(Standing::of(&progress));
+        let _socket = self.listen(&levers, &standing);
+        let waits = Waits::default();
+        let watch = Watch { standing: &standing, levers: &levers, sampler: &sampler, waits: &waits };
+        let result = watch.watched(
+            self.teller,
+            || Duration::ZERO,
+            || copy.run((sources, only), &destination, options, &ledger, &progress, self.teller),
+        );
+        let verdict = sampler.finish();
+        let account = result.map_err(|error| torn(failure(&error), &progress.account()))?;
+        let wall = began.elapsed();
+        let found = || joined(&Judgement::of(&verdict), None, "", true);
+        let found = levers.reached(account.written_bytes, wall).unwrap_or_else(found);
+        let ends = Ends {
+            here: (true, true),
+            disks: disks[0].since(&before[0]),
+            target_disks: disks[1].since(&before[1]).written(progress.is_direct()),
+            ..Ends::default()
+        };
+        Ok(Done { account, wall, found, verdict, far: None, way: String::new(), waits: waits.words(), ends })
+    }
+
+    /// Makes a run answer to `--status` and `--set`, as long as the result is held.
+    fn listen(&self, levers: &Levers, standing: &Arc<Standing>) -> Option<control::Socket> {
+        let directory = control::directory();
+        let socket = control::serve(&directory, levers.clone(), self.settings.places(), standing.clone());
+        let directory = directory.display();
+        socket
+            .inspect_err(|error| {
+                self.teller.note(format!("{directory}: {error}: --status and --set will not find this copy"));
+            })
+            .ok()
+    }
+
+    /// Tells the counts of problems, and makes the report.
+    fn ended_well(&self, done: &Done) -> Report {
+        let problems = self.teller.problems();
+        for (kind, counted) in &problems {
+            self.teller.note(format!("{}: {}", units::several(counted.count, "file", "files"), kind.words()));
+        }
+        let prevented = problems.keys().any(|kind| kind.prevents_deletion());
+        if self.settings.options.delete && done.account.deleted == 0 && prevented {
+            self.teller.note("nothing was deleted: the copy is not whole");
+        }
+        done.report(self.settings, &problems)
+    }
+}
+
+/// Opens sources of this machine.
+fn open(paths: &[&Path], listed: bool) -> Result<Vec<Source>, CommandError> {
+    // Paths of a list are within SRC, with or without a slash at its end.
+    let open = |path: &&Path| if listed { Source::open(&path.join("")) } else { Source::open(path) };
+    paths.iter().map(open).collect::<Result<Vec<_>, _>>().map_err(|error| failure(&error))
+}
+
+/// Shows where a copy stands.
+struct Watch<'a> {
+    standing: &'a Standing,
+    levers: &'a Levers,
+    sampler: &'a Sampler,
+    waits: &'a Waits,
+}
+
+impl Watch<'_> {
+    /// Runs something and tells meanwhile where it stands; `silent`: for how long nothing was heard of the other end.
+    fn watched<R>(&self, teller: &Teller<'_>, silent: impl Fn() -> Duration + Sync, work: impl FnOnce() -> R) -> R {
+        let (end, ended) = mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            let (ended, silent) = (Mutex::new(ended), &silent);
+            scope.spawn(move || {
+                let Ok(ended) = ended.into_inner() else { return };
+                let timed_out = |waited| matches!(waited, Err(RecvTimeoutError::Timeout));
+                while timed_out(self.waits.timed(LOOK_TIME, || ended.recv_timeout(LOOK_TIME))) {
+                    let limit = self.levers.present(self.sampler.present());
+                    teller.emit(Event::Progress(self.standing.look(limit, silent())));
+                }
+            });
+            let result = work();
+            drop(end);
+            result
+        })
+    }
+}
+
+/// With what was done of a copy that was under way.
+fn torn(failure: CommandError, account: &Account) -> CommandError {
+    if account.written_bytes == 0 {
+        return failure;
+    }
+    let files = units::bytes(account.visible_bytes);
+    failure
+        .context(format_args!("{files} are complete and in place"))
+        .hint("run it again to go on from there")
+        .with_report(report::of_torn(account))
+}
+
+/// What ended something that is done with another machine: what happened there says so.
+pub(crate) fn failure_with(host: &str, error: &CopyError) -> CommandError {
+    let failure = failure(error);
+    match error {
+        CopyError::Remote { .. } => CommandError { message: format!("{host}: {}", failure.message), ..failure },
+        _ => failure,
+    }
+}
+
+pub(crate) fn failure(error: &CopyError) -> CommandError {
+    let kind = match error.exit_code() {
+        2 => ErrorKind::Partial,
+        3 => ErrorKind::Network,
+        4 => ErrorKind::Verification,
+        6 => ErrorKind::Locked,
+        7 => ErrorKind::Disk,
+        130 => ErrorKind::Interrupted,
+        _ => ErrorKind::Usage,
+    };
+    CommandError::new(kind, error)
+}

@@ -1,0 +1,188 @@
+//! From what came of a copy to the report that all commands have.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime};
+
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::events::Plan;
+use fullbore_engine::run::report::{CopyReport, Report, Summary, Timeline, Totals, VerdictReport};
+use fullbore_engine::verdict::Verdict;
+
+use super::CopySettings;
+use super::table::Run;
+use super::teller::{Counted, name};
+use crate::judgement::{Found, Judgement};
+use crate::probe::DiskFacts;
+use crate::transport::Path as NetworkPath;
+use crate::wire::{Account, ProblemKind};
+
+/// What came of a copy that went well.
+pub(super) struct Done {
+    pub(super) account: Account,
+    pub(super) wall: Duration,
+    /// What limited it.
+    pub(super) found: Found,
+    /// This end's verdict.
+    pub(super) verdict: Verdict,
+    /// The far end's, if that told one.
+    pub(super) far: Option<Judgement>,
+    /// How content went, in words; empty on one machine.
+    pub(super) way: String,
+    /// Known waits, in words.
+    pub(super) waits: Vec<String>,
+    pub(super) ends: Ends,
+}
+
+/// What the table at the end needs besides the clocks.
+#[derive(Default)]
+pub(super) struct Ends {
+    /// The source is on this machine, the destination is.
+    pub(super) here: (bool, bool),
+    /// The connections.
+    pub(super) path: Option<NetworkPath>,
+    /// What the disks of this machine did.
+    pub(super) disks: DiskFacts,
+    /// Those of the destination, if source and destination are here.
+    pub(super) target_disks: DiskFacts,
+}
+
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Unix time in seconds.
+pub(crate) fn unix_s() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
+fn section(settings: &CopySettings) -> CopyReport {
+    let (source, destination) = settings.places();
+    CopyReport { source, destination, ..CopyReport::default() }
+}
+
+fn totals(account: &Account) -> Totals {
+    Totals {
+        files: account.files,
+        needed_bytes: account.wanted_bytes,
+        written_bytes: account.written_bytes,
+        resumed_bytes: account.resumed_bytes,
+        kept_files: account.kept,
+        deleted_files: account.deleted,
+        ..Totals::default()
+    }
+}
+
+/// What was done of a copy that was under way.
+pub(super) fn of_torn(account: &Account) -> Report {
+    let summary = Summary { totals: totals(account), changed: true, ..Summary::default() };
+    Report { summary, ..Report::default() }
+}
+
+/// With all that is known of a copy that did not come to its end.
+pub(super) fn unfinished(mut error: CommandError, settings: &CopySettings, began: Instant) -> CommandError {
+    // Nothing was tried of what is no copy.
+    if error.kind == ErrorKind::Usage {
+        return error;
+    }
+    let wall = began.elapsed();
+    let known = error.report.take().map(|report| report.summary).unwrap_or_default();
+    let summary = Summary {
+        started_unix_s: unix_s() - i64::try_from(wall.as_secs()).unwrap_or(0),
+        duration_ms: ms(wall).max(1),
+        dry_run: settings.options.dry_run,
+        copy: Some(section(settings)),
+        ..known
+    };
+    error.with_report(Report { summary, ..Report::default() })
+}
+
+impl Done {
+    pub(super) fn report(&self, settings: &CopySettings, problems: &BTreeMap<ProblemKind, Counted>) -> Report {
+        let account = &self.account;
+        let dry_run = settings.options.dry_run;
+        let faults = || problems.iter().filter(|(kind, _)| !kind.is_wished());
+        let (source, destination) = settings.places();
+        let copy = CopyReport {
+            finished: true,
+            entries: account.entries,
+            retouched: account.retouched,
+            made: account.made,
+            reused_bytes: account.reused_bytes,
+            verified_bytes: account.verified_bytes,
+            verify_us: account.verify_us,
+            sync_us: account.sync_us,
+            problems: faults().map(|(kind, counted)| (name(*kind), counted.count)).collect(),
+            way: self.way.clone(),
+            parts: self.with_run((&source, &destination), |run| run.rows()),
+            advice: self.with_run((&source, &destination), |run| run.advice()),
+            far: self.far.as_ref().and_then(|far| serde_json::to_value(far).ok()),
+            ..section(settings)
+        };
+        let missing = || problems.iter().filter(|(kind, _)| kind.prevents_deletion());
+        let mut summary = Summary {
+            started_unix_s: unix_s() - i64::try_from(self.wall.as_secs()).unwrap_or(0),
+            duration_ms: ms(self.wall),
+            exit_code: if faults().next().is_some() { ErrorKind::Partial.exit_code() } else { 0 },
+            changed: !dry_run && account.files + account.made + account.retouched + account.deleted > 0,
+            dry_run,
+            plan: Plan {
+                fetch_files: account.wanted_files,
+                fetch_bytes: account.wanted_bytes,
+                delete_files: if dry_run { account.deleted } else { 0 },
+                ..Plan::default()
+            },
+            totals: Totals {
+                deleted_files: if dry_run { 0 } else { account.deleted },
+                missing_files: missing().map(|(_, counted)| counted.count).sum(),
+                ..totals(account)
+            },
+            copy: Some(copy),
+            verdict: Some(self.verdict_report((&source, &destination))),
+            waits: self.waits.clone(),
+            ..Summary::default()
+        };
+        faults().flat_map(|(_, counted)| &counted.lines).for_each(|line| summary.problem(line));
+        Report { summary, timeline: Timeline::of(&self.verdict, &[]) }
+    }
+
+    fn verdict_report(&self, places: (&str, &str)) -> VerdictReport {
+        let own = VerdictReport::of(&self.verdict);
+        let found = self.found.clone();
+        let far = self.far.iter().flat_map(|far| far.evidence.iter().map(|line| format!("far end: {line}")));
+        VerdictReport {
+            next: self.with_run(places, |run| run.next_limit()),
+            evidence: own.evidence.into_iter().chain(far).collect(),
+            limit: found.limit,
+            reason: found.reason,
+            confident: found.confident,
+            share: found.share,
+            shares: found.shares,
+            advice: found.advice,
+        }
+    }
+
+    /// The run as its table wants it.
+    fn with_run<R>(&self, places: (&str, &str), use_run: impl FnOnce(&Run<'_>) -> R) -> R {
+        let verdict = &self.verdict;
+        let (near, nobody) = (Judgement::of(verdict), Judgement::default());
+        let far = self.far.as_ref().unwrap_or(&nobody);
+        let ends = &self.ends;
+        let (sender, receiver, source_disks, target_disks) = match ends.here {
+            (true, true) => (&near, None, &ends.disks, &ends.target_disks),
+            (true, false) => (&near, Some(far), &ends.disks, &far.disks),
+            _ => (far, Some(&near), &far.disks, &ends.disks),
+        };
+        use_run(&Run {
+            sender,
+            receiver,
+            path: ends.path.as_ref(),
+            disks: (source_disks, target_disks),
+            places,
+            verdict: Some(verdict),
+            bytes: self.account.written_bytes,
+            wall: self.wall,
+            sync: Duration::from_micros(self.account.sync_us),
+        })
+    }
+}

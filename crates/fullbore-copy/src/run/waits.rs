@@ -1,0 +1,141 @@
+//! Times in which a copy was not at work, and knows why: they stand behind its limit.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use fullbore_engine::units;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::transport::setup::Way;
+
+/// A wait that takes so much longer than it should was a suspension, of the process or of the machine. A guess: a busy
+/// machine lets no thread wait that long.
+const SUSPENDED: Duration = Duration::from_secs(2);
+/// A shorter wait is not worth a word. A guess.
+const WORTH_A_WORD: Duration = Duration::from_secs(1);
+/// Longer times are told in minutes.
+const SECONDS: Duration = Duration::from_secs(120);
+
+/// Known waits of one run.
+#[derive(Debug, Default)]
+pub(super) struct Waits {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    suspended: Duration,
+    /// Without a connection that was there before.
+    away: Duration,
+    /// Until it was known that messages go by this way, which is not the best one.
+    searched: Option<(Way, Duration)>,
+}
+
+/// Time since the machine was started, suspensions included.
+fn now() -> Duration {
+    let now = clock_gettime(ClockId::Boottime);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
+}
+
+impl Waits {
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Waits for something that takes no longer than expected, unless the process or the machine is suspended.
+    pub(super) fn timed<R>(&self, expected: Duration, wait: impl FnOnce() -> R) -> R {
+        let began = now();
+        let result = wait();
+        self.took(expected, now().saturating_sub(began));
+        result
+    }
+
+    fn took(&self, expected: Duration, time: Duration) {
+        let longer = time.saturating_sub(expected);
+        if longer >= SUSPENDED {
+            self.change(|state| state.suspended += longer);
+        }
+    }
+
+    /// There was no connection for so long.
+    pub(super) fn away(&self, time: Duration) {
+        self.change(|state| state.away += time);
+    }
+
+    /// Content waited for so long until this way was decided on, instead of the best one.
+    pub(super) fn searched(&self, way: Way, time: Duration) {
+        self.change(|state| {
+            let before = state.searched.map_or(Duration::ZERO, |(_, time)| time);
+            state.searched = Some((way, before + time));
+        });
+    }
+
+    /// A clause for each.
+    pub(super) fn words(&self) -> Vec<String> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut words = Vec::new();
+        if let Some((way, time)) = state.searched.filter(|(_, time)| *time >= WORTH_A_WORD) {
+            let (kind, flag) = if way == Way::Quic { ("TCP", "--quic") } else { ("direct", "--ssh-only") };
+            words.push(format!("{} spent looking for a {kind} connection; {flag} avoids that", were(time)));
+        }
+        if state.away >= WORTH_A_WORD {
+            words.push(format!("{} spent without a connection", were(state.away)));
+        }
+        if state.suspended >= SUSPENDED {
+            words.push(format!("suspended for {}", text(state.suspended)));
+        }
+        words
+    }
+}
+
+fn text(time: Duration) -> String {
+    if time < SECONDS { format!("{:.0} s", time.as_secs_f64()) } else { units::duration(time.as_millis() as u64) }
+}
+
+/// `6 s were`.
+fn were(time: Duration) -> String {
+    let text = text(time);
+    let verb = if text == "1 s" { "was" } else { "were" };
+    format!("{text} {verb}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_waits_are_named_and_short_ones_are_not() {
+        let (waits, looks) = (Waits::default(), Duration::from_millis(250));
+        waits.took(looks, Duration::from_millis(1900));
+        waits.searched(Way::Pipe, Duration::from_millis(900));
+        waits.away(Duration::from_millis(900));
+        assert_eq!(waits.words(), [""; 0]);
+        waits.took(looks, Duration::from_millis(75_250));
+        waits.searched(Way::Pipe, Duration::from_millis(5100));
+        waits.away(Duration::from_millis(200));
+        assert_eq!(
+            waits.words(),
+            [
+                "6 s were spent looking for a direct connection; --ssh-only avoids that",
+                "1 s was spent without a connection",
+                "suspended for 75 s"
+            ]
+        );
+        waits.searched(Way::Quic, Duration::ZERO);
+        waits.took(looks, Duration::from_secs(3600));
+        let words = waits.words();
+        assert!(
+            words[0].contains("a TCP connection; --quic avoids") && words[2] == "suspended for 1 h 01 m",
+            "{words:?}"
+        );
+    }
+
+    #[test]
+    fn a_wait_is_timed_by_a_clock_that_goes_on_while_the_machine_sleeps() {
+        let waits = Waits::default();
+        waits.timed(Duration::ZERO, || std::thread::sleep(SUSPENDED + Duration::from_millis(10)));
+        assert_eq!(waits.words(), ["suspended for 2 s"]);
+        waits.timed(Duration::from_millis(20), || std::thread::sleep(Duration::from_millis(20)));
+        assert_eq!(waits.words(), ["suspended for 2 s"]);
+    }
+}

@@ -1,0 +1,63 @@
+//! The flags under "Other machines" that `copy` and `probe` share.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use fullbore_copy::reach::Reach;
+
+pub(super) const NETWORK: &str = "Other machines";
+
+/// How the other machine is reached.
+#[derive(Debug, Args)]
+pub struct ReachArgs {
+    /// Reach the other machine by this command (default: ssh)
+    #[arg(long, short = 'e', value_name = "COMMAND", help_heading = NETWORK, overrides_with = "rsh")]
+    pub rsh: Option<String>,
+
+    /// Run this there instead of `fullbore`, for example `sudo fullbore`
+    #[arg(long, value_name = "COMMAND", help_heading = NETWORK, overrides_with = "remote_path")]
+    pub remote_path: Option<String>,
+
+    /// Open so many connections for content (default: as many as the path needs)
+    #[arg(long, value_name = "N", help_heading = NETWORK, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub streams: Option<u8>,
+
+    /// Send this program (or FILE, a statically linked one) along, run it there from a temporary directory, and
+    /// leave nothing of it
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, help_heading = NETWORK)]
+    pub send_program: Option<Option<PathBuf>>,
+
+    /// Make connections by QUIC alone (default: only if no TCP connection gets through)
+    #[arg(long, help_heading = NETWORK, conflicts_with = "ssh_only")]
+    pub quic: bool,
+
+    /// Send everything by ssh; make no connections of its own
+    #[arg(long, help_heading = NETWORK)]
+    pub ssh_only: bool,
+
+    /// Give connections this congestion control (default: the system's, and bbr where loss asks for it)
+    #[arg(long, value_name = "NAME", help_heading = NETWORK, value_parser = congestion)]
+    pub congestion: Option<String>,
+}
+
+impl ReachArgs {
+    /// As the library takes it.
+    pub fn settings(&self) -> Reach {
+        Reach {
+            rsh: self.rsh.clone(),
+            remote_path: self.remote_path.clone(),
+            streams: self.streams,
+            send_program: self.send_program.clone(),
+            quic: self.quic,
+            ssh_only: self.ssh_only,
+            congestion: self.congestion.clone(),
+        }
+    }
+}
+
+/// A name as the kernel's modules have: up to fifteen letters, digits and underscores (`TCP_CA_NAME_MAX`).
+fn congestion(text: &str) -> Result<String, String> {
+    let fits =
+        !text.is_empty() && text.len() < 16 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    if fits { Ok(text.to_owned()) } else { Err("no name of a congestion control".to_owned()) }
+}
