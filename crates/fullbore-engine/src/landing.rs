@@ -25,9 +25,6 @@ use std::thread::JoinHandle;
 use bytes::Bytes;
 use tokio::sync::mpsc::UnboundedSender;
 
-use checkpoint::Checkpoints;
-use worker::Worker;
-
 use crate::digest::{self, Sha256};
 use crate::files::FileError;
 use crate::journal::Journal;
@@ -35,6 +32,8 @@ use crate::pipeline::{self, Sender};
 use crate::stage::{Kind, Ledger};
 use crate::target::{Target, TargetError};
 use crate::window::Permit;
+use checkpoint::Checkpoints;
+use worker::Worker;
 
 /// Chunks that may wait before one thread. Their bytes are bounded by the window; this
 /// bounds small files. A guess: a millisecond's worth.

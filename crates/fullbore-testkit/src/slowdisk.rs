@@ -20,14 +20,14 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use tempfile::TempDir;
+
+use crate::power_cut::BlockLog;
 use fuser::{
     BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
     InitFlags, KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry,
     ReplyOpen, ReplyWrite, Request, WriteFlags,
 };
-use tempfile::TempDir;
-
-use crate::power_cut::BlockLog;
 
 /// The only file of the file system beneath the loop device.
 const DISK: &str = "disk";

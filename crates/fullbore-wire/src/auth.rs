@@ -3,9 +3,11 @@
 //! They go to the host they were written for and to no other. Neither `Debug` nor any
 //! error shows a password.
 
-use crate::url::{Host, Scheme, Url, decode_hex, parse_host_and_port, split_scheme};
-use base64::Engine;
 use std::fmt;
+
+use base64::Engine;
+
+use crate::url::{Host, Scheme, Url, decode_hex, parse_host_and_port, split_scheme};
 
 /// Bytes of one auth.conf file; a guess far above real ones.
 pub const AUTH_FILE_BYTES_MAX: usize = 1024 * 1024;

@@ -5,7 +5,6 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, PublicKeyData, date_time_ymd};
 use rustls::ServerConfig;
 use rustls::crypto::{CryptoProvider, SupportedKxGroup};
 use rustls::pki_types::PrivateKeyDer;
@@ -14,6 +13,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::socket::{Socket, SocketOptions, open};
 use crate::tls::Authorities;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, PublicKeyData, date_time_ymd};
 
 /// An authority nobody else trusts.
 pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);

@@ -4,10 +4,11 @@
 //! Order as in apt: the setting for one host, then no_proxy, then the scheme's proxy,
 //! then `all_proxy`.
 
+use std::net::IpAddr;
+
 use crate::auth::Credentials;
 use crate::connect::ProxyServer;
 use crate::url::{Host, Scheme, Url, UrlError, parse_host_and_port};
-use std::net::IpAddr;
 
 /// Entries of a no_proxy list. A guess.
 const NO_PROXY_ENTRIES_MAX: usize = 1000;

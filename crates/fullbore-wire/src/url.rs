@@ -5,10 +5,11 @@
 //! end a line, and an encoded control character is refused too (some servers and
 //! proxies decode and re-emit).
 
-use crate::auth::Credentials;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
+
+use crate::auth::Credentials;
 
 /// Bytes of a URL. RFC 9110, 4.1 asks for support of at least 8000.
 pub const URL_BYTES_MAX: usize = 8000;

@@ -11,11 +11,11 @@ mod status;
 use std::path::{Path, PathBuf};
 
 use fullbore_engine::files::{FileError, Root};
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_install::root::within;
 
 use crate::cli::{AptArgs, AptCommand, AptEnableArgs};
 use crate::progress::Screen;
-use fullbore_engine::run::error::{CommandError, ErrorKind};
 use snippet::{Settings, Snippet, Standing};
 
 /// The directory of configuration snippets, below the root.

@@ -3,12 +3,12 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_install::divert::{DivertError, Root, State};
 use fullbore_install::nosync;
 
 use crate::cli::{DivertArgs, DivertCommand, DivertOffArgs, DivertOnArgs, DivertVia};
 use crate::stdio;
-use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 /// What is said of dpkg when it is APT's configuration that changes how it is started.
 const BY_APT: &str = "/usr/bin/dpkg (when APT starts it)";

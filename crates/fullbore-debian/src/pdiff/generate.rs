@@ -7,7 +7,6 @@
 mod compare;
 
 use bytes::Bytes;
-use compare::{Hunk, compare};
 use imara_diff::{Interner, Token};
 use memchr::{memchr_iter, memrchr};
 use thiserror::Error;
@@ -15,6 +14,7 @@ use thiserror::Error;
 use super::chain::Builder;
 use super::script::has_lone_dot;
 use super::{EDITS_MAX, Edits, SCRIPT_BYTES_MAX};
+use compare::{Hunk, compare};
 
 /// Most lines of one text that can be compared: numbers of lines have 31 bits.
 const LINES_MAX: usize = (i32::MAX - 1) as usize;

@@ -6,10 +6,10 @@
 
 use std::fmt;
 
-use crate::escape;
 use serde::{Deserialize, Serialize};
 
 use super::report::Report;
+use crate::escape;
 
 /// The kinds of failure a caller can tell apart, each with its exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -1,9 +1,11 @@
+use std::net::Ipv4Addr;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
 use super::*;
 use crate::loopback::{Authority, DeadAddress, listen};
 use crate::tls::Trust;
-use std::net::Ipv4Addr;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 
 const HOST: &str = "mirror.example.org";
 

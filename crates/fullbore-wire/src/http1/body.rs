@@ -3,8 +3,9 @@
 //! Strict where laxness has been used to smuggle: sizes are bare hexadecimal
 //! digits, every line ends in CRLF. Extensions and trailers are read over, bounded.
 
-use super::Http1Error;
 use bytes::{Buf, Bytes, BytesMut};
+
+use super::Http1Error;
 
 /// Bytes of one chunk-size line with its extensions. A guess; real ones have < 20.
 const SIZE_LINE_BYTES_MAX: usize = 1024;

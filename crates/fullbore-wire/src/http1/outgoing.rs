@@ -1,9 +1,10 @@
 //! Bytes that wait to be written: request heads gathered in one buffer, large body
 //! pieces kept as they are, so that an upload is not copied on its way out.
 
-use bytes::{Buf, Bytes, BytesMut};
 use std::collections::VecDeque;
 use std::io::IoSlice;
+
+use bytes::{Buf, Bytes, BytesMut};
 
 /// Body pieces below this are copied behind the heads; larger ones are queued by
 /// reference. 4 KiB: a copy of a page is cheaper than one more `iovec`. A guess.

@@ -3,12 +3,14 @@
 //! Whatever the caller puts in, one request stays one request: targets, hosts and
 //! field values with line breaks, NUL or other controls are refused.
 
+use std::fmt::Write;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+
 use crate::auth::Authorization;
 use crate::conditional::{EntityTag, http_date};
 use crate::range::ByteRange;
-use bytes::BytesMut;
-use std::fmt::Write;
-use std::sync::Arc;
 
 /// What we call ourselves to servers.
 pub const USER_AGENT: &str = concat!("fullbore/", env!("CARGO_PKG_VERSION"));

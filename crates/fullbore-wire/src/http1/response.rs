@@ -1,11 +1,12 @@
 //! Response heads: from bytes to what the dispatcher needs, and how the body is
 //! delimited (RFC 9112, section 6.3).
 
+use std::mem::MaybeUninit;
+
 use super::{HEADERS_MAX, Http1Error, Method};
 use crate::conditional::{EntityTag, parse_http_date};
 use crate::range::ContentRange;
 use crate::retry_after::RetryAfter;
-use std::mem::MaybeUninit;
 
 /// How the names of object stores' own fields begin.
 const STORE_PREFIX: &str = "x-amz-";

@@ -1,8 +1,9 @@
 //! The client against bytes: what a server may send, in any portions.
 
-use super::*;
 use bytes::Buf;
 use proptest::prelude::*;
+
+use super::*;
 
 /// An event with body pieces joined, so that portions do not show.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,7 +1,9 @@
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
 use super::*;
 use crate::range::{ByteRange, ContentRange};
-use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 fn get(path: &str) -> RequestHead {
     RequestHead::get("mirror.example.org", path)

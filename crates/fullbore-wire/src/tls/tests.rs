@@ -1,9 +1,10 @@
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_rustls::TlsAcceptor;
+
 use super::error::{some_names, when};
 use super::*;
 use crate::loopback::{Authority, Certified, pair};
 use crate::stream::{Stream, TlsSocket};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio_rustls::TlsAcceptor;
 
 const NOW: (i32, i32) = (2020, 2080);
 

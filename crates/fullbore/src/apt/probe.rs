@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use fullbore_apt::acquire::{Messages, User};
 use fullbore_apt::http::{LIST_BYTES_MAX, MirrorSets};
+use fullbore_engine::run::error::CommandError;
 
 use super::Place;
-use fullbore_engine::run::error::CommandError;
 
 /// Time that a method has for its first message. apt has no limit; ours need milliseconds.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);

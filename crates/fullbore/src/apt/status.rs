@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use fullbore_apt::acquire::Configuration;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::events::Events as _;
 use fullbore_install::root::{Root, RootError};
 use rustix::fs::{FileType, MemfdFlags};
 use serde::Serialize;
@@ -13,8 +15,6 @@ use serde::Serialize;
 use super::snippet::{Settings, Standing};
 use super::{NAME, PARTS, Place, probe};
 use crate::progress::Screen;
-use fullbore_engine::run::error::{CommandError, ErrorKind};
-use fullbore_engine::run::events::Events as _;
 
 /// Methods that may be ours.
 const METHODS: [&str; 3] = ["rred", "http", "https"];

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use fullbore_engine::durability::Durability;
 
 use super::choices;
 use super::shared::{CHOICE, KEEP, NetworkArgs, OUTPUT, OutputArgs, TRUST, TrustArgs};
-use fullbore_engine::durability::Durability;
 
 pub(super) const LONG: &str = "\
 Refresh APT's indexes as `apt-get update` does, in a fraction of the time.

@@ -1,7 +1,6 @@
 //! The report as JSON: all of it, the course of time included.
 
 use fullbore_engine::escape;
-
 use fullbore_engine::run::report::Report;
 
 /// The report as indented JSON with a newline at its end.

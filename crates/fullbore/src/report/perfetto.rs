@@ -2,9 +2,8 @@
 //! stages' shares as counters.
 
 use fullbore_engine::escape;
-use serde_json::{Value, json};
-
 use fullbore_engine::run::report::Report;
+use serde_json::{Value, json};
 
 /// Renders the trace (Trace Event Format, JSON object form). Times are in microseconds.
 pub fn render(report: &Report) -> String {

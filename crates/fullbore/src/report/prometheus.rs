@@ -8,7 +8,6 @@ use std::fmt::{Display, Write};
 use std::path::Path;
 
 use fullbore_engine::escape;
-
 use fullbore_engine::run::report::{Report, SuiteState};
 
 /// Largest earlier file read. A guess: ten thousand mirrors.

@@ -1,10 +1,9 @@
 //! The engine's verdict in the report's own form, so that the page and the JSON do not
 //! change with the engine.
 
-use crate::verdict::{self, Limit, Verdict};
-
 use super::{Sample, StageSample, Timeline, VerdictReport};
 use crate::run::events::Phase;
+use crate::verdict::{self, Limit, Verdict};
 
 impl VerdictReport {
     /// What the engine found.
