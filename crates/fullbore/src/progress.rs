@@ -703,9 +703,9 @@ mod tests {
         let evidence = vec!["one figure".to_owned()];
         let verdict = VerdictReport { limit: "mixed".into(), reason: "x".into(), evidence, ..VerdictReport::default() };
         let store = Some(StoreReport { files: 1, ..StoreReport::default() });
-        screen.finish(&Summary { command, store, verdict: Some(verdict), duration_ms: 1, ..Summary::default() });
+        screen.finish(&Summary { command, store, verdict: Some(verdict), duration_ms: 2000, ..Summary::default() });
         assert_eq!(stdout.text(), "URI:x\\u{1b}\n");
-        assert_eq!(stderr.text(), "1 file, 0 B in 0.0 s, 0 B/s. Limited by: mixed (x).\n  one figure\n");
+        assert_eq!(stderr.text(), "1 file, 0 B in 2.0 s, 0 B/s. Limited by: mixed (x).\n  one figure\n");
     }
 
     #[test]
