@@ -235,7 +235,7 @@ impl Transport {
         state.streams += 1;
         state.lingers |= lingers;
         if let Some(peer) = socket.as_ref().and_then(|socket| socket.peer_addr().ok()) {
-            tracing::debug!(%peer, streams = state.streams, "a connection carries content");
+            tracing::info!(%peer, streams = state.streams, "a connection carries content");
         }
         shared.look_after(socket, true, &mut state);
         let own = shared.clone();
@@ -484,7 +484,7 @@ impl Shared {
             };
             // At the end of a run whichever end is last finds the other one gone.
             if !self.last_said.load(Ordering::Acquire) {
-                tracing::debug!(%error, "the connection broke");
+                tracing::info!(%error, "the connection broke");
             }
             self.brake.pull(CopyError::Network(format!("the connection broke: {reason}")));
         }

@@ -87,7 +87,7 @@ fn behind_firewalls_content_goes_by_ssh_and_the_reason_is_told() {
     assert!(text.contains(" spent looking for a direct connection; --ssh-only avoids that."), "{text}");
     assert_same(&source, &there);
     // In this order: what was tried, why it failed, and what was done then.
-    let mut lines = text.lines().filter(|line| line.contains(" DEBUG fullbore_copy::"));
+    let mut lines = text.lines().filter(|line| line.contains(" INFO fullbore_copy::"));
     let version = format!("version={}", env!("CARGO_PKG_VERSION"));
     for words in [
         &["starting the far end", "host=root@10.99.0.2", "program=ssh"][..],

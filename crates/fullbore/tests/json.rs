@@ -141,6 +141,25 @@ fn pdiff_publish() {
     }
 }
 
+/// A tree with two files in it.
+fn tree(directory: &Path) {
+    fs::create_dir_all(directory.join("sub")).unwrap();
+    fs::write(directory.join("a"), "content").unwrap();
+    fs::write(directory.join("sub/b"), vec![7; 300_000]).unwrap();
+}
+
+#[test]
+fn copy_and_probe() {
+    let directory = tempfile::tempdir().unwrap();
+    let (from, to) = (directory.path().join("from"), directory.path().join("to"));
+    tree(&from);
+    for words in [&["copy", "--json", "--dry-run"][..], &["copy", "--json"], &["probe", "--json"]] {
+        let mut command = clean_command(env!("CARGO_BIN_EXE_fullbore"));
+        let from = format!("{}/", from.display());
+        told(&words.join(" "), &output(command.args(words).arg(from).arg(&to)));
+    }
+}
+
 #[test]
 fn bootstrap() {
     let archive = packages::packages();

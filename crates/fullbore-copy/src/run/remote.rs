@@ -169,7 +169,7 @@ fn dialled(copy: Copying<'_, '_>, task: &Task, wish: Wish) -> Result<Done, Comma
                 under_way |= session.account.is_some();
                 run.standing.away();
                 run.lost.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(Instant::now);
-                tracing::debug!(host = %task.host, %error, wait_s = wait.as_secs(), "connection lost; dialling again");
+                tracing::info!(host = %task.host, %error, wait_s = wait.as_secs(), "connection lost; dialling again");
                 teller.warn(format!("{error}; dialling again in {} s", wait.as_secs()));
                 let until = Instant::now() + wait;
                 while Instant::now() < until && !run.current.is_stopped() {

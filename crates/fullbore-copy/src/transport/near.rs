@@ -181,7 +181,7 @@ impl Peer {
         let (program, arguments) = wish.command.split_first().ok_or(NoPeer::Ended(None))?;
         let began = Instant::now();
         // The last word is a command for the shell there: its host and the program are told, no more.
-        tracing::debug!(host = %wish.host, program = %program.display(), "starting the far end");
+        tracing::info!(host = %wish.host, program = %program.display(), "starting the far end");
         let mut command = Command::new(program);
         command.args(wish.options).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
         if let Some(messages) = &wish.messages {
@@ -221,19 +221,19 @@ impl Peer {
         match setup::read::<Hello>(&mut output, setup::ANSWER_BYTES) {
             Ok(Some(hello)) if hello.version == VERSION => {
                 let (version, protocol, time_ms) = (&hello.program, hello.version, began.elapsed().as_millis());
-                tracing::debug!(host = %wish.host, %version, protocol, time_ms, "the far end answers");
+                tracing::info!(host = %wish.host, %version, protocol, time_ms, "the far end answers");
                 waiting.into_iter().for_each(give);
                 Ok(Peer { child, output, own, speeds, listener, datagrams, bbr, hello })
             }
             Ok(Some(hello)) => {
                 end(&mut child);
                 let (version, protocol) = (&hello.program, hello.version);
-                tracing::debug!(host = %wish.host, %version, protocol, "the far end has another protocol");
+                tracing::info!(host = %wish.host, %version, protocol, "the far end has another protocol");
                 Err(NoPeer::Version(hello))
             }
             Ok(None) => {
                 let code = child.wait().ok().and_then(|status| status.code());
-                tracing::debug!(host = %wish.host, code, "ssh ended before the far end said anything");
+                tracing::info!(host = %wish.host, code, "ssh ended before the far end said anything");
                 Err(NoPeer::Ended(code))
             }
             Err(error) => {
@@ -256,7 +256,7 @@ impl Peer {
         let ready = setup::read::<Ready>(&mut self.output, setup::ANSWER_BYTES)?;
         let ready = ready.ok_or_else(|| CopyError::Network("the program on the other machine ended".to_owned()))?;
         if let Some((exit_code, text)) = ready.refused {
-            tracing::debug!(host = %wish.host, exit_code, reason = text, "the far end refuses the task");
+            tracing::info!(host = %wish.host, exit_code, reason = text, "the far end refuses the task");
             end(&mut self.child);
             return Err(CopyError::Remote { exit_code, text });
         }

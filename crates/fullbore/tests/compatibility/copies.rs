@@ -68,7 +68,7 @@ fn copied(place: &Path) -> (u64, u64) {
     names.sort();
     assert_eq!(names, ["large"], "nothing is left of the copy");
     assert!(fs::read(place.join("dst/large")).unwrap() == lines(12));
-    let number = |name: &str| summary[name].as_u64().unwrap_or_else(|| panic!("{name} in {summary}"));
+    let number = |name: &str| summary["totals"][name].as_u64().unwrap_or_else(|| panic!("{name} in {summary}"));
     (number("resumed_bytes"), number("written_bytes"))
 }
 

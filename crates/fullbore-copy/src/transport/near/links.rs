@@ -29,7 +29,7 @@ impl Links {
                 std::thread::spawn(move || match join::dial(&command, &joint, &children) {
                     Ok(lane) => transport.add(lane),
                     // One less is no matter: the first one carries everything.
-                    Err(error) => tracing::debug!(%error, "a further connection by ssh failed"),
+                    Err(error) => tracing::info!(%error, "a further connection by ssh failed"),
                 });
                 continue;
             }
@@ -41,7 +41,7 @@ impl Links {
                     Ok(lane) if !transport.is_over() => transport.add(lane),
                     Ok(_) => {}
                     Err(error) if number == 1 => transport.fail(&error),
-                    Err(error) => tracing::debug!(%error, number, "a connection failed"),
+                    Err(error) => tracing::info!(%error, number, "a connection failed"),
                 }
             });
         }

@@ -51,7 +51,7 @@ impl Search {
         match self.race.map(Race::winner) {
             Some(Ok((way, lane))) => (route.way, first) = (way, Some(lane)),
             Some(Err(reason)) => {
-                tracing::debug!(reason, "no TCP connection in either direction");
+                tracing::info!(reason, "no TCP connection in either direction");
                 route.fallback = Some(reason);
             }
             None => {}
@@ -63,7 +63,7 @@ impl Search {
             match met.and_then(|met| Ok((met.open().map_err(|error| error.to_string())?, met))) {
                 Ok((lane, met)) => (route.way, first, route.quic) = (Way::Quic, Some(lane), Some(met)),
                 Err(reason) => {
-                    tracing::debug!(reason, "no QUIC connection");
+                    tracing::info!(reason, "no QUIC connection");
                     let reasons = route.fallback.into_iter().chain([format!("QUIC: {reason}")]);
                     route.fallback = reasons.reduce(|one, two| one + "; " + &two);
                 }
@@ -72,7 +72,7 @@ impl Search {
         route.searched = began.elapsed();
         let searched_ms = route.searched.as_millis();
         let Some(mut lane) = first else {
-            tracing::debug!(searched_ms, "content goes by ssh");
+            tracing::info!(searched_ms, "content goes by ssh");
             transport.stay_with_pipe();
             if self.more_pipes.is_some() {
                 route.streams = self.streams.checked_sub(1).unwrap_or(MORE_PIPES).min(MORE_PIPES);
@@ -89,7 +89,7 @@ impl Search {
         route.streams = streams(self.streams, lane.round_trip().unwrap_or_default());
         let peer = lane.socket.as_ref().and_then(|socket| socket.peer_addr().ok());
         let (round_trip, streams) = (lane.round_trip(), route.streams);
-        tracing::debug!(way = ?route.way, ?peer, ?round_trip, streams, searched_ms, "content goes by connections");
+        tracing::info!(way = ?route.way, ?peer, ?round_trip, streams, searched_ms, "content goes by connections");
         if route.way == Way::FarDials {
             transport.say_way(&Decision { way: route.way, streams: route.streams })?;
         }
@@ -130,11 +130,11 @@ pub(super) fn race(opener: &Arc<Opener>, hello: &Hello, host: &str) -> Race {
         let dial = move |address: SocketAddr| {
             let (sender, own) = (dialling.clone(), own.clone());
             std::thread::spawn(move || {
-                tracing::debug!(%address, "dialling");
+                tracing::info!(%address, "dialling");
                 let lane = own.dial_first(&address).map(|lane| (Way::NearDials, lane));
                 match &lane {
-                    Ok(_) => tracing::debug!(%address, "connected; the far end has proved its key"),
-                    Err(error) => tracing::debug!(%address, %error, "no connection"),
+                    Ok(_) => tracing::info!(%address, "connected; the far end has proved its key"),
+                    Err(error) => tracing::info!(%address, %error, "no connection"),
                 }
                 let _ = sender.send(lane.map_err(|error| format!("{address}: {}", said_of(&error))));
             });
