@@ -177,5 +177,5 @@ fn install() {
     archive.add("small", "1", "", "mkdir -p usr/lib; echo x > usr/lib/small");
     let server = archive.serve();
     let root = made::root_for(&server, "");
-    told("install", &output(made::install(&root.path().join("root"), &["small", "--json"])));
+    told("install", &output(&mut made::install(&root.path().join("root"), &["small", "--json"])));
 }
