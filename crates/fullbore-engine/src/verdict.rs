@@ -17,6 +17,7 @@ mod record;
 pub mod remote;
 mod sample;
 mod sampler;
+pub mod thresholds;
 mod timeline;
 
 use std::fmt;
@@ -87,7 +88,7 @@ impl fmt::Display for Limit {
             Limit::Window => formatter.write_str("our in-flight window"),
             Limit::RateLimit => formatter.write_str("the rate limit"),
             Limit::RoundTrips => formatter.write_str("waiting for answers (round trips)"),
-            Limit::Mixed => formatter.write_str("mixed"),
+            Limit::Mixed => formatter.write_str(remote::MIXED),
         }
     }
 }
