@@ -93,6 +93,19 @@ impl fmt::Display for Limit {
     }
 }
 
+impl Limit {
+    /// What would help, where that depends on nothing else.
+    pub fn advice(&self) -> &'static str {
+        match self {
+            Limit::Receiver => "A faster receiver would help. A faster network would not pay.",
+            Limit::Window => "A larger in-flight window would help; nothing else was full.",
+            Limit::RateLimit => "A higher rate limit would help.",
+            Limit::RoundTrips => "A nearer host would help; bandwidth would not.",
+            _ => remote::MIXED_ADVICE,
+        }
+    }
+}
+
 /// A part and its share of the wall time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Share {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::facts::{Facts, SYNC, ThreadFacts};
 use super::judge::{Cause, Findings};
-use super::remote::{MIXED_ADVICE, largest};
+use super::remote::largest;
 use super::thresholds::{
     ALIVE_LONG_ENOUGH, FEW_ROUND_TRIPS, LARGER_PART, NAMED, NO_OTHER, ONE_HOST, ONLY_HOST, ROUNDS_TO_NOTHING,
     SHORT_RUN, SLIGHT, WAITED_LEAST, WORTH_A_WORD,
@@ -377,11 +377,7 @@ impl<'a> Opinion<'a> {
             Limit::RemoteOrPath => {
                 "More hosts, or nearer ones, would help if the link has room. A faster disk would not pay.".to_owned()
             }
-            Limit::Receiver => "A faster receiver would help. A faster link would not pay.".to_owned(),
-            Limit::Window => "A larger in-flight window would help; nothing else was full.".to_owned(),
-            Limit::RateLimit => "A higher rate limit would help.".to_owned(),
-            Limit::RoundTrips => "A nearer host would help; bandwidth would not.".to_owned(),
-            Limit::Mixed => MIXED_ADVICE.to_owned(),
+            plain => plain.advice().to_owned(),
         };
         let capped: Vec<&str> =
             self.counters.hosts.iter().filter(|host| host.capped).map(|host| host.name.as_str()).collect();
