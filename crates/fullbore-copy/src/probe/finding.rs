@@ -55,10 +55,7 @@ pub fn find(figures: &Figures, prediction: &Prediction) -> Finding {
     let intervened = intervened(figures, class, rate, modelled.or(judged));
     let part = match judged {
         Some(part) if part.is_cpu() => Some(part),
-        _ => {
-            let signals = [(Signal::Trial, judged), (Signal::Intervention, intervened), (Signal::Arithmetic, modelled)];
-            agreed(&signals.into_iter().filter_map(|(signal, part)| Some((signal, part?))).collect::<Vec<_>>())
-        }
+        _ => agreed(&[(Signal::Trial, judged), (Signal::Intervention, intervened), (Signal::Arithmetic, modelled)]),
     };
     let next = part.and_then(|part| {
         let mut others: Vec<(Part, f64)> =

@@ -38,11 +38,13 @@ pub enum Signal {
     Arithmetic,
 }
 
-/// The part that signals of two kinds name, if none names another.
-pub fn agreed<P: Clone + PartialEq>(claims: &[(Signal, P)]) -> Option<P> {
-    let (signal, part) = claims.first()?;
-    let is_agreed = claims.iter().all(|(_, other)| other == part) && claims.iter().any(|(other, _)| other != signal);
-    is_agreed.then(|| part.clone())
+/// The part that signals of two kinds name, if none names another. A signal may name nothing.
+pub fn agreed<P: Copy + PartialEq>(claims: &[(Signal, Option<P>)]) -> Option<P> {
+    let mut named = claims.iter().filter_map(|(signal, part)| Some((signal, (*part)?)));
+    let (first, part) = named.next()?;
+    let others: Vec<_> = named.collect();
+    let is_agreed = others.iter().all(|(_, other)| *other == part) && others.iter().any(|(signal, _)| *signal != first);
+    is_agreed.then_some(part)
 }
 
 /// Something that may have been as full as the part that is to be named.
@@ -211,38 +213,29 @@ impl Work<'_> {
     fn limit(&self, used: &Use) -> Option<(Part, f64)> {
         let far = used.path + used.server;
         let (is_here, is_there) = (used.stage_share >= NAMED, far >= NAMED);
-        let (far_part, share, other) = match used.path >= used.server {
-            true => (Part::Path, used.path, used.server),
-            false => (Part::Server, used.server, used.path),
-        };
-        let mut claims = Vec::new();
-        if used.processor >= FULL {
+        let is_path = used.path >= used.server;
+        let far_part = Some(if is_path { Part::Path } else { Part::Server });
+        let part = if used.processor >= FULL {
             // It disguises itself as everything else: what waits to be sent stands before it, too.
-            claims.push((Signal::Processor, Part::Processor));
-            let is_ours = is_here || used.path >= NAMED;
-            claims.push(if is_ours { (Signal::Stages, Part::Processor) } else { (Signal::Requests, far_part) });
-            return agreed(&claims).map(|part| (part, used.processor));
-        }
-        match (is_here, is_there) {
-            (true, _) => claims.push((Signal::Stages, Part::Stage)),
-            (false, true) => claims.push((Signal::Stages, far_part)),
-            (false, false) => {}
-        }
-        // Requests stand behind a stage that never had to wait: what is under way is not taken.
-        match (is_here, is_there) {
-            (true, is_there) if !is_there || used.stage_share >= FULL => claims.push((Signal::Requests, Part::Stage)),
-            (_, true) => claims.push((Signal::Requests, far_part)),
-            _ => {}
-        }
-        if claims.is_empty() && used.peer.as_ref().is_some_and(|peer| peer.slowed > 0) {
-            // Nobody was at work, and it said why.
-            claims.extend([(Signal::Requests, Part::SlowDown), (Signal::Answers, Part::SlowDown)]);
-        }
-        let part = agreed(&claims)?;
+            let stands = if is_here || used.path >= NAMED { Some(Part::Processor) } else { far_part };
+            agreed(&[(Signal::Processor, Some(Part::Processor)), (Signal::Stages, stands)])
+        } else if is_here || is_there {
+            // Requests stand behind a stage that never had to wait: what is under way is not taken.
+            let is_behind = is_here && used.stage_share >= FULL;
+            let stages = if is_here { Some(Part::Stage) } else { far_part };
+            let requests = if is_there && !is_behind { far_part } else { Some(Part::Stage) };
+            agreed(&[(Signal::Stages, stages), (Signal::Requests, requests)])
+        } else {
+            // Nobody was at work; a peer may have said why.
+            let slowed = used.peer.as_ref().is_some_and(|peer| peer.slowed > 0).then_some(Part::SlowDown);
+            agreed(&[(Signal::Requests, slowed), (Signal::Answers, slowed)])
+        }?;
         let (share, other) = match part {
+            Part::Processor => (used.processor, 0.0),
             Part::Stage => (used.stage_share, 0.0),
+            Part::Path => (used.path, used.server),
+            Part::Server => (used.server, used.path),
             Part::SlowDown => (1.0 - far, 0.0),
-            _ => (share, other),
         };
         (share >= NAMED && other <= NO_OTHER).then_some((part, share))
     }

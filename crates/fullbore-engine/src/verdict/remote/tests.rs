@@ -27,11 +27,14 @@ fn limit(work: &Work<'_>) -> String {
 #[test]
 fn a_part_is_agreed_on_by_two_kinds_of_signals_and_no_third() {
     use Signal::{Arithmetic, Intervention, Trial};
-    assert_eq!(agreed(&[(Trial, 1), (Arithmetic, 1)]), Some(1));
-    assert_eq!(agreed(&[(Trial, 1), (Trial, 1)]), None, "one kind");
-    assert_eq!(agreed(&[(Trial, 1)]), None);
-    assert_eq!(agreed(&[(Trial, 1), (Arithmetic, 1), (Intervention, 2)]), None, "another part");
-    assert_eq!(agreed::<u8>(&[]), None);
+    let of = |claims: &[(Signal, u8)]| {
+        agreed(&claims.iter().map(|(signal, part)| (*signal, (*part > 0).then_some(*part))).collect::<Vec<_>>())
+    };
+    assert_eq!(of(&[(Trial, 1), (Intervention, 0), (Arithmetic, 1)]), Some(1));
+    assert_eq!(of(&[(Trial, 1), (Trial, 1)]), None, "one kind");
+    assert_eq!(of(&[(Trial, 1), (Arithmetic, 0)]), None);
+    assert_eq!(of(&[(Trial, 1), (Arithmetic, 1), (Intervention, 2)]), None, "another part");
+    assert_eq!(of(&[]), None);
 }
 
 #[test]
@@ -158,7 +161,7 @@ proptest! {
     #[test]
     fn one_kind_of_signal_names_nothing(part in 0..3u8, signals in prop::collection::vec(0..3u8, 0..4)) {
         let kinds = [Signal::Stages, Signal::Requests, Signal::Processor];
-        let claims: Vec<(Signal, u8)> = signals.iter().map(|kind| (kinds[usize::from(*kind)], part)).collect();
+        let claims: Vec<_> = signals.iter().map(|kind| (kinds[usize::from(*kind)], Some(part))).collect();
         let are_two = signals.iter().any(|kind| *kind != signals[0]);
         prop_assert_eq!(agreed(&claims).is_some(), are_two);
     }
