@@ -89,12 +89,13 @@ fn evidence(facts: &Facts) -> Vec<String> {
     for (name, server) in &facts.servers {
         let answers = u32::try_from(server.answers.max(1)).unwrap_or(u32::MAX);
         let mut line = format!(
-            "server {name}: round trip {} ms, {} over {}, turn-around {} ms each, path {} %",
+            "server {name}: round trip {} ms, {} over {}, turn-around {} ms each, path {} %, server {} %",
             ms(server.round_trip),
             several(server.answers, "answer", "answers"),
             several(server.connections, "connection", "connections"),
             ms(server.turn_around / answers),
             percent(share(facts, server.times.path)),
+            percent(share(facts, server.times.server)),
         );
         if facts.download.is_none() {
             let Sending { window_max, retransmitted, .. } = server.sending;
