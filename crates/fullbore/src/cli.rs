@@ -1,9 +1,8 @@
 //! The command line: every flag, its help text, and nothing else.
 //!
-//! What is parsed here are wishes; `settings` merges them with the environment
-//! and the settings file and hands the commands plain resolved values. Each flag
-//! can also be given as a variable `FULLBORE_…` (see [`command`]), so that flags
-//! win over the environment and the environment wins over the file.
+//! `settings` merges the flags with the environment and the settings file, and gives the commands plain resolved values.
+//! Each flag can also be given as a variable `FULLBORE_…` (see [`command`]). Flags override the environment, and the
+//! environment overrides the file.
 
 mod apt;
 mod bootstrap;
@@ -122,14 +121,13 @@ pub enum Command {
 
 /// The whole command line as clap knows it, each flag with its variable.
 ///
-/// The variables are hidden in the help texts; one sentence tells the rule.
+/// The variables are hidden in the help texts, because one sentence gives the rule.
 pub fn command() -> clap::Command {
     with_environment(Cli::command())
 }
 
 fn with_environment(command: clap::Command) -> clap::Command {
-    // What a variable says for all commands must not decide how another program is run; and
-    // `--report` is a file elsewhere.
+    // A variable for all commands must not change how another program runs; and elsewhere, `--report` is a file.
     if command.get_name() == "nosync" {
         return command;
     }
@@ -159,11 +157,11 @@ pub fn show(mut error: clap::Error, no_color: bool) {
         let text = error.render();
         let is_styled = stdio::stdout_is_terminal() && !no_color;
         let text = if is_styled { text.ansi().to_string() } else { text.to_string() };
-        // Kept for the end of the run.
+        // Lost output is reported at the end of the run.
         let _ = stdio::Stdout.write_all(text.as_bytes());
         return;
     }
-    // A word of the command line may hold line breaks; those of clap itself are none of its context.
+    // A word of the command line may contain line breaks; clap's own texts are not in its context.
     let words: Vec<_> = error.context().filter_map(|(kind, value)| Some((kind, escaped(value)?))).collect();
     for (kind, value) in words {
         error.insert(kind, value);

@@ -1,4 +1,4 @@
-//! The flags of `fullbore apt` and of what is below it.
+//! The flags of `fullbore apt` and its commands.
 
 use std::path::PathBuf;
 

@@ -100,7 +100,7 @@ pub struct BootstrapArgs {
     #[arg(long, value_name = "DIR", help_heading = HOOKS, visible_alias = "hook-dir")]
     pub hook_directory: Vec<PathBuf>,
 
-    /// What decides which signatures are accepted.
+    /// Accepted signatures and certificates.
     #[command(flatten)]
     pub trust: TrustArgs,
 
@@ -108,7 +108,7 @@ pub struct BootstrapArgs {
     #[command(flatten)]
     pub network: NetworkArgs,
 
-    /// What is shown and written about the run.
+    /// Output of the run.
     #[command(flatten)]
     pub output: OutputArgs,
 }
@@ -134,7 +134,7 @@ pub enum Variant {
     Standard,
 }
 
-/// With whose rights a root is made.
+/// With which privileges a root is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum BootstrapMode {
     /// As root if run by root, otherwise in a user namespace.

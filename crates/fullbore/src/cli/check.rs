@@ -43,7 +43,7 @@ pub struct CheckArgs {
     #[arg(long, value_name = "URL", value_delimiter = ' ')]
     pub from: Vec<String>,
 
-    /// What decides which signatures are accepted.
+    /// Accepted signatures and certificates.
     #[command(flatten)]
     pub trust: TrustArgs,
 
@@ -51,7 +51,7 @@ pub struct CheckArgs {
     #[command(flatten)]
     pub network: NetworkArgs,
 
-    /// What is shown and written about the run.
+    /// Output of the run.
     #[command(flatten)]
     pub output: OutputArgs,
 }

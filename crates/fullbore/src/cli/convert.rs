@@ -35,7 +35,7 @@ pub struct ConvertArgs {
     pub format: Option<ForeignFormat>,
 }
 
-/// Whose settings file is converted.
+/// The program whose settings file is converted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ForeignFormat {
     /// apt-mirror's mirror.list.

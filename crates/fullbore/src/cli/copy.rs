@@ -33,7 +33,7 @@ Examples:
     fullbore copy --exclude '.cache/' /home/ /backup/home";
 
 const SELECTION: &str = "Which files";
-const KEPT: &str = "What is kept of them";
+const KEPT: &str = "Attributes";
 const OUTPUT: &str = "Output";
 
 /// `fullbore copy`.
@@ -45,7 +45,7 @@ pub struct CopyArgs {
     pub paths: Vec<OsString>,
 
     /// Print help
-    // Without clap's -h: who copies with -avh, as with rsync, wants no help.
+    // Without clap's -h: `-avh`, as with rsync, must not print the help.
     #[arg(long, action = ArgAction::Help)]
     help: Option<bool>,
 

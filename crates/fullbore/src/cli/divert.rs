@@ -1,4 +1,4 @@
-//! The flags of `fullbore divert` and of what is below it.
+//! The flags of `fullbore divert` and its commands.
 
 use std::path::PathBuf;
 

@@ -58,7 +58,7 @@ pub struct InstallArgs {
     #[command(flatten)]
     pub network: NetworkArgs,
 
-    /// What is shown and written about the run.
+    /// Output of the run.
     #[command(flatten)]
     pub output: OutputArgs,
 }

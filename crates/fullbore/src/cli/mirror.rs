@@ -124,7 +124,7 @@ pub struct MirrorArgs {
     #[arg(long, value_name = "LANGUAGE", help_heading = CHOICE, value_delimiter = ',')]
     pub languages: Vec<String>,
 
-    /// What decides which signatures are accepted.
+    /// Accepted signatures and certificates.
     #[command(flatten)]
     pub trust: TrustArgs,
 
@@ -186,7 +186,7 @@ pub struct MirrorArgs {
     #[arg(long, short = 'n', help_heading = OUTPUT)]
     pub dry_run: bool,
 
-    /// What is shown and written about the run.
+    /// Output of the run.
     #[command(flatten)]
     pub output: OutputArgs,
 

@@ -1,4 +1,4 @@
-//! The flags of `fullbore pdiff` and of what is below it.
+//! The flags of `fullbore pdiff` and its commands.
 
 use std::path::PathBuf;
 

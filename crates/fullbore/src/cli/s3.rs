@@ -67,7 +67,7 @@ impl S3Args {
     }
 }
 
-/// What is required of objects that are got.
+/// Requirements on downloaded objects.
 #[derive(Debug, Args)]
 pub struct S3GetArgs {
     /// Fail with exit code 4 if no checksum of the store verifies the object; write nothing
@@ -75,7 +75,7 @@ pub struct S3GetArgs {
     pub require_checksum: bool,
 }
 
-/// How objects are put.
+/// How objects are uploaded.
 #[derive(Debug, Args)]
 pub struct S3PutArgs {
     /// Content-Type of all objects (default: by file name)

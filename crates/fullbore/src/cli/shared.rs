@@ -12,7 +12,7 @@ pub(super) const OUTPUT: &str = "Output";
 pub(super) const CHOICE: &str = "Which files";
 pub(super) const KEEP: &str = "Keeping and deleting";
 
-/// Flags that decide what is trusted, shared by the commands.
+/// Flags about trust, of several commands.
 #[derive(Debug, Args)]
 pub struct TrustArgs {
     /// Verify signatures with this keyring; repeat for more (default: Signed-By, or Debian's keyring)
@@ -24,7 +24,7 @@ pub struct TrustArgs {
     pub cacert: Option<PathBuf>,
 }
 
-/// Flags of the network, shared by the commands.
+/// Flags about the network, of several commands.
 #[derive(Debug, Args)]
 pub struct NetworkArgs {
     /// Limit the download rate in bytes per second, such as 20M, 2.5MB, 512KiB or 100Mbit
@@ -50,7 +50,7 @@ pub struct NetworkArgs {
     pub auth: Option<PathBuf>,
 }
 
-/// Flags of what is shown and written, shared by the commands.
+/// Flags about output, of several commands.
 #[derive(Debug, Args)]
 pub struct OutputArgs {
     /// Print events as lines of JSON on stdout, the totals last

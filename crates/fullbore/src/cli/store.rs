@@ -54,7 +54,7 @@ Examples:
   Download an object:
     fullbore get -o photo.jpg s3://my-bucket/photos/photo.jpg";
 
-const WHAT: &str = "What is put";
+const WHAT: &str = "What to upload";
 const GRID: &str = "Grid";
 const HOW: &str = "How files are stored";
 const NETWORK: &str = "Network";
@@ -136,7 +136,7 @@ pub struct PutArgs {
     #[arg(long, value_name = "DIR", help_heading = OUTPUT)]
     pub journals: Option<PathBuf>,
 
-    /// What is shown and written.
+    /// Output of the run.
     #[command(flatten)]
     pub shown: OutputArgs,
 
@@ -144,7 +144,7 @@ pub struct PutArgs {
     #[command(flatten)]
     pub s3: S3Args,
 
-    /// How objects are put there.
+    /// How objects are uploaded.
     #[command(flatten)]
     pub s3_put: S3PutArgs,
 }
@@ -165,7 +165,7 @@ pub struct GetArgs {
     #[arg(short, long, value_name = "FILE", help_heading = OUTPUT)]
     pub output: Option<PathBuf>,
 
-    /// What is shown and written.
+    /// Output of the run.
     #[command(flatten)]
     pub shown: OutputArgs,
 
@@ -173,7 +173,7 @@ pub struct GetArgs {
     #[command(flatten)]
     pub s3: S3Args,
 
-    /// What is required of its objects.
+    /// Requirements on objects.
     #[command(flatten)]
     pub s3_get: S3GetArgs,
 }

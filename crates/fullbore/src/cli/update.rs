@@ -49,7 +49,7 @@ pub struct UpdateArgs {
     #[arg(long, value_name = "LEVEL", default_value = "own", help_heading = CHOICE)]
     pub level: KeptLevel,
 
-    /// What decides which signatures are accepted.
+    /// Accepted signatures and certificates.
     #[command(flatten)]
     pub trust: TrustArgs,
 
@@ -69,11 +69,11 @@ pub struct UpdateArgs {
     #[arg(long, value_name = "WHEN", help_heading = KEEP, value_parser = choices::durability())]
     pub durability: Option<Durability>,
 
-    /// How the network is used.
+    /// How to use the network.
     #[command(flatten)]
     pub network: NetworkArgs,
 
-    /// What is shown and written.
+    /// Output of the run.
     #[command(flatten)]
     pub output: OutputArgs,
 
