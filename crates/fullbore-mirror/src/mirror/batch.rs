@@ -14,7 +14,7 @@ use super::subtract::FileSet;
 
 /// An index on its way into the store.
 #[derive(Debug, Clone)]
-pub struct StoredIndex {
+pub struct IndexDownload {
     /// Where mirrors have it: by hash where the archive does so.
     pub path: String,
     /// Its plain name, where that is another one.
@@ -30,17 +30,22 @@ pub struct Files {
     plan: Option<(Arc<Plan>, FileSet)>,
     /// Sizes learned from mirrors, of files whose index tells none.
     learned: Vec<(FileId, u64)>,
-    indexes: Vec<StoredIndex>,
+    indexes: Vec<IndexDownload>,
 }
 
 impl Files {
     /// Indexes alone, before there is a plan.
-    pub fn of_indexes(indexes: Vec<StoredIndex>) -> Files {
+    pub fn of_indexes(indexes: Vec<IndexDownload>) -> Files {
         Files { plan: None, learned: Vec::new(), indexes }
     }
 
     /// Files of a plan; those in `replace` wait in the store. `learned` is sorted.
-    pub fn of_plan(plan: Arc<Plan>, replace: FileSet, learned: Vec<(FileId, u64)>, indexes: Vec<StoredIndex>) -> Files {
+    pub fn of_plan(
+        plan: Arc<Plan>,
+        replace: FileSet,
+        learned: Vec<(FileId, u64)>,
+        indexes: Vec<IndexDownload>,
+    ) -> Files {
         Files { plan: Some((plan, replace)), learned, indexes }
     }
 
@@ -49,7 +54,7 @@ impl Files {
     }
 
     /// The index of an item, unless it is a file of the plan.
-    pub fn index(&self, item: ItemId) -> Option<&StoredIndex> {
+    pub fn index(&self, item: ItemId) -> Option<&IndexDownload> {
         self.indexes.get(item.checked_sub(self.first_index())? as usize)
     }
 

@@ -66,7 +66,7 @@ pub enum Reading {
 
 /// An entry of the Release that is to be mirrored.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IndexWant {
+pub struct WantedIndex {
     /// Path below the suite's directory.
     pub path: String,
     /// Size in bytes.
@@ -122,7 +122,7 @@ pub enum SelectError {
 ///
 /// # Errors
 /// When the Release has no such component or architecture, or nothing is left.
-pub fn indexes(requested: &str, release: &Release, selections: &[Selection]) -> Result<Vec<IndexWant>, SelectError> {
+pub fn indexes(requested: &str, release: &Release, selections: &[Selection]) -> Result<Vec<WantedIndex>, SelectError> {
     for selection in selections.iter().filter(|selection| !selection.flat) {
         check_components(requested, release, selection)?;
         check_architectures(requested, release, selection)?;
@@ -153,7 +153,7 @@ pub fn indexes(requested: &str, release: &Release, selections: &[Selection]) -> 
 const READING_ORDER: [Form; 6] = [Form::Lz4, Form::Gz, Form::Zst, Form::Xz, Form::Bz2, Form::Plain];
 
 fn add_group(
-    wants: &mut Vec<IndexWant>,
+    wants: &mut Vec<WantedIndex>,
     number: u32,
     mut group: Vec<(&IndexEntry, IndexName<'_>)>,
     formats: &[IndexFormat],
@@ -173,7 +173,7 @@ fn add_group(
     let place = |form: Form| READING_ORDER.iter().position(|&other| other == form).unwrap_or(READING_ORDER.len());
     group.sort_by_key(|(_, name)| place(name.form));
     for (rank, (entry, name)) in group.into_iter().enumerate() {
-        wants.push(IndexWant {
+        wants.push(WantedIndex {
             path: entry.path.as_str().to_owned(),
             size: entry.size,
             sha256: entry.sha256,

@@ -18,7 +18,7 @@ use fullbore_engine::target::LocalTarget;
 use fullbore_wire::fetch::{Fetcher, Parts};
 use fullbore_wire::queue::Item;
 
-use super::places::Places;
+use super::directories::Directories;
 use super::state::{LOG_PATH, OWN_DIRECTORY};
 use super::subtract::LoggedFile;
 pub use fullbore_wire::run::{Batch, Fetched};
@@ -29,7 +29,7 @@ pub struct Session {
     /// The mirror's directory.
     pub root: Arc<Root>,
     /// That, and where the run may write.
-    pub places: Places,
+    pub directories: Directories,
     /// What is written to.
     pub target: Arc<LocalTarget>,
     /// What a killed run goes on from.
@@ -55,7 +55,7 @@ pub struct Session {
 impl Session {
     /// Opens everything but connections. The directory is locked already.
     pub fn open(
-        places: Places,
+        directories: Directories,
         origins: &[String],
         origin_only: bool,
         network: &NetworkSettings,
@@ -64,16 +64,16 @@ impl Session {
         let ledger = Ledger::new();
         let internal = |error: std::io::Error| CommandError::new(ErrorKind::Internal, error);
         // The sampler first: the verdict covers set-up too.
-        let progress = Progression::start(&ledger, places.volume.path(), network.record.as_deref())?;
-        places.work.create_directory(OWN_DIRECTORY, 0o700).map_err(|error| disk(&error))?;
-        signature::sweep(&places.work.path().join(OWN_DIRECTORY));
+        let progress = Progression::start(&ledger, directories.volume.path(), network.record.as_deref())?;
+        directories.work.create_directory(OWN_DIRECTORY, 0o700).map_err(|error| disk(&error))?;
+        signature::sweep(&directories.work.path().join(OWN_DIRECTORY));
         let mut logged = Vec::new();
-        let journal = Journal::open(&places.work, LOG_PATH, &mut |file, trusted| {
+        let journal = Journal::open(&directories.work, LOG_PATH, &mut |file, trusted| {
             logged.push((LoggedFile { path: file.path, size: file.size, sha256: file.sha256 }, trusted));
         })
         .map_err(|error| disk(&error))?;
         let journal = Arc::new(journal);
-        let target = Arc::new(LocalTarget::new(places.work.clone(), durability));
+        let target = Arc::new(LocalTarget::new(directories.work.clone(), durability));
         let used = if origin_only { 1 } else { origins.len() };
         let urls = addresses(origins.iter().take(used))?;
         let window = window(urls.0.len(), network);
@@ -95,8 +95,8 @@ impl Session {
             faults: Faults::of(&fetcher),
             scan: ledger.stage("local scan", Kind::Thread),
             sync: ledger.stage("sync", Kind::Thread),
-            root: places.root.clone(),
-            places,
+            root: directories.root.clone(),
+            directories,
             target,
             journal,
             logged,
@@ -124,7 +124,7 @@ impl Session {
 
     /// Which bytes of a file an earlier run left.
     pub fn present(&self, path: &str, size: u64, sha256: Sha256) -> Result<Vec<Range<u64>>, FileError> {
-        if !self.places.is_untouched() {
+        if !self.directories.is_untouched() {
             return Ok(self.landing.present(path, size, sha256));
         }
         // The landing would look beside the copy of the log; the unfinished file is in the mirror.

@@ -8,7 +8,7 @@ use fullbore_debian::release_date::DateCheck;
 use super::*;
 use crate::mirror::filter::Candidate;
 use crate::mirror::plan::PlanBuilder;
-use crate::mirror::state::{INDEX_DIRECTORY, Novelty, Offer};
+use crate::mirror::state::{INDEX_DIRECTORY, OfferedRelease, ReleaseChange};
 use crate::mirror::subtract::{Comparison, Subtraction};
 use crate::settings::Filters;
 
@@ -134,7 +134,7 @@ impl Mirror {
         Run { subtraction, plan }
     }
 
-    fn commit(&self, plan: &Plan, done: &FileSet, suites: Vec<SuiteUpdate>) -> Pending {
+    fn commit(&self, plan: &Plan, done: &FileSet, suites: Vec<SuiteUpdate>) -> PendingState {
         let state = self.state();
         write(Commit {
             root: &self.root,
@@ -155,13 +155,13 @@ impl Mirror {
         .unwrap()
     }
 
-    /// Path → standing, of everything in the state.
-    fn files(&self) -> BTreeMap<String, Standing> {
+    /// Path → membership, of everything in the state.
+    fn files(&self) -> BTreeMap<String, Membership> {
         let state = self.state();
         let mut files = BTreeMap::new();
         let mut records = state.records(&self.root).unwrap().unwrap();
         while let Some(record) = records.next().unwrap() {
-            files.insert(record.path.to_owned(), state.header.standings[record.standing as usize].clone());
+            files.insert(record.path.to_owned(), state.header.memberships[record.membership as usize].clone());
         }
         files
     }
@@ -181,11 +181,11 @@ fn the_second_run_fetches_only_what_is_new() {
     assert_eq!(second.plan.file(1).path, "pool/3");
     assert_eq!(second.subtraction.present, Tally { files: 1, bytes: 3 });
     let files = mirror.files();
-    assert_eq!(files["pool/1"], Standing::member(0, false));
-    assert_eq!(files["pool/2"].left, [Left { suite: 0, generation: 2, at: mirror.now }]);
+    assert_eq!(files["pool/1"], Membership::member(0, false));
+    assert_eq!(files["pool/2"].left, [Departure { suite: 0, generation: 2, at: mirror.now }]);
     let suite = mirror.state().header.suites[0].clone();
     assert_eq!(suite.generation, 2);
-    let offer = Offer {
+    let offer = OfferedRelease {
         directory: "dists/a",
         inrelease: suite.inrelease,
         date: suite.date,
@@ -194,7 +194,7 @@ fn the_second_run_fetches_only_what_is_new() {
         here: None,
         check: DateCheck::new(i64::MAX, true, 10),
     };
-    assert_eq!(mirror.state().judge(&offer).unwrap(), Novelty::Unchanged);
+    assert_eq!(mirror.state().judge(&offer).unwrap(), ReleaseChange::Unchanged);
 }
 
 #[test]
@@ -207,8 +207,8 @@ fn files_of_suites_mirrored_in_other_runs_stay() {
         mirror.run(&archive(&[("b", &[("pool/3", "three")])]), true);
     }
     let files = mirror.files();
-    assert_eq!(files["pool/1"], Standing::member(0, false));
-    assert_eq!(files["pool/both"], Standing::member(0, false));
+    assert_eq!(files["pool/1"], Membership::member(0, false));
+    assert_eq!(files["pool/both"], Membership::member(0, false));
     assert!(files["pool/2"].expired);
     // When the other suite's directory is taken away, its files go, after the hours.
     std::fs::remove_dir_all(mirror.directory.path().join("dists/a")).unwrap();

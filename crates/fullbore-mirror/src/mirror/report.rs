@@ -10,14 +10,14 @@ use fullbore_wire::fetch::HostSeen;
 use fullbore_wire::run::host_reports::HostsOf;
 use fullbore_wire::run::refusals::Why;
 
-use super::batch::StoredIndex;
-use super::offer::Offered;
+use super::batch::IndexDownload;
+use super::free_space::FreeSpace;
+use super::offer::OfferedSuite;
 use super::plan::Plan;
-use super::pool::Wanted;
+use super::pool::FetchPlan;
 use super::retention::GuardError;
-use super::room::Room;
 use super::session::Session;
-use super::state::{Header, Novelty};
+use super::state::{Header, ReleaseChange};
 use super::subtract::Tally;
 use super::trace_files::{self, Trace};
 use super::upstream::Upstream;
@@ -27,7 +27,7 @@ use crate::settings::MirrorSettings;
 const MISSING_NAMED: usize = 8;
 
 /// Totals and course of one run.
-pub struct Account {
+pub struct ReportBuilder {
     /// Name of this mirror in trace files.
     pub host: String,
     /// Whether the last round brought all that its suites need.
@@ -40,9 +40,9 @@ pub struct Account {
     refused_deletion: Option<String>,
 }
 
-impl Account {
+impl ReportBuilder {
     /// Begins; tells so.
-    pub fn new(settings: &MirrorSettings, events: &mut dyn Events) -> Account {
+    pub fn new(settings: &MirrorSettings, events: &mut dyn Events) -> ReportBuilder {
         let started_unix_s = jiff::Timestamp::now().as_second();
         events.emit(Event::Started {
             command: "mirror".to_owned(),
@@ -52,7 +52,7 @@ impl Account {
             started_unix_s,
         });
         let summary = Summary { dry_run: settings.dry_run, started_unix_s, ..Summary::default() };
-        Account {
+        ReportBuilder {
             host: settings
                 .trace_host
                 .clone()
@@ -81,7 +81,7 @@ impl Account {
     }
 
     /// The suites as offered.
-    pub fn offered(&mut self, offers: &[Offered]) {
+    pub fn offered(&mut self, offers: &[OfferedSuite]) {
         self.directories.clear();
         self.summary.suites.clear();
         for offer in offers {
@@ -92,7 +92,7 @@ impl Account {
                 version: offer.release.version.clone(),
                 date_unix_s: offer.release.date.unwrap_or_default(),
                 valid_until_unix_s: offer.release.valid_until,
-                state: if offer.novelty == Novelty::Unchanged {
+                state: if offer.change == ReleaseChange::Unchanged {
                     SuiteState::Unchanged
                 } else {
                     SuiteState::NotPublished
@@ -111,10 +111,10 @@ impl Account {
         &mut self,
         events: &mut dyn Events,
         plan: &Plan,
-        wanted: &Wanted,
-        indexes: &[StoredIndex],
-        room: &Room,
-        doomed: Tally,
+        wanted: &FetchPlan,
+        indexes: &[IndexDownload],
+        room: &FreeSpace,
+        deletions: Tally,
     ) {
         let index_bytes: u64 = indexes.iter().map(|index| index.size).sum();
         self.summary.plan = events::Plan {
@@ -123,8 +123,8 @@ impl Account {
             wanted_bytes: wanted.subtraction.present.bytes + wanted.fetch.bytes,
             fetch_files: wanted.fetch.files + indexes.len() as u64,
             fetch_bytes: (wanted.fetch.bytes + index_bytes).saturating_sub(wanted.resumed_bytes),
-            delete_files: doomed.files,
-            delete_bytes: doomed.bytes,
+            delete_files: deletions.files,
+            delete_bytes: deletions.bytes,
             free_bytes: room.free_bytes,
             free_inodes: room.free_inodes.unwrap_or(u64::MAX),
         };
@@ -215,7 +215,13 @@ impl Account {
     }
 
     /// The run, for ftpsync's trace files.
-    pub fn trace(&self, settings: &MirrorSettings, offers: &[Offered], hosts: &[HostSeen], above: Upstream) -> Trace {
+    pub fn trace(
+        &self,
+        settings: &MirrorSettings,
+        offers: &[OfferedSuite],
+        hosts: &[HostSeen],
+        above: Upstream,
+    ) -> Trace {
         let mut architectures: Vec<String> =
             settings.sources.iter().flat_map(|source| source.architectures.iter().cloned()).collect();
         if settings.sources.iter().any(|source| source.sources) {
