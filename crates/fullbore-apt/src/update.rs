@@ -32,6 +32,8 @@ use fullbore_engine::run::Stop;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::run::events::{Events, Phase};
 use fullbore_engine::run::report::Report;
+use fullbore_wire::fetch::Catalogue as _;
+use fullbore_wire::run::RemoteFile;
 use fullbore_wire::run::refusals::{self, Hosts};
 
 use crate::lists::languages::languages;
@@ -40,7 +42,7 @@ use crate::lists::targets::Defaults;
 use crate::rewrite::{Expected, RewriteError};
 use crate::system::sources::native_architecture;
 use account::Account;
-use files::{File, batches, landing};
+use files::{Download, batches, of_release, partial};
 use publish::{Publication, is_kept_as_fetched, kept_name};
 use release::{Offered, Outcome};
 use repositories::{Repositories, Repository, repositories};
@@ -278,25 +280,24 @@ impl Walk<'_> {
         for (number, index) in wanted.iter().enumerate() {
             let Some(entry) = &index.diff_index else { continue };
             let own = self.repository(index.repository);
-            files.push((own.site, File::of_release(own, entry, index.by_hash, &diff_index_name(index), number)));
+            let file = of_release(own, entry, index.by_hash, &diff_index_name(index));
+            files.push(Download { site: own.site, index: number, file });
         }
-        account.planned(events, files.len() as u64, files.iter().map(|(_, file)| file.size).sum());
-        let mut came = vec![None; wanted.len()];
+        account.planned(events, &files);
+        let mut fetched = vec![None; wanted.len()];
         if !files.is_empty() {
-            let landings: Vec<(usize, String)> =
-                files.iter().map(|(_, file)| (file.of, file.landing.clone())).collect();
-            let (batches, owners) = batches(files, session.sites.len());
+            let (batches, indexes) = batches(files, session.sites.len());
             session.fetch(&batches, stop, events, &mut |batch, item| {
-                let of = owners[batch][item as usize];
-                came[of] = landings.iter().find(|(own, _)| *own == of).map(|(_, landing)| landing.clone());
+                let target = batches[batch].files.0[item as usize].target.clone();
+                fetched[indexes[batch][item as usize]] = Some(target);
             })?;
         }
         let network = self.network(session);
         let limits = Limits::of(&self.settings.configuration);
         let mut ways = Vec::new();
-        for (index, landing) in wanted.iter().zip(came) {
+        for (index, path) in wanted.iter().zip(fetched) {
             let whole = ways::whole(&index.forms, &[], index.plain.map(|(size, _)| size), network);
-            let patched = match landing.map(|landing| self.patched(session, index, &landing)) {
+            let patched = match path.map(|path| self.patched(session, index, &path)) {
                 Some(Ok(ways)) => ways,
                 Some(Err(why)) => {
                     let own = self.repository(index.repository).shown();
@@ -313,8 +314,8 @@ impl Walk<'_> {
     }
 
     /// The ways to an index that its `diff/Index` offers.
-    fn patched(&self, session: &Session, index: &Wanted, landing: &str) -> Result<Vec<Way>, String> {
-        let text = session.root.read(landing, DIFF_INDEX_BYTES_MAX).map_err(|error| error.to_string())?;
+    fn patched(&self, session: &Session, index: &Wanted, path: &str) -> Result<Vec<Way>, String> {
+        let text = session.root.read(path, DIFF_INDEX_BYTES_MAX).map_err(|error| error.to_string())?;
         let diff_index = DiffIndex::parse(text.unwrap_or_default().as_slice()).map_err(|error| error.to_string())?;
         let (sha256, size) = diff_index.current;
         if index.plain != Some((size, sha256)) {
@@ -363,15 +364,15 @@ impl Walk<'_> {
     ) -> Result<(), CommandError> {
         let mut files = Vec::new();
         for (number, journey) in journeys.iter_mut().enumerate().filter(|(_, journey)| journey.state == State::Open) {
-            let own = self.files(number, journey);
+            let own = self.files(journey);
             journey.open = own.len();
             let site = self.repository(journey.index.repository).site;
-            files.extend(own.into_iter().map(|file| (site, file)));
+            files.extend(own.into_iter().map(|file| Download { site, index: number, file }));
         }
         if files.is_empty() {
             return Ok(());
         }
-        account.planned(events, files.len() as u64, files.iter().map(|(_, file)| file.size).sum());
+        account.planned(events, &files);
         session.renew(self.settings, &self.repositories.sites)?;
         let workshop = Workshop::open(&session.ledger, self.settings.level)?;
         let orders = workshop.orders();
@@ -424,23 +425,22 @@ impl Walk<'_> {
     }
 
     /// The files that a journey needs.
-    fn files(&self, number: usize, journey: &Journey<'_>) -> Vec<File> {
+    fn files(&self, journey: &Journey<'_>) -> Vec<RemoteFile> {
         let index = journey.index;
         let own = self.repository(index.repository);
         match &journey.way {
             Way::Whole(form, entry) => {
                 let name = format!("{}{}", index.name, form.extension());
-                vec![File::of_release(own, entry, index.by_hash, &name, number)]
+                vec![of_release(own, entry, index.by_hash, &name)]
             }
             Way::Patches(patches) => patches
                 .iter()
-                .map(|patch| File {
+                .map(|patch| RemoteFile {
                     path: format!("{}{}.diff/{}", own.directory, index.meta_key, patch.download.name),
                     other_path: None,
-                    landing: landing(&patch_name(index, patch)),
+                    target: partial(&patch_name(index, patch)),
                     size: patch.download.size,
                     sha256: patch.download.sha256,
-                    of: number,
                 })
                 .collect(),
         }
@@ -523,12 +523,12 @@ fn patch_name(index: &Wanted, patch: &Patch) -> String {
 fn order(number: usize, journey: &Journey<'_>, lists: &std::path::Path) -> Option<Order> {
     let index = journey.index;
     let expected = index.plain.map(|(size, sha256)| Expected { size, sha256 });
-    let new = lists.join(landing(&kept_name(index)));
+    let new = lists.join(partial(&kept_name(index)));
     match &journey.way {
         Way::Whole(form, _) if is_kept_as_fetched(index, *form) => None,
         Way::Whole(form, _) => Some(Order {
             number,
-            old: lists.join(landing(&format!("{}{}", index.name, form.extension()))),
+            old: lists.join(partial(&format!("{}{}", index.name, form.extension()))),
             old_form: *form,
             patches: Vec::new(),
             new,
@@ -537,7 +537,7 @@ fn order(number: usize, journey: &Journey<'_>, lists: &std::path::Path) -> Optio
         }),
         Way::Patches(patches) => {
             let old = index.old.as_ref()?;
-            let file = |patch: &Patch| (patch.clone(), lists.join(landing(&patch_name(index, patch))));
+            let file = |patch: &Patch| (patch.clone(), lists.join(partial(&patch_name(index, patch))));
             Some(Order {
                 number,
                 old: lists.join(&old.file),

@@ -23,12 +23,12 @@ use fullbore_engine::run::report::{Mirrored, Report, Summary, Timeline, VerdictR
 use fullbore_engine::stage::{Kind, Ledger};
 use fullbore_engine::units;
 use fullbore_engine::verdict::{Sampler, SamplerConfig};
+use fullbore_wire::run::add_transfers;
 
 use crate::mirror::batch::{Files, IndexDownload};
 use crate::mirror::directories::Directories;
 use crate::mirror::lock::{Lock, LockError};
 use crate::mirror::offer::state_error;
-use crate::mirror::report;
 use crate::mirror::session::{Session, disk};
 use crate::mirror::sizes;
 use crate::mirror::state::{OWN_DIRECTORY, State, StateError, index_path};
@@ -306,7 +306,7 @@ fn repair(
     let files = Arc::new(Files::of_indexes(wanted));
     let items = files.items(&[], &session);
     let fetched = session.fetch(files.clone(), items, &stop, events)?;
-    session.landing.finish().map_err(|error| disk(&error))?;
+    session.site.landing.finish().map_err(|error| disk(&error))?;
     let came: Vec<&IndexDownload> = fetched.verified.iter().filter_map(|item| files.index(*item)).collect();
     for problem in wrong {
         let Some(index) = came.iter().find(|index| index.sha256 == problem.sha256) else { continue };
@@ -320,7 +320,9 @@ fn repair(
     }
     store::sweep(&root).map_err(|error| disk(&error))?;
     session.journal.compact().map_err(|error| disk(&error))?;
-    report::transferred(summary, &mut session, started, &[(0, Phase::Fetch)]);
+    let verdict = summary.verdict.take();
+    add_transfers(summary, started, &[(0, Phase::Fetch)], &mut session.progression, [&session.site]);
+    summary.verdict = verdict;
     Ok(repaired)
 }
 

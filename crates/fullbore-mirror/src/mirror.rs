@@ -112,8 +112,8 @@ fn attempt(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report,
         result = walk_with_others(settings, &mut session, &stop, &mut report, events);
     }
     let result = result.and(snapshot_of(settings, &session, &mut report, events));
-    session.fetcher.halt();
-    let ended = session.landing.finish().map_err(|error| disk(&error));
+    session.site.fetcher.halt();
+    let ended = session.site.landing.finish().map_err(|error| disk(&error));
     let report = report.report(&mut session);
     match result.and(ended) {
         Ok(()) => Ok(report),
@@ -205,7 +205,7 @@ fn walk(
         let mut inner = NestedSuites::new(&root, outer, &state.header.suites, of_run);
         inner.leave_out(&mut offer.release).map_err(|error| disk(&error))?;
     }
-    session.fetcher.warm(!settings.dry_run);
+    session.site.fetcher.warm(!settings.dry_run);
 
     report.phase(events, session, Phase::Indexes);
     if !settings.dry_run {
@@ -219,7 +219,7 @@ fn walk(
     let above = (!settings.dry_run).then(|| upstream::ask(session));
     let mut suites = indexes::select(&offers, session)?;
     let mut refusals = indexes::fetch(&offers, &mut suites, session, stop, events)?;
-    session.fetcher.warm(false);
+    session.site.fetcher.warm(false);
 
     report.phase(events, session, Phase::Plan);
     let directories: Vec<&str> = directories.iter().map(String::as_str).collect();
@@ -257,7 +257,7 @@ fn walk(
     stop.check()?;
 
     report.phase(events, session, Phase::Sync);
-    session.landing.checkpoint().map_err(|error| disk(&error))?;
+    session.site.landing.checkpoint().map_err(|error| disk(&error))?;
 
     report.phase(events, session, Phase::Publish);
     let run = Run { settings, plan: &plan, offers: &offers, suites: &suites, ids: &ids, now };
@@ -514,7 +514,7 @@ impl Run<'_> {
     ) {
         let above = above.map(|asked| upstream::take(asked, session)).unwrap_or_default();
         if report.complete {
-            let trace = report.trace(self.settings, self.offers, &session.fetcher.hosts(), above);
+            let trace = report.trace(self.settings, self.offers, &session.site.fetcher.hosts(), above);
             if let Err(error) = trace_files::write(&session.root, &trace) {
                 report.warn(events, format!("trace files: {error}"));
             }

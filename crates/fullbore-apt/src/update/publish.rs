@@ -12,7 +12,7 @@ use fullbore_engine::run::error::CommandError;
 use fullbore_engine::target::{Name, Target};
 
 use super::DIFF_INDEX_ENDING;
-use super::files::landing;
+use super::files::partial;
 use super::release::{Offered, name_of};
 use super::repositories::Repository;
 use super::session::{PARTIAL, Session, disk, file};
@@ -48,25 +48,25 @@ impl Publication<'_> {
         let mut names = Vec::new();
         for index in &self.made {
             let new = kept_name(index);
-            names.push(Name::Link { from: landing(&new), to: new.clone() });
+            names.push(Name::Link { from: partial(&new), to: new.clone() });
             // In another form it would be another file, and apt could take either.
             let others = present.all(&index.name).filter(|other| *other != new);
             names.extend(others.map(|other| Name::Remove { path: other.to_owned() }));
         }
         names.extend(self.emptied.iter().map(|name| Name::Remove { path: name.clone() }));
-        names.extend(self.patched.iter().map(|name| Name::Link { from: landing(name), to: name.clone() }));
+        names.extend(self.patched.iter().map(|name| Name::Link { from: partial(name), to: name.clone() }));
         if self.offered.unchanged && self.made.is_empty() {
             return Ok(names);
         }
         // `Release.gpg` before `Release`, `InRelease` alone: the last one is what apt looks at first.
         for (name, content) in self.offered.files.iter().rev() {
             let path = name_of(self.repository, name);
-            let part = session.root.write_part(&landing(&path), content).map_err(file)?;
+            let part = session.root.write_part(&partial(&path), content).map_err(file)?;
             if let Some(modified) = self.offered.modified {
                 part.set_mtime(modified).map_err(file)?;
             }
             part.finish().map_err(file)?;
-            names.push(Name::Link { from: landing(&path), to: path });
+            names.push(Name::Link { from: partial(&path), to: path });
         }
         let signed: Vec<&str> = self.offered.files.iter().map(|(name, _)| *name).collect();
         for other in ["InRelease", "Release", "Release.gpg"].iter().filter(|name| !signed.contains(name)) {
@@ -133,7 +133,7 @@ pub fn sweep(session: &Session) -> Result<(), CommandError> {
     for (name, kind) in session.root.list(PARTIAL).map_err(file)? {
         // Directories are none of ours.
         let Some(name) = name.to_str().filter(|_| kind != Kind::Directory) else { continue };
-        session.root.unlink(&landing(name)).map_err(file)?;
+        session.root.unlink(&partial(name)).map_err(file)?;
     }
     Ok(())
 }

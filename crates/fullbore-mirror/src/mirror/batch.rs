@@ -8,7 +8,7 @@ use fullbore_wire::fetch::Catalogue;
 use fullbore_wire::queue::{Item, ItemId};
 
 use super::plan::{FileId, Plan};
-use super::session::{Batch, Session};
+use super::session::Session;
 use super::state::index_path;
 use super::subtract::FileSet;
 
@@ -67,7 +67,7 @@ impl Files {
             .chain(self.first_index()..last)
             .map(|id| {
                 let spec = self.spec(id);
-                let present = session.landing.present(&spec.path, spec.size, spec.sha256);
+                let present = session.site.landing.present(&spec.path, spec.size, spec.sha256);
                 Item { id, size: spec.size, present, ..Item::default() }
             })
             .collect()
@@ -109,11 +109,5 @@ impl Catalogue for Files {
         let learned = || self.learned.binary_search_by_key(&item, |(id, _)| *id).ok().map(|at| self.learned[at].1);
         let size = file.known_size().or_else(learned).unwrap_or(0);
         FileSpec { item, path, size, sha256: file.sha256, mtime: None }
-    }
-}
-
-impl Batch for Files {
-    fn size(&self, item: ItemId) -> u64 {
-        self.spec(item).size
     }
 }

@@ -201,7 +201,7 @@ pub fn fetch(
                 let Some(index) = files.index(item) else { continue };
                 suites.iter_mut().for_each(|suite| suite.came(index.sha256));
             }
-            let hosts = Hosts::of(&session.fetcher.hosts());
+            let hosts = Hosts::of(&session.site.fetcher.hosts());
             for given_up in &fetched.given_up {
                 let Some(index) = files.index(given_up.item) else { continue };
                 refusals.note(index.sha256, given_up, &hosts);

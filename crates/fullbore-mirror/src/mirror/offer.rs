@@ -151,7 +151,7 @@ fn question<'a>(
 ) -> Question<'a> {
     let directory = remote_directory(suite);
     let head_seen = HeadSeen::default();
-    Question { fetcher: &session.fetcher, host, directory, kept, patience, others: 0..0, head_seen }
+    Question { fetcher: &session.site.fetcher, host, directory, kept, patience, others: 0..0, head_seen }
 }
 
 /// The mirrors that may stand in for the origin.
@@ -446,7 +446,7 @@ pub struct SideFiles(Vec<Option<tokio::task::JoinHandle<NamedAnswers>>>);
 pub fn ask_for_side_files(settings: &MirrorSettings, session: &Session, offers: &[OfferedSuite]) -> SideFiles {
     let ask = |offer: &OfferedSuite| {
         let missing = offer.files.iter().all(|(name, _)| *name == "InRelease");
-        let files = || side_files(session.fetcher.watch(), offer.host, others(settings), offer.remote.clone());
+        let files = || side_files(session.site.fetcher.watch(), offer.host, others(settings), offer.remote.clone());
         missing.then(|| session.runtime.spawn(files()))
     };
     SideFiles(offers.iter().map(ask).collect())
@@ -485,7 +485,7 @@ pub fn take_side_files(
         let take = async {
             files = asked.await.unwrap_or_default();
             if !fits(offer, &files) {
-                files = side_files(session.fetcher.watch(), offer.host, 0..0, offer.remote.clone()).await;
+                files = side_files(session.site.fetcher.watch(), offer.host, 0..0, offer.remote.clone()).await;
             }
         };
         let in_time = async { tokio::time::timeout_at(until.into(), take).await.is_ok() };

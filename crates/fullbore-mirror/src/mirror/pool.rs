@@ -235,7 +235,7 @@ pub fn fetch(
             None => drop(subtraction.done.insert(item)),
         }
     }
-    let hosts = Hosts::of(&session.fetcher.hosts());
+    let hosts = Hosts::of(&session.site.fetcher.hosts());
     let given_up_files = || fetched.given_up.iter().filter(|given_up| files.index(given_up.item).is_none());
     came.why = Why::of(given_up_files().flat_map(|given_up| &given_up.faults).map(|(_, fault)| fault));
     for given_up in &fetched.given_up {

@@ -30,7 +30,7 @@ pub struct PendingTraces([JoinHandle<Option<String>>; 2]);
 
 /// Asks the origin.
 pub fn ask(session: &Session) -> PendingTraces {
-    PendingTraces([MASTER, "_hierarchy"].map(|name| session.runtime.spawn(text(session.fetcher.watch(), name))))
+    PendingTraces([MASTER, "_hierarchy"].map(|name| session.runtime.spawn(text(session.site.fetcher.watch(), name))))
 }
 
 /// What has come by now.
