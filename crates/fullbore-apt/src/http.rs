@@ -24,7 +24,7 @@
 
 mod answers;
 mod detect;
-mod fleet;
+mod mirror_set;
 mod mirrors;
 mod plain;
 mod releases;
@@ -34,7 +34,7 @@ mod wanted;
 
 use std::io::{self, Read};
 
-pub use mirrors::{LIST_BYTES_MAX, MirrorListError, MirrorSets, Place};
+pub use mirrors::{LIST_BYTES_MAX, MirrorListError, MirrorPath, MirrorSets};
 use session::Session;
 use settings::Settings;
 pub use settings::{CONNECTIONS_SETTING, Environment, MIRRORS_SETTING};

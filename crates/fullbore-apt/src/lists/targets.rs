@@ -79,7 +79,7 @@ pub struct Defaults {
     pub native: String,
     /// All architectures, the own first.
     pub architectures: Vec<String>,
-    /// As [`super::languages::languages`] says.
+    /// As [`languages`](super::languages()) says.
     pub languages: Vec<String>,
     compression_types: Vec<String>,
     keep_compressed_as: Vec<String>,

@@ -13,10 +13,10 @@ use fullbore_engine::target::{Name, Target};
 
 use super::DIFF_INDEX_ENDING;
 use super::files::partial;
-use super::release::{Offered, name_of};
+use super::release::{OfferedRelease, name_of};
 use super::repositories::Repository;
 use super::session::{PARTIAL, Session, disk, file};
-use super::wanted::{Present, Wanted};
+use super::wanted::{Present, WantedIndex};
 
 /// Names that are never removed from the lists directory.
 const KEPT_NAMES: [&str; 3] = [PARTIAL, "lock", "auxfiles"];
@@ -26,9 +26,9 @@ pub struct Publication<'a> {
     /// Which.
     pub repository: &'a Repository,
     /// Its Release.
-    pub offered: &'a Offered,
+    pub offered: &'a OfferedRelease,
     /// Indexes that lie in `partial/` under the name they are to have.
-    pub made: Vec<&'a Wanted>,
+    pub made: Vec<&'a WantedIndex>,
     /// Names of the `diff/Index` of indexes that were patched; they lie in `partial/` too.
     pub patched: Vec<String>,
     /// Indexes that are current.
@@ -38,7 +38,7 @@ pub struct Publication<'a> {
 }
 
 /// The file name of an index as it is kept.
-pub fn kept_name(index: &Wanted) -> String {
+pub fn kept_name(index: &WantedIndex) -> String {
     format!("{}{}", index.name, index.kept.extension())
 }
 
@@ -139,6 +139,6 @@ pub fn sweep(session: &Session) -> Result<(), CommandError> {
 }
 
 /// Whether a download in this form is what is kept, as it is.
-pub fn is_kept_as_fetched(index: &Wanted, form: Form) -> bool {
+pub fn is_kept_as_fetched(index: &WantedIndex, form: Form) -> bool {
     index.kept == form
 }

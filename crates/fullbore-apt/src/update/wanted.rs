@@ -13,15 +13,15 @@ use fullbore_engine::digest::Sha256;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_wire::url::without_credentials;
 
-use super::release::Offered;
+use super::release::OfferedRelease;
 use super::repositories::Repository;
 use super::{DIFF_INDEX_BYTES_MAX, DIFF_INDEX_ENDING};
-use crate::lists::names::file_name;
-use crate::lists::targets::IndexTarget;
+use crate::lists::IndexTarget;
+use crate::lists::file_name;
 
 /// An index that has to change.
 #[derive(Debug, Clone)]
-pub struct Wanted {
+pub struct WantedIndex {
     /// Its repository, by number.
     pub repository: usize,
     /// Its name in the Release, without the ending of a form.
@@ -57,7 +57,7 @@ pub struct OldIndex {
 #[derive(Debug, Default)]
 pub struct Selected {
     /// To be changed.
-    pub wanted: Vec<Wanted>,
+    pub wanted: Vec<WantedIndex>,
     /// Files in the lists directory that are current.
     pub current: Vec<String>,
     /// Files in the lists directory of indexes that are empty now.
@@ -99,7 +99,7 @@ impl Present {
 pub fn select(
     number: usize,
     repository: &Repository,
-    offered: &Offered,
+    offered: &OfferedRelease,
     present: &Present,
     pdiffs: bool,
 ) -> Result<Selected, CommandError> {
@@ -218,7 +218,7 @@ fn wanted(
     plain: Option<(u64, Sha256)>,
     old: Option<OldIndex>,
     pdiffs: bool,
-) -> Result<Wanted, CommandError> {
+) -> Result<WantedIndex, CommandError> {
     let forms: Vec<_> = forms(release, target).collect();
     let kept = kept_form(target);
     let unusable = |why: &str| {
@@ -234,7 +234,7 @@ fn wanted(
     if forms.is_empty() {
         return unusable("only in forms that cannot be read");
     }
-    Ok(Wanted {
+    Ok(WantedIndex {
         repository,
         diff_index: patched.then(|| diff_index(release, target, &forms)).flatten(),
         meta_key: target.meta_key.clone(),

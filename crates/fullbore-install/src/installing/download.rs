@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fullbore_apt::http::{MirrorSets, Place};
+use fullbore_apt::http::{MirrorPath, MirrorSets};
 use fullbore_engine::digest::{Sha256, Sha256Hasher};
 use fullbore_engine::durability::Durability;
 use fullbore_engine::files::Root;
@@ -180,7 +180,7 @@ impl Downloads {
         let wrong = |error: UrlError| CommandError::usage(format_args!("{}: {error}", without_credentials(uri)));
         let (url, credentials) = Url::parse_with_userinfo(uri).map_err(wrong)?;
         let (addresses, path) = match self.mirrors.find(&url) {
-            Some(Place { set, member, path }) => (self.mirrors.origin_first(set, member), path),
+            Some(MirrorPath { set, member, path }) => (self.mirrors.origin_first(set, member), path),
             None => {
                 let root = Url::parse(&format!("{}://{}/", url.scheme().as_str(), url.host_field())).map_err(wrong)?;
                 (vec![root], url.target().trim_start_matches('/').to_owned())

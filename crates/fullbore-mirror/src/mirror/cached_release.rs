@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fullbore_apt::signed_release::{Kept, contradiction};
+use fullbore_apt::signed_release::{CachedRelease, contradiction};
 use fullbore_debian::release_date::DateCheck;
 use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignedText, Verifier};
 use fullbore_engine::digest::Sha256;
@@ -25,7 +25,13 @@ fn recorded<'a>(state: &'a State, suite: &str) -> Option<&'a SuiteRecord> {
 
 /// Its `InRelease`, if that is the one that was published. One that is dated in the future makes no condition: what
 /// takes its place may be of an earlier time.
-pub fn cached_release(session: &Session, state: &State, suite: &str, origin: &str, check: DateCheck) -> Option<Kept> {
+pub fn cached_release(
+    session: &Session,
+    state: &State,
+    suite: &str,
+    origin: &str,
+    check: DateCheck,
+) -> Option<CachedRelease> {
     let record = recorded(state, suite).filter(|record| check.future(Some(record.date)).is_none())?;
     let path = below(&record.directory, "InRelease");
     let status = session.root.stat(&path).ok().flatten()?;
@@ -34,7 +40,7 @@ pub fn cached_release(session: &Session, state: &State, suite: &str, origin: &st
     let origin = without_credentials(origin);
     let tag = record.tag.as_deref().filter(|_| record.origins.first().is_some_and(|of| *of == origin));
     let tag = tag.and_then(EntityTag::parse);
-    (Sha256::of(&content) == record.inrelease).then_some(Kept {
+    (Sha256::of(&content) == record.inrelease).then_some(CachedRelease {
         name: "InRelease",
         content,
         modified: status.mtime,
@@ -87,7 +93,7 @@ impl EarlyChecks {
         session: &Session,
         state: &State,
         wanted_suites: &[WantedSuite<'_>],
-        conditions: &[Option<Kept>],
+        conditions: &[Option<CachedRelease>],
         verifiers: &[Option<Verifier>],
     ) -> EarlyChecks {
         let over = Arc::new(AtomicBool::new(false));

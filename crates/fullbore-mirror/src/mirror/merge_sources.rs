@@ -3,7 +3,7 @@
 //! `deb` lines may name a suite with different components or architectures, and a suite goes by two names
 //! (`stable` and `trixie`). Its directory can have one state only: what is taken is the union.
 
-use fullbore_apt::signed_release::Received;
+use fullbore_apt::signed_release::ReceivedRelease;
 use fullbore_debian::release_date::DateCheck;
 use fullbore_debian::signature::Verifier;
 use fullbore_engine::digest::Sha256;
@@ -48,7 +48,7 @@ pub struct Candidate {
     /// Its place here.
     pub layout: Layout,
     /// Its signed files.
-    pub received: Received,
+    pub received: ReceivedRelease,
     /// What they were verified with.
     pub verifier: Option<Verifier>,
     /// How its date is held against the clock.
@@ -137,7 +137,7 @@ mod tests {
                 directory: "dists/any".to_owned(),
                 links: vec![(format!("dists/{requested}"), "any".to_owned())],
             },
-            received: Received { files, modified: None, tag: None, text: signed, release },
+            received: ReceivedRelease { files, modified: None, tag: None, text: signed, release },
             verifier: None,
             check: DateCheck::new(0, false, 0),
         }

@@ -7,9 +7,10 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use fullbore_apt::signed_release::{
-    Alike, HINT_ABSENT, HINT_ABSENT_FLAT, HINT_BUSY, HINT_CERTIFICATE, HINT_CREDENTIALS, HINT_ELSEWHERE,
-    HINT_OTHER_AUTHORITY, HINT_REACH, HINT_TRUST, Kept, NamedAnswers, Others, Question, Received, Refusal, accept,
-    check_suite, contradiction, get_soon, receive, receive_all, remote_directory, valid_until,
+    AlternateHosts, CachedRelease, Equivalence, HINT_ABSENT, HINT_ABSENT_FLAT, HINT_BUSY, HINT_CERTIFICATE,
+    HINT_CREDENTIALS, HINT_ELSEWHERE, HINT_OTHER_AUTHORITY, HINT_REACH, HINT_TRUST, NamedAnswers, ReceivedRelease,
+    Refusal, ReleaseRequest, accept, check_suite, contradiction, get_hedged, receive, receive_all, remote_directory,
+    valid_until,
 };
 use fullbore_debian::release::Release;
 use fullbore_debian::release_date::{DateCheck, HINT_FUTURE};
@@ -98,19 +99,19 @@ pub fn fetch(
     let condition = |wish: &WantedSuite<'_>| {
         cached_release(session, state, wish.suite, &settings.origins[0], date_check(wish.sources[0], now))
     };
-    let conditions: Vec<Option<Kept>> = wanted_suites.iter().map(condition).collect();
+    let conditions: Vec<Option<CachedRelease>> = wanted_suites.iter().map(condition).collect();
     let verifiers: Vec<Option<Verifier>> = wanted_suites
         .iter()
         .map(|wish| wish.sources[0].signed_by.verifier(session.directories.work.path().join(OWN_DIRECTORY)))
         .collect();
     let early = EarlyChecks::begin(session, state, &wanted_suites, &conditions, &verifiers);
     let patience = if others(settings).is_empty() { ORIGIN_PATIENCE_ALONE } else { ORIGIN_PATIENCE };
-    let questions = wanted_suites.iter().zip(&conditions).map(|(wish, kept)| Question {
+    let requests = wanted_suites.iter().zip(&conditions).map(|(wish, kept)| ReleaseRequest {
         others: others(settings),
-        ..question(session, ORIGIN, wish.suite, kept.as_ref(), patience)
+        ..request(session, ORIGIN, wish.suite, kept.as_ref(), patience)
     });
-    let questions = questions.collect();
-    let origin_answers = session.runtime.block_on(stop.or(receive_all(questions)))?;
+    let requests = requests.collect();
+    let origin_answers = session.runtime.block_on(stop.or(receive_all(requests)))?;
     drop(early);
     let mut candidates = Vec::new();
     let asked = wanted_suites.iter().zip(&conditions).zip(verifiers);
@@ -120,7 +121,7 @@ pub fn fetch(
             // Our own copy was altered, or the answer was, or another mirror's in its place: the origin alone is asked
             // again, without a condition.
             Err(Refusal::Verification(..)) if kept.is_some() || !others(settings).is_empty() => {
-                let again = receive(question(session, ORIGIN, suite, None, patience));
+                let again = receive(request(session, ORIGIN, suite, None, patience));
                 let again = session.runtime.block_on(stop.or(again))?;
                 accept(again, None, verifier.as_ref())
             }
@@ -142,16 +143,16 @@ pub fn fetch(
     join(candidates)?.into_iter().map(|candidate| judge(settings, session, state, candidate, warn)).collect()
 }
 
-fn question<'a>(
+fn request<'a>(
     session: &'a Session,
     host: HostId,
     suite: &str,
-    kept: Option<&'a Kept>,
+    kept: Option<&'a CachedRelease>,
     patience: Duration,
-) -> Question<'a> {
+) -> ReleaseRequest<'a> {
     let directory = remote_directory(suite);
     let head_seen = HeadSeen::default();
-    Question { fetcher: &session.site.fetcher, host, directory, kept, patience, others: 0..0, head_seen }
+    ReleaseRequest { fetcher: &session.site.fetcher, host, directory, kept, patience, others: 0..0, head_seen }
 }
 
 /// The mirrors that may stand in for the origin.
@@ -193,21 +194,21 @@ fn newest_of_others(
     check: DateCheck,
     stop: &Stop,
     warn: &mut dyn FnMut(String),
-) -> Result<(Received, HostId), CommandError> {
-    let mut best: Option<(Received, HostId)> = None;
+) -> Result<(ReceivedRelease, HostId), CommandError> {
+    let mut best: Option<(ReceivedRelease, HostId)> = None;
     let mut refusals = vec![format!("{}: {why}", shown(settings, ORIGIN))];
     let mut hints = vec![hint];
     let mut doubts = 0;
     for host in others(settings) {
-        let answer = receive(question(session, host, suite, None, PATIENCE));
+        let answer = receive(request(session, host, suite, None, PATIENCE));
         let answer = session.runtime.block_on(stop.or(answer))?;
         match accept(answer, None, verifier) {
             Ok(received) => {
-                let rank = |received: &Received| check.rank(received.release.date);
+                let rank = |received: &ReceivedRelease| check.rank(received.release.date);
                 let newer = best.as_ref().is_none_or(|(best, _)| rank(&received) > rank(best));
                 if newer {
                     // The next run asks the origin again, which knows nothing of this host's tag.
-                    best = Some((Received { tag: None, ..received }, host));
+                    best = Some((ReceivedRelease { tag: None, ..received }, host));
                 }
             }
             Err(Refusal::Unavailable(why, hint)) => {
@@ -256,7 +257,7 @@ fn candidate(
     session: &Session,
     state: &State,
     wish: &WantedSuite<'_>,
-    (received, host): (Received, HostId),
+    (received, host): (ReceivedRelease, HostId),
     verifier: Option<Verifier>,
     now: i64,
     stop: &Stop,
@@ -323,7 +324,7 @@ fn still_claims(
     verifier: Option<&Verifier>,
     stop: &Stop,
 ) -> Result<bool, CommandError> {
-    let answer = session.runtime.block_on(stop.or(receive(question(session, host, rival, None, PATIENCE))))?;
+    let answer = session.runtime.block_on(stop.or(receive(request(session, host, rival, None, PATIENCE))))?;
     Ok(accept(answer, None, verifier).map_or(true, |received| received.release.codename == release.codename))
 }
 
@@ -337,7 +338,7 @@ fn judge(
 ) -> Result<OfferedSuite, CommandError> {
     let identity = candidate.identity();
     let Candidate { requested: suite, host, selections, layout: place, received, verifier, check } = candidate;
-    let Received { files, modified, tag, text, release } = received;
+    let ReceivedRelease { files, modified, tag, text, release } = received;
     let fingerprint = fingerprint(&selections, &settings.filters);
     let unrecorded = unrecorded(session, state, &place.directory)?;
     let is_recorded = state.suite(&place.directory).is_some();
@@ -455,8 +456,8 @@ pub fn ask_for_side_files(settings: &MirrorSettings, session: &Session, offers: 
 async fn side_files(watch: Watch, host: HostId, others: Range<HostId>, directory: String) -> NamedAnswers {
     let ask = |name: &str, limit: usize| {
         let get = Get { path: format!("{directory}{name}"), limit_bytes: limit as u64, ..Get::default() };
-        let others = Others { hosts: others.clone(), alike: Alike::Any, at_once: true };
-        get_soon(&watch, host, others, get, PATIENCE)
+        let others = AlternateHosts { hosts: others.clone(), alike: Equivalence::Any, at_once: true };
+        get_hedged(&watch, host, others, get, PATIENCE)
     };
     let (release, signature) = (ask("Release", RELEASE_BYTES_MAX), ask("Release.gpg", SIGNATURE_BYTES_MAX));
     // Alone one after the other: a host may answer in the wrong order.

@@ -32,7 +32,7 @@ impl Index {
     }
 
     /// A file beside its patches.
-    pub(super) fn beside(&self, name: &str) -> String {
+    pub(super) fn patch_path(&self, name: &str) -> String {
         format!("{}.diff/{name}", self.path)
     }
 }

@@ -12,16 +12,16 @@ use super::session::Session;
 use super::settings::UpdateSettings;
 
 /// Totals and course of one run.
-pub struct Account {
+pub struct ReportBuilder {
     run: RunReport,
     /// What went wrong with single repositories; the others were updated.
     failures: Vec<CommandError>,
 }
 
-impl Account {
+impl ReportBuilder {
     /// Begins; tells so.
-    pub fn new(settings: &UpdateSettings, events: &mut dyn Events) -> Account {
-        Account { run: RunReport::start("update", None, &settings.lists, events), failures: Vec::new() }
+    pub fn new(settings: &UpdateSettings, events: &mut dyn Events) -> ReportBuilder {
+        ReportBuilder { run: RunReport::start("update", None, &settings.lists, events), failures: Vec::new() }
     }
 
     /// The next part of the walk.
