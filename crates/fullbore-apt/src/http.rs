@@ -81,7 +81,7 @@ fn converse(
     apt: &Outgoing,
     environment: Environment,
 ) -> Result<(), IncomingError> {
-    apt.send(&Capabilities { pipeline: true, ..Capabilities::default() }.message())?;
+    apt.send(&Capabilities { pipeline: true }.message())?;
     let mut incoming = Incoming::new(from);
     let settings = loop {
         let Some(message) = incoming.receive()? else { return Ok(()) };

@@ -555,13 +555,8 @@ fn state_of(session: &Session, name: &str, form: Form) -> std::io::Result<(u64, 
     let input = BufReader::with_capacity(1 << 18, OpenFile::open(session.root.path().join(name))?);
     let mut reader = Reader::open(form, input, OLD_INDEX_BYTES_MAX)?;
     let mut hasher = Sha256Hasher::new();
-    let mut buffer = vec![0; 1 << 18];
-    loop {
-        match std::io::Read::read(&mut reader, &mut buffer)? {
-            0 => return Ok((hasher.bytes(), hasher.finish())),
-            count => hasher.update(&buffer[..count]),
-        }
-    }
+    hasher.read_to_end(&mut reader)?;
+    Ok((hasher.bytes(), hasher.finish()))
 }
 
 fn out_of_space(error: &crate::rewrite::RewriteError) -> bool {

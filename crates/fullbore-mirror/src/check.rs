@@ -28,7 +28,6 @@ use fullbore_wire::run::add_transfers;
 use crate::mirror::batch::{Files, IndexDownload};
 use crate::mirror::directories::Directories;
 use crate::mirror::lock::{Lock, LockError};
-use crate::mirror::offer::state_error;
 use crate::mirror::session::{Session, disk};
 use crate::mirror::sizes;
 use crate::mirror::state::{OWN_DIRECTORY, State, StateError, index_path};
@@ -84,7 +83,7 @@ fn attempt(settings: &CheckSettings, events: &mut dyn Events) -> Result<Report, 
             warnings.push(format!("{error}: without it every file that the indexes name is expected to be here"));
             State::default()
         }
-        Err(error) => return Err(state_error(&error)),
+        Err(error) => return Err(error.into()),
     };
     // Beside the tree if it may be written to; a tree that may only be read needs another place.
     let own = settings.dir.join(OWN_DIRECTORY);
@@ -189,7 +188,7 @@ fn read(
     let findings = local::check(root, state, &options).map_err(|error| match error {
         CheckError::NoSuites { .. } => CommandError::usage(error),
         CheckError::File(error) => disk(&error),
-        CheckError::State(error) => state_error(&error),
+        CheckError::State(error) => error.into(),
     })?;
     Ok(findings)
 }
@@ -270,7 +269,7 @@ fn repair(
     // What is as signed and cannot be understood is not mended by fetching it again.
     let mut wrong: Vec<&Problem> = Vec::new();
     for problem in findings.problems.iter().filter(|problem| problem.fault.is_of_content()) {
-        if let Some(bytes) = from_here(&root, problem).map_err(|error| state_error(&error))? {
+        if let Some(bytes) = from_here(&root, problem)? {
             events.emit(Event::Repaired { path: problem.path.clone(), bytes });
             repaired.push(problem.path.clone());
         } else {

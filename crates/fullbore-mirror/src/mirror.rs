@@ -62,7 +62,7 @@ use directories::Directories;
 use indexes::SuiteIndexes;
 use lock::{Lock, LockError};
 use membership::{Departure, SuiteId};
-use offer::{OfferedSuite, state_error};
+use offer::OfferedSuite;
 use other_suites::OtherSuites;
 use plan::Plan;
 use pool::{FetchPlan, FetchResult};
@@ -174,7 +174,7 @@ fn walk(
     let now = jiff::Timestamp::now().as_second();
     let root = session.root.clone();
     report.complete = false;
-    let mut state = State::open(&root, &boot_id()).map_err(|error| state_error(&error))?;
+    let mut state = State::open(&root, &boot_id()).map_err(CommandError::from)?;
     if let Some(reason) = state.lost.take() {
         report.warn(events, format!("{reason}; files on the disk are read again instead of fetched"));
     }
@@ -210,9 +210,9 @@ fn walk(
     report.phase(events, session, Phase::Indexes);
     if !settings.dry_run {
         if state.header.removal == state::Removal::Begun {
-            clean::remove_expired(&root, &mut state, || sync(session)).map_err(StateOr::into_command)?;
+            clean::remove_expired(&root, &mut state, || sync(session))?;
         }
-        state.begin(&root, offers.iter().any(|offer| !offer.signed)).map_err(|error| state_error(&error))?;
+        state.begin(&root, offers.iter().any(|offer| !offer.signed)).map_err(CommandError::from)?;
     }
     let _changing = (!settings.dry_run).then(|| InProgress::mark(&root, report, events));
     let side = offer::ask_for_side_files(settings, session, &offers);
@@ -302,7 +302,7 @@ impl Run<'_> {
         });
         let mut names = publish::names(root, &publications, &state.header.suites, self.plan, replaced)
             .map_err(|error| disk(&error))?;
-        publish::keep_what_others_name(&mut names, root, &state, &publications).map_err(|error| state_error(&error))?;
+        publish::keep_what_others_name(&mut names, root, &state, &publications)?;
         session.sync.device(|| session.target.publish(&names)).map_err(|error| disk(&error))?;
 
         let (foreign, clean) = self.others(root, &state, report, events);
@@ -310,7 +310,7 @@ impl Run<'_> {
         let orphans = wanted.subtraction.orphans;
         let commit =
             self.commit(root, &state, &wanted.subtraction.done, orphans, &publications, &complete, &named_elsewhere);
-        let mut pending = commit::write(commit).map_err(|error| state_error(&error))?;
+        let mut pending = commit::write(commit)?;
         let mut untracked = Vec::new();
         if clean {
             if self.settings.keep.clean == Clean::Untracked {
@@ -322,7 +322,7 @@ impl Run<'_> {
                 report.guarded(events, &error);
             }
         }
-        let mut state = pending.publish(root, || sync(session)).map_err(StateOr::into_command)?;
+        let mut state = pending.publish(root, || sync(session))?;
         report.holds(&state.header);
         for publication in &publications {
             report.published(events, &publication.layout.directory);
@@ -330,7 +330,7 @@ impl Run<'_> {
         session.journal.compact().map_err(|error| disk(&error))?;
 
         report.phase(events, session, Phase::Clean);
-        let removed = clean::remove_expired(root, &mut state, || sync(session)).map_err(StateOr::into_command)?;
+        let removed = clean::remove_expired(root, &mut state, || sync(session))?;
         report.deleted(removed);
         report.deleted(clean::remove_untracked(root, &untracked).map_err(|error| disk(&error))?);
         clean::stale_parts(root, &session.journal.unfinished(), self.plan).map_err(|error| disk(&error))?;
@@ -420,7 +420,6 @@ impl Run<'_> {
             suites: (0..self.offers.len()).map(|place| self.update(place, state, complete(place))).collect(),
             orphans,
             named_elsewhere,
-            clean_filtered: false,
             retention: self.settings.keep.retention,
             now: self.now,
             boot_id: boot_id(),
@@ -434,8 +433,7 @@ impl Run<'_> {
         let offer = &self.offers[place];
         let mut stored = BTreeMap::new();
         for (name, content) in &offer.files {
-            let sha256 = store::put(&session.directories.work, content, Some(offer.modified))
-                .map_err(|error| state_error(&error))?;
+            let sha256 = store::put(&session.directories.work, content, Some(offer.modified))?;
             stored.insert(
                 *name,
                 StoredFile { path: (*name).to_owned(), size: content.len() as u64, sha256, sha512: None },
@@ -540,9 +538,9 @@ fn snapshot_of(
         report.warn(events, format!("there is no snapshot {name}: the run was not complete"));
         return Ok(());
     }
-    let state = State::open(&session.root, &boot_id()).map_err(|error| state_error(&error))?;
+    let state = State::open(&session.root, &boot_id())?;
     snapshot::make(&session.root, &state, name).map_err(|error| disk(&error))?;
-    sync(session).map_err(StateOr::into_command)
+    sync(session)
 }
 
 /// Tells others, in ftpsync's way, that the tree is being changed, until dropped: only a run that was
@@ -568,28 +566,7 @@ impl Drop for InProgress {
     }
 }
 
-/// A failure on the way to a new state: of the state's own files, or of the sync before it.
-enum StateOr {
-    State(state::StateError),
-    Sync(CommandError),
-}
-
-impl From<state::StateError> for StateOr {
-    fn from(error: state::StateError) -> Self {
-        StateOr::State(error)
-    }
-}
-
-impl StateOr {
-    fn into_command(self) -> CommandError {
-        match self {
-            StateOr::State(error) => state_error(&error),
-            StateOr::Sync(error) => error,
-        }
-    }
-}
-
-fn sync(session: &Session) -> Result<(), StateOr> {
-    session.sync.device(|| session.target.barrier()).map_err(|error| StateOr::Sync(disk(&error)))?;
+fn sync(session: &Session) -> Result<(), CommandError> {
+    session.sync.device(|| session.target.barrier()).map_err(|error| disk(&error))?;
     Ok(())
 }

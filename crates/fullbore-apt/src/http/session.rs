@@ -494,15 +494,8 @@ fn kept(partial: &Path, limit_bytes: u64) -> Option<Vec<u8>> {
 
 /// A file that seems to be whole, if it is.
 fn whole(path: &Path, sha256: Sha256, size: u64) -> Option<Finished> {
-    let mut file = std::fs::File::open(path).ok()?;
     let mut hasher = Sha256Hasher::new();
-    let mut buffer = vec![0; 256 << 10];
-    loop {
-        match io::Read::read(&mut file, &mut buffer).ok()? {
-            0 => break,
-            count => hasher.update(&buffer[..count]),
-        }
-    }
+    hasher.read_to_end(std::fs::File::open(path).ok()?).ok()?;
     let right = hasher.verify(size, sha256).is_ok();
     right.then(|| Finished { size, modified: modified(path), sha256, resumed: size })
 }

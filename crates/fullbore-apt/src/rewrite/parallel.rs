@@ -21,11 +21,12 @@ use fullbore_debian::pdiff::Edits;
 use fullbore_engine::digest::Sha256Hasher;
 use fullbore_engine::pipeline::{Receiver, Sender, channel};
 
-use self::workers::{Hashing, Job, Outcome, Pool, hash, message, put_back, read, take_from, work};
+use self::workers::{Hashing, Job, Outcome, Pool, hash, put_back, read, take_from, work};
 use super::pass::{EncodedFrame, Pass, Sink};
 use super::source::Frames;
 use super::target::Target;
 use super::{PassError, PassResult, Plan};
+use crate::acquire::panic_text;
 use crate::frames::{Buffer, Container, FrameSink};
 
 /// Frames on the way to be decompressed, and as many to be compressed, for each worker: one in
@@ -120,7 +121,7 @@ fn join(threads: Vec<Joined<'_>>, result: Result<ParallelPass, PassError>) -> Re
             Ok(Ok(None)) => {}
             Ok(Ok(digest)) => hasher = digest,
             Ok(Err(stop)) => cause = cause.or(Some(stop)),
-            Err(payload) => cause = Some(PassError::Panicked(message(&*payload))),
+            Err(payload) => cause = Some(PassError::Panicked(panic_text(&*payload).to_owned())),
         }
     }
     if let Some(PassError::TooLong(seen)) = &mut failure {

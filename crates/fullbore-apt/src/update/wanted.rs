@@ -183,7 +183,7 @@ fn missing(repository: &Repository, release: &Release, target: &IndexTarget) -> 
 /// The forms of an index that the Release has and that can be read, in the target's order.
 fn forms<'r>(release: &'r Release, target: &'r IndexTarget) -> impl Iterator<Item = (Form, IndexEntry)> + use<'r> {
     target.compression_types.iter().filter_map(|ending| {
-        let form = form_of(ending)?;
+        let form = Form::by_name(ending)?;
         let entry = release.find(&format!("{}{}", target.meta_key, form.extension()))?;
         Some((form, entry.clone()))
     })
@@ -196,17 +196,12 @@ fn diff_index(release: &Release, target: &IndexTarget, forms: &[(Form, IndexEntr
     (entry.size < least && entry.size <= DIFF_INDEX_BYTES_MAX).then(|| entry.clone())
 }
 
-/// A form by apt's word for it.
-fn form_of(ending: &str) -> Option<Form> {
-    Form::by_name(ending)
-}
-
 /// The form in which a target is kept: the first of its list that we can write.
 fn kept_form(target: &IndexTarget) -> Form {
     if !target.keep_compressed {
         return Form::Plain;
     }
-    let writable = target.keep_compressed_as.iter().filter_map(|ending| form_of(ending));
+    let writable = target.keep_compressed_as.iter().filter_map(|ending| Form::by_name(ending));
     writable.into_iter().find(|form| *form != Form::Bz2).unwrap_or(Form::Plain)
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fullbore_apt::acquire::percent_decode;
 use fullbore_apt::http::{MirrorPath, MirrorSets};
 use fullbore_engine::digest::{Sha256, Sha256Hasher};
 use fullbore_engine::durability::Durability;
@@ -195,7 +196,7 @@ impl Downloads {
                 self.sites.len() - 1
             }
         };
-        Ok((place, decode(&path)))
+        Ok((place, percent_decode(&path)))
     }
 
     fn open_site(&self, addresses: Vec<Url>, credentials: Option<Credentials>) -> Result<NamedSite, CommandError> {
@@ -286,27 +287,7 @@ pub fn is_remote(uri: &str) -> bool {
 /// The path of an address on this machine.
 pub fn local(uri: &str) -> Option<PathBuf> {
     let path = uri.strip_prefix("file:").or_else(|| uri.strip_prefix("copy:"))?;
-    Some(PathBuf::from(format!("/{}", decode(path).trim_start_matches('/'))))
-}
-
-/// apt's addresses without their %-encoding.
-fn decode(uri: &str) -> String {
-    let (mut plain, mut at) = (Vec::with_capacity(uri.len()), 0);
-    let bytes = uri.as_bytes();
-    while let Some(byte) = bytes.get(at) {
-        let digits = bytes.get(at + 1..at + 3).and_then(|digits| std::str::from_utf8(digits).ok());
-        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
-            Some(encoded) if *byte == b'%' => {
-                plain.push(encoded);
-                at += 3;
-            }
-            _ => {
-                plain.push(*byte);
-                at += 1;
-            }
-        }
-    }
-    String::from_utf8_lossy(&plain).into_owned()
+    Some(PathBuf::from(format!("/{}", percent_decode(path).trim_start_matches('/'))))
 }
 
 fn hash_of(path: &Path, each: &mut dyn FnMut(&[u8]) -> std::io::Result<()>) -> Result<Sha256, CommandError> {
@@ -384,7 +365,7 @@ mod tests {
 
     #[test]
     fn addresses_are_taken_apart() {
-        assert_eq!(decode("http://h/a%2bb%7e1%"), "http://h/a+b~1%");
+        assert_eq!(percent_decode("http://h/a%2bb%7e1%"), "http://h/a+b~1%");
         assert!(is_remote("http://deb.example.org:81/debian/x") && !is_remote("ftp://x/y"));
         assert_eq!(local("file:/srv/a%20b.deb"), Some(PathBuf::from("/srv/a b.deb")));
         assert_eq!(local("copy:///srv/x"), Some(PathBuf::from("/srv/x")));

@@ -253,21 +253,9 @@ impl<'a> Checker<'a> {
         let by_content: BTreeMap<Sha256, usize> = at_of.iter().map(|((_, sha256), at)| (*sha256, *at)).collect();
         for entry in &release.entries {
             let name = classify(entry.path.as_str());
-            let reading = match name.kind {
-                _ if name.diff => Reading::DiffIndex,
-                IndexKind::Packages { .. } => Reading::Packages,
-                IndexKind::Sources => Reading::Sources,
-                IndexKind::InstallerSums { sha256: true, .. } => Reading::InstallerSums,
-                _ => continue,
-            };
+            let Some(reading) = Reading::of(&name) else { continue };
             let Some(&at) = by_content.get(&entry.sha256) else { continue };
-            let rank = |form: Form| {
-                [Form::Plain, Form::Lz4, Form::Gz, Form::Zst, Form::Xz, Form::Bz2]
-                    .iter()
-                    .position(|&other| other == form)
-            };
-            let there = groups.get(name.stem);
-            if there.is_none_or(|(form, ..)| rank(name.form) < rank(*form)) {
+            if groups.get(name.stem).is_none_or(|(form, ..)| name.form.is_faster_than(*form)) {
                 groups.insert(name.stem, (name.form, reading, at));
             }
         }

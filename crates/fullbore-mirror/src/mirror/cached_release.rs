@@ -68,9 +68,7 @@ impl DetachedRelease {
             signature: read("Release.gpg", SIGNATURE_BYTES_MAX)?,
         })
     }
-}
 
-impl DetachedRelease {
     /// Those that say the same as this `InRelease` and are signed as well; none else.
     pub fn of(self, inrelease: &SignedText, verifier: Option<&Verifier>) -> Vec<(&'static str, Vec<u8>)> {
         let DetachedRelease { release: Some(release), signature } = self else { return Vec::new() };

@@ -234,10 +234,11 @@ pub(crate) fn walk(
 #[cfg(test)]
 mod tests {
     use fullbore_engine::digest::Sha256;
+    use fullbore_engine::files::PartWriter;
 
     use super::super::membership::Membership;
     use super::super::records::{Record, RecordWriter};
-    use super::super::state::{PartWriter, list_path};
+    use super::super::state::list_path;
     use super::*;
 
     fn write(root: &Root, path: &str) {

@@ -11,7 +11,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::iter::Peekable;
 
 use fullbore_engine::digest::Sha256;
-use fullbore_engine::files::{FileError, PartFile, Root};
+use fullbore_engine::files::{FileError, PartFile, PartWriter, Root};
 
 use super::layout::{below, is_within};
 use super::links;
@@ -19,7 +19,7 @@ use super::membership::{Departure, Membership, MembershipTable, SuiteId};
 use super::plan::Plan;
 use super::records::{Record, RecordWriter};
 use super::retention::{DeleteGuard, GuardError, Retention};
-use super::state::{Header, OWN_DIRECTORY, PartWriter, Removal, State, StateError, SuiteRecord, list_path};
+use super::state::{Header, OWN_DIRECTORY, Removal, State, StateError, SuiteRecord, list_path};
 use super::subtract::{FileSet, LoggedFile, Tally};
 
 /// A suite of this run.
@@ -66,8 +66,6 @@ pub struct Commit<'a> {
     /// Whether something that is not in the state names this path: a suite that was put
     /// there by others.
     pub named_elsewhere: &'a dyn Fn(&str) -> bool,
-    /// Files that filters leave out go like those that no index names.
-    pub clean_filtered: bool,
     /// How long files stay.
     pub retention: Retention,
     /// Unix seconds.
@@ -87,12 +85,8 @@ pub struct Counts {
     pub all: Tally,
     /// Files that suites name now: what their signed texts and their indexes name.
     pub named: Tally,
-    /// Files that no suite names any more, their time not over.
-    pub waiting: Tally,
     /// Files to be deleted.
     pub expired: Tally,
-    /// Files that a suite of this run stopped naming.
-    pub left_now: Tally,
 }
 
 impl Counts {
@@ -473,7 +467,7 @@ impl<'a> Merge<'a> {
             return None;
         }
         membership.expired = false;
-        let filtered = !self.commit.clean_filtered && self.commit.plan.leaves_out(path);
+        let filtered = self.commit.plan.leaves_out(path);
         for member in membership.members.clone() {
             let decided = self.decided.contains(&member) && !filtered;
             if decided || self.retired.contains(&member) {
@@ -534,7 +528,6 @@ impl<'a> Merge<'a> {
         if membership.expired {
             self.counts.expired.add(size);
         } else if membership.members.is_empty() {
-            self.counts.waiting.add(size);
             // Where generations are still to come, a new publication decides, not time.
             let at_once = Retention { hours: 0, ..self.commit.retention };
             let hours_s = i64::from(self.commit.retention.hours) * 3600;
@@ -551,9 +544,6 @@ impl<'a> Merge<'a> {
             self.clean_due = [self.clean_due, due].into_iter().flatten().min();
         } else if self.is_named(path) {
             self.counts.named.add(size);
-        }
-        if membership.left.iter().any(|left| left.at == self.commit.now && self.decided.contains(&left.suite)) {
-            self.counts.left_now.add(size);
         }
     }
 }

@@ -10,7 +10,7 @@ use super::report::ReportBuilder;
 use super::session::Session;
 use super::state::State;
 use super::subtract::Tally;
-use super::{Run, clean, commit, state_error};
+use super::{Run, clean, commit};
 use crate::settings::Clean;
 
 impl Run<'_> {
@@ -25,7 +25,7 @@ impl Run<'_> {
         events: &mut dyn Events,
     ) -> Result<Vec<(String, u64)>, CommandError> {
         let root = &session.root;
-        let mut deletions = clean::begun(root, state).map_err(|error| state_error(&error))?;
+        let mut deletions = clean::begun(root, state)?;
         let (foreign, clean) = self.others(root, state, report, events);
         if !clean {
             return Ok(deletions);
@@ -40,7 +40,7 @@ impl Run<'_> {
         let orphans = wanted.subtraction.orphans.clone();
         let done = &wanted.subtraction.done;
         let commit = self.commit(root, state, done, orphans, &publications, &|_| true, &named_elsewhere);
-        let preview = commit::preview(&commit).map_err(|error| state_error(&error))?;
+        let preview = commit::preview(&commit)?;
         let untracked = match self.settings.keep.clean {
             Clean::Untracked => self.untracked(root, &preview.paths, &preview.suites, &named_elsewhere)?,
             _ => Vec::new(),

@@ -361,9 +361,9 @@ fn judge(
         here,
         check,
     };
-    let refused = |error: StateError| match error {
-        StateError::Older { .. } => state_error(&error).context(format_args!("from {}", shown(settings, host))),
-        other => state_error(&other),
+    let refused = |error: StateError| {
+        let from = matches!(error, StateError::Older { .. }).then(|| format!("from {}", shown(settings, host)));
+        from.into_iter().fold(CommandError::from(error), CommandError::context)
     };
     if let Some(future) = state.judge_date(&offer).map_err(refused)? {
         warn(format!("{suite}: of the one mirrored until now: {future}; the Release offered takes its place"));
@@ -509,18 +509,4 @@ fn fits(offer: &OfferedSuite, files: &NamedAnswers) -> bool {
     let verifier = offer.verifier.as_ref();
     let is_signed = verifier.is_none() || signature.is_some();
     is_signed && contradiction(release, signature.map(|signature| &signature[..]), &offer.text, verifier).is_none()
-}
-
-/// A state that refuses, with the kind it is of.
-pub fn state_error(error: &StateError) -> CommandError {
-    match error {
-        StateError::Older { .. } => CommandError::new(ErrorKind::Stale, error)
-            .context("nothing was published or deleted")
-            .hint(
-                "this mirror is behind; another origin may be up to date (to go back on purpose: a directory of its own)",
-            ),
-        StateError::Conflict { .. } => CommandError::new(ErrorKind::Verification, error),
-        StateError::Newer { .. } => CommandError::usage(error),
-        other => disk(other),
-    }
 }

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::io::BufReader;
 
-use fullbore_debian::classify::{IndexKind, classify};
+use fullbore_debian::classify::classify;
 use fullbore_debian::compression::Form;
 use fullbore_engine::files::{FileError, Kind, Root};
 
@@ -120,17 +120,9 @@ fn read_suite(root: &Root, directory: &str, plan: &mut PlanBuilder) -> Result<()
     let mut indexes: BTreeMap<String, (Form, Reading, String)> = BTreeMap::new();
     walk(root, directory, 0, &mut |path, _, kind| {
         let name = classify(&path[directory.len() + 1..]);
-        let reading = match name.kind {
-            _ if kind != Kind::File || name.diff => return Ok(()),
-            IndexKind::Packages { .. } => Reading::Packages,
-            IndexKind::Sources => Reading::Sources,
-            _ => return Ok(()),
-        };
-        let better = |form: Form| {
-            [Form::Plain, Form::Lz4, Form::Gz, Form::Zst, Form::Xz, Form::Bz2].iter().position(|&other| other == form)
-        };
-        let there = indexes.get(name.stem);
-        if there.is_none_or(|(form, ..)| better(name.form) < better(*form)) {
+        let reading = Reading::of(&name).filter(|reading| matches!(reading, Reading::Packages | Reading::Sources));
+        let Some(reading) = reading.filter(|_| kind == Kind::File) else { return Ok(()) };
+        if indexes.get(name.stem).is_none_or(|(form, ..)| name.form.is_faster_than(*form)) {
             indexes.insert(name.stem.to_owned(), (name.form, reading, path.to_owned()));
         }
         Ok(())

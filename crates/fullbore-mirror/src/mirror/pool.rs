@@ -15,7 +15,6 @@ use super::batch::{Files, IndexDownload};
 use super::free_space::{FreeSpace, FreeSpaceError, Need};
 use super::hash_files::{self, Job, Outcome};
 use super::membership::SuiteId;
-use super::offer::state_error;
 use super::plan::{FileId, Plan};
 use super::replaced::Failure;
 use super::session::{Session, disk};
@@ -56,7 +55,7 @@ pub fn need(
     }
     let refused = |error: StateError| match &error {
         StateError::Conflict(conflict) => in_conflict(conflict),
-        other => Failure::Other(state_error(other)),
+        _ => Failure::Other(error.into()),
     };
     let mut subtraction = comparison.finish(state, &session.root).map_err(refused)?;
     if let Some(damage) = &subtraction.damage {

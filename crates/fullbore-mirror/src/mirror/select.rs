@@ -180,7 +180,7 @@ fn add_group(
             sha512: entry.sha512.clone(),
             form: name.form,
             need: need(&name, number),
-            reading: reading(&name),
+            reading: Reading::of(&name),
             rank: rank as u8,
         });
     }
@@ -209,13 +209,16 @@ fn need(name: &IndexName<'_>, group: u32) -> Need {
     }
 }
 
-fn reading(name: &IndexName<'_>) -> Option<Reading> {
-    match name.kind {
-        _ if name.diff => Some(Reading::DiffIndex),
-        IndexKind::Packages { .. } => Some(Reading::Packages),
-        IndexKind::Sources => Some(Reading::Sources),
-        IndexKind::InstallerSums { sha256: true, .. } => Some(Reading::InstallerSums),
-        _ => None,
+impl Reading {
+    /// How an index of this name is read; `None` for an index that names no files.
+    pub fn of(name: &IndexName<'_>) -> Option<Reading> {
+        match name.kind {
+            _ if name.diff => Some(Reading::DiffIndex),
+            IndexKind::Packages { .. } => Some(Reading::Packages),
+            IndexKind::Sources => Some(Reading::Sources),
+            IndexKind::InstallerSums { sha256: true, .. } => Some(Reading::InstallerSums),
+            _ => None,
+        }
     }
 }
 

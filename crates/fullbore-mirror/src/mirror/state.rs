@@ -9,17 +9,19 @@
 //! reading of the files on disk, never a download.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 
 use fullbore_debian::release_date::{DateCheck, FutureDate, Succession};
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::durability::sync_file;
-use fullbore_engine::files::{FileError, PartFile, Root};
+use fullbore_engine::files::{FileError, Root};
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 use serde::{Deserialize, Serialize};
 
 use super::membership::{Departure, MEMBERSHIPS_MAX, Membership, SuiteId};
 use super::records::RecordReader;
 use super::retention::Retention;
+use super::session::disk;
 use super::subtract::Tally;
 
 /// Our own directory below the mirror's, closed to others (0700).
@@ -81,6 +83,21 @@ pub enum StateError {
     /// A path belongs to a suite mirrored in another run, with other content.
     #[error(transparent)]
     Conflict(Box<Conflict>),
+}
+
+impl From<StateError> for CommandError {
+    fn from(error: StateError) -> CommandError {
+        match &error {
+            StateError::Older { .. } => {
+                CommandError::new(ErrorKind::Stale, error).context("nothing was published or deleted").hint(
+                    "this mirror is behind: try another origin; to go back on purpose, mirror into another directory",
+                )
+            }
+            StateError::Conflict { .. } => CommandError::new(ErrorKind::Verification, error),
+            StateError::Newer { .. } => CommandError::usage(error),
+            other => disk(other),
+        }
+    }
 }
 
 /// One path, two contents: an index of this run against a suite mirrored before.
@@ -473,36 +490,6 @@ fn render(header: &Header) -> Vec<u8> {
     let mut text = format!("{MAGIC} {VERSION} {}\n", Sha256::of(&json)).into_bytes();
     text.extend_from_slice(&json);
     text
-}
-
-/// Writes a part file from its beginning to its end.
-pub struct PartWriter {
-    part: PartFile,
-    offset: u64,
-}
-
-impl PartWriter {
-    /// Starts at the beginning.
-    pub fn new(part: PartFile) -> Self {
-        PartWriter { part, offset: 0 }
-    }
-
-    /// The file, still under its temporary name.
-    pub fn into_part(self) -> PartFile {
-        self.part
-    }
-}
-
-impl Write for PartWriter {
-    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        self.part.write_at(self.offset, data).map_err(io::Error::other)?;
-        self.offset += data.len() as u64;
-        Ok(data.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use fullbore_debian::compression::Form;
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::durability::{Barrier, Durability};
-use fullbore_engine::files::{PartFile, Root, is_part_name};
+use fullbore_engine::files::{PartFile, PartWriter, Root, is_part_name};
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 use super::super::{file_error, input};
@@ -90,8 +90,7 @@ impl States {
         let part = self.root.create_part(&path, 0).map_err(file_error)?;
         let failed =
             |error: io::Error| CommandError::new(ErrorKind::Disk, format_args!("cannot write {path}: {error}"));
-        let output = Output { part: &part, offset: 0 };
-        let mut encoder = zstd::stream::write::Encoder::new(output, LEVEL).map_err(failed)?;
+        let mut encoder = zstd::stream::write::Encoder::new(PartWriter::new(&part), LEVEL).map_err(failed)?;
         for piece in text.chunks(PIECE_BYTES) {
             encoder.write_all(piece).map_err(failed)?;
         }
@@ -111,24 +110,6 @@ impl States {
         for kept in before.iter().filter(|kept| kept.path != new.path()) {
             self.root.unlink(&kept.path).map_err(file_error)?;
         }
-        Ok(())
-    }
-}
-
-/// Appends to a file that is not finished.
-struct Output<'p> {
-    part: &'p PartFile,
-    offset: u64,
-}
-
-impl Write for Output<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.part.write_at(self.offset, bytes).map_err(io::Error::other)?;
-        self.offset += bytes.len() as u64;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
 }

@@ -1,12 +1,12 @@
 //! The threads beside the calling one: who reads, who hashes, and who works on frames.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fullbore_engine::digest::Sha256Hasher;
 use fullbore_engine::pipeline::{Receiver, Sender};
 
+use crate::acquire::panic_text;
 use crate::frames::{Buffer, Decoder, Encoder, Frame};
 use crate::rewrite::clocks::Clocks;
 use crate::rewrite::pass::EncodedFrame;
@@ -45,12 +45,6 @@ pub(super) fn put_back(pool: &Pool, mut buffer: Buffer) {
     pool.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
 }
 
-/// What a panic said.
-pub(super) fn message(payload: &(dyn Any + Send)) -> String {
-    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
-}
-
 /// Reads the old text from its beginning.
 pub(super) fn read(mut stream: Stream, texts: &Sender<Buffer>, pool: &Pool) -> Result<(), PassError> {
     let _role = stream.clock().enter();
@@ -85,7 +79,7 @@ pub(super) fn hash(
     }));
     hashed.map(|()| hasher).map_err(|payload| {
         // What it did not pass on will never be compressed: who waits for that must hear of it.
-        let message = message(&*payload);
+        let message = panic_text(&*payload).to_owned();
         let _ = failed.send_blocking(Outcome::Failed(PassError::Panicked(message.clone())));
         PassError::Panicked(message)
     })
@@ -109,7 +103,7 @@ pub(super) fn work(plan: &Plan<'_>, jobs: &Mutex<Receiver<Job>>, results: &Sende
         let outcome = match catch_unwind(AssertUnwindSafe(|| coder.run(job, pool))) {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(stop)) => Outcome::Failed(stop),
-            Err(payload) => Outcome::Failed(PassError::Panicked(message(&*payload))),
+            Err(payload) => Outcome::Failed(PassError::Panicked(panic_text(&*payload).to_owned())),
         };
         if results.send_blocking(outcome).is_err() {
             return;

@@ -18,7 +18,6 @@ struct Mirror {
     directory: tempfile::TempDir,
     root: Root,
     now: i64,
-    clean_filtered: bool,
     /// Counts what upstream published.
     releases: Cell<u32>,
 }
@@ -35,7 +34,7 @@ impl Mirror {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let root = Root::open(directory.path()).unwrap();
-        Mirror { directory, root, now: 1_000_000_000, clean_filtered: false, releases: Cell::new(0) }
+        Mirror { directory, root, now: 1_000_000_000, releases: Cell::new(0) }
     }
 
     fn state(&self) -> State {
@@ -145,7 +144,6 @@ impl Mirror {
             suites,
             orphans: Vec::new(),
             named_elsewhere: &|_| false,
-            clean_filtered: self.clean_filtered,
             retention: Retention { generations: 2, hours: 24 },
             now: self.now,
             boot_id: "boot".into(),
@@ -266,18 +264,16 @@ fn a_file_gone_from_the_index_stays_for_generations_and_hours() {
 
 #[test]
 fn filtered_files_are_named_all_the_same() {
-    for (clean_filtered, kept) in [(false, true), (true, false)] {
-        let mirror = Mirror { clean_filtered, ..Mirror::new() };
-        let full = archive(&[("a", &[("pool/1", "one"), ("pool/doc", "doc")])]);
-        mirror.run(&full, true);
-        let updates = mirror.updates(&full, true);
-        let filters = Filters { exclude: vec!["doc".parse().unwrap()], ..Filters::default() };
-        let plan = mirror.plan(&full, &updates, filters);
-        let subtraction = mirror.subtract(&plan, &updates, Vec::new()).unwrap();
-        let pending = mirror.commit(&plan, &subtraction.done, updates);
-        pending.publish(&mirror.root, || Ok::<_, StateError>(())).unwrap();
-        assert_eq!(mirror.files()["pool/doc"].members.len(), usize::from(kept));
-    }
+    let mirror = Mirror::new();
+    let full = archive(&[("a", &[("pool/1", "one"), ("pool/doc", "doc")])]);
+    mirror.run(&full, true);
+    let updates = mirror.updates(&full, true);
+    let filters = Filters { exclude: vec!["doc".parse().unwrap()], ..Filters::default() };
+    let plan = mirror.plan(&full, &updates, filters);
+    let subtraction = mirror.subtract(&plan, &updates, Vec::new()).unwrap();
+    let pending = mirror.commit(&plan, &subtraction.done, updates);
+    pending.publish(&mirror.root, || Ok::<_, StateError>(())).unwrap();
+    assert_eq!(mirror.files()["pool/doc"].members.len(), 1);
 }
 
 #[test]
@@ -367,7 +363,6 @@ fn the_log_of_a_killed_run_counts() {
         suites: updates,
         orphans: subtraction.orphans,
         named_elsewhere: &|_| false,
-        clean_filtered: false,
         retention: Retention::default(),
         now: mirror.now,
         boot_id: "boot".into(),

@@ -1,5 +1,6 @@
 //! What there was before: the last `Index`, and the state of the index that it led to.
 
+use fullbore_debian::compression::Form;
 use fullbore_debian::diff_index::{ListedPatch, Publication};
 use fullbore_debian::pdiff::{Edits, Piece, SCRIPT_BYTES_MAX, Splice};
 use fullbore_engine::digest::Sha256;
@@ -7,7 +8,7 @@ use fullbore_engine::files::Root;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 use super::super::super::{file_error, input};
-use super::super::find::{BY_SPEED, Index};
+use super::super::find::Index;
 use super::super::states::SavedState;
 use super::{Before, Series};
 
@@ -127,7 +128,7 @@ impl Series<'_> {
 
 /// An index as another tree has it, in whichever form.
 fn state_in(tree: &Root, path: &str) -> Result<Option<State>, CommandError> {
-    for form in BY_SPEED {
+    for form in Form::BY_SPEED {
         let file = format!("{path}{}", form.extension());
         if let Some((file, _)) = tree.open_file(&file).map_err(file_error)? {
             let text = input::index_of(file, form).map_err(|error| {
