@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use fullbore_engine::durability::Durability;
-use fullbore_mirror::settings::{Filter, IndexFormat, Kind};
+use fullbore_mirror::{Filter, IndexFormat, Kind};
 
 use super::choices;
 use super::shared::{CHOICE, KEEP, NETWORK, NetworkArgs, OUTPUT, OutputArgs, TRUST, TrustArgs};

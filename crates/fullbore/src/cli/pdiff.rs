@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::durability::Durability;
-use fullbore_mirror::settings::Filter;
+use fullbore_mirror::Filter;
 
 use super::choices;
 use super::update::KeptLevel;
