@@ -13,11 +13,6 @@ pub mod join;
 pub mod keys;
 pub mod lane;
 pub mod near;
-#[cfg(feature = "quic")]
-pub mod quic;
-#[cfg(not(feature = "quic"))]
-#[path = "transport/without_quic.rs"]
-pub mod quic;
 pub mod setup;
 pub mod tls;
 

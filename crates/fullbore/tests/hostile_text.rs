@@ -61,7 +61,6 @@ fn hello(version: u32) -> Hello {
         program: HOSTILE.to_owned(),
         key: vec![0; 100],
         port: None,
-        udp: None,
         address: None,
         speeds: None,
     }
