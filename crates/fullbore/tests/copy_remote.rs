@@ -316,7 +316,8 @@ fn pulled_files_are_removed_at_the_source_when_they_are_here() {
 fn a_copy_by_quic_is_refused_with_a_hint() {
     for command in ["copy", "probe"] {
         let program = env!("CARGO_BIN_EXE_fullbore");
-        let output = Command::new(program).args([command, "--quic", "/nowhere/source", "host:target"]).output().unwrap();
+        let output =
+            Command::new(program).args([command, "--quic", "/nowhere/source", "host:target"]).output().unwrap();
         let text = said(&output);
         assert_eq!(output.status.code(), Some(1), "{text}");
         assert!(text.contains("--quic: ") && text.contains("hint: leave the flag out"), "{text}");

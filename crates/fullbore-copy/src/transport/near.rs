@@ -152,8 +152,7 @@ pub struct Route {
 }
 
 impl Route {
-    const PIPE: Route =
-        Route { way: Way::Pipe, fallback: None, streams: 0, searched: Duration::ZERO, joining: None };
+    const PIPE: Route = Route { way: Way::Pipe, fallback: None, streams: 0, searched: Duration::ZERO, joining: None };
 }
 
 impl Peer {
@@ -249,11 +248,7 @@ impl Peer {
             end(&mut self.child);
             return Err(CopyError::Remote { exit_code, text });
         }
-        let search = Search {
-            race,
-            streams: wish.streams,
-            more_pipes: wish.more_pipes.clone(),
-        };
+        let search = Search { race, streams: wish.streams, more_pipes: wish.more_pipes.clone() };
         Ok(Connection {
             cipher,
             ready,
