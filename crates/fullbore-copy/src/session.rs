@@ -9,9 +9,9 @@ pub use fullbore_wire::rate_limit::RateLimit;
 use crate::entry::Entry;
 use crate::error::CopyError;
 use crate::options::Options;
-use crate::pool::Pool;
 use crate::queue::{Closed, Queue};
 use crate::wire::{Account, LIST_BYTES, Message, Owner, PATHS_BYTES, Problem, Wanted};
+use fullbore_engine::memory_pool::MemoryPool;
 
 /// Control messages under way in one direction, from either end.
 const CONTROL_MESSAGES: usize = 64;
@@ -32,7 +32,7 @@ pub struct Link {
     /// Content, from the sender to the receiver.
     pub data: Queue<Message>,
     /// Memory of content that was written.
-    pub(crate) pool: Pool,
+    pub(crate) pool: MemoryPool,
 }
 
 impl Link {
@@ -40,7 +40,7 @@ impl Link {
     pub fn pair() -> (Link, Link) {
         let (forth, back) = (Queue::new(CONTROL_MESSAGES), Queue::new(CONTROL_MESSAGES));
         let data = Queue::new(DATA_MESSAGES);
-        let pool = Pool::default();
+        let pool = MemoryPool::default();
         let sender =
             Link { control_in: back.clone(), control_out: forth.clone(), data: data.clone(), pool: pool.clone() };
         (sender, Link { control_in: forth, control_out: back, data, pool })
@@ -52,7 +52,7 @@ impl Link {
             control_in: Queue::of_weight(CONTROL_BYTES, memory_of_heard),
             control_out: Queue::of_weight(CONTROL_BYTES, memory),
             data: Queue::new(DATA_MESSAGES),
-            pool: Pool::default(),
+            pool: MemoryPool::default(),
         }
     }
 
