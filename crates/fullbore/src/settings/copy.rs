@@ -36,7 +36,7 @@ pub fn copy(arguments: &CopyArgs) -> Result<CopySettings, CommandError> {
         destination: last.clone(),
         only: arguments.files_from.as_deref().map(|path| paths_of(path, arguments.from0)).transpose()?,
         options,
-        reach: arguments.reach.settings(),
+        reach: arguments.reach.settings()?,
         retry_for: Duration::from_secs(arguments.retry_for),
     })
 }
@@ -71,7 +71,7 @@ pub fn probe(arguments: &ProbeArgs) -> Result<ProbeSettings, CommandError> {
         destination: destination.clone(),
         time: Duration::from_secs(u64::from(arguments.time)),
         one_file_system: arguments.one_file_system,
-        reach: arguments.reach.settings(),
+        reach: arguments.reach.settings()?,
     })
 }
 
