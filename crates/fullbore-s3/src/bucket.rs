@@ -15,7 +15,7 @@ use fullbore_wire::url::Url;
 use tokio::sync::watch;
 
 use crate::address::{Addressing, Bucket, Location, SCHEME};
-use crate::client::{Barrier, CallError, Client, Options, TRY_FOR};
+use crate::client::{CallError, Cause, Client, Options, TRY_FOR};
 use crate::credentials::{Aws, CredentialsError, Keeper};
 
 /// The region that is spoken to when nobody says which; a bucket elsewhere answers where it is.
@@ -140,10 +140,10 @@ pub(crate) fn explain(error: &CallError) -> CommandError {
     let command = CommandError::from_error(kind, error);
     if let CallError::Unreachable(unreachable) = error {
         return match unreachable.cause {
-            Barrier::Silence => command.hint(hints::REACH),
-            Barrier::UnknownIssuer => command.hint(hints::TRUST),
-            Barrier::WrongCertificate => command.hint(hints::CERTIFICATE),
-            Barrier::Name => command,
+            Cause::Silence => command.hint(hints::REACH),
+            Cause::UnknownIssuer => command.hint(hints::TRUST),
+            Cause::WrongCertificate => command.hint(hints::CERTIFICATE),
+            Cause::Name => command,
         };
     }
     match (error.code(), error.status()) {

@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use fullbore_engine::digest::{Sha256, Sha256Hasher};
 use fullbore_engine::files::unnamed::{ROOM_LEFT_BYTES, free_bytes, unnamed};
+use fullbore_wire::exchange::ReadAt;
 
 use super::work::Work;
 
@@ -101,12 +102,10 @@ impl Kept {
     pub fn file(file: Arc<File>) -> Arc<Kept> {
         Arc::new(Kept { file, _slot: None })
     }
+}
 
-    /// Reads all that fits into `into`.
-    ///
-    /// # Errors
-    /// The file's.
-    pub fn read_exact_at(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
+impl ReadAt for Kept {
+    fn read_exact_at(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
         self.file.read_exact_at(into, offset)
     }
 }

@@ -14,6 +14,7 @@ use bytes::{Buf, Bytes};
 use fullbore_engine::digest::{Sha256, Sha256Hasher};
 use fullbore_engine::files::modified;
 use fullbore_engine::window::{Permit, Window};
+use fullbore_wire::exchange::ReadAt;
 use fullbore_wire::http1::Method;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};

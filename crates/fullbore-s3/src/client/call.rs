@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use fullbore_engine::digest::Sha256;
-use fullbore_wire::connect::{ConnectError, Endpoint};
+use fullbore_wire::exchange::{self, Unreachable};
 use fullbore_wire::http1::{Method, ResponseHead};
 use fullbore_wire::range::ByteRange;
 
@@ -139,6 +139,13 @@ pub struct Answer {
     pub(super) asked: Arc<Bucket>,
 }
 
+impl From<exchange::Answer<Bucket>> for Answer {
+    fn from(answer: exchange::Answer<Bucket>) -> Answer {
+        let exchange::Answer { head, body, pieces, times_sent, server: asked } = answer;
+        Answer { head, body, pieces, times_sent, asked }
+    }
+}
+
 impl Answer {
     /// The ETag without quotes, which it need not have; `None` if there is none, or only a weak one.
     pub fn etag(&self) -> Option<String> {
@@ -216,47 +223,6 @@ pub enum CallError {
     /// A signal came.
     #[error("interrupted")]
     Interrupted,
-}
-
-/// A store to which there is no connection.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unreachable {
-    /// The host, and what happened.
-    pub reason: String,
-    /// What would help.
-    pub cause: Barrier,
-}
-
-/// What keeps us from a store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Barrier {
-    /// Nobody answers.
-    Silence,
-    /// Nobody who is trusted vouches for its certificate.
-    UnknownIssuer,
-    /// Its certificate is not one for this host and this day.
-    WrongCertificate,
-    /// Its name may not be looked up.
-    Name,
-}
-
-impl Barrier {
-    /// Whether another try would have the same end.
-    pub(super) fn is_final(self) -> bool {
-        self != Barrier::Silence
-    }
-}
-
-impl Unreachable {
-    pub(super) fn new(host: &str, endpoint: &Endpoint, error: &ConnectError) -> Unreachable {
-        let cause = match error {
-            error if error.is_blocked() => Barrier::Name,
-            error if error.is_of_unknown_issuer() => Barrier::UnknownIssuer,
-            error if error.is_untrusted() => Barrier::WrongCertificate,
-            _ => Barrier::Silence,
-        };
-        Unreachable { reason: format!("{host}: {}", error.without_host(endpoint)), cause }
-    }
 }
 
 fn described(error: &ServiceError) -> String {
