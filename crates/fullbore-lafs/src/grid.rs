@@ -89,7 +89,7 @@ fn servers(readings: &[(String, FlowReading)]) -> Vec<StoreServer> {
         idle_ms: Some(ms(reading.times.idle)),
         path_ms: ms(reading.times.path),
         server_latency_ms: ms(reading.times.server),
-        mean_server_latency_ms: ms(reading.turn_around / u32::try_from(reading.answers.max(1)).unwrap_or(u32::MAX)),
+        mean_server_latency_ms: ms(reading.server_latency / u32::try_from(reading.answers.max(1)).unwrap_or(u32::MAX)),
         round_trip_ms: Some(ms(reading.round_trip)),
         window_waits: Some(reading.window_waits),
         tcp_busy_ms: Some(ms(reading.sending.busy)),
