@@ -80,7 +80,7 @@ pub enum GetError {
         troubles: Vec<String>,
     },
     /// The cap's numbers make no file.
-    #[error("the cap says what no file is: {0}")]
+    #[error("invalid numbers in the cap: {0}")]
     Geometry(#[from] GeometryError),
     /// All shares are good and do not fit together: whoever wrote them erred.
     #[error("segment {segment} does not have its hash, though all its blocks do")]

@@ -71,7 +71,7 @@ pub enum AnswerError {
         status: u16,
     },
     /// Not the CBOR that was expected.
-    #[error("an answer that cannot be read: {reason}")]
+    #[error("cannot read the answer: {reason}")]
     Malformed {
         /// What is wrong.
         reason: String,

@@ -65,7 +65,7 @@ fn unreadable(error: &NodeError) -> CommandError {
     let command = CommandError::usage(error);
     match error {
         NodeError::File { .. } => {
-            command.hint("--node wants the directory that `tahoe create-node` made, often ~/.tahoe")
+            command.hint("pass to --node the directory that `tahoe create-node` made, usually ~/.tahoe")
         }
         _ => command,
     }

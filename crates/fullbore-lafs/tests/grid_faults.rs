@@ -439,6 +439,6 @@ async fn a_server_of_another_key_is_not_spoken_to() {
     servers[3].nurl = format!("pb://{}@{address}", URL_SAFE_NO_PAD.encode([7; 32]));
     let world = World::of(servers, LONG);
     let stored = world.put(&content(300_000), [3, 4, 5], None).await.unwrap();
-    assert!(stored.troubles.join("\n").contains("not the server of this NURL"), "{:?}", stored.troubles);
+    assert!(stored.troubles.join("\n").contains("the certificate is not the one in the NURL"), "{:?}", stored.troubles);
     assert!(world.servers[3].state().log.is_empty(), "not even asked");
 }

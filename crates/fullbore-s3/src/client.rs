@@ -24,14 +24,14 @@ use fullbore_wire::retry_after::RetryAfter;
 use tokio::sync::watch;
 
 use super::address::{Addressing, Bucket, is_region};
-use super::credentials::{Keeper, unix_now};
+use super::credentials::{CredentialCache, unix_now};
 pub use super::sign::Identity;
 use super::sign::{Signable, Signer, UNSIGNED_PAYLOAD, amz_date, query_string};
 use super::xml;
-pub use call::{Answer, Body, Call, CallError, SMALL_ANSWER};
+pub use call::{Answer, Call, CallError, SMALL_ANSWER, etag};
 use fullbore_engine::random::random;
 use fullbore_engine::run::stopped;
-pub use fullbore_wire::exchange::{Cause, Unreachable};
+pub use fullbore_wire::exchange::{Body, Cause, Unreachable};
 use measure::{Meter, Reading};
 
 /// Times a request is sent when connections break or the server has an error of its own.
@@ -77,7 +77,7 @@ pub struct Options {
     /// Connections at most.
     pub connections: usize,
     /// Time without any progress until a connection is given up.
-    pub patience: Duration,
+    pub stall_timeout: Duration,
     /// Time without a good answer after which what fails is not sent again; [`TRY_FOR`].
     pub try_for: Duration,
     /// Bytes per second over all connections.
@@ -86,11 +86,26 @@ pub struct Options {
     pub ledger: Ledger,
 }
 
+impl Options {
+    /// For a connection that is given up when nothing moves for this time: system certificates, 64 connections at most, no
+    /// limit on the rate, nothing recorded.
+    pub fn new(stall_timeout: Duration) -> Options {
+        Options {
+            connect: ConnectOptions { limit: stall_timeout, ..ConnectOptions::default() },
+            connections: crate::bucket::CONNECTIONS,
+            stall_timeout,
+            try_for: TRY_FOR,
+            limit: None,
+            ledger: Ledger::off(),
+        }
+    }
+}
+
 /// A bucket, and the way to it. Clones share everything.
 #[derive(Debug, Clone)]
 pub struct Client {
     exchange: exchange::Client<Store>,
-    keeper: Arc<Keeper>,
+    credentials: Arc<CredentialCache>,
     try_for: Duration,
     stop: watch::Receiver<bool>,
 }
@@ -212,7 +227,7 @@ enum Next {
 
 impl Client {
     /// The way to a bucket. Ends with its last clone; `stop` becomes true when no more requests are to be made.
-    pub fn new(bucket: Bucket, keeper: Keeper, options: Options, stop: watch::Receiver<bool>) -> Client {
+    pub fn new(bucket: Bucket, credentials: CredentialCache, options: Options, stop: watch::Receiver<bool>) -> Client {
         let store = Store {
             signer: Signer::new("s3"),
             meter: Meter::new(&options.ledger, &bucket.endpoint.host),
@@ -225,7 +240,7 @@ impl Client {
             connections: options.connections,
             depth: PIPELINE_DEPTH,
             pipelining: Pipelining::Small,
-            stall_timeout: options.patience,
+            stall_timeout: options.stall_timeout,
             idle_timeout: IDLE,
             connect_backoff: CONNECT_WAIT,
             tolerance: Tolerance::Time { first: FIRST_CONTACT, later: LATER_CONTACT },
@@ -235,7 +250,7 @@ impl Client {
             sockets: Arc::new(Sockets::new(crate::download::WINDOW_BYTES as usize)),
         };
         let exchange = exchange::Client::new(store, exchange);
-        Client { exchange, keeper: Arc::new(keeper), try_for: options.try_for, stop }
+        Client { exchange, credentials: Arc::new(credentials), try_for: options.try_for, stop }
     }
 
     /// The bucket, in the region that it turned out to be in.
@@ -291,7 +306,7 @@ impl Client {
         let mut tries = Tries::default();
         let mut refused: Option<Arc<Identity>> = None;
         loop {
-            let identity = self.keeper.identity(refused.take().as_deref()).await?;
+            let identity = self.credentials.identity(refused.take().as_deref()).await?;
             tries.sent += 1;
             if tries.sent > 1 {
                 self.exchange.meter.repeated();
@@ -356,12 +371,6 @@ impl Client {
         call: &Arc<Call>,
         identity: Option<Arc<Identity>>,
     ) -> Result<Result<Answer, String>, CallError> {
-        let body = match &call.body {
-            Body::Memory(bytes) => exchange::Body::Memory(vec![bytes.clone()]),
-            Body::File { file, offset, length } => {
-                exchange::Body::Source { source: Arc::clone(file) as _, offset: *offset, length: *length }
-            }
-        };
         let expected = Expected {
             bytes_max: call.answer_bytes_max,
             in_pieces: call.range.is_some(),
@@ -374,8 +383,8 @@ impl Client {
             CallError::Unreachable(Unreachable { reason, cause })
         };
         let job = Job { call: Arc::clone(call), identity };
-        match self.exchange.send(job, body, expected).map_err(unreachable)?.await {
-            Ok(outcome) => Ok(outcome.map(Answer::from)),
+        match self.exchange.send(job, call.body.clone(), expected).map_err(unreachable)?.await {
+            Ok(outcome) => Ok(outcome),
             Err(_) => match self.exchange.given_up() {
                 Some(reason) => Err(unreachable(reason)),
                 None => Ok(Err("the connection was ended".into())),
@@ -439,7 +448,7 @@ impl Client {
             }
             _ if matches!(status, 301 | 307 | 308 | 400 | 403)
                 && tries.moved < 2
-                && self.move_to(region.as_deref(), &answer.asked) =>
+                && self.move_to(region.as_deref(), &answer.server) =>
             {
                 tries.moved += 1;
                 Next::Again(Duration::ZERO, refused)

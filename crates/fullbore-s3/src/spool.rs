@@ -89,24 +89,17 @@ impl Drop for Slot {
     }
 }
 
-/// A file that bodies of requests are read from.
+/// Part of a pipe in a file without a name.
 #[derive(Debug)]
-pub struct Kept {
+pub struct SpooledPart {
     // Closed before its slot is given back: then its room is free.
-    file: Arc<File>,
-    _slot: Option<Slot>,
+    file: File,
+    _slot: Slot,
 }
 
-impl Kept {
-    /// A file that has its place already.
-    pub fn file(file: Arc<File>) -> Arc<Kept> {
-        Arc::new(Kept { file, _slot: None })
-    }
-}
-
-impl ReadAt for Kept {
+impl ReadAt for SpooledPart {
     fn read_exact_at(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
-        self.file.read_exact_at(into, offset)
+        FileExt::read_exact_at(&self.file, into, offset)
     }
 }
 
@@ -130,7 +123,7 @@ impl Spool {
     ///
     /// # Errors
     /// The source's, or the disk's.
-    pub fn keep(&self, from: &mut dyn Read, bytes: u64, work: &Work) -> io::Result<(Arc<Kept>, u64, Sha256)> {
+    pub fn keep(&self, from: &mut dyn Read, bytes: u64, work: &Work) -> io::Result<(Arc<SpooledPart>, u64, Sha256)> {
         let mut file = unnamed(&self.0.directory).map_err(|error| self.named(&error))?;
         let mut slot = work.wait(|| self.room(&file, bytes)).map_err(|error| self.named(&error))?;
         let (mut hasher, mut length) = (Sha256Hasher::new(), 0);
@@ -150,7 +143,7 @@ impl Spool {
             }
         }
         slot.ended();
-        Ok((Arc::new(Kept { file: Arc::new(file), _slot: Some(slot) }), length, hasher.finish()))
+        Ok((Arc::new(SpooledPart { file, _slot: slot }), length, hasher.finish()))
     }
 
     fn room(&self, file: &File, bytes: u64) -> io::Result<Slot> {

@@ -311,7 +311,9 @@ impl Link {
     pub fn given_up(&self) -> Option<LinkError> {
         let Unreachable { reason, cause } = self.exchange.given_up()?;
         let reason = match cause {
-            Cause::UnknownIssuer | Cause::WrongCertificate => format!("not the server of this NURL: {reason}"),
+            Cause::UnknownIssuer | Cause::WrongCertificate => {
+                format!("the certificate is not the one in the NURL: {reason}")
+            }
             Cause::Silence | Cause::Name => reason,
         };
         Some(LinkError { server: self.exchange.name.clone(), reason })

@@ -512,8 +512,7 @@ fn explain(error: &PutError) -> CommandError {
         }
     }
     if let PutError::TooFewServers { usable: 0, .. } = error {
-        command =
-            command.hint("a node hears of its servers when it runs: start it once, or write private/servers.yaml");
+        command = command.hint("start the node once, so that it learns of its servers, or write private/servers.yaml");
     }
     command
 }

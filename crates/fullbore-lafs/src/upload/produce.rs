@@ -162,7 +162,7 @@ pub enum SourceError {
     #[error("cannot be read: {0}")]
     Read(#[from] io::Error),
     /// It is not as long as it was, or as was said.
-    #[error("not {size} bytes long, as was announced: it changed while it was read, or --size is wrong")]
+    #[error("not {size} bytes long: it changed while it was read, or --size is wrong")]
     Size {
         /// As announced.
         size: u64,

@@ -1,6 +1,9 @@
 //! A request with its body, and its answer.
 
+use std::fmt;
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -21,6 +24,12 @@ pub trait ReadAt: Send + Sync {
     fn read_exact_at(&self, into: &mut [u8], offset: u64) -> io::Result<()>;
 }
 
+impl ReadAt for File {
+    fn read_exact_at(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
+        FileExt::read_exact_at(self, into, offset)
+    }
+}
+
 /// The body of a request.
 #[derive(Clone)]
 pub enum Body {
@@ -38,11 +47,36 @@ pub enum Body {
 }
 
 impl Body {
-    pub(super) fn len(&self) -> u64 {
+    /// Its length, bytes.
+    pub fn len(&self) -> u64 {
         match self {
             Body::Memory(pieces) => pieces.iter().map(|piece| piece.len() as u64).sum(),
             Body::Source { length, .. } => *length,
         }
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// No body.
+impl Default for Body {
+    fn default() -> Body {
+        Body::Memory(Vec::new())
+    }
+}
+
+impl<B: Into<Bytes>> From<B> for Body {
+    fn from(piece: B) -> Body {
+        Body::Memory(vec![piece.into()])
+    }
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Body({} bytes)", self.len())
     }
 }
 

@@ -10,10 +10,9 @@ use fullbore_lafs::grid::GridSettings;
 use fullbore_lafs::{get as grid_get, put as grid_put};
 use fullbore_mirror::mirror::snapshot::SNAPSHOT_DIRECTORY;
 use fullbore_mirror::mirror::state::OWN_DIRECTORY;
-use fullbore_s3::address::{Addressing, Location, SCHEME};
 use fullbore_s3::bucket::{self, BucketSettings};
 use fullbore_s3::credentials::Aws;
-use fullbore_s3::{get as bucket_get, put as bucket_put};
+use fullbore_s3::{Addressing, Location, SCHEME, get as bucket_get, put as bucket_put};
 
 use super::resolve;
 use super::values::Percent;
@@ -75,7 +74,9 @@ pub fn put(arguments: &PutArgs, environment: &Environment) -> Result<(Put, Outpu
         ));
     }
     if arguments.s3.any() || arguments.s3_put.any() {
-        return Err(CommandError::usage("a flag of S3 stores, and no address of one: s3://BUCKET/PREFIX comes last"));
+        return Err(CommandError::usage(
+            "a flag for S3 stores needs an address: s3://BUCKET/PREFIX, as the last argument",
+        ));
     }
     let key = match (&arguments.convergence, &arguments.convergence_file) {
         _ if arguments.random_key => grid_put::KeySettings::Random,
@@ -110,7 +111,7 @@ fn put_into_bucket(
     let location = bucket::location(address)?;
     let sources = &arguments.paths[..arguments.paths.len() - 1];
     if sources.is_empty() {
-        return Err(CommandError::usage("what is to be put? FILE|DIR comes before the address"));
+        return Err(CommandError::usage("no source: FILE|DIR comes before the address"));
     }
     let given = &arguments.s3_put;
     let delete = given.delete.then(|| bucket_put::DeleteSettings {
@@ -145,13 +146,13 @@ fn put_into_bucket(
 pub fn get(arguments: &GetArgs, environment: &Environment) -> Result<(Get, OutputSettings), CommandError> {
     let is_on_stdout = arguments.output.is_none();
     if arguments.shown.json && is_on_stdout {
-        return Err(CommandError::usage("--json needs -o FILE: stdout cannot have both"));
+        return Err(CommandError::usage("--json needs -o FILE: stdout cannot carry both"));
     }
     let output = resolve::output(&arguments.shown, false);
     let output = OutputSettings { stdout_has_data: true, stdout_is_taken: is_on_stdout, ..output };
     if let Some(address) = arguments.caps.iter().find(|cap| bucket::is_address(cap)) {
         if arguments.caps.len() > 1 {
-            return Err(CommandError::usage("one object at a time, and no caps beside it"));
+            return Err(CommandError::usage("pass one object, without caps"));
         }
         let location = bucket::location(address)?;
         let settings = bucket_get::GetSettings {
@@ -162,7 +163,7 @@ pub fn get(arguments: &GetArgs, environment: &Environment) -> Result<(Get, Outpu
         return Ok((Get::Bucket(Box::new(settings)), output));
     }
     if arguments.s3.any() || arguments.s3_get.require_checksum {
-        return Err(CommandError::usage("a flag of S3 stores, and no address of one: s3://BUCKET/KEY"));
+        return Err(CommandError::usage("a flag for S3 stores needs an address: s3://BUCKET/KEY"));
     }
     let (caps, file) = (arguments.caps.clone(), arguments.output.clone());
     Ok((Get::Grid(grid_get::GetSettings { grid: grid(&arguments.grid), caps, output: file }), output))

@@ -61,7 +61,7 @@ impl<S: Service> Connection<'_, S> {
     }
 
     fn event(&mut self, event: Event) -> Result<(), String> {
-        let Some(front) = self.in_flight.front_mut() else { return Err("an answer to nothing".into()) };
+        let Some(front) = self.in_flight.front_mut() else { return Err("an answer without a request".into()) };
         match event {
             Event::Head { head, .. } => {
                 front.head = Some(head);
@@ -69,7 +69,7 @@ impl<S: Service> Connection<'_, S> {
             }
             Event::Body { data, .. } => {
                 if front.received_bytes + data.len() > front.request.expected.bytes_max {
-                    return Err("a longer answer than was asked for".into());
+                    return Err("the answer is longer than requested".into());
                 }
                 front.push_body(data);
             }
