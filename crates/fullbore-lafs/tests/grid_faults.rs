@@ -10,14 +10,12 @@ mod server;
 #[path = "grid_faults/world.rs"]
 mod world;
 
+use fullbore_lafs::{Chk, Encoding, Geometry, convergent_key, storage_index};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use fullbore_lafs::cap::{Chk, storage_index};
-use fullbore_lafs::encode::convergent_key;
-use fullbore_lafs::geometry::{Encoding, Geometry};
 use fullbore_lafs::upload::journal::Journal;
 use fullbore_lafs::upload::produce::SourceError;
 use fullbore_lafs::upload::{KeyChoice, PutError, Stored};

@@ -81,7 +81,7 @@ pub struct FlowReading {
 impl FlowReading {
     /// With what another connection to the same server measured. Where the time went is told by the one that was
     /// busy for longer.
-    pub fn beside(mut self, other: FlowReading) -> FlowReading {
+    pub fn merge(mut self, other: FlowReading) -> FlowReading {
         if other.times.busy() > self.times.busy() {
             self.times = other.times;
         }

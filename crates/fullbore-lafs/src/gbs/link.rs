@@ -6,7 +6,7 @@
 //! A server that does not take a byte for the time limit, breaks connections without answering, or is not
 //! who it should be, is given up, and everything that waits for it is told so.
 
-pub mod beside;
+pub mod extra;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ use tokio::sync::{oneshot, watch};
 use super::flow::{Flow, FlowReading};
 use super::{ANSWER_BYTES_MAX, Answer, Call, Requests};
 use crate::servers::Server;
-use beside::{Beside, FAR, FURTHER_LIMIT, NEAR};
+use extra::{ExtraConnections, FAR, FURTHER_LIMIT, NEAR};
 
 /// Unsent bytes in the kernel at most; on slow paths less.
 const UNSENT_BYTES_MAX: u32 = 128 << 10;
@@ -102,7 +102,7 @@ pub struct Reply {
 #[derive(Debug, Clone)]
 pub struct Link {
     exchange: Client<Storage>,
-    beside: Arc<Beside>,
+    extra: Arc<ExtraConnections>,
 }
 
 /// What the exchange client does not know of a storage server. Requests are made ready by [`Requests`].
@@ -124,20 +124,20 @@ struct Storage {
 
 /// A request that is ready, and its part of the window, which it gives back at its end.
 #[derive(Debug)]
-struct Admitted {
+struct AdmittedRequest {
     head: RequestHead,
     flow: Arc<Flow>,
     weight: u64,
 }
 
-impl Drop for Admitted {
+impl Drop for AdmittedRequest {
     fn drop(&mut self) {
         self.flow.release(self.weight);
     }
 }
 
 impl Service for Storage {
-    type Job = Admitted;
+    type Job = AdmittedRequest;
     type Server = Endpoint;
 
     fn server(&self) -> Arc<Endpoint> {
@@ -152,7 +152,7 @@ impl Service for Storage {
         self.name.clone()
     }
 
-    fn head(&self, job: &Admitted, _: &Endpoint, _: bool) -> RequestHead {
+    fn head(&self, job: &AdmittedRequest, _: &Endpoint, _: bool) -> RequestHead {
         job.head.clone()
     }
 
@@ -232,13 +232,13 @@ impl Link {
         // Shares are encrypted by keys that go over no connection. What else is in it, which files and the servers' and
         // uploads' secrets, is protected by RSA keys of theirs, which fall when X25519 does.
         let tls = Tls::new(Trust::SpkiPins(vec![server.nurl.pin])).with_small_key_shares();
-        Link::begin(server, options, Beside::new(server.clone(), options.clone(), tls.clone()), tls)
+        Link::begin(server, options, ExtraConnections::new(server.clone(), options.clone(), tls.clone()), tls)
     }
 
-    fn begin(server: &Server, options: &LinkOptions, beside: Beside, tls: Tls) -> Link {
+    fn begin(server: &Server, options: &LinkOptions, beside: ExtraConnections, tls: Tls) -> Link {
         let exchange = Link::exchange(server, options, beside.is_further(), tls);
         exchange.open();
-        Link { exchange, beside: Arc::new(beside) }
+        Link { exchange, extra: Arc::new(beside) }
     }
 
     fn exchange(server: &Server, options: &LinkOptions, is_further: bool, tls: Tls) -> Client<Storage> {
@@ -321,14 +321,14 @@ impl Link {
 
     /// Time since anything worth waiting for came from the server, on whatever connection.
     pub fn silence(&self, now: Instant) -> Duration {
-        let silences = self.beside.links().into_iter().map(|link| link.exchange.flow.silence(now));
+        let silences = self.extra.links().into_iter().map(|link| link.exchange.flow.silence(now));
         silences.fold(self.exchange.flow.silence(now), Duration::min)
     }
 
     /// What was measured, over all connections.
     pub fn reading(&self) -> FlowReading {
-        let beside = self.beside.links().into_iter().map(|link| link.exchange.flow.reading());
-        beside.fold(self.exchange.flow.reading(), FlowReading::beside)
+        let beside = self.extra.links().into_iter().map(|link| link.exchange.flow.reading());
+        beside.fold(self.exchange.flow.reading(), FlowReading::merge)
     }
 
     /// Puts a request into the queue once the window has room. Requests are sent in the order in which this
@@ -365,7 +365,7 @@ impl Link {
             // What is no part of a share comes in one piece: a server that gives it out byte by byte would hold us for ever.
             is_progress: call.head.range.is_some(),
         };
-        let job = Admitted { head: call.head, flow: Arc::clone(&self.exchange.flow), weight };
+        let job = AdmittedRequest { head: call.head, flow: Arc::clone(&self.exchange.flow), weight };
         let sent = self.exchange.send(job, Body::Memory(call.body), expected);
         let reply = sent.map_err(|given_up| {
             let reason = given_up.reason;

@@ -10,7 +10,7 @@ use fullbore_engine::units::bytes;
 
 use crate::base32;
 use crate::geometry::{DEFAULT_ENCODING, Encoding, Geometry, SEGMENT_BYTES};
-use crate::grid::{GridSettings, Place, place};
+use crate::grid::{GridAccess, GridSettings, place};
 use crate::node::read_convergence;
 use crate::upload::{KeyChoice, PutOptions};
 
@@ -85,7 +85,7 @@ pub(super) struct Resolved {
     /// How files are encoded.
     pub options: PutOptions,
     /// The grid; none is needed for `--dry-run`.
-    pub place: Option<Place>,
+    pub place: Option<GridAccess>,
 }
 
 impl Resolved {

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// All of it is of one size, for which it was given: whoever needs another one frees it. New memory is made only when
 /// there is none, so that what is spare and what is in use together are not more than was ever in use.
 #[derive(Debug, Clone, Default)]
-pub struct Spare(Arc<Mutex<Vec<Vec<u8>>>>);
+pub struct SpareBuffers(Arc<Mutex<Vec<Vec<u8>>>>);
 
-impl Spare {
+impl SpareBuffers {
     /// So many bytes, whatever is in them.
     pub fn take(&self, bytes: usize) -> Vec<u8> {
         let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -35,7 +35,7 @@ mod tests {
 
     #[test]
     fn memory_is_used_again_and_freed_when_another_size_is_wanted() {
-        let spare = Spare::default();
+        let spare = SpareBuffers::default();
         let kept = || spare.0.lock().unwrap().iter().map(Vec::len).collect::<Vec<_>>();
         let memory = spare.take(10);
         let address = memory.as_ptr();

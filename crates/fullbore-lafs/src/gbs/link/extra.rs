@@ -5,7 +5,7 @@
 //! early stay behind for seconds, and a file is there when its slowest share is.
 //!
 //! The server takes the requests of one connection in their order, and those of several in any: what depends on
-//! another request goes over the first connection ([`Link::try_send`]), the rest over any ([`Link::try_send_beside`]).
+//! another request goes over the first connection ([`Link::try_send`]), the rest over any ([`Link::try_send_any`]).
 //! A further connection that fails is not opened again, and what was asked over it is asked over the first.
 
 use std::future::pending;
@@ -93,15 +93,15 @@ pub(super) const FURTHER_LIMIT: Duration = Duration::from_secs(2);
 
 /// What is beside a first connection.
 #[derive(Debug)]
-pub(super) struct Beside {
+pub(super) struct ExtraConnections {
     links: Mutex<Vec<Link>>,
     /// How more are opened; nothing is beside those that are.
     opening: Option<Box<(Server, LinkOptions, Tls)>>,
 }
 
-impl Beside {
-    pub(super) fn new(server: Server, options: LinkOptions, tls: Tls) -> Beside {
-        Beside { links: Mutex::default(), opening: Some(Box::new((server, options, tls))) }
+impl ExtraConnections {
+    pub(super) fn new(server: Server, options: LinkOptions, tls: Tls) -> ExtraConnections {
+        ExtraConnections { links: Mutex::default(), opening: Some(Box::new((server, options, tls))) }
     }
 
     /// Whether this is beside a connection that is itself a further one.
@@ -147,18 +147,18 @@ impl Link {
 
     /// Sees that there are so many connections, on the present runtime.
     pub fn widen(&self, connections: usize) {
-        let Some(opening) = &self.beside.opening else { return };
+        let Some(opening) = &self.extra.opening else { return };
         let (server, options, tls) = &**opening;
-        let mut links = self.beside.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut links = self.extra.links.lock().unwrap_or_else(PoisonError::into_inner);
         while links.len() + 1 < connections {
-            let nothing = Beside { links: Mutex::default(), opening: None };
+            let nothing = ExtraConnections { links: Mutex::default(), opening: None };
             links.push(Link::begin(server, options, nothing, tls.clone()));
         }
     }
 
     /// Connections that there are, or that are being opened.
     pub fn connections(&self) -> usize {
-        1 + self.beside.links().iter().filter(|link| link.given_up().is_none()).count()
+        1 + self.extra.links().iter().filter(|link| link.given_up().is_none()).count()
     }
 
     /// As [`Link::try_send`], over the connection that has the least to do: for requests that may be answered
@@ -166,8 +166,8 @@ impl Link {
     ///
     /// # Errors
     /// When the server is given up.
-    pub fn try_send_beside(&self, call: Call, answer: u64) -> Result<Result<Pending, Box<Call>>, LinkError> {
-        let mut further = self.beside.links();
+    pub fn try_send_any(&self, call: Call, answer: u64) -> Result<Result<Pending, Box<Call>>, LinkError> {
+        let mut further = self.extra.links();
         further.retain(|link| link.given_up().is_none());
         let Some(least) = further.into_iter().min_by_key(|link| link.exchange.flow.in_flight()) else {
             return self.try_send(call, answer);
@@ -219,7 +219,7 @@ mod tests {
         let options = LinkOptions::new(Duration::from_secs(60));
         let tls = Tls::default();
         let exchange = Link::exchange(&server, &options, true, tls.clone());
-        Link { exchange, beside: Beside::new(server, options, tls).into() }
+        Link { exchange, extra: ExtraConnections::new(server, options, tls).into() }
     }
 
     #[tokio::test]
