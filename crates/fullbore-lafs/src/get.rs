@@ -25,7 +25,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::cap::Chk;
-use crate::download::{Downloader, GetError, Got};
+use crate::download::{Downloaded, Downloader, GetError};
 use crate::grid::{self, GridSettings, connect, place};
 use crate::upload::Grid;
 use crate::upload::produce::Pool;
@@ -128,7 +128,7 @@ fn report(
     facts: &Facts,
     costs: DownloadCosts,
     given_up: Vec<(String, String)>,
-    got: Got,
+    got: Downloaded,
     files: u64,
 ) -> Report {
     let bytes = facts.moved_bytes;
@@ -213,7 +213,7 @@ struct Files<'a> {
     ahead: u64,
     /// From the first cap of a file that is in the grid.
     reading: Option<Reading>,
-    got: Got,
+    got: Downloaded,
     /// Time in which there was nothing to do before the next cap came.
     waited: Duration,
 }
@@ -236,7 +236,7 @@ enum Coming {
 struct Download {
     size: u64,
     pieces: mpsc::Receiver<Bytes>,
-    task: JoinHandle<Result<Got, GetError>>,
+    task: JoinHandle<Result<Downloaded, GetError>>,
 }
 
 impl<'a> Files<'a> {
@@ -250,7 +250,7 @@ impl<'a> Files<'a> {
             coming: VecDeque::new(),
             ahead: 0,
             reading: None,
-            got: Got::default(),
+            got: Downloaded::default(),
             waited: Duration::ZERO,
         }
     }
@@ -338,7 +338,7 @@ impl<'a> Files<'a> {
     /// All of a file has been given out, or it failed.
     async fn end(&mut self, download: Download) -> Result<(), CommandError> {
         let result = download.task.await.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
-        let Got { used, troubles } = result.map_err(|error| explain(&error))?;
+        let Downloaded { used, troubles } = result.map_err(|error| explain(&error))?;
         self.got.used.extend(used);
         self.got.troubles.extend(troubles);
         self.ahead = self.ahead.saturating_sub(download.size);

@@ -243,8 +243,8 @@ impl Grid {
 
     /// Where the shares of a file are, sorted by number.
     pub fn shares_of(&self, cap: &str) -> Vec<PathBuf> {
-        let chk = match fullbore_lafs::cap::Cap::parse(cap).unwrap() {
-            fullbore_lafs::cap::Cap::Chk(chk) => chk,
+        let chk = match fullbore_lafs::Cap::parse(cap).unwrap() {
+            fullbore_lafs::Cap::Chk(chk) => chk,
             other => panic!("{other:?}"),
         };
         let index = fullbore_lafs::base32::encode(&chk.storage_index());
