@@ -306,7 +306,7 @@ fn explain(stop: PassError, plan: &Plan<'_>, job: &Rewrite<'_>) -> RewriteError 
         PassError::Splice(source) => return RewriteError::Splice { path: old, source },
         PassError::Panicked(message) => return RewriteError::Panicked { path: new, message },
         PassError::Lost => {
-            return RewriteError::Panicked { path: new, message: "it has ended without a word".to_owned() };
+            return RewriteError::Panicked { path: new, message: "it ended without a result".to_owned() };
         }
         PassError::Wrong(sha256, size) => (sha256, size),
         PassError::TooLong(seen) => seen.map_or((Sha256::EMPTY, 0), |hasher| (hasher.clone().finish(), hasher.bytes())),

@@ -292,7 +292,7 @@ pub async fn get_with_retries(watch: &Watch, host: HostId, get: Get, patience: D
             tracing::warn!("{name} is busy and asks for a pause of {} s", wait.as_secs());
         }
         let why = got.as_ref().map_or_else(ToString::to_string, |got| format!("status {}", got.head.status));
-        tracing::info!("{name}: {}: {why}; asked again after {} ms", get.path, wait.as_millis());
+        tracing::info!("{name}: {}: {why}; retrying after {} ms", get.path, wait.as_millis());
         tokio::time::sleep(wait).await;
         pause *= 2;
     }
@@ -338,7 +338,10 @@ pub fn accept(
             }
             // Nothing newer than ours, but what it has is not ours: it may be an older one (M10).
             (304, Some(kept)) if got.head.last_modified.is_some_and(|modified| modified < kept.modified) => {
-                return Err(Refusal::Verification(format!("{name}: not modified, and older than the one here"), None));
+                return Err(Refusal::Verification(
+                    format!("{name}: not modified, and older than the local copy"),
+                    None,
+                ));
             }
             (304, Some(kept)) => {
                 modified = Some(kept.modified);
@@ -383,7 +386,7 @@ pub fn accept(
         (None, Some(release), _, None) => SignedText::trusted(release).map_err(bad)?,
         (None, Some(_), None, Some(_)) => {
             let why = "Release has no signature (no InRelease, no Release.gpg)".to_owned();
-            return Err(Refusal::Verification(why, Some("a source without signatures needs `Trusted: yes`")));
+            return Err(Refusal::Verification(why, Some("set `Trusted: yes` for a source without signatures")));
         }
         (None, None, _, _) => return Err(Refusal::Unavailable(statuses.join(", "), absent)),
     };
@@ -396,9 +399,7 @@ fn hint_of(error: &SignatureError) -> Option<&'static str> {
         SignatureError::NoPublicKey { .. } | SignatureError::NoKeyring => {
             Some("give the archive's keyring with --keyring (Debian's is in the package debian-archive-keyring)")
         }
-        SignatureError::NotClearsigned { .. } => {
-            Some("this looks like a login page or an error page: check the address")
-        }
+        SignatureError::NotClearsigned { .. } => Some("check the address: the answer looks like a login or error page"),
         SignatureError::GpgvMissing { .. } => Some("install gpgv: apt-get install gpgv"),
         SignatureError::Expired { .. } => Some("update the keyring, or the archive is no longer maintained"),
         _ => None,
@@ -407,7 +408,7 @@ fn hint_of(error: &SignatureError) -> Option<&'static str> {
 
 /// The Release of another suite than the one asked for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("asked for suite {requested:?}, but its Release is of suite {suite:?}, codename {codename:?}")]
+#[error("requested suite {requested:?}, but the Release is of suite {suite:?}, codename {codename:?}")]
 pub struct WrongSuite {
     /// As asked for.
     pub requested: String,
@@ -468,7 +469,7 @@ mod tests {
         }
         assert_eq!(
             check_suite("bookworm", &release).unwrap_err().to_string(),
-            "asked for suite \"bookworm\", but its Release is of suite \"stable\", codename \"trixie\""
+            "requested suite \"bookworm\", but the Release is of suite \"stable\", codename \"trixie\""
         );
     }
 }

@@ -120,7 +120,7 @@ fn refresh(settings: &UpdateSettings, root: Arc<Root>, events: &mut dyn Events) 
 fn lock(lists: &std::path::Path) -> Result<Lock, CommandError> {
     Lock::take(lists).map_err(|error| match error {
         LockError::Held { .. } => CommandError::new(ErrorKind::Locked, &error)
-            .hint("another `apt-get update` or `fullbore update` runs; wait for it to end"),
+            .hint("wait for the other `apt-get update` or `fullbore update` to end"),
         LockError::File { .. } => disk(&error).hint("apt's own lists can be changed by root only"),
     })
 }
@@ -399,8 +399,8 @@ impl Run<'_> {
                 let hosts = Hosts::of(&session.sites[batches[batch].site].fetcher.hosts());
                 update.is_wrong |= refusals::is_wrong(&given_up);
                 update.state = State::Failed(match given_up.missing {
-                    true => format!("{path} is not there"),
-                    false => format!("{path} cannot be had right: {}", hosts.why(&given_up)),
+                    true => format!("{path} is missing"),
+                    false => format!("cannot fetch {path}: {}", hosts.why(&given_up)),
                 });
             }
         }
@@ -489,7 +489,7 @@ impl Run<'_> {
                 (state @ (State::Failed(_) | State::Open), _) => {
                     let why = match state {
                         State::Failed(why) => why,
-                        _ => "not all of it has come",
+                        _ => "not all files were received",
                     };
                     report.indexes().failed += 1;
                     if failed.insert(update.index.repository) {

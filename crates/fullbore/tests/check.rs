@@ -145,7 +145,7 @@ fn what_stands_beside_the_inrelease_must_say_the_same() {
     std::fs::remove_file(mirror.to.join(release)).unwrap();
     std::fs::write(mirror.to.join(release), text.replacen("Suite: stable", "Suite: st4ble", 1)).unwrap();
     let found = mirror.check(&[]).exits(4).says("dists/trixie/Release: says something else than the signed InRelease");
-    let found = found.says("hint: the signed files themselves are put in order by a `fullbore mirror` run");
+    let found = found.says("hint: run `fullbore mirror` to repair the signed files");
     assert!(!found.stderr.contains("--repair"), "{}", found.stderr);
     put_right("Release");
     std::fs::remove_file(mirror.to.join(signature)).unwrap();

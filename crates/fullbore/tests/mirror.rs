@@ -46,7 +46,7 @@ fn wrong_suite_name() {
     let mirror = Mirror::new(common()).suite("bookworm");
     let ran = mirror.run(&[&server]);
     assert!(matches!(ran.code, Some(1 | 4)), "{ran:?}");
-    ran.says("asked for suite \"bookworm\"")
+    ran.says("requested suite \"bookworm\"")
         .says(&format!("from {}", server.url().trim_end_matches('/')))
         .says("hint: ");
 }
@@ -801,7 +801,7 @@ fn what_clients_of_a_tree_from_before_ask_for_is_no_stranger_yet() {
     std::fs::remove_dir_all(mirror.to.join(".fullbore")).unwrap();
     let clean = |more: &[&str]| mirror.run_with(&[&server], &[&["--clean-foreign", "--force-delete"], more].concat());
     let older = common().state(0).select(|file| file.suite == "trixie");
-    clean(&[]).exits(0).says("dists/trixie lay here before, and clients may still ask for what it named then");
+    clean(&[]).exits(0).says("dists/trixie was here before this mirror, and clients may still use its earlier files");
     harness::holds(&mirror.to, &older);
     // Nothing new came meanwhile, however often it is asked for.
     (0..4).for_each(|_| drop(clean(&["--keep-hours", "0"]).exits(0)));

@@ -120,8 +120,8 @@ fn a_bootstrap_from_a_mirror_with_wrong_files_is_exit_4() {
     for (part, fault, said) in [
         ("Packages", Fault::Corrupt, "Packages"),
         ("by-hash", Fault::Corrupt, "another SHA-256"),
-        ("/pool/", Fault::Corrupt, "cannot be had right"),
-        ("/pool/", Fault::LongLength, "cannot be had right"),
+        ("/pool/", Fault::Corrupt, "cannot fetch"),
+        ("/pool/", Fault::LongLength, "cannot fetch"),
     ] {
         let server = Server::start(&archive.state(0).root).unwrap();
         faulty(&server, part, fault.clone());

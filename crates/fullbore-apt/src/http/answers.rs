@@ -55,7 +55,7 @@ impl HostError {
             GetError::Unreachable { reason, .. } | GetError::Final { reason, .. } => HostError::Network(reason.clone()),
             GetError::Untrusted { reason, .. } => HostError::Other(reason.clone()),
             GetError::TooLarge { limit_bytes, .. } => {
-                HostError::TooLarge(format!("sent more than the {limit_bytes} bytes that it may have"))
+                HostError::TooLarge(format!("sent more than the allowed {limit_bytes} bytes"))
             }
         }
     }

@@ -117,11 +117,7 @@ async fn from_host(
         return Err(HostError::WrongBytes(format!("file has {length} B there, {size} are expected")).into());
     }
     if length.is_some_and(|length| length > must.limit_bytes) {
-        return Err(HostError::TooLarge(format!(
-            "file is larger than the {} bytes that it may have",
-            must.limit_bytes
-        ))
-        .into());
+        return Err(HostError::TooLarge(format!("file is larger than the allowed {} bytes", must.limit_bytes)).into());
     }
     let sink = match Sink::open(path, length.unwrap_or(0)) {
         Ok(sink) => sink,

@@ -123,7 +123,7 @@ fn warn_of_release(outcomes: &[IndexPatches], root: &Root, warn: &mut dyn FnMut(
     let lists = |path: &str| release.lines().any(|line| line.starts_with(' ') && line.ends_with(&format!(" {path}")));
     for outcome in outcomes.iter().filter(|outcome| outcome.patches > 0 && !lists(&outcome.index)) {
         let index = &outcome.index;
-        warn(format!("Release does not list {index} uncompressed: without that apt makes no use of patches to it"));
+        warn(format!("apt will not use patches to {index}: the Release does not list it uncompressed"));
     }
 }
 

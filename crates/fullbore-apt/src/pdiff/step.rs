@@ -9,7 +9,7 @@ pub enum StepError {
     #[error(transparent)]
     Generate(#[from] GenerateError),
     /// An error of this program, found in time.
-    #[error("the patch that was made does not make the new file; please report this")]
+    #[error("the generated patch does not produce the new file; please report this")]
     Wrong,
 }
 

@@ -277,11 +277,13 @@ fn judge(
     if let Some(before) = &before {
         match check.succession(release.date, before.date, may_correct) {
             Succession::Follows => {}
-            Succession::Corrects(future) => warn(format!("{}: of the one here: {future}; it is replaced", own.shown())),
+            Succession::Corrects(future) => {
+                warn(format!("{}: the local Release: {future}; it is replaced", own.shown()))
+            }
             Succession::Older => {
-                return Err(refused(ErrorKind::Stale, "its Release is older than the one here".to_owned())
+                return Err(refused(ErrorKind::Stale, "its Release is older than the local one".to_owned())
                     .context("its indexes stay as they were")
-                    .hint("this mirror is behind; try again later"));
+                    .hint("try again later: this mirror is behind"));
             }
         }
         check_identity(settings, own, before, &release)?;

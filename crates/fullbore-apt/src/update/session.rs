@@ -160,7 +160,7 @@ fn log_path(number: usize) -> String {
 /// A failure to do with the lists directory.
 pub fn disk(error: &dyn std::error::Error) -> CommandError {
     let error = CommandError::new(ErrorKind::Disk, error);
-    error.hint("the indexes as they were before are intact; run again when this is mended")
+    error.hint("repair this and run again; the previous indexes are intact")
 }
 
 /// The same of a file.

@@ -261,7 +261,7 @@ fn unreadable(offer: &OfferedSuite, suite: &SuiteIndexes, want: &WantedIndex, re
         None if offer.selections.iter().all(|selection| selection.formats.is_empty()) => {
             "the mirrors may be half-way through an update: try again in some minutes, or add another --from"
         }
-        None => "a Release names forms that no mirror has: without --index-formats every form that exists is taken",
+        None => "remove --index-formats: no mirror has the index in these forms",
     })
 }
 

@@ -49,7 +49,7 @@ pub enum PlanError {
         fault: PathFault,
     },
     /// A path that is ours or the archive's own.
-    #[error("{index}: names {path:?}, which is not a place for packages")]
+    #[error("{index}: names {path:?}, a reserved path")]
     Reserved {
         /// The index that names it.
         index: String,

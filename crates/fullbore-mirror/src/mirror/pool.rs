@@ -59,7 +59,7 @@ pub fn need(
     };
     let mut subtraction = comparison.finish(state, &session.root).map_err(refused)?;
     if let Some(damage) = &subtraction.damage {
-        warn(format!("the list of files was damaged ({damage}); what it did not tell was read from the disk"));
+        warn(format!("the list of files was damaged ({damage}); its missing entries were read from disk"));
     }
     adopt_known(plan, &mut subtraction, session, stop).map_err(|error| disk(&error))?;
     stop.check()?;
@@ -161,7 +161,7 @@ fn learn_sizes(
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        warn(format!("{first}{more}: left out, no mirror tells the size of this installer image"));
+        warn(format!("{first}{more}: skipped: no mirror reports the size of this installer image"));
     }
     learned.sort_unstable_by_key(|(id, _)| *id);
     Ok(learned)
@@ -186,7 +186,7 @@ pub fn room(need: &FetchPlan, indexes: &[IndexDownload], session: &Session) -> R
 pub fn no_room(error: &FreeSpaceError) -> CommandError {
     CommandError::new(ErrorKind::Disk, error)
         .context("nothing was fetched; the mirror as it was published before is intact")
-        .hint("make room, mirror less (--arch, --component, --exclude), or choose another directory")
+        .hint("free some space, mirror less (--arch, --component, --exclude), or choose another directory")
 }
 
 /// What came of the fetching.
@@ -248,7 +248,7 @@ pub fn fetch(
     }
     for id in without_outcome(&subtraction.fetch, &subtraction.done, given_up_files()) {
         let file = plan.file(id);
-        came.missing.push(format!("{}: it was asked for, and did not come", file.path));
+        came.missing.push(format!("{}: it was requested and not received", file.path));
         came.incomplete.extend(file.suites);
     }
     came.incomplete.sort_unstable();

@@ -157,8 +157,7 @@ impl ReportBuilder {
         let more = lines.len().saturating_sub(MISSING_NAMED);
         lines.truncate(MISSING_NAMED);
         if more > 0 {
-            lines
-                .push(format!("{} more came wrong from every mirror", units::several(more as u64, "index", "indexes")));
+            lines.push(format!("{} more were wrong on every mirror", units::several(more as u64, "index", "indexes")));
         }
         lines.into_iter().for_each(|line| self.warn(events, line));
     }
@@ -169,7 +168,7 @@ impl ReportBuilder {
             return match self.refused_deletion.take() {
                 Some(message) => Err(CommandError::new(ErrorKind::Partial, message)
                     .context("the new state is published; nothing was deleted")
-                    .hint("look whether the archive really shrank; --force-delete deletes, --max-delete changes the limit")),
+                    .hint("check whether the archive really shrank; pass --force-delete to delete anyway, or raise --max-delete")),
                 None => Ok(()),
             };
         }

@@ -110,7 +110,7 @@ pub enum SelectError {
         available: Vec<String>,
     },
     /// No packages are left to mirror.
-    #[error("suite {suite}: the Release names no index of packages of what was asked for")]
+    #[error("suite {suite}: the Release lists no package index for this selection")]
     Nothing {
         /// As asked for.
         suite: String,
@@ -502,7 +502,7 @@ mod tests {
         );
         assert_eq!(
             error(Selection { components: names(&["contrib"]), binaries: false, sources: true, ..amd64() }),
-            "suite trixie: the Release names no index of packages of what was asked for"
+            "suite trixie: the Release lists no package index for this selection"
         );
     }
 

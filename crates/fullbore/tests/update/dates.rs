@@ -102,7 +102,7 @@ fn an_index_that_all_mirrors_have_wrong_is_exit_4() {
                 server.add_fault(FaultRule::always(PathMatch::Contains(part.into()), fault.clone()));
             }
         });
-        ran.exits(4).says("cannot be had right").says("its indexes stay as they were");
+        ran.exits(4).says("cannot fetch").says("its indexes stay as they were");
         assert!(!changed);
     }
 }

@@ -88,7 +88,7 @@ impl Series<'_> {
         };
         let Some(last) = last else { return Ok(found) };
         let Some(found) = found else {
-            warn(format!("{}: no state is kept to make a patch from; patches begin anew", index.path));
+            warn(format!("{}: no earlier state is kept; patches start over", index.path));
             return Ok(None);
         };
         if found.sha256 == last.current.sha256 {
@@ -98,7 +98,7 @@ impl Series<'_> {
         if let Some(state) = self.patched(index, &found, last)? {
             return Ok(Some(state));
         }
-        warn(format!("{}: its patches do not lead to the state before; they begin anew", index.path));
+        warn(format!("{}: its patches do not lead to the earlier state; they start over", index.path));
         Ok(Some(found))
     }
 
