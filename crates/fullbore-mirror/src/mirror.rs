@@ -523,7 +523,7 @@ impl Run<'_> {
     }
 }
 
-/// PendingTraces before the run, which would come to nothing at its end.
+/// Checked first, so that a run does not fail at its end.
 fn snapshot_name_is_free(settings: &MirrorSettings, root: &Root) -> Result<(), CommandError> {
     let Some(name) = &settings.snapshot else { return Ok(()) };
     snapshot::check_name(root, name).map_err(CommandError::usage)

@@ -1,4 +1,4 @@
-//! Is there room? PendingTraces before the first body is fetched, not found out at 90 %.
+//! Free space, checked before the first body is fetched.
 
 use fullbore_engine::files::{FileError, Root};
 use fullbore_engine::units::{bytes, several};

@@ -433,8 +433,8 @@ fn altered(
     Ok(altered)
 }
 
-/// `Release` and `Release.gpg` of suites that have an `InRelease`: for clients and mirrors that do not
-/// know it. PendingTraces for beside the indexes, so that they cost no time.
+/// Requests for `Release` and `Release.gpg` of suites with an `InRelease`, for clients that do not know `InRelease`. They
+/// run beside the indexes and cost no time.
 pub struct SideFiles(Vec<Option<tokio::task::JoinHandle<NamedAnswers>>>);
 
 /// Requests the side files from the hosts that sent the `InRelease`.

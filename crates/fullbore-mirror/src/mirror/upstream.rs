@@ -1,8 +1,7 @@
-//! The origin's own trace files: which state of the archive it has, and whom it has it from.
+//! The origin's trace files: the state of its archive, and the mirrors above it.
 //!
-//! They are signed by nobody and decide nothing; they are for people and programs that look after
-//! mirrors. PendingTraces for only when something is to be published, beside the indexes on a connection that is
-//! open anyway; what has not come when all else is done is done without.
+//! They are unsigned and decide nothing; people and programs that watch mirrors read them. They are requested with the
+//! indexes, on an open connection. A run does not wait for them.
 
 use fullbore_wire::fetch::{Get, Watch};
 use fullbore_wire::hosts::HostId;
