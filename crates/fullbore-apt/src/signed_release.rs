@@ -403,7 +403,7 @@ pub fn accept(
 fn hint_of(error: &SignatureError) -> Option<&'static str> {
     match error {
         SignatureError::NoPublicKey { .. } | SignatureError::NoKeyring => {
-            Some("give the archive's keyring with --keyring (Debian's is in the package debian-archive-keyring)")
+            Some("pass the archive's keyring with --keyring (Debian's is in the package debian-archive-keyring)")
         }
         SignatureError::NotClearsigned { .. } => Some("check the address: the answer looks like a login or error page"),
         SignatureError::GpgvMissing { .. } => Some("install gpgv: apt-get install gpgv"),

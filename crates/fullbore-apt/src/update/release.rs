@@ -276,7 +276,7 @@ fn judge(
         match check.succession(release.date, before.date, may_correct) {
             Succession::Follows => {}
             Succession::Corrects(future) => {
-                warn(format!("{}: the local Release: {future}; it is replaced", own.shown()))
+                warn(format!("{}: the new Release replaces the local one: {future}", own.shown()))
             }
             Succession::Older => {
                 return Err(refused(ErrorKind::Stale, "its Release is older than the local one".to_owned())

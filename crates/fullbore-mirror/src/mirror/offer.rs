@@ -360,7 +360,7 @@ fn judge(
         from.into_iter().fold(CommandError::from(error), CommandError::context)
     };
     if let Some(future) = state.judge_date(&offer).map_err(refused)? {
-        warn(format!("{suite}: the mirrored Release: {future}; the offered one replaces it"));
+        warn(format!("{suite}: the offered Release replaces the mirrored one: {future}"));
     }
     let mut change = state.judge(&offer).map_err(refused)?;
     if change == ReleaseChange::Unchanged {

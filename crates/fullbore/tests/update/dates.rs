@@ -51,7 +51,7 @@ fn lists_of_the_future_are_replaced_by_a_signed_release_alone() {
         sources.lines().filter(|line| !line.starts_with("Signed-By")).map(|line| format!("{line}\n")).collect();
     server.switch_root(&archive.state(1).root);
     std::fs::write(lists.at("a.sources"), trusted + "Trusted: yes\n").unwrap();
-    lists.update(&[]).exits(5).says("older than the one here");
+    lists.update(&[]).exits(5).says("older than the local");
     assert!(lists.content() == before);
     std::fs::write(lists.at("a.sources"), sources).unwrap();
     lists.update(&[]).exits(0).says("it is replaced").says(FAR);
