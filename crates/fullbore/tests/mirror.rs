@@ -238,7 +238,7 @@ fn installer_images_count_with_their_bytes() {
 #[test]
 fn wrong_bytes_of_the_only_mirror_are_called_so() {
     let server = Server::builder(&common().state(0).root).fault(FaultRule::pool(1.0, Fault::Corrupt)).start().unwrap();
-    let ran = Mirror::new(common()).run(&[&server]).exits(4).says("another SHA-256").says("hint: what came is not");
+    let ran = Mirror::new(common()).run(&[&server]).exits(4).says("another SHA-256").says("hint: add another --from");
     assert!(!ran.stderr.contains("no mirror could be reached"), "{}", ran.stderr);
     assert!(ran.number("totals.wasted_bytes") > 0);
 }
@@ -361,7 +361,7 @@ fn a_directory_of_somebody_else() {
     command.arg("--keyring").arg(&key).arg("--to").arg(&mirror.to);
     let ran = mirror.finish(command);
     std::fs::set_permissions(above, std::fs::Permissions::from_mode(0o755)).unwrap();
-    ran.exits(7).says("Permission denied").says("hint: run as the user that owns the mirror");
+    ran.exits(7).says("Permission denied").says("hint: run as a user who has access to it");
     assert_eq!(server.counters().requests, 0);
     // A file where the directory should be.
     std::fs::write(&mirror.to, "").unwrap();

@@ -76,7 +76,7 @@ fn a_pool_file_that_all_mirrors_have_wrong_is_exit_4() {
         let servers = [0, 1].map(|_| Server::start(&archive.state(0).root).unwrap());
         servers.iter().for_each(|server| faulty(server, path, fault.clone()));
         let ran = Mirror::new(archive).run(&[&servers[0], &servers[1]]).exits(code).says(path);
-        let why = if code == 4 { "what came is not what the archive signed" } else { "half-way" };
+        let why = if code == 4 { "the received content is not what the archive signed" } else { "half-way" };
         assert!(ran.stderr.contains(why), "{fault:?}: {}", ran.stderr);
     }
 }

@@ -188,8 +188,8 @@ impl ReportBuilder {
         missing.into_iter().for_each(|line| self.run.summary.problem(line));
         Err(error.hint(match why {
             Why::Corrupt | Why::Wrong => {
-                "what came is not what the archive signed: its storage or a cache in between may be at fault; \
-                 add another --from"
+                "add another --from: the received content is not what the archive signed, perhaps for damaged \
+                 storage or a cache"
             }
             Why::Various => "the mirrors may be half-way through an update: run again later, or add another --from",
         }))
