@@ -54,10 +54,10 @@ fn lists_of_the_future_are_replaced_by_a_signed_release_alone() {
     lists.update(&[]).exits(5).says("older than the local");
     assert!(lists.content() == before);
     std::fs::write(lists.at("a.sources"), sources).unwrap();
-    lists.update(&[]).exits(0).says("it is replaced").says(FAR);
+    lists.update(&[]).exits(0).says("replaces the local one").says(FAR);
     let theirs = Lists::new(&server, &archive, "");
     theirs.update_by_apt();
-    // Beside these, the list of patches that were used.
+    // Besides the files, the list of patches that were used.
     let now = lists.content();
     for (name, content) in theirs.content() {
         assert!(now.get(&name) == Some(&content), "{name}");
