@@ -1,15 +1,16 @@
-//! Man pages and completions, made from the flags of the program; the schema of `--json`, made from its types.
+//! Files made from the program: the schema of `--json`, manual pages, completions.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 
-use clap_complete::Shell;
+const NOTE: &str = "; run `cargo xtask docs`";
 
-const NOTE: &str = "; run `cargo run -p xtask -- docs`";
+/// The schema of a line of `--json`, which is kept in the repository.
+const SCHEMA: &str = "docs/reference/events.schema.json";
 
-/// The schema of a line of `--json`, by its name below packaging/.
-const SCHEMA: &str = "../docs/reference/events.schema.json";
+/// What packages need besides the program; not kept in the repository.
+const GENERATED: &str = "packaging/generated";
 
 /// What a line of `--json` may be (JSON Schema, draft 2020-12).
 fn schema() -> io::Result<Vec<u8>> {
@@ -18,59 +19,38 @@ fn schema() -> io::Result<Vec<u8>> {
     Ok(text.into_bytes())
 }
 
-/// Every generated file, by its name below packaging/.
-fn files() -> io::Result<Vec<(String, Vec<u8>)>> {
-    let mut files = Vec::new();
-    let mut command = fullbore::cli::command();
-    command.build();
-    man_pages(&command, &mut files)?;
-    for (shell, name) in [(Shell::Bash, "fullbore.bash"), (Shell::Zsh, "_fullbore"), (Shell::Fish, "fullbore.fish")] {
-        let mut text = Vec::new();
-        clap_complete::generate(shell, &mut fullbore::cli::command(), "fullbore", &mut text);
-        files.push((format!("completions/{name}"), text));
-    }
-    files.push((SCHEMA.to_owned(), schema()?));
-    Ok(files)
+/// Writes all files.
+pub fn write(root: &Path) -> io::Result<()> {
+    put(&root.join(SCHEMA), &schema()?)?;
+    write_packaged(root)
 }
 
-/// A page for the command and one for each command below it; `help` needs none.
-fn man_pages(command: &clap::Command, files: &mut Vec<(String, Vec<u8>)>) -> io::Result<()> {
-    let name = command.get_display_name().unwrap_or(command.get_name()).to_owned();
-    let page = clap_mangen::Man::new(command.clone())
-        .title(name.to_uppercase())
-        .manual("fullbore")
-        .source(format!("fullbore {}", fullbore::VERSION))
-        .date("");
-    let mut text = Vec::new();
-    page.render(&mut text)?;
-    files.push((format!("man/{name}.1"), text));
-    for below in command.get_subcommands().filter(|below| below.get_name() != "help") {
-        man_pages(below, files)?;
+/// Writes the files for packages, in the place of older ones.
+pub fn write_packaged(root: &Path) -> io::Result<()> {
+    let generated = root.join(GENERATED);
+    match fs::remove_dir_all(&generated) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    for (name, text) in fullbore::manual::packaged_files() {
+        put(&generated.join(name), &text)?;
     }
     Ok(())
 }
 
-/// Writes them all.
-pub fn write(packaging: &Path) -> io::Result<()> {
-    for (name, text) in files()? {
-        let path = packaging.join(&name);
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent)?;
-        }
-        fs::write(&path, text)?;
-        println!("packaging/{name}");
+fn put(path: &Path, text: &[u8]) -> io::Result<()> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
     }
-    Ok(())
+    fs::write(path, text)
 }
 
-/// Fails if one of them is not what the flags say now.
-pub fn check(packaging: &Path) -> io::Result<()> {
-    for (name, text) in files()? {
-        if fs::read(packaging.join(&name)).ok().as_ref() != Some(&text) {
-            return Err(io::Error::other(format!("packaging/{name} is out of date{NOTE}")));
-        }
+/// Fails if the schema is not what the types say now.
+pub fn check(root: &Path) -> io::Result<()> {
+    match fs::read(root.join(SCHEMA)).ok() == Some(schema()?) {
+        true => Ok(()),
+        false => Err(io::Error::other(format!("{SCHEMA} is out of date{NOTE}"))),
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -78,15 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn committed_pages_and_completions_are_up_to_date() {
-        check(&crate::packaging()).unwrap();
-    }
-
-    #[test]
-    fn every_command_has_a_page() {
-        let names: Vec<String> = files().unwrap().into_iter().map(|(name, _)| name).collect();
-        for page in ["fullbore", "fullbore-mirror", "fullbore-check", "fullbore-convert", "fullbore-pdiff-publish"] {
-            assert!(names.contains(&format!("man/{page}.1")), "{names:?}");
-        }
+    fn the_committed_schema_is_up_to_date() {
+        check(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..")).unwrap();
     }
 }

@@ -1,7 +1,10 @@
-//! Tasks around the build: `cargo run -p xtask -- docs [--check]`.
+//! Tasks around the build: `cargo xtask docs`, `cargo xtask deb`.
 
+#![forbid(unsafe_code)]
+
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use clap::{Parser, Subcommand};
 
@@ -16,18 +19,26 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Write man pages and completions into packaging/
+    /// Write the schema of --json into docs/reference, and manual pages and completions into packaging/generated
     Docs {
-        /// Only say whether they are up to date
+        /// Only check that the schema is up to date
         #[arg(long)]
         check: bool,
+    },
+    /// Build the Debian package with cargo-deb
+    Deb {
+        /// Arguments for cargo deb
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
     },
 }
 
 fn main() -> ExitCode {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let done = match Arguments::parse().task {
-        Task::Docs { check: false } => docs::write(&packaging()),
-        Task::Docs { check: true } => docs::check(&packaging()),
+        Task::Docs { check: false } => docs::write(&root),
+        Task::Docs { check: true } => docs::check(&root),
+        Task::Deb { arguments } => deb(&root, &arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -38,6 +49,13 @@ fn main() -> ExitCode {
     }
 }
 
-fn packaging() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging")
+fn deb(root: &PathBuf, arguments: &[String]) -> io::Result<()> {
+    docs::write_packaged(root)?;
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let command = ["deb", "--locked", "--package", "fullbore"];
+    let status = Command::new(cargo).current_dir(root).args(command).args(arguments).status()?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(io::Error::other("cargo deb failed; install it with: cargo install --locked cargo-deb")),
+    }
 }

@@ -2,30 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use fullbore_engine::run::report::VerdictReport;
 use fullbore_engine::stage::{SendReading, StageReading};
+use fullbore_engine::verdict::remote::{Beside, MIXED, MIXED_ADVICE, alone, percent};
+use fullbore_engine::verdict::thresholds::{AS_BUSY, FED_IN_TURN, NAMED, SLIGHT, TAKES_TURNS};
 use fullbore_engine::verdict::{Limit, Verdict};
 use serde::{Deserialize, Serialize};
 
 use crate::probe::{DiskFacts, Part};
 use crate::transport::Path;
-
-/// Of the time that connections wait, for what comes behind them: less than this holds nobody up.
-const HELD_UP: f64 = 0.2;
-
-/// Share of the time from which the receiver is a limit too, beside the path to it.
-const ALSO: f64 = 0.2;
-
-/// Beside reads that are the limit, the destination's disk is one, too, if it was busy for this share of the time: one that
-/// could do a quarter more is so for 0.7 of it.
-const AS_BUSY: f64 = 0.8;
-
-/// Beside writes that are, the path is if both ends waited for it for this share of the time. With a disk of half the link's
-/// rate they do so for a third of it, until there is no more memory for what is written.
-const FIRST_THE_PATH: f64 = 0.37;
-
-/// Connections that a slow source feeds in turn have nothing to carry for most of the time: with links of one and a half to
-/// three times its rate, up to so much of one of them had, and of all of them; with a link of its rate, more.
-const FED_IN_TURN: (f64, f64) = (0.6, 0.25);
 
 /// One end's verdict, without the course of time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -145,7 +130,7 @@ impl Judgement {
         let (starved, blocked) = receiving.fold((0, 0), |(starved, blocked), stage| {
             (starved + u128::from(stage.starved_ns), blocked + u128::from(stage.blocked_ns))
         });
-        blocked as f64 <= HELD_UP * (starved + blocked) as f64
+        blocked as f64 <= SLIGHT * (starved + blocked) as f64
     }
 
     /// Share of the time in which this end's own disk or cores held it up, whether it blames them or not.
@@ -153,23 +138,22 @@ impl Judgement {
         ["disk", "CPU"].iter().filter_map(|part| self.shares.get(*part)).sum()
     }
 
-    /// Why this end blames the path to its receiver, if it blames that and nothing there. Where a window is full of what
-    /// is under way, and not of what nobody takes, it is the path's.
-    fn blames_path(&self, receiver: &Judgement) -> Option<String> {
+    /// Why this end blames the path to its receiver, if it does. Where a window is full of what is under way, and not of
+    /// what nobody takes, it is the path's.
+    fn blames_path(&self, receiver: &Judgement) -> Option<&'static str> {
         let is_buffer = self.sending.buffer_limited_us > self.sending.receiver_limited_us;
-        let why = match self.limit {
-            Limit::RemoteOrPath | Limit::AccessLink | Limit::Host { .. } | Limit::Hosts => "",
-            Limit::Receiver if receiver.takes_at_once() => "the receiver's window was full of what was under way",
-            Limit::Window if is_buffer => "the send buffer was full of what was under way",
-            _ => return None,
-        };
-        (receiver.own_share() < ALSO).then(|| why.to_owned())
+        match self.limit {
+            Limit::RemoteOrPath | Limit::AccessLink | Limit::Host { .. } | Limit::Hosts => Some(""),
+            Limit::Receiver if receiver.takes_at_once() => Some("the receiver's window was full of what was under way"),
+            Limit::Window if is_buffer => Some("the send buffer was full of what was under way"),
+            _ => None,
+        }
     }
 
-    /// How busy the busiest disk here was, if that is too much for one that could do more.
-    fn full_disk(&self) -> Option<f64> {
+    /// How busy the busiest disk here was.
+    fn disk_beside(&self) -> Beside<Part> {
         let disks = self.disks.used.iter().filter(|disk| disk.is_disk);
-        disks.map(|disk| disk.busy).max_by(f64::total_cmp).filter(|busy| *busy >= AS_BUSY)
+        Beside { part: Part::Write, share: disks.map(|disk| disk.busy).fold(0.0, f64::max), as_full: AS_BUSY }
     }
 
     /// Share of the time that the threads of a role spent in such a way.
@@ -179,11 +163,11 @@ impl Judgement {
         Some((time_ns(stage) as f64 / whole_ns.max(1.0)).min(1.0))
     }
 
-    /// Share of the time in which the connections had something to carry, if that is too much for a link that could do more.
-    fn full_path(&self) -> Option<f64> {
-        let busy = self.sending.busy()?;
+    /// For which share of the time the connections had something to carry.
+    fn path_beside(&self) -> Beside<Part> {
         let streams = self.sending.watched_us as f64 / self.wall_us.max(1) as f64;
-        (busy * streams >= FED_IN_TURN.0 + FED_IN_TURN.1 * streams).then_some(busy)
+        let share = self.sending.busy().unwrap_or_default();
+        Beside { part: Part::Network, share, as_full: FED_IN_TURN + NAMED / streams }
     }
 
     /// `part (reason)`.
@@ -203,17 +187,10 @@ pub enum Blame {
     Processors,
     /// Both are of something of their own, and of different things: two limits.
     Both,
-    /// The sender is sure of its reads, and the path had no more room: two limits. The share of the time in which it
-    /// had something to carry.
-    ReadsAndPath(f64),
-    /// The sender is sure of its reads, and the destination's disk was busy for this share of the time: two limits.
-    ReadsAndWrites(f64),
-    /// The receiver is sure of its writes, after both had waited for the path for this share of the time: two limits.
-    PathAndWrites(f64),
+    /// The first part would be named, if the second had not been as full: two limits.
+    Beside(Part, Beside<Part>),
     /// The path between them, and why, in words.
-    Path(String),
-    /// The receiver needed this share of the time for itself, beside what the sender says.
-    Beside(f64),
+    Path(&'static str),
     /// Nobody is sure of anything.
     Nobody,
 }
@@ -222,25 +199,25 @@ impl Blame {
     /// Of these two ends.
     pub fn of(sender: &Judgement, receiver: &Judgement) -> Blame {
         let sends = sender.blames_itself(sender.disk(), Part::SourceCpu);
-        match (sends, receiver.blames_itself(Part::Write, Part::TargetCpu)) {
+        let (part, blame, beside) = match (sends, receiver.blames_itself(Part::Write, Part::TargetCpu)) {
+            (Some(one), Some(other)) if one.is_cpu() && other.is_cpu() => return Blame::Processors,
+            (Some(_), Some(_)) => return Blame::Both,
             (Some(Part::Read), None) => {
-                let path = sender.full_path().map(Blame::ReadsAndPath);
-                let writes = || receiver.full_disk().map(Blame::ReadsAndWrites);
-                path.or_else(writes).unwrap_or(Blame::Sender(Part::Read))
+                (Part::Read, Blame::Sender(Part::Read), vec![sender.path_beside(), receiver.disk_beside()])
             }
-            (Some(part), None) => Blame::Sender(part),
-            (None, Some(Part::Write)) => waited_for_path(sender, receiver)
-                .filter(|share| *share >= FIRST_THE_PATH)
-                .map_or(Blame::Receiver(Part::Write), Blame::PathAndWrites),
-            (None, Some(part)) => Blame::Receiver(part),
-            (Some(one), Some(other)) if one.is_cpu() && other.is_cpu() => Blame::Processors,
-            (Some(_), Some(_)) => Blame::Both,
-            (None, None) => match sender.blames_path(receiver) {
-                Some(words) => Blame::Path(words),
-                None if receiver.own_share() >= ALSO => Blame::Beside(receiver.own_share()),
-                None => Blame::Nobody,
-            },
-        }
+            (None, Some(Part::Write)) => {
+                let share = waited_for_path(sender, receiver).unwrap_or_default();
+                let path = Beside { part: Part::Network, share, as_full: TAKES_TURNS };
+                (Part::Write, Blame::Receiver(Part::Write), vec![path])
+            }
+            (Some(part), None) => (part, Blame::Sender(part), Vec::new()),
+            (None, Some(part)) => (part, Blame::Receiver(part), Vec::new()),
+            (None, None) => {
+                let own = Beside { part: Part::Write, share: receiver.own_share(), as_full: SLIGHT };
+                (Part::Network, sender.blames_path(receiver).map_or(Blame::Nobody, Blame::Path), vec![own])
+            }
+        };
+        alone(&beside).map_or_else(|other| Blame::Beside(part, other), |()| blame)
     }
 
     /// The parts of a copy that it means; none where two signals do not agree on one.
@@ -249,12 +226,7 @@ impl Blame {
             Blame::Sender(part) | Blame::Receiver(part) => std::slice::from_ref(part),
             Blame::Processors => &[Part::SourceCpu, Part::TargetCpu],
             Blame::Path(_) => &[Part::Network],
-            Blame::Both
-            | Blame::ReadsAndPath(_)
-            | Blame::ReadsAndWrites(_)
-            | Blame::PathAndWrites(_)
-            | Blame::Beside(_)
-            | Blame::Nobody => &[],
+            Blame::Both | Blame::Beside(..) | Blame::Nobody => &[],
         }
     }
 }
@@ -264,30 +236,6 @@ pub fn waited_for_path(sender: &Judgement, receiver: &Judgement) -> Option<f64> 
     let blocked = sender.spent("read", |read| read.blocked_ns)?;
     let starved = receiver.spent("disk write", |write| write.starved_ns)?;
     Some(blocked.min(starved))
-}
-
-/// What limited a copy, in words.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Found {
-    /// The part, or `mixed`.
-    pub limit: String,
-    /// The strongest evidence.
-    pub reason: String,
-    /// Whether two signals agree on it.
-    pub confident: bool,
-    /// Its share of the wall time; of the largest part where none is named.
-    pub share: f64,
-    /// All parts that an end has named at some time, with their shares of the wall time, largest first.
-    pub shares: Vec<(String, f64)>,
-    /// What would help.
-    pub advice: String,
-}
-
-impl std::fmt::Display for Found {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str(&self.limit)?;
-        if self.reason.is_empty() { Ok(()) } else { write!(formatter, " ({})", self.reason) }
-    }
 }
 
 /// What would help where one part is to blame.
@@ -312,18 +260,6 @@ fn advice_here(part: Part) -> &'static str {
     }
 }
 
-/// What would help where no part of the copy is to blame by itself.
-fn advice_on(limit: &Limit) -> &'static str {
-    match limit {
-        Limit::Receiver => "A faster receiver would help. A faster network would not pay.",
-        Limit::Window => "A larger in-flight window would help; nothing else was full.",
-        Limit::RateLimit => "A higher rate limit would help.",
-        Limit::RoundTrips => "A nearer machine would help; bandwidth would not.",
-        _ => "No single part would help much by itself.",
-    }
-}
-
-const MIXED: &str = "mixed";
 const BOTH_CORES: &str = "More or faster cores at both ends would help. A faster network or disk would not pay.";
 
 fn own<'a>(end: &'a Judgement, place: &str) -> (&'a Judgement, String, String) {
@@ -336,7 +272,7 @@ fn mixed(end: &Judgement, reason: String) -> (&Judgement, String, String) {
 
 /// What limited a copy, and why: the end that blames something of its own is believed, the sender's word on the path
 /// where neither does. Two that blame themselves are two limits. A copy within one machine has no far end.
-pub fn joined(near: &Judgement, far: Option<&Judgement>, host: &str, near_sends: bool) -> Found {
+pub fn joined(near: &Judgement, far: Option<&Judgement>, host: &str, near_sends: bool) -> VerdictReport {
     let nobody = Judgement::default();
     let (sender, receiver) = match far {
         None => (near, &nobody),
@@ -362,26 +298,29 @@ pub fn joined(near: &Judgement, far: Option<&Judgement>, host: &str, near_sends:
             let far = if near_sends { receiver } else { sender };
             mixed(near, format!("{} here; {} on {host}", near.part, far.part))
         }
-        Blame::ReadsAndPath(busy) => {
-            let busy = busy * 100.0;
-            mixed(sender, format!("{}; the network had something to carry {busy:.0} % of the time", sender.part))
-        }
-        Blame::ReadsAndWrites(busy) => {
-            let (near, far) = ("here".to_owned(), format!("on {host}"));
-            let (reads, writes) = if near_sends { (near, far) } else { (far, near) };
-            let busy = busy * 100.0;
-            mixed(sender, format!("disk reads {reads}; the disk {writes} was busy for {busy:.0} % of the time"))
-        }
-        Blame::PathAndWrites(share) => {
-            let share = share * 100.0;
-            mixed(receiver, format!("the network for {share:.0} % of the time; {} afterwards", receiver.part))
-        }
-        Blame::Path(why) => (sender, "the network".to_owned(), why.clone()),
-        Blame::Beside(share) => {
+        Blame::Beside(part, other) => {
+            let share = percent(other.share);
+            let (here, there) = ("here".to_owned(), format!("on {host}"));
+            let (source, target) = if near_sends { (here, there) } else { (there, here) };
             let is_mixed = sender.limit == Limit::Mixed && !sender.reason.is_empty();
-            let what = if is_mixed { &sender.reason } else { &sender.part };
-            mixed(sender, format!("{what}; {:.0} % of the time who receives", share * 100.0))
+            match (part, other.part) {
+                (Part::Read, Part::Network) => {
+                    mixed(sender, format!("{}; the network had something to carry {share} % of the time", sender.part))
+                }
+                (Part::Read, _) => {
+                    let words = format!("disk reads {source}; the disk {target} was busy for {share} % of the time");
+                    mixed(sender, words)
+                }
+                (Part::Write, _) => {
+                    mixed(receiver, format!("the network for {share} % of the time; {} afterwards", receiver.part))
+                }
+                _ => {
+                    let what = if is_mixed { &sender.reason } else { &sender.part };
+                    mixed(sender, format!("{what}; {share} % of the time who receives"))
+                }
+            }
         }
+        Blame::Path(why) => (sender, "the network".to_owned(), (*why).to_owned()),
         Blame::Nobody => (sender, sender.part.clone(), sender.reason.clone()),
     };
     let mut shares: Vec<(String, f64)> = end.shares.iter().map(|(part, share)| (part.clone(), *share)).collect();
@@ -390,11 +329,12 @@ pub fn joined(near: &Judgement, far: Option<&Judgement>, host: &str, near_sends:
         [part] if far.is_none() => advice_here(*part),
         [part] => advice(*part),
         [_, ..] => BOTH_CORES,
-        [] if limit == MIXED => advice_on(&Limit::Mixed),
-        [] => advice_on(&end.limit),
+        [] if limit == MIXED => MIXED_ADVICE,
+        [] => end.limit.advice(),
     };
     let confident = !blame.parts().is_empty() || end.confident && limit != MIXED;
-    Found { limit, reason, confident, share: end.share, shares, advice: advice.to_owned() }
+    let advice = advice.to_owned();
+    VerdictReport { limit, reason, confident, share: end.share, shares, advice, ..VerdictReport::default() }
 }
 
 #[cfg(test)]
@@ -403,6 +343,10 @@ mod tests {
 
     use super::*;
     use crate::probe::Used;
+
+    fn sentence(found: VerdictReport) -> String {
+        if found.reason.is_empty() { found.limit } else { format!("{} ({})", found.limit, found.reason) }
+    }
 
     fn judgement(limit: Limit, part: &str) -> Judgement {
         Judgement { limit, part: part.to_owned(), confident: true, ..Judgement::default() }
@@ -414,11 +358,11 @@ mod tests {
         let receiver = judgement(Limit::Receiver, "the receiver");
         let disk = judgement(Limit::Disk, "disk writes");
         let mixed = Judgement { confident: false, ..judgement(Limit::Mixed, "mixed") };
-        assert_eq!(joined(&receiver, Some(&disk), "host", true).to_string(), "disk writes on host");
-        assert_eq!(joined(&path, Some(&mixed), "host", true).to_string(), "the network");
-        assert_eq!(joined(&mixed, Some(&path), "host", false).to_string(), "the network");
+        assert_eq!(sentence(joined(&receiver, Some(&disk), "host", true)), "disk writes on host");
+        assert_eq!(sentence(joined(&path, Some(&mixed), "host", true)), "the network");
+        assert_eq!(sentence(joined(&mixed, Some(&path), "host", false)), "the network");
         let cpu = judgement(Limit::Cpu { consumer: "read".to_owned() }, "CPU (read)");
-        assert_eq!(joined(&cpu, Some(&disk), "host", true).to_string(), "mixed (CPU (read) here; disk writes on host)");
+        assert_eq!(sentence(joined(&cpu, Some(&disk), "host", true)), "mixed (CPU (read) here; disk writes on host)");
         assert_eq!(Blame::of(&cpu, &disk).parts(), []);
         let path = Path { streams: 4, loss: 0.01, control: Some("bbr".to_owned()), ..Path::default() };
         let cpu = cpu.with(DiskFacts::default(), path);
@@ -459,7 +403,7 @@ mod tests {
             let receiver = Judgement { confident: false, ..judgement(Limit::Mixed, "mixed") };
             let expected: &[Part] = if alike { &[] } else { &[Part::Read] };
             assert_eq!(Blame::of(&sender, &receiver).parts(), expected, "{streams} connections, {busy}");
-            let words = joined(&sender, Some(&receiver), "host", true).to_string();
+            let words = sentence(joined(&sender, Some(&receiver), "host", true));
             assert_eq!(words.starts_with("mixed (disk reads; the network had something to carry "), alike, "{words}");
         }
     }
@@ -475,9 +419,9 @@ mod tests {
         let alike = receiver(0.88, true);
         assert_eq!(Blame::of(&sender, &alike).parts(), []);
         let words = "mixed (disk reads here; the disk on host was busy for 88 % of the time)";
-        assert_eq!(joined(&sender, Some(&alike), "host", true).to_string(), words);
+        assert_eq!(sentence(joined(&sender, Some(&alike), "host", true)), words);
         let words = "mixed (disk reads on host; the disk here was busy for 88 % of the time)";
-        assert_eq!(joined(&alike, Some(&sender), "host", false).to_string(), words);
+        assert_eq!(sentence(joined(&alike, Some(&sender), "host", false)), words);
         // A quarter more than the source, and an array, whose members count.
         assert_eq!(Blame::of(&sender, &receiver(0.7, true)).parts(), [Part::Read]);
         assert_eq!(Blame::of(&sender, &receiver(0.88, false)).parts(), [Part::Read]);
@@ -498,7 +442,7 @@ mod tests {
         let (sender, receiver) = ends(0.42);
         assert_eq!(waited_for_path(&sender, &receiver), Some(0.42));
         let words = "mixed (the network for 42 % of the time; disk writes afterwards)";
-        assert_eq!(joined(&sender, Some(&receiver), "host", true).to_string(), words);
+        assert_eq!(sentence(joined(&sender, Some(&receiver), "host", true)), words);
         assert_eq!(Blame::of(&sender, &receiver).parts(), []);
         let (sender, receiver) = ends(0.32);
         assert_eq!(Blame::of(&sender, &receiver).parts(), [Part::Write]);
@@ -507,13 +451,13 @@ mod tests {
     #[test]
     fn two_full_processors_are_both_named_and_two_disks_are_mixed() {
         let cpu = |part: &str| judgement(Limit::Cpu { consumer: part.to_owned() }, part);
-        assert_eq!(joined(&cpu("CPU"), Some(&cpu("CPU")), "host", true).to_string(), "CPU, here and on host");
+        assert_eq!(sentence(joined(&cpu("CPU"), Some(&cpu("CPU")), "host", true)), "CPU, here and on host");
         let two = (cpu("CPU (read)"), cpu("CPU (receive)"));
-        assert_eq!(joined(&two.0, Some(&two.1), "host", true).to_string(), "CPU (read) here, CPU (receive) on host");
+        assert_eq!(sentence(joined(&two.0, Some(&two.1), "host", true)), "CPU (read) here, CPU (receive) on host");
         assert_eq!(Blame::of(&two.0, &two.1).parts(), [Part::SourceCpu, Part::TargetCpu]);
         let disks = (judgement(Limit::Disk, "disk reads"), judgement(Limit::Disk, "disk writes"));
         assert_eq!(
-            joined(&disks.1, Some(&disks.0), "host", false).to_string(),
+            sentence(joined(&disks.1, Some(&disks.0), "host", false)),
             "mixed (disk writes here; disk reads on host)"
         );
         assert_eq!(Blame::of(&disks.0, &disks.1).parts(), []);
@@ -526,11 +470,11 @@ mod tests {
             let shares = [("disk".to_owned(), share)].into();
             Judgement { confident: false, shares, ..judgement(Limit::Mixed, "mixed") }
         };
-        assert_eq!(joined(&path, Some(&receiver(0.1)), "host", true).to_string(), "the network");
-        let both = joined(&path, Some(&receiver(0.3)), "host", true).to_string();
+        assert_eq!(sentence(joined(&path, Some(&receiver(0.1)), "host", true)), "the network");
+        let both = sentence(joined(&path, Some(&receiver(0.3)), "host", true));
         assert_eq!(both, "mixed (the network; 30 % of the time who receives)");
         let mixed = Judgement { reason: "read 40 %, send 30 %".to_owned(), ..judgement(Limit::Mixed, "mixed") };
-        let both = joined(&mixed, Some(&receiver(0.3)), "host", true).to_string();
+        let both = sentence(joined(&mixed, Some(&receiver(0.3)), "host", true));
         assert_eq!(both, "mixed (read 40 %, send 30 %; 30 % of the time who receives)");
         assert_eq!(Blame::of(&path, &receiver(0.3)).parts(), []);
     }
@@ -543,9 +487,9 @@ mod tests {
             Judgement { stages: vec![threads], ..judgement(Limit::Mixed, "mixed") }
         };
         let path = "the network (the receiver's window was full of what was under way)";
-        assert_eq!(joined(&sender, Some(&receiver(900, 10)), "host", true).to_string(), path);
-        assert_eq!(joined(&receiver(900, 10), Some(&sender), "host", false).to_string(), path);
-        assert_eq!(joined(&sender, Some(&receiver(500, 400)), "host", true).to_string(), "the receiver");
+        assert_eq!(sentence(joined(&sender, Some(&receiver(900, 10)), "host", true)), path);
+        assert_eq!(sentence(joined(&receiver(900, 10), Some(&sender), "host", false)), path);
+        assert_eq!(sentence(joined(&sender, Some(&receiver(500, 400)), "host", true)), "the receiver");
         assert_eq!(Blame::of(&sender, &receiver(900, 10)).parts(), [Part::Network]);
         assert_eq!(Blame::of(&sender, &receiver(500, 400)).parts(), []);
     }

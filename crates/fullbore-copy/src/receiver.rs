@@ -53,7 +53,7 @@ use verify::Verify;
 use write::{Failed, PendingFiles, Writers};
 
 /// Content is asked for when all has been listed, so that it is known to fit, or after this time.
-const LISTING_TIME: Duration = Duration::from_secs(3);
+pub(crate) const LISTING_TIME: Duration = Duration::from_secs(3);
 /// How often the sender is told where the copy stands.
 const TELL_TIME: Duration = Duration::from_millis(200);
 /// Threads that write at most. A guess: more only make a disk's queue longer.

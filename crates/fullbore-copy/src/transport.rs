@@ -5,7 +5,7 @@
 //! lanes content in one; where there is only the pipe it carries everything. [`Transport`] has the threads that
 //! move messages between lanes and the queues of a [`Link`], so that sender and receiver do not know of any of this.
 
-mod congestion;
+pub(crate) mod congestion;
 pub mod far;
 pub mod grow;
 mod handover;

@@ -17,6 +17,7 @@ mod record;
 pub mod remote;
 mod sample;
 mod sampler;
+pub mod thresholds;
 mod timeline;
 
 use std::fmt;
@@ -87,7 +88,20 @@ impl fmt::Display for Limit {
             Limit::Window => formatter.write_str("our in-flight window"),
             Limit::RateLimit => formatter.write_str("the rate limit"),
             Limit::RoundTrips => formatter.write_str("waiting for answers (round trips)"),
-            Limit::Mixed => formatter.write_str("mixed"),
+            Limit::Mixed => formatter.write_str(remote::MIXED),
+        }
+    }
+}
+
+impl Limit {
+    /// What would help, where that depends on nothing else.
+    pub fn advice(&self) -> &'static str {
+        match self {
+            Limit::Receiver => "A faster receiver would help. A faster network would not pay.",
+            Limit::Window => "A larger in-flight window would help; nothing else was full.",
+            Limit::RateLimit => "A higher rate limit would help.",
+            Limit::RoundTrips => "A nearer host would help; bandwidth would not.",
+            _ => remote::MIXED_ADVICE,
         }
     }
 }

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use fullbore_engine::run::report::{PackageTotals, VerdictReport};
 use fullbore_engine::stage::Ledger;
 use fullbore_engine::units;
+use fullbore_engine::verdict::thresholds::NAMED;
 
 use crate::nosync::{FlushCost, session};
 
@@ -226,8 +227,6 @@ impl UnpackTimes {
 
 /// Names the part that took most of the time.
 pub fn verdict(parts: &[(Part, Duration)], slowest: &[(String, u64)]) -> Option<VerdictReport> {
-    /// Above this share a part is *the* limit. As the engine's verdict has it.
-    const CONFIDENT: f64 = 0.6;
     let whole: f64 = parts.iter().map(|(_, duration)| duration.as_secs_f64()).sum();
     let mut shares: Vec<(Part, f64)> =
         parts.iter().map(|(part, duration)| (*part, duration.as_secs_f64() / whole.max(1e-9))).collect();
@@ -247,7 +246,7 @@ pub fn verdict(parts: &[(Part, Duration)], slowest: &[(String, u64)]) -> Option<
     Some(VerdictReport {
         limit: first.name().to_owned(),
         reason,
-        confident: share >= CONFIDENT,
+        confident: share >= NAMED,
         share,
         shares: shares.iter().map(|(part, share)| (part.name().to_owned(), *share)).collect(),
         next: next.map(shown),

@@ -146,7 +146,7 @@ fn report(
         },
         ..StoreReport::default()
     };
-    let summary = grid::summary(settings, facts.wall, &facts.servers, given_up, &judge(facts), store);
+    let summary = grid::summary(settings, facts.wall, &facts.servers, given_up, judge(facts), store);
     let totals = report::Totals {
         files,
         needed_bytes: bytes,

@@ -8,7 +8,6 @@ use fullbore_engine::random::random;
 use fullbore_engine::run::report::{self, GivenUp, HostReport, StoreReport, StoreServer, Summary, VerdictReport};
 use fullbore_engine::run::{CommandError, report::StoreKind};
 use fullbore_engine::stage::Ledger;
-use fullbore_engine::verdict::remote::Verdict;
 use fullbore_wire::rate_limit::RateLimit;
 
 use crate::gbs::flow::FlowReading;
@@ -109,7 +108,7 @@ pub(crate) fn summary(
     wall: Duration,
     readings: &[(String, FlowReading)],
     given_up: Vec<(String, String)>,
-    verdict: &Verdict,
+    verdict: VerdictReport,
     store: StoreReport,
 ) -> Summary {
     let host = |(name, reading): &(String, FlowReading)| HostReport {
@@ -132,7 +131,7 @@ pub(crate) fn summary(
         started_unix_s: report::began(wall),
         duration_ms: wall.as_millis() as u64,
         hosts,
-        verdict: Some(VerdictReport::of_remote(verdict)),
+        verdict: Some(verdict),
         store: Some(StoreReport { kind: StoreKind::Grid, servers: servers(readings), given_up, ..store }),
         ..Summary::default()
     }

@@ -188,7 +188,7 @@ impl Account<'_> {
             ..StoreReport::default()
         };
         let summary =
-            grid::summary(&self.settings.grid, facts.wall, &facts.servers, self.workplace.given_up(), &verdict, store);
+            grid::summary(&self.settings.grid, facts.wall, &facts.servers, self.workplace.given_up(), verdict, store);
         let totals = report::Totals {
             files: files + directories,
             needed_bytes: bytes,

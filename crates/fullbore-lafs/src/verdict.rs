@@ -1,26 +1,19 @@
-//! What limited an upload or a download: one of our own stages, the paths to the servers, or the servers' turn-around.
+//! What a run with a grid tells the verdict: stages of our own, and each server with the path to it.
 //!
 //! What is near is judged by the engine (processors, source disk: see [`fullbore_engine::verdict`]); what is
-//! far by how each server's time divides ([`super::gbs::flow::Times`]). A server's processor is not seen from
-//! here: what is named is that it had everything and did not answer.
+//! far by how each server's time divides ([`super::gbs::flow::Times`]), in [`fullbore_engine::verdict::remote`]. A server's
+//! processor is not seen from here: what is named is that it had everything and did not answer.
 
 use std::time::Duration;
 
+use fullbore_engine::run::report::VerdictReport;
 use fullbore_engine::units::several;
-use fullbore_engine::verdict::remote::{MIXED, NAMED, NOTHING, PROCESSOR_FULL, Verdict, is_confident, percent};
-use fullbore_engine::verdict::{self as engine, Limit};
+use fullbore_engine::verdict as engine;
+use fullbore_engine::verdict::remote::{self, Peer, RateLimit, Stage, Work, percent};
+use fullbore_engine::verdict::thresholds::{SLIGHT, SLOW_START_TRIPS};
 
 use super::gbs::flow::{FlowReading, Sending};
 use super::upload::produce::Costs;
-
-/// Servers are taken to be alike when the median one was busy for so much of the busiest one's time.
-const ALIKE: f64 = 0.75;
-
-/// A run of fewer round trips was over before TCP's slow start was.
-const SLOW_START_TRIPS: f64 = 20.0;
-
-/// The servers' receive windows are worth a word.
-const RECEIVE_WINDOW: f64 = 0.2;
 
 /// What is known of a run at its end.
 #[derive(Debug, Clone, Default)]
@@ -59,88 +52,35 @@ pub struct DownloadCosts {
 }
 
 /// Judges a run.
-pub fn judge(facts: &Facts) -> Verdict {
-    let (limit, reason) = limit(facts);
-    let confident = is_confident(&limit);
-    Verdict { limit, reason, confident, shares: shares(facts), evidence: evidence(facts), advice: advice(facts) }
+pub fn judge(facts: &Facts) -> VerdictReport {
+    let peer = |(name, server): &(String, FlowReading)| Peer {
+        name: name.clone(),
+        path: server.times.path,
+        server: server.times.server,
+        open: facts.wall,
+        slowed: 0,
+    };
+    let bytes = facts.servers.iter().map(|(_, server)| server.bytes).sum();
+    let work = Work {
+        wall: facts.wall,
+        processor: facts.processor,
+        cores: facts.cores,
+        stages: stages(facts),
+        peers: facts.servers.iter().map(peer).collect(),
+        rate_limit: facts.rate_limit.map(|bytes_per_s| RateLimit { bytes_per_s, bytes, held: Duration::ZERO }),
+        moved_bytes: facts.moved_bytes,
+        near: facts.engine.as_ref(),
+    };
+    VerdictReport { evidence: evidence(facts), advice: advice(facts), ..remote::judge(&work) }
 }
 
 /// A part of the wall time.
 fn share(facts: &Facts, time: Duration) -> f64 {
-    time.as_secs_f64() / facts.wall.as_secs_f64().max(1e-6)
-}
-
-fn limit(facts: &Facts) -> (String, String) {
-    let share = |time: Duration| share(facts, time);
-    let sent: u64 = facts.servers.iter().map(|(_, server)| server.bytes).sum();
-    if let Some(limit) = facts.rate_limit
-        && sent as f64 / facts.wall.as_secs_f64().max(1e-6) >= 0.9 * limit as f64
-    {
-        return ("the rate limit".into(), "the rate is the one that was allowed".into());
-    }
-    let processor = share(facts.processor) / facts.cores.max(1) as f64;
-    let (stage, busy) = busiest_stage(facts);
-    if processor >= PROCESSOR_FULL {
-        let reason = format!("{} cores {} % busy with it", facts.cores, percent(processor));
-        return (format!("our processor ({stage})"), reason);
-    }
-    if let Some(engine) = &facts.engine
-        && engine.confident
-        && matches!(engine.limit, Limit::Cpu { .. } | Limit::OneCore { .. } | Limit::Disk)
-    {
-        return (engine.part.clone(), engine.reason.clone());
-    }
-    if share(busy) >= NAMED && !matches!(stage, "encode" | "decode") {
-        let reason = format!("one thread was at it {} % of the time", percent(share(busy)));
-        return (format!("our side ({stage})"), reason);
-    }
-    let Some((name, slowest)) = slowest(facts) else { return (NOTHING.into(), "no server was spoken to".into()) };
-    let busy_of_ours = busy;
-    let busy = share(slowest.times.busy());
-    if busy < NAMED {
-        if facts.moved_bytes == 0 {
-            return (NOTHING.into(), "nothing was moved".into());
-        }
-        let reason =
-            format!("{stage} {} %, the busiest server {} % of the time", percent(share(busy_of_ours)), percent(busy));
-        return (MIXED.into(), reason);
-    }
-    let mut all: Vec<Duration> = facts.servers.iter().map(|(_, server)| server.times.busy()).collect();
-    all.sort();
-    let alike = all[all.len() / 2].as_secs_f64() >= ALIKE * slowest.times.busy().as_secs_f64() && all.len() > 1;
-    let (path, server) = if alike { far(facts) } else { (slowest.times.path, slowest.times.server) };
-    let on_path = path.as_secs_f64() / (path + server).as_secs_f64().max(1e-9);
-    let what = if on_path >= 0.5 { "path" } else { "turn-around" };
-    let limit = match (alike, what) {
-        (true, "path") => "the paths to the servers, or our link".to_owned(),
-        (true, _) => "the servers (turn-around)".to_owned(),
-        (false, what) => format!("server {name} ({what})"),
-    };
-    let of_it = percent(if what == "path" { on_path } else { 1.0 - on_path });
-    (limit, format!("busy {} % of the time, {of_it} % of that {what}", percent(busy)))
+    time.as_secs_f64() / facts.wall.as_secs_f64().max(f64::EPSILON)
 }
 
 fn slowest(facts: &Facts) -> Option<&(String, FlowReading)> {
     facts.servers.iter().max_by_key(|(_, server)| server.times.busy())
-}
-
-/// Time on paths and at servers, over all of them.
-fn far(facts: &Facts) -> (Duration, Duration) {
-    facts.servers.iter().fold((Duration::ZERO, Duration::ZERO), |(path, server), (_, one)| {
-        (path + one.times.path, server + one.times.server)
-    })
-}
-
-fn shares(facts: &Facts) -> Vec<(String, f64)> {
-    let ours = stages(facts).into_iter().map(|(stage, time)| (stage.to_owned(), time));
-    let theirs = facts.servers.iter().flat_map(|(name, server)| {
-        [("path", server.times.path), ("turn-around", server.times.server)]
-            .map(|(what, time)| (format!("server {name} ({what})"), time))
-    });
-    let mut shares: Vec<(String, f64)> =
-        ours.into_iter().chain(theirs).map(|(part, time)| (part, share(facts, time).min(1.0))).collect();
-    shares.sort_by(|a, b| b.1.total_cmp(&a.1));
-    shares
 }
 
 fn evidence(facts: &Facts) -> Vec<String> {
@@ -149,12 +89,13 @@ fn evidence(facts: &Facts) -> Vec<String> {
     for (name, server) in &facts.servers {
         let answers = u32::try_from(server.answers.max(1)).unwrap_or(u32::MAX);
         let mut line = format!(
-            "server {name}: round trip {} ms, {} over {}, turn-around {} ms each, path {} %",
+            "server {name}: round trip {} ms, {} over {}, turn-around {} ms each, path {} %, server {} %",
             ms(server.round_trip),
             several(server.answers, "answer", "answers"),
             several(server.connections, "connection", "connections"),
             ms(server.turn_around / answers),
             percent(share(facts, server.times.path)),
+            percent(share(facts, server.times.server)),
         );
         if facts.download.is_none() {
             let Sending { window_max, retransmitted, .. } = server.sending;
@@ -162,7 +103,7 @@ fn evidence(facts: &Facts) -> Vec<String> {
         }
         lines.push(line);
     }
-    if facts.costs.memory > facts.wall / 10 {
+    if share(facts, facts.costs.memory) > SLIGHT {
         lines.push(format!("encoding waited {} ms for memory, that is for servers", ms(facts.costs.memory)));
     }
     lines
@@ -171,7 +112,7 @@ fn evidence(facts: &Facts) -> Vec<String> {
 fn advice(facts: &Facts) -> String {
     let Some((name, server)) = slowest(facts) else { return String::new() };
     let held = server.sending.receive_window.as_secs_f64() / server.sending.busy.as_secs_f64().max(1e-6);
-    if held >= RECEIVE_WINDOW && facts.download.is_none() {
+    if held >= SLIGHT && facts.download.is_none() {
         return format!(
             "server {name} held us back by its receive window {} % of the time: its net.ipv4.tcp_rmem",
             percent(held)
@@ -187,20 +128,21 @@ fn advice(facts: &Facts) -> String {
     String::new()
 }
 
-/// Our own stages, and how long each worked, per thread that it may have.
-fn stages(facts: &Facts) -> Vec<(&'static str, Duration)> {
-    let threads = facts.threads.max(1) as u32;
+/// Our own stages. Encoding waits for servers while it waits for memory; that is not counted here.
+fn stages(facts: &Facts) -> Vec<Stage> {
+    let stage = |name, busy, threads| Stage { name, busy, threads };
     match &facts.download {
-        Some(costs) => vec![("source", costs.source), ("decode", costs.decode / threads), ("target", costs.target)],
-        None => {
-            vec![("source", facts.costs.source), ("hash", facts.costs.hash), ("encode", facts.costs.encode / threads)]
-        }
+        Some(costs) => vec![
+            stage("source", costs.source, 1),
+            stage("decode", costs.decode, facts.threads),
+            stage("target", costs.target, 1),
+        ],
+        None => vec![
+            stage("source", facts.costs.source, 1),
+            stage("hash", facts.costs.hash, 1),
+            stage("encode", facts.costs.encode, facts.threads),
+        ],
     }
-}
-
-/// The one of them that worked most.
-fn busiest_stage(facts: &Facts) -> (&'static str, Duration) {
-    stages(facts).into_iter().max_by_key(|(_, time)| *time).unwrap_or(("encode", Duration::ZERO))
 }
 
 #[cfg(test)]
@@ -231,9 +173,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_named_is_what_was_busy() {
+    fn each_server_is_told_with_its_times_and_each_stage_with_its_threads() {
         let slow = |path, turn| facts(vec![server("a", 50, 50), server("b", path, turn), server("c", 60, 60)]);
-        assert_eq!(judge(&slow(100, 850)).limit, "server b (turn-around)");
+        let verdict = judge(&slow(100, 850));
+        assert_eq!((verdict.limit.as_str(), verdict.share), ("server b (turn-around)", 0.85));
+        assert_eq!(verdict.evidence.len(), 3);
         assert_eq!(judge(&slow(850, 100)).limit, "server b (path)");
         let alike = facts(vec![server("a", 900, 50), server("b", 800, 50), server("c", 850, 60)]);
         assert_eq!(judge(&alike).limit, "the paths to the servers, or our link");
@@ -242,24 +186,23 @@ mod tests {
         full.costs.encode = Duration::from_millis(1500);
         assert_eq!(judge(&full).limit, "our processor (encode)");
         let mut disk = facts(vec![server("a", 10, 10)]);
+        assert_eq!(judge(&disk).limit, "mixed");
         disk.costs.source = Duration::from_millis(900);
         assert_eq!(judge(&disk).limit, "our side (source)");
-        assert_eq!(judge(&facts(vec![server("a", 10, 10)])).limit, "mixed");
-        let idle = judge(&Facts { moved_bytes: 0, ..facts(vec![server("a", 10, 10)]) });
-        assert_eq!((idle.limit.as_str(), idle.confident), ("nothing in particular", false));
         assert_eq!(
-            judge(&Facts { moved_bytes: 0, ..slow(100, 850) }).limit,
-            "server b (turn-around)",
-            "it was waited for"
+            judge(&Facts { rate_limit: Some(10), moved_bytes: 9, ..slow(100, 850) }).limit,
+            "server b (turn-around)"
         );
-        let mut download = slow(100, 850);
-        let target = Duration::from_millis(700);
-        download.download =
-            Some(DownloadCosts { decode: Duration::from_millis(900), target, ..DownloadCosts::default() });
-        assert_eq!(judge(&download).limit, "our side (target)");
-        download.download = Some(DownloadCosts { source: target, ..DownloadCosts::default() });
-        assert_eq!(judge(&download).limit, "our side (source)");
-        download.download = Some(DownloadCosts::default());
-        assert_eq!(judge(&download).limit, "server b (turn-around)");
+    }
+
+    #[test]
+    fn the_stages_of_a_download_are_others() {
+        let busy = Duration::from_millis(700);
+        let of = |download, server| judge(&Facts { download: Some(download), ..facts(vec![server]) }).limit;
+        let idle = || server("b", 100, 50);
+        assert_eq!(of(DownloadCosts { target: busy, ..DownloadCosts::default() }, idle()), "our side (target)");
+        assert_eq!(of(DownloadCosts { source: busy, ..DownloadCosts::default() }, idle()), "our side (source)");
+        assert_eq!(of(DownloadCosts { decode: busy, ..DownloadCosts::default() }, idle()), "mixed", "of two threads");
+        assert_eq!(of(DownloadCosts::default(), server("b", 100, 850)), "server b (turn-around)");
     }
 }

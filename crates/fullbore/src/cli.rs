@@ -9,6 +9,7 @@ mod apt;
 mod bootstrap;
 mod check;
 mod choices;
+mod completions;
 mod convert;
 mod copy;
 mod divert;
@@ -34,6 +35,7 @@ use crate::stdio;
 pub use apt::{AptArgs, AptCommand, AptDisableArgs, AptEnableArgs, AptLevel, AptStatusArgs};
 pub use bootstrap::{BootstrapArgs, BootstrapFormat, BootstrapMode, Variant};
 pub use check::CheckArgs;
+pub use completions::CompletionsArgs;
 pub use convert::{ConvertArgs, ForeignFormat};
 pub use copy::CopyArgs;
 pub use divert::{DivertArgs, DivertCommand, DivertOffArgs, DivertOnArgs, DivertStatusArgs, DivertVia};
@@ -113,6 +115,9 @@ pub enum Command {
     /// Get files out of a Tahoe-LAFS grid or an S3 store
     #[command(long_about = store::GET_LONG)]
     Get(Box<GetArgs>),
+    /// Print completions for a shell
+    #[command(long_about = completions::LONG)]
+    Completions(CompletionsArgs),
 }
 
 /// The whole command line as clap knows it, each flag with its variable.

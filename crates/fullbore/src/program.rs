@@ -1,5 +1,6 @@
 //! What happens around a command: flags in, events rendered, reports written, exit code out.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use fullbore_apt::update;
@@ -15,7 +16,7 @@ use crate::cli::{self, AptArgs, CheckArgs, Command, ConvertArgs, MirrorArgs, Pdi
 use crate::progress::Screen;
 use crate::report::{html, json, perfetto, prometheus};
 use crate::settings::{self, Environment, OutputSettings};
-use crate::{apt, confirm, convert, copy, divert, namespace, nosync, pdiff, stdio};
+use crate::{apt, confirm, convert, copy, divert, manual, namespace, nosync, pdiff, stdio};
 
 /// Runs the command line; the result is the exit code. It fails if output was lost.
 pub fn run(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment: &Environment) -> u8 {
@@ -41,6 +42,7 @@ fn run_command(arguments: impl IntoIterator<Item = std::ffi::OsString>, environm
             Command::Divert(arguments) => run_divert(&arguments, environment),
             Command::Put(arguments) => run_put(&arguments, environment),
             Command::Get(arguments) => run_get(&arguments, environment),
+            Command::Completions(arguments) => print_completions(&arguments),
         },
         Err(error) => {
             let is_error = error.use_stderr();
@@ -53,6 +55,12 @@ fn run_command(arguments: impl IntoIterator<Item = std::ffi::OsString>, environm
             }
         }
     }
+}
+
+fn print_completions(arguments: &cli::CompletionsArgs) -> u8 {
+    // Lost output is told of, and counts, at the end of every run.
+    let _ = stdio::Stdout.write_all(&manual::completions(arguments.shell));
+    0
 }
 
 fn run_mirror(arguments: MirrorArgs, environment: &Environment) -> u8 {

@@ -12,11 +12,30 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use fullbore_testkit::process::clean_command;
 use harness::need;
 
 const PROGRAM: &str = "target/release/fullbore";
+
+/// Where `cargo xtask deb` puts manual pages and completions before it makes the package.
+const GENERATED: &str = "../../packaging/generated/";
+
+/// Manual pages and completions, as that command writes them.
+fn generated() -> &'static Path {
+    static DIRECTORY: OnceLock<tempfile::TempDir> = OnceLock::new();
+    let make = || {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, text) in fullbore::manual::packaged_files() {
+            let path = directory.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        directory
+    };
+    DIRECTORY.get_or_init(make).path()
+}
 
 /// One file of the package.
 struct Asset {
@@ -36,7 +55,10 @@ fn sources(pattern: &str) -> Vec<PathBuf> {
     if pattern == PROGRAM {
         return vec![PathBuf::from(env!("CARGO_BIN_EXE_fullbore"))];
     }
-    let pattern = Path::new(env!("CARGO_MANIFEST_DIR")).join(pattern);
+    let pattern = match pattern.strip_prefix(GENERATED) {
+        Some(below) => generated().join(below),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join(pattern),
+    };
     let name = pattern.file_name().unwrap().to_str().unwrap();
     let Some((front, back)) = name.split_once('*') else {
         return vec![pattern];
@@ -72,12 +94,25 @@ fn assets() -> Vec<Asset> {
 }
 
 #[test]
+fn manual_pages_have_no_warnings() {
+    need("groff", "groff-base");
+    for page in std::fs::read_dir(generated().join("man")).unwrap() {
+        let page = page.unwrap().path();
+        let shown =
+            clean_command("groff").args(["-man", "-ww", "-z", "-Tutf8", "-rLL=80n"]).arg(&page).output().unwrap();
+        let warnings = String::from_utf8_lossy(&shown.stderr);
+        assert!(shown.status.success() && warnings.is_empty(), "{}: {warnings}", page.display());
+    }
+}
+
+#[test]
 fn what_the_package_holds_is_there() {
     let targets: BTreeSet<PathBuf> = assets().into_iter().map(|asset| asset.target).collect();
     for wanted in [
         "usr/bin/fullbore",
         "usr/share/man/man1/fullbore.1",
         "usr/share/man/man1/fullbore-mirror.1",
+        "usr/share/man/man5/fullbore-mirror.toml.5",
         "usr/share/bash-completion/completions/fullbore",
         "usr/share/zsh/vendor-completions/_fullbore",
         "usr/share/fish/vendor_completions.d/fullbore.fish",

@@ -9,18 +9,13 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use fullbore_engine::verdict::Device;
+use fullbore_engine::verdict::thresholds::{SLOW_MEMBER, SLOW_MEMBER_MS, STUCK};
 use serde::{Deserialize, Serialize};
 
 /// Bytes per sector in the kernel's counters, whatever the disk's own size.
 const SECTOR_BYTES: u64 = 512;
-/// Requests that a member must have had before it is compared with the others.
+/// Requests that a member must have had before it is compared with the others. Guess.
 const ENOUGH_REQUESTS: u64 = 16;
-/// One with fewer is compared if it was busy for this share of the time: then it holds the others up.
-const STUCK: f64 = 0.7;
-/// A member is slow if its requests take so many times as long as those of its neighbours ...
-const SLOW: f64 = 2.0;
-/// ... and so many milliseconds longer: less is noise.
-const SLOW_MS: f64 = 1.0;
 
 /// A disk, or something made of disks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -236,7 +231,7 @@ impl Disks {
         let mut others: Vec<f64> = neighbours.map(|(_, delta)| delta.wait_ms()).collect();
         others.sort_by(f64::total_cmp);
         let (wait_ms, others_wait_ms) = (slowest.request_ms(), *others.get(others.len() / 2)?);
-        let is_slow = wait_ms >= SLOW * others_wait_ms && wait_ms - others_wait_ms >= SLOW_MS;
+        let is_slow = wait_ms >= SLOW_MEMBER * others_wait_ms && wait_ms - others_wait_ms >= SLOW_MEMBER_MS;
         let shown_member =
             self.members.iter().find(|known| known.name == *member).map_or_else(|| (*member).to_owned(), shown);
         is_slow.then(|| Trouble::SlowMember {

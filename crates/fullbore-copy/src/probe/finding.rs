@@ -6,21 +6,14 @@
 //! others it does not. Where an end is confident and the intervention does not contradict it, that part is
 //! named; where the verdict is undecided, the intervention and the part's own ceiling have to agree.
 
+use fullbore_engine::verdict::remote::{Signal, agreed};
+use fullbore_engine::verdict::thresholds::{GAIN, MANY_TIMES, UNUSED};
 use serde::{Deserialize, Serialize};
 
 use super::conduct::{Figures, Joint, Trial};
 use super::prediction::{Part, Prediction, alone};
 use super::read::Class;
 use crate::judgement::Blame;
-
-/// Leaving a part out has to speed things up so much, as relieving it does in the matrix of verdicts.
-const GAIN: f64 = 0.10;
-
-/// Of two ends that speed it both, one stands out that does so much more.
-const MANY_TIMES: f64 = 4.0;
-
-/// A part that is used less than this would not be missed.
-const UNUSED: f64 = 0.25;
 
 /// What holds it up.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -62,7 +55,7 @@ pub fn find(figures: &Figures, prediction: &Prediction) -> Finding {
     let intervened = intervened(figures, class, rate, modelled.or(judged));
     let part = match judged {
         Some(part) if part.is_cpu() => Some(part),
-        _ => agreed(&[judged, intervened, modelled]),
+        _ => agreed(&[(Signal::Trial, judged), (Signal::Intervention, intervened), (Signal::Arithmetic, modelled)]),
     };
     let next = part.and_then(|part| {
         let mut others: Vec<(Part, f64)> =
@@ -72,14 +65,6 @@ pub fn find(figures: &Figures, prediction: &Prediction) -> Finding {
         Some((*next, ((prediction.seconds - prediction.fixed_s) / seconds).max(1.0)))
     });
     Finding { part, judged, words, intervened, modelled, class: Some(class), used, next }
-}
-
-/// What at least two of them say, if none says anything else.
-fn agreed(signals: &[Option<Part>]) -> Option<Part> {
-    let mut named = signals.iter().flatten();
-    let first = *named.next()?;
-    let others: Vec<&Part> = named.collect();
-    (!others.is_empty() && others.iter().all(|part| **part == first)).then_some(first)
 }
 
 fn per_s(trial: &Trial, class: Class) -> f64 {

@@ -5,32 +5,21 @@
 //! two kinds are held up by different parts, they run beside each other, else one after the other. What
 //! is flushed is flushed while the next group arrives, as the copy's committer does it.
 
+use std::time::Duration;
+
+use fullbore_engine::verdict::thresholds::{FLUSHES, GAIN, NO_GAIN, QUARTER_FASTER, SHARED};
 use serde::{Deserialize, Serialize};
 
 use super::conduct::{Figures, Joint};
 use super::read::{Class, Rate};
 use crate::judgement::Blame;
 use crate::options::{GROUP_BYTES, GROUP_TIME_MS, GROUP_WORTH_BYTES, GROUP_WORTH_TIME};
+use crate::receiver::LISTING_TIME;
+use crate::sender::compress;
 use crate::transport::grow;
 
-/// Relieving a limit by a quarter speeds a copy by so much; what is no limit, by less than this.
-const LIMIT_GAIN: f64 = 0.10;
-const OTHER_GAIN: f64 = 0.05;
-/// What is left of a part's time when it is a quarter faster.
-const QUARTER: f64 = 0.8;
-/// From this share of the time on, flushes go on behind the transfer and not within it.
-const FLUSHES: f64 = 0.1;
-/// A copy begins to send after so long a listing.
-const LISTING_S: f64 = 3.0;
-/// Above this, all of it took longer than its slowest part by more than noise: parts share something.
-const SHARED: f64 = 1.2;
-/// Content is compressed where the network is so much of the limit, and it becomes so much faster by it.
-const NETWORK_LIMITS: f64 = 0.8;
-const COMPRESSION_GAIN: f64 = 1.1;
-/// Content that keeps more than this is sent as it is.
-const COMPRESSIBLE: f64 = 0.85;
-/// Longest time that a path is believed to take to come up to speed.
-const RAMP_S: f64 = 3.0;
+/// Longest time that a path is believed to take to come up to speed. Guess.
+const RAMP: Duration = Duration::from_secs(3);
 
 /// A part of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -69,11 +58,12 @@ impl Part {
     }
 }
 
-/// How much faster a unit travels when it is compressed, as a copy does where it pays; 1 where it does not.
+/// How much faster a unit travels when it is compressed, as a copy does where it pays: where the network has most of the time
+/// and it becomes faster by enough. 1 where it does not.
 fn compression(figures: &Figures, class: Class, stream_s: f64) -> f64 {
     let network_s = alone(figures, Part::Network, class);
-    let Some(found) = figures.source.compress.filter(|found| found.left <= COMPRESSIBLE) else { return 1.0 };
-    if network_s < NETWORK_LIMITS * stream_s || stream_s <= 0.0 {
+    let Some(found) = figures.source.compress.filter(|found| found.left <= compress::WORTH) else { return 1.0 };
+    if network_s < compress::WAITING * stream_s || stream_s <= 0.0 {
         return 1.0;
     }
     let mean = if class == Class::Small { figures.tree.small_mean() as f64 } else { 1.0 };
@@ -81,7 +71,7 @@ fn compression(figures: &Figures, class: Class, stream_s: f64) -> f64 {
     let others = Part::ALL.into_iter().filter(|part| *part != Part::Network);
     let slowest = others.map(|part| alone(figures, part, class)).fold(zstd_s, f64::max);
     let gain = stream_s / (stream_s * found.left).max(slowest);
-    if gain >= COMPRESSION_GAIN { gain } else { 1.0 }
+    if gain >= compress::GAIN { gain } else { 1.0 }
 }
 
 /// Seconds that the copy will take.
@@ -115,9 +105,9 @@ impl Prediction {
     /// verdicts calls the limit.
     pub fn limit(&self) -> Option<Part> {
         let helps = |least: f64| self.quarter.iter().filter(move |(_, gain)| *gain >= least).map(|(part, _)| *part);
-        let mut limits = helps(LIMIT_GAIN);
+        let mut limits = helps(GAIN);
         let limit = limits.next()?;
-        let alone = helps(OTHER_GAIN).all(|part| part == limit || part.is_cpu() && limit.is_cpu());
+        let alone = helps(NO_GAIN).all(|part| part == limit || part.is_cpu() && limit.is_cpu());
         alone.then_some(limit)
     }
 
@@ -207,9 +197,9 @@ pub fn predict(figures: &Figures) -> Prediction {
     let tree = &figures.tree;
     let ramp_s = figures.streams.as_ref().map_or(0.0, |flow| {
         let steady_s = if flow.steady > 0.0 { flow.bytes as f64 / flow.steady } else { flow.seconds };
-        (flow.seconds - steady_s).clamp(0.0, RAMP_S)
+        (flow.seconds - steady_s).clamp(0.0, RAMP.as_secs_f64())
     });
-    let begun_s = figures.setup_s + tree.seconds.min(LISTING_S) + ramp_s;
+    let begun_s = figures.setup_s + tree.seconds.min(LISTING_TIME.as_secs_f64()) + ramp_s;
     // A kind that was not tried by itself is taken for the other one, with its costs by the parts alone.
     let costs = |without: Option<Part>| -> [Cost; 2] {
         CLASSES.map(|class| {
@@ -239,7 +229,7 @@ pub fn predict(figures: &Figures) -> Prediction {
     let fixed_s = begun_s + growing_s(figures, whole, network_s);
     let without = Part::ALL.map(|part| {
         let (rest, _) = job(figures, &costs(Some(part)), Some(part), None);
-        let fixed_s = if part == Part::Network { tree.seconds.min(LISTING_S) } else { fixed_s };
+        let fixed_s = if part == Part::Network { tree.seconds.min(LISTING_TIME.as_secs_f64()) } else { fixed_s };
         (part, (rest + fixed_s).min(whole + fixed_s))
     });
     let quarter = Part::ALL.map(|part| {
@@ -284,23 +274,24 @@ fn relieved(figures: &Figures, class: Class, cost: Cost, part: Part) -> Cost {
     let flushes = cost.flush_s > FLUSHES * (cost.stream_s + cost.flush_s);
     let slowest = |relief: Option<Part>| {
         let parts = Part::ALL.into_iter().filter(|part| !(flushes && *part == Part::Write));
-        let time = |one: Part| alone(figures, one, class) * if Some(one) == relief { QUARTER } else { 1.0 };
+        let time = |one: Part| alone(figures, one, class) * if Some(one) == relief { QUARTER_FASTER } else { 1.0 };
         parts.map(time).fold(0.0, f64::max)
     };
     let before = slowest(None);
     let faster = if before <= 0.0 || cost.stream_s > SHARED * before {
         // No part alone is so slow: what they share is the processor, unless an end was sure that it waited for the path.
-        if part.is_cpu() && !waited_for_path(figures, class) { QUARTER } else { 1.0 }
+        if part.is_cpu() && !waited_for_path(figures, class) { QUARTER_FASTER } else { 1.0 }
     } else {
         slowest(Some(part)) / before
     };
-    let flush = if part == Part::Write { QUARTER } else { 1.0 };
+    let flush = if part == Part::Write { QUARTER_FASTER } else { 1.0 };
     Cost { stream_s: cost.stream_s * faster, flush_s: cost.flush_s * flush }
 }
 
 /// Time of the job by these costs, and of its last flush.
 fn job(figures: &Figures, costs: &[Cost; 2], without: Option<Part>, relief: Option<Part>) -> (f64, f64) {
-    let alone = |figures, part, class| alone(figures, part, class) * if Some(part) == relief { QUARTER } else { 1.0 };
+    let alone =
+        |figures, part, class| alone(figures, part, class) * if Some(part) == relief { QUARTER_FASTER } else { 1.0 };
     let each = |what: &dyn Fn(usize, Class) -> f64| -> f64 {
         CLASSES.into_iter().enumerate().map(|(at, class)| units(figures, class) * what(at, class)).sum()
     };

@@ -3,17 +3,14 @@
 use fullbore_engine::run::report::{PartRow as Row, ProbeReport, Report, Summary, Totals, VerdictReport};
 use fullbore_engine::stage::StageReading;
 use fullbore_engine::units;
+use fullbore_engine::verdict::remote::MIXED;
+use fullbore_engine::verdict::thresholds::LARGER_PART;
 
 use super::{Basis, Class, Figures, Finding, Flow, Joint, Part, Prediction, Rate, Trial};
 use crate::judgement::Judgement;
 use crate::run::{disk_words, unix_s};
-
-/// Content that zstd makes smaller than this is worth a word.
-const COMPRESSIBLE: f64 = 0.9;
-/// Shares of segments sent again from which the loss is worth a word: one stream of cubic suffers from it.
-const LOSSY: f64 = 0.0002;
-/// Time on a window from which it is the limit, of the time with data under way.
-const WINDOW_LIMITED: f64 = 0.5;
+use crate::sender::compress;
+use crate::transport::congestion::LOSS;
 
 /// Everything that is told.
 pub(super) struct Found<'a> {
@@ -127,7 +124,7 @@ impl Found<'_> {
         let shares: Vec<(String, f64)> =
             finding.used.iter().map(|(part, used)| (self.words(*part).to_owned(), *used)).collect();
         VerdictReport {
-            limit: finding.part.map_or("mixed", |part| self.words(part)).to_owned(),
+            limit: finding.part.map_or(MIXED, |part| self.words(part)).to_owned(),
             reason: self.signals().join("; "),
             confident: finding.part.is_some(),
             share: finding.part.map_or_else(|| shares.first().map_or(0.0, |(_, share)| *share), used),
@@ -232,22 +229,22 @@ impl Found<'_> {
         let mut advice = Vec::new();
         let Some(streams) = &figures.streams else { return advice };
         let path = &streams.path;
-        if let Some(compress) = figures.source.compress.filter(|compress| compress.left < COMPRESSIBLE) {
+        if let Some(compress) = figures.source.compress.filter(|found| found.left <= compress::WORTH) {
             advice.push(format!(
                 "zstd would leave {:.0} % of the content, at {} a core",
                 compress.left * 100.0,
                 rate(compress.bytes_per_s)
             ));
         }
-        if path.receiver_limited >= WINDOW_LIMITED {
+        if path.receiver_limited >= LARGER_PART {
             advice.push(
                 "the receiver's window is the limit: larger net.ipv4.tcp_rmem there, or more --streams".to_owned(),
             );
-        } else if path.buffer_limited >= WINDOW_LIMITED {
+        } else if path.buffer_limited >= LARGER_PART {
             advice.push(
                 "send buffers are the limit: larger net.ipv4.tcp_wmem at the source, or more --streams".to_owned(),
             );
-        } else if path.loss >= LOSSY {
+        } else if path.loss >= LOSS {
             advice.push(format!(
                 "{:.2} % of segments were lost: a cleaner path, or --congestion bbr, would help",
                 path.loss * 100.0

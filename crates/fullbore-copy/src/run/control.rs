@@ -15,14 +15,15 @@ use std::time::{Duration, Instant};
 
 use fullbore_engine::run::Progress;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::report::VerdictReport;
 use fullbore_engine::stage::Ledger;
 use fullbore_engine::units;
+use fullbore_engine::verdict::thresholds::USED_UP;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::standing::Standing;
-use crate::judgement::Found;
 use crate::session::{Link, RateLimit};
 
 /// Longest line in either direction.
@@ -36,8 +37,6 @@ const TURN_LOOK: Duration = Duration::from_millis(5);
 
 /// As a verdict calls it.
 const RATE_LIMIT: &str = "rate limit";
-/// A run that used so much of the user's rate limit was limited by it.
-const REACHED: f64 = 0.85;
 
 /// What of a run can be changed.
 #[derive(Clone, Debug)]
@@ -63,16 +62,17 @@ impl Levers {
     }
 
     /// The limit, if it is what has limited a run.
-    pub fn reached(&self, written_bytes: u64, wall: Duration) -> Option<Found> {
+    pub fn reached(&self, written_bytes: u64, wall: Duration) -> Option<VerdictReport> {
         let bytes_per_s = self.limit.bytes_per_s();
         let share = written_bytes as f64 / (bytes_per_s as f64 * wall.as_secs_f64()).max(1.0);
-        (bytes_per_s > 0 && share >= REACHED).then(|| Found {
+        (bytes_per_s > 0 && share >= USED_UP).then(|| VerdictReport {
             limit: format!("the {RATE_LIMIT}"),
             reason: format!("{}/s", units::bytes(bytes_per_s)),
             confident: true,
             share: share.min(1.0),
             shares: vec![(RATE_LIMIT.to_owned(), share.min(1.0))],
             advice: "A higher --bwlimit would help.".to_owned(),
+            ..VerdictReport::default()
         })
     }
 
@@ -297,7 +297,7 @@ mod tests {
         let limited = |bytes, seconds| levers.reached(bytes, Duration::from_secs(seconds));
         assert_eq!(
             limited(9_900_000, 10).map(|found| found.to_string()).as_deref(),
-            Some("the rate limit (1.00 MB/s)")
+            Some("Limited by: the rate limit (1.00 MB/s).")
         );
         assert_eq!(limited(5_000_000, 10), None, "something else was slower");
         levers.set(0);

@@ -11,7 +11,7 @@ use fullbore_engine::verdict::Verdict;
 use super::CopySettings;
 use super::table::Run;
 use super::teller::{Counted, name};
-use crate::judgement::{Found, Judgement};
+use crate::judgement::Judgement;
 use crate::probe::DiskFacts;
 use crate::transport::Path as NetworkPath;
 use crate::wire::{Account, ProblemKind};
@@ -21,7 +21,7 @@ pub(super) struct Done {
     pub(super) account: Account,
     pub(super) wall: Duration,
     /// What limited it.
-    pub(super) found: Found,
+    pub(super) found: VerdictReport,
     /// This end's verdict.
     pub(super) verdict: Verdict,
     /// The far end's, if that told one.
@@ -148,18 +148,9 @@ impl Done {
 
     fn verdict_report(&self, places: (&str, &str)) -> VerdictReport {
         let own = VerdictReport::of(&self.verdict);
-        let found = self.found.clone();
         let far = self.far.iter().flat_map(|far| far.evidence.iter().map(|line| format!("far end: {line}")));
-        VerdictReport {
-            next: self.with_run(places, |run| run.next_limit()),
-            evidence: own.evidence.into_iter().chain(far).collect(),
-            limit: found.limit,
-            reason: found.reason,
-            confident: found.confident,
-            share: found.share,
-            shares: found.shares,
-            advice: found.advice,
-        }
+        let evidence = own.evidence.into_iter().chain(far).collect();
+        VerdictReport { next: self.with_run(places, |run| run.next_limit()), evidence, ..self.found.clone() }
     }
 
     /// The run as its table wants it.

@@ -6,17 +6,13 @@ use std::time::Duration;
 use fullbore_engine::run::report::PartRow as Row;
 use fullbore_engine::units;
 use fullbore_engine::verdict::Verdict;
+use fullbore_engine::verdict::thresholds::ROUNDS_TO_NOTHING;
 
 use super::remote::connections;
 use crate::judgement::{self, Blame, Judgement};
 use crate::probe::{DiskFacts, Part, Trouble};
 use crate::transport::Path as NetworkPath;
 
-/// A part that was used less has no rate of its own: it would be guessed from too little.
-const MEASURABLE: f64 = 0.005;
-/// By this share less may have been sent than was written, though nothing was compressed: a sender at the other end
-/// tells its figures while the last records are on their way.
-const UNSENT: f64 = 0.005;
 /// A stall that is shorter is none.
 const STALL_S: f64 = 0.3;
 /// Less than this share of its usual rate is a stall.
@@ -76,7 +72,8 @@ impl Run<'_> {
     }
 
     fn alone(&self, used: f64) -> Option<f64> {
-        (used > MEASURABLE).then(|| self.bytes as f64 / self.wall.as_secs_f64().max(1e-9) / used.min(1.0))
+        // A part that was used less has no rate of its own: it would be guessed from too little.
+        (used > ROUNDS_TO_NOTHING).then(|| self.bytes as f64 / self.wall.as_secs_f64().max(1e-9) / used.min(1.0))
     }
 
     /// All parts that the run had.
@@ -183,7 +180,9 @@ impl Run<'_> {
     fn protocol(&self, send: Option<Spent>) -> Option<Row> {
         let send = send.filter(|send| send.bytes > 0 && self.bytes > 0)?;
         let overhead = send.bytes as f64 / self.bytes as f64 - 1.0;
-        let mut evidence = vec![if overhead >= -UNSENT {
+        // Less may have been sent than was written, though nothing was compressed: a sender at the other end tells its
+        // figures while the last records are on their way.
+        let mut evidence = vec![if overhead >= -ROUNDS_TO_NOTHING {
             format!("{:.1} % overhead", overhead.max(0.0) * 100.0)
         } else {
             format!("content made {:.0} % smaller", -overhead * 100.0)
@@ -215,7 +214,7 @@ impl Run<'_> {
         let rows = self.rows();
         let others = rows.iter().filter(|row| !row.limits && row.used.is_some());
         let next = others.max_by(|one, other| one.used.unwrap_or(0.0).total_cmp(&other.used.unwrap_or(0.0)))?;
-        let used = next.used.unwrap_or(0.0).clamp(MEASURABLE, 1.0);
+        let used = next.used.unwrap_or(0.0).clamp(ROUNDS_TO_NOTHING, 1.0);
         rows.iter().any(|row| row.limits).then(|| (next.clone(), used))
     }
 

@@ -15,14 +15,14 @@ const LEVEL: i32 = 1;
 /// What is looked at to see whether a record gets smaller, in bytes: a few percent of its cost.
 const SAMPLE_BYTES: usize = 16 << 10;
 /// A record that keeps more than this share of its sample travels as it is.
-const WORTH: f64 = 0.85;
+pub(crate) const WORTH: f64 = 0.85;
 /// How long each half of a trial lasts, and how much has to be acknowledged in it.
 const TRIAL: Duration = Duration::from_millis(600);
 const TRIAL_BYTES: u64 = 4 << 20;
 /// A half of a trial in which so little comes through says nothing, however long it lasts.
 const LONGEST_TRIAL: Duration = Duration::from_secs(5);
 /// It pays if it makes the copy so much faster. Less may be chance.
-const GAIN: f64 = 1.1;
+pub(crate) const GAIN: f64 = 1.1;
 /// Above this rate for each core there is nothing to be won: zstd 1 takes in 0.5 GB/s on a core that does
 /// nothing else (measured).
 const FAST_BYTES_PER_S: f64 = 150e6;
@@ -30,7 +30,7 @@ const FAST_BYTES_PER_S: f64 = 150e6;
 /// and one that goes on loses nothing by its being a little later.
 const FIRST_AFTER: Duration = Duration::from_secs(2);
 /// Share of records that have to wait in front of the way, or it is not the limit.
-const WAITING: f64 = 0.8;
+pub(crate) const WAITING: f64 = 0.8;
 /// Time until the next trial after one that was lost, doubled each time up to the longest; and after one
 /// that was won.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);

@@ -13,7 +13,7 @@ use fullbore_wire::tcp_info::TcpInfo;
 /// trip: cubic fills short or clean paths by itself (measured: 0.1 % on 50 ms costs it nine tenths). On 5 ms the
 /// connections that a copy begins with carry 180 MB/s through 0.1 %, and bursts that overrun a small queue between two
 /// looks pass for such a path: BBR made that worse (7 and 15 % sent twice).
-const LOSS: f64 = 0.0002;
+pub(crate) const LOSS: f64 = 0.0002;
 const LONG_TRIP: Duration = Duration::from_millis(10);
 /// Segments that must have been sent before loss is judged, and those of them that must have been lost.
 const ENOUGH_SEGMENTS: u64 = 5000;

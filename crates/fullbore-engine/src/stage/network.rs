@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::verdict::thresholds::{FASTER, GAIN, NAMED, NO_FASTER, NO_OTHER};
+
 /// Counters of one host, kept by the connections to it.
 #[derive(Debug)]
 pub struct HostClock {
@@ -140,26 +142,6 @@ pub enum Finding {
     Apart,
 }
 
-/// Losses of the total without one connection, below which they are noise (rates over half a second vary
-/// by a few per cent on a quiet path), and above which it was not the connection.
-const RAISED: f64 = 0.08;
-const MOST_LOST: f64 = 0.6;
-
-/// How much faster the others are without it: from the first figure on they shared what limited them, up
-/// to the second they did not, and in between nothing is learned. Not a share of what was left lying:
-/// the others may soon be at limits of their own, and a link that a quarter more would relieve by a tenth
-/// lets them be faster by a tenth, however many they are.
-const FASTER: f64 = 0.08;
-const NO_FASTER: f64 = 0.04;
-
-/// If the others became slower, something else happened: a full disk, a lost host.
-const SLOWER: f64 = 0.10;
-
-/// Of a small host's share the others cannot become much faster; then this part of it has to be, or not be,
-/// taken up.
-const TAKEN_UP: f64 = 0.6;
-const LEFT_LYING: f64 = 0.3;
-
 impl Trial {
     /// How much faster the others were without it; none when it is not known what it brought.
     pub fn others_faster(&self) -> Option<f64> {
@@ -172,17 +154,20 @@ impl Trial {
         let Some(faster) = self.others_faster() else {
             let lost = 1.0 - self.before_bytes_per_s / self.after_bytes_per_s.max(1.0);
             return match lost {
-                _ if lost <= RAISED => Some(Finding::Shared),
+                _ if lost <= FASTER => Some(Finding::Shared),
                 // One of two or more cannot have brought so much: something else has happened.
-                _ if lost > MOST_LOST => None,
+                _ if lost > NAMED => None,
                 _ => Some(Finding::Apart),
             };
         };
         let most = self.brought_bytes_per_s / (self.after_bytes_per_s - self.brought_bytes_per_s);
+        // What the others gain is no share of what was left lying: they may soon be at limits of their own. Of a small host's
+        // share they cannot become much faster; then the bulk of it has to be, or not be, taken up. If they became slower,
+        // something else happened: a full disk, a lost host.
         match faster - 1.0 {
-            gain if gain >= FASTER.min(TAKEN_UP * most) => Some(Finding::Shared),
-            gain if gain < -SLOWER => None,
-            gain if gain <= NO_FASTER.min(LEFT_LYING * most) => Some(Finding::Apart),
+            gain if gain >= FASTER.min(NAMED * most) => Some(Finding::Shared),
+            gain if gain < -GAIN => None,
+            gain if gain <= NO_FASTER.min(NO_OTHER * most) => Some(Finding::Apart),
             _ => None,
         }
     }

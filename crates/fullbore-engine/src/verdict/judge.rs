@@ -4,101 +4,25 @@
 //! (half a second: ticks of `/proc/stat` are too coarse for less). Where two
 //! signals agree on one cause, the sample's time is that cause's; where they
 //! do not, its time is spread by what the clocks say, and counts for `mixed`
-//! only. All thresholds are first guesses from the design, to be tuned on one
-//! half of the throttled matrix and reported on the other.
+//! only. The numbers are in `thresholds.rs`.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::facts::{Facts, SYNC, ThreadFacts};
 use super::sample::Sample;
+use super::thresholds::{
+    ANSWERS_BYTES_PER_S, BACKLOG, CORES_FULL, FULL, IDLE_CORES, LARGER_PART, MOSTLY_ALIVE, NAMED, NO_OTHER, PATH_BUSY,
+    READS_EMPTY, RUN_DELAY, RUN_DELAY_CORES, SLIGHT, SLOWED, TAKES_TURNS, THREAD_WANTS_CORE, THREAD_WANTS_CORE_HARD,
+    THROTTLED, THROTTLED_HARD, THROTTLED_NEARLY_ALWAYS, THROTTLED_SENDER, UNEXPLAINED, UNHINDERED, USED_UP,
+    WANTED_CORES, WINDOW_ROUND_TRIPS,
+};
 use super::timeline::Timeline;
 
-/// Signal A: share of bytes or of waiting that puts a part under pressure.
-const PRESSURE: f64 = 0.6;
-/// Signal A: bytes past a part that is under pressure, at most.
-const LATER: f64 = 0.2;
-/// Signal A: bytes that stand before a part press on it only if they fill the window so far ...
-/// and behind a slow network they fill hardly any of it.
-const FILLED: f64 = 0.5;
-const HARDLY_FILLED: f64 = 0.2;
-/// Signal A for the network: connections held up by later stages, at most.
-const HELD_UP: f64 = 0.3;
-/// Cores of ours and others together count as full from here.
-const CORES_FULL: f64 = 0.95;
-/// Quota: throttled time of wall.
-const THROTTLED: f64 = 0.10;
-/// Wait for a core, of compute plus that wait.
-const RUN_DELAY: f64 = 0.20;
-/// Full cores of others do not hold us up unless we want this many ourselves.
-const WANTED_CORES: f64 = 0.5;
-/// Nor unless some thread computes or waits for a core nearly all the time, and connections do not wait
-/// for data. Under a hard quota they seem to: while we stand still nobody sees that data has come, and the
-/// sender waits for us. (Quotas a quarter above what is needed were seen to throttle up to half of the
-/// time, with threads that want a core for less than six tenths.)
-const NEARLY_ALL: f64 = 0.75;
-const THROTTLED_HARD: f64 = 0.50;
-/// What sends under a quota fills its sockets in the moment that it may run, and seems to wait for the path while it stands
-/// still; but the path has nothing to carry for much of the time.
-const THROTTLED_SENDER: f64 = 0.30;
-const PATH_BUSY: f64 = 0.70;
-/// Or the quota is used up. (From the beginning of a run to its end, quotas that limited were used to 84 to 90 %, those a
-/// quarter and more above what was needed to 75 % and less.)
-const QUOTA_USED: f64 = 0.85;
-/// Where next to no time is left, and nearly all that is wanted is waited for, there is no doubt, over however many
-/// threads the work is spread.
-const THROTTLED_NEARLY_ALWAYS: f64 = 0.80;
-const DELAYED_NEARLY_ALWAYS: f64 = 0.90;
-const MOSTLY: f64 = 0.70;
-/// A wait for a core shorter than this share of wall holds up nobody.
-const RUN_DELAY_FLOOR: f64 = 0.10;
-/// One thread's compute at its limit.
-const ONE_CORE: f64 = 0.90;
-/// A disk's busy time at its limit.
-const DEVICE_BUSY: f64 = 0.90;
-/// A thread asleep in wrapped calls; the signal where there is no block device.
-const DEVICE_ASLEEP: f64 = 0.60;
-/// Reads that found the socket empty, or time that connections waited for one not to be: near a link's
-/// full rate packets come so close together that some are there already, and yet all time is waiting.
-const READS_EMPTY: f64 = 0.80;
-const WAITED: f64 = 0.90;
-/// TCP_INFO: receiver- or buffer-limited, of busy time.
-const SEND_LIMITED: f64 = 0.50;
-/// Our own rate limit: time waited for it, or rate reached of it.
-const RATE_LIMITED: f64 = 0.50;
-const RATE_REACHED: f64 = 0.90;
-/// A window that is passed in less than this many round trips is too small.
-const WINDOW_ROUND_TRIPS: f64 = 1.5;
-/// Bytes in half a second that are answers, not a transfer: 4 KiB/0.5 s is
-/// below any link worth a verdict on its bandwidth.
-const ANSWERS_BYTES_PER_S: f64 = 8192.0;
-/// Cores used by us below which nothing here was working.
-const IDLE_CORES: f64 = 0.2;
-/// Time nobody measured, above which there is no confident verdict.
-const OTHER: f64 = 0.10;
-/// A thread that lived less of the time looked at tells nothing about it.
-const MOSTLY_ALIVE: f64 = 0.8;
-/// Samples looked at together, and how many of them lie after the judged one.
+/// Samples looked at together: half a second. Guess: ticks of `/proc/stat` are too coarse for less.
 const SPAN: usize = 5;
+/// How many of them come after the judged one. Guess: the middle.
 const AHEAD: usize = 2;
-/// Waiting for the disk at the end, of wall, from which a disk that was busy
-/// all along owns that earlier time as well: relieving it by a quarter then
-/// speeds the run by a tenth, and relieving what went on beside it does not.
-const BACKLOG: f64 = 0.10;
-
-/// Likewise if connections waited for later stages for this share of the time in which the disk was busy. A
-/// disk's queue takes a lot at once and then nothing for a while, so connections run and stand by turns,
-/// and while they run it looks as if they were the limit. (Disks slower than the link by 1.4 and more had
-/// them stand for 45 % and more; equal ones, up to 30 %.)
-const STOOD: f64 = 0.35;
-
-/// Or for this share of it, if all that arrived in that time came at less than this share of the rate that the
-/// network had carried while nobody stood in its way: it could have brought more. (Disks slower than the link by
-/// 1.8 were seen to have connections stand for no more than 34 %: what was under way filled the pauses.)
-const STOOD_SLOWED: f64 = 0.20;
-const SLOWED: f64 = 0.80;
-/// Connections that wait less than this for later stages have nobody in their way; and after so many such samples
-/// what has piled up in sockets before is gone.
-const UNHINDERED: f64 = 0.02;
+/// After this number of samples without hindrance, what had piled up in sockets is gone. Guess: a second.
 const DRAINED: usize = 10;
 
 /// What can hold a run up, as far as samples tell. Which part of the network
@@ -199,7 +123,7 @@ impl Judge {
         let seconds = sample.length.as_secs_f64();
         let facts = Facts::of(&around);
         let cause = cause(&around, &facts);
-        let disk_busy = facts.device_busy.is_some_and(|busy| busy >= DEVICE_BUSY);
+        let disk_busy = facts.device_busy.is_some_and(|busy| busy >= FULL);
         let findings = &mut self.findings;
         findings.wall_s += seconds;
         if disk_busy && around.received_bytes() > 0 {
@@ -269,7 +193,7 @@ impl Findings {
         }
         let stood = self.stood_s / self.disk_busy_s;
         let slowed = self.disk_busy_bytes as f64 <= SLOWED * self.carried_bytes_per_s * self.disk_busy_s;
-        stood >= STOOD || stood >= STOOD_SLOWED && slowed
+        stood >= TAKES_TURNS || stood >= SLIGHT && slowed
     }
 
     fn give_busy_time_to_the_disk(&mut self) {
@@ -293,7 +217,7 @@ impl Findings {
     /// Whether clocks of threads leave so much unexplained that a verdict that
     /// rests on them is not given.
     pub(super) fn is_unexplained(&self) -> bool {
-        self.other > OTHER
+        self.other > UNEXPLAINED
     }
 }
 
@@ -325,7 +249,7 @@ fn cause(sample: &Sample, facts: &Facts) -> Option<Cause> {
     if is_cpu_short(sample, facts, network_waits) {
         return Some(Cause::Cpu);
     }
-    if let Some(thread) = facts.most_computing().filter(|thread| thread.compute >= ONE_CORE) {
+    if let Some(thread) = facts.most_computing().filter(|thread| thread.compute >= FULL) {
         let pressed = if !facts.network.active || facts.received_bytes == 0 {
             true // nobody else is at work
         } else if thread.plain {
@@ -341,7 +265,7 @@ fn cause(sample: &Sample, facts: &Facts) -> Option<Cause> {
     if let Some(cause) = sending(sample, facts) {
         return Some(cause);
     }
-    if facts.window_exhausted >= PRESSURE
+    if facts.window_exhausted >= NAMED
         && !is_local_pressed(facts)
         && facts.window_round_trips.is_some_and(|trips| trips <= WINDOW_ROUND_TRIPS)
     {
@@ -356,37 +280,39 @@ fn cause(sample: &Sample, facts: &Facts) -> Option<Cause> {
 
 fn is_rate_limited(sample: &Sample, facts: &Facts) -> bool {
     let limit = sample.rate_limit_bytes_per_s as f64;
-    let reached = limit > 0.0 && facts.received_bytes as f64 >= limit * facts.seconds * RATE_REACHED;
-    facts.network.throttled >= RATE_LIMITED || reached
+    let reached = limit > 0.0 && facts.received_bytes as f64 >= limit * facts.seconds * FULL;
+    facts.network.throttled >= LARGER_PART || reached
 }
 
 fn is_cpu_short(sample: &Sample, facts: &Facts, network_waits: bool) -> bool {
-    let delayed = facts.run_delay_ratio() >= RUN_DELAY && facts.run_delay_cores >= RUN_DELAY_FLOOR;
+    let delayed = facts.run_delay_ratio() >= RUN_DELAY && facts.run_delay_cores >= RUN_DELAY_CORES;
     let wanted = facts.compute_cores + facts.run_delay_cores >= WANTED_CORES;
     let short = facts.throttled >= THROTTLED || wanted && (facts.cores_busy >= CORES_FULL || delayed);
+    // What sends under a quota fills its sockets in the moment that it may run, and seems to wait for the path while it
+    // stands still; but the path has nothing to carry for much of the time.
     // Others may fill the cores, and we may wait for one at each packet: that costs nothing as long as
     // every thread is done with its work before there is more.
     let busiest = facts.threads.iter().map(|thread| thread.compute + thread.run_delay).fold(0.0, f64::max);
-    let hard = facts.throttled >= THROTTLED_HARD && busiest >= MOSTLY;
-    let harder = facts.throttled >= THROTTLED_NEARLY_ALWAYS && facts.run_delay_ratio() >= DELAYED_NEARLY_ALWAYS;
+    let hard = facts.throttled >= THROTTLED_HARD && busiest >= THREAD_WANTS_CORE_HARD;
+    let harder = facts.throttled >= THROTTLED_NEARLY_ALWAYS && facts.run_delay_ratio() >= FULL;
     let is_path_idle = sample.sending.busy().is_some_and(|busy| busy < PATH_BUSY);
     let sender = facts.throttled >= THROTTLED_SENDER && is_path_idle;
-    let used_up = facts.throttled >= THROTTLED && facts.quota_used.is_some_and(|used| used >= QUOTA_USED);
-    hard || harder || sender || used_up || short && busiest >= NEARLY_ALL && !network_waits
+    let used_up = facts.throttled >= THROTTLED && facts.quota_used.is_some_and(|used| used >= USED_UP);
+    hard || harder || sender || used_up || short && busiest >= THREAD_WANTS_CORE && !network_waits
 }
 
 /// Signal A for what stands behind the network: connections wait for it, or
 /// the bytes stand before or in it.
 fn is_local_pressed(facts: &Facts) -> bool {
     let places = &facts.places;
-    let stands = places.local >= PRESSURE && places.later <= LATER && places.held >= FILLED;
-    facts.network.blocked >= PRESSURE || stands
+    let stands = places.local >= NAMED && places.later <= SLIGHT && places.held >= LARGER_PART;
+    facts.network.blocked >= NAMED || stands
 }
 
 fn is_disk_slow(facts: &Facts) -> bool {
-    let is_asleep = |thread: &ThreadFacts| thread.device >= DEVICE_ASLEEP;
+    let is_asleep = |thread: &ThreadFacts| thread.device >= NAMED;
     let asleep = facts.threads.iter().any(is_asleep);
-    let busy = facts.device_busy.is_some_and(|busy| busy >= DEVICE_BUSY);
+    let busy = facts.device_busy.is_some_and(|busy| busy >= FULL);
     // With nothing arriving, a thread asleep for the disk is all that happens:
     // the final sync, a local scan.
     if facts.received_bytes == 0 && asleep {
@@ -402,13 +328,13 @@ fn is_disk_slow(facts: &Facts) -> bool {
 fn sending(sample: &Sample, facts: &Facts) -> Option<Cause> {
     let sending = sample.sending;
     let busy_s = sending.busy_us as f64 * 1e-6;
-    if busy_s < PRESSURE * facts.seconds {
+    if busy_s < NAMED * facts.seconds {
         return None;
     }
     let of_busy = |part_us: u64| part_us as f64 / sending.busy_us as f64;
-    Some(if of_busy(sending.receiver_limited_us) >= SEND_LIMITED {
+    Some(if of_busy(sending.receiver_limited_us) >= LARGER_PART {
         Cause::Receiver
-    } else if of_busy(sending.buffer_limited_us) >= SEND_LIMITED {
+    } else if of_busy(sending.buffer_limited_us) >= LARGER_PART {
         Cause::SendBuffer
     } else {
         Cause::SendPath
@@ -417,26 +343,26 @@ fn sending(sample: &Sample, facts: &Facts) -> Option<Cause> {
 
 /// Both signals for receiving: the work stands outside, and sockets are empty.
 fn is_network_waiting(facts: &Facts) -> bool {
-    let empty = facts.network.reads_empty >= READS_EMPTY || facts.network.empty >= WAITED;
-    if !facts.network.active || !empty || facts.network.blocked >= HELD_UP {
+    let empty = facts.network.reads_empty >= READS_EMPTY || facts.network.empty >= FULL;
+    if !facts.network.active || !empty || facts.network.blocked >= NO_OTHER {
         return false;
     }
     // All that is not outside is later, so the second half of the rule decides.
-    let outside = facts.places.known && facts.places.network >= 1.0 - LATER;
-    let passed_on = facts.places.held <= HARDLY_FILLED;
+    let outside = facts.places.known && facts.places.network >= 1.0 - SLIGHT;
+    let passed_on = facts.places.held <= SLIGHT;
     let starved = facts
         .plain_threads()
         .filter(|thread| thread.alive >= MOSTLY_ALIVE)
         .map(|thread| thread.starved)
         .reduce(f64::min)
-        .is_some_and(|least| least >= PRESSURE);
+        .is_some_and(|least| least >= NAMED);
     let unknown = !facts.places.known && facts.plain_threads().next().is_none();
-    outside || passed_on || starved || (unknown && facts.network.empty >= PRESSURE)
+    outside || passed_on || starved || (unknown && facts.network.empty >= NAMED)
 }
 
 fn is_idle(facts: &Facts) -> bool {
     let computing = facts.compute_cores + facts.run_delay_cores >= IDLE_CORES;
-    let asleep = facts.most_in_device().is_some_and(|thread| thread.device >= 0.5);
+    let asleep = facts.most_in_device().is_some_and(|thread| thread.device >= LARGER_PART);
     !computing && !asleep
 }
 

@@ -4,36 +4,14 @@ use std::time::Duration;
 
 use super::facts::{Facts, SYNC, ThreadFacts};
 use super::judge::{Cause, Findings};
+use super::remote::largest;
+use super::thresholds::{
+    ALIVE_LONG_ENOUGH, FEW_ROUND_TRIPS, LARGER_PART, NAMED, NO_OTHER, ONE_HOST, ONLY_HOST, ROUNDS_TO_NOTHING,
+    SHORT_RUN, SLIGHT, WAITED_LEAST, WORTH_A_WORD,
+};
 use super::{Limit, NextLimit, Share, Verdict, shares_text};
 use crate::stage::{Finding, Kind, LedgerReading, Trial};
 use crate::units;
-
-/// A part is named from this share of the wall time ...
-const NAMED: f64 = 0.60;
-/// ... if no other exceeds this one.
-const NO_OTHER: f64 = 0.30;
-/// Below this a run is round trips, whatever it waited for. Half a second is
-/// a handful of round trips across an ocean.
-const TINY: Duration = Duration::from_millis(500);
-/// Likewise a run of fewer round trips than this to its hosts.
-const FEW_ROUND_TRIPS: f64 = 12.0;
-/// A host with this much of the bytes is "the" host.
-const ONE_HOST: f64 = 0.80;
-/// A host with this much of the bytes is the only one: the others gave indexes, or nothing.
-const ONLY_HOST: f64 = 0.97;
-/// Shares below this are not worth a word.
-const WORTH_A_WORD: f64 = 0.03;
-/// Nor is a wait for one host that was shorter than this.
-const WAITED_LEAST: Duration = Duration::from_millis(100);
-/// TLS with this much of the network's polls is what its thread computes.
-const MOSTLY_TLS: f64 = 0.50;
-/// A part used less than this is no next limit.
-const NEXT: f64 = 0.20;
-
-/// A thread of a runtime that computed for less of the run is not worth a word.
-const RUNTIME_WORKED: f64 = 0.005;
-/// Nor is a role whose threads lived for less of it.
-const ALIVE_LONG_ENOUGH: f64 = 0.02;
 
 /// Roles by the names that the program gives them.
 const TLS: &str = "TLS";
@@ -96,9 +74,7 @@ impl<'a> Opinion<'a> {
 
     fn limit(&self) -> Limit {
         let agreed = self.agreed();
-        let first = agreed.first().filter(|(_, share)| *share >= NAMED);
-        let second = agreed.get(1).map_or(0.0, |(_, share)| *share);
-        let named = first.filter(|_| second <= NO_OTHER).map(|(cause, _)| *cause);
+        let named = largest(&agreed).copied();
         if self.is_short() && self.has_answers() && matches!(named, None | Some(Cause::Network | Cause::Answers)) {
             let local: f64 = agreed
                 .iter()
@@ -147,7 +123,7 @@ impl<'a> Opinion<'a> {
 
     fn is_short(&self) -> bool {
         let trips = self.round_trip().map_or(f64::INFINITY, |trip| self.wall.as_secs_f64() / trip.as_secs_f64());
-        self.wall <= TINY || trips <= FEW_ROUND_TRIPS
+        self.wall <= SHORT_RUN || trips <= FEW_ROUND_TRIPS
     }
 
     /// The smallest round trip to any host.
@@ -166,7 +142,7 @@ impl<'a> Opinion<'a> {
         let of = |name: &str| self.counters.stage(name);
         let polls = of(stage).filter(|stage| stage.kind == Kind::Task).map_or(0, |stage| stage.poll_ns);
         let tls = of(TLS).map_or(0, |stage| stage.poll_ns);
-        if polls > 0 && tls as f64 >= MOSTLY_TLS * polls as f64 { TLS.to_owned() } else { stage.to_owned() }
+        if polls > 0 && tls as f64 >= LARGER_PART * polls as f64 { TLS.to_owned() } else { stage.to_owned() }
     }
 
     /// Which part of the network it was. With one host, all that lies between
@@ -272,7 +248,7 @@ impl<'a> Opinion<'a> {
             }
             Limit::Cpu { .. } => {
                 let mut reason = cores_busy;
-                if facts.throttled >= 0.01 {
+                if facts.throttled >= ROUNDS_TO_NOTHING {
                     reason += &format!("; throttled {} of the time", units::percent(facts.throttled));
                 }
                 (limit.to_string(), reason)
@@ -365,7 +341,7 @@ impl<'a> Opinion<'a> {
             used.push(("network".to_owned(), facts.network.empty));
         }
         let most = used.into_iter().max_by(|one, two| one.1.total_cmp(&two.1));
-        most.filter(|(_, used)| *used >= NEXT).map(|(part, used)| NextLimit { part, used })
+        most.filter(|(_, used)| *used >= SLIGHT).map(|(part, used)| NextLimit { part, used })
     }
 
     fn advice(&self, limit: &Limit) -> String {
@@ -401,11 +377,7 @@ impl<'a> Opinion<'a> {
             Limit::RemoteOrPath => {
                 "More hosts, or nearer ones, would help if the link has room. A faster disk would not pay.".to_owned()
             }
-            Limit::Receiver => "A faster receiver would help. A faster link would not pay.".to_owned(),
-            Limit::Window => "A larger in-flight window would help; nothing else was full.".to_owned(),
-            Limit::RateLimit => "A higher rate limit would help.".to_owned(),
-            Limit::RoundTrips => "A nearer host would help; bandwidth would not.".to_owned(),
-            Limit::Mixed => "No single part would help much by itself.".to_owned(),
+            plain => plain.advice().to_owned(),
         };
         let capped: Vec<&str> =
             self.counters.hosts.iter().filter(|host| host.capped).map(|host| host.name.as_str()).collect();
@@ -491,12 +463,12 @@ impl<'a> Opinion<'a> {
         roles.dedup();
         let line = |role: &str| {
             let of_role: Vec<&ThreadFacts> = threads()
-                .filter(|thread| thread.stage == role && (thread.plain || thread.compute >= RUNTIME_WORKED))
+                .filter(|thread| thread.stage == role && (thread.plain || thread.compute >= ROUNDS_TO_NOTHING))
                 .collect();
             let alive = of_role.iter().map(|thread| thread.alive).sum::<f64>();
             let share = |part: fn(&ThreadFacts) -> f64, words: &str| {
                 let share = of_role.iter().map(|thread| part(thread)).sum::<f64>() / alive;
-                (share >= 0.005).then(|| format!("{words} {}", units::percent(share)))
+                (share >= ROUNDS_TO_NOTHING).then(|| format!("{words} {}", units::percent(share)))
             };
             let parts = [
                 share(|thread| thread.compute, "computing"),

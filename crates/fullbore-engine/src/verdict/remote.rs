@@ -1,39 +1,325 @@
-//! What limited a run to a grid or to a store, and why that is thought.
+//! One verdict for work that several machines do: stores and grids, the two ends of a copy, the trials of a probe.
+//!
+//! Whoever did the work tells what there was: stages of our own, peers, and what their clocks say ([`Work`]); a copy and a
+//! probe, which have a verdict of each end already, tell what each signal names. The rule is the same everywhere, and that of
+//! the engine's samples: signals of two kinds have to name a part ([`agreed`]), none may name another, and nothing beside it
+//! may be as full ([`alone`]). Otherwise the verdict is `mixed`. No I/O, no clock.
 
-/// A part is named when it was at work for so much of the time.
-pub const NAMED: f64 = 0.6;
+use std::time::Duration;
 
-/// Processors are full.
-pub const PROCESSOR_FULL: f64 = 0.9;
+use super::thresholds::{ALIKE, FULL, NAMED, NO_OTHER, USED_UP};
+use super::{Limit, Share, Verdict, shares_text};
+use crate::run::report::VerdictReport;
+use crate::units;
 
 /// No single part.
 pub const MIXED: &str = "mixed";
 /// A run that did nothing.
 pub const NOTHING: &str = "nothing in particular";
+/// What would help where no part is named.
+pub const MIXED_ADVICE: &str = "No single part would help much by itself.";
 
-/// Whether this names a single part.
-pub fn is_confident(limit: &str) -> bool {
-    limit != MIXED && limit != NOTHING
+/// Kinds of signals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// Clocks of our own stages: what they worked, and whether they had to wait for others.
+    Stages,
+    /// Clocks of requests, parted by TCP's acknowledgements: under way, at the server, or none there.
+    Requests,
+    /// Processor time, as the kernel counts it.
+    Processor,
+    /// A peer's own word.
+    Answers,
+    /// The engine's verdict on a trial.
+    Trial,
+    /// A part left out.
+    Intervention,
+    /// Arithmetic on the costs of each part.
+    Arithmetic,
 }
 
-/// A part, as people say it.
-pub fn percent(part: f64) -> f64 {
-    (part * 100.0).round().clamp(0.0, 100.0)
+/// The part that signals of two kinds name, if none names another. A signal may name nothing.
+pub fn agreed<P: Copy + PartialEq>(claims: &[(Signal, Option<P>)]) -> Option<P> {
+    let mut named = claims.iter().filter_map(|(signal, part)| Some((signal, (*part)?)));
+    let (first, part) = named.next()?;
+    let others: Vec<_> = named.collect();
+    let is_agreed = others.iter().all(|(_, other)| *other == part) && others.iter().any(|(signal, _)| *signal != first);
+    is_agreed.then_some(part)
 }
 
-/// What limited a run.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Verdict {
-    /// The part: "server s3 (turn-around)".
-    pub limit: String,
-    /// Why it is thought to be that: "busy 91 % of the time".
-    pub reason: String,
-    /// A single part could be named.
-    pub confident: bool,
-    /// All parts, and the share of the time that each was at work; the largest first.
-    pub shares: Vec<(String, f64)>,
-    /// Measured facts, one line each.
-    pub evidence: Vec<String>,
-    /// What would help; may be empty.
-    pub advice: String,
+/// Something that may have been as full as the part that is to be named.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Beside<P> {
+    /// What.
+    pub part: P,
+    /// Its share of the time.
+    pub share: f64,
+    /// As full it is from this share on.
+    pub as_full: f64,
 }
+
+/// Whether nothing is as full as the named part; else the first that is.
+///
+/// # Errors
+/// That one.
+pub fn alone<P: Clone>(others: &[Beside<P>]) -> Result<(), Beside<P>> {
+    let as_full = others.iter().find(|other| other.share >= other.as_full);
+    as_full.map_or(Ok(()), |other| Err(other.clone()))
+}
+
+/// The part with enough of the time to be the limit, and nothing of size beside it; largest first.
+pub fn largest<P>(shares: &[(P, f64)]) -> Option<&P> {
+    let (part, _) = shares.first().filter(|(_, share)| *share >= NAMED)?;
+    shares.get(1).is_none_or(|(_, share)| *share <= NO_OTHER).then_some(part)
+}
+
+/// A stage of ours.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stage {
+    /// As people say it: `source`.
+    pub name: &'static str,
+    /// Time at work, of all its threads.
+    pub busy: Duration,
+    /// Threads that it may have.
+    pub threads: usize,
+}
+
+/// A machine that works for us, over all connections to it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Peer {
+    /// As it is called.
+    pub name: String,
+    /// Bytes were on the path, or waited to be sent.
+    pub path: Duration,
+    /// It had a whole request, and its answer was awaited.
+    pub server: Duration,
+    /// Connections were there.
+    pub open: Duration,
+    /// How often it asked for less.
+    pub slowed: u64,
+}
+
+/// A limit on the rate that the user asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct RateLimit {
+    /// Allowed.
+    pub bytes_per_s: u64,
+    /// Bytes that went.
+    pub bytes: u64,
+    /// Time in which it held bytes back, of all connections.
+    pub held: Duration,
+}
+
+/// What a run did.
+#[derive(Clone, Debug, Default)]
+pub struct Work<'a> {
+    /// Wall time.
+    pub wall: Duration,
+    /// Time on processors, all threads.
+    pub processor: Duration,
+    /// Processors that may be used.
+    pub cores: usize,
+    /// Ours.
+    pub stages: Vec<Stage>,
+    /// Theirs.
+    pub peers: Vec<Peer>,
+    /// If there was one.
+    pub rate_limit: Option<RateLimit>,
+    /// Bytes that were of use.
+    pub moved_bytes: u64,
+    /// What the engine's sampler found on this machine; it needs two signals as well.
+    pub near: Option<&'a Verdict>,
+}
+
+/// What holds a run up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Processor,
+    Stage,
+    Path,
+    Server,
+    SlowDown,
+}
+
+/// Shares of the time: the fullest stage, and the peers.
+#[derive(Clone, Debug, Default)]
+struct Use {
+    stage: Stage,
+    stage_share: f64,
+    processor: f64,
+    /// The busiest peer; all of them if they are alike.
+    peer: Option<Peer>,
+    is_alike: bool,
+    path: f64,
+    server: f64,
+}
+
+fn ratio(part: Duration, whole: Duration) -> f64 {
+    if whole.is_zero() { 0.0 } else { (part.as_secs_f64() / whole.as_secs_f64()).min(1.0) }
+}
+
+/// A share, as people say it.
+pub fn percent(share: f64) -> f64 {
+    (share * 100.0).round().clamp(0.0, 100.0)
+}
+
+impl Peer {
+    fn busy(&self) -> Duration {
+        self.path + self.server
+    }
+}
+
+impl Stage {
+    fn share(&self, wall: Duration) -> f64 {
+        ratio(self.busy, wall.saturating_mul(self.threads.max(1) as u32))
+    }
+}
+
+impl RateLimit {
+    /// It is ours, and so certain: the rate was reached, or bytes were held back most of the time.
+    fn is_reached(&self, wall: Duration, busy: Duration) -> bool {
+        let allowed = self.bytes_per_s as f64 * wall.as_secs_f64();
+        let held = !busy.is_zero() && ratio(self.held, busy) >= NAMED;
+        self.bytes > 0 && (self.bytes as f64 >= USED_UP * allowed || held)
+    }
+}
+
+impl Work<'_> {
+    fn used(&self) -> Use {
+        let of_stage = |stage: &Stage| stage.share(self.wall);
+        let stage = self.stages.iter().copied().max_by(|one, two| of_stage(one).total_cmp(&of_stage(two)));
+        let stage = stage.unwrap_or_default();
+        let cores = self.wall.saturating_mul(self.cores.max(1) as u32);
+        let mut used =
+            Use { stage, stage_share: of_stage(&stage), processor: ratio(self.processor, cores), ..Use::default() };
+        let Some(busiest) = self.peers.iter().max_by_key(|peer| peer.busy()) else { return used };
+        let mut all: Vec<Duration> = self.peers.iter().map(Peer::busy).collect();
+        all.sort_unstable();
+        used.is_alike = all.len() > 1 && ratio(all[all.len() / 2], busiest.busy()) >= ALIKE;
+        // How the busy time of many divides is told by all of them.
+        let sum = |part: fn(&Peer) -> Duration| self.peers.iter().map(part).sum::<Duration>();
+        let (path, both) = match used.is_alike {
+            true => (sum(|peer| peer.path), sum(Peer::busy)),
+            false => (busiest.path, busiest.busy()),
+        };
+        let busy = ratio(busiest.busy(), busiest.open.max(self.wall));
+        used.path = busy * ratio(path, both);
+        used.server = busy - used.path;
+        used.peer = Some(busiest.clone());
+        used
+    }
+
+    /// The part that two signals name, and its share.
+    fn limit(&self, used: &Use) -> Option<(Part, f64)> {
+        let far = used.path + used.server;
+        let (is_here, is_there) = (used.stage_share >= NAMED, far >= NAMED);
+        let is_path = used.path >= used.server;
+        let far_part = Some(if is_path { Part::Path } else { Part::Server });
+        let part = if used.processor >= FULL {
+            // It disguises itself as everything else: what waits to be sent stands before it, too.
+            let stands = if is_here || used.path >= NAMED { Some(Part::Processor) } else { far_part };
+            agreed(&[(Signal::Processor, Some(Part::Processor)), (Signal::Stages, stands)])
+        } else if is_here || is_there {
+            // Requests stand behind a stage that never had to wait: what is under way is not taken.
+            let is_behind = is_here && used.stage_share >= FULL;
+            let stages = if is_here { Some(Part::Stage) } else { far_part };
+            let requests = if is_there && !is_behind { far_part } else { Some(Part::Stage) };
+            agreed(&[(Signal::Stages, stages), (Signal::Requests, requests)])
+        } else {
+            // Nobody was at work; a peer may have said why.
+            let slowed = used.peer.as_ref().is_some_and(|peer| peer.slowed > 0).then_some(Part::SlowDown);
+            agreed(&[(Signal::Requests, slowed), (Signal::Answers, slowed)])
+        }?;
+        let (share, other) = match part {
+            Part::Processor => (used.processor, 0.0),
+            Part::Stage => (used.stage_share, 0.0),
+            Part::Path => (used.path, used.server),
+            Part::Server => (used.server, used.path),
+            Part::SlowDown => (1.0 - far, 0.0),
+        };
+        (share >= NAMED && other <= NO_OTHER).then_some((part, share))
+    }
+
+    fn words(&self, used: &Use, part: Part) -> (String, String) {
+        let name = used.peer.as_ref().map_or("", |peer| &peer.name);
+        let (stage, far) = (used.stage.name, used.path + used.server);
+        let of = |share: f64, what: &str| {
+            format!("busy {} % of the time, {} % of that {what}", percent(far), percent(share / far.max(f64::EPSILON)))
+        };
+        match part {
+            Part::Processor => {
+                let stage = if used.stage_share >= NO_OTHER { stage } else { "send" };
+                let cores = units::several(self.cores as u64, "core", "cores");
+                (format!("our processor ({stage})"), format!("{cores} {} % busy with it", percent(used.processor)))
+            }
+            Part::Stage => {
+                let reason = format!("our threads were at it {} % of the time", percent(used.stage_share));
+                (format!("our side ({stage})"), reason)
+            }
+            Part::SlowDown => {
+                let slowed = used.peer.as_ref().map_or(0, |peer| peer.slowed);
+                (format!("server {name} (SlowDown)"), format!("it asked {slowed} times for fewer requests"))
+            }
+            Part::Path if used.is_alike => ("the paths to the servers, or our link".to_owned(), of(used.path, "path")),
+            Part::Path if self.peers.len() == 1 => (format!("the path to {name}, or our link"), of(used.path, "path")),
+            Part::Path => (format!("server {name} (path)"), of(used.path, "path")),
+            Part::Server if used.is_alike => ("the servers (turn-around)".to_owned(), of(used.server, "turn-around")),
+            Part::Server => (format!("server {name} (turn-around)"), of(used.server, "turn-around")),
+        }
+    }
+
+    /// How the wall time is parted: the fullest part has what it used, and each further one what is left of it.
+    fn shares(&self, used: &Use) -> Vec<Share> {
+        let stages = self.stages.iter().map(|stage| (stage.name.to_owned(), stage.share(self.wall)));
+        let far = [(Part::Path, used.path), (Part::Server, used.server)]
+            .map(|(part, share)| (self.words(used, part).0, share));
+        let mut shares: Vec<Share> =
+            stages.chain(far).map(|(part, share)| Share { part, share }).filter(|one| one.share > 0.0).collect();
+        shares.sort_by(|one, other| other.share.total_cmp(&one.share));
+        let mut left = 1.0;
+        for one in &mut shares {
+            one.share = one.share.min(left);
+            left -= one.share;
+        }
+        shares.retain(|one| one.share > 0.0);
+        shares
+    }
+}
+
+/// Judges a run. What was measured, in words, and what would help are for its caller to tell.
+pub fn judge(work: &Work<'_>) -> VerdictReport {
+    let used = work.used();
+    let shares = work.shares(&used);
+    let report = |limit: String, reason: String, share: f64| VerdictReport {
+        confident: limit != MIXED && limit != NOTHING,
+        limit,
+        reason,
+        share,
+        shares: shares.iter().map(|one| (one.part.clone(), one.share)).collect(),
+        ..VerdictReport::default()
+    };
+    let busy = work.peers.iter().map(Peer::busy).sum();
+    if work.rate_limit.is_some_and(|limit| limit.is_reached(work.wall, busy)) {
+        return report("the rate limit".to_owned(), "the rate is the one that was allowed".to_owned(), 1.0);
+    }
+    if let Some(near) = work.near
+        && near.confident
+        && matches!(near.limit, Limit::Cpu { .. } | Limit::OneCore { .. } | Limit::Disk)
+    {
+        return report(near.part.clone(), near.reason.clone(), near.share);
+    }
+    match work.limit(&used) {
+        Some((part, share)) => {
+            let (limit, reason) = work.words(&used, part);
+            report(limit, reason, share)
+        }
+        None if work.moved_bytes == 0 => report(NOTHING.to_owned(), "nothing was moved".to_owned(), 0.0),
+        None => {
+            let share = shares.first().map_or(0.0, |one| one.share);
+            report(MIXED.to_owned(), shares_text(shares.get(..3).unwrap_or(&shares)), share)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

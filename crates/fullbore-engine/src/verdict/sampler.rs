@@ -15,6 +15,7 @@ use super::judge::Judge;
 use super::opinion;
 use super::record::{self, End, RecordSamples};
 use super::sample::{CpuSample, DeviceSample, HostSample, Sample, StageSample, WindowSample};
+use super::thresholds::FULL;
 use super::{Limit, Verdict};
 use crate::stage::{Ledger, LedgerReading, SendReading, StageReading, ThreadReading};
 
@@ -26,8 +27,6 @@ const DEVICE_LOOK: Duration = Duration::from_secs(1);
 /// Time between scans of all processes, and time the cores must be full of
 /// others' work before the first one; a scan costs a few milliseconds.
 const PROCESS_SCAN: Duration = Duration::from_secs(2);
-/// Cores this busy, and others this much busier than we, are worth a scan.
-const SCAN_BUSY: f64 = 0.90;
 
 /// What the sampler looks at.
 #[derive(Debug)]
@@ -276,7 +275,8 @@ impl Eyes {
         self.used_ns = now_ns;
         let count = f64::from(cores.count.max(1));
         let ours_ns: u64 = stages.iter().flat_map(|stage| &stage.threads).map(|thread| thread.compute_ns).sum();
-        let full = busy_ns as f64 >= SCAN_BUSY * count * length.as_nanos() as f64;
+        // Full cores of which others use most are worth a scan.
+        let full = busy_ns as f64 >= FULL * count * length.as_nanos() as f64;
         let others = busy_ns.saturating_sub(ours_ns) > ours_ns;
         self.crowded = if full && others { self.crowded + length } else { Duration::ZERO };
         let hog = if self.crowded >= PROCESS_SCAN { self.largest_process() } else { None };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fullbore_engine::verdict::remote::Verdict;
+use fullbore_engine::run::report::VerdictReport;
 use fullbore_lafs::base32;
 use fullbore_lafs::cap::{Cap, Chk};
 use fullbore_lafs::verdict::{Facts, judge};
@@ -98,7 +98,7 @@ async fn a_small_file_is_asked_of_no_more_servers_than_it_needs_and_so_is_a_larg
     }
 }
 
-fn verdict(world: &World, begun: Instant, rate_limit: Option<u64>) -> Verdict {
+fn verdict(world: &World, begun: Instant, rate_limit: Option<u64>) -> VerdictReport {
     let (wall, servers) = (begun.elapsed(), world.grid.readings());
     judge(&Facts { wall, cores: 2, threads: 2, servers, rate_limit, ..Facts::default() })
 }

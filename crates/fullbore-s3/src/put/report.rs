@@ -1,7 +1,7 @@
 //! The report of a run to a store. It has no names of files.
 
+use fullbore_engine::run::report::StoreKind;
 use fullbore_engine::run::report::{self, HostReport, Report, StageTimes, StoreReport, StoreServer, Summary, Timeline};
-use fullbore_engine::run::report::{StoreKind, VerdictReport};
 use fullbore_engine::verdict as engine;
 
 use super::{Deleted, PutSettings, Totals};
@@ -86,7 +86,7 @@ pub(crate) fn of_store(facts: &Facts, totals: report::Totals, store: StoreReport
         totals: report::Totals { requests: connections.answers, connections: connections.connections, ..totals },
         hosts: vec![host],
         store: Some(StoreReport { servers: vec![server], ..store }),
-        verdict: Some(VerdictReport::of_remote(&judge(facts))),
+        verdict: Some(judge(facts)),
         ..Summary::default()
     }
 }

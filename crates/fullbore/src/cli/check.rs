@@ -10,10 +10,9 @@ use crate::settings::values::Percent;
 pub(super) const LONG: &str = "\
 Re-read an archive against its signed indexes.
 
-Verifies the signature of every InRelease below DIR, follows the hashes from there to the indexes \
-and from the indexes to every file, and names each file that is missing, has the wrong size or the \
-wrong content. With --repair what is wrong is fetched again. Works on any Debian archive, whoever \
-made it.";
+Verifies the signature of every InRelease below DIR and follows the hashes from there to the \
+indexes, and from the indexes to every file. Names each file that is missing or has the wrong size \
+or content. --repair fetches these files. Works on any Debian archive, whichever tool made it.";
 
 const EXAMPLES: &str = "\
 Examples:

@@ -16,10 +16,10 @@ pub(super) const LONG: &str = "\
 Clone or update a Debian archive from one or many mirrors.
 
 Fetches the signed InRelease of each suite from the origin (the first --from), verifies it, and \
-brings the directory to exactly that state: all files from all mirrors at once, each verified by \
-its SHA-256 before it gets its name, indexes after the pool, InRelease very last. A run that is \
-interrupted is taken up where it stopped. A run that finds nothing new costs two or three round \
-trips.";
+brings the directory to exactly that state. Files come from all mirrors at once. Each is verified \
+by its SHA-256 before it gets its name. Pool files are published first, then indexes, InRelease \
+last. Run it again to resume an interrupted run. A run that finds nothing new costs two or three \
+round trips.";
 
 const EXAMPLES: &str = "\
 Examples:

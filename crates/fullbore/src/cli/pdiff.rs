@@ -123,13 +123,13 @@ const PUBLISH_LONG: &str = "\
 Publish patches beside an archive's indexes, so that clients fetch what has changed.
 
 DIR is the directory of a suite (dists/SUITE) or of some indexes below one. For each Packages, Sources, \
-Contents and Translation in it that has changed since the last run, the new step is added to X.diff/: \
-the patch, and the Index that lists it. The state before is kept in DIR/.fullbore, or taken from \
-another copy of DIR with --old. The first run only keeps the states.
+Contents and Translation that has changed since the last run, fullbore adds the new patch to X.diff/, \
+and an Index that lists all patches. It keeps the previous state in DIR/.fullbore, or takes it from \
+another copy of DIR with --old. The first run only records the states.
 
-Run it each time between making the indexes and making the Release file, which must list each \
-X.diff/Index, and the uncompressed X even if only X.xz is there. Then sign the Release. Until it \
-is signed, clients fetch whole what has changed, as always.";
+Run it each time between making the indexes and making the Release. The Release must list each \
+X.diff/Index, and the uncompressed X even if only X.xz exists. Then sign the Release. Until it is \
+signed, clients fetch changed indexes whole.";
 
 const PUBLISH_EXAMPLES: &str = "\
 Examples:

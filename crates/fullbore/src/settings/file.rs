@@ -102,7 +102,7 @@ pub struct SourceSection {
 }
 
 /// Keys of a `[mirror.NAME]` section and of `[defaults]`.
-const SECTION_KEYS: &[&str] = &[
+pub const SECTION_KEYS: &[&str] = &[
     "from",
     "suite",
     "component",
@@ -141,7 +141,8 @@ const SECTION_KEYS: &[&str] = &[
     "origin-only",
     "source",
 ];
-const SOURCE_KEYS: &[&str] = &["suite", "component", "arch", "keyring", "trusted"];
+/// Keys of a `[[mirror.NAME.source]]`.
+pub const SOURCE_KEYS: &[&str] = &["suite", "component", "arch", "keyring", "trusted"];
 const FILE_KEYS: &[&str] = &["defaults", "mirror"];
 
 /// Reads a settings file.

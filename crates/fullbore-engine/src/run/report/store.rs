@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Summary, VerdictReport};
+use super::Summary;
 use crate::units;
-use crate::verdict::remote::Verdict;
 
 /// Where files were put, or got from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -221,25 +220,9 @@ impl StoreReport {
     }
 }
 
-impl VerdictReport {
-    /// What limited a run to a grid or a store.
-    pub fn of_remote(verdict: &Verdict) -> VerdictReport {
-        let share = verdict.shares.first().map_or(0.0, |(_, share)| *share);
-        VerdictReport {
-            limit: verdict.limit.clone(),
-            reason: verdict.reason.clone(),
-            confident: verdict.confident,
-            share,
-            shares: verdict.shares.clone(),
-            next: None,
-            advice: verdict.advice.clone(),
-            evidence: verdict.evidence.clone(),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::VerdictReport;
     use super::*;
 
     #[test]

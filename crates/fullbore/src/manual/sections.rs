@@ -1,0 +1,238 @@
+//! What manual pages say beside flags and examples: exit status, environment, files, other pages.
+
+/// A section: its heading, some sentences, and terms with their meaning.
+pub struct Section {
+    pub heading: &'static str,
+    pub about: &'static str,
+    pub entries: &'static [(&'static str, &'static str)],
+}
+
+const EXIT_STATUS: Section = Section {
+    heading: "EXIT STATUS",
+    about: "",
+    entries: &[
+        ("0", "Done."),
+        ("1", "Wrong usage or settings."),
+        ("2", "Partial: some files are missing or wrong, or a deletion was refused."),
+        ("3", "The network failed, or no server answered."),
+        ("4", "A signature or a checksum is wrong."),
+        ("5", "Stale: the archive is older than the local copy, or its Release has expired."),
+        ("6", "Another run holds the lock of the directory."),
+        ("7", "The disk is full, read-only or failing, or output was lost."),
+        ("10", "Nothing had changed. Only with --changed-exit."),
+        ("130", "Interrupted by a signal. Run the command again to resume."),
+    ],
+};
+
+/// `nosync` runs another program, and its exit status is that program's.
+const EXIT_STATUS_OF_NOSYNC: Section = Section {
+    heading: "EXIT STATUS",
+    about: "nosync ends with the exit status of CMD, or by the signal that ended it. These codes are its own:",
+    entries: &[
+        ("2", "CMD succeeded, but some of its programs are still running."),
+        ("7", "CMD succeeded, but the final sync failed."),
+        ("125", "CMD was not run: the options are wrong, or nosync refused them."),
+        ("126", "CMD cannot be run."),
+        ("127", "CMD was not found."),
+    ],
+};
+
+const FLAGS_IN_ENVIRONMENT: &str =
+    "Each option can be set as a variable: --limit-rate is FULLBORE_LIMIT_RATE. Options win over variables.";
+
+const OF_ALL: [(&str, &str); 3] = [
+    ("FULLBORE_LOG", "Log filter in the syntax of tracing, such as debug or fullbore_wire=trace. Lines go to stderr."),
+    ("NO_COLOR", "If set and not empty: no colours."),
+    ("SOURCE_DATE_EPOCH", "Time written into reports, in seconds since 1970."),
+];
+
+const PROXIES: [(&str, &str); 2] = [
+    ("http_proxy, https_proxy, all_proxy", "Proxies for HTTP, for HTTPS, and for both."),
+    ("no_proxy", "Hosts that are reached without a proxy; separate them by commas."),
+];
+
+const ENVIRONMENT: Section = Section { heading: "ENVIRONMENT", about: FLAGS_IN_ENVIRONMENT, entries: &OF_ALL };
+
+const ENVIRONMENT_OF_NETWORK: Section = Section {
+    heading: "ENVIRONMENT",
+    about: FLAGS_IN_ENVIRONMENT,
+    entries: &[PROXIES[0], PROXIES[1], OF_ALL[0], OF_ALL[1], OF_ALL[2]],
+};
+
+const ENVIRONMENT_OF_APT: Section = Section {
+    heading: "ENVIRONMENT",
+    about: FLAGS_IN_ENVIRONMENT,
+    entries: &[
+        ("APT_CONFIG", "Another configuration file of apt, as apt.conf(5) describes it."),
+        ("TMPDIR", "Directory for temporary files (default: /var/tmp)."),
+        PROXIES[0],
+        PROXIES[1],
+        OF_ALL[0],
+        OF_ALL[1],
+        OF_ALL[2],
+    ],
+};
+
+const ENVIRONMENT_OF_STORES: Section = Section {
+    heading: "ENVIRONMENT",
+    about: FLAGS_IN_ENVIRONMENT,
+    entries: &[
+        ("AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN", "Credentials for an S3 store."),
+        ("AWS_PROFILE", "Section of the AWS files to read (default: default)."),
+        ("AWS_SHARED_CREDENTIALS_FILE, AWS_CONFIG_FILE", "Other places of the AWS files."),
+        ("AWS_REGION, AWS_DEFAULT_REGION", "Region of the bucket."),
+        ("AWS_ENDPOINT_URL", "Address of the store, if it is not Amazon's."),
+        ("AWS_CA_BUNDLE", "Certificates to trust, as --cacert."),
+        ("AWS_ROLE_ARN, AWS_WEB_IDENTITY_TOKEN_FILE", "Credentials by the identity of a workload."),
+        (
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI, AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+            "Credentials from the container's service.",
+        ),
+        ("TMPDIR", "Directory for content of pipes (default: /var/tmp)."),
+        ("XDG_STATE_HOME", "Directory for the journals of uploads (default: ~/.local/state)."),
+        PROXIES[0],
+        PROXIES[1],
+        OF_ALL[0],
+        OF_ALL[1],
+        OF_ALL[2],
+    ],
+};
+
+const ENVIRONMENT_OF_NOSYNC: Section = Section {
+    heading: "ENVIRONMENT",
+    about: "Options have no variables here, because CMD would inherit them.",
+    entries: &[OF_ALL[0], OF_ALL[1]],
+};
+
+const fn files(entries: &'static [(&'static str, &'static str)]) -> Section {
+    Section { heading: "FILES", about: "", entries }
+}
+
+const SETTINGS_FILE: (&str, &str) = ("/etc/fullbore/mirror.toml", "Settings of mirrors: see fullbore-mirror.toml(5).");
+
+const CREDENTIALS: (&str, &str) =
+    ("/etc/apt/auth.conf, /etc/apt/auth.conf.d/", "Credentials for hosts, as apt_auth.conf(5) describes them.");
+
+const FILES: Section = files(&[SETTINGS_FILE]);
+
+const FILES_OF_MIRROR: Section = files(&[
+    SETTINGS_FILE,
+    (
+        "DIR/.fullbore/",
+        "State of the mirror in DIR. If it is lost, the next run reads all files and fetches none again.",
+    ),
+    ("DIR/.fullbore/lock", "Held while a run works in DIR."),
+    (".NAME.part", "An unfinished file, beside its final name. The next run resumes it."),
+    ("DIR/snapshots/NAME/", "A snapshot made of hard links."),
+    CREDENTIALS,
+]);
+
+const FILES_OF_CHECK: Section =
+    files(&[("DIR/.fullbore/", "State of the mirror in DIR, if fullbore made it."), CREDENTIALS]);
+
+const FILES_OF_UPDATE: Section = files(&[
+    ("/etc/apt/sources.list, /etc/apt/sources.list.d/", "What to refresh: see sources.list(5)."),
+    ("/var/lib/apt/lists/", "The indexes, where apt keeps them."),
+    CREDENTIALS,
+]);
+
+const FILES_OF_APT: Section = files(&[
+    ("/etc/apt/apt.conf.d/90fullbore", "Names the methods for apt. enable writes this file, disable removes it."),
+    ("/usr/lib/apt/methods/", "The methods of apt itself, which stay as they are."),
+]);
+
+const FILES_OF_COPY: Section = files(&[
+    (".NAME.fullbore-part", "An unfinished file at the destination. The next run resumes it."),
+    (".NAME.fullbore-blocks", "Journal of the blocks of a large unfinished file."),
+    ("DIR/.fullbore-copy", "Present while a copy into DIR is not complete."),
+]);
+
+const FILES_OF_BOOTSTRAP: Section = files(&[
+    ("ROOT/.fullbore-unfinished", "Present until the root is complete. Run the command again to start over."),
+    ("/usr/share/keyrings/", "Archive keys that are trusted by default."),
+    CREDENTIALS,
+]);
+
+const FILES_OF_INSTALL: Section = files(&[
+    ("/var/cache/apt/archives/", "Packages that were fetched."),
+    ("/var/lib/dpkg/", "dpkg's database, which fullbore locks and writes as dpkg does."),
+]);
+
+const FILES_OF_DIVERT: Section = files(&[(
+    "/etc/apt/apt.conf.d/00fullbore-nosync",
+    "Names the wrapper for apt. Written by --via apt-conf, removed by divert off.",
+)]);
+
+const FILES_OF_STORES: Section = files(&[
+    ("~/.tahoe/", "Settings of a Tahoe-LAFS node: servers and convergence secret."),
+    ("~/.aws/credentials, ~/.aws/config", "Credentials and settings for S3 stores."),
+    ("~/.local/state/fullbore/put/", "Journals of unfinished uploads (mode 0600)."),
+]);
+
+/// The sections of a page, in their order.
+pub fn of(page: &str) -> Vec<Section> {
+    let exit_status = if page == "fullbore-nosync" { EXIT_STATUS_OF_NOSYNC } else { EXIT_STATUS };
+    let (environment, files) = match page.split('-').nth(1).unwrap_or_default() {
+        "mirror" => (ENVIRONMENT_OF_NETWORK, Some(FILES_OF_MIRROR)),
+        "check" => (ENVIRONMENT_OF_NETWORK, Some(FILES_OF_CHECK)),
+        "update" => (ENVIRONMENT_OF_APT, Some(FILES_OF_UPDATE)),
+        "apt" => (ENVIRONMENT, Some(FILES_OF_APT)),
+        "copy" => (ENVIRONMENT, Some(FILES_OF_COPY)),
+        "bootstrap" => (ENVIRONMENT_OF_APT, Some(FILES_OF_BOOTSTRAP)),
+        "install" => (ENVIRONMENT_OF_APT, Some(FILES_OF_INSTALL)),
+        "nosync" => (ENVIRONMENT_OF_NOSYNC, None),
+        "divert" => (ENVIRONMENT, Some(FILES_OF_DIVERT)),
+        "put" | "get" => (ENVIRONMENT_OF_STORES, Some(FILES_OF_STORES)),
+        "" => (ENVIRONMENT_OF_NETWORK, Some(FILES)),
+        _ => (ENVIRONMENT, None),
+    };
+    [Some(exit_status), Some(environment), files].into_iter().flatten().collect()
+}
+
+/// Examples of pages whose `--help` shows none.
+pub fn examples(page: &str) -> &'static str {
+    match page {
+        "fullbore" => {
+            "  Mirror a suite from two mirrors:
+    fullbore mirror --from https://deb.example.org/debian --from https://ftp.example.org/debian \\
+        --suite trixie --component main --arch amd64,all --to /srv/mirror/debian
+  Copy a tree to another machine:
+    fullbore copy /srv/data/ me@backup.example.org:/srv/data
+  Make a Debian root:
+    fullbore bootstrap trixie /srv/root https://deb.example.org/debian
+  Upload a tree to an S3 store:
+    fullbore put /srv/mirror/debian s3://my-bucket/debian"
+        }
+        "fullbore-pdiff-generate" => {
+            "  Make the patch between two states of an index:
+    fullbore pdiff generate Packages.old Packages.new > patch"
+        }
+        "fullbore-pdiff-merge" => {
+            "  Join patches to one that has the effect of all:
+    fullbore pdiff merge 2026-01-01.gz 2026-01-02.gz > merged"
+        }
+        _ => "",
+    }
+}
+
+/// Pages of others that a reader may need.
+pub fn see_also(page: &str) -> &'static [&'static str] {
+    match page.split('-').nth(1).unwrap_or_default() {
+        "" => &["fullbore-mirror.toml(5)"],
+        "mirror" => &["fullbore-check(1)", "fullbore-convert(1)", "fullbore-mirror.toml(5)", "gpgv(1)"],
+        "check" => &["fullbore-mirror(1)", "gpgv(1)"],
+        "convert" => &["fullbore-mirror(1)", "fullbore-mirror.toml(5)"],
+        "update" => &["fullbore-apt(1)", "apt-get(8)", "sources.list(5)", "apt.conf(5)"],
+        "apt" => &["fullbore-update(1)", "apt.conf(5)"],
+        "pdiff" => &["fullbore-update(1)", "ed(1)"],
+        "copy" => &["fullbore-probe(1)", "rsync(1)", "ssh(1)"],
+        "probe" => &["fullbore-copy(1)"],
+        "bootstrap" => &["fullbore-install(1)", "mmdebstrap(1)", "sources.list(5)"],
+        "install" => &["fullbore-bootstrap(1)", "fullbore-nosync(1)", "apt-get(8)", "dpkg(1)"],
+        "nosync" => &["fullbore-divert(1)", "eatmydata(1)"],
+        "divert" => &["fullbore-nosync(1)", "dpkg-divert(1)"],
+        "put" => &["fullbore-get(1)"],
+        "get" => &["fullbore-put(1)"],
+        _ => &[],
+    }
+}
