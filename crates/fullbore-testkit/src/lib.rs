@@ -1,7 +1,7 @@
 //! What fullbore's tests stand on: archives, mirrors that misbehave, and faults.
 //!
 //! [`archive`] makes small signed Debian archives in several states, the same bytes for
-//! the same seed. [`server`] serves them over HTTP/1.1, TLS and HTTP/2 and breaks every
+//! the same seed, and [`bulk`] large ones for benchmarks. [`server`] serves them over HTTP/1.1, TLS and HTTP/2 and breaks every
 //! rule a real mirror was seen to break. [`forge`] makes signed indexes lie, [`faults`] kills
 //! programs and fills disks. Nothing here shares code with the program under test: hashes,
 //! HTTP and formats are written a second time on purpose, so that one mistake cannot hide
@@ -10,6 +10,7 @@
 
 pub mod archive;
 mod builder;
+pub mod bulk;
 pub mod compression;
 pub mod deb;
 pub mod digest;
