@@ -94,20 +94,19 @@ fn the_log_has_connections_and_retries_and_no_secret() {
 
 #[test]
 fn the_log_has_the_retry_of_a_part_with_its_reason() {
-    for (fault, reason) in [(Fault::Answer(500, "", ""), "500"), (Fault::Reset, "reset")] {
-        let mut failed = false;
-        let store = Store::start(move |request| {
-            let fails = !failed && request.is_put() && request.query.contains("partNumber=2&");
-            failed |= fails;
-            if fails { fault.clone() } else { Fault::None }
-        });
-        let client = Client::new(&store.url);
-        let file = client.file("large", &content(24 << 20, 1)).to_str().unwrap().to_owned();
-        let done = client.run(["put", "-v", &file, "s3://bucket/large"]);
-        assert_eq!(done.code, 0, "{}", done.stderr);
-        let told = |line: &&str| line.contains("INFO") && line.contains("asked again") && line.contains("large");
-        let lines: Vec<&str> = done.stderr.lines().filter(told).collect();
-        assert!(lines.iter().any(|line| line.to_lowercase().contains(reason)), "{reason}: {}", done.stderr);
-        assert_eq!(store.object("large").unwrap().content.len(), 24 << 20);
-    }
+    let mut failed = false;
+    let store = Store::start(move |request| {
+        let fails = !failed && request.is_put() && request.query.contains("partNumber=2&");
+        failed |= fails;
+        if fails { Fault::Answer(500, "", "") } else { Fault::None }
+    });
+    let client = Client::new(&store.url);
+    let large = content(24 << 20, 1);
+    let file = client.file("large", &large).to_str().unwrap().to_owned();
+    let done = client.run(["put", "-v", &file, "s3://bucket/large"]);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    let parts = ["INFO", "asked again", "PUT large", "500"];
+    let told = done.stderr.lines().any(|line| parts.iter().all(|part| line.contains(part)));
+    assert!(told, "{}", done.stderr);
+    assert!(store.object("large").unwrap().content == large);
 }
