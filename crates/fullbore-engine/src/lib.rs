@@ -12,7 +12,6 @@
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub mod buffers;
-pub mod clock;
 pub mod durability;
 pub mod escape;
 pub mod files;
@@ -30,7 +29,6 @@ pub mod stage;
 pub mod sys;
 pub mod target;
 pub mod temporary;
-pub mod trace;
 pub mod tree;
 pub mod units;
 pub mod verdict;
