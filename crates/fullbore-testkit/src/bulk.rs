@@ -2,8 +2,8 @@
 //!
 //! `DIR/T0`, `DIR/T1`, … are complete trees as those of [`archive`](crate::archive), whose parts they are made of;
 //! beside them are `key.gpg`, `secret.asc`, `manifest-Tk.tsv` (SHA-256, bytes and path of every file that the indexes
-//! of a state name) and `info.json`. What differs: an archive may have 100,000 files, each written once, and none is in
-//! memory as a whole; the packages are no packages.
+//! of a state name) and `info.json`. Other than those, an archive may have 100,000 files, and no file is in memory as a
+//! whole. Its packages cannot be installed: their content is random.
 
 mod items;
 mod sizes;
@@ -38,7 +38,7 @@ const PATCHES_KEPT: usize = 56;
 /// Words that dependencies and names of people are made of.
 const WORDS: usize = 3000;
 
-/// What the packages are.
+/// Kinds of packages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Source packages.
@@ -49,7 +49,7 @@ pub enum Kind {
     Both,
 }
 
-/// What files contain.
+/// Content of the files in the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Content {
     /// Random bytes.
@@ -63,23 +63,23 @@ pub enum Content {
 /// An archive to be made.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Where; must not be there.
+    /// Directory to create; must not exist.
     pub directory: PathBuf,
-    /// What the packages are.
+    /// Kinds of packages.
     pub kind: Kind,
-    /// About as many files.
+    /// Files of the first state, about.
     pub files: usize,
-    /// About as many bytes; as many as so many files of Debian's have without.
+    /// Bytes of the first state, about; without, the sizes are those of Debian.
     pub bytes: Option<u64>,
-    /// No file is larger.
+    /// Size of the largest file, at most.
     pub largest_file_bytes: u64,
-    /// How many states.
+    /// Number of states.
     pub states: usize,
     /// Share of the files that are new in each further state.
     pub churn: f64,
-    /// Everything is drawn from it.
+    /// Seed of names, sizes and content.
     pub seed: u64,
-    /// Its suite, which is its codename as well.
+    /// Suite and codename.
     pub suite: String,
     /// `Date` of the first state.
     pub date_unix_s: i64,
@@ -91,7 +91,7 @@ pub struct Settings {
     pub contents: bool,
     /// No package depends on another.
     pub installable: bool,
-    /// What files contain.
+    /// Content of the files in the pool.
     pub content: Content,
 }
 
