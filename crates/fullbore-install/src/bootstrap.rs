@@ -92,7 +92,7 @@ fn made(
         let mut downloads = Downloads::open(&archives, &settings.network, mirrors.clone(), &Ledger::new())?;
         let stop = downloads.stop(&session);
         let own_processes = may_have_own_processes(&archives).map_err(|error| {
-            CommandError::usage(format_args!("unshare: {error}")).hint("it is in the package util-linux")
+            CommandError::usage(format_args!("unshare: {error}")).hint("install the package util-linux")
         })?;
         let inside = Inside::alone(&root, &session, own_processes, environment(settings));
         // The download and dpkg leave all cores but one.

@@ -99,7 +99,7 @@ impl System {
             SnippetState::Other => "was not written by fullbore",
         };
         Err(CommandError::usage(format_args!("{}: {what}", self.snippet_path().display()))
-            .hint("look at it; --force replaces or removes it all the same"))
+            .hint("inspect it; pass --force to replace or remove it"))
     }
 }
 
@@ -107,7 +107,7 @@ fn enable(arguments: &AptEnableArgs, screen: &mut Screen) -> Result<(), CommandE
     let system = System::new(&arguments.root);
     let Some(parts) = system.parts()? else {
         return Err(CommandError::usage(format_args!("{}: no such directory", system.parts_path().display()))
-            .hint("is apt installed there?"));
+            .hint("install apt in that root"));
     };
     system.check_ours(&system.standing(&parts)?, arguments.force)?;
     let program = match &arguments.program {
@@ -159,7 +159,8 @@ fn disable(root: &Path, force: bool, screen: &mut Screen) -> Result<(), CommandE
 fn default_program(system: &System) -> Result<PathBuf, CommandError> {
     if system.is_running_system() {
         return std::env::current_exe().map_err(|error| {
-            CommandError::usage(format_args!("cannot tell where this program is: {error}")).hint("say --program PATH")
+            CommandError::usage(format_args!("cannot find the path of this program: {error}"))
+                .hint("pass --program PATH")
         });
     }
     let installed = PathBuf::from("/usr/bin/fullbore");
@@ -168,7 +169,7 @@ fn default_program(system: &System) -> Result<PathBuf, CommandError> {
         return Ok(installed);
     }
     Err(CommandError::usage(format_args!("{}: no such file", outside.display()))
-        .hint("install fullbore there, or say --program PATH (as seen within that root)"))
+        .hint("install fullbore in that root, or pass --program PATH (as seen within that root)"))
 }
 
 /// A path that can stand in apt's configuration.

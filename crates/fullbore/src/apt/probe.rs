@@ -66,7 +66,7 @@ pub fn mirrors(system: &System, file: &Path) -> Result<(), CommandError> {
     if sets.is_empty() { Err(refuse(&"names no mirror")) } else { Ok(()) }
 }
 
-/// Executable by all, and no stranger's to change.
+/// Checks that everybody may execute the program and that only root may change it.
 fn permitted(path: &Path) -> Result<(), CommandError> {
     let metadata = std::fs::metadata(path)
         .map_err(|error| CommandError::usage(format_args!("cannot run {}: {error}", path.display())))?;
@@ -80,14 +80,14 @@ fn permitted(path: &Path) -> Result<(), CommandError> {
     }
     if metadata.mode() & 0o002 != 0 || !is_own(&metadata) {
         return refuse(
-            "somebody else than root could change this program",
-            "apt starts methods as root; install the program as root's own",
+            "users other than root can change this program",
+            "apt starts methods as root; make root the owner, and let nobody else write to it",
         );
     }
     directories(path)
 }
 
-/// Every directory on the way may be passed by all, and is root's alone to change.
+/// Checks that everybody may enter each directory of the path and that only root may change it.
 fn directories(path: &Path) -> Result<(), CommandError> {
     let real = std::fs::canonicalize(path).map_err(|error| CommandError::disk(path, &error))?;
     for directory in real.ancestors().skip(1) {
@@ -98,20 +98,22 @@ fn directories(path: &Path) -> Result<(), CommandError> {
                 .hint(hint))
         };
         if metadata.mode() & 0o001 == 0 {
-            let hint = "apt's methods run for ordinary users, too; take another system, such as /usr/local";
-            return refuse("not everybody may pass this directory", hint);
+            let hint =
+                "apt's methods run for ordinary users, too; install the program elsewhere, such as below /usr/local";
+            return refuse("not everybody may enter this directory", hint);
         }
-        // In a directory like /tmp nobody can replace what is another's.
+        // In a directory like /tmp (sticky bit) nobody can replace the files of others.
         let open = metadata.mode() & 0o002 != 0 && metadata.mode() & 0o1000 == 0;
         if open || !is_own(&metadata) {
-            let hint = "apt starts methods as root; take a place that is root's own, such as /usr/local";
-            return refuse("somebody else than root could change this directory", hint);
+            let hint =
+                "apt starts methods as root; install the program where root alone may write, such as below /usr/local";
+            return refuse("users other than root can change this directory", hint);
         }
     }
     Ok(())
 }
 
-/// Root's, or ours where somebody tries this out below a directory of their own.
+/// Whether root owns it, or this user, who may try the command below a directory of their own.
 fn is_own(metadata: &std::fs::Metadata) -> bool {
     [0, rustix::process::geteuid().as_raw()].contains(&metadata.uid())
 }
@@ -120,7 +122,7 @@ fn is_own(metadata: &std::fs::Metadata) -> bool {
 fn answers(system: &System, path: &Path, method: &str) -> Result<(), CommandError> {
     let failed = |what: String| {
         CommandError::usage(format_args!("{} does not answer as apt's method {method}: {what}", path.display()))
-            .hint("is it fullbore, of this version and for this machine?")
+            .hint("name a fullbore of this version that runs on this machine")
     };
     let mut command = Command::new(path);
     command.arg0(PathBuf::from("/usr/lib/apt/methods").join(method));

@@ -70,7 +70,7 @@ pub fn warn_if_overridden(system: &System, settings: &Settings, screen: &mut Scr
                 screen.warn(problem);
             }
         }
-        Err(error) => screen.warn(format!("cannot see whether another file overrides it: {}", error.message)),
+        Err(error) => screen.warn(format!("cannot tell whether another file overrides it: {}", error.message)),
     }
 }
 
@@ -173,7 +173,7 @@ fn suspects(system: &System) -> Option<String> {
 fn configuration(system: &System) -> Result<Configuration, CommandError> {
     let failed = |what: &dyn std::fmt::Display| {
         CommandError::usage(format_args!("cannot read apt's configuration: {what}"))
-            .hint("is apt installed? `apt-config dump` should work")
+            .hint("install apt, or check that `apt-config dump` works")
     };
     let mut command = Command::new("apt-config");
     command.args(Configuration::DUMP).stdin(Stdio::null());
