@@ -34,12 +34,13 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions};
 
 pub use self::descendants::Process;
+pub use self::disks::SyncReport;
 pub use self::filter::{Answer, Call};
 pub use self::host::service_manager;
 pub use self::probe::FlushCost;
 pub use self::tally::Tally;
 
-use self::descendants::descendants;
+use self::descendants::Descendants;
 use self::devices::Devices;
 use self::disks::Disks;
 use self::kernel::{Signals, Start, StartFailure};
@@ -132,24 +133,15 @@ pub struct Outcome {
     pub ended: Ended,
     /// Programs that outlived it, by more than a moment.
     pub survivors: Vec<Process>,
-    /// How many file systems were synced.
-    pub synced: usize,
-    /// How long that took.
+    /// What the final sync reported; nothing if it was left to somebody else.
+    pub sync: SyncReport,
+    /// How long the final sync took.
     pub sync_time: Duration,
-    /// File systems and block devices where the final sync failed, or told of a write error since the start.
-    pub failed: Vec<(PathBuf, io::Error)>,
-    /// Mounted since the start: synced, but a write error before that may have gone unseen.
-    pub opened_late: Vec<PathBuf>,
-    /// Not synced, because it cannot be opened.
-    pub missed: Vec<(PathBuf, io::Error)>,
     /// Not synced: only survivors see it, in a mount namespace of their own that cannot be entered.
     pub out_of_sight: Vec<PathBuf>,
     /// Seen mounted during the run, and gone before its end: written by the kernel, which tells
     /// nobody of errors.
     pub unmounted: Vec<PathBuf>,
-    /// There is no `/proc`: all file systems of the machine were written out, without word of errors but from those of
-    /// the root and the working directory.
-    pub unseen: bool,
     /// What was counted, if anything was.
     pub tally: Option<Tally>,
     /// Somebody around this process answers sync calls, so that none was there to be counted.
@@ -173,11 +165,7 @@ pub fn run(job: &Job, notify: &mut dyn FnMut(Notice<'_>)) -> Result<Outcome, Sta
     if job.counted {
         notify(if is_answered { Notice::Answered } else { Notice::Probed(&costs) });
     }
-    let own = rustix::process::getpid();
-    rustix::process::set_child_subreaper(Some(own))
-        .map_err(|error| system("cannot become the parent of orphans")(error.into()))?;
-    // Children from before, if this process was exec'ed by a shell, are none of ours.
-    let earlier: HashSet<Process> = descendants(own.as_raw_nonzero().get()).into_iter().collect();
+    let descendants = Descendants::watch().map_err(system("cannot become the parent of orphans"))?;
     // Without /proc nobody has a name, but the kernel still tells whether there is anybody.
     let sees_only_whether = !Path::new("/proc/self/stat").exists() && !has_children();
     let before = disks.held.iter().map(|disk| disk.device.clone());
@@ -187,10 +175,9 @@ pub fn run(job: &Job, notify: &mut dyn FnMut(Notice<'_>)) -> Result<Outcome, Sta
     let main = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("numbers of processes are positive");
     let mut watch = Watch {
         main,
-        own,
         signals,
         listener,
-        earlier,
+        descendants,
         sees_only_whether,
         mounted,
         looked_for_mounts: Instant::now(),
@@ -200,10 +187,10 @@ pub fn run(job: &Job, notify: &mut dyn FnMut(Notice<'_>)) -> Result<Outcome, Sta
     let survivors = watch.wait(notify).map_err(system("cannot wait for the command"))?;
 
     let begin = Instant::now();
-    let mut synced =
-        if job.sync_later { disks::Synced::default() } else { disks.sync(&mut |path| notify(Notice::Syncing(path))) };
+    let mut sync = SyncReport::default();
     if !job.sync_later {
-        synced.failed.extend(devices.sync(&mut |path| notify(Notice::Syncing(path))));
+        sync = disks.sync(&mut |path| notify(Notice::Syncing(path)));
+        sync.failed.extend(devices.sync(&mut |path| notify(Notice::Syncing(path))));
     }
     let mut present: HashSet<String> = disks.held.iter().map(|disk| disk.device.clone()).collect();
     let mut out_of_sight = Vec::new();
@@ -211,7 +198,7 @@ pub fn run(job: &Job, notify: &mut dyn FnMut(Notice<'_>)) -> Result<Outcome, Sta
         let unseen = disks.unseen_by(process.pid);
         present.extend(unseen.iter().map(|(device, _)| device.clone()));
         if !job.sync_later {
-            out_of_sight.extend(synced.add(mounted::sync_within(process.pid, &unseen)));
+            out_of_sight.extend(sync.add(mounted::sync_within(process.pid, &unseen)));
         }
     }
     let sync_time = begin.elapsed();
@@ -220,14 +207,10 @@ pub fn run(job: &Job, notify: &mut dyn FnMut(Notice<'_>)) -> Result<Outcome, Sta
     Ok(Outcome {
         ended: watch.ended.unwrap_or(Ended::Status(0)),
         survivors,
-        synced: synced.count,
+        sync,
         sync_time,
-        failed: synced.failed,
-        opened_late: synced.opened_late,
-        missed: synced.missed,
         out_of_sight,
         unmounted: watch.mounted.all_but(&present),
-        unseen: synced.unseen,
         answered: is_answered,
         tally: watch.listener.is_some().then_some(watch.tally),
         costs,
@@ -274,10 +257,9 @@ fn start(
 /// The wait for a command and for all that it has started.
 struct Watch {
     main: Pid,
-    own: Pid,
     signals: Signals,
     listener: Option<OwnedFd>,
-    earlier: HashSet<Process>,
+    descendants: Descendants,
     /// Descendants cannot be listed; see [`has_children`].
     sees_only_whether: bool,
     mounted: Mounted,
@@ -381,11 +363,7 @@ impl Watch {
                 // It may have just ended.
                 let _ = rustix::process::kill_process(self.main, signal);
             } else {
-                for process in self.living() {
-                    if let Some(pid) = Pid::from_raw(process.pid) {
-                        let _ = rustix::process::kill_process(pid, signal);
-                    }
-                }
+                self.living().iter().for_each(|process| process.signal(signal));
             }
         }
     }
@@ -410,11 +388,6 @@ impl Watch {
             let unknown = Process { pid: 0, name: "unknown, as there is no /proc".to_owned(), started: 0 };
             return if has_children() { vec![unknown] } else { Vec::new() };
         }
-        let mut living = descendants(self.own.as_raw_nonzero().get());
-        // The name is not compared: it changes with exec.
-        living.retain(|process| {
-            !self.earlier.iter().any(|known| (known.pid, known.started) == (process.pid, process.started))
-        });
-        living
+        self.descendants.living()
     }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fullbore_apt::acquire::percent_decode;
 use fullbore_apt::http::{MirrorSets, Place};
 use fullbore_engine::digest::{Sha256, Sha256Hasher};
 use fullbore_engine::durability::Durability;
@@ -32,9 +33,6 @@ use super::log::removed;
 use crate::nosync::session::Session;
 use crate::resolve::Wanted;
 use crate::unpack::Ahead;
-
-/// Read at once when a local file is copied and hashed.
-const COPY_BYTES: usize = 256 << 10;
 
 /// How often, once a signal has come, what runs is killed.
 const KILL_EVERY: Duration = Duration::from_millis(100);
@@ -220,7 +218,7 @@ impl Downloads {
                 self.sites.len() - 1
             }
         };
-        Ok((place, decode(&path)))
+        Ok((place, percent_decode(&path)))
     }
 
     fn open_site(&self, addresses: Vec<Url>, credentials: Option<Credentials>) -> Result<Site, CommandError> {
@@ -249,7 +247,7 @@ impl Downloads {
     fn is_there(&self, wanted: &Wanted, sha256: &Sha256) -> Result<bool, CommandError> {
         let path = self.archives.join(&wanted.file_name);
         let Ok(status) = path.symlink_metadata() else { return Ok(false) };
-        if status.is_file() && status.len() == wanted.size && hash_of(&path, &mut |_| Ok(()))? == *sha256 {
+        if status.is_file() && status.len() == wanted.size && hash_of(&path)? == *sha256 {
             return Ok(true);
         }
         std::fs::remove_file(&path).map_err(|error| CommandError::disk(&path, &error))?;
@@ -258,14 +256,15 @@ impl Downloads {
 
     /// A file of this machine is copied: it may change, and the root's programs do not see it.
     fn copy(&mut self, from: &Path, wanted: &Wanted, sha256: &Sha256) -> Result<(), CommandError> {
-        use std::io::Write as _;
         let to = self.archives.join(&wanted.file_name);
         let part = self.archives.join(part_name(&wanted.file_name));
         let disk = |error: std::io::Error| CommandError::disk(&to, &error);
         // Left by a run that was killed; never through a link of this name.
-        super::log::removed(&part)?;
+        removed(&part)?;
         let mut file = std::fs::File::create_new(&part).map_err(disk)?;
-        let hash = hash_of(from, &mut |bytes| file.write_all(bytes))?;
+        let mut source = std::fs::File::open(from).map_err(|error| CommandError::disk(from, &error))?;
+        std::io::copy(&mut source, &mut file).map_err(disk)?;
+        let hash = hash_of(&part)?;
         if hash != *sha256 {
             return Err(CommandError::new(
                 ErrorKind::Verification,
@@ -356,44 +355,14 @@ pub fn is_remote(uri: &str) -> bool {
 /// The path of an address on this machine.
 pub fn local(uri: &str) -> Option<PathBuf> {
     let path = uri.strip_prefix("file:").or_else(|| uri.strip_prefix("copy:"))?;
-    Some(PathBuf::from(format!("/{}", decode(path).trim_start_matches('/'))))
+    Some(PathBuf::from(format!("/{}", percent_decode(path).trim_start_matches('/'))))
 }
 
-/// apt's addresses without their %-encoding.
-fn decode(uri: &str) -> String {
-    let (mut plain, mut at) = (Vec::with_capacity(uri.len()), 0);
-    let bytes = uri.as_bytes();
-    while let Some(byte) = bytes.get(at) {
-        let digits = bytes.get(at + 1..at + 3).and_then(|digits| std::str::from_utf8(digits).ok());
-        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
-            Some(encoded) if *byte == b'%' => {
-                plain.push(encoded);
-                at += 3;
-            }
-            _ => {
-                plain.push(*byte);
-                at += 1;
-            }
-        }
-    }
-    String::from_utf8_lossy(&plain).into_owned()
-}
-
-fn hash_of(path: &Path, each: &mut dyn FnMut(&[u8]) -> std::io::Result<()>) -> Result<Sha256, CommandError> {
-    use std::io::Read as _;
-    let disk = |error: std::io::Error| CommandError::disk(path, &error);
-    let mut file = std::fs::File::open(path).map_err(disk)?;
+fn hash_of(path: &Path) -> Result<Sha256, CommandError> {
     let mut hasher = Sha256Hasher::new();
-    let mut buffer = vec![0; COPY_BYTES];
-    loop {
-        match file.read(&mut buffer).map_err(disk)? {
-            0 => return Ok(hasher.finish()),
-            count => {
-                hasher.update(&buffer[..count]);
-                each(&buffer[..count]).map_err(disk)?;
-            }
-        }
-    }
+    let read = std::fs::File::open(path).and_then(|file| hasher.read_to_end(file));
+    read.map_err(|error| CommandError::disk(path, &error))?;
+    Ok(hasher.finish())
 }
 
 /// See [`Downloads::stop`].
@@ -455,7 +424,6 @@ mod tests {
 
     #[test]
     fn addresses_are_taken_apart() {
-        assert_eq!(decode("http://h/a%2bb%7e1%"), "http://h/a+b~1%");
         assert!(is_remote("http://deb.example.org:81/debian/x") && !is_remote("ftp://x/y"));
         assert_eq!(local("file:/srv/a%20b.deb"), Some(PathBuf::from("/srv/a b.deb")));
         assert_eq!(local("copy:///srv/x"), Some(PathBuf::from("/srv/x")));

@@ -1,11 +1,14 @@
-//! The processes that a process has started, and those that these have started.
+//! The descendants of this process.
 //!
-//! With `PR_SET_CHILD_SUBREAPER` set, whose parent ends becomes a child of this process, so
-//! that nobody gets out of the tree. `Seccomp: 2` in `/proc` would prove nothing: in a container
+//! With `PR_SET_CHILD_SUBREAPER` set, a process whose parent ends becomes a child of this process, so
+//! that none leaves the tree. `Seccomp: 2` in `/proc` would prove nothing: in a container
 //! every process has some filter.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
+use std::io;
+
+use rustix::process::{Pid, Signal};
 
 /// A process, as `/proc` shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -18,8 +21,43 @@ pub struct Process {
     pub started: u64,
 }
 
+impl Process {
+    /// Sends a signal. The process may have just ended.
+    pub(super) fn signal(&self, signal: Signal) {
+        if let Some(pid) = Pid::from_raw(self.pid) {
+            let _ = rustix::process::kill_process(pid, signal);
+        }
+    }
+}
+
+/// The descendants that this process gets from a moment on.
+#[derive(Debug)]
+pub(super) struct Descendants {
+    own: i32,
+    /// By number and start. The name is not compared: it changes with exec.
+    earlier: HashSet<(i32, u64)>,
+}
+
+impl Descendants {
+    /// Makes this process the parent of orphans. Children from before, if it was exec'ed by a shell, do not count.
+    pub(super) fn watch() -> io::Result<Descendants> {
+        let own = rustix::process::getpid();
+        rustix::process::set_child_subreaper(Some(own))?;
+        let own = own.as_raw_nonzero().get();
+        let earlier = descendants(own).into_iter().map(|process| (process.pid, process.started)).collect();
+        Ok(Descendants { own, earlier })
+    }
+
+    /// Those that are alive.
+    pub(super) fn living(&self) -> Vec<Process> {
+        let mut living = descendants(self.own);
+        living.retain(|process| !self.earlier.contains(&(process.pid, process.started)));
+        living
+    }
+}
+
 /// All living descendants of process `of`, ended ones that nobody has waited for left out.
-pub(super) fn descendants(of: i32) -> Vec<Process> {
+fn descendants(of: i32) -> Vec<Process> {
     let mut children: HashMap<i32, Vec<(Process, bool)>> = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };

@@ -89,20 +89,25 @@ pub(crate) struct Disks {
     is_blind: bool,
 }
 
-/// What the final sync was told.
+/// Result of the final sync.
 #[derive(Debug, Default)]
-pub(crate) struct Synced {
+pub struct SyncReport {
+    /// How many file systems were synced.
     pub count: usize,
+    /// File systems and block devices whose sync failed, or reported a write error since the start.
     pub failed: Vec<(PathBuf, io::Error)>,
-    /// Mounted after the start and synced; write errors before that may have gone unseen.
+    /// Mounted since the start: synced, but a write error before that may have gone unseen.
     pub opened_late: Vec<PathBuf>,
-    /// Not synced, because it could not be opened.
+    /// Not synced, because they cannot be opened.
     pub missed: Vec<(PathBuf, io::Error)>,
-    /// Those that are not held, whichever they are, were written out by `sync`, which tells of no error.
+    /// Cannot be opened either, but hold nothing of dpkg's.
+    pub beyond: Vec<(PathBuf, io::Error)>,
+    /// There is no `/proc`: sync(2) wrote out all file systems of the machine, and reports no errors but those of
+    /// the root and the working directory.
     pub unseen: bool,
 }
 
-impl Synced {
+impl SyncReport {
     /// Adds what was synced from within another mount namespace; gives what could not be reached there.
     pub(super) fn add(&mut self, results: Vec<(PathBuf, Option<io::Result<()>>)>) -> Vec<PathBuf> {
         let mut out_of_reach = Vec::new();
@@ -121,20 +126,33 @@ impl Synced {
 }
 
 impl Disks {
-    fn none() -> Disks {
-        Disks { held: Vec::new(), missed: Vec::new(), is_blind: false }
-    }
-
     /// Opens each writable file system of this mount namespace; without `/proc` those of the root and of the
     /// working directory.
     pub(super) fn open() -> io::Result<Disks> {
-        let mut disks = Disks::none();
+        Disks::open_some(|_| {}, &[Path::new("/"), Path::new(".")])
+    }
+
+    /// Opens the file system that holds `below`, a canonical path, and those mounted beneath it; without `/proc`
+    /// the first only.
+    pub(crate) fn open_below(below: &Path) -> io::Result<Disks> {
+        let choose = |mounts: &mut Vec<Mount>| {
+            let devices = devices_of(mounts, below);
+            mounts.retain(|mount| devices.contains(&mount.device));
+        };
+        Disks::open_some(choose, &[below])
+    }
+
+    fn open_some(choose: impl FnOnce(&mut Vec<Mount>), hidden: &[&Path]) -> io::Result<Disks> {
+        let mut disks = Disks { held: Vec::new(), missed: Vec::new(), is_blind: false };
         match mounts("/proc/self/mountinfo") {
-            Ok(mounts) => disks.open_others(&mounts),
+            Ok(mut mounts) => {
+                choose(&mut mounts);
+                disks.open_others(&mounts);
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => disks.is_blind = true,
             Err(error) => return Err(error),
         }
-        disks.open_hidden(&[Path::new("/"), Path::new(".")]);
+        disks.open_hidden(hidden);
         Ok(disks)
     }
 
@@ -174,27 +192,10 @@ impl Disks {
         }
     }
 
-    /// Opens the file system that holds `below`, a canonical path, and those mounted beneath it; without `/proc`
-    /// the first only.
-    pub(crate) fn open_below(below: &Path) -> io::Result<Disks> {
-        let mut disks = Disks::none();
-        match mounts("/proc/self/mountinfo") {
-            Ok(mut mounts) => {
-                let devices = devices_of(&mounts, below);
-                mounts.retain(|mount| devices.contains(&mount.device));
-                disks.open_others(&mounts);
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => disks.is_blind = true,
-            Err(error) => return Err(error),
-        }
-        disks.open_hidden(&[below]);
-        Ok(disks)
-    }
-
     /// Waits until all is on the disks that are held. `told` hears again and again which one is waited for, if it is long.
-    pub(crate) fn sync_held(&mut self, told: &mut dyn FnMut(&Path)) -> Synced {
+    pub(crate) fn sync_held(&mut self, told: &mut dyn FnMut(&Path)) -> SyncReport {
         let missed = self.missed.drain(..).map(|(_, path, error)| (path, error)).collect();
-        let mut synced = Synced { missed, unseen: self.is_blind, ..Synced::default() };
+        let mut synced = SyncReport { missed, unseen: self.is_blind, ..SyncReport::default() };
         let syncing = |disk: &Disk| rustix::fs::syncfs(&disk.directory).map_err(io::Error::from);
         let results = side_by_side(&self.held, syncing, TELLS_EVERY, &mut |disk| told(&disk.path));
         for (disk, result) in self.held.iter().zip(results) {
@@ -210,14 +211,14 @@ impl Disks {
     }
 
     /// Waits until all is on the disks. Also for what was mounted since the start.
-    pub(super) fn sync(&mut self, told: &mut dyn FnMut(&Path)) -> Synced {
+    pub(super) fn sync(&mut self, told: &mut dyn FnMut(&Path)) -> SyncReport {
         let before = self.held.len();
         if let Ok(mounts) = mounts("/proc/self/mountinfo") {
             self.missed.clear();
             self.open_others(&mounts);
         }
         let opened_late = self.held.iter().skip(before).map(|disk| disk.path.clone()).collect();
-        Synced { opened_late, ..self.sync_held(told) }
+        SyncReport { opened_late, ..self.sync_held(told) }
     }
 
     /// File systems that process `pid` sees in a mount namespace of its own and that are not held.

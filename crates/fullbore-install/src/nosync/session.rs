@@ -3,7 +3,6 @@
 //! [`super::run`] is for one command that somebody else wrote; this is for a program that starts
 //! commands of its own and does something itself between them.
 
-use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,8 +12,8 @@ use std::time::{Duration, Instant};
 use libc::sock_filter;
 use rustix::fs::Mode;
 
-use super::descendants::{Process, descendants};
-use super::disks::{Disks, is_beyond_dpkg};
+use super::descendants::{Descendants, Process};
+use super::disks::{Disks, SyncReport, is_beyond_dpkg};
 use super::filter::{self, Answer};
 use super::probe::{self, FlushCost};
 use super::{host, kernel};
@@ -32,8 +31,7 @@ pub struct Session {
     disks: Mutex<Disks>,
     filter: Vec<sock_filter>,
     no_new_privileges: bool,
-    own: i32,
-    earlier: HashSet<Process>,
+    descendants: Descendants,
 }
 
 /// What happens to a command when the thread that started it ends, also by a kill.
@@ -45,21 +43,6 @@ pub enum Orphaned {
     GoesOn,
 }
 
-/// What the final sync was told.
-#[derive(Debug)]
-pub struct Flushed {
-    /// How many file systems.
-    pub count: usize,
-    /// How long it took.
-    pub time: Duration,
-    /// Where it failed, or told of a write error since the session was opened.
-    pub failed: Vec<(PathBuf, io::Error)>,
-    /// Could not be opened, and were not synced.
-    pub missed: Vec<(PathBuf, io::Error)>,
-    /// Neither, but there is nothing of dpkg's there.
-    pub beyond: Vec<(PathBuf, io::Error)>,
-}
-
 impl Session {
     /// Opens the file system that holds the directory `below`, and those mounted beneath it. From now on
     /// orphans of commands become children of this process, so that they can be found.
@@ -69,16 +52,12 @@ impl Session {
     pub fn open(below: &Path) -> io::Result<Session> {
         let below = below.canonicalize()?;
         let disks = Disks::open_below(&below)?;
-        let own = rustix::process::getpid();
-        rustix::process::set_child_subreaper(Some(own))?;
-        let own = own.as_raw_nonzero().get();
         Ok(Session {
             below,
             disks: Mutex::new(disks),
             filter: filter::program(Answer::AtOnce),
             no_new_privileges: !host::may_filter_with_privileges(),
-            own,
-            earlier: descendants(own).into_iter().collect(),
+            descendants: Descendants::watch()?,
         })
     }
 
@@ -95,11 +74,7 @@ impl Session {
 
     /// Programs that have outlived their commands, under the filter as long as they live.
     pub fn survivors(&self) -> Vec<Process> {
-        let mut living = descendants(self.own);
-        living.retain(|process| {
-            !self.earlier.iter().any(|known| (known.pid, known.started) == (process.pid, process.started))
-        });
-        living
+        self.descendants.living()
     }
 
     /// [`Session::survivors`], after a moment for those that are ending.
@@ -117,10 +92,7 @@ impl Session {
     /// Kills all that was started and is still there.
     pub fn kill(&self) {
         for process in self.survivors() {
-            if let Some(pid) = rustix::process::Pid::from_raw(process.pid) {
-                // It may have just ended.
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-            }
+            process.signal(rustix::process::Signal::KILL);
         }
     }
 
@@ -141,12 +113,12 @@ impl Session {
 
     /// Writes everything to the disks. May be called more than once. `told` hears again and again which one is waited
     /// for, if it is long.
-    pub fn sync(&self, told: &mut dyn FnMut(&Path)) -> Flushed {
-        let begin = Instant::now();
-        let synced = self.disks.lock().unwrap_or_else(PoisonError::into_inner).sync_held(told);
+    pub fn sync(&self, told: &mut dyn FnMut(&Path)) -> SyncReport {
+        let mut report = self.disks.lock().unwrap_or_else(PoisonError::into_inner).sync_held(told);
         let (beyond, missed) =
-            synced.missed.into_iter().partition(|(path, error)| is_beyond_dpkg(&self.below, path, error));
-        Flushed { count: synced.count, time: begin.elapsed(), failed: synced.failed, missed, beyond }
+            report.missed.into_iter().partition(|(path, error)| is_beyond_dpkg(&self.below, path, error));
+        (report.beyond, report.missed) = (beyond, missed);
+        report
     }
 }
 
