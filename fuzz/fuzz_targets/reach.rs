@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use fullbore_install::reach::{Beginning, reach};
+use fullbore_install::{Beginning, reach};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: (bool, Vec<u8>)| {

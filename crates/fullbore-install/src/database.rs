@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use crate::root::{Root, RootError};
 
 pub use accounts::Accounts;
-pub use diversions::{Diversions, Override, Overrides};
+pub(crate) use diversions::{Diversions, Overrides, Permissions};
 pub use lists::Owners;
 pub(crate) use lock::{LOCKS, open_lock};
 pub use lock::{Lock, LockError};
@@ -234,11 +234,6 @@ impl Database {
     pub(crate) fn add_unpacked(&mut self, stanza: Stanza) {
         let record = Record::new(stanza, State::Unpacked);
         self.records.insert((record.name().to_owned(), record.architecture().to_owned()), record);
-    }
-
-    /// What is diverted.
-    pub fn diversions(&self) -> &Diversions {
-        &self.diversions
     }
 }
 

@@ -18,7 +18,7 @@ mod apt_conf;
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -201,7 +201,7 @@ impl Root {
 
     fn divert(&self, program: &Path, before: BeforeStep<'_>) -> Result<(), DivertError> {
         let below = self.below(program)?;
-        let (kept, new) = (with_end(&below, KEPT), with_end(&below, NEW));
+        let kept = with_end(&below, KEPT);
         if !self.registered()?.iter().any(|known| known == program) {
             self.step(before, "register")?;
             self.dpkg_divert("--add", program)?;
@@ -215,13 +215,7 @@ impl Root {
             fs::hard_link(&below, &kept).map_err(file(&kept))?;
         }
         self.step(before, "write the wrapper")?;
-        let _ = fs::remove_file(&new);
-        let mut wrapper = File::options().write(true).create_new(true).mode(0o755).open(&new).map_err(file(&new))?;
-        wrapper.write_all(wrapper_text(&with_end(program, KEPT)).as_bytes()).map_err(file(&new))?;
-        // Whatever the umask.
-        wrapper.set_permissions(fs::Permissions::from_mode(0o755)).map_err(file(&new))?;
-        // A power cut must not leave an empty file in a program's place.
-        wrapper.sync_all().map_err(file(&new))?;
+        let new = write_new(&below, 0o755, wrapper_text(&with_end(program, KEPT)).as_bytes())?;
         self.step(before, "rename the wrapper")?;
         fs::rename(&new, &below).map_err(file(&below))
     }
@@ -286,7 +280,6 @@ impl Root {
 
     fn place_helper(&self, helper: &Path, try_it: bool) -> Result<(), DivertError> {
         let place = self.at(HELPER)?;
-        let new = with_end(&place, NEW);
         // One directory, that goes again: what is below it is there in every root.
         if let Some(parent) = place.parent()
             && let Err(error) = fs::create_dir(parent)
@@ -294,15 +287,7 @@ impl Root {
         {
             return Err(file(parent)(error));
         }
-        remove(&new)?;
-        let mut copy = File::options().write(true).create_new(true).mode(0o755).open(&new).map_err(file(&new))?;
-        let mut from = File::open(helper).map_err(file(helper))?;
-        io::copy(&mut from, &mut copy).map_err(file(&new))?;
-        copy.set_permissions(fs::Permissions::from_mode(0o755)).map_err(file(&new))?;
-        // It stands before every program that is diverted: a power cut must not leave it without content.
-        copy.sync_all().map_err(file(&new))?;
-        // What is open for writing is not run.
-        drop(copy);
+        let new = write_new(&place, 0o755, File::open(helper).map_err(file(helper))?)?;
         fs::rename(&new, &place).map_err(file(&place))?;
         if try_it {
             // As the wrappers will.
@@ -469,6 +454,20 @@ fn is_wrapper(path: &Path) -> Result<bool, DivertError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(file(path)(error)),
     }
+}
+
+/// Writes a file under the name with the end [`NEW`], from where it is renamed, and gives that name. It is on the disk
+/// before it takes its place: a power cut must not leave an empty program or configuration, which would succeed in
+/// everything.
+fn write_new(path: &Path, mode: u32, mut content: impl Read) -> Result<PathBuf, DivertError> {
+    let new = with_end(path, NEW);
+    remove(&new)?;
+    let mut written = File::options().write(true).create_new(true).mode(mode).open(&new).map_err(file(&new))?;
+    io::copy(&mut content, &mut written).map_err(file(&new))?;
+    // Whatever the umask.
+    written.set_permissions(fs::Permissions::from_mode(mode)).map_err(file(&new))?;
+    written.sync_all().map_err(file(&new))?;
+    Ok(new)
 }
 
 fn with_end(path: &Path, end: &str) -> PathBuf {

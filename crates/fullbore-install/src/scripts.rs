@@ -9,44 +9,32 @@ use std::process::Command;
 
 use crate::inside::Inside;
 use crate::root::{Root, RootError};
-use crate::unpack::Archive;
+use crate::unpack::{Archive, Script};
 
 /// Where dpkg has the control files of the package that it unpacks.
 const CONTROL: &str = "var/lib/dpkg/tmp.ci";
 
-/// A new package's preinst, ready to be started; none if it has no such script.
+/// A script of a new package, ready to be started; `None` if the package does not have it.
 ///
 /// # Errors
 /// Its control files cannot be written.
-pub fn preinst(inside: &Inside<'_>, archive: &Archive, dpkg_version: &str) -> io::Result<Option<Command>> {
-    script(inside, archive, dpkg_version, "preinst", "install")
-}
-
-/// The postrm of a new package whose preinst has run and of which nothing is left; none if it has no such script.
-///
-/// # Errors
-/// Its control files cannot be written.
-pub fn abort_install(inside: &Inside<'_>, archive: &Archive, dpkg_version: &str) -> io::Result<Option<Command>> {
-    script(inside, archive, dpkg_version, "postrm", "abort-install")
-}
-
-fn script(
+pub fn command(
     inside: &Inside<'_>,
     archive: &Archive,
     dpkg_version: &str,
-    name: &'static str,
-    action: &str,
+    script: Script,
 ) -> io::Result<Option<Command>> {
+    let (name, action) = match script {
+        Script::Preinst => ("preinst", "install"),
+        Script::AbortInstall => ("postrm", "abort-install"),
+    };
     if archive.control().file(name).is_none() {
         return Ok(None);
     }
     let root = Root::open(inside.root()).map_err(io::Error::other)?;
     place(&root, archive, name).map_err(io::Error::other)?;
     let mut command = inside.script(Path::new("/").join(CONTROL).join(name));
-    command.arg(action);
-    for (variable, value) in environment(archive, dpkg_version, name) {
-        command.env(variable, value);
-    }
+    command.arg(action).envs(environment(archive, dpkg_version, name));
     Ok(Some(command))
 }
 
@@ -62,7 +50,7 @@ fn place(root: &Root, archive: &Archive, script: &str) -> Result<(), RootError> 
     Ok(())
 }
 
-/// Removes what [`preinst`] and [`abort_install`] have put there.
+/// Removes the control files that [`command`] has written.
 ///
 /// # Errors
 /// It cannot be removed.

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::units;
-use fullbore_install::installing::{NO_NEW_PRIVILEGES, still_syncing};
 use fullbore_install::nosync::{self, Call, Ended, FlushCost, Job, Notice, Outcome, Process, StartError, Tally};
+use fullbore_install::{NO_NEW_PRIVILEGES, still_syncing};
 
 use crate::cli::NosyncArgs;
 use crate::stdio::{self, say, say_error};

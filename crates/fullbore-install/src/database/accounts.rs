@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use super::DatabaseError;
+use super::{DatabaseError, Permissions};
 use crate::root::Root;
 
 /// Numbers of users and groups by name.
@@ -25,22 +25,20 @@ impl Accounts {
         Ok(Accounts { users, groups })
     }
 
-    /// The number of a user's name, else the number given.
-    pub fn user(&self, name: &[u8], number: u32) -> u32 {
-        self.users.get(name).copied().unwrap_or(number)
+    /// The number of a user.
+    pub fn user(&self, name: &[u8]) -> Option<u32> {
+        self.users.get(name).copied()
     }
 
-    /// The number of a group's name, else the number given.
-    pub fn group(&self, name: &[u8], number: u32) -> u32 {
-        self.groups.get(name).copied().unwrap_or(number)
+    /// The number of a group.
+    pub fn group(&self, name: &[u8]) -> Option<u32> {
+        self.groups.get(name).copied()
     }
 
-    pub(super) fn known_user(&self, name: &str) -> Option<u32> {
-        self.users.get(name.as_bytes()).copied()
-    }
-
-    pub(super) fn known_group(&self, name: &str) -> Option<u32> {
-        self.groups.get(name.as_bytes()).copied()
+    /// Owner and mode of a file of an archive.
+    pub fn permissions(&self, mode: u32, user: (&[u8], u32), group: (&[u8], u32)) -> Permissions {
+        let (uid, gid) = (self.user(user.0).unwrap_or(user.1), self.group(group.0).unwrap_or(group.1));
+        Permissions { uid, gid, mode }
     }
 }
 

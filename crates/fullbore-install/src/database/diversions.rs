@@ -48,12 +48,12 @@ impl Diversions {
     }
 }
 
-/// Owner, group and mode that stand over what packages say.
+/// Owner, group and mode of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Override {
-    /// Owner's number.
+pub struct Permissions {
+    /// User id.
     pub uid: u32,
-    /// Group's number.
+    /// Group id.
     pub gid: u32,
     /// Permission bits.
     pub mode: u32,
@@ -61,7 +61,7 @@ pub struct Override {
 
 /// The overrides of a root, by path.
 #[derive(Debug, Clone, Default)]
-pub struct Overrides(HashMap<Vec<u8>, Override>);
+pub struct Overrides(HashMap<Vec<u8>, Permissions>);
 
 impl Overrides {
     /// Lines of `USER GROUP MODE PATH`; a number is written as `#NUMBER`.
@@ -79,16 +79,16 @@ impl Overrides {
                 Some(number) => number.parse().ok(),
                 None => known,
             };
-            let uid = number(user, accounts.known_user(user)).ok_or_else(wrong)?;
-            let gid = number(group, accounts.known_group(group)).ok_or_else(wrong)?;
+            let uid = number(user, accounts.user(user.as_bytes())).ok_or_else(wrong)?;
+            let gid = number(group, accounts.group(group.as_bytes())).ok_or_else(wrong)?;
             let mode = u32::from_str_radix(mode, 8).map_err(|_| wrong())? & 0o7777;
-            overrides.insert(path.as_bytes().to_vec(), Override { uid, gid, mode });
+            overrides.insert(path.as_bytes().to_vec(), Permissions { uid, gid, mode });
         }
         Ok(Overrides(overrides))
     }
 
     /// What is set for a path.
-    pub fn get(&self, path: &[u8]) -> Option<Override> {
+    pub fn get(&self, path: &[u8]) -> Option<Permissions> {
         self.0.get(path).copied()
     }
 }

@@ -8,7 +8,7 @@ use fullbore_engine::durability::Durability;
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
-use super::{DIRECTORY, Database, DatabaseError, Directive, Record, Stanza, State, label};
+use super::{DIRECTORY, Database, DatabaseError, Directive, Permissions, Record, Stanza, State, label};
 use crate::root::{Root, RootError, as_path, write_file};
 
 /// A package whose files are in their places.
@@ -88,8 +88,8 @@ impl Database {
         for file in package.control.files.iter().filter(|file| file.name != "control") {
             let name = format!("{label}.{}", file.name);
             let written = create(info, &name, file.mode, &file.content)?;
-            let uid = self.accounts.user(&file.user.1, file.user.0);
-            let gid = self.accounts.group(&file.group.1, file.group.0);
+            let (user, group) = ((&file.user.1[..], file.user.0), (&file.group.1[..], file.group.0));
+            let Permissions { uid, gid, .. } = self.accounts.permissions(file.mode, user, group);
             let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
             if own.0 == 0 && (uid, gid) != own {
                 let error = |errno: Errno| failed(&format!("info/{name}"), "set the owner of", errno);

@@ -3,13 +3,10 @@
 //! APT's own syncs are few (two in an installation of 386 packages); all others are made by dpkg
 //! and by what it starts. A dpkg that is started by anybody else syncs as ever.
 
-use std::fs::{self, File};
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::os::unix::fs::PermissionsExt as _;
+use std::fs;
 use std::path::Path;
 
-use super::{BeforeStep, DivertError, NEW, Root, file, is_wrapper, remove, with_end, wrapper_text};
+use super::{BeforeStep, DivertError, NEW, Root, file, is_wrapper, remove, with_end, wrapper_text, write_new};
 use crate::root::within;
 
 /// The wrapper that APT is told of, below the root.
@@ -60,15 +57,8 @@ impl Root {
 
     fn place(&self, name: &str, text: &str, mode: u32) -> Result<(), DivertError> {
         let path = self.at(name)?;
-        // APT reads names without a dot, and those that end in `.conf`.
-        let new = with_end(&path, NEW);
-        let _ = fs::remove_file(&new);
-        let mut written = File::options().write(true).create_new(true).mode(mode).open(&new).map_err(file(&new))?;
-        written.write_all(text.as_bytes()).map_err(file(&new))?;
-        // Whatever the umask.
-        written.set_permissions(fs::Permissions::from_mode(mode)).map_err(file(&new))?;
-        // For APT an empty wrapper would be a dpkg that succeeds in everything.
-        written.sync_all().map_err(file(&new))?;
+        // APT reads names without a dot, and those that end in `.conf`: not the new file.
+        let new = write_new(&path, mode, text.as_bytes())?;
         fs::rename(&new, &path).map_err(file(&path))
     }
 }

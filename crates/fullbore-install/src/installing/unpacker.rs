@@ -12,7 +12,7 @@ use fullbore_engine::stage::Ledger;
 
 use super::log::Log;
 use super::{UnpackTimes, bytecode};
-use crate::database::Lock;
+use crate::database::{Directive, Lock, Stanza};
 use crate::inside::Inside;
 use crate::resolve::Wanted;
 use crate::root::within;
@@ -75,14 +75,6 @@ pub struct Done {
     preinsts: Vec<Archive>,
     /// Packages whose triggers waited before.
     pending_before: Vec<String>,
-}
-
-/// A package whose triggers wait to be processed.
-struct Pending {
-    /// `NAME:ARCH`
-    label: String,
-    version: String,
-    triggers: Vec<String>,
 }
 
 impl<'a> Unpacker<'a> {
@@ -162,7 +154,7 @@ impl<'a> Unpacker<'a> {
         // Of these only: one of another architecture may have the same name.
         let by_name: HashMap<String, PathBuf> =
             examined.batch.archives().map(|archive| (archive.name().to_owned(), archive.path().to_owned())).collect();
-        done.pending_before = self.pending().into_iter().map(|pending| pending.label).collect();
+        done.pending_before = self.pending().iter().map(label_of).collect();
         let (mut in_scripts, mut said) = (Duration::ZERO, HashMap::new());
         let mut run = |archive: &Archive, script: Script| {
             let begun = Instant::now();
@@ -242,16 +234,21 @@ impl<'a> Unpacker<'a> {
         let now = now.trim();
         let mut text = format!("{now} startup archives unpack\n");
         let mut pending = self.pending();
-        pending.retain(|pending| !done.pending_before.contains(&pending.label));
+        pending.retain(|stanza| !done.pending_before.contains(&label_of(stanza)));
+        let triggers_pending = |stanza: &Stanza| {
+            let version = stanza.get("Version").unwrap_or_default();
+            format!("{now} status triggers-pending {} {version}\n", label_of(stanza))
+        };
         for package in &done.packages {
             let label = format!("{}:{} ", package.name, package.architecture);
             let version = &package.version;
             text.push_str(&format!("{now} install {label}<none> {version}\n"));
             let activated = self.activated(package);
-            pending.retain(|pending| {
-                let is_now = pending.triggers.iter().any(|trigger| activated.contains(trigger));
+            pending.retain(|stanza| {
+                let mut triggers = stanza.get("Triggers-Pending").unwrap_or_default().split_whitespace();
+                let is_now = triggers.any(|trigger| activated.iter().any(|activated| activated == trigger));
                 if is_now {
-                    text.push_str(&format!("{now} status triggers-pending {} {}\n", pending.label, pending.version));
+                    text.push_str(&triggers_pending(stanza));
                 }
                 !is_now
             });
@@ -259,9 +256,7 @@ impl<'a> Unpacker<'a> {
             text.push_str(&format!("{now} status unpacked {label}{version}\n"));
         }
         // By files, not by name.
-        for pending in pending {
-            text.push_str(&format!("{now} status triggers-pending {} {}\n", pending.label, pending.version));
-        }
+        text.extend(pending.iter().map(triggers_pending));
         // Made as dpkg makes it, whatever the user's mask is.
         let written = Root::open(self.inside.root()).and_then(|root| root.append(&path, 0o644, text.as_bytes()));
         if let Err(error) = written {
@@ -276,21 +271,10 @@ impl<'a> Unpacker<'a> {
     }
 
     /// Packages whose triggers wait to be processed.
-    fn pending(&self) -> Vec<Pending> {
+    fn pending(&self) -> Vec<Stanza> {
         let status = self.text("var/lib/dpkg/status");
-        let mut all = Vec::new();
-        for stanza in status.split("\n\n").filter(|stanza| stanza.contains(" triggers-pending\n")) {
-            let field = |name: &str| {
-                let mut lines = stanza.lines();
-                lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")).unwrap_or_default().to_owned()
-            };
-            all.push(Pending {
-                label: format!("{}:{}", field("Package"), field("Architecture")),
-                version: field("Version"),
-                triggers: field("Triggers-Pending").split_whitespace().map(str::to_owned).collect(),
-            });
-        }
-        all
+        let stanzas = status.split("\n\n").filter(|stanza| stanza.contains(" triggers-pending\n"));
+        stanzas.filter_map(|stanza| Stanza::parse(stanza.trim_matches('\n')).ok()).collect()
     }
 
     /// Triggers that a package's control file activates by name (deb-triggers(5)).
@@ -298,9 +282,8 @@ impl<'a> Unpacker<'a> {
         let labels = [package.name.clone(), format!("{}:{}", package.name, package.architecture)];
         let texts = labels.iter().map(|label| self.text(&format!("var/lib/dpkg/info/{label}.triggers")));
         let text = texts.into_iter().find(|text| !text.is_empty()).unwrap_or_default();
-        let directives = text.lines().filter_map(|line| line.split_once(char::is_whitespace));
-        let activating = directives.filter(|(directive, _)| directive.starts_with("activate"));
-        activating.map(|(_, trigger)| trigger.trim().to_owned()).collect()
+        let directives = Directive::parse(text.as_bytes()).unwrap_or_default();
+        directives.into_iter().filter(|directive| !directive.interest).map(|directive| directive.trigger).collect()
     }
 
     /// Where dpkg logs, if it does.
@@ -330,10 +313,7 @@ impl<'a> Unpacker<'a> {
 
     /// Gives what it has said.
     fn script(&self, archive: &Archive, script: Script) -> Result<Vec<u8>, String> {
-        let command = match script {
-            Script::Preinst => scripts::preinst(self.inside, archive, &self.dpkg_version),
-            Script::AbortInstall => scripts::abort_install(self.inside, archive, &self.dpkg_version),
-        };
+        let command = scripts::command(self.inside, archive, &self.dpkg_version, script);
         let Some(mut command) = command.map_err(|error| error.to_string())? else { return Ok(Vec::new()) };
         let database = within(self.inside.root(), Path::new(DATABASE)).map_err(|error| error.to_string())?;
         let log = self.log.another(&database).map_err(|error| error.message)?;
@@ -370,6 +350,12 @@ impl<'a> Unpacker<'a> {
         }
         (filters, is_all)
     }
+}
+
+/// `NAME:ARCH`, as dpkg logs it.
+fn label_of(stanza: &Stanza) -> String {
+    let field = |name: &str| stanza.get(name).unwrap_or_default();
+    format!("{}:{}", field("Package"), field("Architecture"))
 }
 
 /// Names of configuration files that dpkg reads: letters, digits, `_` and `-`.

@@ -112,25 +112,51 @@ const X86_64: Architecture = Architecture {
     ],
 };
 
+/// The calls that architectures older than x86-64 number differently. The others have the numbers of i386.
+struct Numbers {
+    /// `sync_file_range` or `sync_file_range2`, and which argument its flags are.
+    sync_file_range: (u32, u8),
+    syncfs: u32,
+    openat: u32,
+    open_by_handle_at: u32,
+    pwritev2: u32,
+    io_setup: u32,
+}
+
+impl Numbers {
+    const fn calls(&self) -> [(u32, Call, u8); 13] {
+        let (sync_file_range, flags) = self.sync_file_range;
+        [
+            (118, Call::Fsync, 0),
+            (148, Call::Fdatasync, 0),
+            (sync_file_range, Call::SyncFileRange, flags),
+            (144, Call::Msync, 2),
+            (36, Call::Sync, NO_ARGUMENT),
+            (self.syncfs, Call::Syncfs, 0),
+            (self.openat, Call::Open, 2),
+            (5, Call::Open, 1),
+            (self.open_by_handle_at, Call::Open, 2),
+            (437, Call::Openat2, 2),
+            (self.pwritev2, Call::Write, 5),
+            (425, Call::Ring, NO_ARGUMENT),
+            (self.io_setup, Call::Submissions, NO_ARGUMENT),
+        ]
+    }
+}
+
 const I386: Architecture = Architecture {
     audit: 0x4000_0003,
     ignored_bit: 0,
     low_half: 0,
-    calls: &[
-        (118, Call::Fsync, 0),
-        (148, Call::Fdatasync, 0),
-        (314, Call::SyncFileRange, 5),
-        (144, Call::Msync, 2),
-        (36, Call::Sync, NO_ARGUMENT),
-        (344, Call::Syncfs, 0),
-        (295, Call::Open, 2),
-        (5, Call::Open, 1),
-        (342, Call::Open, 2),
-        (437, Call::Openat2, 2),
-        (379, Call::Write, 5),
-        (425, Call::Ring, NO_ARGUMENT),
-        (245, Call::Submissions, NO_ARGUMENT),
-    ],
+    calls: &Numbers {
+        sync_file_range: (314, 5),
+        syncfs: 344,
+        openat: 295,
+        open_by_handle_at: 342,
+        pwritev2: 379,
+        io_setup: 245,
+    }
+    .calls(),
 };
 
 /// The numbers that newer architectures share.
@@ -158,65 +184,45 @@ const POWERPC64: Architecture = Architecture {
     audit: 0xc000_0015,
     ignored_bit: 0,
     low_half: 0,
-    calls: &[
-        (118, Call::Fsync, 0),
-        (148, Call::Fdatasync, 0),
-        // sync_file_range2, whose flags come second
-        (308, Call::SyncFileRange, 1),
-        (144, Call::Msync, 2),
-        (36, Call::Sync, NO_ARGUMENT),
-        (348, Call::Syncfs, 0),
-        (286, Call::Open, 2),
-        (5, Call::Open, 1),
-        (346, Call::Open, 2),
-        (437, Call::Openat2, 2),
-        (381, Call::Write, 5),
-        (425, Call::Ring, NO_ARGUMENT),
-        (227, Call::Submissions, NO_ARGUMENT),
-    ],
+    calls: &Numbers {
+        sync_file_range: (308, 1),
+        syncfs: 348,
+        openat: 286,
+        open_by_handle_at: 346,
+        pwritev2: 381,
+        io_setup: 227,
+    }
+    .calls(),
 };
 
 const S390X: Architecture = Architecture {
     audit: 0x8000_0016,
     ignored_bit: 0,
     low_half: 4,
-    calls: &[
-        (118, Call::Fsync, 0),
-        (148, Call::Fdatasync, 0),
-        (307, Call::SyncFileRange, 3),
-        (144, Call::Msync, 2),
-        (36, Call::Sync, NO_ARGUMENT),
-        (338, Call::Syncfs, 0),
-        (288, Call::Open, 2),
-        (5, Call::Open, 1),
-        (336, Call::Open, 2),
-        (437, Call::Openat2, 2),
-        (377, Call::Write, 5),
-        (425, Call::Ring, NO_ARGUMENT),
-        (243, Call::Submissions, NO_ARGUMENT),
-    ],
+    calls: &Numbers {
+        sync_file_range: (307, 3),
+        syncfs: 338,
+        openat: 288,
+        open_by_handle_at: 336,
+        pwritev2: 377,
+        io_setup: 243,
+    }
+    .calls(),
 };
 
 const ARM: Architecture = Architecture {
     audit: 0x4000_0028,
     ignored_bit: 0,
     low_half: 0,
-    calls: &[
-        (118, Call::Fsync, 0),
-        (148, Call::Fdatasync, 0),
-        // arm_sync_file_range, which is sync_file_range2
-        (341, Call::SyncFileRange, 1),
-        (144, Call::Msync, 2),
-        (36, Call::Sync, NO_ARGUMENT),
-        (373, Call::Syncfs, 0),
-        (322, Call::Open, 2),
-        (5, Call::Open, 1),
-        (371, Call::Open, 2),
-        (437, Call::Openat2, 2),
-        (393, Call::Write, 5),
-        (425, Call::Ring, NO_ARGUMENT),
-        (243, Call::Submissions, NO_ARGUMENT),
-    ],
+    calls: &Numbers {
+        sync_file_range: (341, 1),
+        syncfs: 373,
+        openat: 322,
+        open_by_handle_at: 371,
+        pwritev2: 393,
+        io_setup: 243,
+    }
+    .calls(),
 };
 
 /// All at once: a block for an architecture that a machine does not have is never entered, and

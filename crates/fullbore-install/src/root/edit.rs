@@ -8,7 +8,7 @@ use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, Dev, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, Dev, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::{Root, RootError, retry};
@@ -40,16 +40,17 @@ impl Root {
 
     /// What has this name itself, be it a link; `None` if nothing has.
     pub fn kind(&self, path: &str) -> Option<FileType> {
-        let (parent, name) = self.parent(path).ok()?;
-        let status = rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-        Some(FileType::from_raw_mode(status.st_mode))
+        Some(FileType::from_raw_mode(self.status(path)?.st_mode))
     }
 
     /// The size of what has this name itself, in bytes.
     pub fn size_bytes(&self, path: &str) -> Option<u64> {
+        u64::try_from(self.status(path)?.st_size).ok()
+    }
+
+    fn status(&self, path: &str) -> Option<Stat> {
         let (parent, name) = self.parent(path).ok()?;
-        let status = rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-        u64::try_from(status.st_size).ok()
+        rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW).ok()
     }
 
     /// What a path leads to within the root, links followed; `None` if it leads to nothing.

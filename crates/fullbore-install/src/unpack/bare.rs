@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::claims::Claims;
 use super::clocks::Clocks;
 use super::directories::{Directories, new_name, split};
-use super::files::{self, Wanted, WriteError};
+use super::files::{self, WriteError};
 use super::paths::{listed_path, show};
 use super::{Archive, Filters, UnpackError};
 use crate::database::Database;
@@ -108,11 +108,7 @@ impl Putting<'_> {
             Err(errno) => return Err(errno.into()),
         };
         let accounts = &self.database.accounts;
-        let wanted = Wanted {
-            mode: entry.mode,
-            uid: accounts.user(&entry.user, entry.uid),
-            gid: accounts.group(&entry.group, entry.gid),
-        };
+        let wanted = accounts.permissions(entry.mode, (&entry.user, entry.uid), (&entry.group, entry.gid));
         match (entry.kind, there) {
             (Kind::Directory | Kind::Symlink, Some(FileType::Directory)) => return Ok(()),
             (Kind::Directory, Some(_)) => return self.root.directory(path).map(drop).map_err(WriteError::from),

@@ -9,6 +9,8 @@ use std::collections::HashSet;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::database::Permissions;
+
 /// A directory on disk: device and inode.
 pub(super) type Identity = (u64, u64);
 
@@ -18,9 +20,7 @@ const PARTS: usize = 64;
 /// Owner, mode and time that an archive gives to a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Attributes {
-    pub mode: u32,
-    pub uid: u32,
-    pub gid: u32,
+    pub permissions: Permissions,
     pub mtime_s: i64,
 }
 
@@ -161,7 +161,7 @@ impl Claims {
 mod tests {
     use super::*;
 
-    const ATTRIBUTES: Attributes = Attributes { mode: 0o755, uid: 0, gid: 0, mtime_s: 0 };
+    const ATTRIBUTES: Attributes = Attributes { permissions: Permissions { uid: 0, gid: 0, mode: 0o755 }, mtime_s: 0 };
 
     #[test]
     fn one_owner_of_a_file_many_of_a_directory() {

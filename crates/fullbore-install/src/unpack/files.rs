@@ -13,15 +13,8 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, UTI
 use rustix::io::Errno;
 
 use super::directories::Directory;
+use crate::database::Permissions;
 use crate::root::set_mode;
-
-/// Owner and mode that a file is to have.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Wanted {
-    pub mode: u32,
-    pub uid: u32,
-    pub gid: u32,
-}
 
 /// Why a file was not written.
 pub(super) enum WriteError {
@@ -37,15 +30,13 @@ impl From<Errno> for WriteError {
     }
 }
 
-impl Wanted {
-    /// Whether a new file in this directory belongs to whom it should.
-    fn owned_by_itself(self, parent: &Directory) -> bool {
-        (self.uid, self.gid) == parent.own && !parent.hands_on_group
-    }
+/// Whether a new file in this directory gets its owner and group from the kernel.
+fn owned_by_itself(wanted: Permissions, parent: &Directory) -> bool {
+    (wanted.uid, wanted.gid) == parent.own && !parent.hands_on_group
+}
 
-    fn owner(self) -> (Option<Uid>, Option<Gid>) {
-        (Some(Uid::from_raw(self.uid)), Some(Gid::from_raw(self.gid)))
-    }
+fn owner(wanted: Permissions) -> (Option<Uid>, Option<Gid>) {
+    (Some(Uid::from_raw(wanted.uid)), Some(Gid::from_raw(wanted.gid)))
 }
 
 fn times(mtime_s: i64) -> Timestamps {
@@ -59,13 +50,13 @@ fn times(mtime_s: i64) -> Timestamps {
 pub(super) fn write<R: BufRead>(
     parent: &Directory,
     name: &[u8],
-    wanted: Wanted,
+    wanted: Permissions,
     entry: &Entry,
     content: &mut Reader<R>,
     wants_md5: bool,
     clock: &StageClock,
 ) -> Result<Option<[u8; 16]>, WriteError> {
-    let owned = wanted.owned_by_itself(parent);
+    let owned = owned_by_itself(wanted, parent);
     // Special bits come last; until then nobody else may read what is to be somebody else's.
     let plain = owned && wanted.mode & 0o7000 == 0;
     let first = Mode::from_raw_mode(if plain { wanted.mode } else { 0o600 });
@@ -88,7 +79,7 @@ pub(super) fn write<R: BufRead>(
         content.consume(count);
     }
     if !owned {
-        let (uid, gid) = wanted.owner();
+        let (uid, gid) = owner(wanted);
         rustix::fs::fchown(&file, uid, gid)?;
     }
     if !(plain && is_honest(parent, &file, wanted.mode)?) {
@@ -109,14 +100,14 @@ fn is_honest(parent: &Directory, file: &impl std::os::fd::AsFd, mode: u32) -> Re
 }
 
 /// Makes a directory with all that it is to have. `EXIST` if there is something.
-pub(super) fn make_directory(parent: &Directory, name: &[u8], wanted: Wanted, mtime_s: i64) -> Result<(), Errno> {
+pub(super) fn make_directory(parent: &Directory, name: &[u8], wanted: Permissions, mtime_s: i64) -> Result<(), Errno> {
     rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(wanted.mode & 0o777))?;
     set_directory(parent, name, wanted, mtime_s)
 }
 
 /// Gives a directory its owner, mode and time.
-pub(super) fn set_directory(parent: &Directory, name: &[u8], wanted: Wanted, mtime_s: i64) -> Result<(), Errno> {
-    let (uid, gid) = wanted.owner();
+pub(super) fn set_directory(parent: &Directory, name: &[u8], wanted: Permissions, mtime_s: i64) -> Result<(), Errno> {
+    let (uid, gid) = owner(wanted);
     let status = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
     if FileType::from_raw_mode(status.st_mode) != FileType::Directory {
         return Err(Errno::NOTDIR);
@@ -136,7 +127,7 @@ pub(super) fn link(
     target: &[u8],
     parent: &Directory,
     name: &[u8],
-    wanted: Wanted,
+    wanted: Permissions,
     mtime_s: i64,
 ) -> Result<(), Errno> {
     match rustix::fs::linkat(from, target, parent, name, AtFlags::empty()) {
@@ -148,14 +139,20 @@ pub(super) fn link(
     }
     // The link's own header counts, as for dpkg; it says the same in all but odd archives. The name may be one of a
     // symbolic link: dpkg would change what that leads to.
-    let (uid, gid) = wanted.owner();
+    let (uid, gid) = owner(wanted);
     rustix::fs::chownat(parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
     set_mode(parent.as_fd(), name, wanted.mode)?;
     rustix::fs::utimensat(parent, name, &times(mtime_s), AtFlags::SYMLINK_NOFOLLOW)
 }
 
 /// A symbolic link, device or pipe.
-pub(super) fn special(parent: &Directory, name: &[u8], wanted: Wanted, kind: Kind, entry: &Entry) -> Result<(), Errno> {
+pub(super) fn special(
+    parent: &Directory,
+    name: &[u8],
+    wanted: Permissions,
+    kind: Kind,
+    entry: &Entry,
+) -> Result<(), Errno> {
     let make = || match kind {
         Kind::Symlink => rustix::fs::symlinkat(&entry.link[..], parent, name),
         _ => {
@@ -175,8 +172,8 @@ pub(super) fn special(parent: &Directory, name: &[u8], wanted: Wanted, kind: Kin
         }
         made => made?,
     }
-    let (uid, gid) = wanted.owner();
-    if kind != Kind::Symlink || !wanted.owned_by_itself(parent) {
+    let (uid, gid) = owner(wanted);
+    if kind != Kind::Symlink || !owned_by_itself(wanted, parent) {
         rustix::fs::chownat(parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
     }
     if kind != Kind::Symlink {

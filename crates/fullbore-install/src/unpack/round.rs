@@ -17,7 +17,7 @@ use super::claims::{Attributes, Claim, Claims};
 use super::clocks::Clocks;
 use super::directories::{Directories, new_name, split};
 use super::extract::{Role, Work, extract};
-use super::files::{self, Wanted};
+use super::files;
 use super::filters::Filters;
 use super::{Planned, UnpackError, kernel};
 use crate::database::{Database, Owners};
@@ -238,6 +238,5 @@ fn settle(directories: &mut Directories<'_>, path: &[u8], has: Attributes, wante
     let mtime_s = rustix::fs::statat(&*parent, base, AtFlags::SYMLINK_NOFOLLOW)?.st_mtime;
     // A directory in which something was made has the time of that.
     let mtime_s = if mtime_s == has.mtime_s { wanted.mtime_s } else { mtime_s };
-    let owner = Wanted { mode: wanted.mode, uid: wanted.uid, gid: wanted.gid };
-    files::set_directory(&parent, base, owner, mtime_s)
+    files::set_directory(&parent, base, wanted.permissions, mtime_s)
 }

@@ -8,10 +8,11 @@ use rustix::io::Errno;
 
 use super::super::claims::{Attributes, Taken};
 use super::super::directories::{Directory, new_name, split};
-use super::super::files::{self, Wanted};
+use super::super::files;
 use super::super::paths::{listed_path, show};
 use super::super::round::Halt;
 use super::{Extraction, Role};
+use crate::database::Permissions;
 
 impl Extraction<'_, '_> {
     /// Claims a directory, and makes it if it is not there.
@@ -24,7 +25,7 @@ impl Extraction<'_, '_> {
         exists: bool,
     ) -> Result<(), Halt> {
         let wanted = self.wanted(entry, place);
-        let attributes = Attributes { mode: wanted.mode, uid: wanted.uid, gid: wanted.gid, mtime_s: entry.mtime_s };
+        let attributes = Attributes { permissions: wanted, mtime_s: entry.mtime_s };
         let make = || -> Result<bool, Errno> {
             if exists {
                 return Ok(false);
@@ -111,15 +112,9 @@ impl Extraction<'_, '_> {
         self.regular.get(path).copied()
     }
 
-    fn wanted(&self, entry: &Entry, place: &[u8]) -> Wanted {
-        if let Some(set) = self.round.database.overrides.get(place) {
-            return Wanted { mode: set.mode, uid: set.uid, gid: set.gid };
-        }
-        let accounts = &self.round.database.accounts;
-        Wanted {
-            mode: entry.mode,
-            uid: accounts.user(&entry.user, entry.uid),
-            gid: accounts.group(&entry.group, entry.gid),
-        }
+    fn wanted(&self, entry: &Entry, place: &[u8]) -> Permissions {
+        let database = self.round.database;
+        let own = || database.accounts.permissions(entry.mode, (&entry.user, entry.uid), (&entry.group, entry.gid));
+        database.overrides.get(place).unwrap_or_else(own)
     }
 }
