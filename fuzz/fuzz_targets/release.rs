@@ -4,7 +4,7 @@
 #![no_main]
 
 use fullbore_debian::classify::classify;
-use fullbore_debian::path::{self, Plus};
+use fullbore_debian::path;
 use fullbore_debian::release::Release;
 use fullbore_debian::signature::SignedText;
 use libfuzzer_sys::fuzz_target;
@@ -24,14 +24,7 @@ fuzz_target!(|bytes: &[u8]| {
     for entry in &release.entries {
         assert_eq!(path::check(entry.path.as_str()), Ok(()));
         assert_eq!(release.find(entry.path.as_str()), Some(entry));
-        assert!(entry.path.parts().all(|part| !part.starts_with('.')));
-        assert!(
-            entry
-                .path
-                .encoded(Plus::Encoded)
-                .bytes()
-                .all(|byte| byte.is_ascii_graphic())
-        );
+        assert!(entry.path.as_str().split('/').all(|part| !part.starts_with('.')));
         assert!(
             entry
                 .path

@@ -106,8 +106,7 @@ fn list(stanza: &Stanza<'_>, field: &'static str) -> Result<Vec<DiffFile>, Index
         let Some((sha256, size, Some(name))) = hash_and_size(line, |hex| Sha256::from_hex(hex).ok()) else {
             return Err(invalid(stanza, field, line, "is not `hash size name`"));
         };
-        path::check_name(name)
-            .map_err(|fault| IndexError::Path { line: stanza.line(), source: PathError::new(name, fault) })?;
+        check_name(stanza, name)?;
         files.push(DiffFile { name: name.to_owned(), size, sha256 });
     }
     Ok(files)
@@ -132,6 +131,11 @@ fn hash_and_size<H>(line: &str, hash: impl Fn(&[u8]) -> Option<H>) -> Option<(H,
     let size = parse_size(words.next()?.as_bytes())?;
     let name = words.next();
     words.next().is_none().then_some((hash, size, name))
+}
+
+fn check_name(stanza: &Stanza<'_>, name: &str) -> Result<(), IndexError> {
+    path::check_name(name)
+        .map_err(|fault| IndexError::Path { line: stanza.line(), source: PathError::new(name, fault) })
 }
 
 fn invalid(stanza: &Stanza<'_>, field: &'static str, value: &str, what: &'static str) -> IndexError {

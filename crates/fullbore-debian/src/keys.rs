@@ -29,16 +29,6 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// In upper case, without `!`.
-    pub fn as_hex(&self) -> &str {
-        &self.hex
-    }
-
-    /// Whether a `!` restricts it to this very (sub)key.
-    pub fn is_exact(&self) -> bool {
-        self.exact
-    }
-
     /// Whether a signature counts that was made by the key `signing`, of which `primary` is the
     /// primary key. Both in upper case, from `VALIDSIG`.
     pub fn covers(&self, signing: &str, primary: &str) -> bool {

@@ -5,7 +5,6 @@
 //! and not to touch our own dotted names (`.fullbore`, `.NAME.part`). Opening
 //! it beneath a directory handle is the second line of defence, in the engine.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use thiserror::Error;
@@ -180,11 +179,6 @@ impl ArchivePath {
         &self.0
     }
 
-    /// Its parts, outermost first; at least one.
-    pub fn parts(&self) -> impl DoubleEndedIterator<Item = &str> {
-        self.0.split('/')
-    }
-
     /// The last part.
     pub fn file_name(&self) -> &str {
         self.0.rsplit('/').next().unwrap_or(&self.0)
@@ -195,22 +189,12 @@ impl ArchivePath {
         self.0.rsplit_once('/').map_or("", |(directory, _)| directory)
     }
 
-    /// `self/relative`, checked as a whole.
-    pub fn join(&self, relative: &str) -> Result<Self, PathError> {
-        Self::parse(&format!("{}/{}", self.0, without_dot(relative)))
-    }
-
     /// The file of the same content under its hash: `DIRECTORY/by-hash/SHA256/HEX`, as
     /// `Acquire-By-Hash: yes` in a `Release` announces. The algorithm is called as its list is.
     pub fn by_hash(&self, algorithm: &str, hex: &str) -> Result<Self, PathError> {
         let directory = self.directory();
         let slash = if directory.is_empty() { "" } else { "/" };
         Self::parse(&format!("{directory}{slash}by-hash/{algorithm}/{hex}"))
-    }
-
-    /// The path as it goes into a request, percent-encoded where RFC 3986 section 3.3 asks for it.
-    pub fn encoded(&self, plus: Plus) -> Cow<'_, str> {
-        encode(&self.0, plus)
     }
 }
 
@@ -220,23 +204,9 @@ impl fmt::Display for ArchivePath {
     }
 }
 
-impl AsRef<str> for ArchivePath {
-    fn as_ref(&self) -> &str {
-        &self.0
-    }
-}
-
 impl std::borrow::Borrow<str> for ArchivePath {
     fn borrow(&self) -> &str {
         &self.0
-    }
-}
-
-impl std::str::FromStr for ArchivePath {
-    type Err = PathError;
-
-    fn from_str(path: &str) -> Result<Self, PathError> {
-        Self::parse(path)
     }
 }
 
@@ -246,40 +216,6 @@ pub(crate) fn without_dot(mut path: &str) -> &str {
         path = rest;
     }
     path
-}
-
-/// How a `+` is written. 15 % of the names in Debian have one. It is legal raw in a path,
-/// but some object stores read it as a space; so try `Raw`, and on 404 `Encoded`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Plus {
-    /// `+`
-    Raw,
-    /// `%2B`
-    Encoded,
-}
-
-/// Percent-encodes a path for a request; borrows when there is nothing to do.
-pub fn encode(path: &str, plus: Plus) -> Cow<'_, str> {
-    let stays = |byte: u8| match byte {
-        b'+' => plus == Plus::Raw,
-        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' | b':' => true,
-        _ => false,
-    };
-    if path.bytes().all(stays) {
-        return Cow::Borrowed(path);
-    }
-    let mut encoded = String::with_capacity(path.len() + 16);
-    for byte in path.bytes() {
-        if stays(byte) {
-            encoded.push(char::from(byte));
-        } else {
-            const HEX: &[u8; 16] = b"0123456789ABCDEF";
-            encoded.push('%');
-            encoded.push(char::from(HEX[usize::from(byte >> 4)]));
-            encoded.push(char::from(HEX[usize::from(byte & 15)]));
-        }
-    }
-    Cow::Owned(encoded)
 }
 
 #[cfg(test)]
@@ -351,14 +287,6 @@ mod tests {
     }
 
     #[test]
-    fn plus_has_two_forms() {
-        let path = ArchivePath::parse("pool/g++ (1)~a:b%3a.deb").expect("legal");
-        assert_eq!(path.encoded(Plus::Raw), "pool/g++%20%281%29~a:b%253a.deb");
-        assert_eq!(path.encoded(Plus::Encoded), "pool/g%2B%2B%20%281%29~a:b%253a.deb");
-        assert!(matches!(encode("pool/a+b", Plus::Raw), Cow::Borrowed(_)));
-    }
-
-    #[test]
     fn by_hash_stands_beside_the_index() {
         let path = ArchivePath::parse("main/binary-amd64/Packages.xz").expect("legal");
         let hashed = path.by_hash("SHA256", "00ff").expect("legal");
@@ -378,24 +306,6 @@ mod tests {
                 }
                 prop_assert_eq!(depth, path.split('/').count());
             }
-        }
-
-        #[test]
-        fn encoding_is_reversible(path in "\\PC{1,40}") {
-            let encoded = encode(&path, Plus::Encoded);
-            let mut bytes = Vec::new();
-            let mut rest = encoded.as_bytes();
-            while let Some((&first, tail)) = rest.split_first() {
-                if first == b'%' {
-                    let hex = std::str::from_utf8(&tail[..2]).expect("ASCII");
-                    bytes.push(u8::from_str_radix(hex, 16).expect("hex"));
-                    rest = &tail[2..];
-                } else {
-                    bytes.push(first);
-                    rest = tail;
-                }
-            }
-            prop_assert_eq!(bytes, path.as_bytes());
         }
     }
 }

@@ -8,10 +8,9 @@ use std::collections::HashMap;
 use std::fmt::{self, Write as _};
 use std::io::Read;
 
-use super::{LIST_ENTRIES_MAX, current, hash_and_size, invalid, is_merged, lines};
+use super::{DiffFile, LIST_ENTRIES_MAX, check_name, current, hash_and_size, invalid, is_merged, lines, list};
 use crate::deb822::{Deb822Error, Limits, Stanza, Stanzas};
 use crate::index::IndexError;
-use crate::path::{self, PathError};
 use fullbore_digest::Sha256;
 
 /// Ends the name of a patch as it is served; apt reads no other form.
@@ -231,16 +230,11 @@ fn listed(stanza: &Stanza<'_>, fields: &[&'static str; 2]) -> Result<Vec<(String
             weak.insert((name, size), sha1);
         }
     }
-    let mut files = Vec::new();
-    for line in lines(stanza, fields[0])? {
-        let Some((sha256, size, Some(name))) = hash_and_size(line, |hex| Sha256::from_hex(hex).ok()) else {
-            return Err(invalid(stanza, fields[0], line, "is not `hash size name`"));
-        };
-        check_name(stanza, name)?;
-        let sha1 = weak.get(&(name, size)).copied();
-        files.push((name.to_owned(), Listed { size, sha256, sha1 }));
-    }
-    Ok(files)
+    let with_sha1 = |file: DiffFile| {
+        let sha1 = weak.get(&(file.name.as_str(), file.size)).copied();
+        (file.name, Listed { size: file.size, sha256: file.sha256, sha1 })
+    };
+    Ok(list(stanza, fields[0])?.into_iter().map(with_sha1).collect())
 }
 
 fn older(stanza: &Stanza<'_>) -> Result<Vec<OlderFile>, IndexError> {
@@ -256,11 +250,6 @@ fn older(stanza: &Stanza<'_>) -> Result<Vec<OlderFile>, IndexError> {
     }
     debug_assert!(files.len() <= LIST_ENTRIES_MAX, "bounded by lines()");
     Ok(files)
-}
-
-fn check_name(stanza: &Stanza<'_>, name: &str) -> Result<(), IndexError> {
-    path::check_name(name)
-        .map_err(|fault| IndexError::Path { line: stanza.line(), source: PathError::new(name, fault) })
 }
 
 #[cfg(test)]

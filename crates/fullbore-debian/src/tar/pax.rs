@@ -1,6 +1,7 @@
 //! Pax headers: `LENGTH KEY=VALUE` records about the next entry, or about all that follow.
 
 use super::{Entry, TarError, sparse};
+use crate::release::parse_size as decimal;
 
 /// Attributes of one file that are taken. File systems have room for a few dozen.
 const ATTRIBUTES_MAX: usize = 256;
@@ -153,17 +154,6 @@ impl Records {
         };
         Ok(Some(Sparse { size, name, segments }))
     }
-}
-
-/// Digits and nothing else.
-pub(super) fn decimal(text: &[u8]) -> Option<u64> {
-    if text.is_empty() {
-        return None;
-    }
-    text.iter().try_fold(0_u64, |value, digit| match digit {
-        b'0'..=b'9' => value.checked_mul(10)?.checked_add(u64::from(digit - b'0')),
-        _ => None,
-    })
 }
 
 /// Seconds since 1970 with a fraction; what lies beyond nanoseconds is cut off, towards the past.

@@ -1,8 +1,8 @@
 //! Maps of files with holes: which parts of the file the archive has.
 
 use super::header::unsigned;
-use super::pax::decimal;
 use super::{BLOCK_BYTES, TarError};
+use crate::release::parse_size as decimal;
 
 /// Segments of one file that are taken; 4 MiB of memory. A guess: a disk image of 1 TB has fewer.
 pub(super) const SEGMENTS_MAX: usize = 1 << 18;
