@@ -35,11 +35,7 @@ fn parse(text: &[u8]) {
         assert!(Publication::parse(again.as_bytes()).is_ok());
     }
     if let Ok(index) = DiffIndex::parse(text) {
-        assert!(
-            index
-                .downloads()
-                .all(|file| path::check_name(&file.name).is_ok())
-        );
+        assert!(index.downloads().all(|file| path::check_name(&file.name).is_ok()));
     }
 }
 

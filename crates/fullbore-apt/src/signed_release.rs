@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use fullbore_debian::release::{Release, asked_since};
+use fullbore_debian::release::{Release, if_modified_since};
 use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignatureError, SignedText, Verifier};
 use fullbore_wire::answer::is_transient;
 use fullbore_wire::conditional::EntityTag;
@@ -54,8 +54,8 @@ impl Kept {
     }
 
     /// The time to ask for changes since.
-    fn asked_since(&self) -> i64 {
-        asked_since(self.release().and_then(|release| release.date), self.modified)
+    fn if_modified_since(&self) -> i64 {
+        if_modified_since(self.release().and_then(|release| release.date), self.modified)
     }
 }
 
@@ -182,7 +182,7 @@ pub async fn receive(question: Question<'_>) -> Answer {
             limit_bytes: limit as u64,
             if_none_match: kept.and_then(|kept| kept.tag.clone()),
             // A tag is exact, and alone: nginx answers "not modified" only if the time says so as well.
-            if_modified_since: kept.filter(|kept| kept.tag.is_none()).map(Kept::asked_since),
+            if_modified_since: kept.filter(|kept| kept.tag.is_none()).map(Kept::if_modified_since),
             head_seen: (name == "InRelease").then(|| head_seen.clone()),
             ..Get::default()
         };

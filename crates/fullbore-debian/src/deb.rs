@@ -55,7 +55,7 @@ impl Compression {
 
 /// Where `data.tar` lies in the package and how to read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DataPlace {
+pub struct DataMember {
     /// In bytes from the start of the package.
     pub offset: u64,
     /// Packed length in bytes.
@@ -70,7 +70,7 @@ pub struct Package {
     /// What `control.tar` has.
     pub control: Control,
     /// Where the files are.
-    pub data: DataPlace,
+    pub data: DataMember,
 }
 
 /// What is wrong with a package.
@@ -131,7 +131,7 @@ impl Package {
         let control = Control::read(&packed, form)?;
         let member = next_known(&mut archive)?.ok_or(DebError::Members("no data.tar"))?;
         let compression = compression(&member.name, b"data.tar", "data.tar")?;
-        Ok(Package { control, data: DataPlace { offset: member.offset, bytes: member.size, compression } })
+        Ok(Package { control, data: DataMember { offset: member.offset, bytes: member.size, compression } })
     }
 }
 

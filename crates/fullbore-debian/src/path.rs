@@ -85,7 +85,7 @@ pub fn check(path: &str) -> Result<(), PathFault> {
     // One walk over the bytes: a hundred thousand paths pass here per run.
     let mut part_start = 0;
     for (at, &byte) in bytes.iter().enumerate() {
-        if NEEDS_A_LOOK[usize::from(byte)] {
+        if NEEDS_CHECK[usize::from(byte)] {
             check_byte(&bytes[at..])?;
             if byte == b'/' {
                 check_part(&bytes[part_start..at])?;
@@ -110,7 +110,7 @@ pub fn check_name(name: &str) -> Result<(), PathFault> {
 }
 
 /// Bytes that [`check_byte`] has something to say about, and the slash.
-static NEEDS_A_LOOK: [bool; 256] = {
+static NEEDS_CHECK: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0;
     while byte < 0x20 {

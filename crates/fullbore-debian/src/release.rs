@@ -289,7 +289,7 @@ pub(crate) fn parse_size(digits: &[u8]) -> Option<u64> {
 const CHANGED_AFTER_DATE_S: i64 = 3600;
 
 /// The time to ask for changes since, for a `Release` of this date of which our copy is of the time `modified`.
-pub fn asked_since(date: Option<i64>, modified: i64) -> i64 {
+pub fn if_modified_since(date: Option<i64>, modified: i64) -> i64 {
     date.map_or(modified, |date| modified.min(date.saturating_add(CHANGED_AFTER_DATE_S)))
 }
 

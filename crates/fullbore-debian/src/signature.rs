@@ -6,9 +6,9 @@
 //! checked first (`clearsign`), `gpgv` writes the text it verified to a file,
 //! and that text, and no other, is handed out.
 
-mod checked;
+mod cache;
+mod gpgv_files;
 mod process;
-mod room;
 
 use std::fs;
 use std::io::{self, Read};
@@ -21,12 +21,12 @@ use thiserror::Error;
 
 use crate::clearsign::{self, FrameFault};
 pub use crate::gpgv_status::Signer;
-use crate::gpgv_status::{self, Standing};
+use crate::gpgv_status::{self, SignatureState};
 use crate::keys::{Fingerprint, KeySource};
-use checked::Checked;
+use cache::VerificationCache;
+use gpgv_files::GpgvFiles;
+pub use gpgv_files::sweep;
 use process::run_bounded;
-use room::Room;
-pub use room::sweep;
 
 /// Largest `InRelease` or `Release`: what apt allows (`Acquire::MaxReleaseFileSize`). Debian's has 150 KB.
 pub const RELEASE_BYTES_MAX: usize = 10_000_000;
@@ -203,7 +203,7 @@ pub struct Verifier {
     keys: Vec<KeySource>,
     fingerprints: Vec<Fingerprint>,
     time_limit: Duration,
-    checked: Arc<Checked>,
+    cache: Arc<VerificationCache>,
 }
 
 impl Verifier {
@@ -216,7 +216,7 @@ impl Verifier {
             keys,
             fingerprints: Vec::new(),
             time_limit: GPGV_TIME_LIMIT,
-            checked: Arc::default(),
+            cache: Arc::default(),
         }
     }
 
@@ -237,7 +237,7 @@ impl Verifier {
 
     /// What another set of rules found valid counts for nothing.
     fn afresh(mut self) -> Self {
-        self.checked = Arc::default();
+        self.cache = Arc::default();
         self
     }
 
@@ -250,7 +250,7 @@ impl Verifier {
 
     /// Checks a clear-signed `InRelease`.
     pub fn verify_inrelease(&self, bytes: &[u8]) -> Result<SignedText, SignatureError> {
-        self.checked.once(&[bytes], || self.check_inrelease(bytes))
+        self.cache.once(&[bytes], || self.check_inrelease(bytes))
     }
 
     fn check_inrelease(&self, bytes: &[u8]) -> Result<SignedText, SignatureError> {
@@ -259,10 +259,10 @@ impl Verifier {
             FrameFault::NotClearsigned => SignatureError::NotClearsigned { start: message.chars().take(60).collect() },
             other => other.into(),
         })?;
-        let room = Room::create(&self.scratch)?;
-        let input = room.write("InRelease", bytes)?;
-        let output = room.output()?;
-        let signers = self.run(&room, Some(&output), &[&input])?;
+        let files = GpgvFiles::create(&self.scratch)?;
+        let input = files.write("InRelease", bytes)?;
+        let output = files.output()?;
+        let signers = self.run(&files, Some(&output), &[&input])?;
         let text = read_output(&output)?;
         // gpgv skips what it takes for no part of the message; the text that we found in the
         // frame must be the text that it verified, or somebody plays with the difference.
@@ -274,7 +274,7 @@ impl Verifier {
 
     /// Checks a `Release` with its detached, armoured `Release.gpg`.
     pub fn verify_detached(&self, release: &[u8], signature: &[u8]) -> Result<SignedText, SignatureError> {
-        self.checked.once(&[release, signature], || self.check_detached(release, signature))
+        self.cache.once(&[release, signature], || self.check_detached(release, signature))
     }
 
     fn check_detached(&self, release: &[u8], signature: &[u8]) -> Result<SignedText, SignatureError> {
@@ -286,31 +286,31 @@ impl Verifier {
         let armour = std::str::from_utf8(signature)
             .map_err(|_| SignatureError::Tampered("the signature is not armoured".to_owned()))?;
         clearsign::check_detached(armour)?;
-        let room = Room::create(&self.scratch)?;
-        let data = room.write("Release", release)?;
-        let signature = room.write("Release.gpg", signature)?;
-        let signers = self.run(&room, None, &[&signature, &data])?;
+        let files = GpgvFiles::create(&self.scratch)?;
+        let data = files.write("Release", release)?;
+        let signature = files.write("Release.gpg", signature)?;
+        let signers = self.run(&files, None, &[&signature, &data])?;
         Ok(SignedText { text, signers })
     }
 
     /// Runs `gpgv` and judges what it says; returns the good signers.
-    fn run(&self, room: &Room, output: Option<&Path>, files: &[&Path]) -> Result<Vec<Signer>, SignatureError> {
+    fn run(&self, files: &GpgvFiles, output: Option<&Path>, inputs: &[&Path]) -> Result<Vec<Signer>, SignatureError> {
         if self.keys.is_empty() {
             return Err(SignatureError::NoKeyring);
         }
         let mut command = Command::new(&self.gpgv);
         // Its own home, so that the user's ~/.gnupg/trustedkeys.gpg counts for nothing.
-        command.arg("--homedir").arg(room.home()).args(["--status-fd", "1", "--ignore-time-conflict"]);
+        command.arg("--homedir").arg(files.home()).args(["--status-fd", "1", "--ignore-time-conflict"]);
         for weak in ["MD5", "SHA1", "RIPEMD160"] {
             command.args(["--weak-digest", weak]);
         }
         for (number, key) in self.keys.iter().enumerate() {
-            command.arg("--keyring").arg(room.keyring(number, key)?);
+            command.arg("--keyring").arg(files.keyring(number, key)?);
         }
         if let Some(output) = output {
             command.arg("--output").arg(output);
         }
-        command.arg("--").args(files);
+        command.arg("--").args(inputs);
         let said = run_bounded(command, &self.gpgv, self.time_limit);
         let messages = match &said {
             Ok((_, messages)) | Err(SignatureError::GpgvFailed { messages, .. }) => messages.as_str(),
@@ -331,10 +331,10 @@ impl Verifier {
         if report.texts > usize::from(clearsigned) {
             return Err(SignatureError::Tampered("more than one text in the signed file".to_owned()));
         }
-        let keys = |wanted: &dyn Fn(&Standing) -> bool| -> Vec<String> {
-            report.signatures.iter().filter(|s| wanted(&s.standing)).map(|s| s.key.clone()).collect()
+        let keys = |wanted: &dyn Fn(&SignatureState) -> bool| -> Vec<String> {
+            report.signatures.iter().filter(|s| wanted(&s.state)).map(|s| s.key.clone()).collect()
         };
-        let bad = keys(&|standing| *standing == Standing::Bad);
+        let bad = keys(&|state| *state == SignatureState::Bad);
         if !bad.is_empty() {
             return Err(SignatureError::Bad { keys: bad });
         }
@@ -348,19 +348,19 @@ impl Verifier {
             return Ok(accepted);
         }
         for signature in &report.signatures {
-            if let Standing::Weak(digest) = signature.standing {
+            if let SignatureState::Weak(digest) = signature.state {
                 return Err(SignatureError::WeakDigest { digest, keys: vec![signature.key.clone()] });
             }
         }
-        let revoked = keys(&|standing| *standing == Standing::Revoked);
+        let revoked = keys(&|state| *state == SignatureState::Revoked);
         if !revoked.is_empty() {
             return Err(SignatureError::Revoked { keys: revoked });
         }
-        let expired = keys(&|standing| *standing == Standing::Expired);
+        let expired = keys(&|state| *state == SignatureState::Expired);
         if !expired.is_empty() {
             return Err(SignatureError::Expired { keys: expired });
         }
-        let unknown = keys(&|standing| *standing == Standing::NoKey);
+        let unknown = keys(&|state| *state == SignatureState::NoKey);
         if !unknown.is_empty() {
             return Err(SignatureError::NoPublicKey { fingerprints: unknown });
         }

@@ -183,7 +183,7 @@ impl<R: BufRead> Reader<R> {
         self.pass(self.left + self.padding)?;
         (self.left, self.padding, self.position, self.sparse) = (0, 0, 0, false);
         self.segments.clear();
-        let mut long = header::Long::default();
+        let mut long = header::LongNames::default();
         let mut records = pax::Records::default();
         let mut extended = self.extended;
         loop {
@@ -216,7 +216,7 @@ impl<R: BufRead> Reader<R> {
                     }
                 }
                 _ => {
-                    self.settle(entry, raw, &block, long, &records, offset)?;
+                    self.finish_entry(entry, raw, &block, long, &records, offset)?;
                     entry.pax = extended;
                     return Ok(true);
                 }
@@ -272,12 +272,12 @@ impl<R: BufRead> Reader<R> {
         self.input
     }
 
-    fn settle(
+    fn finish_entry(
         &mut self,
         entry: &mut Entry,
         raw: header::Raw,
         block: &[u8; BLOCK_BYTES],
-        long: header::Long,
+        long: header::LongNames,
         records: &pax::Records,
         offset: u64,
     ) -> Result<(), TarError> {
@@ -324,7 +324,7 @@ impl<R: BufRead> Reader<R> {
         }
         self.left = stored;
         self.padding = stored.wrapping_neg() % BLOCK_BYTES as u64;
-        header::settle_path(entry).map_err(wrong)
+        header::finish_path(entry).map_err(wrong)
     }
 
     /// A long name: what lies before the first NUL byte.

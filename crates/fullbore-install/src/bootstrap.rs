@@ -1,21 +1,21 @@
 //! `fullbore bootstrap`: a Debian root, made as mmdebstrap makes it, faster.
 //!
-//! [`run`] is the walk: an empty place with a marker (`place`) → directories, sources, devices → verified
+//! [`run`] is the walk: an empty place with a marker (`target`) → directories, sources, devices → verified
 //! indexes (`indexes`) → apt says what is needed (`apt`) → package files by our wire (`download`), the Essential
 //! ones first → these are unpacked at once and configured by dpkg (`first`) while the others come → apt
 //! installs the others; what it wants unpacked, we unpack (`rest`) → cleaned → one sync → the
 //! marker goes. No command that is started syncs: `nosync::session` sees to that.
 
 mod apt;
+mod apt_paths;
 mod clean;
 mod first;
 mod foreign;
 mod hook;
 mod indexes;
-mod outside;
 mod pack;
-mod place;
 mod rest;
+mod target;
 pub mod tools;
 
 use std::path::Path;
@@ -29,6 +29,7 @@ use fullbore_engine::run::events::{Event, Events, Phase};
 use fullbore_engine::run::report::Report;
 use fullbore_engine::stage::Ledger;
 
+use crate::apt_network::apt_network;
 use crate::hooks::Moment;
 use crate::inside::{Inside, may_have_own_processes};
 use crate::installing::account::Account;
@@ -38,15 +39,14 @@ use crate::installing::unpacker::Unpacker;
 use crate::installing::{NO_NEW_PRIVILEGES, Part, still_syncing};
 use crate::nosync::Process;
 use crate::nosync::session::Session;
-use crate::reach_as_apt::as_apt;
 use crate::resolve::Wanted;
 use crate::root::RootError;
 use crate::settings::BootstrapSettings;
 use crate::settings::Format;
-use crate::skeleton::{Skeleton, Stage};
-use crate::unpack::Ahead;
+use crate::skeleton::{ScriptMounts, Skeleton};
+use crate::unpack::ReadAhead;
 use apt::{PrivateApt, Selection, Shown};
-use place::Place;
+use target::TargetDirectory;
 
 /// Where apt looks for package files.
 const ARCHIVES: &str = "var/cache/apt/archives";
@@ -61,7 +61,7 @@ pub fn run(settings: &BootstrapSettings, events: &mut dyn Events) -> Result<Repo
     rustix::process::umask(rustix::fs::Mode::from_bits_retain(0o022));
     foreign::check(settings)?;
     tools::check(settings)?;
-    let place = Place::open(settings)?;
+    let place = TargetDirectory::open(settings)?;
     let root = place.root().to_owned();
     let session = Arc::new(Session::open(&root).map_err(|error| CommandError::disk(&root, &error))?);
     let mut account = Account::begin("bootstrap", &settings.target, &root, Part::Around, events);
@@ -86,7 +86,7 @@ pub fn run(settings: &BootstrapSettings, events: &mut dyn Events) -> Result<Repo
         let inside = Inside::alone(&root, &session, own_processes, environment(settings));
         // The download and dpkg leave all cores but one.
         let threads = cores().saturating_sub(1).max(1);
-        let ahead = Arc::new(Ahead::start(threads, bytes_ahead()));
+        let ahead = Arc::new(ReadAhead::start(threads, bytes_ahead()));
         downloads.decompress_ahead(ahead.clone());
         let walk = Walk { settings, inside: &inside, log: &log, stop: &stop, may_cut, ahead };
         let result = match walk.run(&mut downloads, &mut account, events) {
@@ -119,7 +119,7 @@ pub fn run(settings: &BootstrapSettings, events: &mut dyn Events) -> Result<Repo
 }
 
 /// The root of which an archive was made, or was to be made, goes: nobody has asked for it.
-fn discard(place: Place, result: Result<(), CommandError>) -> Result<(), CommandError> {
+fn discard(place: TargetDirectory, result: Result<(), CommandError>) -> Result<(), CommandError> {
     let root = place.root().to_owned();
     match (place.discard(), result) {
         (Ok(()), result) => result,
@@ -178,7 +178,7 @@ struct Walk<'a> {
     stop: &'a Stop,
     /// Whether apt may be shown a part of the archive first.
     may_cut: bool,
-    ahead: Arc<Ahead>,
+    ahead: Arc<ReadAhead>,
 }
 
 /// How a walk has ended.
@@ -235,11 +235,11 @@ impl Walk<'_> {
         let has_devices = skeleton.lay_out().map_err(|error| disk(&error))?;
         let apt = PrivateApt::prepare(self.settings, self.inside, self.log)?;
         self.hooks(Moment::Setup, &apt, &Selection::default(), account, events)?;
-        self.keeps_apt_inside()?;
+        self.check_apt_paths()?;
         account.turn(events, Phase::Indexes, Part::Indexes);
         let configuration = apt.dump()?;
         // What the new root's apt is told, beside what this machine's is.
-        let network = as_apt(&self.settings.network, &configuration, Path::new("/"));
+        let network = apt_network(&self.settings.network, &configuration, Path::new("/"));
         downloads.reach_by(network.clone());
         indexes::refresh(self.settings, network, &apt, configuration.clone(), root, events)?;
         self.stop.check()?;
@@ -306,7 +306,7 @@ impl Walk<'_> {
                 let done = self.unpack_first(&unpacker, first, account)?;
                 let _ = begin.send(());
                 let mut warn = |line| events.warn(line);
-                let entered = Stage::enter(root, has_devices, &mut warn);
+                let entered = ScriptMounts::enter(root, has_devices, &mut warn);
                 stage = Some(entered.map_err(|error| disk(&error))?);
                 self.hooks(Moment::Extract, apt, first, account, events)?;
                 account.turn(events, Phase::Configure, Part::Dpkg);
@@ -342,7 +342,7 @@ impl Walk<'_> {
                 }
             }
             account.turn(events, Phase::Clean, Part::Around);
-            if let Some(left) = stage.map(Stage::leave)
+            if let Some(left) = stage.map(ScriptMounts::leave)
                 && walked.is_ok()
             {
                 left.map_err(|error| disk(&error))?;
@@ -356,7 +356,7 @@ impl Walk<'_> {
     /// From a root to what was asked for, on the disk.
     fn finish(
         &self,
-        place: &Place,
+        place: &TargetDirectory,
         session: &Session,
         account: &mut Account,
         events: &mut dyn Events,

@@ -18,7 +18,7 @@ use crate::root::{Root, RootError};
 
 pub use accounts::Accounts;
 pub(crate) use diversions::{Diversions, Overrides, Permissions};
-pub use lists::Owners;
+pub use lists::FileOwners;
 pub(crate) use lock::{LOCKS, open_lock};
 pub use lock::{Lock, LockError};
 pub use stanza::Stanza;

@@ -26,34 +26,34 @@ use crate::database::open_lock;
 use crate::root::{Root, RootError};
 
 /// How often whoever waits is asked whether it still wants to.
-const LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+const POLL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// How long to wait for a lock that somebody has: apt's `DPkg::Lock::Timeout`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Patience {
+pub enum LockTimeout {
     /// At most so long.
     For(Duration),
     /// Until it is free.
-    Endless,
+    Never,
 }
 
-impl Patience {
+impl LockTimeout {
     /// Seconds as apt has them: a negative number is for ever (apt.conf(5)).
-    pub fn of_seconds(seconds: i64) -> Patience {
-        u64::try_from(seconds).map_or(Patience::Endless, |seconds| Patience::For(Duration::from_secs(seconds)))
+    pub fn of_seconds(seconds: i64) -> LockTimeout {
+        u64::try_from(seconds).map_or(LockTimeout::Never, |seconds| LockTimeout::For(Duration::from_secs(seconds)))
     }
 }
 
 /// Who has a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
+pub struct LockHolder {
     /// Which one, in dpkg's directory.
     pub lock: &'static str,
     /// Number and name of the process; unknown if it is in another PID namespace or has just gone.
     pub process: Option<(i32, String)>,
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for LockHolder {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "/var/lib/dpkg/{} is held by ", self.lock)?;
         match &self.process {
@@ -66,9 +66,9 @@ impl fmt::Display for Holder {
 /// Why there is no program that waits under the locks.
 #[derive(Debug, thiserror::Error)]
 pub enum FrontendError {
-    /// Somebody else has one of them, and had it as long as we had patience.
+    /// Somebody else has one of them, and kept it for the whole timeout.
     #[error("{0}")]
-    Held(Holder),
+    Held(LockHolder),
     /// Whoever was told did not want to wait any longer.
     #[error("dpkg's locks are not waited for any longer")]
     GivenUp,
@@ -88,13 +88,13 @@ pub enum FrontendError {
 
 /// A program that has dpkg's locks and waits to be started. Dropped, it ends without having run.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct WaitingFrontend {
     program: String,
     go: Option<OwnedFd>,
     child: Option<JoinHandle<io::Result<Child>>>,
 }
 
-impl Waiting {
+impl WaitingFrontend {
     /// Has `command`, which has to be a frontend of dpkg, wait under the locks of `root`. `told` hears once who is waited
     /// for, is called again and again with nothing while it lasts, and may end it. The command must not be one that dies
     /// with the thread that started it.
@@ -104,23 +104,23 @@ impl Waiting {
     pub fn start(
         mut command: Command,
         root: &Root,
-        patience: Patience,
-        told: &mut dyn FnMut(Option<&Holder>) -> ControlFlow<()>,
-    ) -> Result<Waiting, FrontendError> {
+        timeout: LockTimeout,
+        told: &mut dyn FnMut(Option<&LockHolder>) -> ControlFlow<()>,
+    ) -> Result<WaitingFrontend, FrontendError> {
         let program = command.get_program().to_string_lossy().into_owned();
         let failed = |source: io::Error| FrontendError::Start { program: program.clone(), source };
         // One descriptor for each: a lock goes when any descriptor of its file is closed, by exec too.
         let locks = [open_lock(root, LOCKS[0])?, open_lock(root, LOCKS[1])?];
         let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|errno| failed(errno.into()));
         let ((going, go), (heard, telling)) = (pipe()?, pipe()?);
-        kernel::wait_under_locks(&mut command, locks, (going, go.as_fd()), (heard.as_fd(), telling), patience);
+        kernel::wait_under_locks(&mut command, locks, (going, go.as_fd()), (heard.as_fd(), telling), timeout);
         // Starting comes back only when the program runs. Until then the process has the thread's name: others are shown it.
         let child =
             std::thread::Builder::new().name("fullbore".to_owned()).spawn(move || command.spawn()).map_err(failed)?;
-        let mut waiting = Waiting { program: program.clone(), go: Some(go), child: Some(child) };
+        let mut waiting = WaitingFrontend { program: program.clone(), go: Some(go), child: Some(child) };
         loop {
             // A signal interrupts it, too.
-            let polled = rustix::event::poll(&mut [PollFd::new(&heard, PollFlags::IN)], Some(&LOOK_EVERY));
+            let polled = rustix::event::poll(&mut [PollFd::new(&heard, PollFlags::IN)], Some(&POLL_INTERVAL));
             if matches!(polled, Ok(0) | Err(Errno::INTR)) {
                 if told(None).is_break() {
                     return Err(FrontendError::GivenUp);
@@ -132,7 +132,7 @@ impl Waiting {
                 Ok(2) if word[0] == kernel::HAS => return Ok(waiting),
                 Ok(2) => {
                     let at = usize::from(word[1]).min(LOCKS.len() - 1);
-                    let holder = Holder { lock: LOCKS[at], process: holder(root, LOCKS[at]) };
+                    let holder = LockHolder { lock: LOCKS[at], process: holder(root, LOCKS[at]) };
                     if word[0] == kernel::GIVES_UP {
                         return Err(FrontendError::Held(holder));
                     }
@@ -173,7 +173,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingFrontend {
     fn drop(&mut self) {
         if self.child.is_some() {
             // If it was killed before, there is something to reap.
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
     use crate::database::{Lock, LockError};
 
-    const AT_ONCE: Patience = Patience::For(Duration::ZERO);
+    const AT_ONCE: LockTimeout = LockTimeout::For(Duration::ZERO);
 
     fn root() -> (tempfile::TempDir, Root) {
         let dir = tempfile::tempdir().unwrap();
@@ -206,10 +206,10 @@ mod tests {
         (dir, root)
     }
 
-    fn start(root: &Root, script: &str, patience: Patience) -> Result<Waiting, FrontendError> {
+    fn start(root: &Root, script: &str, timeout: LockTimeout) -> Result<WaitingFrontend, FrontendError> {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        Waiting::start(command, root, patience, &mut |_| ControlFlow::Continue(()))
+        WaitingFrontend::start(command, root, timeout, &mut |_| ControlFlow::Continue(()))
     }
 
     #[test]
@@ -247,7 +247,7 @@ mod tests {
         let mut first = Some(first);
         let mut command = Command::new("true");
         command.arg("second");
-        let second = Waiting::start(command, &root, Patience::Endless, &mut |holder| {
+        let second = WaitingFrontend::start(command, &root, LockTimeout::Never, &mut |holder| {
             seen += u32::from(holder.is_some());
             drop(first.take());
             ControlFlow::Continue(())
@@ -260,8 +260,8 @@ mod tests {
     fn waiting_may_be_given_up() {
         let (_dir, root) = root();
         let _first = start(&root, "true", AT_ONCE).unwrap();
-        let wait = |told: &mut dyn FnMut(Option<&Holder>) -> ControlFlow<()>| {
-            let second = Waiting::start(Command::new("true"), &root, Patience::Endless, told);
+        let wait = |told: &mut dyn FnMut(Option<&LockHolder>) -> ControlFlow<()>| {
+            let second = WaitingFrontend::start(Command::new("true"), &root, LockTimeout::Never, told);
             assert!(matches!(second, Err(FrontendError::GivenUp)), "{second:?}");
         };
         wait(&mut |holder| if holder.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) });
@@ -277,7 +277,7 @@ mod tests {
     fn a_program_that_is_not_there_is_an_error() {
         let (_dir, root) = root();
         let waiting =
-            Waiting::start(Command::new("/no/such/program"), &root, AT_ONCE, &mut |_| panic!("told")).unwrap();
+            WaitingFrontend::start(Command::new("/no/such/program"), &root, AT_ONCE, &mut |_| panic!("told")).unwrap();
         assert!(matches!(waiting.go(), Err(FrontendError::Start { .. })));
         drop(Lock::frontend(&root).unwrap());
     }

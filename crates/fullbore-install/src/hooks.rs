@@ -62,11 +62,11 @@ pub enum Form<'a> {
 
 /// Whose copies of files are that move in or out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Owners {
+pub enum Ownership {
     /// They stay whose they are.
-    Kept,
+    Preserved,
     /// Root's. In a user namespace whoever is not of it is nobody, and outside root there is the user.
-    Roots,
+    Root,
 }
 
 /// Words that begin a snippet which moves files.
@@ -103,7 +103,12 @@ impl Hook {
     }
 
     /// The commands that it comes to, one after the other; `start` gives a command for a program outside.
-    pub fn commands(&self, root: &Path, owners: Owners, start: &dyn Fn(&str) -> Command) -> io::Result<Vec<Command>> {
+    pub fn commands(
+        &self,
+        root: &Path,
+        owners: Ownership,
+        start: &dyn Fn(&str) -> Command,
+    ) -> io::Result<Vec<Command>> {
         match self.form() {
             Form::Program(program) => {
                 let mut command = start(program);
@@ -156,7 +161,7 @@ fn moving(
     word: &str,
     arguments: &[String],
     root: &Path,
-    owners: Owners,
+    owners: Ownership,
     start: &dyn Fn(&str) -> Command,
 ) -> io::Result<Vec<Command>> {
     let (last, others) = paths(word, arguments)?;
@@ -172,7 +177,7 @@ fn moving(
     };
     let archive = || {
         let mut copy = start("cp");
-        copy.arg("--archive").args((owners == Owners::Roots).then_some("--no-preserve=ownership"));
+        copy.arg("--archive").args((owners == Ownership::Root).then_some("--no-preserve=ownership"));
         copy
     };
     let mut commands = Vec::new();
@@ -293,13 +298,15 @@ mod tests {
         fs::create_dir(&root).unwrap();
         fs::write(&file, "text").unwrap();
         let hook = hook(&format!("upload {} /copy", file.display()));
-        run(&hook, &root, Owners::Kept);
+        run(&hook, &root, Ownership::Preserved);
         assert_eq!(fs::read_to_string(root.join("copy")).unwrap(), "text");
         let alone = ["x".to_owned()];
-        assert!(super::moving("upload", &alone, &root, Owners::Kept, &|program| Command::new(program)).is_err());
+        assert!(
+            super::moving("upload", &alone, &root, Ownership::Preserved, &|program| Command::new(program)).is_err()
+        );
     }
 
-    fn run(hook: &Hook, root: &Path, owners: Owners) {
+    fn run(hook: &Hook, root: &Path, owners: Ownership) {
         for mut command in hook.commands(root, owners, &|program| Command::new(program)).unwrap() {
             assert!(command.status().unwrap().success(), "{command:?}");
         }
@@ -323,24 +330,24 @@ mod tests {
             std::os::unix::fs::symlink(target, link).unwrap();
         }
         let file = dir.path().join("file");
-        run(&hook(&format!("download /bin/editor {}", file.display())), &root, Owners::Kept);
+        run(&hook(&format!("download /bin/editor {}", file.display())), &root, Ownership::Preserved);
         assert_eq!(fs::read_to_string(&file).unwrap(), "root's");
         fs::write(&file, "new").unwrap();
         for (to, there) in
             [("/var/run/new", inner.join("new")), ("bin/editor", inner.join("file")), ("/bin/far", root.join("file"))]
         {
-            run(&hook(&format!("upload {} {to}", file.display())), &root, Owners::Kept);
+            run(&hook(&format!("upload {} {to}", file.display())), &root, Ownership::Preserved);
             assert_eq!(fs::read_to_string(there).unwrap(), "new", "{to}");
         }
-        run(&hook(&format!("copy-in {} /var/run", file.display())), &root, Owners::Kept);
+        run(&hook(&format!("copy-in {} /var/run", file.display())), &root, Ownership::Preserved);
         assert_eq!(fs::read_to_string(inner.join("file")).unwrap(), "new");
         assert_eq!(fs::read_dir(&host).unwrap().count(), 1);
         assert_eq!(fs::read_to_string(host.join("file")).unwrap(), "host's");
         let out = dir.path().join("out");
-        run(&hook(&format!("copy-out /bin/editor {}", out.display())), &root, Owners::Kept);
+        run(&hook(&format!("copy-out /bin/editor {}", out.display())), &root, Ownership::Preserved);
         assert_eq!(fs::read_link(out).unwrap(), host.join("file"));
         let hook = hook(&format!("upload {} /none/", file.display()));
-        for mut command in hook.commands(&root, Owners::Kept, &|program| Command::new(program)).unwrap() {
+        for mut command in hook.commands(&root, Ownership::Preserved, &|program| Command::new(program)).unwrap() {
             assert!(!command.stderr(Stdio::null()).status().unwrap().success());
         }
         std::os::unix::fs::symlink("loop", root.join("loop")).unwrap();
@@ -355,7 +362,7 @@ mod tests {
         fs::create_dir(&root).unwrap();
         fs::write(&file, "text").unwrap();
         std::os::unix::fs::chown(&file, Some(1000), Some(1000)).unwrap();
-        for (owners, expected) in [(Owners::Kept, (1000, 1000)), (Owners::Roots, (0, 0))] {
+        for (owners, expected) in [(Ownership::Preserved, (1000, 1000)), (Ownership::Root, (0, 0))] {
             run(&hook(&format!("copy-in {} /", file.display())), &root, owners);
             let copied = fs::metadata(root.join("file")).unwrap();
             assert_eq!((copied.uid(), copied.gid()), expected);

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use rustix::fs::Mode;
 
 use crate::divert;
-use crate::nosync::session::{Orphaned, Session, with_mask};
+use crate::nosync::session::{OnParentExit, Session, with_mask};
 
 /// Where dpkg and maintainer scripts find programs; dpkg insists on the sbin directories.
 pub const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -32,7 +32,7 @@ pub struct Inside<'a> {
     root: PathBuf,
     session: &'a Session,
     own_processes: bool,
-    orphaned: Orphaned,
+    on_exit: OnParentExit,
     environment: Vec<(String, String)>,
 }
 
@@ -45,7 +45,7 @@ impl<'a> Inside<'a> {
         own_processes: bool,
         environment: Vec<(String, String)>,
     ) -> Inside<'a> {
-        Inside { root: root.to_owned(), session, own_processes, orphaned: Orphaned::Dies, environment }
+        Inside { root: root.to_owned(), session, own_processes, on_exit: OnParentExit::Kill, environment }
     }
 
     /// Commands in a root that lives on: they end by themselves if we are killed. Programs that are diverted there are not
@@ -53,7 +53,7 @@ impl<'a> Inside<'a> {
     pub fn living(root: &Path, session: &'a Session) -> Inside<'a> {
         let known = divert::is_in_use(root).then_some(divert::IS_WITHOUT_SYNCS);
         let environment = known.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect();
-        Inside { root: root.to_owned(), session, own_processes: false, orphaned: Orphaned::GoesOn, environment }
+        Inside { root: root.to_owned(), session, own_processes: false, on_exit: OnParentExit::Continue, environment }
     }
 
     /// The root.
@@ -91,7 +91,7 @@ impl<'a> Inside<'a> {
     /// A program of the outside that starts nothing in the root.
     pub fn plain(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
-        self.dress(&mut command);
+        self.prepare(&mut command);
         command
     }
 
@@ -111,13 +111,13 @@ impl<'a> Inside<'a> {
             command.args(&words[1..]);
             command
         };
-        self.dress(&mut command);
+        self.prepare(&mut command);
         command
     }
 
-    fn dress(&self, command: &mut Command) {
+    fn prepare(&self, command: &mut Command) {
         command.envs(self.environment.iter().map(|(name, value)| (name, value))).stdin(Stdio::null());
-        self.session.shield(command, self.orphaned);
+        self.session.apply_filter(command, self.on_exit);
     }
 }
 

@@ -23,7 +23,8 @@ use fullbore_engine::run::report::Report;
 use fullbore_engine::stage::Ledger;
 use fullbore_wire::run::NetworkSettings;
 
-use crate::frontend::{FrontendError, Patience, Waiting};
+use crate::apt_network::apt_network;
+use crate::frontend::{FrontendError, LockTimeout, WaitingFrontend};
 use crate::inside::Inside;
 use crate::installing::account::Account;
 use crate::installing::download::Downloads;
@@ -33,7 +34,6 @@ use crate::installing::unpacker::Unpacker;
 use crate::installing::{NO_NEW_PRIVILEGES, Part, still_syncing};
 use crate::nosync;
 use crate::nosync::session::Session;
-use crate::reach_as_apt::as_apt;
 use crate::relay::Relay;
 use crate::resolve::Wanted;
 use crate::root::{Root, within};
@@ -113,7 +113,7 @@ struct Configured {
     /// Where its indexes are, likewise.
     lists: PathBuf,
     /// How long is waited for dpkg's locks.
-    patience: Patience,
+    lock_timeout: LockTimeout,
     /// Not to ask.
     yes: bool,
     /// Whether package files stay there after the installation.
@@ -141,10 +141,10 @@ impl Configured {
         Ok(Configured {
             archives: directory("Dir::Cache::archives", ARCHIVES)?,
             lists: directory("Dir::State::lists", LISTS)?,
-            patience: Patience::of_seconds(configuration.number("DPkg::Lock::Timeout", 0)),
+            lock_timeout: LockTimeout::of_seconds(configuration.number("DPkg::Lock::Timeout", 0)),
             yes: configuration.bool("APT::Get::Assume-Yes", false),
             keeps_archives: configuration.bool("APT::Keep-Downloaded-Packages", true),
-            network: as_apt(&settings.network, &configuration, &settings.root),
+            network: apt_network(&settings.network, &configuration, &settings.root),
             mirrors: mirrors(&configuration, &settings.root, events),
         })
     }
@@ -215,11 +215,11 @@ impl Walk<'_> {
     }
 
     /// apt's process, which has dpkg's locks from now on and waits.
-    fn take_locks(&self, relay: &Relay, events: &mut dyn Events) -> Result<Waiting, CommandError> {
+    fn take_locks(&self, relay: &Relay, events: &mut dyn Events) -> Result<WaitingFrontend, CommandError> {
         let root = Root::open(&self.settings.root).map_err(|error| CommandError::new(ErrorKind::Disk, error))?;
         let command = self.installing(relay)?;
         let mut wanted = Ok(());
-        let waiting = Waiting::start(command, &root, self.configured.patience, &mut |holder| {
+        let waiting = WaitingFrontend::start(command, &root, self.configured.lock_timeout, &mut |holder| {
             if let Some(holder) = holder {
                 events.note(format!("waiting: {holder}"));
             }
@@ -285,7 +285,7 @@ impl Walk<'_> {
     fn install(
         &self,
         relay: Relay,
-        waiting: Waiting,
+        waiting: WaitingFrontend,
         wanted: &[Wanted],
         account: &mut Account,
         events: &mut dyn Events,

@@ -297,10 +297,10 @@ impl Flush {
     }
 }
 
-/// Told where the filter costs setuid programs their rights.
+/// DpkgOutput where the filter costs setuid programs their rights.
 pub const NO_NEW_PRIVILEGES: &str = "not privileged: setuid programs run with your own rights only";
 
-/// Told while the final sync lasts.
+/// DpkgOutput while the final sync lasts.
 pub fn still_syncing(path: &Path) -> String {
     format!("{}: the final sync still waits for it", path.display())
 }

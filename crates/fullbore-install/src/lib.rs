@@ -34,18 +34,18 @@
 
 #![deny(unsafe_code)]
 
+mod apt_network;
 pub mod bootstrap;
+mod closure;
 mod database;
 pub mod divert;
+mod dpkg_call;
 mod frontend;
 pub mod hooks;
 mod inside;
 pub mod install;
 mod installing;
 pub mod nosync;
-mod order;
-mod reach;
-mod reach_as_apt;
 mod relay;
 mod resolve;
 pub mod root;
@@ -54,8 +54,8 @@ pub mod settings;
 mod skeleton;
 pub mod unpack;
 
+pub use closure::{Seeds, dependency_closure};
 pub use database::{DatabaseError, Lock, LockError, Stanza};
 pub use inside::SEARCH_PATH;
 pub use installing::{NO_NEW_PRIVILEGES, still_syncing};
-pub use reach::{Beginning, reach};
 pub use skeleton::SourcesFile;

@@ -8,7 +8,7 @@
 //!
 //! The filter ([`filter`]) is inherited by everything that the command starts, static or
 //! dynamic, in a chroot or not, and cannot be taken off again. That is why [`service_manager`]
-//! has to be asked first, and why programs that outlive the command make the run fail.
+//! has to be pending first, and why programs that outlive the command make the run fail.
 
 pub(crate) mod disks;
 pub mod filter;
@@ -48,14 +48,14 @@ use self::mounted::Mounted;
 
 /// How long programs that the command has left behind may take to end. A guess: agents and
 /// helpers that notice its end are gone in a fraction of it.
-const GRACE: Duration = Duration::from_secs(2);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How often is looked for such programs.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How often is looked what descendants have mounted in namespaces of their own. A look costs
 /// some milliseconds where there are hundreds of processes.
-const LOOK_FOR_MOUNTS_EVERY: Duration = Duration::from_secs(1);
+const MOUNT_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What is to be run.
 #[derive(Debug)]
@@ -159,7 +159,7 @@ pub fn run(job: &Job, notify: &mut dyn FnMut(Notice<'_>)) -> Result<Outcome, Sta
     // Before there is any other thread, which a signal could end the process by.
     let signals = Signals::block().map_err(system("cannot watch over signals"))?;
     let mut disks = Disks::open().map_err(system("cannot read which file systems there are"))?;
-    let devices = Devices::look();
+    let devices = Devices::read();
     let is_answered = job.counted && probe::is_answered();
     let costs = if job.counted && !is_answered { probe_all(&disks) } else { Vec::new() };
     if job.counted {
@@ -180,7 +180,7 @@ pub fn run(job: &Job, notify: &mut dyn FnMut(Notice<'_>)) -> Result<Outcome, Sta
         descendants,
         sees_only_whether,
         mounted,
-        looked_for_mounts: Instant::now(),
+        mounts_read: Instant::now(),
         tally: Tally::default(),
         ended: None,
     };
@@ -263,7 +263,7 @@ struct Watch {
     /// Descendants cannot be listed; see [`has_children`].
     sees_only_whether: bool,
     mounted: Mounted,
-    looked_for_mounts: Instant,
+    mounts_read: Instant,
     tally: Tally,
     ended: Option<Ended>,
 }
@@ -274,7 +274,7 @@ impl Watch {
         let mut ended_at = None;
         let mut survivors: Vec<Process> = Vec::new();
         loop {
-            self.wait_for_something(ended_at.is_some())?;
+            self.wait_for_event(ended_at.is_some())?;
             self.pass_signals_on()?;
             self.reap()?;
             if self.ended.is_none() {
@@ -285,7 +285,7 @@ impl Watch {
                 return Ok(survivors);
             }
             let ended_at = *ended_at.get_or_insert_with(Instant::now);
-            if ended_at.elapsed() < GRACE {
+            if ended_at.elapsed() < EXIT_TIMEOUT {
                 continue;
             }
             if self.listener.is_none() {
@@ -300,8 +300,8 @@ impl Watch {
 
     /// Until a signal comes, a call is to be answered, something was mounted, or it is time to look
     /// for survivors.
-    fn wait_for_something(&mut self, look_soon: bool) -> io::Result<()> {
-        let every = if look_soon { LOOK_EVERY } else { LOOK_FOR_MOUNTS_EVERY };
+    fn wait_for_event(&mut self, soon: bool) -> io::Result<()> {
+        let every = if soon { POLL_INTERVAL } else { MOUNT_POLL_INTERVAL };
         let every = Timespec { tv_sec: every.as_secs() as _, tv_nsec: every.subsec_nanos().into() };
         let mut polled = vec![PollFd::new(&self.signals.descriptor, PollFlags::IN)];
         let table = self.mounted.table().map(|table| {
@@ -321,11 +321,11 @@ impl Watch {
             (has(table, PollFlags::PRI), has(listener, PollFlags::IN), has(listener, PollFlags::HUP));
         drop(polled);
         if has_mounted {
-            self.mounted.look()?;
+            self.mounted.refresh()?;
         }
-        if self.looked_for_mounts.elapsed() >= LOOK_FOR_MOUNTS_EVERY {
-            self.mounted.look_at(&self.living());
-            self.looked_for_mounts = Instant::now();
+        if self.mounts_read.elapsed() >= MOUNT_POLL_INTERVAL {
+            self.mounted.refresh_from(&self.living());
+            self.mounts_read = Instant::now();
         }
         match &self.listener {
             Some(listener) if is_asked => self.tally.serve(listener.as_fd()),

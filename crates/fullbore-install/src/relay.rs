@@ -30,11 +30,11 @@ const ORDER_BYTES_MAX: usize = 4 << 20;
 const END: &[u8] = b"\0\0";
 
 /// How often is looked whether apt has ended.
-const LOOK_EVERY_MS: i64 = 20;
+const POLL_INTERVAL_MS: i64 = 20;
 
 /// Where the script's directory may be in the root, the first that programs can be started from: `/run` is mounted
 /// `noexec` on Debian. The second is where dpkg keeps and starts maintainer scripts.
-const PLACES: [&str; 2] = ["run", "var/lib"];
+const PARENTS: [&str; 2] = ["run", "var/lib"];
 
 /// Name of that directory, before this process's number.
 const DIRECTORY: &str = "fullbore-dpkg.";
@@ -46,16 +46,16 @@ const ALIVE: &str = "alive";
 #[derive(Debug)]
 pub enum Answer {
     /// The real dpkg gets these arguments, after what is told of those that are done.
-    Run(Vec<OsString>, Told),
+    Run(Vec<OsString>, DpkgOutput),
     /// It cannot be done, and dpkg must not try.
     Refuse,
     /// All is done.
-    Done(Told),
+    Done(DpkgOutput),
 }
 
 /// What dpkg would have said.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct DpkgOutput {
     /// On stdout.
     pub output: Vec<u8>,
     /// On its status descriptor.
@@ -104,7 +104,7 @@ impl Relay {
     /// # Errors
     /// There is no place for it, or the files cannot be made.
     pub fn place(root: &Path, without: &[&str]) -> Result<Relay, RelayError> {
-        let places = PLACES.iter().filter_map(|place| Some((place, within(root, Path::new(place)).ok()?)));
+        let places = PARENTS.iter().filter_map(|place| Some((place, within(root, Path::new(place)).ok()?)));
         let place = places.into_iter().find(|(_, outside)| is_executable(outside));
         let (place, outside) = place.ok_or_else(|| RelayError::NotExecutable(root.to_owned()))?;
         let name = format!("{DIRECTORY}{}", std::process::id());
@@ -138,7 +138,7 @@ impl Relay {
     /// # Errors
     /// It cannot be removed.
     pub fn clear_abandoned(root: &Path) -> Result<(), RelayError> {
-        let places = PLACES.iter().filter_map(|place| within(root, Path::new(place)).ok());
+        let places = PARENTS.iter().filter_map(|place| within(root, Path::new(place)).ok());
         for place in &places.filter(|place| place.is_dir()).collect::<Vec<_>>() {
             for entry in fs::read_dir(place).map_err(failed(place))? {
                 let directory = entry.map_err(failed(place))?.path();
@@ -177,7 +177,7 @@ impl Relay {
         let mut failure = None;
         loop {
             let mut polled = [PollFd::new(&self.orders, PollFlags::IN)];
-            let wait = Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY_MS * 1_000_000 };
+            let wait = Timespec { tv_sec: 0, tv_nsec: POLL_INTERVAL_MS * 1_000_000 };
             match rustix::event::poll(&mut polled, Some(&wait)) {
                 Ok(0) => {
                     if let Some(status) = child.try_wait()? {
@@ -200,7 +200,7 @@ impl Relay {
                 if failure.is_none() {
                     let arguments = order[..order.len() - END.len()].split(|byte| *byte == 0);
                     let arguments = arguments.map(|argument| OsStr::from_bytes(argument).to_owned()).collect();
-                    failure = self.tell(answer(arguments)).err();
+                    failure = self.answer(answer(arguments)).err();
                 }
                 if failure.is_some() {
                     self.say("refuse", None)?;
@@ -210,7 +210,7 @@ impl Relay {
         }
     }
 
-    fn tell(&self, answer: Answer) -> io::Result<()> {
+    fn answer(&self, answer: Answer) -> io::Result<()> {
         let (verdict, told) = match answer {
             Answer::Run(arguments, told) => {
                 let mut command = b"exec dpkg".to_vec();
@@ -222,7 +222,7 @@ impl Relay {
                 self.leave("command", &command)?;
                 ("run", told)
             }
-            Answer::Refuse => ("refuse", Told::default()),
+            Answer::Refuse => ("refuse", DpkgOutput::default()),
             Answer::Done(told) => ("done", told),
         };
         self.leave("output", &told.output)?;
@@ -354,7 +354,7 @@ mod tests {
         let status = relay
             .serve(&mut child, &mut |order| {
                 orders.push(order);
-                Answer::Done(Told { output: b"Unpacking a\n".to_vec(), ..Told::default() })
+                Answer::Done(DpkgOutput { output: b"Unpacking a\n".to_vec(), ..DpkgOutput::default() })
             })
             .unwrap();
         assert!(status.success());
@@ -371,7 +371,8 @@ mod tests {
         let mut command = Command::new(&script);
         command.args(["--unpack", "/nowhere.deb"]).stdout(std::process::Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let status = relay.serve(&mut child, &mut |_| Answer::Run(vec!["--version".into()], Told::default())).unwrap();
+        let status =
+            relay.serve(&mut child, &mut |_| Answer::Run(vec!["--version".into()], DpkgOutput::default())).unwrap();
         let mut text = String::new();
         child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
         assert!(status.success() && text.contains("package management program"), "{text}");
@@ -434,7 +435,7 @@ mod tests {
         let mut child = Command::new(&script).args(["--unpack", "a.deb"]).spawn().unwrap();
         let served = relay.serve(&mut child, &mut |_| {
             fs::create_dir(relay.directory.join("output")).unwrap();
-            Answer::Done(Told::default())
+            Answer::Done(DpkgOutput::default())
         });
         assert_eq!(served.unwrap_err().kind(), io::ErrorKind::IsADirectory);
         assert_eq!(child.wait().unwrap().code(), Some(2));

@@ -198,9 +198,9 @@ fn devices(root: &Root) -> Result<bool, RootError> {
     Ok(true)
 }
 
-/// The root as scripts see it: mounts, and nobody who starts services. Undone by [`Stage::leave`].
+/// The root as scripts see it: mounts, and nobody who starts services. Undone by [`ScriptMounts::leave`].
 #[derive(Debug)]
-pub struct Stage {
+pub struct ScriptMounts {
     root: Root,
     /// What is mounted, by a descriptor in it: no script can lead the unmounting elsewhere.
     mounted: Vec<(String, OwnedFd)>,
@@ -210,15 +210,15 @@ pub struct Stage {
     starter: bool,
 }
 
-impl Stage {
+impl ScriptMounts {
     /// Mounts `/dev/pts`, `/dev/shm`, `/sys` and `/proc` in this process's mount namespace, which must be its own. What
     /// cannot be mounted is left out and told. Commands with a `/proc` of their own have it on top; the hooks see this one.
     ///
     /// # Errors
     /// A file cannot be made.
-    pub fn enter(root: &Path, has_devices: bool, told: &mut dyn FnMut(String)) -> Result<Stage, RootError> {
+    pub fn enter(root: &Path, has_devices: bool, told: &mut dyn FnMut(String)) -> Result<ScriptMounts, RootError> {
         let root = Root::open(root)?;
-        let mut stage = Stage { root, mounted: Vec::new(), made: Vec::new(), policy: false, starter: false };
+        let mut stage = ScriptMounts { root, mounted: Vec::new(), made: Vec::new(), policy: false, starter: false };
         if !has_devices {
             stage.bind_devices(told)?;
         }

@@ -14,9 +14,7 @@
 //! Killed at any time, the root's status file is the old one or the new one. With the old one there
 //! may be files that no package owns, and a second run (ours or dpkg's) overwrites them.
 
-mod ahead;
 mod archive;
-mod bare;
 mod claims;
 mod clocks;
 mod directories;
@@ -26,6 +24,8 @@ mod files;
 mod filters;
 mod kernel;
 mod paths;
+mod put_files;
+mod read_ahead;
 mod round;
 mod run;
 
@@ -38,11 +38,11 @@ use fullbore_debian::tar::TarError;
 use fullbore_engine::durability::Durability;
 use fullbore_engine::stage::Ledger;
 
-pub use ahead::{Ahead, Pause, Slot};
 pub use archive::{Archive, ArchiveError, verify};
-pub use bare::put_files;
 pub use examine::{Examined, Refused, examine};
 pub use filters::Filters;
+pub use put_files::put_files;
+pub use read_ahead::{Pause, ReadAhead, Slot};
 pub use run::unpack;
 
 use crate::database::{DatabaseError, Directive, Record, Stanza};

@@ -449,7 +449,8 @@ impl Task {
         let known = self.wanted.last_modified.and_then(|_| kept(&self.wanted.target, limit_bytes)).map(Known::new);
         // One that is dated in the future must not pass for newer than what the mirrors have.
         let known = known.filter(|known| check.future(known.date).is_none());
-        let since = known.as_ref().zip(self.wanted.last_modified).map(|(known, modified)| known.asked_since(modified));
+        let since =
+            known.as_ref().zip(self.wanted.last_modified).map(|(known, modified)| known.if_modified_since(modified));
         let get = self.get(limit_bytes, since);
         let bar = Bar { is_inline: self.wanted.is_inrelease(), latest: check.latest() };
         let (newest, freshness) = releases::newest(&self.watch, &self.hosts, &get, known.as_ref(), bar).await;

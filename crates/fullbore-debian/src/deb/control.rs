@@ -3,7 +3,7 @@
 
 use std::io::{BufReader, Read as _};
 
-use super::{CONTROL_BYTES_MAX, Compression, DataPlace, DebError, Proof, data};
+use super::{CONTROL_BYTES_MAX, Compression, DataMember, DebError, Proof, data};
 use crate::tar::{Entry, Kind, Reader};
 
 /// Members of one control archive. dpkg knows ten; packages bring a few of their own.
@@ -37,7 +37,7 @@ impl Control {
     /// # Errors
     /// Damage, directories and links in it, names that are no names, members twice, no `control`.
     pub fn read(packed: &[u8], compression: Compression) -> Result<Control, DebError> {
-        let place = DataPlace { offset: 0, bytes: packed.len() as u64, compression };
+        let place = DataMember { offset: 0, bytes: packed.len() as u64, compression };
         let reader = data(packed, place, 1, Proof::Checksums)
             .map_err(|source| DebError::Read { member: "control.tar", source })?;
         // The limit is on what comes out: a bomb costs what an honest archive would.

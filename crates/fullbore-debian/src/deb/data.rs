@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, Read};
 
-use super::{Compression, DataPlace};
+use super::{Compression, DataMember};
 use crate::compression::{Form, Reader};
 
 /// Memory of one decoder. `xz -9` and `lzma -9` need 65 MB; what claims more is no package.
@@ -37,7 +37,7 @@ pub enum Proof {
 ///
 /// # Errors
 /// When the decoder cannot be made.
-pub fn data<R: Read>(packed: R, place: DataPlace, threads: usize, proof: Proof) -> io::Result<DataReader<R>> {
+pub fn data<R: Read>(packed: R, place: DataMember, threads: usize, proof: Proof) -> io::Result<DataReader<R>> {
     let packed = BufReader::with_capacity(PACKED_BYTES, packed.take(place.bytes));
     let form = match place.compression {
         Compression::None => Form::Plain,

@@ -92,7 +92,7 @@ struct Walk<'l> {
 }
 
 /// What lies before us in the middle state.
-enum Ahead {
+enum Next {
     /// New text of the first step.
     Text(Slice),
     /// So many lines of the old file; then comes an edit, unless it is `u64::MAX`.
@@ -101,16 +101,16 @@ enum Ahead {
 
 impl Walk<'_> {
     /// What is ahead; begins an edit of the first step when we are at one.
-    fn ahead(&mut self, builder: &mut Builder) -> Ahead {
+    fn peek(&mut self, builder: &mut Builder) -> Next {
         loop {
             if let Some(slice) = self.cut.or_else(|| self.list.slices[self.text.clone()].first().copied()) {
-                return Ahead::Text(slice);
+                return Next::Text(slice);
             }
             let Some(edit) = self.list.edits.get(self.next) else {
-                return Ahead::Old(u64::MAX);
+                return Next::Old(u64::MAX);
             };
             if edit.line > self.line {
-                return Ahead::Old(edit.line - self.line);
+                return Next::Old(edit.line - self.line);
             }
             // Here lines go from the old file without ever being in the middle state.
             builder.keep_to(self.line);
@@ -125,13 +125,13 @@ impl Walk<'_> {
     fn keep_to(&mut self, middle: u64, builder: &mut Builder) {
         while self.middle < middle {
             let wanted = middle - self.middle;
-            match self.ahead(builder) {
-                Ahead::Text(slice) => {
+            match self.peek(builder) {
+                Next::Text(slice) => {
                     builder.keep_to(self.line);
                     let used = self.use_text(slice, wanted);
                     builder.add_slices(&[used]);
                 }
-                Ahead::Old(lines) => {
+                Next::Old(lines) => {
                     let lines = lines.min(wanted);
                     self.line += lines;
                     self.middle += lines;
@@ -145,11 +145,11 @@ impl Walk<'_> {
         builder.keep_to(self.line);
         while self.middle < middle {
             let wanted = middle - self.middle;
-            match self.ahead(builder) {
-                Ahead::Text(slice) => {
+            match self.peek(builder) {
+                Next::Text(slice) => {
                     self.use_text(slice, wanted);
                 }
-                Ahead::Old(lines) => {
+                Next::Old(lines) => {
                     let lines = lines.min(wanted);
                     builder.remove(lines);
                     self.line += lines;
@@ -177,14 +177,14 @@ impl Walk<'_> {
     /// Everything that is left of the first step stays.
     fn keep_rest(&mut self, builder: &mut Builder) {
         loop {
-            match self.ahead(builder) {
-                Ahead::Text(slice) => {
+            match self.peek(builder) {
+                Next::Text(slice) => {
                     builder.keep_to(self.line);
                     let used = self.use_text(slice, u64::MAX);
                     builder.add_slices(&[used]);
                 }
-                Ahead::Old(u64::MAX) => return,
-                Ahead::Old(lines) => self.line += lines,
+                Next::Old(u64::MAX) => return,
+                Next::Old(lines) => self.line += lines,
             }
         }
     }

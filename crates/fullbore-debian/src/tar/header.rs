@@ -19,12 +19,12 @@ pub enum Format {
 
 /// Names that came in entries of their own (GNU types `L` and `K`).
 #[derive(Debug, Default)]
-pub(super) struct Long {
+pub(super) struct LongNames {
     pub name: Option<Vec<u8>>,
     pub link: Option<Vec<u8>>,
 }
 
-impl Long {
+impl LongNames {
     pub fn is_empty(&self) -> bool {
         self.name.is_none() && self.link.is_none()
     }
@@ -66,7 +66,13 @@ impl Raw {
         Ok(Raw { kind: block[156], size, format })
     }
 
-    pub fn fill(&self, entry: &mut Entry, block: &[u8; BLOCK_BYTES], long: Long, offset: u64) -> Result<(), TarError> {
+    pub fn fill(
+        &self,
+        entry: &mut Entry,
+        block: &[u8; BLOCK_BYTES],
+        long: LongNames,
+        offset: u64,
+    ) -> Result<(), TarError> {
         let wrong = |what| TarError::Malformed { offset, what };
         entry.kind = match self.kind {
             0 | b'0' | b'S' => Kind::File,
@@ -127,7 +133,7 @@ impl Raw {
 }
 
 /// Checks the path when its last source has spoken, and takes the slash of a directory away.
-pub(super) fn settle_path(entry: &mut Entry) -> Result<(), &'static str> {
+pub(super) fn finish_path(entry: &mut Entry) -> Result<(), &'static str> {
     if entry.path.is_empty() {
         return Err("no name");
     }

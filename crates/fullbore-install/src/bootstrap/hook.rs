@@ -5,7 +5,7 @@ use fullbore_engine::run::events::Events;
 
 use super::apt::{PrivateApt, Selection};
 use super::{ARCHIVES, Walk};
-use crate::hooks::{Moment, Owners};
+use crate::hooks::{Moment, Ownership};
 use crate::installing::Part;
 use crate::installing::account::Account;
 use crate::settings::Mode;
@@ -27,8 +27,8 @@ impl Walk<'_> {
     ) -> Result<(), CommandError> {
         let root = self.inside.root();
         let (mode, owners) = match self.settings.mode {
-            Mode::Root => ("root", Owners::Kept),
-            _ => ("unshare", Owners::Roots),
+            Mode::Root => ("root", Ownership::Preserved),
+            _ => ("unshare", Ownership::Root),
         };
         let include: Vec<String> =
             self.settings.include.iter().map(|name| name.replace('%', "%25").replace(',', "%2C")).collect();

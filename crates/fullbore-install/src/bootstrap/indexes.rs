@@ -1,7 +1,7 @@
 //! The archive's indexes: by our own wire where that is the same, and cut down to what apt has to look at.
 //!
 //! apt takes a second and more to read all packages of an archive, each time that it is asked something. So it is shown
-//! those that can matter at all (`reach`), and its answers are acted on at once; while dpkg configures it is asked again
+//! those that can matter at all (`closure`), and its answers are acted on at once; while dpkg configures it is asked again
 //! with all of them, and only what it confirms is kept ([`PrivateApt::confirms`]).
 
 use std::ffi::OsString;
@@ -20,8 +20,8 @@ use fullbore_wire::run::NetworkSettings;
 
 use super::apt::{DIRECTORY, PrivateApt, Shown};
 use super::{ARCHIVES, disk};
+use crate::closure::{Seeds, dependency_closure};
 use crate::hooks::Moment;
-use crate::reach::{Beginning, reach};
 use crate::root::{FILE_BYTES_MAX, Root, RootError};
 use crate::settings::BootstrapSettings;
 use crate::settings::Variant;
@@ -176,13 +176,13 @@ pub fn cut(
             handle.hard_link(&path, &format!("{shown}/{name}")).map_err(|error| disk(&error))?;
         }
     }
-    let beginning = Beginning {
+    let seeds = Seeds {
         names: &names,
         priorities: priorities(settings.variant),
         recommends: configuration.bool("APT::Install-Recommends", true),
         suggests: configuration.bool("APT::Install-Suggests", false),
     };
-    let Some(reached) = reach(&indexes, &beginning) else { return Ok(None) };
+    let Some(reached) = dependency_closure(&indexes, &seeds) else { return Ok(None) };
     for (name, stanzas) in files.iter().zip(reached) {
         let mut text = stanzas.join(&b"\n\n"[..]);
         text.extend(b"\n\n");

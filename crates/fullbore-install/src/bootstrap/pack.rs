@@ -9,7 +9,7 @@ use fullbore_engine::durability::sync_file;
 use fullbore_engine::output::{FOR_ALL, Output};
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 
-use super::place::MARKER;
+use super::target::MARKER;
 use super::tools::{self, Compressor, MKSQUASHFS, TAR, Tool};
 use crate::inside::Inside;
 use crate::installing::log::Log;

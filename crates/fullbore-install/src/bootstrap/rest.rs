@@ -31,7 +31,7 @@ impl Walk<'_> {
         if wishes.is_empty() {
             return Ok(());
         }
-        self.keeps_apt_inside()?;
+        self.check_apt_paths()?;
         let root = self.inside.root();
         let disk = |error: std::io::Error| CommandError::disk(root, &error);
         let relay = Relay::place(root, &OUTSIDE_ONLY).map_err(|error| of_relay(&error))?;

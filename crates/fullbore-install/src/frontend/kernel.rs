@@ -14,7 +14,7 @@ use rustix::io::{Errno, FdFlags};
 use rustix::process::Signal;
 use rustix::time::Timespec;
 
-use super::Patience;
+use super::LockTimeout;
 
 /// First byte of what it says, before the number of a lock: it waits for it.
 pub(super) const WAITS: u8 = b'w';
@@ -37,7 +37,7 @@ pub(super) fn wait_under_locks(
     locks: [OwnedFd; 2],
     (going, go): (OwnedFd, BorrowedFd<'_>),
     (heard, telling): (BorrowedFd<'_>, OwnedFd),
-    patience: Patience,
+    timeout: LockTimeout,
 ) {
     let others = [go.as_raw_fd(), heard.as_raw_fd()];
     let parent = rustix::process::getpid();
@@ -54,7 +54,7 @@ pub(super) fn wait_under_locks(
         for (number, lock) in (0..).zip(&locks) {
             // It has to stay open as long as the program runs.
             rustix::io::fcntl_setfd(lock, FdFlags::empty())?;
-            take(lock, number, telling.as_fd(), going.as_fd(), patience)?;
+            take(lock, number, telling.as_fd(), going.as_fd(), timeout)?;
         }
         rustix::io::write(&telling, &[HAS, 0])?;
         let mut word = [0];
@@ -77,7 +77,7 @@ fn take(
     number: u8,
     telling: BorrowedFd<'_>,
     going: BorrowedFd<'_>,
-    patience: Patience,
+    timeout: LockTimeout,
 ) -> io::Result<()> {
     let begun = Instant::now();
     let mut told = false;
@@ -88,7 +88,7 @@ fn take(
             Err(Errno::AGAIN | Errno::ACCESS) => {}
             Err(errno) => return Err(errno.into()),
         }
-        if matches!(patience, Patience::For(limit) if begun.elapsed() >= limit) {
+        if matches!(timeout, LockTimeout::For(limit) if begun.elapsed() >= limit) {
             rustix::io::write(telling, &[GIVES_UP, number])?;
             return Err(Errno::AGAIN.into());
         }

@@ -32,7 +32,7 @@ use fullbore_wire::url::{Url, UrlError};
 use super::log::removed;
 use crate::nosync::session::Session;
 use crate::resolve::Wanted;
-use crate::unpack::Ahead;
+use crate::unpack::ReadAhead;
 
 /// How often, once a signal has come, what runs is killed.
 const KILL_EVERY: Duration = Duration::from_millis(100);
@@ -59,7 +59,7 @@ pub struct Downloads {
     mirrors: MirrorSets,
     sites: Vec<Site>,
     totals: Totals,
-    ahead: Option<Arc<Ahead>>,
+    ahead: Option<Arc<ReadAhead>>,
 }
 
 struct Site {
@@ -102,7 +102,7 @@ impl Downloads {
     }
 
     /// Has each file decompressed as soon as it is there.
-    pub fn decompress_ahead(&mut self, ahead: Arc<Ahead>) {
+    pub fn decompress_ahead(&mut self, ahead: Arc<ReadAhead>) {
         self.ahead = Some(ahead);
     }
 

@@ -10,8 +10,8 @@ use fullbore_engine::run::error::{CommandError, ErrorKind};
 use super::Part;
 use super::account::Account;
 use super::unpacker::{Done, Scripts, Unpacker};
-use crate::order::Order;
-use crate::relay::{Answer, Relay, RelayError, Told};
+use crate::dpkg_call::DpkgCall;
+use crate::relay::{Answer, DpkgOutput, Relay, RelayError};
 
 /// Answers apt's orders for one root.
 pub struct Serving<'a> {
@@ -54,15 +54,15 @@ impl<'a> Serving<'a> {
 
     /// One order.
     fn answer(&mut self, arguments: &[OsString], account: &mut Account) -> Answer {
-        let Some(mut order) = Order::parse(self.root, arguments) else {
-            return Answer::Run(arguments.to_vec(), Told::default());
+        let Some(mut order) = DpkgCall::parse(self.root, arguments) else {
+            return Answer::Run(arguments.to_vec(), DpkgOutput::default());
         };
         for file in &mut order.files {
             if let Some((_, ours)) = self.elsewhere.iter().find(|(theirs, _)| theirs == file) {
                 file.clone_from(ours);
             }
         }
-        let outside: Vec<PathBuf> = order.files.iter().map(|file| Order::outside(self.root, file)).collect();
+        let outside: Vec<PathBuf> = order.files.iter().map(|file| DpkgCall::outside(self.root, file)).collect();
         match self.unpacker.unpack(&outside, Scripts::Before) {
             Ok(done) => {
                 account.unpacked(&done);
@@ -75,7 +75,7 @@ impl<'a> Serving<'a> {
                 }
                 let left: Vec<PathBuf> = done.left.iter().map(|(file, _)| self.seen_inside(file)).collect();
                 let (output, status) = told(&done);
-                let told = Told { output, status, status_descriptor: order.status_descriptor };
+                let told = DpkgOutput { output, status, status_descriptor: order.status_descriptor };
                 if left.is_empty() { Answer::Done(told) } else { Answer::Run(order.for_files(&left), told) }
             }
             Err(error) => {

@@ -17,7 +17,7 @@ use crate::inside::Inside;
 use crate::resolve::Wanted;
 use crate::root::within;
 use crate::scripts;
-use crate::unpack::{self, Ahead, Archive, Filters, Options, Root, Script, UnpackError, UnpackedPackage};
+use crate::unpack::{self, Archive, Filters, Options, ReadAhead, Root, Script, UnpackError, UnpackedPackage};
 
 /// Lines of dpkg's configuration that mean nothing for unpacking, or are understood here.
 const UNDERSTOOD: [&str; 9] = [
@@ -53,7 +53,7 @@ pub struct Unpacker<'a> {
     log: &'a Log,
     dpkg_version: String,
     expected: HashMap<String, (u64, Sha256)>,
-    ahead: Option<Arc<Ahead>>,
+    ahead: Option<Arc<ReadAhead>>,
 }
 
 /// What became of a batch.
@@ -86,7 +86,7 @@ impl<'a> Unpacker<'a> {
     }
 
     /// Packages may have been decompressed before their turn.
-    pub fn take_from(&mut self, ahead: Arc<Ahead>) {
+    pub fn take_from(&mut self, ahead: Arc<ReadAhead>) {
         self.ahead = Some(ahead);
     }
 

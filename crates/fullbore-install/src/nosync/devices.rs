@@ -28,7 +28,7 @@ const OPEN: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::CLOEXE
 pub(super) struct Devices(HashMap<OsString, u64>);
 
 impl Devices {
-    pub(super) fn look() -> Devices {
+    pub(super) fn read() -> Devices {
         let all = fs::read_dir(ALL).into_iter().flatten().flatten();
         Devices(all.filter_map(|entry| Some((entry.file_name(), written(&entry.file_name())?))).collect())
     }
@@ -38,9 +38,9 @@ impl Devices {
     /// written by the command either.
     pub(super) fn sync(&self, told: &mut dyn FnMut(&Path)) -> Vec<(PathBuf, io::Error)> {
         let devices: Vec<(PathBuf, File)> =
-            Devices::look().written_since(self).filter_map(|name| open_free(&name)).collect();
+            Devices::read().written_since(self).filter_map(|name| open_free(&name)).collect();
         let syncing = |(_, device): &(PathBuf, File)| rustix::fs::fsync(device).map_err(io::Error::from);
-        let results = disks::side_by_side(&devices, syncing, disks::TELLS_EVERY, &mut |(path, _)| told(path));
+        let results = disks::side_by_side(&devices, syncing, disks::NOTICE_INTERVAL, &mut |(path, _)| told(path));
         let named = devices.into_iter().zip(results);
         named.filter_map(|((path, _), result)| Some((path, result.err()?))).collect()
     }
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn devices_of_this_machine_are_counted() {
-        let devices = Devices::look();
+        let devices = Devices::read();
         assert!(devices.0.keys().all(|name| Path::new(ALL).join(name).exists()));
         assert!(devices.0.values().any(|sectors| *sectors > 0), "needs a machine with a disk");
     }

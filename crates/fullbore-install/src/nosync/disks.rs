@@ -17,7 +17,7 @@ use rustix::fs::{Access, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::kernel;
-use super::mounted::Place;
+use super::mounted::MountedDevice;
 
 /// Without a disk behind them: nothing to be synced.
 const WITHOUT_DISK: &[&str] = &[
@@ -50,13 +50,13 @@ const WITHOUT_DISK: &[&str] = &[
 const SERVED: &[&str] = &["9p", "afs", "ceph", "cifs", "smb3"];
 
 /// Longest wait for the root of one that is served from elsewhere; a guess, far above what a living server takes.
-const OPENS_WITHIN: Duration = Duration::from_secs(5);
+const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often is told which file system the end of the run waits for.
-pub(super) const TELLS_EVERY: Duration = Duration::from_secs(30);
+pub(super) const NOTICE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// File systems that are synced at the same time. A guess: more than a machine has disks, fewer than some have mounts.
-const AT_ONCE: usize = 16;
+const CONCURRENT_SYNCS: usize = 16;
 
 /// Directories of a root in which dpkg has nothing: they are the users' and the administrator's, or are empty again after
 /// the next start (hier(7)).
@@ -197,7 +197,7 @@ impl Disks {
         let missed = self.missed.drain(..).map(|(_, path, error)| (path, error)).collect();
         let mut synced = SyncReport { missed, unseen: self.is_blind, ..SyncReport::default() };
         let syncing = |disk: &Disk| rustix::fs::syncfs(&disk.directory).map_err(io::Error::from);
-        let results = side_by_side(&self.held, syncing, TELLS_EVERY, &mut |disk| told(&disk.path));
+        let results = side_by_side(&self.held, syncing, NOTICE_INTERVAL, &mut |disk| told(&disk.path));
         for (disk, result) in self.held.iter().zip(results) {
             match result {
                 Ok(()) => synced.count += 1,
@@ -222,7 +222,7 @@ impl Disks {
     }
 
     /// File systems that process `pid` sees in a mount namespace of its own and that are not held.
-    pub(super) fn unseen_by(&self, pid: i32) -> Vec<Place> {
+    pub(super) fn unseen_by(&self, pid: i32) -> Vec<MountedDevice> {
         let mounts = mounts(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
         let is_held = |mount: &Mount| self.held.iter().any(|disk| disk.device == mount.device);
         let unseen = mounts.into_iter().filter(|mount| is_worth_syncing(mount) && !is_held(mount));
@@ -250,11 +250,11 @@ fn open_in_time(mount: &Mount) -> io::Result<Option<File>> {
     let (sender, receiver) = mpsc::channel();
     let mount = mount.clone();
     std::thread::Builder::new().name("mount".to_owned()).spawn(move || sender.send(open(&mount)))?;
-    receiver.recv_timeout(OPENS_WITHIN).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    receiver.recv_timeout(OPEN_TIMEOUT).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// Does a work that may last for ever with each of these, on threads of its own: none waits for another one, up to
-/// [`AT_ONCE`]. Calls `told` with those that are not done whenever it has lasted so much longer. Gives what came of each.
+/// [`CONCURRENT_SYNCS`]. Calls `told` with those that are not done whenever it has lasted so much longer. Gives what came of each.
 pub(super) fn side_by_side<T: Sync>(
     items: &[T],
     work: impl Fn(&T) -> io::Result<()> + Sync,
@@ -274,7 +274,7 @@ pub(super) fn side_by_side<T: Sync>(
             let (sender, thread) = (sender.clone(), std::thread::Builder::new().name("sync".to_owned()));
             thread.spawn_scoped(scope, || worker(sender)).is_ok()
         };
-        if (0..items.len().min(AT_ONCE)).filter(start).count() == 0 {
+        if (0..items.len().min(CONCURRENT_SYNCS)).filter(start).count() == 0 {
             worker(sender.clone());
         }
         drop(sender);
@@ -399,19 +399,21 @@ mod tests {
         // The first is done when all others are, and was told of.
         let (count, told) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let work = |number: &usize| {
-            while *number == 0 && (count.load(Ordering::Relaxed) < AT_ONCE + 1 || told.load(Ordering::Relaxed) < 3) {
+            while *number == 0
+                && (count.load(Ordering::Relaxed) < CONCURRENT_SYNCS + 1 || told.load(Ordering::Relaxed) < 3)
+            {
                 std::thread::sleep(Duration::from_millis(1));
             }
             count.fetch_add(1, Ordering::Relaxed);
             if number.is_multiple_of(2) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
         };
-        let items: Vec<usize> = (0..AT_ONCE + 2).collect();
+        let items: Vec<usize> = (0..CONCURRENT_SYNCS + 2).collect();
         let results = side_by_side(&items, work, Duration::from_millis(1), &mut |number| {
             told.fetch_add(usize::from(*number == 0), Ordering::Relaxed);
         });
         let is_right = |(number, result): (usize, &io::Result<()>)| result.is_ok() == number.is_multiple_of(2);
         assert!(results.len() == items.len() && results.iter().enumerate().all(is_right), "{results:?}");
-        assert!(side_by_side(&[], |_: &usize| Ok(()), TELLS_EVERY, &mut |_| ()).is_empty());
+        assert!(side_by_side(&[], |_: &usize| Ok(()), NOTICE_INTERVAL, &mut |_| ()).is_empty());
     }
 
     #[test]

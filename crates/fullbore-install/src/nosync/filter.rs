@@ -18,7 +18,7 @@ use libc::{
 pub enum Answer {
     /// The kernel answers 0 at once: nothing is faster.
     AtOnce,
-    /// A supervisor is asked, so that calls can be counted; those that stay synchronous too.
+    /// A supervisor is pending, so that calls can be counted; those that stay synchronous too.
     Counted,
 }
 

@@ -37,9 +37,9 @@ pub fn service_manager() -> Option<String> {
 
 /// Asks as invoke-rc.d does, for a service that no exception is made for.
 fn starts_are_denied(policy: &Path) -> bool {
-    let mut asked = Command::new(policy);
-    asked.args(["fullbore-nosync", "start"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    asked.status().is_ok_and(|status| status.code() == Some(FORBIDDEN))
+    let mut pending = Command::new(policy);
+    pending.args(["fullbore-nosync", "start"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    pending.status().is_ok_and(|status| status.code() == Some(FORBIDDEN))
 }
 
 /// Whether this process may set a filter and keep the rights of setuid programs.

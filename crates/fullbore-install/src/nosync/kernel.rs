@@ -96,7 +96,7 @@ pub(super) fn start(command: &mut Command, start: Start<'_>) -> Result<(Child, O
 
 /// Has the command run under the filter once it is started; with `dies` it is killed when the thread
 /// that started it ends.
-pub(super) fn shield(command: &mut Command, filter: Vec<sock_filter>, no_new_privileges: bool, dies: bool) {
+pub(super) fn apply_filter(command: &mut Command, filter: Vec<sock_filter>, no_new_privileges: bool, dies: bool) {
     let parent = rustix::process::getpid();
     let before_exec = move || {
         if dies {
@@ -217,7 +217,7 @@ pub(super) fn enter_mounts(namespace: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// A call that a program waits in.
-pub(super) struct Asked {
+pub(super) struct PendingCall {
     id: u64,
     /// The thread, as this process numbers it.
     pub thread: u32,
@@ -227,11 +227,11 @@ pub(super) struct Asked {
 }
 
 /// Takes the next call from the listener; none if the program was killed meanwhile.
-pub(super) fn next_call(listener: BorrowedFd<'_>) -> io::Result<Option<Asked>> {
+pub(super) fn next_call(listener: BorrowedFd<'_>) -> io::Result<Option<PendingCall>> {
     // SAFETY: all zeros is a value of this type, and the one that the kernel demands.
-    let mut asked: libc::seccomp_notif = unsafe { mem::zeroed() };
+    let mut pending: libc::seccomp_notif = unsafe { mem::zeroed() };
     // SAFETY: the request writes a `seccomp_notif`, whose size is part of its number.
-    let result = unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut asked) };
+    let result = unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut pending) };
     if result < 0 {
         let error = io::Error::last_os_error();
         return match error.raw_os_error() {
@@ -239,20 +239,20 @@ pub(super) fn next_call(listener: BorrowedFd<'_>) -> io::Result<Option<Asked>> {
             _ => Err(error),
         };
     }
-    Ok(Some(Asked {
-        id: asked.id,
-        thread: asked.pid,
-        audit: asked.data.arch,
-        number: u32::from_ne_bytes(asked.data.nr.to_ne_bytes()),
-        arguments: asked.data.args,
+    Ok(Some(PendingCall {
+        id: pending.id,
+        thread: pending.pid,
+        audit: pending.data.arch,
+        number: u32::from_ne_bytes(pending.data.nr.to_ne_bytes()),
+        arguments: pending.data.args,
     }))
 }
 
 /// Lets the program go on: with success if the call `is_answered`, else into the kernel.
-pub(super) fn answer(listener: BorrowedFd<'_>, asked: &Asked, is_answered: bool) -> io::Result<()> {
+pub(super) fn answer(listener: BorrowedFd<'_>, pending: &PendingCall, is_answered: bool) -> io::Result<()> {
     // SAFETY: all zeros is a value of this type.
     let mut response: libc::seccomp_notif_resp = unsafe { mem::zeroed() };
-    response.id = asked.id;
+    response.id = pending.id;
     if !is_answered {
         response.flags = 1; // SECCOMP_USER_NOTIF_FLAG_CONTINUE
     }
@@ -275,9 +275,9 @@ static IGNORED_PIPES: AtomicBool = AtomicBool::new(false);
 /// ignores the signal itself.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static BEFORE_THE_RUNTIME: extern "C" fn() = look_at_pipe_signal;
+static BEFORE_THE_RUNTIME: extern "C" fn() = note_pipe_signal;
 
-extern "C" fn look_at_pipe_signal() {
+extern "C" fn note_pipe_signal() {
     // SAFETY: all zeros is a value of this type, and the call fills it; it changes nothing.
     let action = unsafe {
         let mut action: libc::sigaction = mem::zeroed();

@@ -18,10 +18,10 @@ use super::disks;
 use super::kernel;
 
 /// More than this are not remembered. A guess, far above what builders mount.
-const MOST: usize = 1000;
+const MOUNTS_MAX: usize = 1000;
 
 /// A file system without a descriptor: `MAJOR:MINOR`, and one of its places.
-pub(super) type Place = (String, PathBuf);
+pub(super) type MountedDevice = (String, PathBuf);
 
 /// What has been mounted since the start.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(super) struct Mounted {
     table: Option<File>,
     /// Devices that were there at the start.
     before: HashSet<String>,
-    seen: Vec<Place>,
+    seen: Vec<MountedDevice>,
 }
 
 impl Mounted {
@@ -48,7 +48,7 @@ impl Mounted {
     }
 
     /// Remembers what is new in this mount namespace.
-    pub(super) fn look(&mut self) -> io::Result<()> {
+    pub(super) fn refresh(&mut self) -> io::Result<()> {
         let Some(table) = &mut self.table else { return Ok(()) };
         let mut text = Vec::new();
         table.rewind()?;
@@ -59,7 +59,7 @@ impl Mounted {
 
     /// Remembers what is new in the mount namespaces of these. They are looked at once in a while,
     /// and one that is gone before that is not seen.
-    pub(super) fn look_at(&mut self, processes: &[Process]) {
+    pub(super) fn refresh_from(&mut self, processes: &[Process]) {
         for process in other_namespaces(processes) {
             self.remember(disks::mounts(format!("/proc/{}/mountinfo", process.pid)).unwrap_or_default());
         }
@@ -69,7 +69,7 @@ impl Mounted {
         for mount in mounts.into_iter().filter(disks::is_worth_syncing) {
             let is_new =
                 !self.before.contains(&mount.device) && !self.seen.iter().any(|(known, _)| *known == mount.device);
-            if is_new && self.seen.len() < MOST {
+            if is_new && self.seen.len() < MOUNTS_MAX {
                 self.seen.push((mount.device, mount.path));
             }
         }
@@ -91,10 +91,10 @@ pub(super) fn other_namespaces(processes: &[Process]) -> Vec<&Process> {
 
 /// Syncs file systems of another mount namespace from within; gives what came of each, and
 /// nothing for what cannot be reached.
-pub(super) fn sync_within(pid: i32, places: &[Place]) -> Vec<(PathBuf, Option<io::Result<()>>)> {
+pub(super) fn sync_within(pid: i32, places: &[MountedDevice]) -> Vec<(PathBuf, Option<io::Result<()>>)> {
     let sync = || {
         let entered = File::open(format!("/proc/{pid}/ns/mnt")).and_then(|file| kernel::enter_mounts(file.as_fd()));
-        let sync_one = |(device, path): &Place| {
+        let sync_one = |(device, path): &MountedDevice| {
             let directory = entered.as_ref().ok().and_then(|()| File::open(path).ok())?;
             let is_it = directory.metadata().is_ok_and(|about| disks::device(about.dev()) == *device);
             is_it.then(|| rustix::fs::syncfs(&directory).map_err(io::Error::from))

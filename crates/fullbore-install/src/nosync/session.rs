@@ -19,10 +19,10 @@ use super::probe::{self, FlushCost};
 use super::{host, kernel};
 
 /// How long killed programs may take to go. A guess: one that waits for a disk cannot go before that answers.
-pub const LONGEST_END: Duration = Duration::from_secs(10);
+pub const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How often is looked whether they are gone.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The file systems that are synced in the end, and the filter for commands until then.
 #[derive(Debug)]
@@ -36,11 +36,11 @@ pub struct Session {
 
 /// What happens to a command when the thread that started it ends, also by a kill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Orphaned {
+pub enum OnParentExit {
     /// It is killed.
-    Dies,
+    Kill,
     /// It goes on to its end.
-    GoesOn,
+    Continue,
 }
 
 impl Session {
@@ -68,8 +68,8 @@ impl Session {
     }
 
     /// Has a command, and all that it will start, run with sync calls answered at once.
-    pub fn shield(&self, command: &mut Command, orphaned: Orphaned) {
-        kernel::shield(command, self.filter.clone(), self.no_new_privileges, orphaned == Orphaned::Dies);
+    pub fn apply_filter(&self, command: &mut Command, orphaned: OnParentExit) {
+        kernel::apply_filter(command, self.filter.clone(), self.no_new_privileges, orphaned == OnParentExit::Kill);
     }
 
     /// Programs that have outlived their commands, under the filter as long as they live.
@@ -82,10 +82,10 @@ impl Session {
         let begin = Instant::now();
         loop {
             let living = self.survivors();
-            if living.is_empty() || begin.elapsed() >= super::GRACE {
+            if living.is_empty() || begin.elapsed() >= super::EXIT_TIMEOUT {
                 return living;
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -97,15 +97,15 @@ impl Session {
     }
 
     /// Kills what is still there of all that was started, until nothing is. Gives what was there, and what does not
-    /// go in [`LONGEST_END`].
+    /// go in [`KILL_TIMEOUT`].
     pub fn end_survivors(&self) -> (Vec<Process>, Vec<Process>) {
         let first = self.survivors();
         let begin = Instant::now();
         let mut left = first.clone();
         // What is killed may have just started another one.
-        while !left.is_empty() && begin.elapsed() < LONGEST_END {
+        while !left.is_empty() && begin.elapsed() < KILL_TIMEOUT {
             self.kill();
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_INTERVAL);
             left = self.survivors();
         }
         (first, left)
@@ -148,7 +148,7 @@ mod tests {
             text.split_whitespace().last().unwrap().parse::<u32>().unwrap()
         };
         let before = count(&mut command);
-        session.shield(&mut command, Orphaned::Dies);
+        session.apply_filter(&mut command, OnParentExit::Kill);
         assert_eq!(count(&mut command), before + 1);
         // By name: other tests of this process have children at the same time.
         assert!(session.survivors().iter().all(|process| process.name != "grep"));
@@ -162,7 +162,7 @@ mod tests {
         let session = Session::open(dir.path()).unwrap();
         let mut command = Command::new("sh");
         command.args(["-c", "sleep 60 >/dev/null 2>&1 & echo $!"]);
-        session.shield(&mut command, Orphaned::Dies);
+        session.apply_filter(&mut command, OnParentExit::Kill);
         let pid: i32 = String::from_utf8(command.output().unwrap().stdout).unwrap().trim().parse().unwrap();
         assert!(session.survivors().iter().any(|process| process.pid == pid));
         let pid = rustix::process::Pid::from_raw(pid).unwrap();

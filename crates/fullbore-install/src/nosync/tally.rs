@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 use super::filter::{self, Call};
-use super::kernel::{self, Asked};
+use super::kernel::{self, PendingCall};
 use super::probe::FlushCost;
 
 /// How often each call was made, by the file system that it was for.
@@ -26,9 +26,9 @@ pub struct Tally {
 impl Tally {
     /// Serves one call of a program that waits.
     pub(super) fn serve(&mut self, listener: BorrowedFd<'_>) -> io::Result<()> {
-        let Some(asked) = kernel::next_call(listener)? else { return Ok(()) };
-        let call = filter::call(asked.audit, asked.number);
-        kernel_answer(listener, &asked, call, &mut self.counts)
+        let Some(pending) = kernel::next_call(listener)? else { return Ok(()) };
+        let call = filter::call(pending.audit, pending.number);
+        kernel_answer(listener, &pending, call, &mut self.counts)
     }
 
     /// Sync calls that were answered instead of carried out.
@@ -65,21 +65,21 @@ impl Tally {
 
 fn kernel_answer(
     listener: BorrowedFd<'_>,
-    asked: &Asked,
+    pending: &PendingCall,
     call: Option<Call>,
     counts: &mut BTreeMap<(Option<u64>, Call), u64>,
 ) -> io::Result<()> {
     // The look into /proc comes first: once it is answered, the program may close the file.
-    let is_counted = call.filter(|call| *call != Call::Openat2 || opens_synchronously(asked));
+    let is_counted = call.filter(|call| *call != Call::Openat2 || opens_synchronously(pending));
     if let Some(call) = is_counted {
-        *counts.entry((device(asked, call), call)).or_default() += 1;
+        *counts.entry((device(pending, call), call)).or_default() += 1;
     }
-    kernel::answer(listener, asked, call.is_some_and(Call::is_answered))
+    kernel::answer(listener, pending, call.is_some_and(Call::is_answered))
 }
 
-fn device(asked: &Asked, call: Call) -> Option<u64> {
+fn device(pending: &PendingCall, call: Call) -> Option<u64> {
     let takes_file = matches!(call, Call::Fsync | Call::Fdatasync | Call::Syncfs | Call::SyncFileRange);
-    let path = || format!("/proc/{}/fd/{}", asked.thread, asked.arguments[0] & u64::from(u32::MAX));
+    let path = || format!("/proc/{}/fd/{}", pending.thread, pending.arguments[0] & u64::from(u32::MAX));
     if takes_file { device_of(&path()) } else { None }
 }
 
@@ -92,10 +92,10 @@ fn device_of(path: &str) -> Option<u64> {
 
 /// Reads the flags of an `openat2` from the program's memory. Another thread may change them
 /// before the kernel reads them: good enough to count by.
-fn opens_synchronously(asked: &Asked) -> bool {
+fn opens_synchronously(pending: &PendingCall) -> bool {
     let mut flags = [0; 8];
-    File::open(format!("/proc/{}/mem", asked.thread))
-        .and_then(|memory| memory.read_exact_at(&mut flags, asked.arguments[2]))
+    File::open(format!("/proc/{}/mem", pending.thread))
+        .and_then(|memory| memory.read_exact_at(&mut flags, pending.arguments[2]))
         .is_ok_and(|()| u64::from_le_bytes(flags) & u64::from(filter::O_DSYNC) != 0)
 }
 

@@ -5,10 +5,10 @@ use std::io::{self, BufReader, Read, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fullbore_debian::deb::{Control, DataPlace, DebError, Package, Proof};
+use fullbore_debian::deb::{Control, DataMember, DebError, Package, Proof};
 use fullbore_engine::digest::{Sha256, Sha256Hasher};
 
-use super::ahead::{PlainReader, Slot};
+use super::read_ahead::{PlainReader, Slot};
 use crate::database::Stanza;
 
 /// Why a package could not be opened or is not the expected one.
@@ -99,7 +99,7 @@ impl Archive {
         self
     }
 
-    /// Its plain files are there already, or will be ([`super::Ahead`]).
+    /// Its plain files are there already, or will be ([`super::ReadAhead`]).
     #[must_use]
     pub fn ahead(mut self, slot: Arc<Slot>) -> Archive {
         self.ahead = Some(slot);
@@ -147,7 +147,7 @@ impl Archive {
     }
 
     /// Where its files are.
-    pub fn data(&self) -> DataPlace {
+    pub fn data(&self) -> DataMember {
         self.package.data
     }
 

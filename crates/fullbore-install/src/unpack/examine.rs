@@ -37,7 +37,7 @@ pub struct Refused {
 /// When the root's database cannot be read.
 pub fn examine(root: &Root, archives: Vec<Archive>) -> Result<Examined, DatabaseError> {
     let database = Database::read(root)?;
-    let mut present = Present::default();
+    let mut present = RelationIndex::default();
     for record in database.records().filter(|record| record.is_present()) {
         present.add(&record.stanza);
     }
@@ -59,7 +59,7 @@ pub fn examine(root: &Root, archives: Vec<Archive>) -> Result<Examined, Database
 
 fn plan(
     database: &Database,
-    present: &Present,
+    present: &RelationIndex,
     names: &HashSet<String>,
     archive: Archive,
 ) -> Result<Planned, Box<Refused>> {
@@ -80,7 +80,7 @@ type Checked = (Stanza, Vec<String>, Vec<Directive>);
 
 fn check(
     database: &Database,
-    present: &Present,
+    present: &RelationIndex,
     names: &HashSet<String>,
     archive: &Archive,
 ) -> Result<Checked, String> {
@@ -162,14 +162,14 @@ fn conffiles(text: &[u8]) -> Result<Vec<String>, String> {
 
 /// Packages that are there or will be: what `Conflicts` and `Breaks` speak of.
 #[derive(Default)]
-struct Present {
+struct RelationIndex {
     /// Packages by what they provide, their own name with their version included.
     provided: HashMap<String, Vec<(String, Relation)>>,
     /// What packages do not want beside them, by its name.
     unwanted: HashMap<String, Vec<(String, Relation)>>,
 }
 
-impl Present {
+impl RelationIndex {
     fn add(&mut self, stanza: &Stanza) {
         let name = stanza.get("Package").unwrap_or_default();
         for provided in provisions(stanza) {

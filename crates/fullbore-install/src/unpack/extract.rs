@@ -17,10 +17,10 @@ use fullbore_debian::tar::{Entry, Kind, Reader, TarError};
 use fullbore_engine::stage::StageClock;
 use rustix::io::Errno;
 
-use super::ahead::PlainReader;
 use super::archive::Hashing;
 use super::directories::Directories;
 use super::paths::{PathReason, show};
+use super::read_ahead::PlainReader;
 use super::round::{Halt, Round};
 use super::{Planned, UnpackError};
 use crate::root::RootError;
@@ -161,7 +161,7 @@ impl<'a> Extraction<'a, '_> {
             if !self.round.only_asks
                 && let Some(plain) = archive.plain()
             {
-                return Ok(Source::Ahead(plain));
+                return Ok(Source::ReadAhead(plain));
             }
         }
         let packed = archive.data_reader().map_err(UnpackError::from)?;
@@ -174,7 +174,7 @@ impl<'a> Extraction<'a, '_> {
         io::copy(&mut plain, &mut io::sink()).map_err(|error| self.unreadable(error))?;
         let reader = match plain.input {
             Source::Packed(reader) => reader,
-            Source::Ahead(_) => return Ok(()),
+            Source::ReadAhead(_) => return Ok(()),
         };
         let mut source = reader.finish().map_err(|error| self.unreadable(error))?;
         io::copy(&mut source, &mut io::sink()).map_err(|error| self.unreadable(error))?;
@@ -210,14 +210,14 @@ impl<'a> Extraction<'a, '_> {
 enum Source<'c> {
     Packed(Box<DataReader<Clocked<'c, Hashing<File>>>>),
     /// Decompressed before, and verified.
-    Ahead(PlainReader),
+    ReadAhead(PlainReader),
 }
 
 impl Read for Source<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Source::Packed(reader) => reader.read(buffer),
-            Source::Ahead(plain) => plain.read(buffer),
+            Source::ReadAhead(plain) => plain.read(buffer),
         }
     }
 }

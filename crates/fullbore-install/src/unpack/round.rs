@@ -20,7 +20,7 @@ use super::extract::{Role, Work, extract};
 use super::files;
 use super::filters::Filters;
 use super::{Planned, UnpackError, kernel};
-use crate::database::{Database, Owners};
+use crate::database::{Database, FileOwners};
 use crate::root::{Root, RootError};
 
 /// What the workers of a round share.
@@ -28,7 +28,7 @@ pub(super) struct Round<'a> {
     pub root: &'a Root,
     pub packages: &'a [Planned],
     pub database: &'a Database,
-    pub owners: &'a Owners,
+    pub owners: &'a FileOwners,
     pub filters: &'a Filters,
     pub clocks: &'a Clocks,
     pub claims: Claims,

@@ -13,7 +13,7 @@ use super::extract::Work;
 use super::filters::Filters;
 use super::round::{Halt, Made, Outcome, Round};
 use super::{Batch, Options, Planned, Refusal, RunScript, Script, Scripts, UnpackError, Unpacked, UnpackedPackage};
-use crate::database::{self, Change, Database, NewPackage, Owners};
+use crate::database::{self, Change, Database, FileOwners, NewPackage};
 use crate::root::{Root, RootError};
 
 /// Unpacks a batch. The caller holds [`database::Lock::database`].
@@ -140,7 +140,7 @@ struct Ground<'a> {
 }
 
 impl Ground<'_> {
-    fn round<'r>(&'r self, numbers: &[u32], database: &'r Database, owners: &'r Owners) -> Round<'r> {
+    fn round<'r>(&'r self, numbers: &[u32], database: &'r Database, owners: &'r FileOwners) -> Round<'r> {
         let packages = &self.batch.packages;
         Round {
             root: self.root,
@@ -161,10 +161,10 @@ impl Ground<'_> {
     }
 }
 
-fn read_database(root: &Root, clocks: &Clocks) -> Result<(Database, Owners), UnpackError> {
+fn read_database(root: &Root, clocks: &Clocks) -> Result<(Database, FileOwners), UnpackError> {
     let _role = clocks.bookkeeping.enter();
     let database = Database::read(root)?;
-    let owners = Owners::read(root, &database)?;
+    let owners = FileOwners::read(root, &database)?;
     Ok((database, owners))
 }
 

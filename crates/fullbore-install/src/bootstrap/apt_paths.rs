@@ -28,7 +28,7 @@ const PLACES: [&str; 9] = [
 
 impl Walk<'_> {
     /// Refuses a root with a link that would lead apt out of it.
-    pub(super) fn keeps_apt_inside(&self) -> Result<(), CommandError> {
+    pub(super) fn check_apt_paths(&self) -> Result<(), CommandError> {
         let root = self.inside.root();
         let partial = [LISTS, ARCHIVES].map(|below| format!("{below}/partial"));
         for place in PLACES.into_iter().chain([DIRECTORY]).chain(partial.iter().map(String::as_str)) {

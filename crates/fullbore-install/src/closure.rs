@@ -13,7 +13,7 @@ use memchr::{memchr, memmem};
 
 /// Where the walk begins, and what it follows. Essential and protected packages are always reached.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Beginning<'a> {
+pub struct Seeds<'a> {
     /// Packages, or names that packages provide.
     pub names: &'a [&'a str],
     /// All packages of these priorities.
@@ -33,7 +33,7 @@ struct Entry<'a> {
 
 /// The stanzas that are reached, of each index (`Packages`, plain), in their order. `None` if one of the
 /// names is in no index: apt may understand it as something else.
-pub fn reach<'a>(indexes: &'a [Vec<u8>], from: &Beginning<'_>) -> Option<Vec<Vec<&'a [u8]>>> {
+pub fn dependency_closure<'a>(indexes: &'a [Vec<u8>], from: &Seeds<'_>) -> Option<Vec<Vec<&'a [u8]>>> {
     let mut entries: Vec<Entry<'a>> = Vec::new();
     let mut by_name: HashMap<&'a [u8], Vec<usize>> = HashMap::new();
     let mut open: Vec<usize> = Vec::new();
@@ -153,13 +153,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn reached(indexes: &[&str], from: &Beginning<'_>) -> Option<Vec<Vec<String>>> {
+    fn reached(indexes: &[&str], from: &Seeds<'_>) -> Option<Vec<Vec<String>>> {
         let indexes: Vec<Vec<u8>> = indexes.iter().map(|text| text.as_bytes().to_vec()).collect();
         let name = |stanza: &&[u8]| {
             let (_, name) = fields(stanza).next().unwrap();
             String::from_utf8_lossy(name).into_owned()
         };
-        Some(reach(&indexes, from)?.iter().map(|stanzas| stanzas.iter().map(name).collect()).collect())
+        Some(dependency_closure(&indexes, from)?.iter().map(|stanzas| stanzas.iter().map(name).collect()).collect())
     }
 
     const ARCHIVE: &str = "\
@@ -172,27 +172,27 @@ mod tests {
 
     #[test]
     fn alternatives_and_providers_are_reached_and_nothing_else() {
-        let from = Beginning::default();
+        let from = Seeds::default();
         assert_eq!(reached(&[ARCHIVE], &from).unwrap(), [["base", "gawk", "lib", "mawk"]]);
         let more = "Package: other\n\nPackage: lib\nVersion: 1\n\nPackage: more\n";
-        let both = reached(&[ARCHIVE, more], &Beginning { names: &["alone"], ..from }).unwrap();
+        let both = reached(&[ARCHIVE, more], &Seeds { names: &["alone"], ..from }).unwrap();
         assert_eq!(both, [vec!["base", "gawk", "lib", "mawk", "alone"], vec!["other", "lib"]]);
     }
 
     #[test]
     fn priorities_and_weak_relations_count_if_they_are_said_to() {
         let without = "Package: a\nPriority: important\nRecommends: b\nSuggests: c\n\nPackage: b\n\nPackage: c\n";
-        let from = Beginning { priorities: &["important"], ..Beginning::default() };
+        let from = Seeds { priorities: &["important"], ..Seeds::default() };
         assert_eq!(reached(&[without], &from).unwrap(), [["a"]]);
-        let from = Beginning { recommends: true, ..from };
+        let from = Seeds { recommends: true, ..from };
         assert_eq!(reached(&[without], &from).unwrap(), [["a", "b"]]);
-        let from = Beginning { suggests: true, ..from };
+        let from = Seeds { suggests: true, ..from };
         assert_eq!(reached(&[without], &from).unwrap(), [["a", "b", "c"]]);
     }
 
     #[test]
     fn a_name_that_is_nowhere_may_mean_something_else() {
-        let is_known = |name| reached(&[ARCHIVE], &Beginning { names: &[name], ..Beginning::default() }).is_some();
+        let is_known = |name| reached(&[ARCHIVE], &Seeds { names: &[name], ..Seeds::default() }).is_some();
         assert!(is_known("nawk"));
         assert!(!is_known("lib-"));
         assert!(!is_known("a.*"));
@@ -212,7 +212,7 @@ mod tests {
                 text.push_str(&format!("Provides: {}\n\n", list(2, "v").join(", ")));
             }
             let indexes = [text.into_bytes()];
-            let stanzas = &reach(&indexes, &Beginning { names: &["p0"], ..Beginning::default() }).unwrap()[0];
+            let stanzas = &dependency_closure(&indexes, &Seeds { names: &["p0"], ..Seeds::default() }).unwrap()[0];
             let named: Vec<u8> = stanzas.iter().map(|stanza| {
                 let (_, name) = fields(stanza).next().unwrap();
                 String::from_utf8_lossy(&name[1..]).parse().unwrap()
@@ -231,7 +231,7 @@ mod tests {
 
         #[test]
         fn anything_is_read(text in prop::collection::vec(prop::sample::select(b"Package: \n\t,|xDepends".to_vec()), 0..200)) {
-            let _ = reach(&[text], &Beginning::default());
+            let _ = dependency_closure(&[text], &Seeds::default());
         }
     }
 }

@@ -30,9 +30,9 @@ const NO_HOME: &str = "/dev/null/gpgv";
 pub fn sweep(scratch: &Path) {
     let Ok(entries) = fs::read_dir(scratch) else { return };
     for entry in entries.flatten() {
-        let is_room = entry.file_name().to_str().is_some_and(is_name_of_room);
+        let is_ours = entry.file_name().to_str().is_some_and(is_name_of_ours);
         // A link is no directory here, and stays.
-        if is_room && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+        if is_ours && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             // What cannot be removed is a few KB in our own directory.
             let _ = fs::remove_dir_all(entry.path());
         }
@@ -40,16 +40,16 @@ pub fn sweep(scratch: &Path) {
 }
 
 /// Whether the name is `verify-PID-NUMBER`. Other names that begin so are somebody else's.
-fn is_name_of_room(name: &str) -> bool {
+fn is_name_of_ours(name: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let numbers = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-'));
     numbers.is_some_and(|(process, number)| is_number(process) && is_number(number))
 }
 
 /// The files of one run of `gpgv`.
-pub(super) struct Room(Place);
+pub(super) struct GpgvFiles(Storage);
 
-enum Place {
+enum Storage {
     /// Files without a name (memfd_create(2)), which the kernel removes even when we are killed. `gpgv` opens them
     /// through our directory of file descriptors.
     Memory { descriptors: PathBuf, files: RefCell<Vec<File>> },
@@ -57,26 +57,26 @@ enum Place {
     Directory(PathBuf),
 }
 
-impl Room {
-    pub(super) fn create(scratch: &Path) -> Result<Room, SignatureError> {
-        Ok(Room(match in_memory() {
+impl GpgvFiles {
+    pub(super) fn create(scratch: &Path) -> Result<GpgvFiles, SignatureError> {
+        Ok(GpgvFiles(match in_memory() {
             Some(place) => place,
-            None => Place::Directory(directory(scratch)?),
+            None => Storage::Directory(directory(scratch)?),
         }))
     }
 
     /// The home directory of `gpgv`. It reads no keyring there, because each has an absolute path.
     pub(super) fn home(&self) -> &Path {
         match &self.0 {
-            Place::Memory { .. } => Path::new(NO_HOME),
-            Place::Directory(path) => path,
+            Storage::Memory { .. } => Path::new(NO_HOME),
+            Storage::Directory(path) => path,
         }
     }
 
     /// A file with these contents.
     pub(super) fn write(&self, name: &str, bytes: &[u8]) -> Result<PathBuf, SignatureError> {
         match &self.0 {
-            Place::Memory { descriptors, files } => {
+            Storage::Memory { descriptors, files } => {
                 let fault = |source: io::Error| SignatureError::Scratch { path: PathBuf::from(name), source };
                 let mut file =
                     File::from(memfd_create(name, MemfdFlags::CLOEXEC).map_err(|errno| fault(errno.into()))?);
@@ -85,7 +85,7 @@ impl Room {
                 files.borrow_mut().push(file);
                 Ok(path)
             }
-            Place::Directory(directory) => {
+            Storage::Directory(directory) => {
                 let path = directory.join(name);
                 fs::write(&path, bytes).map_err(|source| SignatureError::Scratch { path: path.clone(), source })?;
                 Ok(path)
@@ -96,9 +96,9 @@ impl Room {
     /// Where `gpgv` writes the verified text.
     pub(super) fn output(&self) -> Result<PathBuf, SignatureError> {
         match &self.0 {
-            Place::Memory { .. } => self.write("text", &[]),
+            Storage::Memory { .. } => self.write("text", &[]),
             // `gpgv` makes it.
-            Place::Directory(directory) => Ok(directory.join("text")),
+            Storage::Directory(directory) => Ok(directory.join("text")),
         }
     }
 
@@ -141,13 +141,13 @@ fn unfold(line: &str) -> &str {
 }
 
 /// `None` where `gpgv` could not open such a file: without `/proc`, or with another process's.
-fn in_memory() -> Option<Place> {
+fn in_memory() -> Option<Storage> {
     let file = File::from(memfd_create("probe", MemfdFlags::CLOEXEC).ok()?);
     let descriptors = fs::canonicalize("/proc/self").ok()?.join("fd");
     let seen = File::open(descriptors.join(file.as_raw_fd().to_string())).ok()?.metadata().ok()?;
     let own = file.metadata().ok()?;
     let is_same = (seen.dev(), seen.ino()) == (own.dev(), own.ino());
-    is_same.then(|| Place::Memory { descriptors, files: RefCell::default() })
+    is_same.then(|| Storage::Memory { descriptors, files: RefCell::default() })
 }
 
 fn directory(scratch: &Path) -> Result<PathBuf, SignatureError> {
@@ -167,9 +167,9 @@ fn directory(scratch: &Path) -> Result<PathBuf, SignatureError> {
     Err(SignatureError::Scratch { path: scratch.to_owned(), source })
 }
 
-impl Drop for Room {
+impl Drop for GpgvFiles {
     fn drop(&mut self) {
-        if let Place::Directory(path) = &self.0 {
+        if let Storage::Directory(path) = &self.0 {
             // What cannot be removed is a few KB in our own directory.
             let _ = fs::remove_dir_all(path);
         }
@@ -204,11 +204,11 @@ mod tests {
     fn files_are_without_names_or_in_a_directory_that_goes() {
         let scratch = tempfile::tempdir().expect("a directory");
         for in_directory in [false, true] {
-            let room = Room(match in_directory {
+            let files = GpgvFiles(match in_directory {
                 false => in_memory().expect("/proc"),
-                true => Place::Directory(directory(scratch.path()).expect("a directory")),
+                true => Storage::Directory(directory(scratch.path()).expect("a directory")),
             });
-            let path = room.write("one", b"text").expect("a file");
+            let path = files.write("one", b"text").expect("a file");
             assert_eq!(fs::read(&path).expect("readable"), b"text");
             assert_eq!(fs::read_dir(scratch.path()).expect("scratch").count(), usize::from(in_directory));
         }

@@ -29,14 +29,14 @@ const LOST_FOUND: &str = "lost+found";
 
 /// A directory in which a root is made.
 #[derive(Debug)]
-pub struct Place {
+pub struct TargetDirectory {
     root: PathBuf,
     lock: File,
 }
 
-impl Place {
+impl TargetDirectory {
     /// Makes it ready: made if it is not there, cleared if an unfinished root is in it.
-    pub fn open(settings: &BootstrapSettings) -> Result<Place, CommandError> {
+    pub fn open(settings: &BootstrapSettings) -> Result<TargetDirectory, CommandError> {
         let root = match (settings.format, &settings.stream) {
             (Format::Dir, _) => settings.target.clone(),
             (Format::Tar | Format::Squashfs, None) => {
@@ -49,10 +49,10 @@ impl Place {
             (_, Some(stream)) => fresh(&stream.root_below, OsStr::new(NAME))
                 .map_err(|error| error.hint("TMPDIR names another place for the root"))?,
         };
-        Place::take(&root)
+        TargetDirectory::take(&root)
     }
 
-    fn take(root: &Path) -> Result<Place, CommandError> {
+    fn take(root: &Path) -> Result<TargetDirectory, CommandError> {
         runs_programs(root)?;
         if root.is_symlink() && !temporary::may_follow(root).map_err(|error| CommandError::disk(root, &error))? {
             return Err(CommandError::usage(format_args!("{}: is a link of another user", root.display()))
@@ -69,7 +69,7 @@ impl Place {
         if lock.try_lock().is_err() {
             return Err(being_made(&root));
         }
-        let place = Place { root, lock };
+        let place = TargetDirectory { root, lock };
         place.begin_anew()?;
         place.become_roots()?;
         // Until now it may have been somebody else's.
@@ -217,7 +217,7 @@ fn clear_abandoned(below: &Path, begin: &OsStr) -> Result<(), CommandError> {
         if directory.try_lock().is_err() {
             return Err(being_made(&path));
         }
-        Place { root: path, lock: directory }.discard()?;
+        TargetDirectory { root: path, lock: directory }.discard()?;
     }
     Ok(())
 }
@@ -277,7 +277,7 @@ mod tests {
         let root = fresh(dir.path(), begin).unwrap();
         let status = fs::symlink_metadata(&root).unwrap();
         assert_eq!((status.uid(), status.mode() & 0o7777), (0, 0o700));
-        let place = Place::take(&root).unwrap();
+        let place = TargetDirectory::take(&root).unwrap();
         let locked = clear_abandoned(dir.path(), begin).unwrap_err();
         assert_eq!(locked.kind, ErrorKind::Locked);
         drop(place);
@@ -301,7 +301,7 @@ mod tests {
             }
             std::os::unix::fs::chown(&path, Some(1000), Some(1000)).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(0o2700)).unwrap();
-            let is_taken = Place::take(&path).is_ok();
+            let is_taken = TargetDirectory::take(&path).is_ok();
             assert_eq!(is_taken, name != "full");
             assert_eq!(state(&path), if is_taken { (0, 0, 0o755) } else { (1000, 1000, 0o2700) }, "{name}");
         }

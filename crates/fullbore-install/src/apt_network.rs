@@ -14,7 +14,7 @@ const NOWHERE: &str = "links that lead to each other";
 
 /// These settings, under what this configuration says of proxies, credentials (apt_auth.conf(5)) and certificates.
 /// `root` is where the paths in it lead; what the settings name themselves comes first.
-pub fn as_apt(settings: &NetworkSettings, configuration: &Configuration, root: &Path) -> NetworkSettings {
+pub fn apt_network(settings: &NetworkSettings, configuration: &Configuration, root: &Path) -> NetworkSettings {
     // What is not to be found says so where it is opened.
     let seen = |path: PathBuf| within(root, &path).unwrap_or_else(|_| root.join(NOWHERE));
     let mut auth_files = settings.auth_files.clone();
@@ -57,7 +57,7 @@ mod tests {
             proxy: host,
             record: None,
         };
-        let network = as_apt(&settings, &Configuration::from_dump(dump).unwrap(), dir.path());
+        let network = apt_network(&settings, &Configuration::from_dump(dump).unwrap(), dir.path());
         assert_eq!(network.auth_files, [PathBuf::from("named"), parts.join("a.conf")]);
         assert_eq!(network.ca_file, Some(dir.path().join("etc/own.pem")));
         assert_eq!(network.proxy.http.as_deref(), Some("http://p:1"));

@@ -31,7 +31,7 @@ pub fn put_files(root: &Root, archive: &Archive, filters: &Filters) -> Result<()
     let database = Database::read(root)?;
     let (clocks, claims) = (Clocks::new(&Ledger::off()), Claims::new());
     let directories = Directories::new(root, &claims, 1);
-    let mut putting = Putting { root, archive, filters, database: &database, clocks: &clocks, directories };
+    let mut putting = FileWriter { root, archive, filters, database: &database, clocks: &clocks, directories };
     let unreadable = |source| UnpackError::Data { package: archive.name().to_owned(), source };
     let damaged = |source| UnpackError::Tar { package: archive.name().to_owned(), source };
     let plain = data(archive.data_reader()?, archive.data(), 1, archive.proof()).map_err(unreadable)?;
@@ -56,7 +56,7 @@ pub fn put_files(root: &Root, archive: &Archive, filters: &Filters) -> Result<()
     Ok(archive.check(packed.hasher)?)
 }
 
-struct Putting<'a> {
+struct FileWriter<'a> {
     root: &'a Root,
     archive: &'a Archive,
     filters: &'a Filters,
@@ -65,7 +65,7 @@ struct Putting<'a> {
     directories: Directories<'a>,
 }
 
-impl Putting<'_> {
+impl FileWriter<'_> {
     fn entry<R: BufRead>(&mut self, entry: &Entry, content: &mut Reader<R>) -> Result<(), UnpackError> {
         let path = self.path(&entry.path)?;
         let may_lead = matches!(entry.kind, Kind::Directory | Kind::Symlink);

@@ -13,9 +13,9 @@ type Outcome = Arc<OnceLock<Option<SignedText>>>;
 /// By the hashes of the files that a check is of. A run checks three files of a suite or fewer, so nothing is ever
 /// forgotten.
 #[derive(Debug, Default)]
-pub(super) struct Checked(Mutex<HashMap<Vec<Sha256>, Outcome>>);
+pub(super) struct VerificationCache(Mutex<HashMap<Vec<Sha256>, Outcome>>);
 
-impl Checked {
+impl VerificationCache {
     /// What the check of these files gives. One that failed is made again, for its error is with who made it.
     pub(super) fn once(
         &self,
