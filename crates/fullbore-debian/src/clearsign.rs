@@ -18,27 +18,26 @@ const HASH_HEADERS_MAX: usize = 8;
 /// (`Comment:`) are short. A guess with room.
 const ARMOUR_LINE_BYTES_MAX: usize = 1024;
 
-/// What is wrong with the frame.
+/// Fault in the armour around a signed message.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum FrameFault {
-    /// Not a clear-signed message at all, such as a login page.
+    /// The file is no clear-signed message, but for instance a login page.
     #[error("does not begin with {MESSAGE_BEGIN:?}")]
     NotClearsigned,
-    /// Something around, between or in the message that the signature does not cover.
+    /// Text in or around the message that the signature does not cover.
     #[error("line {line}: {what}")]
     Extra {
-        /// Where, counted from 1.
+        /// Line number, counted from 1.
         line: usize,
-        /// What was found.
+        /// Description of the text.
         what: &'static str,
     },
-    /// The message or the signature stops early.
+    /// The message or the signature is incomplete.
     #[error("ends before {0:?}")]
     Truncated(&'static str),
 }
 
-/// The text within a clear-signed message, with dash-escapes taken off. Ends with a newline.
-/// That it was signed by anybody is for `gpgv` to say.
+/// Returns the text of a clear-signed message, without dash escapes, with a newline at its end. Checks no signature.
 pub(crate) fn text_within(message: &str) -> Result<String, FrameFault> {
     let mut lines = message.split_inclusive('\n').zip(1usize..);
     if lines.next().map(|(line, _)| line) != Some("-----BEGIN PGP SIGNED MESSAGE-----\n") {

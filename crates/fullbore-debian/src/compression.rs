@@ -22,10 +22,10 @@ const XZ_MEMORY_BYTES: u64 = 128 << 20;
 /// Window of zstd, as power of two: 128 MiB, the limit of `zstd -d` without `--long`.
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 
-/// How a file is compressed.
+/// Compression of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Form {
-    /// Not at all.
+    /// No compression.
     Plain,
     /// `.gz`
     Gz,
@@ -40,15 +40,15 @@ pub enum Form {
 }
 
 impl Form {
-    /// All of them.
+    /// All compressions, best first.
     pub const ALL: [Form; 6] = [Form::Xz, Form::Zst, Form::Bz2, Form::Gz, Form::Lz4, Form::Plain];
 
-    /// By the extension of a path.
+    /// Returns the compression that the extension of a path names.
     pub fn of(path: &str) -> Form {
         Form::split(path).1
     }
 
-    /// The path without the extension of its form, and the form.
+    /// Splits a path into its stem and the compression that its extension names.
     pub fn split(path: &str) -> (&str, Form) {
         for form in Form::ALL.into_iter().filter(|form| *form != Form::Plain) {
             if let Some(stem) = path.strip_suffix(form.extension()) {
@@ -58,7 +58,7 @@ impl Form {
         (path, Form::Plain)
     }
 
-    /// With its dot; empty for plain.
+    /// Extension with its dot; empty for [`Form::Plain`].
     pub fn extension(self) -> &'static str {
         match self {
             Form::Plain => "",
@@ -70,7 +70,7 @@ impl Form {
         }
     }
 
-    /// By the name that people write in `--index-formats`: `gz`, `xz`, `zst`, `bz2`, `lz4`, `plain`.
+    /// Returns the compression of a name: `gz`, `xz`, `zst`, `bz2`, `lz4`, `plain` and the names of the programs.
     pub fn by_name(name: &str) -> Option<Form> {
         match name {
             "plain" | "none" | "uncompressed" => Some(Form::Plain),
@@ -90,12 +90,11 @@ impl fmt::Display for Form {
     }
 }
 
-/// More came out of a compressed file than its signed size. Arrives as the inner error of an
-/// [`io::Error`] of kind `FileTooLarge`.
+/// The plain content exceeds its signed size. Inner error of an [`io::Error`] of kind `FileTooLarge`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("content goes on after the {limit_bytes} bytes that were announced")]
 pub struct TooLarge {
-    /// The size announced.
+    /// Signed size of the plain content, in bytes.
     pub limit_bytes: u64,
 }
 
@@ -152,7 +151,22 @@ impl<R: BufRead> Decoder<R> {
     }
 }
 
-/// Plain text out of a file of any form, at most so many bytes.
+/// Decompresses a file of any [`Form`], up to a limit.
+///
+/// ```
+/// use std::io::Read;
+///
+/// use fullbore_debian::compression::{Form, Reader};
+///
+/// let file = b"Package: hello\n";
+/// let mut text = String::new();
+/// Reader::open(Form::of("Packages"), &file[..], 15)?.read_to_string(&mut text)?;
+/// assert_eq!(text, "Package: hello\n");
+///
+/// let error = Reader::open(Form::Plain, &file[..], 14)?.read_to_string(&mut text).unwrap_err();
+/// assert_eq!(error.kind(), std::io::ErrorKind::FileTooLarge);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub struct Reader<R: BufRead> {
     decoder: Decoder<R>,
     limit_bytes: u64,
@@ -160,12 +174,15 @@ pub struct Reader<R: BufRead> {
 }
 
 impl<R: BufRead> Reader<R> {
-    /// `limit_bytes` is the size of the plain text as the signed `Release` has it.
+    /// Opens a compressed file. `limit_bytes` is the size of the plain content in the signed `Release`.
+    ///
+    /// # Errors
+    /// The decoder cannot be made.
     pub fn open(form: Form, input: R, limit_bytes: u64) -> io::Result<Self> {
         Ok(Reader { decoder: Decoder::open(form, input)?, limit_bytes, produced_bytes: 0 })
     }
 
-    /// Gives the input back, wherever it stands.
+    /// Returns the input at its current position.
     pub fn into_inner(self) -> R {
         self.decoder.into_inner()
     }
@@ -191,36 +208,35 @@ impl<R: BufRead> Read for Reader<R> {
     }
 }
 
-/// The plain text of an index is not what the signed `Release` says. Arrives as the inner error
-/// of an [`io::Error`] of kind `InvalidData`.
+/// The plain content of an index differs from the signed `Release`. Inner error of an [`io::Error`] of kind
+/// `InvalidData`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("content of {bytes} bytes has SHA-256 {actual}; the signed Release says {expected_bytes} bytes, {expected}")]
 pub struct Mismatch {
-    /// Bytes read.
+    /// Actual size in bytes.
     pub bytes: u64,
-    /// Bytes announced.
+    /// Signed size in bytes.
     pub expected_bytes: u64,
-    /// Hash of what was read.
+    /// Actual SHA-256.
     pub actual: Sha256,
-    /// Hash announced.
+    /// Signed SHA-256.
     pub expected: Sha256,
 }
 
-/// Passes bytes on and fails at their end when they are not the expected ones.
+/// Passes bytes through and fails at their end if size or SHA-256 differ from the expected ones.
 ///
-/// For an index that lies in another form than the one that was fetched and hashed (a cache):
-/// whoever altered it cannot have altered the signed hash of the plain text. Until the end is
-/// reached without an error, nothing that was read counts.
+/// For a cached index in another compression than the one that was fetched and hashed: whoever alters it cannot alter
+/// the signed hash of the plain content. Nothing that was read counts until the end is reached without an error.
 pub struct Checked<R> {
     reader: R,
-    /// Taken when the end was reached.
+    /// `None` once the end was reached.
     hasher: Option<Sha256Hasher>,
     expected_bytes: u64,
     expected: Sha256,
 }
 
 impl<R: Read> Checked<R> {
-    /// Size and hash are those of the bytes that `reader` gives.
+    /// Checks the bytes of `reader` against this size and SHA-256.
     pub fn new(reader: R, expected_bytes: u64, expected: Sha256) -> Self {
         Checked { reader, hasher: Some(Sha256Hasher::new()), expected_bytes, expected }
     }

@@ -5,12 +5,24 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use thiserror::Error;
 
-/// A date that is none, or not in UTC.
+/// The text is no date, or a date in another zone than UTC.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{0:?} is not a date such as \"Sat, 10 Feb 2024 11:07:25 UTC\"")]
 pub struct DateError(pub String);
 
-/// Seconds since 1970 UTC.
+/// Parses a date; returns Unix time in seconds.
+///
+/// ```
+/// use fullbore_debian::date;
+///
+/// let time = date::parse("Sat, 10 Feb 2024 11:07:25 UTC")?;
+/// assert_eq!(time, 1_707_563_245);
+/// assert_eq!(date::format(time), "Sat, 10 Feb 2024 11:07:25 UTC");
+/// # Ok::<(), date::DateError>(())
+/// ```
+///
+/// # Errors
+/// A text of another form, and a zone other than UTC.
 pub fn parse(text: &str) -> Result<i64, DateError> {
     parse_parts(text.trim()).ok_or_else(|| DateError(text.chars().take(60).collect()))
 }
@@ -29,8 +41,8 @@ fn parse_parts(text: &str) -> Option<i64> {
     Some(civil.to_zoned(TimeZone::UTC).map_or(jiff::Timestamp::MAX, |time| time.timestamp()).as_second())
 }
 
-/// As it is in `Release` files: `Sat, 10 Feb 2024 11:07:25 UTC`. Times that no calendar of four
-/// digits has become the nearest it has.
+/// Formats Unix time in seconds as in `Release` files. Times outside the years 1 to 9999 become the nearest date
+/// within them.
 pub fn format(unix_s: i64) -> String {
     const LAST: i64 = 253_370_764_799;
     const FIRST: i64 = -62_135_596_800;

@@ -3,33 +3,33 @@
 //! A signature counts only when `GOODSIG` and `VALIDSIG` both speak for it:
 //! `VALIDSIG` alone is also given for expired and revoked keys.
 
-/// Who made a good signature.
+/// Key that made a valid signature.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signer {
-    /// Fingerprint of the key that signed, perhaps a subkey; upper case.
+    /// Fingerprint of the signing key or subkey, in upper case.
     pub fingerprint: String,
-    /// Fingerprint of its primary key.
+    /// Fingerprint of the primary key, in upper case.
     pub primary: String,
 }
 
-/// How one signature stands.
+/// State of one signature.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SignatureState {
-    /// `NEWSIG` without anything that follows.
+    /// `NEWSIG`, and no verdict yet.
     Unknown,
     /// `GOODSIG`, before `VALIDSIG`.
     Good,
-    /// Good, valid, with a digest that can be trusted.
+    /// `GOODSIG` and `VALIDSIG`, with a strong digest.
     Valid(Signer),
-    /// Does not match the text.
+    /// The signature does not match the text.
     Bad,
     /// The signature or its key has expired.
     Expired,
     /// The key was revoked.
     Revoked,
-    /// Not checked, for the key is missing.
+    /// Not checked, because the key is missing.
     NoKey,
-    /// A digest that can be forged.
+    /// Made with a weak digest of this name.
     Weak(&'static str),
     /// Could not be checked for another reason.
     Error,
@@ -52,11 +52,11 @@ impl Signature {
     }
 }
 
-/// All that the status said.
+/// Parsed status output.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub signatures: Vec<Signature>,
-    /// How many texts the file had.
+    /// Number of texts in the file.
     pub texts: usize,
 }
 

@@ -9,20 +9,20 @@ use std::fmt;
 
 use thiserror::Error;
 
-/// Longest part of a path in bytes: `NAME_MAX` of Linux file systems.
+/// Maximum length of one part of a path, in bytes: `NAME_MAX` on Linux.
 pub const PART_BYTES_MAX: usize = 255;
 
-/// Longest path in bytes. The longest in Debian's main archive is below 250; the
-/// rest is a guess that leaves room for a destination directory under `PATH_MAX`.
+/// Maximum length of a path, in bytes. The longest in Debian's main archive is below 250. The limit is a guess that
+/// leaves room for a destination directory below `PATH_MAX`.
 pub const PATH_BYTES_MAX: usize = 1024;
 
 /// How much of a refused path an error shows: enough to find it, too little to flood a log.
 const SHOWN_CHARS_MAX: usize = 120;
 
-/// Why a path was refused.
+/// Reason why a path is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum PathFault {
-    /// Nothing at all.
+    /// Empty.
     #[error("is empty")]
     Empty,
     /// Starts with `/`.
@@ -34,33 +34,33 @@ pub enum PathFault {
     /// A part `.` or `..`.
     #[error("has a part `.` or `..`")]
     Dots,
-    /// A part that starts with a dot: such names are our own.
+    /// A part starts with a dot; fullbore uses such names itself.
     #[error("has a part that starts with a dot")]
     Hidden,
-    /// A backslash: some servers read it as a slash.
+    /// A backslash, which some servers take for a slash.
     #[error("has a backslash")]
     Backslash,
     /// NUL, newline or another control character.
     #[error("has a control character")]
     Control,
-    /// `%2e`, `%2f`, `%5c`, `%25` or an encoded control character: means something else after one more decoding.
+    /// `%2e`, `%2f`, `%5c`, `%25` or an encoded control character; one more decoding would change the path.
     #[error("has a percent-encoded dot, slash, percent or control character")]
     Encoded,
-    /// A part over [`PART_BYTES_MAX`].
+    /// A part exceeds [`PART_BYTES_MAX`].
     #[error("has a part longer than {PART_BYTES_MAX} bytes")]
     PartTooLong,
-    /// The whole over [`PATH_BYTES_MAX`].
+    /// The path exceeds [`PATH_BYTES_MAX`].
     #[error("is longer than {PATH_BYTES_MAX} bytes")]
     TooLong,
 }
 
-/// A path that was refused, with the reason.
+/// A refused path, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("path {shown:?} {fault}")]
 pub struct PathError {
-    /// The path, shortened.
+    /// The path, at most 120 characters of it.
     pub shown: String,
-    /// What is wrong with it.
+    /// The reason.
     pub fault: PathFault,
 }
 
@@ -70,7 +70,17 @@ impl PathError {
     }
 }
 
-/// Checks a path without keeping it; for the entries of an index, which borrow.
+/// Checks that a path is relative, stays below its directory, and has no hidden or ambiguous part.
+///
+/// ```
+/// use fullbore_debian::path::{self, PathFault};
+///
+/// assert_eq!(path::check("pool/main/h/hello/hello_2.10-3_amd64.deb"), Ok(()));
+/// assert_eq!(path::check("pool/../../etc/passwd"), Err(PathFault::Dots));
+/// ```
+///
+/// # Errors
+/// Every variant of [`PathFault`].
 pub fn check(path: &str) -> Result<(), PathFault> {
     if path.is_empty() {
         return Err(PathFault::Empty);
@@ -101,7 +111,10 @@ pub fn check(path: &str) -> Result<(), PathFault> {
     Ok(())
 }
 
-/// Checks one part: a file name as `Checksums-Sha256` gives it.
+/// Checks a file name, such as in `Checksums-Sha256`.
+///
+/// # Errors
+/// Like [`check`], and for every slash.
 pub fn check_name(name: &str) -> Result<(), PathFault> {
     if name.contains('/') {
         return Err(if name.starts_with('/') { PathFault::Absolute } else { PathFault::EmptyPart });
@@ -109,7 +122,7 @@ pub fn check_name(name: &str) -> Result<(), PathFault> {
     check(name)
 }
 
-/// Bytes that [`check_byte`] has something to say about, and the slash.
+/// Bytes that [`check_byte`] examines, and the slash.
 static NEEDS_CHECK: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0;
@@ -124,7 +137,7 @@ static NEEDS_CHECK: [bool; 256] = {
     table
 };
 
-/// Judges the first byte of `rest`.
+/// Checks the first byte of `rest`.
 fn check_byte(rest: &[u8]) -> Result<(), PathFault> {
     match rest.first() {
         Some(0..=0x1f | 0x7f) => Err(PathFault::Control),
@@ -157,19 +170,25 @@ fn check_part(part: &[u8]) -> Result<(), PathFault> {
     }
 }
 
-/// A checked path relative to an archive (or to a suite's directory in it).
+/// A checked path, relative to an archive or to the directory of a suite.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ArchivePath(Box<str>);
 
 impl ArchivePath {
-    /// Accepts a path that [`check`] accepts.
+    /// Checks a path with [`check`].
+    ///
+    /// # Errors
+    /// The reason of [`check`], with the path.
     pub fn parse(path: &str) -> Result<Self, PathError> {
         check(path).map_err(|fault| PathError::new(path, fault))?;
         Ok(ArchivePath(path.into()))
     }
 
-    /// Like [`ArchivePath::parse`], but takes off a leading `./`, which flat repositories
-    /// write before every name (`dpkg-scanpackages .`).
+    /// Like [`ArchivePath::parse`], but removes a leading `./`, which `dpkg-scanpackages .` writes in flat
+    /// repositories.
+    ///
+    /// # Errors
+    /// Like [`ArchivePath::parse`].
     pub fn parse_dotted(path: &str) -> Result<Self, PathError> {
         Self::parse(without_dot(path))
     }
@@ -179,18 +198,21 @@ impl ArchivePath {
         &self.0
     }
 
-    /// The last part.
+    /// The file name: the last part.
     pub fn file_name(&self) -> &str {
         self.0.rsplit('/').next().unwrap_or(&self.0)
     }
 
-    /// The directory, empty for a path of one part.
+    /// The directory; empty for a path of one part.
     pub fn directory(&self) -> &str {
         self.0.rsplit_once('/').map_or("", |(directory, _)| directory)
     }
 
-    /// The file of the same content under its hash: `DIRECTORY/by-hash/SHA256/HEX`, as
-    /// `Acquire-By-Hash: yes` in a `Release` announces. The algorithm is called as its list is.
+    /// Path of the same file by its hash: `DIRECTORY/by-hash/SHA256/HEX` (`Acquire-By-Hash` in a `Release`).
+    /// `algorithm` is the name of the list in the `Release`.
+    ///
+    /// # Errors
+    /// The resulting path is too long.
     pub fn by_hash(&self, algorithm: &str, hex: &str) -> Result<Self, PathError> {
         let directory = self.directory();
         let slash = if directory.is_empty() { "" } else { "/" };
@@ -210,7 +232,7 @@ impl std::borrow::Borrow<str> for ArchivePath {
     }
 }
 
-/// Takes off any leading `./`.
+/// Removes every leading `./`.
 pub(crate) fn without_dot(mut path: &str) -> &str {
     while let Some(rest) = path.strip_prefix("./") {
         path = rest;

@@ -25,17 +25,17 @@ pub(super) type Block = [u8; 64];
 /// The eight words that go from block to block.
 pub(super) type State = [u32; 8];
 
-/// Most streams side by side.
+/// Maximum number of streams in parallel.
 pub(super) const LANES: usize = 8;
-/// Blocks whose schedule is computed side by side.
+/// Number of blocks whose message schedule is computed in parallel.
 const AHEAD: usize = 8;
 
-/// How this machine hashes.
+/// Implementation for a set of processor features.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tier {
-    /// As the sha2 crate.
+    /// The sha2 crate.
     Library,
-    /// SHA instructions: one stream as the sha2 crate, two side by side.
+    /// SHA instructions: the sha2 crate for one stream, two streams in parallel.
     #[cfg(target_arch = "x86_64")]
     Sha,
     /// AVX2.
@@ -47,7 +47,7 @@ pub(super) enum Tier {
 }
 
 impl Tier {
-    /// What the processor has; the answer is kept by the standard library.
+    /// Detects the processor; the standard library caches the result.
     pub(super) fn of_this_machine() -> Tier {
         // The kernels are slow without optimisation; the library is optimised even then.
         if cfg!(debug_assertions) { Tier::Library } else { Tier::best() }
@@ -70,7 +70,7 @@ impl Tier {
         Tier::Library
     }
 
-    /// From how many streams on they are hashed side by side; fewer are faster one by one.
+    /// Minimum number of streams to hash in parallel; fewer are faster in turn.
     pub(super) fn worthwhile_lanes(self) -> usize {
         match self {
             Tier::Library => usize::MAX,
@@ -83,7 +83,7 @@ impl Tier {
         }
     }
 
-    /// How many of so many streams are taken at once.
+    /// Number of streams to hash in parallel, out of `streams`.
     pub(super) fn lanes(self, streams: usize) -> usize {
         match self {
             // Pairs: the last of an odd number would be alone, and has company as long as one of the others is longer.
@@ -94,7 +94,7 @@ impl Tier {
     }
 }
 
-/// Takes blocks of one stream.
+/// Adds blocks of one stream.
 pub(super) fn compress(tier: Tier, state: &mut State, blocks: &[Block]) {
     match tier {
         Tier::Library => compress256(state, blocks),
@@ -115,7 +115,7 @@ pub(super) fn compress(tier: Tier, state: &mut State, blocks: &[Block]) {
     }
 }
 
-/// Takes the first `count` blocks of up to [`LANES`] streams side by side.
+/// Adds the first `count` blocks of up to [`LANES`] streams in parallel.
 pub(super) fn compress_lanes(tier: Tier, states: &mut [State], data: &[&[Block]], count: usize) {
     assert!(states.len() == data.len() && (1..=LANES).contains(&data.len()));
     match tier {

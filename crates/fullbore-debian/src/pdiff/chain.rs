@@ -14,12 +14,11 @@ use super::script::{ScriptFault, too_many_steps};
 use super::{EDITS_MAX, Edit, Edits, STEPS_MAX, ScriptError, Slice};
 
 impl Edits {
-    /// Joins steps, oldest first, to edits that do what they do one after the other.
+    /// Joins consecutive steps, oldest first, into one list of edits.
     ///
     /// # Errors
-    /// When there are more than [`STEPS_MAX`] steps, or the result has more than [`EDITS_MAX`]
-    /// edits. That an edit lies beyond the end of its file is found by
-    /// [`Splice`](super::Splice).
+    /// More than [`STEPS_MAX`] steps, or more than [`EDITS_MAX`] edits in the result. [`Splice`](super::Splice)
+    /// detects edits beyond the end of the file.
     pub fn chain(steps: Vec<Edits>) -> Result<Edits, ScriptError> {
         if steps.len() > STEPS_MAX {
             return Err(too_many_steps());
@@ -55,7 +54,7 @@ struct List {
     slices: Vec<Slice>,
 }
 
-/// What `first` and then `second` do.
+/// Joins two consecutive steps.
 fn join(first: &List, second: &List, buffers: &[Bytes]) -> Result<List, ScriptError> {
     let mut walk = Walk { list: first, buffers, next: 0, line: 0, middle: 0, text: Range::default(), cut: None };
     let mut builder = Builder::default();
@@ -91,16 +90,16 @@ struct Walk<'l> {
     cut: Option<Slice>,
 }
 
-/// What lies before us in the middle state.
+/// Next lines of the middle state.
 enum Next {
     /// New text of the first step.
     Text(Slice),
-    /// So many lines of the old file; then comes an edit, unless it is `u64::MAX`.
+    /// This number of lines of the old file, up to the next edit; `u64::MAX` if there is no further edit.
     Old(u64),
 }
 
 impl Walk<'_> {
-    /// What is ahead; begins an edit of the first step when we are at one.
+    /// Returns the next lines; starts an edit of the first step at its position.
     fn peek(&mut self, builder: &mut Builder) -> Next {
         loop {
             if let Some(slice) = self.cut.or_else(|| self.list.slices[self.text.clone()].first().copied()) {
@@ -121,7 +120,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Goes on to this line of the middle state; what lies between stays.
+    /// Advances to this line of the middle state and keeps the lines before it.
     fn keep_to(&mut self, middle: u64, builder: &mut Builder) {
         while self.middle < middle {
             let wanted = middle - self.middle;
@@ -140,7 +139,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Goes on to this line of the middle state; what lies between goes.
+    /// Advances to this line of the middle state and removes the lines before it.
     fn remove_to(&mut self, middle: u64, builder: &mut Builder) {
         builder.keep_to(self.line);
         while self.middle < middle {
@@ -159,7 +158,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Takes at most so many lines of the text ahead; returns those.
+    /// Takes at most `lines` lines of the next text and returns them.
     fn use_text(&mut self, slice: Slice, lines: u64) -> Slice {
         self.middle += slice.lines.min(lines);
         if slice.lines <= lines {
@@ -174,7 +173,7 @@ impl Walk<'_> {
         Slice { end: at, lines, ..slice }
     }
 
-    /// Everything that is left of the first step stays.
+    /// Keeps the rest of the first step.
     fn keep_rest(&mut self, builder: &mut Builder) {
         loop {
             match self.peek(builder) {
@@ -195,12 +194,12 @@ impl Walk<'_> {
 #[derive(Debug, Default)]
 pub(super) struct Builder {
     list: List,
-    /// The edit that may still grow.
+    /// The edit that is still extended.
     open: Option<Edit>,
 }
 
 impl Builder {
-    /// Says that old lines up to this one, counted from 0, stay, as far as they have not gone.
+    /// Keeps the old lines before this one, counted from 0, unless they are removed already.
     pub(super) fn keep_to(&mut self, line: u64) {
         if self.open.is_some_and(|open| open.end() >= line) {
             return;
@@ -209,12 +208,12 @@ impl Builder {
         self.open = Some(Edit { line, removed: 0, added: 0, first_slice: self.list.slices.len(), slices: 0 });
     }
 
-    /// The next so many old lines go.
+    /// Removes the next `lines` old lines.
     pub(super) fn remove(&mut self, lines: u64) {
         self.open_edit().removed += lines;
     }
 
-    /// Whole lines of the buffer of this number come.
+    /// Adds whole lines of the buffer with this number.
     pub(super) fn add_text(&mut self, buffer: &Bytes, number: usize, range: Range<usize>) {
         let lines = memchr_iter(b'\n', &buffer[range.clone()]).count() as u64;
         self.add_slices(&[Slice { buffer: number, start: range.start, end: range.end, lines }]);

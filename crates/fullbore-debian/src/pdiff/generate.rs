@@ -19,32 +19,40 @@ use compare::{Hunk, compare};
 /// Most lines of one text that can be compared: numbers of lines have 31 bits.
 const LINES_MAX: usize = (i32::MAX - 1) as usize;
 
-/// Why two texts cannot be expressed as a patch.
+/// Reason why no patch can express the difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum GenerateError {
-    /// A line that comes is a lone dot: in an ed script it would end the text.
+    /// A new line is a lone dot, which would end the text in an ed script.
     #[error("line {line} of the new file is a lone dot, which no patch can express")]
     LoneDot {
-        /// Counted from 1.
+        /// Line number, counted from 1.
         line: u64,
     },
     /// The new file has no newline at its end.
     #[error("the last line of the new file has no newline at its end, which no patch can express")]
     NoFinalNewline,
-    /// A limit of this module.
+    /// A file or the difference exceeds a limit.
     #[error("the files are too large or too different: {what} beyond the limit of {limit}")]
     TooLarge {
-        /// Which limit.
+        /// Name of the limit.
         what: &'static str,
-        /// Its value.
+        /// Value of the limit.
         limit: usize,
     },
 }
 
-/// The edits that make `new` of `old`, found line by line.
+/// Finds the edits that turn `old` into `new`.
+///
+/// ```
+/// let edits = fullbore_debian::pdiff::generate(b"a\nb\n", b"a\nc\n")?;
+/// let mut script = Vec::new();
+/// edits.write_ed(&mut script)?;
+/// assert_eq!(script, b"2c\nc\n.\n");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
-/// When no patch can express the difference; see [`GenerateError`].
+/// Every variant of [`GenerateError`].
 pub fn generate(old: &[u8], new: &[u8]) -> Result<Edits, GenerateError> {
     if new.last().is_some_and(|last| *last != b'\n') {
         return Err(GenerateError::NoFinalNewline);

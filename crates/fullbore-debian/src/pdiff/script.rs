@@ -27,16 +27,16 @@ const COMMAND_BYTES_MAX: usize = 64;
 /// Most ranges of text of one script: with `s/.//` in every command there are two of each.
 pub(super) const TEXTS_MAX: usize = 2 * EDITS_MAX;
 
-/// What is wrong with a script, and where.
+/// Error in a script, with its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScriptError {
-    /// Which one of several steps, counted from 0; 0 when there is but one.
+    /// Number of the step, counted from 0.
     pub step: usize,
-    /// The line of the script, counted from 1; 0 when it is no single line's fault.
+    /// Line number in the script, counted from 1; 0 if the error concerns no single line.
     pub line: u64,
-    /// Where that line begins, in bytes.
+    /// Offset of that line, in bytes.
     pub offset: usize,
-    /// What is wrong.
+    /// The fault.
     pub fault: ScriptFault,
 }
 
@@ -51,22 +51,22 @@ impl fmt::Display for ScriptError {
 
 impl std::error::Error for ScriptError {}
 
-/// Ways in which a script is none that we would apply.
+/// Fault in a script.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ScriptFault {
-    /// No `N[,M]` with `a`, `c` or `d`.
+    /// A line is no command: `N[,M]` with `a`, `c` or `d`.
     #[error("{command:?} is no command that a patch may hold: N[,M] with a, c or d")]
     Command {
-        /// The line, or its beginning, made printable.
+        /// The line, shortened and escaped.
         command: String,
     },
-    /// A number beyond [`LINE_MAX`].
+    /// A line number exceeds [`LINE_MAX`].
     #[error("a line number beyond {LINE_MAX}")]
     Number,
-    /// A line zero, which only `0a` may name.
+    /// Line 0, which is valid in `0a` only.
     #[error("line 0 is changed or deleted")]
     LineZero,
-    /// `5,3d`.
+    /// A range ends before it starts, such as `5,3d`.
     #[error("the range {first},{last} ends before it begins")]
     Backwards {
         /// First number.
@@ -82,21 +82,21 @@ pub enum ScriptFault {
         /// First line of the command before it.
         before: u64,
     },
-    /// The script ends within a command or its text.
+    /// The script is incomplete.
     #[error("the script is cut: {0}")]
     Cut(&'static str),
-    /// `a` or `c` with a lone dot at once. Nobody writes it, and programs disagree on what it does.
+    /// `a` or `c` with no text. Programs disagree on its effect.
     #[error("a text of no lines")]
     NoText,
-    /// `s/.//` where it would not make a lone dot of two dots.
+    /// `s/.//` after text that does not end with a line of two dots.
     #[error("s/.// behind text that does not end with a line of two dots")]
     Substitute,
-    /// A limit of this module.
+    /// The script exceeds a limit.
     #[error("{what} beyond the limit of {limit}")]
     TooLarge {
-        /// Which limit.
+        /// Name of the limit.
         what: &'static str,
-        /// Its value.
+        /// Value of the limit.
         limit: usize,
     },
 }
@@ -121,10 +121,10 @@ struct Command {
 type Head = (u64, u64, bool);
 
 impl Edits {
-    /// Reads one ed script, decompressed.
+    /// Parses an uncompressed ed script.
     ///
     /// # Errors
-    /// Whatever is not exactly a script of the subset, with its line and offset.
+    /// Anything outside the subset, with line and offset.
     pub fn parse(script: impl Into<Bytes>) -> Result<Edits, ScriptError> {
         let script = script.into();
         let mut parser = Parser { script: &script, at: 0, texts: Vec::new() };
@@ -160,11 +160,11 @@ impl Edits {
         Ok(builder.finish(vec![script]))
     }
 
-    /// Writes the edits as an ed script, as `diff --ed` writes it: from the end to the beginning.
+    /// Writes the edits as an ed script, like `diff --ed`: from the end to the start.
     ///
     /// # Errors
-    /// Of the writer; and of kind `InvalidInput` when a new line is a lone dot (only a script
-    /// with `s/.//` can have brought it), which apt could not read.
+    /// Errors of the writer. Kind `InvalidInput` for a new line that is a lone dot, which only a script with `s/.//`
+    /// can contain: apt could not read it.
     pub fn write_ed(&self, out: &mut impl Write) -> io::Result<()> {
         for edit in self.edits.iter().rev() {
             let (first, last) = (edit.line + 1, edit.end());

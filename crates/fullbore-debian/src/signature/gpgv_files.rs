@@ -16,17 +16,17 @@ use super::SignatureError;
 use crate::clearsign;
 use crate::keys::KeySource;
 
-/// Largest keyring that is read to find out its form; Debian's whole keyring has 60 KB.
+/// Maximum size of a keyring that is read to detect armour, in bytes; Debian's whole keyring has 60 KB.
 const KEYRING_BYTES_MAX: u64 = 16 << 20;
 
-/// How the names of rooms begin.
+/// Prefix of the names of directories for `gpgv`.
 const PREFIX: &str = "verify-";
 
-/// A home directory that is not there and that nobody can make.
+/// A home directory that does not exist and cannot be created.
 const NO_HOME: &str = "/dev/null/gpgv";
 
-/// Removes the directories that killed runs have left in `scratch`: those of earlier versions, and of systems without
-/// `/proc`. For whoever holds the lock of that directory, because it takes the files of a run that goes on.
+/// Removes the directories that killed runs left in `scratch`, on systems without `/proc`. The caller must hold the
+/// lock of that directory, because this would remove the files of a running check.
 pub fn sweep(scratch: &Path) {
     let Ok(entries) = fs::read_dir(scratch) else { return };
     for entry in entries.flatten() {
@@ -39,7 +39,7 @@ pub fn sweep(scratch: &Path) {
     }
 }
 
-/// Whether the name is `verify-PID-NUMBER`. Other names that begin so are somebody else's.
+/// Whether the name is `verify-PID-NUMBER`.
 fn is_name_of_ours(name: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let numbers = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-'));
@@ -50,10 +50,10 @@ fn is_name_of_ours(name: &str) -> bool {
 pub(super) struct GpgvFiles(Storage);
 
 enum Storage {
-    /// Files without a name (memfd_create(2)), which the kernel removes even when we are killed. `gpgv` opens them
-    /// through our directory of file descriptors.
+    /// Nameless files (memfd_create(2)), which the kernel removes even after a kill. `gpgv` opens them through this
+    /// process's directory of file descriptors.
     Memory { descriptors: PathBuf, files: RefCell<Vec<File>> },
-    /// A directory of mode 0700, where `/proc` is not mounted.
+    /// A directory of mode 0700, if `/proc` is not mounted.
     Directory(PathBuf),
 }
 
@@ -65,7 +65,7 @@ impl GpgvFiles {
         }))
     }
 
-    /// The home directory of `gpgv`. It reads no keyring there, because each has an absolute path.
+    /// Home directory for `gpgv`, which reads no keyring there because each has an absolute path.
     pub(super) fn home(&self) -> &Path {
         match &self.0 {
             Storage::Memory { .. } => Path::new(NO_HOME),
@@ -73,7 +73,7 @@ impl GpgvFiles {
         }
     }
 
-    /// A file with these contents.
+    /// Creates a file with this content; returns its path.
     pub(super) fn write(&self, name: &str, bytes: &[u8]) -> Result<PathBuf, SignatureError> {
         match &self.0 {
             Storage::Memory { descriptors, files } => {
@@ -93,7 +93,7 @@ impl GpgvFiles {
         }
     }
 
-    /// Where `gpgv` writes the verified text.
+    /// Path for the verified text, which `gpgv` writes.
     pub(super) fn output(&self) -> Result<PathBuf, SignatureError> {
         match &self.0 {
             Storage::Memory { .. } => self.write("text", &[]),
@@ -102,7 +102,7 @@ impl GpgvFiles {
         }
     }
 
-    /// A keyring as `gpgv` reads it: binary, with an absolute path.
+    /// Provides a keyring in the form that `gpgv` reads: binary, with an absolute path.
     pub(super) fn keyring(&self, number: usize, key: &KeySource) -> Result<PathBuf, SignatureError> {
         let (name, text) = match key {
             KeySource::Inline(text) => {

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use super::SignatureError;
 
-/// What is read of `gpgv`'s status and messages; a signature makes a few hundred bytes.
+/// Maximum size of the status and of the messages of `gpgv`, in bytes; a signature takes a few hundred bytes.
 const GPGV_OUTPUT_BYTES_MAX: u64 = 1 << 20;
 
-/// Runs to the end or to the time limit; returns status and messages, each bounded.
+/// Runs `gpgv` to its end or to the time limit; returns status and messages.
 pub(super) fn run_bounded(
     mut command: Command,
     gpgv: &Path,

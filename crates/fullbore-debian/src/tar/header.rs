@@ -2,10 +2,10 @@
 
 use super::{BLOCK_BYTES, Entry, Kind, TarError};
 
-/// Largest owner, mode or device number that is taken: dpkg takes no larger ones.
+/// Largest accepted owner, mode or device number: that of dpkg.
 const NUMBER_MAX: u64 = i32::MAX as u64;
 
-/// Which fields of a header count.
+/// Format of a header, which decides on its fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Format {
     /// Before POSIX: no prefix, no names of owners.
@@ -13,11 +13,11 @@ pub enum Format {
     Old,
     /// POSIX.1-1988; pax archives have it as well.
     Ustar,
-    /// GNU tar's own.
+    /// Format of GNU tar.
     Gnu,
 }
 
-/// Names that came in entries of their own (GNU types `L` and `K`).
+/// Names from entries of their own (GNU types `L` and `K`).
 #[derive(Debug, Default)]
 pub(super) struct LongNames {
     pub name: Option<Vec<u8>>,
@@ -30,7 +30,7 @@ impl LongNames {
     }
 }
 
-/// The fields that say what follows.
+/// Fields that determine what follows the header.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Raw {
     pub kind: u8,
@@ -132,7 +132,7 @@ impl Raw {
     }
 }
 
-/// Checks the path when its last source has spoken, and takes the slash of a directory away.
+/// Checks the final path, and removes the slash of a directory.
 pub(super) fn finish_path(entry: &mut Entry) -> Result<(), &'static str> {
     if entry.path.is_empty() {
         return Err("no name");

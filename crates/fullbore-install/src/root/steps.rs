@@ -47,7 +47,9 @@ pub(super) fn open(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<O
             _ if flags.contains(OFlags::PATH) => return Ok(found),
             // What it has become by now is no link either.
             _ => {
-                return retry(|| rustix::fs::openat(walk.current(), &name[..], flags | OFlags::NOFOLLOW, Mode::empty()));
+                return retry(|| {
+                    rustix::fs::openat(walk.current(), &name[..], flags | OFlags::NOFOLLOW, Mode::empty())
+                });
             }
         }
     }
