@@ -9,11 +9,12 @@ use fullbore_wire::run::NetworkSettings;
 
 use crate::root::within;
 
-/// Stands for links in a root that lead to each other.
+/// Name of a file that does not exist, in place of a link loop in the root.
 const NOWHERE: &str = "links that lead to each other";
 
-/// These settings, under what this configuration says of proxies, credentials (apt_auth.conf(5)) and certificates.
-/// `root` is where the paths in it lead; what the settings name themselves comes first.
+/// Adds the proxies, credentials (apt_auth.conf(5)) and certificates of an apt configuration to network settings.
+/// Paths of the configuration are resolved within `root`. Credentials and certificates that `settings` names take
+/// precedence.
 pub fn apt_network(settings: &NetworkSettings, configuration: &Configuration, root: &Path) -> NetworkSettings {
     // What is not to be found says so where it is opened.
     let seen = |path: PathBuf| within(root, &path).unwrap_or_else(|_| root.join(NOWHERE));

@@ -11,28 +11,38 @@ use std::collections::HashMap;
 
 use memchr::{memchr, memmem};
 
-/// Where the walk begins, and what it follows. Essential and protected packages are always reached.
+/// Start of a dependency closure, and the relations that it follows. Essential and protected packages always belong
+/// to it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Seeds<'a> {
-    /// Packages, or names that packages provide.
+    /// Names of packages, or names that packages provide.
     pub names: &'a [&'a str],
-    /// All packages of these priorities.
+    /// Priorities of which all packages belong to the closure.
     pub priorities: &'a [&'a str],
-    /// apt installs what is recommended.
+    /// Whether to follow `Recommends`.
     pub recommends: bool,
-    /// apt installs what is suggested.
+    /// Whether to follow `Suggests`.
     pub suggests: bool,
 }
 
-/// A package's stanza.
+/// Stanza of a package.
 struct Entry<'a> {
     stanza: &'a [u8],
     index: usize,
     is_reached: bool,
 }
 
-/// The stanzas that are reached, of each index (`Packages`, plain), in their order. `None` if one of the
-/// names is in no index: apt may understand it as something else.
+/// Returns the stanzas of the dependency closure for each index (uncompressed `Packages`), in the order of the index.
+/// `None` if no index has one of the names: apt may interpret it otherwise.
+///
+/// ```
+/// use fullbore_install::{Seeds, dependency_closure};
+///
+/// let index = b"Package: a\nDepends: b\n\nPackage: b\n\nPackage: c\n".to_vec();
+/// let seeds = Seeds { names: &["a"], ..Seeds::default() };
+/// let closure = dependency_closure(std::slice::from_ref(&index), &seeds).expect("a is known");
+/// assert_eq!(closure, [[&b"Package: a\nDepends: b"[..], b"Package: b"]]);
+/// ```
 pub fn dependency_closure<'a>(indexes: &'a [Vec<u8>], from: &Seeds<'_>) -> Option<Vec<Vec<&'a [u8]>>> {
     let mut entries: Vec<Entry<'a>> = Vec::new();
     let mut by_name: HashMap<&'a [u8], Vec<usize>> = HashMap::new();
@@ -96,7 +106,7 @@ pub fn dependency_closure<'a>(indexes: &'a [Vec<u8>], from: &Seeds<'_>) -> Optio
     Some(reached)
 }
 
-/// The stanzas of an index, without the empty lines between them.
+/// Stanzas of an index, without the empty lines between them.
 fn stanzas(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = text;
     let between = memmem::Finder::new(b"\n\n");
@@ -118,7 +128,7 @@ fn stanzas(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Names and values of a stanza's fields; a value goes on in lines that begin with a space.
+/// Names and values of the fields of a stanza; lines that start with a space continue a value.
 fn fields(stanza: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     let mut rest = stanza;
     std::iter::from_fn(move || {
@@ -138,7 +148,7 @@ fn fields(stanza: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     })
 }
 
-/// The names in a relation between packages (Debian policy 7.1): all alternatives, without versions and architectures.
+/// Names in a relation between packages (Debian policy 7.1): all alternatives, without versions and architectures.
 fn names(relation: &[u8]) -> impl Iterator<Item = &[u8]> {
     let names = relation.split(|byte| matches!(byte, b',' | b'|')).map(|one| {
         let one = one.trim_ascii();

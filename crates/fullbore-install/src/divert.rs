@@ -26,99 +26,117 @@ use std::process::Command;
 use crate::nosync::disks::{Disks, is_beyond_dpkg};
 use crate::root::{as_path, within};
 
-/// What is diverted if nothing is named: programs of the Debian installer that start dpkg, and dpkg.
+/// Default programs: dpkg, and those of the Debian installer that start it.
 pub const PROGRAMS: [&str; 4] = ["/usr/bin/dpkg", "/usr/bin/apt-get", "/usr/bin/aptitude", "/usr/bin/tasksel"];
 
-/// Where the wrappers find this program, below the root.
+/// Path of the helper that wrappers start, relative to the root.
 const HELPER: &str = "usr/lib/fullbore-nosync/fullbore";
 
-/// How it is started there, before the command.
+/// Arguments of the helper, before the command.
 const WITHOUT_SYNCS: [&str; 3] = ["nosync", "--no-final-sync", "--"];
 
-/// Set around a program that is without syncs already: wrappers then become it, in the same process.
+/// Environment variable for programs that run without syncs already: a wrapper then executes its program directly.
 pub const IS_WITHOUT_SYNCS: (&str, &str) = ("FULLBORE_DIVERTED", "1");
 
-/// Ends the name under which a diverted program is kept; nobody else's diversion ends like this.
+/// Suffix of the new name of a diverted program. Only diversions of fullbore have it.
 const KEPT: &str = ".nosync-real";
 
-/// Ends the name under which a wrapper is written.
+/// Suffix of temporary files.
 const NEW: &str = ".nosync-new";
 
-/// dpkg's own directory, below the root.
+/// dpkg's directory, relative to the root.
 const DATABASE: &str = "var/lib/dpkg";
 
-/// dpkg's lists of packages' files, below the root.
+/// Directory of dpkg's file lists, relative to the root.
 const LISTS: &str = "var/lib/dpkg/info";
 
-/// What dpkg-divert writes before it renames it over its list.
+/// Temporary file of dpkg-divert.
 const LEFT_BY_DIVERT: &str = "var/lib/dpkg/diversions-new";
 
-/// Tells a wrapper from a program.
+/// Second line of a wrapper, which identifies it.
 const MARK: &str = "# Placed by `fullbore divert on`; `fullbore divert off` puts the program back.";
 
-/// Longest wrapper that is looked at, in bytes; ours are a fraction of it.
+/// Maximum size of a wrapper, in bytes. Those of fullbore have a fraction of it.
 const LONGEST_WRAPPER: u64 = 4096;
 
-/// How far a program is diverted.
+/// State of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// It runs without syncs.
+    /// The program runs without syncs.
     On,
-    /// A run of `on` or `off` did not come to its end; either can be run again.
+    /// `on` or `off` was interrupted; run either again.
     Partial,
-    /// It runs as ever.
+    /// The program is not diverted.
     Off,
 }
 
-/// Why a program could not be diverted, or brought back.
+/// Error in diverting a program, or in removing a diversion.
 #[derive(Debug, thiserror::Error)]
 pub enum DivertError {
-    /// Not an absolute path, or nothing that can be diverted.
+    /// The path is not absolute, or names nothing that can be diverted.
     #[error("{}: {reason}", path.display())]
     Path {
-        /// As it was named.
+        /// Path as given.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         reason: &'static str,
     },
-    /// A file could not be read, written or renamed.
+    /// A file cannot be read, written or renamed.
     #[error("{}: {error}", path.display())]
     File {
-        /// Which one.
+        /// Path of the file.
         path: PathBuf,
-        /// What the kernel says.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
-    /// dpkg-divert refused.
+    /// dpkg-divert failed with this message.
     #[error("dpkg-divert: {0}")]
     Refused(String),
-    /// This program does not run in the root, or not without syncs, so that nothing would be gained.
+    /// The helper does not run in the root, or cannot leave out syncs there.
     #[error("{}: cannot leave out syncs in this root{}{why}", helper.display(), if why.is_empty() { "" } else { ": " })]
     Helper {
-        /// Which one.
+        /// Path of the program.
         helper: PathBuf,
-        /// What it says itself.
+        /// Message of the helper.
         why: String,
     },
 }
 
-/// Is asked before each step, by name; tests stop here.
+/// Called with the name of each step before it; an error stops the run. For tests.
 pub type BeforeStep<'a> = &'a mut dyn FnMut(&'static str) -> io::Result<()>;
 
-/// Whether some program of this root may be diverted.
+/// Whether a program of this root may be diverted.
 pub fn is_in_use(root: &Path) -> bool {
     within(root, Path::new(HELPER)).is_ok_and(|helper| helper.exists())
 }
 
-/// A root, and what is diverted in it.
+/// A root whose programs can be diverted.
+///
+/// ```no_run
+/// use std::path::Path;
+///
+/// use fullbore_install::divert::Root;
+///
+/// # fn main() -> Result<(), fullbore_install::divert::DivertError> {
+/// let root = Root::open(Path::new("/target"))?;
+/// let helper = Path::new("/usr/bin/fullbore");
+/// let diverted = root.on(&[], helper, true, &mut |_| Ok(()))?;
+/// println!("without syncs: {diverted:?}");
+/// root.off(&[], &mut |_| Ok(()))?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Root {
     path: PathBuf,
 }
 
 impl Root {
-    /// The root at `path`, which has to be there.
+    /// Opens the root at `path`.
+    ///
+    /// # Errors
+    /// There is no such directory, or it has no database of dpkg.
     pub fn open(path: &Path) -> Result<Root, DivertError> {
         let path = path.canonicalize().map_err(file(path))?;
         let info = within(&path, Path::new(DATABASE)).map_err(file(&path))?;
@@ -126,10 +144,13 @@ impl Root {
         Ok(Root { path })
     }
 
-    /// Diverts these programs, or those of [`PROGRAMS`] that are there. What is diverted stays so.
+    /// Diverts these programs, or the existing ones of [`PROGRAMS`]; returns the chosen programs. Other diversions
+    /// stay.
     ///
-    /// `helper` is a fullbore that runs in the root; a copy of it is put there. It is tried out
-    /// if `try_helper`. Gives what is diverted now.
+    /// `helper` is a fullbore that can run in the root, where a copy is placed. With `try_helper` it is tested first.
+    ///
+    /// # Errors
+    /// Every variant of [`DivertError`].
     pub fn on(
         &self,
         programs: &[PathBuf],
@@ -153,8 +174,12 @@ impl Root {
         Ok(chosen)
     }
 
-    /// Brings back these programs, or all; gives which, without those that were not diverted. Right from every state that
-    /// `on`, `on_by_apt` and `off` can have left, and when there is nothing to do. APT's configuration goes with all.
+    /// Removes the diversions of these programs, or all; returns those that were diverted. Works from every state
+    /// that an interrupted `on`, `on_by_apt` or `off` leaves. Without `programs` it removes APT's configuration as
+    /// well.
+    ///
+    /// # Errors
+    /// Every variant of [`DivertError`] but `Helper`.
     pub fn off(&self, programs: &[PathBuf], before: BeforeStep<'_>) -> Result<Vec<PathBuf>, DivertError> {
         let disks = self.disks()?;
         let chosen: Vec<PathBuf> = if programs.is_empty() {
@@ -181,7 +206,10 @@ impl Root {
         Ok(chosen)
     }
 
-    /// How far these programs are diverted, or all that are.
+    /// States of these programs, or of all diverted ones.
+    ///
+    /// # Errors
+    /// A program does not exist, or a file cannot be read.
     pub fn status(&self, programs: &[PathBuf]) -> Result<Vec<(PathBuf, State)>, DivertError> {
         let state = |(program, is_diverted): (PathBuf, bool)| {
             if !is_diverted {
@@ -240,7 +268,8 @@ impl Root {
         self.dpkg_divert("--remove", program)
     }
 
-    /// Ours in dpkg's list of diversions: three lines each, the third a colon if it is of no package.
+    /// Programs in dpkg's list of diversions that fullbore diverted. The list has three lines per diversion; the
+    /// third is a colon if no package owns it.
     fn registered(&self) -> Result<Vec<PathBuf>, DivertError> {
         let path = within(&self.path, Path::new("var/lib/dpkg/diversions")).map_err(file(&self.path))?;
         let text = match fs::read_to_string(&path) {
@@ -253,7 +282,7 @@ impl Root {
         Ok(lines.chunks_exact(3).filter(is_ours).map(|entry| PathBuf::from(entry[0])).collect())
     }
 
-    /// By this machine's dpkg-divert, else by the root's own: an installer has none.
+    /// Runs dpkg-divert of this machine, or that of the root: an installer has none.
     fn dpkg_divert(&self, action: &str, program: &Path) -> Result<(), DivertError> {
         let kept = with_end(program, KEPT);
         let run = |command: &mut Command| {
@@ -319,7 +348,7 @@ impl Root {
         Ok(())
     }
 
-    /// Refuses what is no program of this root.
+    /// Checks that this is a program of the root.
     fn has_program(&self, program: &Path) -> Result<(), DivertError> {
         let wrong = |reason| Err(DivertError::Path { path: program.to_owned(), reason });
         self.below(program)?;
@@ -335,7 +364,7 @@ impl Root {
         }
     }
 
-    /// These programs by the names that their packages have, or that they are diverted by; each once.
+    /// Paths of these programs as their packages list them, or as they are diverted; each once.
     fn as_packages_have(&self, programs: &[PathBuf]) -> Result<Vec<PathBuf>, DivertError> {
         let (registered, listed) = (self.registered()?, self.listed(programs)?);
         let mut chosen: Vec<PathBuf> = Vec::new();
@@ -348,8 +377,7 @@ impl Root {
         Ok(chosen)
     }
 
-    /// These programs and whether they are diverted; then by the names that they are diverted by, else they have to be
-    /// there.
+    /// These programs and whether they are diverted: as diverted, otherwise as given, and then they must exist.
     fn named(&self, programs: &[PathBuf]) -> Result<Vec<(PathBuf, bool)>, DivertError> {
         let registered = self.registered()?;
         let look = |program: &PathBuf| match self.same(program, &registered)? {
@@ -359,14 +387,14 @@ impl Root {
         programs.iter().map(look).collect()
     }
 
-    /// Which of these names leads to the program: its own at best.
+    /// The name that leads to the program, preferably its own.
     fn same<'a>(&self, program: &Path, names: &'a [PathBuf]) -> Result<Option<&'a PathBuf>, DivertError> {
         let below = self.below(program)?;
         let own = names.iter().find(|name| *name == program);
         Ok(own.or_else(|| names.iter().find(|name| self.below(name).is_ok_and(|path| path == below))))
     }
 
-    /// The paths of packages' files that end as these programs do.
+    /// Listed files of packages with the file names of these programs.
     fn listed(&self, programs: &[PathBuf]) -> Result<Vec<PathBuf>, DivertError> {
         let ends: HashSet<&OsStr> = programs.iter().filter_map(|program| program.file_name()).collect();
         let directory = within(&self.path, Path::new(LISTS)).map_err(file(&self.path))?;
@@ -388,7 +416,7 @@ impl Root {
         Ok(found)
     }
 
-    /// Where a program is, seen from here; the last part of its name is not followed.
+    /// Path of a program outside of the root; a link at its end is not followed.
     fn below(&self, program: &Path) -> Result<PathBuf, DivertError> {
         let wrong = |reason| DivertError::Path { path: program.to_owned(), reason };
         let relative = program.strip_prefix("/").map_err(|_| wrong("has to be an absolute path within the root"))?;
@@ -400,13 +428,13 @@ impl Root {
         Ok(within(&self.path, parent).map_err(file(program))?.join(name))
     }
 
-    /// Where a file of this name below the root is, seen from here; a link of this name itself is not followed.
+    /// Path of a file of the root as seen from outside; a link at its end is not followed.
     fn at(&self, name: &str) -> Result<PathBuf, DivertError> {
         let (parent, name) = name.rsplit_once('/').unwrap_or(("", name));
         Ok(within(&self.path, Path::new(parent)).map_err(file(&self.path))?.join(name))
     }
 
-    /// The root's file systems, opened before anything is changed: `/var` may be another than the root's own.
+    /// Opens the file systems of the root before any change; `/var` may be a separate one.
     fn disks(&self) -> Result<Disks, DivertError> {
         Disks::open_below(&self.path).map_err(file(&self.path))
     }
@@ -425,11 +453,11 @@ impl Root {
     }
 }
 
-/// The script that stands where the program was.
+/// Text of a wrapper.
 ///
-/// The real program runs in any case: with its syncs where the filter cannot be set, which is
-/// tried out first; without a word for users, whom it would cost setuid rights. A helper that a power
-/// cut left empty would be a script for the shell, of no commands, that succeeds in everything.
+/// The real program runs in any case. If the filter cannot be set, which the script tests first, it runs with syncs.
+/// For other users than root it runs without a message, because the filter would cost setuid rights. An empty helper,
+/// left by a power cut, would be an empty shell script that always succeeds.
 fn wrapper_text(kept: &Path) -> String {
     let (kept, without_syncs) = (kept.display(), WITHOUT_SYNCS.join(" "));
     let (known, value) = IS_WITHOUT_SYNCS;
@@ -456,9 +484,8 @@ fn is_wrapper(path: &Path) -> Result<bool, DivertError> {
     }
 }
 
-/// Writes a file under the name with the end [`NEW`], from where it is renamed, and gives that name. It is on the disk
-/// before it takes its place: a power cut must not leave an empty program or configuration, which would succeed in
-/// everything.
+/// Writes a file with the suffix [`NEW`], to be renamed, and returns its path. It is synced before: a power cut must
+/// not leave an empty program or configuration, which would always succeed.
 fn write_new(path: &Path, mode: u32, mut content: impl Read) -> Result<PathBuf, DivertError> {
     let new = with_end(path, NEW);
     remove(&new)?;

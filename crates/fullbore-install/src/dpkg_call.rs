@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::root::within;
 
-/// Options that change nothing for a package that was not there before.
+/// Options without effect on a package that is not installed.
 const HARMLESS: [&str; 10] = [
     "--unpack",
     "--auto-deconfigure",
@@ -20,20 +20,20 @@ const HARMLESS: [&str; 10] = [
     "--no-pager",
 ];
 
-/// `dpkg --unpack`, taken apart.
+/// Parsed arguments of `dpkg --unpack`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DpkgCall {
-    /// Where progress is told, by number.
+    /// File descriptor for status messages.
     pub status_descriptor: Option<u32>,
-    /// Package files, as seen from inside the root, in the order given.
+    /// Package files as seen from inside the root, in the given order.
     pub files: Vec<PathBuf>,
-    /// All arguments but the files.
+    /// Arguments other than files.
     options: Vec<OsString>,
 }
 
 impl DpkgCall {
-    /// Reads dpkg's arguments. `None` if there is an option whose effect only dpkg has: then the call is
-    /// dpkg's. Of directories (`--recursive`) the files are sorted by name.
+    /// Parses dpkg's arguments. `None` if only dpkg implements one of the options. The files of directories
+    /// (`--recursive`) are sorted by name.
     pub fn parse(root: &Path, arguments: &[OsString]) -> Option<DpkgCall> {
         let mut call = DpkgCall { status_descriptor: None, files: Vec::new(), options: Vec::new() };
         let (mut is_recursive, mut is_unpack) = (false, false);
@@ -68,7 +68,7 @@ impl DpkgCall {
         (is_unpack && !call.files.is_empty()).then_some(call)
     }
 
-    /// A path among the arguments, as seen from outside the root.
+    /// Path of a file as seen from outside the root.
     pub fn outside(root: &Path, path: &Path) -> PathBuf {
         // What leads nowhere is told where it is opened.
         within(root, path).unwrap_or_else(|_| root.join(path.strip_prefix("/").unwrap_or(path)))
@@ -82,7 +82,7 @@ impl DpkgCall {
     }
 }
 
-/// Files that end as packages do, sorted; apt numbers the links that it makes.
+/// Package files below a directory, sorted: apt numbers its links.
 fn walk(directory: &Path, files: &mut Vec<PathBuf>) {
     let mut entries: Vec<PathBuf> =
         fs::read_dir(directory).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())).collect();
@@ -96,7 +96,7 @@ fn walk(directory: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Where a file of such a directory leads to, as seen from inside.
+/// Target of a file in such a directory, as seen from inside the root.
 fn target(root: &Path, file: &Path) -> Option<PathBuf> {
     match fs::read_link(file) {
         Ok(target) if target.is_absolute() => Some(target),

@@ -25,31 +25,31 @@ use crate::database::LOCKS;
 use crate::database::open_lock;
 use crate::root::{Root, RootError};
 
-/// How often whoever waits is asked whether it still wants to.
+/// Interval between checks whether to wait on.
 const POLL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// How long to wait for a lock that somebody has: apt's `DPkg::Lock::Timeout`.
+/// Time to wait for a held lock: apt's `DPkg::Lock::Timeout`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockTimeout {
-    /// At most so long.
+    /// At most this time.
     For(Duration),
-    /// Until it is free.
+    /// No limit.
     Never,
 }
 
 impl LockTimeout {
-    /// Seconds as apt has them: a negative number is for ever (apt.conf(5)).
+    /// From seconds as in apt.conf(5), where a negative number means no limit.
     pub fn of_seconds(seconds: i64) -> LockTimeout {
         u64::try_from(seconds).map_or(LockTimeout::Never, |seconds| LockTimeout::For(Duration::from_secs(seconds)))
     }
 }
 
-/// Who has a lock.
+/// Process that holds a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockHolder {
-    /// Which one, in dpkg's directory.
+    /// Name of the lock file in dpkg's directory.
     pub lock: &'static str,
-    /// Number and name of the process; unknown if it is in another PID namespace or has just gone.
+    /// Id and name of the process; `None` if it has ended or is in another PID namespace.
     pub process: Option<(i32, String)>,
 }
 
@@ -63,30 +63,30 @@ impl fmt::Display for LockHolder {
     }
 }
 
-/// Why there is no program that waits under the locks.
+/// Error in starting a program with dpkg's locks.
 #[derive(Debug, thiserror::Error)]
 pub enum FrontendError {
-    /// Somebody else has one of them, and kept it for the whole timeout.
+    /// Another process held a lock for the whole timeout.
     #[error("{0}")]
     Held(LockHolder),
-    /// Whoever was told did not want to wait any longer.
+    /// The caller stopped the wait.
     #[error("dpkg's locks are not waited for any longer")]
     GivenUp,
-    /// A lock file could not be opened.
+    /// A lock file cannot be opened.
     #[error(transparent)]
     Root(#[from] RootError),
-    /// The program could not be started, or a lock not be taken.
+    /// The program cannot be started, or a lock cannot be taken.
     #[error("{program}: {source}")]
     Start {
-        /// Which one.
+        /// Name of the program.
         program: String,
-        /// What the kernel says.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
 }
 
-/// A program that has dpkg's locks and waits to be started. Dropped, it ends without having run.
+/// A forked process that holds dpkg's locks and waits to become a program. On drop it ends.
 #[derive(Debug)]
 pub struct WaitingFrontend {
     program: String,
@@ -95,12 +95,12 @@ pub struct WaitingFrontend {
 }
 
 impl WaitingFrontend {
-    /// Has `command`, which has to be a frontend of dpkg, wait under the locks of `root`. `told` hears once who is waited
-    /// for, is called again and again with nothing while it lasts, and may end it. The command must not be one that dies
-    /// with the thread that started it.
+    /// Forks the process of `command`, a frontend of dpkg, and waits until it has the locks of `root`. Calls `told`
+    /// once with the holder of a lock, and without one at every interval; `told` may stop the wait. The command must
+    /// not die with the thread that started it.
     ///
     /// # Errors
-    /// See [`FrontendError`].
+    /// Every variant of [`FrontendError`].
     pub fn start(
         mut command: Command,
         root: &Root,
@@ -149,10 +149,10 @@ impl WaitingFrontend {
         }
     }
 
-    /// Lets it run.
+    /// Starts the program.
     ///
     /// # Errors
-    /// It cannot be started, or was killed while it waited.
+    /// The program cannot be started, or the process was killed.
     pub fn go(mut self) -> Result<Child, FrontendError> {
         let told = self.go.take().map(|go| rustix::io::write(&go, &[kernel::GO]));
         let gone = matches!(told, Some(Err(_)));

@@ -12,12 +12,12 @@ use std::process::Command;
 
 use crate::root::within;
 
-/// Moments at which hooks run.
+/// Point of a bootstrap at which hooks run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Moment {
-    /// The root has its directories and sources, no package yet.
+    /// The root has directories and sources, and no package.
     Setup,
-    /// The Essential packages are unpacked, not configured.
+    /// The Essential packages are unpacked and not configured.
     Extract,
     /// The Essential packages are configured.
     Essential,
@@ -26,7 +26,7 @@ pub enum Moment {
 }
 
 impl Moment {
-    /// Its name, as in the flags.
+    /// Name, as in the flags.
     pub fn name(self) -> &'static str {
         match self {
             Moment::Setup => "setup",
@@ -36,45 +36,53 @@ impl Moment {
         }
     }
 
-    /// All of them.
+    /// All moments, in order.
     pub const ALL: [Moment; 4] = [Moment::Setup, Moment::Extract, Moment::Essential, Moment::Customize];
 }
 
-/// What is to be done when.
+/// A hook.
+///
+/// ```
+/// use fullbore_install::hooks::{Form, Hook, Moment};
+///
+/// let hook = Hook { moment: Moment::Customize, script: "copy-in motd /etc".to_owned() };
+/// assert_eq!(hook.form(), Form::Moving("copy-in", vec!["motd".to_owned(), "/etc".to_owned()]));
+/// assert!(hook.check().is_ok());
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hook {
-    /// When.
+    /// When the hook runs.
     pub moment: Moment,
-    /// A program's path, or a snippet.
+    /// Path of a program, or a shell snippet.
     pub script: String,
 }
 
-/// How a hook is started.
+/// Kind of a hook.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Form<'a> {
     /// A program, with the root as its argument.
     Program(&'a str),
     /// A snippet for `sh -c`, with the root as `$1`.
     Snippet(&'a str),
-    /// Moves files: the word, and its arguments.
+    /// A command that moves files: its word and its arguments.
     Moving(&'a str, Vec<String>),
 }
 
-/// Whose copies of files are that move in or out.
+/// Owner of copied files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ownership {
-    /// They stay whose they are.
+    /// The owner of the original.
     Preserved,
-    /// Root's. In a user namespace whoever is not of it is nobody, and outside root there is the user.
+    /// Root: in a user namespace other owners appear as nobody, and root is the user outside of it.
     Root,
 }
 
-/// Words that begin a snippet which moves files.
+/// First words of commands that move files.
 const MOVING: [&str; 8] = ["copy-in", "copy-out", "tar-in", "tar-out", "upload", "download", "sync-in", "sync-out"];
 
 impl Hook {
-    /// What it is: a word that moves files, a program if it is one or has nothing that the shell would act on,
-    /// else a snippet.
+    /// Kind of the hook: a command that moves files; a program, if there is one or the text has no special character
+    /// of the shell; otherwise a snippet.
     pub fn form(&self) -> Form<'_> {
         if let Some((word, rest)) = self.script.split_once(' ')
             && MOVING.contains(&word)
@@ -91,10 +99,10 @@ impl Hook {
         }
     }
 
-    /// Refuses what moves files without saying which, and where to.
+    /// Checks the arguments of commands that move files.
     ///
     /// # Errors
-    /// What is missing.
+    /// An argument is missing or superfluous.
     pub fn check(&self) -> io::Result<()> {
         match self.form() {
             Form::Moving(word, arguments) => paths(word, &arguments).map(|_| ()),
@@ -102,7 +110,10 @@ impl Hook {
         }
     }
 
-    /// The commands that it comes to, one after the other; `start` gives a command for a program outside.
+    /// Commands of the hook, in order. `start` makes a command for a program outside of the root.
+    ///
+    /// # Errors
+    /// Like [`Hook::check`], and a link loop in the root.
     pub fn commands(
         &self,
         root: &Path,
@@ -125,10 +136,10 @@ impl Hook {
     }
 }
 
-/// Hooks of a directory: programs whose names begin with a moment's name, in the order of their names.
+/// Hooks of a directory: programs whose names start with the name of a moment, sorted by name.
 ///
 /// # Errors
-/// It cannot be read.
+/// The directory cannot be read.
 pub fn of_directory(directory: &Path) -> io::Result<Vec<Hook>> {
     let mut files: Vec<PathBuf> =
         fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
@@ -145,7 +156,7 @@ pub fn of_directory(directory: &Path) -> io::Result<Vec<Hook>> {
     Ok(hooks)
 }
 
-/// Where to, and what is to be moved.
+/// Splits arguments into the destination and the sources.
 fn paths<'a>(word: &str, arguments: &'a [String]) -> io::Result<(&'a String, &'a [String])> {
     let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("{word}: {what}"));
     let Some((last, others)) = arguments.split_last().filter(|(_, others)| !others.is_empty()) else {
@@ -235,7 +246,7 @@ fn moving(
     Ok(commands)
 }
 
-/// Splits words as a shell does where nothing is expanded: quotes and backslashes keep what they protect.
+/// Splits words like a shell, with quotes and backslashes and without expansion.
 fn words(text: &str) -> Vec<String> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     let mut characters = text.chars();

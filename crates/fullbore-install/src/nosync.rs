@@ -46,111 +46,129 @@ use self::disks::Disks;
 use self::kernel::{Signals, Start, StartFailure};
 use self::mounted::Mounted;
 
-/// How long programs that the command has left behind may take to end. A guess: agents and
-/// helpers that notice its end are gone in a fraction of it.
+/// Time for programs to end after the command has ended. A guess: agents and helpers that notice the end of the
+/// command need a fraction of it.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often is looked for such programs.
+/// Interval between checks for such programs.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How often is looked what descendants have mounted in namespaces of their own. A look costs
-/// some milliseconds where there are hundreds of processes.
+/// Interval between checks for mounts in namespaces of descendants. With hundreds of processes a check takes some
+/// milliseconds.
 const MOUNT_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is to be run.
+/// A command to run.
 #[derive(Debug)]
 pub struct Job {
-    /// The program, looked up as a shell does.
+    /// Program, looked up in `PATH`.
     pub program: OsString,
-    /// Its arguments.
+    /// Arguments of the program.
     pub arguments: Vec<OsString>,
-    /// Whether sync calls are counted; slower, and the run then lasts until the last program ends.
+    /// Whether sync calls are counted. Counting is slower, and the run lasts until the last program ends.
     pub counted: bool,
-    /// Leave the final sync to somebody else.
+    /// Whether to skip the final sync.
     pub sync_later: bool,
 }
 
-/// What is told while the command runs.
+/// Notice to the caller during a run.
 #[derive(Debug)]
 pub enum Notice<'a> {
-    /// What a flush costs here, probed before the start; empty if that could not be found out.
+    /// Measured cost of a flush; empty if it cannot be measured.
     Probed(&'a [FlushCost]),
-    /// Sync calls are answered already, by somebody around this process; nothing can be probed, counted or saved.
+    /// A filter around this process answers sync calls already: nothing can be measured, counted or saved.
     Answered,
-    /// Setuid programs will not have their owner's rights under the filter.
+    /// Under the filter, setuid programs run without the rights of their owners.
     NoNewPrivileges,
-    /// The command has ended, these programs have not, and the run waits for them.
+    /// The command has ended, and the run waits for these programs.
     Waiting(&'a [Process]),
-    /// The final sync still waits for this file system.
+    /// The final sync waits for this file system.
     Syncing(&'a Path),
 }
 
-/// Why the command was not run.
+/// Error in starting the command.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The program is not there, or may not be run.
+    /// The program does not exist, or cannot be executed.
     #[error("{}: {error}", program.to_string_lossy())]
     Program {
-        /// What was to be run.
+        /// Name of the program.
         program: OsString,
-        /// What the kernel says.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
-    /// The kernel has no such filters, or not this one.
+    /// The kernel refuses the filter.
     #[error("the kernel does not take the filter: {0}")]
     Filter(#[source] io::Error),
-    /// Nothing would be answered.
+    /// The system calls of this architecture are unknown.
     #[error("the numbers of this architecture's system calls are not known here; run the command without nosync")]
     Architecture,
-    /// Counting inside of counting.
+    /// Sync calls are already counted; the kernel allows one supervisor.
     #[error("sync calls are being counted already, and the kernel takes only one who counts")]
     AlreadyCounted,
-    /// Something that is needed to watch over the command.
+    /// A system call for supervising the command failed.
     #[error("{what}: {error}")]
     System {
-        /// What was tried.
+        /// The failed operation.
         what: &'static str,
-        /// What the kernel says.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
 }
 
-/// How the command itself ended.
+/// End of the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// With this status.
+    /// Exit status.
     Status(u8),
-    /// By this signal.
+    /// Signal number.
     Signal(i32),
 }
 
-/// How the run ended.
+/// Result of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// How the command ended.
+    /// End of the command.
     pub ended: Ended,
-    /// Programs that outlived it, by more than a moment.
+    /// Programs still running two seconds after the end of the command.
     pub survivors: Vec<Process>,
-    /// What the final sync reported; nothing if it was left to somebody else.
+    /// Result of the final sync; empty if it was skipped.
     pub sync: SyncReport,
-    /// How long the final sync took.
+    /// Duration of the final sync.
     pub sync_time: Duration,
-    /// Not synced: only survivors see it, in a mount namespace of their own that cannot be entered.
+    /// File systems not synced, because they are in mount namespaces of survivors that cannot be entered.
     pub out_of_sight: Vec<PathBuf>,
-    /// Seen mounted during the run, and gone before its end: written by the kernel, which tells
-    /// nobody of errors.
+    /// File systems mounted and unmounted during the run. The kernel wrote them out and reports no errors.
     pub unmounted: Vec<PathBuf>,
-    /// What was counted, if anything was.
+    /// Counted calls, if counting was requested.
     pub tally: Option<Tally>,
-    /// Somebody around this process answers sync calls, so that none was there to be counted.
+    /// Whether a filter around this process answers sync calls, so that none could be counted.
     pub answered: bool,
-    /// What a flush costs, for the same.
+    /// Measured cost of a flush per file system, for [`Tally::estimate`].
     pub costs: Vec<FlushCost>,
 }
 
-/// Runs the command to its end, syncs, and tells how it went.
+/// Runs a command without syncs, then syncs once.
+///
+/// ```no_run
+/// use fullbore_install::nosync::{self, Job};
+///
+/// # fn main() -> Result<(), nosync::StartError> {
+/// let job = Job {
+///     program: "apt-get".into(),
+///     arguments: vec!["dist-upgrade".into()],
+///     counted: false,
+///     sync_later: false,
+/// };
+/// let outcome = nosync::run(&job, &mut |_| ())?;
+/// assert!(outcome.sync.failed.is_empty() && outcome.survivors.is_empty());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// Every variant of [`StartError`]. Failures of the final sync are in the [`Outcome`].
 pub fn run(job: &Job, notify: &mut dyn FnMut(Notice<'_>)) -> Result<Outcome, StartError> {
     let system = |what| move |error| StartError::System { what, error };
     if !filter::KNOWS_THIS_MACHINE {
@@ -217,7 +235,7 @@ pub fn run(job: &Job, notify: &mut dyn FnMut(Notice<'_>)) -> Result<Outcome, Sta
     })
 }
 
-/// Ends this process by a signal, as the command did. Comes back if that signal ends no process.
+/// Ends this process by a signal, like the command. Returns if the signal ends no process.
 pub fn die_of(signal: i32) {
     kernel::die_of(signal);
 }
@@ -227,8 +245,7 @@ fn probe_all(disks: &Disks) -> Vec<FlushCost> {
     disks.held.iter().filter_map(|disk| probe::flush_cost(&disk.path, &directories)).collect()
 }
 
-/// Whether this process has children, ended ones that are still to be waited for among them; as the reaper of orphans it
-/// is the parent of all that have outlived theirs.
+/// Whether this process has children, zombies included. As the subreaper it is the parent of all orphans.
 fn has_children() -> bool {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     !matches!(rustix::process::waitid(WaitId::All, options), Err(rustix::io::Errno::CHILD))
@@ -254,7 +271,7 @@ fn start(
     })
 }
 
-/// The wait for a command and for all that it has started.
+/// Waits for a command and its descendants.
 struct Watch {
     main: Pid,
     signals: Signals,
@@ -269,7 +286,8 @@ struct Watch {
 }
 
 impl Watch {
-    /// Gives the programs that outlived the command. Where calls are counted they have ended too.
+    /// Waits for the end of the command; returns the programs that outlived it. If calls are counted, waits for those
+    /// too.
     fn wait(&mut self, notify: &mut dyn FnMut(Notice<'_>)) -> io::Result<Vec<Process>> {
         let mut ended_at = None;
         let mut survivors: Vec<Process> = Vec::new();
@@ -298,8 +316,7 @@ impl Watch {
         }
     }
 
-    /// Until a signal comes, a call is to be answered, something was mounted, or it is time to look
-    /// for survivors.
+    /// Waits for a signal, a call to answer, a mount, or the next check for survivors.
     fn wait_for_event(&mut self, soon: bool) -> io::Result<()> {
         let every = if soon { POLL_INTERVAL } else { MOUNT_POLL_INTERVAL };
         let every = Timespec { tv_sec: every.as_secs() as _, tv_nsec: every.subsec_nanos().into() };
@@ -339,9 +356,9 @@ impl Watch {
     }
 
     fn pass_signals_on(&mut self) -> io::Result<()> {
-        /// Size of a `signalfd_siginfo`, and where it has the signal and its origin.
+        /// Size of a `signalfd_siginfo`, in bytes.
         const RECORD: usize = 128;
-        /// From the terminal, which has sent it to the command as well.
+        /// Origin of signals from the terminal, which the command receives as well.
         const FROM_KERNEL: i32 = 0x80;
         let mut record = [0; RECORD];
         loop {
@@ -368,7 +385,7 @@ impl Watch {
         }
     }
 
-    /// Waits for those that have ended: the command, and orphans.
+    /// Reaps the command and orphans that have ended.
     fn reap(&mut self) -> io::Result<()> {
         loop {
             match rustix::process::wait(WaitOptions::NOHANG) {

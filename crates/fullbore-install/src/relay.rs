@@ -23,59 +23,59 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatVfsMountFlags};
 
 use crate::root::{within, write_file};
 
-/// Longest order taken, in bytes: more than the kernel allows as arguments of a program (`ARG_MAX`, 2 MiB).
+/// Maximum size of a request, in bytes: more than the arguments of a program can have (`ARG_MAX`, 2 MiB).
 const ORDER_BYTES_MAX: usize = 4 << 20;
 
-/// How an order ends: the last argument's end, and an empty one.
+/// End of a request: that of the last argument, and an empty argument.
 const END: &[u8] = b"\0\0";
 
-/// How often is looked whether apt has ended.
+/// Interval between checks whether apt has ended, in milliseconds.
 const POLL_INTERVAL_MS: i64 = 20;
 
-/// Where the script's directory may be in the root, the first that programs can be started from: `/run` is mounted
-/// `noexec` on Debian. The second is where dpkg keeps and starts maintainer scripts.
+/// Parent directories for the script's directory; the first one that allows programs is used. Debian mounts `/run`
+/// with `noexec`; dpkg starts maintainer scripts from the second.
 const PARENTS: [&str; 2] = ["run", "var/lib"];
 
-/// Name of that directory, before this process's number.
+/// Prefix of the name of the directory, before the id of this process.
 const DIRECTORY: &str = "fullbore-dpkg.";
 
-/// The file in it that is locked as long as somebody answers.
+/// Name of the file that is locked while a process answers.
 const ALIVE: &str = "alive";
 
-/// What to do with an order.
+/// Answer to a request.
 #[derive(Debug)]
 pub enum Answer {
-    /// The real dpkg gets these arguments, after what is told of those that are done.
+    /// The script prints this output and executes dpkg with these arguments.
     Run(Vec<OsString>, DpkgOutput),
-    /// It cannot be done, and dpkg must not try.
+    /// The request failed, and dpkg must not try it.
     Refuse,
-    /// All is done.
+    /// The request is done; the script prints this output.
     Done(DpkgOutput),
 }
 
-/// What dpkg would have said.
+/// Output that dpkg would have made.
 #[derive(Debug, Default)]
 pub struct DpkgOutput {
-    /// On stdout.
+    /// Text for stdout.
     pub output: Vec<u8>,
-    /// On its status descriptor.
+    /// Text for the status descriptor.
     pub status: Vec<u8>,
-    /// Which one that is.
+    /// Number of the status descriptor.
     pub status_descriptor: Option<u32>,
 }
 
-/// Why there is no script.
+/// Error in placing or removing the script.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
-    /// Nothing can be started from where it might be.
+    /// No parent directory allows programs.
     #[error("{}: programs can be started neither from /run nor from /var/lib there", .0.display())]
     NotExecutable(PathBuf),
-    /// A file cannot be made, or not removed.
+    /// A file cannot be created or removed.
     #[error("{}: {error}", path.display())]
     File {
-        /// Which one.
+        /// Path of the file.
         path: PathBuf,
-        /// What the kernel says.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
@@ -86,11 +86,11 @@ fn failed(path: &Path) -> impl Fn(io::Error) -> RelayError {
     move |error| RelayError::File { path: path.clone(), error }
 }
 
-/// The script, its pipes, and the lock that tells that somebody answers.
+/// A script in a root that apt takes for dpkg, with its pipes and its lock.
 #[derive(Debug)]
 pub struct Relay {
     directory: PathBuf,
-    /// The directory itself: its name may lead elsewhere meanwhile.
+    /// Handle of the directory, whose path may lead elsewhere later.
     handle: OwnedFd,
     inside: PathBuf,
     orders: File,
@@ -99,10 +99,10 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Places the script in a root. dpkg will not have the variables `without`.
+    /// Places the script in a root. It unsets the environment variables `without` for dpkg.
     ///
     /// # Errors
-    /// There is no place for it, or the files cannot be made.
+    /// Every variant of [`RelayError`].
     pub fn place(root: &Path, without: &[&str]) -> Result<Relay, RelayError> {
         let places = PARENTS.iter().filter_map(|place| Some((place, within(root, Path::new(place)).ok()?)));
         let place = places.into_iter().find(|(_, outside)| is_executable(outside));
@@ -112,7 +112,7 @@ impl Relay {
         Relay::place_in(directory.clone(), Path::new("/").join(place).join(name), without).map_err(failed(&directory))
     }
 
-    /// Makes this directory, whose path inside of the root is `inside`.
+    /// Creates this directory, whose path in the root is `inside`.
     fn place_in(directory: PathBuf, inside: PathBuf, without: &[&str]) -> io::Result<Relay> {
         remove(&directory)?;
         // Fails if something has come into its place: what is written into it is run.
@@ -132,11 +132,11 @@ impl Relay {
         Ok(Relay { inside: inside.join("dpkg"), orders, answers, directory, handle, _alive: alive })
     }
 
-    /// Removes what killed runs have left in a root. Only for who has dpkg's frontend lock: an apt that goes on
-    /// without us needs its script to the end.
+    /// Removes the scripts of killed runs. The caller must hold dpkg's frontend lock, because an apt that survived
+    /// its fullbore still needs its script.
     ///
     /// # Errors
-    /// It cannot be removed.
+    /// A directory cannot be read or removed.
     pub fn clear_abandoned(root: &Path) -> Result<(), RelayError> {
         let places = PARENTS.iter().filter_map(|place| within(root, Path::new(place)).ok());
         for place in &places.filter(|place| place.is_dir()).collect::<Vec<_>>() {
@@ -152,25 +152,26 @@ impl Relay {
         Ok(())
     }
 
-    /// The script's path inside of the root: apt's `Dir::Bin::dpkg`.
+    /// Path of the script in the root, for apt's `Dir::Bin::dpkg`.
     pub fn program(&self) -> &Path {
         &self.inside
     }
 
-    /// Places a file beside the script; its path is that inside of the root.
+    /// Writes a file in the directory of the script; returns its path in the root.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The file cannot be written.
     pub fn add_file(&self, name: &str, text: &str) -> io::Result<PathBuf> {
         write_file(self.handle.as_fd(), name, 0o644, text.as_bytes())?;
         Ok(self.inside.with_file_name(name))
     }
 
-    /// Answers orders until apt, which is `child`, has ended. After the first that could not be answered, all are
-    /// refused: apt has to come to its end, as it has dpkg's locks.
+    /// Answers requests until apt, the process `child`, has ended. After a failure all requests are refused, so that
+    /// apt ends and releases dpkg's locks.
     ///
     /// # Errors
-    /// An answer could not be given, or an order is longer than can be. The pipes fail: then apt may wait for an answer.
+    /// An answer cannot be written, a request is too long, or a pipe fails. In the last case apt may still wait for
+    /// an answer.
     pub fn serve(&self, child: &mut Child, answer: &mut dyn FnMut(Vec<OsString>) -> Answer) -> io::Result<ExitStatus> {
         let mut order = Vec::new();
         let mut buffer = vec![0; 64 << 10];
@@ -230,7 +231,7 @@ impl Relay {
         self.say(verdict, told.status_descriptor)
     }
 
-    /// Leaves a file for the script.
+    /// Writes a file for the script.
     fn leave(&self, name: &str, content: &[u8]) -> io::Result<()> {
         write_file(self.handle.as_fd(), name, 0o644, content).map(drop)
     }
@@ -249,8 +250,8 @@ impl Drop for Relay {
     }
 }
 
-/// The lock of a directory as it was made here. What a root has of others under this name may be a link, a pipe that is
-/// waited for, or a device that does something when it is opened.
+/// Opens the lock of a script directory. A file of this name that fullbore did not make may be a link, a blocking
+/// pipe, or a device with side effects.
 fn open_alive(directory: &Path) -> Option<File> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let directory = rustix::fs::open(directory, flags, Mode::empty()).ok()?;
@@ -262,7 +263,7 @@ fn open_alive(directory: &Path) -> Option<File> {
     rustix::fs::openat(&directory, ALIVE, flags, Mode::empty()).ok().map(File::from)
 }
 
-/// Whether a directory is there from which programs can be started.
+/// Whether the directory exists and allows programs.
 fn is_executable(directory: &Path) -> bool {
     let status = rustix::fs::statvfs(directory);
     directory.is_dir() && status.is_ok_and(|status| !status.f_flag.contains(StatVfsMountFlags::NOEXEC))
@@ -275,7 +276,7 @@ fn remove(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// An argument as a word of the shell.
+/// Quotes an argument for the shell.
 fn quoted(argument: &OsStr) -> Vec<u8> {
     let mut word = vec![b'\''];
     for byte in argument.to_owned().into_vec() {

@@ -11,13 +11,13 @@ use crate::inside::Inside;
 use crate::root::{Root, RootError};
 use crate::unpack::{Archive, Script};
 
-/// Where dpkg has the control files of the package that it unpacks.
+/// Directory of the control files during unpacking.
 const CONTROL: &str = "var/lib/dpkg/tmp.ci";
 
-/// A script of a new package, ready to be started; `None` if the package does not have it.
+/// Makes the command for a script of a new package; `None` if the package has no such script.
 ///
 /// # Errors
-/// Its control files cannot be written.
+/// The control files cannot be written.
 pub fn command(
     inside: &Inside<'_>,
     archive: &Archive,
@@ -38,7 +38,7 @@ pub fn command(
     Ok(Some(command))
 }
 
-/// Puts the control files there; the script has to be executable.
+/// Writes the control files and makes the script executable.
 fn place(root: &Root, archive: &Archive, script: &str) -> Result<(), RootError> {
     root.remove(CONTROL)?;
     root.create_directory(CONTROL, 0o755)?;
@@ -50,15 +50,15 @@ fn place(root: &Root, archive: &Archive, script: &str) -> Result<(), RootError> 
     Ok(())
 }
 
-/// Removes the control files that [`command`] has written.
+/// Removes the control files that [`command`] wrote.
 ///
 /// # Errors
-/// It cannot be removed.
+/// The directory cannot be removed.
 pub fn clear(root: &Path) -> io::Result<()> {
     Root::open(root).and_then(|root| root.remove(CONTROL)).map(drop).map_err(io::Error::other)
 }
 
-/// The variables of dpkg(1), "External environment set by dpkg".
+/// Environment variables (dpkg(1), "External environment set by dpkg").
 fn environment(archive: &Archive, dpkg_version: &str, script: &str) -> [(&'static str, String); 9] {
     [
         ("DPKG_MAINTSCRIPT_PACKAGE", archive.name().to_owned()),

@@ -198,25 +198,25 @@ pub enum UnpackError {
     /// Its files are damaged.
     #[error("{package}: data.tar: {source}")]
     Tar {
-        /// Which package.
+        /// Name of the package.
         package: String,
-        /// What is wrong.
+        /// The underlying error.
         #[source]
         source: TarError,
     },
     /// Its files cannot be read or decompressed.
     #[error("{package}: data.tar: {source}")]
     Data {
-        /// Which package.
+        /// Name of the package.
         package: String,
-        /// What is wrong.
+        /// The underlying error.
         #[source]
         source: io::Error,
     },
     /// A name in it leads elsewhere, as that of no package does. Not to be given to dpkg.
     #[error("{package}: {path}: a name that no package has; nothing was unpacked")]
     Hostile {
-        /// Which package.
+        /// Name of the package.
         package: String,
         /// The name.
         path: String,
@@ -224,9 +224,9 @@ pub enum UnpackError {
     /// A file cannot be made.
     #[error("{package}: {source}")]
     File {
-        /// Which package.
+        /// Name of the package.
         package: String,
-        /// The cause.
+        /// The underlying error.
         #[source]
         source: RootError,
     },

@@ -5,14 +5,14 @@ use std::collections::HashMap;
 use super::{DIRECTORY, Database, DatabaseError, content};
 use crate::root::Root;
 
-/// The packages that list a path, by their labels.
+/// Labels of the packages that list a path.
 #[derive(Debug, Default)]
 pub struct FileOwners {
     labels: Vec<String>,
     paths: HashMap<Box<[u8]>, OwnerIds>,
 }
 
-/// Most paths have one owner; only directories have many.
+/// Most paths have one owner; only directories have several.
 #[derive(Debug)]
 enum OwnerIds {
     One(u32),
@@ -20,10 +20,10 @@ enum OwnerIds {
 }
 
 impl FileOwners {
-    /// Reads the lists of all packages whose files are there.
+    /// Reads the lists of all packages with files in place. As in dpkg, a missing list is an empty one.
     ///
     /// # Errors
-    /// A list that cannot be read. One that is missing is taken as empty, as by dpkg.
+    /// A list cannot be read, or its last line is incomplete.
     pub fn read(root: &Root, database: &Database) -> Result<FileOwners, DatabaseError> {
         let mut owners = FileOwners::default();
         for record in database.records().filter(|record| record.is_present()) {
@@ -52,7 +52,7 @@ impl FileOwners {
         }
     }
 
-    /// The paths of a package. Goes through all paths: for the rare case.
+    /// Paths of a package. Slow: searches all paths.
     pub(crate) fn paths_of(&self, label: &str) -> impl Iterator<Item = &[u8]> {
         let number = self.labels.iter().position(|known| known == label).map(|at| at as u32);
         let has = move |ids: &OwnerIds| match ids {
@@ -62,7 +62,7 @@ impl FileOwners {
         self.paths.iter().filter(move |(_, ids)| has(ids)).map(|(path, _)| &path[..])
     }
 
-    /// The packages that list this path.
+    /// Labels of the packages that list this path.
     pub fn of(&self, path: &[u8]) -> impl Iterator<Item = &str> {
         let numbers = match self.paths.get(path) {
             None => &[][..],
@@ -73,7 +73,7 @@ impl FileOwners {
     }
 }
 
-/// The paths of a list; dpkg writes the root directory as `/.`.
+/// Paths in a list; dpkg writes the root directory as `/.`.
 fn paths_of(list: &[u8]) -> Result<impl Iterator<Item = &[u8]>, String> {
     if !list.is_empty() && !list.ends_with(b"\n") {
         return Err("its last line is not complete".to_owned());

@@ -9,17 +9,20 @@ use std::path::Path;
 use super::{BeforeStep, DivertError, NEW, Root, file, is_wrapper, remove, with_end, wrapper_text, write_new};
 use crate::root::within;
 
-/// The wrapper that APT is told of, below the root.
+/// Path of the wrapper for APT, relative to the root.
 const WRAPPER: &str = "usr/lib/fullbore-nosync/dpkg";
 
-/// APT's configuration, below the root. Read before others, so that who sets `Dir::Bin::dpkg`
-/// himself is obeyed.
+/// Path of APT's configuration, relative to the root. APT reads it before other files, so that a `Dir::Bin::dpkg` of
+/// the administrator takes precedence.
 const CONFIGURATION: &str = "etc/apt/apt.conf.d/00fullbore-nosync";
 
 const DPKG: &str = "/usr/bin/dpkg";
 
 impl Root {
-    /// Has APT start dpkg by a wrapper, as [`Root::on`] has everybody. `helper` and `try_helper` as there.
+    /// Makes APT start dpkg through a wrapper. `helper` and `try_helper` are those of [`Root::on`].
+    ///
+    /// # Errors
+    /// Every variant of [`DivertError`] but `Refused`.
     pub fn on_by_apt(&self, helper: &Path, try_helper: bool, before: BeforeStep<'_>) -> Result<(), DivertError> {
         let configuration = self.at(CONFIGURATION)?;
         let directory = configuration.parent().unwrap_or(&self.path);
@@ -38,12 +41,15 @@ impl Root {
         self.sync(disks)
     }
 
-    /// Whether APT starts dpkg by the wrapper.
+    /// Whether APT starts dpkg through the wrapper.
+    ///
+    /// # Errors
+    /// A file cannot be read.
     pub fn is_on_by_apt(&self) -> Result<bool, DivertError> {
         Ok(self.at(CONFIGURATION)?.symlink_metadata().is_ok() && is_wrapper(&self.at(WRAPPER)?)?)
     }
 
-    /// The configuration goes first, the wrapper after it.
+    /// Removes first the configuration, then the wrapper.
     pub(super) fn off_by_apt(&self, before: BeforeStep<'_>) -> Result<(), DivertError> {
         self.step(before, "remove the configuration")?;
         remove(&self.at(CONFIGURATION)?)?;

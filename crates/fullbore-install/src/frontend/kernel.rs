@@ -16,22 +16,22 @@ use rustix::time::Timespec;
 
 use super::LockTimeout;
 
-/// First byte of what it says, before the number of a lock: it waits for it.
+/// First byte of a message, before the number of a lock: the process waits for the lock.
 pub(super) const WAITS: u8 = b'w';
-/// It has waited long enough.
+/// First byte of a message: the timeout passed.
 pub(super) const GIVES_UP: u8 = b'h';
-/// It has all.
+/// First byte of a message: the process has all locks.
 pub(super) const HAS: u8 = b'l';
 
-/// What it is told: to become the program. Anything else, or the pipe's end, and it ends.
+/// Message to the process to become the program. It ends at any other message, and at the end of the pipe.
 pub(super) const GO: u8 = b'g';
 
-/// How often a lock is tried for. apt does once in a second.
+/// Interval between attempts to take a lock. apt tries once per second.
 const TRY_EVERY: Duration = Duration::from_millis(100);
 
-/// Has the process of `command` take these locks, say so on `telling`, and become the program when [`GO`] comes from
-/// `going`. The pipes' other ends are what it has to close. If the thread that started it ends before, it is killed:
-/// an end of the pipe may be kept open by another process that was forked at the same moment.
+/// Makes the process of `command` take these locks, report that on `telling`, and become the program when [`GO`]
+/// arrives on `going`. It closes the other ends of the pipes. It is killed if the thread that started it ends before:
+/// another process forked at the same moment may keep an end of the pipe open.
 pub(super) fn wait_under_locks(
     command: &mut Command,
     locks: [OwnedFd; 2],

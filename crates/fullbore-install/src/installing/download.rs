@@ -34,20 +34,20 @@ use crate::nosync::session::Session;
 use crate::resolve::Wanted;
 use crate::unpack::ReadAhead;
 
-/// How often, once a signal has come, what runs is killed.
+/// Interval between kills of running commands after a signal.
 const KILL_EVERY: Duration = Duration::from_millis(100);
 
-/// A package file, and where it is to be had.
+/// A package file at a site.
 #[derive(Debug, Clone)]
 struct Located {
-    /// Below its site.
+    /// Path relative to the site.
     path: String,
     file_name: String,
     size: u64,
     sha256: Sha256,
 }
 
-/// Brings package files.
+/// Fetches package files.
 pub struct Downloads {
     archives: PathBuf,
     root: Arc<Root>,
@@ -55,7 +55,7 @@ pub struct Downloads {
     runtime: tokio::runtime::Runtime,
     progress: Progression,
     network: NetworkSettings,
-    /// Addresses that hold the same files, of which all are asked.
+    /// Sets of mirrors with the same files.
     mirrors: MirrorSets,
     sites: Vec<Site>,
     totals: Totals,
@@ -63,9 +63,9 @@ pub struct Downloads {
 }
 
 struct Site {
-    /// The first is the one that apt named.
+    /// Addresses of the site; the first is that of apt.
     addresses: Vec<Url>,
-    /// For the first, as they stand in apt's sources.
+    /// Credentials for the first address, from apt's sources.
     credentials: Option<Credentials>,
     fetcher: Fetcher,
     landing: Landing,
@@ -73,8 +73,11 @@ struct Site {
 }
 
 impl Downloads {
-    /// Into this directory, which is made. A file below one of the mirrors is asked of all of its set. The verdict's
-    /// clocks start.
+    /// Creates the directory `archives` for the files and starts the clocks of the verdict. A file below a mirror is
+    /// fetched from all mirrors of its set.
+    ///
+    /// # Errors
+    /// The directory cannot be created, or the network thread cannot be started.
     pub fn open(
         archives: &Path,
         network: &NetworkSettings,
@@ -96,12 +99,12 @@ impl Downloads {
         })
     }
 
-    /// Hosts are reached like this from now on.
+    /// Replaces the network settings.
     pub fn reach_by(&mut self, network: NetworkSettings) {
         self.network = network;
     }
 
-    /// Has each file decompressed as soon as it is there.
+    /// Passes each complete file to `ahead`.
     pub fn decompress_ahead(&mut self, ahead: Arc<ReadAhead>) {
         self.ahead = Some(ahead);
     }
@@ -111,20 +114,20 @@ impl Downloads {
         Stop::listen(&self.runtime)
     }
 
-    /// Listens for signals, which also end the commands that run.
+    /// Listens for signals, which also kill running commands.
     pub fn stop(&self, session: &Arc<Session>) -> Stop {
         stop_with(&self.runtime, session)
     }
 
-    /// What limited the download; `None` the second time.
+    /// Verdict on the download; `None` at the second call.
     pub fn verdict(&mut self) -> Option<Verdict> {
         self.progress.verdict()
     }
 
-    /// Fetches files that are not there yet; each is there with the right content when this returns.
+    /// Fetches missing files. On success every file has the right content.
     ///
     /// # Errors
-    /// A file is not to be had, the disk fails, or a signal came.
+    /// A file cannot be fetched or verified, a write fails, or a signal arrived.
     pub fn fetch(&mut self, wanted: &[Wanted], stop: &Stop, events: &mut dyn Events) -> Result<(), CommandError> {
         let mut by_site: BTreeMap<usize, Vec<Located>> = BTreeMap::new();
         for wanted in wanted {
@@ -198,7 +201,7 @@ impl Downloads {
         }
     }
 
-    /// Which connections bring this file, and its path there. A file below a mirror is asked of all mirrors of its set.
+    /// Index of the site of a file, and the path of the file there.
     fn site_of(&mut self, uri: &str) -> Result<(usize, String), CommandError> {
         let wrong = |error: UrlError| CommandError::usage(format_args!("{}: {error}", without_credentials(uri)));
         let (url, credentials) = Url::parse_with_userinfo(uri).map_err(wrong)?;
@@ -243,7 +246,7 @@ impl Downloads {
         Ok(Site { addresses, credentials, faults: Faults::of(&fetcher), fetcher, landing })
     }
 
-    /// A file from before, with the right content. One with another is removed.
+    /// Whether an earlier run left the file with the right content. A wrong file is removed.
     fn is_there(&self, wanted: &Wanted, sha256: &Sha256) -> Result<bool, CommandError> {
         let path = self.archives.join(&wanted.file_name);
         let Ok(status) = path.symlink_metadata() else { return Ok(false) };
@@ -254,7 +257,7 @@ impl Downloads {
         Ok(false)
     }
 
-    /// A file of this machine is copied: it may change, and the root's programs do not see it.
+    /// Copies a file of this machine: it may change, and programs in the root cannot read it.
     fn copy(&mut self, from: &Path, wanted: &Wanted, sha256: &Sha256) -> Result<(), CommandError> {
         let to = self.archives.join(&wanted.file_name);
         let part = self.archives.join(part_name(&wanted.file_name));
@@ -282,7 +285,10 @@ impl Downloads {
         Ok(())
     }
 
-    /// Ends the threads that write.
+    /// Ends the writing threads.
+    ///
+    /// # Errors
+    /// A write failed.
     pub fn finish(&self) -> Result<(), CommandError> {
         for site in &self.sites {
             site.landing.finish().map_err(|error| {
@@ -292,12 +298,15 @@ impl Downloads {
         Ok(())
     }
 
-    /// Removes what there is of files that did not come.
+    /// Removes incomplete files.
+    ///
+    /// # Errors
+    /// A file cannot be removed.
     pub fn discard_unfinished(&self, wanted: &[Wanted]) -> Result<(), CommandError> {
         wanted.iter().try_for_each(|wanted| removed(&self.archives.join(part_name(&wanted.file_name))))
     }
 
-    /// What was moved, and by whom.
+    /// Totals, and a report per host.
     pub fn account(&self, run: &HostsOf<'_>) -> (Totals, Vec<HostReport>) {
         let mut totals = self.totals;
         let (files, bytes) = self.progress.done();
@@ -318,7 +327,7 @@ impl Downloads {
     }
 }
 
-/// The files of one site.
+/// Files of one site.
 struct Files(Vec<Located>);
 
 impl Catalogue for Files {
@@ -342,17 +351,17 @@ impl Batch for Files {
     }
 }
 
-/// What a file is called until it is whole.
+/// Name of an incomplete file.
 fn part_name(file_name: &str) -> String {
     format!(".{file_name}.part")
 }
 
-/// Whether a file is fetched from a host, by a scheme of ours.
+/// Whether fullbore fetches an address itself (HTTP or HTTPS).
 pub fn is_remote(uri: &str) -> bool {
     uri.starts_with("http://") || uri.starts_with("https://")
 }
 
-/// The path of an address on this machine.
+/// Path of a `file:` or `copy:` address.
 pub fn local(uri: &str) -> Option<PathBuf> {
     let path = uri.strip_prefix("file:").or_else(|| uri.strip_prefix("copy:"))?;
     Some(PathBuf::from(format!("/{}", percent_decode(path).trim_start_matches('/'))))

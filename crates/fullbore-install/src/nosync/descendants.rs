@@ -10,19 +10,19 @@ use std::io;
 
 use rustix::process::{Pid, Signal};
 
-/// A process, as `/proc` shows it.
+/// A process in `/proc`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Process {
-    /// Its number.
+    /// Process id.
     pub pid: i32,
-    /// The name of its program, cut to 15 bytes by the kernel.
+    /// Name of the program, at most 15 bytes.
     pub name: String,
-    /// When it was started, in ticks since the boot: tells it from a later one of this number.
+    /// Start time in ticks since boot, which distinguishes processes with the same id.
     pub started: u64,
 }
 
 impl Process {
-    /// Sends a signal. The process may have just ended.
+    /// Sends a signal; the process may have ended.
     pub(super) fn signal(&self, signal: Signal) {
         if let Some(pid) = Pid::from_raw(self.pid) {
             let _ = rustix::process::kill_process(pid, signal);
@@ -30,16 +30,17 @@ impl Process {
     }
 }
 
-/// The descendants that this process gets from a moment on.
+/// Descendants of this process that start after a moment.
 #[derive(Debug)]
 pub(super) struct Descendants {
     own: i32,
-    /// By number and start. The name is not compared: it changes with exec.
+    /// Earlier descendants by id and start time. Names are not compared, because exec changes them.
     earlier: HashSet<(i32, u64)>,
 }
 
 impl Descendants {
-    /// Makes this process the parent of orphans. Children from before, if it was exec'ed by a shell, do not count.
+    /// Makes this process the parent of orphans and remembers its present descendants: a shell that executed it may
+    /// have left some.
     pub(super) fn watch() -> io::Result<Descendants> {
         let own = rustix::process::getpid();
         rustix::process::set_child_subreaper(Some(own))?;
@@ -48,7 +49,7 @@ impl Descendants {
         Ok(Descendants { own, earlier })
     }
 
-    /// Those that are alive.
+    /// Living descendants.
     pub(super) fn living(&self) -> Vec<Process> {
         let mut living = descendants(self.own);
         living.retain(|process| !self.earlier.contains(&(process.pid, process.started)));
@@ -56,7 +57,7 @@ impl Descendants {
     }
 }
 
-/// All living descendants of process `of`, ended ones that nobody has waited for left out.
+/// All living descendants of process `of`, without zombies.
 fn descendants(of: i32) -> Vec<Process> {
     let mut children: HashMap<i32, Vec<(Process, bool)>> = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -87,7 +88,7 @@ struct Stat {
     started: u64,
 }
 
-/// `PID (NAME) STATE PARENT …`; the name may hold anything, but ends with the last parenthesis.
+/// Parses `PID (NAME) STATE PARENT …`. The name may contain anything and ends with the last parenthesis.
 fn parse(stat: &str) -> Option<Stat> {
     let (head, rest) = stat.rsplit_once(')')?;
     let (_, name) = head.split_once('(')?;

@@ -17,13 +17,13 @@ use rustix::fs::{Mode, OFlags};
 
 use super::disks;
 
-/// All block devices, partitions among them.
+/// Directory of all block devices and partitions.
 const ALL: &str = "/sys/class/block";
 
-/// Not blocking: a drive may be without a medium.
+/// Non-blocking: a drive may be without a medium.
 const OPEN: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
-/// What had been written at the start: sectors, by the names of devices.
+/// Written sectors by device name.
 #[derive(Debug)]
 pub(super) struct Devices(HashMap<OsString, u64>);
 
@@ -33,9 +33,9 @@ impl Devices {
         Devices(all.filter_map(|entry| Some((entry.file_name(), written(&entry.file_name())?))).collect())
     }
 
-    /// Syncs those that were written since, and that nobody has for himself: not those with a mounted file system, which
-    /// is synced as such, or that are part of another device. Where it failed. What may not be opened could not be
-    /// written by the command either.
+    /// Syncs devices written since, except those with a mounted file system, which is synced as such, and parts of
+    /// other devices. Returns the failures. A device that this user may not open could not be written by the command
+    /// either.
     pub(super) fn sync(&self, told: &mut dyn FnMut(&Path)) -> Vec<(PathBuf, io::Error)> {
         let devices: Vec<(PathBuf, File)> =
             Devices::read().written_since(self).filter_map(|name| open_free(&name)).collect();
@@ -45,20 +45,20 @@ impl Devices {
         named.filter_map(|((path, _), result)| Some((path, result.err()?))).collect()
     }
 
-    /// Which of these were written after `before`. One with less is another device of this name, plugged in since.
+    /// Devices written after `before`. A smaller number means another device of the same name.
     fn written_since(self, before: &Devices) -> impl Iterator<Item = OsString> {
         let is_other = |(name, sectors): &(OsString, u64)| *sectors != before.0.get(name).copied().unwrap_or(0);
         self.0.into_iter().filter(|(_, sectors)| *sectors > 0).filter(is_other).map(|(name, _)| name)
     }
 }
 
-/// The seventh field of a device's `stat` (Documentation/block/stat.rst).
+/// Written sectors: the seventh field of `stat` (Documentation/block/stat.rst).
 fn written(name: &OsStr) -> Option<u64> {
     let stat = fs::read_to_string(Path::new(ALL).join(name).join("stat")).ok()?;
     stat.split_whitespace().nth(6)?.parse().ok()
 }
 
-/// A device that is there under its name, and free.
+/// Opens a device if it exists and is not in use.
 fn open_free(name: &OsStr) -> Option<(PathBuf, File)> {
     let number = fs::read_to_string(Path::new(ALL).join(name).join("dev")).ok()?;
     // As in /sys, where a name has no slash.

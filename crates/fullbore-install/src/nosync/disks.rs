@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use super::kernel;
 use super::mounted::MountedDevice;
 
-/// Without a disk behind them: nothing to be synced.
+/// File systems without a disk.
 const WITHOUT_DISK: &[&str] = &[
     "autofs",
     "binfmt_misc",
@@ -46,69 +46,70 @@ const WITHOUT_DISK: &[&str] = &[
     "tracefs",
 ];
 
-/// Served from elsewhere; besides those of NFS and FUSE, which have several names.
+/// Network file systems, except those of NFS and FUSE, which have several names.
 const SERVED: &[&str] = &["9p", "afs", "ceph", "cifs", "smb3"];
 
-/// Longest wait for the root of one that is served from elsewhere; a guess, far above what a living server takes.
+/// Time limit for opening a network file system. A guess, far above the time of a working server.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often is told which file system the end of the run waits for.
+/// Interval between notices about the file systems that the final sync waits for.
 pub(super) const NOTICE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// File systems that are synced at the same time. A guess: more than a machine has disks, fewer than some have mounts.
+/// Number of parallel syncs. A guess: more than the disks of most machines, fewer than the mounts of some.
 const CONCURRENT_SYNCS: usize = 16;
 
-/// Directories of a root in which dpkg has nothing: they are the users' and the administrator's, or are empty again after
-/// the next start (hier(7)).
+/// Directories of a root without files of dpkg: they belong to users and the administrator, or are emptied at boot
+/// (hier(7)).
 const NOT_DPKGS: [&str; 7] = ["home", "media", "mnt", "root", "run", "srv", "tmp"];
 
-/// Whether what could not be opened can have nothing of dpkg's in the root at `below`: it is mounted where packages have
-/// no files, or not even root may look into it, as with another user's FUSE and an NFS server that squashes root.
+/// Whether a file system that cannot be opened holds nothing of dpkg's in the root at `below`: packages have no files
+/// there, or even root may not read it, as with another user's FUSE and an NFS server that squashes root.
 pub(crate) fn is_beyond_dpkg(below: &Path, path: &Path, error: &io::Error) -> bool {
     let inside = path.strip_prefix(below).ok().and_then(|inside| inside.iter().next());
     error.kind() == io::ErrorKind::PermissionDenied
         || inside.is_some_and(|top| NOT_DPKGS.iter().any(|name| top == *name))
 }
 
-/// A file system, held by a descriptor.
+/// An open file system.
 #[derive(Debug)]
 pub(super) struct Disk {
-    /// Where it is mounted, or one of the places.
+    /// One of its mount points.
     pub path: PathBuf,
     pub device: String,
     directory: File,
 }
 
-/// What can be synced at the end.
+/// File systems for the final sync.
 #[derive(Debug)]
 pub(crate) struct Disks {
     pub(super) held: Vec<Disk>,
-    /// Writable, but not to be opened: the device, where, and why not.
+    /// Writable file systems that cannot be opened: device, mount point, error.
     missed: Vec<(String, PathBuf, io::Error)>,
-    /// There is no `/proc`, and so no table of mounts: all file systems of the machine are written out in the end.
+    /// Whether the mount table is unknown, because there is no `/proc`: then sync(2) writes out all file systems of
+    /// the machine.
     is_blind: bool,
 }
 
 /// Result of the final sync.
 #[derive(Debug, Default)]
 pub struct SyncReport {
-    /// How many file systems were synced.
+    /// Number of synced file systems.
     pub count: usize,
     /// File systems and block devices whose sync failed, or reported a write error since the start.
     pub failed: Vec<(PathBuf, io::Error)>,
-    /// Mounted since the start: synced, but a write error before that may have gone unseen.
+    /// File systems mounted since the start. They were synced, but earlier write errors may be lost.
     pub opened_late: Vec<PathBuf>,
-    /// Not synced, because they cannot be opened.
+    /// File systems not synced, because they cannot be opened.
     pub missed: Vec<(PathBuf, io::Error)>,
-    /// Cannot be opened either, but hold nothing of dpkg's.
+    /// File systems that cannot be opened and hold nothing of dpkg's.
     pub beyond: Vec<(PathBuf, io::Error)>,
-    /// There is no `/proc`: sync(2) wrote out all file systems of the machine, and reports no errors but those of
-    /// the root and the working directory.
+    /// Whether sync(2) wrote out all file systems of the machine, because there is no `/proc`. It reports errors only
+    /// for the root and the working directory.
     pub unseen: bool,
 }
 
 impl SyncReport {
-    /// Adds what was synced from within another mount namespace; gives what could not be reached there.
+    /// Adds the results of another mount namespace; returns the file systems that could not be reached.
     pub(super) fn add(&mut self, results: Vec<(PathBuf, Option<io::Result<()>>)>) -> Vec<PathBuf> {
         let mut out_of_reach = Vec::new();
         for (path, result) in results {
@@ -156,7 +157,7 @@ impl Disks {
         Ok(disks)
     }
 
-    /// Opens what a chroot hides: a root that is no mount point is not among the mounts.
+    /// Opens file systems that a chroot hides: a root that is no mount point is not in the mount table.
     fn open_hidden(&mut self, paths: &[&Path]) {
         for path in paths {
             let Ok(original) = rustix::fs::open(*path, OPEN, Mode::empty()) else { continue };
@@ -172,7 +173,7 @@ impl Disks {
         }
     }
 
-    /// Opens those that are not open yet.
+    /// Opens the file systems of these mounts that are not open yet.
     fn open_others(&mut self, mounts: &[Mount]) {
         for mount in mounts.iter().filter(|mount| is_worth_syncing(mount)) {
             if self.held.iter().any(|disk| disk.device == mount.device) {
@@ -192,7 +193,7 @@ impl Disks {
         }
     }
 
-    /// Waits until all is on the disks that are held. `told` hears again and again which one is waited for, if it is long.
+    /// Syncs the open file systems. Calls `told` at every interval with each one that it waits for.
     pub(crate) fn sync_held(&mut self, told: &mut dyn FnMut(&Path)) -> SyncReport {
         let missed = self.missed.drain(..).map(|(_, path, error)| (path, error)).collect();
         let mut synced = SyncReport { missed, unseen: self.is_blind, ..SyncReport::default() };
@@ -210,7 +211,7 @@ impl Disks {
         synced
     }
 
-    /// Waits until all is on the disks. Also for what was mounted since the start.
+    /// Syncs all file systems, including those mounted since the start.
     pub(super) fn sync(&mut self, told: &mut dyn FnMut(&Path)) -> SyncReport {
         let before = self.held.len();
         if let Ok(mounts) = mounts("/proc/self/mountinfo") {
@@ -221,7 +222,7 @@ impl Disks {
         SyncReport { opened_late, ..self.sync_held(told) }
     }
 
-    /// File systems that process `pid` sees in a mount namespace of its own and that are not held.
+    /// File systems in the mount namespace of process `pid` that are not open.
     pub(super) fn unseen_by(&self, pid: i32) -> Vec<MountedDevice> {
         let mounts = mounts(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
         let is_held = |mount: &Mount| self.held.iter().any(|disk| disk.device == mount.device);
@@ -230,7 +231,7 @@ impl Disks {
     }
 }
 
-/// Whether it is served by a program or another machine, which may be gone.
+/// Whether a program or another machine serves it and may not answer.
 fn may_hang(mount: &Mount) -> bool {
     SERVED.contains(&mount.kind.as_str()) || mount.kind.starts_with("nfs") || mount.kind.starts_with("fuse")
 }
@@ -239,10 +240,10 @@ pub(super) fn is_worth_syncing(mount: &Mount) -> bool {
     mount.has_option("rw") && !WITHOUT_DISK.contains(&mount.kind.as_str())
 }
 
-/// Not blocking: the root of a mount may be a pipe.
+/// Non-blocking: the root of a mount may be a pipe.
 const OPEN: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
-/// [`open`], without waiting for ever for a server that is gone. Then a thread is left behind that goes on waiting.
+/// Like [`open`], with a time limit for network file systems. After a timeout a thread keeps waiting.
 fn open_in_time(mount: &Mount) -> io::Result<Option<File>> {
     if !may_hang(mount) {
         return open(mount);
@@ -253,8 +254,8 @@ fn open_in_time(mount: &Mount) -> io::Result<Option<File>> {
     receiver.recv_timeout(OPEN_TIMEOUT).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
-/// Does a work that may last for ever with each of these, on threads of its own: none waits for another one, up to
-/// [`CONCURRENT_SYNCS`]. Calls `told` with those that are not done whenever it has lasted so much longer. Gives what came of each.
+/// Runs `work`, which may never end, for each item on threads of its own, up to [`CONCURRENT_SYNCS`] in parallel.
+/// Calls `told` with each unfinished item after every interval `every`. Returns the results in order.
 pub(super) fn side_by_side<T: Sync>(
     items: &[T],
     work: impl Fn(&T) -> io::Result<()> + Sync,
@@ -291,7 +292,7 @@ pub(super) fn side_by_side<T: Sync>(
     results.into_iter().map(|result| result.unwrap_or_else(|| Err(io::ErrorKind::Other.into()))).collect()
 }
 
-/// Opens the root of a mount; none if the path leads to another one.
+/// Opens the root of a mount; `None` if the path leads to another mount.
 fn open(mount: &Mount) -> io::Result<Option<File>> {
     let original = rustix::fs::open(&mount.path, OPEN, Mode::empty())?;
     let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", original.as_raw_fd()))?;
@@ -302,14 +303,14 @@ fn open(mount: &Mount) -> io::Result<Option<File>> {
     hold(&mount.path, original).map(Some)
 }
 
-/// Whether nothing can be written there by an ordinary user, who may not pass the directory, nor by what he starts: under
-/// the filter there are no setuid programs. What root starts may become a user who can.
+/// Whether an unprivileged user may not enter the directory. Then no program that he starts can write there, because
+/// there are no setuid programs under the filter. Programs of root may become a user who can.
 fn is_closed(path: &Path) -> bool {
     !rustix::process::geteuid().is_root() && rustix::fs::access(path, Access::EXEC_OK) == Err(Errno::ACCESS)
 }
 
-/// Where it may, opens a copy of the mount, so that the command can unmount the original, and what
-/// was written there before is still synced. An ordinary user cannot unmount anyway.
+/// Opens a copy of the mount if permitted, so that the command can unmount the original and the data is still synced.
+/// An unprivileged user cannot unmount it anyway.
 fn hold(path: &Path, original: OwnedFd) -> io::Result<File> {
     let Ok(copy) = kernel::copy_of_mount(path) else { return Ok(File::from(original)) };
     match rustix::fs::open(format!("/proc/self/fd/{}", copy.as_raw_fd()), OPEN, Mode::empty()) {
@@ -333,12 +334,12 @@ pub(super) fn mounts(path: impl AsRef<Path>) -> io::Result<Vec<Mount>> {
     Ok(machine::mounts(&fs::read(path)?))
 }
 
-/// As mountinfo writes the number of a device.
+/// Device number in the format of mountinfo.
 pub(super) fn device(number: u64) -> String {
     format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number))
 }
 
-/// The devices of the file system that holds `below`, a canonical path, and of those mounted beneath it.
+/// Devices of the file system that holds the canonical path `below`, and of those mounted beneath it.
 fn devices_of(mounts: &[Mount], below: &Path) -> Vec<String> {
     // Of two mounts on one place the later one is on top.
     let around = mounts.iter().filter(|mount| below.starts_with(&mount.path));

@@ -13,16 +13,16 @@ use libc::{
     SECCOMP_RET_ERRNO, SECCOMP_RET_USER_NOTIF, sock_filter,
 };
 
-/// What the filter does with a sync call.
+/// Action of the filter on a sync call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// The kernel answers 0 at once: nothing is faster.
+    /// The kernel returns 0 at once.
     AtOnce,
     /// A supervisor is pending, so that calls can be counted; those that stay synchronous too.
     Counted,
 }
 
-/// A call that waits for a disk.
+/// A system call that waits for a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Call {
     /// `fsync`.
@@ -50,12 +50,12 @@ pub enum Call {
 }
 
 impl Call {
-    /// Whether the filter answers it instead of the kernel.
+    /// Whether the filter answers the call instead of the kernel.
     pub fn is_answered(self) -> bool {
         !matches!(self, Call::Open | Call::Openat2 | Call::Write | Call::Ring | Call::Submissions)
     }
 
-    /// Its name, as programs call it.
+    /// Name of the call.
     pub fn name(self) -> &'static str {
         match self {
             Call::Fsync => "fsync",
@@ -73,19 +73,18 @@ impl Call {
     }
 }
 
-/// One architecture: its name in the kernel's audit headers, and its call numbers from
-/// `arch/*/entry/syscalls/*.tbl`.
+/// An architecture, with its call numbers from `arch/*/entry/syscalls/*.tbl`.
 struct Architecture {
     audit: u32,
-    /// Cleared in a number before it is compared: the bit by which x32 differs from amd64.
+    /// Bit to clear in a number before comparison: x32 differs from amd64 by it.
     ignored_bit: u32,
-    /// Where an argument of 64 bits has its low half: after the high one on a big-endian machine.
+    /// Offset of the low half of a 64-bit argument: 4 on a big-endian machine.
     low_half: u32,
-    /// Number, call, and which argument it goes by: a descriptor for those that have nothing else, else flags.
+    /// Number, call, and index of the argument to check: flags, or the descriptor of calls without flags.
     calls: &'static [(u32, Call, u8)],
 }
 
-/// Stands where a call has no argument to look at.
+/// Index for calls without an argument to check.
 const NO_ARGUMENT: u8 = 0;
 
 const X86_64: Architecture = Architecture {
@@ -159,7 +158,7 @@ const I386: Architecture = Architecture {
     .calls(),
 };
 
-/// The numbers that newer architectures share.
+/// Call numbers of newer architectures.
 const GENERIC: &[(u32, Call, u8)] = &[
     (82, Call::Fsync, 0),
     (83, Call::Fdatasync, 0),
@@ -229,7 +228,7 @@ const ARM: Architecture = Architecture {
 /// which ones it has can change under emulation.
 const ARCHITECTURES: [&Architecture; 8] = [&X86_64, &I386, &AARCH64, &ARM, &RISCV64, &LOONGARCH64, &POWERPC64, &S390X];
 
-/// Whether the filter knows the calls of this machine's programs. Elsewhere it would answer nothing.
+/// Whether the filter knows the system calls of this architecture.
 pub(super) const KNOWS_THIS_MACHINE: bool = cfg!(any(
     target_arch = "x86_64",
     target_arch = "x86",
@@ -254,7 +253,7 @@ const MS_INVALIDATE: u32 = 2;
 /// `SYNC_FILE_RANGE_WAIT_BEFORE`, `_WRITE` and `_WAIT_AFTER`: all that there are.
 const SYNC_FILE_RANGE_FLAGS: u32 = 0x7;
 
-/// The filter.
+/// Program of the filter.
 pub fn program(answer: Answer) -> Vec<sock_filter> {
     let mut program = vec![load(ARCHITECTURE)];
     for architecture in ARCHITECTURES {
@@ -266,7 +265,7 @@ pub fn program(answer: Answer) -> Vec<sock_filter> {
     program
 }
 
-/// Which call a number of an architecture is.
+/// Call with this number on an architecture.
 pub fn call(audit: u32, number: u32) -> Option<Call> {
     let architecture = ARCHITECTURES.iter().find(|known| known.audit == audit)?;
     let number = number & !architecture.ignored_bit;
@@ -288,7 +287,7 @@ fn architecture_block(architecture: &Architecture, answer: Answer) -> Vec<sock_f
     block
 }
 
-/// What happens with one call, which goes by this argument; nothing if it is none of the filter's business.
+/// Instructions for one call, which check this argument; `None` if the filter ignores the call.
 fn call_block(call: Call, argument: u32, low_half: u32, answer: Answer) -> Option<Vec<sock_filter>> {
     let taken = match answer {
         // An error number of 0 is success.
@@ -337,13 +336,13 @@ fn statement(code: u32, k: u32) -> sock_filter {
     instruction(code, 0, 0, k)
 }
 
-/// Steps over `block` unless the value loaded is `k`.
+/// Jumps over `block` unless the loaded value is `k`.
 fn unless_equal_skip(k: u32, block: &[sock_filter]) -> sock_filter {
     let length = u8::try_from(block.len()).expect("blocks are shorter than a jump reaches: tested");
     instruction(BPF_JMP | BPF_JEQ | BPF_K, 0, length, k)
 }
 
-/// Steps over `then` instructions if one of the bits is set, over `otherwise` if none is.
+/// Jumps over `then` instructions if one of the bits is set, otherwise over `otherwise`.
 fn if_any_bit(bits: u32, then: u8, otherwise: u8) -> sock_filter {
     instruction(BPF_JMP | BPF_JSET | BPF_K, then, otherwise, bits)
 }

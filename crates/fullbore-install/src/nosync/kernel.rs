@@ -21,28 +21,28 @@ use rustix::net::{
     SendFlags, SocketFlags, SocketType,
 };
 
-/// How the command is started.
+/// Parameters for starting a command.
 pub(super) struct Start<'a> {
-    /// The filter that it and all that it starts will have.
+    /// Filter of the command and its descendants.
     pub filter: Vec<sock_filter>,
-    /// Whether calls are put to a supervisor, who needs the descriptor that [`start`] gives.
+    /// Whether a supervisor answers calls, through the descriptor that [`start`] returns.
     pub supervised: bool,
-    /// Give up the rights of setuid programs, without which only a privileged process may set a filter.
+    /// Whether to give up setuid rights; without that only a privileged process may set a filter.
     pub no_new_privileges: bool,
-    /// The signals as they were before this process blocked some.
+    /// Signals as they were before this process blocked some.
     pub signals: &'a Signals,
 }
 
-/// Why the command did not start.
+/// Error in starting a command.
 #[derive(Debug)]
 pub(super) enum StartFailure {
-    /// The kernel did not take the filter.
+    /// The kernel refused the filter.
     Filter(io::Error),
-    /// The program cannot be run.
+    /// The program cannot be executed.
     Program(io::Error),
 }
 
-/// Starts the command under the filter. With `supervised` also the listener's descriptor.
+/// Starts the command under the filter; with `supervised` also returns the descriptor of the listener.
 pub(super) fn start(command: &mut Command, start: Start<'_>) -> Result<(Child, Option<OwnedFd>), StartFailure> {
     let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
         .map_err(|error| StartFailure::Filter(error.into()))?;
@@ -94,8 +94,7 @@ pub(super) fn start(command: &mut Command, start: Start<'_>) -> Result<(Child, O
     }
 }
 
-/// Has the command run under the filter once it is started; with `dies` it is killed when the thread
-/// that started it ends.
+/// Makes the command run under the filter. With `dies` it is killed when the thread that started it ends.
 pub(super) fn apply_filter(command: &mut Command, filter: Vec<sock_filter>, no_new_privileges: bool, dies: bool) {
     let parent = rustix::process::getpid();
     let before_exec = move || {
@@ -115,7 +114,7 @@ pub(super) fn apply_filter(command: &mut Command, filter: Vec<sock_filter>, no_n
     }
 }
 
-/// Has the command started with this file mode mask.
+/// Sets the umask of the command.
 pub(super) fn set_mask(command: &mut Command, mask: Mode) {
     let before_exec = move || {
         rustix::process::umask(mask);
@@ -147,7 +146,7 @@ fn set_filter(filter: &[sock_filter], supervised: bool, no_new_privileges: bool)
     Ok(Some(unsafe { OwnedFd::from_raw_fd(descriptor) }))
 }
 
-/// Sets the filter with the first of these sets of flags that the kernel knows.
+/// Sets the filter with the first set of flags that the kernel knows.
 fn first_known(flags: &[libc::c_ulong], program: &sock_fprog) -> io::Result<RawFd> {
     let mut tried = flags.iter().map(|flags| seccomp(*flags, program));
     let is_known = |set: &io::Result<RawFd>| !matches!(set, Err(error) if error.raw_os_error() == Some(libc::EINVAL));
@@ -188,8 +187,8 @@ fn receive_descriptor(from: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Err(io::Error::other("the filter's listener did not arrive"))
 }
 
-/// A mount of its own of what is mounted at `path`, without a place in the tree; for privileged
-/// processes, since Linux 5.2. The descriptor only names it and has to be opened.
+/// Clones the mount at `path` without a mount point (privileged, since Linux 5.2). The descriptor is a path and must
+/// be opened.
 pub(super) fn copy_of_mount(path: &Path) -> io::Result<OwnedFd> {
     const OPEN_TREE_CLONE: libc::c_uint = 1;
     let path = CString::new(path.as_os_str().as_bytes())?;
@@ -203,7 +202,7 @@ pub(super) fn copy_of_mount(path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// Brings this thread, and it alone, into another mount namespace.
+/// Moves only this thread into another mount namespace.
 pub(super) fn enter_mounts(namespace: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: plain numbers. The first gives this thread a root and working directory of its own,
     // which the second asks for.
@@ -216,17 +215,17 @@ pub(super) fn enter_mounts(namespace: BorrowedFd<'_>) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A call that a program waits in.
+/// A system call that waits for an answer.
 pub(super) struct PendingCall {
     id: u64,
-    /// The thread, as this process numbers it.
+    /// Thread id in the PID namespace of this process.
     pub thread: u32,
     pub audit: u32,
     pub number: u32,
     pub arguments: [u64; 6],
 }
 
-/// Takes the next call from the listener; none if the program was killed meanwhile.
+/// Receives the next call from the listener; `None` if the program was killed.
 pub(super) fn next_call(listener: BorrowedFd<'_>) -> io::Result<Option<PendingCall>> {
     // SAFETY: all zeros is a value of this type, and the one that the kernel demands.
     let mut pending: libc::seccomp_notif = unsafe { mem::zeroed() };
@@ -248,7 +247,7 @@ pub(super) fn next_call(listener: BorrowedFd<'_>) -> io::Result<Option<PendingCa
     }))
 }
 
-/// Lets the program go on: with success if the call `is_answered`, else into the kernel.
+/// Answers a call: with success if `is_answered`, otherwise the kernel executes it.
 pub(super) fn answer(listener: BorrowedFd<'_>, pending: &PendingCall, is_answered: bool) -> io::Result<()> {
     // SAFETY: all zeros is a value of this type.
     let mut response: libc::seccomp_notif_resp = unsafe { mem::zeroed() };
@@ -271,8 +270,7 @@ pub(super) fn answer(listener: BorrowedFd<'_>, pending: &PendingCall, is_answere
 /// Whether this process was started with SIGPIPE ignored, as services are by default (systemd.exec(5), IgnoreSIGPIPE).
 static IGNORED_PIPES: AtomicBool = AtomicBool::new(false);
 
-/// Called by the C library with all that is in this section: the last moment to know. Rust's runtime, which comes after it,
-/// ignores the signal itself.
+/// The C library calls the functions of this section before Rust's runtime ignores the signal.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEFORE_THE_RUNTIME: extern "C" fn() = note_pipe_signal;
@@ -287,14 +285,14 @@ extern "C" fn note_pipe_signal() {
     IGNORED_PIPES.store(action.sa_sigaction == libc::SIG_IGN, Ordering::Relaxed);
 }
 
-/// Signals of this process, blocked and read from a descriptor while it waits for a command.
+/// Blocked signals, read from a descriptor while this process waits for a command.
 pub(super) struct Signals {
     pub descriptor: OwnedFd,
     mask: sigset_t,
     child_action: libc::sigaction,
 }
 
-/// Those that are passed on. Stop signals do what they always do, to both.
+/// Signals that are passed on. Stop signals keep their effect on both processes.
 const PASSED_ON: [c_int; 7] =
     [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2, libc::SIGWINCH];
 
@@ -333,8 +331,8 @@ impl Drop for Signals {
     }
 }
 
-/// Ends this process by a signal, without a core dump: the one that there may be is the command's.
-/// Comes back if the signal does not end a process.
+/// Ends this process by a signal, without a core dump: the command may have made one. Returns if the signal ends no
+/// process.
 pub(super) fn die_of(signal: c_int) {
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
     let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);

@@ -17,18 +17,18 @@ use super::descendants::Process;
 use super::disks;
 use super::kernel;
 
-/// More than this are not remembered. A guess, far above what builders mount.
+/// Maximum number of remembered mounts. A guess, far above the mounts of builders.
 const MOUNTS_MAX: usize = 1000;
 
-/// A file system without a descriptor: `MAJOR:MINOR`, and one of its places.
+/// A file system that is not open: `MAJOR:MINOR` and a mount point.
 pub(super) type MountedDevice = (String, PathBuf);
 
-/// What has been mounted since the start.
+/// File systems mounted since the start.
 #[derive(Debug)]
 pub(super) struct Mounted {
-    /// The table of this mount namespace; ready with priority when it has changed. None without `/proc`.
+    /// Mount table, which polls as `PRI` after a change; `None` without `/proc`.
     table: Option<File>,
-    /// Devices that were there at the start.
+    /// Devices mounted at the start.
     before: HashSet<String>,
     seen: Vec<MountedDevice>,
 }
@@ -42,12 +42,12 @@ impl Mounted {
         Ok(Mounted { table, before: before.into_iter().collect(), seen: Vec::new() })
     }
 
-    /// To be polled for `PRI`.
+    /// Descriptor to poll for `PRI`.
     pub(super) fn table(&self) -> Option<BorrowedFd<'_>> {
         self.table.as_ref().map(AsFd::as_fd)
     }
 
-    /// Remembers what is new in this mount namespace.
+    /// Remembers new mounts of this namespace.
     pub(super) fn refresh(&mut self) -> io::Result<()> {
         let Some(table) = &mut self.table else { return Ok(()) };
         let mut text = Vec::new();
@@ -57,8 +57,7 @@ impl Mounted {
         Ok(())
     }
 
-    /// Remembers what is new in the mount namespaces of these. They are looked at once in a while,
-    /// and one that is gone before that is not seen.
+    /// Remembers new mounts in the namespaces of these processes. Mounts that end between two checks are missed.
     pub(super) fn refresh_from(&mut self, processes: &[Process]) {
         for process in other_namespaces(processes) {
             self.remember(disks::mounts(format!("/proc/{}/mountinfo", process.pid)).unwrap_or_default());
@@ -75,13 +74,13 @@ impl Mounted {
         }
     }
 
-    /// Those that were seen and are none of these devices.
+    /// Mount points of remembered devices other than these.
     pub(super) fn all_but(self, devices: &HashSet<String>) -> Vec<PathBuf> {
         self.seen.into_iter().filter(|(device, _)| !devices.contains(device)).map(|(_, path)| path).collect()
     }
 }
 
-/// One process for each mount namespace that is not this one's.
+/// One process for each other mount namespace.
 pub(super) fn other_namespaces(processes: &[Process]) -> Vec<&Process> {
     // The inode is the namespace's number; see namespaces(7).
     let number = |pid: &str| fs::metadata(format!("/proc/{pid}/ns/mnt")).map(|about| about.ino()).ok();
@@ -89,8 +88,7 @@ pub(super) fn other_namespaces(processes: &[Process]) -> Vec<&Process> {
     processes.iter().filter(|process| number(&process.pid.to_string()).is_some_and(|ino| known.insert(ino))).collect()
 }
 
-/// Syncs file systems of another mount namespace from within; gives what came of each, and
-/// nothing for what cannot be reached.
+/// Syncs file systems in the mount namespace of a process; the result is `None` for those that cannot be reached.
 pub(super) fn sync_within(pid: i32, places: &[MountedDevice]) -> Vec<(PathBuf, Option<io::Result<()>>)> {
     let sync = || {
         let entered = File::open(format!("/proc/{pid}/ns/mnt")).and_then(|file| kernel::enter_mounts(file.as_fd()));

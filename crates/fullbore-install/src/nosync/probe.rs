@@ -12,34 +12,34 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 
-/// The cost of a sync call for a file with something to write, on one file system.
+/// Cost of a sync call on a file system, for a file with data to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlushCost {
-    /// Where it is mounted.
+    /// Mount point.
     pub path: PathBuf,
-    /// Its device number, as `stat` gives it.
+    /// Device number, as in stat(2).
     pub device: u64,
-    /// Median of `fdatasync` for a file whose content has changed.
+    /// Median time of `fdatasync` for a file with changed content.
     pub flush: Duration,
 }
 
-/// Calls; the first is more expensive on some file systems, the median is not.
+/// Number of calls. The first is slower on some file systems; the median is not.
 const CALLS: usize = 5;
 
-/// Written for each: a page.
+/// Size of each write in bytes: a page.
 const BLOCK_BYTES: usize = 4096;
 
-/// No further calls once this much time is spent, so that a slow disk is not made to wait.
+/// Time limit for all calls, for slow disks.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// Whether a filter of somebody around this process answers its sync calls: then one succeeds even for a pipe.
+/// Whether a filter around this process answers its sync calls: then one succeeds even for a pipe.
 pub(super) fn is_answered() -> bool {
     let pipe = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
     pipe.is_ok_and(|(_, writer)| rustix::fs::fsync(&writer).is_ok())
 }
 
-/// Probes the file system that is mounted at `path`, through a file in the first of `directories`
-/// that is on it and can be written. None if there is none, or if [`is_answered`].
+/// Measures the file system mounted at `path`, with a file in the first of `directories` that is on it and writable.
+/// `None` if there is none, or if [`is_answered`].
 pub(super) fn flush_cost(path: &Path, directories: &[&Path]) -> Option<FlushCost> {
     if is_answered() {
         return None;

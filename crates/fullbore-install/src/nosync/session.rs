@@ -18,13 +18,13 @@ use super::filter::{self, Answer};
 use super::probe::{self, FlushCost};
 use super::{host, kernel};
 
-/// How long killed programs may take to go. A guess: one that waits for a disk cannot go before that answers.
+/// Time limit for killed programs to end. A guess: one that waits for a disk ends after the disk answers.
 pub const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often is looked whether they are gone.
+/// Interval between checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The file systems that are synced in the end, and the filter for commands until then.
+/// Runs commands under the filter and syncs their file systems at the end.
 #[derive(Debug)]
 pub struct Session {
     below: PathBuf,
@@ -34,21 +34,21 @@ pub struct Session {
     descendants: Descendants,
 }
 
-/// What happens to a command when the thread that started it ends, also by a kill.
+/// What happens to a command when the thread that started it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnParentExit {
-    /// It is killed.
+    /// The command is killed.
     Kill,
-    /// It goes on to its end.
+    /// The command runs to its end.
     Continue,
 }
 
 impl Session {
-    /// Opens the file system that holds the directory `below`, and those mounted beneath it. From now on
-    /// orphans of commands become children of this process, so that they can be found.
+    /// Opens the file system that holds the directory `below`, and those mounted beneath it. Orphans of commands
+    /// become children of this process, so that they can be found.
     ///
     /// # Errors
-    /// `/proc` cannot be read, or there is no such directory.
+    /// The mount table cannot be read, or there is no such directory.
     pub fn open(below: &Path) -> io::Result<Session> {
         let below = below.canonicalize()?;
         let disks = Disks::open_below(&below)?;
@@ -61,23 +61,23 @@ impl Session {
         })
     }
 
-    /// Whether commands will not have the rights of setuid programs' owners: the kernel demands that of who is not
-    /// privileged.
+    /// Whether setuid programs run without the rights of their owners, which the kernel requires of unprivileged
+    /// users.
     pub fn gives_up_privileges(&self) -> bool {
         self.no_new_privileges
     }
 
-    /// Has a command, and all that it will start, run with sync calls answered at once.
+    /// Makes a command and its descendants run with sync calls answered at once.
     pub fn apply_filter(&self, command: &mut Command, orphaned: OnParentExit) {
         kernel::apply_filter(command, self.filter.clone(), self.no_new_privileges, orphaned == OnParentExit::Kill);
     }
 
-    /// Programs that have outlived their commands, under the filter as long as they live.
+    /// Programs that outlived their commands. They stay under the filter.
     pub fn survivors(&self) -> Vec<Process> {
         self.descendants.living()
     }
 
-    /// [`Session::survivors`], after a moment for those that are ending.
+    /// Like [`Session::survivors`], after a grace period for programs that are ending.
     pub fn settled_survivors(&self) -> Vec<Process> {
         let begin = Instant::now();
         loop {
@@ -89,15 +89,14 @@ impl Session {
         }
     }
 
-    /// Kills all that was started and is still there.
+    /// Kills all survivors.
     pub fn kill(&self) {
         for process in self.survivors() {
             process.signal(rustix::process::Signal::KILL);
         }
     }
 
-    /// Kills what is still there of all that was started, until nothing is. Gives what was there, and what does not
-    /// go in [`KILL_TIMEOUT`].
+    /// Kills all survivors until none is left. Returns the survivors, and those left after [`KILL_TIMEOUT`].
     pub fn end_survivors(&self) -> (Vec<Process>, Vec<Process>) {
         let first = self.survivors();
         let begin = Instant::now();
@@ -111,8 +110,8 @@ impl Session {
         (first, left)
     }
 
-    /// Writes everything to the disks. May be called more than once. `told` hears again and again which one is waited
-    /// for, if it is long.
+    /// Syncs the file systems; may be called more than once. Calls `told` at every interval with each one that it
+    /// waits for.
     pub fn sync(&self, told: &mut dyn FnMut(&Path)) -> SyncReport {
         let mut report = self.disks.lock().unwrap_or_else(PoisonError::into_inner).sync_held(told);
         let (beyond, missed) =
@@ -122,13 +121,13 @@ impl Session {
     }
 }
 
-/// Has a command started with this file mode mask.
+/// Sets the umask of a command.
 pub fn with_mask(command: &mut Command, mask: Mode) {
     kernel::set_mask(command, mask);
 }
 
-/// What a flush costs in a directory: a few small writes to a nameless file, each waited for.
-/// None where there are no such files, as on NFS, and where somebody around this process answers its sync calls.
+/// Measures the cost of a flush in a directory, with a few small synced writes to a nameless file. `None` if the file
+/// system has no nameless files, as NFS, or if a filter around this process answers its sync calls.
 pub fn flush_cost(directory: &Path) -> Option<FlushCost> {
     probe::flush_cost(directory, &[])
 }

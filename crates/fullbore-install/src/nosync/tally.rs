@@ -16,27 +16,27 @@ use super::filter::{self, Call};
 use super::kernel::{self, PendingCall};
 use super::probe::FlushCost;
 
-/// How often each call was made, by the file system that it was for.
+/// Number of calls per file system.
 #[derive(Debug, Default, Clone)]
 pub struct Tally {
-    /// By device number; none where the call does not say (`sync`, `msync`) or the file was gone.
+    /// Counts by device number and call. There is no device for `sync` and `msync`, and for files that are gone.
     counts: BTreeMap<(Option<u64>, Call), u64>,
 }
 
 impl Tally {
-    /// Serves one call of a program that waits.
+    /// Counts and answers one waiting call.
     pub(super) fn serve(&mut self, listener: BorrowedFd<'_>) -> io::Result<()> {
         let Some(pending) = kernel::next_call(listener)? else { return Ok(()) };
         let call = filter::call(pending.audit, pending.number);
         kernel_answer(listener, &pending, call, &mut self.counts)
     }
 
-    /// Sync calls that were answered instead of carried out.
+    /// Number of sync calls answered without a sync.
     pub fn answered(&self) -> u64 {
         self.by_call().filter(|(call, _)| call.is_answered()).map(|(_, count)| count).sum()
     }
 
-    /// Each call and how often it was made.
+    /// Number of calls by kind.
     pub fn by_call(&self) -> impl Iterator<Item = (Call, u64)> {
         let mut sums: BTreeMap<Call, u64> = BTreeMap::new();
         for ((_, call), count) in &self.counts {
@@ -45,8 +45,8 @@ impl Tally {
         sums.into_iter()
     }
 
-    /// How long the answered calls would about have taken: one flush for each, where its cost was
-    /// probed. `sync_file_range` starts writes and flushes nothing, so that it is left out.
+    /// Estimated time that the answered calls would have taken: one flush each, on file systems with a measured cost.
+    /// `sync_file_range` flushes nothing and does not count.
     pub fn estimate(&self, costs: &[FlushCost]) -> Duration {
         let cost_of = |device: Option<u64>| match device {
             Some(device) => costs.iter().find(|cost| cost.device == device),
@@ -83,15 +83,15 @@ fn device(pending: &PendingCall, call: Call) -> Option<u64> {
     if takes_file { device_of(&path()) } else { None }
 }
 
-/// Asks the kernel alone: the server of a file system may be the program that waits for our answer.
+/// Device of a file. Does not ask the server of the file system: that may be the program that waits for the answer.
 fn device_of(path: &str) -> Option<u64> {
     let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
     let about = rustix::fs::statx(CWD, path, flags, StatxFlags::empty()).ok()?;
     Some(rustix::fs::makedev(about.stx_dev_major, about.stx_dev_minor))
 }
 
-/// Reads the flags of an `openat2` from the program's memory. Another thread may change them
-/// before the kernel reads them: good enough to count by.
+/// Reads the flags of an `openat2` from the memory of the program. Another thread may change them later, which is
+/// acceptable for counting.
 fn opens_synchronously(pending: &PendingCall) -> bool {
     let mut flags = [0; 8];
     File::open(format!("/proc/{}/mem", pending.thread))

@@ -11,10 +11,10 @@ use rustix::io::Errno;
 
 use super::retry;
 
-/// Links followed for one path, as many as the kernel follows (path_resolution(7)).
+/// Maximum number of links in a path, as in the kernel (path_resolution(7)).
 const LINKS_MAX: usize = 40;
 
-/// Opens what is there under a path, all links followed within the root.
+/// Opens a path, with all links resolved within the root.
 pub(super) fn open(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     let mut walk = PathWalk { root, below: Vec::new(), remaining: Vec::new() };
     walk.prepend(path);
@@ -56,12 +56,12 @@ pub(super) fn open(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<O
     retry(|| rustix::fs::openat(walk.current(), c".", flags, Mode::empty()))
 }
 
-/// How far we are.
+/// State of a path resolution.
 struct PathWalk<'a> {
     root: BorrowedFd<'a>,
-    /// Directories below the root that we have come through.
+    /// Open directories from the root to the current one.
     below: Vec<OwnedFd>,
-    /// Parts of the path, the next one last.
+    /// Remaining parts of the path, the next one last.
     remaining: Vec<Vec<u8>>,
 }
 

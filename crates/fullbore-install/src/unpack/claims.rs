@@ -14,35 +14,35 @@ use crate::database::Permissions;
 /// A directory on disk: device and inode.
 pub(super) type Identity = (u64, u64);
 
-/// Parts of the table with a lock each. More than there are threads, so that they seldom meet.
+/// Number of parts of the table, each with a lock. More than threads, so that they seldom contend.
 const PARTS: usize = 64;
 
-/// Owner, mode and time that an archive gives to a directory.
+/// Owner, mode and time of a directory in an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Attributes {
     pub permissions: Permissions,
     pub mtime_s: i64,
 }
 
-/// What was claimed.
+/// A claimed name.
 #[derive(Debug)]
 pub(super) enum Claim {
-    /// By this package, for something that is no directory.
+    /// Claimed by this package for a file that is no directory.
     Other(u32),
-    /// By these packages, in the order in which they came.
+    /// Claimed by these packages for a directory, in the order of their claims.
     Directory {
-        /// Whether it was made here, and with the first claimant's attributes.
+        /// Whether it was created for this round, with the attributes of the first claimant.
         made: bool,
-        /// Its path, for what is to be done to it later.
+        /// Path of the directory.
         path: Box<[u8]>,
         claimants: Vec<(u32, Attributes)>,
-        /// Packages that wanted something else here, and stepped back.
+        /// Packages that claimed the name for another file and were deferred.
         rivals: Vec<u32>,
     },
 }
 
 impl Claim {
-    /// Tells a package whom it met, and remembers it.
+    /// Records the conflict with a package; returns the other packages.
     fn taken_from(&mut self, package: u32) -> Taken {
         match self {
             Claim::Other(by) => Taken { by: vec![*by] },
@@ -56,16 +56,16 @@ impl Claim {
 
 type Names = HashMap<(Identity, Box<[u8]>), Claim>;
 
-/// The table.
+/// Table of claimed names.
 #[derive(Debug)]
 pub(super) struct Claims {
     parts: Vec<Mutex<Names>>,
     hasher: RandomState,
-    /// Directories made here: nothing can lie in them that is not claimed.
+    /// Directories created in this round, which contain only claimed names.
     fresh: Mutex<HashSet<Identity>>,
 }
 
-/// A name that another package has claimed.
+/// Conflict: other packages claimed the name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Taken {
     pub by: Vec<u32>,
@@ -86,7 +86,7 @@ impl Claims {
         self.parts[part].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Claims a name for something that is no directory.
+    /// Claims a name for a file that is no directory.
     pub fn other(&self, directory: Identity, name: &[u8], package: u32) -> Result<(), Taken> {
         let mut names = self.part(directory);
         match names.entry((directory, name.into())) {
@@ -98,8 +98,8 @@ impl Claims {
         }
     }
 
-    /// Claims a name for a directory. `make` is called for the first claimant, while nobody else
-    /// can claim it; it says whether it made one or found one.
+    /// Claims a name for a directory. Calls `make` for the first claimant, under the lock of the name; `make` returns
+    /// whether it created the directory.
     pub fn directory<E>(
         &self,
         parent: Identity,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fullbore_engine::stage::{Kind, Ledger, StageClock};
 
-/// One clock per role.
+/// One clock per stage.
 #[derive(Debug)]
 pub(super) struct Clocks {
     /// Reading packages and hashing them.

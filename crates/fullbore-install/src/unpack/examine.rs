@@ -6,20 +6,20 @@ use super::{Archive, Batch, Planned, Refusal, Root};
 use crate::database::relation::{Relation, Relations};
 use crate::database::{Database, DatabaseError, Directive, Record, Stanza, State};
 
-/// Longest name of a control file that dpkg takes, in bytes.
+/// Maximum length of the name of a control file in dpkg, in bytes.
 const CONTROL_NAME_BYTES_MAX: usize = 50;
 
-/// What became of the packages that were asked for.
+/// Result of [`examine`].
 #[derive(Debug, Default)]
 pub struct Examined {
-    /// Those that [`super::unpack`] can do.
+    /// Packages for [`super::unpack`].
     pub batch: Batch,
-    /// Those that are dpkg's, in the order asked for. Not verified: [`Archive::verify`] does that
-    /// before they are given to dpkg.
+    /// Packages left to dpkg, in the given order. They are not verified: call [`Archive::verify`] before dpkg gets
+    /// them.
     pub refused: Vec<Refused>,
 }
 
-/// A package that is left to dpkg.
+/// A package left to dpkg.
 #[derive(Debug)]
 pub struct Refused {
     /// The package.
@@ -28,13 +28,13 @@ pub struct Refused {
     pub refusal: Refusal,
 }
 
-/// Looks at each package: its control files, the root's database, and the packages before it.
-/// What only the files themselves can tell comes out in [`super::unpack`].
+/// Checks which packages can be unpacked with exactly the result of dpkg, by their control files, the database of the
+/// root, and the packages before them. [`super::unpack`] finds refusals that depend on the files.
 ///
-/// Dependencies are not looked at: order, `Pre-Depends` included, is the caller's.
+/// Dependencies are not checked: the caller is responsible for the order, including `Pre-Depends`.
 ///
 /// # Errors
-/// When the root's database cannot be read.
+/// The database of the root cannot be read.
 pub fn examine(root: &Root, archives: Vec<Archive>) -> Result<Examined, DatabaseError> {
     let database = Database::read(root)?;
     let mut present = RelationIndex::default();
@@ -116,7 +116,7 @@ fn check(
     Ok((stanza, conffiles, directives))
 }
 
-/// Why a package that the root knows is dpkg's.
+/// Reason why a package known to the root is left to dpkg.
 fn known(record: &Record, archive: &Archive) -> String {
     match record.state {
         State::NotInstalled => "dpkg keeps a selection for it".to_owned(),
@@ -144,7 +144,7 @@ fn check_architecture(database: &Database, architecture: &str) -> Result<(), Str
     }
 }
 
-/// Absolute paths, one in a line.
+/// Parses absolute paths, one per line.
 fn conffiles(text: &[u8]) -> Result<Vec<String>, String> {
     let text = std::str::from_utf8(text).map_err(|_| "its conffiles are not UTF-8".to_owned())?;
     let mut conffiles: Vec<String> = Vec::new();
@@ -160,12 +160,12 @@ fn conffiles(text: &[u8]) -> Result<Vec<String>, String> {
     Ok(conffiles)
 }
 
-/// Packages that are there or will be: what `Conflicts` and `Breaks` speak of.
+/// Index of installed and planned packages, for `Conflicts` and `Breaks`.
 #[derive(Default)]
 struct RelationIndex {
-    /// Packages by what they provide, their own name with their version included.
+    /// Packages by the names that they provide, including their own.
     provided: HashMap<String, Vec<(String, Relation)>>,
-    /// What packages do not want beside them, by its name.
+    /// `Conflicts` and `Breaks` of packages, by the named package.
     unwanted: HashMap<String, Vec<(String, Relation)>>,
 }
 
@@ -200,7 +200,7 @@ impl RelationIndex {
     }
 }
 
-/// What a package is known as: its name in its version, and what it provides.
+/// Names of a package with versions: its own, and those that it provides.
 fn provisions(stanza: &Stanza) -> Vec<Relation> {
     let own = Relation {
         name: stanza.get("Package").unwrap_or_default().to_owned(),

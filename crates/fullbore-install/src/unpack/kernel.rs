@@ -5,9 +5,8 @@
 use rustix::fs::Mode;
 use rustix::thread::UnshareFlags;
 
-/// Gives the calling thread a working directory and mask of its own, and the mask 0, so that
-/// files are made with the mode they are to have. A thread for which that fails keeps the
-/// process's mask and sets modes afterwards.
+/// Gives the calling thread a umask of its own, 0, so that files get their mode when they are created. If that fails,
+/// the thread keeps the umask of the process and sets modes afterwards.
 pub(super) fn clear_own_mask() {
     // SAFETY: what is no longer shared is working directory, root and mask of a thread that we
     // started, that ends with our work, and that uses paths relative to descriptors only.

@@ -20,13 +20,13 @@ use super::{Archive, Filters, UnpackError};
 use crate::database::Database;
 use crate::root::{Root, RootError};
 
-/// Plain bytes decoded at once, as by the unpacker.
+/// Size of the buffer for plain bytes, as in the unpacker.
 const PLAIN_BYTES: usize = 256 << 10;
 
-/// Puts the files of a package into the root, but those that `filters` leave out.
+/// Writes the files of a package into the root, except those that `filters` exclude.
 ///
 /// # Errors
-/// See [`UnpackError`]; what was written stays.
+/// Every variant of [`UnpackError`] but `Stopped`. Files that were written stay.
 pub fn put_files(root: &Root, archive: &Archive, filters: &Filters) -> Result<(), UnpackError> {
     let database = Database::read(root)?;
     let (clocks, claims) = (Clocks::new(&Ledger::off()), Claims::new());

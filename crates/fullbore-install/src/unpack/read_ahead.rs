@@ -16,10 +16,10 @@ use fullbore_engine::digest::Sha256;
 
 use super::archive::{Archive, ArchiveError};
 
-/// Read at once. As large as memory grows by.
+/// Size of reads and of memory growth, in bytes.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Decompresses, on threads of its own, until it is dropped.
+/// Decompresses packages ahead on threads of its own, until it is dropped.
 #[derive(Debug)]
 pub struct ReadAhead {
     shared: Arc<Shared>,
@@ -37,10 +37,10 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// How many want that nothing is begun.
+    /// Number of pauses.
     pauses: usize,
     waiting: Vec<QueuedPackage>,
-    /// Begun or done, by the package's file.
+    /// Slots of started packages, by package file.
     begun: HashMap<PathBuf, Arc<Slot>>,
 }
 
@@ -51,7 +51,7 @@ struct QueuedPackage {
     sha256: Sha256,
 }
 
-/// Where the plain `data.tar` of one package will be.
+/// Slot for the plain `data.tar` of one package.
 #[derive(Debug)]
 pub struct Slot {
     state: Mutex<State>,
@@ -61,7 +61,7 @@ pub struct Slot {
 #[derive(Debug)]
 enum State {
     Begun,
-    /// `None`: it was too large, or cannot be read; whoever unpacks it will say what is wrong.
+    /// `None` if it was too large or unreadable; the unpacker then reports the error.
     Done(Option<PlainData>),
 }
 
@@ -70,7 +70,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ReadAhead {
-    /// Begins to wait for packages. At most so many plain bytes are held.
+    /// Starts the threads. They hold at most `bytes_max` plain bytes.
     pub fn start(threads: usize, bytes_max: u64) -> ReadAhead {
         ReadAhead::start_by(plain, threads, bytes_max)
     }
@@ -91,20 +91,21 @@ impl ReadAhead {
         ReadAhead { threads: (0..threads).filter_map(work).collect(), shared }
     }
 
-    /// A package file is there. What its bytes have to be comes from a signed index.
+    /// Adds a complete package file, with size and SHA-256 of a signed index.
     pub fn add(&self, path: &Path, bytes: u64, sha256: Sha256) {
         locked(&self.shared.queue).waiting.push(QueuedPackage { path: path.to_owned(), bytes, sha256 });
         self.shared.changed.notify_one();
     }
 
-    /// Begins with no package until this is dropped: all cores have other work.
+    /// Starts no package until the result is dropped, while all cores have other work.
     #[must_use]
     pub fn pause(&self) -> Pause<'_> {
         locked(&self.shared.queue).pauses += 1;
         Pause(self)
     }
 
-    /// Its turn has come: what is there or will be, without waiting. It is given once.
+    /// Takes the slot of a started package, without waiting; removes one that is not started. Each slot is returned
+    /// once.
     pub fn take(&self, path: &Path) -> Option<Arc<Slot>> {
         let mut queue = locked(&self.shared.queue);
         queue.waiting.retain(|waiting| waiting.path != path);
@@ -137,8 +138,8 @@ impl Drop for ReadAhead {
 }
 
 impl Slot {
-    /// The plain bytes, verified; waits for them. `None`: whoever asks decompresses the package. They are given once, so that
-    /// their room is free as soon as they are read.
+    /// Waits for the verified plain bytes; `None` if the caller must decompress the package. They are returned once,
+    /// so that their memory is free after reading.
     pub(super) fn wait(&self) -> Option<PlainReader> {
         let mut state = locked(&self.state);
         loop {
@@ -150,7 +151,7 @@ impl Slot {
     }
 }
 
-/// A whole `data.tar`. Its room counts until it is dropped.
+/// A whole `data.tar`. Its memory counts until drop.
 #[derive(Debug)]
 struct PlainData {
     bytes: Vec<u8>,
@@ -159,7 +160,7 @@ struct PlainData {
 }
 
 impl PlainData {
-    /// Room for one more piece, if there is any.
+    /// Reserves one more piece; returns whether the limit allows it.
     fn grows(&mut self) -> bool {
         let more = PIECE_BYTES as u64;
         self.counted += more;
@@ -173,7 +174,7 @@ impl Drop for PlainData {
     }
 }
 
-/// Reads it.
+/// Reader of [`PlainData`].
 #[derive(Debug)]
 pub(super) struct PlainReader {
     plain: PlainData,
@@ -190,7 +191,7 @@ impl Read for PlainReader {
     }
 }
 
-/// [`plain`]; tests have another.
+/// Type of [`plain`], which tests replace.
 type Decompress = fn(&Arc<Shared>, &QueuedPackage) -> Result<Option<PlainData>, ArchiveError>;
 
 fn work(shared: &Arc<Shared>, plain: Decompress) {
@@ -215,7 +216,7 @@ fn work(shared: &Arc<Shared>, plain: Decompress) {
     }
 }
 
-/// All of `data.tar`; `None` if there is no room for it.
+/// Decompresses a whole `data.tar`; `None` if the memory limit is reached.
 fn plain(shared: &Arc<Shared>, waiting: &QueuedPackage) -> Result<Option<PlainData>, ArchiveError> {
     let archive = Archive::open(&waiting.path)?.expecting(waiting.bytes, waiting.sha256);
     let error = |source: io::Error| ArchiveError::Read { path: waiting.path.clone(), source };
