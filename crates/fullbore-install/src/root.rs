@@ -15,6 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
@@ -41,6 +42,12 @@ pub struct RootError {
 impl RootError {
     pub(crate) fn new(path: &[u8], operation: &'static str, error: impl Into<io::Error>) -> RootError {
         RootError { path: as_path(path).to_owned(), operation, source: error.into() }
+    }
+}
+
+impl From<RootError> for CommandError {
+    fn from(error: RootError) -> CommandError {
+        CommandError::new(ErrorKind::Disk, error)
     }
 }
 

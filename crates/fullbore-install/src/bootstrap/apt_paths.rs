@@ -13,7 +13,7 @@ use super::indexes::LISTS;
 use super::{ARCHIVES, Walk};
 use crate::root::is_same_outside;
 
-/// What apt reads and writes below the root, beside the places that have names of their own.
+/// Paths that apt reads or writes in the root, except those with constants of their own.
 const PLACES: [&str; 9] = [
     "etc/apt/apt.conf.d",
     "etc/apt/sources.list.d",
@@ -27,7 +27,7 @@ const PLACES: [&str; 9] = [
 ];
 
 impl Walk<'_> {
-    /// Refuses a root with a link that would lead apt out of it.
+    /// Checks that no link leads apt out of the root.
     pub(super) fn check_apt_paths(&self) -> Result<(), CommandError> {
         let root = self.inside.root();
         let partial = [LISTS, ARCHIVES].map(|below| format!("{below}/partial"));

@@ -2,8 +2,6 @@
 
 use std::path::Path;
 
-use fullbore_engine::run::error::{CommandError, ErrorKind};
-
 use super::apt::DIRECTORY;
 use crate::root::{Root, RootError};
 use crate::skeleton::APT_WHILE_MADE;
@@ -23,10 +21,10 @@ const REMOVED: [&str; 11] = [
     "var/lib/dbus/machine-id",
 ];
 
-/// Empty in an image: it is made at the first boot (machine-id(5)).
+/// Emptied, so that the first boot creates it (machine-id(5)).
 const MACHINE_ID: &str = "etc/machine-id";
 
-/// Directories that are emptied, but for these names.
+/// Directories to empty, except these names.
 const EMPTIED: [(&str, &[&str]); 4] = [
     ("var/lib/apt/lists", &["lock", "partial"]),
     ("var/cache/apt/archives", &["lock", "partial"]),
@@ -35,12 +33,8 @@ const EMPTIED: [(&str, &[&str]); 4] = [
     ("tmp", &[]),
 ];
 
-/// Cleans a root.
-pub fn clean(root: &Path) -> Result<(), CommandError> {
-    cleaned(root).map_err(|error| CommandError::new(ErrorKind::Disk, error))
-}
-
-fn cleaned(root: &Path) -> Result<(), RootError> {
+/// Removes logs, caches and identities from a root.
+pub fn clean(root: &Path) -> Result<(), RootError> {
     let root = Root::open(root)?;
     for name in REMOVED {
         root.remove(name)?;

@@ -9,13 +9,13 @@ use std::path::PathBuf;
 use fullbore_engine::run::error::CommandError;
 
 use super::apt::Selection;
-use super::{ARCHIVES, Walk, disk};
+use super::{ARCHIVES, Walk};
 use crate::installing::account::Account;
 use crate::installing::unpacker::{Done, Scripts, Unpacker};
 use crate::root::Root;
 
 impl Walk<'_> {
-    /// Puts the files of the first packages into the root.
+    /// Unpacks the first packages.
     pub(super) fn unpack_first(
         &self,
         unpacker: &Unpacker<'_>,
@@ -36,7 +36,7 @@ impl Walk<'_> {
         Ok(done)
     }
 
-    /// Has dpkg configure the first packages.
+    /// Configures the first packages with dpkg.
     pub(super) fn configure_first(
         &self,
         unpacker: &mut Unpacker<'_>,
@@ -61,15 +61,15 @@ impl Walk<'_> {
         let mut command = self.inside.command("dpkg");
         command.args(["--force-depends", "--configure"]).args(first.order.iter().map(|name| package_of(name)));
         self.log.run(&mut command, "dpkg --configure")?;
-        let root = Root::open(self.inside.root()).map_err(|error| disk(&error))?;
+        let root = Root::open(self.inside.root())?;
         for name in &first.order {
-            root.remove(&format!("{ARCHIVES}/{name}")).map_err(|error| disk(&error))?;
+            root.remove(&format!("{ARCHIVES}/{name}"))?;
         }
         self.stop.check()
     }
 }
 
-/// `NAME:ARCH`, as dpkg takes it, of `NAME_VERSION_ARCH.deb`.
+/// Converts `NAME_VERSION_ARCH.deb` to `NAME:ARCH`, as in dpkg's arguments.
 fn package_of(file_name: &str) -> String {
     let mut fields = file_name.trim_end_matches(".deb").split('_');
     let name = fields.next().unwrap_or_default();

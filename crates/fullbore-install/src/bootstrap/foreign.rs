@@ -8,7 +8,7 @@ use fullbore_engine::run::error::CommandError;
 
 use crate::settings::BootstrapSettings;
 
-/// What the kernel calls the interpreter for a Debian architecture: `qemu-NAME`.
+/// Names of the kernel's interpreters, `qemu-NAME`, by Debian architecture.
 const INTERPRETERS: [(&str, &str); 14] = [
     ("amd64", "x86_64"),
     ("arm64", "aarch64"),
@@ -26,11 +26,11 @@ const INTERPRETERS: [(&str, &str); 14] = [
     ("hppa", "hppa"),
 ];
 
-/// Kernels that run programs of another architecture by themselves, where the processor does: those for servers of arm64
-/// may not.
+/// Pairs of architectures: kernels of the first can run programs of the second, if the processor can. Some arm64
+/// servers cannot.
 const RUNS_TOO: [(&str, &str); 3] = [("amd64", "i386"), ("arm64", "armhf"), ("arm64", "armel")];
 
-/// Refuses an architecture whose programs cannot be run.
+/// Checks that programs of the root's architecture run on this machine.
 pub fn check(settings: &BootstrapSettings) -> Result<(), CommandError> {
     let (own, wanted) = (native_architecture(), settings.architecture());
     if own == wanted || runs_too(own, wanted) {
@@ -54,25 +54,25 @@ pub fn check(settings: &BootstrapSettings) -> Result<(), CommandError> {
     }
 }
 
-/// Whether the kernel itself runs the programs: setarch(8), of an Essential package, asks it for their way of running.
+/// Whether the kernel itself runs the programs, according to setarch(8).
 fn runs_too(own: &str, wanted: &str) -> bool {
     RUNS_TOO.contains(&(own, wanted))
         && Command::new("setarch").args(["linux32", "true"]).status().is_ok_and(|status| status.success())
 }
 
-/// What the kernel starts for programs of an architecture.
+/// Interpreter for programs of an architecture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Interpreter {
-    /// Nothing: none is registered, or it is switched off.
+    /// None is registered, or it is disabled.
     None,
-    /// It is looked for in the root where the program runs.
+    /// The kernel looks for it in the root of the program.
     LookedUp,
-    /// Opened when it was registered, so that it need not be in the root.
+    /// The kernel opened it at registration, so that the root does not need it.
     Fixed,
 }
 
 impl Interpreter {
-    /// From what the kernel says of it (Documentation/admin-guide/binfmt-misc.rst).
+    /// Parses the kernel's description (Documentation/admin-guide/binfmt-misc.rst).
     fn of(text: &str) -> Interpreter {
         let mut flags = text.lines().filter_map(|line| line.strip_prefix("flags:"));
         match text.lines().any(|line| line == "enabled") {

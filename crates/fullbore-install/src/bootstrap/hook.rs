@@ -11,7 +11,7 @@ use crate::installing::account::Account;
 use crate::settings::Mode;
 
 impl Walk<'_> {
-    /// Whether the user has hooks for a moment.
+    /// Whether there are hooks for a moment.
     pub(super) fn has_hooks(&self, moment: Moment) -> bool {
         self.settings.hooks.iter().any(|hook| hook.moment == moment)
     }

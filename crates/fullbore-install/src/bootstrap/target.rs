@@ -17,17 +17,17 @@ use rustix::fs::{Access, AtFlags, Mode, OFlags};
 use crate::settings::BootstrapSettings;
 use crate::settings::Format;
 
-/// In a root that is not complete.
+/// Name of the marker in an incomplete root.
 pub const MARKER: &str = ".fullbore-unfinished";
 const MARKER_TEXT: &str = "This root is being made by `fullbore bootstrap`, or was not finished. Run it again.\n";
 
-/// Begins the names of directories for roots that become archives.
+/// Prefix of the names of temporary roots.
 const NAME: &str = "fullbore-root.";
 
-/// The root of a file system may have this in it.
+/// Directory that a file system may have in its root.
 const LOST_FOUND: &str = "lost+found";
 
-/// A directory in which a root is made.
+/// A locked directory for a new root.
 #[derive(Debug)]
 pub struct TargetDirectory {
     root: PathBuf,
@@ -35,7 +35,7 @@ pub struct TargetDirectory {
 }
 
 impl TargetDirectory {
-    /// Makes it ready: made if it is not there, cleared if an unfinished root is in it.
+    /// Creates and locks the directory; removes an unfinished root in it.
     pub fn open(settings: &BootstrapSettings) -> Result<TargetDirectory, CommandError> {
         let root = match (settings.format, &settings.stream) {
             (Format::Dir, _) => settings.target.clone(),
@@ -85,15 +85,15 @@ impl TargetDirectory {
         Ok(place)
     }
 
-    /// Whoever has made the directory, and for himself alone as mktemp does: for the users of the new system it is `/`, as
-    /// tar would unpack it from base-files.
+    /// Gives the directory to root with the mode 0755, that of `/` in base-files. Another user, or mktemp, may have
+    /// created it.
     fn become_roots(&self) -> Result<(), CommandError> {
         let disk = |error: std::io::Error| CommandError::disk(&self.root, &error);
         std::os::unix::fs::fchown(&self.lock, Some(0), Some(0)).map_err(disk)?;
         self.lock.set_permissions(fs::Permissions::from_mode(0o755)).map_err(disk)
     }
 
-    /// The directory; canonical.
+    /// Canonical path of the directory.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -111,7 +111,7 @@ impl TargetDirectory {
         Ok(paths)
     }
 
-    /// Removes an unfinished root; refuses anything else.
+    /// Removes an unfinished root; refuses other content.
     pub fn begin_anew(&self) -> Result<(), CommandError> {
         let entries = self.entries()?;
         let marker = self.root.join(MARKER);
@@ -130,7 +130,7 @@ impl TargetDirectory {
         Ok(())
     }
 
-    /// Removing goes through mounts, into what was there before.
+    /// Checks that nothing is mounted in the root, because removing it would go through the mounts.
     fn has_no_mounts(&self) -> Result<(), CommandError> {
         let mounts = machine::mounts(&fs::read("/proc/self/mountinfo").unwrap_or_default());
         match mounts.iter().find(|mount| mount.path.starts_with(&self.root) && mount.path != self.root) {
@@ -143,7 +143,7 @@ impl TargetDirectory {
         }
     }
 
-    /// Removes everything: the root has become a file, or does not become one.
+    /// Removes the root.
     ///
     /// # Errors
     /// Something is mounted in it, or it cannot be removed.
@@ -152,15 +152,15 @@ impl TargetDirectory {
         remove(&self.root)
     }
 
-    /// Removes the marker.
+    /// Removes the marker: the root is complete.
     pub fn complete(&self) -> Result<(), CommandError> {
         let marker = self.root.join(MARKER);
         fs::remove_file(&marker).map_err(|error| CommandError::disk(&marker, &error))
     }
 }
 
-/// The file is written when all else is done. Asked of the directory of its name, where the root is made, and of the one
-/// that a link of this name leads to.
+/// Checks that the target file can be written at the end: in the directory of its name, where the root is made, and
+/// in the one that a link leads to.
 fn takes_a_file(target: &Path) -> Result<(), CommandError> {
     let led_to = output::place(target).map_err(|error| CommandError::disk(target, &error))?;
     for directory in [target, &led_to].map(|path| path.parent().unwrap_or(Path::new("/"))) {
@@ -175,7 +175,7 @@ fn takes_a_file(target: &Path) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Programs and maintainer scripts are run in the root. Asked of the directory that is there already.
+/// Checks that the file system allows programs. For a missing root its existing parent directory counts.
 fn runs_programs(root: &Path) -> Result<(), CommandError> {
     let root = std::path::absolute(root).map_err(|error| CommandError::disk(root, &error))?;
     let Some(there) = root.ancestors().find(|path| path.exists()) else { return Ok(()) };
@@ -188,17 +188,16 @@ fn runs_programs(root: &Path) -> Result<(), CommandError> {
         .hint("make the root elsewhere (for an archive on stdout: TMPDIR), or mount this without noexec"))
 }
 
-/// A directory that was not there before, under a name that nobody can foresee: where everybody may write, one that was
-/// there may be somebody else's.
+/// Creates a directory with a random name: in a world-writable directory an existing one may belong to another user.
 fn fresh(below: &Path, begin: &OsStr) -> Result<PathBuf, CommandError> {
     runs_programs(below)?;
     temporary::directory(below, begin).map_err(|error| CommandError::disk(below, &error))
 }
 
-/// Removes unfinished roots of killed runs for the same archive: directories of our own that are marked as such.
+/// Removes the unfinished roots that killed runs for the same archive left.
 ///
 /// # Errors
-/// Another run makes the archive, or one cannot be removed.
+/// Another run makes the archive, or a root cannot be removed.
 fn clear_abandoned(below: &Path, begin: &OsStr) -> Result<(), CommandError> {
     let disk = |error: std::io::Error| CommandError::disk(below, &error);
     for entry in fs::read_dir(below).map_err(disk)? {
@@ -227,7 +226,7 @@ fn being_made(root: &Path) -> CommandError {
         .hint("another `fullbore bootstrap` works on it; wait for it to end")
 }
 
-/// How the hidden name beside an archive begins under which its root is made.
+/// Prefix of the hidden temporary root of an archive.
 fn beside(target: &Path) -> OsString {
     let mut begin = OsString::from(".");
     begin.push(target.file_name().unwrap_or_default());
