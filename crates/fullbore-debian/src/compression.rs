@@ -40,8 +40,14 @@ pub enum Form {
 }
 
 impl Form {
-    /// All compressions, best first.
-    pub const ALL: [Form; 6] = [Form::Xz, Form::Zst, Form::Bz2, Form::Gz, Form::Lz4, Form::Plain];
+    /// All compressions, fastest decompression first.
+    pub const BY_SPEED: [Form; 6] = [Form::Plain, Form::Lz4, Form::Zst, Form::Gz, Form::Xz, Form::Bz2];
+
+    /// Whether this compression is faster to decompress than another.
+    pub fn is_faster_than(self, other: Form) -> bool {
+        let rank = |form| Form::BY_SPEED.iter().position(|one| *one == form);
+        rank(self) < rank(other)
+    }
 
     /// Returns the compression that the extension of a path names.
     pub fn of(path: &str) -> Form {
@@ -50,7 +56,7 @@ impl Form {
 
     /// Splits a path into its stem and the compression that its extension names.
     pub fn split(path: &str) -> (&str, Form) {
-        for form in Form::ALL.into_iter().filter(|form| *form != Form::Plain) {
+        for form in Form::BY_SPEED.into_iter().filter(|form| *form != Form::Plain) {
             if let Some(stem) = path.strip_suffix(form.extension()) {
                 return (stem, form);
             }
@@ -276,7 +282,7 @@ mod tests {
 
     use super::*;
 
-    const FORMS: [Form; 6] = Form::ALL;
+    const FORMS: [Form; 6] = Form::BY_SPEED;
 
     fn compress(form: Form, content: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();

@@ -1,9 +1,8 @@
 //! The command line: every flag, its help text, and nothing else.
 //!
-//! What is parsed here are wishes; `settings` merges them with the environment
-//! and the settings file and hands the commands plain resolved values. Each flag
-//! can also be given as a variable `FULLBORE_…` (see [`command`]), so that flags
-//! win over the environment and the environment wins over the file.
+//! `settings` merges the flags with the environment and the settings file, and gives the commands plain resolved values.
+//! Each flag can also be given as a variable `FULLBORE_…` (see [`command`]). Flags override the environment, and the
+//! environment overrides the file.
 
 mod apt;
 mod bootstrap;
@@ -51,17 +50,17 @@ pub use update::{KeptLevel, UpdateArgs};
 
 const AFTER_HELP: &str = "\
 Every flag can be set in the environment: --limit-rate is FULLBORE_LIMIT_RATE.
-Flags win over the environment, the environment wins over the settings file.
-Also read: http_proxy, https_proxy, no_proxy, NO_COLOR, SOURCE_DATE_EPOCH.
+Flags override the environment, and the environment overrides the settings file.
+fullbore also reads http_proxy, https_proxy, no_proxy, NO_COLOR and SOURCE_DATE_EPOCH.
 
 Exit codes:
-    0  done                                  5  stale: older than what is here, or expired
+    0  done                                  5  stale: older than the local copy, or expired
     1  wrong usage or settings               6  locked: another run holds the directory
-    2  partial: some files are missing       7  disk full, failing, not writable
-    3  network, or all mirrors dead         10  nothing had changed (with --changed-exit)
-    4  signature or hash wrong             130  interrupted; run it again to go on";
+    2  partial: some files are missing       7  disk full, failing or not writable
+    3  network error, or no mirror answers  10  nothing changed (with --changed-exit)
+    4  wrong signature or checksum         130  interrupted; run again to resume";
 
-/// Move Debian-archive-sized data as fast as the slowest part allows, and say which part that is
+/// Move bulk data as fast as the slowest part allows, and name that part
 #[derive(Debug, Parser)]
 #[command(name = "fullbore", version, max_term_width = 100, after_help = AFTER_HELP)]
 pub struct Cli {
@@ -79,10 +78,10 @@ pub enum Command {
     /// Refresh APT's indexes as `apt-get update` does
     #[command(long_about = update::LONG)]
     Update(Box<UpdateArgs>),
-    /// Re-read an archive against its signed indexes, and repair it
+    /// Verify an archive on disk against its signed indexes, and repair it
     #[command(long_about = check::LONG)]
     Check(Box<CheckArgs>),
-    /// Apply, join, make and publish patches of APT's indexes
+    /// Apply, join, make and publish patches for APT's indexes
     #[command(long_about = pdiff::LONG)]
     Pdiff(PdiffArgs),
     /// Convert settings of apt-mirror, debmirror or ftpsync to fullbore's
@@ -94,25 +93,25 @@ pub enum Command {
     /// Copy files and trees
     #[command(long_about = copy::LONG)]
     Copy(Box<CopyArgs>),
-    /// Say what a copy will be limited by, and how long it will take
+    /// Measure what will limit a copy, and how long it will take
     #[command(long_about = probe::LONG)]
     Probe(ProbeArgs),
-    /// Make a Debian root, as mmdebstrap is called
+    /// Make a Debian root, with mmdebstrap's arguments
     #[command(long_about = bootstrap::LONG)]
     Bootstrap(Box<BootstrapArgs>),
-    /// Install packages as apt-get does, unpacked in parallel and without needless syncs
+    /// Install packages like apt-get, unpacking in parallel and without needless syncs
     #[command(long_about = install::LONG)]
     Install(Box<InstallArgs>),
-    /// Run a command with its sync calls answered at once, and sync once when it has ended
+    /// Run a command without its sync calls, and sync once at its end
     #[command(long_about = nosync::LONG)]
     Nosync(NosyncArgs),
-    /// Make dpkg and apt-get of another root run without syncs, or undo it
+    /// Make dpkg and apt-get in another root run without syncs, or undo it
     #[command(long_about = divert::LONG)]
     Divert(DivertArgs),
-    /// Put files into a Tahoe-LAFS grid or an S3 store
+    /// Upload files to a Tahoe-LAFS grid or an S3 store
     #[command(long_about = store::PUT_LONG)]
     Put(Box<PutArgs>),
-    /// Get files out of a Tahoe-LAFS grid or an S3 store
+    /// Download files from a Tahoe-LAFS grid or an S3 store
     #[command(long_about = store::GET_LONG)]
     Get(Box<GetArgs>),
     /// Print completions for a shell
@@ -122,14 +121,13 @@ pub enum Command {
 
 /// The whole command line as clap knows it, each flag with its variable.
 ///
-/// The variables are hidden in the help texts; one sentence tells the rule.
+/// The variables are hidden in the help texts, because one sentence gives the rule.
 pub fn command() -> clap::Command {
     with_environment(Cli::command())
 }
 
 fn with_environment(command: clap::Command) -> clap::Command {
-    // What a variable says for all commands must not decide how another program is run; and
-    // `--report` is a file elsewhere.
+    // A variable for all commands must not change how another program runs; and elsewhere, `--report` is a file.
     if command.get_name() == "nosync" {
         return command;
     }
@@ -159,11 +157,11 @@ pub fn show(mut error: clap::Error, no_color: bool) {
         let text = error.render();
         let is_styled = stdio::stdout_is_terminal() && !no_color;
         let text = if is_styled { text.ansi().to_string() } else { text.to_string() };
-        // Kept for the end of the run.
+        // Lost output is reported at the end of the run.
         let _ = stdio::Stdout.write_all(text.as_bytes());
         return;
     }
-    // A word of the command line may hold line breaks; those of clap itself are none of its context.
+    // A word of the command line may contain line breaks; clap's own texts are not in its context.
     let words: Vec<_> = error.context().filter_map(|(kind, value)| Some((kind, escaped(value)?))).collect();
     for (kind, value) in words {
         error.insert(kind, value);

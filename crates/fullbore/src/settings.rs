@@ -26,7 +26,7 @@ use std::time::Duration;
 pub use bootstrap::bootstrap;
 pub use copy::{copy, copy_output, probe, probe_output};
 pub use environment::Environment;
-pub use fullbore_mirror::settings::{
+pub use fullbore_mirror::{
     CheckSettings, Clean, Filters, IndexFormat, Keep, Kind, MirrorSettings, SignedBy, SourceSpec,
 };
 pub use install::install;

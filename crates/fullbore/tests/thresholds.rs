@@ -48,7 +48,8 @@ fn constants(text: &str) -> Vec<(String, String)> {
             comment.push_str(words);
             continue;
         }
-        let declaration = line.trim_start_matches("pub(crate) ").trim_start_matches("pub(super) ").trim_start_matches("pub ");
+        let declaration =
+            line.trim_start_matches("pub(crate) ").trim_start_matches("pub(super) ").trim_start_matches("pub ");
         if let Some((name, kind)) = declaration.strip_prefix("const ").and_then(|rest| rest.split_once(": "))
             && ["f64", "u32", "u64", "usize", "Duration", "(f64"].iter().any(|number| kind.starts_with(number))
         {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use fullbore_apt::lists::languages::Locale;
+use fullbore_apt::lists::Locale;
 use fullbore_install::settings::Mode;
 use fullbore_wire::run::ProxyAddresses;
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use fullbore_apt::system::{configuration, files, proxies};
 use fullbore_engine::run::error::CommandError;
 use fullbore_engine::run::named_files::{absolute, readable};
-use fullbore_mirror::mirror::trace_files::check_host;
+use fullbore_mirror::{DeleteGuard, Retention, check_host, check_snapshot_name};
 use fullbore_wire::run::NetworkSettings;
 use fullbore_wire::run::address;
 
@@ -21,12 +21,6 @@ use crate::cli::{CheckArgs, MirrorArgs, NetworkArgs, OutputArgs};
 const CONNECTIONS: u16 = 4;
 /// Largest number of connections per host, in the file as on the command line.
 const CONNECTIONS_MAX: u16 = 16;
-/// Share of the mirrored files that may be deleted without asking; apt-mirror2 has the same.
-const MAX_DELETE: f64 = 0.4;
-/// Earlier states kept by default, so that clients with their InRelease find all it names.
-const KEEP_GENERATIONS: u32 = 3;
-/// Hours they are kept at least; apt clients update daily.
-const KEEP_HOURS: u32 = 24;
 
 /// The mirrors to be made and what is to be shown about them. Never an empty list.
 pub fn mirrors(
@@ -117,7 +111,7 @@ fn mirror(
         .ok_or_else(|| CommandError::usage("no directory to write the mirror into").hint("say `--to DIR`"))?;
     let dir = absolute(to)?;
     if let Some(snapshot) = &wishes.snapshot {
-        check_snapshot(snapshot)?;
+        check_snapshot_name(snapshot).map_err(CommandError::usage)?;
     }
     check_trace(wishes)?;
     let archives = archives(wishes)?;
@@ -200,36 +194,27 @@ fn check_trace(wishes: &Section) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// A snapshot's name becomes a directory.
-fn check_snapshot(name: &str) -> Result<(), CommandError> {
-    let good = !name.is_empty()
-        && name.len() <= 100
-        && name.as_bytes()[0].is_ascii_alphanumeric()
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._+-".contains(&byte));
-    if good {
-        Ok(())
-    } else {
-        Err(CommandError::usage(format_args!("{name:?} cannot name a snapshot"))
-            .hint("letters, digits and . _ + - are allowed, with a letter or digit in front"))
-    }
-}
-
 fn keep(wishes: &Section) -> Result<Keep, CommandError> {
     let no_clean = wishes.no_clean.unwrap_or(false);
     let foreign = wishes.clean_foreign.unwrap_or(false);
     if no_clean && foreign {
         return Err(CommandError::usage("--no-clean and --clean-foreign contradict each other"));
     }
+    let Keep { guard, retention, .. } = Keep::default();
     Ok(Keep {
         clean: match (no_clean, foreign) {
             (true, _) => Clean::Nothing,
-            (false, true) => Clean::Foreign,
+            (false, true) => Clean::Untracked,
             (false, false) => Clean::Own,
         },
-        max_delete: wishes.max_delete.map_or(MAX_DELETE, super::values::Percent::fraction),
-        force_delete: wishes.force_delete.unwrap_or(false),
-        generations: wishes.keep_generations.unwrap_or(KEEP_GENERATIONS),
-        hours: wishes.keep_hours.unwrap_or(KEEP_HOURS),
+        guard: DeleteGuard {
+            share_max: wishes.max_delete.map_or(guard.share_max, super::values::Percent::fraction),
+            forced: wishes.force_delete.unwrap_or(guard.forced),
+        },
+        retention: Retention {
+            generations: wishes.keep_generations.unwrap_or(retention.generations),
+            hours: wishes.keep_hours.unwrap_or(retention.hours),
+        },
     })
 }
 
@@ -380,7 +365,7 @@ mod tests {
         assert_eq!(settings[0].network.limit_rate_bytes_per_s, Some(2_000_000));
         assert_eq!(settings[0].network.connections_per_host, 3);
         assert_eq!(settings[1].network.connections_per_host, 2);
-        assert_eq!(settings[1].keep.hours, 48);
+        assert_eq!(settings[1].keep.retention.hours, 48);
         let one = resolve(&["--config", &path("m.toml"), "b", "--to", "/elsewhere"]).unwrap();
         assert_eq!(one[0].dir, Path::new("/elsewhere"));
         let error = resolve(&["--config", &path("m.toml"), "--to", "/elsewhere"]).unwrap_err();
