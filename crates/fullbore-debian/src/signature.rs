@@ -356,12 +356,12 @@ impl Verifier {
         if report.texts > usize::from(clearsigned) {
             return Err(SignatureError::Tampered("more than one text in the signed file".to_owned()));
         }
-        let keys = |wanted: &dyn Fn(&SignatureState) -> bool| -> Vec<String> {
-            report.signatures.iter().filter(|s| wanted(&s.state)).map(|s| s.key.clone()).collect()
+        let keys = |state: SignatureState| {
+            let signatures = report.signatures.iter().filter(|signature| signature.state == state);
+            Some(signatures.map(|signature| signature.key.clone()).collect()).filter(|keys: &Vec<_>| !keys.is_empty())
         };
-        let bad = keys(&|state| *state == SignatureState::Bad);
-        if !bad.is_empty() {
-            return Err(SignatureError::Bad { keys: bad });
+        if let Some(keys) = keys(SignatureState::Bad) {
+            return Err(SignatureError::Bad { keys });
         }
         let good: Vec<Signer> = report.signatures.iter().filter_map(|s| s.good_signer()).collect();
         if !good.is_empty() {
@@ -377,17 +377,14 @@ impl Verifier {
                 return Err(SignatureError::WeakDigest { digest, keys: vec![signature.key.clone()] });
             }
         }
-        let revoked = keys(&|state| *state == SignatureState::Revoked);
-        if !revoked.is_empty() {
-            return Err(SignatureError::Revoked { keys: revoked });
+        if let Some(keys) = keys(SignatureState::Revoked) {
+            return Err(SignatureError::Revoked { keys });
         }
-        let expired = keys(&|state| *state == SignatureState::Expired);
-        if !expired.is_empty() {
-            return Err(SignatureError::Expired { keys: expired });
+        if let Some(keys) = keys(SignatureState::Expired) {
+            return Err(SignatureError::Expired { keys });
         }
-        let unknown = keys(&|state| *state == SignatureState::NoKey);
-        if !unknown.is_empty() {
-            return Err(SignatureError::NoPublicKey { fingerprints: unknown });
+        if let Some(fingerprints) = keys(SignatureState::NoKey) {
+            return Err(SignatureError::NoPublicKey { fingerprints });
         }
         if report.signatures.is_empty() && !messages.contains("keyring") {
             return Err(SignatureError::NoSignature);

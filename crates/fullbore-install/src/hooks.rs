@@ -191,36 +191,32 @@ fn moving(
         copy.arg("--archive").args((owners == Ownership::Root).then_some("--no-preserve=ownership"));
         copy
     };
+    let is_in = matches!(word, "upload" | "copy-in" | "sync-in");
+    let ends = |other: &String| {
+        Ok::<_, io::Error>(match word {
+            _ if is_in => (PathBuf::from(other), inside(last)?),
+            "copy-out" => (itself(other)?, PathBuf::from(last)),
+            _ => (inside(other)?, PathBuf::from(last)),
+        })
+    };
     let mut commands = Vec::new();
     match word {
         "upload" | "download" => {
-            let (from, to) = if word == "upload" {
-                (PathBuf::from(&others[0]), inside(last)?)
-            } else {
-                (inside(&others[0])?, PathBuf::from(last))
-            };
+            let (from, to) = ends(&others[0])?;
             let mut copy = start("cp");
             copy.args(["--no-preserve=all", "--dereference", "--"]).arg(from).arg(to);
             commands.push(copy);
         }
         "copy-in" | "copy-out" => {
             for other in others {
-                let (from, to) = if word == "copy-in" {
-                    (PathBuf::from(other), inside(last)?)
-                } else {
-                    (itself(other)?, PathBuf::from(last))
-                };
+                let (from, to) = ends(other)?;
                 let mut copy = archive();
                 copy.arg("--").arg(from).arg(to);
                 commands.push(copy);
             }
         }
         "sync-in" | "sync-out" => {
-            let (from, to) = if word == "sync-in" {
-                (PathBuf::from(&others[0]), inside(last)?)
-            } else {
-                (inside(&others[0])?, PathBuf::from(last))
-            };
+            let (from, to) = ends(&others[0])?;
             let mut copy = archive();
             copy.args(["--update", "--"]).arg(from.join(".")).arg(to);
             commands.push(copy);

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use rustix::fs::Mode;
 
 use crate::divert;
-use crate::nosync::session::{OnParentExit, Session, with_mask};
+use crate::nosync::session::{OnParentExit, Session, set_mask};
 
 /// Search path for dpkg and maintainer scripts; dpkg requires the sbin directories.
 pub const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -83,7 +83,7 @@ impl<'a> Inside<'a> {
     /// Like [`Inside::command`], with the working directory and umask of dpkg's scripts.
     pub fn script(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = self.command(program);
-        with_mask(&mut command, Mode::from_raw_mode(0o022));
+        set_mask(&mut command, Mode::from_raw_mode(0o022));
         command.current_dir(&self.root);
         command
     }

@@ -103,14 +103,14 @@ impl fmt::Debug for Options<'_> {
 
 /// A package that [`examine`] has taken.
 #[derive(Debug)]
-struct Planned {
+struct PlannedPackage {
     archive: Archive,
     stanza: Stanza,
     conffiles: HashSet<Vec<u8>>,
     directives: Vec<Directive>,
 }
 
-impl Planned {
+impl PlannedPackage {
     fn is_conffile(&self, path: &[u8]) -> bool {
         self.conffiles.contains(path)
     }
@@ -132,7 +132,7 @@ fn replaces(stanza: &Stanza, name: &str, version: &str) -> bool {
 /// Packages that can be unpacked here, in the order asked for.
 #[derive(Debug, Default)]
 pub struct Batch {
-    packages: Vec<Planned>,
+    packages: Vec<PlannedPackage>,
 }
 
 impl Batch {

@@ -46,7 +46,7 @@ impl Lock {
 
     fn take(root: &Root, name: &'static str) -> Result<Lock, LockError> {
         let file = open_lock(root, name)?;
-        match retry_interrupted(|| rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive)) {
+        match rustix::io::retry_on_intr(|| rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive)) {
             Ok(()) => Ok(Lock { _file: file }),
             Err(Errno::AGAIN | Errno::ACCESS) => Err(LockError::Held(name)),
             Err(errno) => Err(failed(name, errno).into()),
@@ -66,13 +66,4 @@ pub(crate) fn open_lock(root: &Root, name: &str) -> Result<OwnedFd, RootError> {
 
 fn failed(name: &str, errno: Errno) -> RootError {
     RootError::new(format!("{DIRECTORY}/{name}").as_bytes(), "lock", errno)
-}
-
-fn retry_interrupted<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
-    loop {
-        match call() {
-            Err(Errno::INTR) => {}
-            result => return result,
-        }
-    }
 }

@@ -19,7 +19,7 @@ const LINES_SHOWN: usize = 12;
 const BYTES_SHOWN: u64 = 16 << 10;
 
 /// Interval between checks for new lines: short enough to appear immediate.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Output of the commands of a run.
 #[derive(Debug)]
@@ -96,7 +96,7 @@ impl Log {
                 break status;
             }
             std::thread::sleep(pause);
-            pause = LOOK_EVERY.min(pause * 2);
+            pause = POLL_INTERVAL.min(pause * 2);
         };
         self.judge(status, what)
     }
@@ -124,10 +124,15 @@ impl Log {
     /// # Errors
     /// Like [`Log::run`].
     pub fn read(&self, command: &mut Command, what: &str) -> Result<String, CommandError> {
+        let (status, text) = self.output(command)?;
+        self.judge(status, what)?;
+        Ok(text)
+    }
+
+    fn output(&self, command: &mut Command) -> Result<(ExitStatus, String), CommandError> {
         self.take(command, false)?;
         let output = command.stdout(Stdio::piped()).output().map_err(|error| cannot_start(command, &error))?;
-        self.judge(output.status, what)?;
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        Ok((output.status, String::from_utf8_lossy(&output.stdout).into_owned()))
     }
 
     /// Like [`Log::read`], for apt-get; an error includes its explanation.
@@ -136,15 +141,13 @@ impl Log {
     /// Like [`Log::run`].
     pub fn ask(&self, command: &mut Command, what: &str) -> Result<String, CommandError> {
         let start = self.length();
-        self.take(command, false)?;
-        let output = command.stdout(Stdio::piped()).output().map_err(|error| cannot_start(command, &error))?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        if output.status.success() {
+        let (status, text) = self.output(command)?;
+        if status.success() {
             return Ok(text);
         }
         let said = self.lines_since(start);
         let explained = resolve::explanation(&text).into_iter().map(str::to_owned);
-        let error = CommandError::new(ErrorKind::Partial, format_args!("{what}: {}", output.status));
+        let error = CommandError::new(ErrorKind::Partial, format_args!("{what}: {status}"));
         Err(said.into_iter().chain(explained).fold(error, CommandError::context))
     }
 

@@ -115,7 +115,7 @@ pub(super) fn apply_filter(command: &mut Command, filter: Vec<sock_filter>, no_n
 }
 
 /// Sets the umask of the command.
-pub(super) fn set_mask(command: &mut Command, mask: Mode) {
+pub(crate) fn set_mask(command: &mut Command, mask: Mode) {
     let before_exec = move || {
         rustix::process::umask(mask);
         Ok(())

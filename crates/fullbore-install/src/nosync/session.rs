@@ -10,13 +10,14 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use libc::sock_filter;
-use rustix::fs::Mode;
 
 use super::descendants::{Descendants, Process};
 use super::disks::{Disks, SyncReport, is_beyond_dpkg};
 use super::filter::{self, Answer};
 use super::probe::{self, FlushCost};
 use super::{host, kernel};
+
+pub(crate) use super::kernel::set_mask;
 
 /// Time limit for killed programs to end. A guess: one that waits for a disk ends after the disk answers.
 pub const KILL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -119,11 +120,6 @@ impl Session {
         (report.beyond, report.missed) = (beyond, missed);
         report
     }
-}
-
-/// Sets the umask of a command.
-pub fn with_mask(command: &mut Command, mask: Mode) {
-    kernel::set_mask(command, mask);
 }
 
 /// Measures the cost of a flush in a directory, with a few small synced writes to a nameless file. `None` if the file

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Archive, Batch, Planned, Refusal, Root};
+use super::{Archive, Batch, PlannedPackage, Refusal, Root};
 use crate::database::relation::{Relation, Relations};
 use crate::database::{Database, DatabaseError, Directive, Record, Stanza, State};
 
@@ -62,12 +62,12 @@ fn plan(
     present: &RelationIndex,
     names: &HashSet<String>,
     archive: Archive,
-) -> Result<Planned, Box<Refused>> {
+) -> Result<PlannedPackage, Box<Refused>> {
     let checked = check(database, present, names, &archive);
     match checked {
         Ok((stanza, conffiles, directives)) => {
             let conffiles = conffiles.into_iter().map(String::into_bytes).collect();
-            Ok(Planned { archive, stanza, conffiles, directives })
+            Ok(PlannedPackage { archive, stanza, conffiles, directives })
         }
         Err(reason) => {
             let refusal = Refusal { package: archive.name().to_owned(), reason };

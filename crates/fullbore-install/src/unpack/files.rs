@@ -16,11 +16,11 @@ use super::directories::Directory;
 use crate::database::Permissions;
 use crate::root::set_mode;
 
-/// Why a file was not written.
+/// Error in writing a file.
 pub(super) enum WriteError {
-    /// Its content could not be read.
+    /// The content cannot be read.
     Archive(TarError),
-    /// It could not be made.
+    /// The file cannot be written.
     File(Errno),
 }
 
@@ -46,7 +46,7 @@ fn times(mtime_s: i64) -> Timestamps {
     }
 }
 
-/// Writes a regular file under a name that is not there, and reads its content to the end.
+/// Writes a new regular file, with the whole content of the entry.
 pub(super) fn write<R: BufRead>(
     parent: &Directory,
     name: &[u8],
@@ -61,15 +61,7 @@ pub(super) fn write<R: BufRead>(
     let plain = owned && wanted.mode & 0o7000 == 0;
     let first = Mode::from_raw_mode(if plain { wanted.mode } else { 0o600 });
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let open = || clock.device(|| rustix::fs::openat(parent, name, flags, first));
-    let file = match open() {
-        Err(Errno::EXIST) => {
-            // Left by a run that was killed.
-            remove(parent, name)?;
-            open()?
-        }
-        file => file?,
-    };
+    let file = make_anew(parent, name, || clock.device(|| rustix::fs::openat(parent, name, flags, first)))?;
     let mut md5 = wants_md5.then(Md5::new);
     while let Some(chunk) = content.chunk().map_err(WriteError::Archive)? {
         let count = clock.device(|| rustix::io::retry_on_intr(|| rustix::io::write(&file, chunk.bytes)))?;
@@ -89,7 +81,7 @@ pub(super) fn write<R: BufRead>(
     Ok(md5.map(|md5| md5.finalize().into()))
 }
 
-/// Whether files in this directory get the mode that is asked for. Looks at the first one.
+/// Whether files in this directory get the requested mode; checks the first file.
 fn is_honest(parent: &Directory, file: &impl std::os::fd::AsFd, mode: u32) -> Result<bool, Errno> {
     if let Some(known) = parent.honest.get() {
         return Ok(known);
@@ -99,13 +91,13 @@ fn is_honest(parent: &Directory, file: &impl std::os::fd::AsFd, mode: u32) -> Re
     Ok(honest)
 }
 
-/// Makes a directory with all that it is to have. `EXIST` if there is something.
+/// Creates a directory with owner, mode and time; `EXIST` if the name exists.
 pub(super) fn make_directory(parent: &Directory, name: &[u8], wanted: Permissions, mtime_s: i64) -> Result<(), Errno> {
     rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(wanted.mode & 0o777))?;
     set_directory(parent, name, wanted, mtime_s)
 }
 
-/// Gives a directory its owner, mode and time.
+/// Sets owner, mode and time of a directory.
 pub(super) fn set_directory(parent: &Directory, name: &[u8], wanted: Permissions, mtime_s: i64) -> Result<(), Errno> {
     let (uid, gid) = owner(wanted);
     let status = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
@@ -121,7 +113,7 @@ pub(super) fn set_directory(parent: &Directory, name: &[u8], wanted: Permissions
     rustix::fs::utimensat(parent, name, &times(mtime_s), AtFlags::SYMLINK_NOFOLLOW)
 }
 
-/// A further name of a file that was just written.
+/// Creates a hard link to a new file.
 pub(super) fn link(
     from: &Directory,
     target: &[u8],
@@ -130,13 +122,7 @@ pub(super) fn link(
     wanted: Permissions,
     mtime_s: i64,
 ) -> Result<(), Errno> {
-    match rustix::fs::linkat(from, target, parent, name, AtFlags::empty()) {
-        Err(Errno::EXIST) => {
-            remove(parent, name)?;
-            rustix::fs::linkat(from, target, parent, name, AtFlags::empty())?;
-        }
-        linked => linked?,
-    }
+    make_anew(parent, name, || rustix::fs::linkat(from, target, parent, name, AtFlags::empty()))?;
     // The link's own header counts, as for dpkg; it says the same in all but odd archives. The name may be one of a
     // symbolic link: dpkg would change what that leads to.
     let (uid, gid) = owner(wanted);
@@ -145,7 +131,7 @@ pub(super) fn link(
     rustix::fs::utimensat(parent, name, &times(mtime_s), AtFlags::SYMLINK_NOFOLLOW)
 }
 
-/// A symbolic link, device or pipe.
+/// Creates a symbolic link, device or pipe.
 pub(super) fn special(
     parent: &Directory,
     name: &[u8],
@@ -165,13 +151,7 @@ pub(super) fn special(
             rustix::fs::mknodat(parent, name, file_type, Mode::empty(), device)
         }
     };
-    match make() {
-        Err(Errno::EXIST) => {
-            remove(parent, name)?;
-            make()?;
-        }
-        made => made?,
-    }
+    make_anew(parent, name, make)?;
     let (uid, gid) = owner(wanted);
     if kind != Kind::Symlink || !owned_by_itself(wanted, parent) {
         rustix::fs::chownat(parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
@@ -182,7 +162,15 @@ pub(super) fn special(
     rustix::fs::utimensat(parent, name, &times(entry.mtime_s), AtFlags::SYMLINK_NOFOLLOW)
 }
 
-/// Removes what a killed run left under a temporary name. A directory there is nobody's we know.
+/// Calls `make`; removes a file of this temporary name, left by a killed run, and retries.
+fn make_anew<T>(parent: &Directory, name: &[u8], make: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+    match make() {
+        Err(Errno::EXIST) => remove(parent, name).and_then(|()| make()),
+        made => made,
+    }
+}
+
+/// Removes a temporary file, if it exists. A directory of this name is not of fullbore.
 pub(super) fn remove(parent: &Directory, name: &[u8]) -> Result<(), Errno> {
     match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
         Err(Errno::NOENT) => Ok(()),
