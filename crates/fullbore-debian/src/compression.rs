@@ -98,7 +98,7 @@ impl fmt::Display for Form {
 
 /// The plain content exceeds its signed size. Inner error of an [`io::Error`] of kind `FileTooLarge`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("content goes on after the {limit_bytes} bytes that were announced")]
+#[error("content exceeds the announced {limit_bytes} bytes")]
 pub struct TooLarge {
     /// Signed size of the plain content, in bytes.
     pub limit_bytes: u64,

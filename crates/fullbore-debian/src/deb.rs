@@ -80,7 +80,7 @@ pub enum DebError {
     #[error(transparent)]
     Ar(#[from] ArError),
     /// Members are missing, repeated or in the wrong order.
-    #[error("not a package as deb(5) has it: {0}")]
+    #[error("not a Debian package: {0}")]
     Members(&'static str),
     /// The version of the package format is unknown.
     #[error("package format {0}: only 2.x is known")]

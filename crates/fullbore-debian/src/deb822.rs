@@ -66,7 +66,7 @@ impl Limits {
 #[derive(Debug, Error)]
 pub enum Deb822Error {
     /// The input cannot be read, or exceeds the limit of the decompressor.
-    #[error("line {line}: cannot read on: {source}")]
+    #[error("line {line}: cannot read: {source}")]
     Read {
         /// Number of the line that was being read.
         line: u64,
@@ -113,7 +113,7 @@ pub enum Deb822Error {
         field: &'static str,
     },
     /// A field occurs twice in one stanza; programs would disagree on the one that counts.
-    #[error("line {line}: field {field} twice in one stanza")]
+    #[error("line {line}: repeated field {field}")]
     Duplicate {
         /// Number of the first line of the stanza.
         line: u64,

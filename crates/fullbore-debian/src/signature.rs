@@ -94,7 +94,7 @@ pub enum SignatureError {
         fingerprints: Vec<String>,
     },
     /// The signature is valid, but `Signed-By` does not name its key.
-    #[error("signed by {}, which is none of the fingerprints asked for", .found.join(", "))]
+    #[error("signed by {}, which Signed-By does not list", .found.join(", "))]
     OtherKey {
         /// Fingerprints of the signing keys.
         found: Vec<String>,
@@ -132,7 +132,7 @@ pub enum SignatureError {
         start: String,
     },
     /// The file has bytes that the signature does not cover, or malformed armour.
-    #[error("the frame of the signature was tampered with: {0}")]
+    #[error("malformed signed file: {0}")]
     Tampered(String),
     /// The file has no signature.
     #[error("no signature found")]

@@ -44,7 +44,7 @@ pub enum DatabaseError {
         what: String,
     },
     /// dpkg was interrupted; `dpkg --configure -a` repairs that.
-    #[error("dpkg was interrupted in this root; `dpkg --configure -a` has to run first")]
+    #[error("dpkg was interrupted in this root; run `dpkg --configure -a` first")]
     Interrupted,
 }
 

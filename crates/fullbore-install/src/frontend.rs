@@ -70,7 +70,7 @@ pub enum FrontendError {
     #[error("{0}")]
     Held(LockHolder),
     /// The caller stopped the wait.
-    #[error("dpkg's locks are not waited for any longer")]
+    #[error("stopped waiting for dpkg's locks")]
     GivenUp,
     /// A lock file cannot be opened.
     #[error(transparent)]

@@ -98,13 +98,13 @@ pub enum StartError {
         error: io::Error,
     },
     /// The kernel refuses the filter.
-    #[error("the kernel does not take the filter: {0}")]
+    #[error("cannot set the filter: {0}")]
     Filter(#[source] io::Error),
     /// The system calls of this architecture are unknown.
-    #[error("the numbers of this architecture's system calls are not known here; run the command without nosync")]
+    #[error("the system calls of this architecture are unknown; run the command without nosync")]
     Architecture,
     /// Sync calls are already counted; the kernel allows one supervisor.
-    #[error("sync calls are being counted already, and the kernel takes only one who counts")]
+    #[error("sync calls are already counted, and the kernel allows one supervisor only")]
     AlreadyCounted,
     /// A system call for supervising the command failed.
     #[error("{what}: {error}")]

@@ -68,7 +68,7 @@ pub struct DpkgOutput {
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
     /// No parent directory allows programs.
-    #[error("{}: programs can be started neither from /run nor from /var/lib there", .0.display())]
+    #[error("{}: neither /run nor /var/lib allows programs", .0.display())]
     NotExecutable(PathBuf),
     /// A file cannot be created or removed.
     #[error("{}: {error}", path.display())]

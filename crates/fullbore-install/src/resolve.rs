@@ -6,6 +6,8 @@
 
 use std::collections::HashSet;
 
+use fullbore_engine::digest::Sha256;
+
 /// A package file that apt would fetch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
@@ -15,8 +17,8 @@ pub struct Wanted {
     pub file_name: String,
     /// Size in bytes.
     pub size: u64,
-    /// SHA-256 of the signed index, in hexadecimal.
-    pub sha256: String,
+    /// SHA-256 of the signed index.
+    pub sha256: Sha256,
 }
 
 /// A step of apt.
@@ -49,16 +51,16 @@ pub enum Action {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ResolveError {
     /// A line starts like an address and is none.
-    #[error("apt's list of addresses has the line `{0}`")]
+    #[error("cannot parse apt's list of addresses: `{0}`")]
     Uri(String),
     /// The index has no SHA-256 for this file.
     #[error("{0}: the index has no SHA-256 for it")]
     NoHash(String),
     /// The file name is unsafe.
-    #[error("{0}: not a name for a package file")]
+    #[error("{0}: unsafe name of a package file")]
     Name(String),
     /// A step is malformed.
-    #[error("apt's simulation has the line `{0}`")]
+    #[error("cannot parse apt's simulation: `{0}`")]
     Step(String),
 }
 
@@ -103,13 +105,11 @@ fn uri(line: &str) -> Result<Wanted, ResolveError> {
     let Some(sha256) = words.next().and_then(|hash| hash.strip_prefix("SHA256:")) else {
         return Err(ResolveError::NoHash(file_name.to_owned()));
     };
-    if sha256.len() != 64 || !sha256.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return Err(wrong());
-    }
+    let sha256 = sha256.parse().map_err(|_| wrong())?;
     if file_name.starts_with('.') || file_name.contains('/') || !file_name.ends_with(".deb") {
         return Err(ResolveError::Name(file_name.to_owned()));
     }
-    Ok(Wanted { uri: uri.to_owned(), file_name: file_name.to_owned(), size, sha256: sha256.to_owned() })
+    Ok(Wanted { uri: uri.to_owned(), file_name: file_name.to_owned(), size, sha256 })
 }
 
 /// Parses the steps of a simulation, in order.
@@ -185,7 +185,7 @@ mod tests {
         let wanted = uris(&output).unwrap();
         assert_eq!(wanted.len(), 1);
         assert_eq!((wanted[0].file_name.as_str(), wanted[0].size), ("x_6+1_all.deb", 3));
-        assert_eq!(wanted[0].sha256, hash);
+        assert_eq!(wanted[0].sha256.to_string(), hash);
     }
 
     #[test]

@@ -214,7 +214,7 @@ pub enum UnpackError {
         source: io::Error,
     },
     /// A name in it leads elsewhere, as that of no package does. Not to be given to dpkg.
-    #[error("{package}: {path}: a name that no package has; nothing was unpacked")]
+    #[error("{package}: {path}: unsafe path; nothing was unpacked")]
     Hostile {
         /// Name of the package.
         package: String,

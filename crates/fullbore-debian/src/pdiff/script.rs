@@ -55,7 +55,7 @@ impl std::error::Error for ScriptError {}
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ScriptFault {
     /// A line is no command: `N[,M]` with `a`, `c` or `d`.
-    #[error("{command:?} is no command that a patch may hold: N[,M] with a, c or d")]
+    #[error("{command:?} is no patch command (N[,M] with a, c or d)")]
     Command {
         /// The line, shortened and escaped.
         command: String,
@@ -83,10 +83,10 @@ pub enum ScriptFault {
         before: u64,
     },
     /// The script is incomplete.
-    #[error("the script is cut: {0}")]
+    #[error("the script is incomplete: {0}")]
     Cut(&'static str),
     /// `a` or `c` with no text. Programs disagree on its effect.
-    #[error("a text of no lines")]
+    #[error("empty text")]
     NoText,
     /// `s/.//` after text that does not end with a line of two dots.
     #[error("s/.// behind text that does not end with a line of two dots")]

@@ -145,10 +145,10 @@ impl<'a> PrivateApt<'a> {
             // apt finds nothing wrong with a pattern that means no package.
             let suite = &settings.suite;
             return Err(CommandError::usage(match settings.variant {
-                Variant::Custom => format!("the sources have no package of {suite} that --include means"),
+                Variant::Custom => format!("the sources have no package of {suite} that matches --include"),
                 _ => format!("the sources have no Essential package of {suite}"),
             })
-            .hint("look at the suite, --components and --arch; --variant custom does without Essential packages"));
+            .hint("check the suite, --components and --arch; --variant custom needs no Essential packages"));
         }
         Ok(first)
     }

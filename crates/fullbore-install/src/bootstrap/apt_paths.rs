@@ -36,7 +36,7 @@ impl Walk<'_> {
             if !is_same_outside(root, &path).map_err(|error| CommandError::disk(&root.join(place), &error))? {
                 return Err(CommandError::usage(format_args!("{}: a link leads out of the root", path.display()))
                     .context("apt, which works on the root from outside, would follow it")
-                    .hint("let hooks and packages make relative links, or mount something there"));
+                    .hint("make relative links in hooks and packages, or mount the directory"));
             }
         }
         Ok(())

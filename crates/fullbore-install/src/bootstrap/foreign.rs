@@ -37,19 +37,21 @@ pub fn check(settings: &BootstrapSettings) -> Result<(), CommandError> {
         return Ok(());
     }
     let Some((_, name)) = INTERPRETERS.iter().find(|(architecture, _)| *architecture == wanted) else {
-        return Err(CommandError::usage(format_args!("{wanted}: no such architecture is known")));
+        return Err(CommandError::usage(format_args!("unknown architecture {wanted}")));
     };
     let entry = format!("/proc/sys/fs/binfmt_misc/qemu-{name}");
     match Interpreter::of(&fs::read_to_string(&entry).unwrap_or_default()) {
         Interpreter::Fixed => Ok(()),
         Interpreter::LookedUp => {
-            Err(CommandError::usage(format_args!("{entry}: the interpreter would have to be in the root"))
-                .hint("the package qemu-user-static registers one that need not be"))
+            Err(CommandError::usage(format_args!("{entry}: the kernel looks for the interpreter in the root"))
+                .hint("install qemu-user-static, whose interpreters need not be in the root"))
         }
         Interpreter::None => {
-            Err(CommandError::usage(format_args!("programs of {wanted} do not run on this machine ({own})"))
-                .context("maintainer scripts have to be run while the root is made")
-                .hint("install qemu-user-static and binfmt-support, or make the root on such a machine"))
+            Err(CommandError::usage(format_args!("cannot run programs of {wanted} on this machine ({own})"))
+                .context("maintainer scripts must run in the new root")
+                .hint(
+                    "install qemu-user-static and binfmt-support, or make the root on a machine of that architecture",
+                ))
         }
     }
 }

@@ -47,7 +47,7 @@ impl TargetDirectory {
                 fresh(below, &begin)?
             }
             (_, Some(stream)) => fresh(&stream.root_below, OsStr::new(NAME))
-                .map_err(|error| error.hint("TMPDIR names another place for the root"))?,
+                .map_err(|error| error.hint("set TMPDIR to another directory"))?,
         };
         TargetDirectory::take(&root)
     }
@@ -55,12 +55,12 @@ impl TargetDirectory {
     fn take(root: &Path) -> Result<TargetDirectory, CommandError> {
         runs_programs(root)?;
         if root.is_symlink() && !temporary::may_follow(root).map_err(|error| CommandError::disk(root, &error))? {
-            return Err(CommandError::usage(format_args!("{}: is a link of another user", root.display()))
+            return Err(CommandError::usage(format_args!("{}: link of another user", root.display()))
                 .hint("name the directory itself"));
         }
         if root.symlink_metadata().is_ok() && !root.is_dir() {
-            return Err(CommandError::usage(format_args!("{}: is there, and no directory", root.display()))
-                .hint("name a directory that is empty or not there, or say --format tar or squashfs"));
+            return Err(CommandError::usage(format_args!("{}: exists and is no directory", root.display()))
+                .hint("name an empty or new directory, or pass --format tar or squashfs"));
         }
         let disk = |error: std::io::Error| CommandError::disk(root, &error);
         fs::create_dir_all(root).map_err(disk)?;
@@ -120,7 +120,7 @@ impl TargetDirectory {
         }
         if !entries.contains(&marker) {
             return Err(CommandError::usage(format_args!("{}: is not empty", self.root.display()))
-                .hint("name a directory that is empty or not there; an unfinished root would be cleared"));
+                .hint("name an empty or new directory; fullbore clears unfinished roots only"));
         }
         self.has_no_mounts()?;
         // The marker last: a kill in between leaves an unfinished root.
@@ -136,8 +136,8 @@ impl TargetDirectory {
         match mounts.iter().find(|mount| mount.path.starts_with(&self.root) && mount.path != self.root) {
             None => Ok(()),
             Some(mount) => {
-                Err(CommandError::usage(format_args!("{}: something is mounted here", mount.path.display()))
-                    .context("the unfinished root around it is not cleared")
+                Err(CommandError::usage(format_args!("{}: a file system is mounted here", mount.path.display()))
+                    .context("fullbore does not clear the unfinished root around it")
                     .hint("unmount it and run again"))
             }
         }
@@ -166,7 +166,7 @@ fn takes_a_file(target: &Path) -> Result<(), CommandError> {
     for directory in [target, &led_to].map(|path| path.parent().unwrap_or(Path::new("/"))) {
         if !directory.is_dir() {
             return Err(CommandError::usage(format_args!("{}: is not a directory", directory.display()))
-                .context(format_args!("{} is to be made in it", target.display()))
+                .context(format_args!("{} would be created in it", target.display()))
                 .hint("make it first"));
         }
         rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK)
@@ -184,8 +184,8 @@ fn runs_programs(root: &Path) -> Result<(), CommandError> {
         return Ok(());
     }
     Err(CommandError::usage(format_args!("{}: mounted noexec", there.display()))
-        .context("maintainer scripts have to be run in the root while it is made")
-        .hint("make the root elsewhere (for an archive on stdout: TMPDIR), or mount this without noexec"))
+        .context("maintainer scripts must run in the new root")
+        .hint("make the root elsewhere (set TMPDIR for an archive on stdout), or mount this without noexec"))
 }
 
 /// Creates a directory with a random name: in a world-writable directory an existing one may belong to another user.
@@ -222,8 +222,8 @@ fn clear_abandoned(below: &Path, begin: &OsStr) -> Result<(), CommandError> {
 }
 
 fn being_made(root: &Path) -> CommandError {
-    CommandError::new(ErrorKind::Locked, format_args!("{}: is being made", root.display()))
-        .hint("another `fullbore bootstrap` works on it; wait for it to end")
+    CommandError::new(ErrorKind::Locked, format_args!("{}: another run makes this root", root.display()))
+        .hint("wait for the other `fullbore bootstrap` to end")
 }
 
 /// Prefix of the hidden temporary root of an archive.

@@ -70,8 +70,8 @@ pub fn check(settings: &BootstrapSettings) -> Result<(), CommandError> {
     match needed.into_iter().flatten().find(|tool| !is_there(tool.program, &settings.path)) {
         None => Ok(()),
         Some(Tool { program, package }) => {
-            Err(CommandError::usage(format_args!("{}: {program} is needed for it", settings.target.display()))
-                .hint(format_args!("{program} is in the package {package}")))
+            Err(CommandError::usage(format_args!("cannot make {}: {program} is missing", settings.target.display()))
+                .hint(format_args!("install the package {package}")))
         }
     }
 }

@@ -116,22 +116,22 @@ impl Downloads {
     pub fn fetch(&mut self, wanted: &[Wanted], stop: &Stop, events: &mut dyn Events) -> Result<(), CommandError> {
         let mut by_site: BTreeMap<usize, Vec<RemoteFile>> = BTreeMap::new();
         for wanted in wanted {
-            let sha256 = Sha256::from_hex(wanted.sha256.as_bytes())
-                .map_err(|error| CommandError::new(ErrorKind::Internal, format_args!("{}: {error}", wanted.uri)))?;
-            if self.is_there(wanted, &sha256)? {
+            let is_there = self.is_there(wanted)?;
+            let local = local(&wanted.uri).filter(|_| !is_there);
+            if let Some(path) = &local {
+                self.copy(path, wanted)?;
+            }
+            if is_there || local.is_some() {
                 self.totals.kept_files += 1;
                 self.totals.kept_bytes += wanted.size;
-                self.came(&wanted.file_name, wanted.size, sha256);
-                continue;
-            }
-            if let Some(path) = local(&wanted.uri) {
-                self.copy(&path, wanted, &sha256)?;
-                self.came(&wanted.file_name, wanted.size, sha256);
+                if let Some(ahead) = &self.ahead {
+                    ahead.add(&self.archives.join(&wanted.file_name), wanted.size, wanted.sha256);
+                }
                 continue;
             }
             let (site, path) = self.site_of(&wanted.uri)?;
             let target = wanted.file_name.clone();
-            let file = RemoteFile { path, other_path: None, target, size: wanted.size, sha256 };
+            let file = RemoteFile { path, other_path: None, target, size: wanted.size, sha256: wanted.sha256 };
             by_site.entry(site).or_default().push(file);
         }
         let all = by_site.values().flatten();
@@ -164,16 +164,10 @@ impl Downloads {
                 let what = if given_up.missing { "is not there" } else { "cannot be had right" };
                 let error = CommandError::new(kind, format_args!("{} {what}", batch.path(given_up.item)))
                     .context(Hosts::of(&self.sites[number].site.fetcher.hosts()).why(given_up));
-                return Err(error.hint("the mirror may be changing at this moment; run again"));
+                return Err(error.hint("run again: the mirror may be updating"));
             }
         }
         Ok(())
-    }
-
-    fn came(&self, file_name: &str, size: u64, sha256: Sha256) {
-        if let Some(ahead) = &self.ahead {
-            ahead.add(&self.archives.join(file_name), size, sha256);
-        }
     }
 
     /// Index of the site of a file, and the path of the file there.
@@ -215,10 +209,10 @@ impl Downloads {
     }
 
     /// Whether an earlier run left the file with the right content. A wrong file is removed.
-    fn is_there(&self, wanted: &Wanted, sha256: &Sha256) -> Result<bool, CommandError> {
+    fn is_there(&self, wanted: &Wanted) -> Result<bool, CommandError> {
         let path = self.archives.join(&wanted.file_name);
         let Ok(status) = path.symlink_metadata() else { return Ok(false) };
-        if status.is_file() && status.len() == wanted.size && hash_of(&path)? == *sha256 {
+        if status.is_file() && status.len() == wanted.size && hash_of(&path)? == wanted.sha256 {
             return Ok(true);
         }
         std::fs::remove_file(&path).map_err(|error| CommandError::disk(&path, &error))?;
@@ -226,7 +220,7 @@ impl Downloads {
     }
 
     /// Copies a file of this machine: it may change, and programs in the root cannot read it.
-    fn copy(&mut self, from: &Path, wanted: &Wanted, sha256: &Sha256) -> Result<(), CommandError> {
+    fn copy(&self, from: &Path, wanted: &Wanted) -> Result<(), CommandError> {
         let to = self.archives.join(&wanted.file_name);
         let part = self.archives.join(part_name(&wanted.file_name));
         let disk = |error: std::io::Error| CommandError::disk(&to, &error);
@@ -236,21 +230,11 @@ impl Downloads {
         let mut source = std::fs::File::open(from).map_err(|error| CommandError::disk(from, &error))?;
         std::io::copy(&mut source, &mut file).map_err(disk)?;
         let hash = hash_of(&part)?;
-        if hash != *sha256 {
-            return Err(CommandError::new(
-                ErrorKind::Verification,
-                format_args!(
-                    "{}: has the SHA-256 {}, index says {}",
-                    from.display(),
-                    hash.to_hex().as_str(),
-                    sha256.to_hex().as_str()
-                ),
-            ));
+        if hash != wanted.sha256 {
+            let what = format!("{}: SHA-256 {hash}, index says {}", from.display(), wanted.sha256);
+            return Err(CommandError::new(ErrorKind::Verification, what));
         }
-        std::fs::rename(&part, &to).map_err(disk)?;
-        self.totals.kept_files += 1;
-        self.totals.kept_bytes += wanted.size;
-        Ok(())
+        std::fs::rename(&part, &to).map_err(disk)
     }
 
     /// Ends the writing threads.

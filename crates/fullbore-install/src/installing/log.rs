@@ -197,7 +197,7 @@ fn in_memory() -> Result<std::os::fd::OwnedFd, Errno> {
 
 fn cannot_start(command: &Command, error: &io::Error) -> CommandError {
     CommandError::usage(format_args!("{}: {error}", command.get_program().to_string_lossy()))
-        .hint("dpkg, apt, util-linux, coreutils and tar are needed")
+        .hint("install dpkg, apt, util-linux, coreutils and tar")
 }
 
 /// Removes a file if it exists.
