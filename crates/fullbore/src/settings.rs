@@ -5,6 +5,7 @@
 //! What comes out are plain structures without options that someone would still
 //! have to decide. The environment is read here and nowhere else in the program.
 
+mod addresses;
 pub mod archive;
 pub mod bootstrap;
 pub mod copy;

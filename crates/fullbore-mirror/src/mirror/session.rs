@@ -126,13 +126,20 @@ pub fn disk(error: &dyn std::error::Error) -> CommandError {
         cause = outer.source();
     }
     let hint = match cause.and_then(|cause| cause.downcast_ref::<std::io::Error>()).map(std::io::Error::kind) {
-        Some(Refused::PermissionDenied) => "run as the user that owns the mirror, or give this user write access",
-        Some(Refused::ReadOnlyFilesystem) => "mount the file system for writing, or choose another directory",
+        // It has a hint in every command.
+        Some(Refused::PermissionDenied) => None,
+        Some(Refused::ReadOnlyFilesystem) => Some("mount the file system for writing, or choose another directory"),
         Some(Refused::AlreadyExists | Refused::NotADirectory) => {
-            "a file is in the way of a directory: move it away, or choose another directory"
+            Some("a file is in the way of a directory: move it away, or choose another directory")
         }
-        Some(Refused::StorageFull | Refused::QuotaExceeded) => "free some space and run again: fetched files are kept",
-        _ => "repair this and run again",
+        Some(Refused::StorageFull | Refused::QuotaExceeded) => {
+            Some("free some space and run again: fetched files are kept")
+        }
+        _ => Some("repair this and run again"),
     };
-    CommandError::new(ErrorKind::Disk, error).context("the mirror as it was published before is intact").hint(hint)
+    let failure = CommandError::new(ErrorKind::Disk, error).context("the mirror as it was published before is intact");
+    match hint {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
 }

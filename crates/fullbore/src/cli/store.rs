@@ -76,6 +76,13 @@ pub struct GridArgs {
     pub timeout: u64,
 }
 
+impl GridArgs {
+    /// Whether a grid is named.
+    pub fn is_named(&self) -> bool {
+        self.node.is_some() || self.servers.is_some()
+    }
+}
+
 /// `fullbore put`.
 #[derive(Debug, Args)]
 #[command(after_long_help = PUT_EXAMPLES, after_help = "Try --help for examples and all details.")]

@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use fullbore_apt::system::{configuration, files, proxies};
 use fullbore_engine::run::error::CommandError;
-use fullbore_engine::run::named_files::{absolute, readable};
+use fullbore_engine::run::named_files::{absolute, directory, readable};
 use fullbore_mirror::{DeleteGuard, Retention, check_host, check_snapshot_name};
 use fullbore_wire::run::NetworkSettings;
 use fullbore_wire::run::address;
 
+use super::addresses;
 use super::archive::archives;
 use super::directories::directory_names;
 use super::file::{self, Section};
@@ -61,6 +62,13 @@ fn shown(mirror: &MirrorSettings) -> &str {
 
 /// The sections asked for, the defaults of the file filled in; one empty section if flags say all.
 fn sections(arguments: &MirrorArgs) -> Result<Vec<(Option<String>, Section)>, CommandError> {
+    for name in &arguments.names {
+        let hint = format_args!("use `fullbore mirror --from {name} --suite SUITE --to DIR`");
+        let address = addresses::not_a_name(name.as_ref(), "the name of a mirror in the settings file", &hint);
+        if let Some(error) = address.or_else(|| addresses::file_for_name(name)) {
+            return Err(error);
+        }
+    }
     let by_flags = !arguments.from.is_empty() || arguments.sources.is_some();
     if arguments.config.is_none() && arguments.names.is_empty() && by_flags {
         return Ok(vec![(None, Section::default())]);
@@ -108,7 +116,7 @@ fn mirror(
     let to = wishes
         .to
         .as_deref()
-        .ok_or_else(|| CommandError::usage("no directory to write the mirror into").hint("say `--to DIR`"))?;
+        .ok_or_else(|| CommandError::usage("no directory to write the mirror into").hint("add --to DIR"))?;
     let dir = absolute(to)?;
     if let Some(snapshot) = &wishes.snapshot {
         check_snapshot_name(snapshot).map_err(CommandError::usage)?;
@@ -252,10 +260,12 @@ pub(super) fn network(
 
 /// What `check` is to do.
 pub fn check(arguments: CheckArgs, environment: &Environment) -> Result<(CheckSettings, OutputSettings), CommandError> {
-    let dir = absolute(&arguments.dir)?;
-    if !dir.is_dir() {
-        return Err(CommandError::usage(format_args!("{}: not a directory", dir.display())));
+    let hint = "use `fullbore check DIR`, with --repair --from URL to fetch damaged files anew";
+    if let Some(error) = addresses::not_a_name(arguments.dir.as_os_str(), "a directory", &hint) {
+        return Err(error);
     }
+    let dir = absolute(&arguments.dir)?;
+    directory(&dir)?;
     if !arguments.repair && !arguments.from.is_empty() {
         return Err(CommandError::usage("--from says where to repair from").hint("add --repair"));
     }
@@ -296,10 +306,10 @@ mod tests {
         mirrors(*arguments, &Environment::default()).map(|(mirrors, _)| mirrors)
     }
 
-    /// A directory with a keyring (any readable file will do here) and files as given.
+    /// A directory with what looks like a keyring, and files as given.
     fn directory(files: &[(&str, &str)]) -> (tempfile::TempDir, impl Fn(&str) -> String) {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("key.gpg"), "").unwrap();
+        std::fs::write(dir.path().join("key.gpg"), b"\x99").unwrap();
         for (name, text) in files {
             std::fs::write(dir.path().join(name), text).unwrap();
         }
@@ -412,7 +422,7 @@ mod tests {
             (vec!["--from", "https://a/", "--to", "/x", "--suite", "s", "--arch", "a/b"], "not the name of an arch"),
             (
                 vec!["--from", "https://a/", "--to", "/x", "--suite", "s", "--snapshot", "../x"],
-                "cannot name a snapshot",
+                "cannot be the name of a snapshot",
             ),
         ] {
             let mut arguments = arguments;
