@@ -1,4 +1,4 @@
-//! How the apt of a root reaches its archives: what is fetched for it goes the same way.
+//! Network settings of a root's apt, so that fullbore fetches through the same proxies with the same credentials.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ const NOWHERE: &str = "links that lead to each other";
 /// Paths of the configuration are resolved within `root`. Credentials and certificates that `settings` names take
 /// precedence.
 pub fn apt_network(settings: &NetworkSettings, configuration: &Configuration, root: &Path) -> NetworkSettings {
-    // What is not to be found says so where it is opened.
+    // A missing file is reported where it is opened.
     let seen = |path: PathBuf| within(root, &path).unwrap_or_else(|_| root.join(NOWHERE));
     let mut auth_files = settings.auth_files.clone();
     auth_files.extend(configuration.path("Dir::Etc::netrc").map(seen).filter(|file| file.is_file()));

@@ -1,10 +1,15 @@
-//! `fullbore bootstrap`: a Debian root, made as mmdebstrap makes it, faster.
+//! `fullbore bootstrap`: a Debian root, like that of mmdebstrap.
 //!
-//! [`run`] is the walk: an empty place with a marker (`target`) → directories, sources, devices → verified
-//! indexes (`indexes`) → apt says what is needed (`apt`) → package files by our wire (`download`), the Essential
-//! ones first → these are unpacked at once and configured by dpkg (`first`) while the others come → apt
-//! installs the others; what it wants unpacked, we unpack (`rest`) → cleaned → one sync → the
-//! marker goes. No command that is started syncs: `nosync::session` sees to that.
+//! [`run`] goes through these steps:
+//!
+//! 1. create an empty directory with a marker (`target`), with directories, sources and devices;
+//! 2. fetch and verify the indexes (`indexes`); apt resolves the packages (`apt`);
+//! 3. fetch package files (`download`), those of the Essential packages first;
+//! 4. unpack the Essential packages, and configure them with dpkg (`first`) while the other files arrive;
+//! 5. apt installs the other packages, and fullbore unpacks them (`rest`);
+//! 6. clean, sync once, and remove the marker.
+//!
+//! No command syncs before the last step (`nosync::session`).
 
 mod apt;
 mod apt_paths;

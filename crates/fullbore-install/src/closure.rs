@@ -1,11 +1,10 @@
-//! Which packages of an archive a choice of some of them can reach.
+//! Dependency closure of a package set.
 //!
-//! apt's resolver looks at a package only if something leads to it: it is asked for, it is Essential, another one
-//! depends on it or on a name that it provides. Indexes cut down to these packages take apt a tenth of the
-//! time. The walk goes by names alone; versions, architectures and alternatives are left to apt, so that
-//! it finds too much rather than too little. That apt then takes the same steps as with the whole indexes is likely, not
-//! proved: apt breaks some ties by the order in which it has heard of names. Who needs certainty asks apt
-//! once more, with everything, beside other work.
+//! apt's resolver considers a package only if it is requested or Essential, or if another package depends on it or on a
+//! name that it provides. Indexes reduced to these packages take apt a tenth of the time. The closure follows names
+//! only and ignores versions, architectures and alternatives, so that it contains too many packages rather than too
+//! few. apt then probably takes the same steps as with the whole indexes. This is not proved: apt breaks some ties by
+//! the order of names. A caller that needs certainty runs apt once more with all packages, in parallel with other work.
 
 use std::collections::HashMap;
 
@@ -69,7 +68,7 @@ pub fn dependency_closure<'a>(indexes: &'a [Vec<u8>], from: &Seeds<'_>) -> Optio
         }
     }
     let mut follow = |name: &[u8], entries: &mut [Entry<'a>], open: &mut Vec<usize>| {
-        // Each name leads to its packages once.
+        // Each name adds its packages once.
         let Some(numbers) = by_name.get_mut(name) else { return false };
         for number in std::mem::take(numbers) {
             if !entries[number].is_reached {

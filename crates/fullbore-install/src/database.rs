@@ -1,7 +1,7 @@
-//! dpkg's database: what is installed, who owns which file, what is diverted, who waits for which trigger.
+//! dpkg's database: packages, owners of files, diversions, triggers.
 //!
-//! Read once, changed in memory, written as dpkg writes it. The status file is replaced last and
-//! by one rename: whatever a kill leaves behind besides belongs to packages that it does not know.
+//! It is read once, changed in memory, and written in dpkg's format. The status file is replaced last, by one rename:
+//! other files that a kill leaves behind belong to packages that the status file does not name.
 
 mod accounts;
 mod diversions;

@@ -1,17 +1,16 @@
-//! A root whose own dpkg and apt-get run without syncs, until that is undone.
+//! Makes a root's own dpkg and apt-get run without syncs, until that is undone.
 //!
-//! For installers and builders that call these programs themselves. Per program, in this order,
-//! so that there is no moment without it:
+//! For installers and builders that call these programs themselves. Each program takes these steps, so that it exists
+//! at every moment:
 //!
 //! ```text
 //! on    register the diversion · link PROGRAM to its new name · rename the wrapper over PROGRAM
 //! off   rename the new name back over PROGRAM · remove the diversion
 //! ```
 //!
-//! The diversion comes first and goes last: dpkg's own list tells at any time what is to be
-//! undone, also after a kill between any two steps. A hard link instead of a copy keeps
-//! owner, times and attributes by itself, and an upgrade of a diverted program lands under the new
-//! name, from where `off` brings it back. `dpkg-divert --rename` would leave a moment without.
+//! The diversion is added first and removed last: after a kill between any two steps, dpkg's list still says what to
+//! undo. A hard link keeps owner, times and attributes. An upgrade of a diverted program replaces the new name, which
+//! `off` renames back. `dpkg-divert --rename` would leave a moment without the program.
 
 mod apt_conf;
 
@@ -195,7 +194,7 @@ impl Root {
         }
         if programs.is_empty() {
             self.off_by_apt(before)?;
-            // Left by a dpkg-divert that was killed: ours have ended, and nobody else's may be at work meanwhile.
+            // A killed dpkg-divert left it. No other one may run at the same time.
             remove(&self.at(LEFT_BY_DIVERT)?)?;
         }
         if self.registered()?.is_empty() && !apt_conf::is_in_use(&self.path) {
@@ -256,11 +255,11 @@ impl Root {
         if kept.symlink_metadata().is_ok() {
             self.step(before, "rename back")?;
             fs::rename(&kept, &below).map_err(file(&below))?;
-            // Two names of one file are left as they are by rename: nothing was wrapped yet.
+            // rename(2) keeps both names of one file: then there was no wrapper yet.
             self.step(before, "remove the link")?;
             remove(&kept)?;
         } else if is_wrapper(&below)? {
-            // Its package was removed meanwhile.
+            // Its package was removed.
             self.step(before, "remove the wrapper")?;
             remove(&below)?;
         }
@@ -289,7 +288,7 @@ impl Root {
             command.args(["--quiet", "--local", "--no-rename", "--divert"]).arg(&kept).arg(action).arg(program);
             command.env("LC_ALL", "C").output()
         };
-        // It would follow an absolute link in the root out of it.
+        // dpkg-divert would follow an absolute link out of the root.
         let database = within(&self.path, Path::new(DATABASE)).map_err(file(&self.path))?;
         let mut ours = Command::new("dpkg-divert");
         let ours = run(ours.arg("--root").arg(&self.path).arg("--admindir").arg(database));
@@ -309,7 +308,7 @@ impl Root {
 
     fn place_helper(&self, helper: &Path, try_it: bool) -> Result<(), DivertError> {
         let place = self.at(HELPER)?;
-        // One directory, that goes again: what is below it is there in every root.
+        // Only this directory is created and removed again: every root has its parents.
         if let Some(parent) = place.parent()
             && let Err(error) = fs::create_dir(parent)
             && error.kind() != io::ErrorKind::AlreadyExists
@@ -319,7 +318,7 @@ impl Root {
         let new = write_new(&place, 0o755, File::open(helper).map_err(file(helper))?)?;
         fs::rename(&new, &place).map_err(file(&place))?;
         if try_it {
-            // As the wrappers will.
+            // As the wrappers do.
             let mut trial = Command::new("chroot");
             trial.arg(&self.path).arg(Path::new("/").join(HELPER)).args(WITHOUT_SYNCS).arg("true");
             let tried = trial.output().map_err(file(Path::new("chroot")))?;
@@ -352,7 +351,7 @@ impl Root {
     fn has_program(&self, program: &Path) -> Result<(), DivertError> {
         let wrong = |reason| Err(DivertError::Path { path: program.to_owned(), reason });
         self.below(program)?;
-        // aptitude is a link of the alternatives, with an absolute target.
+        // aptitude is an absolute link of the alternatives system.
         let led_to = within(&self.path, program).map_err(file(program))?;
         match fs::metadata(&led_to) {
             Ok(about) if about.is_file() && about.mode() & 0o111 != 0 => Ok(()),
@@ -400,7 +399,7 @@ impl Root {
         let directory = within(&self.path, Path::new(LISTS)).map_err(file(&self.path))?;
         let mut found = Vec::new();
         let entries = match fs::read_dir(&directory) {
-            // No package has come yet.
+            // No package is installed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
             entries => entries.map_err(file(&directory))?,
         };
@@ -491,7 +490,7 @@ fn write_new(path: &Path, mode: u32, mut content: impl Read) -> Result<PathBuf, 
     remove(&new)?;
     let mut written = File::options().write(true).create_new(true).mode(mode).open(&new).map_err(file(&new))?;
     io::copy(&mut content, &mut written).map_err(file(&new))?;
-    // Whatever the umask.
+    // Independent of the umask.
     written.set_permissions(fs::Permissions::from_mode(mode)).map_err(file(&new))?;
     written.sync_all().map_err(file(&new))?;
     Ok(new)

@@ -1,4 +1,4 @@
-//! The arguments by which apt calls dpkg: which package files to unpack, with which options.
+//! Arguments with which apt calls dpkg: package files to unpack, and options.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -70,7 +70,7 @@ impl DpkgCall {
 
     /// Path of a file as seen from outside the root.
     pub fn outside(root: &Path, path: &Path) -> PathBuf {
-        // What leads nowhere is told where it is opened.
+        // A link loop is reported where the file is opened.
         within(root, path).unwrap_or_else(|_| root.join(path.strip_prefix("/").unwrap_or(path)))
     }
 

@@ -1,9 +1,9 @@
-//! apt under dpkg's locks from the first moment on.
+//! Runs apt under dpkg's locks from the start.
 //!
-//! dpkg's locks belong to a process and stay with it through `exec` (fcntl(2), record locks). What is decided
-//! and fetched before apt starts has to happen under the locks that apt will hold. So the process that will be
-//! apt is forked first, takes both locks, and waits; told to go, it becomes apt, which takes the same locks again and
-//! so has them already. There is no moment between at which another apt could come.
+//! dpkg's locks belong to a process and survive `exec` (fcntl(2), record locks). The resolution and the download before
+//! apt starts must happen under the locks that apt will hold. So the process that becomes apt is forked first, takes
+//! both locks, and waits. When it becomes apt, it already holds the locks that apt takes, and no other apt can start in
+//! between.
 
 mod kernel;
 
@@ -109,17 +109,18 @@ impl WaitingFrontend {
     ) -> Result<WaitingFrontend, FrontendError> {
         let program = command.get_program().to_string_lossy().into_owned();
         let failed = |source: io::Error| FrontendError::Start { program: program.clone(), source };
-        // One descriptor for each: a lock goes when any descriptor of its file is closed, by exec too.
+        // One descriptor for each: closing any descriptor of the file releases the lock, also in exec.
         let locks = [open_lock(root, LOCKS[0])?, open_lock(root, LOCKS[1])?];
         let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|errno| failed(errno.into()));
         let ((going, go), (heard, telling)) = (pipe()?, pipe()?);
         kernel::wait_under_locks(&mut command, locks, (going, go.as_fd()), (heard.as_fd(), telling), timeout);
-        // Starting comes back only when the program runs. Until then the process has the thread's name: others are shown it.
+        // spawn returns when the program runs. Until then the process has the name of this thread, which other programs
+        // show.
         let child =
             std::thread::Builder::new().name("fullbore".to_owned()).spawn(move || command.spawn()).map_err(failed)?;
         let mut waiting = WaitingFrontend { program: program.clone(), go: Some(go), child: Some(child) };
         loop {
-            // A signal interrupts it, too.
+            // A signal interrupts the wait, too.
             let polled = rustix::event::poll(&mut [PollFd::new(&heard, PollFlags::IN)], Some(&POLL_INTERVAL));
             if matches!(polled, Ok(0) | Err(Errno::INTR)) {
                 if told(None).is_break() {
@@ -140,7 +141,7 @@ impl WaitingFrontend {
                         return Err(FrontendError::GivenUp);
                     }
                 }
-                // It has ended before it had them.
+                // The process ended before it had the locks.
                 _ => {
                     let error = waiting.join().err().unwrap_or_else(|| io::ErrorKind::Interrupted.into());
                     return Err(failed(error));
@@ -165,7 +166,7 @@ impl WaitingFrontend {
 
     fn join(&mut self) -> io::Result<Child> {
         if let Some(go) = self.go.take() {
-            // Or has ended already.
+            // The process may have ended.
             let _ = rustix::io::write(&go, b"n");
         }
         let joined = self.child.take().and_then(|child| child.join().ok());
@@ -176,7 +177,7 @@ impl WaitingFrontend {
 impl Drop for WaitingFrontend {
     fn drop(&mut self) {
         if self.child.is_some() {
-            // If it was killed before, there is something to reap.
+            // A process that was killed before must be reaped.
             if let Ok(mut child) = self.join() {
                 let _ = child.wait();
             }

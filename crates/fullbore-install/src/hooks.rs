@@ -1,8 +1,8 @@
-//! Hooks: what the user wants done between the steps of a bootstrap, as mmdebstrap has them.
+//! Hooks: commands of the user between the steps of a bootstrap, as in mmdebstrap.
 //!
-//! A hook is a program, which gets the root's directory as its argument, or a snippet for the shell, which has
-//! it as `$1`. Both run outside of the root. Snippets that begin with the word `upload`, `download`,
-//! `copy-in`, `copy-out`, `tar-in`, `tar-out`, `sync-in` or `sync-out` move files in and out.
+//! A hook is a program with the root's directory as its argument, or a shell snippet with the directory as `$1`. Both
+//! run outside of the root. Snippets that start with `upload`, `download`, `copy-in`, `copy-out`, `tar-in`, `tar-out`,
+//! `sync-in` or `sync-out` move files in and out.
 
 use std::fs;
 use std::io;
@@ -178,10 +178,10 @@ fn moving(
     let (last, others) = paths(word, arguments)?;
     let inside = |path: &str| {
         let found = within(root, Path::new(path))?;
-        // What ends with a slash has to be a directory.
+        // A path with a slash at its end must be a directory.
         Ok::<_, io::Error>(if path.ends_with('/') { found.join("") } else { found })
     };
-    // A link is moved as such.
+    // A link is copied as a link.
     let itself = |path: &str| match (Path::new(path).parent(), Path::new(path).file_name()) {
         (Some(parent), Some(name)) => Ok(within(root, parent)?.join(name)),
         _ => inside(path),

@@ -1,8 +1,8 @@
-//! Commands inside a package root.
+//! Commands in a package root.
 //!
-//! Each runs below `chroot` and, where a session of its own is wanted, in a PID namespace of its own: what a
-//! maintainer script leaves behind ends with the command, and a kill of this program ends everything at once.
-//! `unshare` and `chroot` are programs of Essential packages.
+//! Each runs in a chroot and, if requested, in a PID namespace of its own: processes that a maintainer script leaves
+//! running end with the command, and a kill of fullbore ends all commands at once. `unshare` and `chroot` are programs
+//! of Essential packages.
 
 use std::ffi::OsStr;
 use std::io;
@@ -73,7 +73,7 @@ impl<'a> Inside<'a> {
             command.env_remove(name);
         }
         command.env("PATH", SEARCH_PATH);
-        // In the root that we run in, the user's own directory: a package may be named by a path from there.
+        // In the own root, the working directory stays: a package may be named by a relative path.
         if self.root != Path::new("/") {
             command.current_dir(&self.root);
         }

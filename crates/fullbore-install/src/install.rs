@@ -1,9 +1,13 @@
 //! `fullbore install`: packages into an existing root, as its own apt would install them.
 //!
-//! [`run`] is the walk: the process that will be apt takes dpkg's locks and waits → the root's apt says what is
-//! needed → package files by our wire, on the ways of the root's apt, into its archives directory → apt fetches what
-//! the wire could not, and installs, as ever, with its locks, hooks and records; what it wants unpacked it asks of us
-//! (`installing::unpacker`), and everything that dpkg and scripts do is without syncs → one sync.
+//! [`run`] goes through these steps:
+//!
+//! 1. fork the process that becomes apt, which takes dpkg's locks and waits;
+//! 2. the root's apt resolves the packages;
+//! 3. fetch package files into its archives directory, with its proxies and credentials;
+//! 4. apt fetches the missing files and installs, with its locks, hooks and records. It asks fullbore to unpack
+//! (`installing::unpacker`), and dpkg and scripts run without syncs;
+//! 5. sync once.
 
 mod plan;
 

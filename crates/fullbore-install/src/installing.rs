@@ -1,4 +1,4 @@
-//! What `bootstrap` and `install` share: where the time goes.
+//! Shared parts of `bootstrap` and `install`; here the account of a run's time.
 
 pub mod account;
 pub mod bytecode;

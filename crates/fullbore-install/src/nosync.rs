@@ -1,14 +1,13 @@
-//! A command whose sync calls are answered at once, and one real sync when it has ended.
+//! Runs a command whose sync calls return at once, and syncs once when it has ended.
 //!
 //! ```text
-//! run      hold a descriptor per file system · start the command under the filter
-//!          wait, pass signals on            · look for programs that outlive it
-//!          sync what is held                · tell how it all ended
+//! run      open a descriptor per file system · start the command under the filter
+//!          wait, pass signals on            · find programs that outlive it
+//!          sync the open file systems       · report the results
 //! ```
 //!
-//! The filter ([`filter`]) is inherited by everything that the command starts, static or
-//! dynamic, in a chroot or not, and cannot be taken off again. That is why [`service_manager`]
-//! has to be pending first, and why programs that outlive the command make the run fail.
+//! All descendants of the command inherit the filter ([`filter`]), static or dynamic, in a chroot or not, and cannot
+//! remove it. So callers must check [`service_manager`] first, and programs that outlive the command make the run fail.
 
 pub(crate) mod disks;
 pub mod filter;
@@ -174,7 +173,7 @@ pub fn run(job: &Job, notify: &mut dyn FnMut(Notice<'_>)) -> Result<Outcome, Sta
     if !filter::KNOWS_THIS_MACHINE {
         return Err(StartError::Architecture);
     }
-    // Before there is any other thread, which a signal could end the process by.
+    // Before there are other threads, in which a signal could end the process.
     let signals = Signals::block().map_err(system("cannot watch over signals"))?;
     let mut disks = Disks::open().map_err(system("cannot read which file systems there are"))?;
     let devices = Devices::read();
@@ -184,7 +183,7 @@ pub fn run(job: &Job, notify: &mut dyn FnMut(Notice<'_>)) -> Result<Outcome, Sta
         notify(if is_answered { Notice::Answered } else { Notice::Probed(&costs) });
     }
     let descendants = Descendants::watch().map_err(system("cannot become the parent of orphans"))?;
-    // Without /proc nobody has a name, but the kernel still tells whether there is anybody.
+    // Without /proc processes cannot be listed, but the kernel still tells whether there are any.
     let sees_only_whether = !Path::new("/proc/self/stat").exists() && !has_children();
     let before = disks.held.iter().map(|disk| disk.device.clone());
     let mounted = Mounted::watch(before).map_err(system("cannot read which file systems there are"))?;
@@ -346,7 +345,7 @@ impl Watch {
         }
         match &self.listener {
             Some(listener) if is_asked => self.tally.serve(listener.as_fd()),
-            // Nobody has the filter any more; the end of the command is about to be told.
+            // No process has the filter any longer; the end of the command will be reported soon.
             Some(_) if has_hung_up => {
                 std::thread::sleep(Duration::from_millis(1));
                 Ok(())
@@ -377,7 +376,7 @@ impl Watch {
                 continue;
             }
             if self.ended.is_none() {
-                // It may have just ended.
+                // The process may have ended.
                 let _ = rustix::process::kill_process(self.main, signal);
             } else {
                 self.living().iter().for_each(|process| process.signal(signal));

@@ -1,13 +1,12 @@
-//! A program that apt takes for dpkg, and that asks us.
+//! A script that apt takes for dpkg, and that asks fullbore.
 //!
-//! apt does what only it can do exactly: it resolves, holds the locks, runs the hooks of its
-//! configuration, orders the steps, and keeps its records. It is told by `Dir::Bin::dpkg` to call a
-//! small shell script in the root, which hands each order to unpack to us, by a pipe, and is told
-//! what to do: nothing, because it is done, or to become the real dpkg with the files that are left. Any
-//! other order goes to the real dpkg at once.
+//! apt keeps its work: it resolves, holds the locks, runs the hooks of its configuration, orders the steps, and keeps
+//! its records. `Dir::Bin::dpkg` makes it call a small shell script in the root. The script passes each request to
+//! unpack to fullbore through a pipe. The answer is that the request is done, or that the script must become the real
+//! dpkg for the remaining files. Every other request goes to the real dpkg at once.
 //!
-//! If this process is killed meanwhile, the script notices by a lock that is free, or by the end
-//! of the pipe, and becomes dpkg: the root's packages are installed to the end, only slower.
+//! If fullbore is killed, the script notices by a free lock or by the end of the pipe, and becomes dpkg: the
+//! installation is completed, only slower.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -115,13 +114,13 @@ impl Relay {
     /// Creates this directory, whose path in the root is `inside`.
     fn place_in(directory: PathBuf, inside: PathBuf, without: &[&str]) -> io::Result<Relay> {
         remove(&directory)?;
-        // Fails if something has come into its place: what is written into it is run.
+        // Fails if the name exists again: the files in it are executed.
         fs::DirBuilder::new().mode(0o700).create(&directory)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let handle = rustix::fs::open(&directory, flags, Mode::empty())?;
         let pipe = |name: &str| -> io::Result<File> {
             rustix::fs::mknodat(&handle, name, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
-            // For both directions: neither opening nor polling depends on whether the script is there.
+            // For both directions, so that opening and polling do not depend on the script.
             let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             Ok(rustix::fs::openat(&handle, name, flags, Mode::empty())?.into())
         };
@@ -143,7 +142,7 @@ impl Relay {
             for entry in fs::read_dir(place).map_err(failed(place))? {
                 let directory = entry.map_err(failed(place))?.path();
                 let is_relays = directory.file_name().is_some_and(|name| name.to_string_lossy().starts_with(DIRECTORY));
-                // Whoever answers has it locked.
+                // The answering process has locked it.
                 if is_relays && open_alive(&directory).is_some_and(|alive| alive.try_lock().is_ok()) {
                     remove(&directory).map_err(failed(&directory))?;
                 }
@@ -194,7 +193,7 @@ impl Relay {
             order.extend_from_slice(&buffer[..count]);
             if order.len() > ORDER_BYTES_MAX {
                 failure = Some(io::Error::new(io::ErrorKind::InvalidData, "an order to dpkg without an end"));
-                // Its end is still waited for.
+                // The rest of the request is still read.
                 order.drain(..order.len() - END.len());
             }
             if order.ends_with(END) {
@@ -245,7 +244,7 @@ impl Relay {
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        // What is left the next run removes.
+        // The next run removes leftovers.
         let _ = remove(&self.directory);
     }
 }
@@ -290,7 +289,7 @@ fn quoted(argument: &OsStr) -> Vec<u8> {
 }
 
 fn script_text(directory: &Path, without: &[&str]) -> String {
-    // `flock` is of util-linux, which is Essential. Descriptors above 9 are beyond dash's own syntax.
+    // `flock` is in util-linux, an Essential package. dash has no syntax for descriptors above 9.
     format!(
         r#"#!/bin/sh
 # Placed by fullbore for one run of apt, and removed after it: what apt wants unpacked, fullbore unpacks.

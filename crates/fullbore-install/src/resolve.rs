@@ -1,8 +1,7 @@
-//! What apt says is to be installed: its output, read strictly.
+//! Parses apt's output strictly: the packages to install.
 //!
-//! apt itself resolves. Which files it wants comes from `apt-get --print-uris` with
-//! `Acquire::ForceHash=SHA256`, in which order from the lines `Inst` and `Conf` of `apt-get
-//! --simulate` (apt-get(8)). Both were made from indexes that apt has verified.
+//! apt itself resolves. `apt-get --print-uris` with `Acquire::ForceHash=SHA256` gives the files, and the lines `Inst`
+//! and `Conf` of `apt-get --simulate` (apt-get(8)) give their order. Both come from indexes that apt verified.
 
 use std::collections::HashSet;
 

@@ -1,10 +1,8 @@
-//! A package root: a directory whose inside is taken as `/`.
+//! A package root: a directory that is treated as `/`.
 //!
-//! Every path goes through the root's handle with `openat2` and `RESOLVE_IN_ROOT` (Linux 5.6), so that
-//! links in the root, absolute ones as well, lead to where they lead once the root is `/`, and no
-//! path and no link leads out of it. (dpkg with `--root` would follow an absolute link outside.)
-//! Where there is no such call, on older kernels and in containers whose filter does not know it, [`steps`] goes part
-//! by part.
+//! Every path is resolved from the root's descriptor with `openat2` and `RESOLVE_IN_ROOT` (Linux 5.6): absolute links
+//! stay within the root, and no path leads out of it. (dpkg with `--root` follows absolute links out of the root.) On
+//! older kernels, and in containers whose filter does not know the call, [`steps`] resolves paths part by part.
 
 mod edit;
 mod steps;
@@ -88,7 +86,7 @@ impl Root {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let handle = rustix::fs::open(path, flags, Mode::empty()).map_err(error)?;
         let tried = retry(|| rustix::fs::openat2(&handle, c".", flags, Mode::empty(), RESOLVE));
-        // A container's filter may answer either.
+        // The filter of a container may return either.
         let has_openat2 = !matches!(tried, Err(Errno::NOSYS | Errno::PERM));
         let root = Root { path: path.to_owned(), handle, has_openat2, file_systems: Mutex::default() };
         let again = root.directory(b"").map_err(error)?;
@@ -180,7 +178,7 @@ impl Root {
 
 /// Writes a file in a directory and replaces any file or link of this name.
 pub(crate) fn write_file(directory: BorrowedFd<'_>, name: &str, mode: u32, content: &[u8]) -> io::Result<OwnedFd> {
-    // A name may be a link that somebody left: never through it.
+    // The name may be a link of another user, which must not be followed.
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let create = || rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(0o600));
     let file = match create() {
@@ -244,7 +242,7 @@ pub fn within(root: &Path, path: &Path) -> io::Result<PathBuf> {
 pub fn is_same_outside(root: &Path, path: &Path) -> io::Result<bool> {
     let inside = within(root, path)?;
     let outside = root.join(path.strip_prefix("/").unwrap_or(path));
-    // A link to nothing is there as well: who writes to it makes a file where it leads.
+    // A dangling link exists as well: writing to it creates its target.
     let there = outside.ancestors().find(|path| path.symlink_metadata().is_ok()).unwrap_or(root);
     let missing = outside.strip_prefix(there).unwrap_or(Path::new(""));
     match there.canonicalize() {

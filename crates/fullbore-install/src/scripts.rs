@@ -1,7 +1,7 @@
-//! Maintainer scripts that run before a package's files are there, as dpkg runs them.
+//! Maintainer scripts that run before the files of a package are in place, as in dpkg.
 //!
 //! dpkg puts the control files into `tmp.ci` in its directory and starts `tmp.ci/preinst install` (deb-preinst(5));
-//! debconf finds the templates beside the script there.
+//! debconf finds the templates next to the script.
 
 use std::io;
 use std::path::Path;
@@ -43,7 +43,7 @@ fn place(root: &Root, archive: &Archive, script: &str) -> Result<(), RootError> 
     root.remove(CONTROL)?;
     root.create_directory(CONTROL, 0o755)?;
     for file in &archive.control().files {
-        // As they would be in dpkg's directory.
+        // With the modes that they have in dpkg's directory.
         let mode = if file.name == script { file.mode | 0o111 } else { file.mode };
         root.write(&format!("{CONTROL}/{}", file.name), mode & 0o7777, &file.content)?;
     }

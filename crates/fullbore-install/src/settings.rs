@@ -1,4 +1,4 @@
-//! What bootstrap and install are to do: plain structures without options that someone would still have to decide.
+//! Settings of bootstrap and install, complete and without defaults.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

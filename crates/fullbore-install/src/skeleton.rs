@@ -1,7 +1,7 @@
-//! What a root needs before its first package, and what it must look like while scripts run in it.
+//! Layout of a root before its first package, and mounts for its scripts.
 //!
-//! The same directories, files and devices as mmdebstrap makes, so that the results compare. Mounts are
-//! made in a mount namespace of the run's own: they go with it, however it ends.
+//! Directories, files and devices are those of mmdebstrap, so that the results can be compared. Mounts are made in a
+//! private mount namespace and end with it.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -230,7 +230,7 @@ impl ScriptMounts {
         });
         if Path::new("/dev/shm").is_dir() {
             stage.mount("dev/shm", told, |to| {
-                // With something mounted in it, it is not to be had in a user namespace (mount_namespaces(7)).
+                // A user namespace cannot bind it if a file system is mounted in it (mount_namespaces(7)).
                 rustix::mount::mount_bind("/dev/shm", to)
                     .or_else(|_| rustix::mount::mount("tmpfs", to, "tmpfs", quiet, c"mode=1777"))
             });
@@ -323,7 +323,7 @@ impl ScriptMounts {
     /// A file cannot be removed or restored.
     pub fn leave(self) -> Result<(), RootError> {
         for (name, mounted) in self.mounted.iter().rev() {
-            // What a script has mounted on top goes as well.
+            // This removes mounts of scripts on top as well.
             rustix::mount::unmount(by_descriptor(mounted), UnmountFlags::DETACH)
                 .map_err(|errno| RootError::new(name.as_bytes(), "unmount", errno))?;
         }

@@ -1,18 +1,18 @@
-//! Packages into a root as `dpkg --unpack` puts them there, on all cores.
+//! Unpacks packages into a root with the result of `dpkg --unpack`, on all cores.
 //!
 //! ```text
 //! Archive::open    control files of each package, in memory
-//! examine          which of them can be done here exactly; the others are dpkg's, with the reason
-//! unpack           dpkg's questions about packages with a preinst · preinst scripts (by the caller) ·
-//!                  all files to NAME.dpkg-new, in parallel, verified while they are decoded · names ·
+//! examine          packages that can be unpacked exactly; the others are left to dpkg, with the reason
+//! unpack           dpkg's checks of packages with a preinst · preinst scripts (run by the caller) ·
+//!                  all files to NAME.dpkg-new, in parallel, verified while they are decoded · renames ·
 //!                  dpkg's database, its status file last
 //! ```
 //!
-//! Only packages that the root does not know yet are taken: upgrades, removals and what has left
-//! configuration files are dpkg's. Conffiles stay `.dpkg-new`, as dpkg leaves them for `--configure`.
+//! Only packages that are not installed are unpacked: upgrades, removals and packages with remaining configuration
+//! files are left to dpkg. Conffiles stay `.dpkg-new`, as dpkg leaves them for `--configure`.
 //!
-//! Killed at any time, the root's status file is the old one or the new one. With the old one there
-//! may be files that no package owns, and a second run (ours or dpkg's) overwrites them.
+//! After a kill at any time, the root has the old status file or the new one. With the old one there may be files
+//! without an owner; a second run of fullbore or dpkg overwrites them.
 
 mod archive;
 mod claims;

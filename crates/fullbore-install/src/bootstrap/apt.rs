@@ -1,4 +1,4 @@
-//! apt, as it is to see the new root: with a state of its own, on the programs of this machine.
+//! This machine's apt with a private configuration and state for the new root.
 
 use std::ffi::OsString;
 use std::fs;
@@ -75,7 +75,7 @@ impl<'a> PrivateApt<'a> {
             path(&parts),
         ));
         if settings.variant != Variant::Apt {
-            // apt counts itself among the Essential packages; only in the variant `apt` it is one.
+            // apt treats itself as Essential, which is right in the variant `apt` only.
             text.push_str("pkgCacheGen::ForceEssential \",\";\n");
         }
         if !may_be_read_by_apt(&root.join("var/lib/apt/lists/partial")) {
@@ -142,7 +142,7 @@ impl<'a> PrivateApt<'a> {
         let none = self.write_status(STATUS_NONE, "")?;
         let first = self.select(&wishes, &none, shown)?;
         if first.steps.is_empty() {
-            // apt finds nothing wrong with a pattern that means no package.
+            // apt accepts a pattern without any matching package.
             let suite = &settings.suite;
             return Err(CommandError::usage(match settings.variant {
                 Variant::Custom => format!("the sources have no package of {suite} that matches --include"),
@@ -304,7 +304,7 @@ fn quoted(value: &str) -> String {
 fn link_keyrings(keyrings: &[PathBuf], root: &Root) -> Result<(), CommandError> {
     let mut number = 0;
     let mut link = |file: &Path| {
-        // apt takes files that end so, and what they hold has to be as they say.
+        // apt requires these suffixes to match the content.
         let mut start = [0; 10];
         let mut opened = fs::File::open(file).map_err(|error| CommandError::disk(file, &error))?;
         let is_armored = opened.read(&mut start).is_ok_and(|count| &start[..count] == b"-----BEGIN");

@@ -1,8 +1,9 @@
-//! Places in the root that programs of the outside write to by their paths.
+//! Checks of the paths in the root that programs outside of it write to.
 //!
-//! This machine's apt works on the new root, and follows absolute links out of it. A hook or a script of a package can
-//! put such a link where apt keeps its files. So each place is looked at before apt is asked, and a link that leads apt
-//! elsewhere than the root's own programs ends the run. What runs in the root at that very moment can still change it.
+//! This machine's apt works on the new root and follows absolute links out of it. A hook or a script of a package can
+//! create such a link at one of apt's paths. So each path is checked before apt runs, and a link that leads apt
+//! elsewhere than programs of the root ends the run. A program that runs in the root at that moment can still change a
+//! path.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What is taken away from a root in the end: what apt needed meanwhile, and what differs from run to run.
+//! Removes temporary files, and files that differ from run to run, from a new root.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ const MACHINE_ID: &str = "etc/machine-id";
 const EMPTIED: [(&str, &[&str]); 4] = [
     ("var/lib/apt/lists", &["lock", "partial"]),
     ("var/cache/apt/archives", &["lock", "partial"]),
-    // /var/lock leads there (Debian policy 9.1.4).
+    // /var/lock is a link to it (Debian policy 9.1.4).
     ("run", &["lock"]),
     ("tmp", &[]),
 ];

@@ -1,8 +1,8 @@
-//! The Essential packages: there is nothing yet that could install them.
+//! The Essential packages, which are unpacked before there is a dpkg.
 //!
-//! Their files first, so that there is a shell and a dpkg; then their preinst scripts, then dpkg configures them, in
-//! the order in which apt would have unpacked them. What only dpkg can unpack, it does in between: its files are put
-//! there before that, as it may need them.
+//! Their files come first, so that there are a shell and a dpkg. Then their preinst scripts run, and dpkg configures
+//! the packages in apt's order of unpacking. Packages that only dpkg can unpack are unpacked by dpkg in between; their
+//! files are written before that, because dpkg may need them.
 
 use std::path::PathBuf;
 
@@ -57,7 +57,7 @@ impl Walk<'_> {
             command.args(["--force-depends", "--unpack"]).args(done.left.iter().map(|(file, _)| inside(file)));
             self.log.run(&mut command, "dpkg --unpack")?;
         }
-        // dpkg does not order by Pre-Depends; apt did, and nothing else is there yet.
+        // dpkg does not order by Pre-Depends, but apt did.
         let mut command = self.inside.command("dpkg");
         command.args(["--force-depends", "--configure"]).args(first.order.iter().map(|name| package_of(name)));
         self.log.run(&mut command, "dpkg --configure")?;

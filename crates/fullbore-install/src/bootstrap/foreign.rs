@@ -1,4 +1,4 @@
-//! Whether programs of the root's architecture run here at all.
+//! Checks whether programs of the root's architecture run on this machine.
 
 use std::fs;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! The user's hooks, with what mmdebstrap tells them in variables. What they print is shown.
+//! Runs the user's hooks, with the environment variables of mmdebstrap, and shows their output.
 
 use fullbore_engine::run::error::CommandError;
 use fullbore_engine::run::events::Events;
@@ -52,7 +52,7 @@ impl Walk<'_> {
             let commands = hook
                 .commands(root, owners, &start)
                 .map_err(|error| CommandError::usage(format_args!("{what}: {error}")))?;
-            // Apart from what other commands print at the same time.
+            // A log of its own, because other commands write at the same time.
             let log = self.log.another(root)?;
             for mut command in commands {
                 log.follow(&mut command, &what, &mut |line| events.note(line))?;

@@ -1,8 +1,9 @@
-//! The archive's indexes: by our own wire where that is the same, and cut down to what apt has to look at.
+//! Fetches the indexes of the archive, with fullbore's own update if that gives the same result as apt's, and reduces
+//! them.
 //!
-//! apt takes a second and more to read all packages of an archive, each time that it is asked something. So it is shown
-//! those that can matter at all (`closure`), and its answers are acted on at once; while dpkg configures it is asked again
-//! with all of them, and only what it confirms is kept ([`PrivateApt::confirms`]).
+//! apt takes more than a second to read all packages of an archive, in each call. So it first gets the dependency
+//! closure (`closure`), and fullbore acts on its answers at once. While dpkg configures, apt repeats the calls with all
+//! packages, and the result is kept only if apt confirms it ([`PrivateApt::confirms`]).
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -170,7 +171,7 @@ pub fn cut(
             indexes.extend(handle.read(&path)?);
             files.push(name);
         } else if name.contains("_Packages.") {
-            // Kept compressed, as somebody has configured it.
+            // apt is configured to keep indexes compressed.
             return Ok(None);
         } else if RELEASES.iter().any(|ending| name.ends_with(ending)) {
             handle.hard_link(&path, &format!("{shown}/{name}"))?;
@@ -192,7 +193,7 @@ pub fn cut(
     directory.push("/");
     let mut options = vec![OsString::from("--option"), OsString::from("Dir::State::Lists=")];
     options[1].push(directory);
-    // Made anew each time: that takes less than reading one back.
+    // Without cache files: building the cache is faster than reading one.
     options.extend(["--option", "Dir::Cache::pkgcache=", "--option", "Dir::Cache::srcpkgcache="].map(OsString::from));
     Ok(Some(Shown(options)))
 }

@@ -1,4 +1,4 @@
-//! Where a root is made: empty, locked, marked as unfinished, and complete in the end.
+//! The directory of a new root: empty, locked, marked as unfinished until it is complete.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -72,11 +72,11 @@ impl TargetDirectory {
         let place = TargetDirectory { root, lock };
         place.begin_anew()?;
         place.become_roots()?;
-        // Until now it may have been somebody else's.
+        // Until now another user may have owned it.
         place.begin_anew()?;
         let marker = place.root.join(MARKER);
         let disk = |error: std::io::Error| CommandError::disk(&marker, &error);
-        // From an unfinished root; never through a link of this name.
+        // It is left from an unfinished root, or is a link, which must not be followed.
         let _ = fs::remove_file(&marker);
         let mut file = File::create_new(&marker).map_err(disk)?;
         file.write_all(MARKER_TEXT.as_bytes()).map_err(disk)?;
@@ -123,7 +123,7 @@ impl TargetDirectory {
                 .hint("name an empty or new directory; fullbore clears unfinished roots only"));
         }
         self.has_no_mounts()?;
-        // The marker last: a kill in between leaves an unfinished root.
+        // The marker is removed last: a kill in between leaves an unfinished root.
         for path in entries.iter().filter(|path| **path != marker) {
             remove(path)?;
         }

@@ -1,4 +1,4 @@
-//! The programs that make one file of a root: which it takes, and whether they are there.
+//! Programs that pack a root: which a format needs, and whether they exist.
 
 use std::path::Path;
 

@@ -1,6 +1,6 @@
-//! Names of owners, as the root's own `passwd` and `group` have them.
+//! Ids of users and groups, from the root's own `passwd` and `group`.
 //!
-//! Archives have names and numbers; dpkg takes the name where it is known, else the number.
+//! Archives have names and ids; dpkg uses the id of the name if the root knows it, otherwise the id in the archive.
 
 use std::collections::HashMap;
 

@@ -1,5 +1,4 @@
-//! Files that go elsewhere (dpkg-divert(1)), and owners and modes that the administrator has set
-//! (dpkg-statoverride(1)).
+//! Diversions (dpkg-divert(1)), and owners and modes that the administrator set (dpkg-statoverride(1)).
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! Who owns which path: the `info/*.list` files of all packages.
+//! Owners of paths: the `info/*.list` files of all packages.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! dpkg's two locks: `lock` for the database, `lock-frontend` for who decides what is done (apt and its like).
+//! dpkg's two locks: `lock` for the database, `lock-frontend` for frontends such as apt.
 
 use std::os::fd::OwnedFd;
 

@@ -1,4 +1,4 @@
-//! Writing what `dpkg --unpack` would have written.
+//! Writes the changes of `dpkg --unpack` to the database.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -64,7 +64,7 @@ impl Database {
         for (name, content) in self.interests.changed_files() {
             replace(&triggers, &format!("triggers/{name}"), &name, &format!("{name}.new"), content.as_bytes())?;
         }
-        // dpkg leaves both, empty, in every root that it has worked in.
+        // dpkg creates both, empty.
         for (name, mode) in [("Lock", 0o600), ("Unincorp", 0o644)] {
             if root.read(&format!("{DIRECTORY}/triggers/{name}"))?.is_none() {
                 create(&triggers, name, mode, b"")?;
@@ -95,7 +95,7 @@ impl Database {
                 let error = |errno: Errno| failed(&format!("info/{name}"), "set the owner of", errno);
                 let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
                 rustix::fs::fchown(&written, Some(uid), Some(gid)).map_err(error)?;
-                // A change of owner takes special bits away.
+                // A change of owner clears special bits.
                 rustix::fs::fchmod(&written, Mode::from_raw_mode(file.mode)).map_err(error)?;
             }
         }
@@ -108,7 +108,7 @@ impl Database {
     /// Triggers and the stanza, in memory.
     fn note(&mut self, label: &str, mut package: NewPackage<'_>) {
         for directive in package.directives.iter().filter(|directive| !directive.interest) {
-            // Awaiting begins only when the package is there (observed: dpkg drops it before).
+            // A package awaits triggers only once it is unpacked (observed: dpkg drops earlier ones).
             self.activate(&directive.trigger, directive.awaited);
         }
         let mut wait_for = Vec::new();

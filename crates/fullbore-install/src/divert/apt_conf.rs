@@ -1,7 +1,7 @@
-//! The same without diversions, where APT starts dpkg: its configuration names the wrapper.
+//! The alternative to diversions: APT's configuration names a wrapper for dpkg.
 //!
-//! APT's own syncs are few (two in an installation of 386 packages); all others are made by dpkg
-//! and by what it starts. A dpkg that is started by anybody else syncs as ever.
+//! APT itself syncs seldom (twice in an installation of 386 packages); dpkg and the programs that it starts make all
+//! other sync calls. A dpkg started by another program syncs as usual.
 
 use std::fs;
 use std::path::Path;
@@ -53,7 +53,7 @@ impl Root {
     pub(super) fn off_by_apt(&self, before: BeforeStep<'_>) -> Result<(), DivertError> {
         self.step(before, "remove the configuration")?;
         remove(&self.at(CONFIGURATION)?)?;
-        // Left by a run that was cut.
+        // A killed run may have left these.
         for name in [CONFIGURATION, WRAPPER] {
             remove(&with_end(&self.at(name)?, NEW))?;
         }
@@ -63,7 +63,7 @@ impl Root {
 
     fn place(&self, name: &str, text: &str, mode: u32) -> Result<(), DivertError> {
         let path = self.at(name)?;
-        // APT reads names without a dot, and those that end in `.conf`: not the new file.
+        // APT does not read the temporary file: only names without a dot or with the suffix `.conf`.
         let new = write_new(&path, mode, text.as_bytes())?;
         fs::rename(&new, &path).map_err(file(&path))
     }

@@ -1,4 +1,4 @@
-//! What the forked process does before it becomes the program.
+//! Code that the forked process runs before it becomes the program.
 
 #![allow(unsafe_code)]
 
@@ -47,12 +47,12 @@ pub(super) fn wait_under_locks(
             return Err(Errno::CANCELED.into());
         }
         for other in others {
-            // SAFETY: these are this process's copies of the parent's ends, which nothing here uses; with them open
-            // the end of a pipe would never come.
+            // SAFETY: these are copies of the parent's descriptors, which this process does not use. With them open,
+            // the pipes would never end.
             unsafe { libc::close(other) };
         }
         for (number, lock) in (0..).zip(&locks) {
-            // It has to stay open as long as the program runs.
+            // The descriptor must stay open while the program runs.
             rustix::io::fcntl_setfd(lock, FdFlags::empty())?;
             take(lock, number, telling.as_fd(), going.as_fd(), timeout)?;
         }
@@ -65,8 +65,7 @@ pub(super) fn wait_under_locks(
         rustix::process::set_parent_process_death_signal(None)?;
         Ok(())
     };
-    // SAFETY: the closure runs between fork and exec; it makes system calls only, allocates nothing and
-    // takes no lock of this process's.
+    // SAFETY: the closure runs between fork and exec; it only makes system calls, allocates nothing and takes no mutex.
     unsafe {
         command.pre_exec(before_exec);
     }
@@ -97,7 +96,7 @@ fn take(
             told = true;
         }
         let nap = Timespec { tv_sec: 0, tv_nsec: i64::from(TRY_EVERY.subsec_nanos()) };
-        // Nothing is told before it has all, but that it is not wanted any more.
+        // Before the process has all locks, the only message is that it must end.
         if matches!(rustix::event::poll(&mut [PollFd::new(&going, PollFlags::IN)], Some(&nap)), Ok(1)) {
             return Err(Errno::CANCELED.into());
         }

@@ -1,4 +1,4 @@
-//! What apt would do, and whether the user wants it.
+//! The steps that apt would take, and the question to the user.
 
 use std::collections::HashSet;
 use std::process::Stdio;

@@ -1,4 +1,4 @@
-//! What a run of `bootstrap` or `install` did, gathered for events and report.
+//! Account of a run of `bootstrap` or `install`, for events and the report.
 
 use std::path::{Path, PathBuf};
 

@@ -1,8 +1,8 @@
-//! Python modules are compiled on all cores before dpkg configures their packages one by one.
+//! Compiles Python modules on all cores before dpkg configures their packages one by one.
 //!
-//! What a package's postinst would do, `py3compile -p PACKAGE`, is done for several packages at once as soon as
-//! they are unpacked. The postinst then finds that its files are there and current, and writes the same ones
-//! otherwise: nothing depends on this.
+//! The postinst of a package runs `py3compile -p PACKAGE`. fullbore runs this for several packages in parallel as soon
+//! as they are unpacked, and the postinst then finds its files up to date. Without this the postinst writes the same
+//! files.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -36,7 +36,7 @@ pub fn compile(inside: &Inside<'_>, log: &Log, packages: &[UnpackedPackage]) {
     if wanted.len() < 2 {
         return;
     }
-    // The largest is taken first.
+    // The last one, the largest, is taken first.
     wanted.sort();
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(wanted.len());
     let wanted = Mutex::new(wanted);
@@ -47,7 +47,7 @@ pub fn compile(inside: &Inside<'_>, log: &Log, packages: &[UnpackedPackage]) {
                     let next = wanted.lock().unwrap_or_else(PoisonError::into_inner).pop();
                     let Some((_, package)) = next else { break };
                     let mut command = inside.script(Path::new("/").join(COMPILER));
-                    // Modules that the compiler itself imports are their own packages' matter.
+                    // Modules that the compiler imports belong to other packages.
                     command.args(["-p", &package]).env("PYTHONDONTWRITEBYTECODE", "1");
                     let _ = log.run(&mut command, "py3compile");
                 }

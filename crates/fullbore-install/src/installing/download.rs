@@ -1,4 +1,4 @@
-//! Package files by our wire, into the root's archives directory.
+//! Fetches package files into the root's archives directory.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What commands print: kept, and shown if one of them fails.
+//! Output of commands, which is shown if a command fails.
 
 use std::fs::File;
 use std::io;

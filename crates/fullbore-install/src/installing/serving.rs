@@ -1,4 +1,4 @@
-//! What apt's orders to unpack come to.
+//! Answers apt's calls of dpkg.
 
 use std::ffi::OsString;
 use std::io;

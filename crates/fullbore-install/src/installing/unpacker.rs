@@ -1,4 +1,4 @@
-//! Package files into a root: in parallel what can be, the rest is told to be dpkg's.
+//! Unpacks package files into a root: in parallel where possible; the rest is left to dpkg.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

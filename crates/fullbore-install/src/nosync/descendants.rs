@@ -62,7 +62,7 @@ fn descendants(of: i32) -> Vec<Process> {
     let mut children: HashMap<i32, Vec<(Process, bool)>> = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        // One that has ended since then is no matter.
+        // A process that has ended since does not count.
         let Ok(stat) = fs::read(entry.path().join("stat")) else { continue };
         if let Some(Stat { name, is_over, parent, started }) = parse(&String::from_utf8_lossy(&stat)) {
             children.entry(parent).or_default().push((Process { pid, name, started }, is_over));

@@ -1,10 +1,10 @@
-//! Block devices that were written to directly, as by `dd`, and not through a file system.
+//! Block devices that the command wrote to directly, for example with `dd`.
 //!
-//! Which they are is told by the kernel's counters: whoever is the last to close a device has the kernel write it out, and
-//! nobody is told of errors then. They are synced through descriptors of the end. One from before the start would keep
-//! the device busy: the command could not detach a loop device, or have a partition table read again. An error that
-//! nobody was told of is told to a descriptor that is opened later, too (errseq_t in the kernel's documentation), and
-//! under the filter no sync was told anything.
+//! The kernel's counters tell which devices were written. When the last descriptor of a device is closed, the kernel
+//! writes it out and reports no errors. These devices are synced through descriptors opened at the end: an earlier one
+//! would keep the device busy, so that the command could not detach a loop device or reread a partition table. A
+//! descriptor opened later still receives errors that no other sync has reported (errseq_t in the kernel's
+//! documentation), and no sync under the filter reports any.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -61,12 +61,12 @@ fn written(name: &OsStr) -> Option<u64> {
 /// Opens a device if it exists and is not in use.
 fn open_free(name: &OsStr) -> Option<(PathBuf, File)> {
     let number = fs::read_to_string(Path::new(ALL).join(name).join("dev")).ok()?;
-    // As in /sys, where a name has no slash.
+    // /sys replaces slashes in names.
     let path = Path::new("/dev").join(name.to_str()?.replace('!', "/"));
     let device = File::from(rustix::fs::open(&path, OPEN, Mode::empty()).ok()?);
     let about = device.metadata().ok()?;
     let is_it = about.file_type().is_block_device() && disks::device(about.rdev()) == number.trim();
-    // Refused while it is mounted, swapped to, or part of another device (open(2)); given back at once.
+    // The kernel refuses this while the device is mounted, used for swap, or part of another device (open(2)).
     let is_free = is_it && rustix::fs::open(&path, OPEN | OFlags::EXCL, Mode::empty()).is_ok();
     is_free.then_some((path, device))
 }

@@ -1,8 +1,7 @@
-//! The file systems that are synced at the end, one descriptor for each.
+//! File systems of the final sync, with one descriptor each.
 //!
-//! Opened before the command starts: a descriptor tells of write errors since it was opened,
-//! and an error that somebody else's sync has been told meanwhile is not told to one opened
-//! later.
+//! They are opened before the command starts: a descriptor reports write errors since it was opened, and misses errors
+//! that another sync has reported before that.
 
 use std::fs::{self, File};
 use std::io;
@@ -185,7 +184,7 @@ impl Disks {
                     let (path, device) = (mount.path.clone(), mount.device.clone());
                     self.held.push(Disk { path, device, directory });
                 }
-                // Another one is mounted over it; it may be seen in another place.
+                // Another file system is mounted over it; it may have another mount point.
                 Ok(None) => {}
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied && is_closed(&mount.path) => {}
                 Err(error) => self.missed.push((mount.device.clone(), mount.path.clone(), error)),
@@ -315,7 +314,7 @@ fn hold(path: &Path, original: OwnedFd) -> io::Result<File> {
     let Ok(copy) = kernel::copy_of_mount(path) else { return Ok(File::from(original)) };
     match rustix::fs::open(format!("/proc/self/fd/{}", copy.as_raw_fd()), OPEN, Mode::empty()) {
         Ok(copy) => Ok(File::from(copy)),
-        // Without /proc there is no way from the copy to a file.
+        // Without /proc the copy cannot be opened.
         Err(Errno::NOENT) => Ok(File::from(original)),
         Err(error) => Err(error.into()),
     }
@@ -341,7 +340,7 @@ pub(super) fn device(number: u64) -> String {
 
 /// Devices of the file system that holds the canonical path `below`, and of those mounted beneath it.
 fn devices_of(mounts: &[Mount], below: &Path) -> Vec<String> {
-    // Of two mounts on one place the later one is on top.
+    // Of two mounts at one mount point the later one is on top.
     let around = mounts.iter().filter(|mount| below.starts_with(&mount.path));
     let holder = around.max_by_key(|mount| mount.path.components().count());
     let beneath = mounts.iter().filter(|mount| mount.path.starts_with(below));

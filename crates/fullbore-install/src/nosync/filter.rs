@@ -1,12 +1,12 @@
-//! The seccomp filter, as a program for the kernel's packet-filter machine.
+//! The seccomp filter, as a BPF program.
 //!
-//! One block per architecture whose calls this machine runs (a 64-bit kernel runs 32-bit
-//! programs too, each with numbers of its own), one block per call in it. Every block ends with
-//! a verdict, so that jumps go forward past whole blocks and nowhere else.
+//! It has one block per architecture of programs that this machine runs (a 64-bit kernel runs 32-bit programs too, with
+//! their own call numbers), and one block per call in it. Each block ends with a verdict, so that jumps only skip whole
+//! blocks.
 //!
-//! Left alone on purpose: calls with an obviously wrong descriptor or wrong flags, which have to
-//! fail as ever; and opens with `O_SYNC`. A filter that refuses or changes opens breaks programs
-//! (`openat2` is how tar stays below its directory, and its flags are out of a filter's sight).
+//! Calls with an invalid descriptor or invalid flags pass to the kernel, because they must fail as usual. So do opens
+//! with `O_SYNC`: a filter that refuses or changes opens breaks programs (tar uses `openat2` to stay below its
+//! directory, and a filter cannot see its flags).
 
 use libc::{
     BPF_ABS, BPF_ALU, BPF_AND, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W, SECCOMP_RET_ALLOW,
@@ -18,7 +18,7 @@ use libc::{
 pub enum Answer {
     /// The kernel returns 0 at once.
     AtOnce,
-    /// A supervisor is pending, so that calls can be counted; those that stay synchronous too.
+    /// A supervisor counts calls, including those that stay synchronous.
     Counted,
 }
 
@@ -290,7 +290,7 @@ fn architecture_block(architecture: &Architecture, answer: Answer) -> Vec<sock_f
 /// Instructions for one call, which check this argument; `None` if the filter ignores the call.
 fn call_block(call: Call, argument: u32, low_half: u32, answer: Answer) -> Option<Vec<sock_filter>> {
     let taken = match answer {
-        // An error number of 0 is success.
+        // Error number 0 means success.
         Answer::AtOnce => verdict(SECCOMP_RET_ERRNO),
         Answer::Counted => verdict(SECCOMP_RET_USER_NOTIF),
     };
@@ -302,7 +302,7 @@ fn call_block(call: Call, argument: u32, low_half: u32, answer: Answer) -> Optio
     let load_argument = load(ARGUMENTS + low_half + 8 * argument);
     Some(match call {
         Call::Sync | Call::Ring | Call::Submissions | Call::Openat2 => vec![taken],
-        // fsync(-1) has to fail.
+        // fsync(-1) must fail.
         Call::Fsync | Call::Fdatasync | Call::Syncfs => {
             vec![load_argument, if_any_bit(1 << 31, 0, 1), allow, taken]
         }
@@ -315,7 +315,7 @@ fn call_block(call: Call, argument: u32, low_half: u32, answer: Answer) -> Optio
             allow,
             taken,
         ],
-        // Some programs ask by MS_ASYNC, or by nonsense, whether an address is mapped.
+        // Some programs use MS_ASYNC, or invalid flags, to test whether an address is mapped.
         Call::Msync => {
             vec![load_argument, if_any_bit(!(MS_SYNC | MS_INVALIDATE), 1, 0), if_any_bit(MS_SYNC, 1, 0), allow, taken]
         }

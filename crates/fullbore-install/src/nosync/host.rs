@@ -1,7 +1,6 @@
-//! Whether a service started now would stay: then the filter must not be set.
+//! Detects whether services could be started: then the filter must not be set.
 //!
-//! A filter cannot be taken off and goes through exec. A daemon that a maintainer script starts
-//! would lose what it believes to be on the disk, for as long as it lives.
+//! A filter cannot be removed and survives exec. A daemon that a maintainer script starts would never sync again.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -29,7 +28,7 @@ pub fn service_manager() -> Option<String> {
     if !SERVICE_MANAGERS.contains(&name.as_str()) && !Path::new("/run/systemd/system").is_dir() {
         return None;
     }
-    // Not to be looked at: process 1 is not in this user namespace, nor are its services.
+    // If these are inaccessible, process 1 and its services are in another user namespace.
     let (theirs, ours) = (fs::metadata("/proc/1/root/").ok()?, fs::metadata("/").ok()?);
     let is_same_root = (theirs.dev(), theirs.ino()) == (ours.dev(), ours.ino());
     (is_same_root && !starts_are_denied(Path::new("/usr/sbin/policy-rc.d"))).then_some(name)

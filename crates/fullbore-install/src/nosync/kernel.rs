@@ -1,5 +1,4 @@
-//! The system calls for which there is no safe wrapper: the filter, its supervisor's
-//! messages, and signals.
+//! System calls without a safe wrapper: the filter, messages of its supervisor, and signals.
 
 #![allow(unsafe_code)]
 
@@ -54,7 +53,7 @@ pub(super) fn start(command: &mut Command, start: Start<'_>) -> Result<(Child, O
         unsafe {
             libc::sigaction(libc::SIGCHLD, &child_action, ptr::null_mut());
             libc::pthread_sigmask(libc::SIG_SETMASK, &mask, ptr::null_mut());
-            // Until here the standard library has given it its default.
+            // The standard library has just restored the default.
             if IGNORED_PIPES.load(Ordering::Relaxed) {
                 libc::signal(libc::SIGPIPE, libc::SIG_IGN);
             }
@@ -64,7 +63,7 @@ pub(super) fn start(command: &mut Command, start: Start<'_>) -> Result<(Child, O
             Ok(None) => Ok(()),
             Ok(Some(listener)) => send_descriptor(told.as_fd(), listener.as_fd()),
             Err(error) => {
-                // Otherwise this could not be told from a program that cannot be run.
+                // The parent could not distinguish this from a program that cannot be executed.
                 let number = error.raw_os_error().unwrap_or(libc::EINVAL);
                 let _ = rustix::net::send(&told, &number.to_ne_bytes(), SendFlags::empty());
                 Err(error)
@@ -100,7 +99,7 @@ pub(super) fn apply_filter(command: &mut Command, filter: Vec<sock_filter>, no_n
     let before_exec = move || {
         if dies {
             rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-            // It may have ended before.
+            // The parent may have ended before.
             if rustix::process::getppid() != Some(parent) {
                 return Err(rustix::io::Errno::CANCELED.into());
             }
@@ -133,16 +132,17 @@ fn set_filter(filter: &[sock_filter], supervised: bool, no_new_privileges: bool)
     let length = u16::try_from(filter.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
     // The kernel reads the instructions and does not write them.
     let program = sock_fprog { len: length, filter: filter.as_ptr().cast_mut() };
-    // Nobody is to be locked in: without the flag, kernels before 5.16 give up speculation in all that has the filter.
+    // The filter is no sandbox: without this flag, kernels before 5.16 disable speculation for all processes with a
+    // filter.
     const PLAIN: libc::c_ulong = libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
     const LISTENING: libc::c_ulong = PLAIN | libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
     if !supervised {
-        // Linux before 4.17 does not have it.
+        // Linux before 4.17 does not have the flag.
         return first_known(&[PLAIN, 0], &program).map(|_| None);
     }
-    // Without the last flag (Linux before 5.19) a signal makes the program ask twice, no more.
+    // Without the last flag (Linux before 5.19) a signal only repeats the notification.
     let descriptor = first_known(&[LISTENING | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, LISTENING], &program)?;
-    // SAFETY: the kernel has just made this descriptor, and nobody else has it.
+    // SAFETY: the kernel has just created this descriptor, and no other code has it.
     Ok(Some(unsafe { OwnedFd::from_raw_fd(descriptor) }))
 }
 
@@ -154,7 +154,7 @@ fn first_known(flags: &[libc::c_ulong], program: &sock_fprog) -> io::Result<RawF
 }
 
 fn seccomp(flags: libc::c_ulong, program: &sock_fprog) -> io::Result<RawFd> {
-    // SAFETY: `program` points to as many instructions as it says, for the time of the call.
+    // SAFETY: `program` points to the number of instructions that it says, during the call.
     let result =
         unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, ptr::from_ref(program)) };
     if result < 0 {
@@ -193,10 +193,10 @@ pub(super) fn copy_of_mount(path: &Path) -> io::Result<OwnedFd> {
     const OPEN_TREE_CLONE: libc::c_uint = 1;
     let path = CString::new(path.as_os_str().as_bytes())?;
     let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC.cast_unsigned();
-    // SAFETY: the path ends with a zero byte and lives through the call.
+    // SAFETY: the path ends with a zero byte and outlives the call.
     let result = unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) };
     match RawFd::try_from(result) {
-        // SAFETY: the kernel has just made this descriptor, and nobody else has it.
+        // SAFETY: the kernel has just created this descriptor, and no other code has it.
         Ok(descriptor) if descriptor >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }),
         _ => Err(io::Error::last_os_error()),
     }
@@ -204,8 +204,8 @@ pub(super) fn copy_of_mount(path: &Path) -> io::Result<OwnedFd> {
 
 /// Moves only this thread into another mount namespace.
 pub(super) fn enter_mounts(namespace: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: plain numbers. The first gives this thread a root and working directory of its own,
-    // which the second asks for.
+    // SAFETY: plain numbers. The first call gives this thread its own root and working directory, which the second
+    // requires.
     let result = unsafe {
         match libc::unshare(libc::CLONE_FS) {
             0 => libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNS),
@@ -259,7 +259,7 @@ pub(super) fn answer(listener: BorrowedFd<'_>, pending: &PendingCall, is_answere
     let result = unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut response) };
     if result < 0 {
         let error = io::Error::last_os_error();
-        // Killed while it waited.
+        // The program was killed.
         if error.raw_os_error() != Some(libc::ENOENT) {
             return Err(error);
         }

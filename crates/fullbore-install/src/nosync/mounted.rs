@@ -1,8 +1,8 @@
 //! File systems that are mounted while the command runs.
 //!
-//! They are not held: an image that is built inside the run has to be whole when the command
-//! has unmounted it, and a descriptor would keep it mounted. The kernel writes out what is
-//! unmounted, and tells nobody of errors; so these are remembered, to be named at the end.
+//! They are not kept open: an image built in the run must be complete once the command has unmounted it, and a
+//! descriptor would keep it mounted. The kernel writes out unmounted file systems and reports no errors, so they are
+//! remembered and named at the end.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -99,7 +99,7 @@ pub(super) fn sync_within(pid: i32, places: &[MountedDevice]) -> Vec<(PathBuf, O
         };
         places.iter().map(|place| (place.1.clone(), sync_one(place))).collect()
     };
-    // A thread of its own, that ends: there is no way back into the namespace from which it came.
+    // On a thread of its own, because a thread cannot return to its previous namespace.
     std::thread::scope(|scope| scope.spawn(sync).join().unwrap_or_default())
 }
 

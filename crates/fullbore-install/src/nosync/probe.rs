@@ -1,9 +1,9 @@
-//! What a flush costs: a few small writes to a nameless file, each waited for.
+//! Measures the cost of a flush, with a few small synced writes to a nameless file.
 //!
-//! The file keeps its size. The sync of one that grows writes the journal as well and waits for two flushes; by that cost
-//! dpkg's calls were said to have cost 1.8 times what was saved without them, where a flush takes 5 ms. By one flush for
-//! each it is nine tenths there, and a quarter where a flush takes 0.2 ms, as other work is most of a call then: so much
-//! is saved at least (measured, single runs).
+//! The file keeps its size: syncing a growing file writes the journal as well and waits for two flushes, and would
+//! overestimate dpkg's calls 1.8 times where a flush takes 5 ms. One flush per call gives nine tenths of the saved time
+//! there, and a quarter where a flush takes 0.2 ms, because other work takes most of a call. The estimate is so a lower
+//! bound (measured, single runs).
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
@@ -49,7 +49,7 @@ pub(super) fn flush_cost(path: &Path, directories: &[&Path]) -> Option<FlushCost
         let is_there = std::fs::metadata(directory).is_ok_and(|directory| directory.dev() == device);
         is_there.then(|| nameless(directory)).flatten()
     })?;
-    // Its blocks are there from here on.
+    // From here on the blocks are allocated.
     file.write_all_at(&[1; BLOCK_BYTES * CALLS], 0).and_then(|()| Ok(rustix::fs::fsync(&file)?)).ok()?;
     let flush = median(&mut |call| {
         file.write_all_at(&[2; BLOCK_BYTES], call * BLOCK_BYTES as u64)?;

@@ -1,7 +1,7 @@
-//! Several commands without their sync calls, one after the other, and one sync at the end.
+//! Runs several commands without syncs, and syncs once at the end.
 //!
-//! [`super::run`] is for one command that somebody else wrote; this is for a program that starts
-//! commands of its own and does something itself between them.
+//! [`super::run`] is for one command of the user; a session is for a program that starts several commands and works
+//! between them.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -102,7 +102,7 @@ impl Session {
         let first = self.survivors();
         let begin = Instant::now();
         let mut left = first.clone();
-        // What is killed may have just started another one.
+        // A killed program may have just started another one.
         while !left.is_empty() && begin.elapsed() < KILL_TIMEOUT {
             self.kill();
             std::thread::sleep(POLL_INTERVAL);

@@ -1,7 +1,7 @@
-//! `--report`: the supervisor that answers sync calls and counts them.
+//! `--report`: the supervisor that answers and counts sync calls.
 //!
-//! It has no filter itself, and has to live until the last program under the filter has
-//! ended: without it the kernel would answer their sync calls with ENOSYS.
+//! It has no filter itself and must live until the last program under the filter has ended: otherwise the kernel would
+//! answer their sync calls with ENOSYS.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -69,7 +69,7 @@ fn kernel_answer(
     call: Option<Call>,
     counts: &mut BTreeMap<(Option<u64>, Call), u64>,
 ) -> io::Result<()> {
-    // The look into /proc comes first: once it is answered, the program may close the file.
+    // Read /proc first: after the answer the program may close the file.
     let is_counted = call.filter(|call| *call != Call::Openat2 || opens_synchronously(pending));
     if let Some(call) = is_counted {
         *counts.entry((device(pending, call), call)).or_default() += 1;

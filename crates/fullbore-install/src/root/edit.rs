@@ -1,7 +1,7 @@
-//! Changes in a root by path: each goes through the root's handle and does not follow a link at its end.
+//! Changes of files in a root by path.
 //!
-//! Links on the way lead to where they lead once the root is `/`. What is written under a name replaces a link of this
-//! name, as dpkg's renames do; it never goes where the link leads.
+//! All paths are resolved within the root. A link at the end of a path is not followed: a file that is written replaces
+//! a link of its name, as in dpkg.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -76,7 +76,7 @@ impl Root {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             match rustix::fs::openat(parent, name, flags, Mode::from_raw_mode(mode)) {
                 Ok(file) => {
-                    // Whatever the umask.
+                    // Independent of the umask.
                     rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
                     Ok(Some(File::from(file)))
                 }
@@ -270,7 +270,7 @@ impl Root {
 /// Sets the mode of a file in a directory; symbolic links and their targets stay unchanged.
 pub(crate) fn set_mode(directory: BorrowedFd<'_>, name: &[u8], mode: u32) -> Result<(), Errno> {
     let open = |flags| retry(|| rustix::fs::openat(directory, name, flags | OFlags::CLOEXEC, Mode::empty()));
-    // fchmodat(2) follows links, and fchmodat2(2) is there since Linux 6.6 only: this is what libc does before.
+    // fchmodat(2) follows links, and fchmodat2(2) needs Linux 6.6. libc does the same as here.
     let held = open(OFlags::PATH | OFlags::NOFOLLOW)?;
     let kind = FileType::from_raw_mode(rustix::fs::fstat(&held)?.st_mode);
     if kind == FileType::Symlink {
@@ -278,7 +278,7 @@ pub(crate) fn set_mode(directory: BorrowedFd<'_>, name: &[u8], mode: u32) -> Res
     }
     let mode = Mode::from_raw_mode(mode);
     match rustix::fs::chmod(format!("/proc/self/fd/{}", held.as_raw_fd()), mode) {
-        // Without /proc; opening a device might do something.
+        // Without /proc. Opening a device can have side effects.
         Err(Errno::NOENT) if !matches!(kind, FileType::CharacterDevice | FileType::BlockDevice) => {
             rustix::fs::fchmod(open(OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK)?, mode)
         }
@@ -307,7 +307,7 @@ pub(super) fn names_in(directory: impl AsFd) -> Result<Vec<Vec<u8>>, Errno> {
 /// Removes a file, or a directory with its content.
 fn remove(parent: BorrowedFd<'_>, name: &[u8], depth: usize) -> Result<(), Errno> {
     match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
-        // What POSIX says of a directory, and what Linux does.
+        // For a directory, POSIX requires the first and Linux returns the second.
         Err(Errno::PERM | Errno::ISDIR) => {}
         result => return result,
     }
@@ -316,7 +316,7 @@ fn remove(parent: BorrowedFd<'_>, name: &[u8], depth: usize) -> Result<(), Errno
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let directory = match retry(|| rustix::fs::openat(parent, name, flags, Mode::empty())) {
-        // Not a directory, so that the first answer stands.
+        // It is no directory, so the first error stands.
         Err(Errno::NOTDIR | Errno::LOOP) => return Err(Errno::PERM),
         directory => directory?,
     };

@@ -1,8 +1,8 @@
-//! What `openat2` does with `RESOLVE_IN_ROOT`, by one call per part of the path.
+//! Resolves paths like `openat2` with `RESOLVE_IN_ROOT`, with one call per part of the path.
 //!
-//! Each part is opened as itself, never through a link; what a link says is put in front of the parts that are
-//! still to come. `..` goes back to the descriptor that we came from, so that nobody who renames directories meanwhile
-//! leads us out of the root.
+//! Each part is opened without following links; the target of a link is put before the remaining parts. `..` returns to
+//! the descriptor of the parent directory, so that a process that renames directories cannot lead the resolution out of
+//! the root.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
@@ -21,7 +21,7 @@ pub(super) fn open(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<O
     let mut links = 0;
     while let Some(name) = walk.remaining.pop() {
         match &name[..] {
-            // These, too, ask for a directory before them.
+            // These parts require a directory before them, too.
             b"" | b"." => continue,
             b".." => {
                 walk.below.pop();
@@ -45,7 +45,7 @@ pub(super) fn open(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<O
             FileType::Directory => walk.below.push(found),
             _ if !walk.remaining.is_empty() || flags.contains(OFlags::DIRECTORY) => return Err(Errno::NOTDIR),
             _ if flags.contains(OFlags::PATH) => return Ok(found),
-            // What it has become by now is no link either.
+            // It may have been replaced: do not follow a link.
             _ => {
                 return retry(|| {
                     rustix::fs::openat(walk.current(), &name[..], flags | OFlags::NOFOLLOW, Mode::empty())

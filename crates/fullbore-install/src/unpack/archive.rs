@@ -1,4 +1,4 @@
-//! A `.deb` file that was opened: everything before its files is in memory.
+//! An open `.deb` file: everything before its files is in memory.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek as _, SeekFrom};

@@ -1,8 +1,8 @@
-//! Who makes which name: packages that are unpacked at the same time must not get in each other's way.
+//! Table of claimed names, which keeps packages that are unpacked in parallel apart.
 //!
-//! Names are claimed by the directory they lie in (device and inode, so that two ways to one
-//! directory are one) before they are made. Directories may have many claimants, everything else
-//! has one: a second one is told whom it met, and is unpacked later, by itself.
+//! A package claims a name by its directory (device and inode, so that two paths to one directory are the same) before
+//! it creates the file. Several packages can claim a directory, and only one any other file: the next one is told of
+//! the conflict and unpacked later, alone.
 
 use std::collections::HashMap;
 use std::collections::HashSet;
@@ -81,7 +81,7 @@ impl Claims {
     }
 
     fn part(&self, directory: Identity) -> MutexGuard<'_, Names> {
-        // By directory: the files of one are made one after the other anyway, the kernel sees to it.
+        // By directory: the kernel serialises the creation of files in a directory anyway.
         let part = self.hasher.hash_one(directory) as usize % PARTS;
         self.parts[part].lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -119,7 +119,7 @@ impl Claims {
             }
             std::collections::hash_map::Entry::Occupied(mut occupied) => match occupied.get_mut() {
                 Claim::Other(by) => Ok(Err(Taken { by: vec![*by] })),
-                // Who came before it in the order, and met this directory, has to be first here.
+                // An earlier package in the order that conflicts with this directory must come first.
                 Claim::Directory { rivals, .. } if rivals.iter().any(|rival| *rival < package) => {
                     Ok(Err(Taken { by: rivals.clone() }))
                 }

@@ -1,4 +1,4 @@
-//! Stage clocks of the unpacker: what the verdict can name as its limit.
+//! Stage clocks of the unpacker, for the verdict.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Open directories of one worker. Entries of an archive come directory by directory, so that a
-//! few open ones serve almost all.
+//! Open directories of one worker. Entries of an archive are sorted by directory, so that a few open ones serve almost
+//! all entries.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -99,7 +99,7 @@ impl<'a> Directories<'a> {
             honest: Cell::new(None),
         });
         if self.open.len() >= self.most {
-            // The few that are needed again are soon back.
+            // The few needed directories are soon open again.
             self.open.clear();
         }
         self.open.insert(path.to_vec(), directory.clone());

@@ -1,4 +1,4 @@
-//! Which packages can be unpacked here with the very result that dpkg has, and which are dpkg's.
+//! Decides which packages can be unpacked with exactly the result of dpkg.
 
 use std::collections::{HashMap, HashSet};
 
@@ -104,7 +104,7 @@ fn check(
     let directives = Directive::parse(control.content("triggers"))?;
     let preinst = control.content("preinst");
     for program in ["dpkg-divert", "dpkg-statoverride"] {
-        // The helpers' example of a diversion stands in many scripts as a comment.
+        // Many scripts contain an example of a diversion in a comment.
         let calls = |line: &[u8]| {
             !line.trim_ascii_start().starts_with(b"#") && memchr::memmem::find(line, program.as_bytes()).is_some()
         };
@@ -139,7 +139,7 @@ fn check_architecture(database: &Database, architecture: &str) -> Result<(), Str
         Some(native) if architecture != "all" && architecture != native && !known() => {
             Err(format!("it is for {architecture}, and the root for {native}"))
         }
-        // Before dpkg itself is there, the root has no architecture yet.
+        // Before dpkg is installed, the root has no architecture.
         _ => Ok(()),
     }
 }

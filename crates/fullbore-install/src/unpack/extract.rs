@@ -1,8 +1,7 @@
-//! One package's files: from its archive to `NAME.dpkg-new` in their directories.
+//! Unpacks the files of one package to `NAME.dpkg-new` in their directories.
 //!
-//! Entries are taken in dpkg's order, which is the archive's with symbolic links last. Each goes through dpkg's
-//! [`checks`], and is then made ([`create`]). Where dpkg would do more than is done here, the package is refused and
-//! left to it.
+//! Entries are processed in dpkg's order, which is that of the archive with symbolic links last. Each passes dpkg's
+//! [`checks`], and is then created ([`create`]). If dpkg would do more, the package is refused and left to dpkg.
 
 mod checks;
 mod create;
@@ -118,7 +117,7 @@ impl<'a> Extraction<'a, '_> {
                 return Err(UnpackFailure::refused("its archive uses pax headers or holes, which dpkg does not read"));
             }
             if entry.kind == Kind::Directory && entry.flag != b'5' {
-                // dpkg takes it for a directory and then for a file.
+                // dpkg handles it partly as a directory and partly as a file.
                 return Err(UnpackFailure::refused(
                     "its archive has directories in the form that was used before ustar",
                 ));
@@ -130,7 +129,7 @@ impl<'a> Extraction<'a, '_> {
             self.entry(&entry, &mut reader)?;
         }
         self.work.plain_bytes = reader.offset();
-        // The rest of the compressed stream has its checksum, and the file its hash.
+        // The rest of the compressed stream contains its checksum.
         let rest: Clocked<'_, Source<'_>> = reader.into_inner().into_inner();
         self.finish(rest)?;
         for link in &links {
@@ -159,7 +158,7 @@ impl<'a> Extraction<'a, '_> {
         let (archive, clocks) = (&self.planned.archive, self.round.context.clocks);
         {
             let _role = clocks.decompress.enter();
-            // It is given once.
+            // The slot returns it once.
             if !self.round.is_dry_run
                 && let Some(plain) = archive.plain()
             {

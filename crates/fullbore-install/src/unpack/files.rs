@@ -1,7 +1,7 @@
-//! Making files: the system calls for one entry, as few as give it content, owner, mode and time.
+//! Creates files with content, owner, mode and time, in as few system calls as possible.
 //!
-//! Owner before mode, because a change of owner takes special bits away. Where the kernel gives a
-//! new file the right owner and mode by itself, nothing is set.
+//! The owner is set before the mode, because a change of owner clears special bits. Nothing is set if the kernel gives
+//! a new file the right owner and mode.
 
 use std::io::BufRead;
 use std::os::fd::AsFd as _;
@@ -57,7 +57,7 @@ pub(super) fn write<R: BufRead>(
     clock: &StageClock,
 ) -> Result<Option<[u8; 16]>, WriteError> {
     let owned = owned_by_itself(wanted, parent);
-    // Special bits come last; until then nobody else may read what is to be somebody else's.
+    // Special bits are set last. Until then no other user may read a file that will have another owner.
     let plain = owned && wanted.mode & 0o7000 == 0;
     let first = Mode::from_raw_mode(if plain { wanted.mode } else { 0o600 });
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -123,8 +123,8 @@ pub(super) fn link(
     mtime_s: i64,
 ) -> Result<(), Errno> {
     make_anew(parent, name, || rustix::fs::linkat(from, target, parent, name, AtFlags::empty()))?;
-    // The link's own header counts, as for dpkg; it says the same in all but odd archives. The name may be one of a
-    // symbolic link: dpkg would change what that leads to.
+    // As in dpkg, the header of the link counts, which usually equals that of its target. The name may belong to a
+    // symbolic link, whose target dpkg would change.
     let (uid, gid) = owner(wanted);
     rustix::fs::chownat(parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
     set_mode(parent.as_fd(), name, wanted.mode)?;

@@ -70,7 +70,7 @@ impl Filters {
 /// Shell patterns as fnmatch(3) without flags: `*` and `?` match slashes too.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
-    // Where to go on if what comes after the last `*` does not fit: one byte later.
+    // Positions to continue from if the pattern after the last `*` does not match: one byte later.
     let mut retry: Option<(usize, usize)> = None;
     while t < text.len() {
         if pattern.get(p) == Some(&b'*') {
@@ -105,7 +105,7 @@ fn one(pattern: &[u8], byte: u8) -> Option<usize> {
                 [b'!' | b'^', ..] => (true, 1),
                 _ => (false, 0),
             };
-            // A `]` in front stands for itself.
+            // A leading `]` is literal.
             let length = rest.iter().skip(skipped + 1).position(|byte| *byte == b']');
             let Some(length) = length.map(|at| at + skipped + 1) else {
                 return (byte == b'[').then_some(1);

@@ -1,4 +1,4 @@
-//! Names in an archive, and the paths that dpkg makes of them.
+//! Names in an archive, and their paths in dpkg's lists.
 
 /// Reason why a name in an archive is refused.
 #[derive(Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
-//! A package's files alone, where dpkg is not there yet: it unpacks the package again as soon as it is.
+//! Writes only the files of a package, before there is a dpkg; dpkg unpacks the package again later.
 //!
-//! Nothing is asked and nothing recorded. Files come under their own names at once; directories, and links to
-//! directories, that are there stay, as for dpkg.
+//! Nothing is checked against the database and nothing recorded. Files get their names at once. As in dpkg, existing
+//! directories and links to directories stay.
 
 use std::io::{self, BufRead, BufReader};
 

@@ -1,7 +1,7 @@
-//! Packages decompressed before their turn: while others are on their way, or one core configures.
+//! Decompresses packages before their turn, while other files arrive or one core configures.
 //!
-//! Only memory is used, within a bound, so that nothing is seen in the root before dpkg's order wants it. A package that
-//! is being decompressed when its turn comes is waited for; one that is still in queue is left to the unpacker.
+//! Packages are decompressed into memory, within a limit, so that the root changes only in dpkg's order. The unpacker
+//! waits for a package that is being decompressed, and decompresses one that is still queued itself.
 
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -85,7 +85,7 @@ impl ReadAhead {
         });
         let work = |_| {
             let shared = shared.clone();
-            // Without it the unpacker does all.
+            // Without threads the unpacker decompresses all packages.
             std::thread::Builder::new().name("ahead".to_owned()).spawn(move || work(&shared, how)).ok()
         };
         ReadAhead { threads: (0..threads).filter_map(work).collect(), shared }
@@ -207,7 +207,7 @@ fn work(shared: &Arc<Shared>, plain: Decompress) {
         let slot = Arc::new(Slot { state: Mutex::new(State::Begun), done: Condvar::new() });
         queue.begun.insert(waiting.path.clone(), slot.clone());
         drop(queue);
-        // A bug in a decompressor must not leave anybody waiting for it.
+        // A panic in a decompressor must not block the unpacker.
         let plain = catch_unwind(AssertUnwindSafe(|| plain(shared, &waiting)));
         let plain = plain.ok().and_then(Result::ok).flatten();
         *locked(&slot.state) = State::Done(plain);

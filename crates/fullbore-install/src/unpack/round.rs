@@ -1,9 +1,7 @@
-//! A round: packages that are unpacked side by side, all of them to temporary names, and then get
-//! their names.
+//! A round: packages that are unpacked in parallel to temporary names and then renamed.
 //!
-//! Usually there is one round. Packages that meet in a name step back and are unpacked one by one
-//! afterwards, in order, when what they met is in its place: so the result does not depend on who
-//! was faster.
+//! Usually there is one round. Conflicting packages are deferred and unpacked one by one afterwards, in order, so that
+//! the result does not depend on timing.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;
@@ -145,7 +143,7 @@ impl<'a> Round<'a> {
             failure.map(|failure| self.verify_refusal(number, failure))
         };
         match &failure {
-            // Whoever comes later in the order steps back as well: it was unpacked too early.
+            // Later packages in the order are deferred as well: they were unpacked too early.
             Some(UnpackFailure::Deferred(met)) => {
                 for other in met.iter().filter(|other| **other > number) {
                     self.deferred[*other as usize].store(true, Ordering::Relaxed);
@@ -236,7 +234,7 @@ impl<'a> Round<'a> {
             }
             made.insert(path, owner);
         }
-        // What lies deeper goes first; what is not empty is somebody else's after all.
+        // Deeper directories first. A directory with files of others stays.
         unwanted.sort_by_key(|path| std::cmp::Reverse(path.len()));
         for path in unwanted {
             let (parent, base) = split(&path);
@@ -264,7 +262,7 @@ fn settle(directories: &mut Directories<'_>, path: &[u8], has: Attributes, wante
     let (parent, base) = split(path);
     let parent = directories.open(parent)?;
     let mtime_s = rustix::fs::statat(&*parent, base, AtFlags::SYMLINK_NOFOLLOW)?.st_mtime;
-    // A directory in which something was made has the time of that.
+    // Creating a file in a directory changes its time.
     let mtime_s = if mtime_s == has.mtime_s { wanted.mtime_s } else { mtime_s };
     files::set_directory(&parent, base, wanted.permissions, mtime_s)
 }

@@ -1,4 +1,4 @@
-//! The walk of [`unpack`]: scripts, rounds, database.
+//! Runs [`unpack`]: scripts, rounds, database.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt::Write as _;
@@ -73,7 +73,7 @@ fn walk(
                     refused.insert(*number, format!("its preinst failed: {what}"));
                 }
             }
-            // A script may have changed it.
+            // A script may have changed the database.
             (database, owners) = read_database(root, &clocks)?;
         }
     }
@@ -92,7 +92,7 @@ fn walk(
         schedule.later(finished.deferred);
         for outcome in finished.done {
             let planned = &batch.packages[outcome.package as usize];
-            // Those that come by themselves meet it as a package that is there.
+            // Deferred packages find it as an installed package.
             let label = database::label(&planned.stanza);
             owners.add(&label, outcome.work.placed.iter().map(|placed| &placed.path[..]));
             database.add_unpacked(planned.stanza.clone());
@@ -150,7 +150,7 @@ fn ask(round: &Round<'_>, numbers: &[u32]) -> Result<BTreeMap<u32, String>, Unpa
             Some(UnpackFailure::Refused(reason)) => {
                 refused.insert(outcome.package, reason);
             }
-            // Only the files themselves will tell.
+            // Only unpacking decides.
             Some(UnpackFailure::Deferred(_) | UnpackFailure::MissingDirectory(_)) => {}
             None => {
                 if let Some(label) = disappears(round, &outcome.work) {
@@ -175,7 +175,7 @@ impl StartedPreinsts<'_> {
         if ended.is_ok() {
             self.numbers.insert(number);
         } else {
-            // dpkg has it again, and says what is wrong.
+            // The package is left to dpkg, which reports the error.
             let _ = run(archive, Script::AbortInstall);
         }
         ended
@@ -215,7 +215,7 @@ fn finish_round(
     for outcome in outcomes {
         let number = outcome.package;
         match outcome.failure {
-            // One before it has met it when it was done already.
+            // An earlier package conflicted with it after it was done.
             None if round.deferred[number as usize].load(Ordering::Relaxed) => finished.deferred.push(number),
             None if disappearing.contains(&number) => {
                 finished.refused.push((number, "it has no path of its own, and dpkg may let it disappear".to_owned()));
@@ -251,7 +251,7 @@ fn finish_round(
     let taken_back: Result<(), RootError> = back.iter().try_for_each(|(_, work)| round.roll_back(work));
     let gone: BTreeSet<u32> = back.iter().map(|(number, _)| *number).collect();
     if let Some(error) = failure {
-        // What went wrong first is what the user needs to know.
+        // The first error is the one to report.
         let _ = taken_back.and_then(|()| round.settle_directories(&gone, made));
         return Err(error);
     }
@@ -275,7 +275,7 @@ fn disappears(round: &Round<'_>, work: &ExtractedFiles) -> Option<String> {
 /// Finds packages without a path of their own (usually they have only directories). dpkg removes such a package when
 /// it unpacks the next one, unless a package depends on it.
 fn disappearing(round: &Round<'_>, outcomes: &[Outcome]) -> HashSet<u32> {
-    // Almost every package has a last path that is its own, and is done with here.
+    // Almost every package has a last path of its own and needs no further check.
     let last = |outcome: &Outcome| outcome.work.placed.last().map(|placed| placed.path.clone());
     let lasts: HashMap<Vec<u8>, u32> =
         outcomes.iter().filter_map(|outcome| Some((last(outcome)?, outcome.package))).collect();
@@ -301,7 +301,7 @@ fn disappearing(round: &Round<'_>, outcomes: &[Outcome]) -> HashSet<u32> {
         let own = outcomes.iter().find(|outcome| outcome.package == *package);
         let shared = |path: &[u8]| elsewhere.contains(path) || round.owners.of(path).next().is_some();
         own.is_some_and(|own| {
-            // What it takes over is its own from then on.
+            // Paths that it takes over become its own.
             let taken = |path: &[u8]| own.work.lost.iter().any(|(_, lost)| lost == path);
             let mut paths = own.work.placed.iter().map(|placed| &placed.path[..]);
             paths.all(|path| path == b"/." || (shared(path) && !taken(path)))

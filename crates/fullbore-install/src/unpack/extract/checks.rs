@@ -1,4 +1,4 @@
-//! dpkg's questions about each path of a package: is it diverted, what is there already, whose is it, is it filtered.
+//! dpkg's checks of each path of a package: diversions, existing files, owners, filters.
 
 use std::io;
 
@@ -43,14 +43,14 @@ impl Extraction<'_, '_> {
         let may_lead = matches!(entry.kind, Kind::Directory | Kind::Symlink);
         let parent = match self.directories.open(parent_path) {
             Ok(parent) => Some(parent),
-            // Left out with its directory.
+            // Excluded with its directory.
             Err(Errno::NOENT | Errno::NOTDIR) if round.context.filters.skips(&placed.path, may_lead) => {
                 self.work.placed.push(placed);
                 return Ok(());
             }
-            // It will be made.
+            // It will be created.
             Err(Errno::NOENT | Errno::NOTDIR) if round.is_dry_run => None,
-            // Perhaps another package of this round makes it; dpkg would fail.
+            // Another package of this round may create it; dpkg would fail.
             Err(Errno::NOENT | Errno::NOTDIR) => return Err(UnpackFailure::MissingDirectory(place.clone())),
             Err(errno) => return Err(self.failed(&place, "open the directory of", errno)),
         };
@@ -105,7 +105,7 @@ impl Extraction<'_, '_> {
             return if entry.kind == Kind::HardLink { self.linked(entry, &place).map(drop) } else { Ok(()) };
         };
         round.claims.other(parent.identity, base, self.number).map_err(|Taken { by }| UnpackFailure::Deferred(by))?;
-        // Noted before it is made, so that it is taken away if something fails.
+        // Recorded first, so that it is removed after a failure.
         self.work.placed.push(placed);
         let at = self.work.placed.len() - 1;
         let md5 = self.make(entry, content, &parent, base, &place)?;

@@ -1,4 +1,4 @@
-//! What answers to the questions leave to be made: directories under their names, the rest as `NAME.dpkg-new`.
+//! Creates the file of an entry: directories under their names, other files as `NAME.dpkg-new`.
 
 use std::io;
 use std::rc::Rc;
@@ -108,7 +108,7 @@ impl Extraction<'_, '_> {
 
     /// Index in `placed` of a file of this package that is written as `.dpkg-new`.
     fn regular_file(&mut self, path: &[u8]) -> Option<usize> {
-        // The last one is the link itself.
+        // The last entry is the link itself.
         let end = self.work.placed.len() - 1;
         for (at, placed) in self.work.placed[..end].iter().enumerate().skip(self.indexed) {
             if placed.role != PathState::Listed {
