@@ -1,8 +1,7 @@
-//! `ar` archives as `.deb` uses them: a magic line, then members of a 60-byte header and content
-//! (ar(5), "common" format; deb(5)).
+//! The `ar` format of `.deb` files: a magic line, then members, each with a 60-byte header (ar(5), "common" format;
+//! deb(5)).
 //!
-//! The reader is a state machine over [`Read`]: it hands out one header after the other and the
-//! content of the one before. A header is believed only as far as its fields make sense.
+//! The reader is a state machine over [`Read`]. It returns the headers in order, and the content of the current member.
 
 use std::io::{self, Read};
 
@@ -126,7 +125,7 @@ impl<R: Read> Reader<R> {
         }
         if self.padding > 0 {
             self.padding = 0;
-            // Some archivers leave the last newline out; dpkg-deb does not mind either.
+            // Some archivers omit the last newline, and dpkg-deb accepts that too.
             self.fill(&mut waste[..1])?;
         }
         Ok(())
@@ -185,7 +184,7 @@ fn parse_header(header: &[u8; HEADER_BYTES], offset: u64) -> Result<Member, ArEr
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return Err(wrong("the size is no decimal number"));
     }
-    // At most ten digits, which fit.
+    // At most ten digits, so it fits.
     let size = digits.iter().fold(0, |size: u64, digit| size * 10 + u64::from(digit - b'0'));
     Ok(Member { name: name.to_vec(), size, offset: offset + HEADER_BYTES as u64 })
 }

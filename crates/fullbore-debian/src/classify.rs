@@ -1,6 +1,6 @@
-//! What a path in a `Release` file is: which index, of which component,
-//! architecture or language. From the name alone, as the archive lays it out
-//! (wiki.example.org/DebianRepository/Format, and what dak and Ubuntu publish).
+//! What kind of file a path in a `Release` names: an index, of which component, architecture or language.
+//!
+//! Only the name is used, in the layout of wiki.example.org/DebianRepository/Format and of what dak and Ubuntu publish.
 
 use crate::compression::Form;
 use crate::path::without_dot;
@@ -92,7 +92,7 @@ pub fn classify(path: &str) -> IndexName<'_> {
 type Parts<'a> = (IndexKind<'a>, Option<&'a str>, Option<&'a str>);
 
 fn kind_of<'a>(directory: &'a str, name: &'a str) -> Option<Parts<'a>> {
-    // The last directory says what stands in it; what is before is the component.
+    // The last directory is the kind, and the part before it is the component.
     let (before, last) = directory.rsplit_once('/').unwrap_or(("", directory));
     if let Some(architecture) = last.strip_prefix("binary-") {
         let (component, udeb) = match before.strip_suffix("debian-installer") {
@@ -123,7 +123,7 @@ fn kind_of<'a>(directory: &'a str, name: &'a str) -> Option<Parts<'a>> {
         ("dep11", _) => dep11(before, name),
         ("cnf", _) => Some((IndexKind::Commands, Some(before), Some(name.strip_prefix("Commands-")?))),
         (_, "SHA256SUMS" | "MD5SUMS") => installer(directory, name),
-        // A flat repository has its indexes beside its packages; in one directory or several.
+        // A flat repository has its indexes beside its packages, in one or more directories.
         (_, "Packages") => Some((IndexKind::Packages { udeb: false }, None, None)),
         (_, "Sources") => Some((IndexKind::Sources, None, Some("source"))),
         _ => None,

@@ -1,9 +1,8 @@
-//! The frame of a clear-signed message and of armoured blocks (RFC 9580, sections 6 and 7).
+//! The frame of clear-signed messages and armoured blocks (RFC 9580, sections 6 and 7).
 //!
-//! OpenPGP tools are generous: they skip text around a message, accept several
-//! messages in a row, and odd headers. Each of that has let unsigned bytes into
-//! `Release` files before. So the frame is checked here, byte for byte, before
-//! `gpgv` sees it: one message, nothing before, nothing behind.
+//! OpenPGP programs accept text around a message, several messages in one file and unknown headers, and each of these
+//! has let unsigned bytes into `Release` files. So the frame is checked here before `gpgv` reads it: exactly one
+//! message, nothing before it and nothing after it.
 
 use thiserror::Error;
 
@@ -63,7 +62,7 @@ pub(crate) fn text_within(message: &str) -> Result<String, FrameFault> {
         }
     }
     finish_signature(&mut lines)?;
-    // Empty lines at the very end carry nothing and do occur.
+    // Some files end with empty lines, which are harmless.
     match lines.find(|&(line, _)| line != "\n") {
         Some((_, line)) => Err(FrameFault::Extra { line, what: "something follows the signature" }),
         None => Ok(text),
@@ -133,7 +132,7 @@ fn finish_signature<'a>(lines: &mut impl Iterator<Item = (&'a str, usize)>) -> R
         if in_headers && content.contains(": ") {
             continue;
         }
-        // The first line that is no header ends them; it should be the empty one.
+        // The first line that is not a header ends the headers; it must be the empty one.
         let base64 = content.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte));
         if !base64 || (content.is_empty() && !in_headers) {
             return Err(FrameFault::Extra { line: number, what: "something in the signature that is not base64" });

@@ -1,9 +1,8 @@
-//! The forms in which an archive keeps its indexes, and reading them with a bound.
+//! Compressed indexes, read with a limit on the plain size.
 //!
-//! A signed `Release` gives the size of the plain text. A reader made here hands
-//! out at most that many bytes and fails when there is one more: the limit
-//! counts what comes out, not what goes in, so a bomb costs what an honest
-//! file would. Memory for dictionaries and windows is limited as well.
+//! A signed `Release` has the plain size of each index. A reader of this module returns at most that many bytes and
+//! fails if there is one more, so a decompression bomb costs no more than the announced size. The memory for
+//! dictionaries and windows is limited as well.
 
 mod lz4;
 
@@ -201,7 +200,7 @@ impl<R: BufRead> Read for Reader<R> {
         }
         let room = self.limit_bytes - self.produced_bytes;
         if room == 0 {
-            // One byte more tells an honest end from a bomb.
+            // One more byte distinguishes the end from a file that is too long.
             return match self.decoder.read(&mut [0])? {
                 0 => Ok(0),
                 _ => Err(io::Error::new(io::ErrorKind::FileTooLarge, TooLarge { limit_bytes: self.limit_bytes })),
@@ -231,8 +230,8 @@ pub struct Mismatch {
 
 /// Passes bytes through and fails at their end if size or SHA-256 differ from the expected ones.
 ///
-/// For a cached index in another compression than the one that was fetched and hashed: whoever alters it cannot alter
-/// the signed hash of the plain content. Nothing that was read counts until the end is reached without an error.
+/// For a cached index in another compression than the one that was fetched and hashed: the signed hash of the plain
+/// content detects changes. Nothing that was read is verified before the end is reached without an error.
 pub struct Checked<R> {
     reader: R,
     /// `None` once the end was reached.

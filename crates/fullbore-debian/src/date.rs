@@ -1,5 +1,6 @@
-//! Dates in `Release` files: RFC 5322 in fixed English and UTC, as
-//! `Sat, 10 Feb 2024 11:07:25 UTC`. Like apt, no other zone is taken.
+//! Dates of `Release` files: RFC 5322 in English and UTC, as `Sat, 10 Feb 2024 11:07:25 UTC`.
+//!
+//! Other time zones are refused, as in apt.
 
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
@@ -28,7 +29,7 @@ pub fn parse(text: &str) -> Result<i64, DateError> {
 }
 
 fn parse_parts(text: &str) -> Option<i64> {
-    // The day of the week adds nothing and is sometimes wrong.
+    // The day of the week is redundant and sometimes wrong.
     let text = text.split_once(',').map_or(text, |(_weekday, rest)| rest);
     let words: Vec<&str> = text.split_ascii_whitespace().collect();
     let [day, month, year, time, zone] = words[..] else { return None };
@@ -37,7 +38,7 @@ fn parse_parts(text: &str) -> Option<i64> {
     }
     // A leap second counts as the second before it.
     let civil = DateTime::strptime("%d %b %Y %H:%M:%S", format!("{day} {month} {year} {time}")).ok()?;
-    // "Never" is written as the end of the year 9999, whose last day is beyond the calendar's instants.
+    // "Never" is the end of the year 9999, whose last day is out of range for jiff's timestamps.
     Some(civil.to_zoned(TimeZone::UTC).map_or(jiff::Timestamp::MAX, |time| time.timestamp()).as_second())
 }
 

@@ -1,7 +1,6 @@
 //! Binary packages: an `ar` archive of `debian-binary`, `control.tar` and `data.tar` (deb(5)).
 //!
-//! What comes before the files is read at once and is small; the files stay where they are until
-//! someone reads them, with [`data`].
+//! Opening a package reads everything before the files, which is small. [`data`] reads the files.
 
 mod control;
 mod data;

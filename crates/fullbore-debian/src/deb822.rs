@@ -1,10 +1,8 @@
 //! Control files: stanzas of `Field: value` lines, read as a stream (policy 5.1).
 //!
-//! This is the hot loop over indexes of hundreds of megabytes. The text is read
-//! into one buffer; an empty line is found with SIMD; the stanza before it is
-//! handed out as a view into that buffer, its fields as offsets in a vector
-//! that is used again. Nothing is allocated per stanza, and whatever the input
-//! claims, the buffer stops growing at a named limit.
+//! This is the hot loop for indexes of hundreds of megabytes. The text is read into one buffer, SIMD finds the empty
+//! lines, and a stanza is returned as a view into that buffer, with the offsets of its fields in a reused vector.
+//! Nothing is allocated per stanza, and the buffer has a maximum size.
 
 use std::io::{self, Read};
 use std::ops::Range;
@@ -278,7 +276,7 @@ impl<R: Read> Stanzas<R> {
             if pending.len() > self.limits.stanza_bytes {
                 return Err(self.stanza_too_large());
             }
-            // The separator may lie across the border of two reads.
+            // The separator can be split between two reads.
             searched = pending.len().saturating_sub(1);
             self.fill()?;
         }
@@ -312,7 +310,7 @@ impl<R: Read> Stanzas<R> {
         let kept = self.pending.len();
         self.pending = 0..kept;
         if self.buffer.len() < kept + READ_BYTES {
-            // Doubling keeps the moving of a large stanza linear; the limit above ends it.
+            // Doubling keeps the copying of a large stanza linear; the check above limits it.
             self.buffer.resize((kept * 2).max(kept + READ_BYTES), 0);
         }
         loop {

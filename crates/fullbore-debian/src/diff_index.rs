@@ -1,8 +1,8 @@
-//! `X.diff/Index`: which patches lead from earlier states of an index to the present one.
+//! `X.diff/Index`: the patches from earlier states of an index to the current one.
 //!
-//! One stanza with lists `hash size name`: states before a patch (`History`),
-//! the patches as plain text (`Patches`) and as served (`Download`), and the
-//! same with `X-Unmerged-` for patches of single steps beside merged ones.
+//! The file is one stanza with lists of `hash size name`: the states before each patch (`History`), the patches
+//! uncompressed (`Patches`) and compressed (`Download`). The same fields with the prefix `X-Unmerged-` list single-step
+//! patches beside merged ones.
 
 mod publication;
 

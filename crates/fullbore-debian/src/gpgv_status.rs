@@ -1,7 +1,7 @@
 //! The status lines of `gpgv` (GnuPG, `doc/DETAILS`, "Format of the --status-fd output").
 //!
-//! A signature counts only when `GOODSIG` and `VALIDSIG` both speak for it:
-//! `VALIDSIG` alone is also given for expired and revoked keys.
+//! A signature is valid only with both `GOODSIG` and `VALIDSIG`: gpgv prints `VALIDSIG` alone for expired and revoked
+//! keys.
 
 /// Key that made a valid signature.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_user_id_forges_no_line() {
-        // GnuPG escapes line ends in user ids; a line without the prefix is none of its own.
+        // GnuPG escapes line ends in user ids; so a line without the prefix is not a status line.
         let report = read("GOODSIG 0123456789ABCDEF x\nVALIDSIG whatever\n");
         assert!(report.signatures.is_empty());
     }

@@ -1,10 +1,8 @@
 //! The indexes that list files: `Packages`, `Sources`, and the installer's `SHA256SUMS`.
 //!
-//! Each is read as a stream; for every entry a visitor is called with a view
-//! that borrows from the read buffer. Nothing is allocated per entry, and an
-//! entry is complete and checked before the visitor sees it. The list of
-//! patches (`diff/Index`) is in [`crate::diff_index`]; `Contents`, translations
-//! and AppStream data pass through unread.
+//! Each is read as a stream, and a visitor is called for every entry with a view that borrows from the read buffer.
+//! Nothing is allocated per entry, and an entry is complete and checked before the call. [`crate::diff_index`] reads
+//! the list of patches (`diff/Index`); the crate has no readers for `Contents`, translations and AppStream data.
 
 use std::io::{BufRead, Read};
 
@@ -138,7 +136,7 @@ fn pick<'a, const N: usize>(
     stanza: &Stanza<'a>,
     wanted: &[&'static str; N],
 ) -> Result<[Option<&'a [u8]>; N], IndexError> {
-    // The lengths that occur, one bit each: most of the thirty fields of a package end at this test.
+    // The lengths of known fields, one bit each: this test rejects most of the thirty fields of a package.
     let lengths = wanted.iter().fold(0u64, |lengths, field| lengths | 1 << (field.len() & 63));
     let mut picked = [None; N];
     for (name, value) in stanza.raw_fields() {

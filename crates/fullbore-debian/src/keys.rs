@@ -1,4 +1,4 @@
-//! Which keys may sign: keyring files, keys written into a sources file, fingerprints.
+//! The keys that may sign: keyring files, keys in a sources file, fingerprints.
 
 use std::fmt;
 use std::path::PathBuf;

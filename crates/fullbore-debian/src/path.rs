@@ -1,9 +1,8 @@
-//! Paths that an archive's indexes name, checked before anything is done with them.
+//! Paths in an archive's indexes, checked before use.
 //!
-//! `Filename`, `Directory` and the lists in `Release` come from outside. A path
-//! passes here once and is then known to be relative, to stay where it is put,
-//! and not to touch our own dotted names (`.fullbore`, `.NAME.part`). Opening
-//! it beneath a directory handle is the second line of defence, in the engine.
+//! `Filename`, `Directory` and the lists in `Release` are untrusted. An [`ArchivePath`] is relative, stays in its
+//! directory, and has none of our own dotted names (`.fullbore`, `.NAME.part`). The engine also opens it beneath a
+//! directory handle only.
 
 use std::fmt;
 
@@ -92,7 +91,7 @@ pub fn check(path: &str) -> Result<(), PathFault> {
         return Err(PathFault::Absolute);
     }
     let bytes = path.as_bytes();
-    // One walk over the bytes: a hundred thousand paths pass here per run.
+    // One pass over the bytes, because a run checks a hundred thousand paths.
     let mut part_start = 0;
     for (at, &byte) in bytes.iter().enumerate() {
         if NEEDS_CHECK[usize::from(byte)] {
@@ -104,7 +103,7 @@ pub fn check(path: &str) -> Result<(), PathFault> {
         }
     }
     check_part(&bytes[part_start..])?;
-    // The C1 controls are two bytes in UTF-8; plain ASCII paths skip this walk.
+    // The C1 controls are two bytes in UTF-8; plain ASCII paths skip this pass.
     if !path.is_ascii() && path.chars().any(char::is_control) {
         return Err(PathFault::Control);
     }

@@ -1,16 +1,14 @@
-//! Index patches (pdiffs): what changes between two states of an index, line by line.
+//! Index patches (pdiffs): the line changes between two states of an index.
 //!
-//! An archive serves the way from one state of an index to the next as an ed script, as
-//! `diff --ed` writes it. Here a script is read strictly ([`Edits::parse`]), any number of
-//! steps are joined to one ([`Edits::chain`]), and the result is applied in one streaming
-//! pass over the old index ([`Splice`]), which may lie anywhere and be of any size: only the
-//! edits are held in memory, their texts as ranges of the patches they came from. The other
-//! way round, [`generate`] finds the edits between two states and [`Edits::write_ed`] writes
+//! An archive publishes each change as an ed script in the format of `diff --ed`. [`Edits::parse`] reads a script
+//! strictly, [`Edits::chain`] joins any number of steps into one, and [`Splice`] applies the result in one streaming
+//! pass over the old index, which can have any size: only the edits are in memory, with their texts as ranges of the
+//! patches. In the other direction, [`generate`] finds the edits between two states, and [`Edits::write_ed`] writes
 //! them.
 //!
-//! A line is what ends with a newline; its bytes may be anything, NUL included. An index
-//! whose last line lacks the newline is copied as it is; only text behind that line is
-//! refused, because it would continue the line (GNU ed would add the newline, apt would not).
+//! A line is everything up to a newline; its bytes can be anything, NUL included. An index whose last line has no
+//! newline is copied unchanged, but a patch that adds text after that line is refused: the text would continue the line
+//! (GNU ed would add the newline, apt would not).
 
 mod chain;
 mod generate;

@@ -1,8 +1,7 @@
-//! `Release`: what a suite says about itself, and the list of its indexes with
-//! size and SHA-256, on which all other trust rests.
+//! `Release`: the fields of a suite, and the list of its indexes with size and SHA-256.
 //!
-//! Parsed from [`SignedText`] only. Strict where two readers could understand
-//! different things (a field or a path twice, another hash than SHA-256).
+//! Every other check depends on this file, so it is parsed only from a [`SignedText`]. The parser refuses input that
+//! two readers could understand differently (a field or a path twice, another hash than SHA-256).
 
 use std::collections::HashMap;
 
@@ -163,7 +162,7 @@ impl Release {
             Some(stanza) => Self::from_stanza(&stanza)?,
             None => return Err(ReleaseError::Stanzas("is empty")),
         };
-        // A second stanza is nothing that a generator writes; readers that take the last one exist.
+        // No generator writes a second stanza, but some readers use the last one.
         match stanzas.next()? {
             Some(_) => Err(ReleaseError::Stanzas("has a second stanza")),
             None => Ok(release),

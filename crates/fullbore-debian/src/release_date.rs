@@ -1,7 +1,7 @@
-//! Whether a Release is dated in the future, as this machine's clock sees it.
+//! Check that a Release is not dated in the future of this machine's clock.
 //!
-//! A Release of a far date would win over every later one, for nothing older may take its place. So it is
-//! refused, and one that was published nevertheless does not count. All commands ask here.
+//! Nothing older may replace a Release, so one with a date far in the future would block every later one. It is
+//! refused, and one that was published before this check is ignored. All commands use this check.
 
 use thiserror::Error;
 
@@ -64,15 +64,14 @@ impl DateCheck {
     /// Whether a Release dated `offered` may follow one dated `have`. `may_correct`: it is validly signed, or the one
     /// here is not signed either.
     ///
-    /// An attacker who replays an old signed Release gains nothing by this while the Release here has a right date: only
-    /// a date in the future stops counting, and that one is in nobody's interest. `Valid-Until` bounds how old the
-    /// replay may be then.
+    /// This does not help an attacker who replays an old signed Release while the Release here has a correct date: only
+    /// a date in the future is ignored. `Valid-Until` limits the age of a replayed Release then.
     pub fn succession(self, offered: Option<i64>, have: Option<i64>, may_correct: bool) -> Succession {
         if have <= offered {
             return Succession::Follows;
         }
         match self.future(have) {
-            // One without a date, or of the future itself, corrects nothing.
+            // One without a date, or with a date in the future itself, does not replace it.
             Some(future) if may_correct && offered.is_some() && self.future(offered).is_none() => {
                 Succession::Corrects(future)
             }

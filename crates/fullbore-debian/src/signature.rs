@@ -1,10 +1,8 @@
-//! From bytes of the network to text that somebody we trust has signed.
+//! Checking signatures: from downloaded bytes to text signed by a trusted key.
 //!
-//! [`SignedText`] can only be made here: by `gpgv`, which checks an `InRelease`
-//! (or `Release` with `Release.gpg`) against given keyrings, or by the explicit
-//! route for sources marked `Trusted: yes`. The frame around the text is
-//! checked first (`clearsign`), `gpgv` writes the text it verified to a file,
-//! and that text, and no other, is handed out.
+//! Only this module makes a [`SignedText`]: `gpgv` checks an `InRelease` (or `Release` with `Release.gpg`) against
+//! given keyrings, and sources with `Trusted: yes` have an explicit function. The frame around the text is checked
+//! first (`clearsign`). `gpgv` writes the text that it verified to a file, and only that text is returned.
 
 mod cache;
 mod gpgv_files;
@@ -286,8 +284,8 @@ impl Verifier {
         let output = files.output()?;
         let signers = self.run(&files, Some(&output), &[&input])?;
         let text = read_output(&output)?;
-        // gpgv skips what it takes for no part of the message; the text that we found in the
-        // frame must be the text that it verified, or somebody plays with the difference.
+        // gpgv skips everything that it does not take for a part of the message. The text in the checked frame must be
+        // the text that it verified; otherwise it is an attack.
         if !same_lines(&text, &expected) {
             return Err(SignatureError::Tampered("gpgv verified another text than the frame holds".to_owned()));
         }
@@ -324,7 +322,7 @@ impl Verifier {
             return Err(SignatureError::NoKeyring);
         }
         let mut command = Command::new(&self.gpgv);
-        // Its own home, so that the user's ~/.gnupg/trustedkeys.gpg counts for nothing.
+        // A separate home directory, so that the user's ~/.gnupg/trustedkeys.gpg is not used.
         command.arg("--homedir").arg(files.home()).args(["--status-fd", "1", "--ignore-time-conflict"]);
         for weak in ["MD5", "SHA1", "RIPEMD160"] {
             command.args(["--weak-digest", weak]);
@@ -341,7 +339,7 @@ impl Verifier {
             Ok((_, messages)) | Err(SignatureError::GpgvFailed { messages, .. }) => messages.as_str(),
             Err(_) => "",
         };
-        // What it could not write says nothing about the signature.
+        // A write error is no statement about the signature.
         if messages.contains(NO_SPACE) {
             let source = io::ErrorKind::StorageFull.into();
             return Err(SignatureError::Scratch { path: self.scratch.clone(), source });
@@ -352,7 +350,7 @@ impl Verifier {
 
     fn judge(&self, status: &str, messages: &str, clearsigned: bool) -> Result<Vec<Signer>, SignatureError> {
         let report = gpgv_status::read(status);
-        // A "detached" signature that brings its own text is not one.
+        // A detached signature must not contain text.
         if report.texts > usize::from(clearsigned) {
             return Err(SignatureError::Tampered("more than one text in the signed file".to_owned()));
         }

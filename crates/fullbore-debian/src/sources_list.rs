@@ -1,8 +1,7 @@
 //! Sources files of apt (sources.list(5)): deb822 `.sources` and one-line `.list`.
 //!
-//! Both forms give the same [`ArchiveSource`]. Options that a mirror has no use
-//! for are named in `ignored`, so that the program can say so; whatever could
-//! change what is trusted or fetched is either understood or refused.
+//! Both forms are parsed to [`ArchiveSource`]. Options that do not matter for a mirror are listed in `ignored`, so that
+//! the program can report them. Options that change what is trusted or fetched are supported or refused.
 
 use std::path::PathBuf;
 

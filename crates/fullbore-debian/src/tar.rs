@@ -1,10 +1,9 @@
-//! `tar` archives as a stream: ustar, GNU (long names, base-256 numbers, sparse files) and pax
-//! (POSIX.1-2001, with `SCHILY.xattr` and the GNU sparse formats 0.0, 0.1 and 1.0).
+//! `tar` archives as a stream: ustar, GNU (long names, base-256 numbers, sparse files) and pax (POSIX.1-2001, with
+//! `SCHILY.xattr` and the GNU sparse formats 0.0, 0.1 and 1.0).
 //!
-//! Content is handed out where it lies in the input's buffer, so that it is not copied on its way
-//! to the file. Two readers of one archive must never disagree on where an entry ends
-//! (CVE-2025-62518): only regular files may have content, a size is one number in one place, and
-//! whatever is doubtful is an error, not a guess.
+//! Content is returned as slices of the input's buffer, so it is not copied on its way to the file. Two readers of one
+//! archive must never disagree on where an entry ends (CVE-2025-62518): only regular files may have content, a size has
+//! one source, and ambiguous input is an error.
 
 mod header;
 mod pax;

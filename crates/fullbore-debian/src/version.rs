@@ -1,8 +1,7 @@
-//! Comparing versions as Debian policy 5.6.12 and dpkg do.
+//! Version comparison of Debian policy 5.6.12 and dpkg.
 //!
-//! `[epoch:]upstream[-revision]`: epochs as numbers, then upstream and revision
-//! each as alternating runs of non-digits and digits, where `~` sorts before
-//! the end of the text, letters before everything else.
+//! `[epoch:]upstream[-revision]`: epochs are compared as numbers, then upstream version and revision as alternating
+//! runs of non-digits and digits. `~` sorts before the end of the text, and letters sort before all other characters.
 
 use std::cmp::Ordering;
 
@@ -42,7 +41,7 @@ pub fn compare(left: &str, right: &str) -> Ordering {
 }
 
 fn compare_parts(left: &Version<'_>, right: &Version<'_>) -> Ordering {
-    // The algorithm below compares runs of digits as numbers of any length, so an epoch needs no integer.
+    // The algorithm below compares digits of any length, so the epoch is not parsed to an integer.
     compare_text(left.epoch.as_bytes(), right.epoch.as_bytes())
         .then_with(|| compare_text(left.upstream.as_bytes(), right.upstream.as_bytes()))
         .then_with(|| compare_text(left.revision.as_bytes(), right.revision.as_bytes()))

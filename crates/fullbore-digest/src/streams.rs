@@ -1,4 +1,4 @@
-//! Several streams hashed side by side, one per vector lane.
+//! Several streams hashed at the same time, one per vector lane.
 
 use super::Sha256Hasher;
 use super::vector::{self, Block, LANES};
@@ -59,7 +59,7 @@ pub fn update_many<'s, D: AsRef<[u8]> + 's>(streams: impl IntoIterator<Item = (&
         if open.len() < tier.worthwhile_lanes() {
             break;
         }
-        // The longest first: they keep the lanes busy to the end.
+        // The longest first, so that the lanes are busy until the end.
         open.sort_unstable_by_key(|stream| std::cmp::Reverse(stream.left));
         let lanes = tier.lanes(open.len());
         let mut states = [[0; 8]; LANES];

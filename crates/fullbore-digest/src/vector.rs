@@ -1,15 +1,15 @@
-//! SHA-256's compression of several streams, and on processors without SHA instructions.
+//! SHA-256's compression function for several streams, and for processors without SHA instructions.
 //!
-//! Where the processor has them, the sha2 crate does a single stream, as on other architectures; two
-//! streams side by side take little longer than one.
-//! Many servers have not (Intel before Ice Lake), and there one stream is bound to some
-//! 180 MB/s per core at 2.5 GHz. Two things help with AVX2 or AVX-512:
-//! one stream, the message schedule of eight blocks computed side by side (it does not
-//! depend on the state): about 330 MB/s; several streams side by side, one per vector
-//! lane: about 780 MB/s with four, 1,550 MB/s with eight. (CPU time on a Xeon of
-//! 2.5 GHz; OpenSSL's assembly does 340 there. Measured with `examples/hash_rate`.)
+//! With SHA instructions, and on other architectures, the sha2 crate hashes a single stream; two streams at the same
+//! time take little longer than one. Many servers do not have these instructions (Intel before Ice Lake), and one
+//! stream is limited to about 180 MB/s per core at 2.5 GHz there. AVX2 or AVX-512 help in two ways: for one stream, the
+//! message schedules of eight blocks are computed at the same time, since they do not depend on the state (about 330
+//! MB/s); several streams are hashed at the same time, one per vector lane (about 780 MB/s with four, 1,550 MB/s with
+//! eight). (CPU time on a Xeon of 2.5 GHz; OpenSSL's assembly does 340 there. Measured with the example `hash_rate` of
+//! fullbore-engine.)
 //!
-//! Unsafe is only the call of a function compiled for features that were found to be there.
+//! The only unsafe code is the call of a function that was compiled for processor features, after a check that the
+//! processor has them.
 
 #![allow(unsafe_code)]
 
@@ -86,7 +86,8 @@ impl Tier {
     /// Number of streams to hash in parallel, out of `streams`.
     pub(super) fn lanes(self, streams: usize) -> usize {
         match self {
-            // Pairs: the last of an odd number would be alone, and has company as long as one of the others is longer.
+            // In pairs: the last stream of an odd number would be hashed alone, so it shares its pair as long as
+            // another stream is longer.
             #[cfg(target_arch = "x86_64")]
             Tier::Sha => streams.min(LANES) & !1,
             _ => streams.min(LANES),
@@ -104,7 +105,7 @@ pub(super) fn compress(tier: Tier, state: &mut State, blocks: &[Block]) {
         Tier::Avx2 | Tier::Avx512 => {
             let (groups, rest) = blocks.as_chunks::<AHEAD>();
             if !groups.is_empty() {
-                // SAFETY: each tier is chosen only where its features are there.
+                // SAFETY: a tier is chosen only if the processor has its features.
                 match tier {
                     Tier::Avx512 => unsafe { x86::avx512::ahead(state, groups) },
                     _ => unsafe { x86::avx2::ahead(state, groups) },
@@ -125,7 +126,7 @@ pub(super) fn compress_lanes(tier: Tier, states: &mut [State], data: &[&[Block]]
             }
         }
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the tier is chosen only where these features are there.
+        // SAFETY: the tier is chosen only if the processor has these features.
         Tier::Sha => unsafe { sha::lanes(states, data, count) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.

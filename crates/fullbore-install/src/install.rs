@@ -6,7 +6,7 @@
 //! 2. the root's apt resolves the packages;
 //! 3. fetch package files into its archives directory, with its proxies and credentials;
 //! 4. apt fetches the missing files and installs, with its locks, hooks and records. It asks fullbore to unpack
-//! (`installing::unpacker`), and dpkg and scripts run without syncs;
+//!    (`installing::unpacker`), and dpkg and scripts run without syncs;
 //! 5. sync once.
 
 mod plan;

@@ -1,5 +1,5 @@
-//! The control archive: `control`, maintainer scripts, conffiles, md5sums, triggers and whatever
-//! else a package brings for dpkg's `info` directory.
+//! The control archive: `control`, maintainer scripts, conffiles, md5sums, triggers and other files for dpkg's `info`
+//! directory.
 
 use std::io::{BufReader, Read as _};
 
@@ -40,7 +40,7 @@ impl Control {
         let place = DataMember { offset: 0, bytes: packed.len() as u64, compression };
         let reader = data(packed, place, 1, Proof::Checksums)
             .map_err(|source| DebError::Read { member: "control.tar", source })?;
-        // The limit is on what comes out: a bomb costs what an honest archive would.
+        // The limit is on the decompressed size, so a decompression bomb costs no more.
         let mut archive = Reader::new(BufReader::with_capacity(64 << 10, reader.take(CONTROL_BYTES_MAX)));
         let mut entry = Entry::default();
         let mut control = Control::default();

@@ -1,4 +1,4 @@
-//! `data.tar` as a stream of plain bytes, whatever it is packed with.
+//! `data.tar` as a stream of plain bytes, for every compression that dpkg supports.
 
 use std::io::{self, BufRead, BufReader, Read};
 
@@ -64,7 +64,7 @@ pub fn data<R: Read>(packed: R, place: DataMember, threads: usize, proof: Proof)
             return Ok(DataReader(Inner::Lzma(liblzma::bufread::XzDecoder::new_stream(packed, stream))));
         }
     };
-    // The plain size is nowhere announced: what bounds it is the disk, as for dpkg.
+    // The plain size is not announced anywhere; only the disk limits it, as for dpkg.
     Ok(DataReader(Inner::Usual(Reader::open(form, packed, u64::MAX)?)))
 }
 
@@ -80,7 +80,7 @@ impl<R: Read> DataReader<R> {
         };
         io::copy(&mut packed, &mut io::sink())?;
         let member = packed.into_inner();
-        // Cut behind what the decoder needed, in padding or in a checksum that it does not read.
+        // Truncated after the part that the decoder reads, in padding or an unused checksum.
         if member.limit() > 0 {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the package ends before data.tar does"));
         }

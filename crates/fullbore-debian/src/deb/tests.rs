@@ -1,4 +1,4 @@
-//! Packages made here and by dpkg-deb, and packages that are none.
+//! Packages that these tests build, packages of dpkg-deb, and files that are no packages.
 
 use std::io::{Read as _, Write as _};
 use std::process::Command;

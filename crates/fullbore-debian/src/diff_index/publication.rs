@@ -1,8 +1,8 @@
-//! The other side of an `X.diff/Index`: what an archive's operator reads, extends and writes.
+//! Reading, extending and writing an `X.diff/Index` for an archive that publishes one.
 //!
-//! A reader needs SHA-256 and no order; who publishes must carry on everything that was
-//! there: SHA-1 as well, for clients that know no better (approx, python-debian), and since
-//! when files stay only for those who are just fetching them.
+//! A client needs SHA-256 only, in any order. A publisher keeps all existing entries: also SHA-1, for clients that use
+//! it (approx, python-debian), and the time at which a file was superseded, because it stays for a while for clients
+//! that are fetching it.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};

@@ -1,9 +1,8 @@
 //! Joining steps: edits from state 0 to 1 and from 1 to 2 become edits from 0 to 2.
 //!
-//! Both lists are walked side by side in one pass over the lines of the state between them.
-//! Neighbours are joined pairwise until one list is left, so that an edit is touched once per
-//! level: O(hunks · log N) for N steps. Texts are not copied: where a later step removes a part
-//! of an earlier one's text, the slice is cut.
+//! Both lists are read side by side in one pass over the lines of the middle state. Neighbours are joined in pairs
+//! until one list is left, so each edit is visited once per level: O(hunks · log N) for N steps. Texts are not copied:
+//! a later step that removes a part of an earlier text shortens its slice.
 
 use std::ops::Range;
 
@@ -23,7 +22,7 @@ impl Edits {
         if steps.len() > STEPS_MAX {
             return Err(too_many_steps());
         }
-        // All texts in one list of buffers first, so that joining moves nothing but numbers.
+        // All texts are collected in one list of buffers first, so that joining moves only numbers.
         let mut buffers: Vec<Bytes> = Vec::new();
         let mut lists: Vec<List> = Vec::with_capacity(steps.len());
         for mut step in steps {
@@ -111,7 +110,7 @@ impl Walk<'_> {
             if edit.line > self.line {
                 return Next::Old(edit.line - self.line);
             }
-            // Here lines go from the old file without ever being in the middle state.
+            // The lines that this edit removes are not in the middle state.
             builder.keep_to(self.line);
             builder.remove(edit.removed);
             self.line += edit.removed;

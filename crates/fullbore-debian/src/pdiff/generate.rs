@@ -1,8 +1,8 @@
 //! The edits between two states of an index.
 //!
-//! Lines at the beginning and at the end that both have in common are set aside as bytes; the
-//! lines between are numbered, equal ones alike, and compared as numbers (`compare`). Memory:
-//! both texts, about 40 bytes for each line between, and the new text of the result.
+//! The common beginning and end are skipped as bytes. The lines between are numbered, with one number for equal lines,
+//! and compared as numbers (`compare`). Memory: both texts, about 40 bytes per line between, and the new text of the
+//! result.
 
 mod compare;
 
@@ -123,7 +123,7 @@ fn common_tail(old: &[u8], new: &[u8]) -> usize {
     let (old_rest, new_rest) = (&old[..old.len() - at], &new[..new.len() - at]);
     let same = at + old_rest.iter().rev().zip(new_rest.iter().rev()).take_while(|(a, b)| a == b).count();
     let tail = &old[old.len() - same..];
-    // The line in which the common part begins is common only if it begins in both.
+    // The line where the common part begins is common only if it is complete in both texts.
     let begins = |text: &[u8]| text.len() == same || text[text.len() - same - 1] == b'\n';
     if begins(old) && begins(new) {
         return same;
@@ -161,7 +161,7 @@ impl Lines<'_> {
     fn offset(&mut self, line: usize) -> usize {
         if line > self.line {
             let newline = memchr_iter(b'\n', &self.text[self.at..]).nth(line - self.line - 1);
-            // A last line without newline ends with the text.
+            // A last line without a newline ends with the text.
             self.at = newline.map_or(self.text.len(), |newline| self.at + newline + 1);
             self.line = line;
         }

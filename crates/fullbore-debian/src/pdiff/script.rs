@@ -1,14 +1,11 @@
-//! Ed scripts: reading them strictly, and writing them as `diff --ed` does.
+//! Ed scripts: a strict parser, and a writer of the format of `diff --ed`.
 //!
-//! The subset, the same that apt understands: `N[,M]` followed by `a`, `c` or `d`, from the
-//! end of the file to its beginning; behind `a` and `c` lines of text up to a lone dot. A line
-//! of text that is itself a lone dot cannot be written so. What `diff --ed` does about it,
-//! `s/.//` behind a line of two dots, is understood here and never written, because apt
-//! refuses it.
+//! The accepted subset is that of apt: `N[,M]` and `a`, `c` or `d`, from the end of the file to its beginning; after
+//! `a` and `c`, lines of text up to a single dot. A line of text that is a single dot cannot be written that way. For
+//! it `diff --ed` writes two dots and `s/.//`; this is read here but never written, because apt refuses it.
 //!
-//! Everything else is refused: a script is part of a signed archive or it is an attack, and
-//! there is always the full index to fetch. Each command is a whole line; a script cut
-//! anywhere but between two commands is noticed (one cut there is noticed by its hash).
+//! Everything else is refused: the full index is always there to fetch instead. Each command is a complete line, so a
+//! truncated script is detected unless the cut is between two commands; its hash detects that.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -21,7 +18,7 @@ use super::chain::Builder;
 use super::{EDITS_MAX, Edits, LINE_MAX, SCRIPT_BYTES_MAX, STEPS_MAX};
 
 /// Longest command line: two numbers of 13 digits, a comma and a letter, and leading zeros that
-/// nobody writes.
+/// no generator writes.
 const COMMAND_BYTES_MAX: usize = 64;
 
 /// Most ranges of text of one script: with `s/.//` in every command there are two of each.
@@ -249,7 +246,7 @@ impl Parser<'_> {
             if !self.take(b"s/.//\n") {
                 return self.push(start..end);
             }
-            // Of the last line, two dots, one goes.
+            // The last line is two dots, of which one is removed.
             let last = memrchr(b'\n', &rest[..length - 1]).map_or(0, |newline| newline + 1);
             if &rest[last..length] != b"..\n" {
                 return Err((end + 2, ScriptFault::Substitute));
@@ -266,7 +263,7 @@ impl Parser<'_> {
         if text.is_empty() {
             return Ok(());
         }
-        // One command may have any number of them, around `s/.//`.
+        // One command can have any number of texts, separated by `s/.//`.
         if self.texts.len() == TEXTS_MAX {
             return Err((text.start, ScriptFault::TooLarge { what: "number of texts", limit: TEXTS_MAX }));
         }
@@ -299,7 +296,7 @@ fn head(line: &[u8]) -> Result<Head, ScriptFault> {
         return Err(ScriptFault::Backwards { first, last });
     }
     match letter {
-        // Text is appended to one line; of a range ed takes the last, and diff writes none.
+        // Text is appended after one line. Ed uses the last line of a range, and diff writes no range.
         b'a' if first == last => Ok((first, 0, true)),
         b'c' | b'd' if first == 0 => Err(ScriptFault::LineZero),
         b'c' => Ok((first - 1, last - first + 1, true)),
@@ -313,7 +310,7 @@ fn number(digits: &[u8], line: &[u8]) -> Result<u64, ScriptFault> {
         return Err(unknown(line));
     }
     let value = digits.iter().try_fold(0_u64, |value, digit| {
-        // Checked at each digit, so that nothing overflows.
+        // Checked at each digit, so that the number does not overflow.
         Some(value * 10 + u64::from(digit - b'0')).filter(|value| *value <= LINE_MAX)
     });
     value.ok_or(ScriptFault::Number)

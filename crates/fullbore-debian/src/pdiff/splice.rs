@@ -1,5 +1,7 @@
-//! One streaming pass over the old file: where a line begins is found by counting newlines,
-//! whole blocks at a time, and everything between two edits is handed on as one range.
+//! Applying edits in one streaming pass over the old file.
+//!
+//! Line starts are found by counting newlines in whole blocks, and everything between two edits is passed on as one
+//! range.
 
 use std::ops::Range;
 
@@ -75,7 +77,7 @@ impl<'e> Splice<'e> {
                 continue;
             }
             let Some(next) = self.rest.first() else {
-                // Nothing comes any more: no need to count.
+                // No edit is left, so lines are not counted any more.
                 out(Piece::Old(at..old.len()));
                 return;
             };
@@ -99,7 +101,7 @@ impl<'e> Splice<'e> {
         };
         let inside_line = *last != b'\n';
         let line = self.line + memchr_iter(b'\n', old).count() as u64;
-        // An edit at the very line that begins behind the block does not touch it.
+        // An edit at the line that begins after the block does not change the block.
         if next.line < line || (next.line == line && inside_line) {
             return false;
         }
@@ -120,7 +122,7 @@ impl<'e> Splice<'e> {
         if self.skip_to <= self.line {
             self.begin(out);
         }
-        // A last line without its newline is a line all the same.
+        // A last line without a newline is a line too.
         let lines = self.line + u64::from(self.inside_line);
         let (line, removed) = match self.rest.first() {
             _ if self.skip_to > lines => (self.skip_to, 1),

@@ -1,5 +1,4 @@
-//! What was found valid, so that it is not checked again; and what is being checked, so that whoever asks for it
-//! meanwhile waits for that.
+//! A cache of valid signatures, and of running checks, so that a second request for the same check waits for the first.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};

@@ -1,6 +1,6 @@
-//! The files of one run of `gpgv`: the signed file, keyrings in the form it reads, and the text that it verified.
+//! The files of one run of `gpgv`: the signed file, keyrings in its format, and the text that it verified.
 //!
-//! They have no names, so that nobody else decides what `gpgv` reads, and a killed run leaves nothing behind.
+//! The files have no names, so no other process can change what `gpgv` reads, and a killed run leaves nothing behind.
 
 use std::cell::RefCell;
 use std::fs::{self, DirBuilder, File};
@@ -31,9 +31,9 @@ pub fn sweep(scratch: &Path) {
     let Ok(entries) = fs::read_dir(scratch) else { return };
     for entry in entries.flatten() {
         let is_ours = entry.file_name().to_str().is_some_and(is_name_of_ours);
-        // A link is no directory here, and stays.
+        // A symbolic link is not a directory here, and stays.
         if is_ours && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            // What cannot be removed is a few KB in our own directory.
+            // On an error only a few KB stay in our own directory.
             let _ = fs::remove_dir_all(entry.path());
         }
     }
@@ -97,7 +97,7 @@ impl GpgvFiles {
     pub(super) fn output(&self) -> Result<PathBuf, SignatureError> {
         match &self.0 {
             Storage::Memory { .. } => self.write("text", &[]),
-            // `gpgv` makes it.
+            // `gpgv` creates it.
             Storage::Directory(directory) => Ok(directory.join("text")),
         }
     }
@@ -152,7 +152,7 @@ fn in_memory() -> Option<Storage> {
 
 fn directory(scratch: &Path) -> Result<PathBuf, SignatureError> {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
-    // A leftover of a killed process with our number must not stand in the way.
+    // A killed process with the same process ID can have left one behind.
     for _ in 0..1000 {
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
         let path = scratch.join(format!("{PREFIX}{}-{number}", std::process::id()));
@@ -170,7 +170,7 @@ fn directory(scratch: &Path) -> Result<PathBuf, SignatureError> {
 impl Drop for GpgvFiles {
     fn drop(&mut self) {
         if let Storage::Directory(path) = &self.0 {
-            // What cannot be removed is a few KB in our own directory.
+            // On an error only a few KB stay in our own directory.
             let _ = fs::remove_dir_all(path);
         }
     }

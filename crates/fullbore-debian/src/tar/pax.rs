@@ -1,4 +1,4 @@
-//! Pax headers: `LENGTH KEY=VALUE` records about the next entry, or about all that follow.
+//! Pax headers: `LENGTH KEY=VALUE` records for the next entry, or for all following entries.
 
 use super::{Entry, TarError, sparse};
 use crate::release::parse_size as decimal;
@@ -46,7 +46,7 @@ impl Records {
     pub fn read(&mut self, mut text: &[u8], offset: u64) -> Result<(), TarError> {
         let wrong = |what| TarError::Malformed { offset, what };
         while !text.is_empty() {
-            // A header may be filled up with NUL bytes.
+            // A header can be padded with NUL bytes.
             if text[0] == 0 && text.iter().all(|byte| *byte == 0) {
                 break;
             }
@@ -74,7 +74,7 @@ impl Records {
         let id =
             |value: &[u8], what| decimal(value).and_then(|value| u32::try_from(value).ok()).ok_or_else(|| wrong(what));
         for (key, value) in &self.records {
-            // An empty value takes a global record back: the header's own field stands.
+            // An empty value removes a global record, so the header's own field is used.
             if value.is_empty() && !key.starts_with(ATTRIBUTE) {
                 continue;
             }

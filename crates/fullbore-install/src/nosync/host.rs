@@ -36,9 +36,9 @@ pub fn service_manager() -> Option<String> {
 
 /// Asks like invoke-rc.d, for a service without an exception.
 fn starts_are_denied(policy: &Path) -> bool {
-    let mut pending = Command::new(policy);
-    pending.args(["fullbore-nosync", "start"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    pending.status().is_ok_and(|status| status.code() == Some(FORBIDDEN))
+    let mut command = Command::new(policy);
+    command.args(["fullbore-nosync", "start"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.code() == Some(FORBIDDEN))
 }
 
 /// Whether this process may set a filter without giving up setuid rights.

@@ -228,9 +228,9 @@ pub(super) struct PendingCall {
 /// Receives the next call from the listener; `None` if the program was killed.
 pub(super) fn next_call(listener: BorrowedFd<'_>) -> io::Result<Option<PendingCall>> {
     // SAFETY: all zeros is a value of this type, and the one that the kernel demands.
-    let mut pending: libc::seccomp_notif = unsafe { mem::zeroed() };
+    let mut notification: libc::seccomp_notif = unsafe { mem::zeroed() };
     // SAFETY: the request writes a `seccomp_notif`, whose size is part of its number.
-    let result = unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut pending) };
+    let result = unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut notification) };
     if result < 0 {
         let error = io::Error::last_os_error();
         return match error.raw_os_error() {
@@ -239,11 +239,11 @@ pub(super) fn next_call(listener: BorrowedFd<'_>) -> io::Result<Option<PendingCa
         };
     }
     Ok(Some(PendingCall {
-        id: pending.id,
-        thread: pending.pid,
-        audit: pending.data.arch,
-        number: u32::from_ne_bytes(pending.data.nr.to_ne_bytes()),
-        arguments: pending.data.args,
+        id: notification.id,
+        thread: notification.pid,
+        audit: notification.data.arch,
+        number: u32::from_ne_bytes(notification.data.nr.to_ne_bytes()),
+        arguments: notification.data.args,
     }))
 }
 

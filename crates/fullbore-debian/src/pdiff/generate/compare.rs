@@ -1,13 +1,11 @@
-//! Which lines two texts have in common, as numbers.
+//! The lines that two texts have in common, compared as numbers.
 //!
-//! Indexes are sorted lists of mostly unique lines, so most of the work is done by those: lines
-//! that both texts have exactly once, and in the same order (the longest ascending sequence, as
-//! in Bram Cohen's patience diff), hold the texts together. What lies between two of them is a
-//! few lines, compared by imara-diff's Myers. Texts without such lines, which no index is, are
-//! compared as a whole as long as that is quick, and are replaced otherwise. So the time is
-//! bounded, where either algorithm of imara-diff alone takes minutes for some inputs of 60 MB
-//! (measured: histogram, 8.8 s for every 300th line of 700,000 changed; Myers, over 100 s for
-//! five lines in random order).
+//! Indexes are sorted lists of mostly unique lines. So the lines that occur exactly once in both texts, and in the same
+//! order (the longest ascending sequence, as in Bram Cohen's patience diff), divide the texts; between two of these
+//! lines there are only a few others, and imara-diff's Myers compares them. Texts without such lines, which no index
+//! is, are compared as a whole while that is fast, and are replaced otherwise. So the time is limited, whereas either
+//! algorithm of imara-diff alone takes minutes for some inputs of 60 MB (measured: histogram, 8.8 s for every 300th
+//! line of 700,000 changed; Myers, over 100 s for five lines in random order).
 
 use std::ops::Range;
 
@@ -35,7 +33,7 @@ pub(super) fn compare(before: &[Token], after: &[Token], different: u32) -> Vec<
     comparison.gap(0..before.len(), 0..after.len(), 0);
     let hunks = comparison.hunks;
     if !fits(before, after, &hunks) {
-        // Never seen; but a patch that is wrong would be found only by those who apply it.
+        // Never seen, but only clients that apply the patch would detect a wrong one.
         return vec![Hunk { before: 0..before.len(), after: 0..after.len() }];
     }
     hunks
@@ -157,7 +155,7 @@ fn longest_ascending(pairs: &[(u32, u32)]) -> Vec<(u32, u32)> {
     let mut previous: Vec<u32> = Vec::with_capacity(pairs.len());
     for (number, pair) in pairs.iter().enumerate() {
         let low = |end: &u32| pairs[*end as usize].0 < pair.0;
-        // Nearly always it goes on at the end.
+        // Nearly always the line extends the longest sequence.
         let length = if ends.last().is_none_or(low) { ends.len() } else { ends.partition_point(low) };
         previous.push(length.checked_sub(1).map_or(NONE, |before| ends[before]));
         if length == ends.len() {
