@@ -43,35 +43,35 @@ use crate::resolve::Wanted;
 use crate::root::{Root, within};
 use crate::settings::InstallSettings;
 
-/// Where apt keeps package files unless it is configured otherwise.
+/// Default directory of apt for package files.
 const ARCHIVES: &str = "/var/cache/apt/archives";
 
-/// Where it keeps its indexes.
+/// Default directory of apt for indexes.
 const LISTS: &str = "/var/lib/apt/lists";
 
-/// What an installation would do, for whoever is asked.
+/// The changes of an installation, for the question to the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changes {
-    /// Packages that are unpacked or removed, in order.
+    /// Packages to unpack or remove, in order.
     pub packages: Vec<String>,
-    /// Of these, not installed before.
+    /// Number of these that are new.
     pub new: u64,
-    /// Installed in another version.
+    /// Number of packages that change their version.
     pub upgraded: u64,
-    /// Removed.
+    /// Number of packages to remove.
     pub removed: u64,
     /// Bytes of package files to fetch.
     pub fetch_bytes: u64,
 }
 
-/// Asks whether these changes are wanted, where apt-get would ask. Meanwhile the second argument is called now and then:
-/// its error means that the run is to end.
+/// Asks the user to confirm the changes, in the cases in which apt-get asks. While it waits, it calls its second
+/// argument repeatedly, and returns if that fails, because the run was stopped.
 pub type Confirm<'a> = dyn Fn(&Changes, &dyn Fn() -> Result<(), CommandError>) -> Result<bool, CommandError> + 'a;
 
 /// Installs packages.
 ///
 /// # Errors
-/// See [`ErrorKind`]; the root is then as apt and dpkg have left it.
+/// See [`ErrorKind`]. After an error the root is in the state in which apt and dpkg left it.
 pub fn run(settings: &InstallSettings, confirm: &Confirm<'_>, events: &mut dyn Events) -> Result<Report, CommandError> {
     if !rustix::process::geteuid().is_root() {
         return Err(CommandError::usage("packages are installed by root only"));
@@ -110,19 +110,19 @@ pub fn run(settings: &InstallSettings, confirm: &Confirm<'_>, events: &mut dyn E
     }
 }
 
-/// What the root's apt is configured to.
+/// Configuration of the root's apt.
 struct Configured {
-    /// Where package files are kept, as seen from the outside.
+    /// Directory of package files, as a path outside of the root.
     archives: PathBuf,
-    /// Where its indexes are, likewise.
+    /// Directory of indexes, outside of the root as well.
     lists: PathBuf,
-    /// How long is waited for dpkg's locks.
+    /// How long to wait for dpkg's locks.
     lock_timeout: LockTimeout,
-    /// Not to ask.
+    /// Whether to skip the question.
     yes: bool,
-    /// Whether package files stay there after the installation.
+    /// Whether to keep package files after the installation.
     keeps_archives: bool,
-    /// How it reaches its archives.
+    /// Proxies, credentials and limits for its archives.
     network: NetworkSettings,
     /// The lists of mirrors that its http method uses.
     mirrors: MirrorSets,
@@ -153,7 +153,7 @@ impl Configured {
         })
     }
 
-    /// Whether it knows of any archive.
+    /// Whether it has any archive in its sources.
     fn has_lists(&self) -> bool {
         let is_list = |entry: std::io::Result<std::fs::DirEntry>| {
             entry.is_ok_and(|entry| entry.file_name() != "lock" && entry.file_type().is_ok_and(|kind| kind.is_file()))
@@ -161,14 +161,14 @@ impl Configured {
         std::fs::read_dir(&self.lists).is_ok_and(|mut entries| entries.any(is_list))
     }
 
-    /// apt does this with what it has fetched itself, but not with what it finds in its archives directory.
+    /// apt does this for files that it fetched itself, but not for files that were in its archives directory before.
     fn remove_unless_kept(&self, fetched: &[Wanted]) -> Result<(), CommandError> {
         let removable = if self.keeps_archives { &[] } else { fetched };
         removable.iter().try_for_each(|file| removed(&self.archives.join(&file.file_name)))
     }
 }
 
-/// The mirrors of the root's lists. What is wrong with them is told, as by the http method.
+/// The mirrors of the root's lists. Errors in the lists are reported, as the http method does.
 fn mirrors(configuration: &Configuration, root: &Path, events: &mut dyn Events) -> MirrorSets {
     let (sets, warnings) = MirrorSets::configured(configuration, |list| {
         let path = within(root, list).map_err(|error| CommandError::disk(list, &error))?;
@@ -178,7 +178,7 @@ fn mirrors(configuration: &Configuration, root: &Path, events: &mut dyn Events) 
     sets
 }
 
-/// What all steps know.
+/// State that all steps use.
 struct Walk<'a> {
     settings: &'a InstallSettings,
     configured: &'a Configured,
@@ -190,7 +190,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// The walk, in order.
+    /// Runs all steps in order.
     fn run(
         &self,
         downloads: &mut Downloads,
@@ -204,7 +204,7 @@ impl Walk<'_> {
         Relay::clear_abandoned(root).map_err(|error| of_relay(&error))?;
         let plan = self.plan()?;
         self.stop.check()?;
-        // Without any step apt has something to say all the same, and may have to mark packages.
+        // Without any change apt still prints a message, and may have to mark packages.
         if !plan.steps.is_empty() {
             self.agree(&plan, self.confirm)?;
             if let Some(line) = account.flush().expectation(plan.unpacked()) {
@@ -218,7 +218,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// apt's process, which has dpkg's locks from now on and waits.
+    /// Starts the process that becomes apt. It holds dpkg's locks from now on, and waits.
     fn take_locks(&self, relay: &Relay, events: &mut dyn Events) -> Result<WaitingFrontend, CommandError> {
         let root = Root::open(&self.settings.root).map_err(|error| CommandError::new(ErrorKind::Disk, error))?;
         let command = self.installing(relay)?;
@@ -238,7 +238,7 @@ impl Walk<'_> {
         })
     }
 
-    /// Package files by our wire. What it cannot bring is left to apt, which may know another way.
+    /// Fetches package files. apt fetches the files that this cannot, possibly in another way.
     fn fetch(
         &self,
         wanted: &[Wanted],
@@ -250,7 +250,7 @@ impl Walk<'_> {
         if wanted.is_empty() {
             return Ok(());
         }
-        // As apt-get holds it while it fetches.
+        // apt-get holds this lock too while it fetches.
         let _lock = Lock::take(&self.configured.archives).map_err(|error| {
             CommandError::new(ErrorKind::Locked, error).hint("another apt-get runs; wait for it to end")
         })?;
@@ -266,9 +266,9 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// apt-get as it installs, asking us instead of dpkg.
+    /// The command of apt-get for the installation, with fullbore in place of dpkg.
     fn installing(&self, relay: &Relay) -> Result<Command, CommandError> {
-        // In a file, not on the command line, which apt writes into its history.
+        // In a file, because apt writes its command line into its history.
         let mut text = String::new();
         if let Some(own) = &self.settings.apt_config {
             text.push_str(&format!("#include \"{own}\";\n"));
@@ -277,7 +277,7 @@ impl Walk<'_> {
         let configuration = relay.add_file("apt.conf", &text);
         let configuration = configuration.map_err(|error| CommandError::disk(&self.settings.root, &error))?;
         let mut command = apt(self.settings, self.inside, "apt-get", Some(&configuration));
-        // Who is to be asked has been asked.
+        // The user has confirmed already.
         command.args(["--yes", "install"]).args(&self.settings.packages).stdin(Stdio::inherit());
         if self.settings.quiet || self.settings.json {
             self.log.take(&mut command, true)?;
@@ -285,7 +285,7 @@ impl Walk<'_> {
         Ok(command)
     }
 
-    /// apt installs, and asks us.
+    /// Runs the installation by apt, and answers its calls of dpkg.
     fn install(
         &self,
         relay: Relay,
@@ -314,7 +314,7 @@ impl Walk<'_> {
         };
         let ended = ended.and_then(|()| self.configured.remove_unless_kept(wanted));
         account.turn(events, Phase::Sync, Part::Sync);
-        // Also after a failure: what dpkg has done is to stay.
+        // Also after a failure, because dpkg's changes stay.
         let flushed = self.session.sync(&mut |path| events.note(still_syncing(path)));
         ended?;
         if let Some((path, error)) = flushed.failed.iter().chain(&flushed.missed).next() {
@@ -338,7 +338,7 @@ impl Walk<'_> {
     }
 }
 
-/// A program of the root's apt, with the user's options.
+/// A command of the root's apt, with the user's options.
 fn apt(settings: &InstallSettings, inside: &Inside<'_>, program: &str, configuration: Option<&Path>) -> Command {
     let mut command = inside.command(program);
     match (configuration, &settings.apt_config) {

@@ -1,4 +1,4 @@
-//! All other packages: apt installs them, and we unpack.
+//! The packages beyond the Essential ones: apt installs them, and fullbore unpacks them.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -14,11 +14,11 @@ use crate::installing::unpacker::Unpacker;
 use crate::relay::Relay;
 use crate::resolve::Wanted;
 
-/// Speaks of files outside of the root.
+/// The paths are outside of the root.
 const OUTSIDE_ONLY: [&str; 2] = ["APT_CONFIG", "TMPDIR"];
 
 impl Walk<'_> {
-    /// Installs what was wished for.
+    /// Installs the requested packages.
     pub(super) fn install_rest(
         &self,
         apt: &PrivateApt<'_>,
@@ -53,7 +53,7 @@ impl Walk<'_> {
         let mut serving = Serving::new(root, unpacker, elsewhere, self.settings.epoch);
         let served = serving.serve(&relay, &mut child, account);
         if served.is_err() {
-            // It would wait for answers.
+            // It would wait for input.
             let _ = child.kill();
             let _ = child.wait();
         }
