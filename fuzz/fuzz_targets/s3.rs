@@ -25,7 +25,11 @@ fuzz_target!(|data: &[u8]| {
             let _ = xml::temporary(data);
             if let Some(escaped) = xml::escape(&text) {
                 let document = format!("<I><UploadId>x{escaped}</UploadId></I>");
-                assert_eq!(xml::upload_id(document.as_bytes()), Ok(format!("x{text}")), "what is escaped is read again");
+                assert_eq!(
+                    xml::upload_id(document.as_bytes()),
+                    Ok(format!("x{text}")),
+                    "what is escaped is read again"
+                );
             }
         }
         3 => {

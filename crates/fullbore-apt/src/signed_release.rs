@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use fullbore_debian::release::{Release, asked_since};
+use fullbore_debian::release::{Release, if_modified_since};
 use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignatureError, SignedText, Verifier};
 use fullbore_wire::answer::is_transient;
 use fullbore_wire::conditional::EntityTag;
@@ -52,9 +52,9 @@ impl CachedRelease {
         Release::parse(&SignedText::trusted(&self.content).ok()?).ok()
     }
 
-    /// The time for `If-Modified-Since`.
-    fn asked_since(&self) -> i64 {
-        asked_since(self.release().and_then(|release| release.date), self.modified)
+    /// The time to ask for changes since.
+    fn if_modified_since(&self) -> i64 {
+        if_modified_since(self.release().and_then(|release| release.date), self.modified)
     }
 }
 
@@ -187,8 +187,8 @@ pub async fn receive(request: ReleaseRequest<'_>) -> Answer {
             path: format!("{directory}{name}"),
             limit_bytes: limit as u64,
             if_none_match: kept.and_then(|kept| kept.tag.clone()),
-            // The `ETag` alone, which is exact: nginx would also require the time to match.
-            if_modified_since: kept.filter(|kept| kept.tag.is_none()).map(CachedRelease::asked_since),
+            // A tag is exact, and alone: nginx answers "not modified" only if the time says so as well.
+            if_modified_since: kept.filter(|kept| kept.tag.is_none()).map(CachedRelease::if_modified_since),
             head_seen: (name == "InRelease").then(|| head_seen.clone()),
             ..Get::default()
         };

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::stage::Ledger;
-use fullbore_install::database::Lock;
+use fullbore_install::Lock;
 use fullbore_install::unpack::{
     Archive, Examined, Filters, Options, Root, Script, Scripts, UnpackError, examine, put_files, unpack,
 };

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use fullbore_install::database::Lock;
+use fullbore_install::Lock;
 use fullbore_install::root::Root;
 use fullbore_testkit::process::clean_command;
 use fullbore_testkit::random::Random;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fullbore_debian::date;
-use fullbore_debian::release::asked_since;
+use fullbore_debian::release::if_modified_since;
 use fullbore_debian::signature::text_of_inrelease;
 use fullbore_wire::fetch::{Get, GetError, Got, HeadSeen, Watch};
 use fullbore_wire::hosts::{HostId, HostSet};
@@ -44,9 +44,9 @@ impl LocalRelease {
         LocalRelease { date: date_of(&content), content }
     }
 
-    /// The time for `If-Modified-Since`, by the date and the file's time `modified`.
-    pub fn asked_since(&self, modified: i64) -> i64 {
-        asked_since(self.date, modified)
+    /// The time to ask for changes since, where the file that apt has says that it is of `modified`.
+    pub fn if_modified_since(&self, modified: i64) -> i64 {
+        if_modified_since(self.date, modified)
     }
 }
 
@@ -414,9 +414,9 @@ mod tests {
     fn mirrors_that_keep_no_times_hide_nothing() {
         let known = LocalRelease::new(release(5, ""));
         let date = known.date.unwrap();
-        assert_eq!(known.asked_since(date + 60), date + 60);
-        assert_eq!(known.asked_since(date + 90_000), date + 3600);
-        assert_eq!(LocalRelease::default().asked_since(7), 7);
+        assert_eq!(known.if_modified_since(date + 60), date + 60);
+        assert_eq!(known.if_modified_since(date + 90_000), date + 3600);
+        assert_eq!(LocalRelease::default().if_modified_since(7), 7);
     }
 
     #[test]

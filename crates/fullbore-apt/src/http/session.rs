@@ -448,7 +448,8 @@ impl Task {
             self.wanted.last_modified.and_then(|_| kept(&self.wanted.target, limit_bytes)).map(LocalRelease::new);
         // A file dated in the future must not count as newest.
         let known = known.filter(|known| check.future(known.date).is_none());
-        let since = known.as_ref().zip(self.wanted.last_modified).map(|(known, modified)| known.asked_since(modified));
+        let since =
+            known.as_ref().zip(self.wanted.last_modified).map(|(known, modified)| known.if_modified_since(modified));
         let get = self.get(limit_bytes, since);
         let acceptance = Acceptance { is_inline: self.wanted.is_inrelease(), latest: check.latest() };
         let (newest, freshness) = releases::newest(&self.watch, &self.hosts, &get, known.as_ref(), acceptance).await;

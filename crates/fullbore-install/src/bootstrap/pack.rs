@@ -1,4 +1,4 @@
-//! A root becomes one file, by the usual tools.
+//! Packing a root into one file, with the usual tools.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -10,15 +10,15 @@ use fullbore_engine::durability::sync_file;
 use fullbore_engine::output::{FOR_ALL, Output};
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 
-use super::place::MARKER;
+use super::target::MARKER;
 use super::tools::{self, Compressor, MKSQUASHFS, TAR, Tool};
 use crate::inside::Inside;
 use crate::installing::log::Log;
 use crate::settings::BootstrapSettings;
 use crate::settings::Format;
 
-/// Entries of `/dev`, for the archive: name, mode, kind, link, device numbers. The same in each mode; in a user
-/// namespace, and where `nodev` forbids, there are none in the root.
+/// Entries of `/dev` in the archive: name, mode, kind, link, device numbers. They are the same in every mode; with a
+/// user namespace or `nodev` the root itself has none.
 const DEVICES: [(&str, u32, u8, &str, u32, u32); 15] = [
     ("./dev/", 0o755, b'5', "", 0, 0),
     ("./dev/console", 0o666, b'3', "", 5, 1),
@@ -53,7 +53,7 @@ pub fn pack(
     }
     let failed = |error: std::io::Error| CommandError::disk(&settings.target, &error);
     let output = Output::begin(&settings.target, FOR_ALL).map_err(failed)?;
-    // If packing fails, nothing is left of it.
+    // If packing fails, the file is removed.
     match settings.format {
         Format::Squashfs => squashfs(inside, log, output.part())?,
         _ => {
@@ -191,7 +191,7 @@ mod tests {
         let output = Command::new("tar").args(["--numeric-owner", "--utc", "-tvf"]).arg(&file).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        // The columns' widths are tar's own.
+        // The column widths are those of tar.
         let is_null = |line: &str| {
             let words: Vec<&str> = line.split_whitespace().collect();
             words == ["crw-rw-rw-", "0/0", "1,3", "2023-11-14", "22:13", "./dev/null"]

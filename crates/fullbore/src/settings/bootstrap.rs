@@ -7,11 +7,11 @@ use std::sync::Arc;
 use fullbore_apt::system::{configuration as apt_configuration, proxies, sources as apt};
 use fullbore_engine::run::error::CommandError;
 use fullbore_engine::run::named_files::{absolute, read_text};
+use fullbore_install::SEARCH_PATH;
+use fullbore_install::SourcesFile;
 use fullbore_install::bootstrap::tools;
 use fullbore_install::hooks::{self, Hook, Moment};
-use fullbore_install::inside::SEARCH_PATH;
 use fullbore_install::settings::{BootstrapSettings, Format, Mode, Stream, Variant};
-use fullbore_install::skeleton::SourcesFile;
 
 use super::resolve::{network, output};
 use super::suites::{Known, Releases};

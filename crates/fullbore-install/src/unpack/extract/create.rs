@@ -1,4 +1,4 @@
-//! What answers to the questions leave to be made: directories under their names, the rest as `NAME.dpkg-new`.
+//! Creates the file of an entry: directories under their names, other files as `NAME.dpkg-new`.
 
 use std::io;
 use std::rc::Rc;
@@ -8,13 +8,14 @@ use rustix::io::Errno;
 
 use super::super::claims::{Attributes, Taken};
 use super::super::directories::{Directory, new_name, split};
-use super::super::files::{self, Wanted};
+use super::super::files;
 use super::super::paths::{listed_path, show};
-use super::super::round::Halt;
-use super::{Extraction, Role};
+use super::super::round::UnpackFailure;
+use super::{Extraction, PathState};
+use crate::database::Permissions;
 
 impl Extraction<'_, '_> {
-    /// Claims a directory, and makes it if it is not there.
+    /// Claims a directory, and creates it if it does not exist.
     pub(super) fn directory(
         &mut self,
         entry: &Entry,
@@ -22,9 +23,9 @@ impl Extraction<'_, '_> {
         base: &[u8],
         place: &[u8],
         exists: bool,
-    ) -> Result<(), Halt> {
+    ) -> Result<(), UnpackFailure> {
         let wanted = self.wanted(entry, place);
-        let attributes = Attributes { mode: wanted.mode, uid: wanted.uid, gid: wanted.gid, mtime_s: entry.mtime_s };
+        let attributes = Attributes { permissions: wanted, mtime_s: entry.mtime_s };
         let make = || -> Result<bool, Errno> {
             if exists {
                 return Ok(false);
@@ -40,7 +41,7 @@ impl Extraction<'_, '_> {
         });
         match claimed.map_err(|errno| self.failed(place, "create the directory", errno))? {
             Ok(()) => {}
-            Err(Taken { by }) => return Err(Halt::Deferred(by)),
+            Err(Taken { by }) => return Err(UnpackFailure::Deferred(by)),
         }
         if made {
             let opened = self.directories.open_fresh(parent, base, &place[1..]);
@@ -51,7 +52,7 @@ impl Extraction<'_, '_> {
         Ok(())
     }
 
-    /// Makes what is no directory, under dpkg's temporary name. The MD5 of a file, if it is wanted.
+    /// Creates a file that is no directory under dpkg's temporary name; returns the MD5 of a regular file, if wanted.
     pub(super) fn make<R: io::BufRead>(
         &mut self,
         entry: &Entry,
@@ -59,13 +60,20 @@ impl Extraction<'_, '_> {
         parent: &Directory,
         base: &[u8],
         place: &[u8],
-    ) -> Result<Option<[u8; 16]>, Halt> {
+    ) -> Result<Option<[u8; 16]>, UnpackFailure> {
         let new = new_name(base);
         let wanted = self.wanted(entry, place);
         match entry.kind {
             Kind::File => {
-                let written =
-                    files::write(parent, &new, wanted, entry, content, self.wants_md5, &self.round.clocks.write);
+                let written = files::write(
+                    parent,
+                    &new,
+                    wanted,
+                    entry,
+                    content,
+                    self.wants_md5,
+                    &self.round.context.clocks.write,
+                );
                 self.work.files += 1;
                 match written {
                     Ok(md5) => Ok(md5),
@@ -91,19 +99,19 @@ impl Extraction<'_, '_> {
         }
     }
 
-    /// Where in `placed` the file is that a hard link names.
-    pub(super) fn linked(&mut self, entry: &Entry, place: &[u8]) -> Result<usize, Halt> {
-        let target = listed_path(&entry.link).map_err(|reason| self.strange_path(entry, reason))?;
+    /// Index in `placed` of the target of a hard link.
+    pub(super) fn linked(&mut self, entry: &Entry, place: &[u8]) -> Result<usize, UnpackFailure> {
+        let target = listed_path(&entry.link).map_err(|reason| self.invalid_path(entry, reason))?;
         self.regular_file(&target)
-            .ok_or_else(|| Halt::refused(format!("{} is a hard link to what it does not bring", show(place))))
+            .ok_or_else(|| UnpackFailure::refused(format!("{} is a hard link to what it does not bring", show(place))))
     }
 
-    /// Where in `placed` a regular file of this package is that lies as `.dpkg-new`.
+    /// Index in `placed` of a file of this package that is written as `.dpkg-new`.
     fn regular_file(&mut self, path: &[u8]) -> Option<usize> {
-        // The last one is the link itself.
+        // The last entry is the link itself.
         let end = self.work.placed.len() - 1;
         for (at, placed) in self.work.placed[..end].iter().enumerate().skip(self.indexed) {
-            if placed.role != Role::Listed {
+            if placed.role != PathState::Listed {
                 self.regular.insert(placed.path.clone(), at);
             }
         }
@@ -111,15 +119,9 @@ impl Extraction<'_, '_> {
         self.regular.get(path).copied()
     }
 
-    fn wanted(&self, entry: &Entry, place: &[u8]) -> Wanted {
-        if let Some(set) = self.round.database.overrides.get(place) {
-            return Wanted { mode: set.mode, uid: set.uid, gid: set.gid };
-        }
-        let accounts = &self.round.database.accounts;
-        Wanted {
-            mode: entry.mode,
-            uid: accounts.user(&entry.user, entry.uid),
-            gid: accounts.group(&entry.group, entry.gid),
-        }
+    fn wanted(&self, entry: &Entry, place: &[u8]) -> Permissions {
+        let database = self.round.database;
+        let own = || database.accounts.permissions(entry.mode, (&entry.user, entry.uid), (&entry.group, entry.gid));
+        database.overrides.get(place).unwrap_or_else(own)
     }
 }

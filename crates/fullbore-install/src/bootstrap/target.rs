@@ -1,4 +1,4 @@
-//! Where a root is made: empty, locked, marked as unfinished, and complete in the end.
+//! The directory of a new root: empty, locked, marked as unfinished until it is complete.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -17,26 +17,26 @@ use rustix::fs::{Access, AtFlags, Mode, OFlags};
 use crate::settings::BootstrapSettings;
 use crate::settings::Format;
 
-/// In a root that is not complete.
+/// Name of the marker in an incomplete root.
 pub const MARKER: &str = ".fullbore-unfinished";
 const MARKER_TEXT: &str = "This root is being made by `fullbore bootstrap`, or was not finished. Run it again.\n";
 
-/// Begins the names of directories for roots that become archives.
+/// Prefix of the names of temporary roots.
 const NAME: &str = "fullbore-root.";
 
-/// The root of a file system may have this in it.
+/// Directory that a file system may have in its root.
 const LOST_FOUND: &str = "lost+found";
 
-/// A directory in which a root is made.
+/// A locked directory for a new root.
 #[derive(Debug)]
-pub struct Place {
+pub struct TargetDirectory {
     root: PathBuf,
     lock: File,
 }
 
-impl Place {
-    /// Makes it ready: made if it is not there, cleared if an unfinished root is in it.
-    pub fn open(settings: &BootstrapSettings) -> Result<Place, CommandError> {
+impl TargetDirectory {
+    /// Creates and locks the directory; removes an unfinished root in it.
+    pub fn open(settings: &BootstrapSettings) -> Result<TargetDirectory, CommandError> {
         let root = match (settings.format, &settings.stream) {
             (Format::Dir, _) => settings.target.clone(),
             (Format::Tar | Format::Squashfs, None) => {
@@ -47,20 +47,20 @@ impl Place {
                 fresh(below, &begin)?
             }
             (_, Some(stream)) => fresh(&stream.root_below, OsStr::new(NAME))
-                .map_err(|error| error.hint("TMPDIR names another place for the root"))?,
+                .map_err(|error| error.hint("set TMPDIR to another directory"))?,
         };
-        Place::take(&root)
+        TargetDirectory::take(&root)
     }
 
-    fn take(root: &Path) -> Result<Place, CommandError> {
+    fn take(root: &Path) -> Result<TargetDirectory, CommandError> {
         runs_programs(root)?;
         if root.is_symlink() && !temporary::may_follow(root).map_err(|error| CommandError::disk(root, &error))? {
-            return Err(CommandError::usage(format_args!("{}: is a link of another user", root.display()))
+            return Err(CommandError::usage(format_args!("{}: link of another user", root.display()))
                 .hint("name the directory itself"));
         }
         if root.symlink_metadata().is_ok() && !root.is_dir() {
-            return Err(CommandError::usage(format_args!("{}: is there, and no directory", root.display()))
-                .hint("name a directory that is empty or not there, or say --format tar or squashfs"));
+            return Err(CommandError::usage(format_args!("{}: exists and is no directory", root.display()))
+                .hint("name an empty or new directory, or pass --format tar or squashfs"));
         }
         let disk = |error: std::io::Error| CommandError::disk(root, &error);
         fs::create_dir_all(root).map_err(disk)?;
@@ -69,14 +69,14 @@ impl Place {
         if lock.try_lock().is_err() {
             return Err(being_made(&root));
         }
-        let place = Place { root, lock };
+        let place = TargetDirectory { root, lock };
         place.begin_anew()?;
         place.become_roots()?;
-        // Until now it may have been somebody else's.
+        // Until now another user may have owned it.
         place.begin_anew()?;
         let marker = place.root.join(MARKER);
         let disk = |error: std::io::Error| CommandError::disk(&marker, &error);
-        // From an unfinished root; never through a link of this name.
+        // It is left from an unfinished root, or is a link, which must not be followed.
         let _ = fs::remove_file(&marker);
         let mut file = File::create_new(&marker).map_err(disk)?;
         file.write_all(MARKER_TEXT.as_bytes()).map_err(disk)?;
@@ -85,15 +85,15 @@ impl Place {
         Ok(place)
     }
 
-    /// Whoever has made the directory, and for himself alone as mktemp does: for the users of the new system it is `/`, as
-    /// tar would unpack it from base-files.
+    /// Gives the directory to root with the mode 0755, that of `/` in base-files. Another user, or mktemp, may have
+    /// created it.
     fn become_roots(&self) -> Result<(), CommandError> {
         let disk = |error: std::io::Error| CommandError::disk(&self.root, &error);
         std::os::unix::fs::fchown(&self.lock, Some(0), Some(0)).map_err(disk)?;
         self.lock.set_permissions(fs::Permissions::from_mode(0o755)).map_err(disk)
     }
 
-    /// The directory; canonical.
+    /// Canonical path of the directory.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -111,7 +111,7 @@ impl Place {
         Ok(paths)
     }
 
-    /// Removes an unfinished root; refuses anything else.
+    /// Removes an unfinished root; refuses other content.
     pub fn begin_anew(&self) -> Result<(), CommandError> {
         let entries = self.entries()?;
         let marker = self.root.join(MARKER);
@@ -120,30 +120,30 @@ impl Place {
         }
         if !entries.contains(&marker) {
             return Err(CommandError::usage(format_args!("{}: is not empty", self.root.display()))
-                .hint("name a directory that is empty or not there; an unfinished root would be cleared"));
+                .hint("name an empty or new directory; fullbore clears unfinished roots only"));
         }
         self.has_no_mounts()?;
-        // The marker last: a kill in between leaves an unfinished root.
+        // The marker is removed last: a kill in between leaves an unfinished root.
         for path in entries.iter().filter(|path| **path != marker) {
             remove(path)?;
         }
         Ok(())
     }
 
-    /// Removing goes through mounts, into what was there before.
+    /// Checks that nothing is mounted in the root, because removing it would go through the mounts.
     fn has_no_mounts(&self) -> Result<(), CommandError> {
         let mounts = machine::mounts(&fs::read("/proc/self/mountinfo").unwrap_or_default());
         match mounts.iter().find(|mount| mount.path.starts_with(&self.root) && mount.path != self.root) {
             None => Ok(()),
             Some(mount) => {
-                Err(CommandError::usage(format_args!("{}: something is mounted here", mount.path.display()))
-                    .context("the unfinished root around it is not cleared")
+                Err(CommandError::usage(format_args!("{}: a file system is mounted here", mount.path.display()))
+                    .context("fullbore does not clear the unfinished root around it")
                     .hint("unmount it and run again"))
             }
         }
     }
 
-    /// Removes everything: the root has become a file, or does not become one.
+    /// Removes the root.
     ///
     /// # Errors
     /// Something is mounted in it, or it cannot be removed.
@@ -152,21 +152,21 @@ impl Place {
         remove(&self.root)
     }
 
-    /// Removes the marker.
+    /// Removes the marker: the root is complete.
     pub fn complete(&self) -> Result<(), CommandError> {
         let marker = self.root.join(MARKER);
         fs::remove_file(&marker).map_err(|error| CommandError::disk(&marker, &error))
     }
 }
 
-/// The file is written when all else is done. Asked of the directory of its name, where the root is made, and of the one
-/// that a link of this name leads to.
+/// Checks that the target file can be written at the end: in the directory of its name, where the root is made, and
+/// in the one that a link leads to.
 fn takes_a_file(target: &Path) -> Result<(), CommandError> {
     let led_to = output::place(target).map_err(|error| CommandError::disk(target, &error))?;
     for directory in [target, &led_to].map(|path| path.parent().unwrap_or(Path::new("/"))) {
         if !directory.is_dir() {
             return Err(CommandError::usage(format_args!("{}: is not a directory", directory.display()))
-                .context(format_args!("{} is to be made in it", target.display()))
+                .context(format_args!("{} would be created in it", target.display()))
                 .hint("make it first"));
         }
         rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK)
@@ -175,7 +175,7 @@ fn takes_a_file(target: &Path) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Programs and maintainer scripts are run in the root. Asked of the directory that is there already.
+/// Checks that the file system allows programs. For a missing root its existing parent directory counts.
 fn runs_programs(root: &Path) -> Result<(), CommandError> {
     let root = std::path::absolute(root).map_err(|error| CommandError::disk(root, &error))?;
     let Some(there) = root.ancestors().find(|path| path.exists()) else { return Ok(()) };
@@ -184,21 +184,20 @@ fn runs_programs(root: &Path) -> Result<(), CommandError> {
         return Ok(());
     }
     Err(CommandError::usage(format_args!("{}: mounted noexec", there.display()))
-        .context("maintainer scripts have to be run in the root while it is made")
-        .hint("make the root elsewhere (for an archive on stdout: TMPDIR), or mount this without noexec"))
+        .context("maintainer scripts must run in the new root")
+        .hint("make the root elsewhere (set TMPDIR for an archive on stdout), or mount this without noexec"))
 }
 
-/// A directory that was not there before, under a name that nobody can foresee: where everybody may write, one that was
-/// there may be somebody else's.
+/// Creates a directory with a random name: in a world-writable directory an existing one may belong to another user.
 fn fresh(below: &Path, begin: &OsStr) -> Result<PathBuf, CommandError> {
     runs_programs(below)?;
     temporary::directory(below, begin).map_err(|error| CommandError::disk(below, &error))
 }
 
-/// Removes unfinished roots of killed runs for the same archive: directories of our own that are marked as such.
+/// Removes the unfinished roots that killed runs for the same archive left.
 ///
 /// # Errors
-/// Another run makes the archive, or one cannot be removed.
+/// Another run makes the archive, or a root cannot be removed.
 fn clear_abandoned(below: &Path, begin: &OsStr) -> Result<(), CommandError> {
     let disk = |error: std::io::Error| CommandError::disk(below, &error);
     for entry in fs::read_dir(below).map_err(disk)? {
@@ -217,17 +216,17 @@ fn clear_abandoned(below: &Path, begin: &OsStr) -> Result<(), CommandError> {
         if directory.try_lock().is_err() {
             return Err(being_made(&path));
         }
-        Place { root: path, lock: directory }.discard()?;
+        TargetDirectory { root: path, lock: directory }.discard()?;
     }
     Ok(())
 }
 
 fn being_made(root: &Path) -> CommandError {
-    CommandError::new(ErrorKind::Locked, format_args!("{}: is being made", root.display()))
-        .hint("another `fullbore bootstrap` works on it; wait for it to end")
+    CommandError::new(ErrorKind::Locked, format_args!("{}: another run makes this root", root.display()))
+        .hint("wait for the other `fullbore bootstrap` to end")
 }
 
-/// How the hidden name beside an archive begins under which its root is made.
+/// Prefix of the hidden temporary root of an archive.
 fn beside(target: &Path) -> OsString {
     let mut begin = OsString::from(".");
     begin.push(target.file_name().unwrap_or_default());
@@ -277,7 +276,7 @@ mod tests {
         let root = fresh(dir.path(), begin).unwrap();
         let status = fs::symlink_metadata(&root).unwrap();
         assert_eq!((status.uid(), status.mode() & 0o7777), (0, 0o700));
-        let place = Place::take(&root).unwrap();
+        let place = TargetDirectory::take(&root).unwrap();
         let locked = clear_abandoned(dir.path(), begin).unwrap_err();
         assert_eq!(locked.kind, ErrorKind::Locked);
         drop(place);
@@ -301,7 +300,7 @@ mod tests {
             }
             std::os::unix::fs::chown(&path, Some(1000), Some(1000)).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(0o2700)).unwrap();
-            let is_taken = Place::take(&path).is_ok();
+            let is_taken = TargetDirectory::take(&path).is_ok();
             assert_eq!(is_taken, name != "full");
             assert_eq!(state(&path), if is_taken { (0, 0, 0o755) } else { (1000, 1000, 0o2700) }, "{name}");
         }

@@ -1,7 +1,7 @@
-//! Packages decompressed before their turn: while others are on their way, or one core configures.
+//! Decompresses packages before their turn, while other files arrive or one core configures.
 //!
-//! Only memory is used, within a bound, so that nothing is seen in the root before dpkg's order wants it. A package that
-//! is being decompressed when its turn comes is waited for; one that is still in line is left to the unpacker.
+//! Packages are decompressed into memory, within a limit, so that the root changes only in dpkg's order. The unpacker
+//! waits for a package that is being decompressed, and decompresses one that is still queued itself.
 
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -16,19 +16,19 @@ use fullbore_engine::digest::Sha256;
 
 use super::archive::{Archive, ArchiveError};
 
-/// Read at once. As large as memory grows by.
+/// Size of reads and of memory growth, in bytes.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Decompresses, on threads of its own, until it is dropped.
+/// Decompresses packages ahead on threads of its own, until it is dropped.
 #[derive(Debug)]
-pub struct Ahead {
+pub struct ReadAhead {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
 struct Shared {
-    line: Mutex<Line>,
+    queue: Mutex<Queue>,
     changed: Condvar,
     stop: AtomicBool,
     used_bytes: AtomicU64,
@@ -36,22 +36,22 @@ struct Shared {
 }
 
 #[derive(Debug, Default)]
-struct Line {
-    /// How many want that nothing is begun.
+struct Queue {
+    /// Number of pauses.
     pauses: usize,
-    waiting: Vec<Waiting>,
-    /// Begun or done, by the package's file.
+    waiting: Vec<QueuedPackage>,
+    /// Slots of started packages, by package file.
     begun: HashMap<PathBuf, Arc<Slot>>,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct QueuedPackage {
     path: PathBuf,
     bytes: u64,
     sha256: Sha256,
 }
 
-/// Where the plain `data.tar` of one package will be.
+/// Slot for the plain `data.tar` of one package.
 #[derive(Debug)]
 pub struct Slot {
     state: Mutex<State>,
@@ -61,23 +61,23 @@ pub struct Slot {
 #[derive(Debug)]
 enum State {
     Begun,
-    /// `None`: it was too large, or cannot be read; whoever unpacks it will say what is wrong.
-    Done(Option<Plain>),
+    /// `None` if it was too large or unreadable; the unpacker then reports the error.
+    Done(Option<PlainData>),
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Ahead {
-    /// Begins to wait for packages. At most so many plain bytes are held.
-    pub fn start(threads: usize, bytes_max: u64) -> Ahead {
-        Ahead::start_by(plain, threads, bytes_max)
+impl ReadAhead {
+    /// Starts the threads. They hold at most `bytes_max` plain bytes.
+    pub fn start(threads: usize, bytes_max: u64) -> ReadAhead {
+        ReadAhead::start_by(plain, threads, bytes_max)
     }
 
-    fn start_by(how: Decompress, threads: usize, bytes_max: u64) -> Ahead {
+    fn start_by(how: Decompress, threads: usize, bytes_max: u64) -> ReadAhead {
         let shared = Arc::new(Shared {
-            line: Mutex::default(),
+            queue: Mutex::default(),
             changed: Condvar::new(),
             stop: AtomicBool::new(false),
             used_bytes: AtomicU64::new(0),
@@ -85,49 +85,50 @@ impl Ahead {
         });
         let work = |_| {
             let shared = shared.clone();
-            // Without it the unpacker does all.
+            // Without threads the unpacker decompresses all packages.
             std::thread::Builder::new().name("ahead".to_owned()).spawn(move || work(&shared, how)).ok()
         };
-        Ahead { threads: (0..threads).filter_map(work).collect(), shared }
+        ReadAhead { threads: (0..threads).filter_map(work).collect(), shared }
     }
 
-    /// A package file is there. What its bytes have to be comes from a signed index.
+    /// Adds a complete package file, with size and SHA-256 of a signed index.
     pub fn add(&self, path: &Path, bytes: u64, sha256: Sha256) {
-        locked(&self.shared.line).waiting.push(Waiting { path: path.to_owned(), bytes, sha256 });
+        locked(&self.shared.queue).waiting.push(QueuedPackage { path: path.to_owned(), bytes, sha256 });
         self.shared.changed.notify_one();
     }
 
-    /// Begins with no package until this is dropped: all cores have other work.
+    /// Starts no package until the result is dropped, while all cores have other work.
     #[must_use]
     pub fn pause(&self) -> Pause<'_> {
-        locked(&self.shared.line).pauses += 1;
+        locked(&self.shared.queue).pauses += 1;
         Pause(self)
     }
 
-    /// Its turn has come: what is there or will be, without waiting. It is given once.
+    /// Takes the slot of a started package, without waiting; removes one that is not started. Each slot is returned
+    /// once.
     pub fn take(&self, path: &Path) -> Option<Arc<Slot>> {
-        let mut line = locked(&self.shared.line);
-        line.waiting.retain(|waiting| waiting.path != path);
-        line.begun.remove(path)
+        let mut queue = locked(&self.shared.queue);
+        queue.waiting.retain(|waiting| waiting.path != path);
+        queue.begun.remove(path)
     }
 }
 
-/// See [`Ahead::pause`].
+/// See [`ReadAhead::pause`].
 #[derive(Debug)]
-pub struct Pause<'a>(&'a Ahead);
+pub struct Pause<'a>(&'a ReadAhead);
 
 impl Drop for Pause<'_> {
     fn drop(&mut self) {
-        locked(&self.0.shared.line).pauses -= 1;
+        locked(&self.0.shared.queue).pauses -= 1;
         self.0.shared.changed.notify_all();
     }
 }
 
-impl Drop for Ahead {
+impl Drop for ReadAhead {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         {
-            let _line = locked(&self.shared.line);
+            let _line = locked(&self.shared.queue);
             self.shared.changed.notify_all();
         }
         for thread in self.threads.drain(..) {
@@ -137,8 +138,8 @@ impl Drop for Ahead {
 }
 
 impl Slot {
-    /// The plain bytes, verified; waits for them. `None`: whoever asks decompresses the package. They are given once, so that
-    /// their room is free as soon as they are read.
+    /// Waits for the verified plain bytes; `None` if the caller must decompress the package. They are returned once,
+    /// so that their memory is free after reading.
     pub(super) fn wait(&self) -> Option<PlainReader> {
         let mut state = locked(&self.state);
         loop {
@@ -150,16 +151,16 @@ impl Slot {
     }
 }
 
-/// A whole `data.tar`. Its room counts until it is dropped.
+/// A whole `data.tar`. Its memory counts until drop.
 #[derive(Debug)]
-struct Plain {
+struct PlainData {
     bytes: Vec<u8>,
     counted: u64,
     shared: Arc<Shared>,
 }
 
-impl Plain {
-    /// Room for one more piece, if there is any.
+impl PlainData {
+    /// Reserves one more piece; returns whether the limit allows it.
     fn grows(&mut self) -> bool {
         let more = PIECE_BYTES as u64;
         self.counted += more;
@@ -167,16 +168,16 @@ impl Plain {
     }
 }
 
-impl Drop for Plain {
+impl Drop for PlainData {
     fn drop(&mut self) {
         self.shared.used_bytes.fetch_sub(self.counted, Ordering::Relaxed);
     }
 }
 
-/// Reads it.
+/// Reader of [`PlainData`].
 #[derive(Debug)]
 pub(super) struct PlainReader {
-    plain: Plain,
+    plain: PlainData,
     at: usize,
 }
 
@@ -190,37 +191,37 @@ impl Read for PlainReader {
     }
 }
 
-/// [`plain`]; tests have another.
-type Decompress = fn(&Arc<Shared>, &Waiting) -> Result<Option<Plain>, ArchiveError>;
+/// Type of [`plain`], which tests replace.
+type Decompress = fn(&Arc<Shared>, &QueuedPackage) -> Result<Option<PlainData>, ArchiveError>;
 
 fn work(shared: &Arc<Shared>, plain: Decompress) {
-    let mut line = locked(&shared.line);
+    let mut queue = locked(&shared.queue);
     while !shared.stop.load(Ordering::Relaxed) {
         // The largest first, as in the unpacker.
-        let largest = (0..line.waiting.len()).max_by_key(|place| line.waiting[*place].bytes);
-        let Some(largest) = largest.filter(|_| line.pauses == 0) else {
-            line = shared.changed.wait(line).unwrap_or_else(PoisonError::into_inner);
+        let largest = (0..queue.waiting.len()).max_by_key(|place| queue.waiting[*place].bytes);
+        let Some(largest) = largest.filter(|_| queue.pauses == 0) else {
+            queue = shared.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
             continue;
         };
-        let waiting = line.waiting.swap_remove(largest);
+        let waiting = queue.waiting.swap_remove(largest);
         let slot = Arc::new(Slot { state: Mutex::new(State::Begun), done: Condvar::new() });
-        line.begun.insert(waiting.path.clone(), slot.clone());
-        drop(line);
-        // A bug in a decompressor must not leave anybody waiting for it.
+        queue.begun.insert(waiting.path.clone(), slot.clone());
+        drop(queue);
+        // A panic in a decompressor must not block the unpacker.
         let plain = catch_unwind(AssertUnwindSafe(|| plain(shared, &waiting)));
         let plain = plain.ok().and_then(Result::ok).flatten();
         *locked(&slot.state) = State::Done(plain);
         slot.done.notify_all();
-        line = locked(&shared.line);
+        queue = locked(&shared.queue);
     }
 }
 
-/// All of `data.tar`; `None` if there is no room for it.
-fn plain(shared: &Arc<Shared>, waiting: &Waiting) -> Result<Option<Plain>, ArchiveError> {
+/// Decompresses a whole `data.tar`; `None` if the memory limit is reached.
+fn plain(shared: &Arc<Shared>, waiting: &QueuedPackage) -> Result<Option<PlainData>, ArchiveError> {
     let archive = Archive::open(&waiting.path)?.expecting(waiting.bytes, waiting.sha256);
     let error = |source: io::Error| ArchiveError::Read { path: waiting.path.clone(), source };
     let mut reader = data(archive.data_reader()?, archive.data(), 1, archive.proof()).map_err(error)?;
-    let mut plain = Plain { bytes: Vec::new(), counted: 0, shared: shared.clone() };
+    let mut plain = PlainData { bytes: Vec::new(), counted: 0, shared: shared.clone() };
     loop {
         if shared.stop.load(Ordering::Relaxed) || !plain.grows() {
             return Ok(None);
@@ -259,9 +260,9 @@ mod tests {
     }
 
     /// Its turn, once it was begun.
-    fn taken(ahead: &Ahead, path: &Path) -> Option<Vec<u8>> {
+    fn taken(ahead: &ReadAhead, path: &Path) -> Option<Vec<u8>> {
         let asked = std::time::Instant::now();
-        while !locked(&ahead.shared.line).begun.contains_key(path) {
+        while !locked(&ahead.shared.queue).begun.contains_key(path) {
             assert!(asked.elapsed().as_secs() < 60, "it is not begun");
             std::thread::yield_now();
         }
@@ -274,7 +275,7 @@ mod tests {
     fn a_package_is_plain_when_its_turn_comes_and_its_room_is_free_again() {
         let dir = tempfile::tempdir().unwrap();
         let (path, bytes, sha256) = package(dir.path(), "a", b"what is in it");
-        let ahead = Ahead::start(1, 8 << 20);
+        let ahead = ReadAhead::start(1, 8 << 20);
         ahead.add(&path, bytes, sha256);
         let plain = taken(&ahead, &path).unwrap();
         assert!(plain.windows(13).any(|piece| piece == b"what is in it"));
@@ -286,7 +287,7 @@ mod tests {
     fn nobody_waits_for_a_decompressor_that_has_panicked() {
         let dir = tempfile::tempdir().unwrap();
         let (path, bytes, sha256) = package(dir.path(), "a", b"");
-        let ahead = Ahead::start_by(|_, _| panic!("a bug"), 1, 8 << 20);
+        let ahead = ReadAhead::start_by(|_, _| panic!("a bug"), 1, 8 << 20);
         // The second by the same thread.
         for _ in 0..2 {
             ahead.add(&path, bytes, sha256);
@@ -298,10 +299,10 @@ mod tests {
     fn a_pause_holds_it_until_it_ends() {
         let dir = tempfile::tempdir().unwrap();
         let (path, bytes, sha256) = package(dir.path(), "a", b"");
-        let ahead = Ahead::start(1, 8 << 20);
+        let ahead = ReadAhead::start(1, 8 << 20);
         let pause = ahead.pause();
         ahead.add(&path, bytes, sha256);
-        assert!(locked(&ahead.shared.line).begun.is_empty());
+        assert!(locked(&ahead.shared.queue).begun.is_empty());
         drop(pause);
         assert!(taken(&ahead, &path).is_some());
     }
@@ -310,16 +311,16 @@ mod tests {
     fn what_is_wrong_too_large_or_still_in_line_is_left() {
         let dir = tempfile::tempdir().unwrap();
         let (path, bytes, sha256) = package(dir.path(), "a", &[7; 3 << 20]);
-        let small = Ahead::start(1, 2 << 20);
+        let small = ReadAhead::start(1, 2 << 20);
         small.add(&path, bytes, sha256);
         assert!(taken(&small, &path).is_none());
-        let other = Ahead::start(1, 8 << 20);
+        let other = ReadAhead::start(1, 8 << 20);
         other.add(&path, bytes + 1, sha256);
         assert!(taken(&other, &path).is_none());
-        let nobody = Ahead::start(0, 8 << 20);
+        let nobody = ReadAhead::start(0, 8 << 20);
         nobody.add(&path, bytes, sha256);
         assert!(nobody.take(&path).is_none());
-        assert!(locked(&nobody.shared.line).waiting.is_empty());
+        assert!(locked(&nobody.shared.queue).waiting.is_empty());
         assert_eq!(small.shared.used_bytes.load(Ordering::Relaxed), 0);
     }
 }

@@ -1,5 +1,4 @@
-//! What was found valid, so that it is not checked again; and what is being checked, so that whoever asks for it
-//! meanwhile waits for that.
+//! A cache of valid signatures, and of running checks, so that a second request for the same check waits for the first.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -7,16 +6,17 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use super::{SignatureError, SignedText};
 use fullbore_digest::Sha256;
 
-/// The text of a check, or `None` if that failed.
+/// Text of a successful check; `None` after a failed one.
 type Outcome = Arc<OnceLock<Option<SignedText>>>;
 
-/// By the hashes of the files that a check is of. A run checks three files of a suite or fewer, so nothing is ever
-/// forgotten.
+/// Results by the hashes of the checked files. A run checks at most three files per suite, so no entry is ever
+/// dropped.
 #[derive(Debug, Default)]
-pub(super) struct Checked(Mutex<HashMap<Vec<Sha256>, Outcome>>);
+pub(super) struct VerificationCache(Mutex<HashMap<Vec<Sha256>, Outcome>>);
 
-impl Checked {
-    /// What the check of these files gives. One that failed is made again, for its error is with who made it.
+impl VerificationCache {
+    /// Returns the result of checking these files. A failed check is repeated, because its error went to another
+    /// caller.
     pub(super) fn once(
         &self,
         files: &[&[u8]],

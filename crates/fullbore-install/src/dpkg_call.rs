@@ -1,4 +1,4 @@
-//! An order that apt gives to dpkg: which package files to unpack, and by which options.
+//! Arguments with which apt calls dpkg: package files to unpack, and options.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::root::within;
 
-/// Options that change nothing for a package that was not there before.
+/// Options without effect on a package that is not installed.
 const HARMLESS: [&str; 10] = [
     "--unpack",
     "--auto-deconfigure",
@@ -20,22 +20,22 @@ const HARMLESS: [&str; 10] = [
     "--no-pager",
 ];
 
-/// `dpkg --unpack`, taken apart.
+/// Parsed arguments of `dpkg --unpack`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Order {
-    /// Where progress is told, by number.
+pub struct DpkgCall {
+    /// File descriptor for status messages.
     pub status_descriptor: Option<u32>,
-    /// Package files, as seen from inside the root, in the order given.
+    /// Package files as seen from inside the root, in the given order.
     pub files: Vec<PathBuf>,
-    /// All arguments but the files.
+    /// Arguments other than files.
     options: Vec<OsString>,
 }
 
-impl Order {
-    /// Reads dpkg's arguments. `None` if there is an option whose effect only dpkg has: then the order is
-    /// dpkg's. Of directories (`--recursive`) the files come in the order of their names.
-    pub fn parse(root: &Path, arguments: &[OsString]) -> Option<Order> {
-        let mut order = Order { status_descriptor: None, files: Vec::new(), options: Vec::new() };
+impl DpkgCall {
+    /// Parses dpkg's arguments. `None` if only dpkg implements one of the options. The files of directories
+    /// (`--recursive`) are sorted by name.
+    pub fn parse(root: &Path, arguments: &[OsString]) -> Option<DpkgCall> {
+        let mut call = DpkgCall { status_descriptor: None, files: Vec::new(), options: Vec::new() };
         let (mut is_recursive, mut is_unpack) = (false, false);
         let mut words = arguments.iter();
         while let Some(word) = words.next() {
@@ -43,8 +43,8 @@ impl Order {
             match text {
                 Some("--status-fd") => {
                     let number = words.next()?;
-                    order.status_descriptor = Some(number.to_str()?.parse().ok()?);
-                    order.options.extend([word.clone(), number.clone()]);
+                    call.status_descriptor = Some(number.to_str()?.parse().ok()?);
+                    call.options.extend([word.clone(), number.clone()]);
                 }
                 Some("--recursive" | "-R") => is_recursive = true,
                 Some("--") => {}
@@ -53,28 +53,28 @@ impl Order {
                         return None;
                     }
                     is_unpack |= option == "--unpack";
-                    order.options.push(word.clone());
+                    call.options.push(word.clone());
                 }
-                _ => order.files.push(PathBuf::from(word)),
+                _ => call.files.push(PathBuf::from(word)),
             }
         }
         if is_recursive {
             let mut files = Vec::new();
-            for directory in &order.files {
-                walk(&Order::outside(root, directory), &mut files);
+            for directory in &call.files {
+                walk(&DpkgCall::outside(root, directory), &mut files);
             }
-            order.files = files.into_iter().filter_map(|file| target(root, &file)).collect();
+            call.files = files.into_iter().filter_map(|file| target(root, &file)).collect();
         }
-        (is_unpack && !order.files.is_empty()).then_some(order)
+        (is_unpack && !call.files.is_empty()).then_some(call)
     }
 
-    /// A path of an order, as seen from the outside.
+    /// Path of a file as seen from outside the root.
     pub fn outside(root: &Path, path: &Path) -> PathBuf {
-        // What leads nowhere is told where it is opened.
+        // A link loop is reported where the file is opened.
         within(root, path).unwrap_or_else(|_| root.join(path.strip_prefix("/").unwrap_or(path)))
     }
 
-    /// The order again, for these files alone.
+    /// The same arguments, with these files instead.
     pub fn for_files(&self, files: &[PathBuf]) -> Vec<OsString> {
         let mut arguments = self.options.clone();
         arguments.extend(files.iter().map(|file| file.as_os_str().to_owned()));
@@ -82,7 +82,7 @@ impl Order {
     }
 }
 
-/// Files that end as packages do, sorted; apt numbers the links that it makes.
+/// Package files below a directory, sorted: apt numbers its links.
 fn walk(directory: &Path, files: &mut Vec<PathBuf>) {
     let mut entries: Vec<PathBuf> =
         fs::read_dir(directory).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())).collect();
@@ -96,7 +96,7 @@ fn walk(directory: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Where a file of such a directory leads to, as seen from inside.
+/// Target of a file in such a directory, as seen from inside the root.
 fn target(root: &Path, file: &Path) -> Option<PathBuf> {
     match fs::read_link(file) {
         Ok(target) if target.is_absolute() => Some(target),
@@ -114,20 +114,20 @@ mod tests {
     }
 
     #[test]
-    fn apts_orders_are_understood() {
+    fn apts_arguments_are_understood() {
         let arguments = words("--status-fd 14 --no-triggers --unpack --auto-deconfigure /a_1_all.deb /b_1_all.deb");
-        let order = Order::parse(Path::new("/"), &arguments).unwrap();
-        assert_eq!(order.status_descriptor, Some(14));
-        assert_eq!(order.files, [Path::new("/a_1_all.deb"), Path::new("/b_1_all.deb")]);
-        let left = order.for_files(&order.files[1..]);
+        let call = DpkgCall::parse(Path::new("/"), &arguments).unwrap();
+        assert_eq!(call.status_descriptor, Some(14));
+        assert_eq!(call.files, [Path::new("/a_1_all.deb"), Path::new("/b_1_all.deb")]);
+        let left = call.for_files(&call.files[1..]);
         assert_eq!(left, words("--status-fd 14 --no-triggers --unpack --auto-deconfigure /b_1_all.deb"));
     }
 
     #[test]
     fn an_unknown_option_is_dpkgs() {
-        assert_eq!(Order::parse(Path::new("/"), &words("--unpack --force-overwrite /a.deb")), None);
-        assert_eq!(Order::parse(Path::new("/"), &words("--configure --pending")), None);
-        assert_eq!(Order::parse(Path::new("/"), &words("--unpack --status-fd")), None);
+        assert_eq!(DpkgCall::parse(Path::new("/"), &words("--unpack --force-overwrite /a.deb")), None);
+        assert_eq!(DpkgCall::parse(Path::new("/"), &words("--configure --pending")), None);
+        assert_eq!(DpkgCall::parse(Path::new("/"), &words("--unpack --status-fd")), None);
     }
 
     #[test]
@@ -138,10 +138,10 @@ mod tests {
         for (link, to) in [("1-b.deb", "/var/b.deb"), ("0-a.deb", "/var/a.deb"), ("readme", "/var/c.deb")] {
             std::os::unix::fs::symlink(to, root.join("tmp/apt-dpkg").join(link)).unwrap();
         }
-        let order = Order::parse(root, &words("--unpack --recursive /tmp/apt-dpkg")).unwrap();
-        assert_eq!(order.files, [Path::new("/var/a.deb"), Path::new("/var/b.deb")]);
-        assert_eq!(Order::outside(root, &order.files[0]), root.join("var/a.deb"));
+        let call = DpkgCall::parse(root, &words("--unpack --recursive /tmp/apt-dpkg")).unwrap();
+        assert_eq!(call.files, [Path::new("/var/a.deb"), Path::new("/var/b.deb")]);
+        assert_eq!(DpkgCall::outside(root, &call.files[0]), root.join("var/a.deb"));
         std::os::unix::fs::symlink("/srv/archives", root.join("var")).unwrap();
-        assert_eq!(Order::outside(root, &order.files[0]), root.join("srv/archives/a.deb"));
+        assert_eq!(DpkgCall::outside(root, &call.files[0]), root.join("srv/archives/a.deb"));
     }
 }

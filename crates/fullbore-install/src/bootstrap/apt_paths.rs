@@ -1,8 +1,9 @@
-//! Places in the root that programs of the outside write to by their paths.
+//! Checks of the paths in the root that programs outside of it write to.
 //!
-//! This machine's apt works on the new root, and follows absolute links out of it. A hook or a script of a package can
-//! put such a link where apt keeps its files. So each place is looked at before apt is asked, and a link that leads apt
-//! elsewhere than the root's own programs ends the run. What runs in the root at that very moment can still change it.
+//! This machine's apt works on the new root and follows absolute links out of it. A hook or a script of a package can
+//! create such a link at one of apt's paths. So each path is checked before apt runs, and a link that leads apt
+//! elsewhere than programs of the root ends the run. A program that runs in the root at that moment can still change a
+//! path.
 
 use std::path::Path;
 
@@ -13,7 +14,7 @@ use super::indexes::LISTS;
 use super::{ARCHIVES, Walk};
 use crate::root::is_same_outside;
 
-/// What apt reads and writes below the root, beside the places that have names of their own.
+/// Paths that apt reads or writes in the root, except those with constants of their own.
 const PLACES: [&str; 9] = [
     "etc/apt/apt.conf.d",
     "etc/apt/sources.list.d",
@@ -27,8 +28,8 @@ const PLACES: [&str; 9] = [
 ];
 
 impl Walk<'_> {
-    /// Refuses a root with a link that would lead apt out of it.
-    pub(super) fn keeps_apt_inside(&self) -> Result<(), CommandError> {
+    /// Checks that no link leads apt out of the root.
+    pub(super) fn check_apt_paths(&self) -> Result<(), CommandError> {
         let root = self.inside.root();
         let partial = [LISTS, ARCHIVES].map(|below| format!("{below}/partial"));
         for place in PLACES.into_iter().chain([DIRECTORY]).chain(partial.iter().map(String::as_str)) {
@@ -36,7 +37,7 @@ impl Walk<'_> {
             if !is_same_outside(root, &path).map_err(|error| CommandError::disk(&root.join(place), &error))? {
                 return Err(CommandError::usage(format_args!("{}: a link leads out of the root", path.display()))
                     .context("apt, which works on the root from outside, would follow it")
-                    .hint("let hooks and packages make relative links, or mount something there"));
+                    .hint("make relative links in hooks and packages, or mount the directory"));
             }
         }
         Ok(())

@@ -1,6 +1,6 @@
-//! The files of one run of `gpgv`: the signed file, keyrings in the form it reads, and the text that it verified.
+//! The files of one run of `gpgv`: the signed file, keyrings in its format, and the text that it verified.
 //!
-//! They have no names, so that nobody else decides what `gpgv` reads, and a killed run leaves nothing behind.
+//! The files have no names, so no other process can change what `gpgv` reads, and a killed run leaves nothing behind.
 
 use std::cell::RefCell;
 use std::fs::{self, DirBuilder, File};
@@ -16,67 +16,67 @@ use super::SignatureError;
 use crate::clearsign;
 use crate::keys::KeySource;
 
-/// Largest keyring that is read to find out its form; Debian's whole keyring has 60 KB.
+/// Maximum size of a keyring that is read to detect armour, in bytes; Debian's whole keyring has 60 KB.
 const KEYRING_BYTES_MAX: u64 = 16 << 20;
 
-/// How the names of rooms begin.
+/// Prefix of the names of directories for `gpgv`.
 const PREFIX: &str = "verify-";
 
-/// A home directory that is not there and that nobody can make.
+/// A home directory that does not exist and cannot be created.
 const NO_HOME: &str = "/dev/null/gpgv";
 
-/// Removes the directories that killed runs have left in `scratch`: those of earlier versions, and of systems without
-/// `/proc`. For whoever holds the lock of that directory, because it takes the files of a run that goes on.
+/// Removes the directories that killed runs left in `scratch`, on systems without `/proc`. The caller must hold the
+/// lock of that directory, because this would remove the files of a running check.
 pub fn sweep(scratch: &Path) {
     let Ok(entries) = fs::read_dir(scratch) else { return };
     for entry in entries.flatten() {
-        let is_room = entry.file_name().to_str().is_some_and(is_name_of_room);
-        // A link is no directory here, and stays.
-        if is_room && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            // What cannot be removed is a few KB in our own directory.
+        let is_ours = entry.file_name().to_str().is_some_and(is_name_of_ours);
+        // A symbolic link is not a directory here, and stays.
+        if is_ours && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            // On an error only a few KB stay in our own directory.
             let _ = fs::remove_dir_all(entry.path());
         }
     }
 }
 
-/// Whether the name is `verify-PID-NUMBER`. Other names that begin so are somebody else's.
-fn is_name_of_room(name: &str) -> bool {
+/// Whether the name is `verify-PID-NUMBER`.
+fn is_name_of_ours(name: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let numbers = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-'));
     numbers.is_some_and(|(process, number)| is_number(process) && is_number(number))
 }
 
 /// The files of one run of `gpgv`.
-pub(super) struct Room(Place);
+pub(super) struct GpgvFiles(Storage);
 
-enum Place {
-    /// Files without a name (memfd_create(2)), which the kernel removes even when we are killed. `gpgv` opens them
-    /// through our directory of file descriptors.
+enum Storage {
+    /// Nameless files (memfd_create(2)), which the kernel removes even after a kill. `gpgv` opens them through this
+    /// process's directory of file descriptors.
     Memory { descriptors: PathBuf, files: RefCell<Vec<File>> },
-    /// A directory of mode 0700, where `/proc` is not mounted.
+    /// A directory of mode 0700, if `/proc` is not mounted.
     Directory(PathBuf),
 }
 
-impl Room {
-    pub(super) fn create(scratch: &Path) -> Result<Room, SignatureError> {
-        Ok(Room(match in_memory() {
+impl GpgvFiles {
+    pub(super) fn create(scratch: &Path) -> Result<GpgvFiles, SignatureError> {
+        Ok(GpgvFiles(match in_memory() {
             Some(place) => place,
-            None => Place::Directory(directory(scratch)?),
+            None => Storage::Directory(directory(scratch)?),
         }))
     }
 
-    /// The home directory of `gpgv`. It reads no keyring there, because each has an absolute path.
+    /// Home directory for `gpgv`, which reads no keyring there because each has an absolute path.
     pub(super) fn home(&self) -> &Path {
         match &self.0 {
-            Place::Memory { .. } => Path::new(NO_HOME),
-            Place::Directory(path) => path,
+            Storage::Memory { .. } => Path::new(NO_HOME),
+            Storage::Directory(path) => path,
         }
     }
 
-    /// A file with these contents.
+    /// Creates a file with this content; returns its path.
     pub(super) fn write(&self, name: &str, bytes: &[u8]) -> Result<PathBuf, SignatureError> {
         match &self.0 {
-            Place::Memory { descriptors, files } => {
+            Storage::Memory { descriptors, files } => {
                 let fault = |source: io::Error| SignatureError::Scratch { path: PathBuf::from(name), source };
                 let mut file =
                     File::from(memfd_create(name, MemfdFlags::CLOEXEC).map_err(|errno| fault(errno.into()))?);
@@ -85,7 +85,7 @@ impl Room {
                 files.borrow_mut().push(file);
                 Ok(path)
             }
-            Place::Directory(directory) => {
+            Storage::Directory(directory) => {
                 let path = directory.join(name);
                 fs::write(&path, bytes).map_err(|source| SignatureError::Scratch { path: path.clone(), source })?;
                 Ok(path)
@@ -93,16 +93,16 @@ impl Room {
         }
     }
 
-    /// Where `gpgv` writes the verified text.
+    /// Path for the verified text, which `gpgv` writes.
     pub(super) fn output(&self) -> Result<PathBuf, SignatureError> {
         match &self.0 {
-            Place::Memory { .. } => self.write("text", &[]),
-            // `gpgv` makes it.
-            Place::Directory(directory) => Ok(directory.join("text")),
+            Storage::Memory { .. } => self.write("text", &[]),
+            // `gpgv` creates it.
+            Storage::Directory(directory) => Ok(directory.join("text")),
         }
     }
 
-    /// A keyring as `gpgv` reads it: binary, with an absolute path.
+    /// Provides a keyring in the form that `gpgv` reads: binary, with an absolute path.
     pub(super) fn keyring(&self, number: usize, key: &KeySource) -> Result<PathBuf, SignatureError> {
         let (name, text) = match key {
             KeySource::Inline(text) => {
@@ -141,18 +141,18 @@ fn unfold(line: &str) -> &str {
 }
 
 /// `None` where `gpgv` could not open such a file: without `/proc`, or with another process's.
-fn in_memory() -> Option<Place> {
+fn in_memory() -> Option<Storage> {
     let file = File::from(memfd_create("probe", MemfdFlags::CLOEXEC).ok()?);
     let descriptors = fs::canonicalize("/proc/self").ok()?.join("fd");
     let seen = File::open(descriptors.join(file.as_raw_fd().to_string())).ok()?.metadata().ok()?;
     let own = file.metadata().ok()?;
     let is_same = (seen.dev(), seen.ino()) == (own.dev(), own.ino());
-    is_same.then(|| Place::Memory { descriptors, files: RefCell::default() })
+    is_same.then(|| Storage::Memory { descriptors, files: RefCell::default() })
 }
 
 fn directory(scratch: &Path) -> Result<PathBuf, SignatureError> {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
-    // A leftover of a killed process with our number must not stand in the way.
+    // A killed process with the same process ID can have left one behind.
     for _ in 0..1000 {
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
         let path = scratch.join(format!("{PREFIX}{}-{number}", std::process::id()));
@@ -167,10 +167,10 @@ fn directory(scratch: &Path) -> Result<PathBuf, SignatureError> {
     Err(SignatureError::Scratch { path: scratch.to_owned(), source })
 }
 
-impl Drop for Room {
+impl Drop for GpgvFiles {
     fn drop(&mut self) {
-        if let Place::Directory(path) = &self.0 {
-            // What cannot be removed is a few KB in our own directory.
+        if let Storage::Directory(path) = &self.0 {
+            // On an error only a few KB stay in our own directory.
             let _ = fs::remove_dir_all(path);
         }
     }
@@ -204,11 +204,11 @@ mod tests {
     fn files_are_without_names_or_in_a_directory_that_goes() {
         let scratch = tempfile::tempdir().expect("a directory");
         for in_directory in [false, true] {
-            let room = Room(match in_directory {
+            let files = GpgvFiles(match in_directory {
                 false => in_memory().expect("/proc"),
-                true => Place::Directory(directory(scratch.path()).expect("a directory")),
+                true => Storage::Directory(directory(scratch.path()).expect("a directory")),
             });
-            let path = room.write("one", b"text").expect("a file");
+            let path = files.write("one", b"text").expect("a file");
             assert_eq!(fs::read(&path).expect("readable"), b"text");
             assert_eq!(fs::read_dir(scratch.path()).expect("scratch").count(), usize::from(in_directory));
         }

@@ -1,7 +1,7 @@
-//! A package's files alone, where dpkg is not there yet: it unpacks the package again as soon as it is.
+//! Writes only the files of a package, before there is a dpkg; dpkg unpacks the package again later.
 //!
-//! Nothing is asked and nothing recorded. Files come under their own names at once; directories, and links to
-//! directories, that are there stay, as for dpkg.
+//! Nothing is checked against the database and nothing recorded. Files get their names at once. As in dpkg, existing
+//! directories and links to directories stay.
 
 use std::io::{self, BufRead, BufReader};
 
@@ -14,24 +14,24 @@ use rustix::io::Errno;
 use super::claims::Claims;
 use super::clocks::Clocks;
 use super::directories::{Directories, new_name, split};
-use super::files::{self, Wanted, WriteError};
+use super::files::{self, WriteError};
 use super::paths::{listed_path, show};
 use super::{Archive, Filters, UnpackError};
 use crate::database::Database;
 use crate::root::{Root, RootError};
 
-/// Plain bytes decoded at once, as by the unpacker.
+/// Size of the buffer for plain bytes, as in the unpacker.
 const PLAIN_BYTES: usize = 256 << 10;
 
-/// Puts the files of a package into the root, but those that `filters` leave out.
+/// Writes the files of a package into the root, except those that `filters` exclude.
 ///
 /// # Errors
-/// See [`UnpackError`]; what was written stays.
+/// Every variant of [`UnpackError`] but `Stopped`. Files that were written stay.
 pub fn put_files(root: &Root, archive: &Archive, filters: &Filters) -> Result<(), UnpackError> {
     let database = Database::read(root)?;
     let (clocks, claims) = (Clocks::new(&Ledger::off()), Claims::new());
     let directories = Directories::new(root, &claims, 1);
-    let mut putting = Putting { root, archive, filters, database: &database, clocks: &clocks, directories };
+    let mut putting = FileWriter { root, archive, filters, database: &database, clocks: &clocks, directories };
     let unreadable = |source| UnpackError::Data { package: archive.name().to_owned(), source };
     let damaged = |source| UnpackError::Tar { package: archive.name().to_owned(), source };
     let plain = data(archive.data_reader()?, archive.data(), 1, archive.proof()).map_err(unreadable)?;
@@ -56,7 +56,7 @@ pub fn put_files(root: &Root, archive: &Archive, filters: &Filters) -> Result<()
     Ok(archive.check(packed.hasher)?)
 }
 
-struct Putting<'a> {
+struct FileWriter<'a> {
     root: &'a Root,
     archive: &'a Archive,
     filters: &'a Filters,
@@ -65,7 +65,7 @@ struct Putting<'a> {
     directories: Directories<'a>,
 }
 
-impl Putting<'_> {
+impl FileWriter<'_> {
     fn entry<R: BufRead>(&mut self, entry: &Entry, content: &mut Reader<R>) -> Result<(), UnpackError> {
         let path = self.path(&entry.path)?;
         let may_lead = matches!(entry.kind, Kind::Directory | Kind::Symlink);
@@ -108,11 +108,7 @@ impl Putting<'_> {
             Err(errno) => return Err(errno.into()),
         };
         let accounts = &self.database.accounts;
-        let wanted = Wanted {
-            mode: entry.mode,
-            uid: accounts.user(&entry.user, entry.uid),
-            gid: accounts.group(&entry.group, entry.gid),
-        };
+        let wanted = accounts.permissions(entry.mode, (&entry.user, entry.uid), (&entry.group, entry.gid));
         match (entry.kind, there) {
             (Kind::Directory | Kind::Symlink, Some(FileType::Directory)) => return Ok(()),
             (Kind::Directory, Some(_)) => return self.root.directory(path).map(drop).map_err(WriteError::from),

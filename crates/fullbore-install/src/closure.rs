@@ -1,39 +1,48 @@
-//! Which packages of an archive a choice of some of them can reach.
+//! Dependency closure of a package set.
 //!
-//! apt's resolver looks at a package only if something leads to it: it is asked for, it is Essential, another one
-//! depends on it or on a name that it provides. Indexes cut down to these packages take apt a tenth of the
-//! time. The walk goes by names alone; versions, architectures and alternatives are left to apt, so that
-//! it finds too much rather than too little. That apt then takes the same steps as with the whole indexes is likely, not
-//! proved: apt breaks some ties by the order in which it has heard of names. Who needs certainty asks apt
-//! once more, with everything, beside other work.
+//! apt's resolver considers a package only if it is requested or Essential, or if another package depends on it or on a
+//! name that it provides. Indexes reduced to these packages take apt a tenth of the time. The closure follows names
+//! only and ignores versions, architectures and alternatives, so that it contains too many packages rather than too
+//! few. apt then probably takes the same steps as with the whole indexes. This is not proved: apt breaks some ties by
+//! the order of names. A caller that needs certainty runs apt once more with all packages, in parallel with other work.
 
 use std::collections::HashMap;
 
 use memchr::{memchr, memmem};
 
-/// Where the walk begins, and what it follows. Essential and protected packages are always reached.
+/// Start of a dependency closure, and the relations that it follows. Essential and protected packages always belong
+/// to it.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Beginning<'a> {
-    /// Packages, or names that packages provide.
+pub struct Seeds<'a> {
+    /// Names of packages, or names that packages provide.
     pub names: &'a [&'a str],
-    /// All packages of these priorities.
+    /// Priorities of which all packages belong to the closure.
     pub priorities: &'a [&'a str],
-    /// apt installs what is recommended.
+    /// Whether to follow `Recommends`.
     pub recommends: bool,
-    /// apt installs what is suggested.
+    /// Whether to follow `Suggests`.
     pub suggests: bool,
 }
 
-/// A package's stanza.
+/// Stanza of a package.
 struct Entry<'a> {
     stanza: &'a [u8],
     index: usize,
     is_reached: bool,
 }
 
-/// The stanzas that are reached, of each index (`Packages`, plain), in their order. `None` if one of the
-/// names is in no index: apt may understand it as something else.
-pub fn reach<'a>(indexes: &'a [Vec<u8>], from: &Beginning<'_>) -> Option<Vec<Vec<&'a [u8]>>> {
+/// Returns the stanzas of the dependency closure for each index (uncompressed `Packages`), in the order of the index.
+/// `None` if no index has one of the names: apt may interpret it otherwise.
+///
+/// ```
+/// use fullbore_install::{Seeds, dependency_closure};
+///
+/// let index = b"Package: a\nDepends: b\n\nPackage: b\n\nPackage: c\n".to_vec();
+/// let seeds = Seeds { names: &["a"], ..Seeds::default() };
+/// let closure = dependency_closure(std::slice::from_ref(&index), &seeds).expect("a is known");
+/// assert_eq!(closure, [[&b"Package: a\nDepends: b"[..], b"Package: b"]]);
+/// ```
+pub fn dependency_closure<'a>(indexes: &'a [Vec<u8>], from: &Seeds<'_>) -> Option<Vec<Vec<&'a [u8]>>> {
     let mut entries: Vec<Entry<'a>> = Vec::new();
     let mut by_name: HashMap<&'a [u8], Vec<usize>> = HashMap::new();
     let mut open: Vec<usize> = Vec::new();
@@ -59,7 +68,7 @@ pub fn reach<'a>(indexes: &'a [Vec<u8>], from: &Beginning<'_>) -> Option<Vec<Vec
         }
     }
     let mut follow = |name: &[u8], entries: &mut [Entry<'a>], open: &mut Vec<usize>| {
-        // Each name leads to its packages once.
+        // Each name adds its packages once.
         let Some(numbers) = by_name.get_mut(name) else { return false };
         for number in std::mem::take(numbers) {
             if !entries[number].is_reached {
@@ -96,7 +105,7 @@ pub fn reach<'a>(indexes: &'a [Vec<u8>], from: &Beginning<'_>) -> Option<Vec<Vec
     Some(reached)
 }
 
-/// The stanzas of an index, without the empty lines between them.
+/// Stanzas of an index, without the empty lines between them.
 fn stanzas(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = text;
     let between = memmem::Finder::new(b"\n\n");
@@ -118,7 +127,7 @@ fn stanzas(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Names and values of a stanza's fields; a value goes on in lines that begin with a space.
+/// Names and values of the fields of a stanza; lines that start with a space continue a value.
 fn fields(stanza: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     let mut rest = stanza;
     std::iter::from_fn(move || {
@@ -138,7 +147,7 @@ fn fields(stanza: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     })
 }
 
-/// The names in a relation between packages (Debian policy 7.1): all alternatives, without versions and architectures.
+/// Names in a relation between packages (Debian policy 7.1): all alternatives, without versions and architectures.
 fn names(relation: &[u8]) -> impl Iterator<Item = &[u8]> {
     let names = relation.split(|byte| matches!(byte, b',' | b'|')).map(|one| {
         let one = one.trim_ascii();
@@ -153,13 +162,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn reached(indexes: &[&str], from: &Beginning<'_>) -> Option<Vec<Vec<String>>> {
+    fn reached(indexes: &[&str], from: &Seeds<'_>) -> Option<Vec<Vec<String>>> {
         let indexes: Vec<Vec<u8>> = indexes.iter().map(|text| text.as_bytes().to_vec()).collect();
         let name = |stanza: &&[u8]| {
             let (_, name) = fields(stanza).next().unwrap();
             String::from_utf8_lossy(name).into_owned()
         };
-        Some(reach(&indexes, from)?.iter().map(|stanzas| stanzas.iter().map(name).collect()).collect())
+        Some(dependency_closure(&indexes, from)?.iter().map(|stanzas| stanzas.iter().map(name).collect()).collect())
     }
 
     const ARCHIVE: &str = "\
@@ -172,27 +181,27 @@ mod tests {
 
     #[test]
     fn alternatives_and_providers_are_reached_and_nothing_else() {
-        let from = Beginning::default();
+        let from = Seeds::default();
         assert_eq!(reached(&[ARCHIVE], &from).unwrap(), [["base", "gawk", "lib", "mawk"]]);
         let more = "Package: other\n\nPackage: lib\nVersion: 1\n\nPackage: more\n";
-        let both = reached(&[ARCHIVE, more], &Beginning { names: &["alone"], ..from }).unwrap();
+        let both = reached(&[ARCHIVE, more], &Seeds { names: &["alone"], ..from }).unwrap();
         assert_eq!(both, [vec!["base", "gawk", "lib", "mawk", "alone"], vec!["other", "lib"]]);
     }
 
     #[test]
     fn priorities_and_weak_relations_count_if_they_are_said_to() {
         let without = "Package: a\nPriority: important\nRecommends: b\nSuggests: c\n\nPackage: b\n\nPackage: c\n";
-        let from = Beginning { priorities: &["important"], ..Beginning::default() };
+        let from = Seeds { priorities: &["important"], ..Seeds::default() };
         assert_eq!(reached(&[without], &from).unwrap(), [["a"]]);
-        let from = Beginning { recommends: true, ..from };
+        let from = Seeds { recommends: true, ..from };
         assert_eq!(reached(&[without], &from).unwrap(), [["a", "b"]]);
-        let from = Beginning { suggests: true, ..from };
+        let from = Seeds { suggests: true, ..from };
         assert_eq!(reached(&[without], &from).unwrap(), [["a", "b", "c"]]);
     }
 
     #[test]
     fn a_name_that_is_nowhere_may_mean_something_else() {
-        let is_known = |name| reached(&[ARCHIVE], &Beginning { names: &[name], ..Beginning::default() }).is_some();
+        let is_known = |name| reached(&[ARCHIVE], &Seeds { names: &[name], ..Seeds::default() }).is_some();
         assert!(is_known("nawk"));
         assert!(!is_known("lib-"));
         assert!(!is_known("a.*"));
@@ -212,7 +221,7 @@ mod tests {
                 text.push_str(&format!("Provides: {}\n\n", list(2, "v").join(", ")));
             }
             let indexes = [text.into_bytes()];
-            let stanzas = &reach(&indexes, &Beginning { names: &["p0"], ..Beginning::default() }).unwrap()[0];
+            let stanzas = &dependency_closure(&indexes, &Seeds { names: &["p0"], ..Seeds::default() }).unwrap()[0];
             let named: Vec<u8> = stanzas.iter().map(|stanza| {
                 let (_, name) = fields(stanza).next().unwrap();
                 String::from_utf8_lossy(&name[1..]).parse().unwrap()
@@ -231,7 +240,7 @@ mod tests {
 
         #[test]
         fn anything_is_read(text in prop::collection::vec(prop::sample::select(b"Package: \n\t,|xDepends".to_vec()), 0..200)) {
-            let _ = reach(&[text], &Beginning::default());
+            let _ = dependency_closure(&[text], &Seeds::default());
         }
     }
 }

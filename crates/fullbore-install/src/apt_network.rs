@@ -1,4 +1,4 @@
-//! How the apt of a root reaches its archives: what is fetched for it goes the same way.
+//! Network settings of a root's apt, so that fullbore fetches through the same proxies with the same credentials.
 
 use std::path::{Path, PathBuf};
 
@@ -9,13 +9,14 @@ use fullbore_wire::run::NetworkSettings;
 
 use crate::root::within;
 
-/// Stands for links in a root that lead to each other.
+/// Name of a file that does not exist, in place of a link loop in the root.
 const NOWHERE: &str = "links that lead to each other";
 
-/// These settings, under what this configuration says of proxies, credentials (apt_auth.conf(5)) and certificates.
-/// `root` is where the paths in it lead; what the settings name themselves comes first.
-pub fn as_apt(settings: &NetworkSettings, configuration: &Configuration, root: &Path) -> NetworkSettings {
-    // What is not to be found says so where it is opened.
+/// Adds the proxies, credentials (apt_auth.conf(5)) and certificates of an apt configuration to network settings.
+/// Paths of the configuration are resolved within `root`. Credentials and certificates that `settings` names take
+/// precedence.
+pub fn apt_network(settings: &NetworkSettings, configuration: &Configuration, root: &Path) -> NetworkSettings {
+    // A missing file is reported where it is opened.
     let seen = |path: PathBuf| within(root, &path).unwrap_or_else(|_| root.join(NOWHERE));
     let mut auth_files = settings.auth_files.clone();
     auth_files.extend(configuration.path("Dir::Etc::netrc").map(seen).filter(|file| file.is_file()));
@@ -57,7 +58,7 @@ mod tests {
             proxy: host,
             record: None,
         };
-        let network = as_apt(&settings, &Configuration::from_dump(dump).unwrap(), dir.path());
+        let network = apt_network(&settings, &Configuration::from_dump(dump).unwrap(), dir.path());
         assert_eq!(network.auth_files, [PathBuf::from("named"), parts.join("a.conf")]);
         assert_eq!(network.ca_file, Some(dir.path().join("etc/own.pem")));
         assert_eq!(network.proxy.http.as_deref(), Some("http://p:1"));
