@@ -9,7 +9,6 @@ mod file;
 pub mod journal;
 pub mod produce;
 pub mod source;
-pub mod spare;
 
 use std::collections::BTreeMap;
 use std::fmt;

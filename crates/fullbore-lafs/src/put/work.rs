@@ -36,9 +36,9 @@ use crate::hash::netstring;
 use crate::upload::journal::Journal;
 use crate::upload::produce::{Meter, Pool, SourceError, Workshop};
 use crate::upload::source::Source;
-use crate::upload::spare::Spare;
 use crate::upload::{Grid, KeyChoice, PutError, PutOptions, Stored, Uploader};
 use crate::verdict::Facts;
+use fullbore_engine::memory_pool::MemoryPool;
 
 /// What is heard while files are put.
 pub enum Heard {
@@ -93,7 +93,7 @@ impl<'a> Workplace<'a> {
         let workshop = Workshop {
             pool: Pool::new(threads),
             memory: Window::new(resolved.memory_bytes, u32::MAX),
-            spare: Spare::default(),
+            spare: MemoryPool::default(),
             meter: Arc::new(Meter::new(&ledger)),
         };
         ledger.watch_window(&workshop.memory);

@@ -304,7 +304,7 @@ mod tests {
     use crate::servers::Announcements;
     use crate::upload::Grid;
     use crate::upload::produce::{Meter, Pool, Workshop};
-    use crate::upload::spare::Spare;
+    use fullbore_engine::memory_pool::MemoryPool;
     use fullbore_engine::window::Window;
     use minicbor::Encoder;
     use minicbor::data::Tag;
@@ -323,7 +323,7 @@ mod tests {
         let grid = Arc::new(Grid::new(announcements.servers(), Vec::new(), options));
         let memory = Window::new(1 << 20, u32::MAX);
         let workshop =
-            Workshop { pool: Pool::new(1), memory, spare: Spare::default(), meter: Arc::new(Meter::default()) };
+            Workshop { pool: Pool::new(1), memory, spare: MemoryPool::default(), meter: Arc::new(Meter::default()) };
         Uploader::new(grid, workshop, LeaseSecrets::new(b"lease"), watch::channel(false).1, None)
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use fullbore_engine::memory_pool::MemoryPool;
 use fullbore_engine::window::Window;
 use fullbore_lafs::cap::{Cap, Chk, storage_index};
 use fullbore_lafs::download::{Downloader, GetError, Got};
@@ -16,7 +17,6 @@ use fullbore_lafs::servers::Announcements;
 use fullbore_lafs::upload::journal::{Journal, Known};
 use fullbore_lafs::upload::produce::{Meter, Pool, Workshop};
 use fullbore_lafs::upload::source::Source;
-use fullbore_lafs::upload::spare::Spare;
 use fullbore_lafs::upload::{Grid, KeyChoice, PutError, PutOptions, Stored, Uploader};
 use fullbore_wire::rate_limit::RateLimit;
 use tokio::runtime::Runtime;
@@ -108,7 +108,7 @@ impl World {
         let workshop = Workshop {
             pool: Pool::new(2),
             memory: Window::new(16 << 20, u32::MAX),
-            spare: Spare::default(),
+            spare: MemoryPool::default(),
             meter: Arc::new(Meter::default()),
         };
         Uploader::new(Arc::clone(&self.grid), workshop, LeaseSecrets::new(b"lease"), self.stop.subscribe(), journal)

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use fullbore_copy::reach::Reach;
+use fullbore_engine::run::error::CommandError;
 
 pub(super) const NETWORK: &str = "Other machines";
 
@@ -27,8 +28,8 @@ pub struct ReachArgs {
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, help_heading = NETWORK)]
     pub send_program: Option<Option<PathBuf>>,
 
-    /// Make connections by QUIC alone (default: only if no TCP connection gets through)
-    #[arg(long, help_heading = NETWORK, conflicts_with = "ssh_only")]
+    /// A flag of older versions: there is no QUIC any more
+    #[arg(long, hide = true)]
     pub quic: bool,
 
     /// Send everything through ssh; make no direct connections
@@ -42,16 +43,22 @@ pub struct ReachArgs {
 
 impl ReachArgs {
     /// As the library takes it.
-    pub fn settings(&self) -> Reach {
-        Reach {
+    ///
+    /// # Errors
+    /// When the user asks for QUIC.
+    pub fn settings(&self) -> Result<Reach, CommandError> {
+        if self.quic {
+            return Err(CommandError::usage("--quic: fullbore has no QUIC any more")
+                .hint("leave the flag out: where no TCP connection gets through, content goes by ssh"));
+        }
+        Ok(Reach {
             rsh: self.rsh.clone(),
             remote_path: self.remote_path.clone(),
             streams: self.streams,
             send_program: self.send_program.clone(),
-            quic: self.quic,
             ssh_only: self.ssh_only,
             congestion: self.congestion.clone(),
-        }
+        })
     }
 }
 
