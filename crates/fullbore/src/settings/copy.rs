@@ -1,5 +1,6 @@
 //! From the flags of `copy` and `probe` to settings; files of patterns and of paths are read here.
 
+use std::ffi::OsString;
 use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -14,7 +15,7 @@ use fullbore_copy::wire::PATHS_BYTES;
 use fullbore_engine::durability::Durability;
 use fullbore_engine::run::error::CommandError;
 
-use super::OutputSettings;
+use super::{OutputSettings, addresses};
 use crate::cli::{CopyArgs, ProbeArgs};
 
 /// Longest file of patterns or of paths that is read.
@@ -22,7 +23,9 @@ const LIST_BYTES: u64 = PATHS_BYTES as u64;
 
 /// What the flags of `copy` ask for.
 pub fn copy(arguments: &CopyArgs) -> Result<CopySettings, CommandError> {
-    let (last, sources) = arguments.paths.split_last().ok_or_else(|| CommandError::usage("no SRC and no DST"))?;
+    let (last, sources) =
+        arguments.paths.split_last().ok_or_else(|| CommandError::usage("no SRC and no DST are named"))?;
+    check_places(&arguments.paths)?;
     let options = options(arguments)?;
     Ok(CopySettings {
         sources: sources.to_vec(),
@@ -32,6 +35,11 @@ pub fn copy(arguments: &CopyArgs) -> Result<CopySettings, CommandError> {
         reach: arguments.reach.settings()?,
         retry_for: Duration::from_secs(arguments.retry_for),
     })
+}
+
+/// Refuses addresses that are neither paths nor `HOST:PATH`.
+fn check_places(paths: &[OsString]) -> Result<(), CommandError> {
+    paths.iter().find_map(|path| addresses::not_of_a_tree(path)).map_or(Ok(()), Err)
 }
 
 /// What the flags of `copy` ask for on the screen.
@@ -50,8 +58,9 @@ pub fn copy_output(arguments: &CopyArgs) -> OutputSettings {
 /// What the flags of `probe` ask for.
 pub fn probe(arguments: &ProbeArgs) -> Result<ProbeSettings, CommandError> {
     let [source, destination] = &arguments.paths[..] else {
-        return Err(CommandError::usage("one SRC and one DST"));
+        return Err(CommandError::usage("probe needs one SRC and one DST"));
     };
+    check_places(&arguments.paths)?;
     Ok(ProbeSettings {
         source: source.clone(),
         destination: destination.clone(),
