@@ -14,11 +14,11 @@ use fullbore_engine::stage::StageClock;
 /// The queue. Clones are handles to the same one.
 #[derive(Debug)]
 pub struct Queue<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<Inner<T>>,
 }
 
 #[derive(Debug)]
-struct Shared<T> {
+struct Inner<T> {
     /// It is full when all items weigh so much, and what one does.
     most_weight: usize,
     weigh: fn(&T) -> usize,
@@ -69,7 +69,7 @@ impl<T> Queue<T> {
     /// A queue that takes items until together they weigh so much.
     pub fn of_weight(most_weight: usize, weigh: fn(&T) -> usize) -> Queue<T> {
         Queue {
-            shared: Arc::new(Shared {
+            shared: Arc::new(Inner {
                 most_weight,
                 weigh,
                 state: Mutex::new(State {

@@ -48,7 +48,7 @@ pub(super) fn longest(kind: u8) -> Result<usize, WireError> {
 
 /// The message of a frame's body, which it takes if content is in it.
 pub(super) fn message(kind: u8, body: &mut Vec<u8>) -> Result<Message, WireError> {
-    let mut reader = Reader { bytes: body, at: 0 };
+    let mut reader = BodyReader { bytes: body, at: 0 };
     let malformed = |what| WireError::Malformed { kind, what };
     let head = reader.head(kind).map_err(malformed)?;
     let at = reader.at;
@@ -89,12 +89,12 @@ enum Head {
 /// What is wrong, in words.
 type Wrong = &'static str;
 
-struct Reader<'a> {
+struct BodyReader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> BodyReader<'a> {
     fn head(&mut self, kind: u8) -> Result<Head, Wrong> {
         Ok(Head::Whole(match kind {
             kind::OWNERS => Message::Owners(self.owners()?),
