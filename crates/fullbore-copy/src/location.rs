@@ -51,7 +51,7 @@ impl<'a> Location<'a> {
         match (&hosts[..], local.is_empty()) {
             ([], false) => Ok(Locations::Local(local)),
             ([host], true) => Ok(Locations::Remote { host: host.clone(), paths: remote }),
-            ([], true) => Err(CommandError::usage("what to copy?")),
+            ([], true) => Err(CommandError::usage("no SRC: name what to copy")),
             _ => Err(CommandError::usage("all SRC have to be on one machine")),
         }
     }

@@ -70,6 +70,18 @@ pub struct CopySettings {
 }
 
 impl CopySettings {
+    /// Copies one source with the default options; a lost connection is not dialled again.
+    pub fn new(source: impl Into<OsString>, destination: impl Into<OsString>) -> CopySettings {
+        CopySettings {
+            sources: vec![source.into()],
+            destination: destination.into(),
+            only: None,
+            options: Options::default(),
+            reach: Reach::default(),
+            retry_for: Duration::ZERO,
+        }
+    }
+
     /// Source and destination as the user named them.
     fn places(&self) -> (String, String) {
         let first = self.sources.first().map_or_else(String::new, |first| first.to_string_lossy().into_owned());

@@ -10,7 +10,7 @@ use crate::entry::Entry;
 use crate::error::CopyError;
 use crate::options::Options;
 use crate::queue::{Closed, Queue};
-use crate::wire::{Account, LIST_BYTES, Message, Owner, PATHS_BYTES, Problem, Wanted};
+use crate::wire::{Account, LIST_BYTES, Message, Owner, PATHS_BYTES, Problem, Wanted, with_counters};
 use fullbore_engine::memory_pool::MemoryPool;
 
 /// Control messages under way in one direction, from either end.
@@ -292,7 +292,7 @@ impl Context<'_> {
 }
 
 macro_rules! progress {
-    ($($field:ident)*) => {
+    ($(#[$doc:meta] $field:ident)*) => {
         /// Where a copy stands; counted by the receiver, told to the sender.
         #[derive(Debug, Default)]
         pub struct Progress {
@@ -317,8 +317,7 @@ macro_rules! progress {
     };
 }
 
-progress!(entries files written_bytes visible_bytes kept retouched made deleted resumed_bytes wanted_files wanted_bytes sync_us
-    reused_bytes verified_bytes verify_us);
+with_counters!(progress);
 
 impl Progress {
     /// Whether everything has been listed, so that the totals are final.

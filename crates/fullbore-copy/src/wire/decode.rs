@@ -113,7 +113,7 @@ impl<'a> BodyReader<'a> {
                 let ids = (0..count).map(|_| self.number()).collect::<Result<_, _>>()?;
                 Message::Visible { ids, last }
             }
-            kind::ACCOUNT => Message::Account { last: self.flag()?, account: self.account()? },
+            kind::ACCOUNT => Message::Account { last: self.flag()?, account: Account::of(|| self.number())? },
             kind::MADE => Message::Made { path: self.told_path()? },
             kind::DELETED => Message::Deleted { path: self.told_path()? },
             kind::PROBLEM => Message::Problem(self.problem()?),
@@ -281,26 +281,6 @@ impl<'a> BodyReader<'a> {
         }
         let hashes = (0..count).map(|_| self.hash()).collect::<Result<_, _>>()?;
         Ok(Basis { id, first, hashes, last })
-    }
-
-    fn account(&mut self) -> Result<Account, Wrong> {
-        Ok(Account {
-            entries: self.number()?,
-            files: self.number()?,
-            written_bytes: self.number()?,
-            visible_bytes: self.number()?,
-            kept: self.number()?,
-            retouched: self.number()?,
-            made: self.number()?,
-            deleted: self.number()?,
-            resumed_bytes: self.number()?,
-            wanted_files: self.number()?,
-            wanted_bytes: self.number()?,
-            sync_us: self.number()?,
-            reused_bytes: self.number()?,
-            verified_bytes: self.number()?,
-            verify_us: self.number()?,
-        })
     }
 
     fn problem(&mut self) -> Result<Problem, Wrong> {
