@@ -87,7 +87,7 @@ fn judged(whole: &Trial) -> (Option<Part>, String) {
     let part = blame.parts().first().copied();
     match blame {
         Attribution::Receiver(_) => (part, receiver.words()),
-        Attribution::Path(why) if why.is_empty() => (part, "the network".to_owned()),
+        Attribution::Path("") => (part, "the network".to_owned()),
         Attribution::Path(why) => (part, format!("the network ({why})")),
         _ => (part, sender.words()),
     }
