@@ -1,4 +1,4 @@
-"""The archives that are mirrored. Each is made once, in the work directory, and kept."""
+"""The mirrored archives. Each is made once, in the work directory, and kept."""
 import gzip, hashlib, lzma, os, random, re, shutil, subprocess, tempfile
 
 HERE = os.path.dirname(os.path.realpath(__file__))

@@ -1,4 +1,4 @@
-"""The cases, and what is asked of fullbore in each of them (issue 2, the table "What it must show")."""
+"""The cases, and the figures that the project demands of fullbore in each of them."""
 import statistics
 
 RTT_S = 0.020           # of the cases with one near mirror

@@ -1,10 +1,10 @@
-"""Real indexes of Debian in successive states, with patches between them of the sizes that Debian's have.
+"""Real indexes of Debian in successive states, with patches between them that have the sizes of Debian's.
 
 The first state of each is real: the largest `Packages` of this machine's sources, and the first 430.0 MB of the largest
-`Contents-all`, both brought by apt with a configuration of its own. The later ones are made from it, since an archive's past is not to be
-had: 56 steps, whose patches together have as many bytes as those in Debian sid's index of patches had (14 days), and
-whose last one has the size given below. Where a step changes something is random, which is the worst case: real changes
-lie closer together, and more of a compressed index stays as it is.
+`Contents-all`. apt downloads both, with its own configuration. The later states are made from the first one, because an
+archive's past is not available. 56 steps have patches whose total size is that of the patches in Debian sid's index of
+patches (14 days). The last patch has the size given below. Each step changes random places. This is the worst case: real
+changes are closer together, and leave more of a compressed index unchanged.
 """
 import array, glob, gzip, hashlib, json, math, os, random, shutil, subprocess
 

@@ -1,4 +1,4 @@
-"""Where a run takes place: the links and mirrors of a case, the disk it writes to."""
+"""The environment of a run: the links and mirrors of a case, and the disk that it writes to."""
 import json, os, re, shutil, subprocess, tempfile, threading, time
 
 from archives import HERE, sh

@@ -1,4 +1,4 @@
-"""Roots of real packages on fresh file systems, and what reaches the disk below them."""
+"""Roots of real packages on fresh file systems, and the syncs that reach the disk below them."""
 import glob, json, os, shutil, subprocess, tempfile, time
 
 from links import SLOWDISK

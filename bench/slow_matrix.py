@@ -1,9 +1,9 @@
-"""The slow matrix: slow mirrors beside a fast one never make a run slower than the best subset of the mirrors would be.
+"""The slow matrix: with slow mirrors beside a fast one, a run is never slower than with the best subset of the mirrors.
 
-`bench/mirror slow-matrix` and `bench/apt slow-matrix` bring the program that is measured; cases, rounds and judgement are
-here. A case is a size of the run, the rate of each connection of the slow mirrors, their number and position, and the rate of
-the fast one (`max`: no limit). Every subset that could be the best one runs in every round, with the new build and, with
---old, an older one; the order within a round is random. Slow mirrors are alike, so a subset is a number of them.
+`bench/mirror slow-matrix` and `bench/apt slow-matrix` bring the measured program; cases, rounds and judgement are here. A case
+is a size of the run, the rate of each connection of the slow mirrors, their number and position, and the rate of the fast
+mirror (`max`: no limit). Every subset of the mirrors that could be the best one runs in every round, with the new build and,
+with --old, an older one. The order within a round is random. Slow mirrors are alike, so a subset is a number of them.
 """
 import argparse, collections, itertools, json, math, os, random, re, shutil, signal, statistics, subprocess, sys, time
 

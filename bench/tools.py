@@ -1,4 +1,4 @@
-"""The programs that are compared: each fetches an archive from the mirrors of a Net into a directory."""
+"""The compared programs: each fetches an archive from the mirrors of a Net into a directory."""
 import ctypes, json, os, signal, subprocess, sys, time
 
 from archives import HERE

@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::io::{Read, Write};
 
-use fullbore_apt::kept::{Buffer, Container, Decoder, Encoder, Layout, Level};
+use fullbore_apt::frames::{Buffer, Container, Decoder, Encoder, Layout, Level};
 use fullbore_debian::compression::{Form, Reader};
 use libfuzzer_sys::fuzz_target;
 use rustix::fs::{MemfdFlags, memfd_create};

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use fullbore_apt::kept::Level;
+use fullbore_apt::frames::Level;
 use fullbore_apt::rewrite::{Rewrite, rewrite};
 use fullbore_debian::pdiff::Edits;
 use fullbore_engine::stage::Ledger;

@@ -14,6 +14,7 @@ mod request;
 mod sandbox;
 
 pub use configuration::{Configuration, ConfigurationError};
+pub(crate) use conversation::panic_text;
 pub use conversation::{Capabilities, Incoming, IncomingError, Method, Outgoing, serve};
 pub use message::{Message, MessageError, Messages, percent_decode};
 pub use request::{Failure, Request};

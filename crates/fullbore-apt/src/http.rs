@@ -24,7 +24,7 @@
 
 mod answers;
 mod detect;
-mod fleet;
+mod mirror_set;
 mod mirrors;
 mod plain;
 mod releases;
@@ -34,7 +34,7 @@ mod wanted;
 
 use std::io::{self, Read};
 
-pub use mirrors::{LIST_BYTES_MAX, MirrorListError, MirrorSets, Place};
+pub use mirrors::{LIST_BYTES_MAX, MirrorListError, MirrorPath, MirrorSets};
 use session::Session;
 use settings::Settings;
 pub use settings::{CONNECTIONS_SETTING, Environment, MIRRORS_SETTING};
@@ -81,7 +81,7 @@ fn converse(
     apt: &Outgoing,
     environment: Environment,
 ) -> Result<(), IncomingError> {
-    apt.send(&Capabilities { pipeline: true, ..Capabilities::default() }.message())?;
+    apt.send(&Capabilities { pipeline: true }.message())?;
     let mut incoming = Incoming::new(from);
     let settings = loop {
         let Some(message) = incoming.receive()? else { return Ok(()) };

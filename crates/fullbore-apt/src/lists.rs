@@ -1,11 +1,15 @@
-//! APT's lists directory: what is to be in it, under which names, and who may change it.
+//! APT's lists directory: its indexes, their names, and its lock.
 //!
-//! Which indexes a source has follows APT's configuration and the source's own options
-//! ([`targets`]); their names are their addresses ([`names`]); whoever changes the directory
-//! holds its lock ([`lock`]).
+//! [`targets`] says which indexes a source has, by APT's configuration and the source's own options. [`file_name`] gives
+//! the name of a file by its address. A program that changes the directory holds its [`Lock`].
 
-pub mod built_in;
-pub mod languages;
-pub mod lock;
-pub mod names;
-pub mod targets;
+pub(crate) mod built_in;
+mod languages;
+mod lock;
+mod names;
+mod targets;
+
+pub use languages::{Locale, languages};
+pub use lock::{LOCK_NAME, Lock, LockError};
+pub use names::file_name;
+pub use targets::{Defaults, IndexTarget, SourceType, base_uri, targets};

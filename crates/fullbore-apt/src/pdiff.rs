@@ -2,13 +2,15 @@
 
 pub mod input;
 pub mod publish;
-pub mod step;
+mod step;
 
 use std::io::{self, Write as _};
 
 use flate2::{Compression, GzBuilder};
 use fullbore_engine::files::FileError;
 use fullbore_engine::run::{CommandError, ErrorKind};
+
+pub use step::{StepError, generate};
 
 /// A patch as archives serve it: gzip at its highest level, without name and time, so that the
 /// same patch is always the same file.

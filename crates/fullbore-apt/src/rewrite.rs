@@ -1,13 +1,13 @@
 //! The pass over an index: decompressed, patched, hashed, compressed and written at once.
 //!
-//! The text is never whole in memory: it passes in frames (see [`kept`](crate::kept)), and what no
+//! The text is never whole in memory: it passes in frames (see [`kept`](crate::frames)), and what no
 //! edit touches is written as it was read. Everything is hashed once, on the way; the hash of the
 //! old index is not needed when that of the new one is right, and is computed only to explain that
 //! it is not.
 
 mod clocks;
-mod crew;
 mod inline;
+mod parallel;
 mod pass;
 mod source;
 mod target;
@@ -26,7 +26,7 @@ use thiserror::Error;
 use self::clocks::Clocks;
 use self::source::Stream;
 use self::target::Target;
-use crate::kept::{Encoder, Layout, Level};
+use crate::frames::{Encoder, Layout, Level};
 
 /// One pass: an old index and what changes in it.
 #[derive(Debug, Clone, Copy)]
@@ -207,7 +207,7 @@ pub fn rewrite(job: &Rewrite<'_>) -> Result<Rewritten, RewriteError> {
         clocks: Clocks::new(job.ledger),
     };
     let mut result = attempt(&plan, job);
-    if matches!(result, Err(Stop::Frame(_))) {
+    if matches!(result, Err(PassError::Frame(_))) {
         // The file is not what its table says: read as anybody else would read it.
         plan.layout = None;
         result = attempt(&plan, job);
@@ -240,18 +240,18 @@ impl Plan<'_> {
     }
 
     /// The old text from its beginning.
-    fn stream(&self) -> Result<Stream, Stop> {
+    fn stream(&self) -> Result<Stream, PassError> {
         let open = || {
             let mut file = self.file.try_clone()?;
             file.rewind()?;
             Stream::open(file, self.old_form, self.new_form != Form::Plain, &self.clocks)
         };
-        open().map_err(Stop::Read)
+        open().map_err(PassError::Read)
     }
 }
 
 /// A pass that has come to its end; nothing is visible yet.
-struct Made {
+struct PassResult {
     hasher: Sha256Hasher,
     target: Target,
     copied: u64,
@@ -259,7 +259,7 @@ struct Made {
 }
 
 /// Why a pass ended before its end.
-enum Stop {
+enum PassError {
     Read(io::Error),
     /// A frame is not what the table says.
     Frame(io::Error),
@@ -278,38 +278,38 @@ enum Stop {
     Lost,
 }
 
-fn attempt(plan: &Plan<'_>, job: &Rewrite<'_>) -> Result<Rewritten, Stop> {
+fn attempt(plan: &Plan<'_>, job: &Rewrite<'_>) -> Result<Rewritten, PassError> {
     let target = Target::create(job.new, plan.clocks.write.clone())?;
     let made = match plan.threads {
         1 => inline::run(plan, job.edits, target),
-        _ => crew::run(plan, job.edits, target),
+        _ => parallel::run(plan, job.edits, target),
     }?;
     let plain_size = made.hasher.bytes();
     let sha256 = match job.expected {
         Some(expected) => {
             let verified = made.hasher.verify(expected.size, expected.sha256);
-            verified.map_err(|actual| Stop::Wrong(actual, plain_size))?.sha256()
+            verified.map_err(|actual| PassError::Wrong(actual, plain_size))?.sha256()
         }
         None => made.hasher.finish(),
     };
-    let file_size = made.target.finish().map_err(Stop::Write)?;
+    let file_size = made.target.finish().map_err(PassError::Write)?;
     Ok(Rewritten { plain_size, sha256, file_size, frames_copied: made.copied, frames_encoded: made.encoded })
 }
 
-fn explain(stop: Stop, plan: &Plan<'_>, job: &Rewrite<'_>) -> RewriteError {
+fn explain(stop: PassError, plan: &Plan<'_>, job: &Rewrite<'_>) -> RewriteError {
     let (old, new) = (job.old.to_owned(), job.new.to_owned());
     let (sha256, size) = match stop {
-        Stop::Read(source) | Stop::Frame(source) => return RewriteError::Read { path: old, source },
-        Stop::Codec(source) => return RewriteError::Codec { path: new, source },
-        Stop::Write(error) => return RewriteError::Write(error),
-        Stop::Name => return RewriteError::Target { path: new, reason: "its name is not UTF-8" },
-        Stop::Splice(source) => return RewriteError::Splice { path: old, source },
-        Stop::Panicked(message) => return RewriteError::Panicked { path: new, message },
-        Stop::Lost => {
+        PassError::Read(source) | PassError::Frame(source) => return RewriteError::Read { path: old, source },
+        PassError::Codec(source) => return RewriteError::Codec { path: new, source },
+        PassError::Write(error) => return RewriteError::Write(error),
+        PassError::Name => return RewriteError::Target { path: new, reason: "its name is not UTF-8" },
+        PassError::Splice(source) => return RewriteError::Splice { path: old, source },
+        PassError::Panicked(message) => return RewriteError::Panicked { path: new, message },
+        PassError::Lost => {
             return RewriteError::Panicked { path: new, message: "it has ended without a word".to_owned() };
         }
-        Stop::Wrong(sha256, size) => (sha256, size),
-        Stop::TooLong(seen) => seen.map_or((Sha256::EMPTY, 0), |hasher| (hasher.clone().finish(), hasher.bytes())),
+        PassError::Wrong(sha256, size) => (sha256, size),
+        PassError::TooLong(seen) => seen.map_or((Sha256::EMPTY, 0), |hasher| (hasher.clone().finish(), hasher.bytes())),
     };
     let Some(expected) = job.expected else {
         return RewriteError::TooLarge { path: old, limit_bytes: plan.limit };

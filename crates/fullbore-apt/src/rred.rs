@@ -18,7 +18,7 @@ use fullbore_debian::pdiff::{Edits, ScriptError};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
 
 use crate::acquire::{Configuration, Failure, Message, Method, Outgoing, Request, drop_privileges};
-use crate::kept::Level;
+use crate::frames::Level;
 use crate::rewrite::{Rewrite, RewriteError, rewrite};
 
 pub use patches::PatchError;

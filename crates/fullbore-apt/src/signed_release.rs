@@ -36,7 +36,7 @@ const BROKEN_WITHIN: Duration = Duration::from_secs(5);
 const PAUSE_TOLD: Duration = Duration::from_secs(5);
 
 /// What is here of a suite already: the copy of its signed file, and what makes a request conditional.
-pub struct Kept {
+pub struct CachedRelease {
     /// `InRelease`.
     pub name: &'static str,
     /// Its content.
@@ -47,7 +47,7 @@ pub struct Kept {
     pub tag: Option<EntityTag>,
 }
 
-impl Kept {
+impl CachedRelease {
     /// What was verified when it came, once more without that.
     pub fn release(&self) -> Option<Release> {
         Release::parse(&SignedText::trusted(&self.content).ok()?).ok()
@@ -76,7 +76,7 @@ pub fn contradiction(
 }
 
 /// The signed files of a suite, as received.
-pub struct Received {
+pub struct ReceivedRelease {
     /// Name and content of each; the one that identifies the suite's state first.
     pub files: Vec<(&'static str, Vec<u8>)>,
     /// When the host says it last changed, Unix seconds.
@@ -128,7 +128,7 @@ pub fn valid_until(release: &Release, min_s: Option<u64>, max_s: Option<u64>) ->
 pub type Answer = Result<NamedAnswers, GetError>;
 
 /// One suite to ask for: of whom, where, and on which condition.
-pub struct Question<'a> {
+pub struct ReleaseRequest<'a> {
     /// Whose hosts.
     pub fetcher: &'a Fetcher,
     /// Which of them.
@@ -136,7 +136,7 @@ pub struct Question<'a> {
     /// The directory of the `Release` below the mirror's address, with `/` at its end or empty.
     pub directory: String,
     /// What is here already.
-    pub kept: Option<&'a Kept>,
+    pub kept: Option<&'a CachedRelease>,
     /// How long a host that is busy is waited for.
     pub patience: Duration,
     /// Hosts that may bring the very file that this host is slow to send.
@@ -146,8 +146,8 @@ pub struct Question<'a> {
 }
 
 /// Asks for the signed files of all these suites at once.
-pub async fn receive_all(questions: Vec<Question<'_>>) -> Vec<Answer> {
-    all(questions.into_iter().map(receive).collect()).await
+pub async fn receive_all(requests: Vec<ReleaseRequest<'_>>) -> Vec<Answer> {
+    all(requests.into_iter().map(receive).collect()).await
 }
 
 /// Waits for all of these, side by side.
@@ -172,23 +172,24 @@ pub async fn all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
 
 /// Asks for `InRelease`; where there is none, for `Release` and `Release.gpg`. A host that is only busy may
 /// well have one: it is not taken for one that has none.
-pub async fn receive(question: Question<'_>) -> Answer {
-    let Question { fetcher, host, directory, kept, patience, others, head_seen } = question;
+pub async fn receive(request: ReleaseRequest<'_>) -> Answer {
+    let ReleaseRequest { fetcher, host, directory, kept, patience, others, head_seen } = request;
     let watch = fetcher.watch();
     let kept_before = kept;
-    let get = |name: &str, limit: usize, kept: Option<&Kept>| {
+    let get = |name: &str, limit: usize, kept: Option<&CachedRelease>| {
         let get = Get {
             path: format!("{directory}{name}"),
             limit_bytes: limit as u64,
             if_none_match: kept.and_then(|kept| kept.tag.clone()),
             // A tag is exact, and alone: nginx answers "not modified" only if the time says so as well.
-            if_modified_since: kept.filter(|kept| kept.tag.is_none()).map(Kept::asked_since),
+            if_modified_since: kept.filter(|kept| kept.tag.is_none()).map(CachedRelease::asked_since),
             head_seen: (name == "InRelease").then(|| head_seen.clone()),
             ..Get::default()
         };
         // With nothing here the others will be asked for files anyway.
-        let others = Others { hosts: others.clone(), alike: Alike::AsTheHead, at_once: kept_before.is_none() };
-        get_soon(&watch, host, others, get, patience)
+        let others =
+            AlternateHosts { hosts: others.clone(), alike: Equivalence::SameHead, at_once: kept_before.is_none() };
+        get_hedged(&watch, host, others, get, patience)
     };
     let inrelease = get("InRelease", RELEASE_BYTES_MAX, kept).await?;
     if !matches!(inrelease.head.status, 403 | 404 | 410) {
@@ -200,38 +201,38 @@ pub async fn receive(question: Question<'_>) -> Answer {
 }
 
 /// Other hosts that may bring a file in the place of the one that is asked.
-pub struct Others {
+pub struct AlternateHosts {
     /// Which.
     pub hosts: Range<HostId>,
     /// What their answers must be.
-    pub alike: Alike,
+    pub alike: Equivalence,
     /// They are asked after a moment, even if no head has come yet.
     pub at_once: bool,
 }
 
 /// What another host's answer must be to count as the one that was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Alike {
+pub enum Equivalence {
     /// Of the same time and length by the head that has come: what is newest is for the host to say.
-    AsTheHead,
+    SameHead,
     /// Any file: what it must say is known already.
     Any,
 }
 
 /// Asks one host for a file, and some of the others as well if its body lingers behind its head. Whoever has a file
 /// alike may bring it. What it is worth is for the signature to tell.
-pub async fn get_soon(
+pub async fn get_hedged(
     watch: &Watch,
     host: HostId,
-    others: Others,
+    others: AlternateHosts,
     get: Get,
     patience: Duration,
 ) -> Result<Got, GetError> {
-    let Others { hosts, alike, at_once } = others;
+    let AlternateHosts { hosts, alike, at_once } = others;
     let seen = get.head_seen.clone().unwrap_or_default();
     let for_others = Get { if_none_match: None, if_modified_since: None, head_seen: None, ..get.clone() };
     let get = Get { head_seen: Some(seen.clone()), ..get };
-    let mut own = pin!(get_patiently(watch, host, get, patience));
+    let mut own = pin!(get_with_retries(watch, host, get, patience));
     let others: Vec<HostId> = hosts.filter(|other| *other != host).take(OTHERS_ASKED).collect();
     if others.is_empty() {
         return own.await;
@@ -250,15 +251,15 @@ pub async fn get_soon(
     let mut came: Vec<Got> = Vec::new();
     loop {
         let is_alike = |got: &Got| match alike {
-            Alike::AsTheHead => seen.is_same_as(got),
-            Alike::Any => got.head.status == 200,
+            Equivalence::SameHead => seen.is_same_as(got),
+            Equivalence::Any => got.head.status == 200,
         };
         if let Some(place) = came.iter().position(is_alike) {
             let got = came.swap_remove(place);
             return Ok(match alike {
                 // The next run asks the host itself again, which knows nothing of another's tag.
-                Alike::AsTheHead => Got { head: seen.head().unwrap_or_else(|| got.head.clone()), ..got },
-                Alike::Any => got,
+                Equivalence::SameHead => Got { head: seen.head().unwrap_or_else(|| got.head.clone()), ..got },
+                Equivalence::Any => got,
             });
         }
         tokio::select! {
@@ -272,7 +273,7 @@ pub async fn get_soon(
 
 /// Asks one host for a file, some times if it is busy or the connection breaks. No pause is begun that would
 /// end later than `patience` after the first request.
-pub async fn get_patiently(watch: &Watch, host: HostId, get: Get, patience: Duration) -> Result<Got, GetError> {
+pub async fn get_with_retries(watch: &Watch, host: HostId, get: Get, patience: Duration) -> Result<Got, GetError> {
     let began = Instant::now();
     let mut pause = PAUSE_FIRST;
     for _ in 1..TRIES {
@@ -306,7 +307,11 @@ fn told_pause(got: &Got) -> Option<Duration> {
 }
 
 /// Verifies what came. Without a verifier the source is trusted as it is.
-pub fn accept(answer: Answer, kept: Option<&Kept>, verifier: Option<&Verifier>) -> Result<Received, Refusal> {
+pub fn accept(
+    answer: Answer,
+    kept: Option<&CachedRelease>,
+    verifier: Option<&Verifier>,
+) -> Result<ReceivedRelease, Refusal> {
     let answer = answer.map_err(|error| match error {
         // The line in front of it names the host.
         GetError::Unreachable { reason, .. } | GetError::Final { reason, .. } => {
@@ -383,7 +388,7 @@ pub fn accept(answer: Answer, kept: Option<&Kept>, verifier: Option<&Verifier>) 
         (None, None, _, _) => return Err(Refusal::Unavailable(statuses.join(", "), absent)),
     };
     let release = Release::parse(&text).map_err(|error| Refusal::Verification(error.to_string(), None))?;
-    Ok(Received { files, modified, tag, text, release })
+    Ok(ReceivedRelease { files, modified, tag, text, release })
 }
 
 fn hint_of(error: &SignatureError) -> Option<&'static str> {

@@ -2,5 +2,6 @@
 
 pub mod configuration;
 pub mod files;
+pub(crate) mod parts;
 pub mod proxies;
 pub mod sources;

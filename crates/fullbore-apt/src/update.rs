@@ -2,20 +2,20 @@
 //!
 //! [`run`] is the walk: what each source offers (`release`) → which indexes have to change (`wanted`) → the
 //! fastest way to each of them (`ways`) → patches and files from all sites at once (`files`), indexes
-//! made of them while the others are still on their way (`workshop`) → one barrier → names (`publish`).
+//! made of them while the others are still on their way (`pool`) → one barrier → names (`publish`).
 //! A source that fails keeps what it had; the others go on.
 
-mod account;
 mod files;
 mod hooks;
 mod publish;
+mod rebuild;
 mod release;
+mod report;
 mod repositories;
 mod session;
-pub mod settings;
+mod settings;
+mod strategy;
 mod wanted;
-mod ways;
-mod workshop;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -32,23 +32,25 @@ use fullbore_engine::run::Stop;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::run::events::{Events, Phase};
 use fullbore_engine::run::report::Report;
+use fullbore_wire::fetch::Catalogue as _;
+use fullbore_wire::run::RemoteFile;
 use fullbore_wire::run::refusals::{self, Hosts};
 
-use crate::lists::languages::languages;
-use crate::lists::lock::{Lock, LockError};
-use crate::lists::targets::Defaults;
+use crate::lists::Defaults;
+use crate::lists::languages;
+use crate::lists::{Lock, LockError};
 use crate::rewrite::{Expected, RewriteError};
 use crate::system::sources::native_architecture;
-use account::Account;
-use files::{File, batches, landing};
+use files::{Download, batches, of_release, partial};
 use publish::{Publication, is_kept_as_fetched, kept_name};
-use release::{Offered, Outcome};
+use rebuild::{RebuildError, RebuildJob, RebuildPool};
+use release::{OfferedRelease, Outcome};
+use report::ReportBuilder;
 use repositories::{Repositories, Repository, repositories};
 use session::{Session, disk, file};
-use settings::UpdateSettings;
-use wanted::{Present, Selected, Wanted, select};
-use ways::{Limits, Network, Patch, Way};
-use workshop::{Order, WorkError, Workshop};
+pub use settings::UpdateSettings;
+use strategy::{Limits, Network, Patch, Strategy};
+use wanted::{Present, Selected, WantedIndex, select};
 
 /// Largest `diff/Index` read: 10,000 patches in all its lists.
 const DIFF_INDEX_BYTES_MAX: u64 = 16 << 20;
@@ -87,19 +89,19 @@ fn hook(settings: &UpdateSettings, list: &str) -> Result<(), CommandError> {
 
 /// All between the commands of apt's configuration. The directory is locked.
 fn refresh(settings: &UpdateSettings, root: Arc<Root>, events: &mut dyn Events) -> Result<Report, CommandError> {
-    let mut account = Account::new(settings, events);
+    let mut report = ReportBuilder::new(settings, events);
     let names: Vec<OsString> = root.list("").map_err(file)?.into_iter().map(|(name, _)| name).collect();
     let languages = languages(&settings.configuration, &settings.locale, &names);
     let defaults = Defaults::new(&settings.configuration, native_architecture(), languages);
     let mut repositories = repositories(settings, &defaults)?;
     for mut failure in repositories.failures.drain(..) {
         failure.kind = ErrorKind::Partial;
-        account.failed(failure);
+        report.failed(failure);
     }
     let mut session = Session::open(settings, root, &repositories.sites)?;
     let stop = Stop::listen(&session.runtime);
-    let walk = Walk { settings, repositories: &repositories, present: Present::new(&names) };
-    let result = walk.run(&mut session, &stop, &mut account, events);
+    let walk = Run { settings, repositories: &repositories, present: Present::new(&names) };
+    let result = walk.run(&mut session, &stop, &mut report, events);
     let ended = match &result {
         Ok(()) => session.close(),
         Err(_) => {
@@ -107,8 +109,8 @@ fn refresh(settings: &UpdateSettings, root: Arc<Root>, events: &mut dyn Events) 
             Ok(())
         }
     };
-    let result = result.and(ended).and_then(|()| account.verdict_on_failures());
-    let report = account.report(&mut session);
+    let result = result.and(ended).and_then(|()| report.verdict_on_failures());
+    let report = report.report(&mut session);
     match result {
         Ok(()) => Ok(report),
         Err(error) => Err(error.with_report(report)),
@@ -124,9 +126,9 @@ fn lock(lists: &std::path::Path) -> Result<Lock, CommandError> {
 }
 
 /// An index on its way to its new state.
-struct Journey<'a> {
-    index: &'a Wanted,
-    way: Way,
+struct IndexUpdate<'a> {
+    index: &'a WantedIndex,
+    way: Strategy,
     /// Forms of the whole file that were not to be had.
     tried: Vec<Form>,
     /// Files that are still to come before it can be made.
@@ -136,9 +138,9 @@ struct Journey<'a> {
     is_wrong: bool,
 }
 
-impl<'a> Journey<'a> {
-    fn new(index: &'a Wanted, way: Way) -> Journey<'a> {
-        Journey { index, way, tried: Vec::new(), open: 0, state: State::Open, is_wrong: false }
+impl<'a> IndexUpdate<'a> {
+    fn new(index: &'a WantedIndex, way: Strategy) -> IndexUpdate<'a> {
+        IndexUpdate { index, way, tried: Vec::new(), open: 0, state: State::Open, is_wrong: false }
     }
 }
 
@@ -153,13 +155,13 @@ enum State {
 }
 
 /// What all parts of the walk know.
-struct Walk<'a> {
+struct Run<'a> {
     settings: &'a UpdateSettings,
     repositories: &'a Repositories,
     present: Present,
 }
 
-impl Walk<'_> {
+impl Run<'_> {
     fn repository(&self, number: usize) -> &Repository {
         &self.repositories.all[number]
     }
@@ -169,35 +171,35 @@ impl Walk<'_> {
         &self,
         session: &mut Session,
         stop: &Stop,
-        account: &mut Account,
+        report: &mut ReportBuilder,
         events: &mut dyn Events,
     ) -> Result<(), CommandError> {
         let now = jiff::Timestamp::now().as_second();
-        account.phase(events, session, Phase::Release);
+        report.phase(events, session, Phase::Release);
         let all = &self.repositories.all;
-        let mut warn = |line| account.warn(events, line);
+        let mut warn = |line| report.warn(events, line);
         let outcomes = release::fetch(self.settings, session, all, now, stop, &mut warn)?;
-        account.offered(all, &outcomes);
+        report.offered(all, &outcomes);
         stop.check()?;
-        let (selected, mut failed) = self.select(&outcomes, account, events);
-        let wanted: Vec<&Wanted> = selected.iter().flat_map(|selected| &selected.wanted).collect();
-        account.indexes().current = selected.iter().map(|selected| selected.current.len() as u64).sum();
+        let (selected, mut failed) = self.select(&outcomes, report, events);
+        let wanted: Vec<&WantedIndex> = selected.iter().flat_map(|selected| &selected.wanted).collect();
+        report.indexes().current = selected.iter().map(|selected| selected.current.len() as u64).sum();
 
-        account.phase(events, session, Phase::Indexes);
-        let ways = self.ways(session, &wanted, stop, account, events)?;
-        account.phase(events, session, Phase::Fetch);
-        let mut journeys: Vec<Journey<'_>> =
-            wanted.iter().zip(ways).map(|(index, way)| Journey::new(index, way)).collect();
-        self.travel(session, &mut journeys, stop, account, events)?;
-        while self.take_another_way(session, &mut journeys, account, events) {
-            self.travel(session, &mut journeys, stop, account, events)?;
+        report.phase(events, session, Phase::Indexes);
+        let ways = self.ways(session, &wanted, stop, report, events)?;
+        report.phase(events, session, Phase::Fetch);
+        let mut updates: Vec<IndexUpdate<'_>> =
+            wanted.iter().zip(ways).map(|(index, way)| IndexUpdate::new(index, way)).collect();
+        self.fetch_and_build(session, &mut updates, stop, report, events)?;
+        while self.choose_fallbacks(session, &mut updates, report, events) {
+            self.fetch_and_build(session, &mut updates, stop, report, events)?;
         }
         stop.check()?;
 
-        account.phase(events, session, Phase::Publish);
-        self.judge(&journeys, &mut failed, account);
+        report.phase(events, session, Phase::Publish);
+        self.judge(&updates, &mut failed, report);
         // apt keeps the index of the patches that it used.
-        let by_patches = |journey: &&Journey<'_>| matches!(journey.way, Way::Patches(_));
+        let by_patches = |update: &&IndexUpdate<'_>| matches!(update.way, Strategy::Patches(_));
         let mut publications = Vec::new();
         let mut numbers = Vec::new();
         for (number, outcome) in outcomes.iter().enumerate() {
@@ -205,9 +207,9 @@ impl Walk<'_> {
             if failed.contains(&number) {
                 continue;
             }
-            let own = || journeys.iter().filter(|journey| journey.index.repository == number);
-            let made: Vec<&Wanted> = own().map(|journey| journey.index).collect();
-            let patched: Vec<String> = own().filter(by_patches).map(|journey| diff_index_name(journey.index)).collect();
+            let own = || updates.iter().filter(|update| update.index.repository == number);
+            let made: Vec<&WantedIndex> = own().map(|update| update.index).collect();
+            let patched: Vec<String> = own().filter(by_patches).map(|update| diff_index_name(update.index)).collect();
             numbers.push((number, !(offered.unchanged && made.is_empty())));
             publications.push(Publication {
                 repository: self.repository(number),
@@ -220,14 +222,14 @@ impl Walk<'_> {
         }
         publish::publish(session, &publications, &self.present)?;
         for (number, changed) in numbers {
-            account.published(events, number, changed);
+            report.published(events, number, changed);
         }
         publish::sweep(session)?;
         if self.settings.clean {
-            account.phase(events, session, Phase::Clean);
+            report.phase(events, session, Phase::Clean);
             let failed = failed.iter().map(|number| self.repository(*number).prefix.as_str());
             let left: Vec<&str> = failed.chain(self.repositories.left_to_apt.iter().map(String::as_str)).collect();
-            publish::clean(session, &publications, &left, &mut |files| account.deleted(files))?;
+            publish::clean(session, &publications, &left, &mut |files| report.deleted(files))?;
         }
         Ok(())
     }
@@ -236,27 +238,26 @@ impl Walk<'_> {
     fn select(
         &self,
         outcomes: &[Outcome],
-        account: &mut Account,
+        report: &mut ReportBuilder,
         events: &mut dyn Events,
     ) -> (Vec<Selected>, BTreeSet<usize>) {
         let mut failed = BTreeSet::new();
         let mut all = Vec::new();
         for line in &self.repositories.warnings {
-            account.warn(events, line.clone());
+            report.warn(events, line.clone());
         }
         for (number, outcome) in outcomes.iter().enumerate() {
             let pdiffs = self.settings.pdiffs;
-            let selected = outcome
-                .as_ref()
-                .map_err(copy)
-                .and_then(|offered: &Offered| select(number, self.repository(number), offered, &self.present, pdiffs));
+            let selected = outcome.as_ref().map_err(copy).and_then(|offered: &OfferedRelease| {
+                select(number, self.repository(number), offered, &self.present, pdiffs)
+            });
             match selected {
                 Ok(selected) => {
-                    selected.warnings.iter().for_each(|line| account.warn(events, line.clone()));
+                    selected.warnings.iter().for_each(|line| report.warn(events, line.clone()));
                     all.push(selected);
                 }
                 Err(error) => {
-                    account.failed(error);
+                    report.failed(error);
                     failed.insert(number);
                     all.push(Selected::default());
                 }
@@ -269,52 +270,51 @@ impl Walk<'_> {
     fn ways(
         &self,
         session: &mut Session,
-        wanted: &[&Wanted],
+        wanted: &[&WantedIndex],
         stop: &Stop,
-        account: &mut Account,
+        report: &mut ReportBuilder,
         events: &mut dyn Events,
-    ) -> Result<Vec<Way>, CommandError> {
+    ) -> Result<Vec<Strategy>, CommandError> {
         let mut files = Vec::new();
         for (number, index) in wanted.iter().enumerate() {
             let Some(entry) = &index.diff_index else { continue };
             let own = self.repository(index.repository);
-            files.push((own.site, File::of_release(own, entry, index.by_hash, &diff_index_name(index), number)));
+            let file = of_release(own, entry, index.by_hash, &diff_index_name(index));
+            files.push(Download { site: own.site, index: number, file });
         }
-        account.planned(events, files.len() as u64, files.iter().map(|(_, file)| file.size).sum());
-        let mut came = vec![None; wanted.len()];
+        report.planned(events, &files);
+        let mut fetched = vec![None; wanted.len()];
         if !files.is_empty() {
-            let landings: Vec<(usize, String)> =
-                files.iter().map(|(_, file)| (file.of, file.landing.clone())).collect();
-            let (batches, owners) = batches(files, session.sites.len());
+            let (batches, indexes) = batches(files, session.sites.len());
             session.fetch(&batches, stop, events, &mut |batch, item| {
-                let of = owners[batch][item as usize];
-                came[of] = landings.iter().find(|(own, _)| *own == of).map(|(_, landing)| landing.clone());
+                let target = batches[batch].files.0[item as usize].target.clone();
+                fetched[indexes[batch][item as usize]] = Some(target);
             })?;
         }
         let network = self.network(session);
         let limits = Limits::of(&self.settings.configuration);
         let mut ways = Vec::new();
-        for (index, landing) in wanted.iter().zip(came) {
-            let whole = ways::whole(&index.forms, &[], index.plain.map(|(size, _)| size), network);
-            let patched = match landing.map(|landing| self.patched(session, index, &landing)) {
+        for (index, path) in wanted.iter().zip(fetched) {
+            let whole = strategy::whole(&index.forms, &[], index.plain.map(|(size, _)| size), network);
+            let patched = match path.map(|path| self.patched(session, index, &path)) {
                 Some(Ok(ways)) => ways,
                 Some(Err(why)) => {
                     let own = self.repository(index.repository).shown();
-                    account.warn(events, format!("{own}: {}: no patches: {why}", index.meta_key));
+                    report.warn(events, format!("{own}: {}: no patches: {why}", index.meta_key));
                     Vec::new()
                 }
                 None => Vec::new(),
             };
             let size = index.plain.map_or(0, |(size, _)| size);
-            let best = ways::best(patched, whole, size, network, limits);
+            let best = strategy::best(patched, whole, size, network, limits);
             ways.push(best.ok_or_else(|| CommandError::new(ErrorKind::Internal, "an index without a form"))?);
         }
         Ok(ways)
     }
 
     /// The ways to an index that its `diff/Index` offers.
-    fn patched(&self, session: &Session, index: &Wanted, landing: &str) -> Result<Vec<Way>, String> {
-        let text = session.root.read(landing, DIFF_INDEX_BYTES_MAX).map_err(|error| error.to_string())?;
+    fn patched(&self, session: &Session, index: &WantedIndex, path: &str) -> Result<Vec<Strategy>, String> {
+        let text = session.root.read(path, DIFF_INDEX_BYTES_MAX).map_err(|error| error.to_string())?;
         let diff_index = DiffIndex::parse(text.unwrap_or_default().as_slice()).map_err(|error| error.to_string())?;
         let (sha256, size) = diff_index.current;
         if index.plain != Some((size, sha256)) {
@@ -326,11 +326,11 @@ impl Walk<'_> {
             // The Release that it came with is gone: it is looked at itself.
             None => state_of(session, &old.file, old.form).map_err(|error| format!("{}: {error}", old.file))?,
         };
-        let mut ways = ways::patched(&diff_index, state);
+        let mut ways = strategy::patched(&diff_index, state);
         // A patch may have a name that is none together with its index's.
         ways.retain(|way| match way {
-            Way::Patches(patches) => patches.iter().all(|patch| patch_name(index, patch).len() <= PART_BYTES_MAX),
-            Way::Whole(..) => true,
+            Strategy::Patches(patches) => patches.iter().all(|patch| patch_name(index, patch).len() <= PART_BYTES_MAX),
+            Strategy::Whole(..) => true,
         });
         Ok(ways)
     }
@@ -352,95 +352,94 @@ impl Walk<'_> {
         network
     }
 
-    /// Fetches what the journeys need and makes the indexes, at once.
-    fn travel(
+    /// Fetches what the updates need and makes the indexes, at once.
+    fn fetch_and_build(
         &self,
         session: &mut Session,
-        journeys: &mut [Journey<'_>],
+        updates: &mut [IndexUpdate<'_>],
         stop: &Stop,
-        account: &mut Account,
+        report: &mut ReportBuilder,
         events: &mut dyn Events,
     ) -> Result<(), CommandError> {
         let mut files = Vec::new();
-        for (number, journey) in journeys.iter_mut().enumerate().filter(|(_, journey)| journey.state == State::Open) {
-            let own = self.files(number, journey);
-            journey.open = own.len();
-            let site = self.repository(journey.index.repository).site;
-            files.extend(own.into_iter().map(|file| (site, file)));
+        for (number, update) in updates.iter_mut().enumerate().filter(|(_, update)| update.state == State::Open) {
+            let own = self.files(update);
+            update.open = own.len();
+            let site = self.repository(update.index.repository).site;
+            files.extend(own.into_iter().map(|file| Download { site, index: number, file }));
         }
         if files.is_empty() {
             return Ok(());
         }
-        account.planned(events, files.len() as u64, files.iter().map(|(_, file)| file.size).sum());
+        report.planned(events, &files);
         session.renew(self.settings, &self.repositories.sites)?;
-        let workshop = Workshop::open(&session.ledger, self.settings.level)?;
-        let orders = workshop.orders();
+        let pool = RebuildPool::open(&session.ledger, self.settings.level)?;
+        let jobs = pool.jobs();
         let (batches, owners) = batches(files, session.sites.len());
         let lists = self.settings.lists.as_path();
         let fetched = session.fetch(&batches, stop, events, &mut |batch, item| {
             let number = owners[batch][item as usize];
-            let journey = &mut journeys[number];
-            journey.open -= 1;
-            if journey.open > 0 {
+            let update = &mut updates[number];
+            update.open -= 1;
+            if update.open > 0 {
                 return;
             }
-            match order(number, journey, lists) {
-                Some(order) => drop(orders.send(order)),
-                None => journey.state = State::Made,
+            match rebuild_job(number, update, lists) {
+                Some(job) => drop(jobs.send(job)),
+                None => update.state = State::Made,
             }
         });
-        drop(orders);
+        drop(jobs);
         // Also after a failure: threads must not go on writing behind our back.
-        let made = workshop.close();
+        let made = pool.close();
         for (batch, fetched) in fetched?.into_iter().enumerate() {
             for given_up in fetched.given_up {
-                let journey = &mut journeys[owners[batch][given_up.item as usize]];
+                let update = &mut updates[owners[batch][given_up.item as usize]];
                 let path = batches[batch].files.path(given_up.item);
                 let hosts = Hosts::of(&session.sites[batches[batch].site].fetcher.hosts());
-                journey.is_wrong |= refusals::is_wrong(&given_up);
-                journey.state = State::Failed(match given_up.missing {
+                update.is_wrong |= refusals::is_wrong(&given_up);
+                update.state = State::Failed(match given_up.missing {
                     true => format!("{path} is not there"),
                     false => format!("{path} cannot be had right: {}", hosts.why(&given_up)),
                 });
             }
         }
         for (number, result) in made {
-            let journey = &mut journeys[number];
+            let update = &mut updates[number];
             match result {
-                Ok(()) => journey.state = State::Made,
-                Err(WorkError::Rewrite(error)) if out_of_space(&error) => return Err(disk(&error)),
+                Ok(()) => update.state = State::Made,
+                Err(RebuildError::Rewrite(error)) if out_of_space(&error) => return Err(disk(&error)),
                 Err(error) => {
                     // A whole file that was verified and does not hold what the Release says of its plain form.
-                    journey.is_wrong |= matches!(journey.way, Way::Whole(..))
+                    update.is_wrong |= matches!(update.way, Strategy::Whole(..))
                         && matches!(
                             error,
-                            WorkError::Rewrite(RewriteError::Mismatch { .. } | RewriteError::Read { .. })
+                            RebuildError::Rewrite(RewriteError::Mismatch { .. } | RewriteError::Read { .. })
                         );
-                    journey.state = State::Failed(error.to_string());
+                    update.state = State::Failed(error.to_string());
                 }
             }
         }
         Ok(())
     }
 
-    /// The files that a journey needs.
-    fn files(&self, number: usize, journey: &Journey<'_>) -> Vec<File> {
-        let index = journey.index;
+    /// The files that a update needs.
+    fn files(&self, update: &IndexUpdate<'_>) -> Vec<RemoteFile> {
+        let index = update.index;
         let own = self.repository(index.repository);
-        match &journey.way {
-            Way::Whole(form, entry) => {
+        match &update.way {
+            Strategy::Whole(form, entry) => {
                 let name = format!("{}{}", index.name, form.extension());
-                vec![File::of_release(own, entry, index.by_hash, &name, number)]
+                vec![of_release(own, entry, index.by_hash, &name)]
             }
-            Way::Patches(patches) => patches
+            Strategy::Patches(patches) => patches
                 .iter()
-                .map(|patch| File {
+                .map(|patch| RemoteFile {
                     path: format!("{}{}.diff/{}", own.directory, index.meta_key, patch.download.name),
                     other_path: None,
-                    landing: landing(&patch_name(index, patch)),
+                    target: partial(&patch_name(index, patch)),
                     size: patch.download.size,
                     sha256: patch.download.sha256,
-                    of: number,
                 })
                 .collect(),
         }
@@ -448,56 +447,56 @@ impl Walk<'_> {
 
     /// Where patches did not do, the whole file is to be fetched, and where that was not to be had, another form of it.
     /// Says whether there is any.
-    fn take_another_way(
+    fn choose_fallbacks(
         &self,
         session: &Session,
-        journeys: &mut [Journey<'_>],
-        account: &mut Account,
+        updates: &mut [IndexUpdate<'_>],
+        report: &mut ReportBuilder,
         events: &mut dyn Events,
     ) -> bool {
         let network = self.network(session);
         let mut any = false;
-        for journey in journeys.iter_mut() {
-            let State::Failed(why) = &journey.state else { continue };
-            if let Way::Whole(form, _) = &journey.way {
-                journey.tried.push(*form);
+        for update in updates.iter_mut() {
+            let State::Failed(why) = &update.state else { continue };
+            if let Strategy::Whole(form, _) = &update.way {
+                update.tried.push(*form);
             }
-            let (index, size) = (journey.index, journey.index.plain.map(|(size, _)| size));
-            let Some(way) = ways::whole(&index.forms, &journey.tried, size, network) else { continue };
-            let instead = match (&journey.way, &way) {
-                (Way::Patches(_), _) => "it is fetched whole".to_owned(),
-                (_, Way::Whole(form, _)) => format!("it is fetched as {form}"),
+            let (index, size) = (update.index, update.index.plain.map(|(size, _)| size));
+            let Some(way) = strategy::whole(&index.forms, &update.tried, size, network) else { continue };
+            let instead = match (&update.way, &way) {
+                (Strategy::Patches(_), _) => "it is fetched whole".to_owned(),
+                (_, Strategy::Whole(form, _)) => format!("it is fetched as {form}"),
                 _ => continue,
             };
             let own = self.repository(index.repository).shown();
-            account.warn(events, format!("{own}: {}: {why}; {instead}", index.meta_key));
-            (journey.way, journey.state, any) = (way, State::Open, true);
+            report.warn(events, format!("{own}: {}: {why}; {instead}", index.meta_key));
+            (update.way, update.state, any) = (way, State::Open, true);
         }
         any
     }
 
     /// Counts what was made, and finds the repositories that lack something.
-    fn judge(&self, journeys: &[Journey<'_>], failed: &mut BTreeSet<usize>, account: &mut Account) {
+    fn judge(&self, updates: &[IndexUpdate<'_>], failed: &mut BTreeSet<usize>, report: &mut ReportBuilder) {
         // Of a repository one failure is told: what came wrong tells more than what is not there.
-        let (wrong, others): (Vec<_>, Vec<_>) = journeys.iter().partition(|journey| journey.is_wrong);
-        for journey in wrong.into_iter().chain(others) {
-            match (&journey.state, &journey.way) {
-                (State::Made, Way::Patches(patches)) => {
-                    account.indexes().patched += 1;
-                    account.indexes().patches += patches.len() as u64;
+        let (wrong, others): (Vec<_>, Vec<_>) = updates.iter().partition(|update| update.is_wrong);
+        for update in wrong.into_iter().chain(others) {
+            match (&update.state, &update.way) {
+                (State::Made, Strategy::Patches(patches)) => {
+                    report.indexes().patched += 1;
+                    report.indexes().patches += patches.len() as u64;
                 }
-                (State::Made, Way::Whole(..)) => account.indexes().whole += 1,
+                (State::Made, Strategy::Whole(..)) => report.indexes().whole += 1,
                 (state @ (State::Failed(_) | State::Open), _) => {
                     let why = match state {
                         State::Failed(why) => why,
                         _ => "not all of it has come",
                     };
-                    account.indexes().failed += 1;
-                    if failed.insert(journey.index.repository) {
-                        let own = self.repository(journey.index.repository);
-                        let kind = if journey.is_wrong { ErrorKind::Verification } else { ErrorKind::Partial };
+                    report.indexes().failed += 1;
+                    if failed.insert(update.index.repository) {
+                        let own = self.repository(update.index.repository);
+                        let kind = if update.is_wrong { ErrorKind::Verification } else { ErrorKind::Partial };
                         let error = CommandError::new(kind, format_args!("{}: {why}", own.shown()));
-                        account.failed(
+                        report.failed(
                             error
                                 .context("its indexes stay as they were")
                                 .hint("the mirror may be half-way through an update: run again later"),
@@ -510,35 +509,35 @@ impl Walk<'_> {
 }
 
 /// The name of an index's `diff/Index`, as apt has it.
-fn diff_index_name(index: &Wanted) -> String {
+fn diff_index_name(index: &WantedIndex) -> String {
     format!("{}{DIFF_INDEX_ENDING}", index.name)
 }
 
 /// The name of a patch in `partial/`, as apt has it.
-fn patch_name(index: &Wanted, patch: &Patch) -> String {
+fn patch_name(index: &WantedIndex, patch: &Patch) -> String {
     format!("{}.ed.{}", index.name, patch.download.name)
 }
 
 /// What is to be made of files that have come; `None`: the file is what is kept.
-fn order(number: usize, journey: &Journey<'_>, lists: &std::path::Path) -> Option<Order> {
-    let index = journey.index;
+fn rebuild_job(number: usize, update: &IndexUpdate<'_>, lists: &std::path::Path) -> Option<RebuildJob> {
+    let index = update.index;
     let expected = index.plain.map(|(size, sha256)| Expected { size, sha256 });
-    let new = lists.join(landing(&kept_name(index)));
-    match &journey.way {
-        Way::Whole(form, _) if is_kept_as_fetched(index, *form) => None,
-        Way::Whole(form, _) => Some(Order {
+    let new = lists.join(partial(&kept_name(index)));
+    match &update.way {
+        Strategy::Whole(form, _) if is_kept_as_fetched(index, *form) => None,
+        Strategy::Whole(form, _) => Some(RebuildJob {
             number,
-            old: lists.join(landing(&format!("{}{}", index.name, form.extension()))),
+            old: lists.join(partial(&format!("{}{}", index.name, form.extension()))),
             old_form: *form,
             patches: Vec::new(),
             new,
             new_form: index.kept,
             expected,
         }),
-        Way::Patches(patches) => {
+        Strategy::Patches(patches) => {
             let old = index.old.as_ref()?;
-            let file = |patch: &Patch| (patch.clone(), lists.join(landing(&patch_name(index, patch))));
-            Some(Order {
+            let file = |patch: &Patch| (patch.clone(), lists.join(partial(&patch_name(index, patch))));
+            Some(RebuildJob {
                 number,
                 old: lists.join(&old.file),
                 old_form: old.form,
@@ -556,20 +555,15 @@ fn state_of(session: &Session, name: &str, form: Form) -> std::io::Result<(u64, 
     let input = BufReader::with_capacity(1 << 18, OpenFile::open(session.root.path().join(name))?);
     let mut reader = Reader::open(form, input, OLD_INDEX_BYTES_MAX)?;
     let mut hasher = Sha256Hasher::new();
-    let mut buffer = vec![0; 1 << 18];
-    loop {
-        match std::io::Read::read(&mut reader, &mut buffer)? {
-            0 => return Ok((hasher.bytes(), hasher.finish())),
-            count => hasher.update(&buffer[..count]),
-        }
-    }
+    hasher.read_to_end(&mut reader)?;
+    Ok((hasher.bytes(), hasher.finish()))
 }
 
 fn out_of_space(error: &crate::rewrite::RewriteError) -> bool {
     matches!(error, crate::rewrite::RewriteError::Write(error) if error.is_out_of_space())
 }
 
-/// The same failure once more, for the account.
+/// The same failure once more, for the report.
 fn copy(error: &CommandError) -> CommandError {
     let mut copy = CommandError::new(error.kind, &error.message);
     copy.context = error.context.clone();

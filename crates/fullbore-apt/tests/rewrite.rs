@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use fullbore_apt::kept::{FRAME_BYTES_LEAST, FRAME_BYTES_MOST, Layout, Level};
+use fullbore_apt::frames::{FRAME_BYTES_LEAST, FRAME_BYTES_MOST, Layout, Level};
 use fullbore_apt::rewrite::{Expected, Rewrite, RewriteError, Rewritten, rewrite};
 use fullbore_debian::compression::Form;
 use fullbore_debian::pdiff::Edits;

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::process::Command;
 
 use fullbore_apt::acquire::Configuration;
-use fullbore_apt::lists::languages::{Locale, languages};
-use fullbore_apt::lists::names::file_name;
-use fullbore_apt::lists::targets::{Defaults, SourceType, targets};
+use fullbore_apt::lists::file_name;
+use fullbore_apt::lists::{Defaults, SourceType, targets};
+use fullbore_apt::lists::{Locale, languages};
 use fullbore_debian::sources_list::{parse_deb822, parse_one_line};
 
 /// A private configuration: nothing of this machine's sources, lists or settings.

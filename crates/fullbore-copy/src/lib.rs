@@ -25,7 +25,6 @@ pub mod overlap;
 pub mod owners;
 pub mod paths;
 mod place;
-mod pool;
 pub mod probe;
 pub mod queue;
 pub mod reach;

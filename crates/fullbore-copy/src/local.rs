@@ -1,6 +1,7 @@
 //! A copy within one machine: sender and receiver, joined by queues.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use fullbore_engine::stage::Ledger;
 use fullbore_engine::window::Window;
@@ -26,7 +27,7 @@ impl Default for LocalCopy {
     fn default() -> LocalCopy {
         let ends = Link::pair();
         let brake = Brake::new(&ends.0);
-        LocalCopy { ends, brake, limit: Arc::new(RateLimit::new(0)) }
+        LocalCopy { ends, brake, limit: Arc::new(RateLimit::new(0, Instant::now())) }
     }
 }
 

@@ -33,8 +33,6 @@ pub struct Reach {
     pub streams: Option<u8>,
     /// Send a program along and run it there: this one, or a file.
     pub send_program: Option<Option<PathBuf>>,
-    /// Connect by QUIC alone.
-    pub quic: bool,
     /// Make no connections beside ssh's.
     pub ssh_only: bool,
     /// Congestion control of the connections; the system's, and bbr where loss asks for it, if none is named.
@@ -67,8 +65,7 @@ impl Reach {
             options: if is_ssh { SSH_OPTIONS } else { &[] },
             preface: sent.map(|parcel| parcel.program).unwrap_or_default(),
             host: host.to_owned(),
-            tcp: !self.ssh_only && !self.quic,
-            quic: !self.ssh_only,
+            tcp: !self.ssh_only,
             streams: self.streams.unwrap_or(0),
             program: VERSION.to_owned(),
             more_pipes,

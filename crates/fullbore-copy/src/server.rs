@@ -6,6 +6,7 @@ use std::io::BufReader;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use fullbore_engine::stage::Ledger;
 use fullbore_engine::verdict::{Sampler, SamplerConfig};
@@ -124,7 +125,7 @@ fn serve(server: Server) -> Result<(), Arc<CopyError>> {
     };
     let exchange = Exchange { own: Some(&own), ..Exchange::default() };
     let silent = |_: Event| {};
-    let limit = RateLimit::new(task.options.limit_bytes_per_s);
+    let limit = RateLimit::new(task.options.limit_bytes_per_s, Instant::now());
     let context = Context {
         options: &task.options,
         link,

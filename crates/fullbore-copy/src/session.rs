@@ -2,16 +2,16 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use fullbore_engine::stage::{Kind, Ledger, StageClock};
+pub use fullbore_wire::rate_limit::RateLimit;
 
 use crate::entry::Entry;
 use crate::error::CopyError;
 use crate::options::Options;
-use crate::pool::Pool;
 use crate::queue::{Closed, Queue};
 use crate::wire::{Account, LIST_BYTES, Message, Owner, PATHS_BYTES, Problem, Wanted};
+use fullbore_engine::memory_pool::MemoryPool;
 
 /// Control messages under way in one direction, from either end.
 const CONTROL_MESSAGES: usize = 64;
@@ -32,7 +32,7 @@ pub struct Link {
     /// Content, from the sender to the receiver.
     pub data: Queue<Message>,
     /// Memory of content that was written.
-    pub(crate) pool: Pool,
+    pub(crate) pool: MemoryPool,
 }
 
 impl Link {
@@ -40,7 +40,7 @@ impl Link {
     pub fn pair() -> (Link, Link) {
         let (forth, back) = (Queue::new(CONTROL_MESSAGES), Queue::new(CONTROL_MESSAGES));
         let data = Queue::new(DATA_MESSAGES);
-        let pool = Pool::default();
+        let pool = MemoryPool::default();
         let sender =
             Link { control_in: back.clone(), control_out: forth.clone(), data: data.clone(), pool: pool.clone() };
         (sender, Link { control_in: forth, control_out: back, data, pool })
@@ -52,7 +52,7 @@ impl Link {
             control_in: Queue::of_weight(CONTROL_BYTES, memory_of_heard),
             control_out: Queue::of_weight(CONTROL_BYTES, memory),
             data: Queue::new(DATA_MESSAGES),
-            pool: Pool::default(),
+            pool: MemoryPool::default(),
         }
     }
 
@@ -261,64 +261,6 @@ impl Exchange<'_> {
     }
 }
 
-/// Bytes per second that may be sent; may be changed while it runs.
-#[derive(Debug)]
-pub struct RateLimit {
-    state: Mutex<RateState>,
-}
-
-#[derive(Debug)]
-struct RateState {
-    bytes_per_s: u64,
-    /// Until then everything sent so far is paid for.
-    paid_until: Instant,
-    /// How often it was changed.
-    changes: u64,
-}
-
-/// What may be sent at once after a quiet time. Short enough that a second keeps to the limit.
-const BURST: Duration = Duration::from_millis(100);
-
-impl RateLimit {
-    /// At most so many bytes per second; 0 for no limit.
-    pub fn new(bytes_per_s: u64) -> RateLimit {
-        RateLimit { state: Mutex::new(RateState { bytes_per_s, paid_until: Instant::now(), changes: 0 }) }
-    }
-
-    /// Changes it.
-    pub fn set(&self, bytes_per_s: u64) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        *state = RateState { bytes_per_s, paid_until: Instant::now(), changes: state.changes + 1 };
-    }
-
-    /// Bytes per second; 0 for no limit.
-    pub fn bytes_per_s(&self) -> u64 {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).bytes_per_s
-    }
-
-    /// Whether who sends waits for it now.
-    pub fn is_awaited(&self) -> bool {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.bytes_per_s > 0 && state.paid_until > Instant::now()
-    }
-
-    /// How often it was changed: what was to be waited for by then does not count any more.
-    pub(crate) fn changes(&self) -> u64 {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).changes
-    }
-
-    /// Accounts for bytes about to be sent, and says how long to wait before.
-    pub(crate) fn pay(&self, bytes: u64, now: Instant) -> Duration {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.bytes_per_s == 0 {
-            return Duration::ZERO;
-        }
-        let from = state.paid_until.max(now.checked_sub(BURST).unwrap_or(now));
-        state.paid_until = from + Duration::from_secs_f64(bytes as f64 / state.bytes_per_s as f64);
-        state.paid_until.saturating_duration_since(now)
-    }
-}
-
 /// What both ends of a run work with.
 pub struct Context<'a> {
     /// The wishes of the user.
@@ -402,12 +344,14 @@ pub(crate) fn add(counter: &AtomicU64, by: u64) {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     /// Works with one end of a copy that has no other end.
     pub(crate) fn with_context<R>(options: &Options, work: impl FnOnce(&Context<'_>) -> R) -> R {
         let (ledger, progress, link) = (Ledger::off(), Progress::default(), Link::remote());
-        let (exchange, limit, brake) = (Exchange::default(), RateLimit::new(0), Brake::new(&link));
+        let (exchange, limit, brake) = (Exchange::default(), RateLimit::new(0, Instant::now()), Brake::new(&link));
         work(&Context {
             options,
             link,
@@ -438,32 +382,6 @@ pub(crate) mod tests {
             near.control_out.break_off();
             drop(asking.join());
         });
-    }
-
-    #[test]
-    fn the_average_keeps_to_the_limit_and_a_new_one_counts_at_once() {
-        let began = Instant::now();
-        let limit = RateLimit::new(1_000_000);
-        let mut now = began;
-        for _ in 0..50 {
-            now += limit.pay(100_000, now);
-        }
-        let lasted = (now - began).as_secs_f64();
-        assert!((4.8..=5.2).contains(&lasted), "{lasted}");
-        limit.set(0);
-        assert_eq!(limit.pay(1 << 40, now), Duration::ZERO);
-    }
-
-    #[test]
-    fn a_limit_is_awaited_by_whoever_sends_more() {
-        let limit = RateLimit::new(1_000_000);
-        limit.pay(1, Instant::now());
-        assert!(!limit.is_awaited(), "less was sent than may be");
-        limit.pay(1 << 40, Instant::now());
-        assert!(limit.is_awaited());
-        limit.set(0);
-        limit.pay(1 << 40, Instant::now());
-        assert!(!limit.is_awaited(), "there is none any more");
     }
 
     #[test]

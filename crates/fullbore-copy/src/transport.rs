@@ -13,11 +13,6 @@ pub mod join;
 pub mod keys;
 pub mod lane;
 pub mod near;
-#[cfg(feature = "quic")]
-pub mod quic;
-#[cfg(not(feature = "quic"))]
-#[path = "transport/without_quic.rs"]
-pub mod quic;
 pub mod setup;
 pub mod tls;
 
@@ -571,7 +566,7 @@ impl Shared {
         let control = pipe.is_some();
         // On a pipe the other end shows that it is there.
         let mut beats = control;
-        let mut decoder = Decoder::new();
+        let mut decoder = Decoder::with_pool(self.link.pool.clone());
         for number in 1.. {
             if beats {
                 self.awaited.store(number, Ordering::Release);
@@ -623,9 +618,6 @@ impl Shared {
                     let queue = if is_data { &self.link.data } else { &self.link.control_in };
                     if queue.push(message, &self.clock).is_err() {
                         break;
-                    }
-                    if is_data {
-                        decoder.reuse(self.link.pool.rest());
                     }
                 }
                 Err(error) => return self.brake.pull(error.into()),

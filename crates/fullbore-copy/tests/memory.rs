@@ -3,6 +3,7 @@
 mod pair;
 
 use std::fs;
+use std::time::Instant;
 
 use fullbore_copy::queue::Taken;
 use fullbore_copy::receiver::{self, Destination};
@@ -40,7 +41,7 @@ fn problem(number: u64) -> Message {
 fn flood(scene: &Scene, end: impl FnOnce(&Context<'_>) + Send, message: &Say<'_>, count: u64) -> (u64, bool) {
     let clock = Ledger::off().stage("test", Kind::Thread);
     let (ledger, progress) = (Ledger::off(), Progress::default());
-    let (exchange, limit) = (Exchange::default(), RateLimit::new(0));
+    let (exchange, limit) = (Exchange::default(), RateLimit::new(0, Instant::now()));
     let before = resident_bytes();
     std::thread::scope(|scope| {
         let running = scope.spawn(|| {

@@ -43,6 +43,15 @@ impl Form {
     /// All forms, best compression first: the order in which to choose one to fetch.
     pub const BY_SIZE: [Form; 6] = [Form::Xz, Form::Zst, Form::Bz2, Form::Gz, Form::Lz4, Form::Plain];
 
+    /// All forms, fastest to decompress first: the order in which to choose one of several files.
+    pub const BY_SPEED: [Form; 6] = [Form::Plain, Form::Lz4, Form::Zst, Form::Gz, Form::Xz, Form::Bz2];
+
+    /// Whether this form is faster to decompress than another.
+    pub fn is_faster_than(self, other: Form) -> bool {
+        let rank = |form| Form::BY_SPEED.iter().position(|one| *one == form);
+        rank(self) < rank(other)
+    }
+
     /// By the extension of a path.
     pub fn of(path: &str) -> Form {
         Form::split(path).1

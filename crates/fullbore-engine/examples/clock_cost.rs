@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fullbore_engine::pipeline::{Cancel, Crew, channel};
+use fullbore_engine::pipeline::channel;
 use fullbore_engine::stage::{Kind, Ledger, StageClock};
 use fullbore_engine::verdict::{Sampler, SamplerConfig};
 
@@ -60,7 +60,7 @@ fn process_cpu() -> Duration {
 fn run(ledger: &Ledger, pace: Pace, items: u64) -> Result<Duration, Box<dyn std::error::Error>> {
     let before = process_cpu();
     let clocks: Vec<_> = (0..STAGES).map(|number| ledger.stage(&format!("stage {number}"), Kind::Thread)).collect();
-    let mut crew: Crew<String> = Crew::new(Cancel::new());
+    let mut threads = Vec::new();
     let mut upstream = None;
     for number in 0..STAGES {
         let clock = clocks[number].clone();
@@ -75,8 +75,8 @@ fn run(ledger: &Ledger, pace: Pace, items: u64) -> Result<Duration, Box<dyn std:
         let mut pacer = Pacer { began: Instant::now(), items: 0 };
         let first = number == 0;
         let paced = if pace == Pace::Starved { first } else { number + 1 == STAGES };
-        let role = clock.clone();
-        crew.spawn(&role, move || {
+        threads.push(std::thread::spawn(move || {
+            clock.adopt_thread();
             let item: Item = Arc::new([7; ITEM_BYTES]);
             let mut input = input;
             let mut left = items;
@@ -97,11 +97,12 @@ fn run(ledger: &Ledger, pace: Pace, items: u64) -> Result<Duration, Box<dyn std:
                     sender.send_blocking(item).map_err(|error| error.to_string())?;
                 }
             }
-            Ok(())
-        })
-        .map_err(|error| error.to_string())?;
+            Ok::<(), String>(())
+        }));
     }
-    crew.join().map_err(|error| error.to_string())?;
+    for thread in threads {
+        thread.join().map_err(|_| "a thread panicked")??;
+    }
     Ok(process_cpu() - before)
 }
 

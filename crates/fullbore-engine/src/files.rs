@@ -25,7 +25,7 @@ use rustix::io::Errno;
 pub use directory::Directory;
 use directory::{Directories, Resolve};
 pub use name::{PART_ENDING, is_part_name, part_name};
-pub use part::{PREALLOCATE_BYTES, PartFile};
+pub use part::{PREALLOCATE_BYTES, PartFile, PartWriter};
 
 /// When a file was last written to; `None` where the file system keeps no times.
 pub fn modified(file: &File) -> Option<std::time::SystemTime> {

@@ -21,6 +21,7 @@ pub mod journal;
 pub mod landing;
 pub mod machine;
 pub mod memory;
+pub mod memory_pool;
 pub mod output;
 pub mod pipeline;
 pub mod random;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use fullbore_apt::acquire::Configuration;
 use fullbore_apt::http::{LIST_BYTES_MAX, MirrorSets};
-use fullbore_apt::lists::lock::Lock;
+use fullbore_apt::lists::Lock;
 use fullbore_engine::run::Stop;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::run::events::{Events, Phase};

@@ -15,10 +15,10 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 /// Like the loop over a package that dpkg accepts: what we take, dpkg takes, with the same result.
-/// `FULLBORE_CASES` sets how many are tried, `FULLBORE_SEED` which.
+/// `FULLBORE_TEST_CASES` sets how many are tried, `FULLBORE_TEST_SEED` which.
 #[test]
 fn i4_differential_mutations_against_dpkg() {
-    let cases: u32 = std::env::var("FULLBORE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(40);
+    let cases: u32 = std::env::var("FULLBORE_TEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(40);
     let directory = tempfile::tempdir().unwrap();
     let long = "d/".repeat(55) + "name-of-a-file";
     let sound = Tree::new("m", "1", "")
@@ -39,7 +39,7 @@ fn i4_differential_mutations_against_dpkg() {
     let (data, control_tar, members) =
         (of_tar(offset, end), of_tar(CONTROL_OFFSET, offset - 60), [8, control, offset - 60]);
     assert!(data.len() > 5 && control_tar.len() > 1);
-    let seed = std::env::var("FULLBORE_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = std::env::var("FULLBORE_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
     let mut random = Random(seed.unwrap_or(0x2545_f491));
     println!("seed {}", random.0);
     let (mut taken, mut left) = (0, 0);
@@ -295,10 +295,10 @@ fn member(tar: &mut Vec<u8>, name: &str, flag: u8, link: &str, mode: u32, conten
     tar.resize(tar.len().next_multiple_of(512), 0);
 }
 
-/// `FULLBORE_CASES` sets how many are tried, at random.
+/// `FULLBORE_TEST_CASES` sets how many are tried, at random.
 #[test]
 fn i4_odd_archives_are_taken_as_dpkg_takes_them() {
-    let wanted = std::env::var("FULLBORE_CASES").ok().and_then(|cases| cases.parse().ok());
+    let wanted = std::env::var("FULLBORE_TEST_CASES").ok().and_then(|cases| cases.parse().ok());
     let directory = tempfile::tempdir().unwrap();
     let config = Config { cases: wanted.unwrap_or(60), failure_persistence: None, ..Config::default() };
     let mut runner = match wanted {

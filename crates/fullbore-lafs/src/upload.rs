@@ -4,7 +4,6 @@
 //! secrets. [`Uploader::put`] is one file: its key, whether an equal one is on its way (`equal`), its servers, its shares
 //! (`file`), and at the end the proof that enough of them are where they should be. Only then there is a cap.
 
-pub mod buffers;
 mod duplicates;
 mod file;
 pub mod journal;

@@ -4,8 +4,8 @@
 //! them. With `--repair` what is wrong is set aside and fetched as a mirror run would, under the same
 //! rule: nothing gets its name before its hash is right.
 
-pub mod findings;
-pub mod local;
+mod findings;
+mod local;
 
 use std::io::ErrorKind as ErrorOf;
 use std::path::Path;
@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use fullbore_debian::signature::Verifier;
 use fullbore_engine::durability::Durability;
 use fullbore_engine::files::{FileError, Root};
 use fullbore_engine::machine::boot_id;
@@ -24,17 +23,16 @@ use fullbore_engine::run::report::{Mirrored, Report, Summary, Timeline, VerdictR
 use fullbore_engine::stage::{Kind, Ledger};
 use fullbore_engine::units;
 use fullbore_engine::verdict::{Sampler, SamplerConfig};
+use fullbore_wire::run::add_transfers;
 
-use crate::mirror::account;
-use crate::mirror::batch::{Files, StoredIndex};
+use crate::mirror::batch::{Files, IndexDownload};
+use crate::mirror::directories::Directories;
 use crate::mirror::lock::{Lock, LockError};
-use crate::mirror::offer::state_error;
-use crate::mirror::places::Places;
 use crate::mirror::session::{Session, disk};
 use crate::mirror::sizes;
 use crate::mirror::state::{OWN_DIRECTORY, State, StateError, index_path};
 use crate::mirror::store;
-use crate::settings::{CheckSettings, SignedBy};
+use crate::settings::CheckSettings;
 use findings::{Fault, Findings, Problem, SuiteFault};
 use local::{CheckError, Options};
 
@@ -85,7 +83,7 @@ fn attempt(settings: &CheckSettings, events: &mut dyn Events) -> Result<Report, 
             warnings.push(format!("{error}: without it every file that the indexes name is expected to be here"));
             State::default()
         }
-        Err(error) => return Err(state_error(&error)),
+        Err(error) => return Err(error.into()),
     };
     // Beside the tree if it may be written to; a tree that may only be read needs another place.
     let own = settings.dir.join(OWN_DIRECTORY);
@@ -175,14 +173,9 @@ fn read(
     ledger: &Ledger,
     events: &mut dyn Events,
 ) -> Result<Findings, CommandError> {
-    let verifier = match &settings.signed_by {
-        SignedBy::Trusted => None,
-        SignedBy::Keys { keys, fingerprints } => {
-            Some(Verifier::new(scratch, keys.clone()).with_fingerprints(fingerprints.clone()))
-        }
-    };
+    let verifier = settings.signed_by.verifier(scratch);
     let stop = AtomicBool::new(false);
-    let course = Course::new(state.header.records, state.header.bytes, events);
+    let course = ReadProgress::new(state.header.records, state.header.bytes, events);
     let options = Options {
         verifier: verifier.as_ref(),
         read_share: settings.read_share,
@@ -195,13 +188,13 @@ fn read(
     let findings = local::check(root, state, &options).map_err(|error| match error {
         CheckError::NoSuites { .. } => CommandError::usage(error),
         CheckError::File(error) => disk(&error),
-        CheckError::State(error) => state_error(&error),
+        CheckError::State(error) => error.into(),
     })?;
     Ok(findings)
 }
 
 /// How far the reading is, told a few times a second by whichever thread is at it.
-struct Course<'a> {
+struct ReadProgress<'a> {
     files: AtomicU64,
     bytes: AtomicU64,
     total_files: u64,
@@ -213,10 +206,10 @@ struct Course<'a> {
 /// Time between two tellings.
 const TELL_EVERY: Duration = Duration::from_millis(250);
 
-impl<'a> Course<'a> {
+impl<'a> ReadProgress<'a> {
     fn new(total_files: u64, total_bytes: u64, events: &'a mut dyn Events) -> Self {
         let (files, bytes, began) = (AtomicU64::new(0), AtomicU64::new(0), Instant::now());
-        Course { files, bytes, total_files, total_bytes, began, told: Mutex::new((began, events)) }
+        ReadProgress { files, bytes, total_files, total_bytes, began, told: Mutex::new((began, events)) }
     }
 
     fn looked_at(&self, bytes: u64) {
@@ -276,7 +269,7 @@ fn repair(
     // What is as signed and cannot be understood is not mended by fetching it again.
     let mut wrong: Vec<&Problem> = Vec::new();
     for problem in findings.problems.iter().filter(|problem| problem.fault.is_of_content()) {
-        if let Some(bytes) = from_here(&root, problem).map_err(|error| state_error(&error))? {
+        if let Some(bytes) = from_here(&root, problem)? {
             events.emit(Event::Repaired { path: problem.path.clone(), bytes });
             repaired.push(problem.path.clone());
         } else {
@@ -295,24 +288,25 @@ fn repair(
         return Err(CommandError::usage("--repair: it is not known where this archive came from")
             .hint("name a mirror with --from URL"));
     }
-    let mut session = Session::open(Places::of(root.clone()), &origins, false, &settings.network, Durability::AtEnd)?;
+    let mut session =
+        Session::open(Directories::of(root.clone()), &origins, false, &settings.network, Durability::AtEnd)?;
     let stop = Stop::listen(&session.runtime);
     events.emit(Event::Phase { phase: Phase::Fetch });
     let without_size = wrong.iter().filter(|problem| problem.size.is_none()).map(|problem| problem.path.clone());
     let mut learned = sizes::learn(without_size.collect(), &session, &stop)?.into_iter();
-    let mut wanted: Vec<StoredIndex> = Vec::new();
+    let mut wanted: Vec<IndexDownload> = Vec::new();
     for problem in &wrong {
         let Some(size) = problem.size.or_else(|| learned.next().flatten()) else { continue };
         if wanted.iter().all(|other| other.sha256 != problem.sha256) {
             let (path, other_path) = remote_names(problem);
-            wanted.push(StoredIndex { path, other_path, size, sha256: problem.sha256 });
+            wanted.push(IndexDownload { path, other_path, size, sha256: problem.sha256 });
         }
     }
     let files = Arc::new(Files::of_indexes(wanted));
     let items = files.items(&[], &session);
     let fetched = session.fetch(files.clone(), items, &stop, events)?;
-    session.landing.finish().map_err(|error| disk(&error))?;
-    let came: Vec<&StoredIndex> = fetched.verified.iter().filter_map(|item| files.index(*item)).collect();
+    session.site.landing.finish().map_err(|error| disk(&error))?;
+    let came: Vec<&IndexDownload> = fetched.verified.iter().filter_map(|item| files.index(*item)).collect();
     for problem in wrong {
         let Some(index) = came.iter().find(|index| index.sha256 == problem.sha256) else { continue };
         match root.hard_link(&index_path(problem.sha256), &problem.path) {
@@ -325,7 +319,9 @@ fn repair(
     }
     store::sweep(&root).map_err(|error| disk(&error))?;
     session.journal.compact().map_err(|error| disk(&error))?;
-    account::transferred(summary, &mut session, started, &[(0, Phase::Fetch)]);
+    let verdict = summary.verdict.take();
+    add_transfers(summary, started, &[(0, Phase::Fetch)], &mut session.progression, [&session.site]);
+    summary.verdict = verdict;
     Ok(repaired)
 }
 
@@ -351,7 +347,7 @@ fn remote_names(problem: &Problem) -> (String, Option<String>) {
 
 /// What may help against what is wrong.
 fn hint(settings: &CheckSettings, findings: &Findings, left: &[&Problem]) -> &'static str {
-    if left.iter().any(|problem| !matches!(problem.fault, Fault::Beside(_))) {
+    if left.iter().any(|problem| !matches!(problem.fault, Fault::Detached(_))) {
         return if settings.repair {
             "what is left could not be had from the mirrors; a `fullbore mirror` run brings a newer state"
         } else {

@@ -1,10 +1,37 @@
-//! Debian archives as trees of files: cloned and updated from many mirrors at once, verified from the signed index,
-//! published at once, and checked.
+//! Debian archives as trees of files: mirrored from several servers at once, verified by their signatures, published
+//! in one step, and checked later.
 //!
-//! [`mirror::run`] and [`check::run`] take settings and an `Events` to tell of their progress, and give back a report.
+//! [`mirror::run`] makes or updates a mirror, [`check::run`] reads a tree again and can repair it. Both take plain
+//! settings and an [`Events`](fullbore_engine::run::events::Events) that receives their progress. They return a
+//! [`Report`](fullbore_engine::run::report::Report).
+//!
+//! This crate reads no configuration file, prints nothing and never exits. It does not generate archives: what it
+//! publishes is signed by the archive, byte for byte.
+//!
+//! ```no_run
+//! use fullbore_engine::run::events::Event;
+//! use fullbore_mirror::{MirrorSettings, SignedBy, SourceSpec, mirror};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let keys = SignedBy::keyring("/usr/share/keyrings/debian-archive-keyring.gpg");
+//! let source = SourceSpec { architectures: vec!["amd64".to_owned()], ..SourceSpec::new("trixie", keys) };
+//! let settings = MirrorSettings::new("/srv/mirror/debian", "https://deb.debian.org/debian", source);
+//! let report = mirror::run(&settings, &mut |event: Event| eprintln!("{event:?}"))?;
+//! println!("{} files fetched", report.summary.totals.files);
+//! # Ok(())
+//! # }
+//! ```
 
 #![forbid(unsafe_code)]
 
 pub mod check;
 pub mod mirror;
-pub mod settings;
+mod settings;
+
+pub use mirror::snapshot::{SNAPSHOT_DIRECTORY, SnapshotError, check_snapshot_name};
+pub use mirror::state::OWN_DIRECTORY;
+pub use mirror::trace_files::{TraceError, check_host};
+pub use settings::{
+    CheckSettings, Clean, DeleteGuard, Filter, Filters, IndexFormat, Keep, Kind, MirrorSettings, PatternError,
+    Retention, SignedBy, SourceSpec,
+};

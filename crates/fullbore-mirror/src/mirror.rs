@@ -4,43 +4,43 @@
 //! what is there (`pool`) → the files → one barrier → names in order (`publish`) → state, trace
 //! files, cleaning. Nothing changes its name before everything is verified and on the disk.
 
-pub mod account;
-pub mod adopt;
-pub mod batch;
-pub mod clean;
-pub mod commit;
-pub mod dry_run;
-pub mod feed;
-pub mod filter;
-pub mod fingerprint;
-pub mod foreign;
-pub mod here;
-pub mod indexes;
-pub mod join;
-pub mod kept;
-pub mod layout;
-pub mod links;
-pub mod lock;
-pub mod offer;
-pub mod places;
-pub mod plan;
-pub mod pool;
-pub mod publish;
-pub mod records;
-pub mod replaced;
-pub mod retention;
-pub mod room;
-pub mod select;
-pub mod session;
-pub mod signed_files;
-pub mod sizes;
-pub mod snapshot;
-pub mod standing;
-pub mod state;
-pub mod store;
-pub mod subtract;
-pub mod trace_files;
-pub mod upstream;
+pub(crate) mod batch;
+mod cached_release;
+pub(crate) mod clean;
+mod commit;
+pub(crate) mod directories;
+mod dry_run;
+mod filter;
+mod fingerprint;
+mod free_space;
+pub(crate) mod hash_files;
+pub(crate) mod index_reader;
+mod indexes;
+pub(crate) mod layout;
+pub(crate) mod links;
+mod local_release;
+pub(crate) mod lock;
+pub(crate) mod membership;
+mod merge_sources;
+pub(crate) mod offer;
+pub(crate) mod other_suites;
+pub(crate) mod plan;
+mod pool;
+mod publish;
+mod records;
+mod replaced;
+pub(crate) mod report;
+pub(crate) mod retention;
+pub(crate) mod select;
+pub(crate) mod session;
+pub(crate) mod signed_files;
+pub(crate) mod sizes;
+pub(crate) mod snapshot;
+pub(crate) mod state;
+pub(crate) mod store;
+pub(crate) mod subtract;
+pub(crate) mod trace_files;
+mod upstream;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -57,23 +57,22 @@ use fullbore_engine::units;
 use fullbore_wire::url::without_credentials;
 
 use crate::settings::{Clean, MirrorSettings};
-use account::Account;
 use commit::{Commit, PathSet, SuiteUpdate};
-use foreign::Foreign;
+use directories::Directories;
 use indexes::SuiteIndexes;
 use lock::{Lock, LockError};
-use offer::{Offered, state_error};
-use places::Places;
+use membership::{Departure, SuiteId};
+use offer::OfferedSuite;
+use other_suites::OtherSuites;
 use plan::Plan;
-use pool::{Came, Wanted};
+use pool::{FetchPlan, FetchResult};
 use publish::{Publication, StoredFile};
 use replaced::{Failure, Replaced};
-use retention::{DeleteGuard, Retention};
+use report::ReportBuilder;
 use select::{Selection, within_indexes};
 use session::{Session, disk};
-use signed_files::Inner;
-use standing::{Left, SuiteId};
-use state::{Conflict, Novelty, State, SuiteRecord};
+use signed_files::NestedSuites;
+use state::{Conflict, ReleaseChange, State, SuiteRecord};
 use subtract::{FileSet, LoggedFile, Tally};
 
 /// Times that one run goes over the archive when it is told, again and again, that there is news.
@@ -88,34 +87,34 @@ pub fn run(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report,
 }
 
 fn attempt(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
-    let (places, _lock) = if settings.dry_run {
+    let (directories, _lock) = if settings.dry_run {
         // No lock: it changes nothing, and may not be allowed to.
-        let places = Places::untouched(&settings.dir, &std::env::temp_dir()).map_err(|error| disk(&error))?;
-        (places, None)
+        let directories = Directories::untouched(&settings.dir, &std::env::temp_dir()).map_err(|error| disk(&error))?;
+        (directories, None)
     } else {
         let root = Arc::new(Root::create(&settings.dir).map_err(|error| disk(&error))?);
         let lock = take_lock(&root)?;
-        (Places::of(root), Some(lock))
+        (Directories::of(root), Some(lock))
     };
-    snapshot_name_is_free(settings, &places.root)?;
-    let mut account = Account::new(settings, events);
-    settings.notes.iter().for_each(|note| account.warn(events, note.clone()));
+    snapshot_name_is_free(settings, &directories.root)?;
+    let mut report = ReportBuilder::new(settings, events);
+    settings.notes.iter().for_each(|note| report.warn(events, note.clone()));
     let mut session =
-        Session::open(places, &settings.origins, settings.origin_only, &settings.network, settings.durability)?;
+        Session::open(directories, &settings.origins, settings.origin_only, &settings.network, settings.durability)?;
     let stop = Stop::listen(&session.runtime);
-    let mut result = walk_with_others(settings, &mut session, &stop, &mut account, events);
+    let mut result = walk_with_others(settings, &mut session, &stop, &mut report, events);
     for _ in 1..ROUNDS_MAX {
         // Somebody pushed while we were at it: what we have may be old already (ftpsync).
         let done = settings.dry_run || result.is_err();
-        if done || !trace_files::take_update_required(&session.root, &account.host).unwrap_or(false) {
+        if done || !trace_files::take_update_required(&session.root, &report.host).unwrap_or(false) {
             break;
         }
-        result = walk_with_others(settings, &mut session, &stop, &mut account, events);
+        result = walk_with_others(settings, &mut session, &stop, &mut report, events);
     }
-    let result = result.and(snapshot_of(settings, &session, &mut account, events));
-    session.fetcher.halt();
-    let ended = session.landing.finish().map_err(|error| disk(&error));
-    let report = account.report(&mut session);
+    let result = result.and(snapshot_of(settings, &session, &mut report, events));
+    session.site.fetcher.halt();
+    let ended = session.site.landing.finish().map_err(|error| disk(&error));
+    let report = report.report(&mut session);
     match result.and(ended) {
         Ok(()) => Ok(report),
         Err(error) if settings.dry_run && error.kind == ErrorKind::Interrupted => {
@@ -140,20 +139,20 @@ fn walk_with_others(
     settings: &MirrorSettings,
     session: &mut Session,
     stop: &Stop,
-    account: &mut Account,
+    report: &mut ReportBuilder,
     events: &mut dyn Events,
 ) -> Result<(), CommandError> {
     let mut settings = settings.clone();
-    let mut outcome = walk(&settings, session, stop, account, events);
+    let mut outcome = walk(&settings, session, stop, report, events);
     // Each time with one more of the suites that the state knows.
     while let Err(Failure::Replaced(replaced)) = outcome {
         let Replaced { path, suite, source: Some(source), .. } = *replaced else { return Err(replaced.error) };
-        account.warn(
+        report.warn(
             events,
             format!("{path} was replaced, and {suite} names it as well: {suite} is mirrored in this run, too"),
         );
         settings = replaced::with_suite(&settings, source, &suite);
-        outcome = walk(&settings, session, stop, account, events).map_err(|failure| match failure {
+        outcome = walk(&settings, session, stop, report, events).map_err(|failure| match failure {
             Failure::Other(why) => {
                 let text = format!("{suite} was taken in, for it names {path}, which was replaced");
                 Failure::Other(why.context(text))
@@ -169,21 +168,21 @@ fn walk(
     settings: &MirrorSettings,
     session: &mut Session,
     stop: &Stop,
-    account: &mut Account,
+    report: &mut ReportBuilder,
     events: &mut dyn Events,
 ) -> Result<(), Failure> {
     let now = jiff::Timestamp::now().as_second();
     let root = session.root.clone();
-    account.complete = false;
-    let mut state = State::open(&root, &boot_id()).map_err(|error| state_error(&error))?;
+    report.complete = false;
+    let mut state = State::open(&root, &boot_id()).map_err(CommandError::from)?;
     if let Some(reason) = state.lost.take() {
-        account.warn(events, format!("{reason}; files on the disk are read again instead of fetched"));
+        report.warn(events, format!("{reason}; files on the disk are read again instead of fetched"));
     }
-    account.holds(&state.header);
+    report.holds(&state.header);
 
-    account.phase(events, session, Phase::Release);
-    let offers = offer::fetch(settings, session, &state, now, stop, &mut |line| account.warn(events, line))?;
-    account.offered(&offers);
+    report.phase(events, session, Phase::Release);
+    let offers = offer::fetch(settings, session, &state, now, stop, &mut |line| report.warn(events, line))?;
+    report.offered(&offers);
     if offers.iter().any(|offer| offer.overtaken) {
         state.overtaken = true;
         // What it had begun to delete may be wanted again by now.
@@ -192,44 +191,46 @@ fn walk(
         }
     }
     let due = settings.keep.clean != Clean::Nothing && state.header.clean_due.is_some_and(|due| due <= now);
-    let news = |offer: &Offered| offer.novelty != Novelty::Unchanged || due || settings.keep.clean == Clean::Foreign;
-    let mut offers: Vec<Offered> = offers.into_iter().filter(|offer| news(offer)).collect();
+    let news = |offer: &OfferedSuite| {
+        offer.change != ReleaseChange::Unchanged || due || settings.keep.clean == Clean::Untracked
+    };
+    let mut offers: Vec<OfferedSuite> = offers.into_iter().filter(|offer| news(offer)).collect();
     if offers.is_empty() {
-        account.complete = true;
+        report.complete = true;
         return Ok(());
     }
     let directories: Vec<String> = offers.iter().map(|offer| offer.layout.directory.clone()).collect();
     for (offer, outer) in offers.iter_mut().zip(&directories) {
         let of_run = directories.iter().map(String::as_str);
-        let mut inner = Inner::new(&root, outer, &state.header.suites, of_run);
+        let mut inner = NestedSuites::new(&root, outer, &state.header.suites, of_run);
         inner.leave_out(&mut offer.release).map_err(|error| disk(&error))?;
     }
-    session.fetcher.warm(!settings.dry_run);
+    session.site.fetcher.warm(!settings.dry_run);
 
-    account.phase(events, session, Phase::Indexes);
+    report.phase(events, session, Phase::Indexes);
     if !settings.dry_run {
         if state.header.removal == state::Removal::Begun {
-            clean::remove_expired(&root, &mut state, || sync(session)).map_err(StateOr::into_command)?;
+            clean::remove_expired(&root, &mut state, || sync(session))?;
         }
-        state.begin(&root, offers.iter().any(|offer| !offer.signed)).map_err(|error| state_error(&error))?;
+        state.begin(&root, offers.iter().any(|offer| !offer.signed)).map_err(CommandError::from)?;
     }
-    let _changing = (!settings.dry_run).then(|| InProgress::mark(&root, account, events));
+    let _changing = (!settings.dry_run).then(|| InProgress::mark(&root, report, events));
     let side = offer::ask_for_side_files(settings, session, &offers);
     let above = (!settings.dry_run).then(|| upstream::ask(session));
     let mut suites = indexes::select(&offers, session)?;
     let mut refusals = indexes::fetch(&offers, &mut suites, session, stop, events)?;
-    session.fetcher.warm(false);
+    session.site.fetcher.warm(false);
 
-    account.phase(events, session, Phase::Plan);
+    report.phase(events, session, Phase::Plan);
     let directories: Vec<&str> = directories.iter().map(String::as_str).collect();
     let ids = state.number_suites(&directories);
     let plan = Arc::new(indexes::plan(settings, &offers, &suites, &ids, session)?);
     if plan.is_empty() && !settings.filters.is_empty() {
-        account.warn(events, "the filters leave nothing: 0 files are wanted beside the indexes".to_owned());
+        report.warn(events, "the filters leave nothing: 0 files are wanted beside the indexes".to_owned());
     }
     let signed: Vec<(SuiteId, bool)> = ids.iter().copied().zip(offers.iter().map(|offer| offer.signed)).collect();
     let in_conflict = |conflict: &Conflict| Failure::of(conflict, settings, &offers);
-    let warn = &mut |line| account.warn(events, line);
+    let warn = &mut |line| report.warn(events, line);
     let mut wanted = pool::need(&plan, &state, session, &signed, &in_conflict, stop, warn)?;
     let others = indexes::missing(&offers, &suites, false);
     let room = pool::room(&wanted, &others, session)?;
@@ -237,40 +238,40 @@ fn walk(
         suites.iter_mut().for_each(SuiteIndexes::all_came);
         offer::take_side_files(side, session, stop, &mut offers)?;
         let run = Run { settings, plan: &plan, offers: &offers, suites: &suites, ids: &ids, now };
-        let doomed = run.foretell(session, &state, &mut wanted, account, events)?;
-        account.planned(events, &plan, &wanted, &others, &room, Tally::of(&doomed));
-        account.would_delete(events, doomed);
+        let deletions = run.preview(session, &state, &mut wanted, report, events)?;
+        report.planned(events, &plan, &wanted, &others, &room, Tally::of(&deletions));
+        report.would_delete(events, deletions);
         return Ok(());
     }
-    account.planned(events, &plan, &wanted, &others, &room, Tally::default());
+    report.planned(events, &plan, &wanted, &others, &room, Tally::default());
     room.check().map_err(|error| pool::no_room(&error))?;
 
-    account.phase(events, session, Phase::Fetch);
+    report.phase(events, session, Phase::Fetch);
     let mut came = pool::fetch(&plan, &mut wanted, others, &mut refusals, session, stop, events)?;
     for sha256 in &came.indexes {
         suites.iter_mut().for_each(|suite| suite.came(*sha256));
     }
     came.lack(indexes::lacking(&offers, &suites, &refusals));
-    account.wrong_forms(events, indexes::wrong_forms(&offers, &suites, &refusals));
+    report.wrong_forms(events, indexes::wrong_forms(&offers, &suites, &refusals));
     offer::take_side_files(side, session, stop, &mut offers)?;
     stop.check()?;
 
-    account.phase(events, session, Phase::Sync);
-    session.landing.checkpoint().map_err(|error| disk(&error))?;
+    report.phase(events, session, Phase::Sync);
+    session.site.landing.checkpoint().map_err(|error| disk(&error))?;
 
-    account.phase(events, session, Phase::Publish);
+    report.phase(events, session, Phase::Publish);
     let run = Run { settings, plan: &plan, offers: &offers, suites: &suites, ids: &ids, now };
-    run.publish(session, state, wanted, &came, account, events)?;
-    account.complete = (0..offers.len()).all(|place| run.is_complete(place, &came));
-    run.finish(session, above, account, events);
-    Ok(account.missing(came.missing, came.why)?)
+    run.publish(session, state, wanted, &came, report, events)?;
+    report.complete = (0..offers.len()).all(|place| run.is_complete(place, &came));
+    run.finish(session, above, report, events);
+    Ok(report.missing(came.missing, came.why)?)
 }
 
 /// What publishing needs to know.
 struct Run<'a> {
     settings: &'a MirrorSettings,
     plan: &'a Plan,
-    offers: &'a [Offered],
+    offers: &'a [OfferedSuite],
     suites: &'a [SuiteIndexes],
     ids: &'a [SuiteId],
     now: i64,
@@ -282,9 +283,9 @@ impl Run<'_> {
         &self,
         session: &Session,
         state: State,
-        wanted: Wanted,
-        came: &Came,
-        account: &mut Account,
+        wanted: FetchPlan,
+        came: &FetchResult,
+        report: &mut ReportBuilder,
         events: &mut dyn Events,
     ) -> Result<(), CommandError> {
         let (root, was_killed) = (&session.root, state.marked);
@@ -301,37 +302,37 @@ impl Run<'_> {
         });
         let mut names = publish::names(root, &publications, &state.header.suites, self.plan, replaced)
             .map_err(|error| disk(&error))?;
-        publish::keep_what_others_name(&mut names, root, &state, &publications).map_err(|error| state_error(&error))?;
+        publish::keep_what_others_name(&mut names, root, &state, &publications)?;
         session.sync.device(|| session.target.publish(&names)).map_err(|error| disk(&error))?;
 
-        let (foreign, clean) = self.others(root, &state, account, events);
+        let (foreign, clean) = self.others(root, &state, report, events);
         let named_elsewhere = |path: &str| foreign.as_ref().is_none_or(|foreign| foreign.names(path));
         let orphans = wanted.subtraction.orphans;
         let commit =
             self.commit(root, &state, &wanted.subtraction.done, orphans, &publications, &complete, &named_elsewhere);
-        let mut pending = commit::write(commit).map_err(|error| state_error(&error))?;
-        let mut strangers = Vec::new();
+        let mut pending = commit::write(commit)?;
+        let mut untracked = Vec::new();
         if clean {
-            if self.settings.keep.clean == Clean::Foreign {
-                strangers = self.strangers(root, &pending.paths, &pending.state.header.suites, &named_elsewhere)?;
-                self.tell_of_adopted(&pending.state.header.suites, account, events);
+            if self.settings.keep.clean == Clean::Untracked {
+                untracked = self.untracked(root, &pending.paths, &pending.state.header.suites, &named_elsewhere)?;
+                self.tell_of_adopted(&pending.state.header.suites, report, events);
             }
-            if let Err(error) = pending.allow_removal(&self.guard(), Tally::of(&strangers)) {
-                strangers.clear();
-                account.guarded(events, &error);
+            if let Err(error) = pending.allow_removal(&self.settings.keep.guard, Tally::of(&untracked)) {
+                untracked.clear();
+                report.guarded(events, &error);
             }
         }
-        let mut state = pending.publish(root, || sync(session)).map_err(StateOr::into_command)?;
-        account.holds(&state.header);
+        let mut state = pending.publish(root, || sync(session))?;
+        report.holds(&state.header);
         for publication in &publications {
-            account.published(events, &publication.layout.directory);
+            report.published(events, &publication.layout.directory);
         }
         session.journal.compact().map_err(|error| disk(&error))?;
 
-        account.phase(events, session, Phase::Clean);
-        let removed = clean::remove_expired(root, &mut state, || sync(session)).map_err(StateOr::into_command)?;
-        account.deleted(removed);
-        account.deleted(clean::remove_foreign(root, &strangers).map_err(|error| disk(&error))?);
+        report.phase(events, session, Phase::Clean);
+        let removed = clean::remove_expired(root, &mut state, || sync(session))?;
+        report.deleted(removed);
+        report.deleted(clean::remove_untracked(root, &untracked).map_err(|error| disk(&error))?);
         clean::stale_parts(root, &session.journal.unfinished(), self.plan).map_err(|error| disk(&error))?;
         if was_killed {
             clean::abandoned_parts(root, self.plan, &wanted.subtraction.done).map_err(|error| disk(&error))?;
@@ -347,54 +348,46 @@ impl Run<'_> {
         &self,
         root: &Root,
         state: &State,
-        account: &mut Account,
+        report: &mut ReportBuilder,
         events: &mut dyn Events,
-    ) -> (Option<Foreign>, bool) {
+    ) -> (Option<OtherSuites>, bool) {
         let ours: Vec<String> = self.offers.iter().map(|offer| offer.layout.directory.clone()).collect();
         let wished = self.settings.keep.clean != Clean::Nothing;
-        match foreign::read(root, state, &ours) {
+        match other_suites::read(root, state, &ours) {
             Ok(foreign) => (Some(foreign), wished),
             Err(error) => {
                 if wished {
-                    account.warn(events, format!("{error}: nothing is deleted"));
+                    report.warn(events, format!("{error}: nothing is deleted"));
                 }
                 (None, false)
             }
         }
     }
 
-    fn guard(&self) -> DeleteGuard {
-        DeleteGuard { share_max: self.settings.keep.max_delete, forced: self.settings.keep.force_delete }
-    }
-
-    fn retention(&self) -> Retention {
-        Retention { generations: self.settings.keep.generations, hours: self.settings.keep.hours }
-    }
-
     /// Files that are to go though they are in no state: none while an earlier state, of which nothing is known, may
     /// have named them not long ago.
-    fn strangers(
+    fn untracked(
         &self,
         root: &Root,
         known: &PathSet,
         suites: &[SuiteRecord],
         named_elsewhere: &dyn Fn(&str) -> bool,
     ) -> Result<Vec<(String, u64)>, CommandError> {
-        if suites.iter().any(|suite| suite.is_adopted_lately(&self.retention(), self.now)) {
+        if suites.iter().any(|suite| suite.is_adopted_lately(&self.settings.keep.retention, self.now)) {
             return Ok(Vec::new());
         }
-        clean::find_foreign(root, known, suites, named_elsewhere).map_err(|error| disk(&error))
+        clean::find_untracked(root, known, suites, named_elsewhere).map_err(|error| disk(&error))
     }
 
     /// Says why `--clean-foreign` does not delete yet, in the run that adopts a suite.
-    fn tell_of_adopted(&self, suites: &[SuiteRecord], account: &mut Account, events: &mut dyn Events) {
-        let retention = self.retention();
+    fn tell_of_adopted(&self, suites: &[SuiteRecord], report: &mut ReportBuilder, events: &mut dyn Events) {
+        let retention = self.settings.keep.retention;
         let adopted = suites.iter().find(|suite| {
             suite.is_adopted_lately(&retention, self.now)
                 && suite.adopted.as_ref().is_some_and(|adopted| adopted.at == self.now)
         });
         if let Some(suite) = adopted {
-            account.warn(
+            report.warn(
                 events,
                 format!(
                     "{} lay here before, and clients may still ask for what it named then: files that fullbore did not put \
@@ -427,12 +420,11 @@ impl Run<'_> {
             suites: (0..self.offers.len()).map(|place| self.update(place, state, complete(place))).collect(),
             orphans,
             named_elsewhere,
-            clean_filtered: false,
-            retention: self.retention(),
+            retention: self.settings.keep.retention,
             now: self.now,
             boot_id: boot_id(),
             synced: self.settings.durability != Durability::None,
-            note_paths: self.settings.keep.clean == Clean::Foreign,
+            note_paths: self.settings.keep.clean == Clean::Untracked,
         }
     }
 
@@ -441,8 +433,7 @@ impl Run<'_> {
         let offer = &self.offers[place];
         let mut stored = BTreeMap::new();
         for (name, content) in &offer.files {
-            let sha256 = store::put_dated(&session.places.work, content, Some(offer.modified))
-                .map_err(|error| state_error(&error))?;
+            let sha256 = store::put(&session.directories.work, content, Some(offer.modified))?;
             stored.insert(
                 *name,
                 StoredFile { path: (*name).to_owned(), size: content.len() as u64, sha256, sha512: None },
@@ -496,7 +487,7 @@ impl Run<'_> {
                 filtered: !self.settings.filters.is_empty() || !within_indexes(&offer.selections).is_empty(),
                 generation: before.map_or(1, |before| before.generation),
                 adopted: match offer.is_found {
-                    true => Some(Left { suite: self.ids[place], generation: 1, at: self.now }),
+                    true => Some(Departure { suite: self.ids[place], generation: 1, at: self.now }),
                     false => before.and_then(|before| before.adopted.clone()),
                 },
                 published_at: self.now,
@@ -507,7 +498,7 @@ impl Run<'_> {
     }
 
     /// Whether everything of a suite came.
-    fn is_complete(&self, place: usize, came: &Came) -> bool {
+    fn is_complete(&self, place: usize, came: &FetchResult) -> bool {
         !came.incomplete.contains(&self.ids[place]) && self.suites[place].missing().is_none()
     }
 
@@ -515,21 +506,21 @@ impl Run<'_> {
     fn finish(
         &self,
         session: &Session,
-        above: Option<upstream::Asked>,
-        account: &mut Account,
+        above: Option<upstream::PendingTraces>,
+        report: &mut ReportBuilder,
         events: &mut dyn Events,
     ) {
         let above = above.map(|asked| upstream::take(asked, session)).unwrap_or_default();
-        if account.complete {
-            let trace = account.trace(self.settings, self.offers, &session.fetcher.hosts(), above);
+        if report.complete {
+            let trace = report.trace(self.settings, self.offers, &session.site.fetcher.hosts(), above);
             if let Err(error) = trace_files::write(&session.root, &trace) {
-                account.warn(events, format!("trace files: {error}"));
+                report.warn(events, format!("trace files: {error}"));
             }
         }
     }
 }
 
-/// Asked before the run, which would come to nothing at its end.
+/// PendingTraces before the run, which would come to nothing at its end.
 fn snapshot_name_is_free(settings: &MirrorSettings, root: &Root) -> Result<(), CommandError> {
     let Some(name) = &settings.snapshot else { return Ok(()) };
     snapshot::check_name(root, name).map_err(CommandError::usage)
@@ -539,17 +530,17 @@ fn snapshot_name_is_free(settings: &MirrorSettings, root: &Root) -> Result<(), C
 fn snapshot_of(
     settings: &MirrorSettings,
     session: &Session,
-    account: &mut Account,
+    report: &mut ReportBuilder,
     events: &mut dyn Events,
 ) -> Result<(), CommandError> {
     let (Some(name), false) = (&settings.snapshot, settings.dry_run) else { return Ok(()) };
-    if !account.complete {
-        account.warn(events, format!("there is no snapshot {name}: the run was not complete"));
+    if !report.complete {
+        report.warn(events, format!("there is no snapshot {name}: the run was not complete"));
         return Ok(());
     }
-    let state = State::open(&session.root, &boot_id()).map_err(|error| state_error(&error))?;
+    let state = State::open(&session.root, &boot_id())?;
     snapshot::make(&session.root, &state, name).map_err(|error| disk(&error))?;
-    sync(session).map_err(StateOr::into_command)
+    sync(session)
 }
 
 /// Tells others, in ftpsync's way, that the tree is being changed, until dropped: only a run that was
@@ -560,11 +551,11 @@ struct InProgress {
 }
 
 impl InProgress {
-    fn mark(root: &Arc<Root>, account: &mut Account, events: &mut dyn Events) -> InProgress {
-        if let Err(error) = trace_files::mark_in_progress(root, &account.host) {
-            account.warn(events, format!("trace files: {error}"));
+    fn mark(root: &Arc<Root>, report: &mut ReportBuilder, events: &mut dyn Events) -> InProgress {
+        if let Err(error) = trace_files::mark_in_progress(root, &report.host) {
+            report.warn(events, format!("trace files: {error}"));
         }
-        InProgress { root: root.clone(), host: account.host.clone() }
+        InProgress { root: root.clone(), host: report.host.clone() }
     }
 }
 
@@ -575,28 +566,7 @@ impl Drop for InProgress {
     }
 }
 
-/// A failure on the way to a new state: of the state's own files, or of the sync before it.
-enum StateOr {
-    State(state::StateError),
-    Sync(CommandError),
-}
-
-impl From<state::StateError> for StateOr {
-    fn from(error: state::StateError) -> Self {
-        StateOr::State(error)
-    }
-}
-
-impl StateOr {
-    fn into_command(self) -> CommandError {
-        match self {
-            StateOr::State(error) => state_error(&error),
-            StateOr::Sync(error) => error,
-        }
-    }
-}
-
-fn sync(session: &Session) -> Result<(), StateOr> {
-    session.sync.device(|| session.target.barrier()).map_err(|error| StateOr::Sync(disk(&error)))?;
+fn sync(session: &Session) -> Result<(), CommandError> {
+    session.sync.device(|| session.target.barrier()).map_err(|error| disk(&error))?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What mirror and check are to do: plain structures without options that someone would still have to decide.
+//! Settings of mirror and check. Flags, environment and configuration files are read elsewhere.
 
 mod choices;
 mod filters;
@@ -6,9 +6,12 @@ mod filters;
 use std::path::PathBuf;
 
 use fullbore_debian::keys::{Fingerprint, KeySource};
+use fullbore_debian::release_date::MAX_FUTURE_S;
+use fullbore_debian::signature::Verifier;
 use fullbore_engine::durability::Durability;
 use fullbore_wire::run::NetworkSettings;
 
+pub use crate::mirror::retention::{DeleteGuard, Retention};
 pub use choices::{Filter, IndexFormat, Kind, PatternError};
 pub use filters::Filters;
 
@@ -55,9 +58,28 @@ pub struct MirrorSettings {
 }
 
 impl MirrorSettings {
-    /// Whether this kind of files is wanted.
-    pub fn wants(&self, kind: Kind) -> bool {
-        !self.without.contains(&kind)
+    /// A mirror of `source` from `origin` in the absolute directory `dir`, with the defaults of `fullbore mirror`.
+    pub fn new(dir: impl Into<PathBuf>, origin: impl Into<String>, source: SourceSpec) -> MirrorSettings {
+        MirrorSettings {
+            name: None,
+            dir: dir.into(),
+            origins: vec![origin.into()],
+            origin_only: false,
+            sources: vec![source],
+            filters: Filters::default(),
+            index_formats: Vec::new(),
+            without: Vec::new(),
+            languages: Vec::new(),
+            ignore_valid_until: false,
+            keep: Keep::default(),
+            durability: Durability::default(),
+            network: NetworkSettings::default(),
+            snapshot: None,
+            dry_run: false,
+            trace_host: None,
+            trace_info: Vec::new(),
+            notes: Vec::new(),
+        }
     }
 }
 
@@ -91,7 +113,25 @@ pub struct SourceSpec {
 }
 
 impl SourceSpec {
-    /// Whether a Release that one of the two accepts is accepted by the other.
+    /// All of `suite`: every component and architecture, binary and source packages. Dates are checked.
+    pub fn new(suite: impl Into<String>, signed_by: SignedBy) -> SourceSpec {
+        SourceSpec {
+            suites: vec![suite.into()],
+            components: Vec::new(),
+            architectures: Vec::new(),
+            binaries: true,
+            sources: true,
+            languages: None,
+            signed_by,
+            check_valid_until: true,
+            check_date: true,
+            max_future_s: MAX_FUTURE_S,
+            valid_until_max_s: None,
+            valid_until_min_s: None,
+        }
+    }
+
+    /// Whether each of the two sources accepts every Release that the other accepts.
     pub fn trusts_like(&self, other: &SourceSpec) -> bool {
         let until = |spec: &SourceSpec| (spec.check_valid_until, spec.valid_until_max_s, spec.valid_until_min_s);
         let clock = |spec: &SourceSpec| (spec.check_date, spec.max_future_s);
@@ -100,6 +140,13 @@ impl SourceSpec {
 }
 
 /// Which signatures are accepted for a source.
+///
+/// ```
+/// use fullbore_mirror::SignedBy;
+///
+/// let signed_by = SignedBy::keyring("/usr/share/keyrings/debian-archive-keyring.gpg");
+/// assert!(matches!(signed_by, SignedBy::Keys { keys, fingerprints } if keys.len() == 1 && fingerprints.is_empty()));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SignedBy {
     /// A key among these, which are never none.
@@ -109,34 +156,48 @@ pub enum SignedBy {
         /// Only these keys of them; empty: all.
         fingerprints: Vec<Fingerprint>,
     },
-    /// No signature needed: `Trusted: yes`.
+    /// No signature is needed: `Trusted: yes`.
     Trusted,
 }
 
-/// What a mirror run keeps and deletes.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Keep {
-    /// What may be deleted.
-    pub clean: Clean,
-    /// Share of the mirrored files, 0 to 1, above which nothing is deleted.
-    pub max_delete: f64,
-    /// Delete even above that.
-    pub force_delete: bool,
-    /// Earlier states whose files are kept.
-    pub generations: u32,
-    /// Hours for which files of earlier states are kept at least.
-    pub hours: u32,
+impl SignedBy {
+    /// Any key of this keyring file.
+    pub fn keyring(path: impl Into<PathBuf>) -> SignedBy {
+        SignedBy::Keys { keys: vec![KeySource::File(path.into())], fingerprints: Vec::new() }
+    }
+
+    /// The verifier for these keys, with its scratch files below `scratch`; none for a trusted source.
+    pub(crate) fn verifier(&self, scratch: impl Into<PathBuf>) -> Option<Verifier> {
+        match self {
+            SignedBy::Trusted => None,
+            SignedBy::Keys { keys, fingerprints } => {
+                Some(Verifier::new(scratch, keys.clone()).with_fingerprints(fingerprints.clone()))
+            }
+        }
+    }
 }
 
-/// What may be deleted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a mirror run keeps and deletes.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Keep {
+    /// Which files may be deleted.
+    pub clean: Clean,
+    /// How much one run may delete.
+    pub guard: DeleteGuard,
+    /// How long files of earlier Releases stay.
+    pub retention: Retention,
+}
+
+/// Which files may be deleted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Clean {
-    /// Nothing.
+    /// None.
     Nothing,
-    /// Files that fullbore placed and nothing names any more.
+    /// Files that fullbore wrote and no index names any more.
+    #[default]
     Own,
-    /// Everything nothing names.
-    Foreign,
+    /// Every file below `dists/` and `pool/` that no index names.
+    Untracked,
 }
 
 /// An archive to be read again.

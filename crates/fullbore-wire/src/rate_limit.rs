@@ -1,43 +1,79 @@
 //! A limit on bytes per second over all connections of a run.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What may be received at once after a quiet time. Short enough that a second's average keeps to
+/// Time whose bytes may pass at once after a quiet time. Short enough that a second's average keeps to
 /// the limit, long enough for one read.
 const BURST: Duration = Duration::from_millis(100);
 
-/// Bytes are paid for after they were read; whoever overdrew waits. The kernel's receive window
-/// then slows the sender.
+/// Bytes per second over all connections. A reader pays for bytes after it read them, a sender before it sends them;
+/// either waits as long as [`RateLimit::pay`] says. The kernel's receive window then slows the other end.
 #[derive(Debug)]
 pub struct RateLimit {
-    bytes_per_s: f64,
-    /// Time at which everything received so far is paid for.
-    paid_until: Mutex<Instant>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// 0: no limit.
+    bytes_per_s: u64,
+    /// Time at which all bytes so far are paid for.
+    paid_until: Instant,
+    changes: u64,
 }
 
 impl RateLimit {
-    /// At most so many bytes per second; at least one.
+    /// Limits to `bytes_per_s`; 0 means no limit.
     pub fn new(bytes_per_s: u64, now: Instant) -> Self {
-        RateLimit { bytes_per_s: bytes_per_s.max(1) as f64, paid_until: Mutex::new(now) }
+        RateLimit { state: Mutex::new(State { bytes_per_s, paid_until: now, changes: 0 }) }
     }
 
-    /// What is worth one read or write under this limit: a burst, and some segments at least.
+    /// Replaces the limit during the run. Bytes paid for under the old limit need not be waited for.
+    pub fn set(&self, bytes_per_s: u64) {
+        let mut state = self.lock();
+        *state = State { bytes_per_s, paid_until: Instant::now(), changes: state.changes + 1 };
+    }
+
+    /// The limit in bytes per second; 0 means no limit.
+    pub fn bytes_per_s(&self) -> u64 {
+        self.lock().bytes_per_s
+    }
+
+    /// How often [`RateLimit::set`] replaced the limit.
+    pub fn changes(&self) -> u64 {
+        self.lock().changes
+    }
+
+    /// Whether somebody who paid has to wait now.
+    pub fn is_awaited(&self) -> bool {
+        let state = self.lock();
+        state.bytes_per_s > 0 && state.paid_until > Instant::now()
+    }
+
+    /// The size of one read or write that suits this limit: a burst, and some segments at least.
     fn burst_bytes(&self) -> u64 {
-        ((self.bytes_per_s * BURST.as_secs_f64()) as u64).max(4 << 10)
+        ((self.bytes_per_s() as f64 * BURST.as_secs_f64()) as u64).max(4 << 10)
     }
 
-    /// Accounts for bytes received and says how long to wait before the next read.
+    /// Accounts for `bytes` and says how long to wait.
     pub fn pay(&self, bytes: u64, now: Instant) -> Duration {
         self.spend(bytes, now).1.saturating_duration_since(now)
     }
 
-    /// When the time begins, and when it ends, that so many bytes cost: behind all that was asked for before.
+    /// Begin and end of the time that `bytes` cost, behind everything paid for before.
     fn spend(&self, bytes: u64, now: Instant) -> (Instant, Instant) {
-        let mut paid_until = self.paid_until.lock().unwrap_or_else(PoisonError::into_inner);
-        let from = (*paid_until).max(now.checked_sub(BURST).unwrap_or(now));
-        *paid_until = from + Duration::from_secs_f64(bytes as f64 / self.bytes_per_s);
-        (from, *paid_until)
+        let mut state = self.lock();
+        if state.bytes_per_s == 0 {
+            return (now, now);
+        }
+        let from = state.paid_until.max(now.checked_sub(BURST).unwrap_or(now));
+        state.paid_until = from + Duration::from_secs_f64(bytes as f64 / state.bytes_per_s as f64);
+        (from, state.paid_until)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -97,6 +133,17 @@ mod tests {
         }
         let lasted = (now - start).as_secs_f64();
         assert!((4.8..=5.01).contains(&lasted), "{lasted}");
+    }
+
+    #[test]
+    fn a_new_limit_counts_at_once() {
+        let now = Instant::now();
+        let limit = RateLimit::new(1_000_000, now);
+        limit.pay(1, now);
+        assert!(!limit.is_awaited(), "less was paid for than a burst");
+        assert!(limit.pay(1 << 40, now) > Duration::from_secs(3600) && limit.is_awaited());
+        limit.set(0);
+        assert_eq!((limit.pay(1 << 40, now), limit.is_awaited(), limit.changes()), (Duration::ZERO, false, 1));
     }
 
     #[test]

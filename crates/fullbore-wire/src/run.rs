@@ -5,11 +5,14 @@
 
 pub mod batch;
 pub mod hints;
-pub mod host_reports;
 mod network;
 pub mod refusals;
+mod report;
 mod settings;
+mod site;
 
-pub use batch::{Batch, Faults, Fetched, Job, Progression};
+pub use batch::{Fetched, Job, Progression};
 pub use network::{FILES_AT_ONCE, Network, network_runtime, sending_runtime};
-pub use settings::{NetworkSettings, ProxyAddresses, address, addresses, fetch_options, proxies, window};
+pub use report::{RunReport, add_transfers};
+pub use settings::{NetworkSettings, ProxyAddresses, address, addresses, fetch_options, proxies};
+pub use site::{FileList, RemoteFile, Site, SiteParts};

@@ -87,11 +87,7 @@ impl Place {
     }
 
     fn failed(&self, error: &FileError) -> CommandError {
-        let failure = CommandError::new(ErrorKind::Disk, error).context(self.parts_path().display());
-        match error.kind() {
-            Some(std::io::ErrorKind::PermissionDenied) => failure.hint("only root may change apt's configuration"),
-            _ => failure,
-        }
+        CommandError::new(ErrorKind::Disk, error).context(self.parts_path().display())
     }
 
     /// Refuses when the snippet is not as we wrote it.

@@ -1,9 +1,8 @@
 //! The command line: every flag, its help text, and nothing else.
 //!
-//! What is parsed here are wishes; `settings` merges them with the environment
-//! and the settings file and hands the commands plain resolved values. Each flag
-//! can also be given as a variable `FULLBORE_…` (see [`command`]), so that flags
-//! win over the environment and the environment wins over the file.
+//! `settings` merges the flags with the environment and the settings file, and gives the commands plain resolved values.
+//! Each flag can also be given as a variable `FULLBORE_…` (see [`command`]). Flags override the environment, and the
+//! environment overrides the file.
 
 mod apt;
 mod bootstrap;
@@ -16,6 +15,7 @@ mod divert;
 mod install;
 mod mirror;
 mod nosync;
+mod other_tools;
 mod pdiff;
 mod probe;
 mod reach;
@@ -26,11 +26,13 @@ mod update;
 
 use std::io::Write as _;
 
-use clap::error::ContextValue;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use fullbore_engine::escape;
+use fullbore_install::divert::IS_WITHOUT_SYNCS;
 
-use crate::stdio;
+use crate::settings::file::nearest;
+use crate::{namespace, stdio};
 
 pub use apt::{AptArgs, AptCommand, AptDisableArgs, AptEnableArgs, AptLevel, AptStatusArgs};
 pub use bootstrap::{BootstrapArgs, BootstrapFormat, BootstrapMode, Variant};
@@ -51,17 +53,17 @@ pub use update::{KeptLevel, UpdateArgs};
 
 const AFTER_HELP: &str = "\
 Every flag can be set in the environment: --limit-rate is FULLBORE_LIMIT_RATE.
-Flags win over the environment, the environment wins over the settings file.
-Also read: http_proxy, https_proxy, no_proxy, NO_COLOR, SOURCE_DATE_EPOCH.
+Flags override the environment, and the environment overrides the settings file.
+fullbore also reads http_proxy, https_proxy, no_proxy, NO_COLOR and SOURCE_DATE_EPOCH.
 
 Exit codes:
-    0  done                                  5  stale: older than what is here, or expired
+    0  done                                  5  stale: older than the local copy, or expired
     1  wrong usage or settings               6  locked: another run holds the directory
-    2  partial: some files are missing       7  disk full, failing, not writable
-    3  network, or all mirrors dead         10  nothing had changed (with --changed-exit)
-    4  signature or hash wrong             130  interrupted; run it again to go on";
+    2  partial: some files are missing       7  disk full or failing, or no access
+    3  network error, or no mirror answers  10  nothing changed (with --changed-exit)
+    4  wrong signature or checksum         130  interrupted; run again to resume";
 
-/// Move Debian-archive-sized data as fast as the slowest part allows, and say which part that is
+/// Move bulk data as fast as the slowest part allows, and name that part
 #[derive(Debug, Parser)]
 #[command(name = "fullbore", version, max_term_width = 100, after_help = AFTER_HELP)]
 pub struct Cli {
@@ -79,10 +81,10 @@ pub enum Command {
     /// Refresh APT's indexes as `apt-get update` does
     #[command(long_about = update::LONG)]
     Update(Box<UpdateArgs>),
-    /// Re-read an archive against its signed indexes, and repair it
+    /// Verify an archive on disk against its signed indexes, and repair it
     #[command(long_about = check::LONG)]
     Check(Box<CheckArgs>),
-    /// Apply, join, make and publish patches of APT's indexes
+    /// Apply, join, make and publish patches for APT's indexes
     #[command(long_about = pdiff::LONG)]
     Pdiff(PdiffArgs),
     /// Convert settings of apt-mirror, debmirror or ftpsync to fullbore's
@@ -94,25 +96,25 @@ pub enum Command {
     /// Copy files and trees
     #[command(long_about = copy::LONG)]
     Copy(Box<CopyArgs>),
-    /// Say what a copy will be limited by, and how long it will take
+    /// Measure what will limit a copy, and how long it will take
     #[command(long_about = probe::LONG)]
     Probe(ProbeArgs),
-    /// Make a Debian root, as mmdebstrap is called
+    /// Make a Debian root, with mmdebstrap's arguments
     #[command(long_about = bootstrap::LONG)]
     Bootstrap(Box<BootstrapArgs>),
-    /// Install packages as apt-get does, unpacked in parallel and without needless syncs
+    /// Install packages like apt-get, unpacking in parallel and without needless syncs
     #[command(long_about = install::LONG)]
     Install(Box<InstallArgs>),
-    /// Run a command with its sync calls answered at once, and sync once when it has ended
+    /// Run a command without its sync calls, and sync once at its end
     #[command(long_about = nosync::LONG)]
     Nosync(NosyncArgs),
-    /// Make dpkg and apt-get of another root run without syncs, or undo it
+    /// Make dpkg and apt-get in another root run without syncs, or undo it
     #[command(long_about = divert::LONG)]
     Divert(DivertArgs),
-    /// Put files into a Tahoe-LAFS grid or an S3 store
+    /// Upload files to a Tahoe-LAFS grid or an S3 store
     #[command(long_about = store::PUT_LONG)]
     Put(Box<PutArgs>),
-    /// Get files out of a Tahoe-LAFS grid or an S3 store
+    /// Download files from a Tahoe-LAFS grid or an S3 store
     #[command(long_about = store::GET_LONG)]
     Get(Box<GetArgs>),
     /// Print completions for a shell
@@ -122,14 +124,13 @@ pub enum Command {
 
 /// The whole command line as clap knows it, each flag with its variable.
 ///
-/// The variables are hidden in the help texts; one sentence tells the rule.
+/// The variables are hidden in the help texts, because one sentence gives the rule.
 pub fn command() -> clap::Command {
     with_environment(Cli::command())
 }
 
 fn with_environment(command: clap::Command) -> clap::Command {
-    // What a variable says for all commands must not decide how another program is run; and
-    // `--report` is a file elsewhere.
+    // A variable for all commands must not change how another program runs; and elsewhere, `--report` is a file.
     if command.get_name() == "nosync" {
         return command;
     }
@@ -141,7 +142,7 @@ fn with_environment(command: clap::Command) -> clap::Command {
             if matches!(long, "help" | "version") {
                 return argument;
             }
-            let variable = format!("FULLBORE_{}", long.to_ascii_uppercase().replace('-', "_"));
+            let variable = variable_of(long);
             let argument = argument.env(variable).hide_env(true);
             // FULLBORE_DRY_RUN=1 and =yes count as well as =true.
             if matches!(argument.get_action(), clap::ArgAction::SetTrue) {
@@ -153,22 +154,92 @@ fn with_environment(command: clap::Command) -> clap::Command {
         .mut_subcommands(with_environment)
 }
 
+/// What the variables begin with that set flags.
+pub const PREFIX: &str = "FULLBORE_";
+
+fn variable_of(long: &str) -> String {
+    format!("{PREFIX}{}", long.to_ascii_uppercase().replace('-', "_"))
+}
+
+/// Variables that no flag stands for, and beginnings of names that belong to the tests and benchmarks.
+const OTHER_VARIABLES: &[&str] = &["FULLBORE_LOG", "FULLBORE_RECORD", namespace::IN_NAMESPACE, IS_WITHOUT_SYNCS.0];
+const RESERVED_VARIABLES: &[&str] = &["FULLBORE_TEST_", "FULLBORE_BENCH_"];
+
+/// A warning for each of these variables that begins with `FULLBORE_` but sets nothing in any command.
+pub fn unknown_variables(names: &[String]) -> Vec<String> {
+    if names.is_empty() {
+        return Vec::new();
+    }
+    let mut flags = Vec::new();
+    collect_flags(&Cli::command(), &mut flags);
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let is_reserved = |name: &str| RESERVED_VARIABLES.iter().any(|start| name.starts_with(start));
+    let is_known = |name: &str| OTHER_VARIABLES.contains(&name) || flags.iter().any(|flag| variable_of(flag) == name);
+    names
+        .iter()
+        .filter(|name| !is_known(name) && !is_reserved(name))
+        .map(|name| match nearest(name.trim_start_matches(PREFIX), &flags) {
+            Some(near) => format!("warning: {name} sets nothing; {} is --{near}", variable_of(near)),
+            None => format!("warning: {name} sets nothing; no flag has this name"),
+        })
+        .collect()
+}
+
+fn collect_flags(command: &clap::Command, flags: &mut Vec<String>) {
+    flags.extend(command.get_arguments().filter_map(|argument| argument.get_long()).map(str::to_owned));
+    command.get_subcommands().for_each(|command| collect_flags(command, flags));
+}
+
 /// Shows what clap says: help and version on stdout, an error on stderr.
-pub fn show(mut error: clap::Error, no_color: bool) {
+///
+/// `command` is the first word of the command line.
+pub fn show(mut error: clap::Error, command: Option<&str>, no_color: bool) {
     if !error.use_stderr() {
         let text = error.render();
         let is_styled = stdio::stdout_is_terminal() && !no_color;
         let text = if is_styled { text.ansi().to_string() } else { text.to_string() };
-        // Kept for the end of the run.
+        // Lost output is reported at the end of the run.
         let _ = stdio::Stdout.write_all(text.as_bytes());
         return;
     }
-    // A word of the command line may hold line breaks; those of clap itself are none of its context.
+    // A word of the command line may contain line breaks; clap's own texts are not in its context.
     let words: Vec<_> = error.context().filter_map(|(kind, value)| Some((kind, escaped(value)?))).collect();
     for (kind, value) in words {
         error.insert(kind, value);
     }
-    error.render().to_string().lines().for_each(stdio::say);
+    // "to pass '-u' as a value, use '-- -u'": nobody who types a flag means that.
+    error.remove(ContextKind::Suggested);
+    match hint(&error, command.unwrap_or_default()) {
+        Some(hint) => {
+            let text = error.render().to_string();
+            text.lines().take(1).for_each(stdio::say);
+            stdio::say(&format!("hint: {hint}"));
+        }
+        // "100 is not in 1..=16"
+        None => error.render().to_string().replace("..=", " to ").lines().for_each(stdio::say),
+    }
+}
+
+/// What to type instead, where another tool has such an option or command.
+fn hint(error: &clap::Error, command: &str) -> Option<String> {
+    let word = |kind| match error.get(kind) {
+        Some(ContextValue::String(word)) => Some(word.as_str()),
+        _ => None,
+    };
+    match error.kind() {
+        ErrorKind::UnknownArgument => {
+            let word = word(ContextKind::InvalidArg)?;
+            let url = (!word.starts_with('-') && word.contains("://")).then_some("--sources FILE");
+            let url = url.filter(|_| command == "update");
+            let instead =
+                url.map(|flag| format!("an archive's address stands in apt's sources; use {flag} for others"));
+            instead.or_else(|| other_tools::for_option(command, word).map(str::to_owned))
+        }
+        ErrorKind::InvalidSubcommand => {
+            other_tools::for_command(word(ContextKind::InvalidSubcommand)?).map(str::to_owned)
+        }
+        _ => None,
+    }
 }
 
 fn escaped(value: &ContextValue) -> Option<ContextValue> {
@@ -218,6 +289,16 @@ mod tests {
         assert!(arguments.report && !arguments.force);
         assert_eq!(arguments.command, ["ls", "--force", "--", "--help"]);
         assert!(parse(["fullbore", "nosync"]).is_err());
+    }
+
+    #[test]
+    fn a_misspelt_variable_is_told_of() {
+        let warnings =
+            |names: &[&str]| unknown_variables(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+        assert!(warnings(&["FULLBORE_LIMIT_RATE", "FULLBORE_LOG", "FULLBORE_TEST_X", "FULLBORE_BWLIMIT"]).is_empty());
+        let [near, far] = &warnings(&["FULLBORE_LIMIT_RAET", "FULLBORE_WEATHER_TODAY"])[..] else { panic!() };
+        assert!(near.contains("FULLBORE_LIMIT_RATE"), "{near}");
+        assert!(far.contains("no flag"), "{far}");
     }
 
     #[test]

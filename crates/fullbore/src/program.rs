@@ -25,7 +25,11 @@ pub fn run(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment:
 
 fn run_command(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment: &Environment) -> u8 {
     let arguments: Vec<_> = arguments.into_iter().collect();
-    let is_nosync = arguments.get(1).is_some_and(|command| command == "nosync");
+    let command = arguments.get(1).and_then(|command| command.to_str()).map(str::to_owned);
+    let is_nosync = command.as_deref() == Some("nosync");
+    if !is_nosync {
+        cli::unknown_variables(&environment.names).iter().for_each(|warning| stdio::say(warning));
+    }
     match cli::parse(arguments) {
         Ok(cli) => match cli.command {
             Command::Mirror(arguments) => run_mirror(*arguments, environment),
@@ -46,7 +50,7 @@ fn run_command(arguments: impl IntoIterator<Item = std::ffi::OsString>, environm
         },
         Err(error) => {
             let is_error = error.use_stderr();
-            cli::show(error, environment.no_color);
+            cli::show(error, command.as_deref(), environment.no_color);
             match is_error {
                 false => 0,
                 // Other codes may be those of the command that it runs.

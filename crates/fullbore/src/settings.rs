@@ -5,6 +5,7 @@
 //! What comes out are plain structures without options that someone would still
 //! have to decide. The environment is read here and nowhere else in the program.
 
+mod addresses;
 pub mod archive;
 pub mod bootstrap;
 pub mod copy;
@@ -26,7 +27,7 @@ use std::time::Duration;
 pub use bootstrap::bootstrap;
 pub use copy::{copy, copy_output, probe, probe_output};
 pub use environment::Environment;
-pub use fullbore_mirror::settings::{
+pub use fullbore_mirror::{
     CheckSettings, Clean, Filters, IndexFormat, Keep, Kind, MirrorSettings, SignedBy, SourceSpec,
 };
 pub use install::install;

@@ -261,10 +261,13 @@ mod tests {
         for file in files.iter().filter(|file| !file.ends_with("fullbore/src/stdio.rs")) {
             let text = std::fs::read_to_string(file).unwrap();
             let own = text.split("#[cfg(test)]").next().unwrap_or_default();
+            // Examples in documentation may print.
+            let own: Vec<&str> = own.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
             let is_test =
                 file.file_name().is_some_and(|name| name == "tests.rs") || file.iter().any(|part| part == "tests");
             for word in forbidden.iter().filter(|_| !is_test) {
-                assert!(!own.contains(word), "{}: {word} belongs into stdio.rs", file.display());
+                let found = own.iter().any(|line| line.contains(word));
+                assert!(!found, "{}: {word} belongs into stdio.rs", file.display());
             }
         }
     }

@@ -79,7 +79,6 @@ fn behind_firewalls_content_goes_by_ssh_and_the_reason_is_told() {
     let source = place.tree("src");
     lab.firewall(false, "REJECT");
     lab.firewall(true, "DROP");
-    lab.block_datagrams();
     let (there, back) = (place.path("there"), place.path("back"));
     let text = lab.copy(&["-v", &format!("{}/", source.display()), &lab.there(&there)]);
     assert!(text.contains("no direct connection (10.99.0.2:") && text.contains("Connection refused"), "{text}");
@@ -95,7 +94,6 @@ fn behind_firewalls_content_goes_by_ssh_and_the_reason_is_told() {
         &["dialling", "address=10.99.0.2:"],
         &["no connection", "address=10.99.0.2:", "Connection refused"],
         &["no TCP connection in either direction", "Connection refused", "nothing within 3 s"],
-        &["no QUIC connection"],
         &["content goes by ssh", "searched_ms="],
     ] {
         assert!(lines.any(|line| words.iter().all(|word| line.contains(word))), "{words:?} in {text}");
@@ -111,7 +109,6 @@ fn what_is_small_is_there_before_a_firewall_is_found_out() {
     fs::write(place.path("src/file"), "x").unwrap();
     lab.firewall(false, "DROP");
     lab.firewall(true, "DROP");
-    lab.block_datagrams();
     let (there, back) = (place.path("there"), place.path("back"));
     for (from, to, at) in [
         (format!("{}/", place.path("src").display()), lab.there(&there), &there),
@@ -121,28 +118,6 @@ fn what_is_small_is_there_before_a_firewall_is_found_out() {
         assert!(!text.contains("no direct connection"), "{text}");
         assert_same(&place.path("src"), at);
     }
-}
-
-#[test]
-fn where_no_tcp_connection_gets_through_content_goes_by_quic() {
-    let (place, lab) = (Place::new(), Lab::new());
-    let source = place.tree("src");
-    let (back, chosen) = (place.path("back"), place.path("chosen"));
-    for (verdict, reason) in [("REJECT", "Connection refused"), ("DROP", "nothing within 3 s")] {
-        let there = place.path(verdict);
-        lab.firewall(false, verdict);
-        lab.firewall(true, verdict);
-        let text = lab.copy(&[&format!("{}/", source.display()), &lab.there(&there)]);
-        assert!(text.contains("no TCP connection") && text.contains("content goes by QUIC"), "{text}");
-        assert!(text.contains(reason) && text.contains("\nQUIC, "), "{text}");
-        assert_same(&source, &there);
-        lab.open();
-    }
-    lab.copy(&["--quic", &lab.there(&place.path("DROP/")), &back.display().to_string()]);
-    assert_same(&source, &back);
-    let text = lab.copy(&["--quic", "--congestion", "bbr", &format!("{}/", source.display()), &lab.there(&chosen)]);
-    assert!(text.contains("\nQUIC, ") && !text.contains("no TCP connection"), "{text}");
-    assert_same(&source, &chosen);
 }
 
 #[test]
@@ -335,4 +310,16 @@ fn pulled_files_are_removed_at_the_source_when_they_are_here() {
     assert_same(&whole, &target);
     let left = Command::new("find").arg(&source).args(["!", "-type", "d"]).output().unwrap();
     assert_eq!(harness::said(&left), "");
+}
+
+#[test]
+fn a_copy_by_quic_is_refused_with_a_hint() {
+    for command in ["copy", "probe"] {
+        let program = env!("CARGO_BIN_EXE_fullbore");
+        let output =
+            Command::new(program).args([command, "--quic", "/nowhere/source", "host:target"]).output().unwrap();
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(text.contains("--quic: ") && text.contains("hint: leave the flag out"), "{text}");
+    }
 }

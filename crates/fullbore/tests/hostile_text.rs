@@ -56,15 +56,7 @@ fn assert_all_harmless(place: &Place, output: &Output) {
 }
 
 fn hello(version: u32) -> Hello {
-    Hello {
-        version,
-        program: HOSTILE.to_owned(),
-        key: vec![0; 100],
-        port: None,
-        udp: None,
-        address: None,
-        speeds: None,
-    }
+    Hello { version, program: HOSTILE.to_owned(), key: vec![0; 100], port: None, address: None, speeds: None }
 }
 
 #[test]

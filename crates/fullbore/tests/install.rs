@@ -444,7 +444,7 @@ enum Then {
     ByHand,
 }
 
-/// `FULLBORE_CASES` sets how often.
+/// `FULLBORE_TEST_CASES` sets how often.
 #[test]
 fn i1_install_killed_at_any_moment_ends_in_the_same_root() {
     let archive = Archive::new();
@@ -471,7 +471,7 @@ fn i1_install_killed_at_any_moment_ends_in_the_same_root() {
         (Killed::Ours, Then::ByHand),
         (Killed::All, Then::ByHand),
     ];
-    let kills = std::env::var("FULLBORE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(KILLS);
+    let kills = std::env::var("FULLBORE_TEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(KILLS);
     for (number, (killed, then)) in cases.iter().cycle().take(kills as usize).enumerate() {
         let root = pair.renew(clean.path());
         let after = whole.mul_f64(random.below(1000) as f64 / 1000.0);

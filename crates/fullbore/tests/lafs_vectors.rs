@@ -21,13 +21,13 @@ for case in yaml.load(open(sys.argv[1]), getattr(yaml, 'CSafeLoader', yaml.SafeL
 ";
 
 fn venv() -> PathBuf {
-    let venv = match std::env::var_os("FULLBORE_TAHOE_VENV") {
+    let venv = match std::env::var_os("FULLBORE_TEST_TAHOE_VENV") {
         Some(venv) => PathBuf::from(venv),
         None => Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("tahoe-venv"),
     };
     assert!(
         venv.join("test_vectors.yaml").exists(),
-        "test vectors are needed at {}: `script/tahoe-venv` fetches them, FULLBORE_TAHOE_VENV names another place",
+        "test vectors are needed at {}: `script/tahoe-venv` fetches them, FULLBORE_TEST_TAHOE_VENV names another place",
         venv.display()
     );
     venv

@@ -361,7 +361,7 @@ fn a_directory_of_somebody_else() {
     command.arg("--keyring").arg(&key).arg("--to").arg(&mirror.to);
     let ran = mirror.finish(command);
     std::fs::set_permissions(above, std::fs::Permissions::from_mode(0o755)).unwrap();
-    ran.exits(7).says("Permission denied").says("hint: run as the user that owns the mirror");
+    ran.exits(7).says("Permission denied").says("hint: run as a user who has access to it");
     assert_eq!(server.counters().requests, 0);
     // A file where the directory should be.
     std::fs::write(&mirror.to, "").unwrap();

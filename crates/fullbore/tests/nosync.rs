@@ -754,7 +754,7 @@ fn the_debian_installer_installs_without_syncs() {
     let dir = tempfile::tempdir().unwrap();
     let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/debian-installer");
     // The one that an installer gets takes long to build: script/test-long names it.
-    let named = std::env::var("FULLBORE_STATIC");
+    let named = std::env::var("FULLBORE_TEST_STATIC");
     let program = named.as_deref().unwrap_or(env!("CARGO_BIN_EXE_fullbore"));
     let output = unshared(Path::new(""), INSTALLER)
         // A program with all its symbols takes long to compress.

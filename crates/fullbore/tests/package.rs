@@ -2,7 +2,7 @@
 //!
 //! cargo-deb, which makes the package that people get, takes minutes to build. The package tried here is made by
 //! dpkg-deb from the same description in Cargo.toml, with the program of these tests; `script/deb-check` has the
-//! same done to one by cargo-deb, which it names in FULLBORE_DEB. Installed is by the real dpkg, over this machine's
+//! same done to one by cargo-deb, which it names in FULLBORE_TEST_DEB. Installed is by the real dpkg, over this machine's
 //! own root and its users, in a layer that is thrown away.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -228,7 +228,7 @@ fn the_package_installs_and_removes_cleanly() {
         need(program, package);
     }
     let directory = tempfile::tempdir().unwrap();
-    let package = match std::env::var_os("FULLBORE_DEB") {
+    let package = match std::env::var_os("FULLBORE_TEST_DEB") {
         Some(given) => PathBuf::from(given),
         None => package(directory.path()),
     };

@@ -37,27 +37,14 @@ pub enum IncomingError {
 pub struct Capabilities {
     /// APT gives several requests at once.
     pub pipeline: bool,
-    /// One instance serves all hosts.
-    pub single_instance: bool,
-    /// The method may answer `351 Aux Request`.
-    pub aux_requests: bool,
 }
 
 impl Capabilities {
     /// The message. URIs are always wanted %-encoded, and the configuration always.
     pub fn message(self) -> Message {
-        let mut message = Message::new(100, "Capabilities").with("Send-URI-Encoded", "true").with("Version", "2.0");
-        for (name, has) in [
-            ("Single-Instance", self.single_instance),
-            ("Pipeline", self.pipeline),
-            ("AuxRequests", self.aux_requests),
-            ("Send-Config", true),
-        ] {
-            if has {
-                message = message.with(name, "true");
-            }
-        }
-        message
+        let message = Message::new(100, "Capabilities").with("Send-URI-Encoded", "true").with("Version", "2.0");
+        let message = if self.pipeline { message.with("Pipeline", "true") } else { message };
+        message.with("Send-Config", "true")
     }
 }
 
@@ -220,7 +207,8 @@ fn converse(method: &mut dyn Method, from: impl Read, apt: &Outgoing) -> Result<
     Ok(())
 }
 
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+/// The message of a panic.
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("panic")
 }

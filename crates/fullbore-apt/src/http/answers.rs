@@ -20,7 +20,7 @@ const WRONG_SIZE: &str = "File has unexpected size";
 
 /// What kept a host from bringing a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Trouble {
+pub(super) enum HostError {
     /// It answered with this status.
     Status(u16),
     /// It was not to be reached, or broke off, or said nothing.
@@ -30,44 +30,44 @@ pub(super) enum Trouble {
     /// What it sent is larger than the file may be.
     TooLarge(String),
     /// It sends us to this address.
-    Elsewhere(String),
+    Redirected(String),
     /// Anything else.
     Other(String),
 }
 
-impl Trouble {
+impl HostError {
     /// A fault, as wire saw it.
-    pub fn of_fault(fault: &Fault) -> Trouble {
+    pub fn of_fault(fault: &Fault) -> HostError {
         match fault {
-            Fault::Missing(status) | Fault::Refused(status) => Trouble::Status(*status),
-            Fault::Busy { status, .. } => Trouble::Status(*status),
-            Fault::Elsewhere(to) => Trouble::Elsewhere(to.clone()),
-            Fault::WrongBytes => Trouble::WrongBytes(WRONG_HASH.into()),
-            Fault::WrongSize(why) => Trouble::WrongBytes(format!("{WRONG_SIZE}: {why}")),
-            Fault::Broken(_) | Fault::Slow => Trouble::Network(fault.to_string()),
-            fault => Trouble::Other(fault.to_string()),
+            Fault::Missing(status) | Fault::Refused(status) => HostError::Status(*status),
+            Fault::Busy { status, .. } => HostError::Status(*status),
+            Fault::Elsewhere(to) => HostError::Redirected(to.clone()),
+            Fault::WrongBytes => HostError::WrongBytes(WRONG_HASH.into()),
+            Fault::WrongSize(why) => HostError::WrongBytes(format!("{WRONG_SIZE}: {why}")),
+            Fault::Broken(_) | Fault::Slow => HostError::Network(fault.to_string()),
+            fault => HostError::Other(fault.to_string()),
         }
     }
 
     /// Why a file did not come as a stream.
-    pub fn of_get(error: &GetError) -> Trouble {
+    pub fn of_get(error: &GetError) -> HostError {
         match error {
-            GetError::Unreachable { reason, .. } | GetError::Final { reason, .. } => Trouble::Network(reason.clone()),
-            GetError::Untrusted { reason, .. } => Trouble::Other(reason.clone()),
+            GetError::Unreachable { reason, .. } | GetError::Final { reason, .. } => HostError::Network(reason.clone()),
+            GetError::Untrusted { reason, .. } => HostError::Other(reason.clone()),
             GetError::TooLarge { limit_bytes, .. } => {
-                Trouble::TooLarge(format!("sent more than the {limit_bytes} bytes that it may have"))
+                HostError::TooLarge(format!("sent more than the {limit_bytes} bytes that it may have"))
             }
         }
     }
 
     fn text(&self) -> String {
         match self {
-            Trouble::Status(404) => "404 Not Found".into(),
-            Trouble::Status(401 | 407) => "asks for credentials (see auth.conf)".into(),
-            Trouble::Status(511) => "511, the login page of a captive portal: log in to the network".into(),
-            Trouble::Status(status) => format!("answered {status}"),
-            Trouble::Elsewhere(to) => format!("redirects to {to}"),
-            Trouble::Network(why) | Trouble::WrongBytes(why) | Trouble::TooLarge(why) | Trouble::Other(why) => {
+            HostError::Status(404) => "404 Not Found".into(),
+            HostError::Status(401 | 407) => "asks for credentials (see auth.conf)".into(),
+            HostError::Status(511) => "511, the login page of a captive portal: log in to the network".into(),
+            HostError::Status(status) => format!("answered {status}"),
+            HostError::Redirected(to) => format!("redirects to {to}"),
+            HostError::Network(why) | HostError::WrongBytes(why) | HostError::TooLarge(why) | HostError::Other(why) => {
                 why.clone()
             }
         }
@@ -77,9 +77,9 @@ impl Trouble {
     /// shows hashes of what it has received, which here is nothing, in place of what we say.
     fn reason(&self) -> Option<Cow<'static, str>> {
         match self {
-            Trouble::Status(status) => Some(format!("HttpError{status}").into()),
-            Trouble::TooLarge(_) => Some("MaximumSizeExceeded".into()),
-            Trouble::Network(why) => network_reason(why).map(Cow::from),
+            HostError::Status(status) => Some(format!("HttpError{status}").into()),
+            HostError::TooLarge(_) => Some("MaximumSizeExceeded".into()),
+            HostError::Network(why) => network_reason(why).map(Cow::from),
             _ => None,
         }
     }
@@ -87,8 +87,8 @@ impl Trouble {
     /// APT keeps what it has, and perhaps tries again, if this may pass.
     fn is_transient(&self) -> bool {
         match self {
-            Trouble::Network(_) => true,
-            Trouble::Status(status) => is_transient(*status),
+            HostError::Network(_) => true,
+            HostError::Status(status) => is_transient(*status),
             _ => false,
         }
     }
@@ -97,12 +97,12 @@ impl Trouble {
     /// what is final.
     fn weight(&self) -> u8 {
         match self {
-            Trouble::WrongBytes(_) => 0,
-            Trouble::TooLarge(_) => 1,
-            trouble if trouble.is_transient() => 2,
-            Trouble::Other(_) | Trouble::Elsewhere(_) => 3,
-            Trouble::Status(_) => 4,
-            Trouble::Network(_) => 2,
+            HostError::WrongBytes(_) => 0,
+            HostError::TooLarge(_) => 1,
+            host_error if host_error.is_transient() => 2,
+            HostError::Other(_) | HostError::Redirected(_) => 3,
+            HostError::Status(_) => 4,
+            HostError::Network(_) => 2,
         }
     }
 }
@@ -123,25 +123,26 @@ fn network_reason(why: &str) -> Option<&'static str> {
     }
 }
 
-/// A failure that names each host with its trouble. Where `origin_decides`, a final word of the host that APT
+/// A failure that names each host with its host_error. Where `origin_decides`, a final word of the host that APT
 /// named is not put in doubt by what befell others: APT takes a `Release` where there is no `InRelease`, and would
 /// wait for ever for a mirror that is down.
-pub(super) fn failure(names: &[String], troubles: &[(HostId, Trouble)], origin_decides: bool) -> Failure {
-    let is_final = |trouble: &Trouble| matches!(trouble, Trouble::Status(_)) && !trouble.is_transient();
-    let origin = troubles.iter().find(|(host, trouble)| origin_decides && *host == 0 && is_final(trouble));
-    let Some((_, main)) = origin.or_else(|| troubles.iter().min_by_key(|(_, trouble)| trouble.weight())) else {
+pub(super) fn failure(names: &[String], host_errors: &[(HostId, HostError)], origin_decides: bool) -> Failure {
+    let is_final = |host_error: &HostError| matches!(host_error, HostError::Status(_)) && !host_error.is_transient();
+    let origin = host_errors.iter().find(|(host, host_error)| origin_decides && *host == 0 && is_final(host_error));
+    let Some((_, main)) = origin.or_else(|| host_errors.iter().min_by_key(|(_, host_error)| host_error.weight()))
+    else {
         return Failure::new("no mirror could be asked");
     };
-    let mut told: Vec<String> = troubles
+    let mut told: Vec<String> = host_errors
         .iter()
         .take(HOSTS_NAMED)
-        .map(|(host, trouble)| {
+        .map(|(host, host_error)| {
             let name = names.get(usize::from(*host)).map_or("?", String::as_str);
-            format!("{name}: {}", trouble.text())
+            format!("{name}: {}", host_error.text())
         })
         .collect();
-    if troubles.len() > HOSTS_NAMED {
-        told.push(format!("and {} more", troubles.len() - HOSTS_NAMED));
+    if host_errors.len() > HOSTS_NAMED {
+        told.push(format!("and {} more", host_errors.len() - HOSTS_NAMED));
     }
     Failure { message: told.join("; "), reason: main.reason(), transient: main.is_transient() }
 }
@@ -196,9 +197,9 @@ mod tests {
 
     #[test]
     fn every_host_is_named_with_its_reason() {
-        let missing = (0, Trouble::Status(404));
-        let broken = (1, Trouble::Network("connection refused".into()));
-        let failure = |names: &[String], troubles: &[(HostId, Trouble)]| failure(names, troubles, false);
+        let missing = (0, HostError::Status(404));
+        let broken = (1, HostError::Network("connection refused".into()));
+        let failure = |names: &[String], host_errors: &[(HostId, HostError)]| failure(names, host_errors, false);
         let both = failure(&names(), &[missing.clone(), broken]);
         assert_eq!(both.message, "a.example: 404 Not Found; b.example: connection refused");
         assert_eq!(
@@ -208,22 +209,22 @@ mod tests {
         );
         let one = failure(&names(), std::slice::from_ref(&missing));
         assert_eq!((one.reason.as_deref(), one.transient), (Some("HttpError404"), false));
-        let wrong = failure(&names(), &[missing, (1, Trouble::of_fault(&Fault::WrongBytes))]);
+        let wrong = failure(&names(), &[missing, (1, HostError::of_fault(&Fault::WrongBytes))]);
         assert_eq!((wrong.reason.as_deref(), wrong.transient), (None, false));
-        let many: Vec<_> = (0..20).map(|host| (host, Trouble::Status(404))).collect();
+        let many: Vec<_> = (0..20).map(|host| (host, HostError::Status(404))).collect();
         assert!(failure(&names(), &many).message.ends_with("; and 12 more"));
         assert_eq!(failure(&names(), &[]).message, "no mirror could be asked");
     }
 
     #[test]
     fn that_the_origin_has_no_inrelease_is_not_hidden_by_a_mirror_that_is_down() {
-        let missing = Trouble::Status(404);
-        let broken = Trouble::Network("connection refused".into());
+        let missing = HostError::Status(404);
+        let broken = HostError::Network("connection refused".into());
         let told = failure(&names(), &[(0, missing.clone()), (1, broken.clone())], true);
         assert_eq!((told.reason.as_deref(), told.transient), (Some("HttpError404"), false));
         let told = failure(&names(), &[(0, broken), (1, missing.clone())], true);
         assert!(told.transient, "the origin may have it");
-        let told = failure(&names(), &[(0, Trouble::Status(503)), (1, missing)], true);
+        let told = failure(&names(), &[(0, HostError::Status(503)), (1, missing)], true);
         assert!(told.transient, "so it may here");
     }
 }

@@ -50,7 +50,7 @@ pub struct MirrorSets {
 
 /// Where a file was found to be: in which set, below which of its addresses, and its path there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct MirrorPath {
     /// Number of the set.
     pub set: usize,
     /// Number of the address in it.
@@ -127,15 +127,15 @@ impl MirrorSets {
     }
 
     /// The address with the longest path below which a file is; none if it is below none.
-    pub fn find(&self, url: &Url) -> Option<Place> {
-        let mut best: Option<(usize, Place)> = None;
+    pub fn find(&self, url: &Url) -> Option<MirrorPath> {
+        let mut best: Option<(usize, MirrorPath)> = None;
         for (number, set) in self.sets.iter().enumerate() {
             for (member, address) in set.iter().enumerate().filter(|(_, address)| address.same_origin(url)) {
                 let prefix = address.path().trim_end_matches('/');
                 let path = url.target().strip_prefix(prefix).and_then(|rest| rest.strip_prefix('/'));
                 let Some(path) = path.filter(|path| !path.is_empty()) else { continue };
                 if best.as_ref().is_none_or(|(length, _)| prefix.len() > *length) {
-                    best = Some((prefix.len(), Place { set: number, member, path: path.to_owned() }));
+                    best = Some((prefix.len(), MirrorPath { set: number, member, path: path.to_owned() }));
                 }
             }
         }

@@ -11,7 +11,7 @@ use fullbore_wire::hosts::HostId;
 use fullbore_wire::redirect::is_redirect;
 use sha2::{Digest as _, Sha512};
 
-use super::answers::{Finished, Trouble, WRONG_HASH};
+use super::answers::{Finished, HostError, WRONG_HASH};
 
 /// Times that a host is asked for a file that does not begin, as by APT's own method: a server may close a connection
 /// while we use it.
@@ -23,7 +23,7 @@ const ERROR_PAGE_TIME: Duration = Duration::from_secs(1);
 
 /// What must be true of the file.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Must {
+pub(super) struct Requirements {
     /// Bytes at most.
     pub limit_bytes: u64,
     /// Bytes exactly.
@@ -42,7 +42,7 @@ pub(super) enum Plain {
     /// It has not changed since the time that was asked for.
     Unchanged,
     /// It is nowhere, or wrong.
-    Failed(Vec<(HostId, Trouble)>),
+    Failed(Vec<(HostId, HostError)>),
     /// It cannot be written.
     Local(String),
 }
@@ -54,36 +54,36 @@ pub(super) async fn fetch(
     hosts: &[HostId],
     get: &Get,
     path: &Path,
-    must: Must,
+    must: Requirements,
     patience: Duration,
     on_start: &mut (dyn FnMut(Option<u64>) + Send),
 ) -> Plain {
-    let mut troubles = Vec::new();
+    let mut host_errors = Vec::new();
     for host in hosts {
         let mut tries = 0;
-        let trouble = loop {
+        let host_error = loop {
             tries += 1;
             match from_host(watch, *host, get, path, must, patience, on_start).await {
                 Ok(plain) => return plain,
-                Err(Failed { trouble: Trouble::Network(_), is_begun: false }) if tries < TRIES_PER_HOST => {}
-                Err(failed) => break failed.trouble,
+                Err(Failed { host_error: HostError::Network(_), is_begun: false }) if tries < TRIES_PER_HOST => {}
+                Err(failed) => break failed.host_error,
             }
         };
-        troubles.push((*host, trouble));
+        host_errors.push((*host, host_error));
     }
-    Plain::Failed(troubles)
+    Plain::Failed(host_errors)
 }
 
 /// A host did not bring the file.
 struct Failed {
-    trouble: Trouble,
+    host_error: HostError,
     /// Some of it came: APT asks for it again, if it wants it.
     is_begun: bool,
 }
 
-impl From<Trouble> for Failed {
-    fn from(trouble: Trouble) -> Failed {
-        Failed { trouble, is_begun: false }
+impl From<HostError> for Failed {
+    fn from(host_error: HostError) -> Failed {
+        Failed { host_error, is_begun: false }
     }
 }
 
@@ -92,12 +92,12 @@ async fn from_host(
     host: HostId,
     get: &Get,
     path: &Path,
-    must: Must,
+    must: Requirements,
     patience: Duration,
     on_start: &mut (dyn FnMut(Option<u64>) + Send),
 ) -> Result<Plain, Failed> {
     let get = Get { limit_bytes: must.limit_bytes, ..get.clone() };
-    let mut streamed = watch.stream(host, get, patience).await.map_err(|error| Trouble::of_get(&error))?;
+    let mut streamed = watch.stream(host, get, patience).await.map_err(|error| HostError::of_get(&error))?;
     let head = streamed.head.clone();
     if head.status != 200 {
         skip(&mut streamed, patience).await;
@@ -106,27 +106,29 @@ async fn from_host(
         200 => {}
         304 => return Ok(Plain::Unchanged),
         status if is_redirect(status) => {
-            return Err(head.location.map_or(Trouble::Status(status), Trouble::Elsewhere).into());
+            return Err(head.location.map_or(HostError::Status(status), HostError::Redirected).into());
         }
-        status => return Err(Trouble::Status(status).into()),
+        status => return Err(HostError::Status(status).into()),
     }
     let length = head.content_length;
     if let (Some(length), Some(size)) = (length, must.size)
         && length != size
     {
-        return Err(Trouble::WrongBytes(format!("file has {length} B there, {size} are expected")).into());
+        return Err(HostError::WrongBytes(format!("file has {length} B there, {size} are expected")).into());
     }
     if length.is_some_and(|length| length > must.limit_bytes) {
-        return Err(
-            Trouble::TooLarge(format!("file is larger than the {} bytes that it may have", must.limit_bytes)).into()
-        );
+        return Err(HostError::TooLarge(format!(
+            "file is larger than the {} bytes that it may have",
+            must.limit_bytes
+        ))
+        .into());
     }
     let sink = match Sink::open(path, length.unwrap_or(0)) {
         Ok(sink) => sink,
         Err(error) => return Ok(Plain::Local(error)),
     };
     on_start(length);
-    receive(streamed, sink, must, patience).await.map_err(|trouble| Failed { trouble, is_begun: true })
+    receive(streamed, sink, must, patience).await.map_err(|host_error| Failed { host_error, is_begun: true })
 }
 
 /// Reads the page of an error to its end, as APT's own method does. Given up in the middle, it would take the connection
@@ -142,14 +144,19 @@ async fn skip(streamed: &mut Streamed, patience: Duration) {
     }
 }
 
-async fn receive(mut streamed: Streamed, sink: Sink, must: Must, patience: Duration) -> Result<Plain, Trouble> {
+async fn receive(
+    mut streamed: Streamed,
+    sink: Sink,
+    must: Requirements,
+    patience: Duration,
+) -> Result<Plain, HostError> {
     let (mut sha256, mut sha512) = (Sha256Hasher::new(), must.sha512.map(|expected| (Sha512::new(), expected)));
     let mut size = 0;
     loop {
         match tokio::time::timeout(patience, streamed.body.recv()).await {
-            Err(_) => return Err(Trouble::Network(format!("nothing for {} s", patience.as_secs_f64()))),
-            Ok(None) => return Err(Trouble::Network("connection lost".into())),
-            Ok(Some(Err(error))) => return Err(Trouble::of_get(&error)),
+            Err(_) => return Err(HostError::Network(format!("nothing for {} s", patience.as_secs_f64()))),
+            Ok(None) => return Err(HostError::Network("connection lost".into())),
+            Ok(Some(Err(error))) => return Err(HostError::of_get(&error)),
             Ok(Some(Ok(Piece::End))) => break,
             Ok(Some(Ok(Piece::Data(data)))) => {
                 if let Err(error) = sink.write_at(size, &data) {
@@ -168,7 +175,7 @@ async fn receive(mut streamed: Streamed, sink: Sink, must: Must, patience: Durat
         || must.sha256.is_some_and(|expected| expected != sha256)
         || sha512.is_some_and(|(hasher, expected)| hasher.finalize()[..] != expected[..]);
     if is_wrong {
-        return Err(Trouble::WrongBytes(WRONG_HASH.into()));
+        return Err(HostError::WrongBytes(WRONG_HASH.into()));
     }
     let modified = streamed.head.last_modified;
     match sink.finish(modified) {

@@ -16,7 +16,7 @@ use fullbore_wire::hosts::{HostId, HostSet};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::answers::Trouble;
+use super::answers::HostError;
 
 /// Answers that are compared. With two, one stale mirror cannot hide news.
 const ANSWERS: usize = 2;
@@ -34,17 +34,17 @@ const HEAD_BYTES: usize = 64 << 10;
 
 /// What apt has already.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Known {
+pub(super) struct LocalRelease {
     /// Its content.
     pub content: Vec<u8>,
     /// Its date, Unix seconds.
     pub date: Option<i64>,
 }
 
-impl Known {
+impl LocalRelease {
     /// From the file.
-    pub fn new(content: Vec<u8>) -> Known {
-        Known { date: date_of(&content), content }
+    pub fn new(content: Vec<u8>) -> LocalRelease {
+        LocalRelease { date: date_of(&content), content }
     }
 
     /// The time to ask for changes since, where the file that apt has says that it is of `modified`.
@@ -56,14 +56,14 @@ impl Known {
 /// What an answer must be to be compared. Nobody has verified it yet; this keeps a page of a captive portal, and a
 /// mirror with any text and a date of next year, from winning over those that apt would believe.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Bar {
+pub(super) struct Acceptance {
     /// It is an `InRelease`: a signed message and nothing else.
     pub is_inline: bool,
     /// The latest date that apt accepts, Unix seconds.
     pub latest: Option<i64>,
 }
 
-impl Bar {
+impl Acceptance {
     /// The date of an answer; `None` if it has none, or is not to be compared.
     fn date_of(self, content: &[u8]) -> Option<i64> {
         let date = match self.is_inline {
@@ -89,7 +89,7 @@ pub(super) enum Newest {
     /// Nobody has anything newer.
     Unchanged,
     /// Nobody has anything.
-    None(Vec<(HostId, Trouble)>),
+    None(Vec<(HostId, HostError)>),
 }
 
 /// An answer, as far as it is looked at.
@@ -112,48 +112,54 @@ impl From<Got> for Answer {
 #[derive(Debug, Default)]
 struct Answers {
     /// Date and content of each; no content where apt's is still the newest there.
-    offers: BTreeMap<HostId, Offer>,
-    troubles: BTreeMap<HostId, Trouble>,
+    offers: BTreeMap<HostId, ReleaseAnswer>,
+    host_errors: BTreeMap<HostId, HostError>,
 }
 
 #[derive(Debug)]
-struct Offer {
+struct ReleaseAnswer {
     date: Option<i64>,
     /// When the host says that it last changed, Unix seconds.
     modified: Option<i64>,
     content: Option<(Vec<u8>, Option<i64>)>,
 }
 
-impl Offer {
+impl ReleaseAnswer {
     fn is_compared(&self) -> bool {
         self.date.is_some() || self.content.is_none()
     }
 }
 
 impl Answers {
-    fn add(&mut self, host: HostId, answer: Result<Answer, GetError>, known: Option<&Known>, bar: Bar) {
-        let trouble = match answer {
+    fn add(
+        &mut self,
+        host: HostId,
+        answer: Result<Answer, GetError>,
+        known: Option<&LocalRelease>,
+        acceptance: Acceptance,
+    ) {
+        let host_error = match answer {
             Ok(answer) if answer.status == 200 => {
-                let date = bar.date_of(&answer.body);
+                let date = acceptance.date_of(&answer.body);
                 let Answer { body, modified, .. } = answer;
-                self.offers.insert(host, Offer { date, modified, content: Some((body, modified)) });
+                self.offers.insert(host, ReleaseAnswer { date, modified, content: Some((body, modified)) });
                 return;
             }
             Ok(answer) if answer.status == 304 && known.is_some() => {
                 let date = known.and_then(|known| known.date);
-                self.offers.insert(host, Offer { date, modified: answer.modified, content: None });
+                self.offers.insert(host, ReleaseAnswer { date, modified: answer.modified, content: None });
                 return;
             }
-            Ok(Answer { location: Some(to), .. }) => Trouble::Elsewhere(to),
-            Ok(answer) => Trouble::Status(answer.status),
-            Err(error) => Trouble::of_get(&error),
+            Ok(Answer { location: Some(to), .. }) => HostError::Redirected(to),
+            Ok(answer) => HostError::Status(answer.status),
+            Err(error) => HostError::of_get(&error),
         };
-        self.troubles.insert(host, trouble);
+        self.host_errors.insert(host, host_error);
     }
 
     /// Whether this host has answered, in whatever way.
     fn has(&self, host: HostId) -> bool {
-        self.offers.contains_key(&host) || self.troubles.contains_key(&host)
+        self.offers.contains_key(&host) || self.host_errors.contains_key(&host)
     }
 
     /// Whether what is on its way is no newer than one that can be compared, by the times that their hosts tell.
@@ -170,7 +176,7 @@ impl Answers {
 
     /// The newest, and who is as new as it. Of equally new ones the one of the lowest number, which
     /// is the origin's, if it is among them.
-    fn decide(mut self, known: Option<&Known>) -> (Newest, Freshness) {
+    fn decide(mut self, known: Option<&LocalRelease>) -> (Newest, Freshness) {
         let newest = self.offers.values().map(|offer| offer.date).max().flatten();
         let mut freshness = Freshness::default();
         for (host, offer) in &self.offers {
@@ -178,7 +184,7 @@ impl Answers {
             set.insert(*host);
         }
         let Some(best) = self.offers.iter().find(|(_, offer)| offer.date == newest).map(|(host, _)| *host) else {
-            return (Newest::None(self.troubles.into_iter().collect()), freshness);
+            return (Newest::None(self.host_errors.into_iter().collect()), freshness);
         };
         if let Some(date) = known.and_then(|known| known.date)
             && newest < Some(date)
@@ -232,8 +238,8 @@ pub(super) async fn newest(
     watch: &Watch,
     hosts: &[HostId],
     get: &Get,
-    known: Option<&Known>,
-    bar: Bar,
+    known: Option<&LocalRelease>,
+    acceptance: Acceptance,
 ) -> (Newest, Freshness) {
     let mut waiting = hosts.iter().copied();
     let mut asked: BTreeMap<HostId, HeadSeen> = BTreeMap::new();
@@ -267,7 +273,7 @@ pub(super) async fn newest(
             ended = asking.join_next() => match ended {
                 Some(Ok((host, answer))) => {
                     let before = answers.compared();
-                    answers.add(host, answer.map(Answer::from), known, bar);
+                    answers.add(host, answer.map(Answer::from), known, acceptance);
                     if answers.compared() == before {
                         ask(&mut asking, &mut asked);
                     } else if before == 0 {
@@ -314,7 +320,7 @@ fn date_of(content: &[u8]) -> Option<i64> {
 mod tests {
     use super::*;
 
-    const BAR: Bar = Bar { is_inline: true, latest: Some(1_707_609_600) };
+    const ACCEPTANCE: Acceptance = Acceptance { is_inline: true, latest: Some(1_707_609_600) };
 
     fn text(date: &str, more: &str) -> String {
         format!("Origin: T\nDate: {date} UTC\n{more}\n")
@@ -334,10 +340,10 @@ mod tests {
     }
 
     fn decide(answers: Vec<Result<Answer, GetError>>, known: Option<Vec<u8>>) -> (Newest, Freshness) {
-        let known = known.map(Known::new);
+        let known = known.map(LocalRelease::new);
         let mut all = Answers::default();
         for (host, answer) in answers.into_iter().enumerate() {
-            all.add(host as HostId, answer, known.as_ref(), BAR);
+            all.add(host as HostId, answer, known.as_ref(), ACCEPTANCE);
         }
         all.decide(known.as_ref())
     }
@@ -409,11 +415,11 @@ mod tests {
 
     #[test]
     fn mirrors_that_keep_no_times_hide_nothing() {
-        let known = Known::new(release(5, ""));
+        let known = LocalRelease::new(release(5, ""));
         let date = known.date.unwrap();
         assert_eq!(known.asked_since(date + 60), date + 60);
         assert_eq!(known.asked_since(date + 90_000), date + 3600);
-        assert_eq!(Known::default().asked_since(7), 7);
+        assert_eq!(LocalRelease::default().asked_since(7), 7);
     }
 
     #[test]
@@ -426,8 +432,8 @@ mod tests {
         let (newest, _) = decide(vec![portal()], Some(release(1, "")));
         assert!(matches!(newest, Newest::Unchanged), "{newest:?}");
         let (newest, _) = decide(vec![got(404, vec![]), got(304, vec![])], None);
-        let Newest::None(troubles) = newest else { panic!("{newest:?}") };
-        assert_eq!(troubles, [(0, Trouble::Status(404)), (1, Trouble::Status(304))]);
+        let Newest::None(host_errors) = newest else { panic!("{newest:?}") };
+        assert_eq!(host_errors, [(0, HostError::Status(404)), (1, HostError::Status(304))]);
     }
 
     proptest::proptest! {

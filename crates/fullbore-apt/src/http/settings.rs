@@ -21,9 +21,9 @@ use fullbore_wire::tls::{Authorities, Identity, Overlook, Tls, TlsError, Trust};
 use fullbore_wire::url::{Scheme, Url};
 
 use super::mirrors::{LIST_BYTES_MAX, MirrorSets};
-use super::wanted::Wanted;
+use super::wanted::WantedFile;
 use crate::acquire::Configuration;
-use crate::parts::files_of;
+use crate::system::parts::files_of;
 
 /// Where lists of mirrors are named; several may be.
 pub const MIRRORS_SETTING: &str = "Acquire::fullbore::Mirrors";
@@ -185,7 +185,7 @@ impl Settings {
     }
 
     /// Further fields of a request, as APT's own method sends them.
-    pub fn fields(&self, wanted: &Wanted) -> Vec<(String, String)> {
+    pub fn fields(&self, wanted: &WantedFile) -> Vec<(String, String)> {
         let url = &wanted.url;
         let mut fields = Vec::new();
         let mut add = |name: &str, value: String| fields.push((name.to_owned(), value));
@@ -212,7 +212,7 @@ impl Settings {
     ///
     /// # Errors
     /// Proxies and certificates that cannot be used.
-    pub fn fetch_options(&self, mirrors: &[Url], wanted: &Wanted) -> Result<FetchOptions, SettingsError> {
+    pub fn fetch_options(&self, mirrors: &[Url], wanted: &WantedFile) -> Result<FetchOptions, SettingsError> {
         let origin = &wanted.url;
         let timeout = self.timeout(origin);
         let alone = mirrors.len() == 1;
@@ -301,7 +301,7 @@ impl Settings {
 
     /// The way to each mirror, in APT's order: what it says for this request, the setting of a host,
     /// that of the scheme, the environment; and `no_proxy` above all.
-    fn proxies(&self, mirrors: &[Url], wanted: &Wanted) -> Result<ProxySettings, SettingsError> {
+    fn proxies(&self, mirrors: &[Url], wanted: &WantedFile) -> Result<ProxySettings, SettingsError> {
         let mut proxies = ProxySettings::new();
         let none = |value: &str| value.eq_ignore_ascii_case("false");
         let checked = |setting: &str, result: Result<(), ProxyError>| {
@@ -365,10 +365,10 @@ mod tests {
         Settings::read(configuration, environment)
     }
 
-    fn wanted(uri: &str, fields: &[(&str, &str)]) -> Wanted {
+    fn wanted(uri: &str, fields: &[(&str, &str)]) -> WantedFile {
         let message = Message::new(600, "URI Acquire").with("URI", uri).with("Filename", "/p/f");
         let message = fields.iter().fold(message, |message, (name, value)| message.with(name, value));
-        Wanted::new(Request::new(message), Path::new("/")).unwrap()
+        WantedFile::new(Request::new(message), Path::new("/")).unwrap()
     }
 
     fn way(settings: &Settings, uri: &str, fields: &[(&str, &str)]) -> String {

@@ -19,7 +19,7 @@ const WEAK: [&str; 2] = ["Expected-MD5Sum", "Expected-SHA1"];
 
 /// A file that APT wants.
 #[derive(Debug, Clone)]
-pub(super) struct Wanted {
+pub(super) struct WantedFile {
     /// As APT sent it.
     pub request: Request,
     /// Where it is to be written; absolute.
@@ -68,7 +68,7 @@ pub(super) enum Kind {
 
 /// Why a request cannot be taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum WantedError {
+pub(super) enum RequestError {
     /// The URI is none of ours.
     #[error("{0}")]
     Url(#[from] UrlError),
@@ -80,13 +80,13 @@ pub(super) enum WantedError {
     NoFilename,
 }
 
-impl Wanted {
+impl WantedFile {
     /// Reads a request. What APT names without a path (`apt-get source` does) is meant to be in
     /// `directory`, where APT was started.
-    pub fn new(request: Request, directory: &Path) -> Result<Wanted, WantedError> {
+    pub fn new(request: Request, directory: &Path) -> Result<WantedFile, RequestError> {
         let (url, credentials) = Url::parse_with_userinfo(&request.uri)?;
         if request.filename.as_os_str().is_empty() {
-            return Err(WantedError::NoFilename);
+            return Err(RequestError::NoFilename);
         }
         let target = directory.join(&request.filename);
         let message = &request.message;
@@ -99,12 +99,12 @@ impl Wanted {
         let kind = match (sha256, request.expected_size()) {
             (Some(sha256), Some(size)) => Kind::Known { sha256, size },
             (None, _) if sha512.is_none() && WEAK.iter().any(|name| message.get(name).is_some()) => {
-                return Err(WantedError::OnlyWeak);
+                return Err(RequestError::OnlyWeak);
             }
             (None, None) if is_index && sha512.is_none() && is_release(&url) => Kind::Release { limit_bytes },
             _ => Kind::Plain { limit_bytes, sha256, sha512: sha512.filter(|_| sha256.is_none()) },
         };
-        Ok(Wanted {
+        Ok(WantedFile {
             kind,
             last_modified: message.get("Last-Modified").and_then(parse_http_date),
             is_index,
@@ -164,10 +164,10 @@ mod tests {
 
     const SHA256: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
-    fn wanted(uri: &str, fields: &[(&str, &str)]) -> Result<Wanted, WantedError> {
+    fn wanted(uri: &str, fields: &[(&str, &str)]) -> Result<WantedFile, RequestError> {
         let message = Message::new(600, "URI Acquire").with("URI", uri).with("Filename", "f");
         let request = Request::new(fields.iter().fold(message, |message, (name, value)| message.with(name, value)));
-        Wanted::new(request, Path::new("/p"))
+        WantedFile::new(request, Path::new("/p"))
     }
 
     #[test]
@@ -189,7 +189,7 @@ mod tests {
         let other = kind("http://h/x", &[("Expected-SHA512", &sha512), size]);
         assert_eq!(other, Kind::Plain { limit_bytes: 7, sha256: None, sha512: Some([0xab; 64]) });
         let weak = wanted("http://h/x", &[("Expected-MD5Sum", "0"), size]);
-        assert_eq!(weak.unwrap_err(), WantedError::OnlyWeak);
+        assert_eq!(weak.unwrap_err(), RequestError::OnlyWeak);
     }
 
     #[test]
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(by_hash.credentials.unwrap(), Credentials::new("u", "p@"));
         assert!(wanted("tor+http://h/x", &[]).is_err());
         let nowhere = Request::new(Message::new(600, "URI Acquire").with("URI", "http://h/x"));
-        assert_eq!(Wanted::new(nowhere, Path::new("/")).unwrap_err(), WantedError::NoFilename);
+        assert_eq!(WantedFile::new(nowhere, Path::new("/")).unwrap_err(), RequestError::NoFilename);
         assert_eq!((by_hash.target.as_path(), by_hash.request.filename.as_path()), (Path::new("/p/f"), Path::new("f")));
     }
 

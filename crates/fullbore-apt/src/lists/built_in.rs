@@ -13,14 +13,11 @@ Dir::Etc::trusted "trusted.gpg";
 Dir::Etc::trustedparts "trusted.gpg.d";
 Acquire::IndexTargets::deb::Packages::MetaKey "$(COMPONENT)/binary-$(ARCHITECTURE)/Packages";
 Acquire::IndexTargets::deb::Packages::flatMetaKey "Packages";
-Acquire::IndexTargets::deb::Packages::ShortDescription "Packages";
 Acquire::IndexTargets::deb::Packages::Optional "0";
 Acquire::IndexTargets::deb::Translations::MetaKey "$(COMPONENT)/i18n/Translation-$(LANGUAGE)";
 Acquire::IndexTargets::deb::Translations::flatMetaKey "$(LANGUAGE)";
-Acquire::IndexTargets::deb::Translations::ShortDescription "Translation-$(LANGUAGE)";
 Acquire::IndexTargets::deb-src::Sources::MetaKey "$(COMPONENT)/source/Sources";
 Acquire::IndexTargets::deb-src::Sources::flatMetaKey "Sources";
-Acquire::IndexTargets::deb-src::Sources::ShortDescription "Sources";
 Acquire::IndexTargets::deb-src::Sources::Optional "0";
 "#;
 

@@ -41,8 +41,6 @@ pub struct IndexTarget {
     pub base_uri: String,
     /// The name of its template, such as `Contents-deb`.
     pub created_by: String,
-    /// `Packages`, `Contents-amd64`, …: for people.
-    pub short_description: String,
     /// The component it belongs to.
     pub component: Option<String>,
     /// The architecture it is for.
@@ -79,7 +77,7 @@ pub struct Defaults {
     pub native: String,
     /// All architectures, the own first.
     pub architectures: Vec<String>,
-    /// As [`super::languages::languages`] says.
+    /// As [`languages`](super::languages()) says.
     pub languages: Vec<String>,
     compression_types: Vec<String>,
     keep_compressed_as: Vec<String>,
@@ -302,7 +300,6 @@ impl<'c> Template<'c> {
             meta_key,
             base_uri: base_uri.to_owned(),
             created_by: self.name.to_owned(),
-            short_description: fill(self.get("ShortDescription").unwrap_or(self.name)),
             component: component.filter(|_| key.contains("$(COMPONENT)")).map(str::to_owned),
             architecture: architecture.map(str::to_owned),
             language: language.map(str::to_owned),

@@ -71,7 +71,7 @@ pub fn run(arguments: &PublishSettings, warn: &mut dyn FnMut(String)) -> Result<
     let barrier = Barrier::new(root.clone(), durability);
     let before = match &arguments.old {
         Some(old) => Before::Tree(Root::open(old).map_err(no_directory)?),
-        None => Before::Kept(States::open(&root, arguments.state.as_deref(), durability)?),
+        None => Before::Saved(States::open(&root, arguments.state.as_deref(), durability)?),
     };
     let indexes = find::indexes(&root, &arguments.exclude)?;
     if indexes.is_empty() {
@@ -99,7 +99,7 @@ pub fn run(arguments: &PublishSettings, warn: &mut dyn FnMut(String)) -> Result<
         settings.publish(index, next)?;
     }
     barrier.sync().map_err(file_error)?;
-    if let Before::Kept(states) = &before {
+    if let Before::Saved(states) = &before {
         states.sync()?;
     }
     for (_, next) in &ready {

@@ -3,11 +3,11 @@
 use fullbore_debian::pdiff::Edits;
 use fullbore_engine::digest::Sha256Hasher;
 
-use super::pass::{Kept, Pass, Sink};
+use super::pass::{EncodedFrame, Pass, Sink};
 use super::source::Frames;
 use super::target::Target;
-use super::{Made, Plan, Stop};
-use crate::kept::{Buffer, Container, Decoder, Encoder, Outlet};
+use super::{PassError, PassResult, Plan};
+use crate::frames::{Buffer, Container, Decoder, Encoder, FrameSink};
 
 struct Inline {
     hasher: Sha256Hasher,
@@ -21,18 +21,18 @@ struct Inline {
     copied: u64,
 }
 
-pub(super) fn run(plan: &Plan<'_>, edits: &Edits, target: Target) -> Result<Made, Stop> {
+pub(super) fn run(plan: &Plan<'_>, edits: &Edits, target: Target) -> Result<PassResult, PassError> {
     // One thread plays all roles; it would cost more to tell them apart than they are worth.
     let _role = plan.clocks.patch.enter();
     let mut pass = Pass::new(edits, Inline::new(plan, target)?);
     match plan.layout {
         Some(layout) => {
             let mut frames = Frames::new(plan.file, layout, plan.clocks.read.clone());
-            let mut decoder = Decoder::new(plan.old_form).map_err(Stop::Codec)?.ok_or(Stop::Lost)?;
-            while let Some((frame, bytes, is_last)) = frames.next().map_err(Stop::Read)? {
+            let mut decoder = Decoder::new(plan.old_form).map_err(PassError::Codec)?.ok_or(PassError::Lost)?;
+            while let Some((frame, bytes, is_last)) = frames.next().map_err(PassError::Read)? {
                 let mut text = pass.sink.spare();
-                decoder.decode(&frame, &bytes, &mut text).map_err(Stop::Frame)?;
-                let kept = plan.copies().then_some(Kept { frame, bytes });
+                decoder.decode(&frame, &bytes, &mut text).map_err(PassError::Frame)?;
+                let kept = plan.copies().then_some(EncodedFrame { frame, bytes });
                 pass.take(text, kept, is_last)?;
             }
         }
@@ -40,7 +40,7 @@ pub(super) fn run(plan: &Plan<'_>, edits: &Edits, target: Target) -> Result<Made
             let mut stream = plan.stream()?;
             loop {
                 let buffer = pass.sink.spare();
-                let Some(text) = stream.next(buffer).map_err(Stop::Read)? else { break };
+                let Some(text) = stream.next(buffer).map_err(PassError::Read)? else { break };
                 pass.take(text, None, false)?;
             }
         }
@@ -49,14 +49,14 @@ pub(super) fn run(plan: &Plan<'_>, edits: &Edits, target: Target) -> Result<Made
 }
 
 impl Inline {
-    fn new(plan: &Plan<'_>, mut target: Target) -> Result<Inline, Stop> {
+    fn new(plan: &Plan<'_>, mut target: Target) -> Result<Inline, PassError> {
         let container = Container::new(plan.new_form);
         target.append(container.head())?;
         Ok(Inline {
             hasher: Sha256Hasher::new(),
             limit: plan.limit,
             target,
-            encoder: Encoder::new(plan.new_form, plan.level).map_err(Stop::Codec)?,
+            encoder: Encoder::new(plan.new_form, plan.level).map_err(PassError::Codec)?,
             container,
             spare: Vec::new(),
             packed: Vec::new(),
@@ -64,38 +64,38 @@ impl Inline {
         })
     }
 
-    fn hash(&mut self, text: &[u8]) -> Result<(), Stop> {
+    fn hash(&mut self, text: &[u8]) -> Result<(), PassError> {
         self.hasher.update(text);
         if self.hasher.bytes() > self.limit {
-            return Err(Stop::TooLong(Some(Box::new(self.hasher.clone()))));
+            return Err(PassError::TooLong(Some(Box::new(self.hasher.clone()))));
         }
         Ok(())
     }
 
-    fn finish(mut self) -> Result<Made, Stop> {
+    fn finish(mut self) -> Result<PassResult, PassError> {
         if self.container.needs_a_frame() && self.container.count() == 0 {
             self.frame(Buffer::default())?;
         }
         self.target.append(&self.container.tail())?;
         let encoded = self.container.count() - self.copied;
-        Ok(Made { hasher: self.hasher, target: self.target, copied: self.copied, encoded })
+        Ok(PassResult { hasher: self.hasher, target: self.target, copied: self.copied, encoded })
     }
 }
 
-impl Outlet for Inline {
-    type Error = Stop;
+impl FrameSink for Inline {
+    type Error = PassError;
 
     fn spare(&mut self) -> Buffer {
         self.spare.pop().unwrap_or_default()
     }
 
-    fn frame(&mut self, text: Buffer) -> Result<(), Stop> {
+    fn frame(&mut self, text: Buffer) -> Result<(), PassError> {
         self.hash(&text)?;
         match &mut self.encoder {
             None => self.target.append(&text)?,
             Some(encoder) => {
                 self.packed.clear();
-                let frame = encoder.encode(&text, &mut self.packed).map_err(Stop::Codec)?;
+                let frame = encoder.encode(&text, &mut self.packed).map_err(PassError::Codec)?;
                 self.container.add(frame);
                 self.target.append(&self.packed)?;
             }
@@ -106,7 +106,7 @@ impl Outlet for Inline {
 }
 
 impl Sink for Inline {
-    fn copy(&mut self, text: Buffer, kept: Kept) -> Result<(), Stop> {
+    fn copy(&mut self, text: Buffer, kept: EncodedFrame) -> Result<(), PassError> {
         self.hash(&text)?;
         self.container.add(kept.frame);
         self.copied += 1;

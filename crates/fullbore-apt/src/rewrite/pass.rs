@@ -2,19 +2,19 @@
 
 use fullbore_debian::pdiff::{Edits, Piece, Splice};
 
-use super::Stop;
-use crate::kept::{Buffer, Cutter, Frame, Outlet, is_good};
+use super::PassError;
+use crate::frames::{Buffer, Cutter, Frame, FrameSink, is_good};
 
 /// A frame as it lies in the old file.
-pub(super) struct Kept {
+pub(super) struct EncodedFrame {
     pub(super) frame: Frame,
     pub(super) bytes: Vec<u8>,
 }
 
 /// Who hashes, compresses and writes.
-pub(super) trait Sink: Outlet<Error = Stop> {
+pub(super) trait Sink: FrameSink<Error = PassError> {
     /// Takes a frame over as it is.
-    fn copy(&mut self, text: Buffer, kept: Kept) -> Result<(), Stop>;
+    fn copy(&mut self, text: Buffer, kept: EncodedFrame) -> Result<(), PassError>;
 
     /// Takes a buffer that is not needed any more.
     fn give_back(&mut self, buffer: Buffer);
@@ -35,7 +35,7 @@ impl<'e, S: Sink> Pass<'e, S> {
     }
 
     /// Takes the next block of old text, and how it is kept if it could be copied.
-    pub(super) fn take(&mut self, text: Buffer, kept: Option<Kept>, is_last: bool) -> Result<(), Stop> {
+    pub(super) fn take(&mut self, text: Buffer, kept: Option<EncodedFrame>, is_last: bool) -> Result<(), PassError> {
         let untouched = self.splice.pass_untouched(&text);
         let plain = self.sink.is_plain();
         // A frame of a bad size is joined with its neighbours; the last one only if more comes behind it.
@@ -57,9 +57,9 @@ impl<'e, S: Sink> Pass<'e, S> {
     }
 
     /// Takes the end of the old text.
-    pub(super) fn finish(mut self) -> Result<S, Stop> {
+    pub(super) fn finish(mut self) -> Result<S, PassError> {
         let splice = self.splice;
-        pieces(&mut self.cutter, &mut self.sink, &[], |mut out| splice.finish(&mut out))?.map_err(Stop::Splice)?;
+        pieces(&mut self.cutter, &mut self.sink, &[], |mut out| splice.finish(&mut out))?.map_err(PassError::Splice)?;
         self.cutter.settle(true, &mut self.sink)?;
         Ok(self.sink)
     }
@@ -71,7 +71,7 @@ fn pieces<S: Sink, R>(
     sink: &mut S,
     text: &[u8],
     splice: impl FnOnce(&mut dyn FnMut(Piece<'_>)) -> R,
-) -> Result<R, Stop> {
+) -> Result<R, PassError> {
     let mut state = Ok(());
     let result = splice(&mut |piece| {
         if state.is_ok() {

@@ -12,7 +12,7 @@ use fullbore_engine::stage::StageClock;
 use rustix::fs::{Advice, OFlags};
 
 use super::clocks::Clocks;
-use crate::kept::{Buffer, FRAME_BYTES, Frame, Layout, line_cut};
+use crate::frames::{Buffer, FRAME_BYTES, Frame, Layout, line_cut};
 
 /// Compressed bytes read at once from files without frames.
 const READ_BYTES: usize = 128 << 10;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fullbore_engine::files::{FileError, PartFile, Root};
 use fullbore_engine::stage::StageClock;
 
-use super::Stop;
+use super::PassError;
 
 pub(super) struct Target {
     /// Taken when it is finished.
@@ -16,20 +16,20 @@ pub(super) struct Target {
 }
 
 impl Target {
-    pub(super) fn create(path: &Path, clock: Arc<StageClock>) -> Result<Target, Stop> {
+    pub(super) fn create(path: &Path, clock: Arc<StageClock>) -> Result<Target, PassError> {
         let directory = match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         };
-        let name = path.file_name().and_then(|name| name.to_str()).ok_or(Stop::Name)?;
+        let name = path.file_name().and_then(|name| name.to_str()).ok_or(PassError::Name)?;
         // No room is reserved: it would cost more than it gives, memory pages twice on tmpfs.
-        let part = clock.device(|| Root::open(directory)?.create_part(name, 0)).map_err(Stop::Write)?;
+        let part = clock.device(|| Root::open(directory)?.create_part(name, 0)).map_err(PassError::Write)?;
         Ok(Target { part: Some(part), offset: 0, clock })
     }
 
-    pub(super) fn append(&mut self, bytes: &[u8]) -> Result<(), Stop> {
+    pub(super) fn append(&mut self, bytes: &[u8]) -> Result<(), PassError> {
         let Some(part) = &self.part else { return Ok(()) };
-        self.clock.device(|| part.write_at(self.offset, bytes)).map_err(Stop::Write)?;
+        self.clock.device(|| part.write_at(self.offset, bytes)).map_err(PassError::Write)?;
         self.clock.add_items(1, bytes.len() as u64);
         self.offset += bytes.len() as u64;
         Ok(())

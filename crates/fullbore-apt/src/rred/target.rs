@@ -96,7 +96,7 @@ fn diff_index(old: &Path) -> Result<(PathBuf, DiffIndex), TargetError> {
     let stem = Path::new(stem);
     let above = stem.parent().and_then(Path::parent).zip(stem.file_name()).map(|(above, name)| above.join(name));
     for place in [Some(stem.to_owned()), above].into_iter().flatten() {
-        for form in [Form::Plain, Form::Gz, Form::Xz, Form::Zst, Form::Lz4, Form::Bz2] {
+        for form in Form::BY_SPEED {
             let path = with_suffix(&place, &format!(".diff_Index{}", form.extension()));
             let file = match File::open(&path) {
                 Ok(file) => file,

@@ -6,7 +6,7 @@ use fullbore_debian::keys::KeySource;
 use fullbore_engine::run::named_files::readable;
 
 use crate::acquire::Configuration;
-use crate::parts::files_of;
+use crate::system::parts::files_of;
 
 /// The files of one of apt's directories that can be done without.
 pub fn parts(directory: &Path, endings: &[&str]) -> Vec<PathBuf> {

@@ -7,7 +7,7 @@ use fullbore_engine::run::CommandError;
 use fullbore_engine::run::named_files::read_text;
 
 use crate::acquire::Configuration;
-use crate::parts::files_of;
+use crate::system::parts::files_of;
 
 /// Largest file of sources read. A guess: a thousand entries with inline keys.
 const SOURCES_BYTES_MAX: u64 = 8 << 20;

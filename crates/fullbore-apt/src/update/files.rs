@@ -1,95 +1,49 @@
-//! The files of a fetch: patches' indexes, patches, whole indexes.
+//! The files of a fetch: indexes of patches, patches, whole indexes.
 
 use std::sync::Arc;
 
 use fullbore_debian::release::IndexEntry;
-use fullbore_engine::digest::Sha256;
-use fullbore_engine::landing::FileSpec;
-use fullbore_wire::fetch::Catalogue;
-use fullbore_wire::queue::ItemId;
-use fullbore_wire::run::Batch;
+use fullbore_wire::run::{FileList, RemoteFile};
 
 use super::repositories::Repository;
-use super::session::{Batched, PARTIAL};
+use super::session::{Batch, PARTIAL};
 
-/// One file on its way.
-#[derive(Debug, Clone)]
-pub struct File {
-    /// Below the site's address; by hash where the archive has it so.
-    pub path: String,
-    /// Its plain name, where that is another one.
-    pub other_path: Option<String>,
-    /// Where it lands, in the lists directory.
-    pub landing: String,
-    /// In bytes.
-    pub size: u64,
-    /// From a signed index.
-    pub sha256: Sha256,
-    /// The caller's number for what it belongs to.
-    pub of: usize,
-}
-
-impl File {
-    /// A file that a Release names. `name` is its own in the lists directory.
-    pub fn of_release(repository: &Repository, entry: &IndexEntry, by_hash: bool, name: &str, of: usize) -> File {
-        let plain = format!("{}{}", repository.directory, entry.path);
-        let hashed = entry.path.by_hash("SHA256", entry.sha256.to_hex().as_str()).ok().filter(|_| by_hash);
-        let hashed = hashed.map(|path| format!("{}{path}", repository.directory));
-        File {
-            other_path: hashed.is_some().then(|| plain.clone()),
-            path: hashed.unwrap_or(plain),
-            landing: landing(name),
-            size: entry.size,
-            sha256: entry.sha256,
-            of,
-        }
+/// A file that a Release names. `name` is its name in the lists directory.
+pub fn of_release(repository: &Repository, entry: &IndexEntry, by_hash: bool, name: &str) -> RemoteFile {
+    let plain = format!("{}{}", repository.directory, entry.path);
+    let hashed = entry.path.by_hash("SHA256", entry.sha256.to_hex().as_str()).ok().filter(|_| by_hash);
+    let hashed = hashed.map(|path| format!("{}{path}", repository.directory));
+    RemoteFile {
+        other_path: hashed.is_some().then(|| plain.clone()),
+        path: hashed.unwrap_or(plain),
+        target: partial(name),
+        size: entry.size,
+        sha256: entry.sha256,
     }
 }
 
-/// Where a file of this name lands.
-pub fn landing(name: &str) -> String {
+/// The path of a file of this name until it is published.
+pub fn partial(name: &str) -> String {
     format!("{PARTIAL}/{name}")
 }
 
-/// Files of one site.
-struct Files(Vec<File>);
-
-impl Catalogue for Files {
-    fn path(&self, item: ItemId) -> String {
-        self.0[item as usize].path.clone()
-    }
-
-    fn other_path(&self, item: ItemId) -> Option<String> {
-        self.0[item as usize].other_path.clone()
-    }
-
-    fn sha256(&self, item: ItemId) -> Sha256 {
-        self.0[item as usize].sha256
-    }
-
-    fn spec(&self, item: ItemId) -> FileSpec {
-        let file = &self.0[item as usize];
-        FileSpec { item, path: file.landing.clone(), size: file.size, sha256: file.sha256, mtime: None }
-    }
+/// A file to fetch.
+pub struct Download {
+    /// The number of its site.
+    pub site: usize,
+    /// The number of the index that it is for.
+    pub index: usize,
+    /// The file.
+    pub file: RemoteFile,
 }
 
-impl Batch for Files {
-    fn size(&self, item: ItemId) -> u64 {
-        self.0[item as usize].size
+/// Groups files by site; beside each batch are the numbers of its files' indexes.
+pub fn batches(files: Vec<Download>, sites: usize) -> (Vec<Batch>, Vec<Vec<usize>>) {
+    let mut of_sites: Vec<(Vec<RemoteFile>, Vec<usize>)> = (0..sites).map(|_| Default::default()).collect();
+    for download in files {
+        of_sites[download.site].0.push(download.file);
+        of_sites[download.site].1.push(download.index);
     }
-}
-
-/// Files, each with its site, as batches; beside each batch the number of what its files belong to.
-pub fn batches(files: Vec<(usize, File)>, sites: usize) -> (Vec<Batched>, Vec<Vec<usize>>) {
-    let mut of_sites: Vec<Vec<File>> = (0..sites).map(|_| Vec::new()).collect();
-    for (site, file) in files {
-        of_sites[site].push(file);
-    }
-    let filled = of_sites.into_iter().enumerate().filter(|(_, files)| !files.is_empty());
-    let batch = |(site, files): (usize, Vec<File>)| {
-        let owners = files.iter().map(|file| file.of).collect();
-        let count = files.len() as u32;
-        (Batched { site, files: Arc::new(Files(files)), count }, owners)
-    };
-    filled.map(batch).unzip()
+    let filled = of_sites.into_iter().enumerate().filter(|(_, (files, _))| !files.is_empty());
+    filled.map(|(site, (files, indexes))| (Batch { site, files: Arc::new(FileList(files)) }, indexes)).unzip()
 }

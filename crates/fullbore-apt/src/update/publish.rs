@@ -12,11 +12,11 @@ use fullbore_engine::run::error::CommandError;
 use fullbore_engine::target::{Name, Target};
 
 use super::DIFF_INDEX_ENDING;
-use super::files::landing;
-use super::release::{Offered, name_of};
+use super::files::partial;
+use super::release::{OfferedRelease, name_of};
 use super::repositories::Repository;
 use super::session::{PARTIAL, Session, disk, file};
-use super::wanted::{Present, Wanted};
+use super::wanted::{Present, WantedIndex};
 
 /// Names that are never removed from the lists directory.
 const KEPT_NAMES: [&str; 3] = [PARTIAL, "lock", "auxfiles"];
@@ -26,9 +26,9 @@ pub struct Publication<'a> {
     /// Which.
     pub repository: &'a Repository,
     /// Its Release.
-    pub offered: &'a Offered,
+    pub offered: &'a OfferedRelease,
     /// Indexes that lie in `partial/` under the name they are to have.
-    pub made: Vec<&'a Wanted>,
+    pub made: Vec<&'a WantedIndex>,
     /// Names of the `diff/Index` of indexes that were patched; they lie in `partial/` too.
     pub patched: Vec<String>,
     /// Indexes that are current.
@@ -38,7 +38,7 @@ pub struct Publication<'a> {
 }
 
 /// The file name of an index as it is kept.
-pub fn kept_name(index: &Wanted) -> String {
+pub fn kept_name(index: &WantedIndex) -> String {
     format!("{}{}", index.name, index.kept.extension())
 }
 
@@ -48,25 +48,25 @@ impl Publication<'_> {
         let mut names = Vec::new();
         for index in &self.made {
             let new = kept_name(index);
-            names.push(Name::Link { from: landing(&new), to: new.clone() });
+            names.push(Name::Link { from: partial(&new), to: new.clone() });
             // In another form it would be another file, and apt could take either.
             let others = present.all(&index.name).filter(|other| *other != new);
             names.extend(others.map(|other| Name::Remove { path: other.to_owned() }));
         }
         names.extend(self.emptied.iter().map(|name| Name::Remove { path: name.clone() }));
-        names.extend(self.patched.iter().map(|name| Name::Link { from: landing(name), to: name.clone() }));
+        names.extend(self.patched.iter().map(|name| Name::Link { from: partial(name), to: name.clone() }));
         if self.offered.unchanged && self.made.is_empty() {
             return Ok(names);
         }
         // `Release.gpg` before `Release`, `InRelease` alone: the last one is what apt looks at first.
         for (name, content) in self.offered.files.iter().rev() {
             let path = name_of(self.repository, name);
-            let part = session.root.write_part(&landing(&path), content).map_err(file)?;
+            let part = session.root.write_part(&partial(&path), content).map_err(file)?;
             if let Some(modified) = self.offered.modified {
                 part.set_mtime(modified).map_err(file)?;
             }
             part.finish().map_err(file)?;
-            names.push(Name::Link { from: landing(&path), to: path });
+            names.push(Name::Link { from: partial(&path), to: path });
         }
         let signed: Vec<&str> = self.offered.files.iter().map(|(name, _)| *name).collect();
         for other in ["InRelease", "Release", "Release.gpg"].iter().filter(|name| !signed.contains(name)) {
@@ -133,12 +133,12 @@ pub fn sweep(session: &Session) -> Result<(), CommandError> {
     for (name, kind) in session.root.list(PARTIAL).map_err(file)? {
         // Directories are none of ours.
         let Some(name) = name.to_str().filter(|_| kind != Kind::Directory) else { continue };
-        session.root.unlink(&landing(name)).map_err(file)?;
+        session.root.unlink(&partial(name)).map_err(file)?;
     }
     Ok(())
 }
 
 /// Whether a download in this form is what is kept, as it is.
-pub fn is_kept_as_fetched(index: &Wanted, form: Form) -> bool {
+pub fn is_kept_as_fetched(index: &WantedIndex, form: Form) -> bool {
     index.kept == form
 }

@@ -18,17 +18,18 @@ use fullbore_wire::http1::ResponseHead;
 use super::repositories::Repository;
 use super::session::Session;
 use super::settings::UpdateSettings;
-use crate::lists::names::file_name;
+use crate::lists::file_name;
 use crate::signed_release::check_suite;
 use crate::signed_release::{
-    Answer, HINT_REACH, Kept, NamedAnswers, Question, Received, Refusal, accept, all, receive, valid_until,
+    Answer, CachedRelease, HINT_REACH, NamedAnswers, ReceivedRelease, Refusal, ReleaseRequest, accept, all, receive,
+    valid_until,
 };
 
 /// How long a mirror may take to answer when another one has.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// What a repository offers.
-pub struct Offered {
+pub struct OfferedRelease {
     /// The verified Release.
     pub release: Release,
     /// The signed files: name and content.
@@ -42,7 +43,7 @@ pub struct Offered {
 }
 
 /// What came of one repository.
-pub type Outcome = Result<Offered, CommandError>;
+pub type Outcome = Result<OfferedRelease, CommandError>;
 
 /// Asks all repositories at once, and verifies the answers side by side.
 pub fn fetch(
@@ -53,18 +54,18 @@ pub fn fetch(
     stop: &Stop,
     warn: &mut dyn FnMut(String),
 ) -> Result<Vec<Outcome>, CommandError> {
-    let kept: Vec<Option<Kept>> = repositories.iter().map(|own| kept(&session.root, own)).collect();
+    let kept: Vec<Option<CachedRelease>> = repositories.iter().map(|own| kept(&session.root, own)).collect();
     let checks: Vec<DateCheck> = repositories.iter().map(|own| date_check(settings, own, now)).collect();
     // "Not changed since" is no answer where the one here is to be replaced by an older one.
-    let conditions: Vec<Option<&Kept>> =
+    let conditions: Vec<Option<&CachedRelease>> =
         kept.iter().zip(&checks).map(|(kept, check)| condition(kept.as_ref(), *check)).collect();
     let patience = Duration::from_secs(settings.timeout_s());
-    let questions = repositories.iter().zip(&conditions);
-    let questions = questions.map(|(own, kept)| ask(session, own, *kept, 0, patience)).collect();
-    let answers = session.runtime.block_on(stop.or(all(questions)))?;
+    let requests = repositories.iter().zip(&conditions);
+    let requests = requests.map(|(own, kept)| ask(session, own, *kept, 0, patience)).collect();
+    let answers = session.runtime.block_on(stop.or(all(requests)))?;
     // Not `partial/`: that is apt's own user's, who must not decide what `gpgv` reads.
     let scratch = session.root.path();
-    let verified: Vec<(Result<Received, Refusal>, usize)> = std::thread::scope(|scope| {
+    let verified: Vec<(Result<ReceivedRelease, Refusal>, usize)> = std::thread::scope(|scope| {
         let mut threads = Vec::new();
         let asked_of = repositories.iter().zip(&conditions).zip(&checks);
         for (((own, kept), check), (answers, asked)) in asked_of.zip(answers) {
@@ -98,33 +99,33 @@ fn hosts(session: &Session, own: &Repository) -> Vec<HostId> {
     (0..).take(session.sites[own.site].fetcher.hosts().len()).collect()
 }
 
-/// Asks mirrors by twos, from this one on, until one answers; the first is the origin. Others are asked as well while
+/// Asks mirrors by twos, from this one on, until one answers; the first is the origin. AlternateHosts are asked as well while
 /// what is asked for lingers. Who may have a newer one has [`GRACE`] when the first has answered: one that is down or
 /// silent must not hold up the run, one that is behind must not decide alone. Gives the number of the first that was
 /// not asked as well.
 async fn ask(
     session: &Session,
     own: &Repository,
-    kept: Option<&Kept>,
+    kept: Option<&CachedRelease>,
     from: usize,
     patience: Duration,
 ) -> (Vec<Answer>, usize) {
     let fetcher = &session.sites[own.site].fetcher;
     let hosts = hosts(session, own);
-    let question = |host: HostId| {
+    let request = |host: HostId| {
         // Some of the time is for the answer after a pause.
         let patience_when_busy = patience / 2;
         let directory = own.directory.clone();
         let head_seen = HeadSeen::default();
         let seen = head_seen.clone();
-        let question =
-            Question { fetcher, host, directory, kept, patience: patience_when_busy, others: 0..0, head_seen };
+        let request =
+            ReleaseRequest { fetcher, host, directory, kept, patience: patience_when_busy, others: 0..0, head_seen };
         let answer = async move {
             let silent = || GetError::Unreachable {
                 host: own.shown(),
                 reason: format!("no answer within {} s", patience.as_secs()),
             };
-            tokio::time::timeout(patience, receive(question)).await.unwrap_or_else(|_| Err(silent()))
+            tokio::time::timeout(patience, receive(request)).await.unwrap_or_else(|_| Err(silent()))
         };
         (seen, Box::pin(answer))
     };
@@ -150,7 +151,7 @@ async fn ask(
         if first.is_none() && lingers {
             let pair = hosts[asked_hosts..].iter().take(2);
             asked_hosts += pair.len();
-            asked.extend(pair.map(|host| question(*host)));
+            asked.extend(pair.map(|host| request(*host)));
         }
         if let Ok(answer) = tokio::time::timeout(HeadSeen::LOOK_EVERY, next_answer(&mut asked)).await {
             answers.push(answer);
@@ -182,11 +183,11 @@ async fn next_answer<F: Future<Output = Answer>>(asked: &mut Vec<(HeadSeen, Pin<
 /// mirror's.
 fn newest(
     answers: Vec<Answer>,
-    kept: Option<&Kept>,
+    kept: Option<&CachedRelease>,
     verifier: Option<&Verifier>,
     check: DateCheck,
-) -> Result<Received, Refusal> {
-    let mut best: Option<Result<Received, Refusal>> = None;
+) -> Result<ReceivedRelease, Refusal> {
+    let mut best: Option<Result<ReceivedRelease, Refusal>> = None;
     for answer in answers {
         let received = accept(answer, kept, verifier);
         let better = match (&best, &received) {
@@ -207,18 +208,18 @@ fn verifier(own: &Repository, scratch: &Path) -> Option<Verifier> {
 }
 
 /// The signed file that is here.
-fn kept(root: &Root, own: &Repository) -> Option<Kept> {
+fn kept(root: &Root, own: &Repository) -> Option<CachedRelease> {
     ["InRelease", "Release"].into_iter().find_map(|name| {
         let path = name_of(own, name);
         let status = root.stat(&path).ok().flatten()?;
         let content = root.read(&path, RELEASE_BYTES_MAX as u64).ok().flatten()?;
-        Some(Kept { name, content, modified: status.mtime, tag: None })
+        Some(CachedRelease { name, content, modified: status.mtime, tag: None })
     })
 }
 
 /// As a condition of the request for an `InRelease`. One that is dated in the future is none.
-fn condition(kept: Option<&Kept>, check: DateCheck) -> Option<&Kept> {
-    let is_future = |kept: &Kept| check.future(kept.release().and_then(|release| release.date)).is_some();
+fn condition(kept: Option<&CachedRelease>, check: DateCheck) -> Option<&CachedRelease> {
+    let is_future = |kept: &CachedRelease| check.future(kept.release().and_then(|release| release.date)).is_some();
     kept.filter(|kept| kept.name == "InRelease" && !is_future(kept))
 }
 
@@ -241,8 +242,8 @@ fn judge(
     settings: &UpdateSettings,
     session: &Session,
     own: &Repository,
-    kept: Option<Kept>,
-    received: Result<Received, Refusal>,
+    kept: Option<CachedRelease>,
+    received: Result<ReceivedRelease, Refusal>,
     check: DateCheck,
     now: i64,
     warn: &mut dyn FnMut(String),
@@ -256,15 +257,15 @@ fn judge(
             hint.into_iter().fold(error, CommandError::hint)
         }
     })?;
-    let Received { files, modified, release, text, .. } = received;
+    let ReceivedRelease { files, modified, release, text, .. } = received;
     if let Some(future) = check.future(release.date) {
         return Err(refused(ErrorKind::Stale, future.to_string())
             .context("its indexes stay as they were")
             .hint(HINT_FUTURE));
     }
     // What is here was verified when it came, and whoever may write here needs no forged Release.
-    let before = kept.as_ref().and_then(Kept::release);
-    let has_signature = |kept: &Kept| {
+    let before = kept.as_ref().and_then(CachedRelease::release);
+    let has_signature = |kept: &CachedRelease| {
         kept.name == "InRelease"
             || session.root.stat(&name_of(own, "Release.gpg")).map_or(true, |there| there.is_some())
     };
@@ -286,7 +287,7 @@ fn judge(
         check_identity(settings, own, before, &release)?;
     }
     check_time(settings, own, &release, now, warn)?;
-    Ok(Offered { release, files, modified, unchanged, before })
+    Ok(OfferedRelease { release, files, modified, unchanged, before })
 }
 
 /// What apt demands a person's word for: a repository that calls itself something else than before

@@ -9,8 +9,8 @@ use fullbore_wire::run::address;
 use fullbore_wire::url::without_credentials;
 
 use super::settings::{UpdateSettings, keys_of};
-use crate::lists::names::file_name;
-use crate::lists::targets::{Defaults, IndexTarget, SourceType, base_uri, targets};
+use crate::lists::file_name;
+use crate::lists::{Defaults, IndexTarget, SourceType, base_uri, targets};
 use crate::signed_release::remote_directory;
 use crate::system::sources;
 

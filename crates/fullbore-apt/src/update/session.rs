@@ -6,16 +6,12 @@ use std::time::Duration;
 use fullbore_debian::signature;
 use fullbore_engine::files::{FileError, Root};
 use fullbore_engine::journal::Journal;
-use fullbore_engine::landing::Landing;
 use fullbore_engine::run::Stop;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::run::events::Events;
 use fullbore_engine::stage::{Kind, Ledger, StageClock};
 use fullbore_engine::target::LocalTarget;
-use fullbore_wire::fetch::{Fetcher, Parts};
-use fullbore_wire::hosts::HostSet;
-use fullbore_wire::queue::Item;
-use fullbore_wire::run::{Batch, Faults, Fetched, Job, Network, Progression, addresses, fetch_options, window};
+use fullbore_wire::run::{Fetched, FileList, Job, Network, Progression, Site, SiteParts, addresses, fetch_options};
 
 use super::settings::UpdateSettings;
 
@@ -25,7 +21,10 @@ pub const PARTIAL: &str = "partial";
 /// Mode of `partial/` where we make it; apt gives it to its own user later.
 const PARTIAL_MODE: u32 = 0o700;
 
-/// What a killed run goes on from, one for each site.
+/// Largest number of writing threads of one site; there are several sites. A guess.
+const THREADS_MAX: usize = 4;
+
+/// The journal of each site, for the next run if this one is killed.
 const LOG_NAME: &str = ".fullbore-log";
 
 /// A run's means.
@@ -41,30 +40,19 @@ pub struct Session {
     /// The clock of the stage "sync".
     pub sync: Arc<StageClock>,
     /// What has come.
-    pub progress: Progression,
+    pub progression: Progression,
     /// In the order of the repositories' sites.
     pub sites: Vec<Site>,
     /// Sites that were taken up again; for the report.
     pub retired: Vec<Site>,
 }
 
-/// Connections to the mirrors of one address.
-pub struct Site {
-    /// Brings files.
-    pub fetcher: Fetcher,
-    /// Where they become files.
-    pub landing: Landing,
-    faults: Faults,
-}
-
-/// Files wanted of one site.
-pub struct Batched {
-    /// Which site.
+/// Files to fetch from one site.
+pub struct Batch {
+    /// The number of the site.
     pub site: usize,
-    /// What they are; numbered from 0.
-    pub files: Arc<dyn Batch>,
-    /// How many.
-    pub count: u32,
+    /// The files.
+    pub files: Arc<FileList>,
 }
 
 impl Session {
@@ -72,7 +60,7 @@ impl Session {
     pub fn open(settings: &UpdateSettings, root: Arc<Root>, sites: &[Vec<String>]) -> Result<Session, CommandError> {
         let ledger = Ledger::new();
         // The sampler first: the verdict covers set-up too.
-        let progress = Progression::start(&ledger, root.path(), settings.network.record.as_deref())?;
+        let progression = Progression::start(&ledger, root.path(), settings.network.record.as_deref())?;
         root.create_directory(PARTIAL, PARTIAL_MODE).map_err(|error| disk(&error))?;
         signature::sweep(root.path());
         let target = Arc::new(LocalTarget::new(root.clone(), settings.durability));
@@ -83,7 +71,7 @@ impl Session {
             target,
             ledger,
             runtime,
-            progress,
+            progression,
             sites: Vec::new(),
             retired: Vec::new(),
         };
@@ -95,30 +83,22 @@ impl Session {
     }
 
     fn site(&self, settings: &UpdateSettings, number: usize, mirrors: &[String]) -> Result<Site, CommandError> {
-        let internal = |error: std::io::Error| CommandError::new(ErrorKind::Internal, error);
         let (urls, auth) = addresses(mirrors.iter())?;
-        let window = window(urls.len(), &settings.network);
-        self.ledger.watch_window(&window);
-        let (sender, outcomes) = tokio::sync::mpsc::unbounded_channel();
         let journal = Journal::open(&self.root, &log_path(number), &mut |_, _| {}).map_err(|error| disk(&error))?;
-        let threads = std::thread::available_parallelism().map_or(2, |cores| cores.get()).min(4);
-        let landing =
-            Landing::start(self.target.clone(), Arc::new(journal), threads, &self.ledger, sender).map_err(internal)?;
         let mut options = fetch_options(&settings.network, auth)?;
         // A source with one mirror has as long as apt gives it; among several, the wire's own limits are stricter.
         if urls.len() == 1 {
             options.limits.silence = Duration::from_secs(settings.timeout_s());
         }
-        let _inside = self.runtime.enter();
-        let parts = Parts { landing: landing.clone(), outcomes, window, ledger: self.ledger.clone() };
-        let fetcher = Fetcher::start(urls, options, parts);
-        Ok(Site { faults: Faults::of(&fetcher), fetcher, landing })
+        let (runtime, ledger, network) = (&*self.runtime, &self.ledger, &settings.network);
+        let parts = SiteParts { runtime, ledger, network, threads_max: THREADS_MAX };
+        Site::open(urls, options, self.target.clone(), Arc::new(journal), &parts)
     }
 
     /// Fetches files of several sites at once; `on_verified` hears of each by its batch and number.
     pub fn fetch(
         &mut self,
-        batches: &[Batched],
+        batches: &[Batch],
         stop: &Stop,
         events: &mut dyn Events,
         on_verified: &mut (dyn FnMut(usize, u32) + Send),
@@ -126,22 +106,10 @@ impl Session {
         let mut jobs: Vec<Option<Job<'_>>> = batches.iter().map(|_| None).collect();
         for (number, site) in self.sites.iter_mut().enumerate() {
             let Some(place) = batches.iter().position(|batch| batch.site == number) else { continue };
-            let batch = &batches[place];
-            let items = (0..batch.count).map(|id| {
-                let spec = batch.files.spec(id);
-                let present = site.landing.present(&spec.path, spec.size, spec.sha256);
-                Item { id, size: spec.size, present, excluded: HostSet::default() }
-            });
-            jobs[place] = Some(Job {
-                batch: batch.files.clone(),
-                items: items.collect(),
-                fetcher: &mut site.fetcher,
-                landing: &site.landing,
-                faults: &mut site.faults,
-            });
+            jobs[place] = Some(site.job_of(&batches[place].files));
         }
         let jobs = jobs.into_iter().flatten().collect();
-        self.progress.fetch(&self.runtime, jobs, stop, events, on_verified)
+        self.progression.fetch(&self.runtime, jobs, stop, events, on_verified)
     }
 
     /// Takes up sites whose hosts all are out although they have answered: what was wrong with patches
@@ -153,7 +121,7 @@ impl Session {
             if !dead || hosts.iter().all(|host| host.totals.received_bytes == 0) {
                 continue;
             }
-            self.sites[number].finish()?;
+            finish(&mut self.sites[number])?;
             let fresh = self.site(settings, number, mirrors)?;
             self.retired.push(std::mem::replace(&mut self.sites[number], fresh));
         }
@@ -163,7 +131,7 @@ impl Session {
     /// Ends the landings and takes their logs away: nothing is unfinished.
     pub fn close(&mut self) -> Result<(), CommandError> {
         for (number, site) in self.sites.iter_mut().enumerate() {
-            site.finish()?;
+            finish(site)?;
             self.root.unlink(&log_path(number)).map_err(|error| disk(&error))?;
         }
         Ok(())
@@ -172,19 +140,17 @@ impl Session {
     /// Ends the landings; what is unfinished stays for the next run.
     pub fn break_off(&mut self) {
         for site in &mut self.sites {
-            if let Err(error) = site.finish() {
+            if let Err(error) = finish(site) {
                 tracing::warn!("{error}");
             }
         }
     }
 }
 
-impl Site {
-    /// Ends the connections and then the landing.
-    fn finish(&mut self) -> Result<(), CommandError> {
-        self.fetcher.halt();
-        self.landing.finish().map_err(|error| disk(&error))
-    }
+/// Ends the connections and then the landing.
+fn finish(site: &mut Site) -> Result<(), CommandError> {
+    site.fetcher.halt();
+    site.landing.finish().map_err(|error| disk(&error))
 }
 
 fn log_path(number: usize) -> String {

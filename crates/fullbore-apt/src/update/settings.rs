@@ -8,8 +8,8 @@ use fullbore_engine::durability::Durability;
 use fullbore_wire::run::NetworkSettings;
 
 use crate::acquire::Configuration;
-use crate::kept::Level;
-use crate::lists::languages::Locale;
+use crate::frames::Level;
+use crate::lists::Locale;
 
 /// A lists directory to be brought up to date.
 #[derive(Debug, Clone)]

@@ -13,15 +13,15 @@ use fullbore_engine::digest::Sha256;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_wire::url::without_credentials;
 
-use super::release::Offered;
+use super::release::OfferedRelease;
 use super::repositories::Repository;
 use super::{DIFF_INDEX_BYTES_MAX, DIFF_INDEX_ENDING};
-use crate::lists::names::file_name;
-use crate::lists::targets::IndexTarget;
+use crate::lists::IndexTarget;
+use crate::lists::file_name;
 
 /// An index that has to change.
 #[derive(Debug, Clone)]
-pub struct Wanted {
+pub struct WantedIndex {
     /// Its repository, by number.
     pub repository: usize,
     /// Its name in the Release, without the ending of a form.
@@ -57,7 +57,7 @@ pub struct OldIndex {
 #[derive(Debug, Default)]
 pub struct Selected {
     /// To be changed.
-    pub wanted: Vec<Wanted>,
+    pub wanted: Vec<WantedIndex>,
     /// Files in the lists directory that are current.
     pub current: Vec<String>,
     /// Files in the lists directory of indexes that are empty now.
@@ -99,7 +99,7 @@ impl Present {
 pub fn select(
     number: usize,
     repository: &Repository,
-    offered: &Offered,
+    offered: &OfferedRelease,
     present: &Present,
     pdiffs: bool,
 ) -> Result<Selected, CommandError> {
@@ -183,7 +183,7 @@ fn missing(repository: &Repository, release: &Release, target: &IndexTarget) -> 
 /// The forms of an index that the Release has and that can be read, in the target's order.
 fn forms<'r>(release: &'r Release, target: &'r IndexTarget) -> impl Iterator<Item = (Form, IndexEntry)> + use<'r> {
     target.compression_types.iter().filter_map(|ending| {
-        let form = form_of(ending)?;
+        let form = Form::by_name(ending)?;
         let entry = release.find(&format!("{}{}", target.meta_key, form.extension()))?;
         Some((form, entry.clone()))
     })
@@ -196,17 +196,12 @@ fn diff_index(release: &Release, target: &IndexTarget, forms: &[(Form, IndexEntr
     (entry.size < least && entry.size <= DIFF_INDEX_BYTES_MAX).then(|| entry.clone())
 }
 
-/// A form by apt's word for it.
-fn form_of(ending: &str) -> Option<Form> {
-    Form::by_name(ending)
-}
-
 /// The form in which a target is kept: the first of its list that we can write.
 fn kept_form(target: &IndexTarget) -> Form {
     if !target.keep_compressed {
         return Form::Plain;
     }
-    let writable = target.keep_compressed_as.iter().filter_map(|ending| form_of(ending));
+    let writable = target.keep_compressed_as.iter().filter_map(|ending| Form::by_name(ending));
     writable.into_iter().find(|form| *form != Form::Bz2).unwrap_or(Form::Plain)
 }
 
@@ -218,7 +213,7 @@ fn wanted(
     plain: Option<(u64, Sha256)>,
     old: Option<OldIndex>,
     pdiffs: bool,
-) -> Result<Wanted, CommandError> {
+) -> Result<WantedIndex, CommandError> {
     let forms: Vec<_> = forms(release, target).collect();
     let kept = kept_form(target);
     let unusable = |why: &str| {
@@ -234,7 +229,7 @@ fn wanted(
     if forms.is_empty() {
         return unusable("only in forms that cannot be read");
     }
-    Ok(Wanted {
+    Ok(WantedIndex {
         repository,
         diff_index: patched.then(|| diff_index(release, target, &forms)).flatten(),
         meta_key: target.meta_key.clone(),

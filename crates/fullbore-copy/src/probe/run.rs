@@ -185,9 +185,7 @@ impl Connections for Dialled<'_> {
         self.connection.open(self.transport, self.first + 1, route.streams);
         // By ssh the first connection carries content as well.
         let by_ssh = usize::from(route.way == Way::Pipe);
-        if route.way != Way::Quic {
-            wait_for(self.transport, usize::from(route.streams) + by_ssh);
-        }
+        wait_for(self.transport, usize::from(route.streams) + by_ssh);
     }
 
     fn grow(&mut self, bytes_per_s: f64) -> bool {
@@ -212,13 +210,11 @@ fn way(connection: &Connection, streams: usize) -> String {
     let route = connection.routing.now();
     let by = match route.way {
         Way::Pipe => format!("content goes by ssh, {}", connections(streams)),
-        Way::Quic => format!("{streams} streams of QUIC, {}", connection.cipher.name()),
         Way::NearDials | Way::FarDials => format!("{}, {}", connections(streams), connection.cipher.name()),
     };
-    match (&route.fallback, route.way) {
-        (Some(reason), Way::Quic) => format!("no TCP connection ({reason}); {by}"),
-        (Some(reason), _) => format!("no direct connection ({reason}); {by}"),
-        (None, _) => by,
+    match &route.fallback {
+        Some(reason) => format!("no direct connection ({reason}); {by}"),
+        None => by,
     }
 }
 

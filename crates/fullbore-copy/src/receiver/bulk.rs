@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::partial::errno;
-use crate::pool::Pool;
+use fullbore_engine::memory_pool::MemoryPool;
 
 /// Files from this size on are written either way. Smaller ones fit a disk's own memory, and are gone before a
 /// trial would tell.
@@ -52,7 +52,7 @@ pub(super) struct Bulk {
     /// A turn has ended.
     turned: Condvar,
     /// Where aligned memory comes from.
-    pool: Pool,
+    pool: MemoryPool,
 }
 
 /// The trial on one file system.
@@ -136,7 +136,7 @@ pub(super) struct Target<'a> {
 }
 
 impl Bulk {
-    pub(super) fn new(pool: Pool) -> Bulk {
+    pub(super) fn new(pool: MemoryPool) -> Bulk {
         Bulk { trials: Mutex::default(), turned: Condvar::new(), pool }
     }
 
@@ -263,7 +263,7 @@ mod tests {
             Some(error) => Err(error),
             None => File::options().write(true).open(&path).map(Arc::new).map_err(errno),
         };
-        let bulk = Bulk::new(Pool::default());
+        let bulk = Bulk::new(MemoryPool::default());
         let block: Vec<u8> = (0..1 << 20).map(|place: u32| (place % 251) as u8).collect();
         let count = u64::from(TURNS) * (TURN_BYTES >> 20);
         std::thread::scope(|scope| {

@@ -444,8 +444,8 @@ pub(super) mod tests {
     use super::super::tree::Tree;
     use super::*;
     use crate::entry::Kind;
-    use crate::pool::Pool;
     use crate::wire::Payload;
+    use fullbore_engine::memory_pool::MemoryPool;
 
     pub(in super::super) fn asked(name: &[u8], size: u64) -> Asked {
         let entry = Box::new(Entry { size, ..Entry::plain(name, Kind::File) });
@@ -457,7 +457,7 @@ pub(super) mod tests {
         let length = content.len() as u32;
         let (segments, payload) = (Vec::new(), Payload::default());
         let block = Block { sequence: 0, id: 0, index, hash, length, segments, compressed: false, payload };
-        let bulk = Bulk::new(Pool::default());
+        let bulk = Bulk::new(MemoryPool::default());
         partial.write(&block, content, folder, Mode::RUSR | Mode::WUSR, boot, &bulk).unwrap();
     }
 

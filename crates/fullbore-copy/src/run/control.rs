@@ -53,7 +53,11 @@ impl Levers {
     /// Of a run with this limit.
     pub fn new(bytes_per_s: u64, ledger: &Ledger) -> Levers {
         ledger.set_rate_limit(bytes_per_s);
-        Levers { limit: Arc::new(RateLimit::new(bytes_per_s)), far_sender: Arc::default(), ledger: ledger.clone() }
+        Levers {
+            limit: Arc::new(RateLimit::new(bytes_per_s, Instant::now())),
+            far_sender: Arc::default(),
+            ledger: ledger.clone(),
+        }
     }
 
     /// What limits a run now, where a look at its parts finds this.

@@ -270,13 +270,12 @@ impl Run<'_, '_> {
 
     /// Says why there is no direct connection, as soon as that is known, or the run is over.
     fn tell_fallback(&self, decided: &mpsc::Receiver<Option<Route>>) {
-        if let Ok(Some(Route { way, fallback: Some(reason), searched, .. })) = decided.recv() {
+        if let Ok(Some(Route { fallback: Some(reason), searched, .. })) = decided.recv() {
             // What fits the pipe's first bytes waited for nothing.
             if self.progress.account().wanted_bytes > FIRST_BYTES as u64 {
-                self.waits.searched(way, searched);
+                self.waits.searched(searched);
             }
-            let (kind, way) = if way == Way::Quic { ("TCP", "QUIC") } else { ("direct", "ssh") };
-            self.teller.note(format!("no {kind} connection ({reason}); content goes by {way}"));
+            self.teller.note(format!("no direct connection ({reason}); content goes by ssh"));
         }
     }
 
@@ -356,7 +355,7 @@ impl Run<'_, '_> {
         let far = context.exchange.peer.lock().ok().and_then(|json| Judgement::decode(&json));
         let sender = far.as_ref().filter(|_| destination.is_some()).map(|far| far.path.clone());
         let path = sender.into_iter().fold(transport.path(), NetworkPath::as_sent);
-        let way = way(&connection, &path, destination.is_none());
+        let way = way(&connection, &path);
         transport.finish();
         connection.finish();
         let account = Some(*result.as_ref().unwrap_or(&self.progress.account()));
@@ -394,17 +393,10 @@ pub(crate) fn connections(count: usize) -> String {
     format!("{count} {}", if count == 1 { "connection" } else { "connections" })
 }
 
-/// How content went, in words; `sends`: from here.
-fn way(connection: &Connection, path: &NetworkPath, sends: bool) -> String {
-    let route = connection.routing.now();
-    if route.way == Way::Pipe {
+/// How content went, in words.
+fn way(connection: &Connection, path: &NetworkPath) -> String {
+    if connection.routing.now().way == Way::Pipe {
         return format!("content went by ssh, {}", connections(path.streams));
-    }
-    if let Some(quic) = &route.quic {
-        let (trip, cipher) = (quic.round_trip().as_secs_f64() * 1e3, connection.cipher.name());
-        // Who receives sends little, and knows of that alone.
-        let loss = if sends { format!(", {:.2} % of packets lost", quic.loss() * 100.0) } else { String::new() };
-        return format!("QUIC, {cipher}, round trip {trip:.1} ms{loss}");
     }
     let trip =
         path.round_trip.map_or_else(String::new, |trip| format!(", round trip {:.1} ms", trip.as_secs_f64() * 1e3));
@@ -487,7 +479,6 @@ mod tests {
             preface: Vec::new(),
             host: "host".to_owned(),
             tcp: true,
-            quic: true,
             streams: 0,
             program: crate::VERSION.to_owned(),
             more_pipes: None,
@@ -498,7 +489,6 @@ mod tests {
             program: "0.1".to_owned(),
             key: Vec::new(),
             port: None,
-            udp: None,
             address: None,
             speeds: None,
         };

@@ -6,8 +6,6 @@ use std::time::Duration;
 use fullbore_engine::units;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::transport::setup::Way;
-
 /// A wait that takes so much longer than it should was a suspension, of the process or of the machine. A guess: a busy
 /// machine lets no thread wait that long.
 const SUSPENDED: Duration = Duration::from_secs(2);
@@ -27,8 +25,8 @@ struct State {
     suspended: Duration,
     /// Without a connection that was there before.
     away: Duration,
-    /// Until it was known that messages go by this way, which is not the best one.
-    searched: Option<(Way, Duration)>,
+    /// Until it was known that there is no direct connection.
+    searched: Duration,
 }
 
 /// Time since the machine was started, suspensions included.
@@ -62,21 +60,18 @@ impl Waits {
         self.change(|state| state.away += time);
     }
 
-    /// Content waited for so long until this way was decided on, instead of the best one.
-    pub(super) fn searched(&self, way: Way, time: Duration) {
-        self.change(|state| {
-            let before = state.searched.map_or(Duration::ZERO, |(_, time)| time);
-            state.searched = Some((way, before + time));
-        });
+    /// Content waited for so long until it was known that there is no direct connection.
+    pub(super) fn searched(&self, time: Duration) {
+        self.change(|state| state.searched += time);
     }
 
     /// A clause for each.
     pub(super) fn words(&self) -> Vec<String> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let mut words = Vec::new();
-        if let Some((way, time)) = state.searched.filter(|(_, time)| *time >= WORTH_A_WORD) {
-            let (kind, flag) = if way == Way::Quic { ("TCP", "--quic") } else { ("direct", "--ssh-only") };
-            words.push(format!("{} spent looking for a {kind} connection; {flag} avoids that", were(time)));
+        if state.searched >= WORTH_A_WORD {
+            let spent = were(state.searched);
+            words.push(format!("{spent} spent looking for a direct connection; --ssh-only avoids that"));
         }
         if state.away >= WORTH_A_WORD {
             words.push(format!("{} spent without a connection", were(state.away)));
@@ -107,11 +102,11 @@ mod tests {
     fn known_waits_are_named_and_short_ones_are_not() {
         let (waits, looks) = (Waits::default(), Duration::from_millis(250));
         waits.took(looks, Duration::from_millis(1900));
-        waits.searched(Way::Pipe, Duration::from_millis(900));
+        waits.searched(Duration::from_millis(900));
         waits.away(Duration::from_millis(900));
         assert_eq!(waits.words(), [""; 0]);
         waits.took(looks, Duration::from_millis(75_250));
-        waits.searched(Way::Pipe, Duration::from_millis(5100));
+        waits.searched(Duration::from_millis(5100));
         waits.away(Duration::from_millis(200));
         assert_eq!(
             waits.words(),
@@ -121,13 +116,8 @@ mod tests {
                 "suspended for 75 s"
             ]
         );
-        waits.searched(Way::Quic, Duration::ZERO);
         waits.took(looks, Duration::from_secs(3600));
-        let words = waits.words();
-        assert!(
-            words[0].contains("a TCP connection; --quic avoids") && words[2] == "suspended for 1 h 01 m",
-            "{words:?}"
-        );
+        assert_eq!(waits.words()[2], "suspended for 1 h 01 m");
     }
 
     #[test]

@@ -135,7 +135,7 @@ impl Reader<'_> {
             return (content, false);
         }
         let pool = &self.context.link.pool;
-        match self.compressor.compress(&content, pool.rest()) {
+        match self.compressor.compress(&content, pool.take_idle()) {
             Ok(smaller) => {
                 pool.give(content);
                 (smaller, true)

@@ -4,10 +4,9 @@
 //! came by ssh, and the near end says on each what it is for; those that it does not want it closes.
 
 use std::io::{BufRead, Read as _, Write};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::Instant;
 
 use rustls::{ClientConfig, ServerConfig};
 
@@ -17,7 +16,6 @@ use super::keys::{Cipher, OwnKey, Speeds};
 use super::lane::Lane;
 use super::near::RACE_TIME;
 use super::near::opener::{ACCEPT_LOOK, PROVING, await_dialler};
-use super::quic::{self, Terms};
 use super::setup::{self, Decision, Hello, Ready, Task, Way};
 use super::{Side, Transport, tls};
 use crate::error::CopyError;
@@ -32,9 +30,7 @@ const DIALS: u8 = 2 * MOST_STREAMS;
 pub struct Far {
     /// What to do.
     pub task: Task,
-    server: Arc<ServerConfig>,
     dialler: Dialler,
-    datagrams: Option<(UdpSocket, Option<SocketAddr>)>,
     lanes: mpsc::Receiver<(u8, Lane)>,
     over: Arc<AtomicBool>,
     /// Connections that this end may still make.
@@ -65,13 +61,11 @@ pub fn greet(
     let speeds = Speeds::measure();
     let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
     let listener = TcpListener::bind(any).or_else(|_| TcpListener::bind(("0.0.0.0", 0))).ok();
-    let datagrams = quic::bind();
     let hello = Hello {
         version: VERSION,
         program: program.to_owned(),
         key: own.public().to_vec(),
         port: listener.as_ref().and_then(|listener| Some(listener.local_addr().ok()?.port())),
-        udp: datagrams.as_ref().and_then(|socket| Some(socket.local_addr().ok()?.port())),
         address: addresses.map(|(_, server)| server),
         speeds: Some(speeds),
     };
@@ -84,16 +78,13 @@ pub fn greet(
     let (found, lanes) = mpsc::channel();
     let over = Arc::new(AtomicBool::new(false));
     if let Some(listener) = listener {
-        let (found, over, server) = (found.clone(), over.clone(), server.clone());
+        let (found, over) = (found.clone(), over.clone());
         std::thread::spawn(move || accept(&listener, &server, &found, &over));
     }
     let near = addresses.and_then(|(client, _)| Some(SocketAddr::new(client, task.port?)));
-    let datagrams = datagrams
-        .filter(|_| task.udp.is_some())
-        .map(|socket| (socket, addresses.and_then(|(client, _)| Some(SocketAddr::new(client, task.udp?)))));
     let dialler = Dialler { client, near, found };
     dialler.dial(1);
-    Ok(Far { task, server, dialler, datagrams, lanes, over, dials: DIALS })
+    Ok(Far { task, dialler, lanes, over, dials: DIALS })
 }
 
 fn accept(listener: &TcpListener, server: &Arc<ServerConfig>, found: &mpsc::Sender<(u8, Lane)>, over: &AtomicBool) {
@@ -145,18 +136,6 @@ impl Dialler {
 }
 
 impl Far {
-    /// Looks for the near end by QUIC. If that cannot be, the near end finds nobody, and decides on another way.
-    fn answer_quic(&mut self) {
-        let Some((socket, near)) = self.datagrams.take() else { return };
-        let bbr = self.task.options.congestion.as_deref() == Some("bbr");
-        let terms = Terms { client: self.dialler.client.clone(), server: self.server.clone(), bbr };
-        let found = self.dialler.found.clone();
-        let answered = quic::answer(socket, &terms, near, Instant::now() + RACE_TIME, move |lane| hear(lane, &found));
-        if let Err(error) = answered {
-            tracing::debug!(%error, "no QUIC here");
-        }
-    }
-
     /// Says whether the task can be done, and puts ssh's pipe to work, others as they come. If it cannot be done, waits
     /// until the near end has heard of it.
     ///
@@ -212,7 +191,6 @@ impl Far {
                 self.dials -= count;
                 self.dialler.dial(count);
             }
-            Way::Quic => self.answer_quic(),
             Way::Pipe => {
                 self.over.store(true, Ordering::Release);
                 transport.stay_with_pipe();

@@ -11,7 +11,7 @@ mod search;
 
 use std::ffi::OsString;
 use std::io::{BufReader, Write as _};
-use std::net::{IpAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,14 +19,13 @@ use std::time::{Duration, Instant};
 
 use super::grow::Growth;
 use super::keys::{Cipher, OwnKey, Speeds};
-use super::quic::{self, Quic};
 use super::setup::{self, Hello, Joint, Ready, Task, Way};
 use super::{Side, Transport};
 use crate::error::CopyError;
 use crate::wire::VERSION;
 use links::Links;
 use opener::{Opener, listen};
-use search::{Peers, Search, race};
+use search::{Search, race};
 
 /// How long a direct connection is tried.
 pub const RACE_TIME: Duration = Duration::from_secs(3);
@@ -45,10 +44,8 @@ pub struct Wish {
     pub preface: Vec<u8>,
     /// The host as the user named it, to dial it.
     pub host: String,
-    /// TCP connections of our own are tried, and QUIC; else everything goes by ssh.
+    /// TCP connections of our own are tried; else everything goes by ssh.
     pub tcp: bool,
-    /// QUIC is tried where TCP is not, or does not get through.
-    pub quic: bool,
     /// Connections for content; 0 for as many as the path needs.
     pub streams: u8,
     /// This program's version.
@@ -69,9 +66,6 @@ pub struct Peer {
     own: OwnKey,
     speeds: Speeds,
     listener: Option<TcpListener>,
-    datagrams: Option<UdpSocket>,
-    /// The congestion control of QUIC is BBR.
-    bbr: bool,
     /// What it says of itself.
     pub hello: Hello,
 }
@@ -149,8 +143,6 @@ pub struct Route {
     pub way: Way,
     /// Why not directly.
     pub fallback: Option<String>,
-    /// The connection by QUIC.
-    pub quic: Option<Quic>,
     /// Connections for content that a copy has at first, besides the pipe if that carries content.
     pub streams: u8,
     /// How long it took to decide.
@@ -160,8 +152,7 @@ pub struct Route {
 }
 
 impl Route {
-    const PIPE: Route =
-        Route { way: Way::Pipe, fallback: None, quic: None, streams: 0, searched: Duration::ZERO, joining: None };
+    const PIPE: Route = Route { way: Way::Pipe, fallback: None, streams: 0, searched: Duration::ZERO, joining: None };
 }
 
 impl Peer {
@@ -200,12 +191,9 @@ impl Peer {
         let own = OwnKey::generate().map_err(NoPeer::Failed)?;
         let speeds = Speeds::measure();
         let listener = if wish.tcp { listen() } else { None };
-        let datagrams = if wish.quic { quic::bind() } else { None };
         task.key = own.public().to_vec();
         task.port = listener.as_ref().and_then(|listener| Some(listener.local_addr().ok()?.port()));
-        task.udp = datagrams.as_ref().and_then(|socket| Some(socket.local_addr().ok()?.port()));
         task.speeds = speeds;
-        let bbr = task.options.congestion.as_deref() == Some("bbr");
         let give = |mut input: ChildStdin| {
             // As above.
             let _ = setup::write(&mut input, &task);
@@ -223,7 +211,7 @@ impl Peer {
                 let (version, protocol, time_ms) = (&hello.program, hello.version, began.elapsed().as_millis());
                 tracing::info!(host = %wish.host, %version, protocol, time_ms, "the far end answers");
                 waiting.into_iter().for_each(give);
-                Ok(Peer { child, output, own, speeds, listener, datagrams, bbr, hello })
+                Ok(Peer { child, output, own, speeds, listener, hello })
             }
             Ok(Some(hello)) => {
                 end(&mut child);
@@ -260,14 +248,7 @@ impl Peer {
             end(&mut self.child);
             return Err(CopyError::Remote { exit_code, text });
         }
-        let search = Search {
-            race,
-            datagrams: self.datagrams.filter(|_| self.hello.udp.is_some()),
-            bbr: self.bbr,
-            peers: Peers { host: wish.host.clone(), known: self.hello.address, port: self.hello.udp },
-            streams: wish.streams,
-            more_pipes: wish.more_pipes.clone(),
-        };
+        let search = Search { race, streams: wish.streams, more_pipes: wish.more_pipes.clone() };
         Ok(Connection {
             cipher,
             ready,
@@ -295,7 +276,7 @@ impl Connection {
         let search = self.begin_by_pipe(transport)?;
         let links = self.links(transport);
         let (routing, wished) = (self.routing.clone(), search.streams);
-        std::thread::spawn(move || match search.decide(&links.opener, &links.transport) {
+        std::thread::spawn(move || match search.decide(&links.transport) {
             Ok(route) => {
                 routing.decide(route.clone());
                 decided(route.clone());
@@ -315,7 +296,7 @@ impl Connection {
     /// When it was started before, or the other end has gone.
     pub fn begin(&mut self, transport: &Arc<Transport>) -> std::io::Result<()> {
         let search = self.begin_by_pipe(transport)?;
-        let decided = search.decide(&self.opener, transport)?;
+        let decided = search.decide(transport)?;
         self.routing.decide(decided);
         Ok(())
     }
@@ -350,7 +331,6 @@ impl Connection {
     /// Ends the program on the other machine, if it has not ended by itself.
     pub fn finish(mut self) {
         let children = std::mem::take(&mut *self.children.lock().unwrap_or_else(PoisonError::into_inner));
-        self.routing.now().quic.iter().for_each(Quic::close);
         // What they had to carry has arrived, or never will.
         children.into_iter().for_each(|mut child| end(&mut child));
         let until = Instant::now() + RACE_TIME;
@@ -399,7 +379,6 @@ mod tests {
             preface: Vec::new(),
             host: "host".to_owned(),
             tcp: false,
-            quic: false,
             streams: 0,
             program: "1.0".to_owned(),
             more_pipes: None,

@@ -39,9 +39,6 @@ pub struct Hello {
     /// Where it listens.
     #[serde(default)]
     pub port: Option<u16>,
-    /// Where it waits for QUIC.
-    #[serde(default)]
-    pub udp: Option<u16>,
     /// By which address ssh reached it.
     #[serde(default)]
     pub address: Option<IpAddr>,
@@ -85,8 +82,6 @@ pub struct Task {
     pub key: Vec<u8>,
     /// Where it listens.
     pub port: Option<u16>,
-    /// Where it waits for QUIC.
-    pub udp: Option<u16>,
     /// How fast it encrypts.
     pub speeds: Speeds,
     /// Which boot of which machine the near end runs in.
@@ -109,7 +104,6 @@ impl Task {
             many: false,
             key: Vec::new(),
             port: None,
-            udp: None,
             speeds: Speeds { aes: 0.0, chacha: 0.0 },
             boot: Vec::new(),
             whereabouts: Vec::new(),
@@ -139,8 +133,6 @@ pub enum Way {
     NearDials,
     /// By connections that the far end makes.
     FarDials,
-    /// By QUIC. Decided on first to begin looking for each other, and once more if they have found each other.
-    Quic,
     /// By the pipe of ssh.
     Pipe,
 }

@@ -4,9 +4,10 @@
 //! socket to the place where it stays. A frame's memory is taken when its head has come and its
 //! length is within the bounds of its kind.
 
+use fullbore_engine::memory_pool::MemoryPool;
+
 use super::decode::{self, WireError};
 use super::message::Message;
-use crate::pool;
 
 /// Bytes before the body: four of length, one of kind.
 const HEAD_BYTES: usize = 5;
@@ -20,17 +21,19 @@ pub struct Decoder {
     body: Vec<u8>,
     /// Bytes of the body that have come.
     body_bytes: usize,
-    /// Memory to be used again.
-    spare: Vec<Vec<u8>>,
+    /// Memory for bodies.
+    pool: MemoryPool,
 }
-
-/// Buffers kept to be used again. A few are in the hands of writers.
-const SPARE: usize = 8;
 
 impl Decoder {
     /// Nothing has come yet.
     pub fn new() -> Decoder {
         Decoder::default()
+    }
+
+    /// A decoder that takes memory from a pool, to which the content's reader gives it back.
+    pub fn with_pool(pool: MemoryPool) -> Decoder {
+        Decoder { pool, ..Decoder::default() }
     }
 
     /// Where the next bytes go to; never empty.
@@ -71,19 +74,11 @@ impl Decoder {
         decode::message(self.head[4], &mut self.body).map(Some)
     }
 
-    /// Takes memory back, to be used again.
-    pub fn reuse(&mut self, buffer: Vec<u8>) {
-        if self.spare.len() < SPARE && buffer.capacity() > 0 {
-            self.spare.push(buffer);
-        }
-    }
-
     fn memory(&mut self, length: usize) -> Vec<u8> {
         // What a message without content has left is enough for the next one of its kind.
         let mut buffer = std::mem::take(&mut self.body);
         if buffer.capacity() < length {
-            let fits = self.spare.iter().rposition(|buffer| buffer.capacity() >= length);
-            buffer = fits.map_or_else(|| pool::fresh(length), |place| self.spare.swap_remove(place));
+            return self.pool.take(length);
         }
         // Only what was shorter before is filled with zeros.
         buffer.truncate(length);
@@ -101,7 +96,7 @@ mod tests {
     fn memory_for_content_is_not_spent_on_messages_without() {
         let mut decoder = Decoder::new();
         let room = 1 << 20;
-        decoder.reuse(Vec::with_capacity(room));
+        decoder.pool.give(Vec::with_capacity(room));
         for sequence in 0..3 {
             let (mut frame, mut heard) = (Vec::new(), None);
             encode(&Message::Acknowledge { sequence }, &mut frame);
@@ -115,6 +110,6 @@ mod tests {
             }
             assert_eq!(heard, Some(Message::Acknowledge { sequence }));
         }
-        assert!(decoder.body.capacity() + decoder.spare.iter().map(Vec::capacity).sum::<usize>() >= room);
+        assert!(decoder.body.capacity() + decoder.pool.take_idle().capacity() >= room);
     }
 }

@@ -9,7 +9,7 @@ use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fullbore_copy::error::CopyError;
 use fullbore_copy::options::{Compress, Options};
@@ -105,7 +105,7 @@ impl<'a> Ends<'a> {
             }
         };
         let tell = &tell;
-        let (exchange, limit) = (Exchange::default(), RateLimit::new(0));
+        let (exchange, limit) = (Exchange::default(), RateLimit::new(0, Instant::now()));
         let (near_progress, far_progress) = (Progress::default(), Progress::default());
         let ends = [(&near, &near_brake, &near_progress), (&far, &far_brake, &far_progress)];
         let [sends, receives] = ends.map(|(link, brake, progress)| Context {

@@ -37,7 +37,7 @@ impl Scene {
     /// Works as the honest end.
     pub fn with<R>(&self, work: impl FnOnce(&Context<'_>) -> R) -> R {
         let (ledger, progress) = (Ledger::off(), Progress::default());
-        let (exchange, limit) = (Exchange::default(), RateLimit::new(0));
+        let (exchange, limit) = (Exchange::default(), RateLimit::new(0, Instant::now()));
         let tell = |event: Event| {
             if let Event::Problem(problem) = event {
                 self.problems.lock().unwrap().push(problem);

@@ -1,5 +1,6 @@
 //! Files that are not finished: created, resumed, written, given their final name.
 
+use std::borrow::Borrow;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -306,5 +307,35 @@ impl PartFile {
 impl AsFd for PartFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
+    }
+}
+
+/// Appends to a [`PartFile`], from its beginning.
+pub struct PartWriter<P = PartFile> {
+    part: P,
+    offset: u64,
+}
+
+impl<P: Borrow<PartFile>> PartWriter<P> {
+    /// A writer at offset 0.
+    pub fn new(part: P) -> Self {
+        PartWriter { part, offset: 0 }
+    }
+
+    /// The file, still under its temporary name.
+    pub fn into_part(self) -> P {
+        self.part
+    }
+}
+
+impl<P: Borrow<PartFile>> io::Write for PartWriter<P> {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.part.borrow().write_at(self.offset, data).map_err(io::Error::other)?;
+        self.offset += data.len() as u64;
+        Ok(data.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }

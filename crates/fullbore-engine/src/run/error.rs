@@ -28,7 +28,7 @@ pub enum ErrorKind {
     Stale,
     /// Another run holds the directory.
     Locked,
-    /// The disk is full, read-only, or fails.
+    /// The disk is full, read-only, or fails, or this user has no access.
     Disk,
     /// Stopped by a signal; running it again goes on.
     Interrupted,
@@ -73,6 +73,10 @@ impl ErrorKind {
 /// Lines of context shown; the rest is counted. A guess: what fits a screen.
 const CONTEXT_SHOWN: usize = 12;
 
+/// How `EACCES` of a file is written: by the time an error reaches a command it is text, in which Rust never
+/// translates this message.
+const ACCESS_DENIED: &str = "Permission denied (os error 13)";
+
 /// The failure of a command.
 ///
 /// `Display` gives the whole text without a newline at its end:
@@ -98,8 +102,16 @@ pub struct CommandError {
 
 impl CommandError {
     /// A failure of this kind.
+    ///
+    /// A file that this user may not read or write has one exit code and one hint in every command, whether it was
+    /// named by a flag, is part of the source or lies at the destination.
     pub fn new(kind: ErrorKind, message: impl fmt::Display) -> Self {
-        CommandError { kind, message: message.to_string(), context: Vec::new(), hints: Vec::new(), report: None }
+        let (message, mut kind, mut hints) = (message.to_string(), kind, Vec::new());
+        if matches!(kind, ErrorKind::Usage | ErrorKind::Disk) && message.contains(ACCESS_DENIED) {
+            kind = ErrorKind::Disk;
+            hints.push("run as a user who has access to it, or change its permissions".to_owned());
+        }
+        CommandError { kind, message, context: Vec::new(), hints, report: None }
     }
 
     /// A failure made from an error and all its sources, joined by colons.
@@ -227,8 +239,22 @@ mod tests {
         #[derive(Debug, thiserror::Error)]
         #[error("cannot read settings")]
         struct Outer(#[source] std::io::Error);
-        let error = Outer(std::io::Error::from_raw_os_error(13));
+        let error = Outer(std::io::Error::from_raw_os_error(2));
         let error = CommandError::from_error(ErrorKind::Usage, &error);
-        assert_eq!(error.message, "cannot read settings: Permission denied (os error 13)");
+        assert_eq!(error.message, "cannot read settings: No such file or directory (os error 2)");
+    }
+
+    #[test]
+    fn a_file_without_access_has_one_exit_code_and_one_hint() {
+        let denied = std::io::Error::from(rustix::io::Errno::ACCESS);
+        for error in [
+            CommandError::usage(format_args!("cannot read x: {denied}")),
+            CommandError::disk(std::path::Path::new("x"), &denied),
+            CommandError::from_error(ErrorKind::Usage, &denied),
+        ] {
+            assert_eq!((error.exit_code(), error.hints.len()), (7, 1), "{error}");
+        }
+        let ssh = CommandError::new(ErrorKind::Network, "host: Permission denied (publickey)");
+        assert_eq!((ssh.exit_code(), ssh.hints.len()), (3, 0));
     }
 }

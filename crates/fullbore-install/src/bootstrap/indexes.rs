@@ -8,11 +8,11 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use fullbore_apt::acquire::{Configuration, User};
-use fullbore_apt::kept::Level;
-use fullbore_apt::lists::languages::Locale;
+use fullbore_apt::frames::Level;
+use fullbore_apt::lists::Locale;
 use fullbore_apt::system::files::trusted_keyrings;
 use fullbore_apt::system::sources;
-use fullbore_apt::update::settings::UpdateSettings;
+use fullbore_apt::update::UpdateSettings;
 use fullbore_engine::durability::Durability;
 use fullbore_engine::run::error::CommandError;
 use fullbore_engine::run::events::{Event, Events};

@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use fullbore_engine::run::events::{Event, Events, Phase};
-use fullbore_engine::run::report::{PackageTotals, Report, Summary, Timeline};
-use fullbore_wire::run::host_reports::HostsOf;
+use fullbore_engine::run::report::{PackageTotals, Report, Summary};
 
 use super::download::Downloads;
 use super::unpacker::Done;
@@ -94,11 +93,9 @@ impl Account {
         self.clock.deal(Part::Dpkg, &observed);
         self.clock.divide_unpacking(&self.unpacking);
         self.summary.duration_ms = self.clock.begun().elapsed().as_millis() as u64;
-        let timeline = downloads.verdict().map(|verdict| Timeline::of(&verdict, &self.phases)).unwrap_or_default();
+        let timeline = downloads.add_to(&mut self.summary, self.clock.begun(), &self.phases);
         // Once more, as others may have written at first; by now a root that became an archive is gone.
         let flush = self.flush.or_less(Flush::probe(&self.on_disk));
-        let run = HostsOf { started: self.clock.begun(), duration_ms: self.summary.duration_ms, timeline: &timeline };
-        (self.summary.totals, self.summary.hosts) = downloads.account(&run);
         let packages = totals(&self.clock, &flush, &observed, self.packages);
         self.summary.verdict = verdict(&self.clock.parts(), &packages.slowest);
         self.summary.packages = Some(packages);

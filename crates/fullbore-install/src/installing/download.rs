@@ -3,28 +3,27 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use fullbore_apt::http::{MirrorSets, Place};
+use fullbore_apt::acquire::percent_decode;
+use fullbore_apt::http::{MirrorPath, MirrorSets};
 use fullbore_engine::digest::{Sha256, Sha256Hasher};
 use fullbore_engine::durability::Durability;
 use fullbore_engine::files::Root;
 use fullbore_engine::journal::Journal;
-use fullbore_engine::landing::{FileSpec, Landing};
 use fullbore_engine::run::Stop;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
-use fullbore_engine::run::events::{Event, Events, Plan};
-use fullbore_engine::run::report::{HostReport, Totals};
+use fullbore_engine::run::events::{Event, Events, Phase, Plan};
+use fullbore_engine::run::report::{Summary, Timeline, Totals};
 use fullbore_engine::stage::Ledger;
 use fullbore_engine::target::LocalTarget;
-use fullbore_engine::verdict::Verdict;
 use fullbore_wire::auth::{AuthConf, Credentials};
-use fullbore_wire::fetch::{Catalogue, Fetcher, Parts};
-use fullbore_wire::hosts::HostSet;
-use fullbore_wire::queue::{Item, ItemId};
-use fullbore_wire::run::host_reports::HostsOf;
+use fullbore_wire::fetch::Catalogue as _;
+use fullbore_wire::queue::ItemId;
 use fullbore_wire::run::refusals::{Hosts, is_wrong};
-use fullbore_wire::run::{Batch, Faults, Job, NetworkSettings, Progression, fetch_options, network_runtime, window};
+use fullbore_wire::run::{
+    FileList, NetworkSettings, Progression, RemoteFile, Site, SiteParts, add_transfers, fetch_options, network_runtime,
+};
 use fullbore_wire::url::without_credentials;
 use fullbore_wire::url::{Url, UrlError};
 
@@ -36,18 +35,11 @@ use crate::unpack::Ahead;
 /// Read at once when a local file is copied and hashed.
 const COPY_BYTES: usize = 256 << 10;
 
+/// Largest number of writing threads of one site; there are several sites. A guess.
+const THREADS_MAX: usize = 4;
+
 /// How often, once a signal has come, what runs is killed.
 const KILL_EVERY: Duration = Duration::from_millis(100);
-
-/// A package file, and where it is to be had.
-#[derive(Debug, Clone)]
-struct Located {
-    /// Below its site.
-    path: String,
-    file_name: String,
-    size: u64,
-    sha256: Sha256,
-}
 
 /// Brings package files.
 pub struct Downloads {
@@ -59,19 +51,18 @@ pub struct Downloads {
     network: NetworkSettings,
     /// Addresses that hold the same files, of which all are asked.
     mirrors: MirrorSets,
-    sites: Vec<Site>,
+    sites: Vec<NamedSite>,
     totals: Totals,
     ahead: Option<Arc<Ahead>>,
 }
 
-struct Site {
+/// A site, and how apt's sources name it.
+struct NamedSite {
     /// The first is the one that apt named.
     addresses: Vec<Url>,
     /// For the first, as they stand in apt's sources.
     credentials: Option<Credentials>,
-    fetcher: Fetcher,
-    landing: Landing,
-    faults: Faults,
+    site: Site,
 }
 
 impl Downloads {
@@ -118,17 +109,12 @@ impl Downloads {
         stop_with(&self.runtime, session)
     }
 
-    /// What limited the download; `None` the second time.
-    pub fn verdict(&mut self) -> Option<Verdict> {
-        self.progress.verdict()
-    }
-
     /// Fetches files that are not there yet; each is there with the right content when this returns.
     ///
     /// # Errors
     /// A file is not to be had, the disk fails, or a signal came.
     pub fn fetch(&mut self, wanted: &[Wanted], stop: &Stop, events: &mut dyn Events) -> Result<(), CommandError> {
-        let mut by_site: BTreeMap<usize, Vec<Located>> = BTreeMap::new();
+        let mut by_site: BTreeMap<usize, Vec<RemoteFile>> = BTreeMap::new();
         for wanted in wanted {
             let sha256 = Sha256::from_hex(wanted.sha256.as_bytes())
                 .map_err(|error| CommandError::new(ErrorKind::Internal, format_args!("{}: {error}", wanted.uri)))?;
@@ -144,8 +130,9 @@ impl Downloads {
                 continue;
             }
             let (site, path) = self.site_of(&wanted.uri)?;
-            let located = Located { path, file_name: wanted.file_name.clone(), size: wanted.size, sha256 };
-            by_site.entry(site).or_default().push(located);
+            let target = wanted.file_name.clone();
+            let file = RemoteFile { path, other_path: None, target, size: wanted.size, sha256 };
+            by_site.entry(site).or_default().push(file);
         }
         let all = by_site.values().flatten();
         let (files, bytes) = all.fold((0, 0), |(files, bytes), file| (files + 1, bytes + file.size));
@@ -153,30 +140,19 @@ impl Downloads {
             return Ok(());
         }
         events.emit(Event::Plan(Plan { fetch_files: files, fetch_bytes: bytes, ..Plan::default() }));
-        let (mut jobs, mut numbers) = (Vec::new(), Vec::new());
+        let (mut jobs, mut batches, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
         for (number, site) in self.sites.iter_mut().enumerate() {
             let Some(files) = by_site.remove(&number) else { continue };
+            let files = Arc::new(FileList(files));
+            jobs.push(site.site.job_of(&files));
+            batches.push(files);
             numbers.push(number);
-            let items = files.iter().enumerate().map(|(id, file)| Item {
-                id: id as ItemId,
-                size: file.size,
-                present: Vec::new(),
-                excluded: HostSet::default(),
-            });
-            jobs.push(Job {
-                items: items.collect(),
-                batch: Arc::new(Files(files)) as Arc<dyn Batch>,
-                fetcher: &mut site.fetcher,
-                landing: &site.landing,
-                faults: &mut site.faults,
-            });
         }
-        let batches: Vec<Arc<dyn Batch>> = jobs.iter().map(|job| job.batch.clone()).collect();
         let (ahead, archives) = (self.ahead.clone(), self.archives.clone());
         let mut came = |batch: usize, item: ItemId| {
-            let spec = batches[batch].spec(item);
+            let file = &batches[batch].0[item as usize];
             if let Some(ahead) = &ahead {
-                ahead.add(&archives.join(&spec.path), spec.size, spec.sha256);
+                ahead.add(&archives.join(&file.target), file.size, file.sha256);
             }
         };
         let fetched = self.progress.fetch(&self.runtime, jobs, stop, events, &mut came)?;
@@ -187,7 +163,7 @@ impl Downloads {
                 let kind = if wrong.is_some() { ErrorKind::Verification } else { ErrorKind::Network };
                 let what = if given_up.missing { "is not there" } else { "cannot be had right" };
                 let error = CommandError::new(kind, format_args!("{} {what}", batch.path(given_up.item)))
-                    .context(Hosts::of(&self.sites[number].fetcher.hosts()).why(given_up));
+                    .context(Hosts::of(&self.sites[number].site.fetcher.hosts()).why(given_up));
                 return Err(error.hint("the mirror may be changing at this moment; run again"));
             }
         }
@@ -205,13 +181,13 @@ impl Downloads {
         let wrong = |error: UrlError| CommandError::usage(format_args!("{}: {error}", without_credentials(uri)));
         let (url, credentials) = Url::parse_with_userinfo(uri).map_err(wrong)?;
         let (addresses, path) = match self.mirrors.find(&url) {
-            Some(Place { set, member, path }) => (self.mirrors.origin_first(set, member), path),
+            Some(MirrorPath { set, member, path }) => (self.mirrors.origin_first(set, member), path),
             None => {
                 let root = Url::parse(&format!("{}://{}/", url.scheme().as_str(), url.host_field())).map_err(wrong)?;
                 (vec![root], url.target().trim_start_matches('/').to_owned())
             }
         };
-        let same = |site: &Site| site.addresses.contains(&addresses[0]) && site.credentials == credentials;
+        let same = |site: &NamedSite| site.addresses.contains(&addresses[0]) && site.credentials == credentials;
         let place = match self.sites.iter().position(same) {
             Some(place) => place,
             None => {
@@ -220,29 +196,22 @@ impl Downloads {
                 self.sites.len() - 1
             }
         };
-        Ok((place, decode(&path)))
+        Ok((place, percent_decode(&path)))
     }
 
-    fn open_site(&self, addresses: Vec<Url>, credentials: Option<Credentials>) -> Result<Site, CommandError> {
-        let internal = |error: std::io::Error| CommandError::new(ErrorKind::Internal, error);
+    fn open_site(&self, addresses: Vec<Url>, credentials: Option<Credentials>) -> Result<NamedSite, CommandError> {
         let mut auth = AuthConf::new();
         if let Some(credentials) = &credentials {
             auth.add_for_url(&addresses[0], credentials).map_err(CommandError::usage)?;
         }
         auth.extend(self.mirrors.auth());
-        let window = window(addresses.len(), &self.network);
-        self.ledger.watch_window(&window);
-        let (sender, outcomes) = tokio::sync::mpsc::unbounded_channel();
         // Gone in the end, and complete roots are synced as a whole.
         let target = Arc::new(LocalTarget::new(self.root.clone(), Durability::None));
-        let threads = std::thread::available_parallelism().map_or(2, |cores| cores.get()).min(4);
-        let landing =
-            Landing::start(target, Arc::new(Journal::none()), threads, &self.ledger, sender).map_err(internal)?;
         let options = fetch_options(&self.network, auth)?;
-        let _inside = self.runtime.enter();
-        let parts = Parts { landing: landing.clone(), outcomes, window, ledger: self.ledger.clone() };
-        let fetcher = Fetcher::start(addresses.clone(), options, parts);
-        Ok(Site { addresses, credentials, faults: Faults::of(&fetcher), fetcher, landing })
+        let (runtime, ledger, network) = (&self.runtime, &self.ledger, &self.network);
+        let parts = SiteParts { runtime, ledger, network, threads_max: THREADS_MAX };
+        let site = Site::open(addresses.clone(), options, target, Arc::new(Journal::none()), &parts)?;
+        Ok(NamedSite { addresses, credentials, site })
     }
 
     /// A file from before, with the right content. One with another is removed.
@@ -286,7 +255,7 @@ impl Downloads {
     /// Ends the threads that write.
     pub fn finish(&self) -> Result<(), CommandError> {
         for site in &self.sites {
-            site.landing.finish().map_err(|error| {
+            site.site.landing.finish().map_err(|error| {
                 CommandError::new(ErrorKind::Disk, format_args!("{}: {error}", self.archives.display()))
             })?;
         }
@@ -298,48 +267,10 @@ impl Downloads {
         wanted.iter().try_for_each(|wanted| removed(&self.archives.join(part_name(&wanted.file_name))))
     }
 
-    /// What was moved, and by whom.
-    pub fn account(&self, run: &HostsOf<'_>) -> (Totals, Vec<HostReport>) {
-        let mut totals = self.totals;
-        let (files, bytes) = self.progress.done();
-        (totals.files, totals.written_bytes) = (files, bytes);
-        totals.needed_bytes = self.progress.needed_bytes();
-        let mut hosts = Vec::new();
-        for site in &self.sites {
-            for (place, host) in site.fetcher.hosts().iter().enumerate() {
-                totals.received_bytes += host.totals.received_bytes;
-                totals.wasted_bytes += host.totals.wasted_bytes;
-                totals.requests += host.totals.requests;
-                totals.connections += host.totals.connections;
-                totals.hedged_requests += host.totals.hedged;
-                hosts.push(run.report(place == 0, host));
-            }
-        }
-        (totals, hosts)
-    }
-}
-
-/// The files of one site.
-struct Files(Vec<Located>);
-
-impl Catalogue for Files {
-    fn path(&self, item: ItemId) -> String {
-        self.0[item as usize].path.clone()
-    }
-
-    fn sha256(&self, item: ItemId) -> Sha256 {
-        self.0[item as usize].sha256
-    }
-
-    fn spec(&self, item: ItemId) -> FileSpec {
-        let file = &self.0[item as usize];
-        FileSpec { item, path: file.file_name.clone(), size: file.size, sha256: file.sha256, mtime: None }
-    }
-}
-
-impl Batch for Files {
-    fn size(&self, item: ItemId) -> u64 {
-        self.0[item as usize].size
+    /// Adds transfers, hosts and the verdict to the summary of a run that began at `started`. Returns its timeline.
+    pub fn add_to(&mut self, summary: &mut Summary, started: Instant, phases: &[(u64, Phase)]) -> Timeline {
+        summary.totals = self.totals;
+        add_transfers(summary, started, phases, &mut self.progress, self.sites.iter().map(|site| &site.site))
     }
 }
 
@@ -356,27 +287,7 @@ pub fn is_remote(uri: &str) -> bool {
 /// The path of an address on this machine.
 pub fn local(uri: &str) -> Option<PathBuf> {
     let path = uri.strip_prefix("file:").or_else(|| uri.strip_prefix("copy:"))?;
-    Some(PathBuf::from(format!("/{}", decode(path).trim_start_matches('/'))))
-}
-
-/// apt's addresses without their %-encoding.
-fn decode(uri: &str) -> String {
-    let (mut plain, mut at) = (Vec::with_capacity(uri.len()), 0);
-    let bytes = uri.as_bytes();
-    while let Some(byte) = bytes.get(at) {
-        let digits = bytes.get(at + 1..at + 3).and_then(|digits| std::str::from_utf8(digits).ok());
-        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
-            Some(encoded) if *byte == b'%' => {
-                plain.push(encoded);
-                at += 3;
-            }
-            _ => {
-                plain.push(*byte);
-                at += 1;
-            }
-        }
-    }
-    String::from_utf8_lossy(&plain).into_owned()
+    Some(PathBuf::from(format!("/{}", percent_decode(path).trim_start_matches('/'))))
 }
 
 fn hash_of(path: &Path, each: &mut dyn FnMut(&[u8]) -> std::io::Result<()>) -> Result<Sha256, CommandError> {
@@ -415,7 +326,6 @@ fn stop_with(runtime: &tokio::runtime::Runtime, session: &Arc<Session>) -> Stop 
 mod tests {
     use super::*;
     use std::process::Command;
-    use std::time::Instant;
 
     /// Set where the test is the only one of its process: it has all children killed.
     const ALONE: &str = "FULLBORE_TEST_ALONE";
@@ -455,7 +365,7 @@ mod tests {
 
     #[test]
     fn addresses_are_taken_apart() {
-        assert_eq!(decode("http://h/a%2bb%7e1%"), "http://h/a+b~1%");
+        assert_eq!(percent_decode("http://h/a%2bb%7e1%"), "http://h/a+b~1%");
         assert!(is_remote("http://deb.example.org:81/debian/x") && !is_remote("ftp://x/y"));
         assert_eq!(local("file:/srv/a%20b.deb"), Some(PathBuf::from("/srv/a b.deb")));
         assert_eq!(local("copy:///srv/x"), Some(PathBuf::from("/srv/x")));

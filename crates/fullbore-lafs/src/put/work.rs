@@ -33,12 +33,12 @@ use crate::directory::Directory;
 use crate::geometry::{Encoding, Geometry};
 use crate::grid::{GridSettings, connect};
 use crate::hash::netstring;
-use crate::upload::buffers::SpareBuffers;
 use crate::upload::journal::Journal;
 use crate::upload::produce::{Meter, Pool, ProducerContext, SourceError};
 use crate::upload::source::Source;
 use crate::upload::{Grid, KeyChoice, PutError, PutOptions, Stored, Uploader};
 use crate::verdict::Facts;
+use fullbore_engine::memory_pool::MemoryPool;
 
 /// What is heard while files are put.
 pub enum PutEvent {
@@ -93,7 +93,7 @@ impl<'a> PutContext<'a> {
         let context = ProducerContext {
             pool: Pool::new(threads),
             memory: Window::new(resolved.memory_bytes, u32::MAX),
-            spare: SpareBuffers::default(),
+            spare: MemoryPool::default(),
             meter: Arc::new(Meter::new(&ledger)),
         };
         ledger.watch_window(&context.memory);

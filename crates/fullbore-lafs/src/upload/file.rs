@@ -303,8 +303,8 @@ mod tests {
     use crate::secrets::LeaseSecrets;
     use crate::servers::Announcements;
     use crate::upload::Grid;
-    use crate::upload::buffers::SpareBuffers;
     use crate::upload::produce::{Meter, Pool, ProducerContext};
+    use fullbore_engine::memory_pool::MemoryPool;
     use fullbore_engine::window::Window;
     use minicbor::Encoder;
     use minicbor::data::Tag;
@@ -325,7 +325,7 @@ mod tests {
         let context = ProducerContext {
             pool: Pool::new(1),
             memory,
-            spare: SpareBuffers::default(),
+            spare: MemoryPool::default(),
             meter: Arc::new(Meter::default()),
         };
         Uploader::new(grid, context, LeaseSecrets::new(b"lease"), watch::channel(false).1, None)

@@ -14,12 +14,12 @@ use fullbore_engine::stage::TimedStage;
 use fullbore_engine::window::Window;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::buffers::SpareBuffers;
 use super::source::Source;
 use crate::cap::Key;
 use crate::code::Code;
 use crate::encode::{EncodeError, Encoded, Encoder, Finished, KeyHasher};
 use crate::geometry::Geometry;
+use fullbore_engine::memory_pool::MemoryPool;
 
 /// Bytes read at once for the key.
 const KEY_READ_BYTES: usize = 256 << 10;
@@ -196,7 +196,7 @@ pub struct ProducerContext {
     /// Memory for blocks, as much as there may be.
     pub memory: Window,
     /// That which is there.
-    pub spare: SpareBuffers,
+    pub spare: MemoryPool,
     /// Where the time goes.
     pub meter: Arc<Meter>,
 }
@@ -372,12 +372,7 @@ mod tests {
 
     fn context() -> ProducerContext {
         let memory = Window::new(1 << 20, u32::MAX);
-        ProducerContext {
-            pool: Pool::new(1),
-            memory,
-            spare: SpareBuffers::default(),
-            meter: Arc::new(Meter::default()),
-        }
+        ProducerContext { pool: Pool::new(1), memory, spare: MemoryPool::default(), meter: Arc::new(Meter::default()) }
     }
 
     #[test]

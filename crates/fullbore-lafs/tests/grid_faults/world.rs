@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use fullbore_engine::memory_pool::MemoryPool;
 use fullbore_engine::window::Window;
 use fullbore_lafs::gbs::link::LinkOptions;
 use fullbore_lafs::servers::Announcements;
-use fullbore_lafs::upload::buffers::SpareBuffers;
 use fullbore_lafs::upload::journal::{Journal, KnownShare};
 use fullbore_lafs::upload::produce::{Meter, Pool, ProducerContext};
 use fullbore_lafs::upload::source::Source;
@@ -106,7 +106,7 @@ impl World {
         let context = ProducerContext {
             pool: Pool::new(2),
             memory: Window::new(16 << 20, u32::MAX),
-            spare: SpareBuffers::default(),
+            spare: MemoryPool::default(),
             meter: Arc::new(Meter::default()),
         };
         Uploader::new(Arc::clone(&self.grid), context, LeaseSecrets::new(b"lease"), self.stop.subscribe(), journal)

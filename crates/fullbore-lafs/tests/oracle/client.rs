@@ -8,14 +8,14 @@ use serde_json::Value;
 
 /// The Python that has tahoe-lafs: `script/test` makes it.
 fn python() -> PathBuf {
-    let venv = match std::env::var_os("FULLBORE_TAHOE_VENV") {
+    let venv = match std::env::var_os("FULLBORE_TEST_TAHOE_VENV") {
         Some(venv) => PathBuf::from(venv),
         None => Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("tahoe-venv"),
     };
     let python = venv.join("bin/python");
     assert!(
         python.exists(),
-        "the stock client is needed at {}: `script/tahoe-venv` makes it, FULLBORE_TAHOE_VENV names another place",
+        "the stock client is needed at {}: `script/tahoe-venv` makes it, FULLBORE_TEST_TAHOE_VENV names another place",
         venv.display()
     );
     python

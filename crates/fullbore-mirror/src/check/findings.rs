@@ -65,7 +65,7 @@ pub enum Fault {
     /// An index with the right hash that cannot be understood.
     Damaged(String),
     /// `Release` or `Release.gpg` beside an `InRelease` that says something else, or is signed while they are not.
-    Beside(String),
+    Detached(String),
     /// A suite's symbolic link that does not lead to its directory.
     Link {
         /// What it should say.
@@ -136,7 +136,7 @@ impl std::fmt::Display for Problem {
             (Fault::Content(found), _) => write!(f, "SHA-256 {found}, index says {}", self.sha256),
             (Fault::Unreadable(error), _) => write!(f, "cannot be read: {error}"),
             (Fault::Damaged(error), _) => write!(f, "is as signed, but damaged: {error}"),
-            (Fault::Beside(why), _) => write!(f, "{why}"),
+            (Fault::Detached(why), _) => write!(f, "{why}"),
             (Fault::Link { target, found: None }, _) => write!(f, "no symbolic link to {target}"),
             (Fault::Link { target, found: Some(found) }, _) => write!(f, "links to {found} instead of {target}"),
         }
@@ -161,11 +161,4 @@ pub struct Findings {
     pub absent: Vec<String>,
     /// Directories of suites that were mirrored without a signature, and so are checked without one.
     pub unsigned: Vec<String>,
-}
-
-impl Findings {
-    /// Whether all signatures are valid and all files are as signed.
-    pub fn is_good(&self) -> bool {
-        self.problems.is_empty() && self.suites.iter().all(|suite| suite.release.is_ok())
-    }
 }

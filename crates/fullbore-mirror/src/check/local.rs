@@ -21,15 +21,15 @@ use fullbore_engine::files::{FileError, Kind, Root};
 use fullbore_engine::stage::StageClock;
 
 use super::findings::{Fault, Findings, IndexNames, Problem, SuiteFault, SuiteFound};
-use crate::mirror::adopt::{Job, Outcome, read_all};
-use crate::mirror::feed::{plain_bytes_max, read_index};
-use crate::mirror::foreign::suite_directories;
-use crate::mirror::layout::{below, lost_links};
+use crate::mirror::hash_files::{Job, Outcome, read_all};
+use crate::mirror::index_reader::{plain_bytes_max, read_index};
+use crate::mirror::layout::{below, broken_links};
 use crate::mirror::links;
+use crate::mirror::membership::{Membership, SuiteId};
+use crate::mirror::other_suites::suite_directories;
 use crate::mirror::plan::{FileId, Plan, PlanBuilder, PlanFile};
 use crate::mirror::select::Reading;
-use crate::mirror::signed_files::Inner;
-use crate::mirror::standing::{Standing, SuiteId};
+use crate::mirror::signed_files::NestedSuites;
 use crate::mirror::state::{State, StateError};
 use crate::settings::Filters;
 
@@ -95,7 +95,7 @@ pub fn check(root: &Root, state: &State, options: &Options<'_>) -> Result<Findin
         if let Ok(release) = &mut release {
             let entries = release.entries.iter().filter(|entry| entry.path.file_name() == "Release");
             listed.extend(entries.map(|entry| below(&directory, entry.path.as_str())));
-            Inner::new(root, &directory, &state.header.suites, []).leave_out(release)?;
+            NestedSuites::new(root, &directory, &state.header.suites, []).leave_out(release)?;
             checker.indexes(&directory, release, &mut plan)?;
         }
         checker.findings.suites.push(SuiteFound { directory, release });
@@ -103,7 +103,7 @@ pub fn check(root: &Root, state: &State, options: &Options<'_>) -> Result<Findin
     if checker.findings.suites.is_empty() {
         return Err(CheckError::NoSuites { directory: root.path().display().to_string() });
     }
-    for lost in lost_links(root, &state.header.suites)? {
+    for lost in broken_links(root, &state.header.suites)? {
         let fault = Fault::Link { target: lost.target.to_owned(), found: lost.found };
         checker.problem(lost.link, None, Sha256::EMPTY, fault);
     }
@@ -140,7 +140,7 @@ struct Checker<'a> {
     root: &'a Root,
     state: &'a State,
     options: &'a Options<'a>,
-    /// By the hash of its path, the standing of each file that the state lists.
+    /// By the hash of its path, the membership of each file that the state lists.
     known: HashMap<u64, u32>,
     hasher: RandomState,
     /// Paths of indexes, for telling extra files.
@@ -173,25 +173,25 @@ impl<'a> Checker<'a> {
         if let Some(mut records) = state.records(root)? {
             // A damaged list knows less; then every listed file is expected.
             while let Ok(Some(record)) = records.next() {
-                known.insert(hasher.hash_one(record.path), record.standing);
+                known.insert(hasher.hash_one(record.path), record.membership);
             }
         }
         let findings = Findings::default();
         Ok(Checker { root, state, options, known, hasher, indexes: HashSet::new(), findings })
     }
 
-    fn standing(&self, path: &str) -> Option<&Standing> {
-        self.state.header.standings.get(*self.known.get(&self.hasher.hash_one(path))? as usize)
+    fn membership(&self, path: &str) -> Option<&Membership> {
+        self.state.header.memberships.get(*self.known.get(&self.hasher.hash_one(path))? as usize)
     }
 
     /// Whether the state says that this file is here: listed, and not deleted for its age.
     fn is_known(&self, path: &str) -> bool {
-        self.standing(path).is_some_and(|standing| !standing.expired)
+        self.membership(path).is_some_and(|membership| !membership.expired)
     }
 
     /// Whether the state knows this file and the suite does not have it any more: the selection was narrowed.
     fn was_given_up(&self, path: &str, suite: SuiteId) -> bool {
-        self.standing(path).is_some_and(|standing| !standing.members.contains(&suite))
+        self.membership(path).is_some_and(|membership| !membership.members.contains(&suite))
     }
 
     /// The suites below `dists/`, and flat repositories at the top or in the state.
@@ -211,7 +211,7 @@ impl<'a> Checker<'a> {
     /// Whether this directory, whose `Release` another suite lists, is a suite that was mirrored by itself. Otherwise its
     /// `Release` is a file of the other suite, as the ones of components are, and needs no signature.
     fn is_suite(&self, directory: &str) -> Result<bool, CheckError> {
-        Ok(Inner::new(self.root, "", &self.state.header.suites, []).is_suite(directory)?)
+        Ok(NestedSuites::new(self.root, "", &self.state.header.suites, []).is_suite(directory)?)
     }
 
     /// `Release` and `Release.gpg` beside an `InRelease`: clients and mirrors that do not know it read them.
@@ -230,7 +230,7 @@ impl<'a> Checker<'a> {
         }
         wrong.extend(release.and_then(|release| contradiction(&release, signature.as_deref(), text, verifier)));
         for (name, why) in wrong {
-            self.problem(&path(name), None, Sha256::EMPTY, Fault::Beside(why));
+            self.problem(&path(name), None, Sha256::EMPTY, Fault::Detached(why));
         }
         Ok(())
     }
@@ -253,21 +253,9 @@ impl<'a> Checker<'a> {
         let by_content: BTreeMap<Sha256, usize> = at_of.iter().map(|((_, sha256), at)| (*sha256, *at)).collect();
         for entry in &release.entries {
             let name = classify(entry.path.as_str());
-            let reading = match name.kind {
-                _ if name.diff => Reading::DiffIndex,
-                IndexKind::Packages { .. } => Reading::Packages,
-                IndexKind::Sources => Reading::Sources,
-                IndexKind::InstallerSums { sha256: true, .. } => Reading::InstallerSums,
-                _ => continue,
-            };
+            let Some(reading) = Reading::of(&name) else { continue };
             let Some(&at) = by_content.get(&entry.sha256) else { continue };
-            let rank = |form: Form| {
-                [Form::Plain, Form::Lz4, Form::Gz, Form::Zst, Form::Xz, Form::Bz2]
-                    .iter()
-                    .position(|&other| other == form)
-            };
-            let there = groups.get(name.stem);
-            if there.is_none_or(|(form, ..)| rank(name.form) < rank(*form)) {
+            if groups.get(name.stem).is_none_or(|(form, ..)| name.form.is_faster_than(*form)) {
                 groups.insert(name.stem, (name.form, reading, at));
             }
         }

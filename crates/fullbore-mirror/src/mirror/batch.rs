@@ -8,13 +8,13 @@ use fullbore_wire::fetch::Catalogue;
 use fullbore_wire::queue::{Item, ItemId};
 
 use super::plan::{FileId, Plan};
-use super::session::{Batch, Session};
+use super::session::Session;
 use super::state::index_path;
 use super::subtract::FileSet;
 
 /// An index on its way into the store.
 #[derive(Debug, Clone)]
-pub struct StoredIndex {
+pub struct IndexDownload {
     /// Where mirrors have it: by hash where the archive does so.
     pub path: String,
     /// Its plain name, where that is another one.
@@ -30,17 +30,22 @@ pub struct Files {
     plan: Option<(Arc<Plan>, FileSet)>,
     /// Sizes learned from mirrors, of files whose index tells none.
     learned: Vec<(FileId, u64)>,
-    indexes: Vec<StoredIndex>,
+    indexes: Vec<IndexDownload>,
 }
 
 impl Files {
     /// Indexes alone, before there is a plan.
-    pub fn of_indexes(indexes: Vec<StoredIndex>) -> Files {
+    pub fn of_indexes(indexes: Vec<IndexDownload>) -> Files {
         Files { plan: None, learned: Vec::new(), indexes }
     }
 
     /// Files of a plan; those in `replace` wait in the store. `learned` is sorted.
-    pub fn of_plan(plan: Arc<Plan>, replace: FileSet, learned: Vec<(FileId, u64)>, indexes: Vec<StoredIndex>) -> Files {
+    pub fn of_plan(
+        plan: Arc<Plan>,
+        replace: FileSet,
+        learned: Vec<(FileId, u64)>,
+        indexes: Vec<IndexDownload>,
+    ) -> Files {
         Files { plan: Some((plan, replace)), learned, indexes }
     }
 
@@ -49,7 +54,7 @@ impl Files {
     }
 
     /// The index of an item, unless it is a file of the plan.
-    pub fn index(&self, item: ItemId) -> Option<&StoredIndex> {
+    pub fn index(&self, item: ItemId) -> Option<&IndexDownload> {
         self.indexes.get(item.checked_sub(self.first_index())? as usize)
     }
 
@@ -62,7 +67,7 @@ impl Files {
             .chain(self.first_index()..last)
             .map(|id| {
                 let spec = self.spec(id);
-                let present = session.landing.present(&spec.path, spec.size, spec.sha256);
+                let present = session.site.landing.present(&spec.path, spec.size, spec.sha256);
                 Item { id, size: spec.size, present, ..Item::default() }
             })
             .collect()
@@ -104,11 +109,5 @@ impl Catalogue for Files {
         let learned = || self.learned.binary_search_by_key(&item, |(id, _)| *id).ok().map(|at| self.learned[at].1);
         let size = file.known_size().or_else(learned).unwrap_or(0);
         FileSpec { item, path, size, sha256: file.sha256, mtime: None }
-    }
-}
-
-impl Batch for Files {
-    fn size(&self, item: ItemId) -> u64 {
-        self.spec(item).size
     }
 }

@@ -76,7 +76,7 @@ fn each_expired(
     let Some(mut records) = state.records(root)? else { return Ok(()) };
     while let Some(record) = records.next().map_err(|source| StateError::List { path: state.list_path(), source })? {
         // Whatever a state says that an earlier version wrote: the signed files of a published suite stay.
-        if state.header.standings[record.standing as usize].expired
+        if state.header.memberships[record.membership as usize].expired
             && !signed_files::is_recorded(&state.header.suites, record.path)
         {
             visit(record.path, record.size)?;
@@ -172,7 +172,7 @@ pub fn abandoned_parts(root: &Root, plan: &Plan, done: &FileSet) -> Result<u64, 
 ///
 /// # Errors
 /// Refusals of the system.
-pub fn find_foreign(
+pub fn find_untracked(
     root: &Root,
     known: &PathSet,
     suites: &[SuiteRecord],
@@ -195,11 +195,11 @@ pub fn find_foreign(
     Ok(foreign)
 }
 
-/// Removes what [`find_foreign`] found. Gives back what is gone.
+/// Removes what [`find_untracked`] found. Gives back what is gone.
 ///
 /// # Errors
 /// Refusals of the system.
-pub fn remove_foreign(root: &Root, files: &[(String, u64)]) -> Result<Tally, FileError> {
+pub fn remove_untracked(root: &Root, files: &[(String, u64)]) -> Result<Tally, FileError> {
     let mut emptied = Emptied::default();
     let mut removed = Tally::default();
     for (path, size) in files {
@@ -234,10 +234,11 @@ pub(crate) fn walk(
 #[cfg(test)]
 mod tests {
     use fullbore_engine::digest::Sha256;
+    use fullbore_engine::files::PartWriter;
 
+    use super::super::membership::Membership;
     use super::super::records::{Record, RecordWriter};
-    use super::super::standing::Standing;
-    use super::super::state::{PartWriter, list_path};
+    use super::super::state::list_path;
     use super::*;
 
     fn write(root: &Root, path: &str) {
@@ -249,11 +250,12 @@ mod tests {
         state.header.number = 1;
         state.header.records = files.len() as u64;
         state.header.removal = Removal::Begun;
-        state.header.standings = vec![Standing::member(0, false), Standing { expired: true, ..Standing::default() }];
+        state.header.memberships =
+            vec![Membership::member(0, false), Membership { expired: true, ..Membership::default() }];
         let part = root.create_part(&list_path(1), 0).unwrap();
         let mut writer = RecordWriter::new(PartWriter::new(part)).unwrap();
         for &(path, expired) in files {
-            writer.write(Record { path, size: 7, sha256: Sha256::EMPTY, standing: u32::from(expired) }).unwrap();
+            writer.write(Record { path, size: 7, sha256: Sha256::EMPTY, membership: u32::from(expired) }).unwrap();
             write(root, path);
         }
         writer.finish().unwrap().1.into_part().finish().unwrap();
@@ -294,10 +296,10 @@ mod tests {
         let named = |path: &str| path == "pool/a/theirs" || path.starts_with("dists/other/");
         let mut known = PathSet::default();
         ["dists/x/InRelease", "pool/a/1"].iter().for_each(|path| known.insert(path));
-        let found = find_foreign(&root, &known, &state.header.suites, &named).unwrap();
+        let found = find_untracked(&root, &known, &state.header.suites, &named).unwrap();
         let paths: Vec<_> = found.iter().map(|(path, _)| path.as_str()).collect();
         assert_eq!(paths, ["pool/a/.unfinished.part", "pool/junk", "pool/link"]);
-        assert_eq!(remove_foreign(&root, &found).unwrap().files, 3);
+        assert_eq!(remove_untracked(&root, &found).unwrap().files, 3);
         assert!(directory.path().exists() && directory.path().join("pool/a/theirs").exists());
     }
 }

@@ -1,25 +1,25 @@
 //! The new state: old state, plan and published indexes merged in order of path.
 //!
 //! Three sorted streams become one; memory does not grow with the mirror. Each file's
-//! standing is decided here and nowhere else: suites of this run that published name
+//! membership is decided here and nowhere else: suites of this run that published name
 //! what their plan says; what a suite no longer names is left behind by it; suites of
 //! other runs keep what they had. The header is not made current here, so that the
-//! caller can refuse a deletion first ([`Pending::publish`]).
+//! caller can refuse a deletion first ([`PendingState::publish`]).
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::iter::Peekable;
 
 use fullbore_engine::digest::Sha256;
-use fullbore_engine::files::{FileError, PartFile, Root};
+use fullbore_engine::files::{FileError, PartFile, PartWriter, Root};
 
 use super::layout::{below, is_within};
 use super::links;
+use super::membership::{Departure, Membership, MembershipTable, SuiteId};
 use super::plan::Plan;
 use super::records::{Record, RecordWriter};
 use super::retention::{DeleteGuard, GuardError, Retention};
-use super::standing::{Left, Standing, StandingTable, SuiteId};
-use super::state::{Header, OWN_DIRECTORY, PartWriter, Removal, State, StateError, SuiteRecord, list_path};
+use super::state::{Header, OWN_DIRECTORY, Removal, State, StateError, SuiteRecord, list_path};
 use super::subtract::{FileSet, LoggedFile, Tally};
 
 /// A suite of this run.
@@ -66,8 +66,6 @@ pub struct Commit<'a> {
     /// Whether something that is not in the state names this path: a suite that was put
     /// there by others.
     pub named_elsewhere: &'a dyn Fn(&str) -> bool,
-    /// Files that filters leave out go like those that no index names.
-    pub clean_filtered: bool,
     /// How long files stay.
     pub retention: Retention,
     /// Unix seconds.
@@ -87,12 +85,8 @@ pub struct Counts {
     pub all: Tally,
     /// Files that suites name now: what their signed texts and their indexes name.
     pub named: Tally,
-    /// Files that no suite names any more, their time not over.
-    pub waiting: Tally,
     /// Files to be deleted.
     pub expired: Tally,
-    /// Files that a suite of this run stopped naming.
-    pub left_now: Tally,
 }
 
 impl Counts {
@@ -107,7 +101,7 @@ impl Counts {
 }
 
 /// A state written beside the present one.
-pub struct Pending {
+pub struct PendingState {
     /// The state to come.
     pub state: State,
     /// What it holds.
@@ -119,7 +113,7 @@ pub struct Pending {
 
 /// A state as it would be written.
 #[derive(Default)]
-pub struct Foretold {
+pub struct StatePreview {
     /// What it would hold.
     pub counts: Counts,
     /// Which paths, if they were to be noted.
@@ -153,14 +147,14 @@ impl PathSet {
 struct Merged {
     size: u64,
     sha256: Sha256,
-    standing: Standing,
+    membership: Membership,
 }
 
 /// Writes the new list of files.
 ///
 /// # Errors
 /// Refusals of the system; a damaged old list ends there, what follows in it is forgotten.
-pub fn write(commit: Commit<'_>) -> Result<Pending, StateError> {
+pub fn write(commit: Commit<'_>) -> Result<PendingState, StateError> {
     let number = commit.state.header.number + 1;
     let path = list_path(number);
     let list_error = |source| StateError::List { path: path.clone(), source };
@@ -173,8 +167,8 @@ pub fn write(commit: Commit<'_>) -> Result<Pending, StateError> {
         if commit.note_paths {
             paths.insert(&path);
         }
-        let standing = merge.table.intern(merged.standing);
-        let record = Record { path: &path, size: merged.size, sha256: merged.sha256, standing };
+        let membership = merge.table.intern(merged.membership);
+        let record = Record { path: &path, size: merged.size, sha256: merged.sha256, membership };
         writer.write(record).map_err(list_error)?;
     }
     let (records, out) = writer.finish().map_err(list_error)?;
@@ -190,31 +184,31 @@ pub fn write(commit: Commit<'_>) -> Result<Pending, StateError> {
         removal: Removal::None,
         clean_due,
         suites,
-        standings: table.as_slice().to_vec(),
+        memberships: table.as_slice().to_vec(),
     };
     let state = State { header, trusted: true, ..State::default() };
-    Ok(Pending { state, counts, paths, list: out.into_part() })
+    Ok(PendingState { state, counts, paths, list: out.into_part() })
 }
 
 /// What [`write`] would write; nothing is written.
 ///
 /// # Errors
 /// As there.
-pub fn foretell(commit: &Commit<'_>) -> Result<Foretold, StateError> {
-    let mut foretold = Foretold::default();
+pub fn preview(commit: &Commit<'_>) -> Result<StatePreview, StateError> {
+    let mut preview = StatePreview::default();
     let mut merge = Merge::new(commit)?;
     while let Some((path, merged)) = merge.next()? {
         if commit.note_paths {
-            foretold.paths.insert(&path);
+            preview.paths.insert(&path);
         }
-        if merged.standing.expired {
-            foretold.expired.push((path, merged.size));
+        if merged.membership.expired {
+            preview.expired.push((path, merged.size));
         }
     }
-    Ok(Foretold { counts: merge.counts, suites: merge.suites, ..foretold })
+    Ok(StatePreview { counts: merge.counts, suites: merge.suites, ..preview })
 }
 
-impl Pending {
+impl PendingState {
     /// Decides that the expired files are to be deleted, and with them `foreign` ones that are in no
     /// state.
     ///
@@ -223,7 +217,7 @@ impl Pending {
     pub fn allow_removal(&mut self, guard: &DeleteGuard, foreign: Tally) -> Result<(), GuardError> {
         let expired = self.counts.expired;
         if let Err(refused) = self.counts.guarded(guard, foreign) {
-            // Asked again by every run, changed archive or not, until it is settled.
+            // PendingTraces again by every run, changed archive or not, until it is settled.
             self.state.header.clean_due = Some(0);
             return Err(refused);
         }
@@ -273,7 +267,7 @@ struct Merge<'a> {
     /// Suites whose Release is gone.
     retired: HashSet<SuiteId>,
     signed: HashSet<SuiteId>,
-    table: StandingTable,
+    table: MembershipTable,
     counts: Counts,
     clean_due: Option<i64>,
     old: OldRecords,
@@ -293,13 +287,13 @@ impl OldRecords {
         // Damage was reported when the plan was compared; here the list just ends.
         let record = self.reader.as_mut().and_then(|reader| reader.next().ok().flatten());
         match (record, &mut self.next) {
-            (Some(record), Some((path, size, sha256, standing))) => {
+            (Some(record), Some((path, size, sha256, membership))) => {
                 path.clear();
                 path.push_str(record.path);
-                (*size, *sha256, *standing) = (record.size, record.sha256, record.standing);
+                (*size, *sha256, *membership) = (record.size, record.sha256, record.membership);
             }
             (Some(record), next) => {
-                *next = Some((record.path.to_owned(), record.size, record.sha256, record.standing));
+                *next = Some((record.path.to_owned(), record.size, record.sha256, record.membership));
             }
             (None, next) => {
                 *next = None;
@@ -390,7 +384,7 @@ impl<'a> Merge<'a> {
             decided,
             retired,
             signed,
-            table: StandingTable::default(),
+            table: MembershipTable::default(),
             counts: Counts::default(),
             clean_due: None,
             old,
@@ -436,7 +430,7 @@ impl<'a> Merge<'a> {
         if let Some(orphan) = self.orphans.next_if(|file| file.path == path)
             && merged.is_none()
         {
-            merged = Some(Merged { size: orphan.size, sha256: orphan.sha256, standing: self.orphaned() });
+            merged = Some(Merged { size: orphan.size, sha256: orphan.sha256, membership: self.orphaned() });
         }
         if let Some(file) = self.next_planned().filter(|file| file.path == path) {
             self.plan_at += 1;
@@ -451,13 +445,13 @@ impl<'a> Merge<'a> {
             self.name(&mut merged, file.size, file.sha256, &[file.suite]);
         }
         let Some(mut merged) = merged else { return Ok(None) };
-        let standing = &mut merged.standing;
+        let membership = &mut merged.membership;
         let (suites, retention, now) = (&self.suites, &self.commit.retention, self.commit.now);
         let generation_of =
             |id: SuiteId| suites.get(usize::from(id)).filter(|suite| !suite.retired).map(|suite| suite.generation);
-        standing.age(retention, generation_of, now);
-        if standing.expired && (self.commit.named_elsewhere)(path) {
-            standing.expired = false;
+        membership.age(retention, generation_of, now);
+        if membership.expired && (self.commit.named_elsewhere)(path) {
+            membership.expired = false;
         }
         Ok(Some(merged))
     }
@@ -466,36 +460,36 @@ impl<'a> Merge<'a> {
     fn take_old(&mut self, path: &str) -> Option<Merged> {
         let (_, size, sha256, number) = self.old.next.as_ref().filter(|(old, ..)| old == path)?;
         let (size, sha256) = (*size, *sha256);
-        let mut standing = self.commit.state.header.standings[*number as usize].clone();
+        let mut membership = self.commit.state.header.memberships[*number as usize].clone();
         self.old.advance();
-        if standing.expired && self.commit.state.header.removal != Removal::None {
+        if membership.expired && self.commit.state.header.removal != Removal::None {
             // Deleted already. (A deletion that was begun is finished before a commit.)
             return None;
         }
-        standing.expired = false;
-        let filtered = !self.commit.clean_filtered && self.commit.plan.leaves_out(path);
-        for member in standing.members.clone() {
+        membership.expired = false;
+        let filtered = self.commit.plan.leaves_out(path);
+        for member in membership.members.clone() {
             let decided = self.decided.contains(&member) && !filtered;
             if decided || self.retired.contains(&member) {
                 let generation = self.suites.get(usize::from(member)).map_or(0, |suite| suite.generation);
-                standing.leave(Left { suite: member, generation, at: self.commit.now });
+                membership.leave(Departure { suite: member, generation, at: self.commit.now });
             }
         }
-        Some(Merged { size, sha256, standing })
+        Some(Merged { size, sha256, membership })
     }
 
     /// A file that a killed run fetched for a state of the archive that is past: kept as
     /// long as files are that left with the present generation.
-    fn orphaned(&self) -> Standing {
-        let left = self.commit.suites.first().map(|update| Left {
+    fn orphaned(&self) -> Membership {
+        let left = self.commit.suites.first().map(|update| Departure {
             suite: update.id,
             generation: self.suites.get(usize::from(update.id)).map_or(0, |suite| suite.generation),
             at: self.commit.now,
         });
-        Standing {
+        Membership {
             left: left.into_iter().collect(),
             unsigned: self.commit.state.unfinished_unsigned,
-            ..Standing::default()
+            ..Membership::default()
         }
     }
 
@@ -505,15 +499,17 @@ impl<'a> Merge<'a> {
         let merged = match merged {
             Some(merged) if merged.sha256 == sha256 && merged.size == size => {
                 // Without a signature now, but it was believed on one before: still believed.
-                merged.standing.unsigned &= !vouched;
+                merged.membership.unsigned &= !vouched;
                 merged
             }
-            other => {
-                other.insert(Merged { size, sha256, standing: Standing { unsigned: !vouched, ..Standing::default() } })
-            }
+            other => other.insert(Merged {
+                size,
+                sha256,
+                membership: Membership { unsigned: !vouched, ..Membership::default() },
+            }),
         };
         for &suite in suites {
-            merged.standing.join(suite);
+            merged.membership.join(suite);
         }
     }
 
@@ -527,16 +523,15 @@ impl<'a> Merge<'a> {
     }
 
     fn count(&mut self, path: &str, merged: &Merged) {
-        let (size, standing) = (merged.size, &merged.standing);
+        let (size, membership) = (merged.size, &merged.membership);
         self.counts.all.add(size);
-        if standing.expired {
+        if membership.expired {
             self.counts.expired.add(size);
-        } else if standing.members.is_empty() {
-            self.counts.waiting.add(size);
+        } else if membership.members.is_empty() {
             // Where generations are still to come, a new publication decides, not time.
             let at_once = Retention { hours: 0, ..self.commit.retention };
             let hours_s = i64::from(self.commit.retention.hours) * 3600;
-            let due = |left: &Left| {
+            let due = |left: &Departure| {
                 let generation = self
                     .suites
                     .get(usize::from(left.suite))
@@ -544,14 +539,11 @@ impl<'a> Merge<'a> {
                     .map(|suite| suite.generation);
                 at_once.is_over(left, generation, left.at).then(|| left.at.saturating_add(hours_s))
             };
-            let due: Option<Vec<i64>> = standing.left.iter().map(due).collect();
+            let due: Option<Vec<i64>> = membership.left.iter().map(due).collect();
             let due = due.and_then(|due| due.into_iter().max());
             self.clean_due = [self.clean_due, due].into_iter().flatten().min();
         } else if self.is_named(path) {
             self.counts.named.add(size);
-        }
-        if standing.left.iter().any(|left| left.at == self.commit.now && self.decided.contains(&left.suite)) {
-            self.counts.left_now.add(size);
         }
     }
 }

@@ -5,30 +5,30 @@
 use fullbore_engine::run::error::CommandError;
 use fullbore_engine::run::events::Events;
 
-use super::account::Account;
-use super::pool::Wanted;
+use super::pool::FetchPlan;
+use super::report::ReportBuilder;
 use super::session::Session;
 use super::state::State;
 use super::subtract::Tally;
-use super::{Run, clean, commit, state_error};
+use super::{Run, clean, commit};
 use crate::settings::Clean;
 
 impl Run<'_> {
     /// The files that would be deleted, with their sizes. What the guard would refuse is none of them;
     /// a warning tells of it.
-    pub(super) fn foretell(
+    pub(super) fn preview(
         &self,
         session: &Session,
         state: &State,
-        wanted: &mut Wanted,
-        account: &mut Account,
+        wanted: &mut FetchPlan,
+        report: &mut ReportBuilder,
         events: &mut dyn Events,
     ) -> Result<Vec<(String, u64)>, CommandError> {
         let root = &session.root;
-        let mut doomed = clean::begun(root, state).map_err(|error| state_error(&error))?;
-        let (foreign, clean) = self.others(root, state, account, events);
+        let mut deletions = clean::begun(root, state)?;
+        let (foreign, clean) = self.others(root, state, report, events);
         if !clean {
-            return Ok(doomed);
+            return Ok(deletions);
         }
         for file in wanted.subtraction.fetch.clone() {
             wanted.subtraction.done.insert(file);
@@ -40,17 +40,17 @@ impl Run<'_> {
         let orphans = wanted.subtraction.orphans.clone();
         let done = &wanted.subtraction.done;
         let commit = self.commit(root, state, done, orphans, &publications, &|_| true, &named_elsewhere);
-        let foretold = commit::foretell(&commit).map_err(|error| state_error(&error))?;
-        let strangers = match self.settings.keep.clean {
-            Clean::Foreign => self.strangers(root, &foretold.paths, &foretold.suites, &named_elsewhere)?,
+        let preview = commit::preview(&commit)?;
+        let untracked = match self.settings.keep.clean {
+            Clean::Untracked => self.untracked(root, &preview.paths, &preview.suites, &named_elsewhere)?,
             _ => Vec::new(),
         };
-        match foretold.counts.guarded(&self.guard(), Tally::of(&strangers)) {
-            Ok(()) => doomed.extend(foretold.expired.into_iter().chain(strangers)),
-            Err(error) => account.warn(events, format!("the run would end with exit code 2: {error}")),
+        match preview.counts.guarded(&self.settings.keep.guard, Tally::of(&untracked)) {
+            Ok(()) => deletions.extend(preview.expired.into_iter().chain(untracked)),
+            Err(error) => report.warn(events, format!("the run would end with exit code 2: {error}")),
         }
-        doomed.sort_unstable();
-        doomed.dedup();
-        Ok(doomed)
+        deletions.sort_unstable();
+        deletions.dedup();
+        Ok(deletions)
     }
 }

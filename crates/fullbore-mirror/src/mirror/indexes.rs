@@ -14,15 +14,15 @@ use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::run::events::Events;
 use fullbore_wire::run::refusals::{Hosts, Refusals};
 
-use super::batch::{Files, StoredIndex};
-use super::feed::{plain_bytes_max, read_index};
+use super::batch::{Files, IndexDownload};
+use super::index_reader::{plain_bytes_max, read_index};
 use super::links;
-use super::offer::Offered;
+use super::membership::SuiteId;
+use super::offer::OfferedSuite;
 use super::plan::{Plan, PlanBuilder};
 use super::publish::StoredFile;
-use super::select::{self, IndexWant, Need, Reading};
+use super::select::{self, Need, Reading, WantedIndex};
 use super::session::{Session, disk};
-use super::standing::SuiteId;
 use super::state::{StateError, index_path};
 use super::store;
 use crate::settings::MirrorSettings;
@@ -30,24 +30,24 @@ use crate::settings::MirrorSettings;
 /// The wanted indexes of a suite, and which of them are in the store.
 pub struct SuiteIndexes {
     /// The wanted entries of its Release.
-    pub wants: Vec<IndexWant>,
+    pub wants: Vec<WantedIndex>,
     have: BTreeSet<Sha256>,
 }
 
 impl SuiteIndexes {
     /// Whether this index is in the store.
-    pub fn has(&self, want: &IndexWant) -> bool {
+    pub fn has(&self, want: &WantedIndex) -> bool {
         self.have.contains(&want.sha256)
     }
 
     /// A group of which at least one form must be there and none is.
-    pub fn missing(&self) -> Option<&IndexWant> {
+    pub fn missing(&self) -> Option<&WantedIndex> {
         let came: BTreeSet<u32> = self.wants.iter().filter(|want| self.has(want)).filter_map(group).collect();
         self.wants.iter().find(|want| group(want).is_some_and(|group| !came.contains(&group)))
     }
 
     /// The hashes of an index in all its forms.
-    fn forms(&self, want: &IndexWant) -> impl Iterator<Item = Sha256> {
+    fn forms(&self, want: &WantedIndex) -> impl Iterator<Item = Sha256> {
         let of = group(want);
         self.wants.iter().filter(move |other| of.is_some() && group(other) == of).map(|other| other.sha256)
     }
@@ -77,7 +77,7 @@ impl SuiteIndexes {
     }
 }
 
-fn group(want: &IndexWant) -> Option<u32> {
+fn group(want: &WantedIndex) -> Option<u32> {
     match want.need {
         Need::OneOf(group) => Some(group),
         Need::Optional => None,
@@ -85,7 +85,7 @@ fn group(want: &IndexWant) -> Option<u32> {
 }
 
 /// Selects the indexes of all suites and looks which are in the store.
-pub fn select(offers: &[Offered], session: &Session) -> Result<Vec<SuiteIndexes>, CommandError> {
+pub fn select(offers: &[OfferedSuite], session: &Session) -> Result<Vec<SuiteIndexes>, CommandError> {
     offers
         .iter()
         .map(|offer| {
@@ -104,8 +104,8 @@ pub fn select(offers: &[Offered], session: &Session) -> Result<Vec<SuiteIndexes>
 
 /// Whether an index is in the store, or can be taken into it from the published tree: of another program,
 /// or of ours when the store was lost.
-fn is_here(offer: &Offered, want: &IndexWant, session: &Session) -> Result<bool, StateError> {
-    if session.places.is_untouched() {
+fn is_here(offer: &OfferedSuite, want: &WantedIndex, session: &Session) -> Result<bool, StateError> {
+    if session.directories.is_untouched() {
         return store::has(&session.root, want.sha256, want.size);
     }
     if store::verify(&session.root, want.sha256, want.size)? {
@@ -126,17 +126,17 @@ fn is_here(offer: &Offered, want: &IndexWant, session: &Session) -> Result<bool,
 }
 
 /// Where mirrors have an index.
-fn stored_index(offer: &Offered, want: &IndexWant) -> StoredIndex {
+fn stored_index(offer: &OfferedSuite, want: &WantedIndex) -> IndexDownload {
     let plain = format!("{}{}", offer.remote, want.path);
     let directory = plain.rsplit_once('/').map_or("", |(directory, _)| directory);
     let slash = if directory.is_empty() { "" } else { "/" };
     let by_hash = format!("{directory}{slash}by-hash/SHA256/{}", want.sha256);
     let (path, other_path) = if offer.release.acquire_by_hash { (by_hash, Some(plain)) } else { (plain, None) };
-    StoredIndex { path, other_path, size: want.size, sha256: want.sha256 }
+    IndexDownload { path, other_path, size: want.size, sha256: want.sha256 }
 }
 
 /// The indexes that are still to be fetched: those to be read, or the others. Each content once.
-pub fn missing(offers: &[Offered], suites: &[SuiteIndexes], to_be_read: bool) -> Vec<StoredIndex> {
+pub fn missing(offers: &[OfferedSuite], suites: &[SuiteIndexes], to_be_read: bool) -> Vec<IndexDownload> {
     let mut seen = BTreeSet::new();
     let mut indexes = Vec::new();
     for (offer, suite) in offers.iter().zip(suites) {
@@ -151,8 +151,8 @@ pub fn missing(offers: &[Offered], suites: &[SuiteIndexes], to_be_read: bool) ->
 
 /// Indexes that no mirror had in any form, for each suite the first, and whether something else came in its place; the
 /// suite is not published then.
-pub fn lacking(offers: &[Offered], suites: &[SuiteIndexes], refusals: &Refusals) -> Vec<(String, bool)> {
-    let of_suite = |(offer, suite): (&Offered, &SuiteIndexes)| {
+pub fn lacking(offers: &[OfferedSuite], suites: &[SuiteIndexes], refusals: &Refusals) -> Vec<(String, bool)> {
+    let of_suite = |(offer, suite): (&OfferedSuite, &SuiteIndexes)| {
         let want = suite.missing()?;
         let refusal = refusals.of(&mut suite.forms(want));
         Some(match refusal.filter(|refusal| refusal.is_wrong) {
@@ -165,10 +165,10 @@ pub fn lacking(offers: &[Offered], suites: &[SuiteIndexes], refusals: &Refusals)
 
 /// Forms of indexes that came wrong from every mirror while another form came: what each of them was. The suite is
 /// published without them.
-pub fn wrong_forms(offers: &[Offered], suites: &[SuiteIndexes], refusals: &Refusals) -> Vec<String> {
-    let of_suite = |(offer, suite): (&Offered, &SuiteIndexes)| {
-        let is_wrong = |want: &&IndexWant| !suite.has(want) && suite.missing().is_none();
-        let line = |want: &IndexWant| {
+pub fn wrong_forms(offers: &[OfferedSuite], suites: &[SuiteIndexes], refusals: &Refusals) -> Vec<String> {
+    let of_suite = |(offer, suite): (&OfferedSuite, &SuiteIndexes)| {
+        let is_wrong = |want: &&WantedIndex| !suite.has(want) && suite.missing().is_none();
+        let line = |want: &WantedIndex| {
             let refusal = refusals.of(&mut std::iter::once(want.sha256)).filter(|refusal| refusal.is_wrong)?;
             Some(format!(
                 "{}{}: no mirror has the content that the signed Release names ({}); the suite is published without it",
@@ -184,7 +184,7 @@ pub fn wrong_forms(offers: &[Offered], suites: &[SuiteIndexes], refusals: &Refus
 
 /// Fetches the indexes to be read and, where a mirror lacks the preferred form, the next one. Tells which did not come.
 pub fn fetch(
-    offers: &[Offered],
+    offers: &[OfferedSuite],
     suites: &mut [SuiteIndexes],
     session: &mut Session,
     stop: &Stop,
@@ -201,7 +201,7 @@ pub fn fetch(
                 let Some(index) = files.index(item) else { continue };
                 suites.iter_mut().for_each(|suite| suite.came(index.sha256));
             }
-            let hosts = Hosts::of(&session.fetcher.hosts());
+            let hosts = Hosts::of(&session.site.fetcher.hosts());
             for given_up in &fetched.given_up {
                 let Some(index) = files.index(given_up.item) else { continue };
                 refusals.note(index.sha256, given_up, &hosts);
@@ -213,7 +213,7 @@ pub fn fetch(
         for (offer, suite) in offers.iter().zip(suites.iter()) {
             let came: BTreeSet<u32> = suite.wants.iter().filter(|want| suite.has(want)).filter_map(group).collect();
             let open =
-                |want: &&IndexWant| want.reading.is_some() && group(want).is_some_and(|group| !came.contains(&group));
+                |want: &&WantedIndex| want.reading.is_some() && group(want).is_some_and(|group| !came.contains(&group));
             more |= suite.wants.iter().filter(open).any(|want| want.rank >= rank);
             indexes.extend(
                 suite.wants.iter().filter(open).filter(|want| want.rank == rank).map(|want| stored_index(offer, want)),
@@ -224,7 +224,7 @@ pub fn fetch(
         }
     }
     for (offer, suite) in offers.iter().zip(suites.iter()) {
-        let read = |want: &&IndexWant| want.reading.is_some();
+        let read = |want: &&WantedIndex| want.reading.is_some();
         if let Some(want) = suite.missing().filter(&read) {
             return Err(unreadable(offer, suite, want, &refusals));
         }
@@ -233,11 +233,11 @@ pub fn fetch(
 }
 
 /// An index that has to be read came in no form.
-fn unreadable(offer: &Offered, suite: &SuiteIndexes, want: &IndexWant, refusals: &Refusals) -> CommandError {
+fn unreadable(offer: &OfferedSuite, suite: &SuiteIndexes, want: &WantedIndex, refusals: &Refusals) -> CommandError {
     // Several may be missing; one that came wrong tells most.
     let missing = || suite.wants.iter().filter(|want| want.reading.is_some() && !suite.has(want));
-    let is_wrong = |want: &&IndexWant| refusals.of(&mut std::iter::once(want.sha256)).is_some_and(|one| one.is_wrong);
-    let came = |want: &IndexWant| suite.forms(want).any(|sha256| suite.have.contains(&sha256));
+    let is_wrong = |want: &&WantedIndex| refusals.of(&mut std::iter::once(want.sha256)).is_some_and(|one| one.is_wrong);
+    let came = |want: &WantedIndex| suite.forms(want).any(|sha256| suite.have.contains(&sha256));
     let wrong = missing().filter(|want| !came(want)).find(is_wrong);
     let want = wrong.unwrap_or(want);
     let path = format!("{}{}", offer.remote, want.path);
@@ -268,14 +268,14 @@ fn unreadable(offer: &Offered, suite: &SuiteIndexes, want: &IndexWant, refusals:
 /// Reads all indexes into a plan. `ids` are the numbers of the suites in the state.
 pub fn plan(
     settings: &MirrorSettings,
-    offers: &[Offered],
+    offers: &[OfferedSuite],
     suites: &[SuiteIndexes],
     ids: &[SuiteId],
     session: &Session,
 ) -> Result<Plan, CommandError> {
     let mut builder = PlanBuilder::new(settings.filters.clone());
     for ((offer, suite), id) in offers.iter().zip(suites).zip(ids) {
-        let mut read: BTreeMap<(String, Reading), &IndexWant> = BTreeMap::new();
+        let mut read: BTreeMap<(String, Reading), &WantedIndex> = BTreeMap::new();
         for want in suite.wants.iter().filter(|want| suite.has(want)) {
             let Some(reading) = want.reading else { continue };
             let (stem, _) = Form::split(&want.path);
@@ -292,7 +292,7 @@ pub fn plan(
             };
             let mut file = None;
             // What was fetched now lies where the run writes; a wrong one in the mirror stays there in a dry run.
-            for root in [&session.places.work, &session.root] {
+            for root in [&session.directories.work, &session.root] {
                 if file.is_none() {
                     file = root.open_file(&index_path(want.sha256)).map_err(|error| disk(&error))?;
                 }

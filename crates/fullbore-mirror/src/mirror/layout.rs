@@ -119,7 +119,7 @@ pub fn is_within(directory: &str, link: &str) -> bool {
 
 /// A suite's link that is not there, or leads elsewhere.
 #[derive(Debug, PartialEq, Eq)]
-pub struct LostLink<'a> {
+pub struct BrokenLink<'a> {
     /// The suite's directory.
     pub directory: &'a str,
     /// The link.
@@ -135,7 +135,7 @@ pub struct LostLink<'a> {
 ///
 /// # Errors
 /// When the tree cannot be looked at.
-pub fn lost_links<'a>(root: &Root, suites: &'a [SuiteRecord]) -> Result<Vec<LostLink<'a>>, FileError> {
+pub fn broken_links<'a>(root: &Root, suites: &'a [SuiteRecord]) -> Result<Vec<BrokenLink<'a>>, FileError> {
     let mut lost = Vec::new();
     let published = || suites.iter().filter(|suite| !suite.retired);
     for suite in published() {
@@ -143,7 +143,12 @@ pub fn lost_links<'a>(root: &Root, suites: &'a [SuiteRecord]) -> Result<Vec<Lost
             let found = root.read_link(link)?;
             let leads = |to: &SuiteRecord| found.as_deref() == Some(link_target(&to.directory));
             if !published().any(|other| other.links.contains(link) && leads(other)) {
-                lost.push(LostLink { directory: &suite.directory, link, target: link_target(&suite.directory), found });
+                lost.push(BrokenLink {
+                    directory: &suite.directory,
+                    link,
+                    target: link_target(&suite.directory),
+                    found,
+                });
             }
         }
     }
@@ -221,7 +226,7 @@ mod tests {
         let root = Root::open(directory.path()).unwrap();
         let mut suites = vec![suite()];
         let lost = |suites: &[SuiteRecord]| -> Vec<Option<String>> {
-            lost_links(&root, suites).unwrap().into_iter().map(|lost| lost.found).collect()
+            broken_links(&root, suites).unwrap().into_iter().map(|lost| lost.found).collect()
         };
         assert_eq!(lost(&suites), [None]);
         root.symlink("other", "dists/stable").unwrap();

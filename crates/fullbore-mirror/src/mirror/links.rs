@@ -72,7 +72,7 @@ pub fn stat(root: &Root, path: &str) -> Result<Option<Status>, FileError> {
 ///
 /// # Errors
 /// Refusals of the system.
-pub fn on_the_way<'p>(root: &Root, directory: &str, path: &'p str) -> Result<Option<&'p str>, FileError> {
+pub fn first_link<'p>(root: &Root, directory: &str, path: &'p str) -> Result<Option<&'p str>, FileError> {
     let below = if directory.is_empty() { 0 } else { directory.len() + 1 };
     for (slash, _) in path.match_indices('/').filter(|(slash, _)| *slash > below) {
         if root.read_link(&path[..slash])?.is_some() {
@@ -111,7 +111,7 @@ mod tests {
             assert!(!matches!(follow(&root, &path), Ok(Some(_))), "{path}");
         }
         assert!(stat(&root, "dists/x/i/current/images/a").unwrap().is_none());
-        let way = |path: &'static str| on_the_way(&root, "dists/x", path).unwrap();
+        let way = |path: &'static str| first_link(&root, "dists/x", path).unwrap();
         assert_eq!(way("dists/x/i/latest/images/a"), Some("dists/x/i/latest"));
         assert_eq!((way(real), way("dists/x/i/file")), (None, None));
     }

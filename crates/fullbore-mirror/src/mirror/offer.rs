@@ -4,13 +4,13 @@
 //! validly signed one of the others counts.
 
 use std::ops::Range;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fullbore_apt::signed_release::{
-    Alike, HINT_ABSENT, HINT_ABSENT_FLAT, HINT_BUSY, HINT_CERTIFICATE, HINT_CREDENTIALS, HINT_ELSEWHERE,
-    HINT_OTHER_AUTHORITY, HINT_REACH, HINT_TRUST, Kept, NamedAnswers, Others, Question, Received, Refusal, accept,
-    check_suite, contradiction, get_soon, receive, receive_all, remote_directory, valid_until,
+    AlternateHosts, CachedRelease, Equivalence, HINT_ABSENT, HINT_ABSENT_FLAT, HINT_BUSY, HINT_CERTIFICATE,
+    HINT_CREDENTIALS, HINT_ELSEWHERE, HINT_OTHER_AUTHORITY, HINT_REACH, HINT_TRUST, NamedAnswers, ReceivedRelease,
+    Refusal, ReleaseRequest, accept, check_suite, contradiction, get_hedged, receive, receive_all, remote_directory,
+    valid_until,
 };
 use fullbore_debian::release::Release;
 use fullbore_debian::release_date::{DateCheck, HINT_FUTURE};
@@ -23,15 +23,15 @@ use fullbore_wire::fetch::{Get, HeadSeen, Watch};
 use fullbore_wire::hosts::HostId;
 use fullbore_wire::url::without_credentials;
 
+use super::cached_release::{DetachedRelease, EarlyChecks, cached_release};
 use super::fingerprint::fingerprint;
-use super::here::Here;
-use super::join::{Candidate, Wish, join, wishes};
-use super::kept::{Beside, EarlyChecks, kept};
-use super::layout::{Layout, below, layout, lost_links, rival};
+use super::layout::{Layout, below, broken_links, layout, rival};
+use super::local_release::LocalRelease;
+use super::merge_sources::{Candidate, WantedSuite, join, wanted_suites};
 use super::select::Selection;
 use super::session::{Session, disk};
-use super::state::{Novelty, OWN_DIRECTORY, Offer, State, StateError};
-use crate::settings::{Kind, MirrorSettings, SignedBy, SourceSpec};
+use super::state::{OWN_DIRECTORY, OfferedRelease, ReleaseChange, State, StateError, date};
+use crate::settings::{Kind, MirrorSettings, SourceSpec};
 
 /// The first `--from`.
 const ORIGIN: HostId = 0;
@@ -50,7 +50,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const SIDE_FILES_WITHIN: Duration = Duration::from_secs(30);
 
 /// A suite as it is offered now.
-pub struct Offered {
+pub struct OfferedSuite {
     /// The name asked for.
     pub requested: String,
     /// Who offers it: the origin, or who stands in for it.
@@ -66,7 +66,7 @@ pub struct Offered {
     /// Whether a signature was checked.
     pub signed: bool,
     /// What it means for what is here.
-    pub novelty: Novelty,
+    pub change: ReleaseChange,
     /// Hash of the file that identifies this state of the suite.
     pub identity: Sha256,
     /// Settings that decide which files are mirrored.
@@ -94,31 +94,34 @@ pub fn fetch(
     now: i64,
     stop: &Stop,
     warn: &mut dyn FnMut(String),
-) -> Result<Vec<Offered>, CommandError> {
-    let wishes = wishes(&settings.sources);
-    let condition =
-        |wish: &Wish<'_>| kept(session, state, wish.suite, &settings.origins[0], date_check(wish.sources[0], now));
-    let conditions: Vec<Option<Kept>> = wishes.iter().map(condition).collect();
-    let verifiers: Vec<Option<Verifier>> =
-        wishes.iter().map(|wish| verifier(wish.sources[0], session.places.work.path())).collect();
-    let early = EarlyChecks::begin(session, state, &wishes, &conditions, &verifiers);
+) -> Result<Vec<OfferedSuite>, CommandError> {
+    let wanted_suites = wanted_suites(&settings.sources);
+    let condition = |wish: &WantedSuite<'_>| {
+        cached_release(session, state, wish.suite, &settings.origins[0], date_check(wish.sources[0], now))
+    };
+    let conditions: Vec<Option<CachedRelease>> = wanted_suites.iter().map(condition).collect();
+    let verifiers: Vec<Option<Verifier>> = wanted_suites
+        .iter()
+        .map(|wish| wish.sources[0].signed_by.verifier(session.directories.work.path().join(OWN_DIRECTORY)))
+        .collect();
+    let early = EarlyChecks::begin(session, state, &wanted_suites, &conditions, &verifiers);
     let patience = if others(settings).is_empty() { ORIGIN_PATIENCE_ALONE } else { ORIGIN_PATIENCE };
-    let questions = wishes.iter().zip(&conditions).map(|(wish, kept)| Question {
+    let requests = wanted_suites.iter().zip(&conditions).map(|(wish, kept)| ReleaseRequest {
         others: others(settings),
-        ..question(session, ORIGIN, wish.suite, kept.as_ref(), patience)
+        ..request(session, ORIGIN, wish.suite, kept.as_ref(), patience)
     });
-    let questions = questions.collect();
-    let origin_answers = session.runtime.block_on(stop.or(receive_all(questions)))?;
+    let requests = requests.collect();
+    let origin_answers = session.runtime.block_on(stop.or(receive_all(requests)))?;
     drop(early);
     let mut candidates = Vec::new();
-    let asked = wishes.iter().zip(&conditions).zip(verifiers);
+    let asked = wanted_suites.iter().zip(&conditions).zip(verifiers);
     for (((wish, kept), verifier), answer) in asked.zip(origin_answers) {
         let suite = wish.suite;
         let accepted = match accept(answer, kept.as_ref(), verifier.as_ref()) {
             // Our own copy was altered, or the answer was, or another mirror's in its place: the origin alone is asked
             // again, without a condition.
             Err(Refusal::Verification(..)) if kept.is_some() || !others(settings).is_empty() => {
-                let again = receive(question(session, ORIGIN, suite, None, patience));
+                let again = receive(request(session, ORIGIN, suite, None, patience));
                 let again = session.runtime.block_on(stop.or(again))?;
                 accept(again, None, verifier.as_ref())
             }
@@ -140,16 +143,16 @@ pub fn fetch(
     join(candidates)?.into_iter().map(|candidate| judge(settings, session, state, candidate, warn)).collect()
 }
 
-fn question<'a>(
+fn request<'a>(
     session: &'a Session,
     host: HostId,
     suite: &str,
-    kept: Option<&'a Kept>,
+    kept: Option<&'a CachedRelease>,
     patience: Duration,
-) -> Question<'a> {
+) -> ReleaseRequest<'a> {
     let directory = remote_directory(suite);
     let head_seen = HeadSeen::default();
-    Question { fetcher: &session.fetcher, host, directory, kept, patience, others: 0..0, head_seen }
+    ReleaseRequest { fetcher: &session.site.fetcher, host, directory, kept, patience, others: 0..0, head_seen }
 }
 
 /// The mirrors that may stand in for the origin.
@@ -191,21 +194,21 @@ fn newest_of_others(
     check: DateCheck,
     stop: &Stop,
     warn: &mut dyn FnMut(String),
-) -> Result<(Received, HostId), CommandError> {
-    let mut best: Option<(Received, HostId)> = None;
+) -> Result<(ReceivedRelease, HostId), CommandError> {
+    let mut best: Option<(ReceivedRelease, HostId)> = None;
     let mut refusals = vec![format!("{}: {why}", shown(settings, ORIGIN))];
     let mut hints = vec![hint];
     let mut doubts = 0;
     for host in others(settings) {
-        let answer = receive(question(session, host, suite, None, PATIENCE));
+        let answer = receive(request(session, host, suite, None, PATIENCE));
         let answer = session.runtime.block_on(stop.or(answer))?;
         match accept(answer, None, verifier) {
             Ok(received) => {
-                let rank = |received: &Received| check.rank(received.release.date);
+                let rank = |received: &ReceivedRelease| check.rank(received.release.date);
                 let newer = best.as_ref().is_none_or(|(best, _)| rank(&received) > rank(best));
                 if newer {
                     // The next run asks the origin again, which knows nothing of this host's tag.
-                    best = Some((Received { tag: None, ..received }, host));
+                    best = Some((ReceivedRelease { tag: None, ..received }, host));
                 }
             }
             Err(Refusal::Unavailable(why, hint)) => {
@@ -253,8 +256,8 @@ fn candidate(
     settings: &MirrorSettings,
     session: &Session,
     state: &State,
-    wish: &Wish<'_>,
-    (received, host): (Received, HostId),
+    wish: &WantedSuite<'_>,
+    (received, host): (ReceivedRelease, HostId),
     verifier: Option<Verifier>,
     now: i64,
     stop: &Stop,
@@ -321,7 +324,7 @@ fn still_claims(
     verifier: Option<&Verifier>,
     stop: &Stop,
 ) -> Result<bool, CommandError> {
-    let answer = session.runtime.block_on(stop.or(receive(question(session, host, rival, None, PATIENCE))))?;
+    let answer = session.runtime.block_on(stop.or(receive(request(session, host, rival, None, PATIENCE))))?;
     Ok(accept(answer, None, verifier).map_or(true, |received| received.release.codename == release.codename))
 }
 
@@ -332,16 +335,16 @@ fn judge(
     state: &State,
     candidate: Candidate,
     warn: &mut dyn FnMut(String),
-) -> Result<Offered, CommandError> {
+) -> Result<OfferedSuite, CommandError> {
     let identity = candidate.identity();
     let Candidate { requested: suite, host, selections, layout: place, received, verifier, check } = candidate;
-    let Received { files, modified, tag, text, release } = received;
+    let ReceivedRelease { files, modified, tag, text, release } = received;
     let fingerprint = fingerprint(&selections, &settings.filters);
     let unrecorded = unrecorded(session, state, &place.directory)?;
     let is_recorded = state.suite(&place.directory).is_some();
     // Of a run that was killed while it published the log tells.
     let is_found = unrecorded.is_some() && !(is_recorded && state.marked);
-    let date = |here: Here| here.date(&session.root, verifier.as_ref()).map_err(|error| disk(&error));
+    let date = |here: LocalRelease| here.date(&session.root, verifier.as_ref()).map_err(|error| disk(&error));
     let here = unrecorded.map(date).transpose()?.flatten();
     let overtaken = here.is_some() && is_recorded && !state.marked;
     if overtaken {
@@ -349,7 +352,7 @@ fn judge(
             "{suite}: the Release here is not the one that the state tells of; files are read again instead of believed"
         ));
     }
-    let offer = Offer {
+    let offer = OfferedRelease {
         directory: &place.directory,
         inrelease: identity,
         date: release.date.unwrap_or_default(),
@@ -358,25 +361,25 @@ fn judge(
         here,
         check,
     };
-    let refused = |error: StateError| match error {
-        StateError::Older { .. } => state_error(&error).context(format_args!("from {}", shown(settings, host))),
-        other => state_error(&other),
+    let refused = |error: StateError| {
+        let from = matches!(error, StateError::Older { .. }).then(|| format!("from {}", shown(settings, host)));
+        from.into_iter().fold(CommandError::from(error), CommandError::context)
     };
     if let Some(future) = state.judge_date(&offer).map_err(refused)? {
         warn(format!("{suite}: of the one mirrored until now: {future}; the Release offered takes its place"));
     }
-    let mut novelty = state.judge(&offer).map_err(refused)?;
-    if novelty == Novelty::Unchanged {
+    let mut change = state.judge(&offer).map_err(refused)?;
+    if change == ReleaseChange::Unchanged {
         let files = altered(session, state, &place.directory, &files, &text, verifier.as_ref())?;
-        let links = lost_links(&session.root, &state.header.suites).map_err(|error| disk(&error))?;
+        let links = broken_links(&session.root, &state.header.suites).map_err(|error| disk(&error))?;
         let links = links.iter().filter(|lost| lost.directory == place.directory).map(|lost| lost.link);
         for name in files.into_iter().chain(links) {
             warn(format!("{suite}: the published {name} is not the one that was put there; it is put there again"));
-            novelty = Novelty::Unfinished;
+            change = ReleaseChange::Unfinished;
         }
     }
     let date_of_release = release.date.unwrap_or_default();
-    Ok(Offered {
+    Ok(OfferedSuite {
         remote: remote_directory(&suite),
         requested: suite,
         host,
@@ -384,7 +387,7 @@ fn judge(
         layout: place,
         signed: text.is_verified(),
         release,
-        novelty,
+        change,
         identity,
         fingerprint,
         overtaken,
@@ -398,8 +401,8 @@ fn judge(
 }
 
 /// The date of a validly signed Release that lies in the directory and is not the one that the state tells of.
-fn unrecorded(session: &Session, state: &State, directory: &str) -> Result<Option<Here>, CommandError> {
-    let here = Here::read(&session.root, directory).map_err(|error| disk(&error))?;
+fn unrecorded(session: &Session, state: &State, directory: &str) -> Result<Option<LocalRelease>, CommandError> {
+    let here = LocalRelease::read(&session.root, directory).map_err(|error| disk(&error))?;
     let recorded = state.suite(directory).map(|suite| suite.inrelease);
     Ok(here.filter(|here| recorded != Some(here.identity())))
 }
@@ -422,7 +425,8 @@ fn altered(
     }
     // Where all came as an `InRelease`, the two for older clients were asked for beside it, and are not now.
     if files.iter().all(|(name, _)| *name == "InRelease") {
-        let Beside { release, signature } = Beside::read(&session.root, directory).map_err(|error| disk(&error))?;
+        let DetachedRelease { release, signature } =
+            DetachedRelease::read(&session.root, directory).map_err(|error| disk(&error))?;
         altered.extend(match release {
             Some(release) => contradiction(&release, signature.as_deref(), text, verifier)
                 .map(|(name, _)| name)
@@ -436,14 +440,14 @@ fn altered(
 }
 
 /// `Release` and `Release.gpg` of suites that have an `InRelease`: for clients and mirrors that do not
-/// know it. Asked for beside the indexes, so that they cost no time.
+/// know it. PendingTraces for beside the indexes, so that they cost no time.
 pub struct SideFiles(Vec<Option<tokio::task::JoinHandle<NamedAnswers>>>);
 
 /// Asks those for them who sent the `InRelease`.
-pub fn ask_for_side_files(settings: &MirrorSettings, session: &Session, offers: &[Offered]) -> SideFiles {
-    let ask = |offer: &Offered| {
+pub fn ask_for_side_files(settings: &MirrorSettings, session: &Session, offers: &[OfferedSuite]) -> SideFiles {
+    let ask = |offer: &OfferedSuite| {
         let missing = offer.files.iter().all(|(name, _)| *name == "InRelease");
-        let files = || side_files(session.fetcher.watch(), offer.host, others(settings), offer.remote.clone());
+        let files = || side_files(session.site.fetcher.watch(), offer.host, others(settings), offer.remote.clone());
         missing.then(|| session.runtime.spawn(files()))
     };
     SideFiles(offers.iter().map(ask).collect())
@@ -452,8 +456,8 @@ pub fn ask_for_side_files(settings: &MirrorSettings, session: &Session, offers: 
 async fn side_files(watch: Watch, host: HostId, others: Range<HostId>, directory: String) -> NamedAnswers {
     let ask = |name: &str, limit: usize| {
         let get = Get { path: format!("{directory}{name}"), limit_bytes: limit as u64, ..Get::default() };
-        let others = Others { hosts: others.clone(), alike: Alike::Any, at_once: true };
-        get_soon(&watch, host, others, get, PATIENCE)
+        let others = AlternateHosts { hosts: others.clone(), alike: Equivalence::Any, at_once: true };
+        get_hedged(&watch, host, others, get, PATIENCE)
     };
     let (release, signature) = (ask("Release", RELEASE_BYTES_MAX), ask("Release.gpg", SIGNATURE_BYTES_MAX));
     // Alone one after the other: a host may answer in the wrong order.
@@ -473,7 +477,7 @@ pub fn take_side_files(
     side: SideFiles,
     session: &Session,
     stop: &Stop,
-    offers: &mut [Offered],
+    offers: &mut [OfferedSuite],
 ) -> Result<(), CommandError> {
     let until = Instant::now() + SIDE_FILES_WITHIN;
     for (offer, asked) in offers.iter_mut().zip(side.0) {
@@ -482,7 +486,7 @@ pub fn take_side_files(
         let take = async {
             files = asked.await.unwrap_or_default();
             if !fits(offer, &files) {
-                files = side_files(session.fetcher.watch(), offer.host, 0..0, offer.remote.clone()).await;
+                files = side_files(session.site.fetcher.watch(), offer.host, 0..0, offer.remote.clone()).await;
             }
         };
         let in_time = async { tokio::time::timeout_at(until.into(), take).await.is_ok() };
@@ -491,7 +495,7 @@ pub fn take_side_files(
             offer.files.extend(files.into_iter().map(|(name, got)| (name, got.body)));
         } else {
             // The host says nothing better: those that lie here stay if they are of this very Release.
-            let beside = Beside::read(&session.root, &offer.layout.directory).map_err(|error| disk(&error))?;
+            let beside = DetachedRelease::read(&session.root, &offer.layout.directory).map_err(|error| disk(&error))?;
             offer.files.extend(beside.of(&offer.text, offer.verifier.as_ref()));
         }
     }
@@ -499,38 +503,10 @@ pub fn take_side_files(
 }
 
 /// Whether these are the side files of this `InRelease`.
-fn fits(offer: &Offered, files: &NamedAnswers) -> bool {
+fn fits(offer: &OfferedSuite, files: &NamedAnswers) -> bool {
     let content = |wanted: &str| files.iter().find(|(name, _)| *name == wanted).map(|(_, got)| &got.body);
     let (Some(release), signature) = (content("Release"), content("Release.gpg")) else { return false };
     let verifier = offer.verifier.as_ref();
     let is_signed = verifier.is_none() || signature.is_some();
     is_signed && contradiction(release, signature.map(|signature| &signature[..]), &offer.text, verifier).is_none()
-}
-
-/// A state that refuses, with the kind it is of.
-pub fn state_error(error: &StateError) -> CommandError {
-    match error {
-        StateError::Older { .. } => CommandError::new(ErrorKind::Stale, error)
-            .context("nothing was published or deleted")
-            .hint(
-                "this mirror is behind; another origin may be up to date (to go back on purpose: a directory of its own)",
-            ),
-        StateError::Conflict { .. } => CommandError::new(ErrorKind::Verification, error),
-        StateError::Newer { .. } => CommandError::usage(error),
-        other => disk(other),
-    }
-}
-
-fn verifier(source: &SourceSpec, dir: &Path) -> Option<Verifier> {
-    match &source.signed_by {
-        SignedBy::Trusted => None,
-        SignedBy::Keys { keys, fingerprints } => {
-            let verifier = Verifier::new(dir.join(OWN_DIRECTORY), keys.clone());
-            Some(verifier.with_fingerprints(fingerprints.clone()))
-        }
-    }
-}
-
-fn date(unix_s: i64) -> String {
-    jiff::Timestamp::from_second(unix_s).map_or_else(|_| unix_s.to_string(), |time| time.to_string())
 }

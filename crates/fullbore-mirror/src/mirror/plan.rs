@@ -5,7 +5,6 @@
 //! indexes that give one path different contents are an error that names both: whatever
 //! was fetched, one of them would be wrong.
 
-use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
@@ -14,7 +13,7 @@ use fullbore_debian::version;
 use fullbore_engine::digest::Sha256;
 
 use super::filter::{self, Candidate};
-use super::standing::SuiteId;
+use super::membership::SuiteId;
 use crate::settings::Filters;
 
 /// Files in one plan. Debian with all its ports and history in one tree has about four
@@ -264,11 +263,6 @@ impl PlanBuilder {
         self.insert(index, candidate.path, candidate.size, candidate.sha256)
     }
 
-    /// Takes a file past all filters: the indexes themselves.
-    pub fn add_required(&mut self, index: IndexId, path: &str, size: u64, sha256: Sha256) -> Result<(), PlanError> {
-        self.insert(index, path, size, sha256)
-    }
-
     /// Takes a path alone, whatever content others say it has: for what only must not be deleted.
     pub fn add_name(&mut self, index: IndexId, path: &str) -> Result<(), PlanError> {
         self.insert(index, path, SIZE_UNKNOWN, Sha256::EMPTY)
@@ -425,7 +419,7 @@ fn shortened(path: &str) -> String {
     path.chars().take(120).collect()
 }
 
-/// Places that an index must not write to: the files that carry signatures, trace files,
+/// Directories that an index must not write to: the files that carry signatures, trace files,
 /// snapshots. Dotted names are refused as paths already.
 fn is_reserved(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
@@ -521,11 +515,6 @@ impl Plan {
     /// (By hash: one path in 2^64 is taken for another, which keeps a file too long.)
     pub fn leaves_out(&self, path: &str) -> bool {
         !self.left_out.is_empty() && self.left_out.binary_search(&self.hasher.hash_one(path.as_bytes())).is_ok()
-    }
-
-    /// Compares a path with that of a file, as the files are ordered.
-    pub fn compare(&self, id: FileId, path: &str) -> Ordering {
-        path_of(&self.arena, &self.slots[id as usize]).cmp(path.as_bytes())
     }
 }
 

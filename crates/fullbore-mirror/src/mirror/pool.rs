@@ -11,20 +11,19 @@ use fullbore_engine::run::events::Events;
 use fullbore_wire::dispatcher::GivenUp;
 use fullbore_wire::run::refusals::{Hosts, Refusals, Why};
 
-use super::adopt::{self, Job, Outcome};
-use super::batch::{Files, StoredIndex};
-use super::offer::state_error;
+use super::batch::{Files, IndexDownload};
+use super::free_space::{FreeSpace, FreeSpaceError, Need};
+use super::hash_files::{self, Job, Outcome};
+use super::membership::SuiteId;
 use super::plan::{FileId, Plan};
 use super::replaced::Failure;
-use super::room::{Need, Room, RoomError};
 use super::session::{Session, disk};
 use super::sizes;
-use super::standing::SuiteId;
 use super::state::{Conflict, State, StateError, index_path};
 use super::subtract::{Comparison, FileSet, Subtraction, Tally};
 
 /// What is there and what must come.
-pub struct Wanted {
+pub struct FetchPlan {
     /// The files of the plan, sorted by what has to be done for them.
     pub subtraction: Subtraction,
     /// Sizes learned from mirrors, sorted by file.
@@ -49,14 +48,14 @@ pub fn need(
     in_conflict: &dyn Fn(&Conflict) -> Failure,
     stop: &Stop,
     warn: &mut dyn FnMut(String),
-) -> Result<Wanted, Failure> {
+) -> Result<FetchPlan, Failure> {
     let mut comparison = Comparison::new(plan, state, suites);
     for (file, durable) in std::mem::take(&mut session.logged) {
         comparison.logged(file, durable);
     }
     let refused = |error: StateError| match &error {
         StateError::Conflict(conflict) => in_conflict(conflict),
-        other => Failure::Other(state_error(other)),
+        _ => Failure::Other(error.into()),
     };
     let mut subtraction = comparison.finish(state, &session.root).map_err(refused)?;
     if let Some(damage) = &subtraction.damage {
@@ -82,7 +81,7 @@ pub fn need(
         reserved_bytes += reserved.max(resumed);
         fetch.add(size);
     }
-    Ok(Wanted { subtraction, learned, fetch, resumed_bytes, reserved_bytes })
+    Ok(FetchPlan { subtraction, learned, fetch, resumed_bytes, reserved_bytes })
 }
 
 fn size_of(learned: &[(FileId, u64)], id: FileId) -> Option<u64> {
@@ -104,7 +103,7 @@ fn adopt_known(plan: &Plan, subtraction: &mut Subtraction, session: &Session, st
     for (id, right) in found {
         let file = plan.file(id);
         let path = behind.binary_search_by_key(&id, |(id, _)| *id).ok().map(|at| &behind[at].1);
-        if let Some(path) = path.filter(|_| right.is_some() && !session.places.is_untouched()) {
+        if let Some(path) = path.filter(|_| right.is_some() && !session.directories.is_untouched()) {
             session.root.hard_link(path, &index_path(file.sha256))?;
         }
         subtraction.adopted_behind(id, right);
@@ -126,7 +125,7 @@ fn hash_known<'a>(
         let file = plan.file(id);
         Some(Job { id, path, size: file.known_size(), sha256: file.sha256 })
     };
-    adopt::read_all(&session.root, jobs, threads, &session.scan, stop.flag(), &|id, outcome| {
+    hash_files::read_all(&session.root, jobs, threads, &session.scan, stop.flag(), &|id, outcome| {
         let right = if let Outcome::Right(size) = outcome { Some(size) } else { None };
         found.lock().unwrap_or_else(PoisonError::into_inner).push((id, right));
     });
@@ -169,10 +168,10 @@ fn learn_sizes(
 }
 
 /// Whether it all fits; with `indexes`, those still to come.
-pub fn room(need: &Wanted, indexes: &[StoredIndex], session: &Session) -> Result<Room, CommandError> {
+pub fn room(need: &FetchPlan, indexes: &[IndexDownload], session: &Session) -> Result<FreeSpace, CommandError> {
     let index_bytes: u64 = indexes.iter().map(|index| index.size).sum();
-    super::room::measure(
-        &session.places.volume,
+    super::free_space::measure(
+        &session.directories.volume,
         Need {
             bytes: (need.fetch.bytes + index_bytes).saturating_sub(need.reserved_bytes),
             files: need.fetch.files + indexes.len() as u64,
@@ -184,14 +183,14 @@ pub fn room(need: &Wanted, indexes: &[StoredIndex], session: &Session) -> Result
 }
 
 /// The refusal of a run that does not fit.
-pub fn no_room(error: &RoomError) -> CommandError {
+pub fn no_room(error: &FreeSpaceError) -> CommandError {
     CommandError::new(ErrorKind::Disk, error)
         .context("nothing was fetched; the mirror as it was published before is intact")
         .hint("make room, mirror less (--arch, --component, --exclude), or choose another directory")
 }
 
 /// What came of the fetching.
-pub struct Came {
+pub struct FetchResult {
     /// Files of the plan that no host served right, with what is known of why.
     pub missing: Vec<String>,
     /// What is known of why.
@@ -202,7 +201,7 @@ pub struct Came {
     pub indexes: Vec<Sha256>,
 }
 
-impl Came {
+impl FetchResult {
     /// Adds indexes that are lacking: a line for each, and whether some host sent something else.
     pub fn lack(&mut self, lacking: Vec<(String, bool)>) {
         for (line, is_wrong) in lacking {
@@ -217,25 +216,25 @@ impl Came {
 /// Fetches the files of the plan and the remaining indexes.
 pub fn fetch(
     plan: &Arc<Plan>,
-    need: &mut Wanted,
-    indexes: Vec<StoredIndex>,
+    need: &mut FetchPlan,
+    indexes: Vec<IndexDownload>,
     refusals: &mut Refusals,
     session: &mut Session,
     stop: &Stop,
     events: &mut dyn Events,
-) -> Result<Came, CommandError> {
+) -> Result<FetchResult, CommandError> {
     let subtraction = &mut need.subtraction;
     let files = Arc::new(Files::of_plan(plan.clone(), subtraction.replace.clone(), need.learned.clone(), indexes));
     let items = files.items(&subtraction.fetch, session);
     let fetched = session.fetch(files.clone(), items, stop, events)?;
-    let mut came = Came { missing: Vec::new(), why: Why::Various, incomplete: Vec::new(), indexes: Vec::new() };
+    let mut came = FetchResult { missing: Vec::new(), why: Why::Various, incomplete: Vec::new(), indexes: Vec::new() };
     for item in fetched.verified {
         match files.index(item) {
             Some(index) => came.indexes.push(index.sha256),
             None => drop(subtraction.done.insert(item)),
         }
     }
-    let hosts = Hosts::of(&session.fetcher.hosts());
+    let hosts = Hosts::of(&session.site.fetcher.hosts());
     let given_up_files = || fetched.given_up.iter().filter(|given_up| files.index(given_up.item).is_none());
     came.why = Why::of(given_up_files().flat_map(|given_up| &given_up.faults).map(|(_, fault)| fault));
     for given_up in &fetched.given_up {

@@ -17,9 +17,9 @@ use fullbore_engine::target::Name;
 use super::commit::PublishedFile;
 use super::layout::{Layout, is_within, link_target};
 use super::links;
+use super::membership::SuiteId;
 use super::plan::{FileId, Plan};
 use super::signed_files::SIGNED_FILES;
-use super::standing::SuiteId;
 use super::state::{State, StateError, SuiteRecord, index_path};
 
 /// A file in the store, with the name it gets.
@@ -212,7 +212,7 @@ pub fn keep_what_others_name(
     };
     let mut kept = HashSet::new();
     while let Ok(Some(record)) = records.next() {
-        let members = state.header.standings.get(record.standing as usize).map(|standing| &standing.members);
+        let members = state.header.memberships.get(record.membership as usize).map(|membership| &membership.members);
         if withdrawn.contains(record.path) && members.is_some_and(|members| members.iter().any(is_published)) {
             kept.insert(record.path.to_owned());
         }
@@ -237,7 +237,7 @@ fn in_the_way(root: &Root, publications: &[Publication], names: &[Name]) -> Resu
             continue;
         };
         let above = if suite.starts_with("dists/") { "dists" } else { suite };
-        links.extend(links::on_the_way(root, above, to)?);
+        links.extend(links::first_link(root, above, to)?);
     }
     Ok(links.into_iter().map(|link| Name::Remove { path: link.to_owned() }).collect())
 }

@@ -1,7 +1,7 @@
 //! The list of files in the state: sorted by path, front-coded, zstd-compressed.
 //!
 //! One record is: bytes shared with the path before, bytes that follow (both LEB128),
-//! those bytes, the size (LEB128), the SHA-256 (32 bytes), the number of the standing
+//! those bytes, the size (LEB128), the SHA-256 (32 bytes), the number of the membership
 //! (LEB128). Read and written as a stream, so that a million files cost no memory.
 //! zstd's own checksum finds damage; the header tells how many records to expect.
 
@@ -27,8 +27,8 @@ pub struct Record<'a> {
     pub size: u64,
     /// Hash of the content, computed by us from the bytes we wrote or read.
     pub sha256: Sha256,
-    /// Number in the table of standings.
-    pub standing: u32,
+    /// Number in the table of memberships.
+    pub membership: u32,
 }
 
 /// Writes records in order of path.
@@ -60,7 +60,7 @@ impl<W: Write> RecordWriter<W> {
         self.buffer.extend_from_slice(&path[shared..]);
         push_number(&mut self.buffer, record.size);
         self.buffer.extend_from_slice(record.sha256.as_bytes());
-        push_number(&mut self.buffer, u64::from(record.standing));
+        push_number(&mut self.buffer, u64::from(record.membership));
         self.out.write_all(&self.buffer)?;
         self.last.truncate(shared);
         self.last.extend_from_slice(&path[shared..]);
@@ -87,7 +87,7 @@ pub struct RecordReader<R: Read> {
     input: BufReader<zstd::Decoder<'static, BufReader<R>>>,
     path: String,
     remaining: u64,
-    standings: u32,
+    memberships: u32,
     started: bool,
 }
 
@@ -99,12 +99,12 @@ fn damaged(what: &str) -> io::Error {
 }
 
 impl<R: Read> RecordReader<R> {
-    /// Reads a list of `records` records with standings below `standings`.
-    pub fn new(input: R, records: u64, standings: u32) -> io::Result<Self> {
+    /// Reads a list of `records` records with memberships below `memberships`.
+    pub fn new(input: R, records: u64, memberships: u32) -> io::Result<Self> {
         let mut decoder = zstd::Decoder::with_buffer(BufReader::new(input))?;
         decoder.window_log_max(WINDOW_LOG_MAX)?;
         let input = BufReader::with_capacity(READ_BYTES, decoder);
-        Ok(RecordReader { input, path: String::new(), remaining: records, standings, started: false })
+        Ok(RecordReader { input, path: String::new(), remaining: records, memberships, started: false })
     }
 
     /// The next record, `None` after the last. It is lent, which an iterator cannot do.
@@ -137,11 +137,11 @@ impl<R: Read> RecordReader<R> {
         let size = self.number()?;
         let mut sha256 = [0; 32];
         self.input.read_exact(&mut sha256)?;
-        let standing = u32::try_from(self.number()?).map_err(|_| damaged("standing"))?;
-        if standing >= self.standings {
-            return Err(damaged("standing"));
+        let membership = u32::try_from(self.number()?).map_err(|_| damaged("membership"))?;
+        if membership >= self.memberships {
+            return Err(damaged("membership"));
         }
-        Ok(Some(Record { path: &self.path, size, sha256: Sha256(sha256), standing }))
+        Ok(Some(Record { path: &self.path, size, sha256: Sha256(sha256), membership }))
     }
 
     fn number(&mut self) -> io::Result<u64> {
@@ -167,7 +167,7 @@ mod tests {
     fn written(paths: &[(&str, u64)]) -> Vec<u8> {
         let mut writer = RecordWriter::new(Vec::new()).unwrap();
         for &(path, size) in paths {
-            writer.write(Record { path, size, sha256: Sha256::of(path.as_bytes()), standing: 1 }).unwrap();
+            writer.write(Record { path, size, sha256: Sha256::of(path.as_bytes()), membership: 1 }).unwrap();
         }
         writer.finish().unwrap().1
     }
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn order_is_kept_by_the_writer() {
         let mut writer = RecordWriter::new(Vec::new()).unwrap();
-        let record = Record { path: "b", size: 0, sha256: Sha256::EMPTY, standing: 0 };
+        let record = Record { path: "b", size: 0, sha256: Sha256::EMPTY, membership: 0 };
         writer.write(record).unwrap();
         assert!(writer.write(record).is_err());
         assert!(writer.write(Record { path: "a", ..record }).is_err());

@@ -7,7 +7,7 @@ use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_wire::url::without_credentials;
 
 use super::fingerprint::trust;
-use super::offer::Offered;
+use super::offer::OfferedSuite;
 use super::state::Conflict;
 use crate::settings::{MirrorSettings, SourceSpec};
 
@@ -39,7 +39,7 @@ impl From<CommandError> for Failure {
 
 impl Failure {
     /// A path that a suite of another run names with other content.
-    pub fn of(conflict: &Conflict, settings: &MirrorSettings, offers: &[Offered]) -> Failure {
+    pub fn of(conflict: &Conflict, settings: &MirrorSettings, offers: &[OfferedSuite]) -> Failure {
         let asked: Vec<&str> = settings.sources.iter().flat_map(|source| &source.suites).map(String::as_str).collect();
         Failure::Replaced(Box::new(Replaced {
             path: conflict.path.clone(),
@@ -60,7 +60,7 @@ impl Failure {
 
 /// The source whose suites are mirrored as the other suite was: from the same addresses, by the same settings. That a
 /// suite has several sources would be another setting.
-fn mirrored_like(conflict: &Conflict, settings: &MirrorSettings, offers: &[Offered]) -> Option<usize> {
+fn mirrored_like(conflict: &Conflict, settings: &MirrorSettings, offers: &[OfferedSuite]) -> Option<usize> {
     let names = |source: &SourceSpec, suite: &String| source.suites.contains(suite);
     if settings.sources.iter().any(|source| names(source, &conflict.requested))
         || !settings.origins.iter().map(|origin| without_credentials(origin)).eq(conflict.origins.iter().cloned())

@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::standing::Left;
+use super::membership::Departure;
 
 /// How long a file stays that no index names any more. Both must have passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ impl Default for Retention {
 impl Retention {
     /// Whether the time of a file is over that left with `left`. `generation` is the suite's
     /// present one, `None` for a suite that is gone: then only the hours count.
-    pub fn is_over(&self, left: &Left, generation: Option<u32>, now: i64) -> bool {
+    pub fn is_over(&self, left: &Departure, generation: Option<u32>, now: i64) -> bool {
         let hours_passed = now.saturating_sub(left.at) >= i64::from(self.hours) * 3600;
         // The generation without the file makes the one before it the first earlier one.
         let generations_passed =
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn both_hours_and_generations_must_have_passed() {
         let retention = Retention::default();
-        let left = Left { suite: 0, generation: 10, at: 1_000_000 };
+        let left = Departure { suite: 0, generation: 10, at: 1_000_000 };
         let day_later = 1_000_000 + 24 * 3600;
         assert!(!retention.is_over(&left, Some(12), day_later));
         assert!(!retention.is_over(&left, Some(13), day_later - 1));

@@ -66,7 +66,7 @@ pub enum Reading {
 
 /// An entry of the Release that is to be mirrored.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IndexWant {
+pub struct WantedIndex {
     /// Path below the suite's directory.
     pub path: String,
     /// Size in bytes.
@@ -122,7 +122,7 @@ pub enum SelectError {
 ///
 /// # Errors
 /// When the Release has no such component or architecture, or nothing is left.
-pub fn indexes(requested: &str, release: &Release, selections: &[Selection]) -> Result<Vec<IndexWant>, SelectError> {
+pub fn indexes(requested: &str, release: &Release, selections: &[Selection]) -> Result<Vec<WantedIndex>, SelectError> {
     for selection in selections.iter().filter(|selection| !selection.flat) {
         check_components(requested, release, selection)?;
         check_architectures(requested, release, selection)?;
@@ -153,7 +153,7 @@ pub fn indexes(requested: &str, release: &Release, selections: &[Selection]) -> 
 const READING_ORDER: [Form; 6] = [Form::Lz4, Form::Gz, Form::Zst, Form::Xz, Form::Bz2, Form::Plain];
 
 fn add_group(
-    wants: &mut Vec<IndexWant>,
+    wants: &mut Vec<WantedIndex>,
     number: u32,
     mut group: Vec<(&IndexEntry, IndexName<'_>)>,
     formats: &[IndexFormat],
@@ -173,14 +173,14 @@ fn add_group(
     let place = |form: Form| READING_ORDER.iter().position(|&other| other == form).unwrap_or(READING_ORDER.len());
     group.sort_by_key(|(_, name)| place(name.form));
     for (rank, (entry, name)) in group.into_iter().enumerate() {
-        wants.push(IndexWant {
+        wants.push(WantedIndex {
             path: entry.path.as_str().to_owned(),
             size: entry.size,
             sha256: entry.sha256,
             sha512: entry.sha512.clone(),
             form: name.form,
             need: need(&name, number),
-            reading: reading(&name),
+            reading: Reading::of(&name),
             rank: rank as u8,
         });
     }
@@ -209,13 +209,16 @@ fn need(name: &IndexName<'_>, group: u32) -> Need {
     }
 }
 
-fn reading(name: &IndexName<'_>) -> Option<Reading> {
-    match name.kind {
-        _ if name.diff => Some(Reading::DiffIndex),
-        IndexKind::Packages { .. } => Some(Reading::Packages),
-        IndexKind::Sources => Some(Reading::Sources),
-        IndexKind::InstallerSums { sha256: true, .. } => Some(Reading::InstallerSums),
-        _ => None,
+impl Reading {
+    /// How an index of this name is read; `None` for an index that names no files.
+    pub fn of(name: &IndexName<'_>) -> Option<Reading> {
+        match name.kind {
+            _ if name.diff => Some(Reading::DiffIndex),
+            IndexKind::Packages { .. } => Some(Reading::Packages),
+            IndexKind::Sources => Some(Reading::Sources),
+            IndexKind::InstallerSums { sha256: true, .. } => Some(Reading::InstallerSums),
+            _ => None,
+        }
     }
 }
 

@@ -22,7 +22,7 @@ pub fn is_recorded(suites: &[SuiteRecord], path: &str) -> bool {
 }
 
 /// The suites within the directory of another one, the outer suite.
-pub struct Inner<'a> {
+pub struct NestedSuites<'a> {
     root: &'a Root,
     outer: &'a str,
     /// Directories of suites: recorded ones, and those of this run.
@@ -31,16 +31,16 @@ pub struct Inner<'a> {
     seen: HashMap<String, bool>,
 }
 
-impl<'a> Inner<'a> {
+impl<'a> NestedSuites<'a> {
     /// Of the suite in the directory `outer`. `of_run`: the directories of this run.
     pub fn new(
         root: &'a Root,
         outer: &'a str,
         recorded: &'a [SuiteRecord],
         of_run: impl IntoIterator<Item = &'a str>,
-    ) -> Inner<'a> {
+    ) -> NestedSuites<'a> {
         let recorded = recorded.iter().filter(|suite| !suite.retired).map(|suite| suite.directory.as_str());
-        Inner { root, outer, suites: recorded.chain(of_run).collect(), seen: HashMap::new() }
+        NestedSuites { root, outer, suites: recorded.chain(of_run).collect(), seen: HashMap::new() }
     }
 
     /// Takes out of the outer suite's Release what lies in the directory of an inner suite: that suite alone publishes it.
@@ -112,7 +112,7 @@ mod tests {
         }
         let record = |directory: &str, retired| SuiteRecord { directory: directory.into(), retired, ..suite() };
         let suites = [record("dists/x/ours", false), record("dists/x/gone", true), record("dists/x", false)];
-        let mut inner = Inner::new(&root, "dists/x", &suites, ["dists/x/new/updates"]);
+        let mut inner = NestedSuites::new(&root, "dists/x", &suites, ["dists/x/new/updates"]);
         for (path, expected) in [
             ("theirs/Release", true),
             ("theirs/main/binary-amd64/Packages.xz", true),
@@ -129,7 +129,7 @@ mod tests {
         ] {
             assert_eq!(inner.has(path).unwrap(), expected, "{path}");
         }
-        let mut flat = Inner::new(&root, "", &suites, []);
+        let mut flat = NestedSuites::new(&root, "", &suites, []);
         assert!(flat.has("dists/x/main/binary-amd64/Packages").unwrap() && !flat.has("pool/a.deb").unwrap());
         assert!(is_recorded(&suites, "dists/x/InRelease") && !is_recorded(&suites, "dists/x/theirs/Release"));
     }

@@ -35,7 +35,7 @@ pub fn learn(paths: Vec<String>, session: &Session, stop: &Stop) -> Result<Vec<O
         let answers = session.runtime.block_on(stop.or(async {
             let mut asked = tokio::task::JoinSet::new();
             for (place, path) in group.iter().cloned() {
-                let watch = session.fetcher.watch();
+                let watch = session.site.fetcher.watch();
                 asked.spawn(async move { (place, on_some_host(&watch, &path).await) });
             }
             asked.join_all().await

@@ -46,16 +46,30 @@ pub enum SnapshotError {
     File(#[from] FileError),
 }
 
-/// Checks a name; to be called before the run.
+/// Checks that `name` can name a snapshot: letters, digits and `. _ + -`, a letter or digit first, at most 100 bytes.
 ///
 /// # Errors
-/// [`SnapshotError::Name`], [`SnapshotError::Exists`].
-pub fn check_name(root: &Root, name: &str) -> Result<(), SnapshotError> {
+/// [`SnapshotError::Name`].
+///
+/// ```
+/// assert!(fullbore_mirror::check_snapshot_name("2026-11-20").is_ok());
+/// assert!(fullbore_mirror::check_snapshot_name("../etc").is_err());
+/// ```
+pub fn check_snapshot_name(name: &str) -> Result<(), SnapshotError> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._+-".contains(&byte);
     let first = name.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric);
     if !first || name.len() > NAME_BYTES_MAX || !name.bytes().all(allowed) {
         return Err(SnapshotError::Name { name: name.to_owned() });
     }
+    Ok(())
+}
+
+/// Checks that a snapshot `name` can be made; to be called before the run.
+///
+/// # Errors
+/// [`SnapshotError::Name`], [`SnapshotError::Exists`] and errors of the file system.
+pub fn check_name(root: &Root, name: &str) -> Result<(), SnapshotError> {
+    check_snapshot_name(name)?;
     if root.stat(&format!("{SNAPSHOT_DIRECTORY}/{name}"))?.is_some() {
         return Err(SnapshotError::Exists { name: name.to_owned() });
     }
@@ -75,7 +89,7 @@ pub fn make(root: &Root, state: &State, name: &str) -> Result<Tally, SnapshotErr
         while let Some(record) =
             records.next().map_err(|source| StateError::List { path: state.list_path(), source })?
         {
-            if state.header.standings[record.standing as usize].members.is_empty() {
+            if state.header.memberships[record.membership as usize].members.is_empty() {
                 continue;
             }
             let is_link = root.hard_link(record.path, &format!("{building}/{}", record.path))?;

@@ -1,7 +1,7 @@
 //! What we placed in a mirror's directory, so that a run need not look.
 //!
 //! `.fullbore/state` is small: the suites with the hash of the `InRelease` they were
-//! published from, how they were selected, the table of standings. Reading it alone
+//! published from, how they were selected, the table of memberships. Reading it alone
 //! decides that nothing changed. The list of files is beside it in `files-N.zst`
 //! (see `records`), read as a stream only when there is something to plan. Both are
 //! written anew and made current by one rename of `state`, the last write of a run;
@@ -9,17 +9,19 @@
 //! reading of the files on disk, never a download.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 
 use fullbore_debian::release_date::{DateCheck, FutureDate, Succession};
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::durability::sync_file;
-use fullbore_engine::files::{FileError, PartFile, Root};
+use fullbore_engine::files::{FileError, Root};
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 use serde::{Deserialize, Serialize};
 
+use super::membership::{Departure, MEMBERSHIPS_MAX, Membership, SuiteId};
 use super::records::RecordReader;
 use super::retention::Retention;
-use super::standing::{Left, STANDINGS_MAX, Standing, SuiteId};
+use super::session::disk;
 use super::subtract::Tally;
 
 /// Our own directory below the mirror's, closed to others (0700).
@@ -37,7 +39,7 @@ pub const INDEX_DIRECTORY: &str = ".fullbore/index";
 const VERSION: u32 = 1;
 /// First word of the header file.
 const MAGIC: &str = "fullbore-state";
-/// Largest header. 10,000 suites and 100,000 standings stay below 16 MiB.
+/// Largest header. 10,000 suites and 100,000 memberships stay below 16 MiB.
 const HEADER_BYTES_MAX: u64 = 64 << 20;
 
 /// Content of the mark when something was accepted without a signature.
@@ -83,6 +85,21 @@ pub enum StateError {
     Conflict(Box<Conflict>),
 }
 
+impl From<StateError> for CommandError {
+    fn from(error: StateError) -> CommandError {
+        match &error {
+            StateError::Older { .. } => {
+                CommandError::new(ErrorKind::Stale, error).context("nothing was published or deleted").hint(
+                    "this mirror is behind: try another origin; to go back on purpose, mirror into another directory",
+                )
+            }
+            StateError::Conflict { .. } => CommandError::new(ErrorKind::Verification, error),
+            StateError::Newer { .. } => CommandError::usage(error),
+            other => disk(other),
+        }
+    }
+}
+
 /// One path, two contents: an index of this run against a suite mirrored before.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {index} says SHA-256 {wanted}, but {directory}, mirrored before, says {have}")]
@@ -109,7 +126,8 @@ pub struct Conflict {
     pub have: Sha256,
 }
 
-fn date(unix_s: i64) -> String {
+/// A Unix time as RFC 3339.
+pub fn date(unix_s: i64) -> String {
     jiff::Timestamp::from_second(unix_s).map_or_else(|_| unix_s.to_string(), |time| time.to_string())
 }
 
@@ -153,7 +171,7 @@ pub struct SuiteRecord {
     /// It lay here when this state knew nothing of it, or of another one: since which generation of this suite files
     /// that no state knows are kept for clients of what was published before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub adopted: Option<Left>,
+    pub adopted: Option<Departure>,
     /// Its Release is gone from the directory: nothing names its files any more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub retired: bool,
@@ -162,7 +180,7 @@ pub struct SuiteRecord {
 impl SuiteRecord {
     /// Whether clients may still ask for what lay here before this state knew of it.
     pub fn is_adopted_lately(&self, retention: &Retention, now: i64) -> bool {
-        let is_kept = |left: &Left| !retention.is_over(left, Some(self.generation), now);
+        let is_kept = |left: &Departure| !retention.is_over(left, Some(self.generation), now);
         !self.retired && self.adopted.as_ref().is_some_and(is_kept)
     }
 }
@@ -207,12 +225,13 @@ pub struct Header {
     /// All suites; the place is the number.
     pub suites: Vec<SuiteRecord>,
     /// Standings of the files; the place is the number.
-    pub standings: Vec<Standing>,
+    #[serde(rename = "standings")]
+    pub memberships: Vec<Membership>,
 }
 
 /// A suite as a mirror offers it now.
 #[derive(Debug, Clone, Copy)]
-pub struct Offer<'a> {
+pub struct OfferedRelease<'a> {
     /// Its directory here.
     pub directory: &'a str,
     /// Hash of `InRelease` as received.
@@ -231,7 +250,7 @@ pub struct Offer<'a> {
 
 /// What an offer means for what is here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Novelty {
+pub enum ReleaseChange {
     /// Published exactly so: nothing to do for this suite.
     Unchanged,
     /// Not mirrored here before.
@@ -325,7 +344,7 @@ impl State {
     ///
     /// # Errors
     /// [`StateError::Older`] for a rollback (M10).
-    pub fn judge_date(&self, offer: &Offer<'_>) -> Result<Option<FutureDate>, StateError> {
+    pub fn judge_date(&self, offer: &OfferedRelease<'_>) -> Result<Option<FutureDate>, StateError> {
         let suite = self.suite(offer.directory);
         // An unsigned Release must not be able to forbid the signed ones that follow by a far date.
         let recorded = suite.filter(|suite| suite.signed || !offer.signed).map(|suite| suite.date);
@@ -349,19 +368,19 @@ impl State {
     ///
     /// # Errors
     /// As [`State::judge_date`].
-    pub fn judge(&self, offer: &Offer<'_>) -> Result<Novelty, StateError> {
+    pub fn judge(&self, offer: &OfferedRelease<'_>) -> Result<ReleaseChange, StateError> {
         self.judge_date(offer)?;
-        let Some(suite) = self.suite(offer.directory) else { return Ok(Novelty::NewSuite) };
+        let Some(suite) = self.suite(offer.directory) else { return Ok(ReleaseChange::NewSuite) };
         Ok(if offer.signed && !suite.signed {
-            Novelty::NowSigned
+            ReleaseChange::NowSigned
         } else if offer.inrelease != suite.inrelease {
-            if offer.date == suite.date { Novelty::SameDate } else { Novelty::NewRelease }
+            if offer.date == suite.date { ReleaseChange::SameDate } else { ReleaseChange::NewRelease }
         } else if offer.fingerprint != suite.fingerprint {
-            Novelty::NewSettings
+            ReleaseChange::NewSettings
         } else if self.unfinished {
-            Novelty::Unfinished
+            ReleaseChange::Unfinished
         } else {
-            Novelty::Unchanged
+            ReleaseChange::Unchanged
         })
     }
 
@@ -371,8 +390,8 @@ impl State {
         let Ok(Some(mut records)) = self.records(root) else { return false };
         while let Ok(Some(record)) = records.next() {
             if record.path >= path {
-                let standing = self.header.standings.get(record.standing as usize);
-                return record.path == path && standing.is_some_and(|standing| !standing.expired);
+                let membership = self.header.memberships.get(record.membership as usize);
+                return record.path == path && membership.is_some_and(|membership| !membership.expired);
             }
         }
         false
@@ -389,8 +408,8 @@ impl State {
         let path = list_path(self.header.number);
         let Some((file, _)) = root.open_file(&path)? else { return Ok(None) };
         // The table's length was checked when the header was read.
-        let standings = self.header.standings.len() as u32;
-        RecordReader::new(file, self.header.records, standings)
+        let memberships = self.header.memberships.len() as u32;
+        RecordReader::new(file, self.header.records, memberships)
             .map(Some)
             .map_err(|source| StateError::List { path, source })
     }
@@ -460,8 +479,8 @@ fn parse(text: &[u8]) -> Result<Header, Damage> {
         return Err(damage("content does not match its hash"));
     }
     let header: Header = serde_json::from_slice(json).map_err(|error| damage(&error.to_string()))?;
-    if header.standings.len() > STANDINGS_MAX || header.suites.len() > usize::from(SuiteId::MAX) {
-        return Err(damage("too many suites or standings"));
+    if header.memberships.len() > MEMBERSHIPS_MAX || header.suites.len() > usize::from(SuiteId::MAX) {
+        return Err(damage("too many suites or memberships"));
     }
     Ok(header)
 }
@@ -471,36 +490,6 @@ fn render(header: &Header) -> Vec<u8> {
     let mut text = format!("{MAGIC} {VERSION} {}\n", Sha256::of(&json)).into_bytes();
     text.extend_from_slice(&json);
     text
-}
-
-/// Writes a part file from its beginning to its end.
-pub struct PartWriter {
-    part: PartFile,
-    offset: u64,
-}
-
-impl PartWriter {
-    /// Starts at the beginning.
-    pub fn new(part: PartFile) -> Self {
-        PartWriter { part, offset: 0 }
-    }
-
-    /// The file, still under its temporary name.
-    pub fn into_part(self) -> PartFile {
-        self.part
-    }
-}
-
-impl Write for PartWriter {
-    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        self.part.write_at(self.offset, data).map_err(io::Error::other)?;
-        self.offset += data.len() as u64;
-        Ok(data.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 #[cfg(test)]
@@ -538,8 +527,8 @@ pub(super) mod tests {
         State { header: Header { suites: vec![suite()], ..Header::default() }, trusted: true, ..State::default() }
     }
 
-    fn offer(suite: &SuiteRecord) -> Offer<'_> {
-        Offer {
+    fn offer(suite: &SuiteRecord) -> OfferedRelease<'_> {
+        OfferedRelease {
             directory: &suite.directory,
             inrelease: suite.inrelease,
             date: suite.date,
@@ -555,7 +544,7 @@ pub(super) mod tests {
         let retention = Retention::default();
         let at = 1_000_000;
         let day_later = at + 24 * 3600;
-        let left = Left { suite: 0, generation: 1, at };
+        let left = Departure { suite: 0, generation: 1, at };
         let adopted = |generation| SuiteRecord { generation, adopted: Some(left.clone()), ..suite() };
         assert!(adopted(4).is_adopted_lately(&retention, day_later - 1));
         assert!(adopted(3).is_adopted_lately(&retention, day_later));
@@ -569,19 +558,22 @@ pub(super) mod tests {
         let (state, suite) = (state(), suite());
         let same = offer(&suite);
         let judge = |offer| state.judge(&offer).unwrap();
-        assert_eq!(judge(same), Novelty::Unchanged);
-        assert_eq!(judge(Offer { directory: "dists/sid", ..same }), Novelty::NewSuite);
-        assert_eq!(judge(Offer { inrelease: Sha256::of(b"2"), date: 1_000_001, ..same }), Novelty::NewRelease);
-        assert_eq!(judge(Offer { inrelease: Sha256::of(b"2"), ..same }), Novelty::SameDate);
-        assert_eq!(judge(Offer { fingerprint: Sha256::EMPTY, ..same }), Novelty::NewSettings);
+        assert_eq!(judge(same), ReleaseChange::Unchanged);
+        assert_eq!(judge(OfferedRelease { directory: "dists/sid", ..same }), ReleaseChange::NewSuite);
+        assert_eq!(
+            judge(OfferedRelease { inrelease: Sha256::of(b"2"), date: 1_000_001, ..same }),
+            ReleaseChange::NewRelease
+        );
+        assert_eq!(judge(OfferedRelease { inrelease: Sha256::of(b"2"), ..same }), ReleaseChange::SameDate);
+        assert_eq!(judge(OfferedRelease { fingerprint: Sha256::EMPTY, ..same }), ReleaseChange::NewSettings);
         let unfinished = State { unfinished: true, ..self::state() };
-        assert_eq!(unfinished.judge(&same).unwrap(), Novelty::Unfinished);
+        assert_eq!(unfinished.judge(&same).unwrap(), ReleaseChange::Unfinished);
     }
 
     #[test]
     fn m10_an_older_release_is_refused() {
         let (state, suite) = (state(), suite());
-        let older = Offer { inrelease: Sha256::of(b"0"), date: 999_999, ..offer(&suite) };
+        let older = OfferedRelease { inrelease: Sha256::of(b"0"), date: 999_999, ..offer(&suite) };
         let error = state.judge(&older).unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -589,7 +581,7 @@ pub(super) mod tests {
         );
         // What lies in the directory counts as well, with a state or without one.
         for state in [&state, &State::default()] {
-            let older = Offer { here: Some(suite.date + 1), ..offer(&suite) };
+            let older = OfferedRelease { here: Some(suite.date + 1), ..offer(&suite) };
             assert!(matches!(state.judge(&older), Err(StateError::Older { have: 1_000_001, .. })));
         }
     }
@@ -612,12 +604,12 @@ pub(super) mod tests {
             let mut state = state();
             (state.header.suites[0].date, state.header.suites[0].signed) = (recorded, recorded_signed);
             let suite = suite();
-            let offered = Offer { date, signed, here, inrelease: Sha256::of(b"2"), ..offer(&suite) };
+            let offered = OfferedRelease { date, signed, here, inrelease: Sha256::of(b"2"), ..offer(&suite) };
             let judged = state.judge_date(&offered);
             let case = format!("{recorded} {here:?} {recorded_signed} {signed} {date}");
             assert_eq!(matches!(judged, Ok(Some(_))), is_replaced, "{case}");
             assert_eq!(judged.is_err(), !is_replaced, "{case}");
-            let unchecked = Offer { check: DateCheck::new(NOW, false, 10), ..offered };
+            let unchecked = OfferedRelease { check: DateCheck::new(NOW, false, 10), ..offered };
             assert!(recorded_signed != signed || state.judge_date(&unchecked).is_err(), "{case}: not checked");
         }
     }
@@ -627,10 +619,10 @@ pub(super) mod tests {
         let mut state = state();
         state.header.suites[0].signed = false;
         let suite = suite();
-        assert_eq!(state.judge(&offer(&suite)).unwrap(), Novelty::NowSigned);
+        assert_eq!(state.judge(&offer(&suite)).unwrap(), ReleaseChange::NowSigned);
         // And an unsigned Release with a date in the future does not lock out the signed one.
         state.header.suites[0].date = i64::MAX;
-        assert_eq!(state.judge(&offer(&suite)).unwrap(), Novelty::NowSigned);
+        assert_eq!(state.judge(&offer(&suite)).unwrap(), ReleaseChange::NowSigned);
     }
 
     #[test]

@@ -63,20 +63,12 @@ pub fn adopt(root: &Root, path: &str, sha256: Sha256, size: u64) -> Result<bool,
     Ok(true)
 }
 
-/// Puts small content that is in memory (`InRelease`, `Release`) into the store. What is
-/// there already is kept, so that its names need not be given again.
+/// Puts small content from memory (`InRelease`, `Release`) into the store, with a time of last change in Unix seconds.
+/// Content already in the store stays, so that its names stay valid.
 ///
 /// # Errors
-/// Refusals of the system.
-pub fn put(root: &Root, content: &[u8]) -> Result<Sha256, StateError> {
-    put_dated(root, content, None)
-}
-
-/// As [`put`], with a time of last change (Unix seconds).
-///
-/// # Errors
-/// Refusals of the system.
-pub fn put_dated(root: &Root, content: &[u8], modified: Option<i64>) -> Result<Sha256, StateError> {
+/// Errors of the file system.
+pub fn put(root: &Root, content: &[u8], modified: Option<i64>) -> Result<Sha256, StateError> {
     let sha256 = Sha256::of(content);
     if verify(root, sha256, content.len() as u64)? {
         return Ok(sha256);
@@ -115,7 +107,7 @@ mod tests {
     fn m5_content_that_was_changed_is_not_taken() {
         let directory = tempfile::tempdir().unwrap();
         let root = Root::open(directory.path()).unwrap();
-        let sha256 = put(&root, b"Package: x\n").unwrap();
+        let sha256 = put(&root, b"Package: x\n", None).unwrap();
         assert!(verify(&root, sha256, 11).unwrap());
         let path = directory.path().join(index_path(sha256));
         std::fs::write(&path, b"Package: y\n").unwrap();
@@ -128,7 +120,7 @@ mod tests {
     fn only_published_indexes_stay() {
         let directory = tempfile::tempdir().unwrap();
         let root = Root::open(directory.path()).unwrap();
-        let (kept, gone) = (put(&root, b"kept").unwrap(), put(&root, b"gone").unwrap());
+        let (kept, gone) = (put(&root, b"kept", None).unwrap(), put(&root, b"gone", None).unwrap());
         root.hard_link(&index_path(kept), "dists/x/Packages").unwrap();
         assert_eq!(sweep(&root).unwrap(), 1);
         assert!(verify(&root, kept, 4).unwrap() && !verify(&root, gone, 4).unwrap());

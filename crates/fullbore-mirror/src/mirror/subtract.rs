@@ -12,24 +12,23 @@ use fullbore_engine::digest::Sha256;
 use fullbore_engine::files::{FileError, Kind, Root};
 use serde::{Deserialize, Serialize};
 
-use super::here::Here;
 use super::links;
+use super::local_release::LocalRelease;
+use super::membership::SuiteId;
 use super::plan::{FileId, Plan, PlanFile};
 use super::records::Record;
-use super::standing::SuiteId;
 use super::state::{Conflict, OWN_DIRECTORY, Removal, State, StateError, index_path};
 
 /// One bit for each file of a plan.
 #[derive(Debug, Clone)]
 pub struct FileSet {
     words: Vec<u64>,
-    count: usize,
 }
 
 impl FileSet {
     /// No file of a plan of `files` files.
     pub fn new(files: usize) -> Self {
-        FileSet { words: vec![0; files.div_ceil(64)], count: 0 }
+        FileSet { words: vec![0; files.div_ceil(64)] }
     }
 
     /// Adds a file; `true` if it was not there.
@@ -38,32 +37,19 @@ impl FileSet {
         let Some(word) = self.words.get_mut(word) else { return false };
         let fresh = *word & bit == 0;
         *word |= bit;
-        self.count += usize::from(fresh);
         fresh
     }
 
     /// Takes a file out.
     pub fn remove(&mut self, id: FileId) {
         if let Some(word) = self.words.get_mut(id as usize / 64) {
-            let bit = 1_u64 << (id % 64);
-            self.count -= usize::from(*word & bit != 0);
-            *word &= !bit;
+            *word &= !(1_u64 << (id % 64));
         }
     }
 
     /// Whether the file is in the set.
     pub fn contains(&self, id: FileId) -> bool {
         self.words.get(id as usize / 64).is_some_and(|word| word & 1 << (id % 64) != 0)
-    }
-
-    /// Number of files in the set.
-    pub fn len(&self) -> usize {
-        self.count
-    }
-
-    /// Whether no file is in the set.
-    pub fn is_empty(&self) -> bool {
-        self.count == 0
     }
 }
 
@@ -302,17 +288,17 @@ impl<'a> Comparison<'a> {
     }
 
     fn compare_record(&mut self, file: &PlanFile<'_>, record: &Record<'_>, state: &State) -> Result<(), StateError> {
-        let standing = &state.header.standings[record.standing as usize];
-        let unread = !state.trusted || state.overtaken || (standing.unsigned && self.needs_signature(file));
+        let membership = &state.header.memberships[record.membership as usize];
+        let unread = !state.trusted || state.overtaken || (membership.unsigned && self.needs_signature(file));
         let result = &mut self.result;
-        if (standing.expired && state.header.removal != Removal::None)
+        if (membership.expired && state.header.removal != Removal::None)
             || result.done.contains(file.id)
             || result.replace.contains(file.id)
         {
             return Ok(());
         }
         if !file.is(record.size, record.sha256) {
-            let other = standing
+            let other = membership
                 .members
                 .iter()
                 .find(|member| self.suites.iter().all(|(suite, _)| suite != *member) && !self.gone.contains(member));
@@ -348,7 +334,7 @@ impl<'a> Comparison<'a> {
 fn gone(state: &State, root: &Root) -> Result<BTreeSet<SuiteId>, FileError> {
     let mut gone = BTreeSet::new();
     for (id, suite) in (0..).zip(&state.header.suites) {
-        if suite.retired || Here::read(root, &suite.directory)?.is_none() {
+        if suite.retired || LocalRelease::read(root, &suite.directory)?.is_none() {
             gone.insert(id);
         }
     }

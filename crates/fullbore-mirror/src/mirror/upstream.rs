@@ -1,7 +1,7 @@
 //! The origin's own trace files: which state of the archive it has, and whom it has it from.
 //!
 //! They are signed by nobody and decide nothing; they are for people and programs that look after
-//! mirrors. Asked for only when something is to be published, beside the indexes on a connection that is
+//! mirrors. PendingTraces for only when something is to be published, beside the indexes on a connection that is
 //! open anyway; what has not come when all else is done is done without.
 
 use fullbore_wire::fetch::{Get, Watch};
@@ -26,15 +26,15 @@ pub struct Upstream {
 }
 
 /// Requests on their way.
-pub struct Asked([JoinHandle<Option<String>>; 2]);
+pub struct PendingTraces([JoinHandle<Option<String>>; 2]);
 
 /// Asks the origin.
-pub fn ask(session: &Session) -> Asked {
-    Asked([MASTER, "_hierarchy"].map(|name| session.runtime.spawn(text(session.fetcher.watch(), name))))
+pub fn ask(session: &Session) -> PendingTraces {
+    PendingTraces([MASTER, "_hierarchy"].map(|name| session.runtime.spawn(text(session.site.fetcher.watch(), name))))
 }
 
 /// What has come by now.
-pub fn take(asked: Asked, session: &Session) -> Upstream {
+pub fn take(asked: PendingTraces, session: &Session) -> Upstream {
     let [master, hierarchy] = asked.0.map(|asked| {
         if !asked.is_finished() {
             asked.abort();

@@ -61,19 +61,6 @@ pub enum IndexFormat {
     Bz2,
 }
 
-impl IndexFormat {
-    /// The ending of the file's name, with its dot; empty for plain.
-    pub fn suffix(self) -> &'static str {
-        match self {
-            IndexFormat::Plain => "",
-            IndexFormat::Xz => ".xz",
-            IndexFormat::Gz => ".gz",
-            IndexFormat::Zst => ".zst",
-            IndexFormat::Bz2 => ".bz2",
-        }
-    }
-}
-
 /// Kinds of files an archive has beside packages, each of which can be left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

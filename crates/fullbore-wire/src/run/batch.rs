@@ -59,12 +59,6 @@ pub struct Fetched {
     pub given_up: Vec<GivenUp>,
 }
 
-/// A batch's files: where they are found and what they are.
-pub trait Batch: Catalogue {
-    /// Bytes of an item, for progress.
-    fn size(&self, item: ItemId) -> u64;
-}
-
 /// Whether it is for the name of one file that it cannot be written.
 fn is_of_one_file(cause: &Cause) -> bool {
     use FileError::{NotRegular, Path, Symlink};
@@ -90,7 +84,7 @@ pub fn local_failure(path: &str, cause: &Cause) -> CommandError {
 /// One batch for one fetcher.
 pub struct Job<'a> {
     /// What the files are.
-    pub batch: Arc<dyn Batch>,
+    pub batch: Arc<dyn Catalogue>,
     /// Which of them.
     pub items: Vec<Item>,
     /// Who brings them.
@@ -171,7 +165,7 @@ impl Progression {
                     match event {
                         FetchEvent::Verified(item) => {
                             self.files.fetch_add(1, Ordering::Relaxed);
-                            self.bytes.fetch_add(catalogue.size(item), Ordering::Relaxed);
+                            self.bytes.fetch_add(catalogue.spec(item).size, Ordering::Relaxed);
                             result.0[place].verified.push(item);
                             (result.2)(place, item);
                         }

@@ -42,6 +42,22 @@ pub struct NetworkSettings {
     pub record: Option<PathBuf>,
 }
 
+impl Default for NetworkSettings {
+    /// Four connections per host, since public mirrors ask for few; no limits, no proxies.
+    fn default() -> Self {
+        NetworkSettings {
+            connections_per_host: 4,
+            limit_rate_bytes_per_s: None,
+            ca_file: None,
+            http1_only: false,
+            hedge: true,
+            auth_files: Vec::new(),
+            proxy: ProxyAddresses::default(),
+            record: None,
+        }
+    }
+}
+
 /// Proxies as the usual variables name them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProxyAddresses {

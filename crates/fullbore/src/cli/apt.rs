@@ -1,4 +1,4 @@
-//! The flags of `fullbore apt` and of what is below it.
+//! The flags of `fullbore apt` and its commands.
 
 use std::path::PathBuf;
 
@@ -7,9 +7,9 @@ use clap::{Args, Subcommand, ValueEnum};
 pub(super) const LONG: &str = "\
 Make the system's own apt use fullbore's methods, or undo it.
 
-apt asks programs of its own, its methods, to fetch files and to apply patches to indexes. `enable` \
-writes one file, /etc/apt/apt.conf.d/90fullbore, which makes it ask fullbore instead; `disable` \
-removes that file, and nothing is left. No file of apt's is replaced.";
+apt runs helper programs, its methods, to fetch files and to apply patches to indexes. `enable` \
+writes one file, /etc/apt/apt.conf.d/90fullbore, which makes apt run fullbore's methods instead. \
+`disable` removes that file, and nothing else remains. fullbore replaces no file of apt's.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,7 +17,7 @@ Examples:
     fullbore apt enable
   Let apt also fetch from several mirrors at once:
     fullbore apt enable --mirrors /etc/fullbore/mirrors.txt
-  See what apt uses:
+  Show what apt uses:
     fullbore apt status
   Undo it:
     fullbore apt disable";
@@ -36,16 +36,15 @@ pub struct AptArgs {
 pub enum AptCommand {
     /// Make apt use fullbore's methods
     ///
-    /// The program is tried out first, as the user that apt gives its methods. With --mirrors apt
-    /// also fetches by fullbore's http and https methods; without, only indexes are patched by
-    /// fullbore.
+    /// fullbore first runs the program once, as the user that runs apt's methods. With --mirrors, apt also downloads
+    /// with fullbore's http and https methods. Without it, fullbore only patches indexes.
     Enable(AptEnableArgs),
     /// Make apt use its own methods again
     Disable(AptDisableArgs),
     /// Show which methods apt uses
     ///
-    /// Exit code 2 tells of problems: another file that overrides fullbore's, a program that is not
-    /// there any more, changes by hand.
+    /// Exit code 2 means a problem: another file overrides fullbore's, the program is gone, or the file was edited by
+    /// hand.
     Status(AptStatusArgs),
 }
 
@@ -56,11 +55,11 @@ pub struct AptEnableArgs {
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub root: PathBuf,
 
-    /// Have apt start this program (default: this one; in another root /usr/bin/fullbore)
+    /// Make apt run this program (default: this one; in another root, /usr/bin/fullbore)
     #[arg(long, value_name = "PATH")]
     pub program: Option<PathBuf>,
 
-    /// Fetch from the mirrors listed in this file, too; repeat for more
+    /// Download from the mirrors listed in this file, too; repeat for more
     #[arg(long, value_name = "FILE")]
     pub mirrors: Vec<PathBuf>,
 
@@ -68,7 +67,7 @@ pub struct AptEnableArgs {
     #[arg(long, value_name = "LEVEL", default_value = "own")]
     pub level: AptLevel,
 
-    /// Replace a snippet that was changed by hand
+    /// Replace the file even if it was edited by hand
     #[arg(long)]
     pub force: bool,
 }
@@ -80,7 +79,7 @@ pub struct AptDisableArgs {
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub root: PathBuf,
 
-    /// Remove a snippet that was changed by hand
+    /// Remove the file even if it was edited by hand
     #[arg(long)]
     pub force: bool,
 }
@@ -88,11 +87,11 @@ pub struct AptDisableArgs {
 /// `fullbore apt status`.
 #[derive(Debug, Args)]
 pub struct AptStatusArgs {
-    /// Look at the system below this directory
+    /// Inspect the system below this directory
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub root: PathBuf,
 
-    /// Print it as a line of JSON
+    /// Print one line of JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -102,6 +101,6 @@ pub struct AptStatusArgs {
 pub enum AptLevel {
     /// Fast: zstd 3, xz 0, gz 6, lz4 1
     Own,
-    /// As apt does it, for the smallest files
+    /// As hard as apt does, for the smallest files
     Apt,
 }

@@ -9,22 +9,22 @@ use super::shared::{CHOICE, KEEP, NetworkArgs, OutputArgs, TrustArgs};
 const HOOKS: &str = "Hooks";
 
 pub(super) const LONG: &str = "\
-Make a Debian root, as mmdebstrap is called.
+Make a Debian root, with mmdebstrap's arguments.
 
-apt resolves and dpkg configures; packages come by fullbore's wire, each verified by its SHA-256 from \
-the signed index, and are unpacked in parallel. No command syncs while the root is made; one sync is at \
-the end. Until then TARGET holds a file .fullbore-unfinished; a root without it is complete. A run that \
-finds such a file starts over.";
+apt resolves and dpkg configures. fullbore downloads the packages, verifies each by its SHA-256 from \
+the signed index, and unpacks them in parallel. No command syncs while the root is made; fullbore \
+syncs once at the end. Until then, TARGET contains a file .fullbore-unfinished. A root without this \
+file is complete. A run that finds the file starts over.";
 
 const EXAMPLES: &str = "\
 Examples:
   A small root:
     fullbore bootstrap --variant minbase trixie /srv/root https://deb.example.org/debian
-  With packages, as an archive, without being root:
+  A tar archive with more packages, made without root privileges:
     fullbore bootstrap --variant apt --include ca-certificates,curl trixie root.tar.zst
-  As an archive on stdout:
+  A tar archive on stdout:
     fullbore bootstrap --variant minbase trixie - https://deb.example.org/debian | docker import -
-  With sources of its own, and a hook:
+  Other sources, and a hook:
     fullbore bootstrap --customize-hook 'chroot \"$1\" useradd --create-home user' \\
         trixie root /etc/apt/sources.list.d/debian.sources";
 
@@ -36,59 +36,59 @@ pub struct BootstrapArgs {
     #[arg(value_name = "SUITE")]
     pub suite: String,
 
-    /// Where the root goes: a directory that is empty or not there, a file for --format tar or squashfs, or `-` for a
-    /// tar archive on stdout
+    /// The new root: a directory that is empty or does not exist, a file for --format tar or squashfs, or `-` for a tar
+    /// archive on stdout
     #[arg(value_name = "TARGET", default_value = "-")]
     pub target: PathBuf,
 
-    /// An archive's address, a line as in sources.list, a file of apt sources, or `-` for one on stdin (default: this
-    /// machine's archive, or the distribution's)
+    /// A URL, a line as in sources.list, a file of apt sources, or `-` for sources on stdin (default: this machine's
+    /// archive, or the distribution's)
     ///
-    /// Several addresses are taken as mirrors of one archive: files come from all of them.
+    /// Several URLs are mirrors of one archive; files come from all of them.
     #[arg(value_name = "MIRROR")]
     pub mirrors: Vec<String>,
 
-    /// Which packages are installed
+    /// Which packages to install
     #[arg(long, value_name = "VARIANT", default_value = "important", help_heading = CHOICE)]
     pub variant: Variant,
 
-    /// Install these packages, too: names, patterns of apt, or names with a version; comma-separated
+    /// Also install these packages: names, apt patterns, or names with a version; comma-separated
     #[arg(long, value_name = "PACKAGE", help_heading = CHOICE)]
     pub include: Vec<String>,
 
-    /// Take packages of these components; comma-separated [default: main]
+    /// Use packages of these components; comma-separated [default: main]
     #[arg(long, value_name = "COMPONENT", help_heading = CHOICE, value_delimiter = ',', visible_alias = "component")]
     pub components: Vec<String>,
 
-    /// The root's architecture, and foreign ones after it; comma-separated (default: this machine's)
+    /// The root's architecture, then foreign ones; comma-separated (default: this machine's)
     #[arg(long, value_name = "ARCH", help_heading = CHOICE, value_delimiter = ',', visible_alias = "architectures")]
     pub arch: Vec<String>,
 
-    /// Option for apt in the root and while it is made: text as in apt.conf, or a file; repeat for more
+    /// Option for apt, in the root and while it is made: text as in apt.conf, or a file; repeat for more
     #[arg(long, value_name = "OPTION|FILE", help_heading = CHOICE)]
     pub aptopt: Vec<String>,
 
-    /// Option for dpkg in the root and while it is made: text as in dpkg.cfg, or a file; repeat for more
+    /// Option for dpkg, in the root and while it is made: text as in dpkg.cfg, or a file; repeat for more
     #[arg(long, value_name = "OPTION|FILE", help_heading = CHOICE)]
     pub dpkgopt: Vec<String>,
 
-    /// How the root is made: with the rights of root, or in a user namespace [default: whichever is possible]
+    /// How to make the root: as root, or in a user namespace
     #[arg(long, value_name = "MODE", default_value = "auto", help_heading = KEEP)]
     pub mode: BootstrapMode,
 
-    /// What is made (default: by the ending of TARGET)
+    /// What to make
     #[arg(long, value_name = "FORMAT", default_value = "auto", help_heading = KEEP)]
     pub format: BootstrapFormat,
 
-    /// Run this before any package: a program, or a snippet for sh with the root as $1; repeat for more
+    /// Run this before any package is unpacked: a program, or a shell snippet with the root as $1; repeat for more
     #[arg(long, value_name = "COMMAND", help_heading = HOOKS)]
     pub setup_hook: Vec<String>,
 
-    /// Run this when Essential packages are unpacked
+    /// Run this when the Essential packages are unpacked
     #[arg(long, value_name = "COMMAND", help_heading = HOOKS)]
     pub extract_hook: Vec<String>,
 
-    /// Run this when Essential packages are configured
+    /// Run this when the Essential packages are configured
     #[arg(long, value_name = "COMMAND", help_heading = HOOKS)]
     pub essential_hook: Vec<String>,
 
@@ -96,11 +96,11 @@ pub struct BootstrapArgs {
     #[arg(long, value_name = "COMMAND", help_heading = HOOKS)]
     pub customize_hook: Vec<String>,
 
-    /// Run the programs of this directory whose names begin with setup, extract, essential or customize
+    /// Run the programs in this directory whose names begin with setup, extract, essential or customize
     #[arg(long, value_name = "DIR", help_heading = HOOKS, visible_alias = "hook-dir")]
     pub hook_directory: Vec<PathBuf>,
 
-    /// What decides which signatures are accepted.
+    /// Accepted signatures and certificates.
     #[command(flatten)]
     pub trust: TrustArgs,
 
@@ -108,7 +108,7 @@ pub struct BootstrapArgs {
     #[command(flatten)]
     pub network: NetworkArgs,
 
-    /// What is shown and written about the run.
+    /// Output of the run.
     #[command(flatten)]
     pub output: OutputArgs,
 }
@@ -118,45 +118,45 @@ pub struct BootstrapArgs {
 pub enum Variant {
     /// None.
     Custom,
-    /// Essential packages and what they need.
+    /// Essential packages and their dependencies.
     Essential,
-    /// That, and apt.
+    /// `essential`, and apt.
     Apt,
     /// All packages of priority required; minbase is the same.
     #[value(alias = "minbase")]
     Required,
-    /// That, and build-essential.
+    /// `required`, and build-essential.
     Buildd,
     /// All packages of priorities required and important.
     #[value(aliases = ["debootstrap", "-"])]
     Important,
-    /// That, and those of priority standard.
+    /// `important`, and all packages of priority standard.
     Standard,
 }
 
-/// With whose rights a root is made.
+/// With which privileges a root is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum BootstrapMode {
-    /// As root if it is root, else in a user namespace.
+    /// As root if run by root, otherwise in a user namespace.
     Auto,
     /// As root.
     #[value(alias = "sudo")]
     Root,
-    /// In a user namespace, with the numbers of /etc/subuid and /etc/subgid.
+    /// In a user namespace, with the IDs of /etc/subuid and /etc/subgid.
     Unshare,
 }
 
 /// What a bootstrap makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum BootstrapFormat {
-    /// By the ending of the target's name: .tar and its compressed forms, .squashfs, .sqfs, else a directory.
+    /// By the ending of TARGET: .tar and its compressed forms, .squashfs, .sqfs, otherwise a directory.
     Auto,
     /// A directory.
     #[value(alias = "directory")]
     Dir,
-    /// An archive for tar, compressed as the ending says.
+    /// A tar archive, compressed as the ending says.
     Tar,
-    /// A file system for squashfs.
+    /// A squashfs image.
     #[value(alias = "sqfs")]
     Squashfs,
 }

@@ -8,19 +8,19 @@ use super::shared::{NetworkArgs, OutputArgs, TrustArgs};
 use crate::settings::values::Percent;
 
 pub(super) const LONG: &str = "\
-Re-read an archive against its signed indexes.
+Verify an archive on disk against its signed indexes.
 
-Verifies the signature of every InRelease below DIR and follows the hashes from there to the \
-indexes, and from the indexes to every file. Names each file that is missing or has the wrong size \
-or content. --repair fetches these files. Works on any Debian archive, whichever tool made it.";
+Verifies the signature of every InRelease below DIR, and follows the hashes from there to the \
+indexes and to every file. Names each file that is missing or has the wrong size or content. \
+--repair fetches these files. Works on any Debian archive, whichever tool made it.";
 
 const EXAMPLES: &str = "\
 Examples:
   Read everything:
     fullbore check /srv/mirror/debian
-  Read a random twentieth, as a nightly job:
+  Read a random twentieth, for example every night:
     fullbore check /srv/mirror/debian --read-data-subset 5%
-  Fetch what is wrong:
+  Fetch missing and wrong files:
     fullbore check /srv/mirror/debian --repair --from https://deb.example.org/debian";
 
 /// `fullbore check`.
@@ -31,19 +31,19 @@ pub struct CheckArgs {
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
 
-    /// Read the content of only this random share of the files; sizes are checked for all
+    /// Read the content of a random share of the files; check the sizes of all
     #[arg(long, value_name = "PERCENT")]
     pub read_data_subset: Option<Percent>,
 
-    /// Fetch what is missing or wrong
+    /// Fetch missing and wrong files
     #[arg(long)]
     pub repair: bool,
 
-    /// Repair from this archive; repeat for more (default: where the mirror came from)
+    /// Repair from this mirror; repeat for more (default: the mirrors that the files came from)
     #[arg(long, value_name = "URL", value_delimiter = ' ')]
     pub from: Vec<String>,
 
-    /// What decides which signatures are accepted.
+    /// Accepted signatures and certificates.
     #[command(flatten)]
     pub trust: TrustArgs,
 
@@ -51,7 +51,7 @@ pub struct CheckArgs {
     #[command(flatten)]
     pub network: NetworkArgs,
 
-    /// What is shown and written about the run.
+    /// Output of the run.
     #[command(flatten)]
     pub output: OutputArgs,
 }

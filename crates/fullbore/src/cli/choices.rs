@@ -2,9 +2,9 @@
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use fullbore_engine::durability::Durability;
-use fullbore_mirror::settings::{IndexFormat, Kind};
+use fullbore_mirror::{IndexFormat, Kind};
 
-/// A word, its help, and what it stands for.
+/// A word, its help, and its value.
 type Choice<T> = (&'static str, &'static str, T);
 
 /// A parser for one of these words.

@@ -8,14 +8,14 @@ pub(super) const LONG: &str = "\
 Convert settings of apt-mirror (mirror.list), debmirror (debmirror.conf) or ftpsync (ftpsync.conf) \
 to fullbore's.
 
-The file is read, never executed. Each setting that has no counterpart is named, on stderr and as a \
-comment in the result.";
+fullbore reads the file and never executes it. It names each setting that has no counterpart, on \
+stderr and as a comment in the result.";
 
 const EXAMPLES: &str = "\
 Examples:
-  See the result:
+  Print the result:
     fullbore convert /etc/apt/mirror.list
-  Keep it:
+  Write it to the settings file:
     fullbore convert /etc/debmirror.conf -o /etc/fullbore/mirror.toml";
 
 /// `fullbore convert`.
@@ -26,16 +26,16 @@ pub struct ConvertArgs {
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 
-    /// Write the result to this file instead of stdout; an existing file is not replaced
+    /// Write the result to this file instead of stdout; never replace an existing file
     #[arg(long, short, value_name = "OUT")]
     pub output: Option<PathBuf>,
 
-    /// Take the file to be of this program (default: by name, then by content)
+    /// Read the file as settings of this program (default: detect by name, then by content)
     #[arg(long, value_name = "PROGRAM")]
     pub format: Option<ForeignFormat>,
 }
 
-/// Whose settings file is converted.
+/// The program whose settings file is converted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ForeignFormat {
     /// apt-mirror's mirror.list.

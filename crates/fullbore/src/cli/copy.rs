@@ -10,60 +10,62 @@ use super::reach::{NETWORK, ReachArgs};
 pub(crate) const LONG: &str = "\
 Copy files and trees, on this machine or to and from another one.
 
-Paths follow rsync's rules: SRC with a slash at its end stands for what is in it, without one for the \
-directory itself. Everything is kept by default, as rsync does with -aHAXS: permissions, owners, \
-nanosecond times, links of both kinds, holes, ACLs, extended attributes, devices. What cannot be kept is \
-counted, named, and gives exit code 2. The other machine is reached by ssh, where fullbore has to be \
-installed; content goes by direct connections, encrypted with keys of this run, or by ssh itself where \
-none can be made. Each file gets its name only when all of it is there; a copy that \
-was cut off is gone on with by running it again, and a copy of what is there already copies nothing.";
+Paths follow rsync's rules: SRC with a slash at its end means the contents of the directory, SRC \
+without one means the directory itself. By default, fullbore keeps everything that rsync -aHAXS \
+keeps: permissions, owners, nanosecond times, symbolic and hard links, holes, ACLs, extended \
+attributes, devices. If it cannot keep something, it counts it, names it, and exits with 2.
+
+fullbore reaches the other machine by ssh, and must be installed there. Content goes over direct \
+connections, encrypted with keys of this run, or through ssh if no direct connection is possible. \
+Each file gets its name only when it is complete. To resume an interrupted copy, run it again. If \
+everything is there already, fullbore copies nothing.";
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
-  Bring what is in a directory into another one:
+  Copy the contents of a directory into another one:
     fullbore copy /srv/data/ /backup/data
   Push to another machine, pull from it:
     fullbore copy /srv/data/ me@backup.example.org:/backup/data
     fullbore copy me@backup.example.org:/backup/data/ /srv/data
-  See what would be copied and deleted:
+  Show what would be copied and deleted:
     fullbore copy -n --delete /srv/data/ /backup/data
-  Leave caches out:
+  Skip caches:
     fullbore copy --exclude '.cache/' /home/ /backup/home";
 
 const SELECTION: &str = "Which files";
-const KEPT: &str = "What is kept of them";
+const KEPT: &str = "Attributes";
 const OUTPUT: &str = "Output";
 
 /// `fullbore copy`.
 #[derive(Debug, Args)]
 #[command(args_override_self = true, disable_help_flag = true, after_long_help = EXAMPLES, after_help = "Try --help for examples and all details.")]
 pub struct CopyArgs {
-    /// What to copy, and at last where to
-    #[arg(value_name = "SRC... DST", required_unless_present_any = ["server", "status", "set", "human_readable"], num_args = 2..)]
+    /// Sources, and the destination last
+    #[arg(value_name = "SRC... DST", required_unless_present_any = ["server", "status", "set", "human_readable"], num_args = 1..)]
     pub paths: Vec<OsString>,
 
     /// Print help
-    // Without clap's -h: who copies with -avh, as with rsync, wants no help.
+    // Without clap's -h: `-avh`, as with rsync, must not print the help.
     #[arg(long, action = ArgAction::Help)]
     help: Option<bool>,
 
-    /// Compare and tell what would be done; write nothing
+    /// Show what would be done; write nothing
     #[arg(long, short = 'n')]
     pub dry_run: bool,
 
-    /// Compare files of the same length by their content instead of their time
+    /// Compare files of the same size by content instead of time
     #[arg(long, short = 'c')]
     pub checksum: bool,
 
-    /// Remove files at the source once they are on the destination's disk
+    /// Remove files from the source once they are on the destination's disk
     #[arg(long, conflicts_with = "delete")]
     pub remove_source_files: bool,
 
-    /// Read back from the device, not from memory, what was written, and compare
+    /// Read all written data back from the device, not from the page cache, and compare it
     #[arg(long)]
     pub verify: bool,
 
-    /// Delete what the source does not have, if everything else went well
+    /// Delete files that the source does not have, if everything else succeeded
     #[arg(long)]
     pub delete: bool,
 
@@ -71,7 +73,7 @@ pub struct CopyArgs {
     #[command(flatten)]
     pub filters: FilterArgs,
 
-    /// Copy only the paths in this file, one a line, relative to SRC (- for standard input)
+    /// Copy only the paths in this file, one per line, relative to SRC (- for stdin)
     #[arg(long, value_name = "FILE", help_heading = SELECTION)]
     pub files_from: Option<PathBuf>,
 
@@ -83,11 +85,11 @@ pub struct CopyArgs {
     #[arg(long, short = 'x', help_heading = SELECTION)]
     pub one_file_system: bool,
 
-    /// Descend into directories that --files-from names (without it: always)
+    /// With --files-from: copy all contents of the directories that the file names
     #[arg(long, short = 'r', help_heading = SELECTION)]
     pub recursive: bool,
 
-    /// Keep numbers of owners and groups; do not look for their names
+    /// Keep owners and groups by number, not by name
     #[arg(long, help_heading = KEPT)]
     pub numeric_ids: bool,
 
@@ -111,11 +113,11 @@ pub struct CopyArgs {
     #[arg(long, help_heading = KEPT)]
     pub no_xattrs: bool,
 
-    /// Copy each name of a file with hard links by itself
+    /// Copy each name of a hard-linked file as a separate file
     #[arg(long, help_heading = KEPT)]
     pub no_hard_links: bool,
 
-    /// Leave out devices, named pipes and sockets
+    /// Skip devices, named pipes and sockets
     #[arg(long, help_heading = KEPT)]
     pub no_specials: bool,
 
@@ -127,7 +129,7 @@ pub struct CopyArgs {
     #[command(flatten)]
     pub reach: ReachArgs,
 
-    /// Compress whatever gets smaller (default: where a trial shows that it makes the copy faster)
+    /// Compress all data that gets smaller (default: if a trial shows that the copy gets faster)
     #[arg(long, short = 'z', help_heading = NETWORK, overrides_with = "no_compress")]
     pub compress: bool,
 
@@ -139,43 +141,43 @@ pub struct CopyArgs {
     #[arg(long, short = 'W', help_heading = NETWORK)]
     pub whole_file: bool,
 
-    /// Take at most this rate, as rsync counts it: 1000 or 1000K is 1000 KiB/s, 1.5M, 20MB; 0 is no limit
+    /// Limit the rate, in rsync's units: 1000 or 1000K is 1000 KiB/s; also 1.5M, 20MB; 0 is no limit
     #[arg(long, value_name = "RATE", help_heading = NETWORK, value_parser = rate)]
     pub bwlimit: Option<u64>,
 
-    /// Dial again for so many seconds when the connection is lost
+    /// Redial a lost connection for SECONDS
     #[arg(long, value_name = "SECONDS", default_value = "600", help_heading = NETWORK)]
     pub retry_for: u64,
 
-    /// Serve the other end of a copy on standard input and output
+    /// Serve the other end of a copy on stdin and stdout
     #[arg(long, hide = true)]
     pub server: bool,
 
-    /// Carry bytes between standard input and output and a server that runs already
+    /// Carry bytes between stdin and stdout and a running server
     #[arg(long, hide = true, value_name = "NAME", requires = "server")]
     pub join: Option<String>,
 
-    /// Remove the program's own file, which was sent along for this run
+    /// Remove the program's own file, which was sent for this run
     #[arg(long, hide = true, requires = "server")]
     pub remove_self: bool,
 
-    /// Give names and make checkpoints so often, in milliseconds; for tests
+    /// Interval of renames and checkpoints, in milliseconds; for tests
     #[arg(long, hide = true, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
     pub group_time: Option<u64>,
 
-    /// Write lines of progress so often, in milliseconds; for tests
+    /// Interval of progress lines, in milliseconds; for tests
     #[arg(long, hide = true, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
     pub line_time: Option<u64>,
 
-    /// Sync `none` of it, all `at-end`
+    /// When to sync: never (`none`), or once at the end (`at-end`)
     #[arg(long, value_name = "WHEN", default_value = "at-end", value_parser = ["none", "at-end"])]
     pub durability: String,
 
-    /// Tell where your copies on this machine stand
+    /// List your running copies on this machine
     #[arg(long, help_heading = OUTPUT)]
     pub status: bool,
 
-    /// Give your copies on this machine another limit: bwlimit=RATE, as --bwlimit takes it
+    /// Change the rate limit of your running copies: bwlimit=RATE, as for --bwlimit
     #[arg(long, value_name = "bwlimit=RATE", help_heading = OUTPUT, value_parser = setting)]
     pub set: Option<u64>,
 
@@ -183,7 +185,7 @@ pub struct CopyArgs {
     #[arg(long, value_name = "PID", help_heading = OUTPUT)]
     pub pid: Option<u32>,
 
-    /// Write to this file how the copy begins and ends, and every 30 seconds what is done, rate, time left, limit
+    /// Write the start and end of the copy to this file, its problems, and its progress every 30 seconds
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub log_file: Option<PathBuf>,
 
@@ -195,7 +197,7 @@ pub struct CopyArgs {
     #[arg(long, short, help_heading = OUTPUT)]
     pub quiet: bool,
 
-    /// Name each file that is copied, and log how the other machine is reached; repeat for more
+    /// Name each copied file, and log how the other machine is reached; repeat for more
     #[arg(long, short, help_heading = OUTPUT, action = ArgAction::Count)]
     pub verbose: u8,
 }
@@ -236,7 +238,7 @@ pub struct KeptArgs {
     /// On by default: holes of the source stay holes
     #[arg(long, short = 'S', help_heading = KEPT)]
     sparse: bool,
-    /// On by default: unfinished files are always kept and gone on with
+    /// On by default: unfinished files are always kept and resumed
     #[arg(long, help_heading = KEPT)]
     partial: bool,
     /// On by default, on a terminal: a bar for the whole copy
@@ -269,16 +271,10 @@ pub struct FilterArgs {
 }
 
 const FLAGS: [(&str, bool, bool, &str, &str); 4] = [
-    (
-        "exclude",
-        false,
-        false,
-        "PATTERN",
-        "Leave out what matches this pattern of rsync's; the first rule that matches decides",
-    ),
-    ("include", true, false, "PATTERN", "Copy what matches this pattern although a later rule leaves it out"),
-    ("exclude-from", false, true, "FILE", "Read patterns to leave out from this file, one a line"),
-    ("include-from", true, true, "FILE", "Read patterns to copy from this file, one a line"),
+    ("exclude", false, false, "PATTERN", "Skip files that match this rsync pattern; the first matching rule decides"),
+    ("include", true, false, "PATTERN", "Copy files that match this rsync pattern, even if a later rule excludes them"),
+    ("exclude-from", false, true, "FILE", "Read patterns to exclude from this file, one per line"),
+    ("include-from", true, true, "FILE", "Read patterns to include from this file, one per line"),
 ];
 
 impl Args for FilterArgs {

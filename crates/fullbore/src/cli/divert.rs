@@ -1,15 +1,15 @@
-//! The flags of `fullbore divert` and of what is below it.
+//! The flags of `fullbore divert` and its commands.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
 pub(super) const LONG: &str = "\
-Make dpkg and apt-get of another root run without syncs, or undo it.
+Make dpkg and apt-get in another root run without syncs, or undo it.
 
-For installers and builders that call these programs themselves. `on` puts a wrapper in the place \
-of each program by a dpkg diversion, `off` brings the programs back, removes everything, and syncs. \
-Both may be killed at any moment and run again; there is no moment without dpkg.";
+For installers and builders that call these programs themselves. `on` puts a wrapper in place of \
+each program, with a dpkg diversion. `off` restores the programs, removes everything, and syncs. If \
+either is killed, run it again; there is no moment without dpkg.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,9 +17,9 @@ Examples:
     fullbore divert on --root /target
   The same for APT alone, without diversions:
     fullbore divert on --root /target --via apt-conf
-  See what is diverted:
+  Show diverted programs:
     fullbore divert status --root /target
-  Put everything back:
+  Restore everything:
     fullbore divert off --root /target";
 
 /// `fullbore divert`.
@@ -34,13 +34,13 @@ pub struct DivertArgs {
 /// What `fullbore divert` does.
 #[derive(Debug, Subcommand)]
 pub enum DivertCommand {
-    /// Have programs run without syncs
+    /// Make programs run without syncs
     ///
-    /// A copy of this program is put into the root and has to run there.
+    /// fullbore copies itself into the root, and must be able to run there.
     On(DivertOnArgs),
-    /// Bring programs back, and sync
+    /// Restore programs, and sync
     Off(DivertOffArgs),
-    /// Show what is diverted
+    /// Show diverted programs
     Status(DivertStatusArgs),
 }
 
@@ -51,11 +51,11 @@ pub struct DivertOnArgs {
     #[arg(long, value_name = "DIR")]
     pub root: PathBuf,
 
-    /// How programs are made to run without syncs
+    /// How to make programs run without syncs
     #[arg(long, value_name = "WAY", value_enum, default_value_t = DivertVia::Diversions)]
     pub via: DivertVia,
 
-    /// Divert these, as paths within the root (default: dpkg, apt-get, aptitude, tasksel in /usr/bin)
+    /// Divert these programs, as paths within the root (default: dpkg, apt-get, aptitude and tasksel in /usr/bin)
     #[arg(value_name = "PROGRAM")]
     pub programs: Vec<PathBuf>,
 }
@@ -63,9 +63,9 @@ pub struct DivertOnArgs {
 /// `--via` of `fullbore divert on`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum DivertVia {
-    /// By dpkg's diversions: whoever starts the program
+    /// With dpkg's diversions: whoever starts the program
     Diversions,
-    /// By APT's configuration: dpkg, when APT starts it; nothing of dpkg's is changed
+    /// With APT's configuration: dpkg, if APT starts it; dpkg stays unchanged
     AptConf,
 }
 
@@ -76,7 +76,7 @@ pub struct DivertOffArgs {
     #[arg(long, value_name = "DIR")]
     pub root: PathBuf,
 
-    /// Bring these back, as paths within the root (default: all that were diverted)
+    /// Restore these programs, as paths within the root (default: all diverted programs)
     #[arg(value_name = "PROGRAM")]
     pub programs: Vec<PathBuf>,
 }
@@ -84,11 +84,11 @@ pub struct DivertOffArgs {
 /// `fullbore divert status`.
 #[derive(Debug, Args)]
 pub struct DivertStatusArgs {
-    /// Look at the system below this directory
+    /// Inspect the system below this directory
     #[arg(long, value_name = "DIR")]
     pub root: PathBuf,
 
-    /// Look at these, as paths within the root (default: all that are diverted)
+    /// Inspect these programs, as paths within the root (default: all diverted programs)
     #[arg(value_name = "PROGRAM")]
     pub programs: Vec<PathBuf>,
 }

@@ -7,24 +7,24 @@ use clap::Args;
 use super::shared::{CHOICE, KEEP, NetworkArgs, OutputArgs, TRUST};
 
 pub(super) const LONG: &str = "\
-Install packages as apt-get does, unpacked in parallel and without needless syncs.
+Install packages like apt-get, unpacking in parallel and without needless syncs.
 
-The root's own apt resolves, holds its locks, runs its hooks and keeps its records, and the root's own \
-dpkg configures. Package files come by fullbore's wire. New packages are unpacked in parallel; upgrades, \
-removals and whatever is out of the ordinary go to dpkg. No command syncs meanwhile; one sync is at the end. \
-If fullbore is killed, dpkg goes on by itself.";
+The root's own apt resolves, holds its locks, runs its hooks and keeps its records, and the root's \
+own dpkg configures. fullbore downloads the packages and unpacks new ones in parallel. dpkg handles \
+upgrades, removals and unusual packages. No command syncs meanwhile; fullbore syncs once at the end. \
+If fullbore is killed, dpkg continues by itself.";
 
 const EXAMPLES: &str = "\
 Examples:
-  Into this machine's own root, while no services can be started:
+  Into this machine's own root, where no services can start:
     fullbore install --yes build-essential
   Into an image:
     fullbore install --root /srv/image --yes openssh-server
-  As apt-get would with an option:
+  With an option for apt:
     fullbore install --aptopt APT::Install-Recommends=false --yes xfce4
 
-A service that a package starts would run without syncs as long as it lives. Where services can be
-started, policy-rc.d has to deny it, or --force insists.";
+A service that a package starts would run without syncs for its whole life. If services can start,
+fullbore refuses to install, unless policy-rc.d denies starts or you pass --force.";
 
 /// `fullbore install`.
 #[derive(Debug, Args)]
@@ -42,15 +42,15 @@ pub struct InstallArgs {
     #[arg(long, value_name = "NAME=VALUE", help_heading = CHOICE)]
     pub aptopt: Vec<String>,
 
-    /// Do not ask before more is done than to install what is named
+    /// Do not ask before additional changes
     #[arg(long, short, help_heading = CHOICE)]
     pub yes: bool,
 
-    /// Install even where services could be started, which would then run without syncs
+    /// Install even if services can start, which would then run without syncs
     #[arg(long, help_heading = KEEP)]
     pub force: bool,
 
-    /// Verify TLS with these certificates in addition to the system's
+    /// Trust the certificates in this file in addition to the system's
     #[arg(long, value_name = "FILE", help_heading = TRUST)]
     pub cacert: Option<PathBuf>,
 
@@ -58,7 +58,7 @@ pub struct InstallArgs {
     #[command(flatten)]
     pub network: NetworkArgs,
 
-    /// What is shown and written about the run.
+    /// Output of the run.
     #[command(flatten)]
     pub output: OutputArgs,
 }

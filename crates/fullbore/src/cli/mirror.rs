@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use fullbore_engine::durability::Durability;
-use fullbore_mirror::settings::{Filter, IndexFormat, Kind};
+use fullbore_mirror::{Filter, IndexFormat, Kind};
 
 use super::choices;
 use super::shared::{CHOICE, KEEP, NETWORK, NetworkArgs, OUTPUT, OutputArgs, TRUST, TrustArgs};
@@ -16,10 +16,10 @@ pub(super) const LONG: &str = "\
 Clone or update a Debian archive from one or many mirrors.
 
 Fetches the signed InRelease of each suite from the origin (the first --from), verifies it, and \
-brings the directory to exactly that state. Files come from all mirrors at once. Each is verified \
-by its SHA-256 before it gets its name. Pool files are published first, then indexes, InRelease \
-last. Run it again to resume an interrupted run. A run that finds nothing new costs two or three \
-round trips.";
+brings the directory to exactly that state. Files come from all mirrors at once. Each is verified by \
+its SHA-256 before it gets its name. Pool files are published first, then indexes, InRelease last. \
+Run the same command again to update the mirror, or to resume an interrupted run. A run that finds \
+nothing new costs two or three round trips.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,7 +30,7 @@ Examples:
     fullbore mirror --sources /etc/apt/sources.list.d/debian.sources --to /srv/mirror
   See what an update would fetch:
     fullbore mirror --config /etc/fullbore/mirror.toml debian --dry-run
-  Take at most 20 MB/s and draw the run:
+  Limit the rate to 20 MB/s, and write a report:
     fullbore mirror debian --limit-rate 20M --report run.html
 
 Every flag can be set in the environment (FULLBORE_LIMIT_RATE) or, under its own name, in a
@@ -44,16 +44,16 @@ pub struct MirrorArgs {
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
 
-    /// Fetch from this archive; repeat for more mirrors of it. The first is the origin
+    /// Fetch from this mirror of the archive; repeat for more mirrors. The first is the origin
     ///
-    /// The address is the directory that holds dists/, as in apt's sources. The origin decides
-    /// which state of the archive is mirrored; files come from all of them, whoever is faster.
+    /// The URL leads to the directory that holds dists/, as in apt's sources. The origin decides which state of the
+    /// archive is mirrored. Files come from all mirrors; a faster mirror gets more work.
     #[arg(long, value_name = "URL", help_heading = WHAT, value_delimiter = ' ')]
     pub from: Vec<String>,
 
     /// Mirror this suite or codename; repeat or separate with commas
     ///
-    /// A name with a slash at its end, as in apt's sources, is a flat repository.
+    /// A name that ends in a slash, as in apt's sources, is a flat repository.
     #[arg(long, value_name = "SUITE", help_heading = WHAT, value_delimiter = ',')]
     pub suite: Vec<String>,
 
@@ -65,11 +65,11 @@ pub struct MirrorArgs {
     #[arg(long, value_name = "ARCH", help_heading = WHAT, value_delimiter = ',')]
     pub arch: Vec<String>,
 
-    /// Mirror what this file or directory of apt sources names (deb822 .sources or one-line .list)
+    /// Mirror the archives in this file or directory of apt sources (deb822 .sources or one-line .list)
     ///
-    /// Several URIs in one entry are taken as mirrors of one archive. Where the entries name
-    /// several archives, each gets a directory of its own below --to, named like the last part of
-    /// its address: /srv/mirror/debian and /srv/mirror/debian-security.
+    /// Several URIs in one entry are mirrors of one archive. If the entries name several archives, each gets its own
+    /// directory below --to. The directory is named after the last part of the archive's URL: /srv/mirror/debian and
+    /// /srv/mirror/debian-security.
     #[arg(long, value_name = "FILE|DIR", help_heading = WHAT)]
     pub sources: Option<PathBuf>,
 
@@ -81,18 +81,18 @@ pub struct MirrorArgs {
     #[arg(long, value_name = "DIR", help_heading = WHAT)]
     pub to: Option<PathBuf>,
 
-    /// Keep this run also as a snapshot of this name, made of hard links
+    /// After the run, keep the state as a snapshot of this name, made of hard links
     #[arg(long, value_name = "NAME", help_heading = WHAT)]
     pub snapshot: Option<String>,
 
-    /// Mirror only files whose path matches; with --exclude: bring such files back
+    /// Mirror only files whose path matches; with --exclude, bring matching files back
     ///
-    /// The regular expression is searched in the path below the archive's root, such as
+    /// The regular expression is searched for in the path below the archive's root, such as
     /// pool/main/h/hello/hello_2.10-5_amd64.deb. Repeat for more.
     #[arg(long, value_name = "REGEX", help_heading = CHOICE)]
     pub include: Vec<Filter>,
 
-    /// Leave out files whose path matches this regular expression; repeat for more
+    /// Skip files whose path matches this regular expression; repeat for more
     #[arg(long, value_name = "REGEX", help_heading = CHOICE)]
     pub exclude: Vec<Filter>,
 
@@ -116,7 +116,7 @@ pub struct MirrorArgs {
     #[arg(long, value_name = "FORMAT", help_heading = CHOICE, value_delimiter = ',', value_parser = choices::index_format())]
     pub index_formats: Vec<IndexFormat>,
 
-    /// Leave out these kinds of files; comma-separated
+    /// Skip these kinds of files; comma-separated
     #[arg(long, value_name = "KIND", help_heading = CHOICE, value_delimiter = ',', value_parser = choices::kind())]
     pub without: Vec<Kind>,
 
@@ -124,7 +124,7 @@ pub struct MirrorArgs {
     #[arg(long, value_name = "LANGUAGE", help_heading = CHOICE, value_delimiter = ',')]
     pub languages: Vec<String>,
 
-    /// What decides which signatures are accepted.
+    /// Accepted signatures and certificates.
     #[command(flatten)]
     pub trust: TrustArgs,
 
@@ -132,17 +132,17 @@ pub struct MirrorArgs {
     #[arg(long, help_heading = TRUST)]
     pub ignore_valid_until: bool,
 
-    /// Stop when more than this share of the mirrored files would be deleted [default: 40%]
+    /// Delete nothing if more than this share of the mirrored files would go [default: 40%]
     #[arg(long, value_name = "PERCENT", help_heading = KEEP)]
     pub max_delete: Option<Percent>,
 
-    /// Delete even when --max-delete is exceeded
+    /// Delete even if --max-delete is exceeded
     #[arg(long, help_heading = KEEP)]
     pub force_delete: bool,
 
-    /// Delete also files that fullbore did not put there
+    /// Also delete files that fullbore did not place
     ///
-    /// Without it only files that fullbore placed and no signed index names any more are deleted.
+    /// Without this option, fullbore deletes only files that it placed and that no signed index names any more.
     #[arg(long, help_heading = KEEP)]
     pub clean_foreign: bool,
 
@@ -150,11 +150,11 @@ pub struct MirrorArgs {
     #[arg(long, help_heading = KEEP)]
     pub no_clean: bool,
 
-    /// Keep the files and by-hash indexes of this many earlier states [default: 3]
+    /// Keep the files and by-hash indexes of N earlier states [default: 3]
     #[arg(long, value_name = "N", help_heading = KEEP)]
     pub keep_generations: Option<u32>,
 
-    /// Keep them at least this many hours [default: 24]
+    /// Keep the files of earlier states for at least HOURS [default: 24]
     #[arg(long, value_name = "HOURS", help_heading = KEEP)]
     pub keep_hours: Option<u32>,
 
@@ -162,7 +162,7 @@ pub struct MirrorArgs {
     #[arg(long, value_name = "WHEN", help_heading = KEEP, value_parser = choices::durability())]
     pub durability: Option<Durability>,
 
-    /// Call this mirror so in its trace files: its public host name (default: this machine's name)
+    /// Use this public host name in the mirror's trace files (default: this machine's name)
     #[arg(long, value_name = "HOST", help_heading = KEEP)]
     pub trace_host: Option<String>,
 
@@ -174,23 +174,23 @@ pub struct MirrorArgs {
     #[command(flatten)]
     pub network: NetworkArgs,
 
-    /// Name the origin: it decides the state to mirror (default: the first --from)
+    /// Mirror the state of the archive at this URL (default: the first --from)
     #[arg(long, value_name = "URL", help_heading = NETWORK)]
     pub origin: Option<String>,
 
-    /// Fetch everything from the origin alone
+    /// Fetch everything from the origin
     #[arg(long, help_heading = NETWORK)]
     pub origin_only: bool,
 
-    /// Show what would be fetched, in files and bytes; no file of the mirror changes
+    /// Show how many files and bytes would be fetched; change no file of the mirror
     #[arg(long, short = 'n', help_heading = OUTPUT)]
     pub dry_run: bool,
 
-    /// What is shown and written about the run.
+    /// Output of the run.
     #[command(flatten)]
     pub output: OutputArgs,
 
-    /// Exit with 10 when nothing had changed, so that scripts can tell
+    /// Exit with 10 if nothing changed, so that scripts can tell
     #[arg(long, help_heading = OUTPUT)]
     pub changed_exit: bool,
 }

@@ -1,20 +1,20 @@
-//! The flags of `fullbore pdiff` and of what is below it.
+//! The flags of `fullbore pdiff` and its commands.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::durability::Durability;
-use fullbore_mirror::settings::Filter;
+use fullbore_mirror::Filter;
 
 use super::choices;
 use super::update::KeptLevel;
 
 pub(super) const LONG: &str = "\
-Apply, join, make and publish patches of APT's indexes (pdiffs).
+Apply, join, make and publish patches for APT's indexes (pdiffs).
 
-A patch is an ed script, as `diff --ed` writes it and `X.diff/Index` of an archive lists it. Files may \
-be compressed; the form is known by the extension.";
+A patch is an ed script, as `diff --ed` writes it and an archive's `X.diff/Index` lists it. Files \
+may be compressed; the extension tells the form.";
 
 /// `fullbore pdiff`.
 #[derive(Debug, Args)]
@@ -30,13 +30,13 @@ pub enum PdiffCommand {
     /// Apply patches to an index, oldest first, in one pass
     #[command(long_about = APPLY_LONG)]
     Apply(PdiffApplyArgs),
-    /// Join patches, oldest first, to one that does what they do
+    /// Join patches, oldest first, into one with the same effect
     #[command(long_about = MERGE_LONG)]
     Merge(PdiffMergeArgs),
-    /// Make the patch that leads from one state of an index to another
+    /// Make a patch from one state of an index to another
     #[command(long_about = GENERATE_LONG)]
     Generate(PdiffGenerateArgs),
-    /// Publish patches beside an archive's indexes, for those who run one
+    /// Publish patches beside the indexes of an archive that you run
     #[command(long_about = PUBLISH_LONG)]
     Publish(PdiffPublishArgs),
 }
@@ -44,16 +44,16 @@ pub enum PdiffCommand {
 const APPLY_LONG: &str = "\
 Apply patches to an index, oldest first, in one pass.
 
-The patches are joined first, so that twenty take hardly longer than one; memory does not depend on \
-the size of the index. NEW gets its name when it is complete and, with --sha256, right. It may be \
+fullbore joins the patches first, so twenty take hardly longer than one. Memory does not depend on \
+the size of the index. NEW gets its name when it is complete and, with --sha256, correct. NEW may be \
 the same file as OLD.";
 
 const APPLY_EXAMPLES: &str = "\
 Examples:
-  Two steps at once, verified:
+  Apply two patches at once, and verify the result:
     fullbore pdiff apply Packages 2026-10-29-2000.12.gz 2026-10-30-0800.52.gz -o Packages.new \\
         --sha256 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
-  From one form to another:
+  Read one form and write another:
     fullbore pdiff apply Contents-amd64.xz 2026-10-30-0800.52.gz -o Contents-amd64.zst";
 
 /// `fullbore pdiff apply`.
@@ -72,7 +72,7 @@ pub struct PdiffApplyArgs {
     #[arg(long, short, value_name = "NEW")]
     pub output: PathBuf,
 
-    /// Give the result its name only if its content, uncompressed, has this SHA-256
+    /// Accept the result only if its uncompressed content has this SHA-256
     #[arg(long, value_name = "HASH")]
     pub sha256: Option<Sha256>,
 
@@ -82,7 +82,7 @@ pub struct PdiffApplyArgs {
 }
 
 const MERGE_LONG: &str = "\
-Join patches, oldest first, to one that does what they do one after the other.
+Join patches, oldest first, into one with the same effect.
 
 The index itself is not needed.";
 
@@ -99,18 +99,18 @@ pub struct PdiffMergeArgs {
 }
 
 const GENERATE_LONG: &str = "\
-Make the patch that leads from one state of an index to another.
+Make a patch from one state of an index to another.
 
-Both are read into memory. The patch is applied once before it is written.";
+fullbore reads both states into memory, and tests the patch before it writes it.";
 
 /// `fullbore pdiff generate`.
 #[derive(Debug, Args)]
 pub struct PdiffGenerateArgs {
-    /// The index as it was, in any form
+    /// The older state of the index, in any form
     #[arg(value_name = "OLD")]
     pub old: PathBuf,
 
-    /// The index as it is, in any form
+    /// The newer state of the index, in any form
     #[arg(value_name = "NEW")]
     pub new: PathBuf,
 
@@ -120,16 +120,17 @@ pub struct PdiffGenerateArgs {
 }
 
 const PUBLISH_LONG: &str = "\
-Publish patches beside an archive's indexes, so that clients fetch what has changed.
+Publish patches beside an archive's indexes, so that clients fetch only changes.
 
-DIR is the directory of a suite (dists/SUITE) or of some indexes below one. For each Packages, Sources, \
-Contents and Translation that has changed since the last run, fullbore adds the new patch to X.diff/, \
-and an Index that lists all patches. It keeps the previous state in DIR/.fullbore, or takes it from \
-another copy of DIR with --old. The first run only records the states.
+DIR is the directory of a suite (dists/SUITE), or a directory below it that has indexes. For each \
+Packages, Sources, Contents and Translation that changed since the last run, fullbore adds a patch \
+to X.diff/, and updates X.diff/Index, which lists all patches. It keeps the previous states in \
+DIR/.fullbore; with --old, it takes them from another copy of DIR. The first run only records the \
+states.
 
 Run it each time between making the indexes and making the Release. The Release must list each \
-X.diff/Index, and the uncompressed X even if only X.xz exists. Then sign the Release. Until it is \
-signed, clients fetch changed indexes whole.";
+X.diff/Index, and the uncompressed X even if only X.xz exists. Then sign the Release. Until you sign \
+it, clients fetch changed indexes whole.";
 
 const PUBLISH_EXAMPLES: &str = "\
 Examples:
@@ -142,18 +143,18 @@ Examples:
     mv InRelease.new dists/trixie/InRelease
   Let clients fetch one patch instead of a chain:
     fullbore pdiff publish dists/trixie --merged
-  The state before is in another tree:
+  Take the previous states from another tree:
     fullbore pdiff publish /srv/new/dists/trixie --old /srv/public/dists/trixie";
 
 /// `fullbore pdiff publish`.
 #[derive(Debug, Args)]
 #[command(after_long_help = PUBLISH_EXAMPLES, after_help = "Try --help for examples and all details.")]
 pub struct PdiffPublishArgs {
-    /// The directory of a suite, dists/SUITE, or of some indexes
+    /// The directory of a suite, dists/SUITE, or a directory below it that has indexes
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
 
-    /// Take the states before from this copy of DIR, and keep none
+    /// Take the previous states from this copy of DIR, and keep none
     #[arg(long, value_name = "OLD")]
     pub old: Option<PathBuf>,
 
@@ -161,22 +162,22 @@ pub struct PdiffPublishArgs {
     #[arg(long, value_name = "STATE", conflicts_with = "old")]
     pub state: Option<PathBuf>,
 
-    /// Publish also a patch from each state directly to the present one, and offer these first
+    /// Also publish a patch from each state directly to the current one, and offer these first
     ///
-    /// Clients then fetch one patch instead of several. apt needs longer to apply it: it cannot know
-    /// the hash of what will come out, and computes all that it knows.
+    /// Clients then fetch one patch instead of several. apt takes longer to apply it: apt does not know the hash of the
+    /// result, and computes all kinds of hashes.
     #[arg(long)]
     pub merged: bool,
 
-    /// Keep patches for at most so many states
+    /// Keep patches for at most N states
     #[arg(long, value_name = "N", default_value_t = 56, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub max_patches: u16,
 
-    /// Keep files that are listed no more for so many hours, for clients that are just fetching them
+    /// Keep unlisted patches for HOURS, for clients that still use the previous Index
     #[arg(long, value_name = "HOURS", default_value_t = 24)]
     pub keep_hours: u16,
 
-    /// Leave out indexes whose path below DIR matches this regular expression; repeat for more
+    /// Skip indexes whose path below DIR matches this regular expression; repeat for more
     #[arg(long, value_name = "REGEX")]
     pub exclude: Vec<Filter>,
 
@@ -184,7 +185,7 @@ pub struct PdiffPublishArgs {
     #[arg(long, value_name = "WHEN", value_parser = choices::durability())]
     pub durability: Option<Durability>,
 
-    /// Print a line of JSON for each index
+    /// Print a line of JSON for each index, and a summary
     #[arg(long)]
     pub json: bool,
 

@@ -7,18 +7,20 @@ use clap::Args;
 use super::reach::ReachArgs;
 
 pub(crate) const LONG: &str = "\
-Measure what a copy would be limited by, before it.
+Measure what will limit a copy, before the copy.
 
-SRC and DST are those of `fullbore copy`. Each part is tried alone: reading the real files (what is in \
-memory and what is on the disk apart), hash, compression and cipher, the network with one connection and \
-with as many as a copy has, creating and writing files with their flush; then neighbours together, then \
-everything. The result is a table, the part that limits with its evidence, how long the copy of this tree \
-would take, and what it would save to remove the limit. Nothing is written under any name, and no cache \
-but that of the files tried is touched; a probe that is killed leaves nothing behind.";
+SRC and DST are those of `fullbore copy`. fullbore tries each part alone: reading, hashing, \
+compression, encryption, the network, and writing. It reads the real files, separately from memory \
+and from disk. It uses the network with one connection, and with as many as a copy has. It creates, \
+writes and flushes files. Then it tries neighbouring parts together, then everything.
+
+The result is a table, and the limiting part with its evidence. It also shows the time that a copy \
+of this tree would take, and the time that removing the limit would save. Test files have no names, \
+so a killed probe leaves nothing behind. Only the tested files are dropped from the page cache.";
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
-  What will limit a copy to another machine, and how long will it take?
+  Find out what will limit a copy to another machine, and how long it will take:
     fullbore probe /srv/data me@backup.example.org:/backup
   The same as JSON, in ten seconds:
     fullbore probe --time 10 --json /srv/data me@backup.example.org:/backup";
@@ -29,11 +31,11 @@ const OUTPUT: &str = "Output";
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES, after_help = "Try --help for examples and all details.")]
 pub struct ProbeArgs {
-    /// What would be copied, and where to; one of them may be [user@]host:PATH
-    #[arg(value_name = "SRC DST", required = true, num_args = 2)]
+    /// Source and destination; one of them may be [user@]host:PATH
+    #[arg(value_name = "SRC DST", required = true, num_args = 1..)]
     pub paths: Vec<OsString>,
 
-    /// Take so many seconds
+    /// Measure for SECONDS
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = clap::value_parser!(u32).range(3..=600))]
     pub time: u32,
 
@@ -49,7 +51,7 @@ pub struct ProbeArgs {
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
 
-    /// Do not say what is being tried
+    /// Print only the result
     #[arg(long, short, help_heading = OUTPUT)]
     pub quiet: bool,
 

@@ -4,54 +4,61 @@ use std::path::PathBuf;
 
 use clap::Args;
 use fullbore_copy::reach::Reach;
+use fullbore_engine::run::error::CommandError;
 
 pub(super) const NETWORK: &str = "Other machines";
 
 /// How the other machine is reached.
 #[derive(Debug, Args)]
 pub struct ReachArgs {
-    /// Reach the other machine by this command (default: ssh)
+    /// Reach the other machine with this command (default: ssh)
     #[arg(long, short = 'e', value_name = "COMMAND", help_heading = NETWORK, overrides_with = "rsh")]
     pub rsh: Option<String>,
 
-    /// Run this there instead of `fullbore`, for example `sudo fullbore`
+    /// Run this command there instead of `fullbore`, such as `sudo fullbore`
     #[arg(long, value_name = "COMMAND", help_heading = NETWORK, overrides_with = "remote_path")]
     pub remote_path: Option<String>,
 
-    /// Open so many connections for content (default: as many as the path needs)
+    /// Use N connections for content (default: as many as the path needs)
     #[arg(long, value_name = "N", help_heading = NETWORK, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub streams: Option<u8>,
 
-    /// Send this program (or FILE, a statically linked one) along, run it there from a temporary directory, and
-    /// leave nothing of it
+    /// Send this program, or FILE, to the other machine and run it there; leave nothing behind. It must be statically
+    /// linked
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, help_heading = NETWORK)]
     pub send_program: Option<Option<PathBuf>>,
 
-    /// Make connections by QUIC alone (default: only if no TCP connection gets through)
-    #[arg(long, help_heading = NETWORK, conflicts_with = "ssh_only")]
+    /// A flag of older versions: there is no QUIC any more
+    #[arg(long, hide = true)]
     pub quic: bool,
 
-    /// Send everything by ssh; make no connections of its own
+    /// Send everything through ssh; make no direct connections
     #[arg(long, help_heading = NETWORK)]
     pub ssh_only: bool,
 
-    /// Give connections this congestion control (default: the system's, and bbr where loss asks for it)
+    /// Use this congestion control (default: the system's, or bbr on paths with loss)
     #[arg(long, value_name = "NAME", help_heading = NETWORK, value_parser = congestion)]
     pub congestion: Option<String>,
 }
 
 impl ReachArgs {
     /// As the library takes it.
-    pub fn settings(&self) -> Reach {
-        Reach {
+    ///
+    /// # Errors
+    /// When the user asks for QUIC.
+    pub fn settings(&self) -> Result<Reach, CommandError> {
+        if self.quic {
+            return Err(CommandError::usage("--quic: fullbore has no QUIC any more")
+                .hint("leave the flag out: where no TCP connection gets through, content goes by ssh"));
+        }
+        Ok(Reach {
             rsh: self.rsh.clone(),
             remote_path: self.remote_path.clone(),
             streams: self.streams,
             send_program: self.send_program.clone(),
-            quic: self.quic,
             ssh_only: self.ssh_only,
             congestion: self.congestion.clone(),
-        }
+        })
     }
 }
 

@@ -37,19 +37,19 @@ pub struct S3Args {
     #[arg(long, value_name = "NAME", help_heading = STORE)]
     pub profile: Option<String>,
 
-    /// Where the bucket stands in addresses
+    /// How URLs contain the bucket
     #[arg(long, value_enum, value_name = "STYLE", help_heading = STORE, default_value_t, hide_possible_values = false)]
     pub addressing: AddressingChoice,
 
-    /// Do not sign requests: for buckets that are open to everybody
+    /// Do not sign requests; for public buckets
     #[arg(long, help_heading = STORE, conflicts_with = "profile")]
     pub no_sign_request: bool,
 
-    /// Trust the authorities in this PEM file as well
+    /// Trust the certificates in this file in addition to the system's
     #[arg(long, value_name = "FILE", help_heading = STORE)]
     pub cacert: Option<PathBuf>,
 
-    /// Connections to the store at most [default: 64]
+    /// Open at most NUMBER connections to the store [default: 64]
     #[arg(long, value_name = "NUMBER", help_heading = STORE, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub connections: Option<u16>,
 }
@@ -67,18 +67,18 @@ impl S3Args {
     }
 }
 
-/// What is required of objects that are got.
+/// Requirements on downloaded objects.
 #[derive(Debug, Args)]
 pub struct S3GetArgs {
-    /// Write no object that a checksum of the store does not verify (exit code 4)
+    /// Fail with exit code 4 if no checksum of the store verifies the object; write nothing
     #[arg(long, help_heading = STORE)]
     pub require_checksum: bool,
 }
 
-/// How objects are put.
+/// How objects are uploaded.
 #[derive(Debug, Args)]
 pub struct S3PutArgs {
-    /// Content-Type of all objects (default: by the name of each file)
+    /// Content-Type of all objects (default: by file name)
     #[arg(long, value_name = "TYPE", help_heading = OBJECTS)]
     pub content_type: Option<String>,
 
@@ -86,7 +86,7 @@ pub struct S3PutArgs {
     #[arg(long, value_name = "VALUE", help_heading = OBJECTS)]
     pub cache_control: Option<String>,
 
-    /// Metadata of all objects; may be repeated
+    /// Metadata of all objects; repeat for more
     #[arg(long, value_name = "NAME=VALUE", help_heading = OBJECTS)]
     pub metadata: Vec<String>,
 
@@ -102,25 +102,25 @@ pub struct S3PutArgs {
     #[arg(long, value_name = "HOW", help_heading = OBJECTS)]
     pub sse: Option<String>,
 
-    /// Send files that match after all others; repeated: those that match a later one after those before
+    /// Upload matching files after all others; each further --last comes after the one before
     ///
-    /// Patterns are rsync's, matched against the path beneath the directory that is put: `dists/***`, `InRelease`.
+    /// Patterns are rsync's. They match the path below the uploaded directory: `dists/***`, `InRelease`.
     #[arg(long, value_name = "GLOB", help_heading = WHICH)]
     pub last: Vec<String>,
 
-    /// Send also what is there already with the same content
+    /// Upload all files, even if the store has the same content
     #[arg(long, help_heading = WHICH)]
     pub resend: bool,
 
-    /// When all is there, delete objects beneath the prefix that are not among the files
+    /// Once all files are uploaded, delete objects below the prefix that are not among them
     #[arg(long, help_heading = WHICH)]
     pub delete: bool,
 
-    /// Delete nothing when more than this share of the objects would be deleted [default: 40%]
+    /// Delete nothing if more than this share of the objects would go [default: 40%]
     #[arg(long, value_name = "PERCENT", help_heading = WHICH, requires = "delete")]
     pub max_delete: Option<Percent>,
 
-    /// Delete even when --max-delete is exceeded
+    /// Delete even if --max-delete is exceeded
     #[arg(long, help_heading = WHICH, requires = "delete")]
     pub force_delete: bool,
 }

@@ -12,36 +12,36 @@ pub(super) const OUTPUT: &str = "Output";
 pub(super) const CHOICE: &str = "Which files";
 pub(super) const KEEP: &str = "Keeping and deleting";
 
-/// Flags that decide what is trusted, shared by the commands.
+/// Flags about trust, of several commands.
 #[derive(Debug, Args)]
 pub struct TrustArgs {
     /// Verify signatures with this keyring; repeat for more (default: Signed-By, or Debian's keyring)
     #[arg(long, value_name = "FILE", help_heading = TRUST)]
     pub keyring: Vec<PathBuf>,
 
-    /// Verify TLS with these certificates in addition to the system's
+    /// Trust the certificates in this file in addition to the system's
     #[arg(long, value_name = "FILE", help_heading = TRUST)]
     pub cacert: Option<PathBuf>,
 }
 
-/// Flags of the network, shared by the commands.
+/// Flags about the network, of several commands.
 #[derive(Debug, Args)]
 pub struct NetworkArgs {
-    /// Receive at most this many bytes per second, such as 20M, 2.5MB, 512KiB or 100Mbit
+    /// Limit the download rate in bytes per second, such as 20M, 2.5MB, 512KiB or 100Mbit
     #[arg(long, value_name = "RATE", help_heading = NETWORK)]
     pub limit_rate: Option<Rate>,
 
-    /// Open at most this many connections to one host, up to 16 [default: 4]
+    /// Open at most N connections to each host, 1 to 16 [default: 4]
     ///
-    /// Public mirrors limit connections and block who takes many; four fill the link.
+    /// Public mirrors limit connections, and block clients that open many. Four fill the link.
     #[arg(long, value_name = "N", help_heading = NETWORK, value_parser = clap::value_parser!(u16).range(1..=16))]
     pub connections: Option<u16>,
 
-    /// Speak only HTTP/1.1, never HTTP/2
+    /// Use only HTTP/1.1, never HTTP/2
     #[arg(long, help_heading = NETWORK)]
     pub http1: bool,
 
-    /// Never ask a second host for what a slow one is sending
+    /// Never request data from a second host while a slow one sends it
     #[arg(long, help_heading = NETWORK)]
     pub no_hedge: bool,
 
@@ -50,14 +50,14 @@ pub struct NetworkArgs {
     pub auth: Option<PathBuf>,
 }
 
-/// Flags of what is shown and written, shared by the commands.
+/// Flags about output, of several commands.
 #[derive(Debug, Args)]
 pub struct OutputArgs {
     /// Print events as lines of JSON on stdout, the totals last
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
 
-    /// Write a report of the run: one HTML page, or all its data if the name ends in .json
+    /// Write a report of the run: an HTML page, or JSON if the name ends in .json
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub report: Option<PathBuf>,
 
@@ -65,7 +65,7 @@ pub struct OutputArgs {
     #[arg(long, value_name = "FILE.prom", help_heading = OUTPUT)]
     pub metrics: Option<PathBuf>,
 
-    /// Write a trace of the run's phases and stages, to be opened in Perfetto
+    /// Write a trace of the run's phases and stages, for Perfetto
     #[arg(long, value_name = "FILE.json", help_heading = OUTPUT)]
     pub trace: Option<PathBuf>,
 
@@ -73,7 +73,7 @@ pub struct OutputArgs {
     #[arg(long, short, help_heading = OUTPUT)]
     pub quiet: bool,
 
-    /// Log more; repeat for still more
+    /// Log more; repeat for even more
     #[arg(long, short, action = clap::ArgAction::Count, help_heading = OUTPUT)]
     pub verbose: u8,
 }

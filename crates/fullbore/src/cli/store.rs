@@ -10,51 +10,51 @@ use super::shared::OutputArgs;
 use crate::settings::values::Rate;
 
 pub(super) const PUT_LONG: &str = "\
-Put files into a Tahoe-LAFS grid and print their caps, or into an S3 store and print their addresses.
+Upload files to a Tahoe-LAFS grid and print their caps, or to an S3 store and print their addresses.
 
-For a grid, encodes exactly as the stock client does, so that the same file, secret and numbers give the same \
-cap, and sends all shares of many files at once, each server at its own pace. A cap is printed when \
-every share of its file is acknowledged and enough servers hold one (happiness). A directory becomes \
-an immutable directory. An interrupted upload of a large file is taken up where it stopped, when the \
-same command is run again. Caps are printed, are in the events of --json and in the list of --caps; log, \
-report, trace and metrics never have one.
+For a grid, fullbore encodes exactly like the stock client: the same file, secret and parameters \
+give the same cap. It sends all shares of many files at once. It prints a cap when every share of \
+the file is acknowledged and enough servers hold one (happiness). A directory becomes an immutable \
+directory. To resume an interrupted upload of a large file, run the same command again. Caps appear \
+on stdout, in the events of --json and in the list of --caps, never in a log, report, trace or \
+metrics file.
 
-For a store, sends many small objects at once and large ones in parts, each with its SHA-256, which \
-the store checks. Objects that are there with the same content are not sent again. Credentials are \
-found as the AWS tools find them: environment, profiles, credential_process, web identity, the \
+For a store, fullbore sends many small objects at once and large ones in parts, each with its \
+SHA-256, which the store checks. It skips objects that exist with the same content. It finds \
+credentials as the AWS tools do: environment, profiles, credential_process, web identity, the \
 services of containers and machines.";
 
 pub(super) const GET_LONG: &str = "\
-Get files out of a Tahoe-LAFS grid or an S3 store.
+Download files from a Tahoe-LAFS grid or an S3 store.
 
-From a grid, asks all servers at once, reads any k good shares, and checks every hash. Damaged shares are named \
-and replaced by others; what a slow server does not send in time is asked of another one. Several \
-files are read at once, and written one after the other. From a store, gets a large object by ranges \
-at once, and compares the whole with the store's checksum.";
+From a grid, fullbore asks all servers at once, reads any k good shares, and checks every hash. It \
+names damaged shares and replaces them with others. If a server is slow, it asks another one. It \
+reads several files at once, and writes them one after the other. From a store, it downloads ranges \
+of a large object in parallel, and compares the whole with the store's checksum.";
 
 const PUT_EXAMPLES: &str = "\
 Examples:
-  Put a file by the settings of the node in ~/.tahoe:
+  Upload a file with the settings of the node in ~/.tahoe:
     fullbore put --node ~/.tahoe photo.jpg
-  Put a directory, and keep a list of all caps in it:
+  Upload a directory, and write a list of all its caps:
     fullbore put --node ~/.tahoe --caps caps.jsonl photos
-  Put what comes out of a pipe, as it comes, with a key of its own:
+  Upload from a pipe while data arrives, with a random key:
     tar -c photos | fullbore put --node ~/.tahoe --random-key --size 123904000 -
-  See the cap that a file would have:
+  Print the cap that a file would have:
     fullbore put --dry-run --node ~/.tahoe photo.jpg
-  Put a mirror into a bucket, indexes last, and delete what is no more:
+  Upload a mirror to a bucket, indexes last, and delete obsolete objects:
     fullbore put mirror s3://my-bucket/debian --copy-links --last 'dists/***' --last InRelease --delete
-  The same into another store than Amazon's:
+  Upload to a store other than Amazon's:
     fullbore put mirror s3://my-bucket/debian --endpoint https://store.example.org:9000";
 
 const GET_EXAMPLES: &str = "\
 Examples:
-  Get a file whose cap is in a file of its own, so that it is not in the list of processes:
+  Download a file; its cap comes from a file, so that it is not in the list of processes:
     fullbore get --node ~/.tahoe -o photo.jpg - < photo.cap
-  Get an object:
+  Download an object:
     fullbore get -o photo.jpg s3://my-bucket/photos/photo.jpg";
 
-const WHAT: &str = "What is put";
+const WHAT: &str = "What to upload";
 const GRID: &str = "Grid";
 const HOW: &str = "How files are stored";
 const NETWORK: &str = "Network";
@@ -71,16 +71,23 @@ pub struct GridArgs {
     #[arg(long, value_name = "FILE", help_heading = GRID, conflicts_with = "node")]
     pub servers: Option<PathBuf>,
 
-    /// Give a server up after so many seconds in which nothing moves
+    /// Give up a server if nothing moves for SECONDS
     #[arg(long, value_name = "SECONDS", help_heading = NETWORK, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub timeout: u64,
+}
+
+impl GridArgs {
+    /// Whether a grid is named.
+    pub fn is_named(&self) -> bool {
+        self.node.is_some() || self.servers.is_some()
+    }
 }
 
 /// `fullbore put`.
 #[derive(Debug, Args)]
 #[command(after_long_help = PUT_EXAMPLES, after_help = "Try --help for examples and all details.")]
 pub struct PutArgs {
-    /// Files and directories to put; `-` is stdin. With s3://BUCKET/PREFIX at the end, they go there
+    /// Files and directories to upload; `-` is stdin. For an S3 store, s3://BUCKET/PREFIX is the last
     #[arg(value_name = "FILE|DIR", required = true)]
     pub paths: Vec<PathBuf>,
 
@@ -88,27 +95,27 @@ pub struct PutArgs {
     #[command(flatten)]
     pub grid: GridArgs,
 
-    /// Follow symbolic links that end within the directory that is put
+    /// Follow symbolic links that end within the uploaded directory
     #[arg(long, help_heading = WHAT)]
     pub copy_links: bool,
 
-    /// Put also the snapshots of a mirror
+    /// Also upload the snapshots of a mirror
     #[arg(long, help_heading = WHAT)]
     pub with_snapshots: bool,
 
-    /// Print the caps that the files would have; speaks to no server
+    /// Upload nothing: print the caps that the files would have, or the objects to upload
     #[arg(long, help_heading = OUTPUT)]
     pub dry_run: bool,
 
-    /// Shares needed, servers that must hold one, shares made (default: the node's, or 3,7,10)
+    /// Shares needed, servers that must hold one, shares in all (default: the node's, or 3,7,10)
     #[arg(long, value_name = "K,H,N", help_heading = HOW)]
     pub encoding: Option<String>,
 
-    /// Bytes of a segment at most; another value than the stock client's gives other caps [default: 1048576]
+    /// Largest segment; another value than the stock client's gives other caps [default: 1048576]
     #[arg(long, value_name = "BYTES", help_heading = HOW)]
     pub segment_size: Option<u64>,
 
-    /// Convergence secret in base32, for --dry-run only: everybody on the machine can see it
+    /// Convergence secret in base32; only with --dry-run, because every user of the machine can see it
     #[arg(long, value_name = "B32", help_heading = HOW, requires = "dry_run", conflicts_with_all = ["random_key", "convergence_file"])]
     pub convergence: Option<OsString>,
 
@@ -116,27 +123,27 @@ pub struct PutArgs {
     #[arg(long, value_name = "FILE", help_heading = HOW, conflicts_with = "random_key")]
     pub convergence_file: Option<PathBuf>,
 
-    /// Give each file a key of its own: equal files are not recognised, by nobody
+    /// Use a random key per file, so that nobody can recognise equal files
     #[arg(long, help_heading = HOW)]
     pub random_key: bool,
 
-    /// Stdin has exactly so many bytes and is sent as it comes; needs --random-key
+    /// Exact size of stdin, to upload data as it arrives; needs --random-key
     #[arg(long, value_name = "BYTES", help_heading = HOW, requires = "random_key")]
     pub size: Option<u64>,
 
-    /// Write a list of all files and their caps, as lines of JSON, readable by you only
+    /// Write a list of all files and their caps, as lines of JSON that only you can read
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub caps: Option<PathBuf>,
 
-    /// Send at most so many bytes per second: 20M, 512KiB, 100Mbit
+    /// Limit the upload rate in bytes per second, such as 20M, 512KiB or 100Mbit
     #[arg(long, value_name = "RATE", help_heading = NETWORK)]
     pub limit_rate: Option<Rate>,
 
-    /// Keep journals of uploads here, mode 0600 (default: fullbore/put in the directory for state)
+    /// Keep journals of uploads in this directory, mode 0600 (default: ~/.local/state/fullbore/put)
     #[arg(long, value_name = "DIR", help_heading = OUTPUT)]
     pub journals: Option<PathBuf>,
 
-    /// What is shown and written.
+    /// Output of the run.
     #[command(flatten)]
     pub shown: OutputArgs,
 
@@ -144,7 +151,7 @@ pub struct PutArgs {
     #[command(flatten)]
     pub s3: S3Args,
 
-    /// How objects are put there.
+    /// How objects are uploaded.
     #[command(flatten)]
     pub s3_put: S3PutArgs,
 }
@@ -153,8 +160,7 @@ pub struct PutArgs {
 #[derive(Debug, Args)]
 #[command(after_long_help = GET_EXAMPLES, after_help = "Try --help for examples and all details.")]
 pub struct GetArgs {
-    /// Caps of files, which are written one after the other; `-` reads caps from stdin, one in each line, as they
-    /// come. Or one s3://BUCKET/KEY
+    /// Caps of files; `-` reads caps from stdin, one per line. Or one s3://BUCKET/KEY
     #[arg(value_name = "CAP", required = true)]
     pub caps: Vec<OsString>,
 
@@ -162,11 +168,11 @@ pub struct GetArgs {
     #[command(flatten)]
     pub grid: GridArgs,
 
-    /// Write to this file instead of to stdout; it appears when it is complete
+    /// Write to this file instead of stdout; it appears when it is complete
     #[arg(short, long, value_name = "FILE", help_heading = OUTPUT)]
     pub output: Option<PathBuf>,
 
-    /// What is shown and written.
+    /// Output of the run.
     #[command(flatten)]
     pub shown: OutputArgs,
 
@@ -174,7 +180,7 @@ pub struct GetArgs {
     #[command(flatten)]
     pub s3: S3Args,
 
-    /// What is required of its objects.
+    /// Requirements on objects.
     #[command(flatten)]
     pub s3_get: S3GetArgs,
 }

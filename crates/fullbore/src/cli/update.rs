@@ -12,19 +12,21 @@ pub(super) const LONG: &str = "\
 Refresh APT's indexes as `apt-get update` does, in a fraction of the time.
 
 Fetches the signed InRelease of each source, verifies it, and brings the lists directory to that \
-state: per index by patches (pdiffs, joined into one pass over the file) or whole, whichever is \
-estimated to be faster, all indexes at once. Each result is verified before it gets its name. \
-Sources, targets, languages and kept forms are those of apt's configuration; files are named and \
-laid out as apt expects them, and apt uses them as its own.";
+state. All indexes are fetched at once. For each index, fullbore chooses between patches (pdiffs, \
+joined into one pass over the file) and the whole file, by an estimate of time. Each result is \
+verified before it gets its name.
+
+Sources, targets, languages and compression are those of apt's configuration. Files have the names \
+and the layout that apt expects, and apt uses them as its own.";
 
 const EXAMPLES: &str = "\
 Examples:
   Refresh what apt on this machine uses:
     fullbore update
-  Indexes for an image, in a directory of their own:
+  Refresh the indexes of an image:
     fullbore update --sources image/etc/apt/sources.list.d --lists image/var/lib/apt/lists
 
-Not run where --lists is not apt's own directory: the commands of APT::Update::Pre-Invoke,
+If --lists is not apt's own directory, fullbore does not run apt's hooks: APT::Update::Pre-Invoke,
 Post-Invoke and Post-Invoke-Success.";
 
 /// `fullbore update`.
@@ -39,15 +41,15 @@ pub struct UpdateArgs {
     #[arg(long, value_name = "DIR", help_heading = CHOICE)]
     pub lists: Option<PathBuf>,
 
-    /// Fetch indexes whole, never by patches
+    /// Fetch whole indexes, never patches
     #[arg(long, help_heading = CHOICE)]
     pub no_pdiffs: bool,
 
-    /// Compress what stays compressed for speed (`own`) or as hard as apt does (`apt`)
+    /// Compress stored indexes for speed (`own`) or as hard as apt does (`apt`)
     #[arg(long, value_name = "LEVEL", default_value = "own", help_heading = CHOICE)]
     pub level: KeptLevel,
 
-    /// What decides which signatures are accepted.
+    /// Accepted signatures and certificates.
     #[command(flatten)]
     pub trust: TrustArgs,
 
@@ -55,27 +57,27 @@ pub struct UpdateArgs {
     #[arg(long, help_heading = TRUST)]
     pub ignore_valid_until: bool,
 
-    /// Leave files of sources that are gone
+    /// Keep the lists of sources that are gone
     #[arg(long, help_heading = KEEP)]
     pub no_clean: bool,
 
-    /// Do not run the commands that apt's configuration has for before and after an update
+    /// Do not run apt's hooks, such as APT::Update::Pre-Invoke
     #[arg(long, help_heading = KEEP)]
     pub no_hooks: bool,
 
-    /// Wait for the disk never, once at the end, or for each file [default: at-end]
+    /// When to wait for the disk: never, once at the end, or for each file [default: at-end]
     #[arg(long, value_name = "WHEN", help_heading = KEEP, value_parser = choices::durability())]
     pub durability: Option<Durability>,
 
-    /// How the network is used.
+    /// How to use the network.
     #[command(flatten)]
     pub network: NetworkArgs,
 
-    /// What is shown and written.
+    /// Output of the run.
     #[command(flatten)]
     pub output: OutputArgs,
 
-    /// Exit with code 10 instead of 0 when nothing had changed
+    /// Exit with 10 if nothing changed, so that scripts can tell
     #[arg(long, help_heading = OUTPUT)]
     pub changed_exit: bool,
 }

@@ -136,7 +136,7 @@ fn kinds(section: &mut Section, udebs: bool, is: impl Fn(&str) -> bool, installe
 fn patterns(draft: &mut Draft, line: usize, name: &str, values: Vec<String>) -> Vec<String> {
     let mut taken = Vec::new();
     for value in values.into_iter().filter(|value| !value.is_empty()) {
-        match value.parse::<fullbore_mirror::settings::Filter>() {
+        match value.parse::<fullbore_mirror::Filter>() {
             // debmirror matches against the path with a slash in front.
             Ok(_) => taken.push(value.strip_prefix("^/").map(|rest| format!("^{rest}")).unwrap_or(value)),
             Err(_) => draft.note(line, format!("{name} {value}"), "a pattern that only perl understands"),

@@ -1,6 +1,6 @@
 //! `ftpsync.conf`: shell assignments, read and not executed.
 
-use fullbore_mirror::mirror::trace_files::check_host;
+use fullbore_mirror::check_host;
 
 use super::{Draft, Section, names};
 

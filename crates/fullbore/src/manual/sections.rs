@@ -1,4 +1,4 @@
-//! What manual pages say beside flags and examples: exit status, environment, files, other pages.
+//! Sections of manual pages beside flags and examples: exit status, environment, files, other pages.
 
 /// A section: its heading, some sentences, and terms with their meaning.
 pub struct Section {
@@ -19,7 +19,7 @@ const EXIT_STATUS: Section = Section {
         ("5", "Stale: the archive is older than the local copy, or its Release has expired."),
         ("6", "Another run holds the lock of the directory."),
         ("7", "The disk is full, read-only or failing, or output was lost."),
-        ("10", "Nothing had changed. Only with --changed-exit."),
+        ("10", "Nothing changed. Only with --changed-exit."),
         ("130", "Interrupted by a signal. Run the command again to resume."),
     ],
 };
@@ -27,18 +27,18 @@ const EXIT_STATUS: Section = Section {
 /// `nosync` runs another program, and its exit status is that program's.
 const EXIT_STATUS_OF_NOSYNC: Section = Section {
     heading: "EXIT STATUS",
-    about: "nosync ends with the exit status of CMD, or by the signal that ended it. These codes are its own:",
+    about: "nosync ends with the exit status of CMD, or by the signal that ended CMD. nosync itself adds these codes:",
     entries: &[
-        ("2", "CMD succeeded, but some of its programs are still running."),
+        ("2", "CMD succeeded, but programs that it started are still running."),
         ("7", "CMD succeeded, but the final sync failed."),
-        ("125", "CMD was not run: the options are wrong, or nosync refused them."),
-        ("126", "CMD cannot be run."),
+        ("125", "CMD did not run: the options are wrong, or nosync refused to run."),
+        ("126", "CMD is not executable."),
         ("127", "CMD was not found."),
     ],
 };
 
 const FLAGS_IN_ENVIRONMENT: &str =
-    "Each option can be set as a variable: --limit-rate is FULLBORE_LIMIT_RATE. Options win over variables.";
+    "Each option can be set as a variable: --limit-rate is FULLBORE_LIMIT_RATE. Options override variables.";
 
 const OF_ALL: [(&str, &str); 3] = [
     ("FULLBORE_LOG", "Log filter in the syntax of tracing, such as debug or fullbore_wire=trace. Lines go to stderr."),
@@ -48,7 +48,7 @@ const OF_ALL: [(&str, &str); 3] = [
 
 const PROXIES: [(&str, &str); 2] = [
     ("http_proxy, https_proxy, all_proxy", "Proxies for HTTP, for HTTPS, and for both."),
-    ("no_proxy", "Hosts that are reached without a proxy; separate them by commas."),
+    ("no_proxy", "Hosts to reach without a proxy, comma-separated."),
 ];
 
 const ENVIRONMENT: Section = Section { heading: "ENVIRONMENT", about: FLAGS_IN_ENVIRONMENT, entries: &OF_ALL };
@@ -63,7 +63,7 @@ const ENVIRONMENT_OF_APT: Section = Section {
     heading: "ENVIRONMENT",
     about: FLAGS_IN_ENVIRONMENT,
     entries: &[
-        ("APT_CONFIG", "Another configuration file of apt, as apt.conf(5) describes it."),
+        ("APT_CONFIG", "Another configuration file of apt: see apt.conf(5)."),
         ("TMPDIR", "Directory for temporary files (default: /var/tmp)."),
         PROXIES[0],
         PROXIES[1],
@@ -111,7 +111,7 @@ const fn files(entries: &'static [(&'static str, &'static str)]) -> Section {
 const SETTINGS_FILE: (&str, &str) = ("/etc/fullbore/mirror.toml", "Settings of mirrors: see fullbore-mirror.toml(5).");
 
 const CREDENTIALS: (&str, &str) =
-    ("/etc/apt/auth.conf, /etc/apt/auth.conf.d/", "Credentials for hosts, as apt_auth.conf(5) describes them.");
+    ("/etc/apt/auth.conf, /etc/apt/auth.conf.d/", "Credentials for hosts: see apt_auth.conf(5).");
 
 const FILES: Section = files(&[SETTINGS_FILE]);
 
@@ -131,8 +131,8 @@ const FILES_OF_CHECK: Section =
     files(&[("DIR/.fullbore/", "State of the mirror in DIR, if fullbore made it."), CREDENTIALS]);
 
 const FILES_OF_UPDATE: Section = files(&[
-    ("/etc/apt/sources.list, /etc/apt/sources.list.d/", "What to refresh: see sources.list(5)."),
-    ("/var/lib/apt/lists/", "The indexes, where apt keeps them."),
+    ("/etc/apt/sources.list, /etc/apt/sources.list.d/", "Sources of the indexes: see sources.list(5)."),
+    ("/var/lib/apt/lists/", "The indexes, in apt's own directory."),
     CREDENTIALS,
 ]);
 
@@ -149,12 +149,12 @@ const FILES_OF_COPY: Section = files(&[
 
 const FILES_OF_BOOTSTRAP: Section = files(&[
     ("ROOT/.fullbore-unfinished", "Present until the root is complete. Run the command again to start over."),
-    ("/usr/share/keyrings/", "Archive keys that are trusted by default."),
+    ("/usr/share/keyrings/", "Archive keys that fullbore trusts by default."),
     CREDENTIALS,
 ]);
 
 const FILES_OF_INSTALL: Section = files(&[
-    ("/var/cache/apt/archives/", "Packages that were fetched."),
+    ("/var/cache/apt/archives/", "Downloaded packages."),
     ("/var/lib/dpkg/", "dpkg's database, which fullbore locks and writes as dpkg does."),
 ]);
 
@@ -204,18 +204,18 @@ pub fn examples(page: &str) -> &'static str {
     fullbore put /srv/mirror/debian s3://my-bucket/debian"
         }
         "fullbore-pdiff-generate" => {
-            "  Make the patch between two states of an index:
+            "  Make a patch from one state of an index to the next:
     fullbore pdiff generate Packages.old Packages.new > patch"
         }
         "fullbore-pdiff-merge" => {
-            "  Join patches to one that has the effect of all:
+            "  Join patches into one with the same effect:
     fullbore pdiff merge 2026-01-01.gz 2026-01-02.gz > merged"
         }
         _ => "",
     }
 }
 
-/// Pages of others that a reader may need.
+/// Related pages.
 pub fn see_also(page: &str) -> &'static [&'static str] {
     match page.split('-').nth(1).unwrap_or_default() {
         "" => &["fullbore-mirror.toml(5)"],

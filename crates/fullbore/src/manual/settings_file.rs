@@ -8,20 +8,20 @@ use crate::settings::file::{SECTION_KEYS, SOURCE_KEYS};
 
 /// Keys that are no flags.
 const WITHOUT_FLAG: [(&str, &str); 2] = [
-    ("trusted", "true: take the suite without a signature. Only for archives that are reached over a trusted path."),
+    ("trusted", "true: accept the suite without a signature. Only for archives that you reach over a trusted path."),
     ("source", "Suites that differ in components, architectures or keys: see below."),
 ];
 
 const ABOUT: &str = "\
-The file is TOML. Each table [mirror.NAME] is one mirror; the table [defaults] holds for all mirrors that do not say
-otherwise. fullbore mirror NAME runs that mirror, fullbore mirror without a name runs all of them.
+The file is TOML. Each table [mirror.NAME] is one mirror. The table [defaults] has values for keys that a mirror's table
+lacks. fullbore mirror NAME runs that mirror; fullbore mirror without a name runs all mirrors.
 
-Keys are the options of fullbore-mirror(1) without their dashes. A list may be written as a single value. Options win
-over variables of the environment, and those win over this file. An unknown key is an error.";
+Keys are the options of fullbore-mirror(1) without their dashes. A list may be written as a single value. Options
+override the environment, and the environment overrides this file. An unknown key is an error.";
 
 const SOURCES: &str = "\
-A table [[mirror.NAME.source]] describes suites that differ from the rest of the mirror. Keys that it does not have are
-taken from [mirror.NAME].";
+A table [[mirror.NAME.source]] describes suites that differ from the rest of the mirror. [mirror.NAME] has the values of
+keys that this table lacks.";
 
 const EXAMPLE: &str = "\
 [defaults]

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use fullbore_apt::kept::Level;
+use fullbore_apt::frames::Level;
 use fullbore_apt::pdiff::{file_error, input};
 use fullbore_apt::rewrite::{Rewrite, RewriteError, Rewritten, rewrite};
 use fullbore_debian::compression::Form;

@@ -1,7 +1,7 @@
 //! `fullbore pdiff generate`: the patch between two states of an index.
 
 use fullbore_apt::pdiff::input;
-use fullbore_apt::pdiff::step::{StepError, generate};
+use fullbore_apt::pdiff::{StepError, generate};
 use fullbore_engine::run::{CommandError, ErrorKind};
 
 use super::write_patch;

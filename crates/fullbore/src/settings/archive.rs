@@ -65,19 +65,14 @@ pub(super) fn archives(wishes: &Section) -> Result<Vec<Archive>, CommandError> {
         let (architectures, with_sources) = split_architectures(&wanted)?;
         let trusted = part.trusted.or(wishes.trusted).unwrap_or(false);
         let keyrings = part.keyring.or(wishes.keyring.clone()).0;
+        let signed_by = if trusted && keyrings.is_empty() { SignedBy::Trusted } else { signed_by(&keyrings)? };
         sources.push(SourceSpec {
             suites: part.suite.0.into_iter().map(flat_suite).collect(),
             components,
             binaries: wanted.is_empty() || !architectures.is_empty(),
             sources: wanted.is_empty() || with_sources,
-            languages: None,
             architectures,
-            signed_by: if trusted && keyrings.is_empty() { SignedBy::Trusted } else { signed_by(&keyrings)? },
-            check_valid_until: true,
-            check_date: true,
-            max_future_s: MAX_FUTURE_S,
-            valid_until_max_s: None,
-            valid_until_min_s: None,
+            ..SourceSpec::new("", signed_by)
         });
     }
     Ok(vec![Archive { origins, sources, notes: Vec::new() }])

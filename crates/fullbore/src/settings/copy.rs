@@ -1,5 +1,6 @@
 //! From the flags of `copy` and `probe` to settings; files of patterns and of paths are read here.
 
+use std::ffi::OsString;
 use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -14,7 +15,7 @@ use fullbore_copy::wire::PATHS_BYTES;
 use fullbore_engine::durability::Durability;
 use fullbore_engine::run::error::CommandError;
 
-use super::OutputSettings;
+use super::{OutputSettings, addresses};
 use crate::cli::{CopyArgs, ProbeArgs};
 
 /// Longest file of patterns or of paths that is read.
@@ -22,16 +23,27 @@ const LIST_BYTES: u64 = PATHS_BYTES as u64;
 
 /// What the flags of `copy` ask for.
 pub fn copy(arguments: &CopyArgs) -> Result<CopySettings, CommandError> {
-    let (last, sources) = arguments.paths.split_last().ok_or_else(|| CommandError::usage("no SRC and no DST"))?;
+    let (last, sources) =
+        arguments.paths.split_last().ok_or_else(|| CommandError::usage("no SRC and no DST are named"))?;
+    if sources.is_empty() {
+        return Err(CommandError::usage(format_args!("one path is named, {}", last.display()))
+            .hint("name SRC and DST, as in `fullbore copy /srv/data host:/srv`"));
+    }
+    check_places(&arguments.paths)?;
     let options = options(arguments)?;
     Ok(CopySettings {
         sources: sources.to_vec(),
         destination: last.clone(),
         only: arguments.files_from.as_deref().map(|path| paths_of(path, arguments.from0)).transpose()?,
         options,
-        reach: arguments.reach.settings(),
+        reach: arguments.reach.settings()?,
         retry_for: Duration::from_secs(arguments.retry_for),
     })
+}
+
+/// Refuses addresses that are neither paths nor `HOST:PATH`.
+fn check_places(paths: &[OsString]) -> Result<(), CommandError> {
+    paths.iter().find_map(|path| addresses::not_of_a_tree(path)).map_or(Ok(()), Err)
 }
 
 /// What the flags of `copy` ask for on the screen.
@@ -50,14 +62,16 @@ pub fn copy_output(arguments: &CopyArgs) -> OutputSettings {
 /// What the flags of `probe` ask for.
 pub fn probe(arguments: &ProbeArgs) -> Result<ProbeSettings, CommandError> {
     let [source, destination] = &arguments.paths[..] else {
-        return Err(CommandError::usage("one SRC and one DST"));
+        return Err(CommandError::usage("probe takes one SRC and one DST")
+            .hint("name both, as in `fullbore probe /srv/data host:/srv`"));
     };
+    check_places(&arguments.paths)?;
     Ok(ProbeSettings {
         source: source.clone(),
         destination: destination.clone(),
         time: Duration::from_secs(u64::from(arguments.time)),
         one_file_system: arguments.one_file_system,
-        reach: arguments.reach.settings(),
+        reach: arguments.reach.settings()?,
     })
 }
 

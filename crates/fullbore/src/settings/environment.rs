@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use fullbore_apt::lists::languages::Locale;
+use fullbore_apt::lists::Locale;
 use fullbore_install::settings::Mode;
 use fullbore_wire::run::ProxyAddresses;
 
@@ -35,6 +35,8 @@ pub struct Environment {
     pub state_directory: Option<PathBuf>,
     /// `FULLBORE_LOG`: a filter in tracing's syntax, such as `fullbore_wire=debug`.
     pub log: Option<String>,
+    /// Names of all variables that begin with `FULLBORE_`.
+    pub names: Vec<String>,
     /// `FULLBORE_RECORD`: where the verdict's samples are recorded, for whoever tunes it (`bench/verdict`).
     pub record: Option<PathBuf>,
 }
@@ -42,7 +44,9 @@ pub struct Environment {
 impl Environment {
     /// Reads the process's environment.
     pub fn read() -> Self {
-        Environment::from_lookup(|name| std::env::var(name).ok())
+        let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        let names = names.filter(|name| name.starts_with(crate::cli::PREFIX)).collect();
+        Environment { names, ..Environment::from_lookup(|name| std::env::var(name).ok()) }
     }
 
     /// Reads variables by this function.
@@ -81,6 +85,7 @@ impl Environment {
             state_directory: given("XDG_STATE_HOME")
                 .map(PathBuf::from)
                 .or_else(|| given("HOME").map(|home| PathBuf::from(home).join(".local/state"))),
+            names: Vec::new(),
             log: given("FULLBORE_LOG"),
             record: given("FULLBORE_RECORD").map(PathBuf::from),
         }

@@ -26,7 +26,7 @@ use std::str::FromStr;
 use fullbore_engine::durability::Durability;
 use fullbore_engine::run::error::CommandError;
 use fullbore_engine::run::named_files::read_text;
-use fullbore_mirror::settings::{Filter, IndexFormat, Kind};
+use fullbore_mirror::{Filter, IndexFormat, Kind};
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
 use super::values::{Percent, Rate};

@@ -1,6 +1,7 @@
 //! Keyrings: those named, or the system's.
 
-use std::path::PathBuf;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 
 use fullbore_debian::keys::{Fingerprint, KeySource};
 use fullbore_engine::run::error::CommandError;
@@ -31,16 +32,42 @@ pub(super) fn signed_by(named: &[PathBuf]) -> Result<SignedBy, CommandError> {
 /// The keyrings named, which must be readable, or those of the system.
 pub(super) fn keys_or_default(named: &[PathBuf]) -> Result<Vec<KeySource>, CommandError> {
     if !named.is_empty() {
-        return named.iter().map(|file| readable(file).and_then(|()| absolute(file)).map(KeySource::File)).collect();
+        return named.iter().map(|file| keyring(file).map(KeySource::File)).collect();
     }
     let found: Vec<KeySource> =
         DEFAULT_KEYRINGS.iter().map(PathBuf::from).filter(|path| readable(path).is_ok()).map(KeySource::File).collect();
     if found.is_empty() {
         return Err(CommandError::usage("no keyring to verify signatures with")
             .context(format_args!("looked for {}", DEFAULT_KEYRINGS.join(", ")))
-            .hint("install debian-archive-keyring, or say `--keyring FILE`"));
+            .hint("install debian-archive-keyring, or give --keyring FILE"));
     }
     Ok(found)
+}
+
+/// Bytes of a keyring that are looked at: an armored one may begin with comments.
+const START_BYTES: u64 = 64 << 10;
+
+/// Refuses a file that no keyring looks like, before the network is used: gpgv would only say that keys are missing.
+fn keyring(file: &Path) -> Result<PathBuf, CommandError> {
+    readable(file)?;
+    let mut start = Vec::new();
+    std::fs::File::open(file)
+        .and_then(|opened| opened.take(START_BYTES).read_to_end(&mut start))
+        .map_err(|error| CommandError::usage(format_args!("cannot read {}: {error}", file.display())))?;
+    if !is_keyring(&start) {
+        return Err(CommandError::usage(format_args!("{}: not an OpenPGP keyring", file.display()))
+            .hint("give a file such as /usr/share/keyrings/debian-archive-keyring.gpg"));
+    }
+    absolute(file)
+}
+
+/// Whether a file that begins so may hold keys: packets (RFC 9580, section 4.2: the first bit of a packet is set), a
+/// keybox of GnuPG, or an armored block (section 6.2).
+fn is_keyring(start: &[u8]) -> bool {
+    const ARMOR: &[u8] = b"-----BEGIN PGP PUBLIC KEY BLOCK-----";
+    start.first().is_some_and(|first| first & 0x80 != 0)
+        || start.get(8..12) == Some(b"KBXf")
+        || start.windows(ARMOR.len()).any(|window| window == ARMOR)
 }
 
 #[cfg(test)]
@@ -51,7 +78,7 @@ mod tests {
     fn a_fingerprint_among_the_keyrings_chooses_keys() {
         let directory = tempfile::tempdir().unwrap();
         let keyring = directory.path().join("key.gpg");
-        std::fs::write(&keyring, "").unwrap();
+        std::fs::write(&keyring, b"\x99").unwrap();
         let hex = "0123456789abcdef0123456789ABCDEF01234567";
         let named = signed_by(&[keyring.clone(), format!("{hex}!").into()]).unwrap();
         let expected = SignedBy::Keys {
@@ -60,5 +87,15 @@ mod tests {
         };
         assert_eq!(named, expected);
         assert!(signed_by(&[format!("./{hex}").into()]).is_err(), "a file that is not there");
+    }
+    #[test]
+    fn a_file_of_another_kind_is_no_keyring() {
+        for start in [&b""[..], b"root:x:0:0:root:/root:/bin/bash\n", b"\x7fELF", b"-----BEGIN CERTIFICATE-----\n"] {
+            assert!(!is_keyring(start));
+        }
+        let armored = b"Comment\n-----BEGIN PGP PUBLIC KEY BLOCK-----\n\n";
+        for start in [&b"\x99\x02\x0d"[..], b"\xc6\x33", b"\x00\x00\x00\x20\x01\x01\x00\x02KBXf", armored] {
+            assert!(is_keyring(start));
+        }
     }
 }

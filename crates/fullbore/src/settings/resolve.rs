@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use fullbore_apt::system::{configuration, files, proxies};
 use fullbore_engine::run::error::CommandError;
-use fullbore_engine::run::named_files::{absolute, readable};
-use fullbore_mirror::mirror::trace_files::check_host;
+use fullbore_engine::run::named_files::{absolute, directory, readable};
+use fullbore_mirror::{DeleteGuard, Retention, check_host, check_snapshot_name};
 use fullbore_wire::run::NetworkSettings;
 use fullbore_wire::run::address;
 
+use super::addresses;
 use super::archive::archives;
 use super::directories::directory_names;
 use super::file::{self, Section};
@@ -21,12 +22,6 @@ use crate::cli::{CheckArgs, MirrorArgs, NetworkArgs, OutputArgs};
 const CONNECTIONS: u16 = 4;
 /// Largest number of connections per host, in the file as on the command line.
 const CONNECTIONS_MAX: u16 = 16;
-/// Share of the mirrored files that may be deleted without asking; apt-mirror2 has the same.
-const MAX_DELETE: f64 = 0.4;
-/// Earlier states kept by default, so that clients with their InRelease find all it names.
-const KEEP_GENERATIONS: u32 = 3;
-/// Hours they are kept at least; apt clients update daily.
-const KEEP_HOURS: u32 = 24;
 
 /// The mirrors to be made and what is to be shown about them. Never an empty list.
 pub fn mirrors(
@@ -67,6 +62,13 @@ fn shown(mirror: &MirrorSettings) -> &str {
 
 /// The sections asked for, the defaults of the file filled in; one empty section if flags say all.
 fn sections(arguments: &MirrorArgs) -> Result<Vec<(Option<String>, Section)>, CommandError> {
+    for name in &arguments.names {
+        let hint = format_args!("use `fullbore mirror --from {name} --suite SUITE --to DIR`");
+        let address = addresses::not_a_name(name.as_ref(), "the name of a mirror in the settings file", &hint);
+        if let Some(error) = address.or_else(|| addresses::file_for_name(name)) {
+            return Err(error);
+        }
+    }
     let by_flags = !arguments.from.is_empty() || arguments.sources.is_some();
     if arguments.config.is_none() && arguments.names.is_empty() && by_flags {
         return Ok(vec![(None, Section::default())]);
@@ -114,10 +116,10 @@ fn mirror(
     let to = wishes
         .to
         .as_deref()
-        .ok_or_else(|| CommandError::usage("no directory to write the mirror into").hint("say `--to DIR`"))?;
+        .ok_or_else(|| CommandError::usage("no directory to write the mirror into").hint("add --to DIR"))?;
     let dir = absolute(to)?;
     if let Some(snapshot) = &wishes.snapshot {
-        check_snapshot(snapshot)?;
+        check_snapshot_name(snapshot).map_err(CommandError::usage)?;
     }
     check_trace(wishes)?;
     let archives = archives(wishes)?;
@@ -200,36 +202,27 @@ fn check_trace(wishes: &Section) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// A snapshot's name becomes a directory.
-fn check_snapshot(name: &str) -> Result<(), CommandError> {
-    let good = !name.is_empty()
-        && name.len() <= 100
-        && name.as_bytes()[0].is_ascii_alphanumeric()
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._+-".contains(&byte));
-    if good {
-        Ok(())
-    } else {
-        Err(CommandError::usage(format_args!("{name:?} cannot name a snapshot"))
-            .hint("letters, digits and . _ + - are allowed, with a letter or digit in front"))
-    }
-}
-
 fn keep(wishes: &Section) -> Result<Keep, CommandError> {
     let no_clean = wishes.no_clean.unwrap_or(false);
     let foreign = wishes.clean_foreign.unwrap_or(false);
     if no_clean && foreign {
         return Err(CommandError::usage("--no-clean and --clean-foreign contradict each other"));
     }
+    let Keep { guard, retention, .. } = Keep::default();
     Ok(Keep {
         clean: match (no_clean, foreign) {
             (true, _) => Clean::Nothing,
-            (false, true) => Clean::Foreign,
+            (false, true) => Clean::Untracked,
             (false, false) => Clean::Own,
         },
-        max_delete: wishes.max_delete.map_or(MAX_DELETE, super::values::Percent::fraction),
-        force_delete: wishes.force_delete.unwrap_or(false),
-        generations: wishes.keep_generations.unwrap_or(KEEP_GENERATIONS),
-        hours: wishes.keep_hours.unwrap_or(KEEP_HOURS),
+        guard: DeleteGuard {
+            share_max: wishes.max_delete.map_or(guard.share_max, super::values::Percent::fraction),
+            forced: wishes.force_delete.unwrap_or(guard.forced),
+        },
+        retention: Retention {
+            generations: wishes.keep_generations.unwrap_or(retention.generations),
+            hours: wishes.keep_hours.unwrap_or(retention.hours),
+        },
     })
 }
 
@@ -267,10 +260,12 @@ pub(super) fn network(
 
 /// What `check` is to do.
 pub fn check(arguments: CheckArgs, environment: &Environment) -> Result<(CheckSettings, OutputSettings), CommandError> {
-    let dir = absolute(&arguments.dir)?;
-    if !dir.is_dir() {
-        return Err(CommandError::usage(format_args!("{}: not a directory", dir.display())));
+    let hint = "use `fullbore check DIR`, with --repair --from URL to fetch damaged files anew";
+    if let Some(error) = addresses::not_a_name(arguments.dir.as_os_str(), "a directory", &hint) {
+        return Err(error);
     }
+    let dir = absolute(&arguments.dir)?;
+    directory(&dir)?;
     if !arguments.repair && !arguments.from.is_empty() {
         return Err(CommandError::usage("--from says where to repair from").hint("add --repair"));
     }
@@ -311,10 +306,10 @@ mod tests {
         mirrors(*arguments, &Environment::default()).map(|(mirrors, _)| mirrors)
     }
 
-    /// A directory with a keyring (any readable file will do here) and files as given.
+    /// A directory with what looks like a keyring, and files as given.
     fn directory(files: &[(&str, &str)]) -> (tempfile::TempDir, impl Fn(&str) -> String) {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("key.gpg"), "").unwrap();
+        std::fs::write(dir.path().join("key.gpg"), b"\x99").unwrap();
         for (name, text) in files {
             std::fs::write(dir.path().join(name), text).unwrap();
         }
@@ -380,7 +375,7 @@ mod tests {
         assert_eq!(settings[0].network.limit_rate_bytes_per_s, Some(2_000_000));
         assert_eq!(settings[0].network.connections_per_host, 3);
         assert_eq!(settings[1].network.connections_per_host, 2);
-        assert_eq!(settings[1].keep.hours, 48);
+        assert_eq!(settings[1].keep.retention.hours, 48);
         let one = resolve(&["--config", &path("m.toml"), "b", "--to", "/elsewhere"]).unwrap();
         assert_eq!(one[0].dir, Path::new("/elsewhere"));
         let error = resolve(&["--config", &path("m.toml"), "--to", "/elsewhere"]).unwrap_err();
@@ -427,7 +422,7 @@ mod tests {
             (vec!["--from", "https://a/", "--to", "/x", "--suite", "s", "--arch", "a/b"], "not the name of an arch"),
             (
                 vec!["--from", "https://a/", "--to", "/x", "--suite", "s", "--snapshot", "../x"],
-                "cannot name a snapshot",
+                "cannot be the name of a snapshot",
             ),
         ] {
             let mut arguments = arguments;

@@ -8,15 +8,15 @@ use fullbore_engine::run::CommandError;
 use fullbore_engine::tree::{Choice, MirrorNames};
 use fullbore_lafs::grid::GridSettings;
 use fullbore_lafs::{get as grid_get, put as grid_put};
-use fullbore_mirror::mirror::snapshot::SNAPSHOT_DIRECTORY;
-use fullbore_mirror::mirror::state::OWN_DIRECTORY;
+use fullbore_mirror::OWN_DIRECTORY;
+use fullbore_mirror::SNAPSHOT_DIRECTORY;
 use fullbore_s3::bucket::{self, BucketSettings};
 use fullbore_s3::credentials::Aws;
 use fullbore_s3::{Addressing, Location, SCHEME, get as bucket_get, put as bucket_put};
 
-use super::resolve;
 use super::values::Percent;
 use super::{Environment, OutputSettings};
+use super::{addresses, resolve};
 use crate::cli::{AddressingChoice, GetArgs, GridArgs, PutArgs, S3Args};
 
 /// Share of the objects that `--delete` may take, unless told otherwise.
@@ -73,10 +73,15 @@ pub fn put(arguments: &PutArgs, environment: &Environment) -> Result<(Put, Outpu
             output,
         ));
     }
+    if let Some(error) = arguments.paths.iter().find_map(|path| addresses::not_of_a_store(path.as_os_str())) {
+        return Err(error);
+    }
     if arguments.s3.any() || arguments.s3_put.any() {
-        return Err(CommandError::usage(
-            "a flag for S3 stores needs an address: s3://BUCKET/PREFIX, as the last argument",
-        ));
+        return Err(CommandError::usage("flags for S3 stores are given, but no s3:// address")
+            .hint("name the bucket last, as in `fullbore put DIR s3://BUCKET/PREFIX`"));
+    }
+    if !arguments.grid.is_named() && !arguments.dry_run {
+        return Err(no_store("end with s3://BUCKET/PREFIX for an S3 store"));
     }
     let key = match (&arguments.convergence, &arguments.convergence_file) {
         _ if arguments.random_key => grid_put::KeySettings::Random,
@@ -111,7 +116,8 @@ fn put_into_bucket(
     let location = bucket::location(address)?;
     let sources = &arguments.paths[..arguments.paths.len() - 1];
     if sources.is_empty() {
-        return Err(CommandError::usage("no source: FILE|DIR comes before the address"));
+        return Err(CommandError::usage("no FILE or DIR to put")
+            .hint("name it before the address, as in `fullbore put DIR s3://BUCKET/PREFIX`"));
     }
     let given = &arguments.s3_put;
     let delete = given.delete.then(|| bucket_put::DeleteSettings {
@@ -146,13 +152,14 @@ fn put_into_bucket(
 pub fn get(arguments: &GetArgs, environment: &Environment) -> Result<(Get, OutputSettings), CommandError> {
     let is_on_stdout = arguments.output.is_none();
     if arguments.shown.json && is_on_stdout {
-        return Err(CommandError::usage("--json needs -o FILE: stdout cannot carry both"));
+        return Err(CommandError::usage("--json and the content cannot both go to stdout").hint("add -o FILE"));
     }
     let output = resolve::output(&arguments.shown, false);
     let output = OutputSettings { stdout_has_data: true, stdout_is_taken: is_on_stdout, ..output };
     if let Some(address) = arguments.caps.iter().find(|cap| bucket::is_address(cap)) {
         if arguments.caps.len() > 1 {
-            return Err(CommandError::usage("pass one object, without caps"));
+            return Err(CommandError::usage("several objects are named, and get fetches one at a time")
+                .hint("run get once for each object"));
         }
         let location = bucket::location(address)?;
         let settings = bucket_get::GetSettings {
@@ -162,8 +169,22 @@ pub fn get(arguments: &GetArgs, environment: &Environment) -> Result<(Get, Outpu
         };
         return Ok((Get::Bucket(Box::new(settings)), output));
     }
+    if let Some(error) = arguments.caps.iter().find_map(|cap| addresses::not_of_a_store(cap)) {
+        return Err(error);
+    }
     if arguments.s3.any() || arguments.s3_get.require_checksum {
-        return Err(CommandError::usage("a flag for S3 stores needs an address: s3://BUCKET/KEY"));
+        return Err(CommandError::usage("flags for S3 stores are given, but no s3:// address")
+            .hint("name the object, as in `fullbore get -o FILE s3://BUCKET/KEY`"));
+    }
+    if let Some(word) = arguments.caps.iter().find(|word| !is_cap(word)) {
+        return Err(CommandError::usage(format_args!(
+            "{}: neither a cap nor an s3:// address",
+            word.to_string_lossy()
+        ))
+        .hint("a cap begins with URI:CHK: or URI:LIT:; an object is s3://BUCKET/KEY"));
+    }
+    if !arguments.grid.is_named() {
+        return Err(no_store("name an object as s3://BUCKET/KEY"));
     }
     let (caps, file) = (arguments.caps.clone(), arguments.output.clone());
     Ok((Get::Grid(grid_get::GetSettings { grid: grid(&arguments.grid), caps, output: file }), output))
@@ -181,9 +202,21 @@ fn refuse_flags_of_grids(arguments: &PutArgs) -> Result<(), CommandError> {
         ("--random-key", arguments.random_key),
     ];
     match given.iter().find(|(_, given)| *given) {
-        Some((flag, _)) => Err(CommandError::usage(format_args!("{flag} is about Tahoe-LAFS grids, not S3 stores"))),
+        Some((flag, _)) => Err(CommandError::usage(format_args!("{flag} is for Tahoe-LAFS grids, not for S3 stores"))),
         None => Ok(()),
     }
+}
+
+/// Neither a grid nor a bucket is named.
+fn no_store(hint: &str) -> CommandError {
+    CommandError::usage("no S3 store and no Tahoe-LAFS grid is named")
+        .hint(hint)
+        .hint("give --node ~/.tahoe for the grid of a Tahoe-LAFS node, or --servers FILE")
+}
+
+/// Whether a word may be a cap, or names stdin; the grid's side reads it closely.
+fn is_cap(word: &OsStr) -> bool {
+    word == "-" || word.as_encoded_bytes().starts_with(b"URI:")
 }
 
 fn grid(arguments: &GridArgs) -> GridSettings {

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use fullbore_apt::acquire::Configuration;
-use fullbore_apt::kept::Level;
+use fullbore_apt::frames::Level;
 use fullbore_apt::system::files::trusted_keyrings;
 use fullbore_apt::system::{configuration, proxies, sources};
-use fullbore_apt::update::settings::UpdateSettings;
+use fullbore_apt::update::UpdateSettings;
 use fullbore_debian::keys::KeySource;
 use fullbore_debian::sources_list::ArchiveSource;
 use fullbore_engine::durability::Durability;

@@ -16,8 +16,8 @@ pub struct ValueError(pub String);
 pub struct Rate(pub u64);
 
 /// Units of a rate and what one of them is in bytes per second. Decimal as in
-/// networking; the binary ones have their `i`; bits are spelt out because `b`
-/// and `B` are too easily mixed up.
+/// networking; the binary ones have their `i`; bits are spelt out. A lower-case
+/// `b` behind a letter is refused: `Mb` is megabits to some and megabytes to others.
 const RATE_UNITS: &[(&str, f64)] = &[
     ("", 1.0),
     ("b", 1.0),
@@ -49,6 +49,12 @@ impl FromStr for Rate {
 
     fn from_str(text: &str) -> Result<Self, ValueError> {
         let wrong = || ValueError("expected bytes per second, such as 20M, 2.5MB, 512KiB or 100Mbit".to_owned());
+        let unit = text.trim().trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').trim();
+        if unit.trim_end_matches("/s").ends_with('b') {
+            return Err(ValueError(format!(
+                "{text:?} may be bits or bytes: a capital B is bytes, as in 20MB; bits are written 20Mbit"
+            )));
+        }
         let lower = text.trim().to_ascii_lowercase();
         let lower = lower.strip_suffix("/s").unwrap_or(&lower);
         let digits = lower.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(lower.len());
@@ -121,7 +127,21 @@ mod tests {
 
     #[test]
     fn nonsense_is_no_rate() {
-        for text in ["", "fast", "-1M", "1.2.3M", "0", "1e9", "20X", "NaN", "inf", "99999999999999999999G"] {
+        for text in [
+            "",
+            "fast",
+            "-1M",
+            "1.2.3M",
+            "0",
+            "1e9",
+            "20X",
+            "NaN",
+            "inf",
+            "99999999999999999999G",
+            "20Mb",
+            "20 mb/s",
+            "4096b",
+        ] {
             assert!(text.parse::<Rate>().is_err(), "{text}");
         }
     }

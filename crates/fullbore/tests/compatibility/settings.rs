@@ -61,7 +61,7 @@ fn every_key_means_what_it_meant() {
     // The section's keyring is stronger than the word of its part.
     assert_eq!((&*tools.suites, &tools.signed_by), (&["tools/".into()][..], &key));
     let patterns =
-        |filters: &[fullbore_mirror::settings::Filter]| filters.iter().map(|one| one.0.to_string()).collect::<Vec<_>>();
+        |filters: &[fullbore_mirror::Filter]| filters.iter().map(|one| one.0.to_string()).collect::<Vec<_>>();
     assert_eq!(patterns(&debian.filters.include), ["/hello_"]);
     assert_eq!(patterns(&debian.filters.exclude), ["-dbg_", "\\.udeb$"]);
     assert_eq!(debian.filters.sections, ["devel"]);
@@ -72,9 +72,9 @@ fn every_key_means_what_it_meant() {
     assert_eq!(debian.without, [Kind::Contents, Kind::Installer]);
     assert_eq!(debian.languages, ["en", "de"]);
     assert_eq!(debian.snapshot.as_deref(), Some("weekly"));
-    assert_eq!((debian.keep.clean, debian.keep.force_delete), (Clean::Foreign, true));
-    assert!((debian.keep.max_delete - 0.125).abs() < 1e-9, "{}", debian.keep.max_delete);
-    assert_eq!((debian.keep.generations, debian.keep.hours), (7, 48));
+    assert_eq!((debian.keep.clean, debian.keep.guard.forced), (Clean::Untracked, true));
+    assert!((debian.keep.guard.share_max - 0.125).abs() < 1e-9, "{}", debian.keep.guard.share_max);
+    assert_eq!((debian.keep.retention.generations, debian.keep.retention.hours), (7, 48));
     let network = &debian.network;
     assert_eq!((network.connections_per_host, network.limit_rate_bytes_per_s), (16, Some(512 << 10)));
     assert!(network.http1_only && !network.hedge);
@@ -89,14 +89,14 @@ fn every_key_means_what_it_meant() {
     }
     for mirror in [here, plain] {
         assert_eq!((mirror.network.connections_per_host, mirror.network.limit_rate_bytes_per_s), (3, Some(20_000_000)));
-        assert_eq!((mirror.keep.generations, mirror.keep.hours), (3, 24));
+        assert_eq!((mirror.keep.retention.generations, mirror.keep.retention.hours), (3, 24));
         assert!(!mirror.origin_only && !mirror.network.http1_only && mirror.network.hedge && mirror.snapshot.is_none());
         assert_eq!(mirror.origins, ["http://packages.example.org/apt"]);
         assert_eq!(mirror.sources[0].suites, ["stable"]);
     }
     assert_eq!(plain.dir, Path::new("/srv/mirror/plain"));
     assert_eq!((plain.keep.clean, &plain.sources[0].signed_by), (Clean::Nothing, &SignedBy::Trusted));
-    assert!((plain.keep.max_delete - 0.05).abs() < 1e-9, "{}", plain.keep.max_delete);
+    assert!((plain.keep.guard.share_max - 0.05).abs() < 1e-9, "{}", plain.keep.guard.share_max);
     assert_eq!((here.keep.clean, &here.sources[0].signed_by), (Clean::Own, &key));
     assert_eq!(
         (here.dir.as_path(), &*here.sources[0].components),
@@ -146,7 +146,11 @@ fn what_was_converted_from_other_programs_is_read() {
     );
     assert_eq!(debmirror.sources[0].suites, ["trixie", "trixie-updates"]);
     assert_eq!(debmirror.sources[0].architectures, ["amd64", "arm64", "all"]);
-    assert!(debmirror.sources[0].sources && !debmirror.wants(Kind::Contents) && !debmirror.wants(Kind::Pdiff));
+    assert!(
+        debmirror.sources[0].sources
+            && debmirror.without.contains(&Kind::Contents)
+            && debmirror.without.contains(&Kind::Pdiff)
+    );
     let ftpsync = of("ftpsync.conf");
     assert_eq!(
         (ftpsync.origins[0].as_str(), ftpsync.dir.as_path()),

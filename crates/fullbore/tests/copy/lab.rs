@@ -108,14 +108,6 @@ impl Lab {
         }
     }
 
-    /// Nothing of UDP gets through in either direction.
-    pub fn block_datagrams(&self) {
-        for namespace in [&self.near, &self.far] {
-            let rule = "-A INPUT -p udp -j DROP";
-            run(Command::new("ip").args(["netns", "exec", namespace, "iptables"]).args(rule.split(' ')));
-        }
-    }
-
     /// The program on the near machine, to be started.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let program = env!("CARGO_BIN_EXE_fullbore");

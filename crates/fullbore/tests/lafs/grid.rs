@@ -83,13 +83,13 @@ fn signal(pid: u32, signal: rustix::process::Signal) {
 }
 
 fn venv() -> PathBuf {
-    let venv = match std::env::var_os("FULLBORE_TAHOE_VENV") {
+    let venv = match std::env::var_os("FULLBORE_TEST_TAHOE_VENV") {
         Some(venv) => PathBuf::from(venv),
         None => Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("tahoe-venv"),
     };
     assert!(
         venv.join("bin/tahoe").exists(),
-        "the stock client is needed at {}: `script/tahoe-venv` makes it, FULLBORE_TAHOE_VENV names another place",
+        "the stock client is needed at {}: `script/tahoe-venv` makes it, FULLBORE_TEST_TAHOE_VENV names another place",
         venv.display()
     );
     venv

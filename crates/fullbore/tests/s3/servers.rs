@@ -143,14 +143,14 @@ impl Drop for Server {
 }
 
 pub fn program(name: &str) -> PathBuf {
-    let servers = match std::env::var_os("FULLBORE_S3_SERVERS") {
+    let servers = match std::env::var_os("FULLBORE_TEST_S3_SERVERS") {
         Some(servers) => PathBuf::from(servers),
         None => Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("s3-servers"),
     };
     let path = servers.join(name);
     assert!(
         path.exists(),
-        "an S3 server is needed at {}: `script/s3-servers` gets it, FULLBORE_S3_SERVERS names another place",
+        "an S3 server is needed at {}: `script/s3-servers` gets it, FULLBORE_TEST_S3_SERVERS names another place",
         path.display()
     );
     path

@@ -13,9 +13,6 @@ const DEPTH_MAX: usize = 16;
 /// Indexes of one suite. Debian's largest has some 800.
 const INDEXES_MAX: usize = 10_000;
 
-/// Of several forms the one that is read fastest.
-pub(super) const BY_SPEED: [Form; 6] = [Form::Plain, Form::Lz4, Form::Zst, Form::Gz, Form::Xz, Form::Bz2];
-
 /// An index that may have patches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Index {
@@ -32,7 +29,7 @@ impl Index {
     }
 
     /// A file beside its patches.
-    pub(super) fn beside(&self, name: &str) -> String {
+    pub(super) fn patch_path(&self, name: &str) -> String {
         format!("{}.diff/{name}", self.path)
     }
 }
@@ -80,12 +77,8 @@ fn has_patches(path: &str) -> bool {
 fn add(found: &mut Vec<Index>, path: &str) {
     let (stem, form) = Form::split(path);
     match found.iter_mut().find(|index| index.path == stem) {
-        Some(index) => {
-            let rank = |form| BY_SPEED.iter().position(|other| *other == form);
-            if rank(form) < rank(index.form) {
-                index.form = form;
-            }
-        }
+        Some(index) if form.is_faster_than(index.form) => index.form = form,
+        Some(_) => {}
         None => found.push(Index { path: stem.to_owned(), form }),
     }
 }

@@ -16,14 +16,14 @@ use super::super::step::{StepError, generate};
 use super::super::{file_error, input};
 use super::find::Index;
 use super::listed;
-use super::states::{Kept, States};
+use super::states::{SavedState, States};
 use before::Published;
 use patches::pack;
 
 /// Where the state before is found.
 pub(super) enum Before {
-    /// Kept by the last run.
-    Kept(States),
+    /// SavedState by the last run.
+    Saved(States),
     /// In another copy of the directory.
     Tree(Root),
 }
@@ -44,7 +44,7 @@ pub(super) struct Next {
     pub outcome: IndexPatches,
     change: Change,
     state: Option<PartFile>,
-    states_before: Vec<Kept>,
+    states_before: Vec<SavedState>,
     expired: Vec<String>,
 }
 
@@ -102,7 +102,7 @@ impl Series<'_> {
     /// Writes the present state for the next run, if it is not kept yet.
     fn begin(&self, index: &Index, text: &[u8], current: &Listed) -> Result<Next, CommandError> {
         let (mut state, mut states_before) = (None, Vec::new());
-        if let Before::Kept(states) = self.before {
+        if let Before::Saved(states) = self.before {
             states_before = states.of(&index.path)?;
             if states_before.iter().all(|kept| kept.sha256 != current.sha256) {
                 state = Some(states.write(&index.path, current.sha256, text)?);
@@ -164,7 +164,7 @@ impl Series<'_> {
 
     /// Gives the Index its name. The patches it lists are on the disk.
     pub(super) fn publish(&self, index: &Index, next: &Next) -> Result<(), CommandError> {
-        let path = index.beside("Index");
+        let path = index.patch_path("Index");
         match &next.change {
             Change::Nothing => Ok(()),
             Change::Write(text) => {
@@ -177,7 +177,7 @@ impl Series<'_> {
 
     /// What is left to do when the Index is on the disk.
     pub(super) fn settle(&self, next: &Next) -> Result<(), CommandError> {
-        if let Before::Kept(states) = self.before {
+        if let Before::Saved(states) = self.before {
             states.settle(next.state.as_ref(), &next.states_before)?;
         }
         for path in &next.expired {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use fullbore_debian::compression::Form;
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::durability::{Barrier, Durability};
-use fullbore_engine::files::{PartFile, Root, is_part_name};
+use fullbore_engine::files::{PartFile, PartWriter, Root, is_part_name};
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 use super::super::{file_error, input};
@@ -34,7 +34,7 @@ pub(super) struct States {
 
 /// One that is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Kept {
+pub(super) struct SavedState {
     path: String,
     /// What it is the state of.
     pub sha256: Sha256,
@@ -58,7 +58,7 @@ impl States {
 
     /// The states kept of an index: one, or two if a run was killed; what such a run was still
     /// writing is removed.
-    pub(super) fn of(&self, index: &str) -> Result<Vec<Kept>, CommandError> {
+    pub(super) fn of(&self, index: &str) -> Result<Vec<SavedState>, CommandError> {
         let directory = format!("states/{index}");
         let mut kept = Vec::new();
         for (entry, _) in self.root.list(&directory).map_err(file_error)? {
@@ -67,7 +67,7 @@ impl States {
             }
             let hash = entry.to_str().and_then(|entry| entry.strip_suffix(ENDING)?.parse().ok());
             if let Some(sha256) = hash {
-                kept.push(Kept { path: format!("{directory}/{sha256}{ENDING}"), sha256 });
+                kept.push(SavedState { path: format!("{directory}/{sha256}{ENDING}"), sha256 });
             }
         }
         kept.sort_by_key(|kept| kept.sha256);
@@ -75,7 +75,7 @@ impl States {
     }
 
     /// Reads a state; `None` when it is not what its name says.
-    pub(super) fn read(&self, kept: &Kept) -> Result<Option<Vec<u8>>, CommandError> {
+    pub(super) fn read(&self, kept: &SavedState) -> Result<Option<Vec<u8>>, CommandError> {
         let Some((file, _)) = self.root.open_file(&kept.path).map_err(file_error)? else {
             return Ok(None);
         };
@@ -90,8 +90,7 @@ impl States {
         let part = self.root.create_part(&path, 0).map_err(file_error)?;
         let failed =
             |error: io::Error| CommandError::new(ErrorKind::Disk, format_args!("cannot write {path}: {error}"));
-        let output = Output { part: &part, offset: 0 };
-        let mut encoder = zstd::stream::write::Encoder::new(output, LEVEL).map_err(failed)?;
+        let mut encoder = zstd::stream::write::Encoder::new(PartWriter::new(&part), LEVEL).map_err(failed)?;
         for piece in text.chunks(PIECE_BYTES) {
             encoder.write_all(piece).map_err(failed)?;
         }
@@ -105,30 +104,12 @@ impl States {
     }
 
     /// Gives the present state its name, and removes those before.
-    pub(super) fn settle(&self, new: Option<&PartFile>, before: &[Kept]) -> Result<(), CommandError> {
+    pub(super) fn settle(&self, new: Option<&PartFile>, before: &[SavedState]) -> Result<(), CommandError> {
         let Some(new) = new else { return Ok(()) };
         new.finish().map_err(file_error)?;
         for kept in before.iter().filter(|kept| kept.path != new.path()) {
             self.root.unlink(&kept.path).map_err(file_error)?;
         }
-        Ok(())
-    }
-}
-
-/// Appends to a file that is not finished.
-struct Output<'p> {
-    part: &'p PartFile,
-    offset: u64,
-}
-
-impl Write for Output<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.part.write_at(self.offset, bytes).map_err(io::Error::other)?;
-        self.offset += bytes.len() as u64;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
 }

@@ -17,8 +17,8 @@ use super::super::verify::Verify;
 use super::super::write::{Failed, PendingFiles};
 use super::*;
 use crate::options::Options;
-use crate::pool::Pool;
 use crate::session::tests::with_context;
+use fullbore_engine::memory_pool::MemoryPool;
 
 /// Works with a listing for this destination; gives the problems that were told of.
 fn with_listing(target: &Path, case_insensitive: bool, work: impl FnOnce(&mut Listing<'_>)) -> Vec<Vec<u8>> {
@@ -38,7 +38,7 @@ fn with_options(
         let problem = |_: ProblemKind, path: &[u8], _: String| problems.lock().unwrap().push(path.to_vec());
         let tree = Tree::open(target).unwrap();
         let (attributes, pending, commit) = (Attributes::new(context.options), PendingFiles::default(), Commit::new());
-        let (comparing, verify, bulk) = (Comparing::new(), Verify::default(), Bulk::new(Pool::default()));
+        let (comparing, verify, bulk) = (Comparing::new(), Verify::default(), Bulk::new(MemoryPool::default()));
         let writers = Writers {
             context,
             tree: &tree,

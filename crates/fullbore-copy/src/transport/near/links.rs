@@ -33,11 +33,10 @@ impl Links {
                 });
                 continue;
             }
-            let (opener, way, quic) = (self.opener.clone(), route.way, route.quic.clone());
+            let (opener, way) = (self.opener.clone(), route.way);
             std::thread::spawn(move || {
-                let lane = quic.map_or_else(|| opener.open(way), |quic| quic.open());
                 // One less is no matter, if it is not the only one.
-                match lane.and_then(|mut lane| lane.mark(number).map(|()| lane)) {
+                match opener.open(way).and_then(|mut lane| lane.mark(number).map(|()| lane)) {
                     Ok(lane) if !transport.is_over() => transport.add(lane),
                     Ok(_) => {}
                     Err(error) if number == 1 => transport.fail(&error),

@@ -1,7 +1,7 @@
-//! What is better than ssh's pipe: both directions of TCP at once, then QUIC, then more pipes.
+//! What is better than ssh's pipe: both directions of TCP at once, then more pipes.
 
 use std::ffi::OsString;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _, UdpSocket};
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -12,7 +12,6 @@ use super::opener::{Opener, streams};
 use super::{RACE_TIME, Route};
 use crate::transport::Transport;
 use crate::transport::lane::Lane;
-use crate::transport::quic::{Quic, Terms};
 use crate::transport::setup::{Decision, Hello, Way};
 
 /// Time that the far end may take to be ready for further connections by ssh.
@@ -25,26 +24,14 @@ const MORE_PIPES: u8 = 3;
 #[derive(Debug)]
 pub(super) struct Search {
     pub(super) race: Option<Race>,
-    pub(super) datagrams: Option<UdpSocket>,
-    pub(super) bbr: bool,
-    /// Where the far end waits for QUIC.
-    pub(super) peers: Peers,
     /// The number of connections for content that the user wants; 0 for as many as the path needs.
     pub(super) streams: u8,
     pub(super) more_pipes: Option<Vec<OsString>>,
 }
 
-/// The far end's addresses, as far as its name is known yet.
-#[derive(Debug)]
-pub(super) struct Peers {
-    pub(super) host: String,
-    pub(super) known: Option<IpAddr>,
-    pub(super) port: Option<u16>,
-}
-
 impl Search {
     /// Finds the best way, and begins to take it.
-    pub(super) fn decide(self, opener: &Arc<Opener>, transport: &Transport) -> std::io::Result<Route> {
+    pub(super) fn decide(self, transport: &Transport) -> std::io::Result<Route> {
         let began = Instant::now();
         let mut route = Route::PIPE;
         let mut first = None;
@@ -55,19 +42,6 @@ impl Search {
                 route.fallback = Some(reason);
             }
             None => {}
-        }
-        if let Some(socket) = self.datagrams.filter(|_| first.is_none() && !transport.is_over()) {
-            transport.say_way(&Decision { way: Way::Quic, streams: 0 })?;
-            let terms = Terms { client: opener.client.clone(), server: opener.server.clone(), bbr: self.bbr };
-            let met = Quic::meet(socket, &terms, &self.peers.addresses(), Instant::now() + RACE_TIME);
-            match met.and_then(|met| Ok((met.open().map_err(|error| error.to_string())?, met))) {
-                Ok((lane, met)) => (route.way, first, route.quic) = (Way::Quic, Some(lane), Some(met)),
-                Err(reason) => {
-                    tracing::info!(reason, "no QUIC connection");
-                    let reasons = route.fallback.into_iter().chain([format!("QUIC: {reason}")]);
-                    route.fallback = reasons.reduce(|one, two| one + "; " + &two);
-                }
-            }
         }
         route.searched = began.elapsed();
         let searched_ms = route.searched.as_millis();
@@ -96,15 +70,6 @@ impl Search {
         lane.mark(0)?;
         transport.hand_over(lane, true);
         Ok(route)
-    }
-}
-
-impl Peers {
-    /// Where the far end may be reached: by the address that ssh reached it by, and those that its name stands for.
-    fn addresses(&self) -> Vec<SocketAddr> {
-        let Some(port) = self.port else { return Vec::new() };
-        let known = self.known.map(|address| SocketAddr::new(address, port));
-        known.into_iter().chain(named(&self.host, port).filter(|named| Some(*named) != known)).collect()
     }
 }
 

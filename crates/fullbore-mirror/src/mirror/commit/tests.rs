@@ -8,7 +8,7 @@ use fullbore_debian::release_date::DateCheck;
 use super::*;
 use crate::mirror::filter::Candidate;
 use crate::mirror::plan::PlanBuilder;
-use crate::mirror::state::{INDEX_DIRECTORY, Novelty, Offer};
+use crate::mirror::state::{INDEX_DIRECTORY, OfferedRelease, ReleaseChange};
 use crate::mirror::subtract::{Comparison, Subtraction};
 use crate::settings::Filters;
 
@@ -18,7 +18,6 @@ struct Mirror {
     directory: tempfile::TempDir,
     root: Root,
     now: i64,
-    clean_filtered: bool,
     /// Counts what upstream published.
     releases: Cell<u32>,
 }
@@ -35,7 +34,7 @@ impl Mirror {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let root = Root::open(directory.path()).unwrap();
-        Mirror { directory, root, now: 1_000_000_000, clean_filtered: false, releases: Cell::new(0) }
+        Mirror { directory, root, now: 1_000_000_000, releases: Cell::new(0) }
     }
 
     fn state(&self) -> State {
@@ -134,7 +133,7 @@ impl Mirror {
         Run { subtraction, plan }
     }
 
-    fn commit(&self, plan: &Plan, done: &FileSet, suites: Vec<SuiteUpdate>) -> Pending {
+    fn commit(&self, plan: &Plan, done: &FileSet, suites: Vec<SuiteUpdate>) -> PendingState {
         let state = self.state();
         write(Commit {
             root: &self.root,
@@ -145,7 +144,6 @@ impl Mirror {
             suites,
             orphans: Vec::new(),
             named_elsewhere: &|_| false,
-            clean_filtered: self.clean_filtered,
             retention: Retention { generations: 2, hours: 24 },
             now: self.now,
             boot_id: "boot".into(),
@@ -155,13 +153,13 @@ impl Mirror {
         .unwrap()
     }
 
-    /// Path → standing, of everything in the state.
-    fn files(&self) -> BTreeMap<String, Standing> {
+    /// Path → membership, of everything in the state.
+    fn files(&self) -> BTreeMap<String, Membership> {
         let state = self.state();
         let mut files = BTreeMap::new();
         let mut records = state.records(&self.root).unwrap().unwrap();
         while let Some(record) = records.next().unwrap() {
-            files.insert(record.path.to_owned(), state.header.standings[record.standing as usize].clone());
+            files.insert(record.path.to_owned(), state.header.memberships[record.membership as usize].clone());
         }
         files
     }
@@ -181,11 +179,11 @@ fn the_second_run_fetches_only_what_is_new() {
     assert_eq!(second.plan.file(1).path, "pool/3");
     assert_eq!(second.subtraction.present, Tally { files: 1, bytes: 3 });
     let files = mirror.files();
-    assert_eq!(files["pool/1"], Standing::member(0, false));
-    assert_eq!(files["pool/2"].left, [Left { suite: 0, generation: 2, at: mirror.now }]);
+    assert_eq!(files["pool/1"], Membership::member(0, false));
+    assert_eq!(files["pool/2"].left, [Departure { suite: 0, generation: 2, at: mirror.now }]);
     let suite = mirror.state().header.suites[0].clone();
     assert_eq!(suite.generation, 2);
-    let offer = Offer {
+    let offer = OfferedRelease {
         directory: "dists/a",
         inrelease: suite.inrelease,
         date: suite.date,
@@ -194,7 +192,7 @@ fn the_second_run_fetches_only_what_is_new() {
         here: None,
         check: DateCheck::new(i64::MAX, true, 10),
     };
-    assert_eq!(mirror.state().judge(&offer).unwrap(), Novelty::Unchanged);
+    assert_eq!(mirror.state().judge(&offer).unwrap(), ReleaseChange::Unchanged);
 }
 
 #[test]
@@ -207,8 +205,8 @@ fn files_of_suites_mirrored_in_other_runs_stay() {
         mirror.run(&archive(&[("b", &[("pool/3", "three")])]), true);
     }
     let files = mirror.files();
-    assert_eq!(files["pool/1"], Standing::member(0, false));
-    assert_eq!(files["pool/both"], Standing::member(0, false));
+    assert_eq!(files["pool/1"], Membership::member(0, false));
+    assert_eq!(files["pool/both"], Membership::member(0, false));
     assert!(files["pool/2"].expired);
     // When the other suite's directory is taken away, its files go, after the hours.
     std::fs::remove_dir_all(mirror.directory.path().join("dists/a")).unwrap();
@@ -266,18 +264,16 @@ fn a_file_gone_from_the_index_stays_for_generations_and_hours() {
 
 #[test]
 fn filtered_files_are_named_all_the_same() {
-    for (clean_filtered, kept) in [(false, true), (true, false)] {
-        let mirror = Mirror { clean_filtered, ..Mirror::new() };
-        let full = archive(&[("a", &[("pool/1", "one"), ("pool/doc", "doc")])]);
-        mirror.run(&full, true);
-        let updates = mirror.updates(&full, true);
-        let filters = Filters { exclude: vec!["doc".parse().unwrap()], ..Filters::default() };
-        let plan = mirror.plan(&full, &updates, filters);
-        let subtraction = mirror.subtract(&plan, &updates, Vec::new()).unwrap();
-        let pending = mirror.commit(&plan, &subtraction.done, updates);
-        pending.publish(&mirror.root, || Ok::<_, StateError>(())).unwrap();
-        assert_eq!(mirror.files()["pool/doc"].members.len(), usize::from(kept));
-    }
+    let mirror = Mirror::new();
+    let full = archive(&[("a", &[("pool/1", "one"), ("pool/doc", "doc")])]);
+    mirror.run(&full, true);
+    let updates = mirror.updates(&full, true);
+    let filters = Filters { exclude: vec!["doc".parse().unwrap()], ..Filters::default() };
+    let plan = mirror.plan(&full, &updates, filters);
+    let subtraction = mirror.subtract(&plan, &updates, Vec::new()).unwrap();
+    let pending = mirror.commit(&plan, &subtraction.done, updates);
+    pending.publish(&mirror.root, || Ok::<_, StateError>(())).unwrap();
+    assert_eq!(mirror.files()["pool/doc"].members.len(), 1);
 }
 
 #[test]
@@ -367,7 +363,6 @@ fn the_log_of_a_killed_run_counts() {
         suites: updates,
         orphans: subtraction.orphans,
         named_elsewhere: &|_| false,
-        clean_filtered: false,
         retention: Retention::default(),
         now: mirror.now,
         boot_id: "boot".into(),

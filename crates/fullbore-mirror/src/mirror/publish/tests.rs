@@ -56,7 +56,7 @@ impl Archive {
         let stored = |path: &str, content: &str| StoredFile {
             path: path.to_owned(),
             size: content.len() as u64,
-            sha256: store::put(root, content.as_bytes()).unwrap(),
+            sha256: store::put(root, content.as_bytes(), None).unwrap(),
             sha512: None,
         };
         let inrelease = self.inrelease(suite);
@@ -320,7 +320,7 @@ fn a_replaced_file_gets_its_name_before_the_index_that_tells_of_it() {
     let tree = tree();
     let image = "dists/a/main/installer-amd64/current/images/linux";
     tree.root.write_part(image, b"old").unwrap().finish().unwrap();
-    let sha256 = store::put(&tree.root, b"new").unwrap();
+    let sha256 = store::put(&tree.root, b"new", None).unwrap();
     let publications = Archive { number: 2 }.land(&tree.root);
     let mut plan = PlanBuilder::new(Filters::default());
     let index = plan.index("SHA256SUMS", 0).unwrap();

@@ -1,5 +1,6 @@
 //! What there was before: the last `Index`, and the state of the index that it led to.
 
+use fullbore_debian::compression::Form;
 use fullbore_debian::diff_index::{ListedPatch, Publication};
 use fullbore_debian::pdiff::{Edits, Piece, SCRIPT_BYTES_MAX, Splice};
 use fullbore_engine::digest::Sha256;
@@ -7,8 +8,8 @@ use fullbore_engine::files::Root;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 use super::super::super::{file_error, input};
-use super::super::find::{BY_SPEED, Index};
-use super::super::states::Kept;
+use super::super::find::Index;
+use super::super::states::SavedState;
 use super::{Before, Series};
 
 /// Largest `diff/Index` that is read: 10,000 patches in all its lists.
@@ -31,7 +32,7 @@ pub(super) struct State {
 impl Series<'_> {
     /// Reads the last `Index`.
     pub(super) fn published(&self, index: &Index, warn: &mut dyn FnMut(String)) -> Result<Published, CommandError> {
-        let path = index.beside("Index");
+        let path = index.patch_path("Index");
         let mut bytes = self.root.read(&path, INDEX_FILE_BYTES_MAX).map_err(file_error)?;
         let is_here = bytes.is_some();
         if let (None, Before::Tree(tree)) = (&bytes, self.before) {
@@ -57,7 +58,7 @@ impl Series<'_> {
     fn carry_over(&self, index: &Index, tree: &Root, published: &Publication) -> Result<(), CommandError> {
         let listed = published.patches().map(ListedPatch::file);
         for file in listed.chain(published.older.iter().map(|older| older.file.clone())) {
-            let path = index.beside(&file);
+            let path = index.patch_path(&file);
             if self.root.stat(&path).map_err(file_error)?.is_none()
                 && let Some(content) = tree.read(&path, SCRIPT_BYTES_MAX as u64).map_err(file_error)?
             {
@@ -72,13 +73,13 @@ impl Series<'_> {
         &self,
         index: &Index,
         last: Option<&Publication>,
-        kept: &[Kept],
+        kept: &[SavedState],
         warn: &mut dyn FnMut(String),
     ) -> Result<Option<State>, CommandError> {
         let found = match self.before {
-            Before::Kept(states) => {
+            Before::Saved(states) => {
                 // A run that was killed may have left two: the one that was published is wanted.
-                let rank = |kept: &&Kept| last.is_some_and(|last| last.current.sha256 == kept.sha256);
+                let rank = |kept: &&SavedState| last.is_some_and(|last| last.current.sha256 == kept.sha256);
                 let kept = kept.iter().max_by_key(rank);
                 let text = kept.map(|kept| states.read(kept)).transpose()?.flatten();
                 text.zip(kept).map(|(text, kept)| State { text, sha256: kept.sha256 })
@@ -127,7 +128,7 @@ impl Series<'_> {
 
 /// An index as another tree has it, in whichever form.
 fn state_in(tree: &Root, path: &str) -> Result<Option<State>, CommandError> {
-    for form in BY_SPEED {
+    for form in Form::BY_SPEED {
         let file = format!("{path}{}", form.extension());
         if let Some((file, _)) = tree.open_file(&file).map_err(file_error)? {
             let text = input::index_of(file, form).map_err(|error| {

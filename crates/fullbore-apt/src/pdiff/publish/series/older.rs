@@ -45,8 +45,8 @@ impl Series<'_> {
         let beside = self.root.list(&format!("{}.diff", index.path)).map_err(file_error)?;
         // The lock says that nobody else is writing them.
         let parts = beside.iter().filter_map(|(name, _)| name.to_str()).filter(|name| is_part_name(name));
-        for part in parts.filter(|_| matches!(self.before, Before::Kept(_))) {
-            self.root.unlink(&index.beside(part)).map_err(file_error)?;
+        for part in parts.filter(|_| matches!(self.before, Before::Saved(_))) {
+            self.root.unlink(&index.patch_path(part)).map_err(file_error)?;
         }
         let strays = beside.iter().filter_map(|(name, _)| name.to_str()).filter(|name| name.ends_with(".gz"));
         let since_unix_s = self.now_unix_s;
@@ -64,7 +64,7 @@ impl Series<'_> {
         let last = self.now_unix_s - self.keep_s;
         let too_old = older.partition_point(|older| older.since_unix_s < last);
         let kept = older.split_off(too_old.max(older.len().saturating_sub(OLDER_MAX)));
-        (kept, older.into_iter().map(|older| index.beside(&older.file)).collect())
+        (kept, older.into_iter().map(|older| index.patch_path(&older.file)).collect())
     }
 
     /// Where indexes have names by hash, the Index has one too: who reads the Release of before then
@@ -74,7 +74,7 @@ impl Series<'_> {
         if self.root.stat(&format!("{beside}{BY_HASH}")).map_err(file_error)?.is_none() {
             return Ok(());
         }
-        let directory = index.beside(BY_HASH);
+        let directory = index.patch_path(BY_HASH);
         let name = format!("{directory}/{}", Sha256::of(text.as_bytes()));
         self.root.create_directory(&directory, 0o755).map_err(file_error)?;
         self.root.hard_link(path, &name).map_err(file_error)?;

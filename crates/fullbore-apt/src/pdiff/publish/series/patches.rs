@@ -29,7 +29,7 @@ pub(super) fn pack(name: String, history: Listed, script: &[u8]) -> Packed {
 
 impl Series<'_> {
     pub(super) fn step_name(&self, index: &Index, last: Option<&ListedPatch>) -> String {
-        let is_taken = |name: &str| !matches!(self.root.stat(&index.beside(&format!("{name}.gz"))), Ok(None));
+        let is_taken = |name: &str| !matches!(self.root.stat(&index.patch_path(&format!("{name}.gz"))), Ok(None));
         names::step(self.now_unix_s, last.map(|last| last.name.as_str()), is_taken)
     }
 
@@ -95,7 +95,7 @@ impl Series<'_> {
     }
 
     pub(super) fn write_patch(&self, index: &Index, packed: &Packed) -> Result<(), CommandError> {
-        self.write(&index.beside(&packed.listed.file()), &packed.gz)
+        self.write(&index.patch_path(&packed.listed.file()), &packed.gz)
     }
 
     pub(super) fn write(&self, path: &str, content: &[u8]) -> Result<(), CommandError> {
@@ -119,7 +119,7 @@ impl Series<'_> {
     ) -> Result<(), CommandError> {
         for number in (0..steps.len()).rev() {
             let step = &steps[number];
-            let status = self.root.stat(&index.beside(&step.file())).map_err(file_error)?;
+            let status = self.root.stat(&index.patch_path(&step.file())).map_err(file_error)?;
             if status.is_none_or(|status| status.size != step.download.size) {
                 warn(format!("{}: {} is missing; it and older patches are left out", index.path, step.file()));
                 steps.drain(..=number);
@@ -131,7 +131,7 @@ impl Series<'_> {
 
     /// Reads a published patch; `None` when it is not what the Index says.
     pub(super) fn read_patch(&self, index: &Index, step: &ListedPatch) -> Result<Option<Edits>, CommandError> {
-        let path = index.beside(&step.file());
+        let path = index.patch_path(&step.file());
         let Some((file, _)) = self.root.open_file(&path).map_err(file_error)? else {
             return Ok(None);
         };

@@ -1,8 +1,8 @@
 //! Why a file is in the mirror: which suites name it, and which did until when.
 //!
-//! Thousands of files share one standing ("named by bookworm and bookworm-updates",
+//! Thousands of files share one membership ("named by bookworm and bookworm-updates",
 //! "left bookworm with its generation 12"), so the state keeps a small table of them
-//! and each file holds a number. Retention is decided on standings alone.
+//! and each file holds a number. Retention is decided on memberships alone.
 
 use std::collections::HashMap;
 
@@ -13,13 +13,13 @@ use super::retention::Retention;
 /// Number of a suite in the state's header.
 pub type SuiteId = u16;
 
-/// Distinct standings in one state. A year of hourly updates of ten suites with the
+/// Distinct memberships in one state. A year of hourly updates of ten suites with the
 /// default retention stays below 2,000; a damaged header must not ask for more memory.
-pub const STANDINGS_MAX: usize = 1 << 20;
+pub const MEMBERSHIPS_MAX: usize = 1 << 20;
 
 /// A suite that named a file and does not any more.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Left {
+pub struct Departure {
     /// The suite.
     pub suite: SuiteId,
     /// The first generation of that suite without the file.
@@ -30,13 +30,13 @@ pub struct Left {
 
 /// What is known about a group of files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Standing {
+pub struct Membership {
     /// Suites whose present generation names the file; sorted, no duplicates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<SuiteId>,
     /// Suites that named it before; one entry per suite, sorted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub left: Vec<Left>,
+    pub left: Vec<Departure>,
     /// Accepted on the word of an index without a signature.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unsigned: bool,
@@ -46,10 +46,11 @@ pub struct Standing {
     pub expired: bool,
 }
 
-impl Standing {
+impl Membership {
     /// A file named by one suite.
+    #[cfg(test)]
     pub fn member(suite: SuiteId, unsigned: bool) -> Self {
-        Standing { members: vec![suite], unsigned, ..Standing::default() }
+        Membership { members: vec![suite], unsigned, ..Membership::default() }
     }
 
     /// Adds a suite that names the file.
@@ -62,7 +63,7 @@ impl Standing {
     }
 
     /// Notes that a suite stopped naming the file with this generation. Not a member: no change.
-    pub fn leave(&mut self, left: Left) {
+    pub fn leave(&mut self, left: Departure) {
         let Ok(at) = self.members.binary_search(&left.suite) else { return };
         self.members.remove(at);
         self.left.retain(|other| other.suite != left.suite);
@@ -79,44 +80,26 @@ impl Standing {
 
 /// Standings by number, each once.
 #[derive(Debug, Clone, Default)]
-pub struct StandingTable {
-    standings: Vec<Standing>,
-    numbers: HashMap<Standing, u32>,
+pub struct MembershipTable {
+    memberships: Vec<Membership>,
+    numbers: HashMap<Membership, u32>,
 }
 
-impl StandingTable {
-    /// The number of this standing, new or not.
-    pub fn intern(&mut self, standing: Standing) -> u32 {
-        if let Some(&number) = self.numbers.get(&standing) {
+impl MembershipTable {
+    /// The number of this membership, new or not.
+    pub fn intern(&mut self, membership: Membership) -> u32 {
+        if let Some(&number) = self.numbers.get(&membership) {
             return number;
         }
-        let number = u32::try_from(self.standings.len()).unwrap_or(u32::MAX);
-        self.standings.push(standing.clone());
-        self.numbers.insert(standing, number);
+        let number = u32::try_from(self.memberships.len()).unwrap_or(u32::MAX);
+        self.memberships.push(membership.clone());
+        self.numbers.insert(membership, number);
         number
     }
 
-    /// The standing of this number.
-    pub fn get(&self, number: u32) -> Option<&Standing> {
-        self.standings.get(number as usize)
-    }
-
     /// All of them; the place is the number.
-    pub fn as_slice(&self) -> &[Standing] {
-        &self.standings
-    }
-}
-
-impl From<Vec<Standing>> for StandingTable {
-    fn from(standings: Vec<Standing>) -> Self {
-        let mut table = StandingTable { standings: Vec::with_capacity(standings.len()), numbers: HashMap::new() };
-        for standing in standings {
-            // A table read from disk may hold a standing twice; numbers must stay as they are.
-            let number = u32::try_from(table.standings.len()).unwrap_or(u32::MAX);
-            table.numbers.entry(standing.clone()).or_insert(number);
-            table.standings.push(standing);
-        }
-        table
+    pub fn as_slice(&self) -> &[Membership] {
+        &self.memberships
     }
 }
 
@@ -129,35 +112,34 @@ mod tests {
     #[test]
     fn a_file_of_two_suites_stays_until_both_let_it_go() {
         let retention = Retention { generations: 1, hours: 24 };
-        let mut standing = Standing::member(0, false);
-        standing.join(1);
-        standing.leave(Left { suite: 0, generation: 5, at: 0 });
-        standing.age(&retention, |_| Some(99), 10 * DAY_S);
-        assert_eq!(standing, Standing::member(1, false));
-        standing.leave(Left { suite: 1, generation: 7, at: 10 * DAY_S });
-        standing.age(&retention, |_| Some(99), 10 * DAY_S + 1);
-        assert!(!standing.expired);
-        standing.age(&retention, |_| Some(99), 11 * DAY_S);
-        assert!(standing.expired);
+        let mut membership = Membership::member(0, false);
+        membership.join(1);
+        membership.leave(Departure { suite: 0, generation: 5, at: 0 });
+        membership.age(&retention, |_| Some(99), 10 * DAY_S);
+        assert_eq!(membership, Membership::member(1, false));
+        membership.leave(Departure { suite: 1, generation: 7, at: 10 * DAY_S });
+        membership.age(&retention, |_| Some(99), 10 * DAY_S + 1);
+        assert!(!membership.expired);
+        membership.age(&retention, |_| Some(99), 11 * DAY_S);
+        assert!(membership.expired);
     }
 
     #[test]
     fn coming_back_ends_the_departure() {
-        let mut standing = Standing::member(3, false);
-        standing.leave(Left { suite: 3, generation: 2, at: 0 });
-        standing.join(3);
-        assert_eq!(standing, Standing::member(3, false));
-        standing.leave(Left { suite: 9, generation: 2, at: 0 });
-        assert_eq!(standing, Standing::member(3, false), "never was a member");
+        let mut membership = Membership::member(3, false);
+        membership.leave(Departure { suite: 3, generation: 2, at: 0 });
+        membership.join(3);
+        assert_eq!(membership, Membership::member(3, false));
+        membership.leave(Departure { suite: 9, generation: 2, at: 0 });
+        assert_eq!(membership, Membership::member(3, false), "never was a member");
     }
 
     #[test]
     fn equal_standings_share_a_number() {
-        let mut table = StandingTable::default();
-        let first = table.intern(Standing::member(0, false));
-        assert_eq!(table.intern(Standing::member(0, false)), first);
-        assert_ne!(table.intern(Standing::member(0, true)), first);
-        let again = StandingTable::from(table.as_slice().to_vec());
-        assert_eq!(again.get(first), Some(&Standing::member(0, false)));
+        let mut table = MembershipTable::default();
+        let first = table.intern(Membership::member(0, false));
+        assert_eq!(table.intern(Membership::member(0, false)), first);
+        assert_ne!(table.intern(Membership::member(0, true)), first);
+        assert_eq!(table.as_slice()[first as usize], Membership::member(0, false));
     }
 }

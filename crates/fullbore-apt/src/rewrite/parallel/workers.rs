@@ -1,17 +1,17 @@
 //! The threads beside the calling one: who reads, who hashes, and who works on frames.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fullbore_engine::digest::Sha256Hasher;
 use fullbore_engine::pipeline::{Receiver, Sender};
 
-use crate::kept::{Buffer, Decoder, Encoder, Frame};
+use crate::acquire::panic_text;
+use crate::frames::{Buffer, Decoder, Encoder, Frame};
 use crate::rewrite::clocks::Clocks;
-use crate::rewrite::pass::Kept;
+use crate::rewrite::pass::EncodedFrame;
 use crate::rewrite::source::Stream;
-use crate::rewrite::{Plan, Stop};
+use crate::rewrite::{PassError, Plan};
 
 /// What workers are asked to do.
 pub(super) enum Job {
@@ -21,9 +21,9 @@ pub(super) enum Job {
 
 /// What they give.
 pub(super) enum Outcome {
-    Decoded { text: Buffer, kept: Kept, number: usize, is_last: bool },
-    Encoded { kept: Kept, number: usize },
-    Failed(Stop),
+    Decoded { text: Buffer, kept: EncodedFrame, number: usize, is_last: bool },
+    Encoded { kept: EncodedFrame, number: usize },
+    Failed(PassError),
 }
 
 /// For the hash thread.
@@ -45,16 +45,10 @@ pub(super) fn put_back(pool: &Pool, mut buffer: Buffer) {
     pool.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
 }
 
-/// What a panic said.
-pub(super) fn message(payload: &(dyn Any + Send)) -> String {
-    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
-}
-
 /// Reads the old text from its beginning.
-pub(super) fn read(mut stream: Stream, texts: &Sender<Buffer>, pool: &Pool) -> Result<(), Stop> {
+pub(super) fn read(mut stream: Stream, texts: &Sender<Buffer>, pool: &Pool) -> Result<(), PassError> {
     let _role = stream.clock().enter();
-    while let Some(text) = stream.next(take_from(pool)).map_err(Stop::Read)? {
+    while let Some(text) = stream.next(take_from(pool)).map_err(PassError::Read)? {
         if texts.send_blocking(text).is_err() {
             break;
         }
@@ -69,7 +63,7 @@ pub(super) fn hash(
     failed: &Sender<Outcome>,
     pool: &Pool,
     clocks: &Clocks,
-) -> Result<Sha256Hasher, Stop> {
+) -> Result<Sha256Hasher, PassError> {
     let _role = clocks.hash.enter();
     let mut hasher = Sha256Hasher::new();
     let hashed = catch_unwind(AssertUnwindSafe(|| {
@@ -85,9 +79,9 @@ pub(super) fn hash(
     }));
     hashed.map(|()| hasher).map_err(|payload| {
         // What it did not pass on will never be compressed: who waits for that must hear of it.
-        let message = message(&*payload);
-        let _ = failed.send_blocking(Outcome::Failed(Stop::Panicked(message.clone())));
-        Stop::Panicked(message)
+        let message = panic_text(&*payload).to_owned();
+        let _ = failed.send_blocking(Outcome::Failed(PassError::Panicked(message.clone())));
+        PassError::Panicked(message)
     })
 }
 
@@ -109,7 +103,7 @@ pub(super) fn work(plan: &Plan<'_>, jobs: &Mutex<Receiver<Job>>, results: &Sende
         let outcome = match catch_unwind(AssertUnwindSafe(|| coder.run(job, pool))) {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(stop)) => Outcome::Failed(stop),
-            Err(payload) => Outcome::Failed(Stop::Panicked(message(&*payload))),
+            Err(payload) => Outcome::Failed(PassError::Panicked(panic_text(&*payload).to_owned())),
         };
         if results.send_blocking(outcome).is_err() {
             return;
@@ -118,30 +112,34 @@ pub(super) fn work(plan: &Plan<'_>, jobs: &Mutex<Receiver<Job>>, results: &Sende
 }
 
 impl Coder<'_> {
-    fn run(&mut self, job: Job, pool: &Pool) -> Result<Outcome, Stop> {
+    fn run(&mut self, job: Job, pool: &Pool) -> Result<Outcome, PassError> {
         let clocks = &self.plan.clocks;
         match job {
             Job::Decode { frame, bytes, number, is_last } => {
                 let _role = clocks.unpack.enter();
                 if self.decoder.is_none() {
-                    self.decoder = Decoder::new(self.plan.old_form).map_err(Stop::Codec)?;
+                    self.decoder = Decoder::new(self.plan.old_form).map_err(PassError::Codec)?;
                 }
                 let mut text = take_from(pool);
-                self.decoder.as_mut().ok_or(Stop::Lost)?.decode(&frame, &bytes, &mut text).map_err(Stop::Frame)?;
+                self.decoder
+                    .as_mut()
+                    .ok_or(PassError::Lost)?
+                    .decode(&frame, &bytes, &mut text)
+                    .map_err(PassError::Frame)?;
                 clocks.unpack.add_items(1, text.len() as u64);
-                Ok(Outcome::Decoded { text, kept: Kept { frame, bytes }, number, is_last })
+                Ok(Outcome::Decoded { text, kept: EncodedFrame { frame, bytes }, number, is_last })
             }
             Job::Encode { text, number } => {
                 let _role = clocks.pack.enter();
                 if self.encoder.is_none() {
-                    self.encoder = Encoder::new(self.plan.new_form, self.plan.level).map_err(Stop::Codec)?;
+                    self.encoder = Encoder::new(self.plan.new_form, self.plan.level).map_err(PassError::Codec)?;
                 }
                 let mut bytes = Vec::new();
-                let encoder = self.encoder.as_mut().ok_or(Stop::Lost)?;
-                let frame = encoder.encode(&text, &mut bytes).map_err(Stop::Codec)?;
+                let encoder = self.encoder.as_mut().ok_or(PassError::Lost)?;
+                let frame = encoder.encode(&text, &mut bytes).map_err(PassError::Codec)?;
                 clocks.pack.add_items(1, text.len() as u64);
                 put_back(pool, text);
-                Ok(Outcome::Encoded { kept: Kept { frame, bytes }, number })
+                Ok(Outcome::Encoded { kept: EncodedFrame { frame, bytes }, number })
             }
         }
     }

@@ -20,7 +20,7 @@ const PLAIN_BYTES_MIN: u64 = 1 << 20;
 
 /// An index that cannot be taken into the plan.
 #[derive(Debug, thiserror::Error)]
-pub enum FeedError {
+pub enum IndexReadError {
     /// What it names cannot be.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -54,8 +54,8 @@ pub fn read_index<R: BufRead>(
     form: Form,
     plain_bytes_max: u64,
     input: R,
-) -> Result<u64, FeedError> {
-    let reader = Reader::open(form, input, plain_bytes_max).map_err(FeedError::Compression)?;
+) -> Result<u64, IndexReadError> {
+    let reader = Reader::open(form, input, plain_bytes_max).map_err(IndexReadError::Compression)?;
     let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
     let count = match reading {
         Reading::Packages => packages(plan, id, reader)?,
@@ -67,7 +67,7 @@ pub fn read_index<R: BufRead>(
     Ok(count)
 }
 
-fn packages(plan: &mut PlanBuilder, id: IndexId, reader: impl std::io::Read) -> Result<u64, FeedError> {
+fn packages(plan: &mut PlanBuilder, id: IndexId, reader: impl std::io::Read) -> Result<u64, IndexReadError> {
     index::packages(reader, |entry| {
         let package = PackageFacts {
             name: entry.package,
@@ -78,11 +78,11 @@ fn packages(plan: &mut PlanBuilder, id: IndexId, reader: impl std::io::Read) -> 
             priority: entry.priority.unwrap_or_default(),
         };
         let candidate = Candidate { path: entry.path, size: entry.size, sha256: entry.sha256, package: Some(package) };
-        plan.add(id, &candidate).map_err(FeedError::from)
+        plan.add(id, &candidate).map_err(IndexReadError::from)
     })
 }
 
-fn sources(plan: &mut PlanBuilder, id: IndexId, reader: impl std::io::Read) -> Result<u64, FeedError> {
+fn sources(plan: &mut PlanBuilder, id: IndexId, reader: impl std::io::Read) -> Result<u64, IndexReadError> {
     let mut path = String::new();
     index::sources(reader, |entry| {
         let package = PackageFacts {
@@ -98,7 +98,7 @@ fn sources(plan: &mut PlanBuilder, id: IndexId, reader: impl std::io::Read) -> R
             let candidate = Candidate { path, size: file.size, sha256: file.sha256, package: Some(package) };
             plan.add(id, &candidate)?;
         }
-        Ok::<_, FeedError>(())
+        Ok::<_, IndexReadError>(())
     })
 }
 
@@ -107,15 +107,20 @@ fn installer_sums(
     id: IndexId,
     directory: &str,
     reader: impl std::io::Read,
-) -> Result<u64, FeedError> {
+) -> Result<u64, IndexReadError> {
     index::sha256sums(std::io::BufReader::new(reader), |entry| {
         let path = format!("{directory}/{}", entry.path);
         let candidate = Candidate { path: &path, size: SIZE_UNKNOWN, sha256: entry.sha256, package: None };
-        plan.add(id, &candidate).map_err(FeedError::from)
+        plan.add(id, &candidate).map_err(IndexReadError::from)
     })
 }
 
-fn patches(plan: &mut PlanBuilder, id: IndexId, directory: &str, reader: impl std::io::Read) -> Result<u64, FeedError> {
+fn patches(
+    plan: &mut PlanBuilder,
+    id: IndexId,
+    directory: &str,
+    reader: impl std::io::Read,
+) -> Result<u64, IndexReadError> {
     let mut count = 0;
     for patch in DiffIndex::parse(reader)?.downloads() {
         let path = format!("{directory}/{}", patch.name);

@@ -78,27 +78,27 @@ pub struct Patch {
 
 /// A way to the new index.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Way {
+pub enum Strategy {
     /// Patches, oldest first, from the index that is here.
     Patches(Vec<Patch>),
     /// The whole file in this form.
     Whole(Form, IndexEntry),
 }
 
-impl Way {
+impl Strategy {
     /// Bytes to fetch.
     pub fn bytes(&self) -> u64 {
         match self {
-            Way::Patches(patches) => patches.iter().fold(0, |sum, patch| sum.saturating_add(patch.download.size)),
-            Way::Whole(_, entry) => entry.size,
+            Strategy::Patches(patches) => patches.iter().fold(0, |sum, patch| sum.saturating_add(patch.download.size)),
+            Strategy::Whole(_, entry) => entry.size,
         }
     }
 
     /// Plain bytes that are in memory at once.
     fn held_bytes(&self) -> u64 {
         match self {
-            Way::Patches(patches) => patches.iter().fold(0, |sum, patch| sum.saturating_add(patch.plain.size)),
-            Way::Whole(..) => 0,
+            Strategy::Patches(patches) => patches.iter().fold(0, |sum, patch| sum.saturating_add(patch.plain.size)),
+            Strategy::Whole(..) => 0,
         }
     }
 
@@ -107,32 +107,37 @@ impl Way {
         let fetch = network.rtt_s + self.bytes() as f64 / network.bytes_per_s;
         match self {
             // The pass begins when all patches are there.
-            Way::Patches(_) => fetch + plain / PATCH_BYTES_PER_S,
+            Strategy::Patches(_) => fetch + plain / PATCH_BYTES_PER_S,
             // So does the conversion, which is as slow as its slowest part.
-            Way::Whole(form, _) => fetch + plain / decode_bytes_per_s(*form).min(CONVERT_BYTES_PER_S),
+            Strategy::Whole(form, _) => fetch + plain / decode_bytes_per_s(*form).min(CONVERT_BYTES_PER_S),
         }
     }
 }
 
 /// The whole file in the form that takes the least time, less those that were tried. The plain one only where no other
 /// is left: most archives list it for its hash, and do not serve it.
-pub fn whole(forms: &[(Form, IndexEntry)], tried: &[Form], plain_size: Option<u64>, network: Network) -> Option<Way> {
+pub fn whole(
+    forms: &[(Form, IndexEntry)],
+    tried: &[Form],
+    plain_size: Option<u64>,
+    network: Network,
+) -> Option<Strategy> {
     let left = || forms.iter().filter(|(form, _)| !tried.contains(form));
     let only_plain = left().all(|(form, _)| *form == Form::Plain);
     let usual = left().filter(|(form, _)| only_plain || *form != Form::Plain);
-    let ways = usual.map(|(form, entry)| Way::Whole(*form, entry.clone()));
+    let ways = usual.map(|(form, entry)| Strategy::Whole(*form, entry.clone()));
     // Where nobody tells how much comes out, ten times is usual for indexes.
-    let size = |way: &Way| plain_size.unwrap_or(way.bytes().saturating_mul(10));
+    let size = |way: &Strategy| plain_size.unwrap_or(way.bytes().saturating_mul(10));
     ways.min_by(|a, b| a.seconds(network, size(a)).total_cmp(&b.seconds(network, size(b))))
 }
 
 /// The ways by patches from the old state to the index's current one.
-pub fn patched(index: &DiffIndex, old: (u64, Sha256)) -> Vec<Way> {
+pub fn patched(index: &DiffIndex, old: (u64, Sha256)) -> Vec<Strategy> {
     let mut ways = Vec::new();
     // Merged patches lead to the current state each by itself.
     ways.extend(steps(&index.main, old).map(|steps| if index.merged { steps[..1].to_vec() } else { steps }));
     ways.extend(steps(&index.unmerged, old));
-    ways.into_iter().map(Way::Patches).collect()
+    ways.into_iter().map(Strategy::Patches).collect()
 }
 
 /// The patches from the last state that is the old one. None twice: two downloads of one run cannot have one name,
@@ -158,10 +163,16 @@ fn steps(set: &PatchSet, (size, sha256): (u64, Sha256)) -> Option<Vec<Patch>> {
 const PATCHES_BYTES: std::ops::RangeInclusive<u64> = 64 << 20..=512 << 20;
 
 /// The best of all ways.
-pub fn best(patched: Vec<Way>, whole: Option<Way>, plain_size: u64, network: Network, limits: Limits) -> Option<Way> {
-    let most = whole.as_ref().map_or(u64::MAX, Way::bytes);
-    let within = |way: &Way| {
-        let count = if let Way::Patches(patches) = way { patches.len() as u64 } else { 0 };
+pub fn best(
+    patched: Vec<Strategy>,
+    whole: Option<Strategy>,
+    plain_size: u64,
+    network: Network,
+    limits: Limits,
+) -> Option<Strategy> {
+    let most = whole.as_ref().map_or(u64::MAX, Strategy::bytes);
+    let within = |way: &Strategy| {
+        let count = if let Strategy::Patches(patches) = way { patches.len() as u64 } else { 0 };
         let small = limits.size_percent == 0 || way.bytes() <= most.saturating_mul(limits.size_percent) / 100;
         // Patches larger than what they make are no gain.
         let held = plain_size.clamp(*PATCHES_BYTES.start(), *PATCHES_BYTES.end());
@@ -198,7 +209,7 @@ mod tests {
         }
     }
 
-    fn whole_file(size: u64) -> Option<Way> {
+    fn whole_file(size: u64) -> Option<Strategy> {
         let entry =
             IndexEntry { path: ArchivePath::parse("Packages.gz").unwrap(), size, sha256: Sha256::EMPTY, sha512: None };
         whole(&[(Form::Gz, entry)], &[], Some(size * 5), Network::UNKNOWN)
@@ -217,7 +228,7 @@ mod tests {
         ];
         let near = Network { bytes_per_s: 125e6, rtt_s: 0.0001 };
         let mut tried = Vec::new();
-        while let Some(Way::Whole(form, _)) = whole(&forms, &tried, Some(234), near) {
+        while let Some(Strategy::Whole(form, _)) = whole(&forms, &tried, Some(234), near) {
             tried.push(form);
         }
         assert_eq!(tried.len(), 3);
@@ -231,7 +242,7 @@ mod tests {
         let old = (1000, Sha256::of(b"T-3-F-2"));
         for (merged, count) in [(true, 1), (false, 2)] {
             let ways = patched(&index(merged), old);
-            let [Way::Patches(patches)] = &ways[..] else { panic!("{ways:?}") };
+            let [Strategy::Patches(patches)] = &ways[..] else { panic!("{ways:?}") };
             assert_eq!((patches.len(), patches[0].download.name.as_str()), (count, "T-3-F-2.gz"));
         }
         assert!(patched(&index(true), (1001, old.1)).is_empty(), "another size is another state");
@@ -261,16 +272,19 @@ mod tests {
             let patches = patched(&index, (1000, Sha256::of(b"T-3-F-1")));
             best(patches, whole_file(1_000_000), 300 << 20, Network::UNKNOWN, FREE).unwrap()
         };
-        assert!(matches!(way(100 << 20), Way::Patches(_)), "as large as what they make");
-        assert!(matches!(way(101 << 20), Way::Whole(..)), "larger");
-        assert!(matches!(way(u64::MAX / 2), Way::Whole(..)), "no sum is that large");
+        assert!(matches!(way(100 << 20), Strategy::Patches(_)), "as large as what they make");
+        assert!(matches!(way(101 << 20), Strategy::Whole(..)), "larger");
+        assert!(matches!(way(u64::MAX / 2), Strategy::Whole(..)), "no sum is that large");
     }
 
     #[test]
     fn the_fastest_way_is_taken() {
         let patches = patched(&index(false), (1000, Sha256::of(b"T-3-F-1")));
         let by_patches = |whole: u64, limits| {
-            matches!(best(patches.clone(), whole_file(whole), 1000, Network::UNKNOWN, limits), Some(Way::Patches(_)))
+            matches!(
+                best(patches.clone(), whole_file(whole), 1000, Network::UNKNOWN, limits),
+                Some(Strategy::Patches(_))
+            )
         };
         assert!(by_patches(1_000_000, FREE));
         assert!(!by_patches(100, FREE), "300 bytes of patches are more than the file");
@@ -278,12 +292,12 @@ mod tests {
         assert!(!by_patches(600, Limits { files: 0, size_percent: 40 }));
         let slow = Network { bytes_per_s: 1e5, rtt_s: 0.3 };
         let fast = Network { bytes_per_s: 1e9, rtt_s: 0.0001 };
-        let huge: Vec<Way> =
+        let huge: Vec<Strategy> =
             patched(&DiffIndex { main: set(&["a"], 10_000_000), ..index(true) }, (1000, Sha256::of(b"a")));
         let choice = |network| best(huge.clone(), whole_file(40_000_000), 200_000_000, network, FREE);
-        assert!(matches!(choice(slow), Some(Way::Patches(_))));
-        assert!(matches!(choice(fast), Some(Way::Patches(_))));
+        assert!(matches!(choice(slow), Some(Strategy::Patches(_))));
+        assert!(matches!(choice(fast), Some(Strategy::Patches(_))));
         let fast_form = whole_file(11_000_000);
-        assert!(matches!(best(huge, fast_form, 1_000_000_000, fast, FREE), Some(Way::Patches(_))));
+        assert!(matches!(best(huge, fast_form, 1_000_000_000, fast, FREE), Some(Strategy::Patches(_))));
     }
 }

@@ -12,7 +12,7 @@ use fullbore_engine::files::{FileError, Root};
 use super::layout::below;
 
 /// A file that identifies a state of a suite: `InRelease`, or `Release` where there is none.
-pub struct Here {
+pub struct LocalRelease {
     name: &'static str,
     content: Vec<u8>,
     directory: String,
@@ -20,7 +20,7 @@ pub struct Here {
 
 /// Why it cannot be told whether a signature is valid.
 #[derive(Debug, thiserror::Error)]
-pub enum HereError {
+pub enum LocalReleaseError {
     /// The directory cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
@@ -29,15 +29,15 @@ pub enum HereError {
     Scratch(SignatureError),
 }
 
-impl Here {
+impl LocalRelease {
     /// What lies in this directory, if there is anything.
     ///
     /// # Errors
     /// Refusals of the system.
-    pub fn read(root: &Root, directory: &str) -> Result<Option<Here>, FileError> {
+    pub fn read(root: &Root, directory: &str) -> Result<Option<LocalRelease>, FileError> {
         for name in ["InRelease", "Release"] {
             if let Some(content) = content(root, directory, name, RELEASE_BYTES_MAX)? {
-                return Ok(Some(Here { name, content, directory: directory.to_owned() }));
+                return Ok(Some(LocalRelease { name, content, directory: directory.to_owned() }));
             }
         }
         Ok(None)
@@ -52,7 +52,7 @@ impl Here {
     ///
     /// # Errors
     /// When this machine cannot check signatures.
-    pub fn date(&self, root: &Root, verifier: Option<&Verifier>) -> Result<Option<i64>, HereError> {
+    pub fn date(&self, root: &Root, verifier: Option<&Verifier>) -> Result<Option<i64>, LocalReleaseError> {
         let text = match (verifier, self.name) {
             (None, _) => SignedText::trusted(&self.content),
             (Some(verifier), "InRelease") => verifier.verify_inrelease(&self.content),
@@ -64,7 +64,7 @@ impl Here {
         };
         match text {
             Ok(text) => Ok(Release::parse(&text).ok().and_then(|release| release.date)),
-            Err(error @ SignatureError::Scratch { .. }) => Err(HereError::Scratch(error)),
+            Err(error @ SignatureError::Scratch { .. }) => Err(LocalReleaseError::Scratch(error)),
             Err(_) => Ok(None),
         }
     }
@@ -86,16 +86,16 @@ mod tests {
     fn a_release_without_signature_counts_where_none_is_asked_for() {
         let directory = tempfile::tempdir().unwrap();
         let root = Root::open(directory.path()).unwrap();
-        assert!(Here::read(&root, "dists/x").unwrap().is_none());
+        assert!(LocalRelease::read(&root, "dists/x").unwrap().is_none());
         let text = format!("Date: Sat, 10 May 2025 09:00:00 UTC\nSHA256:\n {} 1 Packages\n", Sha256::EMPTY);
         root.write_part("dists/x/Release", text.as_bytes()).unwrap().finish().unwrap();
-        let here = Here::read(&root, "dists/x").unwrap().unwrap();
+        let here = LocalRelease::read(&root, "dists/x").unwrap().unwrap();
         assert_eq!(here.identity(), Sha256::of(text.as_bytes()));
         assert_eq!(here.date(&root, None).unwrap(), Some(1_746_867_600));
         let verifier = Verifier::new(directory.path(), Vec::new());
         assert_eq!(here.date(&root, Some(&verifier)).unwrap(), None, "not signed");
         // A directory of that name is somebody's, and no Release.
         std::fs::create_dir(directory.path().join("dists/x/InRelease")).unwrap();
-        assert!(Here::read(&root, "dists/x").unwrap().is_some());
+        assert!(LocalRelease::read(&root, "dists/x").unwrap().is_some());
     }
 }

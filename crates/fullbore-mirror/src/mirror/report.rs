@@ -1,23 +1,21 @@
-//! What a run did, gathered for events and report.
-
-use std::time::Instant;
+//! The report of a mirror run: suites, plan, deletions, missing files.
 
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::run::events::{self, Event, Events, Phase};
-use fullbore_engine::run::report::{Mirrored, Report, SuiteReport, SuiteState, Summary, Timeline, VerdictReport};
+use fullbore_engine::run::report::{Mirrored, Report, SuiteReport, SuiteState};
 use fullbore_engine::units;
 use fullbore_wire::fetch::HostSeen;
-use fullbore_wire::run::host_reports::HostsOf;
+use fullbore_wire::run::RunReport;
 use fullbore_wire::run::refusals::Why;
 
-use super::batch::StoredIndex;
-use super::offer::Offered;
+use super::batch::IndexDownload;
+use super::free_space::FreeSpace;
+use super::offer::OfferedSuite;
 use super::plan::Plan;
-use super::pool::Wanted;
+use super::pool::FetchPlan;
 use super::retention::GuardError;
-use super::room::Room;
 use super::session::Session;
-use super::state::{Header, Novelty};
+use super::state::{Header, ReleaseChange};
 use super::subtract::Tally;
 use super::trace_files::{self, Trace};
 use super::upstream::Upstream;
@@ -27,41 +25,28 @@ use crate::settings::MirrorSettings;
 const MISSING_NAMED: usize = 8;
 
 /// Totals and course of one run.
-pub struct Account {
+pub struct ReportBuilder {
     /// Name of this mirror in trace files.
     pub host: String,
     /// Whether the last round brought all that its suites need.
     pub complete: bool,
-    summary: Summary,
-    phases: Vec<(u64, Phase)>,
-    started: Instant,
-    started_unix_s: i64,
+    run: RunReport,
     directories: Vec<String>,
     refused_deletion: Option<String>,
 }
 
-impl Account {
+impl ReportBuilder {
     /// Begins; tells so.
-    pub fn new(settings: &MirrorSettings, events: &mut dyn Events) -> Account {
-        let started_unix_s = jiff::Timestamp::now().as_second();
-        events.emit(Event::Started {
-            command: "mirror".to_owned(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            name: settings.name.clone(),
-            dir: settings.dir.display().to_string(),
-            started_unix_s,
-        });
-        let summary = Summary { dry_run: settings.dry_run, started_unix_s, ..Summary::default() };
-        Account {
+    pub fn new(settings: &MirrorSettings, events: &mut dyn Events) -> ReportBuilder {
+        let mut run = RunReport::start("mirror", settings.name.as_deref(), &settings.dir, events);
+        run.summary.dry_run = settings.dry_run;
+        ReportBuilder {
             host: settings
                 .trace_host
                 .clone()
                 .unwrap_or_else(|| rustix::system::uname().nodename().to_string_lossy().into_owned()),
             complete: false,
-            summary,
-            phases: Vec::new(),
-            started: Instant::now(),
-            started_unix_s,
+            run,
             directories: Vec::new(),
             refused_deletion: None,
         }
@@ -69,30 +54,27 @@ impl Account {
 
     /// The next part of the walk.
     pub fn phase(&mut self, events: &mut dyn Events, session: &Session, phase: Phase) {
-        self.phases.push((self.started.elapsed().as_millis() as u64, phase));
-        session.ledger.mark(phase.name());
-        events.emit(Event::Phase { phase });
+        self.run.phase(events, &session.ledger, phase);
     }
 
     /// Something the reader should know.
     pub fn warn(&mut self, events: &mut dyn Events, line: String) {
-        self.summary.warn(line.clone());
-        events.warn(line);
+        self.run.warn(events, line);
     }
 
     /// The suites as offered.
-    pub fn offered(&mut self, offers: &[Offered]) {
+    pub fn offered(&mut self, offers: &[OfferedSuite]) {
         self.directories.clear();
-        self.summary.suites.clear();
+        self.run.summary.suites.clear();
         for offer in offers {
             self.directories.push(offer.layout.directory.clone());
-            self.summary.suites.push(SuiteReport {
+            self.run.summary.suites.push(SuiteReport {
                 suite: offer.requested.clone(),
                 codename: offer.release.codename.clone().unwrap_or_else(|| offer.requested.clone()),
                 version: offer.release.version.clone(),
                 date_unix_s: offer.release.date.unwrap_or_default(),
                 valid_until_unix_s: offer.release.valid_until,
-                state: if offer.novelty == Novelty::Unchanged {
+                state: if offer.change == ReleaseChange::Unchanged {
                     SuiteState::Unchanged
                 } else {
                     SuiteState::NotPublished
@@ -103,7 +85,7 @@ impl Account {
 
     /// What the directory holds by its state.
     pub fn holds(&mut self, header: &Header) {
-        self.summary.mirrored = header.named.map(|named| Mirrored { files: named.files, bytes: named.bytes });
+        self.run.summary.mirrored = header.named.map(|named| Mirrored { files: named.files, bytes: named.bytes });
     }
 
     /// The plan.
@@ -111,27 +93,27 @@ impl Account {
         &mut self,
         events: &mut dyn Events,
         plan: &Plan,
-        wanted: &Wanted,
-        indexes: &[StoredIndex],
-        room: &Room,
-        doomed: Tally,
+        wanted: &FetchPlan,
+        indexes: &[IndexDownload],
+        room: &FreeSpace,
+        deletions: Tally,
     ) {
         let index_bytes: u64 = indexes.iter().map(|index| index.size).sum();
-        self.summary.plan = events::Plan {
+        self.run.summary.plan = events::Plan {
             wanted_files: plan.len() as u64,
             // Not the plan's own sum: indexes tell no sizes of installer images.
             wanted_bytes: wanted.subtraction.present.bytes + wanted.fetch.bytes,
             fetch_files: wanted.fetch.files + indexes.len() as u64,
             fetch_bytes: (wanted.fetch.bytes + index_bytes).saturating_sub(wanted.resumed_bytes),
-            delete_files: doomed.files,
-            delete_bytes: doomed.bytes,
+            delete_files: deletions.files,
+            delete_bytes: deletions.bytes,
             free_bytes: room.free_bytes,
             free_inodes: room.free_inodes.unwrap_or(u64::MAX),
         };
-        self.summary.totals.kept_files = wanted.subtraction.present.files;
-        self.summary.totals.kept_bytes = wanted.subtraction.present.bytes;
-        self.summary.totals.resumed_bytes = wanted.resumed_bytes;
-        events.emit(Event::Plan(self.summary.plan));
+        self.run.summary.totals.kept_files = wanted.subtraction.present.files;
+        self.run.summary.totals.kept_bytes = wanted.subtraction.present.bytes;
+        self.run.summary.totals.resumed_bytes = wanted.resumed_bytes;
+        events.emit(Event::Plan(self.run.summary.plan));
     }
 
     /// What the run would delete, in a dry run.
@@ -144,10 +126,10 @@ impl Account {
     /// A suite became visible.
     pub fn published(&mut self, events: &mut dyn Events, directory: &str) {
         let Some(place) = self.directories.iter().position(|own| own == directory) else { return };
-        let suite = &mut self.summary.suites[place];
+        let suite = &mut self.run.summary.suites[place];
         if suite.state != SuiteState::Unchanged {
             suite.state = SuiteState::Published;
-            self.summary.changed = true;
+            self.run.summary.changed = true;
         }
         events.emit(Event::Published {
             suite: suite.suite.clone(),
@@ -158,10 +140,10 @@ impl Account {
 
     /// Files were deleted.
     pub fn deleted(&mut self, removed: Tally) {
-        self.summary.totals.deleted_files += removed.files;
-        self.summary.totals.deleted_bytes += removed.bytes;
-        self.summary.plan.delete_files += removed.files;
-        self.summary.plan.delete_bytes += removed.bytes;
+        self.run.summary.totals.deleted_files += removed.files;
+        self.run.summary.totals.deleted_bytes += removed.bytes;
+        self.run.summary.plan.delete_files += removed.files;
+        self.run.summary.plan.delete_bytes += removed.bytes;
     }
 
     /// The delete guard refused.
@@ -191,7 +173,7 @@ impl Account {
                 None => Ok(()),
             };
         }
-        self.summary.totals.missing_files = missing.len() as u64;
+        self.run.summary.totals.missing_files = missing.len() as u64;
         let count = missing.len() as u64;
         let (files, them) = (units::several(count, "file", "files"), units::noun(count, "it", "them"));
         let mut error = CommandError::new(
@@ -204,7 +186,7 @@ impl Account {
         for line in missing.iter().take(MISSING_NAMED) {
             error = error.context(line);
         }
-        missing.into_iter().for_each(|line| self.summary.problem(line));
+        missing.into_iter().for_each(|line| self.run.summary.problem(line));
         Err(error.hint(match why {
             Why::Corrupt | Why::Wrong => {
                 "what came is not what the archive signed: its storage or a cache in between may be at fault; \
@@ -215,7 +197,13 @@ impl Account {
     }
 
     /// The run, for ftpsync's trace files.
-    pub fn trace(&self, settings: &MirrorSettings, offers: &[Offered], hosts: &[HostSeen], above: Upstream) -> Trace {
+    pub fn trace(
+        &self,
+        settings: &MirrorSettings,
+        offers: &[OfferedSuite],
+        hosts: &[HostSeen],
+        above: Upstream,
+    ) -> Trace {
         let mut architectures: Vec<String> =
             settings.sources.iter().flat_map(|source| source.architectures.iter().cloned()).collect();
         if settings.sources.iter().any(|source| source.sources) {
@@ -228,7 +216,7 @@ impl Account {
         architectures.dedup();
         Trace {
             host: self.host.clone(),
-            started: self.started_unix_s,
+            started: self.run.summary.started_unix_s,
             finished: jiff::Timestamp::now().as_second(),
             archive_serial: above.master.as_deref().and_then(trace_files::archive_serial).map(str::to_owned),
             master: above.master,
@@ -237,7 +225,7 @@ impl Account {
                 .iter()
                 .all(|source| source.binaries && source.sources && source.architectures.is_empty()),
             architectures,
-            suites: self.summary.suites.iter().map(|suite| suite.suite.clone()).collect(),
+            suites: self.run.summary.suites.iter().map(|suite| suite.suite.clone()).collect(),
             upstream: hosts.first().map(|host| host.name.clone()).unwrap_or_default(),
             upstream_hierarchy: above.hierarchy,
             received_bytes: hosts.iter().map(|host| host.totals.received_bytes).sum(),
@@ -246,38 +234,7 @@ impl Account {
     }
 
     /// Everything, at the end.
-    pub fn report(mut self, session: &mut Session) -> Report {
-        self.summary.duration_ms = self.started.elapsed().as_millis() as u64;
-        let (timeline, verdict) = transferred(&mut self.summary, session, self.started, &self.phases);
-        self.summary.verdict = verdict;
-        Report { summary: self.summary, timeline }
+    pub fn report(self, session: &mut Session) -> Report {
+        self.run.finish(&mut session.progression, [&session.site])
     }
-}
-
-/// Puts into the summary what a session brought and what its hosts did; its course and its verdict are
-/// given back.
-pub fn transferred(
-    summary: &mut Summary,
-    session: &mut Session,
-    started: Instant,
-    phases: &[(u64, Phase)],
-) -> (Timeline, Option<VerdictReport>) {
-    let hosts = session.fetcher.hosts();
-    let of_hosts = |count: fn(&HostSeen) -> u64| hosts.iter().map(count).sum::<u64>();
-    let (files, bytes) = session.done();
-    let totals = &mut summary.totals;
-    totals.files = files;
-    totals.written_bytes = bytes;
-    totals.needed_bytes = session.needed_bytes();
-    totals.received_bytes = of_hosts(|host| host.totals.received_bytes);
-    totals.wasted_bytes = session.landing.counts().wasted_bytes + of_hosts(|host| host.totals.wasted_bytes);
-    totals.requests = of_hosts(|host| host.totals.requests);
-    totals.connections = of_hosts(|host| host.totals.connections);
-    totals.hedged_requests = of_hosts(|host| host.totals.hedged);
-    let verdict = session.verdict();
-    let timeline = verdict.as_ref().map(|verdict| Timeline::of(verdict, phases)).unwrap_or_default();
-    let duration_ms = started.elapsed().as_millis() as u64;
-    let run = HostsOf { started, duration_ms, timeline: &timeline };
-    summary.hosts = hosts.iter().enumerate().map(|(place, host)| run.report(place == 0, host)).collect();
-    (timeline, verdict.as_ref().map(VerdictReport::of))
 }

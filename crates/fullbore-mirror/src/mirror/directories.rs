@@ -17,7 +17,7 @@ use fullbore_engine::temporary;
 use super::state::{LOG_PATH, OWN_DIRECTORY};
 
 /// Where a run reads and writes.
-pub struct Places {
+pub struct Directories {
     /// The mirror's directory.
     pub root: Arc<Root>,
     /// What is written to.
@@ -29,7 +29,7 @@ pub struct Places {
 
 /// Why there is no place for a run.
 #[derive(Debug, thiserror::Error)]
-pub enum PlaceError {
+pub enum DirectoriesError {
     /// The mirror's directory.
     #[error(transparent)]
     File(#[from] FileError),
@@ -43,18 +43,19 @@ pub enum PlaceError {
     },
 }
 
-impl Places {
+impl Directories {
     /// A run that writes into the mirror.
-    pub fn of(root: Arc<Root>) -> Places {
-        Places { work: root.clone(), volume: root.clone(), root, scratch: None }
+    pub fn of(root: Arc<Root>) -> Directories {
+        Directories { work: root.clone(), volume: root.clone(), root, scratch: None }
     }
 
     /// A run that changes nothing. `below` is where its own directory is made.
     ///
     /// # Errors
     /// Refusals of the system. That the directory does not exist is none.
-    pub fn untouched(dir: &Path, below: &Path) -> Result<Places, PlaceError> {
-        let scratch = Scratch::make(below).map_err(|source| PlaceError::Scratch { path: below.to_owned(), source })?;
+    pub fn untouched(dir: &Path, below: &Path) -> Result<Directories, DirectoriesError> {
+        let scratch =
+            Scratch::make(below).map_err(|source| DirectoriesError::Scratch { path: below.to_owned(), source })?;
         let work = Arc::new(Root::open(&scratch.path)?);
         work.create_directory(OWN_DIRECTORY, 0o700)?;
         let (root, volume) = if dir.exists() {
@@ -69,9 +70,9 @@ impl Places {
         if let Some((mut log, _)) = root.open_file(LOG_PATH)? {
             let mut copy = work.open_append(LOG_PATH)?;
             io::copy(&mut log, &mut copy)
-                .map_err(|source| PlaceError::Scratch { path: scratch.path.clone(), source })?;
+                .map_err(|source| DirectoriesError::Scratch { path: scratch.path.clone(), source })?;
         }
-        Ok(Places { root, work, volume, scratch: Some(scratch) })
+        Ok(Directories { root, work, volume, scratch: Some(scratch) })
     }
 
     /// Whether the mirror stays as it is.
@@ -124,17 +125,17 @@ mod tests {
         let here = tempfile::tempdir().unwrap();
         std::fs::create_dir(here.path().join(OWN_DIRECTORY)).unwrap();
         std::fs::write(here.path().join(LOG_PATH), b"log").unwrap();
-        let places = Places::untouched(here.path(), temporary_directory).unwrap();
+        let places = Directories::untouched(here.path(), temporary_directory).unwrap();
         assert_eq!(places.work.read(LOG_PATH, 10).unwrap().unwrap(), b"log");
         assert_eq!(places.volume.path(), here.path());
-        let missing = Places::untouched(&here.path().join("a/b"), temporary_directory).unwrap();
+        let missing = Directories::untouched(&here.path().join("a/b"), temporary_directory).unwrap();
         assert!(missing.is_untouched() && missing.root.list("").unwrap().is_empty());
         assert_eq!(missing.volume.path(), here.path());
         drop((places, missing));
         // What a killed run left.
         let left = temporary::directory(temporary_directory, OsStr::new(SCRATCH)).unwrap();
         std::fs::write(left.join("index"), "").unwrap();
-        drop(Places::untouched(here.path(), temporary_directory).unwrap());
+        drop(Directories::untouched(here.path(), temporary_directory).unwrap());
         assert_eq!(std::fs::read_dir(temporary_directory).unwrap().count(), 0);
         assert!(!here.path().join("a").exists());
     }

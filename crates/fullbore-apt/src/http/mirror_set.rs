@@ -14,9 +14,9 @@ use fullbore_wire::queue::{Item, ItemId};
 use fullbore_wire::url::Url;
 use tokio::sync::mpsc;
 
-use super::answers::Trouble;
+use super::answers::HostError;
 use super::releases::Freshness;
-use super::wanted::Wanted;
+use super::wanted::WantedFile;
 
 /// Batches of requests that wait for a fetcher. APT hands out `Acquire::Max-Pipeline-Depth` requests
 /// at most, and what waits here waits for microseconds.
@@ -30,7 +30,7 @@ const WINDOW_ITEMS: u32 = 8192;
 #[derive(Debug)]
 pub(super) struct File {
     /// What APT asked.
-    pub wanted: Wanted,
+    pub wanted: WantedFile,
     /// Its path below each mirror's address.
     pub path: String,
     /// Where it is written; absolute.
@@ -45,9 +45,9 @@ pub(super) struct File {
 
 /// All files under way, for the fetchers.
 #[derive(Debug, Default)]
-pub(super) struct Book(Mutex<HashMap<ItemId, Arc<File>>>);
+pub(super) struct OpenFiles(Mutex<HashMap<ItemId, Arc<File>>>);
 
-impl Book {
+impl OpenFiles {
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ItemId, Arc<File>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -65,7 +65,7 @@ impl Book {
     }
 }
 
-impl Catalogue for Book {
+impl Catalogue for OpenFiles {
     fn path(&self, item: ItemId) -> String {
         self.get(item).map(|file| file.path.clone()).unwrap_or_default()
     }
@@ -90,22 +90,22 @@ impl Catalogue for Book {
     }
 }
 
-/// What all fleets stand on.
-pub(super) struct Ground {
+/// What all mirror_sets stand on.
+pub(super) struct Shared {
     pub landing: Landing,
     pub window: Window,
     pub ledger: Ledger,
-    pub book: Arc<Book>,
+    pub files: Arc<OpenFiles>,
 }
 
-impl Ground {
-    pub fn new(landing: Landing, ledger: Ledger) -> Ground {
-        Ground { landing, window: Window::new(WINDOW_BYTES, WINDOW_ITEMS), ledger, book: Arc::default() }
+impl Shared {
+    pub fn new(landing: Landing, ledger: Ledger) -> Shared {
+        Shared { landing, window: Window::new(WINDOW_BYTES, WINDOW_ITEMS), ledger, files: Arc::default() }
     }
 }
 
 /// A set of mirrors. The first is the one that APT named.
-pub(super) struct Fleet {
+pub(super) struct MirrorSet {
     /// Their names, for people.
     pub names: Vec<String>,
     /// For files that come in one piece.
@@ -118,34 +118,34 @@ pub(super) struct Fleet {
     slow: HostSet,
 }
 
-impl Fleet {
+impl MirrorSet {
     /// Starts a fetcher; it opens no connection before there is something to ask for. `on_lost` is called when
     /// it panics.
     pub fn start(
         mirrors: Vec<Url>,
         options: FetchOptions,
-        ground: &Ground,
+        shared: &Shared,
         mut on_event: impl FnMut(FetchEvent) + Send + 'static,
         on_lost: impl FnOnce() + Send + 'static,
-    ) -> Fleet {
+    ) -> MirrorSet {
         let (outcomes, landed) = mpsc::unbounded_channel();
         let parts = Parts {
-            landing: ground.landing.clone(),
+            landing: shared.landing.clone(),
             outcomes: landed,
-            window: ground.window.clone(),
-            ledger: ground.ledger.clone(),
+            window: shared.window.clone(),
+            ledger: shared.ledger.clone(),
         };
         let mut fetcher = Fetcher::start(mirrors, options, parts);
         let watch = fetcher.watch();
         let (feed, fed) = mpsc::channel(BATCHES);
-        let book: Arc<Book> = ground.book.clone();
-        let fetching = tokio::spawn(async move { fetcher.fetch_fed(book, fed, &mut on_event).await });
+        let files: Arc<OpenFiles> = shared.files.clone();
+        let fetching = tokio::spawn(async move { fetcher.fetch_fed(files, fed, &mut on_event).await });
         tokio::spawn(async move {
             if fetching.await.is_err() {
                 on_lost();
             }
         });
-        Fleet { names: watch.names(), watch, feed, outcomes, suites: HashMap::new(), slow: HostSet::default() }
+        MirrorSet { names: watch.names(), watch, feed, outcomes, suites: HashMap::new(), slow: HostSet::default() }
     }
 
     /// Whether it has no mirrors but the one that APT named.
@@ -165,7 +165,7 @@ impl Fleet {
         self.feed.send(items).await.is_ok()
     }
 
-    /// Passes on what the landing says of a file of this fleet.
+    /// Passes on what the landing says of a file of this mirror_set.
     pub fn landed(&self, outcome: Outcome) {
         let _ = self.outcomes.send(outcome);
     }
@@ -183,7 +183,7 @@ impl Fleet {
     }
 
     /// Hosts that are not to be asked for this file because they may have another of its name.
-    pub fn excluded(&self, wanted: &Wanted) -> HostSet {
+    pub fn excluded(&self, wanted: &WantedFile) -> HostSet {
         let known = self.suite(wanted.suite.as_deref());
         match known {
             Some(known) if wanted.is_index && !wanted.is_by_hash() => known.excluded(self.names.len()),
@@ -202,22 +202,22 @@ impl Fleet {
     }
 
     /// Why no mirror brought a file: what each did with it, or else what became of the mirror.
-    pub fn troubles(&self, given_up: &GivenUp) -> Vec<(HostId, Trouble)> {
-        let mut troubles = Vec::new();
+    pub fn host_errors(&self, given_up: &GivenUp) -> Vec<(HostId, HostError)> {
+        let mut host_errors = Vec::new();
         for (number, seen) in self.watch.hosts().into_iter().enumerate() {
             let host = number as HostId;
             let own =
-                given_up.faults.iter().find(|(faulty, _)| *faulty == host).map(|(_, fault)| Trouble::of_fault(fault));
-            let trouble = match (own, seen.out, seen.totals.seen_faults.last()) {
+                given_up.faults.iter().find(|(faulty, _)| *faulty == host).map(|(_, fault)| HostError::of_fault(fault));
+            let host_error = match (own, seen.out, seen.totals.seen_faults.last()) {
                 (Some(own), ..) => own,
-                (None, Some(out), _) => Trouble::Network(out),
-                (None, None, _) if given_up.tried.contains(host) => Trouble::Other("has an older archive".into()),
-                (None, None, Some(last)) => Trouble::Network(last.fault.clone()),
+                (None, Some(out), _) => HostError::Network(out),
+                (None, None, _) if given_up.tried.contains(host) => HostError::Other("has an older archive".into()),
+                (None, None, Some(last)) => HostError::Network(last.fault.clone()),
                 (None, None, None) => continue,
             };
-            troubles.push((host, trouble));
+            host_errors.push((host, host_error));
         }
-        troubles
+        host_errors
     }
 }
 
@@ -235,15 +235,16 @@ mod tests {
         let (outcomes, _landed) = mpsc::unbounded_channel();
         let target = Arc::new(InPlaceTarget::new(Box::new(|_| ())));
         let landing = Landing::start(target, Arc::new(Journal::none()), 1, &Ledger::off(), outcomes).unwrap();
-        let ground = Ground::new(landing, Ledger::off());
+        let shared = Shared::new(landing, Ledger::off());
         let (sender, lost) = std::sync::mpsc::channel();
         // Nobody is at port 9 of this machine: the file is given up, and whoever hears of it panics.
         let nobody = vec![Url::parse("http://127.0.0.1:9/").unwrap()];
         let options = FetchOptions::default();
-        let fleet = Fleet::start(nobody, options, &ground, |_| panic!("on purpose"), move || sender.send(()).unwrap());
+        let mirror_set =
+            MirrorSet::start(nobody, options, &shared, |_| panic!("on purpose"), move || sender.send(()).unwrap());
         let items = || vec![Item { id: 0, size: 1, present: Vec::new(), excluded: HostSet::default() }];
-        assert!(runtime.block_on(fleet.feed(items())));
+        assert!(runtime.block_on(mirror_set.feed(items())));
         lost.recv().expect("word of it");
-        assert!(!runtime.block_on(fleet.feed(items())), "there is nobody to take them");
+        assert!(!runtime.block_on(mirror_set.feed(items())), "there is nobody to take them");
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fullbore_apt::signed_release::{Kept, contradiction};
+use fullbore_apt::signed_release::{CachedRelease, contradiction};
 use fullbore_debian::release_date::DateCheck;
 use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignedText, Verifier};
 use fullbore_engine::digest::Sha256;
@@ -12,8 +12,8 @@ use fullbore_engine::files::{FileError, Root};
 use fullbore_wire::conditional::EntityTag;
 use fullbore_wire::url::without_credentials;
 
-use super::join::Wish;
 use super::layout::below;
+use super::merge_sources::WantedSuite;
 use super::session::Session;
 use super::state::{State, SuiteRecord};
 
@@ -25,7 +25,13 @@ fn recorded<'a>(state: &'a State, suite: &str) -> Option<&'a SuiteRecord> {
 
 /// Its `InRelease`, if that is the one that was published. One that is dated in the future makes no condition: what
 /// takes its place may be of an earlier time.
-pub fn kept(session: &Session, state: &State, suite: &str, origin: &str, check: DateCheck) -> Option<Kept> {
+pub fn cached_release(
+    session: &Session,
+    state: &State,
+    suite: &str,
+    origin: &str,
+    check: DateCheck,
+) -> Option<CachedRelease> {
     let record = recorded(state, suite).filter(|record| check.future(Some(record.date)).is_none())?;
     let path = below(&record.directory, "InRelease");
     let status = session.root.stat(&path).ok().flatten()?;
@@ -34,7 +40,7 @@ pub fn kept(session: &Session, state: &State, suite: &str, origin: &str, check: 
     let origin = without_credentials(origin);
     let tag = record.tag.as_deref().filter(|_| record.origins.first().is_some_and(|of| *of == origin));
     let tag = tag.and_then(EntityTag::parse);
-    (Sha256::of(&content) == record.inrelease).then_some(Kept {
+    (Sha256::of(&content) == record.inrelease).then_some(CachedRelease {
         name: "InRelease",
         content,
         modified: status.mtime,
@@ -43,31 +49,29 @@ pub fn kept(session: &Session, state: &State, suite: &str, origin: &str, check: 
 }
 
 /// `Release` and `Release.gpg` as they lie in a suite's directory.
-pub struct Beside {
+pub struct DetachedRelease {
     /// The one.
     pub release: Option<Vec<u8>>,
     /// The other.
     pub signature: Option<Vec<u8>>,
 }
 
-impl Beside {
+impl DetachedRelease {
     /// Reads them.
     ///
     /// # Errors
     /// Refusals of the system.
-    pub fn read(root: &Root, directory: &str) -> Result<Beside, FileError> {
+    pub fn read(root: &Root, directory: &str) -> Result<DetachedRelease, FileError> {
         let read = |name: &str, limit: usize| root.read(&below(directory, name), limit as u64);
-        Ok(Beside {
+        Ok(DetachedRelease {
             release: read("Release", RELEASE_BYTES_MAX)?,
             signature: read("Release.gpg", SIGNATURE_BYTES_MAX)?,
         })
     }
-}
 
-impl Beside {
     /// Those that say the same as this `InRelease` and are signed as well; none else.
     pub fn of(self, inrelease: &SignedText, verifier: Option<&Verifier>) -> Vec<(&'static str, Vec<u8>)> {
-        let Beside { release: Some(release), signature } = self else { return Vec::new() };
+        let DetachedRelease { release: Some(release), signature } = self else { return Vec::new() };
         let is_signed = verifier.is_none() || signature.is_some();
         if !is_signed || contradiction(&release, signature.as_deref(), inrelease, verifier).is_some() {
             return Vec::new();
@@ -86,13 +90,13 @@ impl EarlyChecks {
     pub fn begin(
         session: &Session,
         state: &State,
-        wishes: &[Wish<'_>],
-        conditions: &[Option<Kept>],
+        wanted_suites: &[WantedSuite<'_>],
+        conditions: &[Option<CachedRelease>],
         verifiers: &[Option<Verifier>],
     ) -> EarlyChecks {
         let over = Arc::new(AtomicBool::new(false));
         let (mut inline, mut detached) = (Vec::new(), Vec::new());
-        for ((wish, kept), verifier) in wishes.iter().zip(conditions).zip(verifiers) {
+        for ((wish, kept), verifier) in wanted_suites.iter().zip(conditions).zip(verifiers) {
             let (Some(kept), Some(verifier), Some(record)) = (kept, verifier, recorded(state, wish.suite)) else {
                 continue;
             };
@@ -110,8 +114,8 @@ impl EarlyChecks {
         let (is_over, root) = (over.clone(), session.root.clone());
         session.runtime.spawn_blocking(move || {
             for (verifier, directory) in detached.iter().take_while(|_| !is_over.load(Ordering::Relaxed)) {
-                if let Ok(Beside { release: Some(release), signature: Some(signature) }) =
-                    Beside::read(&root, directory)
+                if let Ok(DetachedRelease { release: Some(release), signature: Some(signature) }) =
+                    DetachedRelease::read(&root, directory)
                 {
                     drop(verifier.verify_detached(&release, &signature));
                 }

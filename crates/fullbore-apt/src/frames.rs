@@ -32,7 +32,7 @@ use fullbore_debian::compression::Form;
 
 pub use codec::{Decoder, Encoder};
 pub use container::Container;
-pub(crate) use cut::{Cutter, Outlet, is_good, line_cut};
+pub(crate) use cut::{Cutter, FrameSink, is_good, line_cut};
 
 /// Plain text in a frame that we write, in bytes. Measured on a step of Debian's Contents (75 KB in 233
 /// places): frames of 64 KiB have 4 % of their text touched but cost a tenth in size, of 256 KiB 13 %,

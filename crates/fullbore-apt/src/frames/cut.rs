@@ -15,7 +15,7 @@ pub(crate) fn is_good(bytes: usize) -> bool {
 }
 
 /// Who takes frames.
-pub(crate) trait Outlet {
+pub(crate) trait FrameSink {
     /// Why it could not.
     type Error;
 
@@ -38,7 +38,7 @@ pub(crate) struct Cutter {
 
 impl Cutter {
     /// Takes text; gives the frames that are ready.
-    pub(crate) fn append<O: Outlet>(&mut self, mut text: &[u8], out: &mut O) -> Result<(), O::Error> {
+    pub(crate) fn append<O: FrameSink>(&mut self, mut text: &[u8], out: &mut O) -> Result<(), O::Error> {
         loop {
             text = self.open.append(text, FRAME_BYTES);
             if self.open.len() < FRAME_BYTES {
@@ -57,7 +57,7 @@ impl Cutter {
 
     /// Gives all text as frames, if that makes no frame that is too small; tells whether it did. At the end
     /// of the file it always does.
-    pub(crate) fn settle<O: Outlet>(&mut self, at_end: bool, out: &mut O) -> Result<bool, O::Error> {
+    pub(crate) fn settle<O: FrameSink>(&mut self, at_end: bool, out: &mut O) -> Result<bool, O::Error> {
         if self.open.len() >= FRAME_BYTES_LEAST || self.open.is_empty() || (self.held.is_none() && at_end) {
             if let Some(held) = self.held.take() {
                 out.frame(held)?;
@@ -85,7 +85,7 @@ mod tests {
     #[derive(Default)]
     struct Frames(Vec<Vec<u8>>);
 
-    impl Outlet for Frames {
+    impl FrameSink for Frames {
         type Error = std::convert::Infallible;
 
         fn spare(&mut self) -> Buffer {

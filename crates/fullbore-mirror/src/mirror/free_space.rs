@@ -1,4 +1,4 @@
-//! Is there room? Asked before the first body is fetched, not found out at 90 %.
+//! Is there room? PendingTraces before the first body is fetched, not found out at 90 %.
 
 use fullbore_engine::files::{FileError, Root};
 use fullbore_engine::units::{bytes, several};
@@ -23,7 +23,7 @@ const OWN_BYTES: u64 = 16 << 20;
 
 /// Too little room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum RoomError {
+pub enum FreeSpaceError {
     /// Not enough bytes.
     #[error("the run needs {}, the file system has {} left: {} missing", bytes(*needed), bytes(*free), bytes(.needed - .free))]
     Bytes {
@@ -44,7 +44,7 @@ pub enum RoomError {
 
 /// What the check found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
+pub struct FreeSpace {
     /// Bytes that will be written.
     pub needed_bytes: u64,
     /// Free bytes.
@@ -55,17 +55,17 @@ pub struct Room {
     pub free_inodes: Option<u64>,
 }
 
-/// Measures the room; compare with [`Room::check`].
+/// Measures the room; compare with [`FreeSpace::check`].
 ///
 /// # Errors
 /// When the file system does not tell.
-pub fn measure(root: &Root, need: Need) -> Result<Room, FileError> {
+pub fn measure(root: &Root, need: Need) -> Result<FreeSpace, FileError> {
     let space = root.space()?;
     let mut needed_bytes = need.bytes.saturating_add(need.files.saturating_mul(SLACK_BYTES_PER_FILE));
     if need.files > 0 {
         needed_bytes = needed_bytes.saturating_add(OWN_BYTES);
     }
-    Ok(Room {
+    Ok(FreeSpace {
         needed_bytes,
         free_bytes: space.bytes,
         needed_inodes: need.files.saturating_add(need.directories),
@@ -73,17 +73,17 @@ pub fn measure(root: &Root, need: Need) -> Result<Room, FileError> {
     })
 }
 
-impl Room {
+impl FreeSpace {
     /// Whether the run fits.
     ///
     /// # Errors
-    /// [`RoomError`] with both figures.
-    pub fn check(&self) -> Result<(), RoomError> {
+    /// [`FreeSpaceError`] with both figures.
+    pub fn check(&self) -> Result<(), FreeSpaceError> {
         if self.needed_bytes > self.free_bytes {
-            return Err(RoomError::Bytes { needed: self.needed_bytes, free: self.free_bytes });
+            return Err(FreeSpaceError::Bytes { needed: self.needed_bytes, free: self.free_bytes });
         }
         match self.free_inodes {
-            Some(free) if self.needed_inodes > free => Err(RoomError::Inodes { needed: self.needed_inodes, free }),
+            Some(free) if self.needed_inodes > free => Err(FreeSpaceError::Inodes { needed: self.needed_inodes, free }),
             _ => Ok(()),
         }
     }
@@ -95,17 +95,17 @@ mod tests {
 
     #[test]
     fn both_figures_are_told() {
-        let room = Room { needed_bytes: 10, free_bytes: 4, needed_inodes: 3, free_inodes: Some(2) };
+        let room = FreeSpace { needed_bytes: 10, free_bytes: 4, needed_inodes: 3, free_inodes: Some(2) };
         assert_eq!(
             room.check().unwrap_err().to_string(),
             "the run needs 10 B, the file system has 4 B left: 6 B missing"
         );
-        let room = Room { free_bytes: 10, ..room };
+        let room = FreeSpace { free_bytes: 10, ..room };
         assert_eq!(
             room.check().unwrap_err().to_string(),
             "the run creates 3 files and directories, the file system has 2 inodes left"
         );
-        assert_eq!(Room { free_inodes: None, ..room }.check(), Ok(()));
+        assert_eq!(FreeSpace { free_inodes: None, ..room }.check(), Ok(()));
     }
 
     #[test]
@@ -114,6 +114,6 @@ mod tests {
         let root = Root::open(directory.path()).unwrap();
         assert_eq!(measure(&root, Need::default()).unwrap().check(), Ok(()));
         let all = Need { bytes: u64::MAX, ..Need::default() };
-        assert!(matches!(measure(&root, all).unwrap().check(), Err(RoomError::Bytes { .. })));
+        assert!(matches!(measure(&root, all).unwrap().check(), Err(FreeSpaceError::Bytes { .. })));
     }
 }

@@ -13,8 +13,8 @@ use fullbore_debian::pdiff::{Edits, ScriptError};
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::stage::Ledger;
 
-use super::ways::Patch;
-use crate::kept::Level;
+use super::strategy::Patch;
+use crate::frames::Level;
 use crate::rewrite::{Expected, Rewrite, RewriteError, rewrite};
 
 /// Largest patch, plain. The signed index says how large it is; this bounds what we hold in memory of it.
@@ -23,7 +23,7 @@ const PATCH_BYTES_MAX: u64 = 1 << 30;
 
 /// One index to be made.
 #[derive(Debug)]
-pub struct Order {
+pub struct RebuildJob {
     /// The caller's number.
     pub number: usize,
     /// What it is made of.
@@ -42,7 +42,7 @@ pub struct Order {
 
 /// Why an index could not be made.
 #[derive(Debug, thiserror::Error)]
-pub enum WorkError {
+pub enum RebuildError {
     /// A patch cannot be read, or is not the one that was signed.
     #[error("patch {name}: {what}")]
     Patch {
@@ -63,22 +63,22 @@ pub enum WorkError {
 }
 
 /// What became of an order.
-pub type Made = (usize, Result<(), WorkError>);
+pub type RebuildResult = (usize, Result<(), RebuildError>);
 
 /// Threads that make indexes.
-pub struct Workshop {
-    orders: Option<Sender<Order>>,
-    made: Receiver<Made>,
+pub struct RebuildPool {
+    jobs: Option<Sender<RebuildJob>>,
+    made: Receiver<RebuildResult>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Workshop {
+impl RebuildPool {
     /// One thread per core.
     ///
     /// # Errors
     /// When the system starts no more threads.
-    pub fn open(ledger: &Ledger, level: Level) -> Result<Workshop, CommandError> {
-        let (orders, waiting) = channel::<Order>();
+    pub fn open(ledger: &Ledger, level: Level) -> Result<RebuildPool, CommandError> {
+        let (jobs, waiting) = channel::<RebuildJob>();
         let (done, made) = channel();
         let waiting = Arc::new(Mutex::new(waiting));
         let mut threads = Vec::new();
@@ -86,10 +86,10 @@ impl Workshop {
             let (waiting, done, ledger) = (waiting.clone(), done.clone(), ledger.clone());
             let work = move || {
                 loop {
-                    let order = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
-                    let Ok(order) = order else { return };
-                    let result = guarded(|| make(&order, level, &ledger));
-                    if done.send((order.number, result)).is_err() {
+                    let job = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                    let Ok(job) = job else { return };
+                    let result = guarded(|| make(&job, level, &ledger));
+                    if done.send((job.number, result)).is_err() {
                         return;
                     }
                 }
@@ -97,17 +97,17 @@ impl Workshop {
             let thread = std::thread::Builder::new().name("index".into()).spawn(work);
             threads.push(thread.map_err(|error| CommandError::new(ErrorKind::Internal, error))?);
         }
-        Ok(Workshop { orders: Some(orders), made, threads })
+        Ok(RebuildPool { jobs: Some(jobs), made, threads })
     }
 
-    /// A handle through which orders are given.
-    pub fn orders(&self) -> Sender<Order> {
-        self.orders.clone().unwrap_or_else(|| channel().0)
+    /// A handle through which jobs are given.
+    pub fn jobs(&self) -> Sender<RebuildJob> {
+        self.jobs.clone().unwrap_or_else(|| channel().0)
     }
 
     /// Waits for all that was ordered.
-    pub fn close(mut self) -> Vec<Made> {
-        self.orders = None;
+    pub fn close(mut self) -> Vec<RebuildResult> {
+        self.jobs = None;
         let made = self.made.iter().collect();
         for thread in self.threads.drain(..) {
             // A panic was an error of its order.
@@ -118,22 +118,22 @@ impl Workshop {
 }
 
 /// Makes of a panic an error of the one index, whose caller would wait for word of it otherwise.
-fn guarded(make: impl FnOnce() -> Result<(), WorkError>) -> Result<(), WorkError> {
+fn guarded(make: impl FnOnce() -> Result<(), RebuildError>) -> Result<(), RebuildError> {
     // What is half done is in `partial/`, and nothing else is shared with the next order.
-    catch_unwind(AssertUnwindSafe(make)).unwrap_or(Err(WorkError::Panicked))
+    catch_unwind(AssertUnwindSafe(make)).unwrap_or(Err(RebuildError::Panicked))
 }
 
-fn make(order: &Order, level: Level, ledger: &Ledger) -> Result<(), WorkError> {
-    let steps = order.patches.iter().map(|(patch, path)| read(patch, path)).collect::<Result<Vec<_>, _>>()?;
+fn make(job: &RebuildJob, level: Level, ledger: &Ledger) -> Result<(), RebuildError> {
+    let steps = job.patches.iter().map(|(patch, path)| read(patch, path)).collect::<Result<Vec<_>, _>>()?;
     let edits = Edits::chain(steps)?;
     rewrite(&Rewrite {
-        old: &order.old,
-        old_form: Some(order.old_form),
+        old: &job.old,
+        old_form: Some(job.old_form),
         edits: &edits,
-        new: &order.new,
-        new_form: Some(order.new_form),
+        new: &job.new,
+        new_form: Some(job.new_form),
         level,
-        expected: order.expected,
+        expected: job.expected,
         ledger: Some(ledger),
         threads: 0,
     })?;
@@ -141,8 +141,8 @@ fn make(order: &Order, level: Level, ledger: &Ledger) -> Result<(), WorkError> {
 }
 
 /// Reads a patch, which must be the signed one: its file was verified as it is served, this is its content.
-fn read(patch: &Patch, path: &Path) -> Result<Edits, WorkError> {
-    let wrong = |what: String| WorkError::Patch { name: patch.plain.name.clone(), what };
+fn read(patch: &Patch, path: &Path) -> Result<Edits, RebuildError> {
+    let wrong = |what: String| RebuildError::Patch { name: patch.plain.name.clone(), what };
     if patch.plain.size > PATCH_BYTES_MAX {
         return Err(wrong(format!("{} bytes are more than can be held", patch.plain.size)));
     }
@@ -162,6 +162,6 @@ mod tests {
     #[test]
     fn a_panic_is_an_error_of_its_order() {
         assert!(guarded(|| Ok(())).is_ok());
-        assert!(matches!(guarded(|| panic!("on purpose")), Err(WorkError::Panicked)));
+        assert!(matches!(guarded(|| panic!("on purpose")), Err(RebuildError::Panicked)));
     }
 }

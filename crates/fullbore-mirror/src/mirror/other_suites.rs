@@ -8,13 +8,13 @@
 use std::collections::BTreeMap;
 use std::io::BufReader;
 
-use fullbore_debian::classify::{IndexKind, classify};
+use fullbore_debian::classify::classify;
 use fullbore_debian::compression::Form;
 use fullbore_engine::files::{FileError, Kind, Root};
 
 use super::clean::walk;
-use super::feed::{FeedError, read_index};
-use super::here::Here;
+use super::index_reader::{IndexReadError, read_index};
+use super::local_release::LocalRelease;
 use super::plan::{Plan, PlanBuilder};
 use super::select::Reading;
 use super::state::State;
@@ -26,7 +26,7 @@ const PLAIN_BYTES_MAX: u64 = 2 << 30;
 
 /// Why the foreign suites could not be read.
 #[derive(Debug, thiserror::Error)]
-pub enum ForeignError {
+pub enum OtherSuitesError {
     /// The tree cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
@@ -36,18 +36,18 @@ pub enum ForeignError {
         /// The index.
         path: String,
         /// What is wrong.
-        source: FeedError,
+        source: IndexReadError,
     },
 }
 
 /// What the suites of others name.
-pub struct Foreign {
+pub struct OtherSuites {
     /// Their directories.
     pub directories: Vec<String>,
     plan: Option<Plan>,
 }
 
-impl Foreign {
+impl OtherSuites {
     /// Whether one of them names the path, or it lies in one's directory.
     pub fn names(&self, path: &str) -> bool {
         self.plan.as_ref().is_some_and(|plan| plan.find(path).is_some())
@@ -62,28 +62,29 @@ impl Foreign {
 /// `ours`, the directories of this run).
 ///
 /// # Errors
-/// See [`ForeignError`]: then nothing may be deleted.
-pub fn read(root: &Root, state: &State, ours: &[String]) -> Result<Foreign, ForeignError> {
+/// See [`OtherSuitesError`]: then nothing may be deleted.
+pub fn read(root: &Root, state: &State, ours: &[String]) -> Result<OtherSuites, OtherSuitesError> {
     let mut directories = suite_directories(root)?;
     directories.retain(|directory| !ours.contains(directory));
     let mut foreign = Vec::new();
     for directory in directories {
         let recorded = state.suite(&directory).map(|suite| suite.inrelease);
-        if recorded.is_none() || Here::read(root, &directory)?.map(|here| here.identity()) != recorded {
+        if recorded.is_none() || LocalRelease::read(root, &directory)?.map(|here| here.identity()) != recorded {
             foreign.push(directory);
         }
     }
     let directories = foreign;
     if directories.is_empty() {
-        return Ok(Foreign { directories, plan: None });
+        return Ok(OtherSuites { directories, plan: None });
     }
     let mut plan = PlanBuilder::new(Filters::default());
     for directory in &directories {
         read_suite(root, directory, &mut plan)?;
     }
-    let plan =
-        plan.finish().map_err(|error| ForeignError::Index { path: directories.join(", "), source: error.into() })?;
-    Ok(Foreign { directories, plan: Some(plan) })
+    let plan = plan
+        .finish()
+        .map_err(|error| OtherSuitesError::Index { path: directories.join(", "), source: error.into() })?;
+    Ok(OtherSuites { directories, plan: Some(plan) })
 }
 
 /// Directories below `dists/` that have a signed Release, whoever put it there; sorted.
@@ -114,28 +115,20 @@ pub fn suite_directories(root: &Root) -> Result<Vec<String>, FileError> {
     Ok(directories)
 }
 
-fn read_suite(root: &Root, directory: &str, plan: &mut PlanBuilder) -> Result<(), ForeignError> {
+fn read_suite(root: &Root, directory: &str, plan: &mut PlanBuilder) -> Result<(), OtherSuitesError> {
     // One form of each index is enough; the least work first.
     let mut indexes: BTreeMap<String, (Form, Reading, String)> = BTreeMap::new();
     walk(root, directory, 0, &mut |path, _, kind| {
         let name = classify(&path[directory.len() + 1..]);
-        let reading = match name.kind {
-            _ if kind != Kind::File || name.diff => return Ok(()),
-            IndexKind::Packages { .. } => Reading::Packages,
-            IndexKind::Sources => Reading::Sources,
-            _ => return Ok(()),
-        };
-        let better = |form: Form| {
-            [Form::Plain, Form::Lz4, Form::Gz, Form::Zst, Form::Xz, Form::Bz2].iter().position(|&other| other == form)
-        };
-        let there = indexes.get(name.stem);
-        if there.is_none_or(|(form, ..)| better(name.form) < better(*form)) {
+        let reading = Reading::of(&name).filter(|reading| matches!(reading, Reading::Packages | Reading::Sources));
+        let Some(reading) = reading.filter(|_| kind == Kind::File) else { return Ok(()) };
+        if indexes.get(name.stem).is_none_or(|(form, ..)| name.form.is_faster_than(*form)) {
             indexes.insert(name.stem.to_owned(), (name.form, reading, path.to_owned()));
         }
         Ok(())
     })?;
     for (form, reading, path) in indexes.into_values() {
-        let error = |source| ForeignError::Index { path: path.clone(), source };
+        let error = |source| OtherSuitesError::Index { path: path.clone(), source };
         let Some((file, _)) = root.open_file(&path)? else { continue };
         // Each suite may have its own idea of a path's content; here only names count.
         let mut alone = PlanBuilder::new(Filters::default());
@@ -185,6 +178,6 @@ mod tests {
             assert_eq!(foreign.names(path), named, "{path}");
         }
         write("dists/theirs/main/binary-amd64/Packages", "no control file");
-        assert!(matches!(read(&root, &State::default(), &ours), Err(ForeignError::Index { .. })));
+        assert!(matches!(read(&root, &State::default(), &ours), Err(OtherSuitesError::Index { .. })));
     }
 }

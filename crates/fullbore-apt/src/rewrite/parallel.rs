@@ -21,12 +21,13 @@ use fullbore_debian::pdiff::Edits;
 use fullbore_engine::digest::Sha256Hasher;
 use fullbore_engine::pipeline::{Receiver, Sender, channel};
 
-use self::workers::{Hashing, Job, Outcome, Pool, hash, message, put_back, read, take_from, work};
-use super::pass::{Kept, Pass, Sink};
+use self::workers::{Hashing, Job, Outcome, Pool, hash, put_back, read, take_from, work};
+use super::pass::{EncodedFrame, Pass, Sink};
 use super::source::Frames;
 use super::target::Target;
-use super::{Made, Plan, Stop};
-use crate::kept::{Buffer, Container, Outlet};
+use super::{PassError, PassResult, Plan};
+use crate::acquire::panic_text;
+use crate::frames::{Buffer, Container, FrameSink};
 
 /// Frames on the way to be decompressed, and as many to be compressed, for each worker: one in
 /// work, one waiting, and one more so that nobody stands when results come out of order.
@@ -39,7 +40,7 @@ const HASH_AHEAD: usize = 4;
 /// Bytes of frames that wait to be written for a frame before them to be compressed.
 const WAITING_BYTES: usize = 4 << 20;
 
-pub(super) fn run(plan: &Plan<'_>, edits: &Edits, target: Target) -> Result<Made, Stop> {
+pub(super) fn run(plan: &Plan<'_>, edits: &Edits, target: Target) -> Result<PassResult, PassError> {
     let clocks = &plan.clocks;
     let packs = !matches!(plan.new_form, Form::Plain);
     let workers = if packs || plan.layout.is_some() { plan.threads } else { 0 };
@@ -72,7 +73,7 @@ pub(super) fn run(plan: &Plan<'_>, edits: &Edits, target: Target) -> Result<Made
         }
 
         let _role = clocks.patch.enter();
-        let crew = Crew {
+        let pass = ParallelPass {
             jobs,
             results: results_in,
             to_hash,
@@ -91,27 +92,27 @@ pub(super) fn run(plan: &Plan<'_>, edits: &Edits, target: Target) -> Result<Made
             target,
             copied: 0,
         };
-        let result = crew.run(plan, edits, texts_in);
+        let result = pass.run(plan, edits, texts_in);
         join(threads, result)
     })
 }
 
-type Joined<'s> = thread::ScopedJoinHandle<'s, Result<Option<Sha256Hasher>, Stop>>;
+type Joined<'s> = thread::ScopedJoinHandle<'s, Result<Option<Sha256Hasher>, PassError>>;
 
 fn spawn<'s, 'e>(
     scope: &'s thread::Scope<'s, 'e>,
     name: &str,
-    work: impl FnOnce() -> Result<Option<Sha256Hasher>, Stop> + Send + 's,
-) -> Result<Joined<'s>, Stop> {
-    thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, work).map_err(Stop::Codec)
+    work: impl FnOnce() -> Result<Option<Sha256Hasher>, PassError> + Send + 's,
+) -> Result<Joined<'s>, PassError> {
+    thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, work).map_err(PassError::Codec)
 }
 
 /// Ends with the cause nearest to its root: a panic, what a thread says, then what the calling one
 /// says, which may only have noticed that somebody is gone.
-fn join(threads: Vec<Joined<'_>>, result: Result<Crew, Stop>) -> Result<Made, Stop> {
-    // The crew's channels must be closed for the threads to end.
+fn join(threads: Vec<Joined<'_>>, result: Result<ParallelPass, PassError>) -> Result<PassResult, PassError> {
+    // The pass's channels must be closed for the threads to end.
     let (rest, mut failure) = match result {
-        Ok(crew) => (Some((crew.target, crew.container, crew.copied)), None),
+        Ok(pass) => (Some((pass.target, pass.container, pass.copied)), None),
         Err(stop) => (None, Some(stop)),
     };
     let (mut hasher, mut cause) = (None, None);
@@ -120,24 +121,24 @@ fn join(threads: Vec<Joined<'_>>, result: Result<Crew, Stop>) -> Result<Made, St
             Ok(Ok(None)) => {}
             Ok(Ok(digest)) => hasher = digest,
             Ok(Err(stop)) => cause = cause.or(Some(stop)),
-            Err(payload) => cause = Some(Stop::Panicked(message(&*payload))),
+            Err(payload) => cause = Some(PassError::Panicked(panic_text(&*payload).to_owned())),
         }
     }
-    if let Some(Stop::TooLong(seen)) = &mut failure {
+    if let Some(PassError::TooLong(seen)) = &mut failure {
         // What it was so far, for the message.
         *seen = hasher.take().map(Box::new);
     }
     match (cause.or(failure), rest, hasher) {
         (Some(stop), ..) => Err(stop),
         (None, Some((target, container, copied)), Some(hasher)) => {
-            Ok(Made { hasher, target, copied, encoded: container.count() - copied })
+            Ok(PassResult { hasher, target, copied, encoded: container.count() - copied })
         }
-        (None, ..) => Err(Stop::Lost),
+        (None, ..) => Err(PassError::Lost),
     }
 }
 
 /// The calling thread's side.
-struct Crew {
+struct ParallelPass {
     jobs: Sender<Job>,
     results: Receiver<Outcome>,
     to_hash: Sender<Hashing>,
@@ -148,10 +149,10 @@ struct Crew {
     /// Bytes of text for the new file so far.
     given: u64,
     /// Frames being decompressed, from number `decoded_before` on; ready ones wait for their turn.
-    decoded: VecDeque<Option<(Buffer, Kept, bool)>>,
+    decoded: VecDeque<Option<(Buffer, EncodedFrame, bool)>>,
     decoded_before: usize,
     /// New frames, from number `outputs_before` on; ready ones wait for those before them.
-    outputs: VecDeque<Option<Kept>>,
+    outputs: VecDeque<Option<EncodedFrame>>,
     outputs_before: usize,
     /// How many of them are being compressed.
     encoding: usize,
@@ -163,8 +164,8 @@ struct Crew {
     copied: u64,
 }
 
-impl Crew {
-    fn run(mut self, plan: &Plan<'_>, edits: &Edits, mut texts: Receiver<Buffer>) -> Result<Crew, Stop> {
+impl ParallelPass {
+    fn run(mut self, plan: &Plan<'_>, edits: &Edits, mut texts: Receiver<Buffer>) -> Result<ParallelPass, PassError> {
         self.target.append(self.container.head())?;
         let mut pass = Pass::new(edits, self);
         match plan.layout {
@@ -184,10 +185,10 @@ impl Crew {
     }
 
     /// The next decompressed frame, while those behind it are being worked on.
-    fn next_frame(&mut self, frames: &mut Frames<'_>) -> Result<Option<(Buffer, Kept, bool)>, Stop> {
+    fn next_frame(&mut self, frames: &mut Frames<'_>) -> Result<Option<(Buffer, EncodedFrame, bool)>, PassError> {
         loop {
             while self.decoded.len() < self.ahead {
-                let Some((frame, bytes, is_last)) = frames.next().map_err(Stop::Read)? else { break };
+                let Some((frame, bytes, is_last)) = frames.next().map_err(PassError::Read)? else { break };
                 let number = self.decoded_before + self.decoded.len();
                 self.decoded.push_back(None);
                 self.job(Job::Decode { frame, bytes, number, is_last })?;
@@ -204,13 +205,13 @@ impl Crew {
         }
     }
 
-    fn job(&self, job: Job) -> Result<(), Stop> {
-        self.jobs.send_blocking(job).map_err(|_| Stop::Lost)
+    fn job(&self, job: Job) -> Result<(), PassError> {
+        self.jobs.send_blocking(job).map_err(|_| PassError::Lost)
     }
 
     /// Takes one result of the workers.
-    fn receive(&mut self) -> Result<(), Stop> {
-        match self.results.recv_blocking().ok_or(Stop::Lost)? {
+    fn receive(&mut self) -> Result<(), PassError> {
+        match self.results.recv_blocking().ok_or(PassError::Lost)? {
             Outcome::Decoded { text, kept, number, is_last } => {
                 self.decoded[number - self.decoded_before] = Some((text, kept, is_last));
                 Ok(())
@@ -225,7 +226,7 @@ impl Crew {
         }
     }
 
-    fn write_ready(&mut self) -> Result<(), Stop> {
+    fn write_ready(&mut self) -> Result<(), PassError> {
         while let Some(Some(kept)) = self.outputs.front_mut().map(Option::take) {
             self.outputs.pop_front();
             self.outputs_before += 1;
@@ -236,14 +237,14 @@ impl Crew {
         Ok(())
     }
 
-    fn hash(&mut self, text: Buffer, encode: Option<usize>) -> Result<(), Stop> {
+    fn hash(&mut self, text: Buffer, encode: Option<usize>) -> Result<(), PassError> {
         self.given += text.len() as u64;
         let too_long = self.given > self.limit;
-        self.to_hash.send_blocking(Hashing { text, encode }).map_err(|_| Stop::Lost)?;
-        if too_long { Err(Stop::TooLong(None)) } else { Ok(()) }
+        self.to_hash.send_blocking(Hashing { text, encode }).map_err(|_| PassError::Lost)?;
+        if too_long { Err(PassError::TooLong(None)) } else { Ok(()) }
     }
 
-    fn finish(mut self) -> Result<Crew, Stop> {
+    fn finish(mut self) -> Result<ParallelPass, PassError> {
         if self.container.needs_a_frame() && self.container.count() == 0 && self.outputs.is_empty() {
             self.frame(Buffer::default())?;
         }
@@ -255,14 +256,14 @@ impl Crew {
     }
 }
 
-impl Outlet for Crew {
-    type Error = Stop;
+impl FrameSink for ParallelPass {
+    type Error = PassError;
 
     fn spare(&mut self) -> Buffer {
         take_from(&self.pool)
     }
 
-    fn frame(&mut self, text: Buffer) -> Result<(), Stop> {
+    fn frame(&mut self, text: Buffer) -> Result<(), PassError> {
         if self.is_plain {
             self.target.append(&text)?;
             return self.hash(text, None);
@@ -277,8 +278,8 @@ impl Outlet for Crew {
     }
 }
 
-impl Sink for Crew {
-    fn copy(&mut self, text: Buffer, kept: Kept) -> Result<(), Stop> {
+impl Sink for ParallelPass {
+    fn copy(&mut self, text: Buffer, kept: EncodedFrame) -> Result<(), PassError> {
         while self.waiting_bytes > WAITING_BYTES {
             self.receive()?;
         }

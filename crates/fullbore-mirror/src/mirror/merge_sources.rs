@@ -3,7 +3,7 @@
 //! `deb` lines may name a suite with different components or architectures, and a suite goes by two names
 //! (`stable` and `trixie`). Its directory can have one state only: what is taken is the union.
 
-use fullbore_apt::signed_release::Received;
+use fullbore_apt::signed_release::ReceivedRelease;
 use fullbore_debian::release_date::DateCheck;
 use fullbore_debian::signature::Verifier;
 use fullbore_engine::digest::Sha256;
@@ -15,7 +15,7 @@ use super::select::Selection;
 use crate::settings::SourceSpec;
 
 /// A suite to be asked for.
-pub struct Wish<'a> {
+pub struct WantedSuite<'a> {
     /// Its name.
     pub suite: &'a str,
     /// All that is wanted of it; never none, and they trust alike.
@@ -23,18 +23,18 @@ pub struct Wish<'a> {
 }
 
 /// The suites of these sources, each once; those of which different signatures count apart.
-pub fn wishes(sources: &[SourceSpec]) -> Vec<Wish<'_>> {
-    let mut wishes: Vec<Wish<'_>> = Vec::new();
+pub fn wanted_suites(sources: &[SourceSpec]) -> Vec<WantedSuite<'_>> {
+    let mut wanted_suites: Vec<WantedSuite<'_>> = Vec::new();
     for source in sources {
         for suite in &source.suites {
-            let same = |wish: &&mut Wish<'_>| wish.suite == suite && wish.sources[0].trusts_like(source);
-            match wishes.iter_mut().find(same) {
+            let same = |wish: &&mut WantedSuite<'_>| wish.suite == suite && wish.sources[0].trusts_like(source);
+            match wanted_suites.iter_mut().find(same) {
                 Some(wish) => wish.sources.push(source),
-                None => wishes.push(Wish { suite, sources: vec![source] }),
+                None => wanted_suites.push(WantedSuite { suite, sources: vec![source] }),
             }
         }
     }
-    wishes
+    wanted_suites
 }
 
 /// A suite as it was received, with its place here.
@@ -48,7 +48,7 @@ pub struct Candidate {
     /// Its place here.
     pub layout: Layout,
     /// Its signed files.
-    pub received: Received,
+    pub received: ReceivedRelease,
     /// What they were verified with.
     pub verifier: Option<Verifier>,
     /// How its date is held against the clock.
@@ -137,7 +137,7 @@ mod tests {
                 directory: "dists/any".to_owned(),
                 links: vec![(format!("dists/{requested}"), "any".to_owned())],
             },
-            received: Received { files, modified: None, tag: None, text: signed, release },
+            received: ReceivedRelease { files, modified: None, tag: None, text: signed, release },
             verifier: None,
             check: DateCheck::new(0, false, 0),
         }
@@ -174,16 +174,7 @@ mod tests {
         let source = |suites: &[&str], component: &str, signed_by: SignedBy| SourceSpec {
             suites: suites.iter().map(|&suite| suite.to_owned()).collect(),
             components: vec![component.to_owned()],
-            architectures: Vec::new(),
-            binaries: true,
-            sources: false,
-            languages: None,
-            signed_by,
-            check_valid_until: true,
-            check_date: true,
-            max_future_s: 10,
-            valid_until_max_s: None,
-            valid_until_min_s: None,
+            ..SourceSpec::new("", signed_by)
         };
         let keys = SignedBy::Keys { keys: Vec::new(), fingerprints: Vec::new() };
         let sources = [
@@ -191,8 +182,8 @@ mod tests {
             source(&["b"], "contrib", SignedBy::Trusted),
             source(&["b"], "contrib", keys),
         ];
-        let wishes = wishes(&sources);
-        let found: Vec<_> = wishes.iter().map(|wish| (wish.suite, wish.sources.len())).collect();
+        let wanted_suites = wanted_suites(&sources);
+        let found: Vec<_> = wanted_suites.iter().map(|wish| (wish.suite, wish.sources.len())).collect();
         assert_eq!(found, [("a", 1), ("b", 2), ("b", 1)]);
     }
 }

@@ -1,0 +1,293 @@
+//! Options and commands of other tools that fullbore spells differently, with what to type instead.
+//!
+//! A newcomer types what rsync, debmirror, apt-mirror, s5cmd, rclone, the AWS tools, mmdebstrap or debootstrap take.
+//! Where fullbore has the same under another name, or does it by default, the error says so. Options that fullbore
+//! takes under the same name are not listed; a test holds the table against the definition of the commands.
+
+/// One hint for several options of other tools.
+struct Row {
+    /// The commands of fullbore at which the options are typed.
+    commands: &'static [&'static str],
+    /// The options, with their hyphens.
+    options: &'static [&'static str],
+    /// What to do.
+    hint: &'static str,
+}
+
+const fn row(commands: &'static [&'static str], options: &'static [&'static str], hint: &'static str) -> Row {
+    Row { commands, options, hint }
+}
+
+const COPY: &[&str] = &["copy"];
+const MIRROR: &[&str] = &["mirror"];
+const PUT: &[&str] = &["put"];
+const STORES: &[&str] = &["put", "get"];
+const BOOTSTRAP: &[&str] = &["bootstrap"];
+const ARCHIVES: &[&str] = &["mirror", "update", "check", "bootstrap", "install"];
+
+const ROWS: &[Row] = &[
+    // rsync(1), rclone copy
+    row(
+        COPY,
+        &["--delete-after", "--delete-before", "--delete-during", "--del", "--delete-delay"],
+        "use --delete; it deletes at the end, and only if everything else went well",
+    ),
+    row(COPY, &["--delete-excluded"], "use --delete; excluded names at the destination are kept"),
+    row(
+        COPY,
+        &["--append", "--append-verify", "--partial-dir", "--inplace", "--fuzzy", "-y"],
+        "leave it out; an interrupted copy resumes, and only changed blocks are sent",
+    ),
+    row(
+        COPY,
+        &["--update", "-u", "--size-only", "--ignore-times", "-I"],
+        "leave it out; files with equal size and time are skipped, and --checksum compares content",
+    ),
+    row(COPY, &["--itemize-changes", "-i", "--list-only"], "use -v for names, or --dry-run to see them first"),
+    row(COPY, &["--stats", "--info", "--out-format"], "use --json for figures that a program can read"),
+    row(COPY, &["--rsync-path"], "use --remote-path for the program on the other machine"),
+    row(COPY, &["--port"], "use -e 'ssh -p PORT'"),
+    row(COPY, &["--timeout", "--contimeout"], "use --retry-for SECONDS"),
+    row(COPY, &["--fsync"], "leave it out; a copy is synced once, at its end"),
+    row(
+        COPY,
+        &["--no-inc-recursive", "--no-i-r", "--inc-recursive", "--mkpath", "--executability", "-E"],
+        "leave it out; copy does this by itself",
+    ),
+    row(COPY, &["--protect-args", "--secluded-args", "-s"], "leave it out; paths are never given to a shell"),
+    row(COPY, &["--atimes", "-U", "--crtimes", "-N"], "leave it out; access and creation times are not kept"),
+    row(
+        COPY,
+        &["--compress-level", "--compress-choice", "--zc", "--zl", "--skip-compress"],
+        "use -z or --no-compress; copy chooses the level itself",
+    ),
+    row(COPY, &["--checksum-choice", "--cc", "--checksum-seed"], "use --checksum; copy chooses the function itself"),
+    row(COPY, &["--filter", "-f", "-F", "-C", "--cvs-exclude"], "use --exclude and --include"),
+    row(COPY, &["--transfers", "--multi-thread-streams", "--checkers"], "use --streams for the number of connections"),
+    row(COPY, &["--limit-rate"], "use --bwlimit RATE, as for rsync"),
+    // debmirror(1)
+    row(MIRROR, &["--dist", "-d", "--dists"], "use --suite"),
+    row(
+        MIRROR,
+        &["--host", "-h", "--root", "-r", "--method", "-e"],
+        "use --from URL, such as --from https://HOST/debian",
+    ),
+    row(
+        MIRROR,
+        &["--source", "--nosource"],
+        "use --arch; `source` is one of its values, and all are mirrored by default",
+    ),
+    row(MIRROR, &["--architecture", "--architectures", "-a"], "use --arch"),
+    row(MIRROR, &["--components"], "use --component"),
+    row(MIRROR, &["--i18n"], "use --languages"),
+    row(MIRROR, &["--getcontents", "--diff"], "leave it out; use --without to omit Contents files or pdiffs"),
+    row(
+        MIRROR,
+        &["--cleanup", "--nocleanup", "--postcleanup", "--precleanup"],
+        "leave it out; old files go after publishing, and --no-clean keeps them",
+    ),
+    row(
+        ARCHIVES,
+        &["--no-check-gpg", "--check-gpg", "--ignore-release-gpg", "--force-check-gpg", "--allow-unauthenticated"],
+        "leave it out; signatures are always verified",
+    ),
+    row(MIRROR, &["--exclude-deb-section", "--include-deb-section"], "use --section"),
+    row(MIRROR, &["--limit-priority"], "use --priority"),
+    row(MIRROR, &["--exclude-field", "--include-field"], "use --include, --exclude or --source-package"),
+    row(
+        MIRROR,
+        &["--max-batch", "--rsync-batch", "--rsync-options", "--rsync-extra"],
+        "leave it out; mirror uses HTTP",
+    ),
+    row(MIRROR, &["--user", "-u", "--passwd"], "use --auth FILE, a file in the form of apt's auth.conf"),
+    row(ARCHIVES, &["--proxy", "-p"], "set http_proxy and https_proxy in the environment"),
+    row(MIRROR, &["--config-file"], "use --config; `fullbore convert` makes such a file from debmirror's"),
+    row(
+        MIRROR,
+        &["--progress", "-P", "--no-progress"],
+        "leave it out; progress is shown on a terminal, and -q turns it off",
+    ),
+    row(MIRROR, &["--ignore-small-errors", "--ignore-missing-release"], "leave it out; missing files give exit code 2"),
+    row(MIRROR, &["--timeout"], "leave it out; a stalled mirror's files are fetched from the others"),
+    row(
+        MIRROR,
+        &["--delete"],
+        "leave it out; mirror deletes what the archive no longer names, and --no-clean keeps it",
+    ),
+    // apt-mirror, apt-mirror2: options and the settings of mirror.list
+    row(MIRROR, &["--nthreads", "--threads", "-j", "--jobs"], "use --connections for the connections to each host"),
+    row(MIRROR, &["--base-path", "--base_path", "--mirror-path", "--mirror_path"], "use --to DIR"),
+    row(MIRROR, &["--clean"], "leave it out; mirror deletes what the archive no longer names"),
+    row(
+        MIRROR,
+        &["--wipe-size-ratio", "--wipe_size_ratio", "--wipe-count-ratio", "--wipe_count_ratio"],
+        "use --max-delete PERCENT",
+    ),
+    row(MIRROR, &["--run-postmirror", "--postmirror-script"], "run the script after fullbore; --changed-exit tells it"),
+    // s5cmd, rclone, aws s3
+    row(STORES, &["--endpoint-url", "--s3-endpoint"], "use --endpoint URL"),
+    row(STORES, &["--source-region", "--destination-region", "--s3-region"], "use --region"),
+    row(
+        STORES,
+        &[
+            "--numworkers",
+            "--concurrency",
+            "-c",
+            "--transfers",
+            "--checkers",
+            "--s3-upload-concurrency",
+            "--max-concurrent-requests",
+        ],
+        "use --connections",
+    ),
+    row(
+        STORES,
+        &["--part-size", "-p", "--s3-chunk-size", "--multipart-chunksize", "--multi-thread-streams", "--buffer-size"],
+        "leave it out; fullbore chooses the size of parts and of buffers",
+    ),
+    row(STORES, &["--no-verify-ssl", "--no-check-certificate", "--ca-bundle"], "use --cacert FILE"),
+    row(
+        PUT,
+        &[
+            "--no-clobber",
+            "-n",
+            "--if-size-differ",
+            "-s",
+            "--if-source-newer",
+            "-u",
+            "--size-only",
+            "--checksum",
+            "--ignore-existing",
+            "--update",
+            "--exact-timestamps",
+            "--no-traverse",
+            "--fast-list",
+        ],
+        "leave it out; objects with equal content are skipped, and --resend sends them again",
+    ),
+    row(PUT, &["--recursive", "-r", "-R"], "leave it out; directories are sent with everything in them"),
+    row(PUT, &["--dryrun"], "use --dry-run"),
+    row(PUT, &["--follow-symlinks", "-L", "--links"], "use --copy-links"),
+    row(PUT, &["--no-follow-symlinks"], "leave it out; links are followed only with --copy-links"),
+    row(PUT, &["--s3-acl"], "use --acl"),
+    row(PUT, &["--s3-storage-class"], "use --storage-class"),
+    row(PUT, &["--no-guess-mime-type", "--guess-mime-type"], "use --content-type"),
+    row(PUT, &["--bwlimit", "--rate-limit"], "use --limit-rate RATE, such as 20M or 100Mbit"),
+    row(PUT, &["--delete-after", "--delete-during", "--delete-before"], "use --delete; it deletes after the upload"),
+    row(PUT, &["--expected-size"], "leave it out for S3; use --size for a grid"),
+    row(PUT, &["--sse-kms-key-id", "--s3-server-side-encryption"], "use --sse"),
+    row(
+        STORES,
+        &["--retry-count", "--retries", "--low-level-retries", "--max-attempts"],
+        "leave it out; failed requests are retried, and --timeout says how long a server may be silent",
+    ),
+    row(STORES, &["--contimeout", "--cli-read-timeout", "--cli-connect-timeout"], "use --timeout SECONDS"),
+    row(STORES, &["--credentials-file", "--config"], "set AWS_SHARED_CREDENTIALS_FILE or AWS_CONFIG_FILE"),
+    row(STORES, &["--s3-profile"], "use --profile"),
+    row(
+        STORES,
+        &["--show-progress", "--progress", "-P", "--no-progress"],
+        "leave it out; progress is shown on a terminal, and -q turns it off",
+    ),
+    row(STORES, &["--only-show-errors", "--silent"], "use -q"),
+    row(STORES, &["--log", "--log-level", "--debug", "-vv"], "use -v, -vv or FULLBORE_LOG"),
+    row(STORES, &["--stat", "--stats", "--output-format"], "use --report FILE or --json"),
+    // mmdebstrap(1), debootstrap(8)
+    row(BOOTSTRAP, &["--architecture", "-a"], "use --arch"),
+    row(BOOTSTRAP, &["--logfile"], "redirect stderr, or use --report FILE"),
+    row(BOOTSTRAP, &["--debug"], "use -v, -vv or FULLBORE_LOG"),
+    row(BOOTSTRAP, &["--silent"], "use -q"),
+    row(BOOTSTRAP, &["--make-tarball"], "name a target that ends with .tar, or use --format tar"),
+    row(BOOTSTRAP, &["--merged-usr", "--no-merged-usr"], "leave it out; the suite decides"),
+    row(BOOTSTRAP, &["--extra-suites"], "give a sources.list as the mirror argument"),
+    row(BOOTSTRAP, &["--cache-dir"], "use several mirrors, or a mirror made by `fullbore mirror`"),
+    row(BOOTSTRAP, &["--certificate", "--ca-certificate"], "use --cacert FILE"),
+    // apt-get(8)
+    row(&["install"], &["--assume-yes", "--force-yes"], "use --yes"),
+    row(
+        &["install"],
+        &["--no-install-recommends"],
+        "use --aptopt, such as --aptopt 'APT::Install-Recommends \"false\"'",
+    ),
+    row(
+        &["install"],
+        &["-t", "--target-release"],
+        "use --aptopt, such as --aptopt 'APT::Default-Release \"trixie-backports\"'",
+    ),
+];
+
+/// What to do instead of a command of another tool, or of a name that fullbore has not.
+const COMMANDS: &[(&[&str], &str)] = &[
+    (&["cp", "rsync", "scp", "mv"], "use `fullbore copy` for files, `fullbore put` and `get` for S3 stores"),
+    (&["sync"], "use `fullbore mirror` for archives, `copy` for trees, `put --delete` for S3 stores"),
+    (&["clone", "debmirror", "apt-mirror", "ftpsync", "download"], "use `fullbore mirror`"),
+    (&["upload"], "use `fullbore put`"),
+    (&["cat"], "use `fullbore get`; it writes to stdout"),
+    (&["debootstrap", "mmdebstrap", "create"], "use `fullbore bootstrap`"),
+    (&["verify", "fsck", "audit"], "use `fullbore check`"),
+    (&["upgrade", "remove", "purge"], "use apt; `fullbore apt enable` makes it fetch with fullbore's methods"),
+    (&["eatmydata"], "use `fullbore nosync`"),
+    (&["bench", "benchmark", "speedtest"], "use `fullbore probe`"),
+    (&["ls", "rm", "mb", "rb", "du"], "use a tool of the store; fullbore only puts and gets objects"),
+];
+
+/// What to type instead of this option at this command, if another tool has it.
+pub(super) fn for_option(command: &str, option: &str) -> Option<&'static str> {
+    ROWS.iter().find(|row| row.commands.contains(&command) && row.options.contains(&option)).map(|row| row.hint)
+}
+
+/// What to type instead of this command.
+pub(super) fn for_command(command: &str) -> Option<&'static str> {
+    COMMANDS.iter().find(|(names, _)| names.contains(&command)).map(|(_, hint)| *hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The long and short options of a command, with their hyphens.
+    fn options_of(command: &str) -> Vec<String> {
+        let definition = super::super::command();
+        let command = definition.find_subcommand(command).unwrap();
+        let long =
+            command.get_arguments().flat_map(|argument| argument.get_long_and_visible_aliases().unwrap_or_default());
+        let hidden = command.get_arguments().flat_map(|argument| argument.get_all_aliases().unwrap_or_default());
+        let short = command.get_arguments().filter_map(clap::Arg::get_short);
+        long.chain(hidden).map(|name| format!("--{name}")).chain(short.map(|letter| format!("-{letter}"))).collect()
+    }
+
+    #[test]
+    fn hints_name_options_that_exist_for_options_that_do_not() {
+        for row in ROWS {
+            for command in row.commands {
+                let ours = options_of(command);
+                for option in row.options {
+                    assert!(!ours.iter().any(|name| name == option), "{command} takes {option}");
+                }
+                for word in row.hint.split(|c: char| c.is_whitespace() || ",;'`=".contains(c)) {
+                    let is_option = word.starts_with('-') && word.len() > 1;
+                    assert!(!is_option || word == "-vv" || ours.iter().any(|name| name == word), "{command}: {word}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_option_has_two_hints() {
+        for (i, row) in ROWS.iter().enumerate() {
+            for other in &ROWS[i + 1..] {
+                let common = row.options.iter().find(|option| other.options.contains(option));
+                let command = row.commands.iter().find(|command| other.commands.contains(command));
+                assert!(common.is_none() || command.is_none(), "{common:?} of {command:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_command_of_ours_is_called_another_tools() {
+        let definition = super::super::command();
+        for (names, hint) in COMMANDS {
+            assert!(names.iter().all(|name| definition.find_subcommand(name).is_none()), "{hint}");
+        }
+    }
+}

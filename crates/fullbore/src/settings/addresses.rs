@@ -1,0 +1,164 @@
+//! Addresses at places that do not take them: an error that names the right command, flag or spelling.
+//!
+//! Where a command takes a path, a name or an address of one kind, people type addresses of another kind: a URL for
+//! a directory, `gs://` for S3, a bucket for ssh. Taken as a path or a host, such a word fails later and elsewhere.
+
+use std::ffi::OsStr;
+use std::fmt::Display;
+use std::os::unix::ffi::OsStrExt as _;
+
+use fullbore_engine::run::error::CommandError;
+use fullbore_s3::SCHEME;
+
+/// Longest scheme that is taken for one.
+const SCHEME_BYTES: usize = 16;
+
+/// The scheme of `scheme://rest` in lower case (RFC 3986, section 3.1: case does not matter), and the rest.
+pub(super) fn scheme(text: &OsStr) -> Option<(String, String)> {
+    let text = text.to_string_lossy();
+    let (scheme, rest) = text.split_once("://")?;
+    let mut letters = scheme.bytes();
+    let is_scheme = scheme.len() <= SCHEME_BYTES
+        && letters.next().is_some_and(|first| first.is_ascii_alphabetic())
+        && letters.all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
+    is_scheme.then(|| (scheme.to_ascii_lowercase(), rest.to_owned()))
+}
+
+/// The error for a path argument of `put` or `get` that is an address of another store, or a misspelt one of S3.
+pub(super) fn not_of_a_store(text: &OsStr) -> Option<CommandError> {
+    let shown = text.to_string_lossy();
+    let wrong =
+        |what: &dyn Display, hint: &dyn Display| Some(CommandError::usage(format_args!("{shown}: {what}")).hint(hint));
+    if shown.starts_with(SCHEME) {
+        return None;
+    }
+    if let Some((scheme, rest)) = scheme(text) {
+        let other = |store: &str, endpoint: &str| {
+            wrong(
+                &format_args!("not an address of an S3 store; {store} has an interface for S3"),
+                &format_args!("use {SCHEME}{rest} with --endpoint {endpoint}"),
+            )
+        };
+        return match scheme.as_str() {
+            "s3" | "s3a" | "s3n" => {
+                wrong(&format_args!("addresses begin with {SCHEME}"), &format_args!("use {SCHEME}{rest}"))
+            }
+            "gs" => other("Google Cloud Storage", "https://storage.googleapis.com"),
+            "b2" => other("Backblaze B2", "https://s3.REGION.backblazeb2.com"),
+            "r2" => other("Cloudflare R2", "https://ACCOUNT.r2.cloudflarestorage.com"),
+            "oss" => other("Alibaba Cloud OSS", "https://oss-REGION.aliyuncs.com"),
+            "minio" | "swift" | "ceph" => other("this store", "URL"),
+            "az" | "azure" | "abfs" | "abfss" | "wasb" | "wasbs" => wrong(
+                &"Azure Blob Storage has no interface for S3",
+                &"use a store that speaks S3, or a Tahoe-LAFS grid",
+            ),
+            "http" | "https" => wrong(
+                &"an object is named by its bucket, not by a URL",
+                &format_args!("use {SCHEME}BUCKET/KEY, with --endpoint URL for a store other than Amazon's"),
+            ),
+            "file" => {
+                wrong(&"a file is named by its path", &format_args!("use {}", rest.trim_start_matches("localhost")))
+            }
+            _ => wrong(&"not an address of a store", &format_args!("use {SCHEME}BUCKET/KEY")),
+        };
+    }
+    // `s3:/bucket` and `s3:bucket`: one or both slashes forgotten. A file of such a name is written ./s3:name.
+    let rest =
+        shown.get(..3).filter(|start| start.eq_ignore_ascii_case("s3:")).map(|_| shown[3..].trim_start_matches('/'));
+    match rest {
+        Some(rest) => wrong(&format_args!("addresses begin with {SCHEME}"), &format_args!("use {SCHEME}{rest}")),
+        None => None,
+    }
+}
+
+/// The error for an argument of `copy` or `probe` that is an address: they take paths and `HOST:PATH`.
+pub(super) fn not_of_a_tree(text: &OsStr) -> Option<CommandError> {
+    let shown = text.to_string_lossy();
+    let (scheme, rest) = scheme(text)?;
+    let wrong = |what: &str, hint: &dyn Display| Some(CommandError::usage(format_args!("{shown}: {what}")).hint(hint));
+    match scheme.as_str() {
+        // The daemon of rsync has an error of its own.
+        "rsync" => None,
+        "s3" | "gs" | "az" | "b2" | "r2" => wrong(
+            "an object store, and copy moves trees between file systems",
+            &format_args!("use `fullbore put SRC {SCHEME}{rest}` or `fullbore get {SCHEME}{rest}`"),
+        ),
+        "http" | "https" | "ftp" => wrong(
+            "a URL, and copy moves trees between file systems",
+            &"use `fullbore mirror --from URL` for a Debian archive",
+        ),
+        "ssh" | "sftp" | "scp" => {
+            let (host, path) = rest.split_once('/').unwrap_or((&rest, ""));
+            wrong("another machine is named as HOST:PATH", &format_args!("use {host}:/{path}"))
+        }
+        "file" => wrong("a file is named by its path", &format_args!("use {}", rest.trim_start_matches("localhost"))),
+        _ => wrong("not a path, and not HOST:PATH", &"write ./ before a path that looks like an address"),
+    }
+}
+
+/// The error for an argument that is an address where a name of a section or a directory is expected.
+pub(super) fn not_a_name(text: &OsStr, what: &str, hint: &dyn Display) -> Option<CommandError> {
+    scheme(text)?;
+    Some(CommandError::usage(format_args!("{}: an address, and {what} is expected", text.to_string_lossy())).hint(hint))
+}
+
+/// The error for the path of a file where a name of a section is expected.
+pub(super) fn file_for_name(text: &str) -> Option<CommandError> {
+    if !text.as_bytes().contains(&b'/') && !OsStr::new(text).as_bytes().ends_with(b".toml") {
+        return None;
+    }
+    let error =
+        CommandError::usage(format_args!("{text}: a path, and the name of a mirror in the settings file is expected"));
+    Some(if text.ends_with(".list") || text.ends_with(".sources") {
+        error.hint(format_args!("use --sources {text}, or `fullbore convert {text}` for a file of apt-mirror"))
+    } else if text.ends_with(".toml") {
+        error.hint(format_args!("use --config {text}"))
+    } else {
+        error.hint(format_args!("use --to {text} for the directory, and --from URL for the archive"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scheme_is_letters_before_two_slashes() {
+        let read = |text: &str| scheme(OsStr::new(text)).map(|(scheme, rest)| format!("{scheme} {rest}"));
+        assert_eq!(read("S3://b/k"), Some("s3 b/k".into()));
+        for text in ["", "://x", "1x://y", "a/b://c", "host:/x", "averyveryverylongscheme://x"] {
+            assert_eq!(read(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn paths_and_right_addresses_pass() {
+        for text in ["x", "./s3:x", "dir/s3:/x", "s3", "s3://bucket/key", "-", "URI:CHK:x"] {
+            assert!(not_of_a_store(OsStr::new(text)).is_none(), "{text}");
+        }
+        for text in ["x", "host:/x", "me@host:x", "./http://x", "rsync://host/module"] {
+            assert!(not_of_a_tree(OsStr::new(text)).is_none(), "{text}");
+        }
+        for text in ["debian", "mirror.debian"] {
+            assert!(file_for_name(text).is_none() && not_a_name(OsStr::new(text), "a name", &"").is_none(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_misspelt_bucket_is_spelt_right_in_the_hint() {
+        for text in ["S3://b/k", "s3:/b/k", "s3:b/k", "S3:b/k", "s3a://b/k"] {
+            assert_eq!(not_of_a_store(OsStr::new(text)).unwrap().hints, ["use s3://b/k"], "{text}");
+        }
+        let ssh = not_of_a_tree(OsStr::new("ssh://me@host/srv/x")).unwrap();
+        assert_eq!(ssh.hints, ["use me@host:/srv/x"]);
+        let file = not_of_a_tree(OsStr::new("file:///srv/x")).unwrap();
+        assert_eq!(file.hints, ["use /srv/x"]);
+    }
+
+    #[test]
+    fn text_that_is_no_utf_8_is_read_as_well() {
+        assert!(not_of_a_store(OsStr::from_bytes(b"\xff://x")).is_none());
+        assert!(not_of_a_store(OsStr::from_bytes(b"s3\xc3://x")).is_none());
+        assert!(not_of_a_store(OsStr::from_bytes(b"\xc3\xa4\xc3\xa4")).is_none());
+    }
+}
