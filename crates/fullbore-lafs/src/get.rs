@@ -85,7 +85,8 @@ pub fn run(
     let mut files = Files::new(settings, caps, stop.clone(), Arc::clone(&seen));
     let mut sink = Sink::open(settings.output.as_deref(), stdout)?;
     events.emit(Event::Phase { phase: Phase::Fetch });
-    let mut pace = Pace::new(begun);
+    // Nothing is asked of a server while nothing comes from stdin.
+    let mut pace = if settings.caps.iter().any(|cap| cap == "-") { Pace::new(begun) } else { Pace::with_peers(begun) };
     loop {
         // A file that is begun and not waited for to its end would be lost: the future is kept over the ticks.
         let next = runtime.block_on(async {

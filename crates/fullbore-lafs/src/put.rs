@@ -51,7 +51,8 @@ pub fn run(settings: &PutSettings, events: &mut dyn Events, stop: &Stop) -> Resu
     }
     let context = PutContext::new(settings, &resolved, events, stop)?;
     events.emit(Event::Phase { phase: Phase::Put });
-    let bytes = if items.iter().any(|item| matches!(item, Item::Stdin)) { settings.stdin_bytes } else { listing.bytes };
+    let has_stdin = items.iter().any(|item| matches!(item, Item::Stdin));
+    let bytes = if has_stdin { settings.stdin_bytes } else { listing.bytes };
     let account = Account {
         settings,
         context: &context,
@@ -60,7 +61,8 @@ pub fn run(settings: &PutSettings, events: &mut dyn Events, stop: &Stop) -> Resu
         totals: Totals::default(),
         missing: Vec::new(),
         begun,
-        pace: Pace::new(begun),
+        // Nothing is asked of a server while nothing comes from stdin.
+        pace: if has_stdin { Pace::new(begun) } else { Pace::with_peers(begun) },
     };
     let result = account.put(&items, events);
     context.end(result.is_ok());

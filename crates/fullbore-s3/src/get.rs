@@ -74,7 +74,7 @@ pub fn run(
     let (getting, key, size) = (client.clone(), location.key.clone(), Arc::new(AtomicU64::new(0)));
     let (required, known) = (settings.require_checksum, Arc::clone(&size));
     let task = runtime.spawn(async move { download::get(&getting, &key, &window, &out, required, &known).await });
-    let mut pace = Pace::new(begun);
+    let mut pace = Pace::with_peers(begun);
     let mut written = Ok(());
     loop {
         match runtime.block_on(async { timeout(PROGRESS_EVERY, ranges.recv()).await }) {

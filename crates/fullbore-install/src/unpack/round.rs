@@ -132,7 +132,8 @@ impl<'a> Round<'a> {
             None if self.only_asks => {}
             None if self.put_off[number as usize].load(Ordering::Relaxed) => halt = Some(Halt::Deferred(Vec::new())),
             None => {
-                self.done_bytes.fetch_add(work.plain_bytes, Ordering::Relaxed);
+                let data = self.planned(number).archive.data();
+                self.done_bytes.fetch_add(data.offset + data.bytes, Ordering::Relaxed);
                 self.clocks.write.add_items(1, work.plain_bytes);
             }
         }

@@ -1,5 +1,9 @@
 //! A grid of stock nodes for one test binary, and both clients on it.
 
+#[path = "../harness/schema.rs"]
+#[allow(dead_code, reason = "shared by several test binaries")]
+mod schema;
+
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -39,7 +43,7 @@ impl Output {
     }
 
     fn events(&self) -> Vec<Value> {
-        self.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        schema::events("put or get", &self.stdout)
     }
 
     /// The last line of `--json`.
