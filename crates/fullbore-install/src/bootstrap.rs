@@ -38,9 +38,11 @@ use crate::apt_network::apt_network;
 use crate::hooks::Moment;
 use crate::inside::{Inside, may_have_own_processes};
 use crate::installing::account::Account;
+use crate::installing::course::Expected;
 use crate::installing::download::{Downloads, is_remote};
 use crate::installing::log::Log;
 use crate::installing::unpacker::Unpacker;
+use crate::installing::whole::{Standing, Whole};
 use crate::installing::{NO_NEW_PRIVILEGES, Part, still_syncing};
 use crate::nosync::Process;
 use crate::nosync::session::Session;
@@ -62,6 +64,15 @@ const ARCHIVES: &str = "var/cache/apt/archives";
 /// See [`ErrorKind`]. After an error a directory is marked as unfinished, and the next run starts over; an archive is
 /// removed.
 pub fn run(settings: &BootstrapSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
+    let whole = Whole::new(events);
+    whole.tell_during(|| made(settings, &whole.standing(), &mut &whole))
+}
+
+fn made(
+    settings: &BootstrapSettings,
+    standing: &Arc<Standing>,
+    events: &mut dyn Events,
+) -> Result<Report, CommandError> {
     // Modes are those of packages and of Debian's defaults, not the caller's.
     rustix::process::umask(rustix::fs::Mode::from_bits_retain(0o022));
     foreign::check(settings)?;
@@ -86,20 +97,21 @@ pub fn run(settings: &BootstrapSettings, events: &mut dyn Events) -> Result<Repo
         let mut downloads = Downloads::open(&archives, &settings.network, mirrors.clone(), &Ledger::new())?;
         let stop = downloads.stop(&session);
         let own_processes = may_have_own_processes(&archives).map_err(|error| {
-            CommandError::usage(format_args!("unshare: {error}")).hint("it is in the package util-linux")
+            CommandError::usage(format_args!("unshare: {error}")).hint("install the package util-linux")
         })?;
         let inside = Inside::alone(&root, &session, own_processes, environment(settings));
         // The download and dpkg use one core.
         let threads = cores().saturating_sub(1).max(1);
         let ahead = Arc::new(ReadAhead::start(threads, bytes_ahead()));
         downloads.decompress_ahead(ahead.clone());
-        let walk = Walk { settings, inside: &inside, log: &log, stop: &stop, may_cut, ahead };
+        let walk = Walk { settings, inside: &inside, log: &log, stop: &stop, may_cut, ahead, standing };
         let result = match walk.run(&mut downloads, &mut account, events) {
             Ok(Walked::Whole) => walk.finish(&place, &session, &mut account, events),
             Ok(Walked::OtherThanAll) if stop.check().is_ok() => {
                 events.note("with all packages of the archive apt decides differently: starting over".to_owned());
                 account.part(Part::Around);
                 account.forget();
+                standing.begin_anew();
                 place.begin_anew()?;
                 may_cut = false;
                 continue;
@@ -184,6 +196,7 @@ struct Walk<'a> {
     /// Whether apt may see only a part of the archive first.
     may_cut: bool,
     ahead: Arc<ReadAhead>,
+    standing: &'a Arc<Standing>,
 }
 
 /// How an attempt ended.
@@ -286,7 +299,14 @@ impl Walk<'_> {
                     Ok(rest) => rest,
                     Err(error) => return say.send(Err(error)).is_ok(),
                 };
-                if let Some(line) = flush.expectation((first.files.len() + rest.files.len()) as u64) {
+                let (first_packages, packages) = (first.files.len(), first.files.len() + rest.files.len());
+                self.standing.expect(Expected {
+                    bytes: first.files.iter().chain(&rest.files).map(|file| file.size).sum(),
+                    packages: packages as u64,
+                    first_packages: first_packages as u64,
+                    becomes_archive: self.settings.format != Format::Dir,
+                });
+                if let Some(line) = flush.expectation(packages as u64) {
                     Shared(told_to).note(line);
                 }
                 // The download may have failed meanwhile, and reports its own error.
@@ -306,7 +326,7 @@ impl Walk<'_> {
                 account.turn(events, Phase::Fetch, Part::Download);
                 arrived()?;
                 account.turn(events, Phase::Unpack, Part::Unpack);
-                let mut unpacker = Unpacker::new(self.inside, self.log, &first.files);
+                let mut unpacker = Unpacker::new(self.inside, self.log, &first.files, self.standing.clone());
                 unpacker.take_from(self.ahead.clone());
                 let done = self.unpack_first(&unpacker, first, account)?;
                 let _ = begin.send(());
@@ -330,7 +350,7 @@ impl Walk<'_> {
                 arrived()?;
                 unpacker.expect(&rest.files);
                 account.turn(events, Phase::Unpack, Part::Dpkg);
-                self.install_rest(apt, &unpacker, &rest, wishes, shown, account)?;
+                self.install_rest(apt, &unpacker, &rest, wishes, shown, account, events)?;
                 account.turn(events, Phase::Resolve, Part::Resolve);
                 if !confirmation.is_given() {
                     return Ok(Walked::OtherThanAll);
@@ -371,7 +391,8 @@ impl Walk<'_> {
         clean::clean(self.inside.root())?;
         if self.settings.format != Format::Dir {
             account.turn(events, Phase::Pack, Part::Pack);
-            return pack::pack(self.settings, self.inside, self.log);
+            self.standing.root_has(account.unpacked_bytes());
+            return pack::pack(self.settings, self.inside, self.log, &self.standing.packed_bytes);
         }
         account.turn(events, Phase::Sync, Part::Sync);
         synced(session, events)?;

@@ -35,6 +35,7 @@ use crate::installing::download::Downloads;
 use crate::installing::log::{Log, removed};
 use crate::installing::serving::{Serving, of_relay};
 use crate::installing::unpacker::Unpacker;
+use crate::installing::whole::{Standing, Whole};
 use crate::installing::{NO_NEW_PRIVILEGES, Part, still_syncing};
 use crate::nosync;
 use crate::nosync::session::Session;
@@ -73,6 +74,16 @@ pub type Confirm<'a> = dyn Fn(&Changes, &dyn Fn() -> Result<(), CommandError>) -
 /// # Errors
 /// See [`ErrorKind`]. After an error the root is in the state in which apt and dpkg left it.
 pub fn run(settings: &InstallSettings, confirm: &Confirm<'_>, events: &mut dyn Events) -> Result<Report, CommandError> {
+    let whole = Whole::new(events);
+    whole.tell_during(|| installed(settings, confirm, &whole.standing(), &mut &whole))
+}
+
+fn installed(
+    settings: &InstallSettings,
+    confirm: &Confirm<'_>,
+    standing: &Arc<Standing>,
+    events: &mut dyn Events,
+) -> Result<Report, CommandError> {
     if !rustix::process::geteuid().is_root() {
         return Err(CommandError::usage("packages are installed by root only"));
     }
@@ -100,8 +111,16 @@ pub fn run(settings: &InstallSettings, confirm: &Confirm<'_>, events: &mut dyn E
         events.note(NO_NEW_PRIVILEGES.to_owned());
     }
     let stop = downloads.listen();
-    let walk =
-        Walk { settings, configured: &configured, inside: &inside, session: &session, log: &log, stop: &stop, confirm };
+    let walk = Walk {
+        settings,
+        configured: &configured,
+        inside: &inside,
+        session: &session,
+        log: &log,
+        stop: &stop,
+        confirm,
+        standing,
+    };
     let result = walk.run(&mut downloads, &mut account, events);
     let report = account.report(&mut downloads);
     match result {
@@ -187,6 +206,7 @@ struct Walk<'a> {
     log: &'a Log,
     stop: &'a Stop,
     confirm: &'a Confirm<'a>,
+    standing: &'a Arc<Standing>,
 }
 
 impl Walk<'_> {
@@ -207,6 +227,7 @@ impl Walk<'_> {
         // Without any change apt still prints a message, and may have to mark packages.
         if !plan.steps.is_empty() {
             self.agree(&plan, self.confirm)?;
+            self.standing.expect(plan.expected());
             if let Some(line) = account.flush().expectation(plan.unpacked()) {
                 events.note(line);
             }
@@ -297,10 +318,10 @@ impl Walk<'_> {
         let root = &self.settings.root;
         account.turn(events, Phase::Unpack, Part::Dpkg);
         let mut child = waiting.go().map_err(CommandError::usage)?;
-        let mut unpacker = Unpacker::new(self.inside, self.log, wanted);
+        let mut unpacker = Unpacker::new(self.inside, self.log, wanted, self.standing.clone());
         unpacker.ask_dpkg();
         let mut serving = Serving::new(root, &unpacker, Vec::new(), self.settings.epoch);
-        let served = serving.serve(&relay, &mut child, account);
+        let served = serving.serve(&relay, &mut child, account, events);
         // Without its pipes nobody can wait for an answer that will not come.
         drop(relay);
         if served.is_err() {

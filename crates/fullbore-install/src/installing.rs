@@ -2,10 +2,12 @@
 
 pub mod account;
 pub mod bytecode;
+pub mod course;
 pub mod download;
 pub mod log;
 pub mod serving;
 pub mod unpacker;
+pub mod whole;
 
 use std::collections::BTreeMap;
 use std::fs;

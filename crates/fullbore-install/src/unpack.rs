@@ -89,7 +89,7 @@ pub struct Options<'a> {
     pub scripts: Scripts<'a>,
     /// Set by the caller to end the run, with everything taken back.
     pub stop: Option<&'a AtomicBool>,
-    /// Grows by the plain bytes of each package that is done.
+    /// Grows by the bytes of each package file that is done.
     pub done_bytes: Option<&'a AtomicU64>,
 }
 

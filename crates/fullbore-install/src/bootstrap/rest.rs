@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use fullbore_engine::run::error::CommandError;
+use fullbore_engine::run::events::Events;
 
 use super::apt::{PrivateApt, Selection, Shown};
 use super::{ARCHIVES, Walk};
@@ -27,6 +28,7 @@ impl Walk<'_> {
         wishes: &[String],
         shown: &Shown,
         account: &mut Account,
+        events: &mut dyn Events,
     ) -> Result<(), CommandError> {
         if wishes.is_empty() {
             return Ok(());
@@ -51,7 +53,7 @@ impl Walk<'_> {
             |wanted: &Wanted| Some((local(&wanted.uri)?, Path::new("/").join(ARCHIVES).join(&wanted.file_name)));
         let elsewhere = rest.files.iter().filter_map(archived).collect();
         let mut serving = Serving::new(root, unpacker, elsewhere, self.settings.epoch);
-        let served = serving.serve(&relay, &mut child, account);
+        let served = serving.serve(&relay, &mut child, account, events);
         if served.is_err() {
             // It would wait for input.
             let _ = child.kill();

@@ -6,6 +6,7 @@ use std::process::Stdio;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 use super::{Changes, Confirm, Walk, apt};
+use crate::installing::course::Expected;
 use crate::installing::download::is_remote;
 use crate::resolve::{self, Action, PRINT_URIS, Step, Wanted};
 
@@ -24,6 +25,15 @@ impl Plan {
     /// Number of packages to unpack.
     pub fn unpacked(&self) -> u64 {
         self.count(&|step| step.action == Action::Unpack) as u64
+    }
+
+    /// What the time that the run takes depends on.
+    pub fn expected(&self) -> Expected {
+        Expected {
+            bytes: self.wanted.iter().map(|wanted| wanted.size).sum(),
+            packages: self.count(&|step| step.action == Action::Configure) as u64,
+            ..Expected::default()
+        }
     }
 
     /// How many are to be removed.

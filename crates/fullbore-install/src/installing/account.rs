@@ -47,8 +47,11 @@ impl Account {
 
     /// Starts the next phase, and measures this part from now on.
     pub fn turn(&mut self, events: &mut dyn Events, phase: Phase, part: Part) {
-        self.phases.push((self.clock.begun().elapsed().as_millis() as u64, phase));
-        events.emit(Event::Phase { phase });
+        // apt has packages unpacked and configured in turns, often the same several times.
+        if self.phases.last().is_none_or(|(_, last)| *last != phase) {
+            self.phases.push((self.clock.begun().elapsed().as_millis() as u64, phase));
+            events.emit(Event::Phase { phase });
+        }
         self.part(part);
     }
 
@@ -79,6 +82,11 @@ impl Account {
     /// Resets the counts, because the unpacked packages were removed again.
     pub fn forget(&mut self) {
         self.packages = PackageTotals::default();
+    }
+
+    /// Bytes of the files that were unpacked.
+    pub fn unpacked_bytes(&self) -> u64 {
+        self.packages.file_bytes
     }
 
     /// What a flush costs.

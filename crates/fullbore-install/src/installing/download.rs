@@ -161,8 +161,9 @@ impl Downloads {
             let wrong = fetched.given_up.iter().find(|given_up| is_wrong(given_up));
             if let Some(given_up) = wrong.or(fetched.given_up.first()) {
                 let kind = if wrong.is_some() { ErrorKind::Verification } else { ErrorKind::Network };
-                let what = if given_up.missing { "is not there" } else { "cannot be had right" };
-                let error = CommandError::new(kind, format_args!("{} {what}", batch.path(given_up.item)))
+                let path = batch.path(given_up.item);
+                let what = if given_up.missing { format!("{path} is missing") } else { format!("cannot fetch {path}") };
+                let error = CommandError::new(kind, what)
                     .context(Hosts::of(&self.sites[number].site.fetcher.hosts()).why(given_up));
                 return Err(error.hint("run again: the mirror may be updating"));
             }

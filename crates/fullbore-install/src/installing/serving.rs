@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
 
 use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::events::{Events, Phase};
 
 use super::Part;
 use super::account::Account;
@@ -43,8 +44,17 @@ impl<'a> Serving<'a> {
     ///
     /// # Errors
     /// The relay breaks; apt may then be waiting for an answer.
-    pub fn serve(&mut self, relay: &Relay, apt: &mut Child, account: &mut Account) -> io::Result<ExitStatus> {
+    pub fn serve(
+        &mut self,
+        relay: &Relay,
+        apt: &mut Child,
+        account: &mut Account,
+        events: &mut dyn Events,
+    ) -> io::Result<ExitStatus> {
         relay.serve(apt, &mut |order| {
+            if let Some(phase) = phase_of(&order) {
+                account.turn(events, phase, Part::Unpack);
+            }
             account.part(Part::Unpack);
             let answer = self.answer(&order, account);
             account.part(Part::Dpkg);
@@ -88,6 +98,15 @@ impl<'a> Serving<'a> {
     fn seen_inside(&self, file: &Path) -> PathBuf {
         file.strip_prefix(self.root).map_or_else(|_| file.to_owned(), |path| Path::new("/").join(path))
     }
+}
+
+/// What dpkg does at such an order. apt has others, between which the phase goes on.
+fn phase_of(order: &[OsString]) -> Option<Phase> {
+    order.iter().find_map(|word| match word.to_str()? {
+        "--unpack" => Some(Phase::Unpack),
+        "--configure" => Some(Phase::Configure),
+        _ => None,
+    })
 }
 
 /// What is told of a script that cannot be placed.

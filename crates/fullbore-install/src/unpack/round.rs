@@ -156,7 +156,8 @@ impl<'a> Round<'a> {
                 failure = Some(UnpackFailure::Deferred(Vec::new()))
             }
             None => {
-                self.context.done_bytes.fetch_add(work.plain_bytes, Ordering::Relaxed);
+                let data = self.planned(number).archive.data();
+                self.context.done_bytes.fetch_add(data.offset + data.bytes, Ordering::Relaxed);
                 self.context.clocks.write.add_items(1, work.plain_bytes);
             }
         }

@@ -127,7 +127,8 @@ pub fn bootstrap(
         verbosity,
         commands_print_to,
     };
-    let output = OutputSettings { stdout_is_taken: to_stdout, ..output(&arguments.output, false) };
+    let dpkg_prints = verbosity > 1;
+    let output = OutputSettings { stdout_is_taken: to_stdout, dpkg_prints, ..output(&arguments.output, false) };
     Ok((settings, output))
 }
 

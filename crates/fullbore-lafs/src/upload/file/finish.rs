@@ -7,9 +7,9 @@ use fullbore_engine::run::stopped;
 
 use super::super::{PutError, Stored};
 use super::Upload;
-use super::share::Standing;
+use super::share::ShareState;
 use crate::cap::Cap;
-use crate::gbs::{Room, UploadSecret, held_shares};
+use crate::gbs::{AvailableSpace, UploadSecret, held_shares};
 use crate::geometry::Encoding;
 use crate::placement::happiness;
 
@@ -35,9 +35,9 @@ impl<'a> Upload<'a> {
         let share = &mut self.shares[usize::from(number)];
         share.attempt += 1;
         if share.base == 0 && share.skip == 0 {
-            share.standing = Standing::Unplaced;
+            share.state = ShareState::Unplaced;
         } else {
-            share.standing = Standing::Lost;
+            share.state = ShareState::Lost;
             share.clear();
         }
         share.skip = 0;
@@ -117,8 +117,11 @@ impl<'a> Upload<'a> {
         for (server, peer) in self.peers.iter().enumerate() {
             if peer.refused && peer.trouble.is_none() {
                 let link = self.link(server);
-                let room =
-                    link.call(link.requests().version()).await.ok().and_then(|reply| Room::read(&reply.answer).ok());
+                let room = link
+                    .call(link.requests().version())
+                    .await
+                    .ok()
+                    .and_then(|reply| AvailableSpace::read(&reply.answer).ok());
                 // A server that tells no space, or too little, is full or read-only.
                 if room.is_some_and(|room| {
                     room.available.is_none_or(|space| space > self.share_len) && room.share_max >= self.share_len
@@ -165,7 +168,7 @@ impl<'a> Upload<'a> {
             return Err(PutError::Unhappy { reached, happy, asked, failed: troubles.len(), troubles });
         };
         let sent = self.shares.iter().filter(|share| share.acknowledged > 0).count();
-        let held = self.shares.iter().filter(|share| share.standing == Standing::Done).count();
+        let held = self.shares.iter().filter(|share| share.state == ShareState::Done).count();
         Ok(Stored {
             cap: Cap::Chk(cap),
             happiness: reached,

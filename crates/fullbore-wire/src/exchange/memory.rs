@@ -1,25 +1,32 @@
-//! Memory of what came, used again when whoever took it has let go of it: what is given back to the kernel comes back page by
-//! page, each at the cost of a fault and of zeros that nobody reads (measured: a get of 1 GB on loopback, a twelfth of the
-//! client's processor time).
+//! Memory that was read into, used again when the reader of the data has dropped it: memory that is given back to the
+//! kernel returns page by page, each at the cost of a fault and of zeros that nobody reads (measured: a get of 1 GB on
+//! loopback, a twelfth of the client's processor time).
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
 use bytes::BytesMut;
 
-use super::connection::READ_BYTES;
+/// Bytes read from a socket at once.
+pub const READ_BYTES: usize = 256 << 10;
 
 /// Below this much room memory is left for other memory.
 const LEAST_ROOM: usize = 16 << 10;
 
-/// Pieces of memory that are kept: what downloads have under way at once, which is what is in use at most.
-const KEPT: usize = crate::download::WINDOW_BYTES as usize / READ_BYTES;
-
-/// Memory that was read into, in the order in which it was full. Some of it is still with whoever took what came.
-#[derive(Debug, Default)]
-pub(super) struct Memory(Mutex<VecDeque<BytesMut>>);
+/// Memory that was read into, in the order in which it was full. Some of it is still with the reader of the data.
+#[derive(Debug)]
+pub(super) struct Memory {
+    kept: Mutex<VecDeque<BytesMut>>,
+    /// Pieces that are kept.
+    most: usize,
+}
 
 impl Memory {
+    /// None yet; `kept_bytes` of it will be kept.
+    pub fn new(kept_bytes: usize) -> Memory {
+        Memory { kept: Mutex::default(), most: kept_bytes / READ_BYTES }
+    }
+
     /// Room for the first read of a connection.
     pub fn inbox(&self) -> BytesMut {
         self.take(READ_BYTES)
@@ -34,15 +41,15 @@ impl Memory {
         room.extend_from_slice(inbox);
         let mut full = std::mem::replace(inbox, room);
         full.clear();
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.push_back(full);
-        if kept.len() > KEPT {
+        if kept.len() > self.most {
             kept.pop_front();
         }
     }
 
     fn take(&self, bytes: usize) -> BytesMut {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let free = kept.iter_mut().position(|memory| memory.try_reclaim(bytes));
         free.and_then(|free| kept.remove(free)).unwrap_or_else(|| BytesMut::with_capacity(bytes))
     }
@@ -53,8 +60,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_used_again_when_nobody_has_what_came() {
-        let memory = Memory::default();
+    fn memory_is_used_again_when_its_data_was_dropped() {
+        let memory = Memory::new(10 * READ_BYTES);
         let mut inbox = memory.inbox();
         let address = inbox.as_ptr();
         inbox.resize(READ_BYTES, 1);

@@ -4,18 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fullbore_engine::random::random;
 
-use super::share::{Share, Standing};
-use super::{Happened, SPECULATIVE_BYTES, Upload};
+use super::share::{Share, ShareState};
+use super::{SPECULATIVE_BYTES, Upload, UploadEvent};
 use crate::gbs::UploadSecret;
 use crate::gbs::link::Link;
-use crate::gbs::link::beside::{Distance, worthwhile};
+use crate::gbs::link::extra::{Distance, worthwhile};
 use crate::placement::{Candidate, Placement, place};
 
 impl<'a> Upload<'a> {
     /// Lost shares are to be placed again; false when nothing was lost, or nobody would take them.
     pub(super) fn begin_again(&mut self) -> bool {
         for share in &mut self.shares {
-            if share.standing == Standing::Lost {
+            if share.state == ShareState::Lost {
                 let attempt = share.attempt + 1;
                 *share = Share { attempt, ..Share::default() };
             }
@@ -25,7 +25,7 @@ impl<'a> Upload<'a> {
             // All shares are somewhere, and too many of them in the same places: copies to other servers.
             for &number in placement.send.keys() {
                 let share = &mut self.shares[usize::from(number)];
-                if share.standing == Standing::Done {
+                if share.state == ShareState::Done {
                     *share = Share { attempt: share.attempt + 1, ..Share::default() };
                 }
             }
@@ -33,10 +33,10 @@ impl<'a> Upload<'a> {
         let wanted = |number: usize| placement.send.contains_key(&(number as u16));
         let mut any = false;
         for (number, share) in self.shares.iter_mut().enumerate() {
-            if share.standing == Standing::Unplaced {
+            if share.state == ShareState::Unplaced {
                 match wanted(number) {
                     true => any = true,
-                    false => share.standing = Standing::Homeless,
+                    false => share.state = ShareState::Homeless,
                 }
             }
         }
@@ -72,13 +72,13 @@ impl<'a> Upload<'a> {
 
     /// Gives each share without a server one, and asks the servers.
     pub(super) fn assign(&mut self) {
-        if !self.shares.iter().any(|share| share.standing == Standing::Unplaced) {
+        if !self.shares.iter().any(|share| share.state == ShareState::Unplaced) {
             return;
         }
         let placement = self.placement();
         let mut questions: BTreeMap<usize, BTreeSet<u16>> = BTreeMap::new();
         for (number, share) in (0_u16..).zip(&mut self.shares) {
-            if share.standing != Standing::Unplaced {
+            if share.state != ShareState::Unplaced {
                 continue;
             }
             match placement.send.get(&number) {
@@ -86,11 +86,11 @@ impl<'a> Upload<'a> {
                     questions.entry(server).or_default().insert(number);
                 }
                 None if placement.held.contains(&number) => {
-                    share.standing = Standing::Done;
+                    share.state = ShareState::Done;
                     share.clear();
                 }
                 None => {
-                    share.standing = Standing::Homeless;
+                    share.state = ShareState::Homeless;
                     share.clear();
                 }
             }
@@ -128,7 +128,7 @@ impl<'a> Upload<'a> {
         for &number in shares {
             let share = &mut self.shares[usize::from(number)];
             share.attempt += 1;
-            share.standing = Standing::Asked;
+            share.state = ShareState::Asked;
             share.server = server;
             share.secret = secret;
             share.speculated = 0;
@@ -140,7 +140,7 @@ impl<'a> Upload<'a> {
         let events = self.events.0.clone();
         self.answers.spawn(async move {
             let result = pending.reply().await;
-            let _ = events.send(Happened::Allocated { server, asked, result });
+            let _ = events.send(UploadEvent::Allocated { server, asked, result });
         });
     }
 
@@ -177,14 +177,14 @@ impl<'a> Upload<'a> {
             let events = self.events.0.clone();
             self.answers.spawn(async move {
                 let result = link.call(call).await;
-                let _ = events.send(Happened::Held { server, result });
+                let _ = events.send(UploadEvent::Held { server, result });
             });
         }
     }
 
     /// Some server has not said yet whether it takes a share.
     pub(super) fn is_asking(&self) -> bool {
-        self.shares.iter().any(|share| share.standing == Standing::Asked)
+        self.shares.iter().any(|share| share.state == ShareState::Asked)
     }
 
     /// Shares that turned out to be elsewhere already are not sent, as far as happiness allows.

@@ -24,9 +24,9 @@ type Slot = Arc<OnceCell<(Cap, usize)>>;
 
 /// The convergent files of a run.
 #[derive(Debug, Default)]
-pub(super) struct Equals(Mutex<BTreeMap<Name, Slot>>);
+pub(super) struct Duplicates(Mutex<BTreeMap<Name, Slot>>);
 
-impl Equals {
+impl Duplicates {
     /// Puts a file by `put`, unless an equal one is there by then. If the one that others wait for fails, the next of
     /// them tries itself.
     pub(super) async fn once<F>(&self, name: Name, put: impl FnOnce() -> F) -> Result<Stored, PutError>
@@ -69,7 +69,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_next_one_tries_when_the_first_fails_and_the_last_gets_its_cap() {
-        let equals = Equals::default();
+        let equals = Duplicates::default();
         let put = |result: Result<Stored, PutError>| equals.once(([1; 16], 7), || async { result });
         let (first, second, third) = tokio::join!(
             put(Err(PutError::Interrupted)),

@@ -4,13 +4,18 @@
 //! 400 kbit/s the first windows of 64 connections alone are a quarter of a minute. So bytes are written under a
 //! budget: a floor that is a second of such an uplink, and as much as was delivered in a second where that is more. It
 //! grows fourfold a round, which is twice as fast as TCP's slow start does. A machine without a clock: time comes in.
+//!
+//! A connection may be granted what TCP sends at once although the budget has no room for it: bytes that are on the path
+//! in the next moment. They count all the same, so that the connection has nothing beside them that waits.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::memory::Memory;
+
 /// What may always be held: a second of 400 kbit/s, and ten requests of small objects.
-pub(super) const FLOOR_BYTES: u64 = 48 << 10;
+const FLOOR_BYTES: u64 = 48 << 10;
 
 /// Time that bytes may be held for.
 const HELD_FOR: Duration = Duration::from_secs(1);
@@ -33,12 +38,36 @@ const GROWTH: u64 = 4;
 const ROUNDS: usize = 4;
 const REMEMBERED_FOR: Duration = Duration::from_secs(2);
 
-/// A round is taken to last as long as this: sockets are looked at every 10 ms ([`super::connection`]), so that what two
-/// looks see may be that of a moment.
+/// A round is taken to last as long as this: sockets are observed every 10 ms ([`super::connection`]), so that what two
+/// readings see may be that of a moment.
 const ROUND_LEAST: Duration = Duration::from_millis(20);
 
-/// Bytes that are worth a write, where more are to go.
+/// Bytes that are worth a write, where more are to go; and where TCP would send them at once: a window may be as small as
+/// a segment.
 const WRITE_LEAST: u64 = 4 << 10;
+const WRITE_FREE_LEAST: u64 = 1 << 10;
+
+/// What all sockets of a run share: the budget, the buffers that are read into, and the moments at which they are observed.
+#[derive(Debug)]
+pub struct Sockets {
+    begun: Instant,
+    pub(super) budget: Budget,
+    pub(super) memory: Memory,
+}
+
+impl Sockets {
+    /// No sockets yet. Buffers that are not in use are kept for this number of bytes.
+    pub fn new(kept_bytes: usize) -> Sockets {
+        Sockets { begun: Instant::now(), budget: Budget::default(), memory: Memory::new(kept_bytes) }
+    }
+
+    /// Time until the next of the moments, `every` apart, at which all sockets are observed: moments of each socket's own
+    /// would wake the process for each.
+    pub(super) fn until_refresh(&self, every: Duration, now: Instant) -> Duration {
+        let passed = now.saturating_duration_since(self.begun).as_nanos() % every.as_nanos().max(1);
+        every.saturating_sub(Duration::from_nanos(passed as u64))
+    }
+}
 
 /// The budget of a run.
 #[derive(Debug)]
@@ -83,11 +112,12 @@ impl Budget {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes up to `wanted` bytes of it for a write that follows at once; zero when it is not worth one.
-    pub fn reserve(&self, wanted: u64, now: Instant) -> u64 {
+    /// Takes up to `wanted` bytes of it for a write that follows at once; zero when it is not worth one. `free` of them are
+    /// granted in any case.
+    pub fn reserve(&self, wanted: u64, free: u64, now: Instant) -> u64 {
         let mut state = self.state();
-        let room = state.allowed.saturating_sub(state.held);
-        if room < wanted.min(WRITE_LEAST) {
+        let room = state.allowed.saturating_sub(state.held).max(free);
+        if room < wanted.min(if free > 0 { WRITE_FREE_LEAST } else { WRITE_LEAST }) {
             return 0;
         }
         let granted = wanted.min(room);
@@ -127,7 +157,7 @@ impl Budget {
         }
         let rate = (state.delivered - from) as f64 / lasted.max(ROUND_LEAST).as_secs_f64();
         state.is_told |= state.delivered - from >= TELLING_BYTES;
-        state.measured(rate, now);
+        state.record(rate, now);
         state.round = None;
         if state.held > 0 {
             state.begin(now);
@@ -174,7 +204,7 @@ impl State {
         worth.max(if self.is_told { BESIDE_BYTES } else { FLOOR_BYTES / 2 }).min(self.allowed / 2)
     }
 
-    fn measured(&mut self, rate: f64, now: Instant) {
+    fn record(&mut self, rate: f64, now: Instant) {
         let old = |(ended, _): &(Instant, f64)| now.saturating_duration_since(*ended) > REMEMBERED_FOR;
         while self.rates.len() == ROUNDS || self.rates.front().is_some_and(old) {
             self.rates.pop_front();
@@ -204,7 +234,7 @@ mod tests {
         fn run(&mut self, budget: &Budget, from: Instant, time: Duration) -> (u64, u64) {
             let (mut now, mut most, mut delivered) = (from, 0, 0);
             while now < from + time {
-                self.queued += budget.reserve(u64::MAX, now);
+                self.queued += budget.reserve(u64::MAX, 0, now);
                 most = most.max(budget.state().held);
                 let leaves = self.queued.min((self.rate_bytes_per_s as f64 * STEP.as_secs_f64()) as u64);
                 self.queued -= leaves;
@@ -250,7 +280,7 @@ mod tests {
         for step in 0..1000 {
             let now = begun + step * STEP;
             while budget.has_room() {
-                queued += budget.reserve(4800, now);
+                queued += budget.reserve(4800, 0, now);
             }
             // The first burst is what it is: nothing is known yet.
             most = if step > 200 { queued.max(most) } else { 0 };
@@ -278,24 +308,48 @@ mod tests {
     #[test]
     fn a_burst_of_acknowledgements_is_not_a_fast_path() {
         let (budget, now) = (Budget::default(), Instant::now());
-        assert_eq!(budget.reserve(u64::MAX, now), FLOOR_BYTES);
+        assert_eq!(budget.reserve(u64::MAX, 0, now), FLOOR_BYTES);
         budget.delivered(FLOOR_BYTES, now + Duration::from_micros(10));
-        assert_eq!(budget.reserve(u64::MAX, now), GROWTH * FLOOR_BYTES);
+        assert_eq!(budget.reserve(u64::MAX, 0, now), GROWTH * FLOOR_BYTES);
     }
 
     #[test]
     fn what_went_with_a_connection_comes_back() {
         let (budget, now) = (Budget::default(), Instant::now());
         assert!(budget.has_room() && !budget.is_measured());
-        assert_eq!(budget.reserve(40_000, now), 40_000);
+        assert_eq!(budget.reserve(40_000, 0, now), 40_000);
         assert!(!budget.has_room());
-        assert_eq!(budget.reserve(40_000, now), FLOOR_BYTES - 40_000);
-        assert_eq!(budget.reserve(1, now), 0);
+        assert_eq!(budget.reserve(40_000, 0, now), FLOOR_BYTES - 40_000);
+        assert_eq!(budget.reserve(1, 0, now), 0);
         budget.give_back(FLOOR_BYTES);
         assert!(budget.has_room() && !budget.is_measured());
-        assert_eq!(budget.reserve(300, now), 300);
+        assert_eq!(budget.reserve(300, 0, now), 300);
         budget.delivered(300, now + Duration::from_millis(100));
         assert!(budget.is_measured());
-        assert_eq!(budget.reserve(u64::MAX, now), FLOOR_BYTES);
+        assert_eq!(budget.reserve(u64::MAX, 0, now), FLOOR_BYTES);
+    }
+
+    #[test]
+    fn what_tcp_sends_at_once_is_granted_and_nothing_beside_it() {
+        let (budget, now) = (Budget::default(), Instant::now());
+        // Ten first windows: more than the floor.
+        for connection in 1..=10 {
+            assert_eq!(budget.reserve(14_480, 14_480, now), 14_480, "{connection}");
+        }
+        assert_eq!(budget.state().held, 144_800);
+        assert_eq!(budget.reserve(20_000, 0, now), 0, "the floor is full");
+        assert_eq!(budget.reserve(20_000, 5_000, now), 5_000);
+        budget.delivered(149_800, now + Duration::from_millis(20));
+        assert_eq!(budget.reserve(u64::MAX, 0, now), GROWTH * FLOOR_BYTES);
+    }
+
+    #[test]
+    fn all_sockets_are_observed_at_once() {
+        let (sockets, every) = (Sockets::new(0), STEP);
+        let at = |us| {
+            let now = sockets.begun + Duration::from_micros(us);
+            now + sockets.until_refresh(every, now) - sockets.begun
+        };
+        assert_eq!([0, 1, 9_999, 10_000, 123_456].map(at), [10, 10, 10, 20, 130].map(Duration::from_millis));
     }
 }

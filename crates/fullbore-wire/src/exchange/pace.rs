@@ -1,4 +1,4 @@
-//! How many requests a store is given at once when it asks for less (`503 SlowDown`, `429`), and how long it is left
+//! How many requests a server is given at once when it asks for less (`503 SlowDown`, `429`), and how long it is left
 //! alone. A machine without a clock: time comes in.
 //!
 //! As TCP does: half of it at once, and one more for each round of answers. A burst of refusals is one sign, not many.

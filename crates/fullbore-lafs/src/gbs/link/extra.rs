@@ -5,7 +5,7 @@
 //! early stay behind for seconds, and a file is there when its slowest share is.
 //!
 //! The server takes the requests of one connection in their order, and those of several in any: what depends on
-//! another request goes over the first connection ([`Link::try_send`]), the rest over any ([`Link::try_send_beside`]).
+//! another request goes over the first connection ([`Link::try_send`]), the rest over any ([`Link::try_send_any`]).
 //! A further connection that fails is not opened again, and what was asked over it is asked over the first.
 
 use std::future::pending;
@@ -38,16 +38,16 @@ const CONNECTIONS_MAX: u64 = 3;
 const CONNECTIONS_OF_A_FILE_MAX: usize = 64;
 
 /// With so much for each it is worth more of them: a server's receive window, too, begins small for each (64 KiB, with
-/// Linux), and holds slow start up for longer than the handshakes cost. Measured: 10 MB, ten servers, 100 ms: six take 0.1 s less.
+/// Linux), and holds slow start up for longer than the handshakes cost. Measurement: 10 MB, ten servers, 100 ms: six take 0.1 s less.
 const LARGE_BYTES_EACH: u64 = 512 << 10;
 const CONNECTIONS_OF_LARGE_MAX: u64 = 6;
 
-/// The same where servers are away. Measured: 100 MB, ten servers, 20 ms: 4.07 s beside 4.86 with one, and 4.19 with two.
+/// The same where servers are away. Measurement: 100 MB, ten servers, 20 ms: 4.07 s beside 4.86 with one, and 4.19 with two.
 const AWAY_BYTES_EACH: u64 = 4 << 20;
 const CONNECTIONS_AWAY_MAX: u64 = 4;
 
 /// Servers that are away and send more than slow start carries in three round trips, and less than large shares, have more,
-/// so many together: their handshakes are over before what is asked for begins to come. Measured: 1 MB from five servers, 20 ms:
+/// so many together: their handshakes are over before what is asked for begins to come. Measurement: 1 MB from five servers, 20 ms:
 /// 0.145 s with four each, 0.164 with one; from ten, 100 kB each, no difference.
 const AWAY_READ_BYTES: u64 = 70 * 1448;
 const CONNECTIONS_AWAY_READ_MAX: u64 = 20;
@@ -93,15 +93,15 @@ pub(super) const FURTHER_LIMIT: Duration = Duration::from_secs(2);
 
 /// What is beside a first connection.
 #[derive(Debug)]
-pub(super) struct Beside {
+pub(super) struct ExtraConnections {
     links: Mutex<Vec<Link>>,
     /// How more are opened; nothing is beside those that are.
     opening: Option<Box<(Server, LinkOptions, Tls)>>,
 }
 
-impl Beside {
-    pub(super) fn new(server: Server, options: LinkOptions, tls: Tls) -> Beside {
-        Beside { links: Mutex::default(), opening: Some(Box::new((server, options, tls))) }
+impl ExtraConnections {
+    pub(super) fn new(server: Server, options: LinkOptions, tls: Tls) -> ExtraConnections {
+        ExtraConnections { links: Mutex::default(), opening: Some(Box::new((server, options, tls))) }
     }
 
     /// Whether this is beside a connection that is itself a further one.
@@ -119,11 +119,11 @@ impl Link {
     /// one would with a server that is nearer. `None`: it cannot be reached.
     pub async fn is_at(&self, distance: Distance) -> Option<bool> {
         let least = match distance {
-            Distance::Apart => self.shared.near,
-            Distance::Away => self.shared.far / AWAY_PART,
-            Distance::Far => self.shared.far,
+            Distance::Apart => self.exchange.near,
+            Distance::Away => self.exchange.far / AWAY_PART,
+            Distance::Far => self.exchange.far,
         };
-        let mut handshake = self.shared.handshake.subscribe();
+        let mut handshake = self.exchange.handshake.subscribe();
         loop {
             let until = match *handshake.borrow_and_update() {
                 Handshake::Took(time) => return Some(time >= least),
@@ -139,7 +139,7 @@ impl Link {
             tokio::select! {
                 biased;
                 changed = handshake.changed() => changed.ok()?,
-                () = self.queue.closed() => return None,
+                () = self.exchange.until_given_up() => return None,
                 () = passed => return Some(true),
             }
         }
@@ -147,18 +147,18 @@ impl Link {
 
     /// Sees that there are so many connections, on the present runtime.
     pub fn widen(&self, connections: usize) {
-        let Some(opening) = &self.beside.opening else { return };
+        let Some(opening) = &self.extra.opening else { return };
         let (server, options, tls) = &**opening;
-        let mut links = self.beside.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut links = self.extra.links.lock().unwrap_or_else(PoisonError::into_inner);
         while links.len() + 1 < connections {
-            let nothing = Beside { links: Mutex::default(), opening: None };
+            let nothing = ExtraConnections { links: Mutex::default(), opening: None };
             links.push(Link::begin(server, options, nothing, tls.clone()));
         }
     }
 
     /// Connections that there are, or that are being opened.
     pub fn connections(&self) -> usize {
-        1 + self.beside.links().iter().filter(|link| link.given_up().is_none()).count()
+        1 + self.extra.links().iter().filter(|link| link.given_up().is_none()).count()
     }
 
     /// As [`Link::try_send`], over the connection that has the least to do: for requests that may be answered
@@ -166,38 +166,33 @@ impl Link {
     ///
     /// # Errors
     /// When the server is given up.
-    pub fn try_send_beside(&self, call: Call, answer: u64) -> Result<Result<Pending, Box<Call>>, LinkError> {
-        let mut further = self.beside.links();
+    pub fn try_send_any(&self, call: Call, answer: u64) -> Result<Result<Pending, Box<Call>>, LinkError> {
+        let mut further = self.extra.links();
         further.retain(|link| link.given_up().is_none());
-        let Some(least) = further.into_iter().min_by_key(|link| link.shared.flow.in_flight()) else {
+        let Some(least) = further.into_iter().min_by_key(|link| link.exchange.flow.in_flight()) else {
             return self.try_send(call, answer);
         };
         // Of equals one that is further: what a reader asked it for in vain is still counted there, where answers come later.
-        let in_flight = self.shared.flow.in_flight();
-        if in_flight == 0 || in_flight < least.shared.flow.in_flight() {
+        let in_flight = self.exchange.flow.in_flight();
+        if in_flight == 0 || in_flight < least.exchange.flow.in_flight() {
             return self.try_send(call, answer);
         }
         let weight = call.body_len().max(answer) + HEAD_BYTES;
-        if !least.shared.flow.try_admit(weight) {
+        if !least.exchange.flow.try_admit(weight) {
             return self.try_send(call, answer);
         }
         let again = call.clone();
-        let pending = least.queue(call, weight);
+        let Ok(pending) = least.queue(call, weight) else { return self.try_send(again, answer) };
         Ok(Ok(Pending { instead: Some(Box::new((self.clone(), again, answer))), ..pending }))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use tokio::sync::{mpsc, watch};
     use tokio::time::Instant;
 
-    use super::super::{Order, Requests, Shared};
     use super::*;
-    use crate::gbs::flow::Flow;
-    use crate::nurl::Nurl;
+    use crate::servers::Announcements;
 
     #[test]
     fn more_bytes_are_worth_more_connections() {
@@ -213,27 +208,24 @@ mod tests {
         assert_eq!(read(10_000_000, 10), 1, "slow start is the least of it");
     }
 
-    /// A server that nobody connects to.
-    fn link() -> (Link, mpsc::UnboundedReceiver<Order>) {
-        let nurl = Nurl::parse("pb://AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8@127.0.0.1:1/swissnum#v=1").unwrap();
-        let shared = Shared {
-            name: "server".into(),
-            requests: Requests::new(&nurl),
-            flow: Flow::new(false, std::time::Instant::now()),
-            given_up: Mutex::default(),
-            handshake: watch::Sender::default(),
-            far: FAR,
-            near: NEAR,
-        };
-        let (queue, orders) = mpsc::unbounded_channel();
-        let beside = Arc::new(Beside { links: Mutex::default(), opening: None });
-        (Link { shared: Arc::new(shared), queue, beside }, orders)
+    /// A server to which there is no connection.
+    fn link() -> Link {
+        let mut announcements = Announcements::default();
+        let yaml = "storage:\n  s:\n    ann:\n      anonymous-storage-NURLs:\n      - \
+                    pb://AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8@127.0.0.1:1/swissnum#v=1\n      \
+                    anonymous-storage-FURL: pb://aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa@tcp:127.0.0.1:1/x\n";
+        announcements.add_servers_yaml(yaml).unwrap();
+        let server = announcements.servers().usable.remove(0);
+        let options = LinkOptions::new(Duration::from_secs(60));
+        let tls = Tls::default();
+        let exchange = Link::exchange(&server, &options, true, tls.clone());
+        Link { exchange, extra: ExtraConnections::new(server, options, tls).into() }
     }
 
     #[tokio::test]
     async fn a_handshake_that_is_not_over_tells_how_far_a_server_is_at_least() {
-        let (link, orders) = link();
-        let tell = |handshake| _ = link.shared.handshake.send_replace(handshake);
+        let link = link();
+        let tell = |handshake| _ = link.exchange.handshake.send_replace(handshake);
         tell(Handshake::Begun(Instant::now() - FAR));
         assert_eq!(link.is_at(Distance::Far).await, Some(true));
         tell(Handshake::Took(FAR / 2));
@@ -242,7 +234,8 @@ mod tests {
         tell(Handshake::Took(NEAR / 2));
         assert_eq!(link.is_at(Distance::Apart).await, Some(false));
         tell(Handshake::NotBegun);
-        drop(orders);
+        // The connection is refused.
+        link.exchange.open();
         assert_eq!(link.is_at(Distance::Away).await, None);
     }
 }

@@ -5,9 +5,9 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::cut::{Choice, Patience, choose};
-use super::reader::{Reader, WHOLE_MORE_BYTES, What};
-use super::{Download, GetError, Happened, SMALL_SHARE_BYTES};
+use super::ranges::{Choice, Patience, choose};
+use super::reader::{Reader, ShareSection, WHOLE_MORE_BYTES};
+use super::{Download, DownloadEvent, GetError, SMALL_SHARE_BYTES};
 use crate::placement::{Candidate, place};
 
 /// Plaintext that is asked for ahead of what is decoded.
@@ -21,7 +21,7 @@ const PROOFS: usize = 2;
 
 /// Servers that were asked what they have.
 #[derive(Debug, Default)]
-pub(super) struct Lists {
+pub(super) struct ShareLists {
     asked: BTreeSet<usize>,
     /// When the first one was.
     begun: Option<Instant>,
@@ -29,7 +29,7 @@ pub(super) struct Lists {
     pub first_answer: Option<Instant>,
 }
 
-impl Lists {
+impl ShareLists {
     fn are_awaited(&self) -> bool {
         self.answered < self.asked.len()
     }
@@ -100,7 +100,7 @@ impl Download<'_> {
                 Ok(Err(call)) => link.call(*call).await,
                 Err(error) => Err(error),
             };
-            let _ = events.send(Happened::Listed { server, result });
+            let _ = events.send(DownloadEvent::Listed { server, result });
         });
     }
 
@@ -167,7 +167,7 @@ impl Download<'_> {
             let mut room = true;
             for number in 0..self.readers.len() {
                 if !self.readers[number].failed && !self.readers[number].whole_asked {
-                    room &= self.request(number, What::Whole, 0, self.share_len + WHOLE_MORE_BYTES);
+                    room &= self.request(number, ShareSection::Whole, 0, self.share_len + WHOLE_MORE_BYTES);
                 }
             }
             return room;
@@ -329,17 +329,17 @@ impl Download<'_> {
     fn request_data(&mut self, number: usize, range: Range<u64>) -> bool {
         let layout = self.readers[number].proven.as_ref().map_or(self.layout, |proven| proven.layout);
         let length = range.end - range.start;
-        self.request(number, What::Data(range.clone()), layout.data + range.start, length)
+        self.request(number, ShareSection::Data(range.clone()), layout.data + range.start, length)
     }
 
     /// Sends a request; false when there was no room for it, or nobody to ask.
-    fn request(&mut self, number: usize, what: What, offset: u64, length: u64) -> bool {
+    fn request(&mut self, number: usize, what: ShareSection, offset: u64, length: u64) -> bool {
         let reader = &self.readers[number];
         let link = self.link(reader.server);
         let call = link.requests().read(&self.index, reader.share, offset, length);
         // More of a small share is asked for than there is: the requests of many files go out at once.
-        let expected = if matches!(what, What::Whole) { self.share_len.max(SMALL_SHARE_BYTES) } else { length };
-        let pending = match link.try_send_beside(call, expected) {
+        let expected = if matches!(what, ShareSection::Whole) { self.share_len.max(SMALL_SHARE_BYTES) } else { length };
+        let pending = match link.try_send_any(call, expected) {
             Ok(Ok(pending)) => pending,
             Ok(Err(_)) => return false,
             Err(error) => {
@@ -352,7 +352,7 @@ impl Download<'_> {
         let (events, turn) = (self.events.0.clone(), self.turn);
         tokio::spawn(async move {
             let result = pending.reply().await;
-            let _ = events.send(Happened::Read { reader: number, what, asked, turn, result });
+            let _ = events.send(DownloadEvent::Read { reader: number, what, asked, turn, result });
         });
         true
     }
