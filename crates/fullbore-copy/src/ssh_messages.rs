@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_without_a_line_break_is_shown_and_an_ssh_that_stays_keeps_nobody_waiting() {
+    fn a_prompt_without_a_line_break_is_shown() {
         let (told, lines) = mpsc::channel();
         let ssh = std::thread::scope(|scope| {
             let messages = Messages::listen(scope, move |line| drop(told.send(line.to_owned()))).unwrap();

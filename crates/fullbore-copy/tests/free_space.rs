@@ -96,7 +96,7 @@ fn is_account(message: &Message) -> bool {
 }
 
 #[test]
-fn content_comes_while_the_listing_goes_on_and_the_copy_stops_where_it_can_go_on_once_it_cannot_fit() {
+fn a_copy_that_cannot_fit_stops_where_it_can_resume() {
     let disk = SmallDisk::new("size=64m");
     let error = receive(&disk.path, |script| {
         script.say(list(0, "", vec![file("first", 3), file("big", 40 << 20)]));

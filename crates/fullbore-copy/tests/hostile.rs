@@ -94,7 +94,7 @@ fn the_end_is_waited_for_that_was_told_before_the_last_records_came() {
 }
 
 #[test]
-fn lists_that_are_there_together_are_answered_together_within_the_bound_of_an_answer() {
+fn queued_lists_share_one_answer_within_its_bound() {
     let directory = tempfile::tempdir().unwrap();
     let mut scene = Scene::new();
     scene.options.dry_run = true;
@@ -234,7 +234,7 @@ fn a_directory_that_became_a_link_meanwhile_is_not_read_through() {
 }
 
 #[test]
-fn a_sender_that_has_much_to_say_of_what_it_could_not_remove_still_listens() {
+fn a_sender_with_many_failed_removals_still_listens() {
     let directory = tempfile::tempdir().unwrap();
     for number in 0..200 {
         fs::write(directory.path().join(number.to_string()), "listed").unwrap();

@@ -74,7 +74,7 @@ fn copy(sources: &[PathBuf], target: &Path, options: &Options) -> Vec<Problem> {
 }
 
 #[test]
-fn of_two_sources_with_the_same_path_the_first_one_counts_and_the_second_one_stays() {
+fn the_first_of_two_sources_with_the_same_path_wins() {
     let removing = Options { remove_source_files: true, ..pair::options() };
     for length in [5, 3 << 20] {
         let (directory, target) = places();

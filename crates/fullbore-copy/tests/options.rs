@@ -178,7 +178,7 @@ fn what_is_on_the_destinations_disk_goes_at_the_source_and_nothing_else() {
 }
 
 #[test]
-fn a_dry_run_goes_below_directories_that_would_take_the_place_of_files_and_links() {
+fn a_dry_run_descends_into_directories_that_replace_files_and_links() {
     let (_directory, source, target) = places(5);
     for name in ["one", "two"] {
         fs::create_dir_all(source.join(name).join("below")).unwrap();
@@ -321,7 +321,7 @@ fn copy_while(
 }
 
 #[test]
-fn files_that_shrink_grow_or_vanish_before_they_are_read_are_named_and_come_right_with_the_next_run() {
+fn files_that_change_before_they_are_read_are_named_and_copied_next_run() {
     let (_directory, source, target) = places(15);
     for name in ["shrinks", "grows", "vanishes"] {
         fs::write(source.join(name), vec![1; 5000]).unwrap();
@@ -356,7 +356,7 @@ fn files_that_shrink_grow_or_vanish_before_they_are_read_are_named_and_come_righ
 }
 
 #[test]
-fn a_file_that_shrinks_in_the_middle_of_being_read_is_copied_as_far_as_it_goes() {
+fn a_file_that_shrinks_while_read_is_copied_up_to_its_new_end() {
     let (_directory, source, target) = places(16);
     let path = source.join("huge");
     // More than is on its way between the ends at any time.

@@ -142,7 +142,7 @@ fn leave_part(source: &Path, target: &Path, name: &str, content: &[u8]) {
 }
 
 #[test]
-fn what_was_never_flushed_before_another_boot_is_not_believed_two_runs_later_either() {
+fn unflushed_data_of_another_boot_is_never_trusted() {
     let directory = tempfile::tempdir().unwrap();
     let (source, target) = (directory.path().join("src"), directory.path().join("dst"));
     tree(&source, 11);
@@ -158,7 +158,7 @@ fn what_was_never_flushed_before_another_boot_is_not_believed_two_runs_later_eit
 }
 
 #[test]
-fn a_small_file_that_was_edited_between_runs_and_got_its_time_back_is_sent_again() {
+fn an_edited_small_file_with_its_old_mtime_is_sent_again() {
     let directory = tempfile::tempdir().unwrap();
     let (source, target) = (directory.path().join("src"), directory.path().join("dst"));
     tree(&source, 12);
@@ -212,7 +212,7 @@ fn until_the_clock_ticks(directory: &Path) {
 }
 
 #[test]
-fn what_a_torn_run_named_and_had_no_time_to_read_back_the_next_one_reads_back() {
+fn files_a_torn_run_did_not_read_back_are_read_back_by_the_next() {
     let directory = tempfile::tempdir().unwrap();
     let (source, target) = (directory.path().join("src"), directory.path().join("dst"));
     tree(&source, 13);

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn i5_headers_that_lie_are_errors() {
+    fn headers_that_lie_are_errors() {
         let good = archive(&[("a".into(), b"12".to_vec())]);
         assert!(matches!(read_all(b""), Err(ArError::Magic)));
         assert!(matches!(read_all(b"!<arch>\r"), Err(ArError::Magic)));

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn m1_bytes_outside_the_frame() {
+    fn bytes_outside_the_frame() {
         let replaced = |from: &str, to: &str| MESSAGE.replacen(from, to, 1);
         for (name, message) in [
             ("stanza before", format!("Origin: evil\n\n{MESSAGE}")),

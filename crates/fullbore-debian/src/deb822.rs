@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn m1_header_line_without_end() {
+    fn header_line_without_end() {
         // A reader that would go on for 1 GB: the limit stops it, in bounded memory.
         let endless = io::repeat(b'x').take(1 << 30);
         let error = read_all(endless, Limits::RELEASE).expect_err("no end");

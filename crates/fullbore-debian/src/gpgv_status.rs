@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn m1_valid_alone_counts_for_nothing() {
+    fn valid_alone_counts_for_nothing() {
         assert_eq!(states(&valid(10)), []);
         for (word, state) in [
             ("EXPKEYSIG", SignatureState::Expired),

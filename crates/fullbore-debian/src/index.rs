@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn m7_hostile_names() {
+    fn hostile_names() {
         for path in
             ["../../etc/passwd", "/etc/passwd", "pool/%2e%2e/x", "pool/.fullbore/x", "a\\..\\x", &"a/".repeat(2048)]
         {
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn m7_hostile_names_in_sources() {
+    fn hostile_names_in_sources() {
         for (directory, name) in [
             ("Directory: ../x\n", "a"),
             ("Directory: /x\n", "a"),

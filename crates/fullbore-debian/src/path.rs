@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn m7_hostile_names() {
+    fn hostile_names() {
         for (path, fault) in [
             ("", PathFault::Empty),
             ("/etc/passwd", PathFault::Absolute),

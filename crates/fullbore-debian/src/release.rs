@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn m7_hostile_names() {
+    fn hostile_names() {
         for path in ["../x", "/etc/passwd", "main/../../x", "main/%2e%2e/x", ".fullbore/lock", "a\\..\\b", "a//b"] {
             let error = parse(&format!("SHA256:\n {HASH} 1 {path}\n")).expect_err(path);
             assert!(matches!(error, ReleaseError::Path { .. }), "{path}: {error}");
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn m1_second_stanza_or_field() {
+    fn second_stanza_or_field() {
         let two = format!("{}\nOrigin: evil\n", bookworm());
         assert!(matches!(parse(&two), Err(ReleaseError::Stanzas("has a second stanza"))));
         let twice = format!("{}sha256:\n {HASH} 1 evil\n", bookworm());

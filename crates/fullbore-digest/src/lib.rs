@@ -318,7 +318,7 @@ mod tests {
     /// and "a" a million times): the hash that decides over every file must be the
     /// one the rest of the world computes (apt once shipped a wrong one, #378183).
     #[test]
-    fn m17_nist_vectors() {
+    fn nist_vectors() {
         let vectors: &[(&[u8], &str)] = &[
             (b"", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"),
             (b"abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"),
@@ -354,7 +354,7 @@ mod tests {
 
     /// The same value as an implementation that is not ours nor our library's.
     #[test]
-    fn m17_agrees_with_sha256sum() {
+    fn agrees_with_sha256sum() {
         use std::io::Write as _;
         use std::process::{Command, Stdio};
         let data: Vec<u8> = (0..100_003_u32).map(|i| (i % 7919 * 31 % 251) as u8).collect();

@@ -183,7 +183,7 @@ pub(super) mod tests {
 
         /// M17: every way gives what the library gives, for any state and any lengths.
         #[test]
-        fn m17_every_way_gives_the_same(
+        fn every_way_gives_the_same(
             start: [u32; 8],
             seed: u8,
             count in 0_usize..20,

@@ -158,7 +158,7 @@ fn on_twice_and_off_twice_leave_nothing() {
 }
 
 #[test]
-fn i2_killed_at_any_step_it_goes_on_or_back() {
+fn killed_at_any_step_it_goes_on_or_back() {
     let scratch = Scratch::new();
     let before = scratch.tree();
     for steps in 0.. {
@@ -382,7 +382,7 @@ fn a_program_is_diverted_by_the_name_that_its_package_has() {
 }
 
 #[test]
-fn a_program_that_is_gone_is_brought_back_and_one_that_never_was_is_refused() {
+fn a_missing_diverted_program_is_restored_and_an_unknown_one_refused() {
     let scratch = Scratch::new();
     scratch.install("tool", "1", &["opt/tool/bin/tool"]);
     let root = Root::open(&scratch.root()).unwrap();

@@ -63,7 +63,7 @@ fn torture(directory: &Path, compressor: &str) -> PathBuf {
 }
 
 #[test]
-fn i6_torture_package_with_every_compressor() {
+fn torture_package_with_every_compressor() {
     let directory = tempfile::tempdir().unwrap();
     for compressor in ["xz", "gzip", "zstd", "none"] {
         let deb = torture(directory.path(), compressor);
@@ -73,7 +73,7 @@ fn i6_torture_package_with_every_compressor() {
 
 /// Of a directory that several packages bring, the first in the order decides, whoever was faster.
 #[test]
-fn i6_shared_directories_and_no_md5sums() {
+fn shared_directories_and_no_md5sums() {
     let directory = tempfile::tempdir().unwrap();
     let mut debs = Vec::new();
     for (at, mode) in [0o755, 0o700, 0o750, 0o711, 0o775].into_iter().enumerate() {
@@ -94,7 +94,7 @@ fn i6_shared_directories_and_no_md5sums() {
 /// Many packages, many threads, and names on which they meet: links against directories, one file
 /// taken over by another package, directories of different modes.
 #[test]
-fn i6_many_threads_and_many_meetings() {
+fn many_threads_and_many_meetings() {
     let directory = tempfile::tempdir().unwrap();
     let mut debs = Vec::new();
     for number in 0..40_u32 {
@@ -127,7 +127,7 @@ fn i6_many_threads_and_many_meetings() {
 }
 
 #[test]
-fn i6_multi_arch_same() {
+fn multi_arch_same() {
     let directory = tempfile::tempdir().unwrap();
     let fields = "Architecture: amd64\nMulti-Arch: same\n";
     let deb = Tree::new("libm", "1", fields)
@@ -141,7 +141,7 @@ fn i6_multi_arch_same() {
 
 /// A diversion of the administrator's, and one for a package; overrides of owner and mode.
 #[test]
-fn i6_diversions_and_statoverrides() {
+fn diversions_and_statoverrides() {
     let directory = tempfile::tempdir().unwrap();
     let a = Tree::new("a", "1", "")
         .file("usr/bin/local", "local")
@@ -162,7 +162,7 @@ fn i6_diversions_and_statoverrides() {
 
 /// `/bin` and `/lib` are links, and packages bring files by either name.
 #[test]
-fn i6_merged_usr() {
+fn merged_usr() {
     let directory = tempfile::tempdir().unwrap();
     let a = Tree::new("a", "1", "").file("bin/a", "a").file("lib/x/a", "a").build(directory.path(), "gzip");
     let b = Tree::new("b", "1", "").file("usr/bin/b", "b").file("usr/lib/x/b", "b").build(directory.path(), "gzip");
@@ -190,7 +190,7 @@ fn i6_merged_usr() {
 
 /// One name through two ways: dpkg does not see it, and the later package's file stays.
 #[test]
-fn i6_one_file_by_two_names() {
+fn one_file_by_two_names() {
     let directory = tempfile::tempdir().unwrap();
     let a = Tree::new("a", "1", "").file("bin/x", &"a".repeat(100_000)).build(directory.path(), "gzip");
     let b = Tree::new("b", "1", "").file("usr/bin/x", "b").build(directory.path(), "gzip");
@@ -203,7 +203,7 @@ fn i6_one_file_by_two_names() {
 }
 
 #[test]
-fn i6_replaces_in_either_order() {
+fn replaces_in_either_order() {
     let directory = tempfile::tempdir().unwrap();
     let old = Tree::new("old", "1", "")
         .file("usr/bin/moved", "old")
@@ -225,7 +225,7 @@ fn i6_replaces_in_either_order() {
 
 /// What lies in the root unowned is overwritten; conffiles are left beside.
 #[test]
-fn i6_files_that_are_there() {
+fn files_that_are_there() {
     let directory = tempfile::tempdir().unwrap();
     let a = Tree::new("a", "1", "")
         .file("usr/bin/a", "new")
@@ -254,7 +254,7 @@ fn i6_files_that_are_there() {
 
 /// A package that is installed is interested in what another brings.
 #[test]
-fn i6_triggers_of_installed_packages() {
+fn triggers_of_installed_packages() {
     let directory = tempfile::tempdir().unwrap();
     let interested = Tree::new("man", "1", "")
         .file("usr/bin/man", "m")
@@ -287,7 +287,7 @@ fn i6_triggers_of_installed_packages() {
 }
 
 #[test]
-fn i6_path_filters() {
+fn path_filters() {
     let directory = tempfile::tempdir().unwrap();
     let a = Tree::new("a", "1", "")
         .file("usr/share/doc/a/copyright", "c")

@@ -17,7 +17,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 /// Like the loop over a package that dpkg accepts: what we take, dpkg takes, with the same result.
 /// `FULLBORE_TEST_CASES` sets how many are tried, `FULLBORE_TEST_SEED` which.
 #[test]
-fn i4_differential_mutations_against_dpkg() {
+fn differential_mutations_against_dpkg() {
     let cases: u32 = std::env::var("FULLBORE_TEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(40);
     let directory = tempfile::tempdir().unwrap();
     let long = "d/".repeat(55) + "name-of-a-file";
@@ -297,7 +297,7 @@ fn member(tar: &mut Vec<u8>, name: &str, flag: u8, link: &str, mode: u32, conten
 
 /// `FULLBORE_TEST_CASES` sets how many are tried, at random.
 #[test]
-fn i4_odd_archives_are_taken_as_dpkg_takes_them() {
+fn odd_archives_are_taken_as_dpkg_takes_them() {
     let wanted = std::env::var("FULLBORE_TEST_CASES").ok().and_then(|cases| cases.parse().ok());
     let directory = tempfile::tempdir().unwrap();
     let config = Config { cases: wanted.unwrap_or(60), failure_persistence: None, ..Config::default() };
@@ -347,7 +347,7 @@ fn i4_odd_archives_are_taken_as_dpkg_takes_them() {
 
 /// Our reader of the ar container and its decompressors give dpkg-deb's bytes.
 #[test]
-fn i4_the_plain_archive_is_dpkg_debs() {
+fn the_plain_archive_is_dpkg_debs() {
     use fullbore_debian::deb::{Proof, data};
     use std::io::{Read as _, Seek as _, SeekFrom};
     let directory = tempfile::tempdir().unwrap();

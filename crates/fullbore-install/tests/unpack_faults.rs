@@ -31,7 +31,7 @@ fn result(root: &Path, deb: &Path) -> Result<Vec<String>, UnpackError> {
 }
 
 #[test]
-fn i3_no_name_leads_out_of_the_root() {
+fn no_name_leads_out_of_the_root() {
     let directory = tempfile::tempdir().unwrap();
     // What lies beside the root is looked at: nothing may come there.
     let first = empty_root();
@@ -81,7 +81,7 @@ fn i3_no_name_leads_out_of_the_root() {
 }
 
 #[test]
-fn i4_what_dpkg_does_not_read_is_refused() {
+fn what_dpkg_does_not_read_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let root = empty_root();
     let deb = deb_of(directory.path(), "pax", &tar(&["--format=pax", "a"]));
@@ -185,7 +185,7 @@ impl Drop for LyingDisk {
 /// The disk refuses what is written back: the run fails, and the status file does not say that the
 /// package is there.
 #[test]
-fn i7_sync_failure_at_the_end() {
+fn sync_failure_at_the_end() {
     let directory = tempfile::tempdir().unwrap();
     let large = Tree::new("large", "1", "").file("usr/share/large", &"content\n".repeat(10 << 20));
     let deb = large.build(directory.path(), "gzip");
@@ -204,7 +204,7 @@ fn i7_sync_failure_at_the_end() {
 /// When `unpack` is back, a power cut takes nothing: the disk's image, copied behind the file
 /// system's back, has every file.
 #[test]
-fn i1_power_cut_after_the_barrier() {
+fn power_cut_after_the_barrier() {
     let directory = tempfile::tempdir().unwrap();
     let debs: Vec<PathBuf> = (0..4)
         .map(|number| {
@@ -248,7 +248,7 @@ fn child_that_is_killed() {
 /// Killed at random moments: the status file is the old one or the new one, and a second run ends
 /// where an undisturbed one does.
 #[test]
-fn i1_killed_at_any_time() {
+fn killed_at_any_time() {
     let directory = tempfile::tempdir().unwrap();
     let debs: Vec<PathBuf> = (0..12)
         .map(|number| {

@@ -50,7 +50,7 @@ fn packages() -> Vec<PathBuf> {
 }
 
 #[test]
-fn i6_packages_of_debian() {
+fn packages_of_debian() {
     let debs = packages();
     assert!(debs.len() > 6, "{debs:?}");
     for reversed in [false, true] {
@@ -68,7 +68,7 @@ fn i6_packages_of_debian() {
 /// One after the other into a root where all before are configured, as far as the status file goes:
 /// then triggers are set off.
 #[test]
-fn i6_packages_of_debian_one_by_one() {
+fn packages_of_debian_one_by_one() {
     let (dpkgs, ours) = (empty_root(), empty_root());
     for deb in packages() {
         dpkg_unpack(dpkgs.path(), std::slice::from_ref(&deb), &[]).expect("dpkg unpacks");

@@ -606,7 +606,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_small_files_all_servers_are_asked_at_once_where_they_are_far_and_k_where_they_are_near() {
+    async fn a_small_file_is_read_from_all_far_servers_or_k_near_ones() {
         for (far, is_far) in [(Duration::ZERO, true), (Duration::MAX, false)] {
             let (downloader, _listener) = downloader(far, Duration::ZERO).await;
             let cap = Chk { key: [1; 16], extension_hash: [2; 32], needed: 3, total: 10, size: 200 };
@@ -635,7 +635,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_larger_files_k_servers_are_asked_for_whole_shares_where_they_are_near() {
+    async fn a_larger_file_is_read_as_whole_shares_from_k_near_servers() {
         for (near, asked) in [(Duration::MAX, 3), (Duration::ZERO, 10)] {
             let (downloader, _listener) = downloader(Duration::MAX, near).await;
             let download = first_flight(&downloader, 1_000_000).await;

@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_comes_home_with_the_last_block_and_what_was_in_it_makes_no_difference() {
+    fn a_buffer_returns_with_its_last_block_and_is_reused_clean() {
         let (geometry, code) = cut(299);
         let (homes, home) = std::sync::mpsc::channel();
         let encode = |mut memory: Vec<u8>| {

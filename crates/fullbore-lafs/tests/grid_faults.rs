@@ -283,7 +283,7 @@ async fn a_place_that_a_killed_run_left_is_taken_up_although_nothing_is_there() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_that_is_interrupted_on_a_slow_link_gives_up_its_places_or_knows_them() {
+async fn an_interrupted_upload_on_a_slow_link_releases_or_records_its_shares() {
     let journals = tempfile::tempdir().unwrap();
     let journal = || Some(Journal::open(journals.path()).unwrap());
     let data = content(20_000_000);

@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_stays_with_its_file_and_others_begin_new_ones_before_they_help() {
+    fn a_connection_keeps_its_file_and_idle_ones_start_new_files_first() {
         let mut queue = Queue::default();
         queue.add([item(1, 1000), item(2, 900)]);
         let first = queue.take(&wish(Priority::Bulk, 100)).expect("work");

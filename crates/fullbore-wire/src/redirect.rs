@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn m3_redirect_injection() {
+    fn redirect_injection() {
         let base = url("http://deb.example.org/debian/pool/x.deb");
         for location in [
             "/new\r\n201 URI Done",

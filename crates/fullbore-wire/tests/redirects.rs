@@ -43,7 +43,7 @@ fn files_come_from_the_store_several_at_a_time() {
 }
 
 #[test]
-fn two_hosts_that_lead_to_one_store_open_no_more_connections_to_it_than_one() {
+fn two_hosts_redirecting_to_one_store_share_its_connections() {
     let tree = Tree::of(&sizes());
     let store = tree.server().behaviour(|own| own.delay = Duration::from_millis(5)).start().unwrap();
     let servers = [leads_to(&tree, &store), leads_to(&tree, &store)];
@@ -71,7 +71,7 @@ fn two_mirrors_that_turn_out_to_be_one_are_asked_as_one() {
 }
 
 #[test]
-fn a_mirror_that_redirects_to_another_of_the_run_has_no_more_connections_there_than_that() {
+fn redirects_between_mirrors_of_a_run_share_their_connections() {
     let tree = Tree::of(&sizes());
     let one = tree.server().behaviour(|own| own.delay = Duration::from_millis(5)).start().unwrap();
     let other = leads_to(&tree, &one);
@@ -156,7 +156,7 @@ fn another_path_of_the_same_server_needs_no_further_connections() {
 }
 
 #[test]
-fn a_server_that_closes_after_each_redirect_to_itself_has_no_more_connections_than_any() {
+fn a_self_redirecting_server_gets_no_extra_connections() {
     let tree = Tree::of(&sizes());
     std::os::unix::fs::symlink(".", tree.directory.path().join("store")).unwrap();
     let habits = |own: &mut fullbore_testkit::server::Behaviour| {

@@ -111,7 +111,7 @@ fn a_certificate_of_nobody_we_know_puts_a_host_out_at_once() {
 }
 
 #[test]
-fn small_files_beside_one_that_is_redirected_are_asked_for_at_the_new_place() {
+fn small_files_beside_a_redirected_one_go_to_the_new_host() {
     let authority = TestCa::new().unwrap();
     let tree = Tree::of(&[1000, 2000]);
     let target = secure(&tree, &authority, true).start().unwrap();

@@ -637,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_terminal_of_80_columns_time_to_go_and_limit_are_read_to_their_ends() {
+    fn eighty_columns_show_time_left_and_limit_in_full() {
         let term = Narrow::default();
         let bar = bar(ProgressDrawTarget::term_like(Box::new(term.clone())));
         bar.set_prefix("release");

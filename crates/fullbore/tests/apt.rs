@@ -117,7 +117,7 @@ impl World {
 
 /// What apt has of an older state names packages that the new one does not.
 #[test]
-fn a_client_with_the_previous_inrelease_still_installs_what_is_gone_from_the_new_one() {
+fn a_client_with_the_previous_inrelease_still_installs_removed_packages() {
     need("apt-get", "apt");
     let directory = tempfile::tempdir().unwrap();
     let World { archive, origin, mirror, served: _served, apt } = World::new(directory.path());

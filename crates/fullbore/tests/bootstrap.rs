@@ -118,7 +118,7 @@ fn until(child: &mut Child, is_so: impl Fn() -> bool) {
 }
 
 #[test]
-fn hooks_run_at_their_moments_and_an_archive_is_the_same_each_time_and_for_everybody() {
+fn hooks_run_in_order_and_archives_are_reproducible() {
     let (dir, server) = (place(), packages().serve());
     let hook =
         |moment: &str| format!("printf '%s ' {moment} >>\"$1\"/etc/moments; test \"$MMDEBSTRAP_HOOK\" = {moment}");
@@ -297,7 +297,7 @@ const CUTS: usize = 6;
 const FLUSHES_LOOKED_AT: usize = 10;
 
 #[test]
-fn i1_after_a_power_cut_there_is_a_marker_or_a_whole_root() {
+fn after_a_power_cut_there_is_a_marker_or_a_whole_root() {
     SlowDisk::available().unwrap();
     let (dir, server) = (place(), packages().serve());
     let at = |name: &str| dir.path().join(name);

@@ -32,7 +32,7 @@ const SLIM: &[&str] = &[
 ];
 
 #[test]
-fn packages_of_priority_important_with_options_for_apt_and_dpkg_are_mmdebstraps() {
+fn important_packages_with_apt_and_dpkg_options_match_mmdebstrap() {
     let (dir, server) = (place(), packages().serve());
     let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
     well(&mut bootstrap(&server, "important", &[], &ours, SLIM));
@@ -100,7 +100,7 @@ const WITH_TMPDIR: &str = r#"mount -t tmpfs -o "$1" tmpfs "$TMPDIR" && shift && 
 
 /// Places for temporary files are often mounted so.
 #[test]
-fn where_devices_do_not_work_the_archive_is_the_same_and_where_programs_do_not_none_is_begun() {
+fn an_archive_is_the_same_without_devices_and_refused_on_noexec() {
     let (dir, server) = (place(), packages().serve());
     let named = dir.path().join("root.tar");
     let epoch = ("SOURCE_DATE_EPOCH", "1700000000");

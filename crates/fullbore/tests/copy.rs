@@ -222,7 +222,7 @@ impl Drop for IgnoringCase {
 }
 
 #[test]
-fn where_case_does_not_count_names_that_differ_by_it_are_refused_before_the_first_byte() {
+fn names_that_differ_by_case_are_refused_where_case_is_ignored() {
     let place = Place::new();
     fs::create_dir(place.path("src")).unwrap();
     for name in ["Makefile", "makefile", "other"] {
@@ -492,7 +492,7 @@ fn links_and_directories_are_told_of_as_files_are() {
 }
 
 #[test]
-fn a_disk_that_fills_up_on_the_way_leaves_old_files_and_the_copy_goes_on_later() {
+fn a_disk_that_fills_up_keeps_old_files_and_the_copy_resumes() {
     let place = Place::new();
     fs::create_dir(place.path("src")).unwrap();
     for number in 0..8 {

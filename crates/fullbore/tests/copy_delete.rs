@@ -29,7 +29,7 @@ fn deleted(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn a_dry_run_tells_of_the_very_deletions_that_follow_and_what_is_excluded_protects_itself_alone() {
+fn a_dry_run_names_exactly_the_deletions_of_the_real_run() {
     let place = Place::new();
     for path in ["one/of-one", "two/of-two", "dst/of-one", "dst/of-two", "dst/old/a", "dst/old/b.log", "dst/old/c/d"] {
         fs::create_dir_all(place.path(path).parent().unwrap()).unwrap();
@@ -68,7 +68,7 @@ fn a_source_within_the_destination_is_not_deleted_there() {
 }
 
 #[test]
-fn with_x_nothing_is_deleted_on_a_file_system_that_is_mounted_below_the_destination() {
+fn one_file_system_deletes_nothing_on_mounts_below() {
     let place = Place::new();
     fs::create_dir(place.path("src")).unwrap();
     fs::create_dir_all(place.path("dst/old/inner")).unwrap();
@@ -147,7 +147,7 @@ fn without_delete_full_directories_stay_and_nothing_is_left_beside_them() {
 }
 
 #[test]
-fn a_directory_in_the_way_is_protected_by_what_is_excluded_or_mounted_in_it_and_then_nothing_is_deleted() {
+fn excluded_files_and_mounts_protect_a_directory_in_the_way() {
     let place = Place::new();
     write(&place.path("src/name"), vec![7; 3_000_000]);
     write(&place.path("dst/name/a/keep.log"), "mine");
@@ -176,7 +176,7 @@ fn a_directory_in_the_way_is_protected_by_what_is_excluded_or_mounted_in_it_and_
 }
 
 #[test]
-fn after_an_error_what_has_come_waits_beside_the_directory_and_is_not_sent_again() {
+fn after_an_error_received_files_wait_beside_the_directory() {
     let place = Place::new();
     let names = in_the_way(&place);
     // No copy takes such a file along: an error of its own.
@@ -198,7 +198,7 @@ fn after_an_error_what_has_come_waits_beside_the_directory_and_is_not_sent_again
 }
 
 #[test]
-fn a_copy_that_is_killed_while_it_deletes_has_lost_nothing_else_and_the_next_one_ends_it() {
+fn a_copy_killed_while_deleting_loses_nothing_and_the_next_finishes() {
     let place = Place::new();
     write(&place.path("src/name"), vec![7; 3_000_000]);
     write(&place.path("src/other"), "other");
@@ -247,7 +247,7 @@ fn excluded_names_keep_their_directory_as_with_rsync_and_that_is_no_error() {
 }
 
 #[test]
-fn where_a_name_could_not_be_linked_nothing_is_deleted_and_where_it_was_copied_instead_all_is() {
+fn a_failed_hard_link_stops_deletion_and_a_copied_one_does_not() {
     let place = Place::new();
     write(&place.path("src/first"), "content");
     write(&place.path("dst/extra"), "old");
@@ -269,7 +269,7 @@ fn where_a_name_could_not_be_linked_nothing_is_deleted_and_where_it_was_copied_i
 }
 
 #[test]
-fn a_directory_of_one_source_does_not_take_the_place_of_a_file_of_another_nor_is_it_deleted() {
+fn a_directory_does_not_replace_a_file_of_another_source() {
     let place = Place::new();
     write(&place.path("one/name"), "file");
     write(&place.path("two/name/sub/file"), "in a directory");
@@ -409,7 +409,7 @@ fn directories_of_ours_that_let_nobody_write_are_deleted_as_with_rsync() {
 }
 
 #[test]
-fn what_one_of_several_sources_has_is_not_deleted_in_whatever_order_they_are_given_as_with_rsync() {
+fn a_file_of_any_source_is_not_deleted_whatever_their_order() {
     let place = Place::new();
     for path in ["file", "content/of-content", "content/named/both", "named/both", "named/of-named", "dst/extra"] {
         write(&place.path(path), path);

@@ -91,7 +91,7 @@ fn after_each_cut(place: &Place, log: &BlockLog, random: &mut Random, mut look: 
 }
 
 #[test]
-fn after_a_power_cut_names_are_of_whole_files_and_blocks_that_are_right_are_kept() {
+fn after_a_power_cut_named_files_are_whole_and_right_blocks_stay() {
     SlowDisk::available().unwrap();
     let place = Place::new();
     let mut random = Random::new(4, "power cut of a copy");
@@ -124,7 +124,7 @@ fn entered(target: &Path, name: &str) -> (usize, usize) {
 }
 
 #[test]
-fn after_a_second_power_cut_what_was_there_after_the_first_one_is_still_gone_on_with() {
+fn a_second_power_cut_loses_nothing_that_survived_the_first() {
     SlowDisk::available().unwrap();
     let place = Place::new();
     let mut random = Random::new(5, "two power cuts of a copy");

@@ -146,7 +146,7 @@ fn a_cut_connection_is_dialled_again_and_the_copy_goes_on() {
 }
 
 #[test]
-fn what_was_named_before_a_connection_was_cut_is_read_back_before_the_source_goes() {
+fn files_named_before_a_cut_are_read_back_before_sources_go() {
     let (place, lab) = (Place::new(), Lab::new());
     for directory in ["src", "whole"] {
         fs::create_dir(place.path(directory)).unwrap();
@@ -196,7 +196,7 @@ fn what_the_far_end_refuses_is_told_here() {
 }
 
 #[test]
-fn a_source_that_lies_within_the_destination_is_seen_by_way_of_ssh_as_well() {
+fn a_source_within_the_destination_is_refused_over_ssh() {
     let (place, lab) = (Place::new(), Lab::new());
     for path in ["dst/in/deep/one", "dst/old"] {
         fs::create_dir_all(place.path(path).parent().unwrap()).unwrap();
@@ -223,7 +223,7 @@ fn a_source_that_lies_within_the_destination_is_seen_by_way_of_ssh_as_well() {
 }
 
 #[test]
-fn a_destination_that_lies_within_the_source_is_refused_by_way_of_ssh_unless_it_is_left_out() {
+fn a_destination_within_the_source_is_refused_over_ssh() {
     let place = Place::new();
     fs::create_dir_all(place.path("src/old")).unwrap();
     fs::write(place.path("src/file"), "x").unwrap();
@@ -280,7 +280,7 @@ fn a_program_that_is_sent_along_leaves_nothing_behind() {
 }
 
 #[test]
-fn of_changed_files_only_what_changed_goes_over_and_text_is_compressed_where_that_is_wished() {
+fn only_changed_blocks_are_sent_and_text_is_compressed_on_request() {
     let (place, lab) = (Place::new(), Lab::new());
     fs::create_dir(place.path("src")).unwrap();
     let text = b"one line of many that are the same\n".repeat(400_000);

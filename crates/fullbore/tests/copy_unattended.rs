@@ -83,7 +83,7 @@ impl Slow {
 }
 
 #[test]
-fn a_copy_is_found_from_any_session_tells_where_it_stands_and_takes_another_limit() {
+fn any_session_finds_a_running_copy_and_can_change_its_limit() {
     // A rate at which it does not end by itself within the test.
     let mut slow = Slow::start(&["--bwlimit", "10K"]);
     let status = slow.listed();

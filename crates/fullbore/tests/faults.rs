@@ -38,7 +38,7 @@ fn updating(archive: &Archive) -> (Mirror, Server) {
 }
 
 #[test]
-fn m1_bytes_outside_the_signature() {
+fn bytes_outside_the_signature() {
     let (_directory, archive) = own_archive(|builder| builder);
     let (mirror, server) = updating(&archive);
     let before = mirror.tree();
@@ -85,7 +85,7 @@ fn m1_bytes_outside_the_signature() {
 }
 
 #[test]
-fn m2_fallback_mirror_with_another_key() {
+fn fallback_mirror_with_another_key() {
     let (_directory, forged) = own_archive(|builder| builder);
     let other = stranger();
     let forge = forged.forge(1, "trixie").signed_by(&other);
@@ -106,7 +106,7 @@ fn m2_fallback_mirror_with_another_key() {
 }
 
 #[test]
-fn m3_redirect_injection() {
+fn redirect_injection() {
     let archive = common();
     let evil = Server::builder(&archive.state(0).root)
         .fault(FaultRule::always(PathMatch::Any, Fault::RedirectInjection))
@@ -123,7 +123,7 @@ fn m3_redirect_injection() {
 }
 
 #[test]
-fn m4_not_modified_is_not_trusted() {
+fn not_modified_is_not_trusted() {
     let archive = common();
     let server = Server::start(&archive.state(0).root).unwrap();
     let mirror = Mirror::new(archive);
@@ -163,7 +163,7 @@ fn an_index_that_no_mirror_has_is_told_and_its_suite_stays() {
 }
 
 #[test]
-fn m5_changed_index_in_the_store_is_detected() {
+fn changed_index_in_the_store_is_detected() {
     let archive = common();
     let (mirror, server) = updating(archive);
     server.switch_root(&archive.state(0).root);
@@ -190,7 +190,7 @@ fn m5_changed_index_in_the_store_is_detected() {
 }
 
 #[test]
-fn m6_unsigned_then_signed_run_reuses_nothing_unverified() {
+fn unsigned_then_signed_run_reuses_nothing_unverified() {
     let archive = common();
     let (_directory, evil) = own_archive(|builder| builder);
     // The same archive, with another content under each name and indexes that say so.
@@ -239,7 +239,7 @@ fn m6_unsigned_then_signed_run_reuses_nothing_unverified() {
 }
 
 #[test]
-fn m7_hostile_names() {
+fn hostile_names() {
     let (_directory, archive) = own_archive(|builder| builder);
     let (mirror, server) = updating(&archive);
     let outside = mirror.to.parent().unwrap().join("sentinel");
@@ -290,7 +290,7 @@ fn m7_hostile_names() {
 }
 
 #[test]
-fn m8_bomb() {
+fn bomb() {
     /// Far above what a plain index of this archive may have, quick to make and to tell.
     const PLAIN_BYTES: u64 = 192 << 20;
     for form in [Form::Gz, Form::Xz, Form::Zst] {
@@ -316,7 +316,7 @@ fn m8_bomb() {
 
 /// An index that can be read, and goes on.
 #[test]
-fn m8_bomb_of_packages() {
+fn bomb_of_packages() {
     for form in [Form::Gz, Form::Xz, Form::Zst] {
         let (_directory, archive) = own_archive(|builder| builder.forms(&[form]));
         let (mirror, server) = updating(&archive);
@@ -358,7 +358,7 @@ fn compressed(form: Form, command: &str) -> Vec<u8> {
 }
 
 #[test]
-fn m9_drips_and_endless_bodies() {
+fn drips_and_endless_bodies() {
     /// What a bad mirror may cost beside a good one.
     const COST: Duration = Duration::from_secs(2);
     /// What it may cost on a machine that has something else to do, too: less than the 30 s of a drip that
@@ -407,7 +407,7 @@ fn m9_drips_and_endless_bodies() {
 }
 
 #[test]
-fn m10_rollback_and_expiry() {
+fn rollback_and_expiry() {
     let (_directory, archive) = own_archive(|builder| builder);
     let (mirror, server) = updating(&archive);
     mirror.run(&[&server]).exits(0);
@@ -438,7 +438,7 @@ fn m10_rollback_and_expiry() {
 
 /// The tree itself tells how new it is: one of another program, or one whose state was lost.
 #[test]
-fn m10_rollback_without_a_state() {
+fn rollback_without_a_state() {
     let (_directory, archive) = own_archive(|builder| builder);
     let (mirror, server) = updating(&archive);
     mirror.run(&[&server]).exits(0);
@@ -459,7 +459,7 @@ fn m10_rollback_without_a_state() {
 }
 
 #[test]
-fn m10_expiry_behind_not_modified() {
+fn expiry_behind_not_modified() {
     let (_directory, archive) = own_archive(|builder| builder.states(1));
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as i64;
     archive.forge(0, "trixie").valid_until(now - 1).unwrap();
@@ -475,7 +475,7 @@ fn m10_expiry_behind_not_modified() {
 }
 
 #[test]
-fn m11_mirrors_at_two_states() {
+fn mirrors_at_two_states() {
     for by_hash in [true, false] {
         let (_directory, archive) = own_archive(|builder| builder.by_hash(by_hash));
         let roots = [&archive.state(0).root, &archive.state(1).root];
@@ -502,7 +502,7 @@ fn m11_mirrors_at_two_states() {
 }
 
 #[test]
-fn m12_permuted_and_http10_and_close_after_k() {
+fn permuted_and_http10_and_close_after_k() {
     let archive = common();
     let root = &archive.state(0).root;
     let servers = [
@@ -534,7 +534,7 @@ fn m12_permuted_and_http10_and_close_after_k() {
 }
 
 #[test]
-fn m13_killed_at_random() {
+fn killed_at_random() {
     const KILLS: usize = 15;
     let (_directory, archive) = own_archive(|builder| builder.pool_bytes(3_000_000).churn(0.9));
     let (mirror, server) = updating(&archive);
@@ -595,7 +595,7 @@ fn by_hash_remains(
 }
 
 #[test]
-fn m14_disk_full() {
+fn disk_full() {
     assert!(
         faults::can_mount(),
         "no small disk can be mounted: run as root (script/test does), or allow user namespaces"
@@ -660,7 +660,7 @@ fn m14_disk_full() {
 }
 
 #[test]
-fn m15_suddenly_empty_upstream() {
+fn suddenly_empty_upstream() {
     let (_directory, archive) = own_archive(|builder| builder.sources(20));
     let (mirror, server) = updating(&archive);
     let before = mirror.tree();
@@ -683,7 +683,7 @@ fn m15_suddenly_empty_upstream() {
 }
 
 #[test]
-fn m16_second_run_is_locked_out() {
+fn second_run_is_locked_out() {
     let archive = common();
     let server =
         Server::builder(&archive.state(0).root).fault(FaultRule::always(inrelease(), Fault::Hang)).start().unwrap();
@@ -752,7 +752,7 @@ fn asked_for_something(server: &Server) {
 }
 
 #[test]
-fn m17_independent_sha256() {
+fn independent_sha256() {
     harness::need("sha256sum", "coreutils");
     let archive = common();
     let server = Server::start(&archive.state(0).root).unwrap();

@@ -160,7 +160,7 @@ const FIRST: [&str; 13] = [
 ];
 
 #[test]
-fn i6_new_packages_are_as_apts() {
+fn new_packages_are_as_apts() {
     let archive = Archive::new();
     first_versions(&archive);
     let server = archive.serve();
@@ -446,7 +446,7 @@ enum Then {
 
 /// `FULLBORE_TEST_CASES` sets how often.
 #[test]
-fn i1_install_killed_at_any_moment_ends_in_the_same_root() {
+fn install_killed_at_any_moment_ends_in_the_same_root() {
     let archive = Archive::new();
     first_versions(&archive);
     for number in 0..4 {
@@ -546,7 +546,7 @@ fn recover(root: &Path, words: &[&str], then: Then, case: &str) {
 
 /// The disk fails when everything is installed and not yet synced.
 #[test]
-fn i7_a_disk_that_fails_at_the_end_fails_the_run() {
+fn a_disk_that_fails_at_the_end_fails_the_run() {
     SlowDisk::available().unwrap();
     let archive = Archive::new();
     first_versions(&archive);

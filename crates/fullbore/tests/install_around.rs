@@ -110,7 +110,7 @@ fn nothing_need_be_started_from_run() {
 
 /// `/var` is a disk of its own, which fails when all is undone and not yet synced.
 #[test]
-fn i7_a_disk_beneath_the_root_that_fails_fails_divert() {
+fn a_disk_beneath_the_root_that_fails_fails_divert() {
     SlowDisk::available().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("root");
@@ -234,7 +234,7 @@ impl Drop for Loop {
 /// dd asks for a sync, is answered, and closes the device, of whose errors nobody is told then. Here, where no other test
 /// runs `nosync`, which would fail as well.
 #[test]
-fn i7_a_block_device_that_fails_fails_nosync() {
+fn a_block_device_that_fails_fails_nosync() {
     SlowDisk::available().unwrap();
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("disk")).unwrap();

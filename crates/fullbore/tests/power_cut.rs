@@ -21,7 +21,7 @@ const APT_EVERY: usize = 4;
 const CUTS: usize = 24;
 
 #[test]
-fn m13_after_a_power_cut_the_old_or_the_new_state_is_there() {
+fn after_a_power_cut_the_old_or_the_new_state_is_there() {
     SlowDisk::available().unwrap();
     let (directory, archive) = own_archive(|builder| builder);
     let at = |name: &str| directory.path().join(name);

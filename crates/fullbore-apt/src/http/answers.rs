@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn that_the_origin_has_no_inrelease_is_not_hidden_by_a_mirror_that_is_down() {
+    fn a_dead_mirror_does_not_hide_a_missing_inrelease_at_the_origin() {
         let missing = HostError::Status(404);
         let broken = HostError::Network("connection refused".into());
         let told = failure(&names(), &[(0, missing.clone()), (1, broken.clone())], true);

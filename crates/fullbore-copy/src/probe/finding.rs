@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_was_slower_than_in_its_own_trial_is_named_if_an_end_is_sure_of_it() {
+    fn a_path_slower_than_its_trial_is_named_if_one_end_is_sure() {
         let mut figures = figures();
         figures.trials = vec![
             trial(Joint::Whole, Class::Big, 60_000_000, 60, 60e6, 0.0),
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_that_there_was_no_time_for_is_not_needed_where_its_part_has_little_to_do() {
+    fn a_skipped_trial_of_an_idle_part_is_not_needed() {
         let mut figures = figures();
         figures.write.big = rate(40_000_000, 40);
         let read_send = |steady| trial(Joint::ReadSend, Class::Big, 100_000_000, 100, steady, 0.0);

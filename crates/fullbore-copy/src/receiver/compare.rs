@@ -194,7 +194,7 @@ mod tests {
     use crate::session::tests::with_context;
 
     #[test]
-    fn comparing_goes_on_where_it_is_well_ahead_of_what_comes_and_not_where_content_outruns_it() {
+    fn comparing_goes_on_only_while_it_is_ahead_of_the_content() {
         let (second, enough) = (Duration::from_secs(1), JUDGED_BYTES);
         // A gigabyte per second hashed: a fast network outruns that, a slow one does not.
         for (hashed_bytes, spent, come_bytes, elapsed, outrun) in [

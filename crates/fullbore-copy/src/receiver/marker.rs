@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_beginning_of_the_first_of_torn_copies_is_kept_until_one_is_finished() {
+    fn the_first_torn_part_is_kept_until_a_copy_finishes() {
         let directory = tempfile::tempdir().unwrap();
         let (path, text) = (directory.path(), directory.path().join(".fullbore-copy"));
         let tree = Tree::open(path).unwrap();

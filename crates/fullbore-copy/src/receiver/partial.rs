@@ -489,7 +489,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_two_runs_had_flushed_or_found_right_is_not_read_again_by_the_third() {
+    fn a_third_run_does_not_read_flushed_or_verified_blocks_again() {
         let directory = tempfile::tempdir().unwrap();
         let tree = Tree::open(directory.path()).unwrap();
         let folder = tree.root();
@@ -517,7 +517,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_was_not_flushed_when_a_disk_was_pulled_out_is_read_again_when_it_is_back() {
+    fn unflushed_data_of_a_removed_disk_is_read_again() {
         let directory = tempfile::tempdir().unwrap();
         let tree = Tree::open(directory.path()).unwrap();
         let (folder, boot) = (tree.root(), [b'x'; 36]);

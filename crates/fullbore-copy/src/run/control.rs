@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_is_just_being_made_is_not_taken_for_one_of_a_killed_process() {
+    fn a_new_socket_is_not_taken_for_a_dead_process() {
         let directory = tempfile::tempdir().unwrap();
         let directory = directory.path();
         let made = directory.join("1");

@@ -472,7 +472,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wherever_the_program_may_be_missing_the_command_that_puts_it_there_is_named() {
+    fn a_missing_far_program_is_named_with_the_command_to_install_it() {
         let wish = |program: &str| ConnectSettings {
             command: ["ssh", "-p", "22", "host", &format!("{program} copy --server")].map(OsString::from).into(),
             options: &[],

@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_waits_for_big_files_as_for_others_and_goes_on_when_one_is_read() {
+    fn a_listing_waits_for_big_files_too() {
         let directory = tempfile::tempdir().unwrap();
         let (wants, clock) = (Wants::default(), Ledger::off().stage("test", Kind::Thread));
         let ids = 0..FILES as u64;

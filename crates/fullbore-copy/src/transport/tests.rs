@@ -29,7 +29,7 @@ fn pair(ledger: &Ledger) -> [(Link, CancelToken, Transport); 2] {
 }
 
 #[test]
-fn what_a_connection_has_gathered_goes_out_though_another_one_takes_what_comes_next() {
+fn gathered_data_is_sent_though_another_connection_takes_the_rest() {
     let ledger = Ledger::new();
     let clock = ledger.stage("test", Kind::Thread);
     let [(near, _, sender), (far, _, receiver)] = pair(&ledger);
@@ -116,7 +116,7 @@ fn finish(one: &Transport, other: &Transport) {
 }
 
 #[test]
-fn messages_keep_their_order_when_a_connection_takes_them_over_from_the_pipe() {
+fn messages_keep_their_order_when_a_connection_replaces_the_pipe() {
     let ledger = Ledger::new();
     let clock = ledger.stage("test", Kind::Thread);
     let ([(near, near_cancel, sender), (far, far_cancel, receiver)], pipe) = by_pipe(&ledger);
@@ -166,7 +166,7 @@ fn messages_keep_their_order_when_a_connection_takes_them_over_from_the_pipe() {
 }
 
 #[test]
-fn what_waits_for_a_slow_pipe_goes_by_the_connection_as_soon_as_there_is_one() {
+fn data_waiting_for_a_slow_pipe_moves_to_a_new_connection() {
     let ledger = Ledger::new();
     let clock = ledger.stage("test", Kind::Thread);
     let link = Link::remote();
@@ -203,7 +203,7 @@ fn what_waits_for_a_slow_pipe_goes_by_the_connection_as_soon_as_there_is_one() {
 }
 
 #[test]
-fn content_goes_by_the_pipe_until_it_is_known_whether_there_is_anything_better() {
+fn content_uses_the_pipe_until_a_better_transport_is_known() {
     let ledger = Ledger::new();
     let clock = ledger.stage("test", Kind::Thread);
     let block = |sequence| {
@@ -344,7 +344,7 @@ impl Way {
 }
 
 #[test]
-fn ends_of_a_pipe_hear_each_other_and_miss_each_other_when_the_way_forgets_them() {
+fn ends_of_a_pipe_notice_a_path_that_drops_their_state() {
     let ledger = Ledger::new();
     let clock = ledger.stage("test", Kind::Thread);
     let way = Way::default();

@@ -65,7 +65,7 @@ fn members_in_their_order() {
 }
 
 #[test]
-fn i3_control_members_are_plain_names() {
+fn control_members_are_plain_names() {
     let outer = |control: &[u8]| ar(&[("debian-binary", b"2.0\n"), ("control.tar", control), ("data.tar", b"")]);
     assert!(read(&outer(&tar(&[("control", CONTROL)]))).is_ok());
     let error = read(&outer(&tar(&[("postinst", b"")]))).expect_err("no control");

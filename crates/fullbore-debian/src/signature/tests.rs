@@ -124,7 +124,7 @@ fn keys_in_every_form() {
 }
 
 #[test]
-fn m1_bytes_outside_the_signature() {
+fn bytes_outside_the_signature() {
     let lab = Lab::new();
     lab.key("one", "never");
     let verifier = lab.verifier(vec![lab.keyring("one.gpg", &["one"])]);
@@ -161,7 +161,7 @@ fn m1_bytes_outside_the_signature() {
 }
 
 #[test]
-fn m1_signed_data_that_is_not_clear_text() {
+fn signed_data_that_is_not_clear_text() {
     let lab = Lab::new();
     lab.key("one", "never");
     let verifier = lab.verifier(vec![lab.keyring("one.gpg", &["one"])]);
@@ -175,7 +175,7 @@ fn m1_signed_data_that_is_not_clear_text() {
 }
 
 #[test]
-fn m2_another_mirror_signs_with_another_key() {
+fn another_mirror_signs_with_another_key() {
     let lab = Lab::new();
     lab.key("archive", "never");
     let stranger = lab.key("stranger", "never");
@@ -288,7 +288,7 @@ fn the_same_files_are_checked_once_unless_that_fails() {
 }
 
 #[test]
-fn m6_trusted_is_explicit_and_marked() {
+fn trusted_is_explicit_and_marked() {
     let signed = SignedText::trusted(TEXT.as_bytes()).expect("text");
     assert!(!signed.is_verified());
     assert!(SignedText::trusted(b"\xff").is_err());

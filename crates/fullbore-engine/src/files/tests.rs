@@ -67,7 +67,7 @@ fn an_unfinished_file_takes_the_room_that_is_reserved() {
 
 /// M7: neither names nor links lead outside, for reading or for writing.
 #[test]
-fn m7_sentinel_outside_stays() {
+fn sentinel_outside_stays() {
     both_ways(|top, root| {
         let sentinel = top.parent().unwrap().join("sentinel");
         fs::write(&sentinel, "untouched").unwrap();

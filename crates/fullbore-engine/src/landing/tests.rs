@@ -269,7 +269,7 @@ fn a_panic_in_a_thread_fails_its_files_and_no_others() {
 }
 
 #[test]
-fn m7_impossible_paths_and_taken_ones_fail() {
+fn impossible_paths_and_taken_ones_fail() {
     let mut run = memory();
     let data = bytes(6, 10);
     run.landing.begin(spec(1, "../escape", &data));
@@ -528,7 +528,7 @@ fn check_and_complete(directory: &Path, archive: &[(String, Vec<u8>)]) -> u64 {
 }
 
 #[test]
-fn m14_enospc_eio_edquot_at_every_operation() {
+fn enospc_eio_edquot_at_every_operation() {
     let archive = archive();
     for n in 1..=operations() {
         let errno = [libc::ENOSPC, libc::EIO, libc::EDQUOT][n as usize % 3];
@@ -546,7 +546,7 @@ fn m14_enospc_eio_edquot_at_every_operation() {
 }
 
 #[test]
-fn m13_killed_at_every_operation_and_resumed() {
+fn killed_at_every_operation_and_resumed() {
     let archive = archive();
     let total: u64 = archive.iter().map(|(_, data)| data.len() as u64).sum();
     for n in 1..=operations() {

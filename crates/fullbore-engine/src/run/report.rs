@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn the_closing_line_tells_of_deletions_and_of_what_an_interrupted_run_received() {
+    fn the_closing_line_names_deletions_and_interrupted_transfers() {
         let summary = |exit_code, totals| {
             let command = "mirror".to_owned();
             Summary { command, duration_ms: 2000, exit_code, totals, ..Summary::default() }.to_string()

@@ -71,7 +71,7 @@ async fn small_files_are_asked_for_in_one_flight() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_small_file_is_asked_of_no_more_servers_than_it_needs_and_so_is_a_larger_one_of_near_servers() {
+async fn a_small_file_is_read_from_no_more_servers_than_it_needs() {
     for (size, segment_max) in [(200, 1 << 20), (1_000_000, 1 << 20), (1_000_000, 100_000)] {
         let mut put = World::new(&[Fault::None; 10], LONG).await;
         put.segment_max = segment_max;

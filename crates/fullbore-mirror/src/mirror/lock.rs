@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn m16_one_of_two_runs_wins_and_a_stale_lock_locks_nothing() {
+    fn one_of_two_runs_wins_and_a_stale_lock_locks_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let root = Root::open(directory.path()).unwrap();
         let first = Lock::take(&root).unwrap();

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn m15_a_suddenly_empty_upstream_deletes_nothing() {
+    fn a_suddenly_empty_upstream_deletes_nothing() {
         let guard = DeleteGuard::default();
         assert_eq!(guard.check(400, 1000, 0, 10), Ok(()));
         let error = guard.check(401, 1000, 0, 10).unwrap_err();

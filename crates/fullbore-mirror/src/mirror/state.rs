@@ -570,7 +570,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn m10_an_older_release_is_refused() {
+    fn an_older_release_is_refused() {
         let (state, suite) = (state(), suite());
         let older = OfferedRelease { inrelease: Sha256::of(b"0"), date: 999_999, ..offer(&suite) };
         let error = state.judge(&older).unwrap_err();
@@ -614,7 +614,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn m6_what_was_unsigned_is_not_unchanged_once_signed() {
+    fn what_was_unsigned_is_not_unchanged_once_signed() {
         let mut state = state();
         state.header.suites[0].signed = false;
         let suite = suite();

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn m5_content_that_was_changed_is_not_taken() {
+    fn content_that_was_changed_is_not_taken() {
         let directory = tempfile::tempdir().unwrap();
         let root = Root::open(directory.path()).unwrap();
         let sha256 = put(&root, b"Package: x\n", None).unwrap();

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_worked_is_kept_and_a_host_that_lacks_files_is_not_asked_twice_for_ever() {
+    fn a_host_that_lacks_files_is_not_asked_for_ever() {
         let store = PlusForm::default();
         assert!(store.is_worth_a_try("pool/g++.deb") && !store.is_worth_a_try("pool/gcc.deb"));
         store.tried(true);

@@ -111,7 +111,7 @@ fn in_a_short_run_a_drip_loses_what_it_holds_as_soon_as_others_are_idle() {
 
 /// All of it was asked for before anybody was known to be slow.
 #[test]
-fn in_a_short_run_a_slow_mirror_loses_what_it_holds_as_soon_as_others_are_idle() {
+fn in_a_short_run_idle_mirrors_take_over_from_a_slow_one() {
     let sizes: Vec<u64> = (0..1200).map(|n| 700 + (n * 7919) % 12_000).collect();
     let total: u64 = sizes.iter().sum();
     let hosts = [SimHost::new(160.0, 20), SimHost::new(3.2, 60), SimHost::new(160.0, 30)];
@@ -141,7 +141,7 @@ fn equally_slow_mirrors_are_never_hedged() {
 }
 
 #[test]
-fn what_one_mirror_misses_comes_from_another_and_what_all_miss_is_given_up() {
+fn a_file_missing_at_one_mirror_comes_from_another_or_is_given_up() {
     let sizes = archive_sizes(20_000_000);
     let mut hosts = [SimHost::new(100.0, 10), SimHost::new(100.0, 10)];
     hosts[1].misses = |item| item % 3 == 0;
@@ -232,7 +232,7 @@ fn a_host_that_refuses_every_request_unseen_is_left_alone_at_last() {
 }
 
 #[test]
-fn a_request_of_files_before_takes_back_nothing_of_one_with_the_same_number() {
+fn an_old_request_number_revokes_nothing_of_a_new_request() {
     let (mut dispatcher, now) = two_hosts();
     let a = dispatcher.opened(0, Duration::from_millis(1), now);
     assert!(matches!(dispatcher.next(a, now), Next::Ask { .. }));
@@ -268,7 +268,7 @@ fn hedged() -> (Dispatcher, ConnectionId, ConnectionId, Instant) {
 }
 
 #[test]
-fn what_was_taken_over_goes_back_to_the_giver_if_the_taker_is_lost_at_once() {
+fn a_handover_returns_to_the_giver_if_the_taker_is_lost() {
     let (mut dispatcher, slow, fast, now) = hedged();
     dispatcher.ended(fast, &Ended::Fault(Fault::Broken("reset".into())), now);
     assert_eq!(dispatcher.unasked_bytes(), 0, "nobody else need be asked");
@@ -380,7 +380,7 @@ fn a_file_that_comes_wrong_in_many_parts_is_one_fault_and_has_its_name() {
 }
 
 #[test]
-fn a_file_that_all_connections_of_a_host_were_at_when_it_went_down_is_asked_for_again() {
+fn a_file_lost_with_its_host_is_requested_again() {
     let mut now = Instant::now();
     let mut dispatcher = Dispatcher::new(vec![Host::new("a")], Limits::default());
     dispatcher.add(vec![Item { id: 3, size: 8 << 20, ..Item::default() }]);
@@ -485,7 +485,7 @@ fn redirected_beside_another(files: u32) -> (Dispatcher, ConnectionId, Vec<Ticke
 }
 
 #[test]
-fn redirected_parts_are_not_asked_for_while_their_host_wants_to_be_left_alone() {
+fn redirected_parts_wait_while_their_host_backs_off() {
     let (mut dispatcher, main, tickets, now) = redirected_beside_another(8);
     assert_eq!((tickets.len(), dispatcher.unasked_bytes()), (8, 0));
     let there = dispatcher.opened_detour(0, now);

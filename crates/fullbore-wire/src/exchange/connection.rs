@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_stalls_while_the_kernel_holds_bytes_and_not_while_it_waits_for_its_turn() {
+    async fn a_connection_that_waits_for_its_turn_does_not_stall() {
         for options in [small(1), always()] {
             let client =
                 Client::new(plain(1, Scheme::Http), Options { stall_timeout: Duration::from_secs(5), ..options });

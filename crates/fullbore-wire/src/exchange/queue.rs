@@ -283,7 +283,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_few_connections_until_something_was_delivered_and_then_as_many_as_wanted() {
+    fn few_connections_open_until_the_first_delivery() {
         let (queue, now) = (queue(64), Instant::now());
         let opened: usize = (0..40).map(|_| push(&queue)).sum();
         assert_eq!(opened, FIRST_CONNECTIONS);

@@ -130,7 +130,7 @@ fn body_data_is_not_copied() {
 
 /// M12: a close after k answers is normal; what stood behind it is asked again elsewhere.
 #[test]
-fn m12_close_after_k_answers_leaves_the_rest_unanswered() {
+fn close_after_k_answers_leaves_the_rest_unanswered() {
     let mut closing = client(4);
     let answers = format!("{OK_HI}HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nho");
     let seen = run(&mut closing, [answers.as_bytes()]);
@@ -149,7 +149,7 @@ fn m12_close_after_k_answers_leaves_the_rest_unanswered() {
 
 /// M12: HTTP/1.0 shows in the head, so that the caller stops pipelining to this host.
 #[test]
-fn m12_http_1_0() {
+fn http_1_0() {
     for (head, keep_alive) in [
         ("HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nhi", false),
         ("HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nhi", true),

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bar_shrinks_before_anything_is_left_out_and_nothing_is_longer_than_the_screen() {
+    fn the_bar_shrinks_first_and_lines_fit_the_screen() {
         let progress = progress();
         let mut before: Option<Fitted> = None;
         for columns in (0..200).rev() {

@@ -190,7 +190,7 @@ fn replace(listing: &mut Listing<'_>) {
 }
 
 #[test]
-fn what_was_replaced_before_the_first_byte_comes_back_when_the_copy_is_refused() {
+fn replaced_entries_come_back_when_the_copy_is_refused() {
     let directory = things_of_other_kinds();
     std::fs::remove_file(directory.path().join(".link.fullbore-part")).unwrap();
     let before = described(directory.path());
@@ -205,7 +205,7 @@ fn what_was_replaced_before_the_first_byte_comes_back_when_the_copy_is_refused()
 }
 
 #[test]
-fn what_was_replaced_goes_when_content_comes_and_a_torn_run_is_not_in_the_way() {
+fn replaced_entries_go_once_content_arrives() {
     for early in [true, false] {
         let directory = things_of_other_kinds();
         let problems = with_listing(directory.path(), false, |listing| {

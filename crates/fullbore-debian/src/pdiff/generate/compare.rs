@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_with_nothing_in_common_or_without_unique_lines_are_replaced_at_once() {
+    fn unrelated_texts_are_replaced_in_one_edit() {
         let (before, after): (Vec<u32>, Vec<u32>) = ((0..10_000).collect(), (10_000..30_000).collect());
         assert_eq!(compare(&tokens(&before), &tokens(&after), 30_000), [Hunk { before: 0..10_000, after: 0..20_000 }]);
         let before: Vec<u32> = (0..100_000).map(|number| number % 5).collect();

@@ -431,7 +431,7 @@ fn under_a_hard_quota_sockets_seem_empty() {
 }
 
 #[test]
-fn under_a_quota_a_sender_seems_to_wait_for_a_path_that_has_little_to_carry() {
+fn a_processor_quota_looks_like_waiting_for_an_idle_path() {
     let scene = |throttled_cpu, quota_used, busy_us| Scene {
         empty: 0.0,
         blocked: 0.0,

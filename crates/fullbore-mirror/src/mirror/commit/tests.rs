@@ -277,7 +277,7 @@ fn filtered_files_are_named_all_the_same() {
 }
 
 #[test]
-fn m6_nothing_accepted_unsigned_is_reused_unread() {
+fn nothing_accepted_unsigned_is_reused_unread() {
     let mirror = Mirror::new();
     let files = archive(&[("a", &[("pool/1", "one"), ("pool/2", "two")])]);
     mirror.run(&files, false);
@@ -318,7 +318,7 @@ fn a_lost_state_costs_reading_not_fetching() {
 }
 
 #[test]
-fn a_tree_made_by_others_is_adopted_and_a_wrong_file_replaced_at_publishing() {
+fn a_foreign_tree_is_adopted_and_a_wrong_file_replaced_at_publishing() {
     let mirror = Mirror::new();
     mirror.write("pool/1", "one");
     mirror.write("pool/2", "TWO");
@@ -412,7 +412,7 @@ fn a_suite_that_could_not_be_published_keeps_its_old_record() {
 }
 
 #[test]
-fn m13_killed_while_the_state_is_written_the_old_one_counts() {
+fn killed_while_the_state_is_written_the_old_one_counts() {
     let mirror = Mirror::new();
     let files = archive(&[("a", &[("pool/1", "one")])]);
     mirror.run(&files, true);
@@ -440,7 +440,7 @@ fn m13_killed_while_the_state_is_written_the_old_one_counts() {
 }
 
 #[test]
-fn m15_a_refused_deletion_leaves_a_usable_state() {
+fn a_refused_deletion_leaves_a_usable_state() {
     let mut mirror = Mirror::new();
     let names: Vec<String> = (0..100).map(|number| format!("pool/{number}")).collect();
     let files: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "content")).collect();

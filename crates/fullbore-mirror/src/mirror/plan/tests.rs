@@ -77,7 +77,7 @@ fn two_contents_for_one_path_name_both_indexes() {
 }
 
 #[test]
-fn m7_paths_outside_or_of_our_own_are_refused() {
+fn paths_outside_or_of_our_own_are_refused() {
     let mut plan = PlanBuilder::new(Filters::default());
     let index = plan.index("dists/a/Packages", 0).unwrap();
     for path in ["../x", "/etc/passwd", "pool/../../x", ".fullbore/state", "pool/.x.part", "pool/%2e%2e/x", ""] {

@@ -163,7 +163,7 @@ fn names_come_in_the_right_order() {
 }
 
 #[test]
-fn m13_killed_at_any_step_the_old_or_the_new_state_is_served() {
+fn killed_at_any_step_the_old_or_the_new_state_is_served() {
     for step in 1.. {
         let tree = tree();
         let old = std::fs::read_to_string(tree.root.path().join("dists/a/InRelease")).unwrap();
@@ -190,7 +190,7 @@ fn m13_killed_at_any_step_the_old_or_the_new_state_is_served() {
 }
 
 #[test]
-fn m14_a_full_or_failing_disk_leaves_a_state_that_clients_can_use() {
+fn a_full_or_failing_disk_leaves_a_state_that_clients_can_use() {
     for errno in [rustix::io::Errno::NOSPC, rustix::io::Errno::IO, rustix::io::Errno::DQUOT] {
         for step in 1..=20 {
             let tree = tree();
@@ -209,7 +209,7 @@ fn m14_a_full_or_failing_disk_leaves_a_state_that_clients_can_use() {
 }
 
 #[test]
-fn m11_content_that_is_not_all_there_publishes_nothing() {
+fn content_that_is_not_all_there_publishes_nothing() {
     let tree = tree();
     let publications = Archive { number: 2 }.land(&tree.root);
     let list = names(&tree.root, &publications, &[], &empty_plan(), []).unwrap();
