@@ -2,7 +2,7 @@
 import gzip, hashlib, lzma, os, random, re, shutil, subprocess, tempfile
 
 HERE = os.path.dirname(os.path.realpath(__file__))
-MAKE = HERE + "/lab/make-archive"
+ARCHIVE = os.environ.get("ARCHIVE") or os.path.realpath(HERE + "/../target/release/fullbore-archive")
 
 # Debian 12 has these release architectures; `source` is beside them.
 ARCHITECTURES = "amd64 arm64 armel armhf i386 mips64el mipsel ppc64el s390x riscv64".split()
@@ -13,8 +13,15 @@ def sh(*args, **kw):
     return subprocess.run(args, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **kw).stdout
 
 
+def fill(directory, *options):
+    """Makes a new archive there, by the testkit's program."""
+    if not os.path.exists(ARCHIVE):
+        raise RuntimeError("no %s: cargo build --release -p fullbore-testkit --bins" % ARCHIVE)
+    sh(ARCHIVE, directory, *options)
+
+
 class Archive:
-    """A tree that make-archive made: states below dir, and what their indexes name."""
+    """A tree that fullbore-archive made: states below dir, and what their indexes name."""
 
     def __init__(self, directory, arch="source", state="T0"):
         self.dir, self.arch, self.state = directory, arch, state
@@ -47,7 +54,7 @@ def make(work, name, options):
     """The archive called name in the work directory."""
     directory = "%s/%s" % (work, name)
     if name == "sample":
-        once(directory, lambda d: sh(MAKE, d, "--files", str(options.files), "--bytes", options.bytes, "--max-file", options.max_file, "--seed", "7"))
+        once(directory, lambda d: fill(d, "--files", str(options.files), "--bytes", options.bytes, "--max-file", options.max_file, "--seed", "7"))
         return Archive(directory)
     if name == "older":
         sample = make(work, "sample", options)
@@ -55,7 +62,7 @@ def make(work, name, options):
         return Archive(directory, state="T1")
     if name == "many":
         # As many packages and files as Debian 12's main/source, index included; the files are small ones.
-        once(directory, lambda d: sh(MAKE, d, "--files", "105500", "--bytes", "700M", "--max-file", "2M", "--seed", "8"))
+        once(directory, lambda d: fill(d, "--files", "105500", "--bytes", "700M", "--max-file", "2M", "--seed", "8"))
         return Archive(directory)
     if name == "indexes":
         once(directory, indexes)
@@ -136,8 +143,8 @@ def indexes(out):
     """Indexes alone, of Debian 12's size: Packages of all its architectures and Sources. There is no pool."""
     os.makedirs(out)
     with tempfile.TemporaryDirectory(dir=out) as tmp:
-        sh(MAKE, tmp + "/source", "--no-pool", "--files", "105500", "--seed", "9")
-        sh(MAKE, tmp + "/binary", "--kind", "binary", "--no-pool", "--no-contents", "--files", "63400", "--seed", "9")
+        fill(tmp + "/source", "--no-pool", "--files", "105500", "--seed", "9")
+        fill(tmp + "/binary", "--kind", "binary", "--no-pool", "--no-contents", "--files", "63400", "--seed", "9")
         shutil.move(tmp + "/source/T0", out + "/T0")
         for name in ("key.gpg", "secret.asc"):
             shutil.copy(tmp + "/source/" + name, out)

@@ -263,6 +263,6 @@ def make(top, size):
     """The archive of a run of this size; its packages need nothing else, so that apt can fetch them all."""
     files, total, largest = SIZES[size]
     directory = top + "/" + size
-    archives.once(directory, lambda d: sh(archives.MAKE, d, "--kind", "binary", "--states", "1", "--no-contents", "--no-pdiffs", "--installable",
+    archives.once(directory, lambda d: archives.fill(d, "--kind", "binary", "--states", "1", "--no-contents", "--no-pdiffs", "--installable",
                                           "--files", str(files), "--bytes", total, "--max-file", largest, "--seed", "25"))
     return archives.Archive(directory, arch="amd64,all")

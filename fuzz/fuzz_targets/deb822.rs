@@ -43,13 +43,7 @@ fuzz_target!(|input: (u8, &[u8])| {
     let (step, text) = input;
     for limits in [Limits::INDEX, Limits::RELEASE, Limits::SOURCES_LIST] {
         let whole = read(text, limits);
-        let pieces = read(
-            Slow {
-                rest: text,
-                step: usize::from(step) + 1,
-            },
-            limits,
-        );
+        let pieces = read(Slow { rest: text, step: usize::from(step) + 1 }, limits);
         assert_eq!(whole, pieces);
     }
 });

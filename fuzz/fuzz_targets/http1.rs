@@ -32,9 +32,7 @@ fn client(input: &Input<'_>) -> Http1 {
             _ => Method::Get,
         };
         let head = RequestHead::new(method, "h", "/");
-        client
-            .request(&head, tag, BodyLength::None)
-            .expect("eight requests fit");
+        client.request(&head, tag, BodyLength::None).expect("eight requests fit");
     }
     client
 }
@@ -50,9 +48,7 @@ fn run<'a>(client: &mut Http1, portions: impl Iterator<Item = &'a [u8]>) -> Vec<
                 Ok(None) => break,
                 Err(error) => {
                     seen.push(Seen::Failed(match error {
-                        Http1Error::UnexpectedBytes { .. } => {
-                            Http1Error::UnexpectedBytes { bytes: 0 }
-                        }
+                        Http1Error::UnexpectedBytes { .. } => Http1Error::UnexpectedBytes { bytes: 0 },
                         other => other,
                     }));
                     return seen;
@@ -88,11 +84,7 @@ fn portions(answers: &[u8], cut: u8) -> impl Iterator<Item = &[u8]> {
             return None;
         }
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        let length = if cut == 0 {
-            1
-        } else {
-            1 + (state >> 26) as usize
-        };
+        let length = if cut == 0 { 1 } else { 1 + (state >> 26) as usize };
         let (portion, after) = rest.split_at(length.min(rest.len()));
         rest = after;
         Some(portion)
@@ -103,12 +95,7 @@ fuzz_target!(|data: &[u8]| {
     let &[requests, head_requests, cut, ref answers @ ..] = data else {
         return;
     };
-    let input = Input {
-        requests,
-        head_requests,
-        cut,
-        answers,
-    };
+    let input = Input { requests, head_requests, cut, answers };
     let whole = run(&mut client(&input), std::iter::once(input.answers));
     let in_portions = run(&mut client(&input), portions(input.answers, input.cut));
     assert_eq!(whole, in_portions);

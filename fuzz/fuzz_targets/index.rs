@@ -35,18 +35,14 @@ fn parse(text: &[u8]) {
         assert!(Publication::parse(again.as_bytes()).is_ok());
     }
     if let Ok(index) = DiffIndex::parse(text) {
-        assert!(
-            index
-                .downloads()
-                .all(|file| path::check_name(&file.name).is_ok())
-        );
+        assert!(index.downloads().all(|file| path::check_name(&file.name).is_ok()));
     }
 }
 
 fuzz_target!(|input: (u8, &[u8])| {
     let (form, bytes) = input;
     parse(bytes);
-    let form = Form::BY_SIZE[usize::from(form) % Form::BY_SIZE.len()];
+    let form = Form::BY_SPEED[usize::from(form) % Form::BY_SPEED.len()];
     let mut text = Vec::new();
     if let Ok(mut reader) = Reader::open(form, bytes, LIMIT_BYTES) {
         let _ = reader.read_to_end(&mut text);

@@ -2,13 +2,9 @@
 //! announcements, addresses, caps.
 #![no_main]
 
+use fullbore_lafs::{Cap, Extension, Layout, Nurl, Tree};
 use bytes::Bytes;
-use fullbore_lafs::cap::Cap;
-use fullbore_lafs::extension::Extension;
-use fullbore_lafs::gbs::{Allocated, Answer, Room, Written, held_shares};
-use fullbore_lafs::layout::Layout;
-use fullbore_lafs::merkle::Tree;
-use fullbore_lafs::nurl::Nurl;
+use fullbore_lafs::gbs::{AllocateAnswer, Answer, AvailableSpace, WriteAnswer, held_shares};
 use fullbore_lafs::servers::Announcements;
 
 use libfuzzer_sys::fuzz_target;
@@ -42,7 +38,7 @@ fuzz_target!(|data: &[u8]| {
         }
         _ => {
             let answer = Answer { status: 200, body: Bytes::copy_from_slice(data) };
-            let _ = (Allocated::read(&answer), Written::read(&answer), Room::read(&answer), held_shares(&answer));
+            let _ = (AllocateAnswer::read(&answer), WriteAnswer::read(&answer), AvailableSpace::read(&answer), held_shares(&answer));
         }
     }
 });

@@ -11,9 +11,7 @@ use libfuzzer_sys::fuzz_target;
 type Lines = Vec<Vec<u8>>;
 
 fn lines(text: &[u8]) -> Lines {
-    text.split_inclusive(|byte| *byte == b'\n')
-        .map(<[u8]>::to_vec)
-        .collect()
+    text.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect()
 }
 
 fn apply(edits: &Edits, old: &[u8], step: usize, frames: bool) -> Result<Vec<u8>, SpliceError> {
@@ -57,11 +55,7 @@ fn reference(mut file: Lines, script: &[u8]) -> Option<Lines> {
         if last > file.len() {
             return None;
         }
-        let gone = if *letter == b'a' {
-            last..last
-        } else {
-            first - 1..last
-        };
+        let gone = if *letter == b'a' { last..last } else { first - 1..last };
         let mut text = Vec::new();
         if *letter != b'd' {
             for line in commands.by_ref().take_while(|line| *line != b".") {

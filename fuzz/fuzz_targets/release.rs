@@ -4,7 +4,7 @@
 #![no_main]
 
 use fullbore_debian::classify::classify;
-use fullbore_debian::path::{self, Plus};
+use fullbore_debian::path;
 use fullbore_debian::release::Release;
 use fullbore_debian::signature::SignedText;
 use libfuzzer_sys::fuzz_target;
@@ -16,27 +16,11 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(release) = Release::parse(&text) else {
         return;
     };
-    assert!(
-        release
-            .entries
-            .is_sorted_by(|left, right| left.path < right.path)
-    );
+    assert!(release.entries.is_sorted_by(|left, right| left.path < right.path));
     for entry in &release.entries {
         assert_eq!(path::check(entry.path.as_str()), Ok(()));
         assert_eq!(release.find(entry.path.as_str()), Some(entry));
-        assert!(entry.path.parts().all(|part| !part.starts_with('.')));
-        assert!(
-            entry
-                .path
-                .encoded(Plus::Encoded)
-                .bytes()
-                .all(|byte| byte.is_ascii_graphic())
-        );
-        assert!(
-            entry
-                .path
-                .as_str()
-                .ends_with(classify(entry.path.as_str()).form.extension())
-        );
+        assert!(entry.path.as_str().split('/').all(|part| !part.starts_with('.')));
+        assert!(entry.path.as_str().ends_with(classify(entry.path.as_str()).form.extension()));
     }
 });

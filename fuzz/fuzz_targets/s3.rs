@@ -2,10 +2,8 @@
 //! and the journals of runs that were killed.
 #![no_main]
 
-use fullbore_s3::address::{Addressing, Bucket, Location};
-use fullbore_s3::credentials::config::{Kind, Sections};
-use fullbore_s3::journal::Left;
-use fullbore_s3::{key, xml};
+use fullbore_s3::parsers::{Kind, Leftovers, Sections, decode_listed, encode_path, xml};
+use fullbore_s3::{Addressing, Bucket, Location};
 
 use libfuzzer_sys::fuzz_target;
 
@@ -27,7 +25,11 @@ fuzz_target!(|data: &[u8]| {
             let _ = xml::temporary(data);
             if let Some(escaped) = xml::escape(&text) {
                 let document = format!("<I><UploadId>x{escaped}</UploadId></I>");
-                assert_eq!(xml::upload_id(document.as_bytes()), Ok(format!("x{text}")), "what is escaped is read again");
+                assert_eq!(
+                    xml::upload_id(document.as_bytes()),
+                    Ok(format!("x{text}")),
+                    "what is escaped is read again"
+                );
             }
         }
         3 => {
@@ -36,12 +38,12 @@ fuzz_target!(|data: &[u8]| {
         }
         4 => {
             let mut encoded = String::new();
-            key::encode_path(&text, &mut encoded);
-            assert_eq!(key::decode_listed(&encoded).as_deref(), Some(&*text), "one key for each name");
-            let _ = key::decode_listed(&text);
+            encode_path(&text, &mut encoded);
+            assert_eq!(decode_listed(&encoded).as_deref(), Some(&*text), "one key for each name");
+            let _ = decode_listed(&text);
         }
         5 => {
-            let left = Left::parse(data);
+            let left = Leftovers::parse(data);
             let lines = data.split(|&byte| byte == b'\n').count();
             assert!(left.open.len() + left.intents.len() <= lines, "no more than lines");
         }

@@ -13,11 +13,7 @@ fn check(sources: &[ArchiveSource]) {
         assert!(!source.uris.is_empty() && !source.suites.is_empty());
         for suite in &source.suites {
             let directory = suite.release_directory();
-            assert!(
-                directory.is_empty()
-                    || path::check(&directory).is_ok()
-                    || directory.len() > path::PATH_BYTES_MAX
-            );
+            assert!(directory.is_empty() || path::check(&directory).is_ok() || directory.len() > path::PATH_BYTES_MAX);
         }
     }
 }

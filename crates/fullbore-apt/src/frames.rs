@@ -1,20 +1,30 @@
-//! The forms in which apt keeps indexes, cut into frames that can be used again.
+//! Compressed indexes in frames that can be copied into the next version of the file.
 //!
-//! A patch changes a few places of an index. In a compressed file everything behind the
-//! first of them would have to be compressed again, so we write compressed files in frames
-//! of some 256 KiB of text, each of which can be decompressed alone: members of gzip, frames
-//! of zstd, blocks in one stream of xz, independent blocks of LZ4. Frames end at line ends
-//! and may have any length, so that an insertion changes one frame and shifts none.
+//! A patch changes a few places of an index. In a usual compressed file everything behind the first change must be
+//! compressed again. So fullbore writes frames of about 256 KiB of text that decompress independently: members of gzip,
+//! frames of zstd, blocks in one stream of xz, independent blocks of LZ4. Frames end at line ends and may have any
+//! length, so an insertion changes one frame and shifts none.
 //!
-//! Where frames lie is told by the file itself, since apt deletes files that it does not know
-//! from its directory: by an extra field in each gzip header, by a seek table in a skippable
-//! frame behind those of zstd, by the index of xz, by the lengths before LZ4 blocks. apt and
-//! the usual programs read all of them (apt reads neither concatenated xz streams nor
-//! concatenated LZ4 frames: hence one of each).
+//! The file itself has the positions of its frames, because apt deletes unknown files from its directory: an extra field
+//! in each gzip header, a seek table in a skippable frame of zstd, the index of xz, the lengths before LZ4 blocks. apt and
+//! other programs read all of these files. (apt reads no concatenated xz streams or LZ4 frames, hence one of each.)
 //!
-//! Nothing that a table says is believed: a frame must decompress, alone and to its last byte,
-//! to exactly as much as the table says. So what comes out is what reading from the
-//! beginning would give, or an error.
+//! Tables are not trusted: a frame must decompress independently, to its last byte, to the length in the table. So the
+//! result is that of reading from the beginning, or an error.
+//!
+//! ```
+//! use fullbore_apt::frames::{Container, Encoder, Level};
+//! use fullbore_debian::compression::Form;
+//!
+//! let (mut container, mut file) = (Container::new(Form::Gz), Vec::new());
+//! let mut encoder = Encoder::new(Form::Gz, Level::Own)?.expect("gzip has frames");
+//! for text in [b"Package: a\n\n", b"Package: b\n\n"] {
+//!     container.add(encoder.encode(text, &mut file)?);
+//! }
+//! file.extend(container.tail());
+//! assert_eq!(container.count(), 2);
+//! # Ok::<(), std::io::Error>(())
+//! ```
 
 mod codec;
 mod container;
@@ -39,61 +49,59 @@ pub(crate) use cut::{Cutter, FrameSink, is_good, line_cut};
 /// of 1 MiB 43 %.
 pub const FRAME_BYTES: usize = 256 << 10;
 
-/// Frames of less are joined with the next one when they are come across; only the last of a
-/// file may be smaller. Half, so that two that are joined make no frame that is too large.
+/// Smallest text of a frame, except the last one; smaller frames are joined with the next one. Half of the usual size, so
+/// that two joined frames are not too large.
 pub const FRAME_BYTES_LEAST: usize = FRAME_BYTES / 2;
 
-/// Frames of more are not written. A whole one and one of less than the least were joined.
+/// Largest text of a written frame: a full one joined with a small one.
 pub const FRAME_BYTES_MOST: usize = FRAME_BYTES + FRAME_BYTES_LEAST;
 
-/// Frames of more are not ours: the file is read from its beginning then. It bounds every
-/// buffer here.
+/// Largest text of a frame that is read; a file with larger ones is read from its beginning. Bounds every buffer.
 pub const FRAME_BYTES_MAX: usize = 2 * FRAME_BYTES;
 
-/// What a frame may be longer in the file than its text: no format needs more for what cannot
-/// be compressed (LZ4: a 255th) and for its headers.
+/// Largest overhead of a frame over its text: enough for incompressible text in every format (LZ4: a 255th) and headers.
 const FRAME_OVERHEAD_BYTES: usize = FRAME_BYTES_MAX / 128;
 
 /// Most frames of a file: 64 GiB of text, a hundred times Debian's largest index. Bounds the
 /// table (12 bytes for each).
 pub const FRAMES_MAX: usize = 1 << 18;
 
-/// How hard to compress.
+/// The compression level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Level {
-    /// As fits files that change four times a day: zstd 3, xz 0, gz 6, lz4 1.
+    /// Fast, for files that change four times a day: zstd 3, xz 0, gz 6, lz4 1.
     #[default]
     Own,
-    /// As apt does it: zstd 19, xz 6, gz 6, lz4 1.
+    /// The levels of apt: zstd 19, xz 6, gz 6, lz4 1.
     Apt,
 }
 
-/// A frame: its length in the file, and of its text.
+/// A frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame {
-    /// Length in the file, in bytes, with all that belongs to the frame.
+    /// Length in the file, in bytes, with headers.
     pub size: u32,
     /// Length of its text, in bytes; not known before decompressing with LZ4.
     pub plain: Option<u32>,
-    /// Bytes at its end that only align it (xz).
+    /// Padding at its end (xz).
     padding: u8,
 }
 
-/// Where the frames of a file lie: one behind the other.
+/// The consecutive frames of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
-    /// Where the first begins, in bytes from the start of the file.
+    /// Offset of the first frame in bytes.
     pub start: u64,
-    /// All of them, in order.
+    /// The frames, in order.
     pub frames: Vec<Frame>,
 }
 
 impl Layout {
-    /// Finds the frames of a file; none when they are not as we write them, so that the file is to be read
-    /// from its beginning. Costs one read per frame for gzip and LZ4, three reads for the others.
+    /// Finds the frames of a file; `None` if they are not as fullbore writes them, and the file must be read from its
+    /// beginning. It takes one read per frame for gzip and LZ4, three reads for the others.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// Read errors of the disk.
     pub fn of(file: &File, form: Form) -> io::Result<Option<Layout>> {
         let mut file = Bytes { file, size: file.metadata()?.len() };
         let layout = match form {
@@ -104,14 +112,14 @@ impl Layout {
             Form::Plain | Form::Bz2 => Ok(None),
         };
         match layout {
-            // The file became shorter while we looked at it, or a length led beyond its end.
+            // The file was truncated meanwhile, or a length exceeds it.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
             layout => Ok(layout?.filter(|layout| layout.frames.len() <= FRAMES_MAX)),
         }
     }
 }
 
-/// A file that is looked at here and there.
+/// A file that is read at offsets.
 struct Bytes<'f> {
     file: &'f File,
     size: u64,
@@ -132,7 +140,7 @@ impl Bytes<'_> {
     }
 }
 
-/// Room for the text of one frame.
+/// A buffer for the text of one frame, of [`FRAME_BYTES_MAX`] bytes.
 pub struct Buffer {
     bytes: Box<[u8]>,
     filled: usize,
@@ -140,32 +148,32 @@ pub struct Buffer {
 
 impl Default for Buffer {
     fn default() -> Buffer {
-        // Comes zeroed from the system, page by page as it is used.
+        // The system zeroes its pages on first use.
         Buffer { bytes: vec![0; FRAME_BYTES_MAX].into_boxed_slice(), filled: 0 }
     }
 }
 
 impl Buffer {
-    /// Empties it.
+    /// Empties the buffer.
     pub fn clear(&mut self) {
         self.filled = 0;
     }
 
-    /// What is free.
+    /// The free space.
     pub fn room(&mut self) -> &mut [u8] {
         &mut self.bytes[self.filled..]
     }
 
-    /// Takes so many bytes that were put into the room.
+    /// Adds `bytes` bytes that were written into [`Buffer::room`].
     ///
     /// # Panics
-    /// When there was not so much room.
+    /// If `bytes` exceeds the free space.
     pub fn advance(&mut self, bytes: usize) {
         assert!(bytes <= self.bytes.len() - self.filled);
         self.filled += bytes;
     }
 
-    /// Appends as much as there is room for, up to so many bytes in all; gives back the rest.
+    /// Appends text up to a total length of `most` bytes; returns the rest.
     pub fn append<'t>(&mut self, text: &'t [u8], most: usize) -> &'t [u8] {
         let (now, later) = text.split_at(text.len().min(most.min(self.bytes.len()).saturating_sub(self.filled)));
         self.bytes[self.filled..self.filled + now.len()].copy_from_slice(now);
@@ -173,7 +181,7 @@ impl Buffer {
         later
     }
 
-    /// Keeps the first so many bytes.
+    /// Shortens the text to `bytes` bytes.
     pub fn truncate(&mut self, bytes: usize) {
         self.filled = self.filled.min(bytes);
     }

@@ -1,4 +1,4 @@
-//! Patches of indexes as files: read, made, and published beside an archive's indexes.
+//! Patches of indexes (pdiffs): read, generated, and published beside an archive's indexes.
 
 pub mod input;
 pub mod publish;
@@ -12,20 +12,24 @@ use fullbore_engine::run::{CommandError, ErrorKind};
 
 pub use step::{StepError, generate};
 
-/// A patch as archives serve it: gzip at its highest level, without name and time, so that the
-/// same patch is always the same file.
+/// Compresses a patch as archives serve it: gzip at its highest level, without name and time, so that equal patches give
+/// equal files.
+///
+/// ```
+/// assert_eq!(fullbore_apt::pdiff::gz(b"1d\n"), fullbore_apt::pdiff::gz(b"1d\n"));
+/// ```
 pub fn gz(script: &[u8]) -> Vec<u8> {
     let mut encoder = GzBuilder::new().write(Vec::new(), Compression::best());
     let written = encoder.write_all(script).and_then(|()| encoder.finish());
     written.expect("memory takes everything")
 }
 
-/// A failure of our own files.
+/// The error of a file operation.
 pub fn file_error(error: FileError) -> CommandError {
     CommandError::from_error(ErrorKind::Disk, &error)
 }
 
-/// A directory that was named and is none.
+/// The error of a named directory: a usage error if it does not exist.
 pub fn no_directory(error: FileError) -> CommandError {
     let kind = match error.kind() {
         Some(io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => ErrorKind::Usage,

@@ -1,9 +1,7 @@
-//! The pass over an index: decompressed, patched, hashed, compressed and written at once.
+//! Rewrites an index in one pass: decompresses, patches, hashes, compresses and writes it.
 //!
-//! The text is never whole in memory: it passes in frames (see [`kept`](crate::frames)), and what no
-//! edit touches is written as it was read. Everything is hashed once, on the way; the hash of the
-//! old index is not needed when that of the new one is right, and is computed only to explain that
-//! it is not.
+//! The text is never whole in memory. It is processed in frames (see [`frames`](crate::frames)), and unchanged frames
+//! are copied. The new text is hashed once. The old text is hashed only to explain a wrong result.
 
 mod clocks;
 mod inline;
@@ -28,32 +26,30 @@ use self::source::Stream;
 use self::target::Target;
 use crate::frames::{Encoder, Layout, Level};
 
-/// One pass: an old index and what changes in it.
+/// A pass: the old index, the edits, and the new index.
 #[derive(Debug, Clone, Copy)]
 pub struct Rewrite<'a> {
-    /// The index as it is. Links are followed.
+    /// The old index. Links are followed.
     pub old: &'a Path,
     /// Its form; by its extension if not given.
     pub old_form: Option<Form>,
-    /// What changes; nothing for the conversion of a file that was fetched.
+    /// The edits; empty for a conversion.
     pub edits: &'a Edits,
-    /// The index as it shall be; written beside it under a temporary name, and visible only
-    /// when its content is right. May be the same as `old`.
+    /// The new index, written under a temporary name and renamed when its content is right. It may be `old`.
     pub new: &'a Path,
-    /// Its form; by its extension if not given. All but bz2 can be written.
+    /// Its form; by its extension if not given. bz2 cannot be written.
     pub new_form: Option<Form>,
-    /// How hard to compress what is compressed.
+    /// The compression level.
     pub level: Level,
-    /// What must come out. Without it the result is as good as `old` and the edits.
+    /// The expected result. Without it, the result is not verified.
     pub expected: Option<Expected>,
-    /// Where the stages put their clocks.
+    /// Receives the clocks of the stages.
     pub ledger: Option<&'a Ledger>,
-    /// Cores to use; 0 for all that this process may run on. With 1 nothing is handed over
-    /// between threads.
+    /// Number of cores to use; 0 for all available. With 1 no other threads are used.
     pub threads: usize,
 }
 
-/// What the plain content must be.
+/// The expected plain content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expected {
     /// Length, in bytes.
@@ -62,7 +58,7 @@ pub struct Expected {
     pub sha256: Sha256,
 }
 
-/// What a pass has done.
+/// The result of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rewritten {
     /// Length of the plain content, in bytes.
@@ -71,13 +67,13 @@ pub struct Rewritten {
     pub sha256: Sha256,
     /// Length of the new file, in bytes.
     pub file_size: u64,
-    /// Frames that were taken over as they were.
+    /// Number of copied frames.
     pub frames_copied: u64,
-    /// Frames that were compressed.
+    /// Number of compressed frames.
     pub frames_encoded: u64,
 }
 
-/// Why there is no new index. The old one is untouched then, and nothing is left beside it.
+/// Why a pass failed. The old index is unchanged then, and no temporary file is left.
 #[derive(Debug, Error)]
 pub enum RewriteError {
     /// The old index cannot be read.
@@ -85,26 +81,26 @@ pub enum RewriteError {
     Read {
         /// Its path.
         path: PathBuf,
-        /// What the system or the decompressor said.
+        /// The error of the system or the decompressor.
         source: io::Error,
     },
     /// The new one cannot be written.
     #[error(transparent)]
     Write(#[from] FileError),
-    /// A path that cannot be written to, or a form that we do not write.
+    /// An unwritable path or form.
     #[error("cannot write {}: {reason}", path.display())]
     Target {
         /// The path.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         reason: &'static str,
     },
-    /// There is no memory to compress or decompress with, or no thread to be had.
+    /// Out of memory, or no further thread.
     #[error("cannot make {}: {source}", path.display())]
     Codec {
         /// The path of the new index.
         path: PathBuf,
-        /// What the system or the library said.
+        /// The error of the system or the library.
         source: io::Error,
     },
     /// The edits do not fit the old index.
@@ -112,73 +108,69 @@ pub enum RewriteError {
     Splice {
         /// The path of the old index.
         path: PathBuf,
-        /// What does not fit.
+        /// The reason.
         source: SpliceError,
     },
-    /// Something else came out.
+    /// The result is not the expected one.
     #[error("{}: {wrong}", path.display())]
     Mismatch {
         /// The path of the new index.
         path: PathBuf,
-        /// What, and from what.
+        /// The actual and the expected content.
         wrong: Box<Mismatch>,
     },
-    /// More came out than a file of its size can be meant to hold, where nobody said how much it must be.
+    /// Implausibly large content without an expected size.
     #[error("{}: more than {limit_bytes} bytes come out of it", path.display())]
     TooLarge {
         /// The path of the old index.
         path: PathBuf,
-        /// How much may.
+        /// The limit.
         limit_bytes: u64,
     },
-    /// An error of this program.
+    /// A bug in fullbore.
     #[error("a thread that works on {} panicked: {message}", path.display())]
     Panicked {
         /// The path of the new index.
         path: PathBuf,
-        /// What the panic said.
+        /// The message of the panic.
         message: String,
     },
 }
 
-/// What came out instead of what was expected.
+/// A wrong result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
     "content of {size} bytes has SHA-256 {sha256}, expected are {} bytes, {}{}",
     expected.size, expected.sha256, old.map_or_else(String::new, |old| format!("; the old content has {} bytes, {}", old.size, old.sha256))
 )]
 pub struct Mismatch {
-    /// What should have come out.
+    /// The expected content.
     pub expected: Expected,
-    /// How much did, in bytes; a pass ends when it is more than expected.
+    /// Actual length in bytes; a pass ends when it exceeds the expected one.
     pub size: u64,
-    /// And what that was.
+    /// Actual SHA-256.
     pub sha256: Sha256,
-    /// The old content: whether it was the right one to patch. Not where nothing was patched, or where it is
-    /// far larger than what was to come out.
+    /// The old content, which may be the wrong one to patch; `None` for a conversion, or if it is far larger than expected.
     pub old: Option<Expected>,
 }
 
-/// Threads that help with compression, at most: the hash is one chain, and eight threads compress
-/// faster than it hashes, at all levels of ours.
+/// Largest number of compressing threads: eight compress faster than one thread hashes, at every level.
 const THREADS_MAX: usize = 8;
 
-/// Memory for what these threads compress with. With the text under way (2 MB for each, when
-/// eight) and the program itself a pass stays below 40 MB.
+/// Memory for the encoders. With the buffers (2 MB per thread) and the program a pass stays below 40 MB.
 const ENCODERS_BYTES: usize = 24 << 20;
 
-/// Bytes of text for each of a file where nobody says how much comes out. A guess: indexes have 5 to 20, a bomb
-/// of xz has 7000.
+/// Largest expansion of a file of unknown plain size. A guess: indexes have 5 to 20, an xz bomb has 7000.
 const EXPANSION_MAX: u64 = 1000;
 
-/// A tiny file may be that large in any case; no file may be larger than that.
+/// Bounds of that limit: always allowed, and never exceeded.
 const PLAIN_BYTES_LEAST: u64 = 64 << 20;
 const PLAIN_BYTES_MAX: u64 = 64 << 30;
 
-/// Bytes of an old index, beyond twice the new one's, that are read to explain a failure.
+/// Bytes of an old index, beyond twice the new size, that are hashed to explain a failure.
 const EXPLAINED_BYTES: u64 = 64 << 20;
 
-/// Makes the new index out of the old one.
+/// Makes the new index from the old one.
 ///
 /// # Errors
 /// As [`RewriteError`] says.
@@ -208,7 +200,7 @@ pub fn rewrite(job: &Rewrite<'_>) -> Result<Rewritten, RewriteError> {
     };
     let mut result = attempt(&plan, job);
     if matches!(result, Err(PassError::Frame(_))) {
-        // The file is not what its table says: read as anybody else would read it.
+        // The table is wrong: read the file from its beginning.
         plan.layout = None;
         result = attempt(&plan, job);
     }
@@ -219,15 +211,15 @@ fn form_of(path: &Path) -> Form {
     Form::of(&path.to_string_lossy())
 }
 
-/// What is clear before the pass.
+/// The fixed parameters of a pass.
 struct Plan<'a> {
     file: &'a File,
-    /// Where the old frames are; none if it is read from its beginning.
+    /// The old frames; `None` if the file is read from its beginning.
     layout: Option<&'a Layout>,
     old_form: Form,
     new_form: Form,
     level: Level,
-    /// Most bytes of text that may come out.
+    /// Largest size of the new text in bytes.
     limit: u64,
     threads: usize,
     clocks: Clocks,
@@ -250,7 +242,7 @@ impl Plan<'_> {
     }
 }
 
-/// A pass that has come to its end; nothing is visible yet.
+/// A finished pass; its file is not renamed yet.
 struct PassResult {
     hasher: Sha256Hasher,
     target: Target,
@@ -258,23 +250,23 @@ struct PassResult {
     encoded: u64,
 }
 
-/// Why a pass ended before its end.
+/// Why a pass failed.
 enum PassError {
     Read(io::Error),
-    /// A frame is not what the table says.
+    /// A frame differs from the table.
     Frame(io::Error),
-    /// No memory for a codec, no thread.
+    /// No memory for a codec, or no thread.
     Codec(io::Error),
     Write(FileError),
-    /// The new path has no name that could be written.
+    /// The new path is not UTF-8.
     Name,
     Splice(SpliceError),
-    /// More came out than is expected: so far this.
+    /// The text exceeds the expected size; its hash so far.
     TooLong(Option<Box<Sha256Hasher>>),
-    /// All came out, and it is not what is expected.
+    /// The complete text is wrong.
     Wrong(Sha256, u64),
     Panicked(String),
-    /// Another thread is gone; it knows why.
+    /// Another thread ended; its error says why.
     Lost,
 }
 
@@ -306,7 +298,7 @@ fn explain(stop: PassError, plan: &Plan<'_>, job: &Rewrite<'_>) -> RewriteError 
         PassError::Splice(source) => return RewriteError::Splice { path: old, source },
         PassError::Panicked(message) => return RewriteError::Panicked { path: new, message },
         PassError::Lost => {
-            return RewriteError::Panicked { path: new, message: "it has ended without a word".to_owned() };
+            return RewriteError::Panicked { path: new, message: "it ended without a result".to_owned() };
         }
         PassError::Wrong(sha256, size) => (sha256, size),
         PassError::TooLong(seen) => seen.map_or((Sha256::EMPTY, 0), |hasher| (hasher.clone().finish(), hasher.bytes())),
@@ -319,7 +311,7 @@ fn explain(stop: PassError, plan: &Plan<'_>, job: &Rewrite<'_>) -> RewriteError 
     if job.edits.is_empty() {
         return mismatch(None);
     }
-    // Whether the old index was the right one is what the reader of the message wants to know.
+    // The message says whether the old index was the right one.
     let limit = expected.size.saturating_mul(2).saturating_add(EXPLAINED_BYTES);
     match plan.stream().map_err(|_| ()).and_then(|stream| stream.hash(limit).map_err(|_| ())) {
         Ok(hasher) => mismatch(hasher.map(|hasher| Expected { size: hasher.bytes(), sha256: hasher.finish() })),
@@ -327,7 +319,7 @@ fn explain(stop: PassError, plan: &Plan<'_>, job: &Rewrite<'_>) -> RewriteError 
     }
 }
 
-/// How much may come out of a file where nobody says it.
+/// The limit for a file of unknown plain size.
 fn plausible_bytes(file: &File) -> io::Result<u64> {
     Ok(file.metadata()?.len().saturating_mul(EXPANSION_MAX).clamp(PLAIN_BYTES_LEAST, PLAIN_BYTES_MAX))
 }

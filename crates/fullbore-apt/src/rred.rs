@@ -1,4 +1,4 @@
-//! The `rred` method: makes a new index out of the old one and patches that APT has fetched.
+//! The `rred` method: makes a new index from the old one and patches that APT has fetched.
 //!
 //! Takes the place of APT's own (`Dir::Bin::Methods::rred`). APT lays the old index, or a link
 //! to it, and the patches into `partial/` of its lists directory, names the file to be made,
@@ -24,33 +24,33 @@ use crate::rewrite::{Rewrite, RewriteError, rewrite};
 pub use patches::PatchError;
 pub use target::TargetError;
 
-/// Where APT's configuration says how hard to compress: `apt` for as hard as APT itself.
+/// The setting of the compression level: `apt` for APT's levels.
 pub const LEVEL_SETTING: &str = "Acquire::fullbore::Level";
 
-/// Why no index came out.
+/// Why no index was made.
 #[derive(Debug, thiserror::Error)]
 pub enum RredError {
-    /// The request names no file to make, or none to make it from.
+    /// A request without a target or a source.
     #[error("the request has no {0}")]
     Request(&'static str),
-    /// The patches are not what they should be.
+    /// Invalid patches.
     #[error(transparent)]
     Patch(#[from] PatchError),
     /// The patches do not fit together.
     #[error("the patches do not follow on each other: {0}")]
     Chain(ScriptError),
-    /// It is unknown what must come out.
+    /// Unknown expected result.
     #[error(transparent)]
     Target(#[from] TargetError),
-    /// The pass over the index failed, or something else came out.
+    /// The pass failed, or its result is wrong.
     #[error(transparent)]
     Rewrite(#[from] RewriteError),
-    /// The new index could not be given its times.
+    /// The times of the new index could not be set.
     #[error("cannot set the times of {}: {source}", path.display())]
     Times {
         /// The new index.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }
@@ -64,7 +64,7 @@ pub struct Rred {
 }
 
 impl Rred {
-    /// The method as it starts.
+    /// A new method.
     pub fn new() -> Rred {
         Rred::default()
     }
@@ -83,7 +83,7 @@ impl Method for Rred {
 
     fn acquire(&mut self, request: &Request, apt: &Outgoing) -> Result<Message, Failure> {
         if !request.uri.is_empty() {
-            // When APT is gone, so is the reader of the answer.
+            // An error means that APT is gone.
             apt.send(&request.started()).map_err(Failure::new)?;
         }
         let (done, told) = self.patch(request).map_err(Failure::new)?;
@@ -95,7 +95,7 @@ impl Method for Rred {
 }
 
 impl Rred {
-    /// Does what is asked. Gives the answer, and words about it.
+    /// Serves a request; returns the answer, and a line for the log.
     fn patch(&self, request: &Request) -> Result<(Message, String), RredError> {
         let (old, new) = files(request)?;
         let patches = patches::read(&old, &request.message)?;
@@ -133,8 +133,8 @@ impl Rred {
     }
 }
 
-/// The old index and the one to make. Without a URI the old one has the name of the file that is
-/// asked for, and `.result` is added for the new one: as APT's own method has it for tests.
+/// The paths of the old and the new index. Without a URI, the old one is the target and the new one gets the suffix
+/// `.result`, as in APT's own method for tests.
 fn files(request: &Request) -> Result<(PathBuf, PathBuf), RredError> {
     if request.filename.as_os_str().is_empty() {
         return Err(RredError::Request("Filename"));
@@ -143,11 +143,11 @@ fn files(request: &Request) -> Result<(PathBuf, PathBuf), RredError> {
         return Ok((request.filename.clone(), with_suffix(&request.filename, ".result")));
     }
     let old = request.path();
-    // A relative path would be one of APT's working directory, which it never means.
+    // APT never means a path relative to its working directory.
     if old.is_absolute() { Ok((old, request.filename.clone())) } else { Err(RredError::Request("path in its URI")) }
 }
 
-/// By the extension; that of a path which is no text is none that we know.
+/// The form by the extension.
 fn form(path: &Path) -> Form {
     Form::of(path.to_str().unwrap_or_default())
 }
@@ -168,7 +168,7 @@ fn set_times(old: &Path, new: &Path, mtime_unix_s: i64) -> Result<(), RredError>
         rustix::fs::utimensat(CWD, new, &times, AtFlags::empty())
     };
     set().map_err(|errno| {
-        // An index that APT is not told of would stay.
+        // APT does not know of the file, so remove it.
         let _ = std::fs::remove_file(new);
         RredError::Times { path: new.to_owned(), source: errno.into() }
     })

@@ -1,13 +1,13 @@
-//! The signed `Release` of a suite: asked for, received, verified.
+//! The signed `Release` of a suite: requested, received, verified.
 //!
-//! An answer "not modified" is believed no further than the copy on disk verifies again
-//! (CVE-2014-0487). What it means for what is here is decided by whoever asked.
+//! After an answer "not modified" the local copy is verified again (CVE-2014-0487). The caller compares the result with
+//! what it has.
 
 use std::ops::Range;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use fullbore_debian::release::{Release, asked_since};
+use fullbore_debian::release::{Release, if_modified_since};
 use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignatureError, SignedText, Verifier};
 use fullbore_wire::answer::is_transient;
 use fullbore_wire::conditional::EntityTag;
@@ -15,52 +15,51 @@ use fullbore_wire::fetch::{Fetcher, Get, GetError, Got, HeadSeen, Watch};
 use fullbore_wire::hosts::HostId;
 use tokio::task::JoinSet;
 
-/// Times that a host is asked for one file when it is busy or the connection breaks. A guess: a restart
-/// or a busy moment passes within the pauses between them, and nobody waits long for a host that is down.
+/// Requests for one file to a host that is busy or breaks the connection. A guess: the pauses between them cover a restart
+/// or a busy moment, and a host that is down costs little time.
 const TRIES: u32 = 4;
 
-/// Time after which others are asked for a file without a word of the first. A guess.
+/// Delay before other hosts are asked, if the first sent no head. A guess.
 const AT_ONCE: Duration = Duration::from_millis(10);
 
-/// Hosts that are asked for a file that one is slow to send. A guess: one of them is fast.
+/// Other hosts asked for a file that one is slow to send. A guess: one of them is fast.
 const OTHERS_ASKED: usize = 3;
 
-/// Pause before the second try, where the host names none; it doubles.
+/// Pause before the second request, without `Retry-After`; it doubles.
 const PAUSE_FIRST: Duration = Duration::from_millis(250);
 
-/// For so long a connection that breaks is tried again. Who kept us waiting for longer was silent, and has
-/// been waited for already.
+/// A broken connection is retried within this time of the first request: a host that took longer was silent.
 const BROKEN_WITHIN: Duration = Duration::from_secs(5);
 
-/// A pause of this length is told to the user.
+/// Pauses of at least this length are logged as warnings.
 const PAUSE_TOLD: Duration = Duration::from_secs(5);
 
-/// What is here of a suite already: the copy of its signed file, and what makes a request conditional.
+/// The local copy of a signed file, for a conditional request.
 pub struct CachedRelease {
-    /// `InRelease`.
+    /// Its name, such as `InRelease`.
     pub name: &'static str,
     /// Its content.
     pub content: Vec<u8>,
-    /// Its time, Unix seconds.
+    /// Its modification time, Unix seconds.
     pub modified: i64,
-    /// The tag that the host gave it.
+    /// Its `ETag` from the host.
     pub tag: Option<EntityTag>,
 }
 
 impl CachedRelease {
-    /// What was verified when it came, once more without that.
+    /// Parses the copy, which was verified when it was received.
     pub fn release(&self) -> Option<Release> {
         Release::parse(&SignedText::trusted(&self.content).ok()?).ok()
     }
 
     /// The time to ask for changes since.
-    fn asked_since(&self) -> i64 {
-        asked_since(self.release().and_then(|release| release.date), self.modified)
+    fn if_modified_since(&self) -> i64 {
+        if_modified_since(self.release().and_then(|release| release.date), self.modified)
     }
 }
 
-/// Which of the files beside an `InRelease`, for clients that do not know it, contradicts it, and how. What is
-/// missing is for the caller to judge.
+/// The name of the file that contradicts an `InRelease`, `Release` or `Release.gpg`, and the reason. A missing signature
+/// is no contradiction.
 pub fn contradiction(
     release: &[u8],
     signature: Option<&[u8]>,
@@ -77,32 +76,39 @@ pub fn contradiction(
 
 /// The signed files of a suite, as received.
 pub struct ReceivedRelease {
-    /// Name and content of each; the one that identifies the suite's state first.
+    /// Names and contents; the first identifies the suite's state.
     pub files: Vec<(&'static str, Vec<u8>)>,
-    /// When the host says it last changed, Unix seconds.
+    /// `Last-Modified`, Unix seconds.
     pub modified: Option<i64>,
-    /// The host's tag of it.
+    /// `ETag` of the `InRelease`.
     pub tag: Option<EntityTag>,
-    /// What was verified.
+    /// The verified text.
     pub text: SignedText,
-    /// The same, parsed.
+    /// The parsed text.
     pub release: Release,
 }
 
-/// Why a suite could not be had from a host.
+/// Why a host's Release cannot be used.
 pub enum Refusal {
-    /// The host cannot be reached, or does not have it: why, and what may help.
+    /// Unreachable, or missing there: reason and hint.
     Unavailable(String, &'static str),
-    /// What it sent is not to be believed.
+    /// An invalid signature or Release: reason and hint.
     Verification(String, Option<&'static str>),
-    /// This machine refused, such as a full disk: nothing is known of what was sent.
+    /// A local error, such as a full disk; the Release was not checked.
     Local(String),
 }
 
-/// Answers with the names of the files asked for.
+/// Answers with the names of the requested files.
 pub type NamedAnswers = Vec<(&'static str, Got)>;
 
-/// The directory of a suite below the mirror's address: a name ending in a slash is a flat repository.
+/// The directory of a suite below the mirror's address; a slash at the end of the name means a flat repository.
+///
+/// ```
+/// use fullbore_apt::signed_release::remote_directory;
+///
+/// assert_eq!(remote_directory("trixie"), "dists/trixie/");
+/// assert_eq!(remote_directory("./deb/"), "deb/");
+/// ```
 pub fn remote_directory(suite: &str) -> String {
     match suite {
         "./" | "/" => String::new(),
@@ -111,8 +117,8 @@ pub fn remote_directory(suite: &str) -> String {
     }
 }
 
-/// When a Release ends, by itself and by what the source says (sources.list(5)): `Valid-Until-Min` and
-/// `Valid-Until-Max`, seconds after its Date.
+/// When a Release expires, Unix seconds: its `Valid-Until`, within the source's `Valid-Until-Min` and `Valid-Until-Max`
+/// in seconds after its `Date` (sources.list(5)).
 pub fn valid_until(release: &Release, min_s: Option<u64>, max_s: Option<u64>) -> Option<i64> {
     let after = |limit_s: Option<u64>| {
         limit_s.zip(release.date).map(|(limit_s, date)| date.saturating_add(i64::try_from(limit_s).unwrap_or(i64::MAX)))
@@ -124,36 +130,36 @@ pub fn valid_until(release: &Release, min_s: Option<u64>, max_s: Option<u64>) ->
     until.map(|until| after(min_s).map_or(until, |least| until.max(least)))
 }
 
-/// What a host answered.
+/// The answers of one host.
 pub type Answer = Result<NamedAnswers, GetError>;
 
-/// One suite to ask for: of whom, where, and on which condition.
+/// A request for the Release of a suite.
 pub struct ReleaseRequest<'a> {
-    /// Whose hosts.
+    /// Sends the requests.
     pub fetcher: &'a Fetcher,
-    /// Which of them.
+    /// The host to ask.
     pub host: HostId,
     /// The directory of the `Release` below the mirror's address, with `/` at its end or empty.
     pub directory: String,
-    /// What is here already.
+    /// The local copy, for a conditional request.
     pub kept: Option<&'a CachedRelease>,
-    /// How long a host that is busy is waited for.
+    /// Longest wait for a busy host.
     pub patience: Duration,
-    /// Hosts that may bring the very file that this host is slow to send.
+    /// Hosts that may send the same file if this one is slow.
     pub others: Range<HostId>,
-    /// Where the head of the answer for the `InRelease` is noted.
+    /// Receives the head of the answer for `InRelease`.
     pub head_seen: HeadSeen,
 }
 
-/// Asks for the signed files of all these suites at once.
+/// Requests the signed files of all these suites at once.
 pub async fn receive_all(requests: Vec<ReleaseRequest<'_>>) -> Vec<Answer> {
     all(requests.into_iter().map(receive).collect()).await
 }
 
-/// Waits for all of these, side by side.
+/// Waits for all futures concurrently.
 pub async fn all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
     let mut done: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
-    // Every request is queued by its first poll, so that all go out together.
+    // The first poll queues a request, so all are sent together.
     let mut asked: Vec<_> = futures.into_iter().map(|future| Some(Box::pin(future))).collect();
     std::future::poll_fn(|context| {
         for (slot, result) in asked.iter_mut().zip(&mut done) {
@@ -170,8 +176,8 @@ pub async fn all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
     done.into_iter().flatten().collect()
 }
 
-/// Asks for `InRelease`; where there is none, for `Release` and `Release.gpg`. A host that is only busy may
-/// well have one: it is not taken for one that has none.
+/// Requests `InRelease`; if there is none, `Release` and `Release.gpg`. A busy host does not count as one without
+/// `InRelease`.
 pub async fn receive(request: ReleaseRequest<'_>) -> Answer {
     let ReleaseRequest { fetcher, host, directory, kept, patience, others, head_seen } = request;
     let watch = fetcher.watch();
@@ -182,11 +188,11 @@ pub async fn receive(request: ReleaseRequest<'_>) -> Answer {
             limit_bytes: limit as u64,
             if_none_match: kept.and_then(|kept| kept.tag.clone()),
             // A tag is exact, and alone: nginx answers "not modified" only if the time says so as well.
-            if_modified_since: kept.filter(|kept| kept.tag.is_none()).map(CachedRelease::asked_since),
+            if_modified_since: kept.filter(|kept| kept.tag.is_none()).map(CachedRelease::if_modified_since),
             head_seen: (name == "InRelease").then(|| head_seen.clone()),
             ..Get::default()
         };
-        // With nothing here the others will be asked for files anyway.
+        // Without a local copy the other hosts are needed for files anyway.
         let others =
             AlternateHosts { hosts: others.clone(), alike: Equivalence::SameHead, at_once: kept_before.is_none() };
         get_hedged(&watch, host, others, get, patience)
@@ -200,27 +206,27 @@ pub async fn receive(request: ReleaseRequest<'_>) -> Answer {
     Ok(vec![("InRelease", inrelease), ("Release", release), ("Release.gpg", signature)])
 }
 
-/// Other hosts that may bring a file in the place of the one that is asked.
+/// Other hosts that may send a file instead of the first one.
 pub struct AlternateHosts {
-    /// Which.
+    /// The hosts.
     pub hosts: Range<HostId>,
-    /// What their answers must be.
+    /// Which of their answers count.
     pub alike: Equivalence,
-    /// They are asked after a moment, even if no head has come yet.
+    /// Ask them after a short delay, even without a head of the first host.
     pub at_once: bool,
 }
 
-/// What another host's answer must be to count as the one that was asked for.
+/// Which answer of another host is equivalent to the requested file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Equivalence {
-    /// Of the same time and length by the head that has come: what is newest is for the host to say.
+    /// One with the time and length in the first host's head, which decides what is newest.
     SameHead,
-    /// Any file: what it must say is known already.
+    /// Any file, because its content is known.
     Any,
 }
 
-/// Asks one host for a file, and some of the others as well if its body lingers behind its head. Whoever has a file
-/// alike may bring it. What it is worth is for the signature to tell.
+/// Requests a file from one host, and from some others if its body is slow to follow the head. The first equivalent
+/// answer wins; the signature is checked later.
 pub async fn get_hedged(
     watch: &Watch,
     host: HostId,
@@ -257,7 +263,7 @@ pub async fn get_hedged(
         if let Some(place) = came.iter().position(is_alike) {
             let got = came.swap_remove(place);
             return Ok(match alike {
-                // The next run asks the host itself again, which knows nothing of another's tag.
+                // The next run asks the first host again, for which another's `ETag` means nothing.
                 Equivalence::SameHead => Got { head: seen.head().unwrap_or_else(|| got.head.clone()), ..got },
                 Equivalence::Any => got,
             });
@@ -271,8 +277,8 @@ pub async fn get_hedged(
     }
 }
 
-/// Asks one host for a file, some times if it is busy or the connection breaks. No pause is begun that would
-/// end later than `patience` after the first request.
+/// Requests a file from one host, with retries if it is busy or breaks the connection. No pause ends later than `patience`
+/// after the first request.
 pub async fn get_with_retries(watch: &Watch, host: HostId, get: Get, patience: Duration) -> Result<Got, GetError> {
     let began = Instant::now();
     let mut pause = PAUSE_FIRST;
@@ -292,28 +298,28 @@ pub async fn get_with_retries(watch: &Watch, host: HostId, get: Get, patience: D
             tracing::warn!("{name} is busy and asks for a pause of {} s", wait.as_secs());
         }
         let why = got.as_ref().map_or_else(ToString::to_string, |got| format!("status {}", got.head.status));
-        tracing::info!("{name}: {}: {why}; asked again after {} ms", get.path, wait.as_millis());
+        tracing::info!("{name}: {}: {why}; retrying after {} ms", get.path, wait.as_millis());
         tokio::time::sleep(wait).await;
         pause *= 2;
     }
     watch.get(host, get).await
 }
 
-/// What `Retry-After` asks for.
+/// The pause of `Retry-After`.
 fn told_pause(got: &Got) -> Option<Duration> {
     let told = got.head.retry_after?;
     let now = jiff::Timestamp::now().as_second();
     Some(Duration::from_secs(told.delay_s(got.head.date, now)))
 }
 
-/// Verifies what came. Without a verifier the source is trusted as it is.
+/// Verifies the received files. Without a verifier they are trusted.
 pub fn accept(
     answer: Answer,
     kept: Option<&CachedRelease>,
     verifier: Option<&Verifier>,
 ) -> Result<ReceivedRelease, Refusal> {
     let answer = answer.map_err(|error| match error {
-        // The line in front of it names the host.
+        // The caller's message names the host.
         GetError::Unreachable { reason, .. } | GetError::Final { reason, .. } => {
             Refusal::Unavailable(reason, HINT_REACH)
         }
@@ -336,9 +342,12 @@ pub fn accept(
                 }
                 files.push((name, got.body));
             }
-            // Nothing newer than ours, but what it has is not ours: it may be an older one (M10).
+            // "Not modified", but an older file than the local one (M10).
             (304, Some(kept)) if got.head.last_modified.is_some_and(|modified| modified < kept.modified) => {
-                return Err(Refusal::Verification(format!("{name}: not modified, and older than the one here"), None));
+                return Err(Refusal::Verification(
+                    format!("{name}: not modified, and older than the local copy"),
+                    None,
+                ));
             }
             (304, Some(kept)) => {
                 modified = Some(kept.modified);
@@ -358,7 +367,7 @@ pub fn accept(
                 statuses.push(match to {
                     Some(to) => {
                         absent = HINT_ELSEWHERE;
-                        // Behind a `?` may stand what opens the place to whoever reads it.
+                        // A query may contain credentials.
                         format!("{name}: {status} to {}, not followed", to.split('?').next().unwrap_or_default())
                     }
                     None => format!("{name}: {status}"),
@@ -383,7 +392,7 @@ pub fn accept(
         (None, Some(release), _, None) => SignedText::trusted(release).map_err(bad)?,
         (None, Some(_), None, Some(_)) => {
             let why = "Release has no signature (no InRelease, no Release.gpg)".to_owned();
-            return Err(Refusal::Verification(why, Some("a source without signatures needs `Trusted: yes`")));
+            return Err(Refusal::Verification(why, Some("set `Trusted: yes` for a source without signatures")));
         }
         (None, None, _, _) => return Err(Refusal::Unavailable(statuses.join(", "), absent)),
     };
@@ -394,22 +403,20 @@ pub fn accept(
 fn hint_of(error: &SignatureError) -> Option<&'static str> {
     match error {
         SignatureError::NoPublicKey { .. } | SignatureError::NoKeyring => {
-            Some("give the archive's keyring with --keyring (Debian's is in the package debian-archive-keyring)")
+            Some("pass the archive's keyring with --keyring (Debian's is in the package debian-archive-keyring)")
         }
-        SignatureError::NotClearsigned { .. } => {
-            Some("this looks like a login page or an error page: check the address")
-        }
+        SignatureError::NotClearsigned { .. } => Some("check the address: the answer looks like a login or error page"),
         SignatureError::GpgvMissing { .. } => Some("install gpgv: apt-get install gpgv"),
         SignatureError::Expired { .. } => Some("update the keyring, or the archive is no longer maintained"),
         _ => None,
     }
 }
 
-/// The Release of another suite than the one asked for.
+/// The Release of another suite than the requested one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("asked for suite {requested:?}, but its Release is of suite {suite:?}, codename {codename:?}")]
+#[error("requested suite {requested:?}, but the Release is of suite {suite:?}, codename {codename:?}")]
 pub struct WrongSuite {
-    /// As asked for.
+    /// The requested suite.
     pub requested: String,
     /// `Suite` of the Release.
     pub suite: String,
@@ -417,12 +424,11 @@ pub struct WrongSuite {
     pub codename: String,
 }
 
-/// Whether a Release is of the suite asked for: a mirror (or someone between) must not
-/// serve another suite in its place. As in apt, a part behind the last slash of the
-/// request does not count (`buster/updates`), nor does a Release that names neither.
+/// Checks that a Release is of the requested suite, so that nobody can serve another suite in its place. As in apt, the
+/// part after the last slash of the request does not count (`buster/updates`), and a Release without both names passes.
 ///
 /// # Errors
-/// It is of another one.
+/// [`WrongSuite`].
 pub fn check_suite(requested: &str, release: &Release) -> Result<(), WrongSuite> {
     let names = [release.suite.as_deref(), release.codename.as_deref()];
     let trimmed = requested.trim_end_matches('/');
@@ -435,21 +441,21 @@ pub fn check_suite(requested: &str, release: &Release) -> Result<(), WrongSuite>
     Err(WrongSuite { requested: requested.to_owned(), suite: text(names[0]), codename: text(names[1]) })
 }
 
-/// Something answers, but has no such suite.
+/// The server has no such suite.
 pub const HINT_ABSENT: &str = "check the address and the name of the suite: FROM/dists/SUITE/InRelease must exist";
-/// The same of a flat repository.
+/// The server has no such flat repository.
 pub const HINT_ABSENT_FLAT: &str =
     "check the address and the name of the suite: a flat repository must have FROM/SUITE/InRelease";
-/// Something answers, and leads to where we do not go.
+/// The server sends a redirect that is not followed.
 pub const HINT_ELSEWHERE: &str = "a redirect is not followed from https to http, in a circle or more than five times: \
      name the address that it leads to, if that has all of the archive";
-/// Something answers, but has no time for us, or trouble of its own.
+/// The server is overloaded or out of order.
 pub const HINT_BUSY: &str = "the mirror is overloaded or out of order for the moment: run again later, or name another \
      mirror in its place";
-/// Something answers, but not to us.
+/// The server requires credentials.
 pub const HINT_CREDENTIALS: &str = "the mirror asks for credentials: put them into apt's auth.conf (or another file, \
      named with --auth); for a plain http address its entry must begin with `machine http://HOST`";
-/// Nobody who is trusted vouches for the host, although an authority was named.
+/// The certificate of the server is not issued by the authority of `--cacert`.
 pub const HINT_OTHER_AUTHORITY: &str =
     "--cacert must name the authority that issued the server's certificate, or that certificate itself";
 pub use fullbore_wire::run::hints::{CERTIFICATE as HINT_CERTIFICATE, REACH as HINT_REACH, TRUST as HINT_TRUST};
@@ -468,7 +474,7 @@ mod tests {
         }
         assert_eq!(
             check_suite("bookworm", &release).unwrap_err().to_string(),
-            "asked for suite \"bookworm\", but its Release is of suite \"stable\", codename \"trixie\""
+            "requested suite \"bookworm\", but the Release is of suite \"stable\", codename \"trixie\""
         );
     }
 }

@@ -1,9 +1,8 @@
 //! `fullbore update`: APT's indexes as `apt-get update` keeps them, by patches where that is faster.
 //!
-//! [`run`] is the walk: what each source offers (`release`) → which indexes have to change (`wanted`) → the
-//! fastest way to each of them (`ways`) → patches and files from all sites at once (`files`), indexes
-//! made of them while the others are still on their way (`pool`) → one barrier → names (`publish`).
-//! A source that fails keeps what it had; the others go on.
+//! [`run`] does it in order: the Release of each source (`release`), the changed indexes (`wanted`), the fastest strategy
+//! for each (`strategy`), patches and files from all sites at once (`files`), rebuilt indexes as soon as their files are
+//! there (`rebuild`), one sync, then the names (`publish`). A source that fails keeps its files; the others continue.
 
 mod files;
 mod hooks;
@@ -55,20 +54,25 @@ use wanted::{Present, Selected, WantedIndex, select};
 /// Largest `diff/Index` read: 10,000 patches in all its lists.
 const DIFF_INDEX_BYTES_MAX: u64 = 16 << 20;
 
-/// What apt appends to an index's name for its `diff/Index`.
+/// apt's suffix for the name of an index's `diff/Index`.
 const DIFF_INDEX_ENDING: &str = ".diff_Index";
 
-/// Largest index of which the hash is taken because nobody says it.
+/// Largest local index that is hashed, in bytes, if no Release has its hash.
 const OLD_INDEX_BYTES_MAX: u64 = 64 << 30;
 
 /// Refreshes a lists directory.
 ///
 /// # Errors
-/// See [`ErrorKind`]; what is here of a source that failed is as it was.
+/// - [`ErrorKind::Usage`]: contradicting sources;
+/// - [`ErrorKind::Locked`]: APT or another run works in the directory;
+/// - [`ErrorKind::Partial`], [`ErrorKind::Network`], [`ErrorKind::Stale`], [`ErrorKind::Verification`]: a source failed;
+/// - [`ErrorKind::Disk`], [`ErrorKind::Interrupted`].
+///
+/// A failed source keeps its previous indexes.
 pub fn run(settings: &UpdateSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
     let root = Arc::new(Root::create(&settings.lists).map_err(file)?);
     let _lock = lock(&settings.lists)?;
-    // As with apt, the update goes on without what this command does, and fails at its end.
+    // As in apt, a failed command fails the update only at its end.
     let before = hook(settings, "APT::Update::Pre-Invoke");
     let mut result = refresh(settings, root, events);
     let some_succeeded = match &result {
@@ -87,7 +91,7 @@ fn hook(settings: &UpdateSettings, list: &str) -> Result<(), CommandError> {
     if settings.hooks { hooks::run(&settings.configuration, list) } else { Ok(()) }
 }
 
-/// All between the commands of apt's configuration. The directory is locked.
+/// The update between the commands of apt's configuration. The directory is locked.
 fn refresh(settings: &UpdateSettings, root: Arc<Root>, events: &mut dyn Events) -> Result<Report, CommandError> {
     let mut report = ReportBuilder::new(settings, events);
     let names: Vec<OsString> = root.list("").map_err(file)?.into_iter().map(|(name, _)| name).collect();
@@ -120,21 +124,21 @@ fn refresh(settings: &UpdateSettings, root: Arc<Root>, events: &mut dyn Events) 
 fn lock(lists: &std::path::Path) -> Result<Lock, CommandError> {
     Lock::take(lists).map_err(|error| match error {
         LockError::Held { .. } => CommandError::new(ErrorKind::Locked, &error)
-            .hint("another `apt-get update` or `fullbore update` runs; wait for it to end"),
+            .hint("wait for the other `apt-get update` or `fullbore update` to end"),
         LockError::File { .. } => disk(&error).hint("apt's own lists can be changed by root only"),
     })
 }
 
-/// An index on its way to its new state.
+/// The update of one index.
 struct IndexUpdate<'a> {
     index: &'a WantedIndex,
     way: Strategy,
-    /// Forms of the whole file that were not to be had.
+    /// Forms of the whole file that failed.
     tried: Vec<Form>,
-    /// Files that are still to come before it can be made.
+    /// Missing files before it can be rebuilt.
     open: usize,
     state: State,
-    /// Something came that is not what the archive signed, under any of its ways.
+    /// A received file was not as signed.
     is_wrong: bool,
 }
 
@@ -146,15 +150,15 @@ impl<'a> IndexUpdate<'a> {
 
 #[derive(Debug, PartialEq)]
 enum State {
-    /// Not there yet.
+    /// Incomplete.
     Open,
-    /// In `partial/`, right, under the name it is to have.
+    /// Complete in `partial/`, under its final name.
     Made,
-    /// Not to be had.
+    /// Failed, with the reason.
     Failed(String),
 }
 
-/// What all parts of the walk know.
+/// The inputs of all steps.
 struct Run<'a> {
     settings: &'a UpdateSettings,
     repositories: &'a Repositories,
@@ -166,7 +170,7 @@ impl Run<'_> {
         &self.repositories.all[number]
     }
 
-    /// The walk, in order.
+    /// The steps, in order.
     fn run(
         &self,
         session: &mut Session,
@@ -234,7 +238,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What of each repository has to change, and which repositories cannot be updated.
+    /// The changes of each repository, and the repositories that cannot be updated.
     fn select(
         &self,
         outcomes: &[Outcome],
@@ -266,7 +270,7 @@ impl Run<'_> {
         (all, failed)
     }
 
-    /// Fetches the indexes of patches, and finds the fastest way to each index.
+    /// Fetches the indexes of patches, and finds the fastest strategy for each index.
     fn ways(
         &self,
         session: &mut Session,
@@ -312,7 +316,7 @@ impl Run<'_> {
         Ok(ways)
     }
 
-    /// The ways to an index that its `diff/Index` offers.
+    /// The strategies of an index's `diff/Index`.
     fn patched(&self, session: &Session, index: &WantedIndex, path: &str) -> Result<Vec<Strategy>, String> {
         let text = session.root.read(path, DIFF_INDEX_BYTES_MAX).map_err(|error| error.to_string())?;
         let diff_index = DiffIndex::parse(text.unwrap_or_default().as_slice()).map_err(|error| error.to_string())?;
@@ -323,11 +327,11 @@ impl Run<'_> {
         let Some(old) = &index.old else { return Ok(Vec::new()) };
         let state = match old.plain {
             Some(state) => state,
-            // The Release that it came with is gone: it is looked at itself.
+            // Its Release is gone: hash the file.
             None => state_of(session, &old.file, old.form).map_err(|error| format!("{}: {error}", old.file))?,
         };
         let mut ways = strategy::patched(&diff_index, state);
-        // A patch may have a name that is none together with its index's.
+        // The name of a patch together with its index's may be too long.
         ways.retain(|way| match way {
             Strategy::Patches(patches) => patches.iter().all(|patch| patch_name(index, patch).len() <= PART_BYTES_MAX),
             Strategy::Whole(..) => true,
@@ -335,13 +339,13 @@ impl Run<'_> {
         Ok(ways)
     }
 
-    /// What was seen of the network; the fastest site counts.
+    /// The measured network of the fastest site.
     fn network(&self, session: &Session) -> Network {
         let mut network = Network::UNKNOWN;
         let rtts = session.sites.iter().flat_map(|site| site.fetcher.hosts()).filter_map(|host| host.rtt);
         if let Some(rtt) = rtts.min() {
             network.rtt_s = rtt.as_secs_f64();
-            // Nearby is fast: on loopback and in a data centre a whole file costs its decompression only.
+            // A near host is fast: on loopback or in a data centre only decompression counts.
             if network.rtt_s < 0.002 {
                 network.bytes_per_s = 125e6;
             }
@@ -352,7 +356,7 @@ impl Run<'_> {
         network
     }
 
-    /// Fetches what the updates need and makes the indexes, at once.
+    /// Fetches the files of open updates, and rebuilds indexes as soon as their files are there.
     fn fetch_and_build(
         &self,
         session: &mut Session,
@@ -390,7 +394,7 @@ impl Run<'_> {
             }
         });
         drop(jobs);
-        // Also after a failure: threads must not go on writing behind our back.
+        // Also after a failure: no thread may write after the return.
         let made = pool.close();
         for (batch, fetched) in fetched?.into_iter().enumerate() {
             for given_up in fetched.given_up {
@@ -399,8 +403,8 @@ impl Run<'_> {
                 let hosts = Hosts::of(&session.sites[batches[batch].site].fetcher.hosts());
                 update.is_wrong |= refusals::is_wrong(&given_up);
                 update.state = State::Failed(match given_up.missing {
-                    true => format!("{path} is not there"),
-                    false => format!("{path} cannot be had right: {}", hosts.why(&given_up)),
+                    true => format!("{path} is missing"),
+                    false => format!("cannot fetch {path}: {}", hosts.why(&given_up)),
                 });
             }
         }
@@ -410,7 +414,7 @@ impl Run<'_> {
                 Ok(()) => update.state = State::Made,
                 Err(RebuildError::Rewrite(error)) if out_of_space(&error) => return Err(disk(&error)),
                 Err(error) => {
-                    // A whole file that was verified and does not hold what the Release says of its plain form.
+                    // A verified file whose plain content is not as in the Release.
                     update.is_wrong |= matches!(update.way, Strategy::Whole(..))
                         && matches!(
                             error,
@@ -423,7 +427,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The files that a update needs.
+    /// The files of an update.
     fn files(&self, update: &IndexUpdate<'_>) -> Vec<RemoteFile> {
         let index = update.index;
         let own = self.repository(index.repository);
@@ -445,8 +449,7 @@ impl Run<'_> {
         }
     }
 
-    /// Where patches did not do, the whole file is to be fetched, and where that was not to be had, another form of it.
-    /// Says whether there is any.
+    /// Chooses the whole file after failed patches, and another form after a failed file. Says whether any is left.
     fn choose_fallbacks(
         &self,
         session: &Session,
@@ -475,9 +478,9 @@ impl Run<'_> {
         any
     }
 
-    /// Counts what was made, and finds the repositories that lack something.
+    /// Counts rebuilt indexes, and finds the incomplete repositories.
     fn judge(&self, updates: &[IndexUpdate<'_>], failed: &mut BTreeSet<usize>, report: &mut ReportBuilder) {
-        // Of a repository one failure is told: what came wrong tells more than what is not there.
+        // One failure per repository is reported; wrong content says more than a missing file.
         let (wrong, others): (Vec<_>, Vec<_>) = updates.iter().partition(|update| update.is_wrong);
         for update in wrong.into_iter().chain(others) {
             match (&update.state, &update.way) {
@@ -489,7 +492,7 @@ impl Run<'_> {
                 (state @ (State::Failed(_) | State::Open), _) => {
                     let why = match state {
                         State::Failed(why) => why,
-                        _ => "not all of it has come",
+                        _ => "not all files were received",
                     };
                     report.indexes().failed += 1;
                     if failed.insert(update.index.repository) {
@@ -518,7 +521,7 @@ fn patch_name(index: &WantedIndex, patch: &Patch) -> String {
     format!("{}.ed.{}", index.name, patch.download.name)
 }
 
-/// What is to be made of files that have come; `None`: the file is what is kept.
+/// The job for received files; `None` if the file is kept as fetched.
 fn rebuild_job(number: usize, update: &IndexUpdate<'_>, lists: &std::path::Path) -> Option<RebuildJob> {
     let index = update.index;
     let expected = index.plain.map(|(size, sha256)| Expected { size, sha256 });
@@ -563,7 +566,7 @@ fn out_of_space(error: &crate::rewrite::RewriteError) -> bool {
     matches!(error, crate::rewrite::RewriteError::Write(error) if error.is_out_of_space())
 }
 
-/// The same failure once more, for the report.
+/// A copy of an error, for the report.
 fn copy(error: &CommandError) -> CommandError {
     let mut copy = CommandError::new(error.kind, &error.message);
     copy.context = error.context.clone();

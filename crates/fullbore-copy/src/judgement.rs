@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fullbore_engine::run::report::VerdictReport;
 use fullbore_engine::stage::{SendReading, StageReading};
-use fullbore_engine::verdict::remote::{Beside, MIXED, MIXED_ADVICE, alone, percent};
+use fullbore_engine::verdict::remote::{MIXED, MIXED_ADVICE, OtherShare, alone, percent};
 use fullbore_engine::verdict::thresholds::{AS_BUSY, FED_IN_TURN, NAMED, SLIGHT, TAKES_TURNS};
 use fullbore_engine::verdict::{Limit, Verdict};
 use serde::{Deserialize, Serialize};
@@ -151,9 +151,9 @@ impl Judgement {
     }
 
     /// How busy the busiest disk here was.
-    fn disk_beside(&self) -> Beside<Part> {
+    fn disk_beside(&self) -> OtherShare<Part> {
         let disks = self.disks.used.iter().filter(|disk| disk.is_disk);
-        Beside { part: Part::Write, share: disks.map(|disk| disk.busy).fold(0.0, f64::max), as_full: AS_BUSY }
+        OtherShare { part: Part::Write, share: disks.map(|disk| disk.busy).fold(0.0, f64::max), as_full: AS_BUSY }
     }
 
     /// Share of the time that the threads of a role spent in such a way.
@@ -164,10 +164,10 @@ impl Judgement {
     }
 
     /// For which share of the time the connections had something to carry.
-    fn path_beside(&self) -> Beside<Part> {
+    fn path_beside(&self) -> OtherShare<Part> {
         let streams = self.sending.watched_us as f64 / self.wall_us.max(1) as f64;
         let share = self.sending.busy().unwrap_or_default();
-        Beside { part: Part::Network, share, as_full: FED_IN_TURN + NAMED / streams }
+        OtherShare { part: Part::Network, share, as_full: FED_IN_TURN + NAMED / streams }
     }
 
     /// `part (reason)`.
@@ -188,7 +188,7 @@ pub enum Attribution {
     /// Both are of something of their own, and of different things: two limits.
     Both,
     /// The first part would be named, if the second had not been as full: two limits.
-    Beside(Part, Beside<Part>),
+    Beside(Part, OtherShare<Part>),
     /// The path between them, and why, in words.
     Path(&'static str),
     /// Nobody is sure of anything.
@@ -207,13 +207,13 @@ impl Attribution {
             }
             (None, Some(Part::Write)) => {
                 let share = waited_for_path(sender, receiver).unwrap_or_default();
-                let path = Beside { part: Part::Network, share, as_full: TAKES_TURNS };
+                let path = OtherShare { part: Part::Network, share, as_full: TAKES_TURNS };
                 (Part::Write, Attribution::Receiver(Part::Write), vec![path])
             }
             (Some(part), None) => (part, Attribution::Sender(part), Vec::new()),
             (None, Some(part)) => (part, Attribution::Receiver(part), Vec::new()),
             (None, None) => {
-                let own = Beside { part: Part::Write, share: receiver.own_share(), as_full: SLIGHT };
+                let own = OtherShare { part: Part::Write, share: receiver.own_share(), as_full: SLIGHT };
                 (Part::Network, sender.blames_path(receiver).map_or(Attribution::Nobody, Attribution::Path), vec![own])
             }
         };

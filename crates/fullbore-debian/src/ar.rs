@@ -1,82 +1,81 @@
-//! `ar` archives as `.deb` uses them: a magic line, then members of a 60-byte header and content
-//! (ar(5), "common" format; deb(5)).
+//! The `ar` format of `.deb` files: a magic line, then members, each with a 60-byte header (ar(5), "common" format;
+//! deb(5)).
 //!
-//! The reader is a state machine over [`Read`]: it hands out one header after the other and the
-//! content of the one before. A header is believed only as far as its fields make sense.
+//! The reader is a state machine over [`Read`]. It returns the headers in order, and the content of the current member.
 
 use std::io::{self, Read};
 
 use thiserror::Error;
 
-/// What every archive begins with.
+/// Magic number at the start of every archive.
 pub const MAGIC: &[u8; 8] = b"!<arch>\n";
 
-/// Bytes of a member's header.
+/// Size of a member's header, in bytes.
 pub const HEADER_BYTES: usize = 60;
 
-/// What is wrong with an archive.
+/// Error in reading an archive.
 #[derive(Debug, Error)]
 pub enum ArError {
-    /// It does not begin with [`MAGIC`].
+    /// The file does not start with [`MAGIC`].
     #[error("not an ar archive: no `!<arch>` at the start")]
     Magic,
-    /// A header that no archiver writes.
+    /// A malformed header.
     #[error("ar member at byte {offset}: {what}")]
     Header {
-        /// Where the header begins.
+        /// Offset of the header, in bytes.
         offset: u64,
-        /// What is wrong with it.
+        /// The fault.
         what: &'static str,
     },
     /// The archive ends within a header or within a member.
     #[error("ar archive ends early, at byte {offset}")]
     Truncated {
-        /// Where the bytes ended.
+        /// Offset of the end, in bytes.
         offset: u64,
     },
-    /// The reader failed.
+    /// The input cannot be read.
     #[error("cannot read the archive at byte {offset}")]
     Read {
-        /// Where.
+        /// Offset in bytes.
         offset: u64,
-        /// The cause.
+        /// The underlying error.
         #[source]
         source: io::Error,
     },
 }
 
-/// A member: what its header says.
+/// Header of a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Without the spaces that fill the field, and without the slash that some archivers add.
+    /// Name of the member, without padding and without the slash that some archivers append.
     pub name: Vec<u8>,
-    /// Length of the content, in bytes.
+    /// Size of the content, in bytes.
     pub size: u64,
-    /// Where the content begins, in bytes from the start of the archive.
+    /// Offset of the content, in bytes from the start of the archive.
     pub offset: u64,
 }
 
-/// Reads members one after the other.
+/// Reads the members of an archive in order.
 #[derive(Debug)]
 pub struct Reader<R> {
     input: R,
     offset: u64,
-    /// Content of the present member that was not read, and its padding.
+    /// Bytes of the current member that are not read yet, without padding.
     left: u64,
     padding: u64,
     begun: bool,
 }
 
 impl<R: Read> Reader<R> {
-    /// A reader at the start of an archive.
+    /// Makes a reader at the start of an archive.
     pub fn new(input: R) -> Reader<R> {
         Reader { input, offset: 0, left: 0, padding: 0, begun: false }
     }
 
-    /// Passes over what is left of the present member and reads the next header; `None` at the end.
+    /// Skips the rest of the current member and reads the next header; `None` at the end of the archive.
     ///
     /// # Errors
-    /// See [`ArError`].
+    /// Every variant of [`ArError`].
     pub fn next_member(&mut self) -> Result<Option<Member>, ArError> {
         if !self.begun {
             let mut magic = [0; MAGIC.len()];
@@ -99,17 +98,17 @@ impl<R: Read> Reader<R> {
         Ok(Some(member))
     }
 
-    /// The content of the present member, as far as it was not read yet.
+    /// Unread content of the current member.
     pub fn content(&mut self) -> Content<'_, R> {
         Content { archive: self }
     }
 
-    /// Bytes read so far, from the start of the archive.
+    /// Number of bytes read from the start of the archive.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Gives the input back, wherever it stands.
+    /// Returns the input at its current position.
     pub fn into_inner(self) -> R {
         self.input
     }
@@ -126,13 +125,13 @@ impl<R: Read> Reader<R> {
         }
         if self.padding > 0 {
             self.padding = 0;
-            // Some archivers leave the last newline out; dpkg-deb does not mind either.
+            // Some archivers omit the last newline, and dpkg-deb accepts that too.
             self.fill(&mut waste[..1])?;
         }
         Ok(())
     }
 
-    /// Reads until `buffer` is full or the input ends.
+    /// Reads until `buffer` is full or the input ends; returns the number of bytes.
     fn fill(&mut self, buffer: &mut [u8]) -> Result<usize, ArError> {
         let mut filled = 0;
         while filled < buffer.len() {
@@ -148,8 +147,7 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// The content of one member. Ends where the member ends; an archive that ends before is an
-/// error of kind `UnexpectedEof`.
+/// Content of one member. An archive that ends within the member is an error of kind `UnexpectedEof`.
 #[derive(Debug)]
 pub struct Content<'a, R> {
     archive: &'a mut Reader<R>,
@@ -186,7 +184,7 @@ fn parse_header(header: &[u8; HEADER_BYTES], offset: u64) -> Result<Member, ArEr
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return Err(wrong("the size is no decimal number"));
     }
-    // At most ten digits, which fit.
+    // At most ten digits, so it fits.
     let size = digits.iter().fold(0, |size: u64, digit| size * 10 + u64::from(digit - b'0'));
     Ok(Member { name: name.to_vec(), size, offset: offset + HEADER_BYTES as u64 })
 }
@@ -196,10 +194,10 @@ fn trim_end(field: &[u8]) -> &[u8] {
     &field[..end]
 }
 
-/// The header of a member, for archives that are made here. Time, owner and group are 0, the mode 100644.
+/// Makes the header of a member. Time, owner and group are 0; the mode is 100644.
 ///
 /// # Errors
-/// A name of more than 16 bytes, or a size of more than ten digits, has no place in a header.
+/// Of kind `InvalidInput` for a name of more than 16 bytes or a size of more than ten digits.
 pub fn header(name: &str, size: u64) -> io::Result<[u8; HEADER_BYTES]> {
     let text = format!("{name:<16}{:<12}{:<6}{:<6}{:<8}{size:<10}`\n", 0, 0, 0, 100_644);
     text.into_bytes().try_into().map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))

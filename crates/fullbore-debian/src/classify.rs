@@ -1,16 +1,16 @@
-//! What a path in a `Release` file is: which index, of which component,
-//! architecture or language. From the name alone, as the archive lays it out
-//! (wiki.example.org/DebianRepository/Format, and what dak and Ubuntu publish).
+//! What kind of file a path in a `Release` names: an index, of which component, architecture or language.
+//!
+//! Only the name is used, in the layout of wiki.example.org/DebianRepository/Format and of what dak and Ubuntu publish.
 
 use crate::compression::Form;
 use crate::path::without_dot;
 
-/// The kind of an index.
+/// Kind of an index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum IndexKind<'a> {
     /// `binary-ARCH/Packages`, or below `debian-installer/` for udebs.
     Packages {
-        /// Of the installer's small packages.
+        /// Whether it lists udebs, the installer's small packages.
         udeb: bool,
     },
     /// `source/Sources`
@@ -19,12 +19,12 @@ pub enum IndexKind<'a> {
     InnerRelease,
     /// `Contents-ARCH`, `Contents-udeb-ARCH`, `Contents-source` (architecture `source`).
     Contents {
-        /// Of the installer's small packages.
+        /// Whether it lists udebs, the installer's small packages.
         udeb: bool,
     },
     /// `i18n/Translation-LANGUAGE`
     Translation {
-        /// Such as `en`, `pt_BR`, or a hash in very old archives.
+        /// Language code, such as `en` or `pt_BR`; a hash in very old archives.
         language: &'a str,
     },
     /// `i18n/Index`
@@ -33,7 +33,7 @@ pub enum IndexKind<'a> {
     Components,
     /// AppStream: `dep11/icons-SIZE.tar`, for instance of `48x48` or `64x64@2`
     Icons {
-        /// As in the name.
+        /// Size as in the name, such as `48x48`.
         size: &'a str,
     },
     /// AppStream: `dep11/CID-Index-ARCH.json`
@@ -42,33 +42,42 @@ pub enum IndexKind<'a> {
     Commands,
     /// `installer-ARCH/VERSION/images/SHA256SUMS` (or `MD5SUMS`): lists the installer's images.
     InstallerSums {
-        /// Such as `20230607+deb12u12` or `current`.
+        /// Version of the installer, such as `20230607+deb12u12` or `current`.
         version: &'a str,
-        /// Whether it has SHA-256.
+        /// Whether the file lists SHA-256 instead of MD5.
         sha256: bool,
     },
-    /// Anything else.
+    /// A path that is no known index.
     Other,
 }
 
-/// A path of a `Release` file, taken apart.
+/// Parts of a path in a `Release` file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct IndexName<'a> {
-    /// What it is; for `X.diff/Index` what `X` is, see `diff`.
+    /// Kind of the index; for `X.diff/Index` the kind of `X`.
     pub kind: IndexKind<'a>,
-    /// `main`, or with slashes (`updates/main`); `None` at the top of a suite and in flat repositories.
+    /// Component, such as `main` or `updates/main`; `None` at the top of a suite and in flat repositories.
     pub component: Option<&'a str>,
-    /// `amd64`, `all`, `source`; `None` where a file serves all of them.
+    /// Architecture, such as `amd64`, `all` or `source`; `None` for a file of all architectures.
     pub architecture: Option<&'a str>,
-    /// The form it is compressed in.
+    /// Compression of the file.
     pub form: Form,
-    /// The path without the extension of the form: variants of one index share it.
+    /// Path without the extension of the compression; all variants of an index share it.
     pub stem: &'a str,
     /// Whether this is `X.diff/Index`, the list of patches to `X`.
     pub diff: bool,
 }
 
-/// Takes a path of a `Release` file apart. Never fails: the unknown is [`IndexKind::Other`].
+/// Splits a path of a `Release` file into its parts. An unknown path is [`IndexKind::Other`].
+///
+/// ```
+/// use fullbore_debian::classify::{IndexKind, classify};
+///
+/// let name = classify("main/binary-amd64/Packages.xz");
+/// assert_eq!(name.kind, IndexKind::Packages { udeb: false });
+/// assert_eq!((name.component, name.architecture), (Some("main"), Some("amd64")));
+/// assert_eq!(name.stem, "main/binary-amd64/Packages");
+/// ```
 pub fn classify(path: &str) -> IndexName<'_> {
     let (stem, form) = Form::split(without_dot(path));
     let (base, diff) = match stem.strip_suffix(".diff/Index") {
@@ -83,7 +92,7 @@ pub fn classify(path: &str) -> IndexName<'_> {
 type Parts<'a> = (IndexKind<'a>, Option<&'a str>, Option<&'a str>);
 
 fn kind_of<'a>(directory: &'a str, name: &'a str) -> Option<Parts<'a>> {
-    // The last directory says what stands in it; what is before is the component.
+    // The last directory is the kind, and the part before it is the component.
     let (before, last) = directory.rsplit_once('/').unwrap_or(("", directory));
     if let Some(architecture) = last.strip_prefix("binary-") {
         let (component, udeb) = match before.strip_suffix("debian-installer") {
@@ -114,7 +123,7 @@ fn kind_of<'a>(directory: &'a str, name: &'a str) -> Option<Parts<'a>> {
         ("dep11", _) => dep11(before, name),
         ("cnf", _) => Some((IndexKind::Commands, Some(before), Some(name.strip_prefix("Commands-")?))),
         (_, "SHA256SUMS" | "MD5SUMS") => installer(directory, name),
-        // A flat repository has its indexes beside its packages; in one directory or several.
+        // A flat repository has its indexes beside its packages, in one or more directories.
         (_, "Packages") => Some((IndexKind::Packages { udeb: false }, None, None)),
         (_, "Sources") => Some((IndexKind::Sources, None, Some("source"))),
         _ => None,

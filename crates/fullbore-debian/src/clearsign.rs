@@ -1,9 +1,8 @@
-//! The frame of a clear-signed message and of armoured blocks (RFC 9580, sections 6 and 7).
+//! The frame of clear-signed messages and armoured blocks (RFC 9580, sections 6 and 7).
 //!
-//! OpenPGP tools are generous: they skip text around a message, accept several
-//! messages in a row, and odd headers. Each of that has let unsigned bytes into
-//! `Release` files before. So the frame is checked here, byte for byte, before
-//! `gpgv` sees it: one message, nothing before, nothing behind.
+//! OpenPGP programs accept text around a message, several messages in one file and unknown headers, and each of these
+//! has let unsigned bytes into `Release` files. So the frame is checked here before `gpgv` reads it: exactly one
+//! message, nothing before it and nothing after it.
 
 use thiserror::Error;
 
@@ -18,27 +17,26 @@ const HASH_HEADERS_MAX: usize = 8;
 /// (`Comment:`) are short. A guess with room.
 const ARMOUR_LINE_BYTES_MAX: usize = 1024;
 
-/// What is wrong with the frame.
+/// Fault in the armour around a signed message.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum FrameFault {
-    /// Not a clear-signed message at all, such as a login page.
+    /// The file is no clear-signed message, but for instance a login page.
     #[error("does not begin with {MESSAGE_BEGIN:?}")]
     NotClearsigned,
-    /// Something around, between or in the message that the signature does not cover.
+    /// Text in or around the message that the signature does not cover.
     #[error("line {line}: {what}")]
     Extra {
-        /// Where, counted from 1.
+        /// Line number, counted from 1.
         line: usize,
-        /// What was found.
+        /// Description of the text.
         what: &'static str,
     },
-    /// The message or the signature stops early.
+    /// The message or the signature is incomplete.
     #[error("ends before {0:?}")]
     Truncated(&'static str),
 }
 
-/// The text within a clear-signed message, with dash-escapes taken off. Ends with a newline.
-/// That it was signed by anybody is for `gpgv` to say.
+/// Returns the text of a clear-signed message, without dash escapes, with a newline at its end. Checks no signature.
 pub(crate) fn text_within(message: &str) -> Result<String, FrameFault> {
     let mut lines = message.split_inclusive('\n').zip(1usize..);
     if lines.next().map(|(line, _)| line) != Some("-----BEGIN PGP SIGNED MESSAGE-----\n") {
@@ -64,7 +62,7 @@ pub(crate) fn text_within(message: &str) -> Result<String, FrameFault> {
         }
     }
     finish_signature(&mut lines)?;
-    // Empty lines at the very end carry nothing and do occur.
+    // Some files end with empty lines, which are harmless.
     match lines.find(|&(line, _)| line != "\n") {
         Some((_, line)) => Err(FrameFault::Extra { line, what: "something follows the signature" }),
         None => Ok(text),
@@ -134,7 +132,7 @@ fn finish_signature<'a>(lines: &mut impl Iterator<Item = (&'a str, usize)>) -> R
         if in_headers && content.contains(": ") {
             continue;
         }
-        // The first line that is no header ends them; it should be the empty one.
+        // The first line that is not a header ends the headers; it must be the empty one.
         let base64 = content.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte));
         if !base64 || (content.is_empty() && !in_headers) {
             return Err(FrameFault::Extra { line: number, what: "something in the signature that is not base64" });

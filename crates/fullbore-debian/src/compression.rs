@@ -1,9 +1,8 @@
-//! The forms in which an archive keeps its indexes, and reading them with a bound.
+//! Compressed indexes, read with a limit on the plain size.
 //!
-//! A signed `Release` gives the size of the plain text. A reader made here hands
-//! out at most that many bytes and fails when there is one more: the limit
-//! counts what comes out, not what goes in, so a bomb costs what an honest
-//! file would. Memory for dictionaries and windows is limited as well.
+//! A signed `Release` has the plain size of each index. A reader of this module returns at most that many bytes and
+//! fails if there is one more, so a decompression bomb costs no more than the announced size. The memory for
+//! dictionaries and windows is limited as well.
 
 mod lz4;
 
@@ -22,10 +21,10 @@ const XZ_MEMORY_BYTES: u64 = 128 << 20;
 /// Window of zstd, as power of two: 128 MiB, the limit of `zstd -d` without `--long`.
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 
-/// How a file is compressed.
+/// Compression of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Form {
-    /// Not at all.
+    /// No compression.
     Plain,
     /// `.gz`
     Gz,
@@ -40,26 +39,23 @@ pub enum Form {
 }
 
 impl Form {
-    /// All forms, best compression first: the order in which to choose one to fetch.
-    pub const BY_SIZE: [Form; 6] = [Form::Xz, Form::Zst, Form::Bz2, Form::Gz, Form::Lz4, Form::Plain];
-
-    /// All forms, fastest to decompress first: the order in which to choose one of several files.
+    /// All compressions, fastest decompression first.
     pub const BY_SPEED: [Form; 6] = [Form::Plain, Form::Lz4, Form::Zst, Form::Gz, Form::Xz, Form::Bz2];
 
-    /// Whether this form is faster to decompress than another.
+    /// Whether this compression is faster to decompress than another.
     pub fn is_faster_than(self, other: Form) -> bool {
         let rank = |form| Form::BY_SPEED.iter().position(|one| *one == form);
         rank(self) < rank(other)
     }
 
-    /// By the extension of a path.
+    /// Returns the compression that the extension of a path names.
     pub fn of(path: &str) -> Form {
         Form::split(path).1
     }
 
-    /// The path without the extension of its form, and the form.
+    /// Splits a path into its stem and the compression that its extension names.
     pub fn split(path: &str) -> (&str, Form) {
-        for form in [Form::Gz, Form::Xz, Form::Zst, Form::Bz2, Form::Lz4] {
+        for form in Form::BY_SPEED.into_iter().filter(|form| *form != Form::Plain) {
             if let Some(stem) = path.strip_suffix(form.extension()) {
                 return (stem, form);
             }
@@ -67,7 +63,7 @@ impl Form {
         (path, Form::Plain)
     }
 
-    /// With its dot; empty for plain.
+    /// Extension with its dot; empty for [`Form::Plain`].
     pub fn extension(self) -> &'static str {
         match self {
             Form::Plain => "",
@@ -79,7 +75,7 @@ impl Form {
         }
     }
 
-    /// By the name that people write in `--index-formats`: `gz`, `xz`, `zst`, `bz2`, `lz4`, `plain`.
+    /// Returns the compression of a name: `gz`, `xz`, `zst`, `bz2`, `lz4`, `plain` and the names of the programs.
     pub fn by_name(name: &str) -> Option<Form> {
         match name {
             "plain" | "none" | "uncompressed" => Some(Form::Plain),
@@ -95,31 +91,16 @@ impl Form {
 
 impl fmt::Display for Form {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Form::Plain => "plain",
-            Form::Gz => "gz",
-            Form::Xz => "xz",
-            Form::Zst => "zst",
-            Form::Bz2 => "bz2",
-            Form::Lz4 => "lz4",
-        })
+        f.write_str(self.extension().strip_prefix('.').unwrap_or("plain"))
     }
 }
 
-/// More came out of a compressed file than its signed size. Arrives as the inner error of an
-/// [`io::Error`] of kind `FileTooLarge`.
+/// The plain content exceeds its signed size. Inner error of an [`io::Error`] of kind `FileTooLarge`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("content goes on after the {limit_bytes} bytes that were announced")]
+#[error("content exceeds the announced {limit_bytes} bytes")]
 pub struct TooLarge {
-    /// The size announced.
+    /// Signed size of the plain content, in bytes.
     pub limit_bytes: u64,
-}
-
-impl TooLarge {
-    /// Whether this is why reading failed.
-    pub fn is_cause_of(error: &io::Error) -> bool {
-        error.get_ref().is_some_and(|inner| inner.is::<TooLarge>())
-    }
 }
 
 enum Decoder<R: BufRead> {
@@ -175,7 +156,22 @@ impl<R: BufRead> Decoder<R> {
     }
 }
 
-/// Plain text out of a file of any form, at most so many bytes.
+/// Decompresses a file of any [`Form`], up to a limit.
+///
+/// ```
+/// use std::io::Read;
+///
+/// use fullbore_debian::compression::{Form, Reader};
+///
+/// let file = b"Package: hello\n";
+/// let mut text = String::new();
+/// Reader::open(Form::of("Packages"), &file[..], 15)?.read_to_string(&mut text)?;
+/// assert_eq!(text, "Package: hello\n");
+///
+/// let error = Reader::open(Form::Plain, &file[..], 14)?.read_to_string(&mut text).unwrap_err();
+/// assert_eq!(error.kind(), std::io::ErrorKind::FileTooLarge);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub struct Reader<R: BufRead> {
     decoder: Decoder<R>,
     limit_bytes: u64,
@@ -183,17 +179,15 @@ pub struct Reader<R: BufRead> {
 }
 
 impl<R: BufRead> Reader<R> {
-    /// `limit_bytes` is the size of the plain text as the signed `Release` has it.
+    /// Opens a compressed file. `limit_bytes` is the size of the plain content in the signed `Release`.
+    ///
+    /// # Errors
+    /// The decoder cannot be made.
     pub fn open(form: Form, input: R, limit_bytes: u64) -> io::Result<Self> {
         Ok(Reader { decoder: Decoder::open(form, input)?, limit_bytes, produced_bytes: 0 })
     }
 
-    /// Bytes of plain text handed out so far.
-    pub fn produced_bytes(&self) -> u64 {
-        self.produced_bytes
-    }
-
-    /// Gives the input back, wherever it stands.
+    /// Returns the input at its current position.
     pub fn into_inner(self) -> R {
         self.decoder.into_inner()
     }
@@ -206,7 +200,7 @@ impl<R: BufRead> Read for Reader<R> {
         }
         let room = self.limit_bytes - self.produced_bytes;
         if room == 0 {
-            // One byte more tells an honest end from a bomb.
+            // One more byte distinguishes the end from a file that is too long.
             return match self.decoder.read(&mut [0])? {
                 0 => Ok(0),
                 _ => Err(io::Error::new(io::ErrorKind::FileTooLarge, TooLarge { limit_bytes: self.limit_bytes })),
@@ -219,36 +213,35 @@ impl<R: BufRead> Read for Reader<R> {
     }
 }
 
-/// The plain text of an index is not what the signed `Release` says. Arrives as the inner error
-/// of an [`io::Error`] of kind `InvalidData`.
+/// The plain content of an index differs from the signed `Release`. Inner error of an [`io::Error`] of kind
+/// `InvalidData`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("content of {bytes} bytes has SHA-256 {actual}; the signed Release says {expected_bytes} bytes, {expected}")]
 pub struct Mismatch {
-    /// Bytes read.
+    /// Actual size in bytes.
     pub bytes: u64,
-    /// Bytes announced.
+    /// Signed size in bytes.
     pub expected_bytes: u64,
-    /// Hash of what was read.
+    /// Actual SHA-256.
     pub actual: Sha256,
-    /// Hash announced.
+    /// Signed SHA-256.
     pub expected: Sha256,
 }
 
-/// Passes bytes on and fails at their end when they are not the expected ones.
+/// Passes bytes through and fails at their end if size or SHA-256 differ from the expected ones.
 ///
-/// For an index that lies in another form than the one that was fetched and hashed (a cache):
-/// whoever altered it cannot have altered the signed hash of the plain text. Until the end is
-/// reached without an error, nothing that was read counts.
+/// For a cached index in another compression than the one that was fetched and hashed: the signed hash of the plain
+/// content detects changes. Nothing that was read is verified before the end is reached without an error.
 pub struct Checked<R> {
     reader: R,
-    /// Taken when the end was reached.
+    /// `None` once the end was reached.
     hasher: Option<Sha256Hasher>,
     expected_bytes: u64,
     expected: Sha256,
 }
 
 impl<R: Read> Checked<R> {
-    /// Size and hash are those of the bytes that `reader` gives.
+    /// Checks the bytes of `reader` against this size and SHA-256.
     pub fn new(reader: R, expected_bytes: u64, expected: Sha256) -> Self {
         Checked { reader, hasher: Some(Sha256Hasher::new()), expected_bytes, expected }
     }
@@ -288,7 +281,7 @@ mod tests {
 
     use super::*;
 
-    const FORMS: [Form; 6] = Form::BY_SIZE;
+    const FORMS: [Form; 6] = Form::BY_SPEED;
 
     fn compress(form: Form, content: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
@@ -344,8 +337,8 @@ mod tests {
             let mut reader = Reader::open(form, &bomb[..], 1000).expect("opens");
             let mut out = Vec::new();
             let error = reader.read_to_end(&mut out).expect_err("too much");
-            assert!(TooLarge::is_cause_of(&error), "{form}: {error}");
-            assert_eq!((out.len(), reader.produced_bytes()), (1000, 1000), "{form}");
+            assert!(error.get_ref().is_some_and(|inner| inner.is::<TooLarge>()), "{form}: {error}");
+            assert_eq!(out.len(), 1000, "{form}");
         }
     }
 

@@ -1,64 +1,54 @@
-//! Dates in `Release` files: RFC 5322 in fixed English and UTC, as
-//! `Sat, 10 Feb 2024 11:07:25 UTC`. Like apt, no other zone is taken.
+//! Dates of `Release` files: RFC 5322 in English and UTC, as `Sat, 10 Feb 2024 11:07:25 UTC`.
+//!
+//! Other time zones are refused, as in apt.
 
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use thiserror::Error;
 
-/// A date that is none, or not in UTC.
+/// The text is no date, or a date in another zone than UTC.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{0:?} is not a date such as \"Sat, 10 Feb 2024 11:07:25 UTC\"")]
 pub struct DateError(pub String);
 
-/// Months as RFC 5322 section 3.3 names them.
-const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-
-/// Seconds since 1970 UTC.
+/// Parses a date; returns Unix time in seconds.
+///
+/// ```
+/// use fullbore_debian::date;
+///
+/// let time = date::parse("Sat, 10 Feb 2024 11:07:25 UTC")?;
+/// assert_eq!(time, 1_707_563_245);
+/// assert_eq!(date::format(time), "Sat, 10 Feb 2024 11:07:25 UTC");
+/// # Ok::<(), date::DateError>(())
+/// ```
+///
+/// # Errors
+/// A text of another form, and a zone other than UTC.
 pub fn parse(text: &str) -> Result<i64, DateError> {
     parse_parts(text.trim()).ok_or_else(|| DateError(text.chars().take(60).collect()))
 }
 
 fn parse_parts(text: &str) -> Option<i64> {
-    // The day of the week adds nothing and is sometimes wrong.
+    // The day of the week is redundant and sometimes wrong.
     let text = text.split_once(',').map_or(text, |(_weekday, rest)| rest);
-    let mut words = text.split_ascii_whitespace();
-    let day = number(words.next()?, 2)?;
-    let month = words.next()?;
-    let month = MONTHS.iter().position(|name| name.eq_ignore_ascii_case(month))? + 1;
-    let year = words.next().filter(|year| year.len() == 4).and_then(|year| number(year, 4))?;
-    let mut time = words.next()?.split(':');
-    let (hour, minute, second) = (number(time.next()?, 2)?, number(time.next()?, 2)?, number(time.next()?, 2)?);
-    let zone = words.next()?;
-    if time.next().is_some() || words.next().is_some() || !matches!(zone, "UTC" | "GMT" | "Z" | "+0000" | "-0000") {
+    let words: Vec<&str> = text.split_ascii_whitespace().collect();
+    let [day, month, year, time, zone] = words[..] else { return None };
+    if year.len() != 4 || !matches!(zone, "UTC" | "GMT" | "Z" | "+0000" | "-0000") {
         return None;
     }
     // A leap second counts as the second before it.
-    let second = if second == 60 { 59 } else { second };
-    let small = |value: u16| i8::try_from(value).ok();
-    let (year, month) = (i16::try_from(year).ok()?, i8::try_from(month).ok()?);
-    let civil = DateTime::new(year, month, small(day)?, small(hour)?, small(minute)?, small(second)?, 0).ok()?;
-    // "Never" is written as the end of the year 9999, whose last day is beyond the calendar's instants.
+    let civil = DateTime::strptime("%d %b %Y %H:%M:%S", format!("{day} {month} {year} {time}")).ok()?;
+    // "Never" is the end of the year 9999, whose last day is out of range for jiff's timestamps.
     Some(civil.to_zoned(TimeZone::UTC).map_or(jiff::Timestamp::MAX, |time| time.timestamp()).as_second())
 }
 
-fn number(text: &str, digits_max: usize) -> Option<u16> {
-    if text.is_empty() || text.len() > digits_max || !text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    text.parse().ok()
-}
-
-/// As it is in `Release` files: `Sat, 10 Feb 2024 11:07:25 UTC`. Times that no calendar of four
-/// digits has become the nearest it has.
+/// Formats Unix time in seconds as in `Release` files. Times outside the years 1 to 9999 become the nearest date
+/// within them.
 pub fn format(unix_s: i64) -> String {
-    const WEEKDAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
     const LAST: i64 = 253_370_764_799;
     const FIRST: i64 = -62_135_596_800;
-    let time = jiff::Timestamp::from_second(unix_s.clamp(FIRST, LAST)).unwrap_or_default().to_zoned(TimeZone::UTC);
-    let weekday = WEEKDAYS[usize::from(time.weekday().to_monday_zero_offset().unsigned_abs()) % 7];
-    let month = MONTHS[usize::from(time.month().unsigned_abs()).saturating_sub(1) % 12];
-    let (hour, minute, second) = (time.hour(), time.minute(), time.second());
-    format!("{weekday}, {:02} {month} {:04} {hour:02}:{minute:02}:{second:02} UTC", time.day(), time.year())
+    let time = jiff::Timestamp::from_second(unix_s.clamp(FIRST, LAST)).unwrap_or_default();
+    time.strftime("%a, %d %b %Y %H:%M:%S UTC").to_string()
 }
 
 #[cfg(test)]

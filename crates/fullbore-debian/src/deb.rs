@@ -1,7 +1,6 @@
 //! Binary packages: an `ar` archive of `debian-binary`, `control.tar` and `data.tar` (deb(5)).
 //!
-//! What comes before the files is read at once and is small; the files stay where they are until
-//! someone reads them, with [`data`].
+//! Opening a package reads everything before the files, which is small. [`data`] reads the files.
 
 mod control;
 mod data;
@@ -18,13 +17,13 @@ use crate::tar::TarError;
 pub use control::{Control, ControlFile};
 pub use data::{DataReader, Proof, blocks_of_xz, data};
 
-/// Longest `control.tar`, packed or not, in bytes. The largest of Debian has 2 MB of md5sums.
+/// Maximum size of a `control.tar`, compressed or not, in bytes. The largest in Debian has 2 MB of md5sums.
 pub const CONTROL_BYTES_MAX: u64 = 64 << 20;
 
-/// How `control.tar` or `data.tar` is compressed.
+/// Compression of `control.tar` or `data.tar`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Compression {
-    /// Not at all.
+    /// No compression.
     None,
     /// `.gz`
     Gzip,
@@ -39,7 +38,7 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// By the end of a member's name after `data.tar`.
+    /// Returns the compression of an extension, with its dot.
     fn by_extension(extension: &[u8]) -> Option<Compression> {
         Some(match extension {
             b"" => Compression::None,
@@ -53,68 +52,68 @@ impl Compression {
     }
 }
 
-/// Where `data.tar` lies in the package and how to read it.
+/// Position and compression of `data.tar` in a package.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DataPlace {
-    /// In bytes from the start of the package.
+pub struct DataMember {
+    /// Offset in bytes from the start of the package.
     pub offset: u64,
-    /// Packed length in bytes.
+    /// Compressed size in bytes.
     pub bytes: u64,
-    /// How it is packed.
+    /// Compression.
     pub compression: Compression,
 }
 
-/// A package without its files.
+/// Everything before the files of a package.
 #[derive(Debug, Clone)]
 pub struct Package {
-    /// What `control.tar` has.
+    /// Content of `control.tar`.
     pub control: Control,
-    /// Where the files are.
-    pub data: DataPlace,
+    /// Position of the files.
+    pub data: DataMember,
 }
 
-/// What is wrong with a package.
+/// Error in a package.
 #[derive(Debug, Error)]
 pub enum DebError {
-    /// The outer archive.
+    /// The ar archive is malformed.
     #[error(transparent)]
     Ar(#[from] ArError),
-    /// Members that are missing, doubled or in the wrong order.
-    #[error("not a package as deb(5) has it: {0}")]
+    /// Members are missing, repeated or in the wrong order.
+    #[error("not a Debian package: {0}")]
     Members(&'static str),
-    /// A format that came after this program.
+    /// The version of the package format is unknown.
     #[error("package format {0}: only 2.x is known")]
     Format(String),
-    /// A member's name says a compression that is not known.
+    /// A member has an unknown compression.
     #[error("{0}: unknown compression")]
     Compression(String),
-    /// `control.tar` is damaged.
+    /// `control.tar` is malformed.
     #[error("control.tar: {0}")]
     Control(#[source] TarError),
-    /// `control.tar` has something that no package has there.
+    /// `control.tar` has an invalid member.
     #[error("control.tar: {name}: {what}")]
     ControlFile {
-        /// Which member.
+        /// Name of the member.
         name: String,
-        /// What is wrong with it.
+        /// The fault.
         what: &'static str,
     },
     /// A member cannot be read or decompressed.
     #[error("{member}: {source}")]
     Read {
-        /// Which one.
+        /// Name of the member.
         member: &'static str,
-        /// The cause.
+        /// The underlying error.
         #[source]
         source: io::Error,
     },
 }
 
 impl Package {
-    /// Reads a package from its start up to where the files begin.
+    /// Reads a package from its start to the start of `data.tar`.
     ///
     /// # Errors
-    /// See [`DebError`].
+    /// Every variant of [`DebError`].
     pub fn read<R: Read>(input: R) -> Result<Package, DebError> {
         let mut archive = ar::Reader::new(input);
         let version = archive.next_member()?.ok_or(DebError::Members("it is empty"))?;
@@ -131,7 +130,7 @@ impl Package {
         let control = Control::read(&packed, form)?;
         let member = next_known(&mut archive)?.ok_or(DebError::Members("no data.tar"))?;
         let compression = compression(&member.name, b"data.tar", "data.tar")?;
-        Ok(Package { control, data: DataPlace { offset: member.offset, bytes: member.size, compression } })
+        Ok(Package { control, data: DataMember { offset: member.offset, bytes: member.size, compression } })
     }
 }
 

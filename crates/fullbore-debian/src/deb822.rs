@@ -1,10 +1,8 @@
 //! Control files: stanzas of `Field: value` lines, read as a stream (policy 5.1).
 //!
-//! This is the hot loop over indexes of hundreds of megabytes. The text is read
-//! into one buffer; an empty line is found with SIMD; the stanza before it is
-//! handed out as a view into that buffer, its fields as offsets in a vector
-//! that is used again. Nothing is allocated per stanza, and whatever the input
-//! claims, the buffer stops growing at a named limit.
+//! This is the hot loop for indexes of hundreds of megabytes. The text is read into one buffer, SIMD finds the empty
+//! lines, and a stanza is returned as a view into that buffer, with the offsets of its fields in a reused vector.
+//! Nothing is allocated per stanza, and the buffer has a maximum size.
 
 use std::io::{self, Read};
 use std::ops::Range;
@@ -16,19 +14,18 @@ use thiserror::Error;
 /// enough to stay in the L2 cache while it is parsed (guess, confirmed by the speed test).
 const READ_BYTES: usize = 256 << 10;
 
-/// What one control file may ask of us.
+/// Limits for the parser of a control file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Longest stanza in bytes.
+    /// Maximum size of a stanza, in bytes.
     pub stanza_bytes: usize,
-    /// Longest line in bytes.
+    /// Maximum length of a line, in bytes.
     pub line_bytes: usize,
-    /// Most fields in one stanza.
+    /// Maximum number of fields in a stanza.
     pub fields: usize,
     /// Whether lines that start with `#` are skipped (sources files) or refused (indexes).
     pub comments: bool,
-    /// Whether a carriage return anywhere is refused; without it one at the end of a line
-    /// counts as white space, as for apt.
+    /// Whether every carriage return is refused. Otherwise one at the end of a line counts as white space, as in apt.
     pub refuse_carriage_return: bool,
 }
 
@@ -63,62 +60,62 @@ impl Limits {
     };
 }
 
-/// What is wrong with a control file, and in which line (counted from 1).
+/// Error in a control file. Line numbers start at 1.
 #[derive(Debug, Error)]
 pub enum Deb822Error {
-    /// The reader failed; also how a decompressor reports its limit.
-    #[error("line {line}: cannot read on: {source}")]
+    /// The input cannot be read, or exceeds the limit of the decompressor.
+    #[error("line {line}: cannot read: {source}")]
     Read {
-        /// Line that was being read.
+        /// Number of the line that was being read.
         line: u64,
-        /// The cause.
+        /// The underlying error.
         #[source]
         source: io::Error,
     },
-    /// A byte that no control file has.
+    /// The file has a NUL byte.
     #[error("line {line}: NUL byte")]
     Nul {
-        /// Where.
+        /// Line number, counted from 1.
         line: u64,
     },
-    /// A carriage return where it would leave open where the line ends.
+    /// A carriage return that makes the end of the line ambiguous.
     #[error("line {line}: carriage return")]
     CarriageReturn {
-        /// Where.
+        /// Line number, counted from 1.
         line: u64,
     },
     /// A line that is neither `Field: value` nor a continuation.
     #[error("line {line}: {what}")]
     Line {
-        /// Where.
+        /// Line number, counted from 1.
         line: u64,
-        /// What was expected.
+        /// The fault.
         what: &'static str,
     },
-    /// A limit of [`Limits`].
+    /// The file exceeds one of the [`Limits`].
     #[error("line {line}: {what} beyond the limit of {limit}")]
     TooLarge {
-        /// Where.
+        /// Line number, counted from 1.
         line: u64,
-        /// Which limit.
+        /// Name of the limit.
         what: &'static str,
-        /// Its value.
+        /// Value of the limit.
         limit: usize,
     },
-    /// A field that has to be text is not UTF-8.
+    /// A text field is not UTF-8.
     #[error("line {line}: field {field} is not UTF-8")]
     NotUtf8 {
-        /// First line of the stanza.
+        /// Number of the first line of the stanza.
         line: u64,
-        /// Which field.
+        /// Name of the field.
         field: &'static str,
     },
-    /// A field twice in one stanza: readers would disagree on which one counts.
-    #[error("line {line}: field {field} twice in one stanza")]
+    /// A field occurs twice in one stanza; programs would disagree on the one that counts.
+    #[error("line {line}: repeated field {field}")]
     Duplicate {
-        /// First line of the stanza.
+        /// Number of the first line of the stanza.
         line: u64,
-        /// Which field.
+        /// Name of the field.
         field: &'static str,
     },
 }
@@ -130,7 +127,7 @@ struct Span {
     value: (u32, u32),
 }
 
-/// One stanza: a view that lives until the next one is read.
+/// One stanza, borrowed from the buffer of [`Stanzas`] until the next one is read.
 #[derive(Debug, Clone, Copy)]
 pub struct Stanza<'a> {
     text: &'a [u8],
@@ -139,36 +136,39 @@ pub struct Stanza<'a> {
 }
 
 impl<'a> Stanza<'a> {
-    /// First line of the stanza in its file, counted from 1.
+    /// Number of the first line of the stanza, counted from 1.
     pub fn line(&self) -> u64 {
         self.line
     }
 
-    /// The whole stanza with its line ends, comments included.
+    /// Text of the stanza with line ends and comments.
     pub fn text(&self) -> &'a [u8] {
         self.text
     }
 
-    /// Name and value of every field in order. Values are trimmed at both ends; inner lines
-    /// keep their line ends and leading white space.
+    /// Names and values of the fields, in order. Values are trimmed at both ends; continuation lines keep their line
+    /// ends and leading white space.
     pub fn fields(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
         let text = self.text;
         self.spans.iter().map(move |span| (slice(text, span.name), trim(slice(text, span.value))))
     }
 
-    /// As [`Stanza::fields`], but values as they stand in the text, for loops that want few of them.
+    /// Like [`Stanza::fields`] with untrimmed values, for loops that use few of them.
     pub(crate) fn raw_fields(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
         let text = self.text;
         self.spans.iter().map(move |span| (slice(text, span.name), slice(text, span.value)))
     }
 
-    /// The value of the first field of this name, whatever its case.
+    /// Value of the first field of this name; case does not count.
     pub fn get(&self, name: &str) -> Option<&'a [u8]> {
         let span = self.spans.iter().find(|span| slice(self.text, span.name).eq_ignore_ascii_case(name.as_bytes()))?;
         Some(trim(slice(self.text, span.value)))
     }
 
-    /// The value as text; refuses a second field of the name and bytes that are not UTF-8.
+    /// Value of a field as text; `None` if the stanza has no such field.
+    ///
+    /// # Errors
+    /// [`Deb822Error::Duplicate`] and [`Deb822Error::NotUtf8`].
     pub fn get_text(&self, name: &'static str) -> Result<Option<&'a str>, Deb822Error> {
         let mut found =
             self.spans.iter().filter(|span| slice(self.text, span.name).eq_ignore_ascii_case(name.as_bytes()));
@@ -181,7 +181,7 @@ impl<'a> Stanza<'a> {
         self.decode(name, trim(slice(self.text, span.value))).map(Some)
     }
 
-    /// `value`, which belongs to `field` of this stanza, as text.
+    /// Decodes `value`, the value of `field`.
     pub(crate) fn decode(&self, field: &'static str, value: &'a [u8]) -> Result<&'a str, Deb822Error> {
         std::str::from_utf8(value).map_err(|_| Deb822Error::NotUtf8 { line: self.line, field })
     }
@@ -196,22 +196,34 @@ fn trim(value: &[u8]) -> &[u8] {
     value.trim_ascii()
 }
 
-/// The stanzas of a control file, one after the other.
+/// Reads the stanzas of a control file in order.
+///
+/// ```
+/// use fullbore_debian::deb822::{Limits, Stanzas};
+///
+/// let text = "Package: hello\nDescription: greets\n and says goodbye\n\nPackage: world\n";
+/// let mut stanzas = Stanzas::new(text.as_bytes(), Limits::INDEX);
+/// let first = stanzas.next()?.expect("a stanza");
+/// assert_eq!(first.get_text("description")?, Some("greets\n and says goodbye"));
+/// let second = stanzas.next()?.expect("a stanza");
+/// assert_eq!((second.line(), second.get("Package")), (5, Some(&b"world"[..])));
+/// # Ok::<(), fullbore_debian::deb822::Deb822Error>(())
+/// ```
 pub struct Stanzas<R> {
     reader: R,
     limits: Limits,
     separator: memmem::Finder<'static>,
     buffer: Vec<u8>,
-    /// What of the buffer is read but not handed out yet.
+    /// Range of the buffer that is read and not returned yet.
     pending: Range<usize>,
     spans: Vec<Span>,
-    /// Lines handed out or skipped so far.
+    /// Number of lines returned or skipped.
     lines: u64,
     at_end: bool,
 }
 
 impl<R: Read> Stanzas<R> {
-    /// Starts at the reader's place. The reader needs no buffer of its own.
+    /// Reads from the current position of `reader`, which needs no buffer of its own.
     pub fn new(reader: R, limits: Limits) -> Self {
         Stanzas {
             reader,
@@ -225,7 +237,10 @@ impl<R: Read> Stanzas<R> {
         }
     }
 
-    /// The next stanza, or `None` at the end. After an error the reader is of no further use.
+    /// Reads the next stanza; `None` at the end.
+    ///
+    /// # Errors
+    /// Every variant of [`Deb822Error`] but `Duplicate` and `NotUtf8`. Nothing can be read after an error.
     #[expect(clippy::should_implement_trait, reason = "a stanza borrows from the reader, which Iterator cannot say")]
     pub fn next(&mut self) -> Result<Option<Stanza<'_>>, Deb822Error> {
         loop {
@@ -261,7 +276,7 @@ impl<R: Read> Stanzas<R> {
             if pending.len() > self.limits.stanza_bytes {
                 return Err(self.stanza_too_large());
             }
-            // The separator may lie across the border of two reads.
+            // The separator can be split between two reads.
             searched = pending.len().saturating_sub(1);
             self.fill()?;
         }
@@ -295,7 +310,7 @@ impl<R: Read> Stanzas<R> {
         let kept = self.pending.len();
         self.pending = 0..kept;
         if self.buffer.len() < kept + READ_BYTES {
-            // Doubling keeps the moving of a large stanza linear; the limit above ends it.
+            // Doubling keeps the copying of a large stanza linear; the check above limits it.
             self.buffer.resize((kept * 2).max(kept + READ_BYTES), 0);
         }
         loop {
@@ -341,7 +356,7 @@ fn find_fields(text: &[u8], first_line: u64, limits: &Limits, spans: &mut Vec<Sp
     Ok(line - first_line)
 }
 
-/// What a field name is made of.
+/// Bytes that field names consist of.
 static IN_NAME: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = b'!';

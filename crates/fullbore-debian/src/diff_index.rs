@@ -1,8 +1,8 @@
-//! `X.diff/Index`: which patches lead from earlier states of an index to the present one.
+//! `X.diff/Index`: the patches from earlier states of an index to the current one.
 //!
-//! One stanza with lists `hash size name`: states before a patch (`History`),
-//! the patches as plain text (`Patches`) and as served (`Download`), and the
-//! same with `X-Unmerged-` for patches of single steps beside merged ones.
+//! The file is one stanza with lists of `hash size name`: the states before each patch (`History`), the patches
+//! uncompressed (`Patches`) and compressed (`Download`). The same fields with the prefix `X-Unmerged-` list single-step
+//! patches beside merged ones.
 
 mod publication;
 
@@ -16,28 +16,28 @@ use fullbore_digest::Sha256;
 
 pub use publication::{Listed, ListedPatch, OlderFile, Publication, Sha1};
 
-/// Most lines of one list. Debian has 56 (14 days, 4 updates each); 10^6 would be an attack.
+/// Maximum number of lines in a list. Debian has 56 (14 days with 4 updates each); the limit is a guess.
 pub const LIST_ENTRIES_MAX: usize = 10_000;
 
 /// Hash, size and name of a patch or of the state before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiffFile {
-    /// One part of a path, checked: `2026-10-30-0800.52`, `T-…-F-…`, with `.gz` in downloads.
+    /// File name, checked: `2026-10-30-0800.52` or `T-…-F-…`, with `.gz` in downloads.
     pub name: String,
-    /// In bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Of the file (or state).
+    /// SHA-256 of the file, or of the index in that state.
     pub sha256: Sha256,
 }
 
-/// The three lists of one set of patches.
+/// The lists of one set of patches.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PatchSet {
-    /// The index before the patch of this name, oldest first.
+    /// State of the index before each patch, oldest first.
     pub history: Vec<DiffFile>,
-    /// The patches, uncompressed.
+    /// Uncompressed patches.
     pub patches: Vec<DiffFile>,
-    /// The patches as the archive serves them, beside the `Index`.
+    /// Compressed patches, as the archive serves them in the directory of the `Index`.
     pub downloads: Vec<DiffFile>,
 }
 
@@ -48,14 +48,17 @@ pub struct DiffIndex {
     pub current: (Sha256, u64),
     /// `X-Patch-Precedence: merged`: each patch of `main` leads to `current` directly.
     pub merged: bool,
-    /// The patches that clients take.
+    /// The patches for clients.
     pub main: PatchSet,
-    /// Patches of single steps, where `main` has merged ones.
+    /// Patches from each state to the next, if `main` has merged ones.
     pub unmerged: PatchSet,
 }
 
 impl DiffIndex {
-    /// Parses the one stanza of an `Index` with SHA-256 lists.
+    /// Parses an `Index` with SHA-256 lists.
+    ///
+    /// # Errors
+    /// A syntax error, a missing `SHA256-Current`, a malformed line, an unsafe file name, a second stanza.
     pub fn parse(reader: impl Read) -> Result<DiffIndex, IndexError> {
         let mut stanzas = Stanzas::new(reader, Limits::RELEASE);
         let Some(stanza) = stanzas.next()? else {
@@ -81,7 +84,7 @@ impl DiffIndex {
         }
     }
 
-    /// Every file that a mirror needs beside the `Index`, merged and unmerged.
+    /// All files in the directory of the `Index` that a mirror needs, merged and unmerged.
     pub fn downloads(&self) -> impl Iterator<Item = &DiffFile> {
         self.main.downloads.iter().chain(&self.unmerged.downloads)
     }
@@ -106,8 +109,7 @@ fn list(stanza: &Stanza<'_>, field: &'static str) -> Result<Vec<DiffFile>, Index
         let Some((sha256, size, Some(name))) = hash_and_size(line, |hex| Sha256::from_hex(hex).ok()) else {
             return Err(invalid(stanza, field, line, "is not `hash size name`"));
         };
-        path::check_name(name)
-            .map_err(|fault| IndexError::Path { line: stanza.line(), source: PathError::new(name, fault) })?;
+        check_name(stanza, name)?;
         files.push(DiffFile { name: name.to_owned(), size, sha256 });
     }
     Ok(files)
@@ -132,6 +134,11 @@ fn hash_and_size<H>(line: &str, hash: impl Fn(&[u8]) -> Option<H>) -> Option<(H,
     let size = parse_size(words.next()?.as_bytes())?;
     let name = words.next();
     words.next().is_none().then_some((hash, size, name))
+}
+
+fn check_name(stanza: &Stanza<'_>, name: &str) -> Result<(), IndexError> {
+    path::check_name(name)
+        .map_err(|fault| IndexError::Path { line: stanza.line(), source: PathError::new(name, fault) })
 }
 
 fn invalid(stanza: &Stanza<'_>, field: &'static str, value: &str, what: &'static str) -> IndexError {

@@ -1,35 +1,35 @@
 //! The status lines of `gpgv` (GnuPG, `doc/DETAILS`, "Format of the --status-fd output").
 //!
-//! A signature counts only when `GOODSIG` and `VALIDSIG` both speak for it:
-//! `VALIDSIG` alone is also given for expired and revoked keys.
+//! A signature is valid only with both `GOODSIG` and `VALIDSIG`: gpgv prints `VALIDSIG` alone for expired and revoked
+//! keys.
 
-/// Who made a good signature.
+/// Key that made a valid signature.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signer {
-    /// Fingerprint of the key that signed, perhaps a subkey; upper case.
+    /// Fingerprint of the signing key or subkey, in upper case.
     pub fingerprint: String,
-    /// Fingerprint of its primary key.
+    /// Fingerprint of the primary key, in upper case.
     pub primary: String,
 }
 
-/// How one signature stands.
+/// State of one signature.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Standing {
-    /// `NEWSIG` without anything that follows.
+pub(crate) enum SignatureState {
+    /// `NEWSIG`, and no verdict yet.
     Unknown,
     /// `GOODSIG`, before `VALIDSIG`.
     Good,
-    /// Good, valid, with a digest that can be trusted.
+    /// `GOODSIG` and `VALIDSIG`, with a strong digest.
     Valid(Signer),
-    /// Does not match the text.
+    /// The signature does not match the text.
     Bad,
     /// The signature or its key has expired.
     Expired,
     /// The key was revoked.
     Revoked,
-    /// Not checked, for the key is missing.
+    /// Not checked, because the key is missing.
     NoKey,
-    /// A digest that can be forged.
+    /// Made with a weak digest of this name.
     Weak(&'static str),
     /// Could not be checked for another reason.
     Error,
@@ -40,23 +40,23 @@ pub(crate) enum Standing {
 pub(crate) struct Signature {
     /// Fingerprint or long key id, for messages.
     pub key: String,
-    pub standing: Standing,
+    pub state: SignatureState,
 }
 
 impl Signature {
     pub(crate) fn good_signer(&self) -> Option<Signer> {
-        match &self.standing {
-            Standing::Valid(signer) => Some(signer.clone()),
+        match &self.state {
+            SignatureState::Valid(signer) => Some(signer.clone()),
             _ => None,
         }
     }
 }
 
-/// All that the status said.
+/// Parsed status output.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub signatures: Vec<Signature>,
-    /// How many texts the file had.
+    /// Number of texts in the file.
     pub texts: usize,
 }
 
@@ -82,12 +82,12 @@ pub(crate) fn read(status: &str) -> Report {
         let key = words.first().copied().unwrap_or_default();
         match keyword {
             "PLAINTEXT" => report.texts += 1,
-            "NEWSIG" => report.signatures.push(Signature { key: String::new(), standing: Standing::Unknown }),
-            "GOODSIG" => stand(&mut report, key, Standing::Good),
-            "BADSIG" => stand(&mut report, key, Standing::Bad),
-            "EXPSIG" | "EXPKEYSIG" => stand(&mut report, key, Standing::Expired),
-            "REVKEYSIG" => stand(&mut report, key, Standing::Revoked),
-            "ERRSIG" => stand_error(&mut report, key, &words),
+            "NEWSIG" => report.signatures.push(Signature { key: String::new(), state: SignatureState::Unknown }),
+            "GOODSIG" => set_state(&mut report, key, SignatureState::Good),
+            "BADSIG" => set_state(&mut report, key, SignatureState::Bad),
+            "EXPSIG" | "EXPKEYSIG" => set_state(&mut report, key, SignatureState::Expired),
+            "REVKEYSIG" => set_state(&mut report, key, SignatureState::Revoked),
+            "ERRSIG" => set_error_state(&mut report, key, &words),
             "VALIDSIG" => confirm(&mut report, &words),
             _ => {}
         }
@@ -95,25 +95,25 @@ pub(crate) fn read(status: &str) -> Report {
     report
 }
 
-/// Sets the standing of the current signature; one that has a standing already is followed by another.
-fn stand(report: &mut Report, key: &str, standing: Standing) {
+/// Sets the state of the current signature; one that has a state already is followed by another.
+fn set_state(report: &mut Report, key: &str, state: SignatureState) {
     match report.signatures.last_mut() {
-        Some(last) if last.standing == Standing::Unknown => {
-            *last = Signature { key: key.to_owned(), standing };
+        Some(last) if last.state == SignatureState::Unknown => {
+            *last = Signature { key: key.to_owned(), state };
         }
-        _ => report.signatures.push(Signature { key: key.to_owned(), standing }),
+        _ => report.signatures.push(Signature { key: key.to_owned(), state }),
     }
 }
 
 /// `ERRSIG keyid pkalgo hashalgo sig_class time rc fpr`; rc 9 means that the key is missing.
-fn stand_error(report: &mut Report, key: &str, words: &[&str]) {
+fn set_error_state(report: &mut Report, key: &str, words: &[&str]) {
     let fingerprint = words.get(6).filter(|word| word.len() >= 40).copied().unwrap_or(key);
-    let standing = match (weak_digest(words.get(2).copied().unwrap_or_default()), words.get(5).copied()) {
-        (_, Some("9")) => Standing::NoKey,
-        (Some(digest), _) => Standing::Weak(digest),
-        _ => Standing::Error,
+    let state = match (weak_digest(words.get(2).copied().unwrap_or_default()), words.get(5).copied()) {
+        (_, Some("9")) => SignatureState::NoKey,
+        (Some(digest), _) => SignatureState::Weak(digest),
+        _ => SignatureState::Error,
     };
-    stand(report, fingerprint, standing);
+    set_state(report, fingerprint, state);
 }
 
 /// `VALIDSIG fpr date time expires version reserved pkalgo hashalgo class primary`
@@ -121,7 +121,7 @@ fn confirm(report: &mut Report, words: &[&str]) {
     let Some(last) = report.signatures.last_mut() else {
         return;
     };
-    if last.standing != Standing::Good {
+    if last.state != SignatureState::Good {
         return;
     }
     let (Some(fingerprint), Some(hash), Some(class)) = (words.first(), words.get(7), words.get(8)) else {
@@ -130,12 +130,12 @@ fn confirm(report: &mut Report, words: &[&str]) {
     last.key = fingerprint.to_ascii_uppercase();
     // 00 signs bytes, 01 text; other classes (of keys and certifications) sign no document.
     if !matches!(*class, "00" | "01") {
-        last.standing = Standing::Error;
+        last.state = SignatureState::Error;
     } else if let Some(digest) = weak_digest(hash) {
-        last.standing = Standing::Weak(digest);
+        last.state = SignatureState::Weak(digest);
     } else {
         let primary = words.get(9).unwrap_or(fingerprint).to_ascii_uppercase();
-        last.standing = Standing::Valid(Signer { fingerprint: last.key.clone(), primary });
+        last.state = SignatureState::Valid(Signer { fingerprint: last.key.clone(), primary });
     }
 }
 
@@ -145,9 +145,9 @@ mod tests {
 
     use super::*;
 
-    fn standings(status: &str) -> Vec<Standing> {
+    fn states(status: &str) -> Vec<SignatureState> {
         let lines: String = status.lines().map(|line| format!("[GNUPG:] {}\n", line.trim())).collect();
-        read(&lines).signatures.into_iter().map(|signature| signature.standing).collect()
+        read(&lines).signatures.into_iter().map(|signature| signature.state).collect()
     }
 
     fn valid(hash: u8) -> String {
@@ -161,20 +161,20 @@ mod tests {
     #[test]
     fn good_and_valid() {
         let status = format!("NEWSIG\nGOODSIG 0123456789ABCDEF Some One <x@y>\n{}", valid(10));
-        assert_eq!(standings(&status), [Standing::Valid(signer())]);
+        assert_eq!(states(&status), [SignatureState::Valid(signer())]);
     }
 
     #[test]
     fn m1_valid_alone_counts_for_nothing() {
-        assert_eq!(standings(&valid(10)), []);
-        for (word, standing) in [
-            ("EXPKEYSIG", Standing::Expired),
-            ("EXPSIG", Standing::Expired),
-            ("REVKEYSIG", Standing::Revoked),
-            ("BADSIG", Standing::Bad),
+        assert_eq!(states(&valid(10)), []);
+        for (word, state) in [
+            ("EXPKEYSIG", SignatureState::Expired),
+            ("EXPSIG", SignatureState::Expired),
+            ("REVKEYSIG", SignatureState::Revoked),
+            ("BADSIG", SignatureState::Bad),
         ] {
             let status = format!("NEWSIG\n{word} 0123456789ABCDEF Some One\n{}", valid(10));
-            assert_eq!(standings(&status), [standing]);
+            assert_eq!(states(&status), [state]);
         }
     }
 
@@ -182,7 +182,7 @@ mod tests {
     fn weak_digests() {
         for (number, name) in [(1, "MD5"), (2, "SHA1"), (3, "RIPEMD160")] {
             let status = format!("NEWSIG\nGOODSIG 0123456789ABCDEF x\n{}", valid(number));
-            assert_eq!(standings(&status), [Standing::Weak(name)]);
+            assert_eq!(states(&status), [SignatureState::Weak(name)]);
         }
     }
 
@@ -193,12 +193,12 @@ mod tests {
             "C".repeat(40),
             valid(8)
         );
-        assert_eq!(standings(&status), [Standing::NoKey, Standing::Valid(signer())]);
+        assert_eq!(states(&status), [SignatureState::NoKey, SignatureState::Valid(signer())]);
     }
 
     #[test]
     fn a_user_id_forges_no_line() {
-        // GnuPG escapes line ends in user ids; a line without the prefix is none of its own.
+        // GnuPG escapes line ends in user ids; so a line without the prefix is not a status line.
         let report = read("GOODSIG 0123456789ABCDEF x\nVALIDSIG whatever\n");
         assert!(report.signatures.is_empty());
     }

@@ -1,10 +1,8 @@
 //! The indexes that list files: `Packages`, `Sources`, and the installer's `SHA256SUMS`.
 //!
-//! Each is read as a stream; for every entry a visitor is called with a view
-//! that borrows from the read buffer. Nothing is allocated per entry, and an
-//! entry is complete and checked before the visitor sees it. The list of
-//! patches (`diff/Index`) is in [`crate::diff_index`]; `Contents`, translations
-//! and AppStream data pass through unread.
+//! Each is read as a stream, and a visitor is called for every entry with a view that borrows from the read buffer.
+//! Nothing is allocated per entry, and an entry is complete and checked before the call. [`crate::diff_index`] reads
+//! the list of patches (`diff/Index`); the crate has no readers for `Contents`, translations and AppStream data.
 
 use std::io::{BufRead, Read};
 
@@ -21,44 +19,44 @@ const SUM_LINE_BYTES_MAX: usize = 64 + 16 + path::PATH_BYTES_MAX;
 /// Largest file an index may name: far above the largest package (2.3 GB) and below any overflow.
 const FILE_BYTES_MAX: u64 = 1 << 50;
 
-/// What is wrong with an index, and in which line (of its plain text, counted from 1).
+/// Error in an index. Line numbers are those of the plain text and start at 1.
 #[derive(Debug, Error)]
 pub enum IndexError {
-    /// Not a control file, or reading failed.
+    /// The index is no control file, or cannot be read.
     #[error(transparent)]
     Syntax(#[from] Deb822Error),
-    /// A stanza without a field that it needs.
+    /// A required field is missing.
     #[error("entry at line {line}: no field {field}")]
     Missing {
-        /// First line of the stanza.
+        /// Number of the first line of the stanza.
         line: u64,
-        /// Which field.
+        /// Name of the field.
         field: &'static str,
     },
-    /// A package with MD5 or SHA-1 only.
+    /// A package has no SHA-256, only MD5 or SHA-1.
     #[error("entry at line {line}: no SHA-256, and other hashes can be forged")]
     NoSha256 {
-        /// First line of the stanza.
+        /// Number of the first line of the stanza.
         line: u64,
     },
-    /// A field that cannot be understood.
+    /// A field has an invalid value.
     #[error("entry at line {line}: field {field} ({value:?}) {what}")]
     Invalid {
-        /// First line of the stanza, or the line in a `SHA256SUMS`.
+        /// Number of the first line of the stanza, or of the line in a `SHA256SUMS`.
         line: u64,
-        /// Which field.
+        /// Name of the field.
         field: &'static str,
-        /// Its value, shortened.
+        /// The value, at most 120 bytes of it.
         value: String,
-        /// What is wrong.
+        /// The fault.
         what: &'static str,
     },
-    /// A path that leads elsewhere.
+    /// A path is unsafe.
     #[error("entry at line {line}: {source}")]
     Path {
-        /// First line of the stanza, or the line in a `SHA256SUMS`.
+        /// Number of the first line of the stanza, or of the line in a `SHA256SUMS`.
         line: u64,
-        /// What is wrong with it.
+        /// The underlying error.
         #[source]
         source: PathError,
     },
@@ -75,7 +73,7 @@ impl IndexError {
     }
 }
 
-/// One package of a `Packages` index. Text borrows from the read buffer.
+/// One package of a `Packages` index, borrowed from the read buffer.
 #[derive(Debug, Clone, Copy)]
 pub struct PackageEntry<'a> {
     /// `Package`
@@ -84,24 +82,42 @@ pub struct PackageEntry<'a> {
     pub version: &'a str,
     /// `Architecture`
     pub architecture: &'a str,
-    /// Name of the source package: the first word of `Source`, or else `package`.
+    /// Name of the source package: the first word of `Source`, otherwise the value of `Package`.
     pub source: &'a str,
     /// `Section`, such as `non-free/libs`.
     pub section: Option<&'a str>,
     /// `Priority`, such as `optional`.
     pub priority: Option<&'a str>,
-    /// `Filename` without a leading `./`, checked; relative to the root of the archive (in a
-    /// flat repository to the directory that the sources entry names).
+    /// `Filename` without a leading `./`, checked by [`path::check`]. Relative to the root of the archive; in a flat
+    /// repository to its directory.
     pub path: &'a str,
-    /// In bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Of the whole file.
+    /// SHA-256 of the whole file.
     pub sha256: Sha256,
-    /// Everything else.
+    /// All fields.
     pub stanza: Stanza<'a>,
 }
 
-/// Walks through a `Packages` index; returns the number of packages. A visitor's error ends the walk.
+/// Calls `visit` for each package of a `Packages` index; returns the number of packages.
+///
+/// ```
+/// use fullbore_debian::index::{self, IndexError};
+///
+/// let text = "Package: hello\nVersion: 2.10-3\nArchitecture: amd64\nSize: 53068\n\
+///             Filename: pool/main/h/hello/hello_2.10-3_amd64.deb\n\
+///             SHA256: e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855\n";
+/// let mut bytes = 0;
+/// let count = index::packages(text.as_bytes(), |package| {
+///     bytes += package.size;
+///     Ok::<_, IndexError>(())
+/// })?;
+/// assert_eq!((count, bytes), (1, 53068));
+/// # Ok::<(), IndexError>(())
+/// ```
+///
+/// # Errors
+/// The first error in the index, or of `visit`.
 pub fn packages<R: Read, E: From<IndexError>>(
     reader: R,
     mut visit: impl FnMut(&PackageEntry<'_>) -> Result<(), E>,
@@ -120,7 +136,7 @@ fn pick<'a, const N: usize>(
     stanza: &Stanza<'a>,
     wanted: &[&'static str; N],
 ) -> Result<[Option<&'a [u8]>; N], IndexError> {
-    // The lengths that occur, one bit each: most of the thirty fields of a package end at this test.
+    // The lengths of known fields, one bit each: this test rejects most of the thirty fields of a package.
     let lengths = wanted.iter().fold(0u64, |lengths, field| lengths | 1 << (field.len() & 63));
     let mut picked = [None; N];
     for (name, value) in stanza.raw_fields() {
@@ -194,7 +210,7 @@ fn hash(line: u64, field: &'static str, hex: &[u8]) -> Result<Sha256, IndexError
     Sha256::from_hex(hex).map_err(|_| IndexError::invalid(line, field, hex, "is no SHA-256"))
 }
 
-/// One source package of a `Sources` index. Text borrows from the read buffer.
+/// One source package of a `Sources` index, borrowed from the read buffer.
 #[derive(Debug, Clone, Copy)]
 pub struct SourceEntry<'a> {
     /// `Package`
@@ -205,17 +221,17 @@ pub struct SourceEntry<'a> {
     pub section: Option<&'a str>,
     /// `Priority`
     pub priority: Option<&'a str>,
-    /// `Extra-Source-Only: yes`: kept only because a binary was built from it (`Built-Using`).
+    /// `Extra-Source-Only: yes`: the archive keeps it only for `Built-Using` of a binary package.
     pub extra_source_only: bool,
-    /// `Directory`, checked, without a leading `./`; empty for the root of a flat repository.
+    /// `Directory` without a leading `./`, checked; empty for the root of a flat repository.
     pub directory: &'a str,
-    /// Everything else.
+    /// All fields.
     pub stanza: Stanza<'a>,
     checksums: &'a str,
 }
 
 impl<'a> SourceEntry<'a> {
-    /// Its files: the `.dsc` and what it names. All lines were checked before.
+    /// Files of the source package: the `.dsc` and all files that it lists.
     pub fn files(&self) -> impl Iterator<Item = SourceFile<'a>> + use<'a> {
         let (directory, line) = (self.directory, self.stanza.line());
         self.checksums.lines().filter_map(move |text| source_file(directory, line, text).ok().flatten())
@@ -225,18 +241,18 @@ impl<'a> SourceEntry<'a> {
 /// One file of a source package.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SourceFile<'a> {
-    /// The directory, as in [`SourceEntry::directory`].
+    /// Directory, as in [`SourceEntry::directory`].
     pub directory: &'a str,
-    /// One part, checked.
+    /// File name, checked.
     pub name: &'a str,
-    /// In bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Of the whole file.
+    /// SHA-256 of the whole file.
     pub sha256: Sha256,
 }
 
 impl SourceFile<'_> {
-    /// Writes `directory/name` into a buffer that the caller uses again, and returns it.
+    /// Writes `directory/name` into `buffer`, so that a loop allocates nothing, and returns it.
     pub fn path_in<'b>(&self, buffer: &'b mut String) -> &'b str {
         buffer.clear();
         buffer.push_str(self.directory);
@@ -248,7 +264,10 @@ impl SourceFile<'_> {
     }
 }
 
-/// Walks through a `Sources` index; returns the number of source packages. A visitor's error ends the walk.
+/// Calls `visit` for each source package of a `Sources` index; returns the number of source packages.
+///
+/// # Errors
+/// The first error in the index, or of `visit`.
 pub fn sources<R: Read, E: From<IndexError>>(
     reader: R,
     mut visit: impl FnMut(&SourceEntry<'_>) -> Result<(), E>,
@@ -310,16 +329,19 @@ fn source_file<'a>(directory: &'a str, line: u64, text: &'a str) -> Result<Optio
     Ok(Some(SourceFile { directory, name, size, sha256 }))
 }
 
-/// One line of an installer's `SHA256SUMS`. Sizes are not told there.
+/// One line of an installer's `SHA256SUMS`, which has no sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SumEntry<'a> {
-    /// Relative to the directory of the `SHA256SUMS`, without `./`, checked.
+    /// Path relative to the directory of the `SHA256SUMS`, without `./`, checked.
     pub path: &'a str,
-    /// Of the whole file.
+    /// SHA-256 of the whole file.
     pub sha256: Sha256,
 }
 
-/// Walks through a `SHA256SUMS` as `sha256sum` writes it; returns the number of files.
+/// Calls `visit` for each line of a `SHA256SUMS`, in the format of sha256sum(1); returns the number of files.
+///
+/// # Errors
+/// The first malformed line, a read error, or an error of `visit`.
 pub fn sha256sums<R: BufRead, E: From<IndexError>>(
     mut reader: R,
     mut visit: impl FnMut(&SumEntry<'_>) -> Result<(), E>,

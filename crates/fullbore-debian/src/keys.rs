@@ -1,4 +1,4 @@
-//! Which keys may sign: keyring files, keys written into a sources file, fingerprints.
+//! The keys that may sign: keyring files, keys in a sources file, fingerprints.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,22 +6,21 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-/// A keyring file or the text of a key.
+/// A keyring file, or the text of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeySource {
-    /// A keyring, binary (`.gpg`) or armoured (`.asc`); told apart by content, not by name.
+    /// A keyring, binary or armoured; the content decides, not the extension.
     File(PathBuf),
-    /// An armoured block, as `Signed-By` may hold it; lines of a lone ` .` are empty ones.
+    /// An armoured key block, as in `Signed-By`. A line ` .` stands for an empty one.
     Inline(String),
 }
 
-/// A text that is no fingerprint: 40 or 64 hexadecimal digits, perhaps `!` behind.
-/// Short key ids are refused, for they can be forged.
+/// The text is no fingerprint. Short key ids are refused, because they can be forged.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{0:?} is not a key fingerprint (40 or 64 hexadecimal digits)")]
 pub struct FingerprintError(pub String);
 
-/// The fingerprint of a key, as `Signed-By` gives it.
+/// Fingerprint of a key, as in `Signed-By`: 40 or 64 hexadecimal digits. A `!` at the end excludes subkeys.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fingerprint {
     hex: String,
@@ -29,18 +28,8 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// In upper case, without `!`.
-    pub fn as_hex(&self) -> &str {
-        &self.hex
-    }
-
-    /// Whether a `!` restricts it to this very (sub)key.
-    pub fn is_exact(&self) -> bool {
-        self.exact
-    }
-
-    /// Whether a signature counts that was made by the key `signing`, of which `primary` is the
-    /// primary key. Both in upper case, from `VALIDSIG`.
+    /// Whether this fingerprint covers a signature by the key `signing` with the primary key `primary`. Both are in
+    /// upper case, as in the `VALIDSIG` line of gpgv.
     pub fn covers(&self, signing: &str, primary: &str) -> bool {
         self.hex == signing || (!self.exact && self.hex == primary)
     }

@@ -1,29 +1,27 @@
-//! Paths that an archive's indexes name, checked before anything is done with them.
+//! Paths in an archive's indexes, checked before use.
 //!
-//! `Filename`, `Directory` and the lists in `Release` come from outside. A path
-//! passes here once and is then known to be relative, to stay where it is put,
-//! and not to touch our own dotted names (`.fullbore`, `.NAME.part`). Opening
-//! it beneath a directory handle is the second line of defence, in the engine.
+//! `Filename`, `Directory` and the lists in `Release` are untrusted. An [`ArchivePath`] is relative, stays in its
+//! directory, and has none of our own dotted names (`.fullbore`, `.NAME.part`). The engine also opens it beneath a
+//! directory handle only.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use thiserror::Error;
 
-/// Longest part of a path in bytes: `NAME_MAX` of Linux file systems.
+/// Maximum length of one part of a path, in bytes: `NAME_MAX` on Linux.
 pub const PART_BYTES_MAX: usize = 255;
 
-/// Longest path in bytes. The longest in Debian's main archive is below 250; the
-/// rest is a guess that leaves room for a destination directory under `PATH_MAX`.
+/// Maximum length of a path, in bytes. The longest in Debian's main archive is below 250. The limit is a guess that
+/// leaves room for a destination directory below `PATH_MAX`.
 pub const PATH_BYTES_MAX: usize = 1024;
 
 /// How much of a refused path an error shows: enough to find it, too little to flood a log.
 const SHOWN_CHARS_MAX: usize = 120;
 
-/// Why a path was refused.
+/// Reason why a path is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum PathFault {
-    /// Nothing at all.
+    /// Empty.
     #[error("is empty")]
     Empty,
     /// Starts with `/`.
@@ -35,33 +33,33 @@ pub enum PathFault {
     /// A part `.` or `..`.
     #[error("has a part `.` or `..`")]
     Dots,
-    /// A part that starts with a dot: such names are our own.
+    /// A part starts with a dot; fullbore uses such names itself.
     #[error("has a part that starts with a dot")]
     Hidden,
-    /// A backslash: some servers read it as a slash.
+    /// A backslash, which some servers take for a slash.
     #[error("has a backslash")]
     Backslash,
     /// NUL, newline or another control character.
     #[error("has a control character")]
     Control,
-    /// `%2e`, `%2f`, `%5c`, `%25` or an encoded control character: means something else after one more decoding.
+    /// `%2e`, `%2f`, `%5c`, `%25` or an encoded control character; one more decoding would change the path.
     #[error("has a percent-encoded dot, slash, percent or control character")]
     Encoded,
-    /// A part over [`PART_BYTES_MAX`].
+    /// A part exceeds [`PART_BYTES_MAX`].
     #[error("has a part longer than {PART_BYTES_MAX} bytes")]
     PartTooLong,
-    /// The whole over [`PATH_BYTES_MAX`].
+    /// The path exceeds [`PATH_BYTES_MAX`].
     #[error("is longer than {PATH_BYTES_MAX} bytes")]
     TooLong,
 }
 
-/// A path that was refused, with the reason.
+/// A refused path, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("path {shown:?} {fault}")]
 pub struct PathError {
-    /// The path, shortened.
+    /// The path, at most 120 characters of it.
     pub shown: String,
-    /// What is wrong with it.
+    /// The reason.
     pub fault: PathFault,
 }
 
@@ -71,7 +69,17 @@ impl PathError {
     }
 }
 
-/// Checks a path without keeping it; for the entries of an index, which borrow.
+/// Checks that a path is relative, stays below its directory, and has no hidden or ambiguous part.
+///
+/// ```
+/// use fullbore_debian::path::{self, PathFault};
+///
+/// assert_eq!(path::check("pool/main/h/hello/hello_2.10-3_amd64.deb"), Ok(()));
+/// assert_eq!(path::check("pool/../../etc/passwd"), Err(PathFault::Dots));
+/// ```
+///
+/// # Errors
+/// Every variant of [`PathFault`].
 pub fn check(path: &str) -> Result<(), PathFault> {
     if path.is_empty() {
         return Err(PathFault::Empty);
@@ -83,10 +91,10 @@ pub fn check(path: &str) -> Result<(), PathFault> {
         return Err(PathFault::Absolute);
     }
     let bytes = path.as_bytes();
-    // One walk over the bytes: a hundred thousand paths pass here per run.
+    // One pass over the bytes, because a run checks a hundred thousand paths.
     let mut part_start = 0;
     for (at, &byte) in bytes.iter().enumerate() {
-        if NEEDS_A_LOOK[usize::from(byte)] {
+        if NEEDS_CHECK[usize::from(byte)] {
             check_byte(&bytes[at..])?;
             if byte == b'/' {
                 check_part(&bytes[part_start..at])?;
@@ -95,14 +103,17 @@ pub fn check(path: &str) -> Result<(), PathFault> {
         }
     }
     check_part(&bytes[part_start..])?;
-    // The C1 controls are two bytes in UTF-8; plain ASCII paths skip this walk.
+    // The C1 controls are two bytes in UTF-8; plain ASCII paths skip this pass.
     if !path.is_ascii() && path.chars().any(char::is_control) {
         return Err(PathFault::Control);
     }
     Ok(())
 }
 
-/// Checks one part: a file name as `Checksums-Sha256` gives it.
+/// Checks a file name, such as in `Checksums-Sha256`.
+///
+/// # Errors
+/// Like [`check`], and for every slash.
 pub fn check_name(name: &str) -> Result<(), PathFault> {
     if name.contains('/') {
         return Err(if name.starts_with('/') { PathFault::Absolute } else { PathFault::EmptyPart });
@@ -110,8 +121,8 @@ pub fn check_name(name: &str) -> Result<(), PathFault> {
     check(name)
 }
 
-/// Bytes that [`check_byte`] has something to say about, and the slash.
-static NEEDS_A_LOOK: [bool; 256] = {
+/// Bytes that [`check_byte`] examines, and the slash.
+static NEEDS_CHECK: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0;
     while byte < 0x20 {
@@ -125,7 +136,7 @@ static NEEDS_A_LOOK: [bool; 256] = {
     table
 };
 
-/// Judges the first byte of `rest`.
+/// Checks the first byte of `rest`.
 fn check_byte(rest: &[u8]) -> Result<(), PathFault> {
     match rest.first() {
         Some(0..=0x1f | 0x7f) => Err(PathFault::Control),
@@ -158,19 +169,25 @@ fn check_part(part: &[u8]) -> Result<(), PathFault> {
     }
 }
 
-/// A checked path relative to an archive (or to a suite's directory in it).
+/// A checked path, relative to an archive or to the directory of a suite.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ArchivePath(Box<str>);
 
 impl ArchivePath {
-    /// Accepts a path that [`check`] accepts.
+    /// Checks a path with [`check`].
+    ///
+    /// # Errors
+    /// The reason of [`check`], with the path.
     pub fn parse(path: &str) -> Result<Self, PathError> {
         check(path).map_err(|fault| PathError::new(path, fault))?;
         Ok(ArchivePath(path.into()))
     }
 
-    /// Like [`ArchivePath::parse`], but takes off a leading `./`, which flat repositories
-    /// write before every name (`dpkg-scanpackages .`).
+    /// Like [`ArchivePath::parse`], but removes a leading `./`, which `dpkg-scanpackages .` writes in flat
+    /// repositories.
+    ///
+    /// # Errors
+    /// Like [`ArchivePath::parse`].
     pub fn parse_dotted(path: &str) -> Result<Self, PathError> {
         Self::parse(without_dot(path))
     }
@@ -180,37 +197,25 @@ impl ArchivePath {
         &self.0
     }
 
-    /// Its parts, outermost first; at least one.
-    pub fn parts(&self) -> impl DoubleEndedIterator<Item = &str> {
-        self.0.split('/')
-    }
-
-    /// The last part.
+    /// The file name: the last part.
     pub fn file_name(&self) -> &str {
         self.0.rsplit('/').next().unwrap_or(&self.0)
     }
 
-    /// The directory, empty for a path of one part.
+    /// The directory; empty for a path of one part.
     pub fn directory(&self) -> &str {
         self.0.rsplit_once('/').map_or("", |(directory, _)| directory)
     }
 
-    /// `self/relative`, checked as a whole.
-    pub fn join(&self, relative: &str) -> Result<Self, PathError> {
-        Self::parse(&format!("{}/{}", self.0, without_dot(relative)))
-    }
-
-    /// The file of the same content under its hash: `DIRECTORY/by-hash/SHA256/HEX`, as
-    /// `Acquire-By-Hash: yes` in a `Release` announces. The algorithm is called as its list is.
+    /// Path of the same file by its hash: `DIRECTORY/by-hash/SHA256/HEX` (`Acquire-By-Hash` in a `Release`).
+    /// `algorithm` is the name of the list in the `Release`.
+    ///
+    /// # Errors
+    /// The resulting path is too long.
     pub fn by_hash(&self, algorithm: &str, hex: &str) -> Result<Self, PathError> {
         let directory = self.directory();
         let slash = if directory.is_empty() { "" } else { "/" };
         Self::parse(&format!("{directory}{slash}by-hash/{algorithm}/{hex}"))
-    }
-
-    /// The path as it goes into a request, percent-encoded where RFC 3986 section 3.3 asks for it.
-    pub fn encoded(&self, plus: Plus) -> Cow<'_, str> {
-        encode(&self.0, plus)
     }
 }
 
@@ -220,66 +225,18 @@ impl fmt::Display for ArchivePath {
     }
 }
 
-impl AsRef<str> for ArchivePath {
-    fn as_ref(&self) -> &str {
-        &self.0
-    }
-}
-
 impl std::borrow::Borrow<str> for ArchivePath {
     fn borrow(&self) -> &str {
         &self.0
     }
 }
 
-impl std::str::FromStr for ArchivePath {
-    type Err = PathError;
-
-    fn from_str(path: &str) -> Result<Self, PathError> {
-        Self::parse(path)
-    }
-}
-
-/// Takes off any leading `./`.
+/// Removes every leading `./`.
 pub(crate) fn without_dot(mut path: &str) -> &str {
     while let Some(rest) = path.strip_prefix("./") {
         path = rest;
     }
     path
-}
-
-/// How a `+` is written. 15 % of the names in Debian have one. It is legal raw in a path,
-/// but some object stores read it as a space; so try `Raw`, and on 404 `Encoded`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Plus {
-    /// `+`
-    Raw,
-    /// `%2B`
-    Encoded,
-}
-
-/// Percent-encodes a path for a request; borrows when there is nothing to do.
-pub fn encode(path: &str, plus: Plus) -> Cow<'_, str> {
-    let stays = |byte: u8| match byte {
-        b'+' => plus == Plus::Raw,
-        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' | b':' => true,
-        _ => false,
-    };
-    if path.bytes().all(stays) {
-        return Cow::Borrowed(path);
-    }
-    let mut encoded = String::with_capacity(path.len() + 16);
-    for byte in path.bytes() {
-        if stays(byte) {
-            encoded.push(char::from(byte));
-        } else {
-            const HEX: &[u8; 16] = b"0123456789ABCDEF";
-            encoded.push('%');
-            encoded.push(char::from(HEX[usize::from(byte >> 4)]));
-            encoded.push(char::from(HEX[usize::from(byte & 15)]));
-        }
-    }
-    Cow::Owned(encoded)
 }
 
 #[cfg(test)]
@@ -351,14 +308,6 @@ mod tests {
     }
 
     #[test]
-    fn plus_has_two_forms() {
-        let path = ArchivePath::parse("pool/g++ (1)~a:b%3a.deb").expect("legal");
-        assert_eq!(path.encoded(Plus::Raw), "pool/g++%20%281%29~a:b%253a.deb");
-        assert_eq!(path.encoded(Plus::Encoded), "pool/g%2B%2B%20%281%29~a:b%253a.deb");
-        assert!(matches!(encode("pool/a+b", Plus::Raw), Cow::Borrowed(_)));
-    }
-
-    #[test]
     fn by_hash_stands_beside_the_index() {
         let path = ArchivePath::parse("main/binary-amd64/Packages.xz").expect("legal");
         let hashed = path.by_hash("SHA256", "00ff").expect("legal");
@@ -378,24 +327,6 @@ mod tests {
                 }
                 prop_assert_eq!(depth, path.split('/').count());
             }
-        }
-
-        #[test]
-        fn encoding_is_reversible(path in "\\PC{1,40}") {
-            let encoded = encode(&path, Plus::Encoded);
-            let mut bytes = Vec::new();
-            let mut rest = encoded.as_bytes();
-            while let Some((&first, tail)) = rest.split_first() {
-                if first == b'%' {
-                    let hex = std::str::from_utf8(&tail[..2]).expect("ASCII");
-                    bytes.push(u8::from_str_radix(hex, 16).expect("hex"));
-                    rest = &tail[2..];
-                } else {
-                    bytes.push(first);
-                    rest = tail;
-                }
-            }
-            prop_assert_eq!(bytes, path.as_bytes());
         }
     }
 }

@@ -1,16 +1,14 @@
-//! Index patches (pdiffs): what changes between two states of an index, line by line.
+//! Index patches (pdiffs): the line changes between two states of an index.
 //!
-//! An archive serves the way from one state of an index to the next as an ed script, as
-//! `diff --ed` writes it. Here a script is read strictly ([`Edits::parse`]), any number of
-//! steps are joined to one ([`Edits::chain`]), and the result is applied in one streaming
-//! pass over the old index ([`Splice`]), which may lie anywhere and be of any size: only the
-//! edits are held in memory, their texts as ranges of the patches they came from. The other
-//! way round, [`generate`] finds the edits between two states and [`Edits::write_ed`] writes
+//! An archive publishes each change as an ed script in the format of `diff --ed`. [`Edits::parse`] reads a script
+//! strictly, [`Edits::chain`] joins any number of steps into one, and [`Splice`] applies the result in one streaming
+//! pass over the old index, which can have any size: only the edits are in memory, with their texts as ranges of the
+//! patches. In the other direction, [`generate`] finds the edits between two states, and [`Edits::write_ed`] writes
 //! them.
 //!
-//! A line is what ends with a newline; its bytes may be anything, NUL included. An index
-//! whose last line lacks the newline is copied as it is; only text behind that line is
-//! refused, because it would continue the line (GNU ed would add the newline, apt would not).
+//! A line is everything up to a newline; its bytes can be anything, NUL included. An index whose last line has no
+//! newline is copied unchanged, but a patch that adds text after that line is refused: the text would continue the line
+//! (GNU ed would add the newline, apt would not).
 
 mod chain;
 mod generate;
@@ -25,57 +23,73 @@ pub use generate::{GenerateError, generate};
 pub use script::{ScriptError, ScriptFault};
 pub use splice::{Piece, Splice, SpliceError};
 
-/// Largest script, in bytes. The largest merged patch of Debian (14 days of `Contents`) has
-/// 8 MB; one of a gigabyte would be larger than the index it patches.
+/// Maximum size of a script, in bytes. The largest merged patch of Debian (14 days of `Contents`) has 8 MB; one of a
+/// gigabyte would exceed the index.
 pub const SCRIPT_BYTES_MAX: usize = 1 << 30;
 
-/// Most edits of one script, or of steps joined. Fourteen days of Debian's `Contents` are some
-/// ten thousand; a million costs about 80 MB of memory.
+/// Maximum number of edits of a script, or of joined steps. Fourteen days of Debian's `Contents` have some ten
+/// thousand; a million takes about 80 MB of memory.
 pub const EDITS_MAX: usize = 1 << 20;
 
-/// Largest line number in a script. `Contents` has 7 million lines; this leaves room for
-/// a million times as many, and sums of such numbers cannot overflow.
+/// Largest line number in a script. `Contents` has 7 million lines; sums of such numbers cannot overflow.
 pub const LINE_MAX: u64 = 1 << 42;
 
-/// Most steps joined by [`Edits::chain`]. Debian lists 56.
+/// Maximum number of steps that [`Edits::chain`] joins. Debian lists 56.
 pub const STEPS_MAX: usize = 10_000;
 
-/// A sorted list of edits against one old file.
+/// A sorted list of edits to an old file.
 ///
-/// Cheap to hold and to move: texts are ranges of the patches they came from. The default is
-/// no edit at all, which leaves every file as it is.
+/// Texts are ranges of the patches, so that copies are cheap. The default has no edits and leaves every file
+/// unchanged.
+///
+/// ```
+/// use fullbore_debian::pdiff::{Edits, Piece, Splice};
+///
+/// let old = b"a\nb\nc\n";
+/// let edits = Edits::parse(&b"2c\nB\n.\n"[..])?;
+/// let mut new = Vec::new();
+/// let mut push = |piece: Piece<'_>| match piece {
+///     Piece::Old(range) => new.extend_from_slice(&old[range]),
+///     Piece::New(text) => new.extend_from_slice(text),
+/// };
+/// let mut splice = Splice::new(&edits);
+/// splice.feed(old, &mut push);
+/// splice.finish(&mut push)?;
+/// assert_eq!(new, b"a\nB\nc\n");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct Edits {
-    /// Ascending, disjoint, and at least one untouched line between two of them.
+    /// Ascending and disjoint, with at least one unchanged line between two edits.
     edits: Vec<Edit>,
     /// The texts of all edits, in their order.
     slices: Vec<Slice>,
-    /// What slices are ranges of.
+    /// Patches; slices are ranges of them.
     buffers: Vec<Bytes>,
 }
 
-/// One change: behind `line` lines of the old file, `removed` lines give way to `added` new ones.
+/// One edit: after `line` lines of the old file, `added` new lines replace `removed` old ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Edit {
-    /// Lines of the old file before the change; so the first line that is removed, counted from 0.
+    /// Number of lines of the old file before the edit.
     pub line: u64,
-    /// Lines of the old file that go.
+    /// Number of removed lines.
     pub removed: u64,
-    /// Lines that come in their place; their bytes are [`Edits::text`].
+    /// Number of new lines; [`Edits::text`] returns their bytes.
     pub added: u64,
-    /// Slices of the text: from here, so many.
+    /// Index of the first slice of the text.
     first_slice: usize,
     slices: usize,
 }
 
 impl Edit {
-    /// The first line of the old file behind the change, counted from 0.
+    /// Number of the first line of the old file after the edit, counted from 0.
     pub fn end(&self) -> u64 {
         self.line + self.removed
     }
 }
 
-/// Some whole lines in one of the buffers.
+/// A range of whole lines in one of the buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Slice {
     buffer: usize,
@@ -85,26 +99,26 @@ struct Slice {
 }
 
 impl Edits {
-    /// The edits: ascending, disjoint, and with at least one untouched line between two of them.
+    /// The edits: ascending and disjoint, with at least one unchanged line between two edits.
     pub fn edits(&self) -> &[Edit] {
         &self.edits
     }
 
-    /// Whether nothing changes.
+    /// Whether there are no edits.
     pub fn is_empty(&self) -> bool {
         self.edits.is_empty()
     }
 
-    /// The new lines of an edit of this list, in slices of whole lines.
+    /// New lines of an edit of this list, in slices of whole lines.
     ///
     /// # Panics
-    /// May panic, or give other lines, when the edit is of another list.
+    /// May panic, or return other lines, for an edit of another list.
     pub fn text(&self, edit: &Edit) -> impl Iterator<Item = &[u8]> {
         let slices = &self.slices[edit.first_slice..edit.first_slice + edit.slices];
         slices.iter().map(|slice| &self.buffers[slice.buffer][slice.start..slice.end])
     }
 
-    /// Bytes of new text, over all edits.
+    /// Number of bytes of new text in all edits.
     pub fn text_bytes(&self) -> u64 {
         self.slices.iter().map(|slice| (slice.end - slice.start) as u64).sum()
     }

@@ -1,8 +1,7 @@
-//! `Release`: what a suite says about itself, and the list of its indexes with
-//! size and SHA-256, on which all other trust rests.
+//! `Release`: the fields of a suite, and the list of its indexes with size and SHA-256.
 //!
-//! Parsed from [`SignedText`] only. Strict where two readers could understand
-//! different things (a field or a path twice, another hash than SHA-256).
+//! Every other check depends on this file, so it is parsed only from a [`SignedText`]. The parser refuses input that
+//! two readers could understand differently (a field or a path twice, another hash than SHA-256).
 
 use std::collections::HashMap;
 
@@ -23,22 +22,25 @@ const ENTRIES_MAX: usize = 100_000;
 /// claims more is taken for a mistake or an attack.
 const INDEX_BYTES_MAX: u64 = 64 << 30;
 
-/// One line of the `SHA256` list.
+/// An entry of the `SHA256` list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IndexEntry {
-    /// Relative to the directory of the `Release` file.
+    /// Path relative to the directory of the `Release`.
     pub path: ArchivePath,
-    /// In bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Of the file as it is served, compressed or not.
+    /// SHA-256 of the file as served, compressed or not.
     pub sha256: Sha256,
-    /// The same file's SHA-512 in hex, where the suite has indexes by hash and a list with these: clients ask by
-    /// the strongest hash that is listed. Nothing is verified by it.
+    /// SHA-512 of the same file in hexadecimal, if the suite serves indexes by hash and lists it: clients request
+    /// files by the strongest hash. It verifies nothing.
     pub sha512: Option<Box<str>>,
 }
 
 impl IndexEntry {
-    /// The names by hash under which clients may ask for it.
+    /// Paths by hash under which clients may request the file.
+    ///
+    /// # Errors
+    /// A path is too long.
     pub fn by_hash(&self) -> Result<Vec<ArchivePath>, PathError> {
         let sha256 = self.path.by_hash("SHA256", self.sha256.to_hex().as_str());
         let sha512 = self.sha512.as_ref().map(|hex| self.path.by_hash("SHA512", hex));
@@ -65,17 +67,17 @@ pub struct Release {
     pub date: Option<i64>,
     /// `Valid-Until`, in seconds since 1970 UTC.
     pub valid_until: Option<i64>,
-    /// `Architectures`; never lists `source`.
+    /// `Architectures`, which never contains `source`.
     pub architectures: Vec<String>,
     /// `Components`, perhaps with slashes (`updates/main`); empty in flat repositories.
     pub components: Vec<String>,
     /// `Acquire-By-Hash: yes`.
     pub acquire_by_hash: bool,
-    /// What apt_preferences(5) gives to versions of packages by itself: 500, 100 with `NotAutomatic` and
-    /// `ButAutomaticUpgrades`, 1 with the first alone.
+    /// Default priority of the packages (apt_preferences(5)): 100 with `NotAutomatic` and `ButAutomaticUpgrades`, 1
+    /// with `NotAutomatic` alone, otherwise 500.
     pub default_priority: u16,
-    /// `No-Support-for-Architecture-all` names `Packages`: `binary-ARCH/Packages` holds the
-    /// packages of architecture `all` too, and `binary-all` is not to be read beside it.
+    /// `No-Support-for-Architecture-all: Packages`: each `binary-ARCH/Packages` contains the packages of architecture
+    /// `all`, and clients skip `binary-all`.
     pub no_support_for_architecture_all: bool,
     /// `Signed-By`: keys that may sign the next `Release`.
     pub signed_by: Vec<String>,
@@ -83,69 +85,84 @@ pub struct Release {
     pub entries: Vec<IndexEntry>,
 }
 
-/// Why a `Release` was refused.
+/// Error in a `Release`.
 #[derive(Debug, Error)]
 pub enum ReleaseError {
-    /// Not a control file.
+    /// The file is no control file.
     #[error("Release: {0}")]
     Syntax(#[from] Deb822Error),
-    /// No stanza, or a second one.
+    /// The file has no stanza or more than one.
     #[error("Release: {0}")]
     Stanzas(&'static str),
-    /// Only MD5 or SHA-1, or no list at all.
+    /// There is no SHA-256 list.
     #[error("Release has no SHA256 list{}", if found.is_empty() { String::new() } else { format!(", only {}, which can be forged", found.join(" and ")) })]
     NoSha256 {
-        /// The lists that it has.
+        /// Weaker lists in the file.
         found: Vec<&'static str>,
     },
-    /// A line of the list that is not `hash size path`.
+    /// A line of the list is not `hash size path`.
     #[error("Release, SHA256 entry {number} ({text:?}): {what}")]
     Entry {
-        /// Counted from 1.
+        /// Entry number, counted from 1.
         number: usize,
-        /// The line, shortened.
+        /// The line, at most 120 characters of it.
         text: String,
-        /// What is wrong.
+        /// The fault.
         what: &'static str,
     },
-    /// A path that leads elsewhere.
+    /// A path is unsafe.
     #[error("Release, SHA256 entry {number}: {source}")]
     Path {
-        /// Counted from 1.
+        /// Entry number, counted from 1.
         number: usize,
-        /// What is wrong with it.
+        /// The underlying error.
         #[source]
         source: PathError,
     },
-    /// One path with two sizes or hashes.
+    /// A path has two sizes or hashes.
     #[error("Release names {path} twice with different content")]
     Conflict {
-        /// Which.
+        /// The path.
         path: ArchivePath,
     },
-    /// Too many entries.
+    /// The list is too long.
     #[error("Release has more than {ENTRIES_MAX} entries")]
     TooMany,
-    /// A date that cannot be read.
+    /// A date is invalid.
     #[error("Release, {field}: {source}")]
     Date {
         /// `Date` or `Valid-Until`.
         field: &'static str,
-        /// What is wrong.
+        /// The underlying error.
         #[source]
         source: DateError,
     },
 }
 
 impl Release {
-    /// Parses the one stanza of a `Release`.
+    /// Parses a `Release`.
+    ///
+    /// ```
+    /// use fullbore_debian::release::Release;
+    /// use fullbore_debian::signature::SignedText;
+    ///
+    /// let text = "Codename: bookworm\nComponents: main\nSHA256:\n \
+    ///             e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855 738242 main/source/Sources.xz\n";
+    /// // For sources with `Trusted: yes`; a `Verifier` checks the signature of all others.
+    /// let release = Release::parse(&SignedText::trusted(text.as_bytes())?)?;
+    /// assert_eq!(release.find("main/source/Sources.xz").unwrap().size, 738_242);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Every variant of [`ReleaseError`].
     pub fn parse(text: &SignedText) -> Result<Release, ReleaseError> {
         let mut stanzas = Stanzas::new(text.as_str().as_bytes(), Limits::RELEASE);
         let release = match stanzas.next()? {
             Some(stanza) => Self::from_stanza(&stanza)?,
             None => return Err(ReleaseError::Stanzas("is empty")),
         };
-        // A second stanza is nothing that a generator writes; readers that take the last one exist.
+        // No generator writes a second stanza, but some readers use the last one.
         match stanzas.next()? {
             Some(_) => Err(ReleaseError::Stanzas("has a second stanza")),
             None => Ok(release),
@@ -195,21 +212,16 @@ impl Release {
         })
     }
 
-    /// The entry of a path, by binary search.
+    /// Finds the entry of a path.
     pub fn find(&self, path: &str) -> Option<&IndexEntry> {
         let at = self.entries.binary_search_by(|entry| entry.path.as_str().cmp(path)).ok()?;
         self.entries.get(at)
     }
 
-    /// Whether the suite has `component`. The security archive once wrote `updates/main` for what
-    /// people call `main`; as apt does, the last part counts too.
+    /// Whether the suite has `component`. As in apt, the last part of a component counts too: the security archive
+    /// once wrote `updates/main` for `main`.
     pub fn has_component(&self, component: &str) -> bool {
         self.components.iter().any(|own| own == component || own.rsplit('/').next() == Some(component))
-    }
-
-    /// Whether `Valid-Until` lies before `now` (seconds since 1970).
-    pub fn is_expired(&self, now: i64) -> bool {
-        self.valid_until.is_some_and(|until| until < now)
     }
 }
 
@@ -240,10 +252,10 @@ fn entries(list: &str) -> Result<Vec<IndexEntry>, ReleaseError> {
     Ok(entries)
 }
 
-/// Whether an entry names a suite's signed file, in any form. That is no index: a Release cannot hold its own hash, so
-/// the entry tells of an earlier state. Scripts that list whole directories write such entries, and
-/// `apt-ftparchive release . > Release` does. A `Release` below the top is the ordinary one of a component's directory;
-/// an `InRelease` or a `Release.gpg` there belongs to another suite.
+/// Whether an entry names a signed file of a suite, in any compression. Such an entry is no index: a `Release` cannot
+/// contain its own hash, so the entry describes an earlier state. Scripts that list whole directories write such
+/// entries, and so does `apt-ftparchive release . > Release`. A `Release` below the top is the ordinary one in the
+/// directory of a component; an `InRelease` or a `Release.gpg` there belongs to another suite.
 fn is_signed_file(path: &ArchivePath) -> bool {
     let (name, _) = Form::split(path.file_name());
     match name {
@@ -266,7 +278,7 @@ fn entry(line: &str, number: usize) -> Result<IndexEntry, ReleaseError> {
     Ok(IndexEntry { path, size, sha256, sha512: None })
 }
 
-/// Notes the hashes of a second list. It only gives names, so a line that is none, or of another file, is passed over.
+/// Adds the hashes of the SHA-512 list. They only name files, so malformed lines and unknown files are skipped.
 fn add_sha512(entries: &mut [IndexEntry], list: &str) {
     for line in list.lines().take(ENTRIES_MAX) {
         let mut words = line.split_ascii_whitespace();
@@ -283,23 +295,19 @@ fn add_sha512(entries: &mut [IndexEntry], list: &str) {
     }
 }
 
-/// Digits only: `u64::from_str` would take a `+`.
+/// Decimal digits and nothing else: `u64::from_str` would take a `+`.
 pub(crate) fn parse_size(digits: &[u8]) -> Option<u64> {
-    if digits.is_empty() {
-        return None;
-    }
-    digits.iter().try_fold(0u64, |value, byte| {
-        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
-        value.checked_mul(10)?.checked_add(digit)
-    })
+    let digits = std::str::from_utf8(digits).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?;
+    digits.parse().ok()
 }
 
-/// A `Release` that a mirror changed later than this after its date was put there by a tool that keeps no
-/// times. "Not changed since then" would be said of newer ones too.
+/// A `Release` with a modification time this much later than its `Date` comes from a tool that keeps no times. A
+/// server would answer "not modified" for newer ones too.
 const CHANGED_AFTER_DATE_S: i64 = 3600;
 
-/// The time to ask for changes since, for a `Release` of this date of which our copy is of the time `modified`.
-pub fn asked_since(date: Option<i64>, modified: i64) -> i64 {
+/// Unix time for an `If-Modified-Since` request, for a `Release` with this `Date` and a local copy with the
+/// modification time `modified`.
+pub fn if_modified_since(date: Option<i64>, modified: i64) -> i64 {
     date.map_or(modified, |date| modified.min(date.saturating_add(CHANGED_AFTER_DATE_S)))
 }
 
@@ -339,7 +347,6 @@ mod tests {
         assert_eq!(release.entries.len(), 3);
         assert_eq!(release.find("main/binary-amd64/Packages.xz").map(|entry| entry.size), Some(738_242));
         assert!(release.find("main").is_none());
-        assert!(!release.is_expired(i64::MAX));
     }
 
     #[test]
@@ -350,7 +357,7 @@ mod tests {
         let release = parse(&text).expect("valid");
         assert!(release.has_component("main") && release.has_component("updates/contrib"));
         assert!(!release.has_component("non-free"));
-        assert!(release.is_expired(1_708_164_001) && !release.is_expired(1_708_164_000));
+        assert_eq!(release.valid_until, Some(1_708_164_000));
     }
 
     #[test]

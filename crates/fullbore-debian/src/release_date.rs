@@ -1,60 +1,61 @@
-//! Whether a Release is dated in the future, as this machine's clock sees it.
+//! Check that a Release is not dated in the future of this machine's clock.
 //!
-//! A Release of a far date would win over every later one, for nothing older may take its place. So it is
-//! refused, and one that was published nevertheless does not count. All commands ask here.
+//! Nothing older may replace a Release, so one with a date far in the future would block every later one. It is
+//! refused, and one that was published before this check is ignored. All commands use this check.
 
 use thiserror::Error;
 
 use crate::date;
 
-/// How far ahead of this machine's clock a Release may be dated, seconds: apt's default of `Acquire::Max-FutureTime`.
+/// How far the `Date` of a Release may be ahead of the clock, in seconds: apt's default of `Acquire::Max-FutureTime`.
 pub const MAX_FUTURE_S: i64 = 10;
 
-/// This machine's clock, and how far ahead of it a Release may be dated.
+/// Checks the `Date` of a Release against the clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DateCheck {
     now: i64,
-    /// `None`: dates are not checked.
+    /// `None` disables the check.
     max_future_s: Option<i64>,
 }
 
-/// A Release that is dated in the future.
+/// A Release has a `Date` in the future.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("the Release is dated in the future: its Date is {}, this machine's clock says {}", date::format(*.date), date::format(*.now))]
 pub struct FutureDate {
     /// `Date` of the Release, Unix seconds.
     pub date: i64,
-    /// This machine's time, Unix seconds.
+    /// Time of this machine, in Unix seconds.
     pub now: i64,
 }
 
-/// What to do about a [`FutureDate`].
+/// Hint for the user about a [`FutureDate`].
 pub const HINT_FUTURE: &str = "set this machine's clock right; if it is right, the mirror serves a Release with a wrong date: \
      use another mirror, or accept it with `Date-Max-Future` or `Check-Date: no` in the source";
 
-/// What an offered Release is to the one that is here.
+/// Relation of an offered Release to the local one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Succession {
-    /// As new or newer, or none is here.
+    /// Of the same age or newer, or there is no local one.
     Follows,
-    /// Older: it must not take the place of the one here.
+    /// Older, and must not replace the local one.
     Older,
-    /// Older, but the one here is dated in the future and does not count.
+    /// Older, but the local one has a `Date` in the future and does not count.
     Corrects(FutureDate),
 }
 
 impl DateCheck {
-    /// A check against the clock `now` (Unix seconds). `checked`: `Check-Date`; `max_future_s`: `Max-FutureTime`.
+    /// Makes a check against the time `now`, in Unix seconds. `checked` is `Check-Date`, `max_future_s` is
+    /// `Max-FutureTime`.
     pub fn new(now: i64, checked: bool, max_future_s: i64) -> DateCheck {
         DateCheck { now, max_future_s: checked.then_some(max_future_s) }
     }
 
-    /// The latest date that is accepted; `None` if all are.
+    /// Latest accepted `Date`, in Unix seconds; `None` if all are accepted.
     pub fn latest(self) -> Option<i64> {
         self.max_future_s.map(|ahead| self.now.saturating_add(ahead))
     }
 
-    /// Whether this date lies in the future. A Release without a date lies in none.
+    /// Returns an error value if the date lies in the future. A Release without a `Date` passes.
     pub fn future(self, date: Option<i64>) -> Option<FutureDate> {
         let date = date?;
         self.latest().is_some_and(|latest| date > latest).then_some(FutureDate { date, now: self.now })
@@ -63,15 +64,14 @@ impl DateCheck {
     /// Whether a Release dated `offered` may follow one dated `have`. `may_correct`: it is validly signed, or the one
     /// here is not signed either.
     ///
-    /// An attacker who replays an old signed Release gains nothing by this while the Release here has a right date: only
-    /// a date in the future stops counting, and that one is in nobody's interest. `Valid-Until` bounds how old the
-    /// replay may be then.
+    /// This does not help an attacker who replays an old signed Release while the Release here has a correct date: only
+    /// a date in the future is ignored. `Valid-Until` limits the age of a replayed Release then.
     pub fn succession(self, offered: Option<i64>, have: Option<i64>, may_correct: bool) -> Succession {
         if have <= offered {
             return Succession::Follows;
         }
         match self.future(have) {
-            // One without a date, or of the future itself, corrects nothing.
+            // One without a date, or with a date in the future itself, does not replace it.
             Some(future) if may_correct && offered.is_some() && self.future(offered).is_none() => {
                 Succession::Corrects(future)
             }
@@ -79,7 +79,8 @@ impl DateCheck {
         }
     }
 
-    /// By which of several offers the best is chosen: one that is not of the future before one that is, then the newest.
+    /// Sort key for choosing among several Releases: dates in the future rank below all others, then the newest ranks
+    /// highest.
     pub fn rank(self, date: Option<i64>) -> (bool, Option<i64>) {
         (self.future(date).is_none(), date)
     }

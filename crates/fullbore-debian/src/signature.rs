@@ -1,14 +1,12 @@
-//! From bytes of the network to text that somebody we trust has signed.
+//! Checking signatures: from downloaded bytes to text signed by a trusted key.
 //!
-//! [`SignedText`] can only be made here: by `gpgv`, which checks an `InRelease`
-//! (or `Release` with `Release.gpg`) against given keyrings, or by the explicit
-//! route for sources marked `Trusted: yes`. The frame around the text is
-//! checked first (`clearsign`), `gpgv` writes the text it verified to a file,
-//! and that text, and no other, is handed out.
+//! Only this module makes a [`SignedText`]: `gpgv` checks an `InRelease` (or `Release` with `Release.gpg`) against
+//! given keyrings, and sources with `Trusted: yes` have an explicit function. The frame around the text is checked
+//! first (`clearsign`). `gpgv` writes the text that it verified to a file, and only that text is returned.
 
-mod checked;
+mod cache;
+mod gpgv_files;
 mod process;
-mod room;
 
 use std::fs;
 use std::io::{self, Read};
@@ -21,27 +19,27 @@ use thiserror::Error;
 
 use crate::clearsign::{self, FrameFault};
 pub use crate::gpgv_status::Signer;
-use crate::gpgv_status::{self, Standing};
+use crate::gpgv_status::{self, SignatureState};
 use crate::keys::{Fingerprint, KeySource};
-use checked::Checked;
+use cache::VerificationCache;
+use gpgv_files::GpgvFiles;
+pub use gpgv_files::sweep;
 use process::run_bounded;
-use room::Room;
-pub use room::sweep;
 
-/// Largest `InRelease` or `Release`: what apt allows (`Acquire::MaxReleaseFileSize`). Debian's has 150 KB.
+/// Maximum size of an `InRelease` or `Release`, in bytes: apt's `Acquire::MaxReleaseFileSize`. Debian's has 150 KB.
 pub const RELEASE_BYTES_MAX: usize = 10_000_000;
 
-/// Largest detached signature; one of Debian's, by three keys, has 3 KB.
+/// Maximum size of a detached signature, in bytes; one of Debian's, by three keys, has 3 KB.
 pub const SIGNATURE_BYTES_MAX: usize = 1 << 20;
 
-/// How long `gpgv` may take. It needs 20 ms; more than this means that something hangs.
+/// Time limit for `gpgv`, which usually takes 20 ms.
 pub const GPGV_TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// How `gpgv`, in the C locale, tells of a full disk.
+/// Message of `gpgv` about a full disk, in the C locale.
 const NO_SPACE: &str = "No space left on device";
 
-/// Text with a valid signature of a trusted key (or declared trusted, see
-/// [`SignedText::trusted`]). Whoever holds one may parse it.
+/// Text with a valid signature by a trusted key, or declared trusted by [`SignedText::trusted`]. Parsers of signed
+/// files accept no other text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SignedText {
     text: String,
@@ -54,7 +52,7 @@ impl SignedText {
         &self.text
     }
 
-    /// Who signed it; empty when it was only declared trusted.
+    /// Signing keys; empty for text that was only declared trusted.
     pub fn signers(&self) -> &[Signer] {
         &self.signers
     }
@@ -64,9 +62,11 @@ impl SignedText {
         !self.signers.is_empty()
     }
 
-    /// Takes a `Release` or `InRelease` **without checking any signature**: for sources marked
-    /// `Trusted: yes` by the user, and for nothing else. Where the file is clear-signed, its
-    /// frame must still be right and only the text within counts.
+    /// Accepts a `Release` or `InRelease` **without checking any signature**, for sources that the user marked
+    /// `Trusted: yes`. The armour of a clear-signed file must be correct; only the text within counts.
+    ///
+    /// # Errors
+    /// The file is too large or not UTF-8, or its armour is malformed.
     pub fn trusted(bytes: &[u8]) -> Result<SignedText, SignatureError> {
         let text = bounded_text(bytes)?;
         let text = if clearsign::is_clearsigned(bytes) { clearsign::text_within(text)? } else { text.to_owned() };
@@ -74,22 +74,25 @@ impl SignedText {
     }
 }
 
-/// The text within an `InRelease`, **of which no signature was checked**: for comparing offers, not for use.
+/// Returns the text of an `InRelease` **without checking any signature**, for comparing the files of several mirrors.
+///
+/// # Errors
+/// The file is too large or not UTF-8, or its armour is malformed.
 pub fn text_of_inrelease(bytes: &[u8]) -> Result<String, SignatureError> {
     Ok(clearsign::text_within(bounded_text(bytes)?)?)
 }
 
-/// Why a text was not accepted.
+/// Error in verifying a signature.
 #[derive(Debug, Error)]
 pub enum SignatureError {
-    /// Signed, but by none of the keys given.
+    /// The keyrings have no key for the signature.
     #[error("no public key for the signature by {}", .fingerprints.join(", "))]
     NoPublicKey {
-        /// Fingerprints (long key ids where the signature tells no more).
+        /// Fingerprints, or long key ids if the signature has no fingerprint.
         fingerprints: Vec<String>,
     },
-    /// A valid signature, but of a key that `Signed-By` does not name.
-    #[error("signed by {}, which is none of the fingerprints asked for", .found.join(", "))]
+    /// The signature is valid, but `Signed-By` does not name its key.
+    #[error("signed by {}, which Signed-By does not list", .found.join(", "))]
     OtherKey {
         /// Fingerprints of the signing keys.
         found: Vec<String>,
@@ -97,22 +100,22 @@ pub enum SignatureError {
     /// A signature by a known key does not match the text.
     #[error("bad signature by {}", .keys.join(", "))]
     Bad {
-        /// Long key ids.
+        /// Long key ids of the signing keys.
         keys: Vec<String>,
     },
     /// The signature or its key has expired.
     #[error("signature or key expired: {}", .keys.join(", "))]
     Expired {
-        /// Long key ids.
+        /// Long key ids of the signing keys.
         keys: Vec<String>,
     },
     /// The key was revoked.
     #[error("key revoked: {}", .keys.join(", "))]
     Revoked {
-        /// Long key ids.
+        /// Long key ids of the signing keys.
         keys: Vec<String>,
     },
-    /// Only signatures with MD5, SHA-1 or RIPEMD-160.
+    /// All signatures use MD5, SHA-1 or RIPEMD-160.
     #[error("signature with a weak digest ({digest}) by {}", .keys.join(", "))]
     WeakDigest {
         /// Name of the algorithm.
@@ -120,67 +123,67 @@ pub enum SignatureError {
         /// Long key ids or fingerprints.
         keys: Vec<String>,
     },
-    /// Not a clear-signed file, such as the login page of a captive portal.
+    /// The file is not clear-signed, but for instance the login page of a captive portal.
     #[error("not a clear-signed file (starts with {start:?})")]
     NotClearsigned {
-        /// How it starts instead.
+        /// Start of the file.
         start: String,
     },
-    /// Bytes that the signature does not cover, or a broken frame.
-    #[error("the frame of the signature was tampered with: {0}")]
+    /// The file has bytes that the signature does not cover, or malformed armour.
+    #[error("malformed signed file: {0}")]
     Tampered(String),
-    /// No signature at all.
+    /// The file has no signature.
     #[error("no signature found")]
     NoSignature,
-    /// More than any `Release` file needs.
+    /// A file exceeds its limit.
     #[error("{what} has {bytes} bytes; the limit is {limit}")]
     TooLarge {
-        /// Which file.
+        /// Name of the file.
         what: &'static str,
-        /// Its size.
+        /// Size in bytes.
         bytes: usize,
-        /// The limit.
+        /// Limit in bytes.
         limit: usize,
     },
     /// The text is not UTF-8.
     #[error("not UTF-8 at byte {offset}")]
     NotUtf8 {
-        /// Where.
+        /// Offset in bytes.
         offset: usize,
     },
-    /// `gpgv` is not installed where expected.
+    /// `gpgv` cannot be started.
     #[error("cannot run {}: {source} (package gpgv)", .path.display())]
     GpgvMissing {
-        /// What was started.
+        /// Path of the program.
         path: PathBuf,
-        /// The cause.
+        /// The underlying error.
         source: io::Error,
     },
-    /// `gpgv` did not finish in time, or died.
+    /// `gpgv` did not finish in time, or failed.
     #[error("gpgv {what}: {messages}")]
     GpgvFailed {
-        /// What happened.
+        /// Description of the failure.
         what: &'static str,
-        /// What it said, shortened.
+        /// Messages of `gpgv`, at most 400 characters.
         messages: String,
     },
-    /// A keyring that cannot be used.
+    /// A keyring cannot be used.
     #[error("keyring {keyring}: {what}")]
     Keyring {
         /// Path, or `Signed-By` for a key within a sources file.
         keyring: String,
-        /// What is wrong.
+        /// The fault.
         what: String,
     },
-    /// No key at all to check with.
+    /// There is no key to check with.
     #[error("no keyring given")]
     NoKeyring,
     /// The scratch directory cannot be used.
     #[error("scratch directory {}: {source}", .path.display())]
     Scratch {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// The cause.
+        /// The underlying error.
         source: io::Error,
     },
 }
@@ -194,8 +197,23 @@ impl From<FrameFault> for SignatureError {
     }
 }
 
-/// Checks signatures with `gpgv` against a set of keys: the same bytes once, however often it (or a clone of it) is
-/// asked, so that a check can be begun before it is known to be needed.
+/// Verifies signatures with `gpgv` against a set of keys.
+///
+/// A verifier and its clones check the same bytes once, so that a check may start before its result is needed.
+///
+/// ```no_run
+/// use fullbore_debian::keys::KeySource;
+/// use fullbore_debian::release::Release;
+/// use fullbore_debian::signature::Verifier;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let keyring = KeySource::File("/usr/share/keyrings/debian-archive-keyring.gpg".into());
+/// let verifier = Verifier::new("/var/tmp/scratch", vec![keyring]);
+/// let text = verifier.verify_inrelease(&std::fs::read("InRelease")?)?;
+/// println!("{:?}", Release::parse(&text)?.codename);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Verifier {
     gpgv: PathBuf,
@@ -203,12 +221,12 @@ pub struct Verifier {
     keys: Vec<KeySource>,
     fingerprints: Vec<Fingerprint>,
     time_limit: Duration,
-    checked: Arc<Checked>,
+    cache: Arc<VerificationCache>,
 }
 
 impl Verifier {
-    /// `scratch` is a directory that only we write to. The files for `gpgv` have no names; where `/proc` is not
-    /// mounted, they are in a subdirectory of mode 0700 during a check.
+    /// Makes a verifier with these keys. No other user may be able to write to the directory `scratch`. The files for
+    /// `gpgv` have no names; without `/proc`, they are in a subdirectory of mode 0700 during a check.
     pub fn new(scratch: impl Into<PathBuf>, keys: Vec<KeySource>) -> Self {
         Verifier {
             gpgv: PathBuf::from("gpgv"),
@@ -216,41 +234,43 @@ impl Verifier {
             keys,
             fingerprints: Vec::new(),
             time_limit: GPGV_TIME_LIMIT,
-            checked: Arc::default(),
+            cache: Arc::default(),
         }
     }
 
-    /// Another `gpgv` than the one that `PATH` gives.
+    /// Uses this `gpgv` instead of the one in `PATH`.
     #[must_use]
     pub fn with_gpgv(mut self, path: impl Into<PathBuf>) -> Self {
         self.gpgv = path.into();
         self.afresh()
     }
 
-    /// Accepts only these keys out of the keyrings (`Signed-By` with fingerprints); an empty
-    /// list accepts all of them.
+    /// Accepts only these keys of the keyrings (`Signed-By` with fingerprints); an empty list accepts all.
     #[must_use]
     pub fn with_fingerprints(mut self, fingerprints: Vec<Fingerprint>) -> Self {
         self.fingerprints = fingerprints;
         self.afresh()
     }
 
-    /// What another set of rules found valid counts for nothing.
+    /// Drops cached results, which belong to other rules.
     fn afresh(mut self) -> Self {
-        self.checked = Arc::default();
+        self.cache = Arc::default();
         self
     }
 
-    /// Another limit than [`GPGV_TIME_LIMIT`].
+    /// Uses this time limit instead of [`GPGV_TIME_LIMIT`].
     #[must_use]
     pub fn with_time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = limit;
         self
     }
 
-    /// Checks a clear-signed `InRelease`.
+    /// Verifies a clear-signed `InRelease`.
+    ///
+    /// # Errors
+    /// Every variant of [`SignatureError`].
     pub fn verify_inrelease(&self, bytes: &[u8]) -> Result<SignedText, SignatureError> {
-        self.checked.once(&[bytes], || self.check_inrelease(bytes))
+        self.cache.once(&[bytes], || self.check_inrelease(bytes))
     }
 
     fn check_inrelease(&self, bytes: &[u8]) -> Result<SignedText, SignatureError> {
@@ -259,22 +279,25 @@ impl Verifier {
             FrameFault::NotClearsigned => SignatureError::NotClearsigned { start: message.chars().take(60).collect() },
             other => other.into(),
         })?;
-        let room = Room::create(&self.scratch)?;
-        let input = room.write("InRelease", bytes)?;
-        let output = room.output()?;
-        let signers = self.run(&room, Some(&output), &[&input])?;
+        let files = GpgvFiles::create(&self.scratch)?;
+        let input = files.write("InRelease", bytes)?;
+        let output = files.output()?;
+        let signers = self.run(&files, Some(&output), &[&input])?;
         let text = read_output(&output)?;
-        // gpgv skips what it takes for no part of the message; the text that we found in the
-        // frame must be the text that it verified, or somebody plays with the difference.
+        // gpgv skips everything that it does not take for a part of the message. The text in the checked frame must be
+        // the text that it verified; otherwise it is an attack.
         if !same_lines(&text, &expected) {
             return Err(SignatureError::Tampered("gpgv verified another text than the frame holds".to_owned()));
         }
         Ok(SignedText { text, signers })
     }
 
-    /// Checks a `Release` with its detached, armoured `Release.gpg`.
+    /// Verifies a `Release` with its detached, armoured `Release.gpg`.
+    ///
+    /// # Errors
+    /// Every variant of [`SignatureError`] but `NotClearsigned`.
     pub fn verify_detached(&self, release: &[u8], signature: &[u8]) -> Result<SignedText, SignatureError> {
-        self.checked.once(&[release, signature], || self.check_detached(release, signature))
+        self.cache.once(&[release, signature], || self.check_detached(release, signature))
     }
 
     fn check_detached(&self, release: &[u8], signature: &[u8]) -> Result<SignedText, SignatureError> {
@@ -286,37 +309,37 @@ impl Verifier {
         let armour = std::str::from_utf8(signature)
             .map_err(|_| SignatureError::Tampered("the signature is not armoured".to_owned()))?;
         clearsign::check_detached(armour)?;
-        let room = Room::create(&self.scratch)?;
-        let data = room.write("Release", release)?;
-        let signature = room.write("Release.gpg", signature)?;
-        let signers = self.run(&room, None, &[&signature, &data])?;
+        let files = GpgvFiles::create(&self.scratch)?;
+        let data = files.write("Release", release)?;
+        let signature = files.write("Release.gpg", signature)?;
+        let signers = self.run(&files, None, &[&signature, &data])?;
         Ok(SignedText { text, signers })
     }
 
-    /// Runs `gpgv` and judges what it says; returns the good signers.
-    fn run(&self, room: &Room, output: Option<&Path>, files: &[&Path]) -> Result<Vec<Signer>, SignatureError> {
+    /// Runs `gpgv` and evaluates its status; returns the accepted signers.
+    fn run(&self, files: &GpgvFiles, output: Option<&Path>, inputs: &[&Path]) -> Result<Vec<Signer>, SignatureError> {
         if self.keys.is_empty() {
             return Err(SignatureError::NoKeyring);
         }
         let mut command = Command::new(&self.gpgv);
-        // Its own home, so that the user's ~/.gnupg/trustedkeys.gpg counts for nothing.
-        command.arg("--homedir").arg(room.home()).args(["--status-fd", "1", "--ignore-time-conflict"]);
+        // A separate home directory, so that the user's ~/.gnupg/trustedkeys.gpg is not used.
+        command.arg("--homedir").arg(files.home()).args(["--status-fd", "1", "--ignore-time-conflict"]);
         for weak in ["MD5", "SHA1", "RIPEMD160"] {
             command.args(["--weak-digest", weak]);
         }
         for (number, key) in self.keys.iter().enumerate() {
-            command.arg("--keyring").arg(room.keyring(number, key)?);
+            command.arg("--keyring").arg(files.keyring(number, key)?);
         }
         if let Some(output) = output {
             command.arg("--output").arg(output);
         }
-        command.arg("--").args(files);
+        command.arg("--").args(inputs);
         let said = run_bounded(command, &self.gpgv, self.time_limit);
         let messages = match &said {
             Ok((_, messages)) | Err(SignatureError::GpgvFailed { messages, .. }) => messages.as_str(),
             Err(_) => "",
         };
-        // What it could not write says nothing about the signature.
+        // A write error is no statement about the signature.
         if messages.contains(NO_SPACE) {
             let source = io::ErrorKind::StorageFull.into();
             return Err(SignatureError::Scratch { path: self.scratch.clone(), source });
@@ -327,16 +350,16 @@ impl Verifier {
 
     fn judge(&self, status: &str, messages: &str, clearsigned: bool) -> Result<Vec<Signer>, SignatureError> {
         let report = gpgv_status::read(status);
-        // A "detached" signature that brings its own text is not one.
+        // A detached signature must not contain text.
         if report.texts > usize::from(clearsigned) {
             return Err(SignatureError::Tampered("more than one text in the signed file".to_owned()));
         }
-        let keys = |wanted: &dyn Fn(&Standing) -> bool| -> Vec<String> {
-            report.signatures.iter().filter(|s| wanted(&s.standing)).map(|s| s.key.clone()).collect()
+        let keys = |state: SignatureState| {
+            let signatures = report.signatures.iter().filter(|signature| signature.state == state);
+            Some(signatures.map(|signature| signature.key.clone()).collect()).filter(|keys: &Vec<_>| !keys.is_empty())
         };
-        let bad = keys(&|standing| *standing == Standing::Bad);
-        if !bad.is_empty() {
-            return Err(SignatureError::Bad { keys: bad });
+        if let Some(keys) = keys(SignatureState::Bad) {
+            return Err(SignatureError::Bad { keys });
         }
         let good: Vec<Signer> = report.signatures.iter().filter_map(|s| s.good_signer()).collect();
         if !good.is_empty() {
@@ -348,21 +371,18 @@ impl Verifier {
             return Ok(accepted);
         }
         for signature in &report.signatures {
-            if let Standing::Weak(digest) = signature.standing {
+            if let SignatureState::Weak(digest) = signature.state {
                 return Err(SignatureError::WeakDigest { digest, keys: vec![signature.key.clone()] });
             }
         }
-        let revoked = keys(&|standing| *standing == Standing::Revoked);
-        if !revoked.is_empty() {
-            return Err(SignatureError::Revoked { keys: revoked });
+        if let Some(keys) = keys(SignatureState::Revoked) {
+            return Err(SignatureError::Revoked { keys });
         }
-        let expired = keys(&|standing| *standing == Standing::Expired);
-        if !expired.is_empty() {
-            return Err(SignatureError::Expired { keys: expired });
+        if let Some(keys) = keys(SignatureState::Expired) {
+            return Err(SignatureError::Expired { keys });
         }
-        let unknown = keys(&|standing| *standing == Standing::NoKey);
-        if !unknown.is_empty() {
-            return Err(SignatureError::NoPublicKey { fingerprints: unknown });
+        if let Some(fingerprints) = keys(SignatureState::NoKey) {
+            return Err(SignatureError::NoPublicKey { fingerprints });
         }
         if report.signatures.is_empty() && !messages.contains("keyring") {
             return Err(SignatureError::NoSignature);
@@ -394,7 +414,7 @@ fn read_output(path: &Path) -> Result<String, SignatureError> {
     bounded_text(&text).map(str::to_owned)
 }
 
-/// Line by line without white space at the ends, which a clear-text signature does not cover.
+/// Compares lines without trailing white space, which a clear-text signature does not cover.
 fn same_lines(left: &str, right: &str) -> bool {
     let left = left.trim_end().lines().map(str::trim_end);
     left.eq(right.trim_end().lines().map(str::trim_end))

@@ -1,10 +1,9 @@
-//! `tar` archives as a stream: ustar, GNU (long names, base-256 numbers, sparse files) and pax
-//! (POSIX.1-2001, with `SCHILY.xattr` and the GNU sparse formats 0.0, 0.1 and 1.0).
+//! `tar` archives as a stream: ustar, GNU (long names, base-256 numbers, sparse files) and pax (POSIX.1-2001, with
+//! `SCHILY.xattr` and the GNU sparse formats 0.0, 0.1 and 1.0).
 //!
-//! Content is handed out where it lies in the input's buffer, so that it is not copied on its way
-//! to the file. Two readers of one archive must never disagree on where an entry ends
-//! (CVE-2025-62518): only regular files may have content, a size is one number in one place, and
-//! whatever is doubtful is an error, not a guess.
+//! Content is returned as slices of the input's buffer, so it is not copied on its way to the file. Two readers of one
+//! archive must never disagree on where an entry ends (CVE-2025-62518): only regular files may have content, a size has
+//! one source, and ambiguous input is an error.
 
 mod header;
 mod pax;
@@ -31,21 +30,21 @@ const PAX_BYTES_MAX: u64 = 1 << 20;
 /// Global pax records of one archive; each is looked at for every entry. git writes one.
 const GLOBAL_RECORDS_MAX: usize = 256;
 
-/// What is wrong with an archive, and where.
+/// Error in a tar archive.
 #[derive(Debug, Error)]
 pub enum TarError {
-    /// Something that no archiver writes, or that readers would take in different ways.
+    /// An entry is malformed, or programs would read it in different ways.
     #[error("tar entry at byte {offset}: {what}")]
     Malformed {
-        /// Where the entry's header begins.
+        /// Offset of the entry's header, in bytes.
         offset: u64,
-        /// What is wrong with it.
+        /// The fault.
         what: &'static str,
     },
-    /// A kind of entry that is not known.
+    /// An entry has an unknown type.
     #[error("tar entry at byte {offset}: unknown type `{}`", kind.escape_ascii())]
     Kind {
-        /// Where the entry's header begins.
+        /// Offset of the entry's header, in bytes.
         offset: u64,
         /// The type flag.
         kind: u8,
@@ -53,27 +52,27 @@ pub enum TarError {
     /// The archive ends within an entry.
     #[error("tar archive ends early, at byte {offset}")]
     Truncated {
-        /// Where the bytes ended.
+        /// Offset of the end, in bytes.
         offset: u64,
     },
-    /// The reader failed; also how a decompressor reports damage.
+    /// The input cannot be read or decompressed.
     #[error("cannot read the archive at byte {offset}")]
     Read {
-        /// Where.
+        /// Offset in bytes.
         offset: u64,
-        /// The cause.
+        /// The underlying error.
         #[source]
         source: io::Error,
     },
 }
 
-/// What an entry makes.
+/// Type of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Kind {
     /// A regular file.
     #[default]
     File,
-    /// A further name of a file that came before.
+    /// A further name of an earlier file.
     HardLink,
     /// A symbolic link.
     Symlink,
@@ -87,29 +86,29 @@ pub enum Kind {
     Fifo,
 }
 
-/// One entry. The same one is filled again and again, so that its memory is reused.
+/// An entry. [`Reader::next_entry`] fills the same one again, so that its memory is reused.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// As it stands in the archive, without the slash at a directory's end. Not checked: it may be
-    /// absolute or contain `..`.
+    /// Path as in the archive, without a slash at the end of a directory. Unchecked: it may be absolute or contain
+    /// `..`.
     pub path: Vec<u8>,
-    /// What it is.
+    /// Type of the entry.
     pub kind: Kind,
     /// Permission bits with set-user-id, set-group-id and sticky bit.
     pub mode: u32,
-    /// Owner's number.
+    /// User id of the owner.
     pub uid: u32,
-    /// Group's number.
+    /// Group id.
     pub gid: u32,
-    /// Owner's name; may be empty.
+    /// Name of the owner; may be empty.
     pub user: Vec<u8>,
-    /// Group's name; may be empty.
+    /// Name of the group; may be empty.
     pub group: Vec<u8>,
-    /// Seconds since 1970.
+    /// Modification time, Unix time in seconds.
     pub mtime_s: i64,
-    /// Nanoseconds, from pax headers; else 0.
+    /// Nanoseconds of the modification time, from pax headers; otherwise 0.
     pub mtime_ns: u32,
-    /// Length of the file, in bytes; with holes, if it has some. 0 for all that is no file.
+    /// Size of the file in bytes, holes included; 0 for other types.
     pub size: u64,
     /// Target of a link.
     pub link: Vec<u8>,
@@ -117,48 +116,48 @@ pub struct Entry {
     pub device: (u32, u32),
     /// Extended attributes: names with their namespace, and values.
     pub attributes: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Whether the file has holes: what [`Reader::chunk`] does not give is zeros.
+    /// Whether the file has holes: [`Reader::chunk`] skips ranges of zeros.
     pub sparse: bool,
-    /// The type flag in its header; a directory may come as a file whose name ends with a slash.
+    /// Type flag of the header. A directory may have the flag of a file and a slash at the end of its name.
     pub flag: u8,
-    /// Whether a pax header is about it, be it empty.
+    /// Whether the entry has a pax header, even an empty one.
     pub pax: bool,
-    /// The header's format.
+    /// Format of the header.
     pub format: Format,
-    /// Where its header begins, in bytes from the archive's start.
+    /// Offset of the header, in bytes from the start of the archive.
     pub offset: u64,
 }
 
-/// A piece of a file's content.
+/// A piece of the content of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Chunk<'a> {
-    /// Where it belongs in the file.
+    /// Offset in the file, in bytes.
     pub offset: u64,
-    /// The bytes; to be given back with [`Reader::consume`].
+    /// Bytes of the piece; [`Reader::consume`] releases them.
     pub bytes: &'a [u8],
 }
 
-/// Reads entries one after the other.
+/// Reads the entries of an archive in order.
 #[derive(Debug)]
 pub struct Reader<R> {
     input: R,
     offset: u64,
-    /// Bytes of the present content that were not handed out, as they lie in the archive.
+    /// Bytes of the current content that are not returned yet, as stored in the archive.
     left: u64,
     padding: u64,
-    /// Where the next byte of content belongs in the file.
+    /// Offset in the file of the next byte of content.
     position: u64,
-    /// Data segments of a sparse file that are not finished: offset and length.
+    /// Unfinished data segments of a sparse file: offset and length.
     segments: VecDeque<(u64, u64)>,
     sparse: bool,
     global: pax::Records,
-    /// A global pax header came.
+    /// Whether there was a global pax header.
     extended: bool,
     ended: bool,
 }
 
 impl<R: BufRead> Reader<R> {
-    /// A reader at the start of an archive. The input's buffer should be some hundred KiB.
+    /// Makes a reader at the start of an archive. The buffer of `input` should have some hundred KiB.
     pub fn new(input: R) -> Reader<R> {
         Reader {
             input,
@@ -174,16 +173,16 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// Passes over what is left of the present content and fills `entry` with the next entry.
-    /// `false` at the end of the archive, which is a block of zeros or the end of the input.
+    /// Skips the rest of the current content and fills `entry` with the next entry. Returns `false` at the end of the
+    /// archive, which is a block of zeros or the end of the input.
     ///
     /// # Errors
-    /// See [`TarError`]. After one, nothing more can be read.
+    /// Every variant of [`TarError`]. Nothing can be read after an error.
     pub fn next_entry(&mut self, entry: &mut Entry) -> Result<bool, TarError> {
         self.pass(self.left + self.padding)?;
         (self.left, self.padding, self.position, self.sparse) = (0, 0, 0, false);
         self.segments.clear();
-        let mut long = header::Long::default();
+        let mut long = header::LongNames::default();
         let mut records = pax::Records::default();
         let mut extended = self.extended;
         loop {
@@ -216,7 +215,7 @@ impl<R: BufRead> Reader<R> {
                     }
                 }
                 _ => {
-                    self.settle(entry, raw, &block, long, &records, offset)?;
+                    self.finish_entry(entry, raw, &block, long, &records, offset)?;
                     entry.pax = extended;
                     return Ok(true);
                 }
@@ -224,8 +223,8 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// The next piece of the present file's content, `None` at its end. Call [`Reader::consume`]
-    /// with as much of it as was used.
+    /// Returns the next piece of the current file, `None` at its end. [`Reader::consume`] then takes the number of
+    /// bytes that were used.
     ///
     /// # Errors
     /// [`TarError::Truncated`] and [`TarError::Read`].
@@ -249,7 +248,7 @@ impl<R: BufRead> Reader<R> {
         Ok(Some(Chunk { offset: position, bytes: &bytes[..length] }))
     }
 
-    /// Notes that so many bytes of the last chunk were used.
+    /// Marks `count` bytes of the last chunk as used.
     pub fn consume(&mut self, count: usize) {
         self.input.consume(count);
         let count = count as u64;
@@ -262,22 +261,22 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// Bytes of the archive that were read.
+    /// Number of bytes read from the archive.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Gives the input back, wherever it stands: behind the end of the archive there may be padding.
+    /// Returns the input at its current position; padding may follow the end of the archive.
     pub fn into_inner(self) -> R {
         self.input
     }
 
-    fn settle(
+    fn finish_entry(
         &mut self,
         entry: &mut Entry,
         raw: header::Raw,
         block: &[u8; BLOCK_BYTES],
-        long: header::Long,
+        long: header::LongNames,
         records: &pax::Records,
         offset: u64,
     ) -> Result<(), TarError> {
@@ -324,17 +323,17 @@ impl<R: BufRead> Reader<R> {
         }
         self.left = stored;
         self.padding = stored.wrapping_neg() % BLOCK_BYTES as u64;
-        header::settle_path(entry).map_err(wrong)
+        header::finish_path(entry).map_err(wrong)
     }
 
-    /// A long name: what lies before the first NUL byte.
+    /// Reads a long name: the bytes before the first NUL.
     fn text(&mut self, size: u64, offset: u64) -> Result<Vec<u8>, TarError> {
         let mut text = self.small(size, NAME_BYTES_MAX, offset)?;
         text.truncate(memchr::memchr(0, &text).unwrap_or(text.len()));
         Ok(text)
     }
 
-    /// The whole content of a header that is about the next entry.
+    /// Reads the whole content of a header that describes the next entry.
     fn small(&mut self, size: u64, limit: u64, offset: u64) -> Result<Vec<u8>, TarError> {
         if size > limit {
             return Err(TarError::Malformed { offset, what: "a header longer than any file needs" });
@@ -368,8 +367,8 @@ impl<R: BufRead> Reader<R> {
         Ok(Some(block))
     }
 
-    /// A header's block; `None` at the end of the archive. Without the blocks of zeros that should
-    /// be there it ends as well, for dpkg and for tar.
+    /// Reads the block of a header; `None` at the end of the archive. As for dpkg and tar, the end of the input
+    /// counts as well as blocks of zeros.
     fn block(&mut self) -> Result<Option<[u8; BLOCK_BYTES]>, TarError> {
         if self.ended {
             return Ok(None);
@@ -379,7 +378,7 @@ impl<R: BufRead> Reader<R> {
         Ok(block)
     }
 
-    /// A block that has to be there.
+    /// Reads a required block.
     fn block_or_end(&mut self) -> Result<[u8; BLOCK_BYTES], TarError> {
         self.raw_block()?.ok_or(TarError::Truncated { offset: self.offset })
     }
@@ -396,7 +395,7 @@ impl<R: BufRead> Reader<R> {
     }
 }
 
-/// What lies in the buffer, at least one byte.
+/// Returns the buffered bytes, at least one.
 fn fill<R: BufRead>(input: &mut R, offset: u64) -> Result<&[u8], TarError> {
     loop {
         match input.fill_buf() {

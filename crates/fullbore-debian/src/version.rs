@@ -1,25 +1,23 @@
-//! Comparing versions as Debian policy 5.6.12 and dpkg do.
+//! Version comparison of Debian policy 5.6.12 and dpkg.
 //!
-//! `[epoch:]upstream[-revision]`: epochs as numbers, then upstream and revision
-//! each as alternating runs of non-digits and digits, where `~` sorts before
-//! the end of the text, letters before everything else.
+//! `[epoch:]upstream[-revision]`: epochs are compared as numbers, then upstream version and revision as alternating
+//! runs of non-digits and digits. `~` sorts before the end of the text, and letters sort before all other characters.
 
 use std::cmp::Ordering;
 
-/// A version cut into its three parts; borrowed, and never refused: what an index says is
-/// compared by dpkg's rules even where policy would not allow it.
+/// The three parts of a version. Any text is accepted, because dpkg compares versions that policy forbids as well.
 #[derive(Debug, Clone, Copy)]
 pub struct Version<'a> {
-    /// Digits before the first colon; `0` when there is none.
+    /// Text before the first colon; `0` if there is none.
     pub epoch: &'a str,
-    /// Between the epoch and the last hyphen.
+    /// Text between the epoch and the last hyphen.
     pub upstream: &'a str,
-    /// After the last hyphen; empty when there is none, which compares equal to `0`.
+    /// Text after the last hyphen; empty if there is none, which equals `0`.
     pub revision: &'a str,
 }
 
 impl<'a> Version<'a> {
-    /// Cuts the text; surrounding white space does not count.
+    /// Splits a version; surrounding white space does not count.
     pub fn split(text: &'a str) -> Self {
         let text = text.trim();
         let (epoch, rest) = text.split_once(':').unwrap_or(("0", text));
@@ -28,13 +26,22 @@ impl<'a> Version<'a> {
     }
 }
 
-/// Compares two versions as `dpkg --compare-versions` does.
+/// Compares two versions like `dpkg --compare-versions`.
+///
+/// ```
+/// use std::cmp::Ordering;
+///
+/// use fullbore_debian::version;
+///
+/// assert_eq!(version::compare("2.10-3", "1:1.0"), Ordering::Less);
+/// assert_eq!(version::compare("1.0~rc1", "1.0"), Ordering::Less);
+/// ```
 pub fn compare(left: &str, right: &str) -> Ordering {
     compare_parts(&Version::split(left), &Version::split(right))
 }
 
 fn compare_parts(left: &Version<'_>, right: &Version<'_>) -> Ordering {
-    // The algorithm below compares runs of digits as numbers of any length, so an epoch needs no integer.
+    // The algorithm below compares digits of any length, so the epoch is not parsed to an integer.
     compare_text(left.epoch.as_bytes(), right.epoch.as_bytes())
         .then_with(|| compare_text(left.upstream.as_bytes(), right.upstream.as_bytes()))
         .then_with(|| compare_text(left.revision.as_bytes(), right.revision.as_bytes()))

@@ -1,10 +1,11 @@
-//! SHA-256: the value, and the hasher that data runs through on its way to disk.
+//! SHA-256: the value, the hasher that data passes through on its way to disk, and the proof that it matched.
 //!
-//! The name of everything we move is its SHA-256, taken from a signed index. A
-//! [`Sha256`] is that name; a [`Sha256Hasher`] makes one from bytes; a [`Verified`]
-//! is the proof, made only here, that bytes of a known length had the expected
-//! name. Whatever gives a file its final name asks for that proof. The compression itself
-//! is the sha2 crate's where the processor has SHA instructions, else `vector`'s.
+//! fullbore names every file by the SHA-256 of a signed index. A [`Sha256`] is that name, and a [`Sha256Hasher`] makes one
+//! from bytes. A [`Verified`] is the proof that bytes had the expected size and SHA-256; nothing outside of this crate can
+//! make one, and a file gets its final name only with such a proof.
+//!
+//! This crate has no other hashes, and no keys. With SHA instructions the sha2 crate hashes single streams; the module
+//! `vector` has the other implementations.
 
 #![deny(unsafe_code)]
 
@@ -19,15 +20,15 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub use streams::update_many;
 use vector::Tier;
 
-/// Most streams that [`update_many`] takes side by side.
+/// Maximum number of streams that [`update_many`] hashes in parallel.
 pub const STREAMS_MAX: usize = vector::LANES;
 
-/// Bytes read at once when hashing. Large enough that calls do not count, small enough for the processor's
-/// second-level cache.
+/// Size of reads when hashing, in bytes: calls take no measurable time, and the buffer fits into the second-level
+/// cache.
 pub const READ_BYTES: usize = 256 << 10;
 
-/// So many streams take hardly longer than one on this machine; 1 where nothing is gained, or so little (two by SHA
-/// instructions) that an idle core is better company.
+/// Number of streams that take hardly longer than one on this machine. It is 1 with SHA instructions, where a second
+/// core gains more than a second stream.
 pub fn streams_at_once() -> usize {
     match Tier::of_this_machine() {
         Tier::Library => 1,
@@ -38,45 +39,53 @@ pub fn streams_at_once() -> usize {
     }
 }
 
-/// A SHA-256 value (FIPS 180-4), 32 bytes; text form is 64 hexadecimal digits.
+/// A SHA-256 value (FIPS 180-4) of 32 bytes; its text has 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sha256(pub [u8; 32]);
 
-/// Why a text is no SHA-256.
+/// The text is no SHA-256.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseSha256Error {
-    /// A SHA-256 has 64 hexadecimal digits.
+    /// Another length than 64 digits.
     #[error("a SHA-256 has 64 hexadecimal digits, not {0} characters")]
     Length(usize),
-    /// A character that is no hexadecimal digit.
+    /// A character is no hexadecimal digit.
     #[error("no hexadecimal digit at character {0} of a SHA-256")]
     Digit(usize),
 }
 
 impl Sha256 {
-    /// The value of no bytes at all.
+    /// SHA-256 of the empty input.
     pub const EMPTY: Sha256 = Sha256([
         0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14, 0x9a, 0xfb, 0xf4, 0xc8, 0x99, 0x6f, 0xb9, 0x24, 0x27, 0xae,
         0x41, 0xe4, 0x64, 0x9b, 0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52, 0xb8, 0x55,
     ]);
 
-    /// Hashes `data` in one go.
+    /// Hashes `data`.
+    ///
+    /// ```
+    /// use fullbore_digest::Sha256;
+    ///
+    /// let digest = Sha256::of(b"abc");
+    /// assert_eq!(digest.to_string(), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    /// assert_eq!(digest.to_string().parse(), Ok(digest));
+    /// ```
     pub fn of(data: &[u8]) -> Sha256 {
         let mut hasher = Sha256Hasher::new();
         hasher.update(data);
         hasher.finish()
     }
 
-    /// The 32 bytes.
+    /// The value as bytes.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// Reads 64 hexadecimal digits, of either case, without a detour over `str`
-    /// (indexes are parsed as bytes, a hundred thousand digests at a time).
+    /// Parses 64 hexadecimal digits of either case. Takes bytes, because indexes with a hundred thousand digests are
+    /// parsed as bytes.
     ///
     /// # Errors
-    /// When the length is not 64 or a byte is no hexadecimal digit.
+    /// Another length than 64, or a byte that is no hexadecimal digit.
     pub fn from_hex(text: &[u8]) -> Result<Sha256, ParseSha256Error> {
         if text.len() != 64 {
             return Err(ParseSha256Error::Length(text.len()));
@@ -90,7 +99,7 @@ impl Sha256 {
         Ok(Sha256(bytes))
     }
 
-    /// The 64 lower-case digits, without an allocation.
+    /// Formats 64 lower-case digits without an allocation.
     pub fn to_hex(&self) -> Hex {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut text = [0_u8; 64];
@@ -102,7 +111,7 @@ impl Sha256 {
     }
 }
 
-/// The 64 digits of a SHA-256, borrowed as text with [`Hex::as_str`].
+/// The 64 digits of a SHA-256.
 #[derive(Clone, Copy)]
 pub struct Hex([u8; 64]);
 
@@ -149,17 +158,8 @@ impl Serialize for Sha256 {
 
 impl<'de> Deserialize<'de> for Sha256 {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Sha256, D::Error> {
-        struct Visitor;
-        impl serde::de::Visitor<'_> for Visitor {
-            type Value = Sha256;
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("64 hexadecimal digits")
-            }
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Sha256, E> {
-                text.parse().map_err(E::custom)
-            }
-        }
-        deserializer.deserialize_str(Visitor)
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
     }
 }
 
@@ -167,11 +167,21 @@ impl<'de> Deserialize<'de> for Sha256 {
 const FIRST_STATE: vector::State =
     [0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19];
 
-/// SHA-256 over bytes as they pass.
+/// Hashes a stream of bytes.
+///
+/// ```
+/// use fullbore_digest::{Sha256, Sha256Hasher};
+///
+/// let mut hasher = Sha256Hasher::new();
+/// hasher.update(b"a");
+/// hasher.update(b"bc");
+/// let proof = hasher.verify(3, Sha256::of(b"abc")).expect("size and hash match");
+/// assert_eq!(proof.size(), 3);
+/// ```
 #[derive(Clone)]
 pub struct Sha256Hasher {
     state: vector::State,
-    /// The beginning of a block that is not full.
+    /// Start of an incomplete block.
     block: vector::Block,
     filled: usize,
     bytes: u64,
@@ -185,7 +195,7 @@ impl Default for Sha256Hasher {
 }
 
 impl Sha256Hasher {
-    /// A hasher that has seen nothing.
+    /// Makes a hasher of the empty input.
     pub fn new() -> Sha256Hasher {
         Sha256Hasher::default()
     }
@@ -194,15 +204,14 @@ impl Sha256Hasher {
         Sha256Hasher { state: FIRST_STATE, block: [0; 64], filled: 0, bytes: 0, tier }
     }
 
-    /// Takes the next bytes.
+    /// Adds bytes.
     pub fn update(&mut self, data: &[u8]) {
         let (blocks, rest) = self.align(data);
         vector::compress(self.tier, &mut self.state, blocks);
         self.keep(rest);
     }
 
-    /// Fills the block that was begun; returns the whole blocks behind it and what is left,
-    /// which the caller takes with `compress` and then `keep`.
+    /// Completes the incomplete block; returns the whole blocks after it, for `compress`, and the rest, for `keep`.
     fn align<'d>(&mut self, data: &'d [u8]) -> (&'d [vector::Block], &'d [u8]) {
         self.bytes += data.len() as u64;
         let mut data = data;
@@ -219,16 +228,16 @@ impl Sha256Hasher {
         data.as_chunks()
     }
 
-    /// Begins a block with less than one.
+    /// Starts a block with the rest.
     fn keep(&mut self, rest: &[u8]) {
         self.block[self.filled..self.filled + rest.len()].copy_from_slice(rest);
         self.filled += rest.len();
     }
 
-    /// Takes what is left to read.
+    /// Adds the rest of a reader.
     ///
     /// # Errors
-    /// The reader's, but for interruptions.
+    /// Errors of the reader other than interruptions.
     pub fn read_to_end(&mut self, mut input: impl Read) -> io::Result<()> {
         let mut buffer = vec![0; READ_BYTES];
         loop {
@@ -241,12 +250,12 @@ impl Sha256Hasher {
         }
     }
 
-    /// How many bytes it has taken.
+    /// Number of bytes added.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The value of everything taken.
+    /// Returns the SHA-256 of all bytes.
     pub fn finish(mut self) -> Sha256 {
         // One bit, zeros, and the length in bits, up to the end of a block (FIPS 180-4, 5.1.1).
         let bits = self.bytes.wrapping_mul(8);
@@ -264,10 +273,10 @@ impl Sha256Hasher {
         Sha256(bytes)
     }
 
-    /// Compares with what a signed index said. Only this makes a [`Verified`].
+    /// Compares with the size and SHA-256 of a signed index. Only this makes a [`Verified`].
     ///
     /// # Errors
-    /// The value that the bytes do have, when it or the length is another.
+    /// The actual SHA-256, if size or SHA-256 differ.
     pub fn verify(self, size: u64, expected: Sha256) -> Result<Verified, Sha256> {
         let bytes = self.bytes;
         let actual = self.finish();
@@ -281,7 +290,7 @@ impl fmt::Debug for Sha256Hasher {
     }
 }
 
-/// Proof that bytes of this length and SHA-256 went through a hasher.
+/// Proof that bytes of this size and SHA-256 went through a hasher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verified {
     size: u64,
@@ -289,12 +298,12 @@ pub struct Verified {
 }
 
 impl Verified {
-    /// Length, in bytes.
+    /// Size in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// The value that was expected and found.
+    /// The verified SHA-256.
     pub fn sha256(&self) -> Sha256 {
         self.sha256
     }

@@ -1,17 +1,17 @@
-//! Several streams hashed side by side, one per vector lane.
+//! Several streams hashed at the same time, one per vector lane.
 
 use super::Sha256Hasher;
 use super::vector::{self, Block, LANES};
 
-/// What is left of one stream's bytes.
+/// Bytes of a stream that are not hashed yet.
 struct Stream<'s, D> {
     hasher: &'s mut Sha256Hasher,
     pieces: std::slice::Iter<'s, D>,
-    /// Whole blocks of the piece under way.
+    /// Whole blocks of the current piece.
     blocks: &'s [Block],
-    /// What comes after them.
+    /// Rest of the current piece, after the whole blocks.
     rest: &'s [u8],
-    /// Bytes of all that is not hashed yet.
+    /// Number of bytes that are not hashed yet.
     left: usize,
 }
 
@@ -21,7 +21,7 @@ impl<'s, D: AsRef<[u8]>> Stream<'s, D> {
         Stream { hasher, pieces: pieces.iter(), blocks: &[], rest: &[], left }
     }
 
-    /// Goes on to pieces with whole blocks; false at the end.
+    /// Advances to a piece with whole blocks; `false` at the end.
     fn has_blocks(&mut self) -> bool {
         while self.blocks.is_empty() {
             self.hasher.keep(std::mem::take(&mut self.rest));
@@ -31,15 +31,25 @@ impl<'s, D: AsRef<[u8]>> Stream<'s, D> {
         true
     }
 
-    /// The first `count` blocks have been hashed.
+    /// Removes the first `count` blocks, which are hashed.
     fn advance(&mut self, count: usize) {
         self.blocks = &self.blocks[count..];
         self.left -= size_of::<Block>() * count;
     }
 }
 
-/// Gives each hasher its pieces, in order. Several streams take hardly longer than one on processors without SHA
-/// instructions, two of them on those with; elsewhere this is the same as one after the other.
+/// Adds pieces to several hashers, in order. On processors with AVX2 or AVX-512 several streams take hardly longer
+/// than one, on those with SHA instructions two; elsewhere they are hashed in turn.
+///
+/// ```
+/// use fullbore_digest::{Sha256, Sha256Hasher, update_many};
+///
+/// let mut hashers = [Sha256Hasher::new(), Sha256Hasher::new()];
+/// let pieces: [&[&[u8]]; 2] = [&[b"a", b"bc"], &[b"def"]];
+/// update_many(hashers.iter_mut().zip(pieces));
+/// let [first, second] = hashers.map(Sha256Hasher::finish);
+/// assert_eq!((first, second), (Sha256::of(b"abc"), Sha256::of(b"def")));
+/// ```
 pub fn update_many<'s, D: AsRef<[u8]> + 's>(streams: impl IntoIterator<Item = (&'s mut Sha256Hasher, &'s [D])>) {
     let mut open: Vec<Stream<'s, D>> =
         streams.into_iter().map(|(hasher, pieces)| Stream::new(hasher, pieces)).collect();
@@ -49,7 +59,7 @@ pub fn update_many<'s, D: AsRef<[u8]> + 's>(streams: impl IntoIterator<Item = (&
         if open.len() < tier.worthwhile_lanes() {
             break;
         }
-        // The longest first: they keep the lanes busy to the end.
+        // The longest first, so that the lanes are busy until the end.
         open.sort_unstable_by_key(|stream| std::cmp::Reverse(stream.left));
         let lanes = tier.lanes(open.len());
         let mut states = [[0; 8]; LANES];

@@ -1,15 +1,15 @@
-//! SHA-256's compression of several streams, and on processors without SHA instructions.
+//! SHA-256's compression function for several streams, and for processors without SHA instructions.
 //!
-//! Where the processor has them, the sha2 crate does a single stream, as on other architectures; two
-//! streams side by side take little longer than one.
-//! Many servers have not (Intel before Ice Lake), and there one stream is bound to some
-//! 180 MB/s per core at 2.5 GHz. Two things help with AVX2 or AVX-512:
-//! one stream, the message schedule of eight blocks computed side by side (it does not
-//! depend on the state): about 330 MB/s; several streams side by side, one per vector
-//! lane: about 780 MB/s with four, 1,550 MB/s with eight. (CPU time on a Xeon of
-//! 2.5 GHz; OpenSSL's assembly does 340 there. Measured with `examples/hash_rate`.)
+//! With SHA instructions, and on other architectures, the sha2 crate hashes a single stream; two streams at the same
+//! time take little longer than one. Many servers do not have these instructions (Intel before Ice Lake), and one
+//! stream is limited to about 180 MB/s per core at 2.5 GHz there. AVX2 or AVX-512 help in two ways: for one stream, the
+//! message schedules of eight blocks are computed at the same time, since they do not depend on the state (about 330
+//! MB/s); several streams are hashed at the same time, one per vector lane (about 780 MB/s with four, 1,550 MB/s with
+//! eight). (CPU time on a Xeon of 2.5 GHz; OpenSSL's assembly does 340 there. Measured with the example `hash_rate` of
+//! fullbore-engine.)
 //!
-//! Unsafe is only the call of a function compiled for features that were found to be there.
+//! The only unsafe code is the call of a function that was compiled for processor features, after a check that the
+//! processor has them.
 
 #![allow(unsafe_code)]
 
@@ -25,17 +25,17 @@ pub(super) type Block = [u8; 64];
 /// The eight words that go from block to block.
 pub(super) type State = [u32; 8];
 
-/// Most streams side by side.
+/// Maximum number of streams in parallel.
 pub(super) const LANES: usize = 8;
-/// Blocks whose schedule is computed side by side.
+/// Number of blocks whose message schedule is computed in parallel.
 const AHEAD: usize = 8;
 
-/// How this machine hashes.
+/// Implementation for a set of processor features.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tier {
-    /// As the sha2 crate.
+    /// The sha2 crate.
     Library,
-    /// SHA instructions: one stream as the sha2 crate, two side by side.
+    /// SHA instructions: the sha2 crate for one stream, two streams in parallel.
     #[cfg(target_arch = "x86_64")]
     Sha,
     /// AVX2.
@@ -47,7 +47,7 @@ pub(super) enum Tier {
 }
 
 impl Tier {
-    /// What the processor has; the answer is kept by the standard library.
+    /// Detects the processor; the standard library caches the result.
     pub(super) fn of_this_machine() -> Tier {
         // The kernels are slow without optimisation; the library is optimised even then.
         if cfg!(debug_assertions) { Tier::Library } else { Tier::best() }
@@ -70,7 +70,7 @@ impl Tier {
         Tier::Library
     }
 
-    /// From how many streams on they are hashed side by side; fewer are faster one by one.
+    /// Minimum number of streams to hash in parallel; fewer are faster in turn.
     pub(super) fn worthwhile_lanes(self) -> usize {
         match self {
             Tier::Library => usize::MAX,
@@ -83,10 +83,11 @@ impl Tier {
         }
     }
 
-    /// How many of so many streams are taken at once.
+    /// Number of streams to hash in parallel, out of `streams`.
     pub(super) fn lanes(self, streams: usize) -> usize {
         match self {
-            // Pairs: the last of an odd number would be alone, and has company as long as one of the others is longer.
+            // In pairs: the last stream of an odd number would be hashed alone, so it shares its pair as long as
+            // another stream is longer.
             #[cfg(target_arch = "x86_64")]
             Tier::Sha => streams.min(LANES) & !1,
             _ => streams.min(LANES),
@@ -94,7 +95,7 @@ impl Tier {
     }
 }
 
-/// Takes blocks of one stream.
+/// Adds blocks of one stream.
 pub(super) fn compress(tier: Tier, state: &mut State, blocks: &[Block]) {
     match tier {
         Tier::Library => compress256(state, blocks),
@@ -104,7 +105,7 @@ pub(super) fn compress(tier: Tier, state: &mut State, blocks: &[Block]) {
         Tier::Avx2 | Tier::Avx512 => {
             let (groups, rest) = blocks.as_chunks::<AHEAD>();
             if !groups.is_empty() {
-                // SAFETY: each tier is chosen only where its features are there.
+                // SAFETY: a tier is chosen only if the processor has its features.
                 match tier {
                     Tier::Avx512 => unsafe { x86::avx512::ahead(state, groups) },
                     _ => unsafe { x86::avx2::ahead(state, groups) },
@@ -115,7 +116,7 @@ pub(super) fn compress(tier: Tier, state: &mut State, blocks: &[Block]) {
     }
 }
 
-/// Takes the first `count` blocks of up to [`LANES`] streams side by side.
+/// Adds the first `count` blocks of up to [`LANES`] streams in parallel.
 pub(super) fn compress_lanes(tier: Tier, states: &mut [State], data: &[&[Block]], count: usize) {
     assert!(states.len() == data.len() && (1..=LANES).contains(&data.len()));
     match tier {
@@ -125,7 +126,7 @@ pub(super) fn compress_lanes(tier: Tier, states: &mut [State], data: &[&[Block]]
             }
         }
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the tier is chosen only where these features are there.
+        // SAFETY: the tier is chosen only if the processor has these features.
         Tier::Sha => unsafe { sha::lanes(states, data, count) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.

@@ -34,7 +34,13 @@ pub fn is_hidden(c: char) -> bool {
         )
 }
 
-/// One line: each hidden character is shown as `\n`, `\r`, `\t` or `\u{1b}`.
+/// Text on one line: each hidden character becomes `\n`, `\r`, `\t` or a form such as `\u{1b}`.
+///
+/// ```
+/// use fullbore_engine::escape;
+///
+/// assert_eq!(escape::line("404\u{1b}[2J\nnot found"), r"404\u{1b}[2J\nnot found");
+/// ```
 pub fn line(text: &str) -> Cow<'_, str> {
     replaced(text, is_hidden, |out, c| out.extend(c.escape_default()))
 }

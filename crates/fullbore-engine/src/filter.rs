@@ -65,6 +65,18 @@ impl Filters {
     }
 
     /// Whether a path beneath the root of the transfer is left out.
+    ///
+    /// ```
+    /// use fullbore_engine::filter::Filters;
+    ///
+    /// let mut filters = Filters::default();
+    /// filters.push(true, b"keep.o");
+    /// filters.push(false, b"*.o");
+    /// filters.push(false, b"/target/");
+    /// assert!(filters.excludes(b"src/main.o", false));
+    /// assert!(!filters.excludes(b"src/keep.o", false));
+    /// assert!(filters.excludes(b"target", true) && !filters.excludes(b"src/target", true));
+    /// ```
     pub fn excludes(&self, path: &[u8], is_directory: bool) -> bool {
         let rule = self.rules.iter().find(|rule| matches(&rule.pattern, path, is_directory));
         rule.is_some_and(|rule| !rule.include)

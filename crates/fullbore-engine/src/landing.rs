@@ -190,18 +190,18 @@ pub struct Landing {
 
 struct Inner {
     shared: Arc<Shared>,
-    lanes: Vec<Lane>,
+    writers: Vec<WriterThread>,
     side_by_side: usize,
     threads: Mutex<Vec<JoinHandle<()>>>,
     checkpoints: Checkpoints,
-    kept: Box<Kept>,
+    kept: Box<ResumedLength>,
 }
 
-/// Tells how long an unfinished file is.
-type Kept = dyn Fn(&str) -> Option<u64> + Send + Sync;
+/// The length of an unfinished file from an earlier run.
+type ResumedLength = dyn Fn(&str) -> Option<u64> + Send + Sync;
 
-/// The way to one thread.
-struct Lane {
+/// A handle to one thread.
+struct WriterThread {
     chunks: Sender<Message>,
     load: Arc<Load>,
 }
@@ -213,8 +213,8 @@ struct Load {
     bytes: AtomicU64,
     /// Bytes written and not hashed.
     put_off_bytes: AtomicU64,
-    /// Orders from callers that must not wait. At most a few per unfinished file.
-    orders: Mutex<Vec<Order>>,
+    /// Commands of callers that must not wait. At most a few per unfinished file.
+    commands: Mutex<Vec<Command>>,
 }
 
 /// What the threads share with each other and with the handles.
@@ -272,11 +272,11 @@ struct Entry {
 enum Message {
     /// Bytes, and the round they belong to.
     Chunk(Arc<Entry>, u32, Chunk),
-    /// There are orders to look at.
-    Look,
+    /// There are commands.
+    Wake,
 }
 
-enum Order {
+enum Command {
     Start(Arc<Entry>),
     /// Begins this round of the file.
     Retry(u32, u32, Retry),
@@ -320,7 +320,7 @@ impl Landing {
             hash: ledger.stage("hash", Kind::Thread),
             write: ledger.stage("disk write", Kind::Thread),
         };
-        let mut lanes = Vec::new();
+        let mut writers = Vec::new();
         let mut handles = Vec::new();
         for number in 0..threads.max(1) {
             let (sender, receiver) = pipeline::channel(QUEUE_CHUNKS, &clocks.network, &clocks.hash);
@@ -329,12 +329,12 @@ impl Landing {
                 Worker::new(target.clone(), shared.clone(), number, load.clone(), clocks.clone(), side_by_side);
             let work = move || worker.run(receiver);
             handles.push(std::thread::Builder::new().name("hash and write".into()).spawn(work)?);
-            lanes.push(Lane { chunks: sender, load });
+            writers.push(WriterThread { chunks: sender, load });
         }
         let checkpoints = Checkpoints::start(target.clone(), shared.clone(), ledger)?;
         let kept = Box::new(move |path: &str| target.kept(path).ok().flatten());
         let threads = Mutex::new(handles);
-        Ok(Landing { inner: Arc::new(Inner { shared, lanes, side_by_side, threads, checkpoints, kept }) })
+        Ok(Landing { inner: Arc::new(Inner { shared, writers, side_by_side, threads, checkpoints, kept }) })
     }
 
     /// Which bytes of a file an earlier run has left, for those who plan what to ask for.
@@ -380,7 +380,7 @@ impl Landing {
             entry
         };
         if size == 0 {
-            self.order(&entry, Order::Start(entry.clone()));
+            self.command(&entry, Command::Start(entry.clone()));
         }
         resumed
     }
@@ -388,20 +388,20 @@ impl Landing {
     /// Hands over bytes of a file that was begun; others are dropped. Waits while the
     /// file's thread is behind.
     pub async fn chunk(&self, chunk: Chunk) {
-        self.room(chunk.item).await.take(chunk);
+        self.reserve(chunk.item).await.take(chunk);
     }
 
     /// Waits while the file's thread is behind: for those who must know, before they say of bytes
     /// that they have come, that nothing can keep them from the landing any more.
-    pub async fn room(&self, item: u32) -> Room<'_> {
+    pub async fn reserve(&self, item: u32) -> ChunkSlot<'_> {
         let shared = &*self.inner.shared;
-        let Some(entry) = shared.entry(item) else { return Room { shared, to: None } };
-        let lane = &self.inner.lanes[self.thread_of(&entry)];
-        match lane.chunks.reserve().await {
-            Ok(slot) => Room { shared, to: Some((entry, &lane.load, slot)) },
+        let Some(entry) = shared.entry(item) else { return ChunkSlot { shared, to: None } };
+        let writer = &self.inner.writers[self.thread_of(&entry)];
+        match writer.chunks.reserve().await {
+            Ok(slot) => ChunkSlot { shared, to: Some((entry, &writer.load, slot)) },
             Err(_) => {
                 shared.thread_failed(item);
-                Room { shared, to: None }
+                ChunkSlot { shared, to: None }
             }
         }
     }
@@ -417,7 +417,7 @@ impl Landing {
     pub fn retry(&self, item: u32, retry: Retry) {
         if let Some(entry) = self.inner.shared.entry(item) {
             let round = entry.round.fetch_add(1, Ordering::AcqRel) + 1;
-            self.order(&entry, Order::Retry(item, round, retry));
+            self.command(&entry, Command::Retry(item, round, retry));
         }
     }
 
@@ -429,7 +429,7 @@ impl Landing {
         let thread = self.thread_of(&entry);
         let left = self.inner.shared.leave(&entry, thread);
         if left {
-            self.order(&entry, Order::Abandon(entry.clone()));
+            self.command(&entry, Command::Abandon(entry.clone()));
         }
         left
     }
@@ -461,8 +461,8 @@ impl Landing {
     /// # Errors
     /// As [`Landing::checkpoint`].
     pub fn finish(&self) -> Result<(), LandingError> {
-        for lane in &self.inner.lanes {
-            lane.order(Order::End);
+        for writer in &self.inner.writers {
+            writer.send(Command::End);
         }
         let threads = std::mem::take(&mut *locked(&self.inner.threads));
         for thread in threads {
@@ -480,10 +480,10 @@ impl Landing {
         result
     }
 
-    fn order(&self, entry: &Entry, order: Order) {
-        let lane = &self.inner.lanes[self.thread_of(entry)];
-        lane.order(order);
-        if lane.chunks.is_closed() {
+    fn command(&self, entry: &Entry, command: Command) {
+        let writer = &self.inner.writers[self.thread_of(entry)];
+        writer.send(command);
+        if writer.chunks.is_closed() {
             self.inner.shared.thread_failed(entry.spec.item);
         }
     }
@@ -494,7 +494,7 @@ impl Landing {
         if chosen != NO_THREAD {
             return chosen;
         }
-        let waiting = self.inner.lanes.iter().map(|lane| lane.load.waiting_bytes());
+        let waiting = self.inner.writers.iter().map(|writer| writer.load.waiting_bytes());
         let thread = hashing::thread_for_new(self.inner.side_by_side, waiting);
         // Several connections may bring the file's first bytes at once.
         match entry.thread.compare_exchange(NO_THREAD, thread, Ordering::AcqRel, Ordering::Acquire) {
@@ -504,14 +504,14 @@ impl Landing {
     }
 }
 
-/// Room for one chunk of a file before its thread.
-pub struct Room<'a> {
+/// A reserved slot for one chunk of a file in the queue of its thread.
+pub struct ChunkSlot<'a> {
     shared: &'a Shared,
     /// None where nobody waits for bytes of the file.
-    to: Option<(Arc<Entry>, &'a Load, pipeline::Room<'a, Message>)>,
+    to: Option<(Arc<Entry>, &'a Load, pipeline::Slot<'a, Message>)>,
 }
 
-impl Room<'_> {
+impl ChunkSlot<'_> {
     /// Hands the chunk over.
     pub fn take(self, chunk: Chunk) {
         let bytes = chunk.data.len() as u64;
@@ -531,11 +531,11 @@ impl Load {
     }
 }
 
-impl Lane {
-    fn order(&self, order: Order) {
-        locked(&self.load.orders).push(order);
-        // Full means that the thread has messages, after which it looks at the orders.
-        let _ = self.chunks.try_send(Message::Look);
+impl WriterThread {
+    fn send(&self, command: Command) {
+        locked(&self.load.commands).push(command);
+        // Full means that the thread has messages, after which it takes its commands.
+        let _ = self.chunks.try_send(Message::Wake);
     }
 }
 

@@ -1,18 +1,55 @@
-//! The engine under every command of fullbore: it moves bulk data and says
-//! what limits it.
+//! The engine under every command of fullbore: it moves bulk data and says what limits it.
 //!
-//! A bounded [`window`] of permits keeps memory bounded; [`stage`] clocks say
-//! where time goes; [`pipeline`] joins stages by timed channels; [`verdict`]
-//! names the limit from the clocks and the kernel's counters. Files and
-//! durability are here as well: one module creates files, one syncs.
+//! | module | what for |
+//! |---|---|
+//! | [`window`] | bounds the bytes and items in flight by permits |
+//! | [`stage`] | clocks that measure what each stage waits for |
+//! | [`pipeline`] | bounded channels between stages, whose waits are timed |
+//! | [`landing`] | writes and hashes received files on threads of its own |
+//! | [`target`], [`files`], [`durability`], [`journal`] | durable files: one module creates them, one syncs |
+//! | [`verdict`] | names the limit of a run from the clocks and the kernel's counters |
+//! | [`run`] | events, error kinds, report and signals that all commands share |
 //!
-//! The engine never prints, never reads the environment, never exits.
+//! The engine is no runtime: callers bring threads or tokio. It has no sockets (see `fullbore-wire`). It never prints
+//! and never reads the environment. It exits only on a second signal, in [`run::signals`].
+//!
+//! # Example
+//!
+//! Two stages with at most 1 MiB and 16 items in flight. A permit travels with its item; dropping it gives its bytes
+//! back to the window.
+//!
+//! ```
+//! use fullbore_engine::pipeline;
+//! use fullbore_engine::stage::{Kind, Ledger};
+//! use fullbore_engine::window::{Permit, Window};
+//!
+//! let ledger = Ledger::new();
+//! let (read, write) = (ledger.stage("read", Kind::Thread), ledger.stage("write", Kind::Thread));
+//! let window = Window::new(1 << 20, 16);
+//! let (sender, mut receiver) = pipeline::channel::<(Permit, Vec<u8>)>(4, &read, &write);
+//! let source = window.clone();
+//! let reader = std::thread::spawn(move || {
+//!     read.adopt_thread();
+//!     for _ in 0..100 {
+//!         let permit = source.acquire_blocking(64 << 10);
+//!         sender.send_blocking((permit, vec![0; 64 << 10])).expect("the writer goes on to the end");
+//!     }
+//! });
+//! write.adopt_thread();
+//! let mut written = 0;
+//! while let Some((permit, bytes)) = receiver.recv_blocking() {
+//!     written += bytes.len();
+//!     write.add_items(1, permit.bytes());
+//! }
+//! reader.join().expect("the reader does not panic");
+//! assert_eq!(written, 6_553_600);
+//! assert_eq!((write.reading().items, window.reading().held_bytes), (100, 0));
+//! ```
 
 /// The version of fullbore.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub mod buffers;
-pub mod clock;
 pub mod durability;
 pub mod escape;
 pub mod files;
@@ -31,7 +68,6 @@ pub mod stage;
 pub mod sys;
 pub mod target;
 pub mod temporary;
-pub mod trace;
 pub mod tree;
 pub mod units;
 pub mod verdict;

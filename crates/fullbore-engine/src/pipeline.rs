@@ -63,11 +63,11 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Waits for room for one item from async code: what is sent into it does not wait, so nothing is
-    /// lost with a sender that ends while it waits.
-    pub async fn reserve(&self) -> Result<Room<'_, T>, Closed<()>> {
+    /// Waits in async code for a free slot. Sending into the slot does not wait, so a sender that is dropped while it
+    /// waits loses no item.
+    pub async fn reserve(&self) -> Result<Slot<'_, T>, Closed<()>> {
         match self.inner.try_reserve() {
-            Ok(room) => Ok(room),
+            Ok(slot) => Ok(slot),
             Err(TrySendError::Closed(())) => Err(Closed(())),
             Err(TrySendError::Full(())) => self.clock.blocked(self.inner.reserve()).await.map_err(|_| Closed(())),
         }
@@ -84,8 +84,8 @@ impl<T> Sender<T> {
     }
 }
 
-/// Room for one item in a channel.
-pub type Room<'a, T> = mpsc::Permit<'a, T>;
+/// A reserved slot for one item in a channel.
+pub type Slot<'a, T> = mpsc::Permit<'a, T>;
 
 /// The receiving end of a timed channel.
 #[derive(Debug)]

@@ -7,6 +7,7 @@
 pub mod costs;
 pub mod error;
 pub mod events;
+pub mod heard;
 pub mod list;
 pub mod named_files;
 pub mod pace;

@@ -1,5 +1,15 @@
 //! Numbers with their units, as people read them: decimal prefixes, as networks and disks are sold, and the digits that
 //! say something.
+//!
+//! ```
+//! use std::time::Duration;
+//! use fullbore_engine::units;
+//!
+//! assert_eq!(units::bytes(1_240_000_000), "1.24 GB");
+//! assert_eq!(units::rate(62_300_000.0), "62.3 MB/s");
+//! assert_eq!(units::time(Duration::from_secs(692)), "11 m 32 s");
+//! assert_eq!(units::several(1, "file", "files"), "1 file");
+//! ```
 
 use std::time::Duration;
 

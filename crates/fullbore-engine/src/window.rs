@@ -226,7 +226,17 @@ impl Window {
         block_on(self.acquire_bytes(bytes))
     }
 
-    /// One item of `bytes` if there is room now and nobody waits before us.
+    /// A permit for one item of `bytes`; none if the window has too few free bytes, or if others wait for it.
+    ///
+    /// ```
+    /// use fullbore_engine::window::Window;
+    ///
+    /// let window = Window::new(1000, 10);
+    /// let permit = window.try_acquire(800).unwrap();
+    /// assert!(window.try_acquire(300).is_none());
+    /// drop(permit);
+    /// assert!(window.try_acquire(300).is_some());
+    /// ```
     pub fn try_acquire(&self, bytes: u64) -> Option<Permit> {
         let bytes = bytes.min(self.shared.bytes);
         let mut state = self.shared.lock();

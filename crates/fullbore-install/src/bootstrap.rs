@@ -1,21 +1,26 @@
-//! `fullbore bootstrap`: a Debian root, made as mmdebstrap makes it, faster.
+//! `fullbore bootstrap`: a Debian root, like that of mmdebstrap.
 //!
-//! [`run`] is the walk: an empty place with a marker (`place`) → directories, sources, devices → verified
-//! indexes (`indexes`) → apt says what is needed (`apt`) → package files by our wire (`download`), the Essential
-//! ones first → these are unpacked at once and configured by dpkg (`first`) while the others come → apt
-//! installs the others; what it wants unpacked, we unpack (`rest`) → cleaned → one sync → the
-//! marker goes. No command that is started syncs: `nosync::session` sees to that.
+//! [`run`] goes through these steps:
+//!
+//! 1. create an empty directory with a marker (`target`), with directories, sources and devices;
+//! 2. fetch and verify the indexes (`indexes`); apt resolves the packages (`apt`);
+//! 3. fetch package files (`download`), those of the Essential packages first;
+//! 4. unpack the Essential packages, and configure them with dpkg (`first`) while the other files arrive;
+//! 5. apt installs the other packages, and fullbore unpacks them (`rest`);
+//! 6. clean, sync once, and remove the marker.
+//!
+//! No command syncs before the last step (`nosync::session`).
 
 mod apt;
+mod apt_paths;
 mod clean;
 mod first;
 mod foreign;
 mod hook;
 mod indexes;
-mod outside;
 mod pack;
-mod place;
 mod rest;
+mod target;
 pub mod tools;
 
 use std::path::Path;
@@ -29,39 +34,50 @@ use fullbore_engine::run::events::{Event, Events, Phase};
 use fullbore_engine::run::report::Report;
 use fullbore_engine::stage::Ledger;
 
+use crate::apt_network::apt_network;
 use crate::hooks::Moment;
 use crate::inside::{Inside, may_have_own_processes};
 use crate::installing::account::Account;
+use crate::installing::course::Expected;
 use crate::installing::download::{Downloads, is_remote};
 use crate::installing::log::Log;
 use crate::installing::unpacker::Unpacker;
+use crate::installing::whole::{Standing, Whole};
 use crate::installing::{NO_NEW_PRIVILEGES, Part, still_syncing};
 use crate::nosync::Process;
 use crate::nosync::session::Session;
-use crate::reach_as_apt::as_apt;
 use crate::resolve::Wanted;
 use crate::root::RootError;
 use crate::settings::BootstrapSettings;
 use crate::settings::Format;
-use crate::skeleton::{Skeleton, Stage};
-use crate::unpack::Ahead;
+use crate::skeleton::{ScriptMounts, Skeleton};
+use crate::unpack::ReadAhead;
 use apt::{PrivateApt, Selection, Shown};
-use place::Place;
+use target::TargetDirectory;
 
-/// Where apt looks for package files.
+/// Directory in which apt looks for package files.
 const ARCHIVES: &str = "var/cache/apt/archives";
 
-/// Makes a root. The process must be in a mount namespace of its own; mounts into the root go with its last process.
+/// Makes a root. The process must be in its own mount namespace: mounts into the root end with its last process.
 ///
 /// # Errors
-/// See [`ErrorKind`]; a directory is then marked as unfinished, and a further run starts over; of an archive nothing is
-/// left.
+/// See [`ErrorKind`]. After an error a directory is marked as unfinished, and the next run starts over; an archive is
+/// removed.
 pub fn run(settings: &BootstrapSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
+    let whole = Whole::new(events);
+    whole.tell_during(|| made(settings, &whole.standing(), &mut &whole))
+}
+
+fn made(
+    settings: &BootstrapSettings,
+    standing: &Arc<Standing>,
+    events: &mut dyn Events,
+) -> Result<Report, CommandError> {
     // Modes are those of packages and of Debian's defaults, not the caller's.
     rustix::process::umask(rustix::fs::Mode::from_bits_retain(0o022));
     foreign::check(settings)?;
     tools::check(settings)?;
-    let place = Place::open(settings)?;
+    let place = TargetDirectory::open(settings)?;
     let root = place.root().to_owned();
     let session = Arc::new(Session::open(&root).map_err(|error| CommandError::disk(&root, &error))?);
     let mut account = Account::begin("bootstrap", &settings.target, &root, Part::Around, events);
@@ -70,7 +86,7 @@ pub fn run(settings: &BootstrapSettings, events: &mut dyn Events) -> Result<Repo
     }
     let log = Log::open(&root, settings.commands_print_to.clone())?;
     let mut mirrors = MirrorSets::default();
-    // What comes by another scheme is fetched by apt.
+    // apt fetches sources with another scheme.
     let remote: Vec<&str> = settings.mirrors.iter().map(String::as_str).filter(|uri| is_remote(uri)).collect();
     if let Some(error) = mirrors.add(&remote.join("\n")).first() {
         return Err(CommandError::usage(&error.reason));
@@ -81,20 +97,21 @@ pub fn run(settings: &BootstrapSettings, events: &mut dyn Events) -> Result<Repo
         let mut downloads = Downloads::open(&archives, &settings.network, mirrors.clone(), &Ledger::new())?;
         let stop = downloads.stop(&session);
         let own_processes = may_have_own_processes(&archives).map_err(|error| {
-            CommandError::usage(format_args!("unshare: {error}")).hint("it is in the package util-linux")
+            CommandError::usage(format_args!("unshare: {error}")).hint("install the package util-linux")
         })?;
         let inside = Inside::alone(&root, &session, own_processes, environment(settings));
-        // The download and dpkg leave all cores but one.
+        // The download and dpkg use one core.
         let threads = cores().saturating_sub(1).max(1);
-        let ahead = Arc::new(Ahead::start(threads, bytes_ahead()));
+        let ahead = Arc::new(ReadAhead::start(threads, bytes_ahead()));
         downloads.decompress_ahead(ahead.clone());
-        let walk = Walk { settings, inside: &inside, log: &log, stop: &stop, may_cut, ahead };
+        let walk = Walk { settings, inside: &inside, log: &log, stop: &stop, may_cut, ahead, standing };
         let result = match walk.run(&mut downloads, &mut account, events) {
             Ok(Walked::Whole) => walk.finish(&place, &session, &mut account, events),
             Ok(Walked::OtherThanAll) if stop.check().is_ok() => {
                 events.note("with all packages of the archive apt decides differently: starting over".to_owned());
                 account.part(Part::Around);
                 account.forget();
+                standing.begin_anew();
                 place.begin_anew()?;
                 may_cut = false;
                 continue;
@@ -102,11 +119,11 @@ pub fn run(settings: &BootstrapSettings, events: &mut dyn Events) -> Result<Repo
             Ok(Walked::OtherThanAll) => Err(interrupted()),
             Err(error) => Err(error),
         };
-        // What a signal has killed has failed as well.
+        // A process that a signal killed has failed as well.
         let result = result.map_err(|error| stop.check().err().map_or(error, |_| interrupted()));
         let result = result.map_err(starts_over);
         if result.is_err() {
-            // Nobody may write there any more.
+            // No process may write there any more.
             session.end_survivors();
         }
         let result = if settings.format == Format::Dir { result } else { discard(place, result) };
@@ -118,8 +135,8 @@ pub fn run(settings: &BootstrapSettings, events: &mut dyn Events) -> Result<Repo
     }
 }
 
-/// The root of which an archive was made, or was to be made, goes: nobody has asked for it.
-fn discard(place: Place, result: Result<(), CommandError>) -> Result<(), CommandError> {
+/// Removes the root of an archive, because only the archive was requested.
+fn discard(place: TargetDirectory, result: Result<(), CommandError>) -> Result<(), CommandError> {
     let root = place.root().to_owned();
     match (place.discard(), result) {
         (Ok(()), result) => result,
@@ -130,7 +147,7 @@ fn discard(place: Place, result: Result<(), CommandError>) -> Result<(), Command
     }
 }
 
-/// Nothing of a root that is not complete is used again, whatever the download says of its files.
+/// Removes an incomplete root, which is never reused, even if its package files were kept.
 fn starts_over(mut error: CommandError) -> CommandError {
     if error.kind == ErrorKind::Disk && !error.hints.is_empty() {
         error.hints = vec!["see to room on a disk that works, and run again: it starts over".to_owned()];
@@ -142,7 +159,7 @@ fn interrupted() -> CommandError {
     CommandError::new(ErrorKind::Interrupted, "interrupted; the root is not complete").hint("run again: it starts over")
 }
 
-/// For all commands: nobody is asked anything.
+/// Environment of all commands: no questions.
 fn environment(settings: &BootstrapSettings) -> Vec<(String, String)> {
     [
         ("DEBIAN_FRONTEND", "noninteractive"),
@@ -161,7 +178,7 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// Memory for what is decompressed before its turn: a quarter of what is free, and no more than a large set takes.
+/// Memory for packages that are decompressed ahead: a quarter of the free memory, limited to the needs of a large set.
 fn bytes_ahead() -> u64 {
     const BYTES_MAX: u64 = 1 << 30;
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -170,34 +187,35 @@ fn bytes_ahead() -> u64 {
     available.map_or(0, |kilobytes| (kilobytes * 1024 / 4).min(BYTES_MAX))
 }
 
-/// What all steps know.
+/// State that all steps use.
 struct Walk<'a> {
     settings: &'a BootstrapSettings,
     inside: &'a Inside<'a>,
     log: &'a Log,
     stop: &'a Stop,
-    /// Whether apt may be shown a part of the archive first.
+    /// Whether apt may see only a part of the archive first.
     may_cut: bool,
-    ahead: Arc<Ahead>,
+    ahead: Arc<ReadAhead>,
+    standing: &'a Arc<Standing>,
 }
 
-/// How a walk has ended.
+/// How an attempt ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Walked {
     /// The root has its packages.
     Whole,
-    /// apt, shown the whole archive, would have made another root.
+    /// With the whole archive, apt would have made another root.
     OtherThanAll,
 }
 
-/// What apt says, shown the whole archive: known when it is asked for.
+/// The decision of apt with the whole archive, computed when it is needed.
 enum Confirmation<'scope> {
     Open(ScopedJoinHandle<'scope, bool>),
     Known(bool),
 }
 
 impl Confirmation<'_> {
-    /// Whether it decides as it has before.
+    /// Whether it is the same decision as before.
     fn is_given(&mut self) -> bool {
         *self = Confirmation::Known(match std::mem::replace(self, Confirmation::Known(false)) {
             Confirmation::Open(asking) => asking.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
@@ -207,7 +225,7 @@ impl Confirmation<'_> {
     }
 }
 
-/// Events from the walk and from the download beside it.
+/// Events of the steps and of the concurrent download.
 struct Shared<'a, 'b>(&'a Mutex<&'b mut dyn Events>);
 
 impl Events for Shared<'_, '_> {
@@ -217,7 +235,7 @@ impl Events for Shared<'_, '_> {
 }
 
 impl Walk<'_> {
-    /// The walk, in order.
+    /// Runs all steps in order.
     fn run(
         &self,
         downloads: &mut Downloads,
@@ -235,11 +253,11 @@ impl Walk<'_> {
         let has_devices = skeleton.lay_out().map_err(|error| disk(&error))?;
         let apt = PrivateApt::prepare(self.settings, self.inside, self.log)?;
         self.hooks(Moment::Setup, &apt, &Selection::default(), account, events)?;
-        self.keeps_apt_inside()?;
+        self.check_apt_paths()?;
         account.turn(events, Phase::Indexes, Part::Indexes);
         let configuration = apt.dump()?;
-        // What the new root's apt is told, beside what this machine's is.
-        let network = as_apt(&self.settings.network, &configuration, Path::new("/"));
+        // Settings of the new root's apt, besides those of this machine's apt.
+        let network = apt_network(&self.settings.network, &configuration, Path::new("/"));
         downloads.reach_by(network.clone());
         indexes::refresh(self.settings, network, &apt, configuration.clone(), root, events)?;
         self.stop.check()?;
@@ -274,24 +292,31 @@ impl Walk<'_> {
             let events = &mut Shared(told_to);
             let gone = |_| CommandError::new(ErrorKind::Internal, "the download has ended");
             orders.send(first.files.clone()).map_err(gone)?;
-            // Beside the download and all that is done with the first packages.
+            // Concurrent with the download and all steps of the first packages.
             let (apt, first, wishes, shown, flush) = (&apt, &first, &wishes, &shown, account.flush());
             let confirming = scope.spawn(move || {
                 let rest = match apt.rest(first, wishes, shown) {
                     Ok(rest) => rest,
                     Err(error) => return say.send(Err(error)).is_ok(),
                 };
-                if let Some(line) = flush.expectation((first.files.len() + rest.files.len()) as u64) {
+                let (first_packages, packages) = (first.files.len(), first.files.len() + rest.files.len());
+                self.standing.expect(Expected {
+                    bytes: first.files.iter().chain(&rest.files).map(|file| file.size).sum(),
+                    packages: packages as u64,
+                    first_packages: first_packages as u64,
+                    becomes_archive: self.settings.format != Format::Dir,
+                });
+                if let Some(line) = flush.expectation(packages as u64) {
                     Shared(told_to).note(line);
                 }
-                // The download may have failed meanwhile, and tells itself.
+                // The download may have failed meanwhile, and reports its own error.
                 let _ = orders.send(rest.files.clone());
                 let _ = say.send(Ok(rest.clone()));
-                // Until then all cores unpack; afterwards one configures.
+                // Before this all cores unpack; afterwards one configures.
                 if unpacked.recv().is_err() {
                     return false;
                 }
-                // On two cores, dpkg has the other one.
+                // With two cores, dpkg uses the other one.
                 let _paused = (cores() <= 2).then(|| self.ahead.pause());
                 !is_cut || apt.confirms(self.settings, first, &rest, wishes)
             });
@@ -301,12 +326,12 @@ impl Walk<'_> {
                 account.turn(events, Phase::Fetch, Part::Download);
                 arrived()?;
                 account.turn(events, Phase::Unpack, Part::Unpack);
-                let mut unpacker = Unpacker::new(self.inside, self.log, &first.files);
+                let mut unpacker = Unpacker::new(self.inside, self.log, &first.files, self.standing.clone());
                 unpacker.take_from(self.ahead.clone());
                 let done = self.unpack_first(&unpacker, first, account)?;
                 let _ = begin.send(());
                 let mut warn = |line| events.warn(line);
-                let entered = Stage::enter(root, has_devices, &mut warn);
+                let entered = ScriptMounts::enter(root, has_devices, &mut warn);
                 stage = Some(entered.map_err(|error| disk(&error))?);
                 self.hooks(Moment::Extract, apt, first, account, events)?;
                 account.turn(events, Phase::Configure, Part::Dpkg);
@@ -316,7 +341,7 @@ impl Walk<'_> {
                     Err(_) if is_cut => return Ok(Walked::OtherThanAll),
                     rest => rest?,
                 };
-                // The user's own commands run once: what they are run on has to be certain.
+                // The user's commands run only once, so the root must be final here.
                 if self.has_hooks(Moment::Essential) && !confirmation.is_given() {
                     return Ok(Walked::OtherThanAll);
                 }
@@ -325,7 +350,7 @@ impl Walk<'_> {
                 arrived()?;
                 unpacker.expect(&rest.files);
                 account.turn(events, Phase::Unpack, Part::Dpkg);
-                self.install_rest(apt, &unpacker, &rest, wishes, shown, account)?;
+                self.install_rest(apt, &unpacker, &rest, wishes, shown, account, events)?;
                 account.turn(events, Phase::Resolve, Part::Resolve);
                 if !confirmation.is_given() {
                     return Ok(Walked::OtherThanAll);
@@ -342,7 +367,7 @@ impl Walk<'_> {
                 }
             }
             account.turn(events, Phase::Clean, Part::Around);
-            if let Some(left) = stage.map(Stage::leave)
+            if let Some(left) = stage.map(ScriptMounts::leave)
                 && walked.is_ok()
             {
                 left.map_err(|error| disk(&error))?;
@@ -353,10 +378,10 @@ impl Walk<'_> {
         Ok(walked)
     }
 
-    /// From a root to what was asked for, on the disk.
+    /// Turns a root into the requested form, on the disk.
     fn finish(
         &self,
-        place: &Place,
+        place: &TargetDirectory,
         session: &Session,
         account: &mut Account,
         events: &mut dyn Events,
@@ -366,7 +391,8 @@ impl Walk<'_> {
         clean::clean(self.inside.root())?;
         if self.settings.format != Format::Dir {
             account.turn(events, Phase::Pack, Part::Pack);
-            return pack::pack(self.settings, self.inside, self.log);
+            self.standing.root_has(account.unpacked_bytes());
+            return pack::pack(self.settings, self.inside, self.log, &self.standing.packed_bytes);
         }
         account.turn(events, Phase::Sync, Part::Sync);
         synced(session, events)?;
@@ -375,8 +401,8 @@ impl Walk<'_> {
     }
 }
 
-/// What hooks have left behind is ended, as a PID namespace ends what scripts have. A service that is wanted while the
-/// root is made is no fault; what it does with the root has to be done by now.
+/// Ends processes that hooks left behind, as a PID namespace does for scripts. A hook may start a service for use
+/// during the run, but the service must be finished with the root by now.
 fn end_survivors(session: &Session, events: &mut dyn Events) -> Result<(), CommandError> {
     let (ended, left) = session.end_survivors();
     let names =

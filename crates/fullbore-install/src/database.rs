@@ -1,7 +1,7 @@
-//! dpkg's database: what is installed, who owns which file, what is diverted, who waits for which trigger.
+//! dpkg's database: packages, owners of files, diversions, triggers.
 //!
-//! Read once, changed in memory, written as dpkg writes it. The status file is replaced last and
-//! by one rename: whatever a kill leaves behind besides belongs to packages that it does not know.
+//! It is read once, changed in memory, and written in dpkg's format. The status file is replaced last, by one rename:
+//! other files that a kill leaves behind belong to packages that the status file does not name.
 
 mod accounts;
 mod diversions;
@@ -17,8 +17,8 @@ use std::collections::BTreeMap;
 use crate::root::{Root, RootError};
 
 pub use accounts::Accounts;
-pub use diversions::{Diversions, Override, Overrides};
-pub use lists::Owners;
+pub(crate) use diversions::{Diversions, Overrides, Permissions};
+pub use lists::FileOwners;
 pub(crate) use lock::{LOCKS, open_lock};
 pub use lock::{Lock, LockError};
 pub use stanza::Stanza;
@@ -26,46 +26,46 @@ pub(crate) use triggers::Directive;
 pub use triggers::Interests;
 pub(crate) use write::{Change, NewPackage};
 
-/// Where it is, seen from the root.
+/// Directory of the database, relative to the root.
 pub const DIRECTORY: &str = "var/lib/dpkg";
 
-/// Why the database could not be read or written.
+/// Error in reading or writing the database.
 #[derive(Debug, thiserror::Error)]
 pub enum DatabaseError {
-    /// A file of it.
+    /// A file cannot be read or written.
     #[error(transparent)]
     Root(#[from] RootError),
-    /// It is not as dpkg leaves it.
+    /// A file is not in the format that dpkg writes.
     #[error("/var/lib/dpkg/{file}: {what}")]
     Content {
-        /// Which file.
+        /// Name of the file, relative to the directory of the database.
         file: String,
-        /// What is wrong with it.
+        /// The fault.
         what: String,
     },
-    /// dpkg was stopped in the middle of its work; `dpkg --configure -a` sets that right.
-    #[error("dpkg was interrupted in this root; `dpkg --configure -a` has to run first")]
+    /// dpkg was interrupted; `dpkg --configure -a` repairs that.
+    #[error("dpkg was interrupted in this root; run `dpkg --configure -a` first")]
     Interrupted,
 }
 
-/// A package's state (the third word of its `Status`), in dpkg's order.
+/// State of a package (the third word of its `Status`), in dpkg's order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
-    /// Known by name only.
+    /// Known by its name only.
     NotInstalled,
     /// Removed, not purged.
     ConfigFiles,
-    /// Begun.
+    /// Unpacking started.
     HalfInstalled,
-    /// Its files are there.
+    /// The files are in place.
     Unpacked,
-    /// Its configuration was begun.
+    /// Configuration started.
     HalfConfigured,
-    /// Another package's trigger has to run.
+    /// Waits for the trigger of another package.
     TriggersAwaited,
-    /// Its own trigger has to run.
+    /// Has a trigger to process.
     TriggersPending,
-    /// All is done.
+    /// Configured.
     Installed,
 }
 
@@ -98,14 +98,14 @@ impl State {
     }
 }
 
-/// One stanza of the status file.
+/// A stanza of the status file.
 #[derive(Debug, Clone)]
 pub struct Record {
-    /// Its fields.
+    /// Fields of the stanza.
     pub stanza: Stanza,
-    /// Its state.
+    /// State of the package.
     pub state: State,
-    /// As it stands in the file; `None` once it was changed.
+    /// Text in the file; `None` once a field changed.
     text: Option<String>,
 }
 
@@ -114,28 +114,28 @@ impl Record {
         Record { stanza, state, text: None }
     }
 
-    /// The package's name.
+    /// Name of the package.
     pub fn name(&self) -> &str {
         self.stanza.get("Package").unwrap_or_default()
     }
 
-    /// Its version; empty where dpkg keeps none.
+    /// Version of the package; empty if dpkg keeps none.
     pub fn version(&self) -> &str {
         self.stanza.get("Version").unwrap_or_default()
     }
 
-    /// Its architecture.
+    /// Architecture of the package.
     pub fn architecture(&self) -> &str {
         self.stanza.get("Architecture").unwrap_or_default()
     }
 
-    /// How dpkg calls its files in `info` and writes it in trigger files: with the architecture
-    /// only for `Multi-Arch: same`.
+    /// Name that dpkg uses for files in `info` and in trigger files. It has the architecture only for `Multi-Arch:
+    /// same`.
     pub fn label(&self) -> String {
         label(&self.stanza)
     }
 
-    /// Whether its files are there, as far as relations are concerned.
+    /// Whether the files are in place, as far as relations are concerned.
     pub fn is_present(&self) -> bool {
         self.state > State::ConfigFiles
     }
@@ -153,7 +153,7 @@ impl Record {
     }
 }
 
-/// How dpkg calls a package's files in `info`.
+/// Name that dpkg uses for the files of a package in `info`.
 pub(crate) fn label(stanza: &Stanza) -> String {
     let name = stanza.get("Package").unwrap_or_default();
     match (stanza.get("Multi-Arch"), stanza.get("Architecture")) {
@@ -162,10 +162,10 @@ pub(crate) fn label(stanza: &Stanza) -> String {
     }
 }
 
-/// The database of one root.
+/// dpkg's database in a root.
 #[derive(Debug)]
 pub struct Database {
-    /// By name and architecture, the order in which dpkg writes them.
+    /// Records by name and architecture, which is the order in the status file.
     pub(crate) records: BTreeMap<(String, String), Record>,
     pub(crate) diversions: Diversions,
     pub(crate) overrides: Overrides,
@@ -175,10 +175,10 @@ pub struct Database {
 }
 
 impl Database {
-    /// Reads the database of a root; one without any is empty.
+    /// Reads the database of a root; a root without one has an empty database.
     ///
     /// # Errors
-    /// Files that cannot be read or are not as dpkg leaves them; an interrupted dpkg.
+    /// Every variant of [`DatabaseError`].
     pub fn read(root: &Root) -> Result<Database, DatabaseError> {
         let updates = root.names(&format!("{DIRECTORY}/updates"))?;
         if updates.iter().any(|name| name.iter().all(u8::is_ascii_digit)) {
@@ -200,29 +200,29 @@ impl Database {
         })
     }
 
-    /// All stanzas, by name.
+    /// All records, sorted by name.
     pub fn records(&self) -> impl Iterator<Item = &Record> {
         self.records.values()
     }
 
-    /// The stanzas of a name; more than one with several architectures.
+    /// Records of a name, one per architecture.
     pub fn named(&self, name: &str) -> impl Iterator<Item = &Record> + use<'_> {
         let first = (name.to_owned(), String::new());
         let name = name.to_owned();
         self.records.range(first..).take_while(move |((other, _), _)| *other == name).map(|(_, record)| record)
     }
 
-    /// The root's own architecture, if it can be told: dpkg's own package has it.
+    /// Native architecture of the root: that of its package dpkg, if installed.
     pub fn native_architecture(&self) -> Option<&str> {
         self.named("dpkg").find(|record| record.is_present()).map(Record::architecture)
     }
 
-    /// Architectures that `dpkg --add-architecture` added (and the native one, if dpkg wrote it there).
+    /// Architectures added with `dpkg --add-architecture`, perhaps with the native one.
     pub fn foreign_architectures(&self) -> &[String] {
         &self.architectures
     }
 
-    /// The stanza of a package by its label.
+    /// Record of a package by its label.
     pub(crate) fn labelled(&self, label: &str) -> Option<&Record> {
         match label.split_once(':') {
             Some((name, architecture)) => self.records.get(&(name.to_owned(), architecture.to_owned())),
@@ -230,15 +230,10 @@ impl Database {
         }
     }
 
-    /// Adds a package whose files are in their places, for those that come after it.
+    /// Adds an unpacked package, which later packages of the batch then find.
     pub(crate) fn add_unpacked(&mut self, stanza: Stanza) {
         let record = Record::new(stanza, State::Unpacked);
         self.records.insert((record.name().to_owned(), record.architecture().to_owned()), record);
-    }
-
-    /// What is diverted.
-    pub fn diversions(&self) -> &Diversions {
-        &self.diversions
     }
 }
 

@@ -1,24 +1,23 @@
-//! A root whose own dpkg and apt-get run without syncs, until that is undone.
+//! Makes a root's own dpkg and apt-get run without syncs, until that is undone.
 //!
-//! For installers and builders that call these programs themselves. Per program, in this order,
-//! so that there is no moment without it:
+//! For installers and builders that call these programs themselves. Each program takes these steps, so that it exists
+//! at every moment:
 //!
 //! ```text
 //! on    register the diversion · link PROGRAM to its new name · rename the wrapper over PROGRAM
 //! off   rename the new name back over PROGRAM · remove the diversion
 //! ```
 //!
-//! The diversion comes first and goes last: dpkg's own list tells at any time what is to be
-//! undone, also after a kill between any two steps. A hard link instead of a copy keeps
-//! owner, times and attributes by itself, and an upgrade of a diverted program lands under the new
-//! name, from where `off` brings it back. `dpkg-divert --rename` would leave a moment without.
+//! The diversion is added first and removed last: after a kill between any two steps, dpkg's list still says what to
+//! undo. A hard link keeps owner, times and attributes. An upgrade of a diverted program replaces the new name, which
+//! `off` renames back. `dpkg-divert --rename` would leave a moment without the program.
 
 mod apt_conf;
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,99 +25,117 @@ use std::process::Command;
 use crate::nosync::disks::{Disks, is_beyond_dpkg};
 use crate::root::{as_path, within};
 
-/// What is diverted if nothing is named: programs of the Debian installer that start dpkg, and dpkg.
+/// Default programs: dpkg, and those of the Debian installer that start it.
 pub const PROGRAMS: [&str; 4] = ["/usr/bin/dpkg", "/usr/bin/apt-get", "/usr/bin/aptitude", "/usr/bin/tasksel"];
 
-/// Where the wrappers find this program, below the root.
+/// Path of the helper that wrappers start, relative to the root.
 const HELPER: &str = "usr/lib/fullbore-nosync/fullbore";
 
-/// How it is started there, before the command.
+/// Arguments of the helper, before the command.
 const WITHOUT_SYNCS: [&str; 3] = ["nosync", "--no-final-sync", "--"];
 
-/// Set around a program that is without syncs already: wrappers then become it, in the same process.
+/// Environment variable for programs that run without syncs already: a wrapper then executes its program directly.
 pub const IS_WITHOUT_SYNCS: (&str, &str) = ("FULLBORE_DIVERTED", "1");
 
-/// Ends the name under which a diverted program is kept; nobody else's diversion ends like this.
+/// Suffix of the new name of a diverted program. Only diversions of fullbore have it.
 const KEPT: &str = ".nosync-real";
 
-/// Ends the name under which a wrapper is written.
+/// Suffix of temporary files.
 const NEW: &str = ".nosync-new";
 
-/// dpkg's own directory, below the root.
+/// dpkg's directory, relative to the root.
 const DATABASE: &str = "var/lib/dpkg";
 
-/// dpkg's lists of packages' files, below the root.
+/// Directory of dpkg's file lists, relative to the root.
 const LISTS: &str = "var/lib/dpkg/info";
 
-/// What dpkg-divert writes before it renames it over its list.
+/// Temporary file of dpkg-divert.
 const LEFT_BY_DIVERT: &str = "var/lib/dpkg/diversions-new";
 
-/// Tells a wrapper from a program.
+/// Second line of a wrapper, which identifies it.
 const MARK: &str = "# Placed by `fullbore divert on`; `fullbore divert off` puts the program back.";
 
-/// Longest wrapper that is looked at, in bytes; ours are a fraction of it.
+/// Maximum size of a wrapper, in bytes. Those of fullbore have a fraction of it.
 const LONGEST_WRAPPER: u64 = 4096;
 
-/// How far a program is diverted.
+/// State of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// It runs without syncs.
+    /// The program runs without syncs.
     On,
-    /// A run of `on` or `off` did not come to its end; either can be run again.
+    /// `on` or `off` was interrupted; run either again.
     Partial,
-    /// It runs as ever.
+    /// The program is not diverted.
     Off,
 }
 
-/// Why a program could not be diverted, or brought back.
+/// Error in diverting a program, or in removing a diversion.
 #[derive(Debug, thiserror::Error)]
 pub enum DivertError {
-    /// Not an absolute path, or nothing that can be diverted.
+    /// The path is not absolute, or names nothing that can be diverted.
     #[error("{}: {reason}", path.display())]
     Path {
-        /// As it was named.
+        /// Path as given.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         reason: &'static str,
     },
-    /// A file could not be read, written or renamed.
+    /// A file cannot be read, written or renamed.
     #[error("{}: {error}", path.display())]
     File {
-        /// Which one.
+        /// Path of the file.
         path: PathBuf,
-        /// What the kernel says.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
-    /// dpkg-divert refused.
+    /// dpkg-divert failed with this message.
     #[error("dpkg-divert: {0}")]
     Refused(String),
-    /// This program does not run in the root, or not without syncs, so that nothing would be gained.
+    /// The helper does not run in the root, or cannot leave out syncs there.
     #[error("{}: cannot leave out syncs in this root{}{why}", helper.display(), if why.is_empty() { "" } else { ": " })]
     Helper {
-        /// Which one.
+        /// Path of the program.
         helper: PathBuf,
-        /// What it says itself.
+        /// Message of the helper.
         why: String,
     },
 }
 
-/// Is asked before each step, by name; tests stop here.
+/// Called with the name of each step before it; an error stops the run. For tests.
 pub type BeforeStep<'a> = &'a mut dyn FnMut(&'static str) -> io::Result<()>;
 
-/// Whether some program of this root may be diverted.
+/// Whether a program of this root may be diverted.
 pub fn is_in_use(root: &Path) -> bool {
     within(root, Path::new(HELPER)).is_ok_and(|helper| helper.exists())
 }
 
-/// A root, and what is diverted in it.
+/// A root whose programs can be diverted.
+///
+/// ```no_run
+/// use std::path::Path;
+///
+/// use fullbore_install::divert::Root;
+///
+/// # fn main() -> Result<(), fullbore_install::divert::DivertError> {
+/// let root = Root::open(Path::new("/target"))?;
+/// let helper = Path::new("/usr/bin/fullbore");
+/// let diverted = root.on(&[], helper, true, &mut |_| Ok(()))?;
+/// println!("without syncs: {diverted:?}");
+/// root.off(&[], &mut |_| Ok(()))?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Root {
     path: PathBuf,
 }
 
 impl Root {
-    /// The root at `path`, which has to be there.
+    /// Opens the root at `path`.
+    ///
+    /// # Errors
+    /// There is no such directory, or it has no database of dpkg.
     pub fn open(path: &Path) -> Result<Root, DivertError> {
         let path = path.canonicalize().map_err(file(path))?;
         let info = within(&path, Path::new(DATABASE)).map_err(file(&path))?;
@@ -126,10 +143,13 @@ impl Root {
         Ok(Root { path })
     }
 
-    /// Diverts these programs, or those of [`PROGRAMS`] that are there. What is diverted stays so.
+    /// Diverts these programs, or the existing ones of [`PROGRAMS`]; returns the chosen programs. Other diversions
+    /// stay.
     ///
-    /// `helper` is a fullbore that runs in the root; a copy of it is put there. It is tried out
-    /// if `try_helper`. Gives what is diverted now.
+    /// `helper` is a fullbore that can run in the root, where a copy is placed. With `try_helper` it is tested first.
+    ///
+    /// # Errors
+    /// Every variant of [`DivertError`].
     pub fn on(
         &self,
         programs: &[PathBuf],
@@ -153,8 +173,12 @@ impl Root {
         Ok(chosen)
     }
 
-    /// Brings back these programs, or all; gives which, without those that were not diverted. Right from every state that
-    /// `on`, `on_by_apt` and `off` can have left, and when there is nothing to do. APT's configuration goes with all.
+    /// Removes the diversions of these programs, or all; returns those that were diverted. Works from every state
+    /// that an interrupted `on`, `on_by_apt` or `off` leaves. Without `programs` it removes APT's configuration as
+    /// well.
+    ///
+    /// # Errors
+    /// Every variant of [`DivertError`] but `Helper`.
     pub fn off(&self, programs: &[PathBuf], before: BeforeStep<'_>) -> Result<Vec<PathBuf>, DivertError> {
         let disks = self.disks()?;
         let chosen: Vec<PathBuf> = if programs.is_empty() {
@@ -170,7 +194,7 @@ impl Root {
         }
         if programs.is_empty() {
             self.off_by_apt(before)?;
-            // Left by a dpkg-divert that was killed: ours have ended, and nobody else's may be at work meanwhile.
+            // A killed dpkg-divert left it. No other one may run at the same time.
             remove(&self.at(LEFT_BY_DIVERT)?)?;
         }
         if self.registered()?.is_empty() && !apt_conf::is_in_use(&self.path) {
@@ -181,7 +205,10 @@ impl Root {
         Ok(chosen)
     }
 
-    /// How far these programs are diverted, or all that are.
+    /// States of these programs, or of all diverted ones.
+    ///
+    /// # Errors
+    /// A program does not exist, or a file cannot be read.
     pub fn status(&self, programs: &[PathBuf]) -> Result<Vec<(PathBuf, State)>, DivertError> {
         let state = |(program, is_diverted): (PathBuf, bool)| {
             if !is_diverted {
@@ -201,7 +228,7 @@ impl Root {
 
     fn divert(&self, program: &Path, before: BeforeStep<'_>) -> Result<(), DivertError> {
         let below = self.below(program)?;
-        let (kept, new) = (with_end(&below, KEPT), with_end(&below, NEW));
+        let kept = with_end(&below, KEPT);
         if !self.registered()?.iter().any(|known| known == program) {
             self.step(before, "register")?;
             self.dpkg_divert("--add", program)?;
@@ -215,13 +242,7 @@ impl Root {
             fs::hard_link(&below, &kept).map_err(file(&kept))?;
         }
         self.step(before, "write the wrapper")?;
-        let _ = fs::remove_file(&new);
-        let mut wrapper = File::options().write(true).create_new(true).mode(0o755).open(&new).map_err(file(&new))?;
-        wrapper.write_all(wrapper_text(&with_end(program, KEPT)).as_bytes()).map_err(file(&new))?;
-        // Whatever the umask.
-        wrapper.set_permissions(fs::Permissions::from_mode(0o755)).map_err(file(&new))?;
-        // A power cut must not leave an empty file in a program's place.
-        wrapper.sync_all().map_err(file(&new))?;
+        let new = write_new(&below, 0o755, wrapper_text(&with_end(program, KEPT)).as_bytes())?;
         self.step(before, "rename the wrapper")?;
         fs::rename(&new, &below).map_err(file(&below))
     }
@@ -234,11 +255,11 @@ impl Root {
         if kept.symlink_metadata().is_ok() {
             self.step(before, "rename back")?;
             fs::rename(&kept, &below).map_err(file(&below))?;
-            // Two names of one file are left as they are by rename: nothing was wrapped yet.
+            // rename(2) keeps both names of one file: then there was no wrapper yet.
             self.step(before, "remove the link")?;
             remove(&kept)?;
         } else if is_wrapper(&below)? {
-            // Its package was removed meanwhile.
+            // Its package was removed.
             self.step(before, "remove the wrapper")?;
             remove(&below)?;
         }
@@ -246,7 +267,8 @@ impl Root {
         self.dpkg_divert("--remove", program)
     }
 
-    /// Ours in dpkg's list of diversions: three lines each, the third a colon if it is of no package.
+    /// Programs in dpkg's list of diversions that fullbore diverted. The list has three lines per diversion; the
+    /// third is a colon if no package owns it.
     fn registered(&self) -> Result<Vec<PathBuf>, DivertError> {
         let path = within(&self.path, Path::new("var/lib/dpkg/diversions")).map_err(file(&self.path))?;
         let text = match fs::read_to_string(&path) {
@@ -259,14 +281,14 @@ impl Root {
         Ok(lines.chunks_exact(3).filter(is_ours).map(|entry| PathBuf::from(entry[0])).collect())
     }
 
-    /// By this machine's dpkg-divert, else by the root's own: an installer has none.
+    /// Runs dpkg-divert of this machine, or that of the root: an installer has none.
     fn dpkg_divert(&self, action: &str, program: &Path) -> Result<(), DivertError> {
         let kept = with_end(program, KEPT);
         let run = |command: &mut Command| {
             command.args(["--quiet", "--local", "--no-rename", "--divert"]).arg(&kept).arg(action).arg(program);
             command.env("LC_ALL", "C").output()
         };
-        // It would follow an absolute link in the root out of it.
+        // dpkg-divert would follow an absolute link out of the root.
         let database = within(&self.path, Path::new(DATABASE)).map_err(file(&self.path))?;
         let mut ours = Command::new("dpkg-divert");
         let ours = run(ours.arg("--root").arg(&self.path).arg("--admindir").arg(database));
@@ -286,26 +308,17 @@ impl Root {
 
     fn place_helper(&self, helper: &Path, try_it: bool) -> Result<(), DivertError> {
         let place = self.at(HELPER)?;
-        let new = with_end(&place, NEW);
-        // One directory, that goes again: what is below it is there in every root.
+        // Only this directory is created and removed again: every root has its parents.
         if let Some(parent) = place.parent()
             && let Err(error) = fs::create_dir(parent)
             && error.kind() != io::ErrorKind::AlreadyExists
         {
             return Err(file(parent)(error));
         }
-        remove(&new)?;
-        let mut copy = File::options().write(true).create_new(true).mode(0o755).open(&new).map_err(file(&new))?;
-        let mut from = File::open(helper).map_err(file(helper))?;
-        io::copy(&mut from, &mut copy).map_err(file(&new))?;
-        copy.set_permissions(fs::Permissions::from_mode(0o755)).map_err(file(&new))?;
-        // It stands before every program that is diverted: a power cut must not leave it without content.
-        copy.sync_all().map_err(file(&new))?;
-        // What is open for writing is not run.
-        drop(copy);
+        let new = write_new(&place, 0o755, File::open(helper).map_err(file(helper))?)?;
         fs::rename(&new, &place).map_err(file(&place))?;
         if try_it {
-            // As the wrappers will.
+            // As the wrappers do.
             let mut trial = Command::new("chroot");
             trial.arg(&self.path).arg(Path::new("/").join(HELPER)).args(WITHOUT_SYNCS).arg("true");
             let tried = trial.output().map_err(file(Path::new("chroot")))?;
@@ -334,11 +347,11 @@ impl Root {
         Ok(())
     }
 
-    /// Refuses what is no program of this root.
+    /// Checks that this is a program of the root.
     fn has_program(&self, program: &Path) -> Result<(), DivertError> {
         let wrong = |reason| Err(DivertError::Path { path: program.to_owned(), reason });
         self.below(program)?;
-        // aptitude is a link of the alternatives, with an absolute target.
+        // aptitude is an absolute link of the alternatives system.
         let led_to = within(&self.path, program).map_err(file(program))?;
         match fs::metadata(&led_to) {
             Ok(about) if about.is_file() && about.mode() & 0o111 != 0 => Ok(()),
@@ -350,7 +363,7 @@ impl Root {
         }
     }
 
-    /// These programs by the names that their packages have, or that they are diverted by; each once.
+    /// Paths of these programs as their packages list them, or as they are diverted; each once.
     fn as_packages_have(&self, programs: &[PathBuf]) -> Result<Vec<PathBuf>, DivertError> {
         let (registered, listed) = (self.registered()?, self.listed(programs)?);
         let mut chosen: Vec<PathBuf> = Vec::new();
@@ -363,8 +376,7 @@ impl Root {
         Ok(chosen)
     }
 
-    /// These programs and whether they are diverted; then by the names that they are diverted by, else they have to be
-    /// there.
+    /// These programs and whether they are diverted: as diverted, otherwise as given, and then they must exist.
     fn named(&self, programs: &[PathBuf]) -> Result<Vec<(PathBuf, bool)>, DivertError> {
         let registered = self.registered()?;
         let look = |program: &PathBuf| match self.same(program, &registered)? {
@@ -374,20 +386,20 @@ impl Root {
         programs.iter().map(look).collect()
     }
 
-    /// Which of these names leads to the program: its own at best.
+    /// The name that leads to the program, preferably its own.
     fn same<'a>(&self, program: &Path, names: &'a [PathBuf]) -> Result<Option<&'a PathBuf>, DivertError> {
         let below = self.below(program)?;
         let own = names.iter().find(|name| *name == program);
         Ok(own.or_else(|| names.iter().find(|name| self.below(name).is_ok_and(|path| path == below))))
     }
 
-    /// The paths of packages' files that end as these programs do.
+    /// Listed files of packages with the file names of these programs.
     fn listed(&self, programs: &[PathBuf]) -> Result<Vec<PathBuf>, DivertError> {
         let ends: HashSet<&OsStr> = programs.iter().filter_map(|program| program.file_name()).collect();
         let directory = within(&self.path, Path::new(LISTS)).map_err(file(&self.path))?;
         let mut found = Vec::new();
         let entries = match fs::read_dir(&directory) {
-            // No package has come yet.
+            // No package is installed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
             entries => entries.map_err(file(&directory))?,
         };
@@ -403,7 +415,7 @@ impl Root {
         Ok(found)
     }
 
-    /// Where a program is, seen from here; the last part of its name is not followed.
+    /// Path of a program outside of the root; a link at its end is not followed.
     fn below(&self, program: &Path) -> Result<PathBuf, DivertError> {
         let wrong = |reason| DivertError::Path { path: program.to_owned(), reason };
         let relative = program.strip_prefix("/").map_err(|_| wrong("has to be an absolute path within the root"))?;
@@ -415,13 +427,13 @@ impl Root {
         Ok(within(&self.path, parent).map_err(file(program))?.join(name))
     }
 
-    /// Where a file of this name below the root is, seen from here; a link of this name itself is not followed.
+    /// Path of a file of the root as seen from outside; a link at its end is not followed.
     fn at(&self, name: &str) -> Result<PathBuf, DivertError> {
         let (parent, name) = name.rsplit_once('/').unwrap_or(("", name));
         Ok(within(&self.path, Path::new(parent)).map_err(file(&self.path))?.join(name))
     }
 
-    /// The root's file systems, opened before anything is changed: `/var` may be another than the root's own.
+    /// Opens the file systems of the root before any change; `/var` may be a separate one.
     fn disks(&self) -> Result<Disks, DivertError> {
         Disks::open_below(&self.path).map_err(file(&self.path))
     }
@@ -440,11 +452,11 @@ impl Root {
     }
 }
 
-/// The script that stands where the program was.
+/// Text of a wrapper.
 ///
-/// The real program runs in any case: with its syncs where the filter cannot be set, which is
-/// tried out first; without a word for users, whom it would cost setuid rights. A helper that a power
-/// cut left empty would be a script for the shell, of no commands, that succeeds in everything.
+/// The real program runs in any case. If the filter cannot be set, which the script tests first, it runs with syncs.
+/// For other users than root it runs without a message, because the filter would cost setuid rights. An empty helper,
+/// left by a power cut, would be an empty shell script that always succeeds.
 fn wrapper_text(kept: &Path) -> String {
     let (kept, without_syncs) = (kept.display(), WITHOUT_SYNCS.join(" "));
     let (known, value) = IS_WITHOUT_SYNCS;
@@ -469,6 +481,19 @@ fn is_wrapper(path: &Path) -> Result<bool, DivertError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(file(path)(error)),
     }
+}
+
+/// Writes a file with the suffix [`NEW`], to be renamed, and returns its path. It is synced before: a power cut must
+/// not leave an empty program or configuration, which would always succeed.
+fn write_new(path: &Path, mode: u32, mut content: impl Read) -> Result<PathBuf, DivertError> {
+    let new = with_end(path, NEW);
+    remove(&new)?;
+    let mut written = File::options().write(true).create_new(true).mode(mode).open(&new).map_err(file(&new))?;
+    io::copy(&mut content, &mut written).map_err(file(&new))?;
+    // Independent of the umask.
+    written.set_permissions(fs::Permissions::from_mode(mode)).map_err(file(&new))?;
+    written.sync_all().map_err(file(&new))?;
+    Ok(new)
 }
 
 fn with_end(path: &Path, end: &str) -> PathBuf {

@@ -1,9 +1,9 @@
-//! apt under dpkg's locks from the first moment on.
+//! Runs apt under dpkg's locks from the start.
 //!
-//! dpkg's locks belong to a process and stay with it through `exec` (fcntl(2), record locks). What is decided
-//! and fetched before apt starts has to happen under the locks that apt will hold. So the process that will be
-//! apt is forked first, takes both locks, and waits; told to go, it becomes apt, which takes the same locks again and
-//! so has them already. There is no moment between at which another apt could come.
+//! dpkg's locks belong to a process and survive `exec` (fcntl(2), record locks). The resolution and the download before
+//! apt starts must happen under the locks that apt will hold. So the process that becomes apt is forked first, takes
+//! both locks, and waits. When it becomes apt, it already holds the locks that apt takes, and no other apt can start in
+//! between.
 
 mod kernel;
 
@@ -25,35 +25,35 @@ use crate::database::LOCKS;
 use crate::database::open_lock;
 use crate::root::{Root, RootError};
 
-/// How often whoever waits is asked whether it still wants to.
-const LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+/// Interval between checks whether to wait on.
+const POLL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// How long to wait for a lock that somebody has: apt's `DPkg::Lock::Timeout`.
+/// Time to wait for a held lock: apt's `DPkg::Lock::Timeout`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Patience {
-    /// At most so long.
+pub enum LockTimeout {
+    /// At most this time.
     For(Duration),
-    /// Until it is free.
-    Endless,
+    /// No limit.
+    Never,
 }
 
-impl Patience {
-    /// Seconds as apt has them: a negative number is for ever (apt.conf(5)).
-    pub fn of_seconds(seconds: i64) -> Patience {
-        u64::try_from(seconds).map_or(Patience::Endless, |seconds| Patience::For(Duration::from_secs(seconds)))
+impl LockTimeout {
+    /// From seconds as in apt.conf(5), where a negative number means no limit.
+    pub fn of_seconds(seconds: i64) -> LockTimeout {
+        u64::try_from(seconds).map_or(LockTimeout::Never, |seconds| LockTimeout::For(Duration::from_secs(seconds)))
     }
 }
 
-/// Who has a lock.
+/// Process that holds a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
-    /// Which one, in dpkg's directory.
+pub struct LockHolder {
+    /// Name of the lock file in dpkg's directory.
     pub lock: &'static str,
-    /// Number and name of the process; unknown if it is in another PID namespace or has just gone.
+    /// Id and name of the process; `None` if it has ended or is in another PID namespace.
     pub process: Option<(i32, String)>,
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for LockHolder {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "/var/lib/dpkg/{} is held by ", self.lock)?;
         match &self.process {
@@ -63,64 +63,65 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Why there is no program that waits under the locks.
+/// Error in starting a program with dpkg's locks.
 #[derive(Debug, thiserror::Error)]
 pub enum FrontendError {
-    /// Somebody else has one of them, and had it as long as we had patience.
+    /// Another process held a lock for the whole timeout.
     #[error("{0}")]
-    Held(Holder),
-    /// Whoever was told did not want to wait any longer.
-    #[error("dpkg's locks are not waited for any longer")]
+    Held(LockHolder),
+    /// The caller stopped the wait.
+    #[error("stopped waiting for dpkg's locks")]
     GivenUp,
-    /// A lock file could not be opened.
+    /// A lock file cannot be opened.
     #[error(transparent)]
     Root(#[from] RootError),
-    /// The program could not be started, or a lock not be taken.
+    /// The program cannot be started, or a lock cannot be taken.
     #[error("{program}: {source}")]
     Start {
-        /// Which one.
+        /// Name of the program.
         program: String,
-        /// What the kernel says.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
 }
 
-/// A program that has dpkg's locks and waits to be started. Dropped, it ends without having run.
+/// A forked process that holds dpkg's locks and waits to become a program. On drop it ends.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct WaitingFrontend {
     program: String,
     go: Option<OwnedFd>,
     child: Option<JoinHandle<io::Result<Child>>>,
 }
 
-impl Waiting {
-    /// Has `command`, which has to be a frontend of dpkg, wait under the locks of `root`. `told` hears once who is waited
-    /// for, is called again and again with nothing while it lasts, and may end it. The command must not be one that dies
-    /// with the thread that started it.
+impl WaitingFrontend {
+    /// Forks the process of `command`, a frontend of dpkg, and waits until it has the locks of `root`. Calls `told`
+    /// once with the holder of a lock, and without one at every interval; `told` may stop the wait. The command must
+    /// not die with the thread that started it.
     ///
     /// # Errors
-    /// See [`FrontendError`].
+    /// Every variant of [`FrontendError`].
     pub fn start(
         mut command: Command,
         root: &Root,
-        patience: Patience,
-        told: &mut dyn FnMut(Option<&Holder>) -> ControlFlow<()>,
-    ) -> Result<Waiting, FrontendError> {
+        timeout: LockTimeout,
+        told: &mut dyn FnMut(Option<&LockHolder>) -> ControlFlow<()>,
+    ) -> Result<WaitingFrontend, FrontendError> {
         let program = command.get_program().to_string_lossy().into_owned();
         let failed = |source: io::Error| FrontendError::Start { program: program.clone(), source };
-        // One descriptor for each: a lock goes when any descriptor of its file is closed, by exec too.
+        // One descriptor for each: closing any descriptor of the file releases the lock, also in exec.
         let locks = [open_lock(root, LOCKS[0])?, open_lock(root, LOCKS[1])?];
         let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|errno| failed(errno.into()));
         let ((going, go), (heard, telling)) = (pipe()?, pipe()?);
-        kernel::wait_under_locks(&mut command, locks, (going, go.as_fd()), (heard.as_fd(), telling), patience);
-        // Starting comes back only when the program runs. Until then the process has the thread's name: others are shown it.
+        kernel::wait_under_locks(&mut command, locks, (going, go.as_fd()), (heard.as_fd(), telling), timeout);
+        // spawn returns when the program runs. Until then the process has the name of this thread, which other programs
+        // show.
         let child =
             std::thread::Builder::new().name("fullbore".to_owned()).spawn(move || command.spawn()).map_err(failed)?;
-        let mut waiting = Waiting { program: program.clone(), go: Some(go), child: Some(child) };
+        let mut waiting = WaitingFrontend { program: program.clone(), go: Some(go), child: Some(child) };
         loop {
-            // A signal interrupts it, too.
-            let polled = rustix::event::poll(&mut [PollFd::new(&heard, PollFlags::IN)], Some(&LOOK_EVERY));
+            // A signal interrupts the wait, too.
+            let polled = rustix::event::poll(&mut [PollFd::new(&heard, PollFlags::IN)], Some(&POLL_INTERVAL));
             if matches!(polled, Ok(0) | Err(Errno::INTR)) {
                 if told(None).is_break() {
                     return Err(FrontendError::GivenUp);
@@ -132,7 +133,7 @@ impl Waiting {
                 Ok(2) if word[0] == kernel::HAS => return Ok(waiting),
                 Ok(2) => {
                     let at = usize::from(word[1]).min(LOCKS.len() - 1);
-                    let holder = Holder { lock: LOCKS[at], process: holder(root, LOCKS[at]) };
+                    let holder = LockHolder { lock: LOCKS[at], process: holder(root, LOCKS[at]) };
                     if word[0] == kernel::GIVES_UP {
                         return Err(FrontendError::Held(holder));
                     }
@@ -140,7 +141,7 @@ impl Waiting {
                         return Err(FrontendError::GivenUp);
                     }
                 }
-                // It has ended before it had them.
+                // The process ended before it had the locks.
                 _ => {
                     let error = waiting.join().err().unwrap_or_else(|| io::ErrorKind::Interrupted.into());
                     return Err(failed(error));
@@ -149,10 +150,10 @@ impl Waiting {
         }
     }
 
-    /// Lets it run.
+    /// Starts the program.
     ///
     /// # Errors
-    /// It cannot be started, or was killed while it waited.
+    /// The program cannot be started, or the process was killed.
     pub fn go(mut self) -> Result<Child, FrontendError> {
         let told = self.go.take().map(|go| rustix::io::write(&go, &[kernel::GO]));
         let gone = matches!(told, Some(Err(_)));
@@ -165,7 +166,7 @@ impl Waiting {
 
     fn join(&mut self) -> io::Result<Child> {
         if let Some(go) = self.go.take() {
-            // Or has ended already.
+            // The process may have ended.
             let _ = rustix::io::write(&go, b"n");
         }
         let joined = self.child.take().and_then(|child| child.join().ok());
@@ -173,10 +174,10 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingFrontend {
     fn drop(&mut self) {
         if self.child.is_some() {
-            // If it was killed before, there is something to reap.
+            // A process that was killed before must be reaped.
             if let Ok(mut child) = self.join() {
                 let _ = child.wait();
             }
@@ -197,7 +198,7 @@ mod tests {
     use super::*;
     use crate::database::{Lock, LockError};
 
-    const AT_ONCE: Patience = Patience::For(Duration::ZERO);
+    const AT_ONCE: LockTimeout = LockTimeout::For(Duration::ZERO);
 
     fn root() -> (tempfile::TempDir, Root) {
         let dir = tempfile::tempdir().unwrap();
@@ -206,10 +207,10 @@ mod tests {
         (dir, root)
     }
 
-    fn start(root: &Root, script: &str, patience: Patience) -> Result<Waiting, FrontendError> {
+    fn start(root: &Root, script: &str, timeout: LockTimeout) -> Result<WaitingFrontend, FrontendError> {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        Waiting::start(command, root, patience, &mut |_| ControlFlow::Continue(()))
+        WaitingFrontend::start(command, root, timeout, &mut |_| ControlFlow::Continue(()))
     }
 
     #[test]
@@ -247,7 +248,7 @@ mod tests {
         let mut first = Some(first);
         let mut command = Command::new("true");
         command.arg("second");
-        let second = Waiting::start(command, &root, Patience::Endless, &mut |holder| {
+        let second = WaitingFrontend::start(command, &root, LockTimeout::Never, &mut |holder| {
             seen += u32::from(holder.is_some());
             drop(first.take());
             ControlFlow::Continue(())
@@ -260,8 +261,8 @@ mod tests {
     fn waiting_may_be_given_up() {
         let (_dir, root) = root();
         let _first = start(&root, "true", AT_ONCE).unwrap();
-        let wait = |told: &mut dyn FnMut(Option<&Holder>) -> ControlFlow<()>| {
-            let second = Waiting::start(Command::new("true"), &root, Patience::Endless, told);
+        let wait = |told: &mut dyn FnMut(Option<&LockHolder>) -> ControlFlow<()>| {
+            let second = WaitingFrontend::start(Command::new("true"), &root, LockTimeout::Never, told);
             assert!(matches!(second, Err(FrontendError::GivenUp)), "{second:?}");
         };
         wait(&mut |holder| if holder.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) });
@@ -277,7 +278,7 @@ mod tests {
     fn a_program_that_is_not_there_is_an_error() {
         let (_dir, root) = root();
         let waiting =
-            Waiting::start(Command::new("/no/such/program"), &root, AT_ONCE, &mut |_| panic!("told")).unwrap();
+            WaitingFrontend::start(Command::new("/no/such/program"), &root, AT_ONCE, &mut |_| panic!("told")).unwrap();
         assert!(matches!(waiting.go(), Err(FrontendError::Start { .. })));
         drop(Lock::frontend(&root).unwrap());
     }

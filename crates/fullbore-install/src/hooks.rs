@@ -1,8 +1,8 @@
-//! Hooks: what the user wants done between the steps of a bootstrap, as mmdebstrap has them.
+//! Hooks: commands of the user between the steps of a bootstrap, as in mmdebstrap.
 //!
-//! A hook is a program, which gets the root's directory as its argument, or a snippet for the shell, which has
-//! it as `$1`. Both run outside of the root. Snippets that begin with the word `upload`, `download`,
-//! `copy-in`, `copy-out`, `tar-in`, `tar-out`, `sync-in` or `sync-out` move files in and out.
+//! A hook is a program with the root's directory as its argument, or a shell snippet with the directory as `$1`. Both
+//! run outside of the root. Snippets that start with `upload`, `download`, `copy-in`, `copy-out`, `tar-in`, `tar-out`,
+//! `sync-in` or `sync-out` move files in and out.
 
 use std::fs;
 use std::io;
@@ -12,12 +12,12 @@ use std::process::Command;
 
 use crate::root::within;
 
-/// Moments at which hooks run.
+/// Point of a bootstrap at which hooks run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Moment {
-    /// The root has its directories and sources, no package yet.
+    /// The root has directories and sources, and no package.
     Setup,
-    /// The Essential packages are unpacked, not configured.
+    /// The Essential packages are unpacked and not configured.
     Extract,
     /// The Essential packages are configured.
     Essential,
@@ -26,7 +26,7 @@ pub enum Moment {
 }
 
 impl Moment {
-    /// Its name, as in the flags.
+    /// Name, as in the flags.
     pub fn name(self) -> &'static str {
         match self {
             Moment::Setup => "setup",
@@ -36,45 +36,53 @@ impl Moment {
         }
     }
 
-    /// All of them.
+    /// All moments, in order.
     pub const ALL: [Moment; 4] = [Moment::Setup, Moment::Extract, Moment::Essential, Moment::Customize];
 }
 
-/// What is to be done when.
+/// A hook.
+///
+/// ```
+/// use fullbore_install::hooks::{Form, Hook, Moment};
+///
+/// let hook = Hook { moment: Moment::Customize, script: "copy-in motd /etc".to_owned() };
+/// assert_eq!(hook.form(), Form::Moving("copy-in", vec!["motd".to_owned(), "/etc".to_owned()]));
+/// assert!(hook.check().is_ok());
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hook {
-    /// When.
+    /// When the hook runs.
     pub moment: Moment,
-    /// A program's path, or a snippet.
+    /// Path of a program, or a shell snippet.
     pub script: String,
 }
 
-/// How a hook is started.
+/// Kind of a hook.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Form<'a> {
     /// A program, with the root as its argument.
     Program(&'a str),
     /// A snippet for `sh -c`, with the root as `$1`.
     Snippet(&'a str),
-    /// Moves files: the word, and its arguments.
+    /// A command that moves files: its word and its arguments.
     Moving(&'a str, Vec<String>),
 }
 
-/// Whose copies of files are that move in or out.
+/// Owner of copied files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Owners {
-    /// They stay whose they are.
-    Kept,
-    /// Root's. In a user namespace whoever is not of it is nobody, and outside root there is the user.
-    Roots,
+pub enum Ownership {
+    /// The owner of the original.
+    Preserved,
+    /// Root: in a user namespace other owners appear as nobody, and root is the user outside of it.
+    Root,
 }
 
-/// Words that begin a snippet which moves files.
+/// First words of commands that move files.
 const MOVING: [&str; 8] = ["copy-in", "copy-out", "tar-in", "tar-out", "upload", "download", "sync-in", "sync-out"];
 
 impl Hook {
-    /// What it is: a word that moves files, a program if it is one or has nothing that the shell would act on,
-    /// else a snippet.
+    /// Kind of the hook: a command that moves files; a program, if there is one or the text has no special character
+    /// of the shell; otherwise a snippet.
     pub fn form(&self) -> Form<'_> {
         if let Some((word, rest)) = self.script.split_once(' ')
             && MOVING.contains(&word)
@@ -91,10 +99,10 @@ impl Hook {
         }
     }
 
-    /// Refuses what moves files without saying which, and where to.
+    /// Checks the arguments of commands that move files.
     ///
     /// # Errors
-    /// What is missing.
+    /// An argument is missing or superfluous.
     pub fn check(&self) -> io::Result<()> {
         match self.form() {
             Form::Moving(word, arguments) => paths(word, &arguments).map(|_| ()),
@@ -102,8 +110,16 @@ impl Hook {
         }
     }
 
-    /// The commands that it comes to, one after the other; `start` gives a command for a program outside.
-    pub fn commands(&self, root: &Path, owners: Owners, start: &dyn Fn(&str) -> Command) -> io::Result<Vec<Command>> {
+    /// Commands of the hook, in order. `start` makes a command for a program outside of the root.
+    ///
+    /// # Errors
+    /// Like [`Hook::check`], and a link loop in the root.
+    pub fn commands(
+        &self,
+        root: &Path,
+        owners: Ownership,
+        start: &dyn Fn(&str) -> Command,
+    ) -> io::Result<Vec<Command>> {
         match self.form() {
             Form::Program(program) => {
                 let mut command = start(program);
@@ -120,10 +136,10 @@ impl Hook {
     }
 }
 
-/// Hooks of a directory: programs whose names begin with a moment's name, in the order of their names.
+/// Hooks of a directory: programs whose names start with the name of a moment, sorted by name.
 ///
 /// # Errors
-/// It cannot be read.
+/// The directory cannot be read.
 pub fn of_directory(directory: &Path) -> io::Result<Vec<Hook>> {
     let mut files: Vec<PathBuf> =
         fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
@@ -140,7 +156,7 @@ pub fn of_directory(directory: &Path) -> io::Result<Vec<Hook>> {
     Ok(hooks)
 }
 
-/// Where to, and what is to be moved.
+/// Splits arguments into the destination and the sources.
 fn paths<'a>(word: &str, arguments: &'a [String]) -> io::Result<(&'a String, &'a [String])> {
     let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("{word}: {what}"));
     let Some((last, others)) = arguments.split_last().filter(|(_, others)| !others.is_empty()) else {
@@ -156,55 +172,51 @@ fn moving(
     word: &str,
     arguments: &[String],
     root: &Path,
-    owners: Owners,
+    owners: Ownership,
     start: &dyn Fn(&str) -> Command,
 ) -> io::Result<Vec<Command>> {
     let (last, others) = paths(word, arguments)?;
     let inside = |path: &str| {
         let found = within(root, Path::new(path))?;
-        // What ends with a slash has to be a directory.
+        // A path with a slash at its end must be a directory.
         Ok::<_, io::Error>(if path.ends_with('/') { found.join("") } else { found })
     };
-    // A link is moved as such.
+    // A link is copied as a link.
     let itself = |path: &str| match (Path::new(path).parent(), Path::new(path).file_name()) {
         (Some(parent), Some(name)) => Ok(within(root, parent)?.join(name)),
         _ => inside(path),
     };
     let archive = || {
         let mut copy = start("cp");
-        copy.arg("--archive").args((owners == Owners::Roots).then_some("--no-preserve=ownership"));
+        copy.arg("--archive").args((owners == Ownership::Root).then_some("--no-preserve=ownership"));
         copy
+    };
+    let is_in = matches!(word, "upload" | "copy-in" | "sync-in");
+    let ends = |other: &String| {
+        Ok::<_, io::Error>(match word {
+            _ if is_in => (PathBuf::from(other), inside(last)?),
+            "copy-out" => (itself(other)?, PathBuf::from(last)),
+            _ => (inside(other)?, PathBuf::from(last)),
+        })
     };
     let mut commands = Vec::new();
     match word {
         "upload" | "download" => {
-            let (from, to) = if word == "upload" {
-                (PathBuf::from(&others[0]), inside(last)?)
-            } else {
-                (inside(&others[0])?, PathBuf::from(last))
-            };
+            let (from, to) = ends(&others[0])?;
             let mut copy = start("cp");
             copy.args(["--no-preserve=all", "--dereference", "--"]).arg(from).arg(to);
             commands.push(copy);
         }
         "copy-in" | "copy-out" => {
             for other in others {
-                let (from, to) = if word == "copy-in" {
-                    (PathBuf::from(other), inside(last)?)
-                } else {
-                    (itself(other)?, PathBuf::from(last))
-                };
+                let (from, to) = ends(other)?;
                 let mut copy = archive();
                 copy.arg("--").arg(from).arg(to);
                 commands.push(copy);
             }
         }
         "sync-in" | "sync-out" => {
-            let (from, to) = if word == "sync-in" {
-                (PathBuf::from(&others[0]), inside(last)?)
-            } else {
-                (inside(&others[0])?, PathBuf::from(last))
-            };
+            let (from, to) = ends(&others[0])?;
             let mut copy = archive();
             copy.args(["--update", "--"]).arg(from.join(".")).arg(to);
             commands.push(copy);
@@ -230,7 +242,7 @@ fn moving(
     Ok(commands)
 }
 
-/// Splits words as a shell does where nothing is expanded: quotes and backslashes keep what they protect.
+/// Splits words like a shell, with quotes and backslashes and without expansion.
 fn words(text: &str) -> Vec<String> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     let mut characters = text.chars();
@@ -293,13 +305,15 @@ mod tests {
         fs::create_dir(&root).unwrap();
         fs::write(&file, "text").unwrap();
         let hook = hook(&format!("upload {} /copy", file.display()));
-        run(&hook, &root, Owners::Kept);
+        run(&hook, &root, Ownership::Preserved);
         assert_eq!(fs::read_to_string(root.join("copy")).unwrap(), "text");
         let alone = ["x".to_owned()];
-        assert!(super::moving("upload", &alone, &root, Owners::Kept, &|program| Command::new(program)).is_err());
+        assert!(
+            super::moving("upload", &alone, &root, Ownership::Preserved, &|program| Command::new(program)).is_err()
+        );
     }
 
-    fn run(hook: &Hook, root: &Path, owners: Owners) {
+    fn run(hook: &Hook, root: &Path, owners: Ownership) {
         for mut command in hook.commands(root, owners, &|program| Command::new(program)).unwrap() {
             assert!(command.status().unwrap().success(), "{command:?}");
         }
@@ -323,24 +337,24 @@ mod tests {
             std::os::unix::fs::symlink(target, link).unwrap();
         }
         let file = dir.path().join("file");
-        run(&hook(&format!("download /bin/editor {}", file.display())), &root, Owners::Kept);
+        run(&hook(&format!("download /bin/editor {}", file.display())), &root, Ownership::Preserved);
         assert_eq!(fs::read_to_string(&file).unwrap(), "root's");
         fs::write(&file, "new").unwrap();
         for (to, there) in
             [("/var/run/new", inner.join("new")), ("bin/editor", inner.join("file")), ("/bin/far", root.join("file"))]
         {
-            run(&hook(&format!("upload {} {to}", file.display())), &root, Owners::Kept);
+            run(&hook(&format!("upload {} {to}", file.display())), &root, Ownership::Preserved);
             assert_eq!(fs::read_to_string(there).unwrap(), "new", "{to}");
         }
-        run(&hook(&format!("copy-in {} /var/run", file.display())), &root, Owners::Kept);
+        run(&hook(&format!("copy-in {} /var/run", file.display())), &root, Ownership::Preserved);
         assert_eq!(fs::read_to_string(inner.join("file")).unwrap(), "new");
         assert_eq!(fs::read_dir(&host).unwrap().count(), 1);
         assert_eq!(fs::read_to_string(host.join("file")).unwrap(), "host's");
         let out = dir.path().join("out");
-        run(&hook(&format!("copy-out /bin/editor {}", out.display())), &root, Owners::Kept);
+        run(&hook(&format!("copy-out /bin/editor {}", out.display())), &root, Ownership::Preserved);
         assert_eq!(fs::read_link(out).unwrap(), host.join("file"));
         let hook = hook(&format!("upload {} /none/", file.display()));
-        for mut command in hook.commands(&root, Owners::Kept, &|program| Command::new(program)).unwrap() {
+        for mut command in hook.commands(&root, Ownership::Preserved, &|program| Command::new(program)).unwrap() {
             assert!(!command.stderr(Stdio::null()).status().unwrap().success());
         }
         std::os::unix::fs::symlink("loop", root.join("loop")).unwrap();
@@ -355,7 +369,7 @@ mod tests {
         fs::create_dir(&root).unwrap();
         fs::write(&file, "text").unwrap();
         std::os::unix::fs::chown(&file, Some(1000), Some(1000)).unwrap();
-        for (owners, expected) in [(Owners::Kept, (1000, 1000)), (Owners::Roots, (0, 0))] {
+        for (owners, expected) in [(Ownership::Preserved, (1000, 1000)), (Ownership::Root, (0, 0))] {
             run(&hook(&format!("copy-in {} /", file.display())), &root, owners);
             let copied = fs::metadata(root.join("file")).unwrap();
             assert_eq!((copied.uid(), copied.gid()), expected);

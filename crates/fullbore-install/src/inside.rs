@@ -1,8 +1,8 @@
-//! Commands inside a package root.
+//! Commands in a package root.
 //!
-//! Each runs below `chroot` and, where a session of its own is wanted, in a PID namespace of its own: what a
-//! maintainer script leaves behind ends with the command, and a kill of this program ends everything at once.
-//! `unshare` and `chroot` are programs of Essential packages.
+//! Each runs in a chroot and, if requested, in a PID namespace of its own: processes that a maintainer script leaves
+//! running end with the command, and a kill of fullbore ends all commands at once. `unshare` and `chroot` are programs
+//! of Essential packages.
 
 use std::ffi::OsStr;
 use std::io;
@@ -12,56 +12,56 @@ use std::process::{Command, Stdio};
 use rustix::fs::Mode;
 
 use crate::divert;
-use crate::nosync::session::{Orphaned, Session, with_mask};
+use crate::nosync::session::{OnParentExit, Session, set_mask};
 
-/// Where dpkg and maintainer scripts find programs; dpkg insists on the sbin directories.
+/// Search path for dpkg and maintainer scripts; dpkg requires the sbin directories.
 pub const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// What maintainer scripts must not find in their environment: it speaks of files outside.
+/// Environment variables that maintainer scripts must not have, because they name files outside of the root.
 const OUTSIDE_ONLY: [&str; 2] = ["APT_CONFIG", "TMPDIR"];
 
-/// Mounts `/proc` of the new PID namespace in the root, read-only as scripts must not change this machine, and runs
-/// the command. The shell stays as process 1, outside of the root: that is how ischroot(1) knows a chroot, and libc6's
-/// script, which else takes process 1 for an init that is to be started again, and gives it a second.
+/// Mounts `/proc` of the new PID namespace in the root and runs the command. It is read-only, because scripts must
+/// not change this machine. The shell stays as process 1 outside of the root: ischroot(1) detects a chroot by that,
+/// and the script of libc6 would otherwise restart process 1 as an init, and wait for a second.
 const WITH_PROC: &str =
     r#"if [ -d "$0" ]; then mount -t proc -o ro,nosuid,nodev,noexec proc "$0" || exit; fi; "$@"; exit $?"#;
 
-/// A root in which commands are run.
+/// Starts commands in a root and on it.
 #[derive(Debug)]
 pub struct Inside<'a> {
     root: PathBuf,
     session: &'a Session,
     own_processes: bool,
-    orphaned: Orphaned,
+    on_exit: OnParentExit,
     environment: Vec<(String, String)>,
 }
 
 impl<'a> Inside<'a> {
-    /// Commands in `root`, which is canonical. With `own_processes` each gets a PID namespace and `/proc` of
-    /// its own, which a privileged process may have, if only in its own user namespace; they die with us.
+    /// For a new root at the canonical path `root`. With `own_processes` each command gets a PID namespace and
+    /// `/proc` of its own, which only privileged processes may have. Commands are killed when this process ends.
     pub fn alone(
         root: &Path,
         session: &'a Session,
         own_processes: bool,
         environment: Vec<(String, String)>,
     ) -> Inside<'a> {
-        Inside { root: root.to_owned(), session, own_processes, orphaned: Orphaned::Dies, environment }
+        Inside { root: root.to_owned(), session, own_processes, on_exit: OnParentExit::Kill, environment }
     }
 
-    /// Commands in a root that lives on: they end by themselves if we are killed. Programs that are diverted there are not
-    /// run by another process, which would not have the locks that are held for them.
+    /// For an existing root: commands run to their end when this process is killed. Wrappers of diverted programs
+    /// execute the program in the same process, because another one would not have its locks.
     pub fn living(root: &Path, session: &'a Session) -> Inside<'a> {
         let known = divert::is_in_use(root).then_some(divert::IS_WITHOUT_SYNCS);
         let environment = known.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect();
-        Inside { root: root.to_owned(), session, own_processes: false, orphaned: Orphaned::GoesOn, environment }
+        Inside { root: root.to_owned(), session, own_processes: false, on_exit: OnParentExit::Continue, environment }
     }
 
-    /// The root.
+    /// Path of the root.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// A program inside of the root, started without syncs.
+    /// Command for a program in the root, without syncs.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut words: Vec<&OsStr> = Vec::new();
         if self.root != Path::new("/") {
@@ -73,29 +73,29 @@ impl<'a> Inside<'a> {
             command.env_remove(name);
         }
         command.env("PATH", SEARCH_PATH);
-        // In the root that we run in, the user's own directory: a package may be named by a path from there.
+        // In the own root, the working directory stays: a package may be named by a relative path.
         if self.root != Path::new("/") {
             command.current_dir(&self.root);
         }
         command
     }
 
-    /// The same with working directory and file mode mask as dpkg has its scripts started, whatever the user's are.
+    /// Like [`Inside::command`], with the working directory and umask of dpkg's scripts.
     pub fn script(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = self.command(program);
-        with_mask(&mut command, Mode::from_raw_mode(0o022));
+        set_mask(&mut command, Mode::from_raw_mode(0o022));
         command.current_dir(&self.root);
         command
     }
 
-    /// A program of the outside that starts nothing in the root.
+    /// Command for a program outside of the root that starts nothing in it.
     pub fn plain(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
-        self.dress(&mut command);
+        self.prepare(&mut command);
         command
     }
 
-    /// A program of the outside that works on the root, started without syncs.
+    /// Command for a program outside of the root that works on it, without syncs.
     pub fn outside(&self, program: impl AsRef<OsStr>) -> Command {
         self.started(&[program.as_ref()])
     }
@@ -111,20 +111,20 @@ impl<'a> Inside<'a> {
             command.args(&words[1..]);
             command
         };
-        self.dress(&mut command);
+        self.prepare(&mut command);
         command
     }
 
-    fn dress(&self, command: &mut Command) {
+    fn prepare(&self, command: &mut Command) {
         command.envs(self.environment.iter().map(|(name, value)| (name, value))).stdin(Stdio::null());
-        self.session.shield(command, self.orphaned);
+        self.session.apply_filter(command, self.on_exit);
     }
 }
 
-/// Whether a process may have PID namespaces, with a `/proc` for each.
+/// Whether this process may create PID namespaces with a `/proc` for each.
 ///
 /// # Errors
-/// There is no `unshare`.
+/// `unshare` cannot be started.
 pub fn may_have_own_processes(scratch: &Path) -> io::Result<bool> {
     let mut command = Command::new("unshare");
     command.args(["--mount", "--pid", "--fork", "--", "sh", "-c", WITH_PROC]).arg(scratch).arg("true");

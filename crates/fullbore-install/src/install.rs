@@ -1,9 +1,13 @@
 //! `fullbore install`: packages into an existing root, as its own apt would install them.
 //!
-//! [`run`] is the walk: the process that will be apt takes dpkg's locks and waits → the root's apt says what is
-//! needed → package files by our wire, on the ways of the root's apt, into its archives directory → apt fetches what
-//! the wire could not, and installs, as ever, with its locks, hooks and records; what it wants unpacked it asks of us
-//! (`installing::unpacker`), and everything that dpkg and scripts do is without syncs → one sync.
+//! [`run`] goes through these steps:
+//!
+//! 1. fork the process that becomes apt, which takes dpkg's locks and waits;
+//! 2. the root's apt resolves the packages;
+//! 3. fetch package files into its archives directory, with its proxies and credentials;
+//! 4. apt fetches the missing files and installs, with its locks, hooks and records. It asks fullbore to unpack
+//!    (`installing::unpacker`), and dpkg and scripts run without syncs;
+//! 5. sync once.
 
 mod plan;
 
@@ -23,52 +27,63 @@ use fullbore_engine::run::report::Report;
 use fullbore_engine::stage::Ledger;
 use fullbore_wire::run::NetworkSettings;
 
-use crate::frontend::{FrontendError, Patience, Waiting};
+use crate::apt_network::apt_network;
+use crate::frontend::{FrontendError, LockTimeout, WaitingFrontend};
 use crate::inside::Inside;
 use crate::installing::account::Account;
 use crate::installing::download::Downloads;
 use crate::installing::log::{Log, removed};
 use crate::installing::serving::{Serving, of_relay};
 use crate::installing::unpacker::Unpacker;
+use crate::installing::whole::{Standing, Whole};
 use crate::installing::{NO_NEW_PRIVILEGES, Part, still_syncing};
 use crate::nosync;
 use crate::nosync::session::Session;
-use crate::reach_as_apt::as_apt;
 use crate::relay::Relay;
 use crate::resolve::Wanted;
 use crate::root::{Root, within};
 use crate::settings::InstallSettings;
 
-/// Where apt keeps package files unless it is configured otherwise.
+/// Default directory of apt for package files.
 const ARCHIVES: &str = "/var/cache/apt/archives";
 
-/// Where it keeps its indexes.
+/// Default directory of apt for indexes.
 const LISTS: &str = "/var/lib/apt/lists";
 
-/// What an installation would do, for whoever is asked.
+/// The changes of an installation, for the question to the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changes {
-    /// Packages that are unpacked or removed, in order.
+    /// Packages to unpack or remove, in order.
     pub packages: Vec<String>,
-    /// Of these, not installed before.
+    /// Number of these that are new.
     pub new: u64,
-    /// Installed in another version.
+    /// Number of packages that change their version.
     pub upgraded: u64,
-    /// Removed.
+    /// Number of packages to remove.
     pub removed: u64,
     /// Bytes of package files to fetch.
     pub fetch_bytes: u64,
 }
 
-/// Asks whether these changes are wanted, where apt-get would ask. Meanwhile the second argument is called now and then:
-/// its error means that the run is to end.
+/// Asks the user to confirm the changes, in the cases in which apt-get asks. While it waits, it calls its second
+/// argument repeatedly, and returns if that fails, because the run was stopped.
 pub type Confirm<'a> = dyn Fn(&Changes, &dyn Fn() -> Result<(), CommandError>) -> Result<bool, CommandError> + 'a;
 
 /// Installs packages.
 ///
 /// # Errors
-/// See [`ErrorKind`]; the root is then as apt and dpkg have left it.
+/// See [`ErrorKind`]. After an error the root is in the state in which apt and dpkg left it.
 pub fn run(settings: &InstallSettings, confirm: &Confirm<'_>, events: &mut dyn Events) -> Result<Report, CommandError> {
+    let whole = Whole::new(events);
+    whole.tell_during(|| installed(settings, confirm, &whole.standing(), &mut &whole))
+}
+
+fn installed(
+    settings: &InstallSettings,
+    confirm: &Confirm<'_>,
+    standing: &Arc<Standing>,
+    events: &mut dyn Events,
+) -> Result<Report, CommandError> {
     if !rustix::process::geteuid().is_root() {
         return Err(CommandError::usage("packages are installed by root only"));
     }
@@ -96,8 +111,16 @@ pub fn run(settings: &InstallSettings, confirm: &Confirm<'_>, events: &mut dyn E
         events.note(NO_NEW_PRIVILEGES.to_owned());
     }
     let stop = downloads.listen();
-    let walk =
-        Walk { settings, configured: &configured, inside: &inside, session: &session, log: &log, stop: &stop, confirm };
+    let walk = Walk {
+        settings,
+        configured: &configured,
+        inside: &inside,
+        session: &session,
+        log: &log,
+        stop: &stop,
+        confirm,
+        standing,
+    };
     let result = walk.run(&mut downloads, &mut account, events);
     let report = account.report(&mut downloads);
     match result {
@@ -106,19 +129,19 @@ pub fn run(settings: &InstallSettings, confirm: &Confirm<'_>, events: &mut dyn E
     }
 }
 
-/// What the root's apt is configured to.
+/// Configuration of the root's apt.
 struct Configured {
-    /// Where package files are kept, as seen from the outside.
+    /// Directory of package files, as a path outside of the root.
     archives: PathBuf,
-    /// Where its indexes are, likewise.
+    /// Directory of indexes, outside of the root as well.
     lists: PathBuf,
-    /// How long is waited for dpkg's locks.
-    patience: Patience,
-    /// Not to ask.
+    /// How long to wait for dpkg's locks.
+    lock_timeout: LockTimeout,
+    /// Whether to skip the question.
     yes: bool,
-    /// Whether package files stay there after the installation.
+    /// Whether to keep package files after the installation.
     keeps_archives: bool,
-    /// How it reaches its archives.
+    /// Proxies, credentials and limits for its archives.
     network: NetworkSettings,
     /// The lists of mirrors that its http method uses.
     mirrors: MirrorSets,
@@ -141,15 +164,15 @@ impl Configured {
         Ok(Configured {
             archives: directory("Dir::Cache::archives", ARCHIVES)?,
             lists: directory("Dir::State::lists", LISTS)?,
-            patience: Patience::of_seconds(configuration.number("DPkg::Lock::Timeout", 0)),
+            lock_timeout: LockTimeout::of_seconds(configuration.number("DPkg::Lock::Timeout", 0)),
             yes: configuration.bool("APT::Get::Assume-Yes", false),
             keeps_archives: configuration.bool("APT::Keep-Downloaded-Packages", true),
-            network: as_apt(&settings.network, &configuration, &settings.root),
+            network: apt_network(&settings.network, &configuration, &settings.root),
             mirrors: mirrors(&configuration, &settings.root, events),
         })
     }
 
-    /// Whether it knows of any archive.
+    /// Whether it has any archive in its sources.
     fn has_lists(&self) -> bool {
         let is_list = |entry: std::io::Result<std::fs::DirEntry>| {
             entry.is_ok_and(|entry| entry.file_name() != "lock" && entry.file_type().is_ok_and(|kind| kind.is_file()))
@@ -157,14 +180,14 @@ impl Configured {
         std::fs::read_dir(&self.lists).is_ok_and(|mut entries| entries.any(is_list))
     }
 
-    /// apt does this with what it has fetched itself, but not with what it finds in its archives directory.
+    /// apt does this for files that it fetched itself, but not for files that were in its archives directory before.
     fn remove_unless_kept(&self, fetched: &[Wanted]) -> Result<(), CommandError> {
         let removable = if self.keeps_archives { &[] } else { fetched };
         removable.iter().try_for_each(|file| removed(&self.archives.join(&file.file_name)))
     }
 }
 
-/// The mirrors of the root's lists. What is wrong with them is told, as by the http method.
+/// The mirrors of the root's lists. Errors in the lists are reported, as the http method does.
 fn mirrors(configuration: &Configuration, root: &Path, events: &mut dyn Events) -> MirrorSets {
     let (sets, warnings) = MirrorSets::configured(configuration, |list| {
         let path = within(root, list).map_err(|error| CommandError::disk(list, &error))?;
@@ -174,7 +197,7 @@ fn mirrors(configuration: &Configuration, root: &Path, events: &mut dyn Events) 
     sets
 }
 
-/// What all steps know.
+/// State that all steps use.
 struct Walk<'a> {
     settings: &'a InstallSettings,
     configured: &'a Configured,
@@ -183,10 +206,11 @@ struct Walk<'a> {
     log: &'a Log,
     stop: &'a Stop,
     confirm: &'a Confirm<'a>,
+    standing: &'a Arc<Standing>,
 }
 
 impl Walk<'_> {
-    /// The walk, in order.
+    /// Runs all steps in order.
     fn run(
         &self,
         downloads: &mut Downloads,
@@ -200,9 +224,10 @@ impl Walk<'_> {
         Relay::clear_abandoned(root).map_err(|error| of_relay(&error))?;
         let plan = self.plan()?;
         self.stop.check()?;
-        // Without any step apt has something to say all the same, and may have to mark packages.
+        // Without any change apt still prints a message, and may have to mark packages.
         if !plan.steps.is_empty() {
             self.agree(&plan, self.confirm)?;
+            self.standing.expect(plan.expected());
             if let Some(line) = account.flush().expectation(plan.unpacked()) {
                 events.note(line);
             }
@@ -214,12 +239,12 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// apt's process, which has dpkg's locks from now on and waits.
-    fn take_locks(&self, relay: &Relay, events: &mut dyn Events) -> Result<Waiting, CommandError> {
+    /// Starts the process that becomes apt. It holds dpkg's locks from now on, and waits.
+    fn take_locks(&self, relay: &Relay, events: &mut dyn Events) -> Result<WaitingFrontend, CommandError> {
         let root = Root::open(&self.settings.root).map_err(|error| CommandError::new(ErrorKind::Disk, error))?;
         let command = self.installing(relay)?;
         let mut wanted = Ok(());
-        let waiting = Waiting::start(command, &root, self.configured.patience, &mut |holder| {
+        let waiting = WaitingFrontend::start(command, &root, self.configured.lock_timeout, &mut |holder| {
             if let Some(holder) = holder {
                 events.note(format!("waiting: {holder}"));
             }
@@ -234,7 +259,7 @@ impl Walk<'_> {
         })
     }
 
-    /// Package files by our wire. What it cannot bring is left to apt, which may know another way.
+    /// Fetches package files. apt fetches the files that this cannot, possibly in another way.
     fn fetch(
         &self,
         wanted: &[Wanted],
@@ -246,7 +271,7 @@ impl Walk<'_> {
         if wanted.is_empty() {
             return Ok(());
         }
-        // As apt-get holds it while it fetches.
+        // apt-get holds this lock too while it fetches.
         let _lock = Lock::take(&self.configured.archives).map_err(|error| {
             CommandError::new(ErrorKind::Locked, error).hint("another apt-get runs; wait for it to end")
         })?;
@@ -262,9 +287,9 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// apt-get as it installs, asking us instead of dpkg.
+    /// The command of apt-get for the installation, with fullbore in place of dpkg.
     fn installing(&self, relay: &Relay) -> Result<Command, CommandError> {
-        // In a file, not on the command line, which apt writes into its history.
+        // In a file, because apt writes its command line into its history.
         let mut text = String::new();
         if let Some(own) = &self.settings.apt_config {
             text.push_str(&format!("#include \"{own}\";\n"));
@@ -273,7 +298,7 @@ impl Walk<'_> {
         let configuration = relay.add_file("apt.conf", &text);
         let configuration = configuration.map_err(|error| CommandError::disk(&self.settings.root, &error))?;
         let mut command = apt(self.settings, self.inside, "apt-get", Some(&configuration));
-        // Who is to be asked has been asked.
+        // The user has confirmed already.
         command.args(["--yes", "install"]).args(&self.settings.packages).stdin(Stdio::inherit());
         if self.settings.quiet || self.settings.json {
             self.log.take(&mut command, true)?;
@@ -281,11 +306,11 @@ impl Walk<'_> {
         Ok(command)
     }
 
-    /// apt installs, and asks us.
+    /// Runs the installation by apt, and answers its calls of dpkg.
     fn install(
         &self,
         relay: Relay,
-        waiting: Waiting,
+        waiting: WaitingFrontend,
         wanted: &[Wanted],
         account: &mut Account,
         events: &mut dyn Events,
@@ -293,10 +318,10 @@ impl Walk<'_> {
         let root = &self.settings.root;
         account.turn(events, Phase::Unpack, Part::Dpkg);
         let mut child = waiting.go().map_err(CommandError::usage)?;
-        let mut unpacker = Unpacker::new(self.inside, self.log, wanted);
+        let mut unpacker = Unpacker::new(self.inside, self.log, wanted, self.standing.clone());
         unpacker.ask_dpkg();
         let mut serving = Serving::new(root, &unpacker, Vec::new(), self.settings.epoch);
-        let served = serving.serve(&relay, &mut child, account);
+        let served = serving.serve(&relay, &mut child, account, events);
         // Without its pipes nobody can wait for an answer that will not come.
         drop(relay);
         if served.is_err() {
@@ -310,7 +335,7 @@ impl Walk<'_> {
         };
         let ended = ended.and_then(|()| self.configured.remove_unless_kept(wanted));
         account.turn(events, Phase::Sync, Part::Sync);
-        // Also after a failure: what dpkg has done is to stay.
+        // Also after a failure, because dpkg's changes stay.
         let flushed = self.session.sync(&mut |path| events.note(still_syncing(path)));
         ended?;
         if let Some((path, error)) = flushed.failed.iter().chain(&flushed.missed).next() {
@@ -334,7 +359,7 @@ impl Walk<'_> {
     }
 }
 
-/// A program of the root's apt, with the user's options.
+/// A command of the root's apt, with the user's options.
 fn apt(settings: &InstallSettings, inside: &Inside<'_>, program: &str, configuration: Option<&Path>) -> Command {
     let mut command = inside.command(program);
     match (configuration, &settings.apt_config) {

@@ -1,11 +1,13 @@
-//! What `bootstrap` and `install` share: where the time goes.
+//! Shared parts of `bootstrap` and `install`. This module has the time report of a run.
 
 pub mod account;
 pub mod bytecode;
+pub mod course;
 pub mod download;
 pub mod log;
 pub mod serving;
 pub mod unpacker;
+pub mod whole;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,56 +24,56 @@ use fullbore_engine::verdict::thresholds::NAMED;
 
 use crate::nosync::{FlushCost, session};
 
-/// Flushes that dpkg waits for with each package, beside those for its files: status, lists and directories,
-/// several times each. Measured: 7,789 for 386 packages.
+/// Flushes of dpkg per package besides those of the package's files: status, lists and directories, several times each.
+/// Measured: 7,789 for 386 packages.
 const FLUSHES_PER_PACKAGE: u64 = 20;
 
 /// All flushes for a package, files included, of the same measurement: 45,501 for 386 packages.
 const FLUSHES_PER_PACKAGE_IN_ALL: u64 = 118;
 
-/// How often is looked what dpkg does. A script of a tenth of a second is seen five times.
+/// Interval at which dpkg is observed. A script of a tenth of a second is seen five times.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Scripts named in the report.
 const SLOWEST_NAMED: usize = 10;
 
-/// Where a run's wall time may go.
+/// The parts of a run's wall time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Part {
-    /// Indexes are fetched and verified.
+    /// Fetching and verifying indexes.
     Indexes,
-    /// apt finds out what is needed.
+    /// apt resolves the packages.
     Resolve,
     /// Waiting for package files.
     Download,
-    /// Packages are unpacked in parallel: this is divided into the next three when it is over.
+    /// Unpacking packages in parallel; divided into the next three parts at the end.
     Unpack,
-    /// Their bytes are read and hashed.
+    /// Reading and hashing their bytes.
     Verify,
-    /// They are decompressed.
+    /// Decompressing them.
     Decompress,
-    /// Files are made.
+    /// Creating files.
     Write,
     /// Maintainer scripts that install or configure.
     Scripts,
-    /// Maintainer scripts that are run by triggers.
+    /// Maintainer scripts that triggers run.
     Triggers,
     /// dpkg itself.
     Dpkg,
     /// apt itself.
     Apt,
-    /// Hooks of the user's.
+    /// The user's hooks.
     Hooks,
     /// Before the first and after the last package.
     Around,
     /// Waiting for the disk.
     Sync,
-    /// A root becomes one file.
+    /// Packing the root into one file.
     Pack,
 }
 
 impl Part {
-    /// As it is shown.
+    /// The name in the report.
     pub fn name(self) -> &'static str {
         match self {
             Part::Indexes => "indexes",
@@ -106,7 +108,7 @@ impl Part {
     }
 }
 
-/// A clock that always runs for one part.
+/// A clock that measures one part at a time.
 #[derive(Debug)]
 pub struct PartClock {
     begun: Instant,
@@ -116,26 +118,26 @@ pub struct PartClock {
 }
 
 impl PartClock {
-    /// Starts with this part.
+    /// Starts the clock with this part.
     pub fn start(part: Part) -> PartClock {
         let now = Instant::now();
         PartClock { begun: now, part, since: now, spent: BTreeMap::new() }
     }
 
-    /// When it was started.
+    /// The start time.
     pub fn begun(&self) -> Instant {
         self.begun
     }
 
-    /// From now on it runs for this part.
+    /// Measures this part from now on.
     pub fn turn(&mut self, part: Part) {
         let now = Instant::now();
         *self.spent.entry(self.part).or_default() += now - self.since;
         (self.part, self.since) = (part, now);
     }
 
-    /// Deals the time of one part to others, as it was observed; a part of the observation that is more
-    /// than the time counts in proportion.
+    /// Distributes the time of one part to others as observed. If the observed times are longer than that time, they
+    /// are scaled.
     pub fn deal(&mut self, from: Part, observed: &Observed) {
         let whole = self.spent.remove(&from).unwrap_or_default();
         let seen = observed.scripts + observed.triggers + observed.dpkg + observed.apt + observed.other;
@@ -153,8 +155,8 @@ impl PartClock {
         }
     }
 
-    /// Divides the time of unpacking: what ran alone lasted as long as it says, and the rest goes to what ran side
-    /// by side, in proportion.
+    /// Divides the time of unpacking: sequential stages count with their own time, and the concurrent stages share the
+    /// rest in proportion.
     pub fn divide_unpacking(&mut self, times: &UnpackTimes) {
         let mut rest = self.spent.remove(&Part::Unpack).unwrap_or_default();
         for (part, alone) in [(Part::Scripts, times.scripts), (Part::Dpkg, times.bookkeeping)] {
@@ -173,34 +175,34 @@ impl PartClock {
         }
     }
 
-    /// What was spent, in the order of the run.
+    /// The measured times, in the order of the run.
     pub fn parts(&self) -> Vec<(Part, Duration)> {
         let spent = self.spent.iter().map(|(part, duration)| (*part, *duration));
         spent.filter(|(_, duration)| !duration.is_zero()).collect()
     }
 }
 
-/// Where the time of unpacking goes, as its stage clocks say.
+/// Time of unpacking by stage, from its stage clocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct UnpackTimes {
-    /// In preinst scripts, alone.
+    /// Preinst scripts, sequential.
     pub scripts: Duration,
-    /// With dpkg's database, alone.
+    /// dpkg's database, sequential.
     pub bookkeeping: Duration,
-    /// Of all threads together.
+    /// Reading and hashing, summed over all threads.
     pub verify: Duration,
-    /// Likewise.
+    /// Decompression, summed over all threads.
     pub decompress: Duration,
-    /// Likewise, waiting for the file system included.
+    /// Creating files, summed over all threads, with waits for the file system.
     pub write: Duration,
 }
 
 impl UnpackTimes {
-    /// Of a batch, whose preinst scripts have taken so long.
+    /// The times of a batch, with the time of its preinst scripts.
     pub fn of(ledger: &Ledger, scripts: Duration) -> UnpackTimes {
         let mut times = UnpackTimes { scripts, ..UnpackTimes::default() };
         for stage in ledger.reading().stages {
-            // Calls that wait for the file system take longer than the processor worked for them.
+            // Calls that wait for the file system take longer than their processor time.
             let time = Duration::from_nanos(stage.compute_ns.max(stage.device_ns));
             match stage.name.as_str() {
                 "verify" => times.verify = time,
@@ -213,7 +215,7 @@ impl UnpackTimes {
         times
     }
 
-    /// Adds those of another batch.
+    /// Adds the times of another batch.
     pub fn add(&mut self, other: &UnpackTimes) {
         self.scripts += other.scripts;
         self.bookkeeping += other.bookkeeping;
@@ -223,7 +225,7 @@ impl UnpackTimes {
     }
 }
 
-/// Names the part that took most of the time.
+/// Text that names the part with the most time.
 pub fn verdict(parts: &[(Part, Duration)], slowest: &[(String, u64)]) -> Option<VerdictReport> {
     let whole: f64 = parts.iter().map(|(_, duration)| duration.as_secs_f64()).sum();
     let mut shares: Vec<(Part, f64)> =
@@ -253,19 +255,19 @@ pub fn verdict(parts: &[(Part, Duration)], slowest: &[(String, u64)]) -> Option<
     })
 }
 
-/// What a flush costs where the packages go, and what that means.
+/// The cost of a flush on the target's file system.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Flush {
     cost: Duration,
 }
 
 impl Flush {
-    /// Tries it out: a few small writes.
+    /// Measures it with a few small writes.
     pub fn probe(directory: &Path) -> Flush {
         Flush { cost: session::flush_cost(directory).map_or(Duration::ZERO, |FlushCost { flush, .. }| flush) }
     }
 
-    /// What to expect, said before packages are unpacked.
+    /// The estimate that is printed before packages are unpacked.
     pub fn expectation(&self, packages: u64) -> Option<String> {
         if self.cost.is_zero() || packages == 0 {
             return None;
@@ -278,7 +280,8 @@ impl Flush {
         Some(format!("a flush costs {cost:.2} ms here: without syncs, {what} about {saved}"))
     }
 
-    /// The lesser cost of two trials: what others write meanwhile makes a flush dearer, and nothing makes it cheaper.
+    /// The lower cost of two measurements: concurrent writes of others make a flush slower, and nothing makes it
+    /// faster.
     #[must_use]
     pub fn or_less(self, other: Flush) -> Flush {
         let known = [self.cost, other.cost].into_iter().filter(|cost| !cost.is_zero());
@@ -290,39 +293,39 @@ impl Flush {
         self.cost.as_micros() as u64
     }
 
-    /// What dpkg's flushes for so many packages and regular files would have cost, one flush for each of its calls.
+    /// Estimated time of dpkg's flushes for this number of packages and regular files, with one flush per call.
     pub fn saved_ms(&self, packages: u64, files: u64) -> u64 {
         let flushes = packages * FLUSHES_PER_PACKAGE + files;
         self.cost.saturating_mul(u32::try_from(flushes).unwrap_or(u32::MAX)).as_millis() as u64
     }
 }
 
-/// Told where the filter costs setuid programs their rights.
+/// Notice if the filter takes the privileges of setuid programs away.
 pub const NO_NEW_PRIVILEGES: &str = "not privileged: setuid programs run with your own rights only";
 
-/// Told while the final sync lasts.
+/// Notice during the final sync.
 pub fn still_syncing(path: &Path) -> String {
     format!("{}: the final sync still waits for it", path.display())
 }
 
-/// What dpkg was seen to do.
+/// Observed activities of dpkg.
 #[derive(Debug, Clone, Default)]
 pub struct Observed {
-    /// In scripts that install or configure.
+    /// Scripts that install or configure.
     pub scripts: Duration,
-    /// In scripts that a trigger runs.
+    /// Scripts that triggers run.
     pub triggers: Duration,
-    /// In itself and its helpers.
+    /// dpkg and its helpers.
     pub dpkg: Duration,
     /// apt, without dpkg.
     pub apt: Duration,
-    /// Neither was seen.
+    /// Neither was running.
     pub other: Duration,
     by_script: BTreeMap<String, Duration>,
 }
 
 impl Observed {
-    /// The scripts that took longest, in milliseconds.
+    /// The slowest scripts, in milliseconds.
     pub fn slowest(&self) -> Vec<(String, u64)> {
         let mut all: Vec<(String, u64)> =
             self.by_script.iter().map(|(name, time)| (name.clone(), time.as_millis() as u64)).collect();
@@ -332,7 +335,7 @@ impl Observed {
     }
 }
 
-/// Looks at what the processes below this one do, while it is wanted.
+/// Observes the descendants of this process while it is switched on.
 #[derive(Debug)]
 pub struct Observer {
     stop: Arc<AtomicBool>,
@@ -341,7 +344,7 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Starts, without looking yet.
+    /// Starts the observer, switched off.
     pub fn start() -> Observer {
         let (stop, looks) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let (stopped, looking) = (stop.clone(), looks.clone());
@@ -361,12 +364,12 @@ impl Observer {
         Observer { stop, looks, thread: thread.ok() }
     }
 
-    /// Looks from now on, or no longer.
+    /// Switches the observer on or off.
     pub fn look(&self, on: bool) {
         self.looks.store(on, Ordering::Relaxed);
     }
 
-    /// What was seen.
+    /// Stops the observer and returns its result.
     pub fn finish(mut self) -> Observed {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
@@ -398,7 +401,7 @@ enum Seen {
     Nothing,
 }
 
-/// Goes down from this process to the deepest dpkg, and looks at its child.
+/// Descends from this process to the deepest dpkg, and classifies its child.
 fn look() -> Seen {
     let mut seen = Seen::Nothing;
     let mut parents = vec!["self".to_owned()];
@@ -430,7 +433,8 @@ fn children(of: &str) -> Vec<String> {
     all
 }
 
-/// A maintainer script as dpkg starts it: `[INTERPRETER] …/NAME.postinst ACTION …`, or `…/tmp.ci/preinst ACTION`.
+/// The maintainer script in a command line of dpkg: `[INTERPRETER] …/NAME.postinst ACTION …` or `…/tmp.ci/preinst
+/// ACTION`.
 fn script_of(words: &[String]) -> Option<Seen> {
     const KINDS: [&str; 4] = ["preinst", "postinst", "prerm", "postrm"];
     for (place, word) in words.iter().enumerate().take(4) {
@@ -448,7 +452,7 @@ fn script_of(words: &[String]) -> Option<Seen> {
     None
 }
 
-/// The totals, from what clock, probe and observer say.
+/// The totals of clock, probe and observer.
 pub fn totals(clock: &PartClock, flush: &Flush, observed: &Observed, done: PackageTotals) -> PackageTotals {
     let packages = done.unpacked + done.by_dpkg.len() as u64;
     PackageTotals {

@@ -1,14 +1,13 @@
-//! A command whose sync calls are answered at once, and one real sync when it has ended.
+//! Runs a command whose sync calls return at once, and syncs once when it has ended.
 //!
 //! ```text
-//! run      hold a descriptor per file system · start the command under the filter
-//!          wait, pass signals on            · look for programs that outlive it
-//!          sync what is held                · tell how it all ended
+//! run      open a descriptor per file system · start the command under the filter
+//!          wait, pass signals on            · find programs that outlive it
+//!          sync the open file systems       · report the results
 //! ```
 //!
-//! The filter ([`filter`]) is inherited by everything that the command starts, static or
-//! dynamic, in a chroot or not, and cannot be taken off again. That is why [`service_manager`]
-//! has to be asked first, and why programs that outlive the command make the run fail.
+//! All descendants of the command inherit the filter ([`filter`]), static or dynamic, in a chroot or not, and cannot
+//! remove it. So callers must check [`service_manager`] first, and programs that outlive the command make the run fail.
 
 pub(crate) mod disks;
 pub mod filter;
@@ -34,151 +33,157 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions};
 
 pub use self::descendants::Process;
+pub use self::disks::SyncReport;
 pub use self::filter::{Answer, Call};
 pub use self::host::service_manager;
 pub use self::probe::FlushCost;
 pub use self::tally::Tally;
 
-use self::descendants::descendants;
+use self::descendants::Descendants;
 use self::devices::Devices;
 use self::disks::Disks;
 use self::kernel::{Signals, Start, StartFailure};
 use self::mounted::Mounted;
 
-/// How long programs that the command has left behind may take to end. A guess: agents and
-/// helpers that notice its end are gone in a fraction of it.
-const GRACE: Duration = Duration::from_secs(2);
+/// Time for programs to end after the command has ended. A guess: agents and helpers that notice the end of the
+/// command need a fraction of it.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often is looked for such programs.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Interval between checks for such programs.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How often is looked what descendants have mounted in namespaces of their own. A look costs
-/// some milliseconds where there are hundreds of processes.
-const LOOK_FOR_MOUNTS_EVERY: Duration = Duration::from_secs(1);
+/// Interval between checks for mounts in namespaces of descendants. With hundreds of processes a check takes some
+/// milliseconds.
+const MOUNT_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is to be run.
+/// A command to run.
 #[derive(Debug)]
 pub struct Job {
-    /// The program, looked up as a shell does.
+    /// Program, looked up in `PATH`.
     pub program: OsString,
-    /// Its arguments.
+    /// Arguments of the program.
     pub arguments: Vec<OsString>,
-    /// Whether sync calls are counted; slower, and the run then lasts until the last program ends.
+    /// Whether sync calls are counted. Counting is slower, and the run lasts until the last program ends.
     pub counted: bool,
-    /// Leave the final sync to somebody else.
+    /// Whether to skip the final sync.
     pub sync_later: bool,
 }
 
-/// What is told while the command runs.
+/// Notice to the caller during a run.
 #[derive(Debug)]
 pub enum Notice<'a> {
-    /// What a flush costs here, probed before the start; empty if that could not be found out.
+    /// Measured cost of a flush; empty if it cannot be measured.
     Probed(&'a [FlushCost]),
-    /// Sync calls are answered already, by somebody around this process; nothing can be probed, counted or saved.
+    /// A filter around this process answers sync calls already: nothing can be measured, counted or saved.
     Answered,
-    /// Setuid programs will not have their owner's rights under the filter.
+    /// Under the filter, setuid programs run without the rights of their owners.
     NoNewPrivileges,
-    /// The command has ended, these programs have not, and the run waits for them.
+    /// The command has ended, and the run waits for these programs.
     Waiting(&'a [Process]),
-    /// The final sync still waits for this file system.
+    /// The final sync waits for this file system.
     Syncing(&'a Path),
 }
 
-/// Why the command was not run.
+/// Error in starting the command.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The program is not there, or may not be run.
+    /// The program does not exist, or cannot be executed.
     #[error("{}: {error}", program.to_string_lossy())]
     Program {
-        /// What was to be run.
+        /// Name of the program.
         program: OsString,
-        /// What the kernel says.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
-    /// The kernel has no such filters, or not this one.
-    #[error("the kernel does not take the filter: {0}")]
+    /// The kernel refuses the filter.
+    #[error("cannot set the filter: {0}")]
     Filter(#[source] io::Error),
-    /// Nothing would be answered.
-    #[error("the numbers of this architecture's system calls are not known here; run the command without nosync")]
+    /// The system calls of this architecture are unknown.
+    #[error("the system calls of this architecture are unknown; run the command without nosync")]
     Architecture,
-    /// Counting inside of counting.
-    #[error("sync calls are being counted already, and the kernel takes only one who counts")]
+    /// Sync calls are already counted; the kernel allows one supervisor.
+    #[error("sync calls are already counted, and the kernel allows one supervisor only")]
     AlreadyCounted,
-    /// Something that is needed to watch over the command.
+    /// A system call for supervising the command failed.
     #[error("{what}: {error}")]
     System {
-        /// What was tried.
+        /// The failed operation.
         what: &'static str,
-        /// What the kernel says.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
 }
 
-/// How the command itself ended.
+/// End of the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// With this status.
+    /// Exit status.
     Status(u8),
-    /// By this signal.
+    /// Signal number.
     Signal(i32),
 }
 
-/// How the run ended.
+/// Result of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// How the command ended.
+    /// End of the command.
     pub ended: Ended,
-    /// Programs that outlived it, by more than a moment.
+    /// Programs still running two seconds after the end of the command.
     pub survivors: Vec<Process>,
-    /// How many file systems were synced.
-    pub synced: usize,
-    /// How long that took.
+    /// Result of the final sync; empty if it was skipped.
+    pub sync: SyncReport,
+    /// Duration of the final sync.
     pub sync_time: Duration,
-    /// File systems and block devices where the final sync failed, or told of a write error since the start.
-    pub failed: Vec<(PathBuf, io::Error)>,
-    /// Mounted since the start: synced, but a write error before that may have gone unseen.
-    pub opened_late: Vec<PathBuf>,
-    /// Not synced, because it cannot be opened.
-    pub missed: Vec<(PathBuf, io::Error)>,
-    /// Not synced: only survivors see it, in a mount namespace of their own that cannot be entered.
+    /// File systems not synced, because they are in mount namespaces of survivors that cannot be entered.
     pub out_of_sight: Vec<PathBuf>,
-    /// Seen mounted during the run, and gone before its end: written by the kernel, which tells
-    /// nobody of errors.
+    /// File systems mounted and unmounted during the run. The kernel wrote them out and reports no errors.
     pub unmounted: Vec<PathBuf>,
-    /// There is no `/proc`: all file systems of the machine were written out, without word of errors but from those of
-    /// the root and the working directory.
-    pub unseen: bool,
-    /// What was counted, if anything was.
+    /// Counted calls, if counting was requested.
     pub tally: Option<Tally>,
-    /// Somebody around this process answers sync calls, so that none was there to be counted.
+    /// Whether a filter around this process answers sync calls, so that none could be counted.
     pub answered: bool,
-    /// What a flush costs, for the same.
+    /// Measured cost of a flush per file system, for [`Tally::estimate`].
     pub costs: Vec<FlushCost>,
 }
 
-/// Runs the command to its end, syncs, and tells how it went.
+/// Runs a command without syncs, then syncs once.
+///
+/// ```no_run
+/// use fullbore_install::nosync::{self, Job};
+///
+/// # fn main() -> Result<(), nosync::StartError> {
+/// let job = Job {
+///     program: "apt-get".into(),
+///     arguments: vec!["dist-upgrade".into()],
+///     counted: false,
+///     sync_later: false,
+/// };
+/// let outcome = nosync::run(&job, &mut |_| ())?;
+/// assert!(outcome.sync.failed.is_empty() && outcome.survivors.is_empty());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// Every variant of [`StartError`]. Failures of the final sync are in the [`Outcome`].
 pub fn run(job: &Job, notify: &mut dyn FnMut(Notice<'_>)) -> Result<Outcome, StartError> {
     let system = |what| move |error| StartError::System { what, error };
     if !filter::KNOWS_THIS_MACHINE {
         return Err(StartError::Architecture);
     }
-    // Before there is any other thread, which a signal could end the process by.
+    // Before there are other threads, in which a signal could end the process.
     let signals = Signals::block().map_err(system("cannot watch over signals"))?;
     let mut disks = Disks::open().map_err(system("cannot read which file systems there are"))?;
-    let devices = Devices::look();
+    let devices = Devices::read();
     let is_answered = job.counted && probe::is_answered();
     let costs = if job.counted && !is_answered { probe_all(&disks) } else { Vec::new() };
     if job.counted {
         notify(if is_answered { Notice::Answered } else { Notice::Probed(&costs) });
     }
-    let own = rustix::process::getpid();
-    rustix::process::set_child_subreaper(Some(own))
-        .map_err(|error| system("cannot become the parent of orphans")(error.into()))?;
-    // Children from before, if this process was exec'ed by a shell, are none of ours.
-    let earlier: HashSet<Process> = descendants(own.as_raw_nonzero().get()).into_iter().collect();
-    // Without /proc nobody has a name, but the kernel still tells whether there is anybody.
+    let descendants = Descendants::watch().map_err(system("cannot become the parent of orphans"))?;
+    // Without /proc processes cannot be listed, but the kernel still tells whether there are any.
     let sees_only_whether = !Path::new("/proc/self/stat").exists() && !has_children();
     let before = disks.held.iter().map(|disk| disk.device.clone());
     let mounted = Mounted::watch(before).map_err(system("cannot read which file systems there are"))?;
@@ -187,23 +192,22 @@ pub fn run(job: &Job, notify: &mut dyn FnMut(Notice<'_>)) -> Result<Outcome, Sta
     let main = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("numbers of processes are positive");
     let mut watch = Watch {
         main,
-        own,
         signals,
         listener,
-        earlier,
+        descendants,
         sees_only_whether,
         mounted,
-        looked_for_mounts: Instant::now(),
+        mounts_read: Instant::now(),
         tally: Tally::default(),
         ended: None,
     };
     let survivors = watch.wait(notify).map_err(system("cannot wait for the command"))?;
 
     let begin = Instant::now();
-    let mut synced =
-        if job.sync_later { disks::Synced::default() } else { disks.sync(&mut |path| notify(Notice::Syncing(path))) };
+    let mut sync = SyncReport::default();
     if !job.sync_later {
-        synced.failed.extend(devices.sync(&mut |path| notify(Notice::Syncing(path))));
+        sync = disks.sync(&mut |path| notify(Notice::Syncing(path)));
+        sync.failed.extend(devices.sync(&mut |path| notify(Notice::Syncing(path))));
     }
     let mut present: HashSet<String> = disks.held.iter().map(|disk| disk.device.clone()).collect();
     let mut out_of_sight = Vec::new();
@@ -211,7 +215,7 @@ pub fn run(job: &Job, notify: &mut dyn FnMut(Notice<'_>)) -> Result<Outcome, Sta
         let unseen = disks.unseen_by(process.pid);
         present.extend(unseen.iter().map(|(device, _)| device.clone()));
         if !job.sync_later {
-            out_of_sight.extend(synced.add(mounted::sync_within(process.pid, &unseen)));
+            out_of_sight.extend(sync.add(mounted::sync_within(process.pid, &unseen)));
         }
     }
     let sync_time = begin.elapsed();
@@ -220,21 +224,17 @@ pub fn run(job: &Job, notify: &mut dyn FnMut(Notice<'_>)) -> Result<Outcome, Sta
     Ok(Outcome {
         ended: watch.ended.unwrap_or(Ended::Status(0)),
         survivors,
-        synced: synced.count,
+        sync,
         sync_time,
-        failed: synced.failed,
-        opened_late: synced.opened_late,
-        missed: synced.missed,
         out_of_sight,
         unmounted: watch.mounted.all_but(&present),
-        unseen: synced.unseen,
         answered: is_answered,
         tally: watch.listener.is_some().then_some(watch.tally),
         costs,
     })
 }
 
-/// Ends this process by a signal, as the command did. Comes back if that signal ends no process.
+/// Ends this process by a signal, like the command. Returns if the signal ends no process.
 pub fn die_of(signal: i32) {
     kernel::die_of(signal);
 }
@@ -244,8 +244,7 @@ fn probe_all(disks: &Disks) -> Vec<FlushCost> {
     disks.held.iter().filter_map(|disk| probe::flush_cost(&disk.path, &directories)).collect()
 }
 
-/// Whether this process has children, ended ones that are still to be waited for among them; as the reaper of orphans it
-/// is the parent of all that have outlived theirs.
+/// Whether this process has children, zombies included. As the subreaper it is the parent of all orphans.
 fn has_children() -> bool {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     !matches!(rustix::process::waitid(WaitId::All, options), Err(rustix::io::Errno::CHILD))
@@ -271,28 +270,28 @@ fn start(
     })
 }
 
-/// The wait for a command and for all that it has started.
+/// Waits for a command and its descendants.
 struct Watch {
     main: Pid,
-    own: Pid,
     signals: Signals,
     listener: Option<OwnedFd>,
-    earlier: HashSet<Process>,
+    descendants: Descendants,
     /// Descendants cannot be listed; see [`has_children`].
     sees_only_whether: bool,
     mounted: Mounted,
-    looked_for_mounts: Instant,
+    mounts_read: Instant,
     tally: Tally,
     ended: Option<Ended>,
 }
 
 impl Watch {
-    /// Gives the programs that outlived the command. Where calls are counted they have ended too.
+    /// Waits for the end of the command; returns the programs that outlived it. If calls are counted, waits for those
+    /// too.
     fn wait(&mut self, notify: &mut dyn FnMut(Notice<'_>)) -> io::Result<Vec<Process>> {
         let mut ended_at = None;
         let mut survivors: Vec<Process> = Vec::new();
         loop {
-            self.wait_for_something(ended_at.is_some())?;
+            self.wait_for_event(ended_at.is_some())?;
             self.pass_signals_on()?;
             self.reap()?;
             if self.ended.is_none() {
@@ -303,7 +302,7 @@ impl Watch {
                 return Ok(survivors);
             }
             let ended_at = *ended_at.get_or_insert_with(Instant::now);
-            if ended_at.elapsed() < GRACE {
+            if ended_at.elapsed() < EXIT_TIMEOUT {
                 continue;
             }
             if self.listener.is_none() {
@@ -316,10 +315,9 @@ impl Watch {
         }
     }
 
-    /// Until a signal comes, a call is to be answered, something was mounted, or it is time to look
-    /// for survivors.
-    fn wait_for_something(&mut self, look_soon: bool) -> io::Result<()> {
-        let every = if look_soon { LOOK_EVERY } else { LOOK_FOR_MOUNTS_EVERY };
+    /// Waits for a signal, a call to answer, a mount, or the next check for survivors.
+    fn wait_for_event(&mut self, soon: bool) -> io::Result<()> {
+        let every = if soon { POLL_INTERVAL } else { MOUNT_POLL_INTERVAL };
         let every = Timespec { tv_sec: every.as_secs() as _, tv_nsec: every.subsec_nanos().into() };
         let mut polled = vec![PollFd::new(&self.signals.descriptor, PollFlags::IN)];
         let table = self.mounted.table().map(|table| {
@@ -339,15 +337,15 @@ impl Watch {
             (has(table, PollFlags::PRI), has(listener, PollFlags::IN), has(listener, PollFlags::HUP));
         drop(polled);
         if has_mounted {
-            self.mounted.look()?;
+            self.mounted.refresh()?;
         }
-        if self.looked_for_mounts.elapsed() >= LOOK_FOR_MOUNTS_EVERY {
-            self.mounted.look_at(&self.living());
-            self.looked_for_mounts = Instant::now();
+        if self.mounts_read.elapsed() >= MOUNT_POLL_INTERVAL {
+            self.mounted.refresh_from(&self.living());
+            self.mounts_read = Instant::now();
         }
         match &self.listener {
             Some(listener) if is_asked => self.tally.serve(listener.as_fd()),
-            // Nobody has the filter any more; the end of the command is about to be told.
+            // No process has the filter any longer; the end of the command will be reported soon.
             Some(_) if has_hung_up => {
                 std::thread::sleep(Duration::from_millis(1));
                 Ok(())
@@ -357,9 +355,9 @@ impl Watch {
     }
 
     fn pass_signals_on(&mut self) -> io::Result<()> {
-        /// Size of a `signalfd_siginfo`, and where it has the signal and its origin.
+        /// Size of a `signalfd_siginfo`, in bytes.
         const RECORD: usize = 128;
-        /// From the terminal, which has sent it to the command as well.
+        /// Origin of signals from the terminal, which the command receives as well.
         const FROM_KERNEL: i32 = 0x80;
         let mut record = [0; RECORD];
         loop {
@@ -378,19 +376,15 @@ impl Watch {
                 continue;
             }
             if self.ended.is_none() {
-                // It may have just ended.
+                // The process may have ended.
                 let _ = rustix::process::kill_process(self.main, signal);
             } else {
-                for process in self.living() {
-                    if let Some(pid) = Pid::from_raw(process.pid) {
-                        let _ = rustix::process::kill_process(pid, signal);
-                    }
-                }
+                self.living().iter().for_each(|process| process.signal(signal));
             }
         }
     }
 
-    /// Waits for those that have ended: the command, and orphans.
+    /// Reaps the command and orphans that have ended.
     fn reap(&mut self) -> io::Result<()> {
         loop {
             match rustix::process::wait(WaitOptions::NOHANG) {
@@ -410,11 +404,6 @@ impl Watch {
             let unknown = Process { pid: 0, name: "unknown, as there is no /proc".to_owned(), started: 0 };
             return if has_children() { vec![unknown] } else { Vec::new() };
         }
-        let mut living = descendants(self.own.as_raw_nonzero().get());
-        // The name is not compared: it changes with exec.
-        living.retain(|process| {
-            !self.earlier.iter().any(|known| (known.pid, known.started) == (process.pid, process.started))
-        });
-        living
+        self.descendants.living()
     }
 }

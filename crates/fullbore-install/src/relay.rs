@@ -1,13 +1,12 @@
-//! A program that apt takes for dpkg, and that asks us.
+//! A script that apt takes for dpkg, and that asks fullbore.
 //!
-//! apt does what only it can do exactly: it resolves, holds the locks, runs the hooks of its
-//! configuration, orders the steps, and keeps its records. It is told by `Dir::Bin::dpkg` to call a
-//! small shell script in the root, which hands each order to unpack to us, by a pipe, and is told
-//! what to do: nothing, because it is done, or to become the real dpkg with the files that are left. Any
-//! other order goes to the real dpkg at once.
+//! apt keeps its work: it resolves, holds the locks, runs the hooks of its configuration, orders the steps, and keeps
+//! its records. `Dir::Bin::dpkg` makes it call a small shell script in the root. The script passes each request to
+//! unpack to fullbore through a pipe. The answer is that the request is done, or that the script must become the real
+//! dpkg for the remaining files. Every other request goes to the real dpkg at once.
 //!
-//! If this process is killed meanwhile, the script notices by a lock that is free, or by the end
-//! of the pipe, and becomes dpkg: the root's packages are installed to the end, only slower.
+//! If fullbore is killed, the script notices by a free lock or by the end of the pipe, and becomes dpkg: the
+//! installation is completed, only slower.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -23,59 +22,59 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatVfsMountFlags};
 
 use crate::root::{within, write_file};
 
-/// Longest order taken, in bytes: more than the kernel allows as arguments of a program (`ARG_MAX`, 2 MiB).
+/// Maximum size of a request, in bytes: more than the arguments of a program can have (`ARG_MAX`, 2 MiB).
 const ORDER_BYTES_MAX: usize = 4 << 20;
 
-/// How an order ends: the last argument's end, and an empty one.
+/// End of a request: that of the last argument, and an empty argument.
 const END: &[u8] = b"\0\0";
 
-/// How often is looked whether apt has ended.
-const LOOK_EVERY_MS: i64 = 20;
+/// Interval between checks whether apt has ended, in milliseconds.
+const POLL_INTERVAL_MS: i64 = 20;
 
-/// Where the script's directory may be in the root, the first that programs can be started from: `/run` is mounted
-/// `noexec` on Debian. The second is where dpkg keeps and starts maintainer scripts.
-const PLACES: [&str; 2] = ["run", "var/lib"];
+/// Parent directories for the script's directory; the first one that allows programs is used. Debian mounts `/run`
+/// with `noexec`; dpkg starts maintainer scripts from the second.
+const PARENTS: [&str; 2] = ["run", "var/lib"];
 
-/// Name of that directory, before this process's number.
+/// Prefix of the name of the directory, before the id of this process.
 const DIRECTORY: &str = "fullbore-dpkg.";
 
-/// The file in it that is locked as long as somebody answers.
+/// Name of the file that is locked while a process answers.
 const ALIVE: &str = "alive";
 
-/// What to do with an order.
+/// Answer to a request.
 #[derive(Debug)]
 pub enum Answer {
-    /// The real dpkg gets these arguments, after what is told of those that are done.
-    Run(Vec<OsString>, Told),
-    /// It cannot be done, and dpkg must not try.
+    /// The script prints this output and executes dpkg with these arguments.
+    Run(Vec<OsString>, DpkgOutput),
+    /// The request failed, and dpkg must not try it.
     Refuse,
-    /// All is done.
-    Done(Told),
+    /// The request is done; the script prints this output.
+    Done(DpkgOutput),
 }
 
-/// What dpkg would have said.
+/// Output that dpkg would have made.
 #[derive(Debug, Default)]
-pub struct Told {
-    /// On stdout.
+pub struct DpkgOutput {
+    /// Text for stdout.
     pub output: Vec<u8>,
-    /// On its status descriptor.
+    /// Text for the status descriptor.
     pub status: Vec<u8>,
-    /// Which one that is.
+    /// Number of the status descriptor.
     pub status_descriptor: Option<u32>,
 }
 
-/// Why there is no script.
+/// Error in placing or removing the script.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
-    /// Nothing can be started from where it might be.
-    #[error("{}: programs can be started neither from /run nor from /var/lib there", .0.display())]
+    /// No parent directory allows programs.
+    #[error("{}: neither /run nor /var/lib allows programs", .0.display())]
     NotExecutable(PathBuf),
-    /// A file cannot be made, or not removed.
+    /// A file cannot be created or removed.
     #[error("{}: {error}", path.display())]
     File {
-        /// Which one.
+        /// Path of the file.
         path: PathBuf,
-        /// What the kernel says.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
@@ -86,11 +85,11 @@ fn failed(path: &Path) -> impl Fn(io::Error) -> RelayError {
     move |error| RelayError::File { path: path.clone(), error }
 }
 
-/// The script, its pipes, and the lock that tells that somebody answers.
+/// A script in a root that apt takes for dpkg, with its pipes and its lock.
 #[derive(Debug)]
 pub struct Relay {
     directory: PathBuf,
-    /// The directory itself: its name may lead elsewhere meanwhile.
+    /// Handle of the directory, whose path may lead elsewhere later.
     handle: OwnedFd,
     inside: PathBuf,
     orders: File,
@@ -99,12 +98,12 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Places the script in a root. dpkg will not have the variables `without`.
+    /// Places the script in a root. It unsets the environment variables `without` for dpkg.
     ///
     /// # Errors
-    /// There is no place for it, or the files cannot be made.
+    /// Every variant of [`RelayError`].
     pub fn place(root: &Path, without: &[&str]) -> Result<Relay, RelayError> {
-        let places = PLACES.iter().filter_map(|place| Some((place, within(root, Path::new(place)).ok()?)));
+        let places = PARENTS.iter().filter_map(|place| Some((place, within(root, Path::new(place)).ok()?)));
         let place = places.into_iter().find(|(_, outside)| is_executable(outside));
         let (place, outside) = place.ok_or_else(|| RelayError::NotExecutable(root.to_owned()))?;
         let name = format!("{DIRECTORY}{}", std::process::id());
@@ -112,16 +111,16 @@ impl Relay {
         Relay::place_in(directory.clone(), Path::new("/").join(place).join(name), without).map_err(failed(&directory))
     }
 
-    /// Makes this directory, whose path inside of the root is `inside`.
+    /// Creates this directory, whose path in the root is `inside`.
     fn place_in(directory: PathBuf, inside: PathBuf, without: &[&str]) -> io::Result<Relay> {
         remove(&directory)?;
-        // Fails if something has come into its place: what is written into it is run.
+        // Fails if the name exists again: the files in it are executed.
         fs::DirBuilder::new().mode(0o700).create(&directory)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let handle = rustix::fs::open(&directory, flags, Mode::empty())?;
         let pipe = |name: &str| -> io::Result<File> {
             rustix::fs::mknodat(&handle, name, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
-            // For both directions: neither opening nor polling depends on whether the script is there.
+            // For both directions, so that opening and polling do not depend on the script.
             let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             Ok(rustix::fs::openat(&handle, name, flags, Mode::empty())?.into())
         };
@@ -132,18 +131,18 @@ impl Relay {
         Ok(Relay { inside: inside.join("dpkg"), orders, answers, directory, handle, _alive: alive })
     }
 
-    /// Removes what killed runs have left in a root. Only for who has dpkg's frontend lock: an apt that goes on
-    /// without us needs its script to the end.
+    /// Removes the scripts of killed runs. The caller must hold dpkg's frontend lock, because an apt that survived
+    /// its fullbore still needs its script.
     ///
     /// # Errors
-    /// It cannot be removed.
+    /// A directory cannot be read or removed.
     pub fn clear_abandoned(root: &Path) -> Result<(), RelayError> {
-        let places = PLACES.iter().filter_map(|place| within(root, Path::new(place)).ok());
+        let places = PARENTS.iter().filter_map(|place| within(root, Path::new(place)).ok());
         for place in &places.filter(|place| place.is_dir()).collect::<Vec<_>>() {
             for entry in fs::read_dir(place).map_err(failed(place))? {
                 let directory = entry.map_err(failed(place))?.path();
                 let is_relays = directory.file_name().is_some_and(|name| name.to_string_lossy().starts_with(DIRECTORY));
-                // Whoever answers has it locked.
+                // The answering process has locked it.
                 if is_relays && open_alive(&directory).is_some_and(|alive| alive.try_lock().is_ok()) {
                     remove(&directory).map_err(failed(&directory))?;
                 }
@@ -152,32 +151,33 @@ impl Relay {
         Ok(())
     }
 
-    /// The script's path inside of the root: apt's `Dir::Bin::dpkg`.
+    /// Path of the script in the root, for apt's `Dir::Bin::dpkg`.
     pub fn program(&self) -> &Path {
         &self.inside
     }
 
-    /// Places a file beside the script; its path is that inside of the root.
+    /// Writes a file in the directory of the script; returns its path in the root.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The file cannot be written.
     pub fn add_file(&self, name: &str, text: &str) -> io::Result<PathBuf> {
         write_file(self.handle.as_fd(), name, 0o644, text.as_bytes())?;
         Ok(self.inside.with_file_name(name))
     }
 
-    /// Answers orders until apt, which is `child`, has ended. After the first that could not be answered, all are
-    /// refused: apt has to come to its end, as it has dpkg's locks.
+    /// Answers requests until apt, the process `child`, has ended. After a failure all requests are refused, so that
+    /// apt ends and releases dpkg's locks.
     ///
     /// # Errors
-    /// An answer could not be given, or an order is longer than can be. The pipes fail: then apt may wait for an answer.
+    /// An answer cannot be written, a request is too long, or a pipe fails. In the last case apt may still wait for
+    /// an answer.
     pub fn serve(&self, child: &mut Child, answer: &mut dyn FnMut(Vec<OsString>) -> Answer) -> io::Result<ExitStatus> {
         let mut order = Vec::new();
         let mut buffer = vec![0; 64 << 10];
         let mut failure = None;
         loop {
             let mut polled = [PollFd::new(&self.orders, PollFlags::IN)];
-            let wait = Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY_MS * 1_000_000 };
+            let wait = Timespec { tv_sec: 0, tv_nsec: POLL_INTERVAL_MS * 1_000_000 };
             match rustix::event::poll(&mut polled, Some(&wait)) {
                 Ok(0) => {
                     if let Some(status) = child.try_wait()? {
@@ -193,14 +193,14 @@ impl Relay {
             order.extend_from_slice(&buffer[..count]);
             if order.len() > ORDER_BYTES_MAX {
                 failure = Some(io::Error::new(io::ErrorKind::InvalidData, "an order to dpkg without an end"));
-                // Its end is still waited for.
+                // The rest of the request is still read.
                 order.drain(..order.len() - END.len());
             }
             if order.ends_with(END) {
                 if failure.is_none() {
                     let arguments = order[..order.len() - END.len()].split(|byte| *byte == 0);
                     let arguments = arguments.map(|argument| OsStr::from_bytes(argument).to_owned()).collect();
-                    failure = self.tell(answer(arguments)).err();
+                    failure = self.answer(answer(arguments)).err();
                 }
                 if failure.is_some() {
                     self.say("refuse", None)?;
@@ -210,7 +210,7 @@ impl Relay {
         }
     }
 
-    fn tell(&self, answer: Answer) -> io::Result<()> {
+    fn answer(&self, answer: Answer) -> io::Result<()> {
         let (verdict, told) = match answer {
             Answer::Run(arguments, told) => {
                 let mut command = b"exec dpkg".to_vec();
@@ -222,7 +222,7 @@ impl Relay {
                 self.leave("command", &command)?;
                 ("run", told)
             }
-            Answer::Refuse => ("refuse", Told::default()),
+            Answer::Refuse => ("refuse", DpkgOutput::default()),
             Answer::Done(told) => ("done", told),
         };
         self.leave("output", &told.output)?;
@@ -230,7 +230,7 @@ impl Relay {
         self.say(verdict, told.status_descriptor)
     }
 
-    /// Leaves a file for the script.
+    /// Writes a file for the script.
     fn leave(&self, name: &str, content: &[u8]) -> io::Result<()> {
         write_file(self.handle.as_fd(), name, 0o644, content).map(drop)
     }
@@ -244,13 +244,13 @@ impl Relay {
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        // What is left the next run removes.
+        // The next run removes leftovers.
         let _ = remove(&self.directory);
     }
 }
 
-/// The lock of a directory as it was made here. What a root has of others under this name may be a link, a pipe that is
-/// waited for, or a device that does something when it is opened.
+/// Opens the lock of a script directory. A file of this name that fullbore did not make may be a link, a blocking
+/// pipe, or a device with side effects.
 fn open_alive(directory: &Path) -> Option<File> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let directory = rustix::fs::open(directory, flags, Mode::empty()).ok()?;
@@ -262,7 +262,7 @@ fn open_alive(directory: &Path) -> Option<File> {
     rustix::fs::openat(&directory, ALIVE, flags, Mode::empty()).ok().map(File::from)
 }
 
-/// Whether a directory is there from which programs can be started.
+/// Whether the directory exists and allows programs.
 fn is_executable(directory: &Path) -> bool {
     let status = rustix::fs::statvfs(directory);
     directory.is_dir() && status.is_ok_and(|status| !status.f_flag.contains(StatVfsMountFlags::NOEXEC))
@@ -275,7 +275,7 @@ fn remove(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// An argument as a word of the shell.
+/// Quotes an argument for the shell.
 fn quoted(argument: &OsStr) -> Vec<u8> {
     let mut word = vec![b'\''];
     for byte in argument.to_owned().into_vec() {
@@ -289,7 +289,7 @@ fn quoted(argument: &OsStr) -> Vec<u8> {
 }
 
 fn script_text(directory: &Path, without: &[&str]) -> String {
-    // `flock` is of util-linux, which is Essential. Descriptors above 9 are beyond dash's own syntax.
+    // `flock` is in util-linux, an Essential package. dash has no syntax for descriptors above 9.
     format!(
         r#"#!/bin/sh
 # Placed by fullbore for one run of apt, and removed after it: what apt wants unpacked, fullbore unpacks.
@@ -354,7 +354,7 @@ mod tests {
         let status = relay
             .serve(&mut child, &mut |order| {
                 orders.push(order);
-                Answer::Done(Told { output: b"Unpacking a\n".to_vec(), ..Told::default() })
+                Answer::Done(DpkgOutput { output: b"Unpacking a\n".to_vec(), ..DpkgOutput::default() })
             })
             .unwrap();
         assert!(status.success());
@@ -371,7 +371,8 @@ mod tests {
         let mut command = Command::new(&script);
         command.args(["--unpack", "/nowhere.deb"]).stdout(std::process::Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let status = relay.serve(&mut child, &mut |_| Answer::Run(vec!["--version".into()], Told::default())).unwrap();
+        let status =
+            relay.serve(&mut child, &mut |_| Answer::Run(vec!["--version".into()], DpkgOutput::default())).unwrap();
         let mut text = String::new();
         child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
         assert!(status.success() && text.contains("package management program"), "{text}");
@@ -434,7 +435,7 @@ mod tests {
         let mut child = Command::new(&script).args(["--unpack", "a.deb"]).spawn().unwrap();
         let served = relay.serve(&mut child, &mut |_| {
             fs::create_dir(relay.directory.join("output")).unwrap();
-            Answer::Done(Told::default())
+            Answer::Done(DpkgOutput::default())
         });
         assert_eq!(served.unwrap_err().kind(), io::ErrorKind::IsADirectory);
         assert_eq!(child.wait().unwrap().code(), Some(2));

@@ -1,75 +1,76 @@
-//! What apt says is to be installed: its output, read strictly.
+//! Parses apt's output strictly: the packages to install.
 //!
-//! apt itself resolves. Which files it wants comes from `apt-get --print-uris` with
-//! `Acquire::ForceHash=SHA256`, in which order from the lines `Inst` and `Conf` of `apt-get
-//! --simulate` (apt-get(8)). Both were made from indexes that apt has verified.
+//! apt itself resolves. `apt-get --print-uris` with `Acquire::ForceHash=SHA256` gives the files, and the lines `Inst`
+//! and `Conf` of `apt-get --simulate` (apt-get(8)) give their order. Both come from indexes that apt verified.
 
 use std::collections::HashSet;
 
-/// A package file as apt would fetch it.
+use fullbore_engine::digest::Sha256;
+
+/// A package file that apt would fetch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
-    /// Where it is, as apt writes it: %-encoded.
+    /// Percent-encoded address, as apt prints it.
     pub uri: String,
-    /// Its name in apt's archives directory: `NAME_VERSION_ARCHITECTURE.deb`, `:` as `%3a`.
+    /// File name in apt's archives directory: `NAME_VERSION_ARCHITECTURE.deb`, with `%3a` for `:`.
     pub file_name: String,
-    /// In bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// From the signed index, in hexadecimal.
-    pub sha256: String,
+    /// SHA-256 of the signed index.
+    pub sha256: Sha256,
 }
 
-/// One step of apt's.
+/// A step of apt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// What is done.
+    /// Action of the step.
     pub action: Action,
-    /// The package's name, without its architecture.
+    /// Name of the package, without architecture.
     pub package: String,
-    /// Its new version; empty for a removal.
+    /// New version; empty for a removal.
     pub version: String,
-    /// Its architecture; empty for a removal.
+    /// Architecture; empty for a removal.
     pub architecture: String,
-    /// Whether another version of it is there.
+    /// Whether another version is installed.
     pub is_upgrade: bool,
 }
 
-/// What apt does with a package.
+/// Action of apt on a package.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Unpacks it.
+    /// Unpack.
     Unpack,
-    /// Configures it.
+    /// Configure.
     Configure,
-    /// Removes it, or removes it with its configuration.
+    /// Remove or purge.
     Remove,
 }
 
-/// Output that is not apt's.
+/// Unexpected output of apt.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ResolveError {
-    /// A line that starts like an address and is none.
-    #[error("apt's list of addresses has the line `{0}`")]
+    /// A line starts like an address and is none.
+    #[error("cannot parse apt's list of addresses: `{0}`")]
     Uri(String),
-    /// A file for which the index has no SHA-256.
+    /// The index has no SHA-256 for this file.
     #[error("{0}: the index has no SHA-256 for it")]
     NoHash(String),
-    /// A file name that leads elsewhere.
-    #[error("{0}: not a name for a package file")]
+    /// The file name is unsafe.
+    #[error("{0}: unsafe name of a package file")]
     Name(String),
-    /// A step that cannot be understood.
-    #[error("apt's simulation has the line `{0}`")]
+    /// A step is malformed.
+    #[error("cannot parse apt's simulation: `{0}`")]
     Step(String),
 }
 
-/// Options that have apt print what [`uris`] reads.
+/// Options that make apt print the input of [`uris`].
 pub const PRINT_URIS: [&str; 4] = ["--yes", "--print-uris", "--option", "Acquire::ForceHash=SHA256"];
 
-/// Lines of an explanation that are kept. A guess: far more than anybody reads.
+/// Maximum number of lines of an explanation. A guess.
 const EXPLAINED_MAX: usize = 200;
 
-/// What apt-get explains on stdout when it refuses: unmet dependencies, who provides a virtual package. Its reports of
-/// progress, and the general remarks before such an explanation, are left out.
+/// Explanation of a refusal in the output of apt-get: unmet dependencies, providers of a virtual package. Progress
+/// lines and general remarks are removed.
 pub fn explanation(output: &str) -> Vec<&str> {
     let lines: Vec<&str> = output.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
     let remarks = lines.iter().position(|line| line.starts_with("The following information may help"));
@@ -77,10 +78,10 @@ pub fn explanation(output: &str) -> Vec<&str> {
     told.filter(|line| !line.ends_with("...") && !line.ends_with("... Done")).take(EXPLAINED_MAX).copied().collect()
 }
 
-/// Reads the list of addresses: `'URI' NAME SIZE SHA256:HEX`. Other lines are for people.
+/// Parses lines of `'URI' NAME SIZE SHA256:HEX`; other lines are ignored.
 ///
 /// # Errors
-/// See [`ResolveError`].
+/// Every variant of [`ResolveError`] but `Step`.
 pub fn uris(output: &str) -> Result<Vec<Wanted>, ResolveError> {
     let lines = output.lines().filter(|line| line.starts_with('\''));
     let mut seen = HashSet::new();
@@ -103,19 +104,17 @@ fn uri(line: &str) -> Result<Wanted, ResolveError> {
     let Some(sha256) = words.next().and_then(|hash| hash.strip_prefix("SHA256:")) else {
         return Err(ResolveError::NoHash(file_name.to_owned()));
     };
-    if sha256.len() != 64 || !sha256.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return Err(wrong());
-    }
+    let sha256 = sha256.parse().map_err(|_| wrong())?;
     if file_name.starts_with('.') || file_name.contains('/') || !file_name.ends_with(".deb") {
         return Err(ResolveError::Name(file_name.to_owned()));
     }
-    Ok(Wanted { uri: uri.to_owned(), file_name: file_name.to_owned(), size, sha256: sha256.to_owned() })
+    Ok(Wanted { uri: uri.to_owned(), file_name: file_name.to_owned(), size, sha256 })
 }
 
-/// Reads the steps of a simulation, in order.
+/// Parses the steps of a simulation, in order.
 ///
 /// # Errors
-/// See [`ResolveError`].
+/// [`ResolveError::Step`].
 pub fn steps(output: &str) -> Result<Vec<Step>, ResolveError> {
     let mut steps = Vec::new();
     for line in output.lines() {
@@ -131,7 +130,7 @@ pub fn steps(output: &str) -> Result<Vec<Step>, ResolveError> {
     Ok(steps)
 }
 
-/// `NAME[:ARCH] [OLD] (VERSION ORIGIN… [ARCH]) …`; of a removal `NAME [VERSION]`.
+/// Parses `NAME[:ARCH] [OLD] (VERSION ORIGIN… [ARCH]) …`; for a removal `NAME [VERSION]`.
 fn step(action: Action, text: &str) -> Option<Step> {
     let (name, rest) = text.split_once(' ').unwrap_or((text, ""));
     let package = name.split_once(':').map_or(name, |(package, _)| package).to_owned();
@@ -148,14 +147,14 @@ fn step(action: Action, text: &str) -> Option<Step> {
     Some(Step { action, package, version, architecture, is_upgrade })
 }
 
-/// The name that apt gives a package's file in its archives directory (`QuoteString` with `_:`).
+/// File name of a package in apt's archives directory (`QuoteString` with `_:`).
 pub fn file_name(package: &str, version: &str, architecture: &str) -> String {
     let quoted = version.replace('%', "%25").replace('_', "%5f").replace(':', "%3a");
     format!("{package}_{quoted}_{architecture}.deb")
 }
 
-/// A `status` file as if packages were installed, made of their stanzas in an index, so that apt can
-/// be asked what else is needed before they are.
+/// Makes a `status` file with these packages as installed, from their stanzas in an index. apt then says what else is
+/// needed before they are installed.
 pub fn as_if_installed(stanzas: &str) -> String {
     let mut status = String::with_capacity(stanzas.len());
     for stanza in stanzas.split("\n\n").filter(|stanza| stanza.starts_with("Package:")) {
@@ -185,7 +184,7 @@ mod tests {
         let wanted = uris(&output).unwrap();
         assert_eq!(wanted.len(), 1);
         assert_eq!((wanted[0].file_name.as_str(), wanted[0].size), ("x_6+1_all.deb", 3));
-        assert_eq!(wanted[0].sha256, hash);
+        assert_eq!(wanted[0].sha256.to_string(), hash);
     }
 
     #[test]

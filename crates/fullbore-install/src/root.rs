@@ -1,10 +1,8 @@
-//! A package root: a directory whose inside is taken as `/`.
+//! A package root: a directory that is treated as `/`.
 //!
-//! Every path goes through the root's handle with `openat2` and `RESOLVE_IN_ROOT` (Linux 5.6), so that
-//! links in the root, absolute ones as well, lead to where they lead once the root is `/`, and no
-//! path and no link leads out of it. (dpkg with `--root` would follow an absolute link outside.)
-//! Where there is no such call, on older kernels and in containers whose filter does not know it, [`steps`] goes part
-//! by part.
+//! Every path is resolved from the root's descriptor with `openat2` and `RESOLVE_IN_ROOT` (Linux 5.6): absolute links
+//! stay within the root, and no path leads out of it. (dpkg with `--root` follows absolute links out of the root.) On
+//! older kernels, and in containers whose filter does not know the call, [`steps`] resolves paths part by part.
 
 mod edit;
 mod steps;
@@ -15,6 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
@@ -22,18 +21,18 @@ pub(crate) use edit::set_mode;
 
 const RESOLVE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS);
 
-/// Largest file of a root that is read. The status file of a machine with 5,000 packages has 6 MB.
+/// Maximum size of a file to read, in bytes. The status file of a machine with 5,000 packages has 6 MB.
 pub const FILE_BYTES_MAX: u64 = 256 << 20;
 
-/// Why something in the root could not be done.
+/// A failed operation in a root.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: cannot {operation}: {source}", path.display())]
 pub struct RootError {
-    /// As seen from within the root.
+    /// Path within the root.
     pub path: PathBuf,
-    /// What was tried.
+    /// The failed operation.
     pub operation: &'static str,
-    /// What the kernel says.
+    /// The system's error.
     #[source]
     pub source: io::Error,
 }
@@ -44,30 +43,50 @@ impl RootError {
     }
 }
 
-/// A directory that packages are unpacked into.
+impl From<RootError> for CommandError {
+    fn from(error: RootError) -> CommandError {
+        CommandError::new(ErrorKind::Disk, error)
+    }
+}
+
+/// A package root: a directory whose paths are resolved as if it were `/`.
+///
+/// ```
+/// use fullbore_install::root::Root;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let directory = tempfile::tempdir()?;
+/// let root = Root::open(directory.path())?;
+/// root.create_directories("usr/lib/os", 0o755)?;
+/// root.symlink("/usr/lib", "lib")?;
+/// root.write("lib/os/name", 0o644, b"Debian")?;
+/// // The absolute link leads to the directory in the root.
+/// assert_eq!(std::fs::read(directory.path().join("usr/lib/os/name"))?, b"Debian");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Root {
     path: PathBuf,
     handle: OwnedFd,
-    /// Whether the kernel resolves paths for us.
+    /// Whether the kernel has openat2(2).
     has_openat2: bool,
-    /// One descriptor per file system, opened before anything was written there, so that no
-    /// error of its write-back is missed.
+    /// One descriptor per file system, opened before the first write, so that no write-back error is missed.
     file_systems: Mutex<Vec<(u64, OwnedFd)>>,
 }
 
 impl Root {
-    /// Opens the root at `path`, which has to be a directory.
+    /// Opens the directory `path` as a root.
     ///
     /// # Errors
-    /// When it is none.
+    /// It is no directory, or cannot be opened.
     pub fn open(path: &Path) -> Result<Root, RootError> {
         let error =
             |errno| RootError { path: path.to_owned(), operation: "open the root", source: io::Error::from(errno) };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let handle = rustix::fs::open(path, flags, Mode::empty()).map_err(error)?;
         let tried = retry(|| rustix::fs::openat2(&handle, c".", flags, Mode::empty(), RESOLVE));
-        // A container's filter may answer either.
+        // The filter of a container may return either.
         let has_openat2 = !matches!(tried, Err(Errno::NOSYS | Errno::PERM));
         let root = Root { path: path.to_owned(), handle, has_openat2, file_systems: Mutex::default() };
         let again = root.directory(b"").map_err(error)?;
@@ -75,23 +94,23 @@ impl Root {
         Ok(root)
     }
 
-    /// Where it was opened.
+    /// Path of the root, as given to [`Root::open`].
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The descriptor of the directory.
+    /// Descriptor of the directory.
     pub fn handle(&self) -> BorrowedFd<'_> {
         self.handle.as_fd()
     }
 
-    /// A directory in the root, to resolve names in; links on the way and at the end are followed.
+    /// Opens a directory for resolving names in it; all links are followed.
     pub(crate) fn directory(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
         let path = if path.is_empty() { b"." } else { path };
         self.resolve(path, OFlags::PATH | OFlags::DIRECTORY)
     }
 
-    /// Opens what is there under a path, links followed; for reading, or only as a place.
+    /// Opens a path; all links are followed.
     fn resolve(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
         let flags = flags | OFlags::CLOEXEC;
         if self.has_openat2 {
@@ -101,7 +120,7 @@ impl Root {
         }
     }
 
-    /// Remembers the file system of a directory, if it is a new one.
+    /// Remembers the file system of a directory for [`Root::sync`].
     pub(crate) fn note_file_system(&self, directory: BorrowedFd<'_>, device: u64) -> Result<(), Errno> {
         let mut known = self.file_systems.lock().unwrap_or_else(PoisonError::into_inner);
         if !known.iter().any(|(other, _)| *other == device) {
@@ -111,10 +130,10 @@ impl Root {
         Ok(())
     }
 
-    /// The content of a file, `None` if it is not there. The path is seen from the root.
+    /// Reads a file; `None` if it does not exist.
     ///
     /// # Errors
-    /// All but absence; also a file that is larger than any that belongs here.
+    /// The file cannot be read, or exceeds [`FILE_BYTES_MAX`].
     pub fn read(&self, path: &str) -> Result<Option<Vec<u8>>, RootError> {
         let error = |error: io::Error| RootError::new(path.as_bytes(), "read", error);
         let file = match self.resolve(path.as_bytes(), OFlags::RDONLY | OFlags::NONBLOCK) {
@@ -130,10 +149,10 @@ impl Root {
         Ok(Some(content))
     }
 
-    /// The names in a directory, without `.` and `..`; none if it is not there.
+    /// Names in a directory, without `.` and `..`; empty if it does not exist.
     ///
     /// # Errors
-    /// All but absence.
+    /// The directory cannot be read.
     pub fn names(&self, path: &str) -> Result<Vec<Vec<u8>>, RootError> {
         let error = |errno: Errno| RootError::new(path.as_bytes(), "list", errno);
         let directory = match self.resolve(path.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY) {
@@ -144,10 +163,10 @@ impl Root {
         edit::names_in(directory).map_err(error)
     }
 
-    /// Makes everything written so far durable, names included.
+    /// Syncs the file systems of the root.
     ///
     /// # Errors
-    /// What the disks report since the root was opened; the kernel does not say of which file.
+    /// A write-back error since the root was opened; the kernel does not name the file.
     pub(crate) fn sync(&self) -> Result<(), RootError> {
         let known = self.file_systems.lock().unwrap_or_else(PoisonError::into_inner);
         for (_, descriptor) in known.iter() {
@@ -157,9 +176,9 @@ impl Root {
     }
 }
 
-/// Writes a file of a directory, whatever was there under this name.
+/// Writes a file in a directory and replaces any file or link of this name.
 pub(crate) fn write_file(directory: BorrowedFd<'_>, name: &str, mode: u32, content: &[u8]) -> io::Result<OwnedFd> {
-    // A name may be a link that somebody left: never through it.
+    // The name may be a link of another user, which must not be followed.
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let create = || rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(0o600));
     let file = match create() {
@@ -175,7 +194,7 @@ pub(crate) fn write_file(directory: BorrowedFd<'_>, name: &str, mode: u32, conte
     Ok(file.into())
 }
 
-/// The kernel asks for a second try when names change while it resolves `..`.
+/// Retries interrupted calls, and those that return EAGAIN because names changed while the kernel resolved `..`.
 pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     loop {
         match call() {
@@ -185,13 +204,13 @@ pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, 
     }
 }
 
-/// Where a path of the root is, seen from outside: links lead to where they lead once the root is `/`. It need not be
-/// there. For programs and libraries that take paths; who writes to the root meanwhile can lead them elsewhere.
+/// Path of a file of the root as seen from outside, with all links resolved within the root. The file need not exist.
+/// For programs and libraries that take paths: a process that changes the root at the same time can redirect them.
 ///
 /// # Errors
-/// Links that lead to each other.
+/// A link loop.
 pub fn within(root: &Path, path: &Path) -> io::Result<PathBuf> {
-    /// As many as the kernel follows (path_resolution(7)).
+    /// Maximum number of links, as in the kernel (path_resolution(7)).
     const LINKS_MAX: usize = 40;
     let steps = |path: &Path| path.components().rev().map(|step| step.as_os_str().to_owned()).collect::<Vec<_>>();
     let (mut ahead, mut at, mut links) = (steps(path), PathBuf::new(), 0);
@@ -215,15 +234,15 @@ pub fn within(root: &Path, path: &Path) -> io::Result<PathBuf> {
     Ok(root.join(at))
 }
 
-/// Whether a path of the root leads to the same place for the root's programs and for those of the outside, which follow
-/// absolute links out of it. What is not there yet has to be so as far as it is there.
+/// Whether a path leads to the same file for programs in the root and for those outside, which follow absolute links
+/// out of it. For a missing file its existing parent directories count.
 ///
 /// # Errors
-/// Links that lead to each other.
+/// A link loop.
 pub fn is_same_outside(root: &Path, path: &Path) -> io::Result<bool> {
     let inside = within(root, path)?;
     let outside = root.join(path.strip_prefix("/").unwrap_or(path));
-    // A link to nothing is there as well: who writes to it makes a file where it leads.
+    // A dangling link exists as well: writing to it creates its target.
     let there = outside.ancestors().find(|path| path.symlink_metadata().is_ok()).unwrap_or(root);
     let missing = outside.strip_prefix(there).unwrap_or(Path::new(""));
     match there.canonicalize() {

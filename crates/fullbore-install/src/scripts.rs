@@ -1,7 +1,7 @@
-//! Maintainer scripts that run before a package's files are there, as dpkg runs them.
+//! Maintainer scripts that run before the files of a package are in place, as in dpkg.
 //!
 //! dpkg puts the control files into `tmp.ci` in its directory and starts `tmp.ci/preinst install` (deb-preinst(5));
-//! debconf finds the templates beside the script there.
+//! debconf finds the templates next to the script.
 
 use std::io;
 use std::path::Path;
@@ -9,68 +9,56 @@ use std::process::Command;
 
 use crate::inside::Inside;
 use crate::root::{Root, RootError};
-use crate::unpack::Archive;
+use crate::unpack::{Archive, Script};
 
-/// Where dpkg has the control files of the package that it unpacks.
+/// Directory of the control files during unpacking.
 const CONTROL: &str = "var/lib/dpkg/tmp.ci";
 
-/// A new package's preinst, ready to be started; none if it has no such script.
+/// Makes the command for a script of a new package; `None` if the package has no such script.
 ///
 /// # Errors
-/// Its control files cannot be written.
-pub fn preinst(inside: &Inside<'_>, archive: &Archive, dpkg_version: &str) -> io::Result<Option<Command>> {
-    script(inside, archive, dpkg_version, "preinst", "install")
-}
-
-/// The postrm of a new package whose preinst has run and of which nothing is left; none if it has no such script.
-///
-/// # Errors
-/// Its control files cannot be written.
-pub fn abort_install(inside: &Inside<'_>, archive: &Archive, dpkg_version: &str) -> io::Result<Option<Command>> {
-    script(inside, archive, dpkg_version, "postrm", "abort-install")
-}
-
-fn script(
+/// The control files cannot be written.
+pub fn command(
     inside: &Inside<'_>,
     archive: &Archive,
     dpkg_version: &str,
-    name: &'static str,
-    action: &str,
+    script: Script,
 ) -> io::Result<Option<Command>> {
+    let (name, action) = match script {
+        Script::Preinst => ("preinst", "install"),
+        Script::AbortInstall => ("postrm", "abort-install"),
+    };
     if archive.control().file(name).is_none() {
         return Ok(None);
     }
     let root = Root::open(inside.root()).map_err(io::Error::other)?;
     place(&root, archive, name).map_err(io::Error::other)?;
     let mut command = inside.script(Path::new("/").join(CONTROL).join(name));
-    command.arg(action);
-    for (variable, value) in environment(archive, dpkg_version, name) {
-        command.env(variable, value);
-    }
+    command.arg(action).envs(environment(archive, dpkg_version, name));
     Ok(Some(command))
 }
 
-/// Puts the control files there; the script has to be executable.
+/// Writes the control files and makes the script executable.
 fn place(root: &Root, archive: &Archive, script: &str) -> Result<(), RootError> {
     root.remove(CONTROL)?;
     root.create_directory(CONTROL, 0o755)?;
     for file in &archive.control().files {
-        // As they would be in dpkg's directory.
+        // With the modes that they have in dpkg's directory.
         let mode = if file.name == script { file.mode | 0o111 } else { file.mode };
         root.write(&format!("{CONTROL}/{}", file.name), mode & 0o7777, &file.content)?;
     }
     Ok(())
 }
 
-/// Removes what [`preinst`] and [`abort_install`] have put there.
+/// Removes the control files that [`command`] wrote.
 ///
 /// # Errors
-/// It cannot be removed.
+/// The directory cannot be removed.
 pub fn clear(root: &Path) -> io::Result<()> {
     Root::open(root).and_then(|root| root.remove(CONTROL)).map(drop).map_err(io::Error::other)
 }
 
-/// The variables of dpkg(1), "External environment set by dpkg".
+/// Environment variables (dpkg(1), "External environment set by dpkg").
 fn environment(archive: &Archive, dpkg_version: &str, script: &str) -> [(&'static str, String); 9] {
     [
         ("DPKG_MAINTSCRIPT_PACKAGE", archive.name().to_owned()),

@@ -1,4 +1,4 @@
-//! What bootstrap and install are to do: plain structures without options that someone would still have to decide.
+//! Settings of bootstrap and install, complete and without defaults.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -9,131 +9,132 @@ use fullbore_wire::run::NetworkSettings;
 use crate::hooks::Hook;
 use crate::skeleton::SourcesFile;
 
-/// Which packages a root has, beside those that are named.
+/// Package set of a root, as in mmdebstrap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Variant {
-    /// None.
+    /// Only the packages of `include`.
     Custom,
-    /// Essential packages and what they need.
+    /// Essential packages and their dependencies.
     Essential,
-    /// That, and apt.
+    /// `Essential`, and apt.
     Apt,
-    /// All packages of priority required.
+    /// Packages of priority required.
     Required,
-    /// That, and build-essential.
+    /// `Required`, and build-essential.
     Buildd,
-    /// All packages of priorities required and important.
+    /// Packages of priorities required and important.
     Important,
-    /// That, and those of priority standard.
+    /// `Important`, and packages of priority standard.
     Standard,
 }
 
-/// With whose rights a root is made.
+/// Privileges for making a root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// As root.
     Root,
-    /// In a user namespace, with the numbers of /etc/subuid and /etc/subgid.
+    /// In a user namespace, with the ids of /etc/subuid and /etc/subgid.
     Unshare,
 }
 
-/// What a bootstrap makes.
+/// Format of a new root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// A directory.
     Dir,
-    /// An archive for tar, compressed as the ending says.
+    /// A tar archive, compressed as its extension says.
     Tar,
-    /// A file system for squashfs.
+    /// A squashfs image.
     Squashfs,
 }
 
-/// An archive that is written as it is made.
+/// An archive written to a stream.
 #[derive(Debug, Clone)]
 pub struct Stream {
-    /// Where it is written to.
+    /// Output file.
     pub file: Arc<File>,
-    /// The directory below which the root is made until then.
+    /// Directory for the temporary root.
     pub root_below: PathBuf,
 }
 
-/// A root to be made.
+/// Settings of a bootstrap.
 #[derive(Debug, Clone)]
 pub struct BootstrapSettings {
     /// Suite or codename.
     pub suite: String,
-    /// What is made; absolute.
+    /// Absolute path of the result.
     pub target: PathBuf,
-    /// In which form.
+    /// Format of the result.
     pub format: Format,
-    /// What is made goes there, and `target` is only a word for that.
+    /// Stream for the result; `target` is then only a name for messages.
     pub stream: Option<Stream>,
-    /// With whose rights.
+    /// Privileges.
     pub mode: Mode,
-    /// The root's own first.
+    /// Architectures, the native one first. Never empty.
     pub architectures: Vec<String>,
-    /// Which packages.
+    /// Package set.
     pub variant: Variant,
-    /// And which others; as apt takes them.
+    /// Further packages, in the syntax of apt.
     pub include: Vec<String>,
-    /// apt's sources in the new root. Never empty.
+    /// Sources files of the new root. Never empty.
     pub sources: Vec<SourcesFile>,
-    /// Addresses that are mirrors of one archive.
+    /// Addresses of mirrors of one archive.
     pub mirrors: Vec<String>,
-    /// Keyrings: files, and directories of files.
+    /// Keyring files, and directories of keyring files.
     pub keyrings: Vec<PathBuf>,
-    /// For apt.
+    /// Options for apt in the new root.
     pub apt_options: Vec<String>,
-    /// For dpkg.
+    /// Options for dpkg in the new root.
     pub dpkg_options: Vec<String>,
-    /// In the order in which they run, moment by moment.
+    /// Hooks; those of one moment run in this order.
     pub hooks: Vec<Hook>,
-    /// `SOURCE_DATE_EPOCH`: no file of an archive that is made is younger.
+    /// `SOURCE_DATE_EPOCH`, in Unix seconds: later modification times in an archive are set to it.
     pub epoch: Option<i64>,
-    /// Where programs are looked for.
+    /// Search path for programs.
     pub path: String,
-    /// How to reach the mirrors.
+    /// Network settings.
     pub network: NetworkSettings,
-    /// 0 if only errors are shown, else 1, and one more for each level of detail; as hooks are told.
+    /// Verbosity for hooks: 0 for errors only, 1 by default, one more for each level of detail.
     pub verbosity: u8,
-    /// Where what commands print goes, byte for byte, as it comes; without it only what failed commands printed is told.
+    /// Destination for the output of commands, copied unchanged. Without it, only the output of failed commands is
+    /// shown.
     pub commands_print_to: Option<Arc<File>>,
 }
 
 impl BootstrapSettings {
-    /// The root's own architecture.
+    /// Native architecture of the root.
     pub fn architecture(&self) -> &str {
         &self.architectures[0]
     }
 }
 
-/// Packages to be installed.
+/// Settings of an installation.
 #[derive(Debug, Clone)]
 pub struct InstallSettings {
-    /// Where; canonical.
+    /// Canonical path of the root.
     pub root: PathBuf,
-    /// As apt takes them. Never empty.
+    /// Packages, in the syntax of apt. Never empty.
     pub packages: Vec<String>,
-    /// `NAME=VALUE` for apt.
+    /// Options for apt, as `NAME=VALUE`.
     pub apt_options: Vec<String>,
-    /// Nobody is asked.
+    /// Whether to skip the question.
     pub yes: bool,
-    /// Even where services could be started.
+    /// Whether to install even if services can be started.
     pub force: bool,
-    /// The caller's own `APT_CONFIG`.
+    /// Value of `APT_CONFIG` in the caller's environment.
     pub apt_config: Option<String>,
-    /// `SOURCE_DATE_EPOCH`
+    /// `SOURCE_DATE_EPOCH`, in Unix seconds.
     pub epoch: Option<i64>,
-    /// How to reach the mirrors, beside what the root's apt is configured to.
+    /// Network settings, in addition to the configuration of the root's apt.
     pub network: NetworkSettings,
-    /// Only errors are shown.
+    /// Whether only errors are shown.
     pub quiet: bool,
-    /// stdout is for JSON.
+    /// Whether stdout is used for JSON.
     pub json: bool,
 }
 
 impl InstallSettings {
-    /// Whether it is the root that this program runs in.
+    /// Whether this is the root of the running program.
     pub fn is_own_root(&self) -> bool {
         self.root == Path::new("/")
     }

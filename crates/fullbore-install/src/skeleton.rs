@@ -1,7 +1,7 @@
-//! What a root needs before its first package, and what it must look like while scripts run in it.
+//! Layout of a root before its first package, and mounts for its scripts.
 //!
-//! The same directories, files and devices as mmdebstrap makes, so that the results compare. Mounts are
-//! made in a mount namespace of the run's own: they go with it, however it ends.
+//! Directories, files and devices are those of mmdebstrap, so that the results can be compared. Mounts are made in a
+//! private mount namespace and end with it.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -15,7 +15,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::root::{Root, RootError};
 
-/// Directories that dpkg and apt want to find.
+/// Directories that dpkg and apt require.
 const DIRECTORIES: [&str; 13] = [
     "etc/apt/apt.conf.d",
     "etc/apt/sources.list.d",
@@ -32,17 +32,17 @@ const DIRECTORIES: [&str; 13] = [
     "var/lib/dpkg/updates",
 ];
 
-/// Files for apt as long as the root is made; removed in the end.
+/// Temporary configuration of apt, removed at the end.
 pub const APT_WHILE_MADE: &str = "etc/apt/apt.conf.d/00fullbore";
 
-/// What the user wants of apt, and of dpkg, in this root for good.
+/// Permanent options of the user for apt and dpkg.
 const APT_OPTIONS: &str = "etc/apt/apt.conf.d/99fullbore";
 const DPKG_OPTIONS: &str = "etc/dpkg/dpkg.cfg.d/99fullbore";
 
-/// Of the machine that the root is made on, so that names resolve while it is made.
+/// Files copied from this machine, so that names resolve in the root.
 const COPIED: [&str; 2] = ["etc/resolv.conf", "etc/hostname"];
 
-/// Devices: name, type, numbers. `ptmx` must not be the outside's one when it is bound.
+/// Devices: name, major and minor number. A bound `ptmx` must not be that of this machine.
 const DEVICES: [(&str, u32, u32); 8] = [
     ("console", 5, 1),
     ("full", 1, 7),
@@ -61,45 +61,45 @@ const DEVICE_LINKS: [(&str, &str); 4] = [
 ];
 const DEVICE_DIRECTORIES: [&str; 2] = ["pts", "shm"];
 
-/// Answers "forbidden" to whoever wants to start a service (invoke-rc.d(8)).
+/// Denies the start of services (invoke-rc.d(8)).
 const POLICY: &str = "usr/sbin/policy-rc.d";
 const POLICY_TEXT: &str = "#!/bin/sh\nexit 101\n";
 
-/// Started by scripts that do not ask the policy.
+/// Starts services for scripts that ignore the policy.
 const STARTER: &str = "sbin/start-stop-daemon";
 const STARTER_KEPT: &str = "sbin/start-stop-daemon.REAL";
 const STARTER_TEXT: &str = "#!/bin/sh\necho \"Warning: Fake start-stop-daemon called, doing nothing\">&2\n";
 
-/// A file of sources for the new root.
+/// A sources file for the new root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourcesFile {
-    /// Below the root.
+    /// Path relative to the root.
     pub path: PathBuf,
-    /// Its text.
+    /// Content of the file.
     pub content: String,
 }
 
-/// A root that is still empty.
+/// Layout of a new root.
 #[derive(Debug)]
 pub struct Skeleton<'a> {
-    /// Where it is.
+    /// Path of the root.
     pub root: &'a Path,
-    /// Native architecture first, then foreign ones.
+    /// Architectures, the native one first.
     pub architectures: &'a [String],
-    /// apt's sources.
+    /// Sources files.
     pub sources: &'a [SourcesFile],
-    /// For apt in this root: text, or the name of a file that has it.
+    /// Options for apt: text, or names of files with text.
     pub apt_options: &'a [String],
-    /// For dpkg in this root: likewise.
+    /// Options for dpkg: text, or names of files with text.
     pub dpkg_options: &'a [String],
 }
 
 impl Skeleton<'_> {
-    /// Makes directories and files. Whether there are device nodes that work is the answer; in a user namespace
-    /// none can be made, and on a file system that is mounted `nodev` none can be used.
+    /// Creates directories and files; returns whether the root has working device nodes. A user namespace cannot
+    /// create them, and a `nodev` mount disables them.
     ///
     /// # Errors
-    /// A file cannot be made.
+    /// A file cannot be created.
     pub fn lay_out(&self) -> Result<bool, RootError> {
         let root = &Root::open(self.root)?;
         for directory in DIRECTORIES {
@@ -146,7 +146,7 @@ impl Skeleton<'_> {
     }
 }
 
-/// Existing files are the user's own, from a hook or an earlier layer.
+/// Creates a file. Existing files stay: they come from a hook or an earlier layer.
 fn file(root: &Root, name: &str, content: &str) -> Result<(), RootError> {
     match root.create_new(name, 0o644)? {
         Some(mut file) => {
@@ -156,7 +156,7 @@ fn file(root: &Root, name: &str, content: &str) -> Result<(), RootError> {
     }
 }
 
-/// Copies a file of this machine, unless it is none, or something has its name in the root.
+/// Copies a regular file of this machine, unless the name exists in the root.
 fn copy(root: &Root, name: &str) -> Result<(), RootError> {
     let from = &Path::new("/").join(name);
     let Ok(status) = fs::metadata(from) else { return Ok(()) };
@@ -168,7 +168,7 @@ fn copy(root: &Root, name: &str) -> Result<(), RootError> {
     io::copy(&mut from_file, &mut to).map(drop).map_err(|error| RootError::new(name.as_bytes(), "write", error))
 }
 
-/// An error of a file that is not in the root.
+/// Error of a file outside of the root.
 fn outside(path: &Path, operation: &'static str, source: io::Error) -> RootError {
     RootError { path: path.to_owned(), operation, source }
 }
@@ -198,27 +198,28 @@ fn devices(root: &Root) -> Result<bool, RootError> {
     Ok(true)
 }
 
-/// The root as scripts see it: mounts, and nobody who starts services. Undone by [`Stage::leave`].
+/// Mounts and service blocks for maintainer scripts. [`ScriptMounts::leave`] removes them.
 #[derive(Debug)]
-pub struct Stage {
+pub struct ScriptMounts {
     root: Root,
-    /// What is mounted, by a descriptor in it: no script can lead the unmounting elsewhere.
+    /// Mounts with a descriptor in each, so that no script can redirect the unmounting.
     mounted: Vec<(String, OwnedFd)>,
-    /// Made for the time of the run, because there are no device nodes.
+    /// Temporary files in place of device nodes.
     made: Vec<String>,
     policy: bool,
     starter: bool,
 }
 
-impl Stage {
-    /// Mounts `/dev/pts`, `/dev/shm`, `/sys` and `/proc` in this process's mount namespace, which must be its own. What
-    /// cannot be mounted is left out and told. Commands with a `/proc` of their own have it on top; the hooks see this one.
+impl ScriptMounts {
+    /// Mounts `/dev/pts`, `/dev/shm`, `/sys` and `/proc`. This process must be in a mount namespace of its own.
+    /// Failed mounts are reported to `told` and skipped. Commands with a PID namespace mount their own `/proc` over
+    /// this one; hooks use this one.
     ///
     /// # Errors
-    /// A file cannot be made.
-    pub fn enter(root: &Path, has_devices: bool, told: &mut dyn FnMut(String)) -> Result<Stage, RootError> {
+    /// A file cannot be created.
+    pub fn enter(root: &Path, has_devices: bool, told: &mut dyn FnMut(String)) -> Result<ScriptMounts, RootError> {
         let root = Root::open(root)?;
-        let mut stage = Stage { root, mounted: Vec::new(), made: Vec::new(), policy: false, starter: false };
+        let mut stage = ScriptMounts { root, mounted: Vec::new(), made: Vec::new(), policy: false, starter: false };
         if !has_devices {
             stage.bind_devices(told)?;
         }
@@ -229,7 +230,7 @@ impl Stage {
         });
         if Path::new("/dev/shm").is_dir() {
             stage.mount("dev/shm", told, |to| {
-                // With something mounted in it, it is not to be had in a user namespace (mount_namespaces(7)).
+                // A user namespace cannot bind it if a file system is mounted in it (mount_namespaces(7)).
                 rustix::mount::mount_bind("/dev/shm", to)
                     .or_else(|_| rustix::mount::mount("tmpfs", to, "tmpfs", quiet, c"mode=1777"))
             });
@@ -253,7 +254,7 @@ impl Stage {
         }
     }
 
-    /// Mounts on what the path leads to within the root.
+    /// Mounts on the file that the path leads to within the root.
     fn mount_on(
         &mut self,
         name: &str,
@@ -316,13 +317,13 @@ impl Stage {
         Ok(())
     }
 
-    /// Undoes everything.
+    /// Removes mounts and temporary files.
     ///
     /// # Errors
-    /// A file cannot be put back.
+    /// A file cannot be removed or restored.
     pub fn leave(self) -> Result<(), RootError> {
         for (name, mounted) in self.mounted.iter().rev() {
-            // What a script has mounted on top goes as well.
+            // This removes mounts of scripts on top as well.
             rustix::mount::unmount(by_descriptor(mounted), UnmountFlags::DETACH)
                 .map_err(|errno| RootError::new(name.as_bytes(), "unmount", errno))?;
         }
@@ -341,7 +342,7 @@ impl Stage {
     }
 }
 
-/// A path that leads to what a descriptor stands for, whatever its names lead to.
+/// Path of an open file that does not depend on its names.
 fn by_descriptor(place: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", place.as_raw_fd())
 }

@@ -1,22 +1,20 @@
-//! Packages into a root as `dpkg --unpack` puts them there, on all cores.
+//! Unpacks packages into a root with the result of `dpkg --unpack`, on all cores.
 //!
 //! ```text
 //! Archive::open    control files of each package, in memory
-//! examine          which of them can be done here exactly; the others are dpkg's, with the reason
-//! unpack           dpkg's questions about packages with a preinst · preinst scripts (by the caller) ·
-//!                  all files to NAME.dpkg-new, in parallel, verified while they are decoded · names ·
+//! examine          packages that can be unpacked exactly; the others are left to dpkg, with the reason
+//! unpack           dpkg's checks of packages with a preinst · preinst scripts (run by the caller) ·
+//!                  all files to NAME.dpkg-new, in parallel, verified while they are decoded · renames ·
 //!                  dpkg's database, its status file last
 //! ```
 //!
-//! Only packages that the root does not know yet are taken: upgrades, removals and what has left
-//! configuration files are dpkg's. Conffiles stay `.dpkg-new`, as dpkg leaves them for `--configure`.
+//! Only packages that are not installed are unpacked: upgrades, removals and packages with remaining configuration
+//! files are left to dpkg. Conffiles stay `.dpkg-new`, as dpkg leaves them for `--configure`.
 //!
-//! Killed at any time, the root's status file is the old one or the new one. With the old one there
-//! may be files that no package owns, and a second run (ours or dpkg's) overwrites them.
+//! After a kill at any time, the root has the old status file or the new one. With the old one there may be files
+//! without an owner; a second run of fullbore or dpkg overwrites them.
 
-mod ahead;
 mod archive;
-mod bare;
 mod claims;
 mod clocks;
 mod directories;
@@ -26,6 +24,8 @@ mod files;
 mod filters;
 mod kernel;
 mod paths;
+mod put_files;
+mod read_ahead;
 mod round;
 mod run;
 
@@ -38,11 +38,11 @@ use fullbore_debian::tar::TarError;
 use fullbore_engine::durability::Durability;
 use fullbore_engine::stage::Ledger;
 
-pub use ahead::{Ahead, Pause, Slot};
 pub use archive::{Archive, ArchiveError, verify};
-pub use bare::put_files;
 pub use examine::{Examined, Refused, examine};
 pub use filters::Filters;
+pub use put_files::put_files;
+pub use read_ahead::{Pause, ReadAhead, Slot};
 pub use run::unpack;
 
 use crate::database::{DatabaseError, Directive, Record, Stanza};
@@ -89,7 +89,7 @@ pub struct Options<'a> {
     pub scripts: Scripts<'a>,
     /// Set by the caller to end the run, with everything taken back.
     pub stop: Option<&'a AtomicBool>,
-    /// Grows by the plain bytes of each package that is done.
+    /// Grows by the bytes of each package file that is done.
     pub done_bytes: Option<&'a AtomicU64>,
 }
 
@@ -103,14 +103,14 @@ impl fmt::Debug for Options<'_> {
 
 /// A package that [`examine`] has taken.
 #[derive(Debug)]
-struct Planned {
+struct PlannedPackage {
     archive: Archive,
     stanza: Stanza,
     conffiles: HashSet<Vec<u8>>,
     directives: Vec<Directive>,
 }
 
-impl Planned {
+impl PlannedPackage {
     fn is_conffile(&self, path: &[u8]) -> bool {
         self.conffiles.contains(path)
     }
@@ -132,7 +132,7 @@ fn replaces(stanza: &Stanza, name: &str, version: &str) -> bool {
 /// Packages that can be unpacked here, in the order asked for.
 #[derive(Debug, Default)]
 pub struct Batch {
-    packages: Vec<Planned>,
+    packages: Vec<PlannedPackage>,
 }
 
 impl Batch {
@@ -198,25 +198,25 @@ pub enum UnpackError {
     /// Its files are damaged.
     #[error("{package}: data.tar: {source}")]
     Tar {
-        /// Which package.
+        /// Name of the package.
         package: String,
-        /// What is wrong.
+        /// The underlying error.
         #[source]
         source: TarError,
     },
     /// Its files cannot be read or decompressed.
     #[error("{package}: data.tar: {source}")]
     Data {
-        /// Which package.
+        /// Name of the package.
         package: String,
-        /// What is wrong.
+        /// The underlying error.
         #[source]
         source: io::Error,
     },
     /// A name in it leads elsewhere, as that of no package does. Not to be given to dpkg.
-    #[error("{package}: {path}: a name that no package has; nothing was unpacked")]
+    #[error("{package}: {path}: unsafe path; nothing was unpacked")]
     Hostile {
-        /// Which package.
+        /// Name of the package.
         package: String,
         /// The name.
         path: String,
@@ -224,9 +224,9 @@ pub enum UnpackError {
     /// A file cannot be made.
     #[error("{package}: {source}")]
     File {
-        /// Which package.
+        /// Name of the package.
         package: String,
-        /// The cause.
+        /// The underlying error.
         #[source]
         source: RootError,
     },

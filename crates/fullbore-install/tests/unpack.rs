@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::stage::Ledger;
-use fullbore_install::database::Lock;
+use fullbore_install::Lock;
 use fullbore_install::unpack::{
     Archive, Examined, Filters, Options, Root, Script, Scripts, UnpackError, examine, put_files, unpack,
 };
@@ -538,7 +538,8 @@ fn stages_count_their_work() {
     assert!(stage("write").device_calls > 0 && unpacked.plain_bytes > 500_000);
     // The reader of the archive stops at its end; the decoder goes on to the end of the padding.
     assert!(stage("decompress").bytes >= unpacked.plain_bytes);
-    assert_eq!(done.load(Ordering::Relaxed), unpacked.plain_bytes);
+    // But for a byte of padding at most.
+    assert!(bytes.len() as u64 - done.load(Ordering::Relaxed) <= 1, "{done:?}");
     assert_eq!(stage("bookkeeping").name, "bookkeeping");
 }
 

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use fullbore_install::database::Lock;
+use fullbore_install::Lock;
 use fullbore_install::unpack::{Archive, Root, examine, unpack};
 use harness::*;
 use proptest::prelude::*;

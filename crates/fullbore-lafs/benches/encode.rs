@@ -1,11 +1,7 @@
 //! How fast one core encodes, every hash included: of the plaintext's bytes, not of the shares'.
 
+use fullbore_lafs::{Code, Encoder, Encoding, Geometry, Kernel, convergent_key};
 use std::sync::Arc;
-
-use fullbore_lafs::code::Code;
-use fullbore_lafs::encode::{Encoder, convergent_key};
-use fullbore_lafs::field::Kernel;
-use fullbore_lafs::geometry::{Encoding, Geometry};
 
 use divan::counter::BytesCount;
 

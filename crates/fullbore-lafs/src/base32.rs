@@ -6,13 +6,13 @@ const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Base32Error {
     /// A character outside `a-z2-7`.
-    #[error("character {position} is none of a-z and 2-7")]
+    #[error("character {position} is not one of a-z and 2-7")]
     Character {
         /// Its position, from 0.
         position: usize,
     },
     /// No bytes have this text: too short for its last one, or bits left over.
-    #[error("{length} characters that no bytes are written as")]
+    #[error("{length} characters are no base32 of whole bytes")]
     Length {
         /// Characters given.
         length: usize,

@@ -18,7 +18,7 @@ pub enum NameError {
         name: String,
     },
     /// Two names that are one in Unicode's composed form, in which a grid keeps them.
-    #[error("the name {name:?} is there twice once it is normalised (NFC)")]
+    #[error("two files have the name {name:?} after Unicode normalisation (NFC)")]
     Twice {
         /// The name.
         name: String,

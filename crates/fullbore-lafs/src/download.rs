@@ -8,9 +8,9 @@
 //! who is to blame when it has not. Blocks of which only parts came have no hash: when such a segment is wrong everything
 //! is read again from there, block by block.
 
-mod asking;
-mod cut;
+mod ranges;
 mod reader;
+mod requests;
 mod segment;
 mod share;
 
@@ -28,17 +28,17 @@ use tokio::task::JoinSet;
 use super::cap::{Chk, StorageIndex};
 use super::code::Code;
 use super::extension::Extension;
-use super::gbs::link::beside::{Distance, worthwhile_to_read};
+use super::gbs::link::extra::{Distance, worthwhile_to_read};
 use super::gbs::link::{Link, LinkError, Reply};
 use super::gbs::{held_shares, range_bytes};
 use super::geometry::{DEFAULT_SEGMENT_BYTES, Encoding, Geometry, GeometryError};
 use super::layout::Layout;
 use super::upload::Grid;
 use super::upload::produce::Pool;
-use asking::{Lists, READERS};
-use cut::{Cut, Patience};
-use reader::{Reader, What};
-use segment::{Block, Segment, Strip, Wrong};
+use ranges::{Cut, Patience};
+use reader::{Reader, ShareSection};
+use requests::{READERS, ShareLists};
+use segment::{Block, Segment, SegmentError, Strip};
 
 /// Small files are read from k servers: their shares come in the first flight.
 const SMALL_SHARE_BYTES: u64 = 12 << 10;
@@ -56,7 +56,7 @@ const LATE_EVERY: Duration = Duration::from_millis(100);
 
 /// A file that was read.
 #[derive(Debug, Default)]
-pub struct Got {
+pub struct Downloaded {
     /// Shares that it was made of, and their servers.
     pub used: Vec<(u16, String)>,
     /// What was wrong with others, one line each.
@@ -80,7 +80,7 @@ pub enum GetError {
         troubles: Vec<String>,
     },
     /// The cap's numbers make no file.
-    #[error("the cap says what no file is: {0}")]
+    #[error("invalid numbers in the cap: {0}")]
     Geometry(#[from] GeometryError),
     /// All shares are good and do not fit together: whoever wrote them erred.
     #[error("segment {segment} does not have its hash, though all its blocks do")]
@@ -96,7 +96,7 @@ pub enum GetError {
     Interrupted,
 }
 
-enum Happened {
+enum DownloadEvent {
     /// The first TCP handshake is over: whether its server is far.
     Reached {
         far: bool,
@@ -108,14 +108,14 @@ enum Happened {
     /// `turn`: see [`Download::turn`].
     Read {
         reader: usize,
-        what: What,
+        what: ShareSection,
         asked: Instant,
         turn: u32,
         result: Result<Reply, LinkError>,
     },
 }
 
-type Decoded = Result<Vec<u8>, Wrong>;
+type Decoded = Result<Vec<u8>, SegmentError>;
 
 /// Reads files of a grid.
 #[derive(Debug)]
@@ -149,7 +149,7 @@ impl Downloader {
     ///
     /// # Errors
     /// [`GetError`]; what was sent until then is right.
-    pub async fn get(&self, cap: &Chk, out: &mpsc::Sender<Bytes>) -> Result<Got, GetError> {
+    pub async fn get(&self, cap: &Chk, out: &mpsc::Sender<Bytes>) -> Result<Downloaded, GetError> {
         Download::new(self, cap.clone())?.run(out).await
     }
 }
@@ -159,7 +159,7 @@ struct Download<'a> {
     cap: Chk,
     index: StorageIndex,
     order: Vec<usize>,
-    lists: Lists,
+    lists: ShareLists,
     /// Shares, and who says that he has them.
     holders: BTreeMap<u16, BTreeSet<usize>>,
     /// Pairs that turned out to be of no use.
@@ -189,7 +189,7 @@ struct Download<'a> {
     decoding: VecDeque<(u64, oneshot::Receiver<Decoded>)>,
     /// The next segment to decode.
     next: u64,
-    events: (mpsc::UnboundedSender<Happened>, mpsc::UnboundedReceiver<Happened>),
+    events: (mpsc::UnboundedSender<DownloadEvent>, mpsc::UnboundedReceiver<DownloadEvent>),
     blocked: bool,
     troubles: Vec<String>,
 }
@@ -207,7 +207,7 @@ impl<'a> Download<'a> {
             with,
             index,
             order,
-            lists: Lists::default(),
+            lists: ShareLists::default(),
             holders: BTreeMap::new(),
             spoiled: BTreeSet::new(),
             readers: Vec::new(),
@@ -235,7 +235,7 @@ impl<'a> Download<'a> {
         Ok(download)
     }
 
-    async fn run(mut self, out: &mpsc::Sender<Bytes>) -> Result<Got, GetError> {
+    async fn run(mut self, out: &mpsc::Sender<Bytes>) -> Result<Downloaded, GetError> {
         let mut stop = self.with.stop.clone();
         tokio::select! {
             () = stopped(&mut stop) => return Err(GetError::Interrupted),
@@ -255,7 +255,7 @@ impl<'a> Download<'a> {
                 () = stopped(&mut stop) => return Err(GetError::Interrupted),
                 decoded = async { match front { Some((_, decoded)) => decoded.await, None => std::future::pending().await } } => {
                     let Some((segment, _)) = self.decoding.pop_front() else { continue };
-                    let decoded = decoded.unwrap_or_else(|_| Err(Wrong::Blocks(Vec::new())));
+                    let decoded = decoded.unwrap_or_else(|_| Err(SegmentError::Blocks(Vec::new())));
                     self.decoded(segment, decoded, out).await?;
                 }
                 Some(event) = self.events.1.recv() => {
@@ -285,7 +285,7 @@ impl<'a> Download<'a> {
             let (reached, events) = (self.reached(Distance::Far), self.events.0.clone());
             tokio::spawn(async move {
                 let far = reached.await;
-                let _ = events.send(Happened::Reached { far });
+                let _ = events.send(DownloadEvent::Reached { far });
             });
         }
     }
@@ -370,13 +370,13 @@ impl<'a> Download<'a> {
         self.with.grid.link(self.order[server])
     }
 
-    fn happened(&mut self, event: Happened) {
+    fn happened(&mut self, event: DownloadEvent) {
         match event {
-            Happened::Reached { far } => {
+            DownloadEvent::Reached { far } => {
                 self.may_wait &= !far;
                 self.with.is_far.fetch_or(far, Ordering::Relaxed);
             }
-            Happened::Listed { server, result } => {
+            DownloadEvent::Listed { server, result } => {
                 self.lists.answered += 1;
                 let name = self.link(server).name();
                 let held = result.map_err(|error| error.to_string());
@@ -393,8 +393,8 @@ impl<'a> Download<'a> {
                     }
                 }
             }
-            Happened::Read { reader, what, asked, turn, result } => {
-                if self.readers[reader].failed || (turn != self.turn && matches!(what, What::Data(_))) {
+            DownloadEvent::Read { reader, what, asked, turn, result } => {
+                if self.readers[reader].failed || (turn != self.turn && matches!(what, ShareSection::Data(_))) {
                     return;
                 }
                 self.read(reader, &what, asked, result);
@@ -402,7 +402,7 @@ impl<'a> Download<'a> {
         }
     }
 
-    fn read(&mut self, number: usize, what: &What, asked: Instant, result: Result<Reply, LinkError>) {
+    fn read(&mut self, number: usize, what: &ShareSection, asked: Instant, result: Result<Reply, LinkError>) {
         let bytes = match result.map(|reply| (range_bytes(&reply.answer), reply.answer.status)) {
             Ok((Ok(bytes), _)) => bytes,
             // A guess that was wrong is no trouble.
@@ -413,7 +413,7 @@ impl<'a> Download<'a> {
             Ok((Err(error), _)) => return self.fail(number, &error.to_string()),
             Err(error) => return self.fail(number, &error.reason),
         };
-        if let What::Data(_) = what {
+        if let ShareSection::Data(_) = what {
             self.patience.answered(asked.elapsed());
         }
         if let Err(damage) = self.readers[number].received(what, bytes, &self.cap) {
@@ -533,13 +533,13 @@ impl<'a> Download<'a> {
                 let first = self.cut.parts(&(done.min(self.cut.data)..self.cut.data)).start;
                 self.asked = self.asked.split_off(&first);
             }
-            Err(Wrong::Segment) => return Err(GetError::Segment { segment }),
-            Err(Wrong::Somewhere) => {
+            Err(SegmentError::Segment) => return Err(GetError::Segment { segment }),
+            Err(SegmentError::Somewhere) => {
                 tracing::info!(segment, "wrong, and nobody to blame; reading whole blocks of the same shares");
                 self.again(segment);
                 self.is_careful = true;
             }
-            Err(Wrong::Blocks(readers)) => {
+            Err(SegmentError::Blocks(readers)) => {
                 self.again(segment);
                 for number in readers {
                     self.fail(number, &format!("block {segment} is damaged"));
@@ -569,10 +569,10 @@ impl<'a> Download<'a> {
         self.spoiled.insert((reader.share, reader.server));
     }
 
-    fn got(&mut self) -> Got {
+    fn got(&mut self) -> Downloaded {
         let used = self.live().filter(|reader| reader.bytes > 0);
         let used = used.map(|reader| (reader.share, self.link(reader.server).name().to_owned())).collect();
-        Got { used, troubles: std::mem::take(&mut self.troubles) }
+        Downloaded { used, troubles: std::mem::take(&mut self.troubles) }
     }
 }
 
@@ -614,7 +614,7 @@ mod tests {
             download.begin();
             assert_eq!(downloader.grid.readings().len(), 3, "nobody else before it is known how far they are");
             let event = download.events.1.recv().await.unwrap();
-            assert!(matches!(event, Happened::Reached { .. }));
+            assert!(matches!(event, DownloadEvent::Reached { .. }));
             download.happened(event);
             assert_eq!(download.may_wait, !is_far);
             if is_far {
@@ -646,7 +646,7 @@ mod tests {
     /// What a server says that has these shares, or a reader's when there is no such share.
     fn answered(
         download: &mut Download<'_>,
-        event: impl FnOnce(Result<Reply, LinkError>) -> Happened,
+        event: impl FnOnce(Result<Reply, LinkError>) -> DownloadEvent,
         held: Option<&[u16]>,
     ) {
         let mut body = Vec::new();
@@ -661,7 +661,8 @@ mod tests {
     }
 
     fn not_there(download: &mut Download<'_>, reader: usize) {
-        let event = |result| Happened::Read { reader, what: What::Header, asked: Instant::now(), turn: 0, result };
+        let event =
+            |result| DownloadEvent::Read { reader, what: ShareSection::Header, asked: Instant::now(), turn: 0, result };
         answered(download, event, None);
     }
 
@@ -675,7 +676,7 @@ mod tests {
             }
             // Server 0 has share 9, server 1 share 8, and so on.
             for server in 0..10 {
-                let list = |result| Happened::Listed { server, result };
+                let list = |result| DownloadEvent::Listed { server, result };
                 answered(&mut download, list, Some(&[9 - server as u16]));
                 let opened = download.readers.last().unwrap();
                 assert_eq!((opened.server, download.live().count() > server), (server, true));
@@ -706,7 +707,7 @@ mod tests {
         (download.is_careful, download.asked) = (true, BTreeMap::new());
         for reader in download.readers.iter_mut().filter(|reader| !reader.failed) {
             let share = Bytes::copy_from_slice(&shares[usize::from(reader.share)]);
-            reader.received(&What::Whole, share, &cap).unwrap();
+            reader.received(&ShareSection::Whole, share, &cap).unwrap();
         }
         download.ask_on().unwrap();
         assert_eq!(download.asked[&0], [0, 3]);
@@ -729,13 +730,13 @@ mod tests {
             let mut download = first_flight(&downloader, 1_000_000).await;
             let (share, guessed, other) =
                 (download.readers[5].share, download.readers[5].server, download.readers[0].server);
-            answered(&mut download, |result| Happened::Listed { server: other, result }, Some(&[share]));
+            answered(&mut download, |result| DownloadEvent::Listed { server: other, result }, Some(&[share]));
             let reader = download.readers.len() - 1;
             assert_eq!((download.readers[reader].share, download.readers[reader].server), (share, other));
             assert!(download.readers[5].failed, "one at a time");
             // Or it does not say what it has.
             let held: Option<&[u16]> = if says { Some(&[share]) } else { None };
-            answered(&mut download, |result| Happened::Listed { server: guessed, result }, held);
+            answered(&mut download, |result| DownloadEvent::Listed { server: guessed, result }, held);
             not_there(&mut download, reader);
             assert!(download.live().any(|reader| (reader.share, reader.server) == (share, guessed)));
         }
@@ -751,7 +752,11 @@ mod tests {
             (0..3).for_each(|reader| not_there(&mut download, reader));
             assert_eq!(downloader.grid.readings().len(), 3);
             for server in 0..3 {
-                answered(&mut download, |result| Happened::Listed { server, result }, Some(&held[server..=server]));
+                answered(
+                    &mut download,
+                    |result| DownloadEvent::Listed { server, result },
+                    Some(&held[server..=server]),
+                );
             }
             assert_eq!(downloader.grid.readings().len(), asked);
         }

@@ -161,7 +161,12 @@ impl Encoder {
     ///
     /// # Errors
     /// [`EncodeError::Length`].
-    pub fn segment(&mut self, mut memory: Vec<u8>, length: usize, home: Option<Home>) -> Result<Segment, EncodeError> {
+    pub fn segment(
+        &mut self,
+        mut memory: Vec<u8>,
+        length: usize,
+        home: Option<ReturnBuffer>,
+    ) -> Result<Segment, EncodeError> {
         let index = self.taken;
         let (found, expected) = (memory.len().min(length) as u64, self.geometry.segment_len(index));
         if found != expected || expected == 0 {
@@ -236,12 +241,12 @@ impl fmt::Debug for Segment {
 }
 
 /// Where the memory of a segment goes when the last of its blocks is gone.
-pub type Home = Box<dyn FnOnce(Vec<u8>) + Send + Sync>;
+pub type ReturnBuffer = Box<dyn FnOnce(Vec<u8>) + Send + Sync>;
 
 /// The memory of all blocks of a segment.
 struct Blocks {
     memory: Vec<u8>,
-    home: Option<Home>,
+    home: Option<ReturnBuffer>,
 }
 
 impl Drop for Blocks {

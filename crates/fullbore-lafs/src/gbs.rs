@@ -71,7 +71,7 @@ pub enum AnswerError {
         status: u16,
     },
     /// Not the CBOR that was expected.
-    #[error("an answer that cannot be read: {reason}")]
+    #[error("cannot read the answer: {reason}")]
     Malformed {
         /// What is wrong.
         reason: String,
@@ -200,21 +200,21 @@ fn allocation(shares: &BTreeSet<u16>, size: u64) -> Vec<u8> {
 /// What a server says to a request for room. Shares in neither set have none: the server is full or
 /// read-only, or another upload of the same share is under way.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Allocated {
+pub struct AllocateAnswer {
     /// Complete shares of the file that are there.
     pub already_have: BTreeSet<u16>,
     /// Shares that may be written.
     pub allocated: BTreeSet<u16>,
 }
 
-impl Allocated {
+impl AllocateAnswer {
     /// Reads the answer.
     ///
     /// # Errors
     /// [`AnswerError`].
-    pub fn read(answer: &Answer) -> Result<Allocated, AnswerError> {
+    pub fn read(answer: &Answer) -> Result<AllocateAnswer, AnswerError> {
         let mut decoder = body(answer, &[200])?;
-        let mut result = Allocated::default();
+        let mut result = AllocateAnswer::default();
         for_each_entry(&mut decoder, |key, decoder| {
             match key {
                 b"already-have" => result.already_have = set(decoder)?,
@@ -237,19 +237,19 @@ pub fn held_shares(answer: &Answer) -> Result<BTreeSet<u16>, AnswerError> {
 
 /// What a server says to a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Written {
+pub struct WriteAnswer {
     /// All bytes of the share are there, and it is visible now.
     pub complete: bool,
     /// Ranges that are missing: from, up to (exclusive).
     pub required: Vec<(u64, u64)>,
 }
 
-impl Written {
+impl WriteAnswer {
     /// Reads the answer.
     ///
     /// # Errors
     /// [`AnswerError`].
-    pub fn read(answer: &Answer) -> Result<Written, AnswerError> {
+    pub fn read(answer: &Answer) -> Result<WriteAnswer, AnswerError> {
         let mut decoder = body(answer, &[200, 201])?;
         let mut required = Vec::new();
         for_each_entry(&mut decoder, |key, decoder| {
@@ -270,26 +270,26 @@ impl Written {
                 Ok(())
             })
         })?;
-        Ok(Written { complete: answer.status == 201, required })
+        Ok(WriteAnswer { complete: answer.status == 201, required })
     }
 }
 
 /// What a server can take, bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Room {
+pub struct AvailableSpace {
     /// Largest share.
     pub share_max: u64,
     /// Space that is left, where it tells.
     pub available: Option<u64>,
 }
 
-impl Room {
+impl AvailableSpace {
     /// Reads the answer to [`Requests::version`].
     ///
     /// # Errors
     /// [`AnswerError`].
-    pub fn read(answer: &Answer) -> Result<Room, AnswerError> {
-        let mut room = Room { share_max: u64::MAX, available: None };
+    pub fn read(answer: &Answer) -> Result<AvailableSpace, AnswerError> {
+        let mut room = AvailableSpace { share_max: u64::MAX, available: None };
         for_each_entry(&mut body(answer, &[200])?, |key, decoder| {
             if key != b"http://allmydata.org/tahoe/protocols/storage/v1" {
                 return Ok(decoder.skip()?);
@@ -480,23 +480,23 @@ mod tests {
                 .unwrap();
             e.str("other").unwrap().null().unwrap();
         });
-        let read = Allocated::read(&answer(200, &text)).unwrap();
-        assert_eq!(read, Allocated { already_have: [4].into(), allocated: [5].into() });
-        assert_eq!(Allocated::read(&answer(401, &text)), Err(AnswerError::Status { status: 401 }));
+        let read = AllocateAnswer::read(&answer(200, &text)).unwrap();
+        assert_eq!(read, AllocateAnswer { already_have: [4].into(), allocated: [5].into() });
+        assert_eq!(AllocateAnswer::read(&answer(401, &text)), Err(AnswerError::Status { status: 401 }));
 
         let text = cbor(|e| {
             e.map(1).unwrap().str("required").unwrap().array(1).unwrap();
             e.map(2).unwrap().str("begin").unwrap().u8(3).unwrap().str("end").unwrap().u64(1 << 33).unwrap();
         });
-        let read = Written::read(&answer(200, &text)).unwrap();
-        assert_eq!(read, Written { complete: false, required: vec![(3, 1 << 33)] });
+        let read = WriteAnswer::read(&answer(200, &text)).unwrap();
+        assert_eq!(read, WriteAnswer { complete: false, required: vec![(3, 1 << 33)] });
 
         let text = cbor(|e| {
             e.map(2).unwrap().bytes(b"application-version").unwrap().bytes(b"x").unwrap();
             e.bytes(b"http://allmydata.org/tahoe/protocols/storage/v1").unwrap().map(1).unwrap();
             e.bytes(b"available-space").unwrap().u64(77).unwrap();
         });
-        assert_eq!(Room::read(&answer(200, &text)).unwrap().available, Some(77));
+        assert_eq!(AvailableSpace::read(&answer(200, &text)).unwrap().available, Some(77));
         assert_eq!(range_bytes(&answer(204, b"")).unwrap().len(), 0);
         assert!(range_bytes(&answer(404, b"")).is_err());
     }
@@ -505,7 +505,7 @@ mod tests {
         #[test]
         fn nothing_makes_it_panic(body in proptest::collection::vec(any::<u8>(), 0..60)) {
             let answer = answer(200, &body);
-            let _ = (Allocated::read(&answer), Written::read(&answer), Room::read(&answer), held_shares(&answer));
+            let _ = (AllocateAnswer::read(&answer), WriteAnswer::read(&answer), AvailableSpace::read(&answer), held_shares(&answer));
         }
     }
 }

@@ -31,7 +31,7 @@ pub struct Encoding {
 #[non_exhaustive]
 pub enum GeometryError {
     /// Not 1 ≤ needed ≤ total ≤ 256.
-    #[error("{needed} of {total} shares: needed are 1 <= needed <= total <= {SHARES_MAX}")]
+    #[error("{needed} of {total} shares: must be 1 <= needed <= total <= {SHARES_MAX}")]
     Shares {
         /// Needed.
         needed: u16,
@@ -39,7 +39,7 @@ pub enum GeometryError {
         total: u16,
     },
     /// Not 1 ≤ happy ≤ total.
-    #[error("happiness of {happy} with {total} shares: 1 to {total} can be reached")]
+    #[error("happiness of {happy} with {total} shares: must be 1 to {total}")]
     Happy {
         /// As asked for.
         happy: u16,
@@ -53,7 +53,7 @@ pub enum GeometryError {
         bytes: u64,
     },
     /// An empty file has no segments.
-    #[error("an empty file is not cut")]
+    #[error("an empty file has no segments")]
     Empty,
     /// Larger than any share layout can say.
     #[error("a file of {bytes} bytes is too large")]

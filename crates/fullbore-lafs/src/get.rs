@@ -25,7 +25,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::cap::Chk;
-use crate::download::{Downloader, GetError, Got};
+use crate::download::{Downloaded, Downloader, GetError};
 use crate::grid::{self, GridSettings, connect, place};
 use crate::upload::Grid;
 use crate::upload::produce::Pool;
@@ -85,7 +85,8 @@ pub fn run(
     let mut files = Files::new(settings, caps, stop.clone(), Arc::clone(&seen));
     let mut sink = Sink::open(settings.output.as_deref(), stdout)?;
     events.emit(Event::Phase { phase: Phase::Fetch });
-    let mut pace = Pace::new(begun);
+    // Nothing is asked of a server while nothing comes from stdin.
+    let mut pace = if settings.caps.iter().any(|cap| cap == "-") { Pace::new(begun) } else { Pace::with_peers(begun) };
     loop {
         // A file that is begun and not waited for to its end would be lost: the future is kept over the ticks.
         let next = runtime.block_on(async {
@@ -128,7 +129,7 @@ fn report(
     facts: &Facts,
     costs: DownloadCosts,
     given_up: Vec<(String, String)>,
-    got: Got,
+    got: Downloaded,
     files: u64,
 ) -> Report {
     let bytes = facts.moved_bytes;
@@ -213,7 +214,7 @@ struct Files<'a> {
     ahead: u64,
     /// From the first cap of a file that is in the grid.
     reading: Option<Reading>,
-    got: Got,
+    got: Downloaded,
     /// Time in which there was nothing to do before the next cap came.
     waited: Duration,
 }
@@ -236,7 +237,7 @@ enum Coming {
 struct Download {
     size: u64,
     pieces: mpsc::Receiver<Bytes>,
-    task: JoinHandle<Result<Got, GetError>>,
+    task: JoinHandle<Result<Downloaded, GetError>>,
 }
 
 impl<'a> Files<'a> {
@@ -250,7 +251,7 @@ impl<'a> Files<'a> {
             coming: VecDeque::new(),
             ahead: 0,
             reading: None,
-            got: Got::default(),
+            got: Downloaded::default(),
             waited: Duration::ZERO,
         }
     }
@@ -338,7 +339,7 @@ impl<'a> Files<'a> {
     /// All of a file has been given out, or it failed.
     async fn end(&mut self, download: Download) -> Result<(), CommandError> {
         let result = download.task.await.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
-        let Got { used, troubles } = result.map_err(|error| explain(&error))?;
+        let Downloaded { used, troubles } = result.map_err(|error| explain(&error))?;
         self.got.used.extend(used);
         self.got.troubles.extend(troubles);
         self.ahead = self.ahead.saturating_sub(download.size);

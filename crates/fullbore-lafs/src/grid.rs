@@ -39,7 +39,7 @@ impl GridSettings {
 }
 
 /// Where things are stored, and by which secrets.
-pub(crate) struct Place {
+pub(crate) struct GridAccess {
     /// What the node's directory says, if there is one.
     pub node: Option<Node>,
     /// The servers.
@@ -49,15 +49,15 @@ pub(crate) struct Place {
 }
 
 /// Reads the grid that the settings name; `None` if they name none.
-pub(crate) fn place(settings: &GridSettings) -> Result<Option<Place>, CommandError> {
+pub(crate) fn place(settings: &GridSettings) -> Result<Option<GridAccess>, CommandError> {
     if let Some(directory) = &settings.node {
         let node = Node::read(directory).map_err(|error| unreadable(&error))?;
-        return Ok(Some(Place { servers: node.servers.clone(), lease: node.lease.clone(), node: Some(node) }));
+        return Ok(Some(GridAccess { servers: node.servers.clone(), lease: node.lease.clone(), node: Some(node) }));
     }
     let Some(file) = &settings.servers else { return Ok(None) };
     let servers = read_servers(file).map_err(CommandError::usage)?;
     // Nobody could renew leases whose secret is not kept; they end by themselves.
-    Ok(Some(Place { node: None, servers, lease: LeaseSecrets::new(&random::<32>()) }))
+    Ok(Some(GridAccess { node: None, servers, lease: LeaseSecrets::new(&random::<32>()) }))
 }
 
 /// An error of a node's directory.
@@ -65,14 +65,14 @@ fn unreadable(error: &NodeError) -> CommandError {
     let command = CommandError::usage(error);
     match error {
         NodeError::File { .. } => {
-            command.hint("--node wants the directory that `tahoe create-node` made, often ~/.tahoe")
+            command.hint("pass to --node the directory that `tahoe create-node` made, usually ~/.tahoe")
         }
         _ => command,
     }
 }
 
 /// The connections of a run, counted in this ledger.
-pub(crate) fn connect(patience: Duration, place: &Place, limit: Option<Arc<RateLimit>>, ledger: &Ledger) -> Grid {
+pub(crate) fn connect(patience: Duration, place: &GridAccess, limit: Option<Arc<RateLimit>>, ledger: &Ledger) -> Grid {
     let options = LinkOptions { limit, ledger: ledger.clone(), ..LinkOptions::new(patience) };
     let preferred = place.node.as_ref().map(|node| node.preferred.clone()).unwrap_or_default();
     Grid::new(place.servers.clone(), preferred, options)
@@ -89,7 +89,7 @@ fn servers(readings: &[(String, FlowReading)]) -> Vec<StoreServer> {
         idle_ms: Some(ms(reading.times.idle)),
         path_ms: ms(reading.times.path),
         server_latency_ms: ms(reading.times.server),
-        mean_server_latency_ms: ms(reading.turn_around / u32::try_from(reading.answers.max(1)).unwrap_or(u32::MAX)),
+        mean_server_latency_ms: ms(reading.server_latency / u32::try_from(reading.answers.max(1)).unwrap_or(u32::MAX)),
         round_trip_ms: Some(ms(reading.round_trip)),
         window_waits: Some(reading.window_waits),
         tcp_busy_ms: Some(ms(reading.sending.busy)),

@@ -1,40 +1,65 @@
-//! Files in Tahoe-LAFS grids, encoded exactly as the stock client does it.
+//! Immutable files in Tahoe-LAFS grids, encoded exactly as the stock client does it.
 //!
-//! From the bottom up: [`base32`], [`hash`] and [`merkle`] are what everything is named and checked by;
-//! [`geometry`] says how a file is cut; [`code`] makes n blocks of k by a Reed-Solomon code over
-//! [`field`]; [`extension`] and [`layout`] are what a share holds; [`encode`] joins them. [`cap`] is what a
-//! person keeps. All of this does no I/O.
+//! [`put`] and [`get`] are the commands of fullbore: trees of files into a grid, files out of it. Below them,
+//! [`upload::Uploader`] and [`Downloader`] move one file; [`gbs`] is the storage protocol (Great Black Swamp). The formats
+//! do no I/O: [`Cap`] is what the owner of a file keeps, [`Geometry`] says how a file is divided, [`Encoder`] makes shares
+//! of it by a Reed-Solomon [`Code`], [`Layout`] and [`Extension`] describe a share.
 //!
-//! The formats are those of the project's "file encoding" and "URI" specifications, and where these are
-//! silent, what version 1.20 of its own client writes.
-//!
-//! [`put`] and [`get`] are the walks of the commands: trees of files into a [`grid`], files out of it.
+//! The formats are those of Tahoe-LAFS's specifications "File Encoding" and "URI", and where these are silent, those of
+//! its client 1.20. Mutable files and the older Foolscap protocol are not supported.
 //!
 //! Nothing here prints, reads the environment or ends the process.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use fullbore_lafs::{Cap, Code, Encoding, Geometry, convergent_key, encode_whole};
+//!
+//! // Any 3 of 10 shares make the file; 7 of them must be on different servers.
+//! let content = vec![7; 300_000];
+//! let geometry = Geometry::new(Encoding::new(3, 7, 10)?, content.len() as u64, 128 << 10)?;
+//! let key = convergent_key(&geometry, b"the secret of its users", &content);
+//! let (chk, shares) = encode_whole(geometry, key, Arc::new(Code::new(3, 10)), &content)?;
+//! assert_eq!(shares.len(), 10);
+//! assert!(Cap::Chk(chk).to_string().starts_with("URI:CHK:"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![deny(unsafe_code)]
 
 pub mod base32;
-pub mod cap;
-pub mod code;
-pub mod directory;
-pub mod download;
-pub mod encode;
-pub mod extension;
-pub mod field;
+mod cap;
+mod code;
+mod directory;
+mod download;
+mod encode;
+mod extension;
+mod field;
 pub mod gbs;
-pub mod geometry;
+mod geometry;
 pub mod get;
 pub mod grid;
-pub mod hash;
-pub mod layout;
-pub mod merkle;
-pub mod node;
-pub mod nurl;
-pub mod placement;
+mod hash;
+mod layout;
+mod merkle;
+mod node;
+mod nurl;
+mod placement;
 pub mod put;
-pub mod secrets;
+mod secrets;
 pub mod servers;
 pub mod upload;
 pub mod verdict;
-pub mod yaml;
+mod yaml;
+
+pub use cap::{Cap, CapError, Chk, storage_index};
+pub use code::{Code, DecodeError};
+pub use download::{Downloaded, Downloader, GetError};
+pub use encode::{EncodeError, Encoder, convergent_key, encode_whole};
+pub use extension::Extension;
+pub use field::Kernel;
+pub use geometry::{DEFAULT_SEGMENT_BYTES, Encoding, Geometry, GeometryError};
+pub use layout::Layout;
+pub use merkle::{Tree, proof_nodes};
+pub use nurl::{Nurl, NurlError};
+pub use secrets::LeaseSecrets;

@@ -40,10 +40,10 @@ pub enum NurlError {
         what: &'static str,
     },
     /// Behind Tor, of which nothing is known here.
-    #[error("an address behind Tor (pb+tor), which is not supported")]
+    #[error("Tor addresses (pb+tor) are not supported")]
     Tor,
     /// Another version of the protocol.
-    #[error("version {version:?} of the protocol; version 1 is known")]
+    #[error("protocol version {version:?} is not supported, only 1")]
     Version {
         /// As it says.
         version: String,

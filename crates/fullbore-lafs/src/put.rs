@@ -20,7 +20,7 @@ use crate::grid;
 use crate::verdict::{Facts, judge};
 use settings::Resolved;
 pub use settings::{KeySettings, PutSettings};
-use work::{Done, Heard, Workplace};
+use work::{PutContext, PutEvent, PutResult};
 
 /// Puts everything.
 ///
@@ -49,21 +49,23 @@ pub fn run(settings: &PutSettings, events: &mut dyn Events, stop: &Stop) -> Resu
     if stop.check().is_err() {
         return Err(CommandError::new(ErrorKind::Interrupted, "interrupted; nothing was put"));
     }
-    let workplace = Workplace::new(settings, &resolved, events, stop)?;
+    let context = PutContext::new(settings, &resolved, events, stop)?;
     events.emit(Event::Phase { phase: Phase::Put });
-    let bytes = if items.iter().any(|item| matches!(item, Item::Stdin)) { settings.stdin_bytes } else { listing.bytes };
+    let has_stdin = items.iter().any(|item| matches!(item, Item::Stdin));
+    let bytes = if has_stdin { settings.stdin_bytes } else { listing.bytes };
     let account = Account {
         settings,
-        workplace: &workplace,
+        context: &context,
         list,
         total: (items.len() as u64, bytes.unwrap_or(0)),
         totals: Totals::default(),
         missing: Vec::new(),
         begun,
-        pace: Pace::new(begun),
+        // Nothing is asked of a server while nothing comes from stdin.
+        pace: if has_stdin { Pace::new(begun) } else { Pace::with_peers(begun) },
     };
     let result = account.put(&items, events);
-    workplace.end(result.is_ok());
+    context.end(result.is_ok());
     result
 }
 
@@ -91,7 +93,7 @@ impl Totals {
 /// Tells what is done, and where the run stands.
 struct Account<'a> {
     settings: &'a PutSettings,
-    workplace: &'a Workplace<'a>,
+    context: &'a PutContext<'a>,
     list: List,
     /// Items and bytes of the whole run.
     total: (u64, u64),
@@ -104,11 +106,11 @@ struct Account<'a> {
 impl Account<'_> {
     /// The walk, from the connections on.
     fn put(mut self, items: &[Item], events: &mut dyn Events) -> Result<Report, CommandError> {
-        let workplace = self.workplace;
-        let result = workplace.put_all(items, &mut |heard| {
+        let context = self.context;
+        let result = context.put_all(items, &mut |heard| {
             let told = match heard {
-                Heard::Done(done) => self.tell(done, events),
-                Heard::Nothing => Ok(()),
+                PutEvent::Done(done) => self.tell(done, events),
+                PutEvent::Nothing => Ok(()),
             };
             if self.pace.is_due(Instant::now()) {
                 self.show_progress(events);
@@ -117,7 +119,7 @@ impl Account<'_> {
         });
         self.show_progress(events);
         self.list.publish(result.is_ok() && self.missing.is_empty())?;
-        let facts = workplace.last_facts(self.begun.elapsed(), self.totals.sent_bytes);
+        let facts = context.last_facts(self.begun.elapsed(), self.totals.sent_bytes);
         let report = self.report(&facts);
         match result.and_then(|()| all_stored(self.missing, self.totals.files + self.totals.directories)) {
             Ok(()) => Ok(report),
@@ -126,7 +128,7 @@ impl Account<'_> {
     }
 
     /// Tells of an item. Without a list its cap is told to whoever reads the events alone: somebody has to.
-    fn tell(&mut self, done: Done, events: &mut dyn Events) -> Result<(), CommandError> {
+    fn tell(&mut self, done: PutResult, events: &mut dyn Events) -> Result<(), CommandError> {
         for trouble in &done.troubles {
             events.warn(format!("{}: {trouble}", done.path.display()));
         }
@@ -154,10 +156,10 @@ impl Account<'_> {
 
     fn show_progress(&mut self, events: &mut dyn Events) {
         let Totals { files, directories, bytes, sent_bytes } = self.totals;
-        let facts = self.workplace.facts(self.begun.elapsed(), sent_bytes);
+        let facts = self.context.facts(self.begun.elapsed(), sent_bytes);
         let acknowledged: u64 = facts.servers.iter().map(|(_, reading)| reading.bytes).sum();
         // Whole files, and what is there of those on their way.
-        let under_way = self.workplace.content_bytes(acknowledged.saturating_sub(sent_bytes));
+        let under_way = self.context.content_bytes(acknowledged.saturating_sub(sent_bytes));
         let (total_files, total_bytes) = self.total;
         let counts = Counts { files: files + directories, bytes: bytes + under_way, total_files, total_bytes };
         let verdict = judge(&Facts { moved_bytes: acknowledged, ..facts });
@@ -186,7 +188,7 @@ impl Account<'_> {
             ..StoreReport::default()
         };
         let summary =
-            grid::summary(&self.settings.grid, facts.wall, &facts.servers, self.workplace.given_up(), verdict, store);
+            grid::summary(&self.settings.grid, facts.wall, &facts.servers, self.context.given_up(), verdict, store);
         let totals = report::Totals {
             files: files + directories,
             needed_bytes: bytes,

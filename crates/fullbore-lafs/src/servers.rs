@@ -86,7 +86,7 @@ pub enum ServersError {
     #[error(transparent)]
     Yaml(#[from] YamlError),
     /// YAML, and no announcements.
-    #[error("no announcements in it: {wanted} is needed")]
+    #[error("no announcements: {wanted} is missing")]
     Form {
         /// What should be there.
         wanted: &'static str,

@@ -4,7 +4,7 @@
 //! secrets. [`Uploader::put`] is one file: its key, whether an equal one is on its way (`equal`), its servers, its shares
 //! (`file`), and at the end the proof that enough of them are where they should be. Only then there is a cap.
 
-mod equal;
+mod duplicates;
 mod file;
 pub mod journal;
 pub mod produce;
@@ -27,7 +27,7 @@ use super::geometry::{Encoding, Geometry, GeometryError};
 use super::secrets::LeaseSecrets;
 use super::servers::{Server, Servers, Unusable, permuted};
 use journal::{Journal, Notes};
-use produce::{SourceError, Workshop};
+use produce::{ProducerContext, SourceError};
 use source::Source;
 
 /// The servers of a grid, and the way to each of them that was needed.
@@ -123,13 +123,13 @@ pub struct PutOptions {
 #[derive(Debug)]
 pub struct Uploader {
     grid: Arc<Grid>,
-    workshop: Workshop,
+    context: ProducerContext,
     lease: LeaseSecrets,
     /// Becomes true when the run is to end.
     stop: watch::Receiver<bool>,
     journal: Option<Arc<Journal>>,
     codes: Mutex<BTreeMap<(u16, u16), Arc<Code>>>,
-    equals: equal::Equals,
+    equals: duplicates::Duplicates,
 }
 
 /// A file that is in the grid.
@@ -191,13 +191,13 @@ impl Uploader {
     /// taken up.
     pub fn new(
         grid: Arc<Grid>,
-        workshop: Workshop,
+        context: ProducerContext,
         lease: LeaseSecrets,
         stop: watch::Receiver<bool>,
         journal: Option<Arc<Journal>>,
     ) -> Uploader {
-        let (codes, equals) = (Mutex::default(), equal::Equals::default());
-        Uploader { grid, workshop, lease, stop, journal, codes, equals }
+        let (codes, equals) = (Mutex::default(), duplicates::Duplicates::default());
+        Uploader { grid, context, lease, stop, journal, codes, equals }
     }
 
     /// The grid.
@@ -257,9 +257,9 @@ impl Uploader {
                 Ok(stored)
             }
             KeyChoice::Convergent(secret) => {
-                let (workshop, read, secret) = (self.workshop.clone(), source.clone(), secret.clone());
+                let (context, read, secret) = (self.context.clone(), source.clone(), secret.clone());
                 let stop = self.stop.clone();
-                let key = blocking(move || workshop.key(&read, &geometry, &secret, &stop)).await?;
+                let key = blocking(move || context.key(&read, &geometry, &secret, &stop)).await?;
                 let key = key.ok_or(PutError::Interrupted)?;
                 let index = storage_index(&key);
                 let put = || {

@@ -93,7 +93,7 @@ fn evidence(facts: &Facts) -> Vec<String> {
             ms(server.round_trip),
             several(server.answers, "answer", "answers"),
             several(server.connections, "connection", "connections"),
-            ms(server.turn_around / answers),
+            ms(server.server_latency / answers),
             percent(share(facts, server.times.path)),
             percent(share(facts, server.times.server)),
         );

@@ -37,7 +37,7 @@ pub enum YamlError {
     #[error("more than {VALUES_MAX} values, or {DEPTH_MAX} levels of them")]
     TooLarge,
     /// A part that refers to another.
-    #[error("it has an alias (*name), which is not read here: write the part out")]
+    #[error("aliases (*name) are not supported: repeat the part")]
     Alias,
 }
 

@@ -10,14 +10,12 @@ mod server;
 #[path = "grid_faults/world.rs"]
 mod world;
 
+use fullbore_lafs::{Chk, Encoding, Geometry, convergent_key, storage_index};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use fullbore_lafs::cap::{Chk, storage_index};
-use fullbore_lafs::encode::convergent_key;
-use fullbore_lafs::geometry::{Encoding, Geometry};
 use fullbore_lafs::upload::journal::Journal;
 use fullbore_lafs::upload::produce::SourceError;
 use fullbore_lafs::upload::{KeyChoice, PutError, Stored};
@@ -439,6 +437,6 @@ async fn a_server_of_another_key_is_not_spoken_to() {
     servers[3].nurl = format!("pb://{}@{address}", URL_SAFE_NO_PAD.encode([7; 32]));
     let world = World::of(servers, LONG);
     let stored = world.put(&content(300_000), [3, 4, 5], None).await.unwrap();
-    assert!(stored.troubles.join("\n").contains("not the server of this NURL"), "{:?}", stored.troubles);
+    assert!(stored.troubles.join("\n").contains("the certificate is not the one in the NURL"), "{:?}", stored.troubles);
     assert!(world.servers[3].state().log.is_empty(), "not even asked");
 }

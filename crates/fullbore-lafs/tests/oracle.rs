@@ -4,19 +4,14 @@
 #[path = "oracle/client.rs"]
 mod client;
 
+use fullbore_lafs::{
+    Cap, Code, Encoding, Extension, Geometry, Layout, LeaseSecrets, convergent_key, encode_whole, proof_nodes,
+};
 use std::path::Path;
 use std::sync::Arc;
 
 use fullbore_engine::digest::Sha256;
 use fullbore_lafs::base32;
-use fullbore_lafs::cap::Cap;
-use fullbore_lafs::code::Code;
-use fullbore_lafs::encode::{convergent_key, encode_whole};
-use fullbore_lafs::extension::Extension;
-use fullbore_lafs::geometry::{Encoding, Geometry};
-use fullbore_lafs::layout::Layout;
-use fullbore_lafs::merkle::proof_nodes;
-use fullbore_lafs::secrets::LeaseSecrets;
 use fullbore_lafs::servers::{Announcements, Server, permuted};
 use serde_json::json;
 

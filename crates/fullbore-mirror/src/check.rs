@@ -1,8 +1,7 @@
-//! `fullbore check`: an archive read again against its signed indexes.
+//! `fullbore check`: compares an archive on disk with its signed indexes.
 //!
-//! Reading is local (`local`): signature → indexes → every file's size and hash, or a random share of
-//! them. With `--repair` what is wrong is set aside and fetched as a mirror run would, under the same
-//! rule: nothing gets its name before its hash is right.
+//! Reading is local (`local`): the signatures, the indexes, then size and hash of every file, or of a random share. With
+//! `--repair`, missing and wrong files are fetched as by a mirror run: no file gets its name before its hash is right.
 
 mod findings;
 mod local;
@@ -39,10 +38,12 @@ use local::{CheckError, Options};
 /// Problems named in an error; the report has more.
 const PROBLEMS_NAMED: usize = 10;
 
-/// Checks the archive, and repairs it where asked to.
+/// Checks an archive, and repairs it if the settings say so.
 ///
 /// # Errors
-/// [`ErrorKind::Verification`] when files are missing or wrong (and, with `--repair`, still are).
+/// - [`ErrorKind::Verification`]: files are missing or wrong, or still are after a repair;
+/// - [`ErrorKind::Usage`]: not an archive, or no known address to repair from;
+/// - [`ErrorKind::Locked`], [`ErrorKind::Disk`], [`ErrorKind::Interrupted`].
 pub fn run(settings: &CheckSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
     attempt(settings, events).map_err(|error| error.within(&settings.dir))
 }
@@ -78,14 +79,14 @@ fn attempt(settings: &CheckSettings, events: &mut dyn Events) -> Result<Report, 
     let mut warnings = Vec::new();
     let state = match State::open(&root, &boot_id()) {
         Ok(state) => state,
-        // Another user's mirror: our own directory in it is closed, the tree is not.
+        // Another user's mirror: its `.fullbore` is closed to us, the tree is not.
         Err(StateError::File(error)) if lock.is_none() && error.kind() == Some(ErrorOf::PermissionDenied) => {
             warnings.push(format!("{error}: without it every file that the indexes name is expected to be here"));
             State::default()
         }
         Err(error) => return Err(error.into()),
     };
-    // Beside the tree if it may be written to; a tree that may only be read needs another place.
+    // A read-only tree cannot hold the scratch files.
     let own = settings.dir.join(OWN_DIRECTORY);
     let scratch = if lock.is_some() { own } else { std::env::temp_dir() };
     let findings = read(settings, &root, &state, &scratch, &ledger, events)?;
@@ -124,24 +125,24 @@ fn attempt(settings: &CheckSettings, events: &mut dyn Events) -> Result<Report, 
     let lines: Vec<String> = refused.into_iter().chain(left.iter().map(|problem| problem.to_string())).collect();
     let report = Report { summary, timeline };
     match full {
-        // Nothing is known to be wrong: it could not be looked at.
+        // Nothing is known to be wrong: the file could not be read.
         Some(error) => Err(disk(error).with_report(report)),
         None if lines.is_empty() => Ok(report),
         None => Err(damaged(&lines, hint(settings, &findings, &left), settings).with_report(report)),
     }
 }
 
-/// Lists of packages that are not here and perhaps should be.
+/// A warning about package lists that are missing and may have been mirrored.
 fn absent(findings: &Findings) -> Option<String> {
     let first = findings.absent.first()?;
     let more = match findings.absent.len() - 1 {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    Some(format!("{first}{more}: named by the Release and not here; no state tells whether it ever was"))
+    Some(format!("{first}{more}: listed in the Release and missing here; no state says whether it was ever mirrored"))
 }
 
-/// Files that are too many. Which, each is told by an event.
+/// A warning about files that no index names; an event reports each.
 fn extra(findings: &Findings) -> Option<String> {
     let (first, _) = findings.extra.first()?;
     let bytes: u64 = findings.extra.iter().map(|(_, size)| size).sum();
@@ -151,7 +152,7 @@ fn extra(findings: &Findings) -> Option<String> {
     Some(format!("{files} ({}) {are} named by no signed index: {first}{more}", units::bytes(bytes)))
 }
 
-/// Suites that cannot be verified, because they never were.
+/// A warning about suites that were mirrored without a signature.
 fn unsigned(findings: &Findings) -> Option<String> {
     let names: Vec<&str> = findings.unsigned.iter().map(|directory| shown(directory)).collect();
     (!names.is_empty()).then(|| {
@@ -193,7 +194,7 @@ fn read(
     Ok(findings)
 }
 
-/// How far the reading is, told a few times a second by whichever thread is at it.
+/// Progress of the reading; any reading thread reports it, a few times per second.
 struct ReadProgress<'a> {
     files: AtomicU64,
     bytes: AtomicU64,
@@ -203,7 +204,7 @@ struct ReadProgress<'a> {
     told: Mutex<(Instant, &'a mut dyn Events)>,
 }
 
-/// Time between two tellings.
+/// Time between two progress events.
 const TELL_EVERY: Duration = Duration::from_millis(250);
 
 impl<'a> ReadProgress<'a> {
@@ -245,8 +246,7 @@ fn summary(findings: &Findings) -> Summary {
     summary
 }
 
-/// Fetches what is wrong; gives back the paths that are right now. A wrong file keeps its name until
-/// the right one takes its place.
+/// Fetches wrong files; returns the repaired paths. A wrong file keeps its name until the right one replaces it.
 fn repair(
     settings: &CheckSettings,
     root: Arc<Root>,
@@ -266,7 +266,7 @@ fn repair(
             }
         }
     }
-    // What is as signed and cannot be understood is not mended by fetching it again.
+    // Fetching again does not repair an index that is as signed and cannot be parsed.
     let mut wrong: Vec<&Problem> = Vec::new();
     for problem in findings.problems.iter().filter(|problem| problem.fault.is_of_content()) {
         if let Some(bytes) = from_here(&root, problem)? {
@@ -285,7 +285,7 @@ fn repair(
     let mut seen = std::collections::HashSet::new();
     origins.retain(|origin| seen.insert(origin.clone()));
     if origins.is_empty() {
-        return Err(CommandError::usage("--repair: it is not known where this archive came from")
+        return Err(CommandError::usage("--repair: cannot tell where this archive came from")
             .hint("name a mirror with --from URL"));
     }
     let mut session =
@@ -325,7 +325,7 @@ fn repair(
     Ok(repaired)
 }
 
-/// Mends an index from another of its names, or from the store; gives back its size if that had it.
+/// Repairs an index from another of its names, or from the store; returns its size on success.
 fn from_here(root: &Root, problem: &Problem) -> Result<Option<u64>, StateError> {
     let (Some(names), Some(size)) = (&problem.names, problem.size) else { return Ok(None) };
     if !store::verify(root, problem.sha256, size)? && !names.adopt(root, problem.sha256, size)? {
@@ -337,7 +337,7 @@ fn from_here(root: &Root, problem: &Problem) -> Result<Option<u64>, StateError> 
     }
 }
 
-/// Where mirrors have a file. An index is asked for by its hash: under its own name a mirror may have the next by now.
+/// The paths of a file on the mirrors. An index has its by-hash path first: its own name may hold a newer one by now.
 fn remote_names(problem: &Problem) -> (String, Option<String>) {
     match problem.names.as_ref().and_then(|names| Some((names.by_hash.first()?, &names.canonical))) {
         Some((by_hash, canonical)) => (by_hash.clone(), Some(canonical.clone())),
@@ -345,20 +345,20 @@ fn remote_names(problem: &Problem) -> (String, Option<String>) {
     }
 }
 
-/// What may help against what is wrong.
+/// The hint for the remaining problems.
 fn hint(settings: &CheckSettings, findings: &Findings, left: &[&Problem]) -> &'static str {
     if left.iter().any(|problem| !matches!(problem.fault, Fault::Detached(_))) {
         return if settings.repair {
-            "what is left could not be had from the mirrors; a `fullbore mirror` run brings a newer state"
+            "run `fullbore mirror` for a newer state: the mirrors lack the remaining files"
         } else {
-            "--repair fetches what is wrong"
+            "pass --repair to fetch the wrong files"
         };
     }
     let refusals = || findings.suites.iter().filter_map(|suite| suite.release.as_ref().err());
     if left.is_empty() && refusals().all(SuiteFault::is_of_keyring) {
-        "give the archive's keyring with --keyring; that of the mirror is the one its settings name"
+        "pass the archive's keyring with --keyring, as in the mirror's settings"
     } else {
-        "the signed files themselves are put in order by a `fullbore mirror` run"
+        "run `fullbore mirror` to repair the signed files"
     }
 }
 

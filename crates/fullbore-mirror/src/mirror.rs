@@ -1,8 +1,8 @@
-//! `fullbore mirror`: one archive, from many mirrors, into a directory.
+//! `fullbore mirror`: one archive, from several servers, into a directory.
 //!
-//! [`run`] is the walk: what the archive offers (`offer`) → its indexes (`indexes`) → the plan, less
-//! what is there (`pool`) → the files → one barrier → names in order (`publish`) → state, trace
-//! files, cleaning. Nothing changes its name before everything is verified and on the disk.
+//! [`run`] does it in order: the signed Releases (`offer`), their indexes (`indexes`), the plan less the present files
+//! (`pool`), the missing files, one sync, the new names (`publish`), the state, trace files, deletions. No published
+//! name changes before everything is verified and on disk.
 
 pub(crate) mod batch;
 mod cached_release;
@@ -75,20 +75,26 @@ use signed_files::NestedSuites;
 use state::{Conflict, ReleaseChange, State, SuiteRecord};
 use subtract::{FileSet, LoggedFile, Tally};
 
-/// Times that one run goes over the archive when it is told, again and again, that there is news.
+/// Largest number of rounds of one run, if it is told again and again that the archive has changed.
 const ROUNDS_MAX: u32 = 3;
 
 /// Makes or updates a mirror.
 ///
 /// # Errors
-/// See [`ErrorKind`]; the tree as it was published before is intact then.
+/// - [`ErrorKind::Usage`]: an address, a snapshot name or a selection that the archive does not have;
+/// - [`ErrorKind::Locked`]: another run works in the directory;
+/// - [`ErrorKind::Network`], [`ErrorKind::Stale`], [`ErrorKind::Verification`]: no usable Release or index;
+/// - [`ErrorKind::Partial`]: some files are missing, or the delete guard refused;
+/// - [`ErrorKind::Disk`], [`ErrorKind::Interrupted`].
+///
+/// The tree as published before stays intact.
 pub fn run(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
     attempt(settings, events).map_err(|error| error.within(&settings.dir))
 }
 
 fn attempt(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
     let (directories, _lock) = if settings.dry_run {
-        // No lock: it changes nothing, and may not be allowed to.
+        // No lock: a dry run writes nothing, and may have no right to.
         let directories = Directories::untouched(&settings.dir, &std::env::temp_dir()).map_err(|error| disk(&error))?;
         (directories, None)
     } else {
@@ -104,7 +110,7 @@ fn attempt(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report,
     let stop = Stop::listen(&session.runtime);
     let mut result = walk_with_others(settings, &mut session, &stop, &mut report, events);
     for _ in 1..ROUNDS_MAX {
-        // Somebody pushed while we were at it: what we have may be old already (ftpsync).
+        // A push arrived during this round: its result may be outdated already (ftpsync).
         let done = settings.dry_run || result.is_err();
         if done || !trace_files::take_update_required(&session.root, &report.host).unwrap_or(false) {
             break;
@@ -133,8 +139,7 @@ fn take_lock(root: &Root) -> Result<Lock, CommandError> {
     })
 }
 
-/// The walk; once more with each suite of another run that names a file which the archive has replaced, if that suite
-/// can be taken in.
+/// One round. If the archive replaced a file that a suite of another run names too, another round includes that suite.
 fn walk_with_others(
     settings: &MirrorSettings,
     session: &mut Session,
@@ -154,7 +159,7 @@ fn walk_with_others(
         settings = replaced::with_suite(&settings, source, &suite);
         outcome = walk(&settings, session, stop, report, events).map_err(|failure| match failure {
             Failure::Other(why) => {
-                let text = format!("{suite} was taken in, for it names {path}, which was replaced");
+                let text = format!("{suite} was added because it names {path}, which was replaced");
                 Failure::Other(why.context(text))
             }
             replaced => replaced,
@@ -163,7 +168,7 @@ fn walk_with_others(
     outcome.map_err(Failure::into_command)
 }
 
-/// The walk, in order.
+/// One round, in order.
 fn walk(
     settings: &MirrorSettings,
     session: &mut Session,
@@ -185,7 +190,7 @@ fn walk(
     report.offered(&offers);
     if offers.iter().any(|offer| offer.overtaken) {
         state.overtaken = true;
-        // What it had begun to delete may be wanted again by now.
+        // Files that it had begun to delete may be wanted again.
         if state.header.removal == state::Removal::Begun {
             state.header.removal = state::Removal::None;
         }
@@ -226,7 +231,7 @@ fn walk(
     let ids = state.number_suites(&directories);
     let plan = Arc::new(indexes::plan(settings, &offers, &suites, &ids, session)?);
     if plan.is_empty() && !settings.filters.is_empty() {
-        report.warn(events, "the filters leave nothing: 0 files are wanted beside the indexes".to_owned());
+        report.warn(events, "the filters exclude every file: only indexes are mirrored".to_owned());
     }
     let signed: Vec<(SuiteId, bool)> = ids.iter().copied().zip(offers.iter().map(|offer| offer.signed)).collect();
     let in_conflict = |conflict: &Conflict| Failure::of(conflict, settings, &offers);
@@ -267,7 +272,7 @@ fn walk(
     Ok(report.missing(came.missing, came.why)?)
 }
 
-/// What publishing needs to know.
+/// The inputs of publishing.
 struct Run<'a> {
     settings: &'a MirrorSettings,
     plan: &'a Plan,
@@ -278,7 +283,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Publishes the suites that are complete, commits the state, removes what is over.
+    /// Publishes the complete suites, commits the state, deletes expired files.
     fn publish(
         &self,
         session: &Session,
@@ -342,8 +347,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What suites of others in the directory name, and whether anything is to be deleted at all: not
-    /// when that cannot be read.
+    /// The suites of other tools in the directory, and whether files may be deleted: not if those suites cannot be read.
     fn others(
         &self,
         root: &Root,
@@ -364,8 +368,7 @@ impl Run<'_> {
         }
     }
 
-    /// Files that are to go though they are in no state: none while an earlier state, of which nothing is known, may
-    /// have named them not long ago.
+    /// Untracked files to delete: none while clients of an earlier, unknown state may still need them.
     fn untracked(
         &self,
         root: &Root,
@@ -390,8 +393,8 @@ impl Run<'_> {
             report.warn(
                 events,
                 format!(
-                    "{} lay here before, and clients may still ask for what it named then: files that fullbore did not put \
-                     here are deleted after {} and {}",
+                    "{} was here before this mirror, and clients may still use its earlier files: untracked files are \
+                     deleted after {} and {}",
                     suite.directory,
                     units::several(retention.generations.into(), "newer Release", "newer Releases"),
                     units::several(retention.hours.into(), "hour", "hours"),
@@ -428,7 +431,7 @@ impl Run<'_> {
         }
     }
 
-    /// The names of one suite.
+    /// The files of one suite, for publishing.
     fn publication(&self, session: &Session, place: usize) -> Result<Publication, CommandError> {
         let offer = &self.offers[place];
         let mut stored = BTreeMap::new();
@@ -497,12 +500,12 @@ impl Run<'_> {
         }
     }
 
-    /// Whether everything of a suite came.
+    /// Whether all files of a suite are there.
     fn is_complete(&self, place: usize, came: &FetchResult) -> bool {
         !came.incomplete.contains(&self.ids[place]) && self.suites[place].missing().is_none()
     }
 
-    /// Trace files, which tell when the mirror was last complete.
+    /// Writes the trace files, which say when the mirror was last complete.
     fn finish(
         &self,
         session: &Session,
@@ -514,19 +517,19 @@ impl Run<'_> {
         if report.complete {
             let trace = report.trace(self.settings, self.offers, &session.site.fetcher.hosts(), above);
             if let Err(error) = trace_files::write(&session.root, &trace) {
-                report.warn(events, format!("trace files: {error}"));
+                report.warn(events, format!("cannot write trace files: {error}"));
             }
         }
     }
 }
 
-/// PendingTraces before the run, which would come to nothing at its end.
+/// Checked first, so that a run does not fail at its end.
 fn snapshot_name_is_free(settings: &MirrorSettings, root: &Root) -> Result<(), CommandError> {
     let Some(name) = &settings.snapshot else { return Ok(()) };
     snapshot::check_name(root, name).map_err(CommandError::usage)
 }
 
-/// The snapshot, of what the last round left, if that is complete.
+/// Makes the snapshot of the last round, if that is complete.
 fn snapshot_of(
     settings: &MirrorSettings,
     session: &Session,
@@ -535,7 +538,7 @@ fn snapshot_of(
 ) -> Result<(), CommandError> {
     let (Some(name), false) = (&settings.snapshot, settings.dry_run) else { return Ok(()) };
     if !report.complete {
-        report.warn(events, format!("there is no snapshot {name}: the run was not complete"));
+        report.warn(events, format!("snapshot {name} was not made: the run was not complete"));
         return Ok(());
     }
     let state = State::open(&session.root, &boot_id())?;
@@ -543,8 +546,7 @@ fn snapshot_of(
     sync(session)
 }
 
-/// Tells others, in ftpsync's way, that the tree is being changed, until dropped: only a run that was
-/// killed leaves the mark.
+/// Marks the tree as being changed, as ftpsync does, until dropped. Only a killed run leaves the mark.
 struct InProgress {
     root: Arc<Root>,
     host: String,
@@ -553,7 +555,7 @@ struct InProgress {
 impl InProgress {
     fn mark(root: &Arc<Root>, report: &mut ReportBuilder, events: &mut dyn Events) -> InProgress {
         if let Err(error) = trace_files::mark_in_progress(root, &report.host) {
-            report.warn(events, format!("trace files: {error}"));
+            report.warn(events, format!("cannot write trace files: {error}"));
         }
         InProgress { root: root.clone(), host: report.host.clone() }
     }
@@ -561,7 +563,7 @@ impl InProgress {
 
 impl Drop for InProgress {
     fn drop(&mut self) {
-        // A mark that stays says what is true of a disk that refuses.
+        // A mark that cannot be removed is right: the disk is at fault.
         let _ = trace_files::unmark_in_progress(&self.root, &self.host);
     }
 }

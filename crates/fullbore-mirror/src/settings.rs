@@ -15,45 +15,45 @@ pub use crate::mirror::retention::{DeleteGuard, Retention};
 pub use choices::{Filter, IndexFormat, Kind, PatternError};
 pub use filters::Filters;
 
-/// One mirror to be made: one archive in one directory.
+/// Settings of one mirror: one archive in one directory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MirrorSettings {
-    /// The section in the settings file, or the part of `--sources`; shown and in metrics.
+    /// Its name in reports and metrics: the section of the settings file, or the part of `--sources`.
     pub name: Option<String>,
     /// The directory that will hold `dists/`; absolute.
     pub dir: PathBuf,
     /// Addresses of the archive (`http://` or `https://`, without a slash at the end). The first
     /// is the origin. Never empty.
     pub origins: Vec<String>,
-    /// Whether only the origin may be asked.
+    /// Use the origin alone.
     pub origin_only: bool,
-    /// What to take from the archive. Never empty.
+    /// The suites to mirror, and which parts of them. Never empty.
     pub sources: Vec<SourceSpec>,
-    /// Which packages.
+    /// Selects packages.
     pub filters: Filters,
-    /// Which forms of each index; empty: every form that the Release names.
+    /// Compression formats of each index; empty: all that the Release lists.
     pub index_formats: Vec<IndexFormat>,
     /// Kinds of files left out.
     pub without: Vec<Kind>,
     /// Languages of translated descriptions; empty: all.
     pub languages: Vec<String>,
-    /// Accept a Release whose Valid-Until has passed; every use is to be logged.
+    /// Accept a Release whose `Valid-Until` has passed; each use is a warning.
     pub ignore_valid_until: bool,
-    /// What is kept and deleted.
+    /// Which files stay and which may be deleted.
     pub keep: Keep,
-    /// When to wait for the disk.
+    /// When files are synced to disk.
     pub durability: Durability,
     /// How to reach the mirrors.
     pub network: NetworkSettings,
-    /// Name of the snapshot to make of this run.
+    /// Name of the snapshot to make when the run is complete.
     pub snapshot: Option<String>,
-    /// Only show the plan.
+    /// Only report the plan; write nothing.
     pub dry_run: bool,
     /// Name of this mirror in its trace files; `None`: the machine's host name.
     pub trace_host: Option<String>,
-    /// Further lines of its trace file, such as `Maintainer: …`.
+    /// Further lines of the trace file, such as `Maintainer: …`.
     pub trace_info: Vec<String>,
-    /// Of the sources, what was read and means nothing here; one line each, for the user.
+    /// Warnings about options of the sources that have no effect here; one line each.
     pub notes: Vec<String>,
 }
 
@@ -83,28 +83,28 @@ impl MirrorSettings {
     }
 }
 
-/// Part of an archive: suites and what to take from each of them.
+/// Suites of an archive, and the parts of them to mirror.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceSpec {
-    /// Suites or codenames as written; one with a slash at its end is a flat repository.
+    /// Suites or codenames as written; a slash at the end means a flat repository.
     pub suites: Vec<String>,
-    /// Components; empty: all in the Release.
+    /// Components; empty: all of the Release.
     pub components: Vec<String>,
-    /// Binary architectures, `all` among them where asked for; empty: all in the Release.
+    /// Binary architectures, including `all` if requested; empty: all of the Release.
     pub architectures: Vec<String>,
     /// Whether binary packages are wanted.
     pub binaries: bool,
     /// Whether source packages are wanted.
     pub sources: bool,
-    /// Languages of translated descriptions, perhaps none, if the source says so itself: `Languages`.
+    /// Languages of translated descriptions, where the source has the option `Languages`.
     pub languages: Option<Vec<String>>,
-    /// Who must have signed.
+    /// The keys that may have signed the Release.
     pub signed_by: SignedBy,
     /// Whether an expired Release is refused: `Check-Valid-Until`.
     pub check_valid_until: bool,
-    /// Whether this machine's clock is believed: `Check-Date`.
+    /// Whether a Release dated in the future is refused: `Check-Date`.
     pub check_date: bool,
-    /// How far ahead of it a Release may be dated, seconds: `Date-Max-Future`.
+    /// Seconds by which a Release may be dated ahead of the clock: `Date-Max-Future`.
     pub max_future_s: i64,
     /// Seconds after its Date at which a Release expires at the latest: `Valid-Until-Max`.
     pub valid_until_max_s: Option<u64>,
@@ -149,11 +149,11 @@ impl SourceSpec {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SignedBy {
-    /// A key among these, which are never none.
+    /// One of these keys; never empty.
     Keys {
         /// Keyrings and inline keys.
         keys: Vec<KeySource>,
-        /// Only these keys of them; empty: all.
+        /// Only keys with these fingerprints; empty: all.
         fingerprints: Vec<Fingerprint>,
     },
     /// No signature is needed: `Trusted: yes`.
@@ -200,18 +200,18 @@ pub enum Clean {
     Untracked,
 }
 
-/// An archive to be read again.
+/// Settings of a check.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CheckSettings {
     /// The directory that holds `dists/`; absolute.
     pub dir: PathBuf,
-    /// Share of the files whose content is read, 0 to 1.
+    /// Share of the files whose content is read and hashed, 0 to 1.
     pub read_share: f64,
-    /// Fetch what is wrong.
+    /// Fetch missing and wrong files again.
     pub repair: bool,
-    /// Where to fetch from; empty: what the mirror's own state says.
+    /// Addresses to fetch from; empty: those in the mirror's state.
     pub origins: Vec<String>,
-    /// Who must have signed.
+    /// The keys that may have signed the Release.
     pub signed_by: SignedBy,
     /// How to reach the mirrors.
     pub network: NetworkSettings,

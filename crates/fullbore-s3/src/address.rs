@@ -27,13 +27,13 @@ pub enum Addressing {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// No `s3://bucket/…`.
-    #[error("{text:?}: an address is s3://BUCKET/KEY")]
+    #[error("{text:?}: not of the form s3://BUCKET/KEY")]
     Location {
         /// What was given.
         text: String,
     },
     /// Not a bucket's name (Amazon S3 user guide, "Bucket naming rules", and the older looser ones).
-    #[error("bucket {name:?}: 3 to 255 letters, digits, dots, hyphens and underscores make a bucket's name")]
+    #[error("bucket {name:?}: a name has 3 to 255 letters, digits, dots, hyphens and underscores")]
     Bucket {
         /// The name.
         name: String,
@@ -47,7 +47,7 @@ pub enum AddressError {
         reason: String,
     },
     /// A region with characters that are in no region.
-    #[error("region {name:?}: only letters, digits and hyphens make a region's name")]
+    #[error("region {name:?}: a name has only letters, digits and hyphens")]
     Region {
         /// The name.
         name: String,
@@ -67,10 +67,16 @@ pub struct Location {
 pub const SCHEME: &str = "s3://";
 
 impl Location {
-    /// Reads an address; nothing in it is decoded, as the AWS tools do.
+    /// Reads an address. Nothing in it is decoded, as by the AWS tools.
+    ///
+    /// ```
+    /// let location = fullbore_s3::Location::parse("s3://films/1927/metropolis.mkv")?;
+    /// assert_eq!((&*location.bucket, &*location.key), ("films", "1927/metropolis.mkv"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// [`AddressError`]
+    /// [`AddressError::Location`] for a text without `s3://` and a bucket.
     pub fn parse(text: &str) -> Result<Location, AddressError> {
         let rest = text.strip_prefix(SCHEME).ok_or_else(|| AddressError::Location { text: text.to_owned() })?;
         let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
@@ -103,8 +109,17 @@ pub struct Bucket {
 impl Bucket {
     /// Finds out where a bucket is. Without an endpoint it is one of Amazon's.
     ///
+    /// ```
+    /// use fullbore_s3::{Addressing, Bucket};
+    ///
+    /// let bucket = Bucket::new("films", None, "eu-north-1", Addressing::Auto)?;
+    /// assert_eq!(bucket.host, "films.s3.eu-north-1.amazonaws.com");
+    /// assert_eq!(bucket.path(Some("a b")), "/a%20b");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// [`AddressError`]
+    /// [`AddressError::Bucket`], [`AddressError::Region`] and [`AddressError::Endpoint`] for names that are none.
     pub fn new(
         name: &str,
         endpoint: Option<&str>,

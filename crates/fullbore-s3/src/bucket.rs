@@ -15,8 +15,8 @@ use fullbore_wire::url::Url;
 use tokio::sync::watch;
 
 use crate::address::{Addressing, Bucket, Location, SCHEME};
-use crate::client::{Barrier, CallError, Client, Options, TRY_FOR};
-use crate::credentials::{Aws, CredentialsError, Keeper};
+use crate::client::{CallError, Cause, Client, Options, TRY_FOR};
+use crate::credentials::{Aws, CredentialCache, CredentialsError};
 
 /// The region that is spoken to when nobody says which; a bucket elsewhere answers where it is.
 const REGION: &str = "us-east-1";
@@ -93,20 +93,20 @@ pub(crate) fn open(
         limit: settings.patience,
         ..ConnectOptions::default()
     };
-    let keeper = match settings.signs {
-        true => Keeper::new(aws.providers.clone(), connect.clone()),
-        false => Keeper::anonymous(),
+    let credentials = match settings.signs {
+        true => CredentialCache::new(aws.providers.clone(), connect.clone()),
+        false => CredentialCache::anonymous(),
     };
     let socket = SocketOptions { unsent_low_water_bytes: Some(UNSENT_BYTES_MAX), ..SocketOptions::default() };
     let options = Options {
         connect: ConnectOptions { socket, ..connect },
         connections: settings.connections,
-        patience: settings.patience,
+        stall_timeout: settings.patience,
         try_for: TRY_FOR,
         limit,
         ledger: ledger.clone(),
     };
-    Ok(Client::new(bucket, keeper, options, stop))
+    Ok(Client::new(bucket, credentials, options, stop))
 }
 
 /// The proxy on the way to this store.
@@ -122,7 +122,7 @@ pub fn explain_credentials(error: &CredentialsError) -> CommandError {
     let command = CommandError::usage(error);
     match error {
         CredentialsError::None { .. } => command.hint(
-            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile in ~/.aws/credentials; --no-sign-request needs none",
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile in ~/.aws/credentials; public buckets need --no-sign-request only",
         ),
         _ => command,
     }
@@ -140,20 +140,19 @@ pub(crate) fn explain(error: &CallError) -> CommandError {
     let command = CommandError::from_error(kind, error);
     if let CallError::Unreachable(unreachable) = error {
         return match unreachable.cause {
-            Barrier::Silence => command.hint(hints::REACH),
-            Barrier::UnknownIssuer => command.hint(hints::TRUST),
-            Barrier::WrongCertificate => command.hint(hints::CERTIFICATE),
-            Barrier::Name => command,
+            Cause::Silence => command.hint(hints::REACH),
+            Cause::UnknownIssuer => command.hint(hints::TRUST),
+            Cause::WrongCertificate => command.hint(hints::CERTIFICATE),
+            Cause::Name => command,
         };
     }
     match (error.code(), error.status()) {
-        ("SignatureDoesNotMatch", _) => command.hint("is the secret key the right one, and the --region?"),
-        ("RequestTimeTooSkewed", _) => command.hint("is this machine's clock right?"),
-        ("NoSuchBucket", _) => command.hint("fullbore makes no buckets: `aws s3 mb` does"),
-        (_, Some(300..400)) => command.hint("the store is elsewhere: --endpoint says where, and --region"),
-        (_, Some(403)) => {
-            command.hint("may these credentials do that? `aws sts get-caller-identity` says whose they are")
-        }
+        ("SignatureDoesNotMatch", _) => command.hint("check the secret key and --region"),
+        ("RequestTimeTooSkewed", _) => command.hint("set this machine's clock right"),
+        ("NoSuchBucket", _) => command.hint("create the bucket first, for example with `aws s3 mb`"),
+        (_, Some(300..400)) => command.hint("pass the address of the store with --endpoint, or its --region"),
+        (_, Some(403)) => command
+            .hint("check the permissions of these credentials; `aws sts get-caller-identity` shows whose they are"),
         _ => command,
     }
 }

@@ -1,17 +1,13 @@
 //! Requests to one bucket: many at once over warm connections, repeated where that is safe.
 //!
-//! [`Client::call`] gives a request to the queue; a connection takes it, signs it and brings the answer. All requests
-//! made here may be repeated, because they say what is to be and not what is to change. What is repeated: broken
-//! connections, 5xx, pleas to slow down (with fewer requests at once, see [`pace`]), credentials that ended, a clock
-//! that is wrong, a bucket of another region, content that arrived damaged. Everything else is the caller's.
+//! [`Client::call`] gives a request to the exchange client of the wire ([`exchange`]); a connection takes it, has it
+//! signed and brings the answer. All requests made here may be repeated, because they say what is to be and not what is
+//! to change. What is repeated: broken connections, 5xx, pleas to slow down (with fewer requests at once, see
+//! [`exchange::pace`]), credentials that ended, a clock that is wrong, a bucket of another region, content that arrived
+//! damaged. Everything else is the caller's.
 
-mod budget;
 mod call;
-mod connection;
 pub mod measure;
-mod memory;
-pub mod pace;
-mod queue;
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -19,24 +15,24 @@ use std::time::{Duration, Instant};
 
 use fullbore_engine::stage::Ledger;
 use fullbore_wire::auth::Authorization;
-use fullbore_wire::connect::{ConnectOptions, Scheme};
+use fullbore_wire::connect::{ConnectOptions, Endpoint, Scheme};
+use fullbore_wire::exchange::{self, Expected, Measurement, Pipelining, Service, Sockets, Tolerance};
 use fullbore_wire::http1::{Method, RequestHead};
 use fullbore_wire::range::ByteRange;
 use fullbore_wire::rate_limit::RateLimit;
 use fullbore_wire::retry_after::RetryAfter;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 
 use super::address::{Addressing, Bucket, is_region};
-use super::credentials::{Keeper, unix_now};
+use super::credentials::{CredentialCache, unix_now};
 pub use super::sign::Identity;
 use super::sign::{Signable, Signer, UNSIGNED_PAYLOAD, amz_date, query_string};
 use super::xml;
-pub use call::{Answer, Barrier, Body, Call, CallError, SMALL_ANSWER, Unreachable};
+pub use call::{Answer, Call, CallError, SMALL_ANSWER, etag};
 use fullbore_engine::random::random;
 use fullbore_engine::run::stopped;
+pub use fullbore_wire::exchange::{Body, Cause, Unreachable};
 use measure::{Meter, Reading};
-use memory::Memory;
-use queue::{Order, Queue};
 
 /// Times a request is sent when connections break or the server has an error of its own.
 const TRIES: u32 = 6;
@@ -50,6 +46,26 @@ pub const TRY_FOR: Duration = Duration::from_secs(300);
 /// Wait before the second try; twice as long each time.
 const WAIT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 
+/// Requests on one connection before the first is answered. Four small objects fill a packet or two; more would
+/// only wait behind one another at the server, which works on one at a time.
+const PIPELINE_DEPTH: usize = 4;
+
+/// A connection that cannot be made is tried for so long before anything was ever answered.
+const FIRST_CONTACT: Duration = Duration::from_secs(4);
+
+/// And for so long later: servers are restarted.
+const LATER_CONTACT: Duration = Duration::from_secs(60);
+
+/// Wait between attempts to connect; each is twice as long.
+const CONNECT_WAIT: Duration = Duration::from_millis(250);
+
+/// Idle time after which a connection is closed before the server does: Amazon's ends after some 20 s without a
+/// request (measured by others, not documented), and a request that crosses the close has to be repeated.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// Bodies from this size on have their acknowledgement by TCP looked at; for smaller ones a round trip is taken off.
+const OBSERVED_BYTES: u64 = 64 << 10;
+
 /// The field of SHA-256 checksums.
 pub const CHECKSUM_FIELD: &str = "x-amz-checksum-sha256";
 
@@ -61,7 +77,7 @@ pub struct Options {
     /// Connections at most.
     pub connections: usize,
     /// Time without any progress until a connection is given up.
-    pub patience: Duration,
+    pub stall_timeout: Duration,
     /// Time without a good answer after which what fails is not sent again; [`TRY_FOR`].
     pub try_for: Duration,
     /// Bytes per second over all connections.
@@ -70,37 +86,74 @@ pub struct Options {
     pub ledger: Ledger,
 }
 
+impl Options {
+    /// For a connection that is given up when nothing moves for this time: system certificates, 64 connections at most, no
+    /// limit on the rate, nothing recorded.
+    pub fn new(stall_timeout: Duration) -> Options {
+        Options {
+            connect: ConnectOptions { limit: stall_timeout, ..ConnectOptions::default() },
+            connections: crate::bucket::CONNECTIONS,
+            stall_timeout,
+            try_for: TRY_FOR,
+            limit: None,
+            ledger: Ledger::off(),
+        }
+    }
+}
+
 /// A bucket, and the way to it. Clones share everything.
 #[derive(Debug, Clone)]
 pub struct Client {
-    shared: Arc<Shared>,
+    exchange: exchange::Client<Store>,
+    credentials: Arc<CredentialCache>,
+    try_for: Duration,
     stop: watch::Receiver<bool>,
 }
 
+/// What the exchange client does not know of a store.
 #[derive(Debug)]
-struct Shared {
+struct Store {
     bucket: RwLock<Arc<Bucket>>,
-    keeper: Keeper,
     signer: Signer,
-    options: Options,
-    queue: Queue,
     meter: Meter,
-    memory: Memory,
     /// The server's clock less ours, seconds.
     clock_offset_s: AtomicI64,
     /// The server said which checksum it has of what we sent: it checks it, and need not hash for the signature too.
     checks: AtomicBool,
 }
 
-impl Shared {
+/// A request, and by whom it is signed.
+struct Job {
+    call: Arc<Call>,
+    identity: Option<Arc<Identity>>,
+}
+
+impl Store {
     fn bucket(&self) -> Arc<Bucket> {
         Arc::clone(&self.bucket.read().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+impl Service for Store {
+    type Job = Job;
+    type Server = Bucket;
+
+    fn server(&self) -> Arc<Bucket> {
+        self.bucket()
+    }
+
+    fn endpoint(bucket: &Bucket) -> &Endpoint {
+        &bucket.endpoint
+    }
+
+    fn name(&self, bucket: &Bucket) -> String {
+        bucket.host.clone()
+    }
 
     /// The head of a request, signed now.
-    fn head(&self, order: &Order, host: &str, absolute_form: bool) -> RequestHead {
-        let Order { call, identity, .. } = order;
-        let bucket = self.bucket();
+    fn head(&self, job: &Job, bucket: &Bucket, absolute_form: bool) -> RequestHead {
+        let Job { call, identity, .. } = job;
+        let host = bucket.host.as_str();
         let path = bucket.path(call.key.as_deref());
         let query: Vec<(&str, &str)> = call.query.iter().map(|(name, value)| (*name, value.as_str())).collect();
         let mut target = path.clone();
@@ -144,6 +197,10 @@ impl Shared {
         }
         head
     }
+
+    fn record(&self, measurement: Measurement<'_>) {
+        self.meter.record(measurement);
+    }
 }
 
 /// What was tried already.
@@ -170,40 +227,50 @@ enum Next {
 
 impl Client {
     /// The way to a bucket. Ends with its last clone; `stop` becomes true when no more requests are to be made.
-    pub fn new(bucket: Bucket, keeper: Keeper, options: Options, stop: watch::Receiver<bool>) -> Client {
-        let meter = Meter::new(&options.ledger, &bucket.endpoint.host);
-        let shared = Shared {
-            bucket: RwLock::new(Arc::new(bucket)),
-            keeper,
+    pub fn new(bucket: Bucket, credentials: CredentialCache, options: Options, stop: watch::Receiver<bool>) -> Client {
+        let store = Store {
             signer: Signer::new("s3"),
-            queue: Queue::new(options.connections),
-            options,
-            meter,
-            memory: Memory::default(),
+            meter: Meter::new(&options.ledger, &bucket.endpoint.host),
+            bucket: RwLock::new(Arc::new(bucket)),
             clock_offset_s: AtomicI64::new(0),
             checks: AtomicBool::new(false),
         };
-        Client { shared: Arc::new(shared), stop }
+        let exchange = exchange::Options {
+            connect: options.connect,
+            connections: options.connections,
+            depth: PIPELINE_DEPTH,
+            pipelining: Pipelining::Small,
+            stall_timeout: options.stall_timeout,
+            idle_timeout: IDLE,
+            connect_backoff: CONNECT_WAIT,
+            tolerance: Tolerance::Time { first: FIRST_CONTACT, later: LATER_CONTACT },
+            observed_bytes: OBSERVED_BYTES,
+            limit: options.limit,
+            // What downloads have in flight at once is the most that is in use.
+            sockets: Arc::new(Sockets::new(crate::download::WINDOW_BYTES as usize)),
+        };
+        let exchange = exchange::Client::new(store, exchange);
+        Client { exchange, credentials: Arc::new(credentials), try_for: options.try_for, stop }
     }
 
     /// The bucket, in the region that it turned out to be in.
     pub fn bucket(&self) -> Arc<Bucket> {
-        self.shared.bucket()
+        self.exchange.bucket()
     }
 
     /// What was measured so far.
     pub fn reading(&self) -> Reading {
-        self.shared.meter.reading()
+        self.exchange.meter.reading()
     }
 
     /// How often the store asked for less.
     pub fn slowed(&self) -> u64 {
-        self.shared.queue.slowed()
+        self.exchange.slowed()
     }
 
     /// Connections at most.
     pub fn connections(&self) -> usize {
-        self.shared.options.connections
+        self.exchange.options().connections
     }
 
     /// Whether the run is to end.
@@ -239,10 +306,10 @@ impl Client {
         let mut tries = Tries::default();
         let mut refused: Option<Arc<Identity>> = None;
         loop {
-            let identity = self.shared.keeper.identity(refused.take().as_deref()).await?;
+            let identity = self.credentials.identity(refused.take().as_deref()).await?;
             tries.sent += 1;
             if tries.sent > 1 {
-                self.shared.meter.repeated();
+                self.exchange.meter.repeated();
             }
             let mut outcome = self.once(&call, identity.clone()).await?;
             if let Ok(answer) = &mut outcome
@@ -273,8 +340,8 @@ impl Client {
             };
             // Time in the queue and on a slow path is no failure's.
             let first = *failing_since.get_or_insert_with(Instant::now);
-            let since = self.shared.queue.last_well().map_or(first, |well| well.max(first));
-            let try_for = self.shared.options.try_for;
+            let since = self.exchange.last_success().map_or(first, |well| well.max(first));
+            let try_for = self.try_for;
             match next {
                 Next::Again(wait, _) if since.elapsed() + wait < try_for => {
                     if std::mem::take(&mut tries.renew) {
@@ -304,14 +371,22 @@ impl Client {
         call: &Arc<Call>,
         identity: Option<Arc<Identity>>,
     ) -> Result<Result<Answer, String>, CallError> {
-        let (reply, receiver) = oneshot::channel();
-        let order = Order { call: Arc::clone(call), identity, reply, times_sent: 0 };
-        let open = self.shared.queue.push(order).map_err(CallError::Unreachable)?;
-        connection::open(&self.shared, open);
-        match receiver.await {
+        let expected = Expected {
+            bytes_max: call.answer_bytes_max,
+            in_pieces: call.range.is_some(),
+            // A small answer comes in one piece: a server that gives it out byte by byte would hold us for ever. Only
+            // while it joins parts it sends spaces to show that it lives.
+            is_progress: call.answer_bytes_max > SMALL_ANSWER || call.errors_in_body,
+        };
+        let unreachable = |Unreachable { reason, cause }| {
+            let reason = format!("{}: {reason}", self.exchange.bucket().host);
+            CallError::Unreachable(Unreachable { reason, cause })
+        };
+        let job = Job { call: Arc::clone(call), identity };
+        match self.exchange.send(job, call.body.clone(), expected).map_err(unreachable)?.await {
             Ok(outcome) => Ok(outcome),
-            Err(_) => match self.shared.queue.given_up() {
-                Some(reason) => Err(CallError::Unreachable(reason)),
+            Err(_) => match self.exchange.given_up() {
+                Some(reason) => Err(unreachable(reason)),
                 None => Ok(Err("the connection was ended".into())),
             },
         }
@@ -345,7 +420,7 @@ impl Client {
                 .retry_after
                 .map(|after: RetryAfter| Duration::from_secs(after.delay_s(answer.head.date, unix_now())));
             let chance = f64::from(random::<1>()[0]) / 255.0;
-            self.shared.queue.slow_down(asked, chance, Instant::now());
+            self.exchange.slow_down(asked, chance, Instant::now());
             // The pause is the queue's: everybody keeps it.
             return Err(again(tries.slowed < SLOW_TRIES, 0, refused));
         }
@@ -358,7 +433,7 @@ impl Client {
             "RequestTimeTooSkewed" | "RequestExpired" if tries.clock < 2 && answer.head.date.is_some() => {
                 tries.clock += 1;
                 let theirs = answer.head.date.unwrap_or_else(unix_now);
-                self.shared.clock_offset_s.store(theirs - unix_now(), Ordering::Relaxed);
+                self.exchange.clock_offset_s.store(theirs - unix_now(), Ordering::Relaxed);
                 Next::Again(Duration::ZERO, refused)
             }
             "BadDigest" | "XAmzContentSHA256Mismatch" | "XAmzContentChecksumMismatch" | "InvalidDigest"
@@ -373,7 +448,7 @@ impl Client {
             }
             _ if matches!(status, 301 | 307 | 308 | 400 | 403)
                 && tries.moved < 2
-                && self.move_to(region.as_deref(), &answer.asked) =>
+                && self.move_to(region.as_deref(), &answer.server) =>
             {
                 tries.moved += 1;
                 Next::Again(Duration::ZERO, refused)
@@ -389,21 +464,21 @@ impl Client {
 
     /// Compares what the server has with what was sent.
     fn compare(&self, call: &Call, answer: Answer, tries: &mut Tries) -> Result<Answer, Next> {
-        self.shared.queue.well();
+        self.exchange.record_success();
         if !call.checksum || !(200..300).contains(&answer.head.status) {
             return Ok(answer);
         }
         let Some(theirs) = answer.head.store_field(CHECKSUM_FIELD) else { return Ok(answer) };
         let ours = super::parts::base64(&call.hash);
         if theirs == ours {
-            if !self.shared.checks.swap(true, Ordering::Relaxed) {
+            if !self.exchange.checks.swap(true, Ordering::Relaxed) {
                 tracing::debug!("the store checks SHA-256 sums and says so");
             }
-            self.shared.queue.pipeline(true);
+            self.exchange.pipeline(true);
             return Ok(answer);
         }
         // Perhaps another request's answer: one at a time from now on.
-        self.shared.queue.pipeline(false);
+        self.exchange.pipeline(false);
         tries.damaged += 1;
         let error = CallError::Damaged { what: call.what(), theirs: theirs.to_owned(), ours };
         Err(again(tries.damaged < 3, 1, error))
@@ -412,7 +487,7 @@ impl Client {
     /// Speaks to another region from now on; false if it is the one that was asked.
     fn move_to(&self, region: Option<&str>, asked: &Bucket) -> bool {
         let Some(region) = region.filter(|region| *region != asked.region && is_region(region)) else { return false };
-        let mut bucket = self.shared.bucket.write().unwrap_or_else(PoisonError::into_inner);
+        let mut bucket = self.exchange.bucket.write().unwrap_or_else(PoisonError::into_inner);
         if bucket.region == region {
             // Another request, that was on its way beside this one, has heard of it before.
             return true;

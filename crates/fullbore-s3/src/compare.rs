@@ -17,7 +17,7 @@ use fullbore_wire::http1::Method;
 use md5::{Digest, Md5};
 
 use super::checksum::{Algorithm, Checksum, Form, Hasher};
-use super::client::{Answer, Call, CallError, Client};
+use super::client::{Answer, Call, CallError, Client, etag};
 use super::layout::{self, Layout};
 use super::parts::{Composite, Cut};
 use super::sign::hex;
@@ -82,7 +82,7 @@ impl Present {
     pub fn of(answer: &Answer) -> Present {
         let head = &answer.head;
         let encryption = head.store_field("x-amz-server-side-encryption").unwrap_or_default();
-        let etag = answer.etag();
+        let etag = etag(&answer.head);
         Present {
             size: head.content_length.unwrap_or(0),
             checksums: Checksum::all(head, etag.as_deref()),
@@ -277,7 +277,7 @@ pub async fn head(client: &Client, key: &str) -> Result<Option<Present>, CallErr
 pub async fn proof(client: &Client, key: &str, present: &Present) -> Result<Proof, CallError> {
     let layout = match present.parts() {
         Some(count) => {
-            let whole = layout::Whole { size: present.size, etag: present.etag.as_deref(), count };
+            let whole = layout::Object { size: present.size, etag: present.etag.as_deref(), count };
             layout::learn(client, key, whole).await?
         }
         None => Layout::Unknown(None),
@@ -319,9 +319,9 @@ mod tests {
         let three = present(size, "e-3", &[(sha, Form::Parts(Some(3)))]);
         let guess = of_parts(Cut::Even(8 << 20));
         assert_eq!(proof(&three, &unknown), (vec![guess.clone()], Some(Doubt::UnknownParts)));
-        let listed = Cut::Listed([10 << 20, 5 << 20, 5 << 20].into());
+        let listed = Cut::Sizes([10 << 20, 5 << 20, 5 << 20].into());
         assert_eq!(proof(&three, &Layout::Known(listed.clone())), (vec![of_parts(listed)], None));
-        let other = Layout::Known(Cut::Listed([10 << 20, 10 << 20].into()));
+        let other = Layout::Known(Cut::Sizes([10 << 20, 10 << 20].into()));
         assert_eq!(proof(&three, &other), (vec![], Some(Doubt::UnknownParts)), "of another number of parts");
         let two = present(size, "e-2", &[(sha, Form::Parts(Some(2)))]);
         assert_eq!(proof(&two, &unknown), (vec![], Some(Doubt::UnknownParts)));
@@ -386,7 +386,7 @@ mod tests {
         };
         for algorithm in Algorithm::ALL {
             assert!(matches(Some(Test::Whole(algorithm, hash(algorithm, &content)))));
-            let cut = Cut::Listed([1000, 500, 1500].into());
+            let cut = Cut::Sizes([1000, 500, 1500].into());
             let mut composite = Composite::new(algorithm, cut.clone());
             composite.update(&[&content]);
             assert!(matches(Some(Test::Parts(algorithm, composite.finish(), cut))));

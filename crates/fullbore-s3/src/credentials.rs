@@ -204,22 +204,22 @@ impl Aws {
 
 /// Keeps credentials, and renews them before they end.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct CredentialCache {
     /// None: requests are not signed.
     providers: Option<Vec<Provider>>,
     connect: ConnectOptions,
     kept: Mutex<Option<Arc<Identity>>>,
 }
 
-impl Keeper {
+impl CredentialCache {
     /// Asks these, in order, when credentials are first needed; `connect` is for those that are services.
-    pub fn new(providers: Vec<Provider>, connect: ConnectOptions) -> Keeper {
-        Keeper { providers: Some(providers), connect, kept: Mutex::new(None) }
+    pub fn new(providers: Vec<Provider>, connect: ConnectOptions) -> CredentialCache {
+        CredentialCache { providers: Some(providers), connect, kept: Mutex::new(None) }
     }
 
     /// For requests without signatures.
-    pub fn anonymous() -> Keeper {
-        Keeper { providers: None, connect: ConnectOptions::default(), kept: Mutex::new(None) }
+    pub fn anonymous() -> CredentialCache {
+        CredentialCache { providers: None, connect: ConnectOptions::default(), kept: Mutex::new(None) }
     }
 
     /// The credentials of now; `refused` are those that the store no longer takes. `None`: not to be signed.

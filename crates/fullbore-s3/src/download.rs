@@ -16,7 +16,7 @@ use fullbore_wire::range::{ByteRange, ContentRange};
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 
-use super::client::{Answer, Call, CallError, Client};
+use super::client::{Answer, Call, CallError, Client, etag};
 use super::compare::{self, Checker, Doubt, Finding, Present, Proof};
 
 /// Bytes on their way at once: they carry 1 Gbit/s over 0.4 s.
@@ -51,7 +51,7 @@ pub enum DownloadError {
         key: String,
     },
     /// It is not what its checksum says.
-    #[error("{key:?}: the content is not what the store's checksum says")]
+    #[error("{key:?}: the content does not match the checksum of the store")]
     Wrong {
         /// Its key.
         key: String,
@@ -65,19 +65,19 @@ pub enum DownloadError {
         doubt: Doubt,
     },
     /// Another range than was asked for.
-    #[error("{key:?}: the store answered with another range than was asked for")]
+    #[error("{key:?}: the store sent another range than requested")]
     Range {
         /// Its key.
         key: String,
     },
     /// Whoever wanted it has gone.
-    #[error("nobody takes the content any more")]
+    #[error("the reader of the content is gone")]
     Unwanted,
 }
 
 /// What was got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Got {
+pub struct Downloaded {
     /// Bytes.
     pub size: u64,
     /// Why no checksum of the store proves them; `None`: one does.
@@ -110,8 +110,8 @@ pub async fn get(
     out: &mpsc::Sender<Vec<Bytes>>,
     required: bool,
     known_bytes: &AtomicU64,
-) -> Result<Got, DownloadError> {
-    let mut first = Asked::ask(client, key, 0..RANGE_BYTES, None, window);
+) -> Result<Downloaded, DownloadError> {
+    let mut first = PendingRange::ask(client, key, 0..RANGE_BYTES, None, window);
     let Some(mut present) = compare::head(client, key).await? else { return Err(first.missing(key).await) };
     if present.size == 0 {
         // Some proxies leave the length out of an answer without a body.
@@ -128,10 +128,10 @@ pub async fn get(
     run.ranges(first, window, out).await?;
     let key = || key.to_owned();
     match run.checker().await?.finish() {
-        Finding::Right => Ok(Got { size: present.size, doubt: None }),
+        Finding::Right => Ok(Downloaded { size: present.size, doubt: None }),
         Finding::Wrong => Err(DownloadError::Wrong { key: key() }),
         Finding::Unverified(doubt) if required => Err(DownloadError::Unverified { key: key(), doubt }),
-        Finding::Unverified(doubt) => Ok(Got { size: present.size, doubt: Some(doubt) }),
+        Finding::Unverified(doubt) => Ok(Downloaded { size: present.size, doubt: Some(doubt) }),
     }
 }
 
@@ -185,7 +185,7 @@ impl Run<'_> {
             (200, None) => expected.start == 0 && length == self.present.size,
             _ => return Err(CallError::refused(format!("GET {}", self.key), &answer).into()),
         };
-        if answer.etag() != self.present.etag {
+        if etag(&answer.head) != self.present.etag {
             return Err(DownloadError::Changed { key: key() });
         }
         if right && answer.pieces.iter().map(|piece| piece.len() as u64).sum::<u64>() == length {
@@ -198,7 +198,7 @@ impl Run<'_> {
     /// Gives out the first range, which is under way, and all that follow.
     async fn ranges(
         &mut self,
-        first: Asked,
+        first: PendingRange,
         window: &Window,
         out: &mpsc::Sender<Vec<Bytes>>,
     ) -> Result<(), DownloadError> {
@@ -211,7 +211,7 @@ impl Run<'_> {
                 let bytes = next..(next + length).min(size);
                 next = bytes.end;
                 let etag = self.present.etag.as_deref();
-                under_way.push_back((bytes.clone(), Asked::ask(self.client, self.key, bytes, etag, window)));
+                under_way.push_back((bytes.clone(), PendingRange::ask(self.client, self.key, bytes, etag, window)));
             }
             let Some((bytes, mut asked)) = under_way.pop_front() else { break };
             let (answer, permit) = asked.answer().await?;
@@ -242,18 +242,18 @@ fn range_bytes(round_trip: Option<Duration>) -> u64 {
     if round_trip.is_some_and(|time| time <= NEAR) { NEAR_RANGE_BYTES } else { RANGE_BYTES }
 }
 
-type Came = (Result<Answer, CallError>, Permit);
+type RangeResult = (Result<Answer, CallError>, Permit);
 
 /// A range on its way; dropped, it is not wanted any more.
-struct Asked {
-    task: JoinHandle<Came>,
+struct PendingRange {
+    task: JoinHandle<RangeResult>,
     /// What the task gave, when it was looked at before it was wanted.
-    came: Option<Came>,
+    arrived: Option<RangeResult>,
 }
 
-impl Asked {
+impl PendingRange {
     /// Asks for a range as soon as it may be under way.
-    fn ask(client: &Client, key: &str, bytes: Range<u64>, etag: Option<&str>, window: &Window) -> Asked {
+    fn ask(client: &Client, key: &str, bytes: Range<u64>, etag: Option<&str>, window: &Window) -> PendingRange {
         let (client, window) = (client.clone(), window.clone());
         let mut call = Call::new(Method::Get, Some(key));
         if let Some(etag) = etag {
@@ -266,14 +266,14 @@ impl Asked {
             let permit = window.acquire(length).await;
             (client.call(call).await, permit)
         });
-        Asked { task, came: None }
+        PendingRange { task, arrived: None }
     }
 
     /// Bytes of the whole object, if the answer tells; otherwise 0.
     async fn complete_length(&mut self) -> Result<u64, CallError> {
-        let came = self.answer().await?;
-        let range = came.0.as_ref().ok().and_then(|answer| answer.head.content_range);
-        self.came = Some(came);
+        let arrived = self.answer().await?;
+        let range = arrived.0.as_ref().ok().and_then(|answer| answer.head.content_range);
+        self.arrived = Some(arrived);
         match range {
             Some(ContentRange::Bytes { complete, .. }) => Ok(complete.unwrap_or(0)),
             _ => Ok(0),
@@ -291,15 +291,15 @@ impl Asked {
         DownloadError::Missing { key: key.to_owned() }
     }
 
-    async fn answer(&mut self) -> Result<Came, CallError> {
-        match self.came.take() {
-            Some(came) => Ok(came),
+    async fn answer(&mut self) -> Result<RangeResult, CallError> {
+        match self.arrived.take() {
+            Some(arrived) => Ok(arrived),
             None => (&mut self.task).await.map_err(|error| CallError::GivenUp(format!("a task failed: {error}"))),
         }
     }
 }
 
-impl Drop for Asked {
+impl Drop for PendingRange {
     fn drop(&mut self) {
         self.task.abort();
     }

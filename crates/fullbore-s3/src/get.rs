@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use crate::address::SCHEME;
 use crate::bucket::{self, BucketSettings};
 use crate::client::Client;
-use crate::download::{self, DownloadError, Got, RANGES_AT_ONCE, WINDOW_BYTES};
+use crate::download::{self, DownloadError, Downloaded, RANGES_AT_ONCE, WINDOW_BYTES};
 use crate::key;
 use crate::put::report::of_store;
 use crate::verdict::{Facts, judge};
@@ -53,7 +53,7 @@ pub fn run(
     let location = &settings.bucket.location;
     let address = format!("{SCHEME}{}/{}", location.bucket, location.key);
     if location.key.is_empty() || location.key.ends_with('/') {
-        return Err(CommandError::usage(format_args!("{address}: which object?")));
+        return Err(CommandError::usage(format_args!("{address}: the address names no object")));
     }
     key::check(&location.key).map_err(CommandError::usage)?;
     let begun = Instant::now();
@@ -74,7 +74,7 @@ pub fn run(
     let (getting, key, size) = (client.clone(), location.key.clone(), Arc::new(AtomicU64::new(0)));
     let (required, known) = (settings.require_checksum, Arc::clone(&size));
     let task = runtime.spawn(async move { download::get(&getting, &key, &window, &out, required, &known).await });
-    let mut pace = Pace::new(begun);
+    let mut pace = Pace::with_peers(begun);
     let mut written = Ok(());
     loop {
         match runtime.block_on(async { timeout(PROGRESS_EVERY, ranges.recv()).await }) {
@@ -103,7 +103,7 @@ pub fn run(
     if *stop.watch().borrow() && got.is_err() {
         return Err(interruption());
     }
-    let Got { size, doubt } = got.map_err(|error| explain(&error))?;
+    let Downloaded { size, doubt } = got.map_err(|error| explain(&error))?;
     let target = sink.publish()?;
     events.emit(Event::Progress(pace.progress(Counts { files: 1, ..counts(size, size) }, None, Instant::now())));
     if let Some(doubt) = doubt {

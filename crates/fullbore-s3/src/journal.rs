@@ -240,17 +240,17 @@ impl Drop for Journal {
 
 /// What a file has as open.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Left {
+pub struct Leftovers {
     /// Uploads whose id is known.
     pub open: Vec<Open>,
     /// Uploads whose id is not.
     pub intents: Vec<Intent>,
 }
 
-impl Left {
+impl Leftovers {
     /// Reads the lines of a file; what is no line of ours is passed over.
-    pub fn parse(text: &[u8]) -> Left {
-        let mut left = Left::default();
+    pub fn parse(text: &[u8]) -> Leftovers {
+        let mut left = Leftovers::default();
         for line in text.split(|&byte| byte == b'\n') {
             // The last line of a run that was killed, or of a full disk, may be half a one.
             if let Ok(line) = serde_json::from_slice::<Line>(line)
@@ -286,14 +286,14 @@ impl Left {
     }
 }
 
-fn read(path: &Path) -> io::Result<Left> {
+fn read(path: &Path) -> io::Result<Leftovers> {
     let mut text = Vec::new();
     let mut file = File::open(path)?;
     // What is still open was begun last. A line that is cut is passed over.
     let length = file.metadata()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(FILE_BYTES_MAX)))?;
     file.take(FILE_BYTES_MAX).read_to_end(&mut text)?;
-    Ok(Left::parse(&text))
+    Ok(Leftovers::parse(&text))
 }
 
 /// The journals of a directory.
@@ -308,7 +308,7 @@ fn journals(directory: &Path) -> impl Iterator<Item = PathBuf> {
 #[derive(Debug, Default)]
 pub struct Orphans {
     directory: PathBuf,
-    files: Vec<(PathBuf, File, Left)>,
+    files: Vec<(PathBuf, File, Leftovers)>,
 }
 
 impl Orphans {
@@ -346,8 +346,8 @@ impl Orphans {
     }
 
     /// What runs that live have open in one bucket now.
-    pub fn living(&self, store: &str, bucket: &str) -> Left {
-        let mut living = Left::default();
+    pub fn living(&self, store: &str, bucket: &str) -> Leftovers {
+        let mut living = Leftovers::default();
         let theirs = journals(&self.directory).filter(|path| self.files.iter().all(|(ours, ..)| ours != path));
         for left in theirs.filter_map(|path| read(&path).ok()) {
             living.open.extend(left.open.into_iter().filter(|open| open.is_of(store, bucket)));
@@ -453,7 +453,7 @@ mod tests {
         assert_eq!((living.intents("h", "b").count(), living.living("h", "b").intents.len()), (0, 3), "its run lives");
         drop(journal);
         let mut orphans = Orphans::find(directory.path(), "h", "b");
-        assert_eq!(orphans.living("h", "b"), Left::default());
+        assert_eq!(orphans.living("h", "b"), Leftovers::default());
         let mut left: Vec<u64> = orphans.intents("h", "b").map(|intent| intent.id).collect();
         left.sort_unstable();
         let mut expected = asked[1..].to_vec();
@@ -478,7 +478,7 @@ mod tests {
         }
         let orphans = Orphans::find(directory.path(), "h", "b");
         assert_eq!((orphans.intents("h", "b").count(), orphans.uploads("h", "b").count()), (1, 1));
-        assert_eq!(orphans.living("h", "b"), Left::default());
+        assert_eq!(orphans.living("h", "b"), Leftovers::default());
     }
 
     #[test]
@@ -507,7 +507,7 @@ mod tests {
 {"of a later version":{}}
 "#;
         let expected = Open { store: "h".into(), bucket: "b".into(), key: "k".into(), upload_id: "2".into() };
-        assert_eq!(Left::parse(old), Left { open: vec![expected], intents: Vec::new() });
+        assert_eq!(Leftovers::parse(old), Leftovers { open: vec![expected], intents: Vec::new() });
     }
 
     #[test]
@@ -518,10 +518,10 @@ mod tests {
             Line::WillBegin(Intent { id: 1, store, bucket, key, from_s: 0, until_s: 0 })
         };
         for line in [begun("", "1"), begun("k", ""), begun("../other", "1"), intent(""), intent("a/..")] {
-            assert!(Left::parse(&serde_json::to_vec(&line).unwrap()).is_empty());
+            assert!(Leftovers::parse(&serde_json::to_vec(&line).unwrap()).is_empty());
         }
         for line in [begun("k", "1"), intent("k")] {
-            assert!(!Left::parse(&serde_json::to_vec(&line).unwrap()).is_empty());
+            assert!(!Leftovers::parse(&serde_json::to_vec(&line).unwrap()).is_empty());
         }
     }
 
@@ -557,7 +557,7 @@ mod tests {
         let path = directory.path().join(format!("x{SUFFIX}"));
         let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-        assert_eq!(Orphans::find(directory.path(), "h", "b").living("h", "b"), Left::default());
+        assert_eq!(Orphans::find(directory.path(), "h", "b").living("h", "b"), Leftovers::default());
         assert!(path.exists());
     }
 }

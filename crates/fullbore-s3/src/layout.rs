@@ -11,7 +11,7 @@ use fullbore_wire::http1::Method;
 use fullbore_wire::range::ContentRange;
 use tokio::task::JoinSet;
 
-use super::client::{Answer, Call, CallError, Client};
+use super::client::{Answer, Call, CallError, Client, etag};
 use super::parts::{Cut, PARTS_MAX};
 
 /// Requests for sizes on their way at once: as many as there are connections, unless told otherwise.
@@ -28,7 +28,7 @@ pub enum Layout {
 
 /// The object that is asked about.
 #[derive(Debug, Clone, Copy)]
-pub struct Whole<'a> {
+pub struct Object<'a> {
     /// Its length in bytes.
     pub size: u64,
     /// Its ETag without quotes.
@@ -41,7 +41,7 @@ pub struct Whole<'a> {
 ///
 /// # Errors
 /// [`CallError`], when the store cannot be reached. A refusal is none.
-pub async fn learn(client: &Client, key: &str, whole: Whole<'_>) -> Result<Layout, CallError> {
+pub async fn learn(client: &Client, key: &str, whole: Object<'_>) -> Result<Layout, CallError> {
     if whole.count == 1 {
         return Ok(Layout::Known(Cut::Even(whole.size.max(1))));
     }
@@ -70,7 +70,7 @@ pub async fn learn(client: &Client, key: &str, whole: Whole<'_>) -> Result<Layou
     }
     told.sort_unstable();
     sizes.extend(told.into_iter().map(|(_, bytes)| bytes));
-    Ok(complete(sizes, whole.size).map_or(unknown, |sizes| Layout::Known(Cut::Listed(sizes))))
+    Ok(complete(sizes, whole.size).map_or(unknown, |sizes| Layout::Known(Cut::Sizes(sizes))))
 }
 
 /// The answer to HEAD of a part, unless it is refused.
@@ -83,7 +83,7 @@ async fn ask(client: &Client, key: &str, number: u64) -> Result<Option<Answer>, 
 }
 
 /// The length of the part that an answer describes; `None` if it describes something else.
-fn part_bytes(answer: &Answer, whole: Whole<'_>) -> Option<u64> {
+fn part_bytes(answer: &Answer, whole: Object<'_>) -> Option<u64> {
     let head = &answer.head;
     let count = head.store_field("x-amz-mp-parts-count").map(str::parse::<u64>);
     if count.as_ref().is_some_and(|count| *count != Ok(whole.count)) {
@@ -92,7 +92,7 @@ fn part_bytes(answer: &Answer, whole: Whole<'_>) -> Option<u64> {
     let bytes = match (head.status, head.content_range) {
         (206, Some(ContentRange::Bytes { first, last, complete })) => {
             // The object may have been replaced since.
-            if complete.is_some_and(|complete| complete != whole.size) || answer.etag().as_deref() != whole.etag {
+            if complete.is_some_and(|complete| complete != whole.size) || etag(&answer.head).as_deref() != whole.etag {
                 return None;
             }
             last.checked_sub(first)?.checked_add(1)?

@@ -1,36 +1,76 @@
-//! Objects in S3 and the stores that speak like it: a client, uploads and downloads.
+//! A client for S3 and for stores that speak its protocol: puts and gets of objects, whole or in parts.
 //!
-//! [`client`] carries requests: signed by [`sign`] with what [`credentials`] finds, over warm connections of our
-//! wire, repeated where that is safe. [`upload`] puts objects, whole or in parts; [`download`] gets them by
-//! ranges; [`listing`] says what is there. [`xml`] reads what servers answer, within bounds.
+//! [`Client`] sends signed requests over warm, pipelined connections, and repeats them where that is safe. [`Uploader`]
+//! puts bytes, files and pipes; [`download`] gets an object by ranges, in order and verified by the store's checksum.
+//! [`put`] and [`get`] are the commands of fullbore: trees of files into a bucket, an object out of it.
 //!
-//! [`put`] and [`get`] are the walks of the commands: trees of files into a [`bucket`], an object out of it.
+//! The crate is no general SDK: it makes no buckets, sets no policies and reads no settings. The caller passes
+//! credentials, addresses and bounds. Nothing here prints, reads the environment or ends the process.
 //!
-//! Nothing here prints, reads the environment or ends the process.
+//! ```no_run
+//! use std::path::Path;
+//! use std::time::Duration;
+//!
+//! use fullbore_engine::digest::Sha256;
+//! use fullbore_engine::window::Window;
+//! use fullbore_s3::{Addressing, Bucket, Client, CredentialCache, Options, Uploader};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let bucket = Bucket::new("films", Some("http://127.0.0.1:9000"), "us-east-1", Addressing::Path)?;
+//! let (_stop, stopped) = tokio::sync::watch::channel(false);
+//! let client = Client::new(bucket, CredentialCache::anonymous(), Options::new(Duration::from_secs(30)), stopped);
+//! // 64 MiB of content and 100 objects in flight.
+//! let uploader = Uploader::new(client, Window::new(64 << 20, 100), Path::new("/var/tmp"));
+//! let content = bytes::Bytes::from_static(b"content");
+//! let hash = Sha256::of(&content);
+//! uploader.put_whole("a/key", Vec::new(), content, hash, false).await?;
+//! # Ok(())
+//! # }
+//! ```
 
 #![forbid(unsafe_code)]
 
-pub mod address;
+mod address;
 pub mod bucket;
-pub mod checksum;
-pub mod client;
-pub mod compare;
-pub mod conditions;
+mod checksum;
+mod client;
+mod compare;
+mod conditions;
 pub mod credentials;
-pub mod download;
-pub mod gather;
+mod download;
+mod gather;
 pub mod get;
-pub mod journal;
-pub mod key;
-pub mod layout;
-pub mod listing;
-pub mod open_uploads;
-pub mod parts;
+mod journal;
+mod key;
+mod layout;
+mod listing;
+mod open_uploads;
+mod parts;
 pub mod put;
-pub mod remove;
-pub mod sign;
-pub mod spool;
-pub mod upload;
-pub mod verdict;
-pub mod work;
-pub mod xml;
+mod remove;
+mod sign;
+mod spool;
+mod upload;
+mod verdict;
+mod work;
+mod xml;
+
+pub use address::{Addressing, Bucket, Location, SCHEME};
+pub use checksum::{Algorithm, Hasher};
+pub use client::{Answer, Body, Call, CallError, Client, Options};
+pub use compare::md5_hex;
+pub use credentials::CredentialCache;
+pub use download::{DownloadError, Downloaded, get as download};
+pub use parts::Growth;
+pub use upload::{PutOutcome, Stored, UploadError, Uploader};
+
+/// Parsers of outside input, for fuzz targets.
+#[doc(hidden)]
+pub mod parsers {
+    pub use crate::credentials::config::{Kind, Sections};
+    pub use crate::journal::Leftovers;
+    pub use crate::key::{decode_listed, encode_path};
+    pub mod xml {
+        pub use crate::xml::*;
+    }
+}

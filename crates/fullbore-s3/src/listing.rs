@@ -5,7 +5,7 @@
 use fullbore_wire::http1::Method;
 
 use super::client::{Call, CallError, Client};
-use super::xml::{self, Listed, Page};
+use super::xml::{self, ListedObject, Page};
 
 /// Pages without an object in a row. Some come where many objects were deleted of which old versions are kept; so many are
 /// a guess at "never ends".
@@ -27,7 +27,7 @@ pub enum More {
 pub async fn list(
     client: &Client,
     prefix: &str,
-    mut each: impl FnMut(Vec<Listed>) -> More + Send,
+    mut each: impl FnMut(Vec<ListedObject>) -> More + Send,
 ) -> Result<(), CallError> {
     let mut token: Option<String> = None;
     let mut endless = Endless::default();
@@ -101,7 +101,7 @@ mod tests {
         let mut endless = Endless::default();
         (0..most).find_map(|number| {
             let (keys, next) = page(number);
-            let object = |key: u32| Listed { key: format!("{key:09}"), size: 1, etag: String::new() };
+            let object = |key: u32| ListedObject { key: format!("{key:09}"), size: 1, etag: String::new() };
             let page = Page { objects: keys.into_iter().map(object).collect(), next };
             endless.turns_out(&page).map(|did| (number, did))
         })

@@ -47,7 +47,7 @@ pub enum Cut {
     /// As pipes are.
     Growing(Growth),
     /// Into parts of these many bytes; at most [`PARTS_MAX`], none of them empty.
-    Listed(Arc<[u64]>),
+    Sizes(Arc<[u64]>),
 }
 
 impl Cut {
@@ -62,7 +62,7 @@ impl Cut {
         match self {
             Cut::Even(bytes) => (*bytes).max(1),
             // What is behind the last part is of no part that is known.
-            Cut::Listed(sizes) => {
+            Cut::Sizes(sizes) => {
                 usize::try_from(number).ok().and_then(|number| sizes.get(number)).map_or(u64::MAX, |bytes| *bytes)
             }
             Cut::Growing(growth) => growth.first_bytes.max(1) << (number / growth.double_after.max(1)).min(16),
@@ -73,7 +73,7 @@ impl Cut {
     pub fn count(&self, size: u64) -> u64 {
         match self {
             Cut::Even(bytes) => size.div_ceil((*bytes).max(1)).max(1),
-            Cut::Listed(sizes) => sizes.len() as u64,
+            Cut::Sizes(sizes) => sizes.len() as u64,
             Cut::Growing(_) => {
                 let (mut count, mut reached) = (0, 0);
                 // Sizes are what servers say, and no object has more parts than that.
@@ -234,7 +234,7 @@ mod tests {
                 rest = behind;
             }
             for batch in [1, 3, 100] {
-                let mut composite = Composite::new(algorithm, Cut::Listed(listed.clone().into()));
+                let mut composite = Composite::new(algorithm, Cut::Sizes(listed.clone().into()));
                 let pieces: Vec<&[u8]> = content[..all].chunks(777).collect();
                 pieces.chunks(batch).for_each(|pieces| composite.update(pieces));
                 assert_eq!(composite.finish(), hash(algorithm, &sums), "{algorithm:?} {sizes:?} {batch}");

@@ -37,15 +37,12 @@ use crate::address::SCHEME;
 use crate::bucket::{self, BucketSettings};
 use crate::client::Client;
 use crate::conditions::Conditions;
-use crate::gather::Gathering;
 use crate::journal::Journal;
-use crate::parts::Growth;
-use crate::spool::Spool;
 use crate::upload::Uploader;
 use crate::verdict::Facts;
 use crate::work::Work;
 use account::{Account, Totals};
-use delete::Doomed;
+use delete::Deletion;
 pub use fields::FieldSettings;
 use known::Known;
 use plan::{Last, Plan};
@@ -164,14 +161,10 @@ fn put(
     let items = u32::try_from(client.connections()).unwrap_or(u32::MAX).saturating_mul(4).saturating_add(READY);
     let window = Window::new(WINDOW_BYTES, items);
     let uploader = Uploader {
-        client: client.clone(),
-        pipes: Gathering::new(&window),
-        window,
         work: Arc::new(Work::new(ledger)),
         journal: journals.map(|path| Arc::new(Journal::new(path))),
-        spool: Spool::new(&settings.spool),
-        growth: Growth::default(),
         conditions: Arc::new(Conditions::of(client.bucket().is_default)),
+        ..Uploader::new(client.clone(), window, &settings.spool)
     };
     ledger.watch_window(&uploader.window);
     if let Some(path) = journals {
@@ -266,9 +259,9 @@ struct Deleted {
     kept: usize,
 }
 
-async fn find_doomed(client: &Client, plan: &Plan) -> Result<Doomed, CommandError> {
+async fn find_doomed(client: &Client, plan: &Plan) -> Result<Deletion, CommandError> {
     let wanted: HashSet<&str> = plan.objects.iter().map(|object| object.key.as_str()).collect();
-    Doomed::find(client, plan.prefix.as_deref().unwrap_or_default(), &wanted, &plan.rules).await
+    Deletion::find(client, plan.prefix.as_deref().unwrap_or_default(), &wanted, &plan.rules).await
 }
 
 fn tell_private(count: usize, remedy: &str, events: &mut dyn Events) {
@@ -281,8 +274,8 @@ fn tell_private(count: usize, remedy: &str, events: &mut dyn Events) {
 
 /// Without a right to list the bucket nothing is said.
 async fn warn_of_private(client: &Client, plan: &Plan, events: &mut dyn Events) {
-    if let Ok(doomed) = find_doomed(client, plan).await {
-        tell_private(doomed.private.len(), "--delete removes them", events);
+    if let Ok(deletion) = find_doomed(client, plan).await {
+        tell_private(deletion.private.len(), "--delete removes them", events);
     }
 }
 
@@ -293,24 +286,24 @@ async fn delete(
     plan: &Plan,
     events: &mut dyn Events,
 ) -> Result<Deleted, CommandError> {
-    let doomed = find_doomed(client, plan).await?;
-    let kept = doomed.kept;
+    let deletion = find_doomed(client, plan).await?;
+    let kept = deletion.kept;
     // Without having put anything it is not known what the store should list.
     if !settings.dry_run {
-        doomed.refuse_other_names(client.bucket().store())?;
+        deletion.refuse_other_names(client.bucket().store())?;
     }
     let remedy = if settings.dry_run { "a run without --dry-run removes them" } else { "they are removed now" };
-    tell_private(doomed.private.len(), remedy, events);
-    doomed.guard(wanted.share_max, wanted.force)?;
-    for key in doomed.private.iter().chain(&doomed.keys) {
+    tell_private(deletion.private.len(), remedy, events);
+    deletion.guard(wanted.share_max, wanted.force)?;
+    for key in deletion.private.iter().chain(&deletion.keys) {
         let key = key.clone();
         events.emit(match settings.dry_run {
             true => Event::WouldDeleteObject { key },
             false => Event::DeletingObject { key },
         });
     }
-    let all = doomed.private.len() + doomed.keys.len();
-    let count = if settings.dry_run { all } else { doomed.delete(client).await? };
+    let all = deletion.private.len() + deletion.keys.len();
+    let count = if settings.dry_run { all } else { deletion.delete(client).await? };
     Ok(Deleted { count, kept })
 }
 

@@ -3,7 +3,7 @@
 use fullbore_engine::digest::Sha256;
 use fullbore_wire::http1::Method;
 
-use super::client::{Body, Call, CallError, Client};
+use super::client::{Call, CallError, Client};
 use super::compare::md5_base64;
 use super::xml::{self, ServiceError};
 
@@ -44,7 +44,7 @@ pub async fn remove(client: &Client, keys: &[String]) -> Result<Vec<(String, Ser
         .field("Content-Type", "application/xml")
         // What all stores take; some of them do not know other checksums here.
         .field("Content-MD5", md5_base64(body.as_bytes()))
-        .body(Body::Memory(body.into()), hash);
+        .body(body, hash);
     call.answer_bytes_max = xml::ANSWER_BYTES_MAX;
     call.errors_in_body = false;
     let what = || "POST ?delete".to_owned();

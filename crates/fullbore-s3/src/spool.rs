@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use fullbore_engine::digest::{Sha256, Sha256Hasher};
 use fullbore_engine::files::unnamed::{ROOM_LEFT_BYTES, free_bytes, unnamed};
+use fullbore_wire::exchange::ReadAt;
 
 use super::work::Work;
 
@@ -88,26 +89,17 @@ impl Drop for Slot {
     }
 }
 
-/// A file that bodies of requests are read from.
+/// Part of a pipe in a file without a name.
 #[derive(Debug)]
-pub struct Kept {
+pub struct SpooledPart {
     // Closed before its slot is given back: then its room is free.
-    file: Arc<File>,
-    _slot: Option<Slot>,
+    file: File,
+    _slot: Slot,
 }
 
-impl Kept {
-    /// A file that has its place already.
-    pub fn file(file: Arc<File>) -> Arc<Kept> {
-        Arc::new(Kept { file, _slot: None })
-    }
-
-    /// Reads all that fits into `into`.
-    ///
-    /// # Errors
-    /// The file's.
-    pub fn read_exact_at(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
-        self.file.read_exact_at(into, offset)
+impl ReadAt for SpooledPart {
+    fn read_exact_at(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
+        FileExt::read_exact_at(&self.file, into, offset)
     }
 }
 
@@ -131,7 +123,7 @@ impl Spool {
     ///
     /// # Errors
     /// The source's, or the disk's.
-    pub fn keep(&self, from: &mut dyn Read, bytes: u64, work: &Work) -> io::Result<(Arc<Kept>, u64, Sha256)> {
+    pub fn keep(&self, from: &mut dyn Read, bytes: u64, work: &Work) -> io::Result<(Arc<SpooledPart>, u64, Sha256)> {
         let mut file = unnamed(&self.0.directory).map_err(|error| self.named(&error))?;
         let mut slot = work.wait(|| self.room(&file, bytes)).map_err(|error| self.named(&error))?;
         let (mut hasher, mut length) = (Sha256Hasher::new(), 0);
@@ -151,7 +143,7 @@ impl Spool {
             }
         }
         slot.ended();
-        Ok((Arc::new(Kept { file: Arc::new(file), _slot: Some(slot) }), length, hasher.finish()))
+        Ok((Arc::new(SpooledPart { file, _slot: slot }), length, hasher.finish()))
     }
 
     fn room(&self, file: &File, bytes: u64) -> io::Result<Slot> {

@@ -7,6 +7,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -14,18 +15,19 @@ use bytes::{Buf, Bytes};
 use fullbore_engine::digest::{Sha256, Sha256Hasher};
 use fullbore_engine::files::modified;
 use fullbore_engine::window::{Permit, Window};
+use fullbore_wire::exchange::ReadAt;
 use fullbore_wire::http1::Method;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
-use super::client::{Answer, Body, CHECKSUM_FIELD, Call, CallError, Client};
+use super::client::{Answer, Body, CHECKSUM_FIELD, Call, CallError, Client, etag};
 use super::compare::{composite_etag, sum_of};
 use super::conditions::Conditions;
 use super::gather::{Gathered, Gathering, Held};
 use super::journal::{self, Journal, Open};
 use super::parts::{Cut, Growth, OBJECT_BYTES_MAX, PARTS_MAX, WHOLE_BYTES_MAX, base64, composite};
-use super::spool::{Kept, Spool};
+use super::spool::Spool;
 use super::work::Work;
 use super::xml::{self, XmlError};
 
@@ -62,7 +64,7 @@ pub enum UploadError {
     #[error("more than {} TiB, which is the most that an object can have", OBJECT_BYTES_MAX >> 40)]
     TooLarge,
     /// The whole is not what was sent.
-    #[error("the store has {theirs} as the checksum of the whole, and {ours} is right; it is not to be trusted")]
+    #[error("checksum mismatch: the store has {theirs}, sent was {ours}; do not use the object")]
     Damaged {
         /// By the store.
         theirs: String,
@@ -71,25 +73,24 @@ pub enum UploadError {
     },
 }
 
-/// What uploads need.
+/// Puts objects into a bucket.
 #[derive(Debug, Clone)]
 pub struct Uploader {
     /// The bucket.
     pub client: Client,
-    /// Memory.
-    pub window: Window,
-    /// Of it, what pipes take.
-    pub pipes: Gathering,
-    /// Clocks.
-    pub work: Arc<Work>,
-    /// For uploads in parts.
-    pub journal: Option<Arc<Journal>>,
-    /// Where a pipe's large parts are kept.
-    pub spool: Spool,
-    /// How a pipe's parts grow.
+    /// How the parts of pipes grow.
     pub growth: Growth,
+    /// Memory.
+    pub(crate) window: Window,
+    /// The part of the window that pipes take.
+    pub(crate) pipes: Gathering,
+    pub(crate) work: Arc<Work>,
+    /// For uploads in parts.
+    pub(crate) journal: Option<Arc<Journal>>,
+    /// Where a pipe's large parts are kept.
+    pub(crate) spool: Spool,
     /// Whether the store keeps to conditions.
-    pub conditions: Arc<Conditions>,
+    pub(crate) conditions: Arc<Conditions>,
 }
 
 /// An object that is there now.
@@ -114,7 +115,7 @@ pub enum Aborted {
 
 /// What became of an object that was put in one piece.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Whole {
+pub enum PutOutcome {
     /// It is there.
     Stored(Stored),
     /// It was to be put only where there is none, and there is one.
@@ -125,23 +126,43 @@ pub enum Whole {
 }
 
 impl Uploader {
+    /// Content in memory takes permits of this window. Parts of pipes that are too large for memory are kept in this
+    /// directory, in files without a name. There is no journal: uploads in parts of a killed process stay open.
+    pub fn new(client: Client, window: Window, spool_directory: &Path) -> Uploader {
+        Uploader {
+            client,
+            growth: Growth::default(),
+            pipes: Gathering::new(&window),
+            window,
+            work: Arc::default(),
+            journal: None,
+            spool: Spool::new(spool_directory),
+            conditions: Arc::default(),
+        }
+    }
+
+    /// Whether the store was seen to keep to conditions (`If-None-Match`).
+    pub fn keeps_conditions(&self) -> bool {
+        self.conditions.are_kept()
+    }
+
     /// Puts a small object. `fields` are of the object: Content-Type, metadata.
     ///
     /// # Errors
     /// [`UploadError`]
-    pub async fn whole(
+    pub async fn put_whole(
         &self,
         key: &str,
         mut fields: Vec<(String, String)>,
         content: Bytes,
         hash: Sha256,
         only_if_absent: bool,
-    ) -> Result<Whole, UploadError> {
+    ) -> Result<PutOutcome, UploadError> {
         let size = content.len() as u64;
         if only_if_absent {
             fields.push(("If-None-Match".into(), "*".into()));
         }
-        let mut call = Call::new(Method::Put, Some(key)).body(Body::Memory(content.clone()), hash);
+        let mut call = Call::new(Method::Put, Some(key)).body(content.clone(), hash);
         (call.fields, call.checksum) = (fields, true);
         let answer = match self.client.call(call.clone()).await {
             // A store without conditions: what is there is replaced.
@@ -152,18 +173,18 @@ impl Uploader {
             }
             // Somebody else puts the same object right now.
             Err(CallError::Refused { status: 409, .. }) if only_if_absent => {
-                return Ok(Whole::Exists { resent: false });
+                return Ok(PutOutcome::Exists { resent: false });
             }
             answer => answer?,
         };
         match answer.head.status {
             412 if only_if_absent => {
                 self.conditions.refused();
-                Ok(Whole::Exists { resent: answer.times_sent > 1 })
+                Ok(PutOutcome::Exists { resent: answer.times_sent > 1 })
             }
             200..300 => {
                 let confirmed = answer.head.store_field(CHECKSUM_FIELD).is_some();
-                Ok(Whole::Stored(Stored { size, checksum: base64(&hash), confirmed }))
+                Ok(PutOutcome::Stored(Stored { size, checksum: base64(&hash), confirmed }))
             }
             _ => Err(CallError::refused(format!("PUT {key}"), &answer).into()),
         }
@@ -172,7 +193,7 @@ impl Uploader {
     /// Puts an object that was just put once more, on the condition that it is not there: now it is known whether the
     /// store keeps to that.
     pub async fn ask_for_conditions(&self, key: &str, fields: Vec<(String, String)>, content: Bytes, hash: Sha256) {
-        if let Ok(Whole::Stored(_)) = self.whole(key, fields, content, hash, true).await {
+        if let Ok(PutOutcome::Stored(_)) = self.put_whole(key, fields, content, hash, true).await {
             tracing::info!("the store does not keep to conditions; each object is asked for");
             self.conditions.ignored();
         }
@@ -182,7 +203,7 @@ impl Uploader {
     ///
     /// # Errors
     /// [`UploadError`]; nothing is left of it then, or the journal knows.
-    pub async fn file(
+    pub async fn put_file(
         &self,
         key: &str,
         fields: Vec<(String, String)>,
@@ -210,7 +231,7 @@ impl Uploader {
     ///
     /// # Errors
     /// [`UploadError`]
-    pub async fn pipe(
+    pub async fn put_pipe(
         &self,
         key: &str,
         fields: Vec<(String, String)>,
@@ -231,9 +252,9 @@ impl Uploader {
         if (first.content.len() as u64) < WHOLE_BYTES_MAX {
             self.go_on_unless_stopped().await?;
             let hash = Sha256::of(&first.content);
-            return match self.whole(key, fields, first.content, hash, false).await? {
-                Whole::Stored(stored) => Ok(stored),
-                Whole::Exists { .. } => Err(UploadError::Changed),
+            return match self.put_whole(key, fields, first.content, hash, false).await? {
+                PutOutcome::Stored(stored) => Ok(stored),
+                PutOutcome::Exists { .. } => Err(UploadError::Changed),
             };
         }
         let (parts, ready) = mpsc::channel(1);
@@ -414,7 +435,7 @@ impl Reading {
             let mut content = Vec::with_capacity(usize::try_from(bytes).unwrap_or(usize::MAX));
             self.work.read(|| from.take(bytes).read_to_end(&mut content))?;
             permit.shrink(content.len() as u64);
-            Ok(Ready { number, body: Body::Memory(content.into()), hash: None, held: Arc::new(vec![permit]) })
+            Ok(Ready { number, body: content.into(), hash: None, held: Arc::new(vec![permit]) })
         })
     }
 
@@ -422,7 +443,7 @@ impl Reading {
     fn of_a_pipe(&self, mut first: Gathered, from: &mut dyn Read, pipes: &Gathering, spool: &Spool) -> io::Result<()> {
         self.parts(|number, bytes| {
             if first.content.len() as u64 >= bytes {
-                let body = Body::Memory(first.content.split_to(usize::try_from(bytes).unwrap_or(usize::MAX)));
+                let body = first.content.split_to(usize::try_from(bytes).unwrap_or(usize::MAX)).into();
                 return Ok(Ready { number, body, hash: None, held: Arc::clone(&first.held) });
             }
             // Whoever waits for room with some in hand could wait for ever: the rest gets new room with its part.
@@ -431,10 +452,15 @@ impl Reading {
             if bytes > IN_MEMORY_BYTES_MAX {
                 let held = Arc::new(vec![self.permit(FROM_FILE_BYTES)]);
                 let (file, length, hash) = spool.keep(&mut from, bytes, &self.work)?;
-                return Ok(Ready { number, body: Body::File { file, offset: 0, length }, hash: Some(hash), held });
+                return Ok(Ready {
+                    number,
+                    body: Body::Source { source: file, offset: 0, length },
+                    hash: Some(hash),
+                    held,
+                });
             }
             let Gathered { content, held } = pipes.read(&mut from, bytes, &self.work)?;
-            Ok(Ready { number, body: Body::Memory(content), hash: None, held })
+            Ok(Ready { number, body: content.into(), hash: None, held })
         })
     }
 
@@ -459,7 +485,6 @@ impl Reading {
     /// Parts of a file that are too large for memory: hashed here, and sent from the file.
     fn by_place(&self, file: &Arc<File>, size: u64) -> io::Result<()> {
         let mut buffer = vec![0; FROM_FILE_BYTES as usize / 2];
-        let kept = Kept::file(Arc::clone(file));
         for number in 0..self.cut.count(size) {
             let permit = self.permit(FROM_FILE_BYTES);
             let offset = number * self.cut.part_bytes(0);
@@ -469,11 +494,11 @@ impl Reading {
             while done < length {
                 let now = usize::try_from((length - done).min(buffer.len() as u64)).unwrap_or(buffer.len());
                 let piece = &mut buffer[..now];
-                self.work.read(|| kept.read_exact_at(piece, offset + done))?;
+                self.work.read(|| file.read_exact_at(piece, offset + done))?;
                 self.work.hash(|| hasher.update(piece));
                 done += now as u64;
             }
-            let body = Body::File { file: Arc::clone(&kept), offset, length };
+            let body = Body::Source { source: Arc::clone(file) as _, offset, length };
             let ready = Ready { number, body, hash: Some(hasher.finish()), held: Arc::new(vec![permit]) };
             if self.parts.blocking_send(ready).is_err() {
                 return Ok(());
@@ -542,12 +567,16 @@ impl Multipart {
         let size = body.len();
         let hash = match (hash, &body) {
             (Some(hash), _) => hash,
-            (None, Body::Memory(content)) => {
-                let (content, work) = (content.clone(), Arc::clone(&self.uploader.work));
-                let hashed = tokio::task::spawn_blocking(move || work.hash(|| Sha256::of(&content)));
+            (None, Body::Memory(pieces)) => {
+                let (pieces, work) = (pieces.clone(), Arc::clone(&self.uploader.work));
+                let mut hasher = Sha256Hasher::new();
+                let hashed = tokio::task::spawn_blocking(move || {
+                    work.hash(|| pieces.iter().for_each(|piece| hasher.update(piece)));
+                    hasher.finish()
+                });
                 joined(hashed.await)?
             }
-            (None, Body::File { .. }) => return Err(UploadError::Changed),
+            (None, Body::Source { .. }) => return Err(UploadError::Changed),
         };
         let mut call = Call::new(Method::Put, Some(&self.open.key))
             .query("partNumber", (number + 1).to_string())
@@ -560,7 +589,7 @@ impl Multipart {
         if !(200..300).contains(&answer.head.status) {
             return Err(CallError::refused(what(), &answer).into());
         }
-        let etag = read_answer(&what(), answer.etag().ok_or(XmlError::Missing("ETag")))?;
+        let etag = read_answer(&what(), etag(&answer.head).ok_or(XmlError::Missing("ETag")))?;
         let confirmed = answer.head.store_field(CHECKSUM_FIELD).is_some();
         Ok(Part { number, etag, hash, size, confirmed })
     }
@@ -574,7 +603,7 @@ impl Multipart {
         let mut call = Call::new(Method::Post, Some(key))
             .query("uploadId", &self.open.upload_id)
             .field("Content-Type", "application/xml")
-            .body(Body::Memory(body.into()), hash);
+            .body(body, hash);
         call.errors_in_body = true;
         let hashes: Vec<Sha256> = parts.iter().map(|part| part.hash).collect();
         let ours = composite(&hashes);

@@ -27,7 +27,7 @@ pub enum XmlError {
     #[error("the server's answer is {0}")]
     Form(&'static str),
     /// The parser's words.
-    #[error("the server's answer is no XML as it should be: {0}")]
+    #[error("cannot read the XML of the server: {0}")]
     Syntax(String),
     /// Something necessary is not there.
     #[error("the server's answer has no {0}")]
@@ -47,7 +47,7 @@ pub struct ServiceError {
 
 /// An object in a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
+pub struct ListedObject {
     /// Its key.
     pub key: String,
     /// Its length in bytes.
@@ -60,7 +60,7 @@ pub struct Listed {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Page {
     /// The objects.
-    pub objects: Vec<Listed>,
+    pub objects: Vec<ListedObject>,
     /// For the next page, if there is one.
     pub next: Option<String>,
 }
@@ -187,7 +187,7 @@ pub fn page(bytes: &[u8]) -> Result<Page, XmlError> {
         let encoded = child(root, "EncodingType") == Some("url");
         let mut objects = Vec::new();
         for entry in all(root, "Contents") {
-            objects.push(Listed {
+            objects.push(ListedObject {
                 key: listed_key(entry, encoded)?,
                 size: needed(entry, "Size")?.parse().map_err(|_| XmlError::Missing("Size in numbers"))?,
                 etag: child(entry, "ETag")

@@ -9,16 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use fullbore_engine::stage::Ledger;
 use fullbore_engine::window::Window;
-use fullbore_s3::address::{Addressing, Bucket};
-use fullbore_s3::client::{Client, Options};
-use fullbore_s3::credentials::Keeper;
-use fullbore_s3::gather::Gathering;
-use fullbore_s3::parts::Growth;
-use fullbore_s3::spool::Spool;
-use fullbore_s3::upload::Uploader;
-use fullbore_wire::connect::ConnectOptions;
+use fullbore_s3::{Addressing, Bucket, Client, CredentialCache, Growth, Options, Uploader};
 use tokio::sync::watch;
 
 /// The window of memory.
@@ -76,34 +68,20 @@ fn a_pipe_in_parts_that_are_kept_in_files_stays_within_the_window() {
         }
     });
     let bucket = Bucket::new("bucket", Some(&url), "us-east-1", Addressing::Path).unwrap();
-    let patience = Duration::from_secs(60);
-    let options = Options {
-        connect: ConnectOptions::default(),
-        connections: 64,
-        patience,
-        try_for: patience,
-        limit: None,
-        ledger: Ledger::off(),
-    };
+    let options = Options::new(Duration::from_secs(60));
     let (_stop, stopped) = watch::channel(false);
     // Not /tmp, which may be in memory.
     let spool = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let window = Window::new(WINDOW_BYTES, u32::MAX);
-    let uploader = Uploader {
-        client: Client::new(bucket, Keeper::anonymous(), options, stopped),
-        pipes: Gathering::new(&window),
-        window,
-        work: Arc::default(),
-        journal: None,
-        spool: Spool::new(spool.path()),
-        growth: Growth { double_after: 4, ..Growth::default() },
-        conditions: Arc::default(),
-    };
+    let client = Client::new(bucket, CredentialCache::anonymous(), options, stopped);
+    let mut uploader = Uploader::new(client, window, spool.path());
+    uploader.growth = Growth { double_after: 4, ..Growth::default() };
     // Four parts each of 8, 16, 32 and 64 MiB.
     let size = 480 << 20;
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let put =
-        runtime.block_on(uploader.pipe("pipe", Vec::new(), io::repeat(7).take(size), std::future::pending())).unwrap();
+    let put = runtime
+        .block_on(uploader.put_pipe("pipe", Vec::new(), io::repeat(7).take(size), std::future::pending()))
+        .unwrap();
     assert_eq!((put.size, got.load(Ordering::Relaxed), largest.load(Ordering::Relaxed)), (size, size, 64 << 20));
     let peak = peak_rss();
     assert!(peak < 2 * WINDOW_BYTES, "{} MiB", peak >> 20);

@@ -31,15 +31,24 @@ impl Form {
 
     /// The bytes in this form. Low levels: the tests want speed, not small indexes.
     pub fn compress(self, bytes: &[u8]) -> io::Result<Vec<u8>> {
+        self.compress_at(bytes, 4, 0)
+    }
+
+    /// The bytes in this form, by the levels that Debian's archive has.
+    pub fn compress_as_debian(self, bytes: &[u8]) -> io::Result<Vec<u8>> {
+        self.compress_at(bytes, 9, 6)
+    }
+
+    fn compress_at(self, bytes: &[u8], gz: u32, xz: u32) -> io::Result<Vec<u8>> {
         match self {
             Form::Plain => Ok(bytes.to_vec()),
             Form::Gz => {
-                let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(4));
+                let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(gz));
                 out.write_all(bytes)?;
                 out.finish()
             }
             Form::Xz => {
-                let mut out = liblzma::write::XzEncoder::new(Vec::new(), 0);
+                let mut out = liblzma::write::XzEncoder::new(Vec::new(), xz);
                 out.write_all(bytes)?;
                 out.finish()
             }

@@ -1,15 +1,34 @@
-//! What fullbore's tests stand on: archives, mirrors that misbehave, and faults.
+//! Archives, misbehaving servers and faults for fullbore's tests, benchmarks and demonstration.
 //!
-//! [`archive`] makes small signed Debian archives in several states, the same bytes for
-//! the same seed. [`server`] serves them over HTTP/1.1, TLS and HTTP/2 and breaks every
-//! rule a real mirror was seen to break. [`forge`] makes signed indexes lie, [`faults`] kills
-//! programs and fills disks. Nothing here shares code with the program under test: hashes,
-//! HTTP and formats are written a second time on purpose, so that one mistake cannot hide
-//! another.
+//! | module | what for |
+//! |---|---|
+//! | [`archive`] | small signed Debian archives in several states; the same seed gives the same bytes |
+//! | [`bulk`] | large archives for benchmarks (`fullbore-archive`) |
+//! | [`server`] | an HTTP/1.1, TLS and HTTP/2 server with the faults of real mirrors (`fullbore-testserver`) |
+//! | [`forge`] | signed indexes with false content |
+//! | [`faults`], [`power_cut`], [`slowdisk`] | kills, full disks, lost writes, slow disks |
+//!
+//! The testkit shares no code with the programs under test. It implements hashes, HTTP and formats a second time, so
+//! that one mistake cannot hide another. It is no library for production: helpers panic where a test should fail.
+//!
+//! # Example
+//!
+//! ```no_run
+//! use fullbore_testkit::archive::ArchiveBuilder;
+//! use fullbore_testkit::server::{Fault, FaultRule, PathMatch, Server};
+//!
+//! // Needs gpg, which signs the archive.
+//! let archive = ArchiveBuilder::tiny("/tmp/archive").build()?;
+//! let server = Server::start(&archive.state(0).root)?;
+//! server.add_fault(FaultRule::always(PathMatch::Suffix(".deb".into()), Fault::Status(404)));
+//! println!("apt would fail with {}", server.url());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod archive;
 mod builder;
+pub mod bulk;
 pub mod compression;
 pub mod deb;
 pub mod digest;

@@ -273,7 +273,7 @@ pub(crate) fn sign_directory(directory: &Path, signer: &Signer, date_unix_s: i64
 }
 
 /// Files of earlier states stay reachable by their hash.
-fn keep_by_hash(old: &Path, new: &Path) -> io::Result<()> {
+pub(crate) fn keep_by_hash(old: &Path, new: &Path) -> io::Result<()> {
     for entry in fs::read_dir(old)? {
         let entry = entry?;
         if !entry.file_type()?.is_dir() {

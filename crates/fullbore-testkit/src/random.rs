@@ -94,7 +94,14 @@ pub fn content(seed: u64, name: &str, length: u64, mut take: impl FnMut(&[u8])) 
     }
 }
 
-/// The same bytes in one vector.
+/// The bytes of [`content`] in one vector.
+///
+/// ```
+/// use fullbore_testkit::random::content_vec;
+///
+/// assert_eq!(content_vec(1, "pool/a.deb", 5000), content_vec(1, "pool/a.deb", 5000));
+/// assert_ne!(content_vec(1, "pool/a.deb", 5000), content_vec(2, "pool/a.deb", 5000));
+/// ```
 pub fn content_vec(seed: u64, name: &str, length: u64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(length as usize);
     content(seed, name, length, |piece| bytes.extend_from_slice(piece));

@@ -38,11 +38,23 @@ pub struct Signer {
     home: PathBuf,
     keeper: Child,
     fingerprint: String,
+    /// The time of the key and of all its signatures, in seconds since 1970; the clock's without.
+    time_unix_s: Option<i64>,
 }
 
 impl Signer {
     /// Makes a key under the given name. About 0.1 s.
     pub fn new(name: &str) -> Result<Signer, SignerError> {
+        Signer::with_time(name, None)
+    }
+
+    /// Makes a key that signs as if the time stood still: a clock that is behind ours takes signatures of today for those
+    /// of a false key.
+    pub fn at(name: &str, time_unix_s: i64) -> Result<Signer, SignerError> {
+        Signer::with_time(name, Some(time_unix_s))
+    }
+
+    fn with_time(name: &str, time_unix_s: Option<i64>) -> Result<Signer, SignerError> {
         let home = tempfile::Builder::new().prefix("fbkey.").tempdir_in("/tmp").map_err(SignerError::Home)?;
         let keeper = Command::new("sh")
             .args(["-c", KEEPER, "sh"])
@@ -52,7 +64,7 @@ impl Signer {
             .stderr(Stdio::null())
             .spawn()
             .map_err(SignerError::Home)?;
-        let mut signer = Signer { home: home.keep(), keeper, fingerprint: String::new() };
+        let mut signer = Signer { home: home.keep(), keeper, fingerprint: String::new(), time_unix_s };
         let identity = format!("{name} <{}@example.org>", name.replace(' ', "-").to_lowercase());
         let made = signer.gpg(&["--status-fd", "1", "--quick-gen-key", &identity, "ed25519", "sign", "never"], b"")?;
         let status = String::from_utf8_lossy(&made);
@@ -84,6 +96,11 @@ impl Signer {
         self.gpg(&["--armor", "--export"], b"")
     }
 
+    /// The secret key in ASCII armour, for programs that change an archive later.
+    pub fn secret_key_armored(&self) -> Result<Vec<u8>, SignerError> {
+        self.gpg(&["--armor", "--export-secret-keys"], b"")
+    }
+
     /// The text with a clear signature around it: what `InRelease` is.
     pub fn clearsign(&self, text: &[u8]) -> Result<Vec<u8>, SignerError> {
         self.gpg(&["--digest-algo", "SHA512", "--clearsign"], text)
@@ -109,6 +126,7 @@ impl Signer {
             .arg(&self.home)
             .args(["--batch", "--quiet", "--no-tty", "--no-options", "--allow-weak-digest-algos"])
             .args(["--pinentry-mode", "loopback", "--passphrase", ""])
+            .args(self.time_unix_s.map(|time| format!("--faked-system-time={time}!")))
             .args(arguments)
             .stdin(text)
             .output()

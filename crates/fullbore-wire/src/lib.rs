@@ -13,6 +13,7 @@ pub mod connect;
 mod connection;
 mod counted;
 pub mod dispatcher;
+pub mod exchange;
 pub mod fetch;
 mod forward;
 pub mod hosts;

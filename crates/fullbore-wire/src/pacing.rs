@@ -32,29 +32,31 @@ pub fn pace(socket: BorrowedFd<'_>) -> io::Result<()> {
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// The rate that a socket is paced at.
+#[cfg(test)]
+pub(crate) fn rate(socket: BorrowedFd<'_>) -> libc::c_uint {
+    let mut rate: libc::c_uint = 0;
+    let mut length = size_of_val(&rate) as libc::socklen_t;
+    // SAFETY: `rate` is valid for writes of the `length` bytes that are told, for the whole call.
+    let status = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MAX_PACING_RATE,
+            (&raw mut rate).cast(),
+            &mut length,
+        )
+    };
+    assert_eq!(status, 0);
+    rate
+}
+
 #[cfg(test)]
 mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsFd;
 
     use super::*;
-
-    fn rate(socket: BorrowedFd<'_>) -> libc::c_uint {
-        let mut rate: libc::c_uint = 0;
-        let mut length = size_of_val(&rate) as libc::socklen_t;
-        // SAFETY: `rate` is valid for writes of the `length` bytes that are told, for the whole call.
-        let status = unsafe {
-            libc::getsockopt(
-                socket.as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_MAX_PACING_RATE,
-                (&raw mut rate).cast(),
-                &mut length,
-            )
-        };
-        assert_eq!(status, 0);
-        rate
-    }
 
     #[test]
     fn the_kernel_is_asked_and_refusals_are_told() {

@@ -125,7 +125,7 @@ pub enum RangeError {
     #[error("partial answer without a usable Content-Range")]
     NoContentRange,
     /// Other bytes than asked for.
-    #[error("asked for {asked}, got bytes {first}-{last}")]
+    #[error("requested {asked}, got bytes {first}-{last}")]
     OtherRange {
         /// What we asked for.
         asked: ByteRange,

@@ -4,7 +4,7 @@
 //! `TCP_INFO`, and has it paced, from any other thread, however deep the stream is wrapped in TLS or HTTP/2,
 //! and keeps the last reading after the stream is gone without keeping it open.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
@@ -12,11 +12,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::BufMut;
+use fullbore_engine::run::heard::moved;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::forward::writes_go_to;
 use crate::pacing::pace;
 use crate::tcp_info::TcpInfo;
 
@@ -109,10 +110,18 @@ impl Socket {
         self.probe.clone()
     }
 
-    /// The stream itself, for readiness and `try_…` calls.
+    /// The stream itself, for readiness.
     #[must_use]
     pub fn tcp(&self) -> &TcpStream {
         &self.stream
+    }
+
+    /// Appends what is there, as [`TcpStream::try_read_buf`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn try_read_buf(&self, buf: &mut impl BufMut) -> io::Result<usize> {
+        self.stream.try_read_buf(buf).inspect(|bytes| moved(*bytes))
     }
 }
 
@@ -125,11 +134,45 @@ impl Drop for Socket {
 
 impl AsyncRead for Socket {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
+        moved(buf.filled().len() - before);
+        polled
     }
 }
 
-writes_go_to!(Socket, |socket| &mut socket.stream);
+impl AsyncWrite for Socket {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        counted(Pin::new(&mut self.stream).poll_write(cx, bytes))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        counted(Pin::new(&mut self.stream).poll_write_vectored(cx, slices))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+fn counted(polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    if let Poll::Ready(Ok(bytes)) = polled {
+        moved(bytes);
+    }
+    polled
+}
 
 /// Reads a connection's `TCP_INFO` from wherever the verdict is made. Clones share the
 /// connection. While the [`Socket`] lives each call asks the kernel; afterwards the reading

@@ -98,7 +98,7 @@ impl Stream {
             return Ok(0);
         }
         if let Stream::Plain(socket) = self {
-            return socket.tcp().try_read_buf(&mut buf.limit(room));
+            return socket.try_read_buf(&mut buf.limit(room));
         }
         // No waker: `readable` or `read_into` registers the task's own when it waits.
         match self.poll_fill(&mut Context::from_waker(Waker::noop()), buf, room) {

@@ -16,7 +16,7 @@ use fullbore_install::root::within;
 
 use crate::cli::{AptArgs, AptCommand, AptEnableArgs};
 use crate::progress::Screen;
-use snippet::{Settings, Snippet, Standing};
+use snippet::{Settings, Snippet, SnippetState};
 
 /// The directory of configuration snippets, below the root.
 const PARTS: &str = "etc/apt/apt.conf.d";
@@ -35,18 +35,18 @@ pub fn run(arguments: &AptArgs, screen: &mut Screen) -> Result<u8, CommandError>
     match &arguments.command {
         AptCommand::Enable(arguments) => enable(arguments, screen).map(|()| 0),
         AptCommand::Disable(arguments) => disable(&arguments.root, arguments.force, screen).map(|()| 0),
-        AptCommand::Status(arguments) => status::run(&Place::new(&arguments.root), arguments.json, screen),
+        AptCommand::Status(arguments) => status::run(&System::new(&arguments.root), arguments.json, screen),
     }
 }
 
 /// A system: the running one, or one below a directory.
-struct Place {
+struct System {
     root: PathBuf,
 }
 
-impl Place {
-    fn new(root: &Path) -> Place {
-        Place { root: root.to_owned() }
+impl System {
+    fn new(root: &Path) -> System {
+        System { root: root.to_owned() }
     }
 
     fn is_running_system(&self) -> bool {
@@ -81,9 +81,9 @@ impl Place {
     }
 
     /// Our snippet as it is now.
-    fn standing(&self, parts: &Root) -> Result<Standing, CommandError> {
+    fn standing(&self, parts: &Root) -> Result<SnippetState, CommandError> {
         let content = parts.read(NAME, SNIPPET_BYTES_MAX).map_err(|error| self.failed(&error))?;
-        Ok(content.map_or(Standing::Absent, |content| Snippet::read(&content)))
+        Ok(content.map_or(SnippetState::Absent, |content| Snippet::read(&content)))
     }
 
     fn failed(&self, error: &FileError) -> CommandError {
@@ -91,28 +91,28 @@ impl Place {
     }
 
     /// Refuses when the snippet is not as we wrote it.
-    fn check_ours(&self, standing: &Standing, force: bool) -> Result<(), CommandError> {
+    fn check_ours(&self, standing: &SnippetState, force: bool) -> Result<(), CommandError> {
         let what = match standing {
-            Standing::Absent | Standing::Ours(_) => return Ok(()),
+            SnippetState::Absent | SnippetState::Ours(_) => return Ok(()),
             _ if force => return Ok(()),
-            Standing::Edited => "was changed after fullbore wrote it",
-            Standing::Foreign => "was not written by fullbore",
+            SnippetState::Edited => "was changed after fullbore wrote it",
+            SnippetState::Other => "was not written by fullbore",
         };
         Err(CommandError::usage(format_args!("{}: {what}", self.snippet_path().display()))
-            .hint("look at it; --force replaces or removes it all the same"))
+            .hint("inspect it; pass --force to replace or remove it"))
     }
 }
 
 fn enable(arguments: &AptEnableArgs, screen: &mut Screen) -> Result<(), CommandError> {
-    let place = Place::new(&arguments.root);
-    let Some(parts) = place.parts()? else {
-        return Err(CommandError::usage(format_args!("{}: no such directory", place.parts_path().display()))
-            .hint("is apt installed there?"));
+    let system = System::new(&arguments.root);
+    let Some(parts) = system.parts()? else {
+        return Err(CommandError::usage(format_args!("{}: no such directory", system.parts_path().display()))
+            .hint("install apt in that root"));
     };
-    place.check_ours(&place.standing(&parts)?, arguments.force)?;
+    system.check_ours(&system.standing(&parts)?, arguments.force)?;
     let program = match &arguments.program {
         Some(program) => program.clone(),
-        None => default_program(&place)?,
+        None => default_program(&system)?,
     };
     for path in std::iter::once(&program).chain(&arguments.mirrors) {
         if !path.is_absolute() {
@@ -124,51 +124,52 @@ fn enable(arguments: &AptEnableArgs, screen: &mut Screen) -> Result<(), CommandE
         mirrors: arguments.mirrors.iter().map(|path| text(path)).collect::<Result<_, _>>()?,
         level: arguments.level,
     };
-    probe::program(&place, &program, &settings.methods())?;
+    probe::program(&system, &program, &settings.methods())?;
     for mirrors in &arguments.mirrors {
-        probe::mirrors(&place, mirrors)?;
+        probe::mirrors(&system, mirrors)?;
     }
     let written = || -> Result<(), FileError> {
         let part = parts.write_part(NAME, Snippet::render(&settings).as_bytes())?;
         part.finish()?;
         fullbore_engine::durability::sync_file(&**part.directory(), PARTS)
     };
-    written().map_err(|error| place.failed(&error))?;
-    screen.print_line(&format!("{}: apt uses {}", place.snippet_path().display(), program.display()));
-    status::warn_if_overridden(&place, &settings, screen);
+    written().map_err(|error| system.failed(&error))?;
+    screen.print_line(&format!("{}: apt uses {}", system.snippet_path().display(), program.display()));
+    status::warn_if_overridden(&system, &settings, screen);
     Ok(())
 }
 
 fn disable(root: &Path, force: bool, screen: &mut Screen) -> Result<(), CommandError> {
-    let place = Place::new(root);
-    let path = place.snippet_path();
-    let Some(parts) = place.parts()? else {
+    let system = System::new(root);
+    let path = system.snippet_path();
+    let Some(parts) = system.parts()? else {
         screen.print_line(&format!("{}: was not there", path.display()));
         return Ok(());
     };
-    let standing = place.standing(&parts)?;
-    place.check_ours(&standing, force)?;
+    let standing = system.standing(&parts)?;
+    system.check_ours(&standing, force)?;
     // What a killed `enable` may have left; apt does not read names with a dot in front.
-    let removed = parts.remove_part(NAME).and_then(|_| parts.unlink(NAME)).map_err(|error| place.failed(&error))?;
+    let removed = parts.remove_part(NAME).and_then(|_| parts.unlink(NAME)).map_err(|error| system.failed(&error))?;
     let what = if removed { "removed; apt uses its own methods" } else { "was not there" };
     screen.print_line(&format!("{}: {what}", path.display()));
     Ok(())
 }
 
 /// The path that apt is to start: this program, or in another root the one that is installed there.
-fn default_program(place: &Place) -> Result<PathBuf, CommandError> {
-    if place.is_running_system() {
+fn default_program(system: &System) -> Result<PathBuf, CommandError> {
+    if system.is_running_system() {
         return std::env::current_exe().map_err(|error| {
-            CommandError::usage(format_args!("cannot tell where this program is: {error}")).hint("say --program PATH")
+            CommandError::usage(format_args!("cannot find the path of this program: {error}"))
+                .hint("pass --program PATH")
         });
     }
     let installed = PathBuf::from("/usr/bin/fullbore");
-    let outside = place.at(&installed)?;
+    let outside = system.at(&installed)?;
     if outside.exists() {
         return Ok(installed);
     }
     Err(CommandError::usage(format_args!("{}: no such file", outside.display()))
-        .hint("install fullbore there, or say --program PATH (as seen within that root)"))
+        .hint("install fullbore in that root, or pass --program PATH (as seen within that root)"))
 }
 
 /// A path that can stand in apt's configuration.

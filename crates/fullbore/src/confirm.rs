@@ -23,7 +23,8 @@ pub fn confirm(changes: &Changes, wanted: &dyn Fn() -> Result<(), CommandError>)
         units::bytes(changes.fetch_bytes),
     ));
     match answer(std::io::stdin(), wanted)?.as_deref().map(str::trim) {
-        None => Err(CommandError::usage("nobody can be asked here").hint("--yes installs without asking")),
+        None => Err(CommandError::usage("cannot ask for confirmation: stdin is not a terminal")
+            .hint("pass --yes to install without confirmation")),
         Some(answer) => Ok(answer.is_empty() || answer.starts_with(['y', 'Y'])),
     }
 }

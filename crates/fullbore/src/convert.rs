@@ -32,8 +32,8 @@ pub fn run(arguments: &ConvertArgs, screen: &mut Screen) -> Result<(), CommandEr
     let format = match arguments.format.or_else(|| detect(&arguments.file, &text)) {
         Some(format) => format,
         None => {
-            return Err(CommandError::usage(format_args!("{}: whose settings are these?", arguments.file.display()))
-                .hint("say `--format apt-mirror`, `--format debmirror` or `--format ftpsync`"));
+            return Err(CommandError::usage(format_args!("cannot tell which tool wrote {}", arguments.file.display()))
+                .hint("pass `--format apt-mirror`, `--format debmirror` or `--format ftpsync`"));
         }
     };
     let draft = convert(format, &text).map_err(|error| error.context(arguments.file.display()))?;
@@ -68,7 +68,7 @@ pub fn convert(format: ForeignFormat, text: &str) -> Result<Draft, CommandError>
     };
     draft.notes.sort_by_key(|note| note.line);
     if draft.mirrors.is_empty() {
-        return Err(CommandError::usage("names no archive to mirror"));
+        return Err(CommandError::usage("the settings name no archive to mirror"));
     }
     Ok(draft)
 }

@@ -30,7 +30,7 @@ pub fn enter(mode: Mode) -> CommandError {
         Err(error) => return CommandError::new(ErrorKind::Internal, format_args!("/proc/self/exe: {error}")),
     };
     if mode == Mode::Root && !rustix::process::geteuid().is_root() {
-        return CommandError::usage("--mode root needs the rights of root").hint("--mode unshare does without");
+        return CommandError::usage("--mode root needs root privileges").hint("run as root, or pass --mode unshare");
     }
     if mode == Mode::Unshare
         && let Err(error) = has_numbers()
@@ -46,7 +46,7 @@ pub fn enter(mode: Mode) -> CommandError {
     command.arg("--").arg(program).args(std::env::args_os().skip(1)).env(IN_NAMESPACE, value);
     stdio::pass_on_closed_stdout();
     let error = command.exec();
-    CommandError::usage(format_args!("unshare: {error}")).hint("it is in the package util-linux")
+    CommandError::usage(format_args!("unshare: {error}")).hint("install the package util-linux")
 }
 
 /// What `newuidmap` will ask for; its own message names neither file nor package.

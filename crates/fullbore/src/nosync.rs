@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::units;
-use fullbore_install::installing::{NO_NEW_PRIVILEGES, still_syncing};
 use fullbore_install::nosync::{self, Call, Ended, FlushCost, Job, Notice, Outcome, Process, StartError, Tally};
+use fullbore_install::{NO_NEW_PRIVILEGES, still_syncing};
 
 use crate::cli::NosyncArgs;
 use crate::stdio::{self, say, say_error};
@@ -43,7 +43,7 @@ pub fn run(arguments: &NosyncArgs) -> u8 {
     tracing::debug!(program, counted = job.counted, sync_later, "running with sync calls answered at once");
     match nosync::run(&job, &mut |notice| tell(&notice)) {
         Ok(outcome) => {
-            let (synced, sync_ms) = (outcome.synced, outcome.sync_time.as_millis());
+            let (synced, sync_ms) = (outcome.sync.count, outcome.sync_time.as_millis());
             let survivors = outcome.survivors.len();
             tracing::debug!(synced, sync_ms, survivors, answered = outcome.answered, "the command has ended");
             end(&outcome, arguments)
@@ -101,14 +101,14 @@ fn end(outcome: &Outcome, arguments: &NosyncArgs) -> u8 {
     if let Some(tally) = &outcome.tally {
         report(outcome, tally, arguments.no_final_sync || outcome.answered);
     }
-    for path in &outcome.opened_late {
+    for path in &outcome.sync.opened_late {
         note(&format!(
             "{}: mounted during the run; synced now, but earlier write errors may have gone unseen",
             path.display()
         ));
     }
     let (denied, missed): (Vec<_>, Vec<_>) =
-        outcome.missed.iter().partition(|(_, error)| error.kind() == io::ErrorKind::PermissionDenied);
+        outcome.sync.missed.iter().partition(|(_, error)| error.kind() == io::ErrorKind::PermissionDenied);
     if !denied.is_empty() {
         let paths: Vec<String> = denied.iter().map(|(path, _)| path.display().to_string()).collect();
         let paths = paths.join(", ");
@@ -122,7 +122,7 @@ fn end(outcome: &Outcome, arguments: &NosyncArgs) -> u8 {
     for path in &outcome.out_of_sight {
         note(&format!("{}: not synced: only a program that is still running sees it", path.display()));
     }
-    if outcome.unseen {
+    if outcome.sync.unseen {
         note("there is no /proc here: all file systems were synced, but write errors of some may have gone unseen");
     }
     for path in &outcome.unmounted {
@@ -148,7 +148,7 @@ fn end(outcome: &Outcome, arguments: &NosyncArgs) -> u8 {
         say_error(&error);
         exit_code = error.exit_code();
     }
-    for (path, error) in &outcome.failed {
+    for (path, error) in &outcome.sync.failed {
         let error = CommandError::new(ErrorKind::Disk, format_args!("{}: final sync: {error}", path.display()))
             .context("what was written there since the start may not be on the disk");
         say_error(&error);
@@ -186,7 +186,7 @@ fn report(outcome: &Outcome, tally: &Tally, sync_later: bool) {
         note(&format!("left as they are, and synchronous: {synchronous}"));
     }
     if !sync_later {
-        let count = outcome.synced;
+        let count = outcome.sync.count;
         let systems = units::several(count as u64, "file system", "file systems");
         note(&format!("final sync of {systems}: {}", units::time(outcome.sync_time)));
     }

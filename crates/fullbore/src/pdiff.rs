@@ -41,7 +41,7 @@ fn write_patch(script: &[u8], output: Option<&Path>, screen: &mut Screen) -> Res
         Form::Plain => script,
         Form::Gz => &gz(script),
         form => {
-            return Err(CommandError::usage(format_args!("{}: no patch is kept as {form}", output.display()))
+            return Err(CommandError::usage(format_args!("{}: patches cannot be written as {form}", output.display()))
                 .hint("archives serve patches as .gz; a name without ending gives plain text"));
         }
     };

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use fullbore_engine::escape;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
-use fullbore_engine::run::events::{Event, Events, Plan, Progress};
+use fullbore_engine::run::events::{Event, Events, Phase, Plan, Progress};
 use fullbore_engine::run::report::Summary;
 use fullbore_engine::run::stored::StoredFile;
 use fullbore_engine::units;
@@ -125,6 +125,10 @@ pub struct Screen {
     last_line: Option<Instant>,
     last_json: Option<Instant>,
     faulty_hosts: HashSet<String>,
+    /// See [`OutputSettings::dpkg_prints`].
+    dpkg_prints: bool,
+    /// It does so now.
+    terminal_is_used: bool,
     /// Columns of the line with the bar; none: those of stderr.
     columns: Option<usize>,
     /// Name each file on stdout.
@@ -198,6 +202,8 @@ impl Screen {
             last_line: Some(Instant::now()),
             last_json: None,
             faulty_hosts: HashSet::new(),
+            dpkg_prints: output.dpkg_prints,
+            terminal_is_used: false,
             columns: Some(80),
             names: output.names,
             problems: HashMap::new(),
@@ -331,9 +337,16 @@ impl Screen {
     fn progress(&mut self, progress: &Progress) {
         let line_time = self.line_time;
         if self.shows_bar() {
+            if self.terminal_is_used {
+                return;
+            }
             let bar = &self.terminal.bar;
-            bar.set_length(progress.total_bytes.max(1));
-            bar.set_position(progress.bytes.min(progress.total_bytes));
+            let (done, total) = match progress.percent {
+                Some(percent) => (percent, 100),
+                None => (progress.bytes, progress.total_bytes),
+            };
+            bar.set_length(total.max(1));
+            bar.set_position(done.min(total));
             let columns = self.columns.unwrap_or_else(|| usize::from(console::Term::stderr().size().1));
             draw(bar, progress, columns, self.no_color);
         } else if due(&mut self.last_line, line_time) {
@@ -342,6 +355,20 @@ impl Screen {
         if self.terminal.log.is_some() && due(&mut self.last_logged, line_time) {
             self.terminal.log(&progress_text(progress));
         }
+    }
+
+    /// While apt or dpkg print to the same terminal there is no bar between their lines.
+    fn turn(&mut self, phase: Phase) {
+        if !self.dpkg_prints {
+            return;
+        }
+        let is_used = matches!(phase, Phase::Unpack | Phase::Configure);
+        match (is_used, self.terminal_is_used) {
+            (true, false) => self.terminal.bar.finish_and_clear(),
+            (false, true) => self.terminal.bar.reset(),
+            _ => {}
+        }
+        self.terminal_is_used = is_used;
     }
 
     fn problem(&mut self, problem: String, level: Level, line: &str) {
@@ -394,7 +421,8 @@ impl Events for Screen {
             }
             Event::Phase { phase } => {
                 self.terminal.bar.set_prefix(phase.name());
-                if self.shows_bar() {
+                self.turn(phase);
+                if self.shows_bar() && !self.terminal_is_used {
                     self.terminal.bar.tick();
                 }
             }
@@ -525,7 +553,6 @@ fn bar_style(no_color: bool, fitted: &Fitted) -> ProgressStyle {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fullbore_engine::run::events::Phase;
     use fullbore_engine::run::report::{StoreReport, VerdictReport};
 
     #[derive(Clone, Default)]
@@ -632,6 +659,31 @@ mod tests {
         bar.tick();
         let line = term.0.lock().unwrap().clone();
         assert!(line.contains("8 m 17 s left, limit: mirror ftp.example.org"), "{line:?}");
+    }
+
+    #[test]
+    fn there_is_no_bar_between_the_lines_of_dpkg() {
+        let output = OutputSettings { dpkg_prints: true, ..OutputSettings::default() };
+        let (mut screen, ..) = screen(output, Environment::default());
+        let term = Narrow::default();
+        screen.is_terminal = true;
+        screen.terminal.bar = bar(ProgressDrawTarget::term_like(Box::new(term.clone())));
+        let progress = || Event::Progress(Progress { percent: Some(40), ..Progress::default() });
+        let shown = |screen: &mut Screen| {
+            screen.terminal.bar.tick();
+            std::mem::take(&mut *term.0.lock().unwrap())
+        };
+        screen.emit(Event::Phase { phase: Phase::Fetch });
+        screen.emit(progress());
+        assert!(shown(&mut screen).contains("40 %"));
+        screen.emit(Event::Phase { phase: Phase::Unpack });
+        screen.emit(progress());
+        screen.emit(Event::Phase { phase: Phase::Configure });
+        screen.emit(progress());
+        assert_eq!(std::mem::take(&mut *term.0.lock().unwrap()), "");
+        screen.emit(Event::Phase { phase: Phase::Sync });
+        screen.emit(progress());
+        assert!(shown(&mut screen).contains("sync"));
     }
 
     #[test]

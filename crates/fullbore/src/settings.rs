@@ -60,6 +60,8 @@ pub struct OutputSettings {
     /// stdout has data for programs, line by line, such as caps: the closing line goes to stderr, and nothing is said
     /// off a terminal of a run that soon ends.
     pub stdout_has_data: bool,
+    /// apt and dpkg print to the terminal themselves while they unpack and configure.
+    pub dpkg_prints: bool,
     /// Name each file on stdout (`copy`).
     pub names: bool,
     /// All lines of stderr go to this file as well (`copy`).

@@ -126,10 +126,10 @@ fn the_link_of_a_suite_is_part_of_the_mirror() {
     std::fs::remove_file(&link).unwrap();
     std::os::unix::fs::symlink("nowhere", &link).unwrap();
     mirror.check(&[]).exits(4).says("dists/stable: links to nowhere instead of trixie");
-    mirror.run(&[&server]).exits(0).says("the published dists/stable is not the one that was put there");
+    mirror.run(&[&server]).exits(0).says("the published dists/stable was changed; it is restored");
     assert_eq!(says().as_deref(), Some("trixie"));
     let again = mirror.run(&[&server]).exits(0);
-    assert!(!again.stderr.contains("put there"), "{}", again.stderr);
+    assert!(!again.stderr.contains("it is restored"), "{}", again.stderr);
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn what_stands_beside_the_inrelease_must_say_the_same() {
     let (mirror, server) = mirrored(common());
     let (release, signature) = ("dists/trixie/Release", "dists/trixie/Release.gpg");
     let put_right = |name: &str| {
-        mirror.run(&[&server]).exits(0).says(&format!("the published {name} is not the one that was put there"));
+        mirror.run(&[&server]).exits(0).says(&format!("the published {name} was changed; it is restored"));
         mirror.check(&[]).exits(0).prints("all as signed.");
     };
     // A hard link to the store: the altered one must not change what lies there.
@@ -145,7 +145,7 @@ fn what_stands_beside_the_inrelease_must_say_the_same() {
     std::fs::remove_file(mirror.to.join(release)).unwrap();
     std::fs::write(mirror.to.join(release), text.replacen("Suite: stable", "Suite: st4ble", 1)).unwrap();
     let found = mirror.check(&[]).exits(4).says("dists/trixie/Release: says something else than the signed InRelease");
-    let found = found.says("hint: the signed files themselves are put in order by a `fullbore mirror` run");
+    let found = found.says("hint: run `fullbore mirror` to repair the signed files");
     assert!(!found.stderr.contains("--repair"), "{}", found.stderr);
     put_right("Release");
     std::fs::remove_file(mirror.to.join(signature)).unwrap();
@@ -187,7 +187,7 @@ fn what_no_mirror_has_stays_wrong() {
     let (mirror, server) = mirrored(common());
     std::fs::remove_file(mirror.to.join(debs()[0])).unwrap();
     server.live(fullbore_testkit::server::Life::Refusing);
-    let ran = mirror.check(&["--repair"]).exits(4).says(debs()[0]).says("could not be had");
+    let ran = mirror.check(&["--repair"]).exits(4).says(debs()[0]).says("the mirrors lack the remaining files");
     assert!(!ran.stdout.contains("all as signed"), "{}", ran.stdout);
 }
 
@@ -226,7 +226,7 @@ fn without_a_state_missing_indexes_are_told_of() {
     std::fs::remove_dir_all(mirror.to.join(".fullbore")).unwrap();
     mirror.check(&[]).exits(0).prints("all as signed.");
     std::fs::remove_dir_all(mirror.to.join("dists/trixie/main")).unwrap();
-    mirror.check(&[]).exits(0).says("warning: dists/trixie/main/").says("named by the Release and not here");
+    mirror.check(&[]).exits(0).says("warning: dists/trixie/main/").says("listed in the Release and missing here");
     std::fs::remove_dir_all(mirror.to.join("dists/trixie/contrib")).unwrap();
     mirror.check(&[]).exits(4).says("missing");
 }
@@ -237,7 +237,7 @@ fn a_suite_that_cannot_be_verified_is_not_called_right() {
     let keyring = mirror.to.with_extension("gpg");
     std::fs::write(&keyring, stranger().public_key().unwrap()).unwrap();
     let ran = mirror.keyring(keyring).check(&[]).exits(4).says("dists/trixie: ");
-    let ran = ran.says("hint: give the archive's keyring with --keyring");
+    let ran = ran.says("hint: pass the archive's keyring with --keyring");
     assert!(!ran.stdout.contains("all as signed"), "{}", ran.stdout);
 }
 

@@ -326,13 +326,13 @@ fn m8_bomb_of_packages() {
         let one = text.split("\n\n").next().unwrap();
         let endless = compressed(form, &format!("yes '{one}\n' | head -c {}", 24 << 20));
         forge.set_index_form(&format!("{PACKAGES}{}", form.suffix()), &endless).unwrap();
-        let limit = format!("content goes on after the {} bytes that were announced", text.len());
+        let limit = format!("content exceeds the announced {} bytes", text.len());
         mirror.run(&[&server]).exits(4).says(&limit);
         // The Release does not tell the plain size: a guess from the compressed one counts.
         let release = forge.release().unwrap();
         let lines = release.lines().filter(|line| !line.ends_with(&format!(" {PACKAGES}")));
         forge.set_release(&lines.map(|line| format!("{line}\n")).collect::<String>()).unwrap();
-        let ran = mirror.run(&[&server]).exits(4).says("content goes on after the ");
+        let ran = mirror.run(&[&server]).exits(4).says("content exceeds the announced ");
         assert!(!ran.stderr.contains(&limit), "{}", ran.stderr);
         assert_eq!(before, mirror.tree(), "{form:?}");
     }

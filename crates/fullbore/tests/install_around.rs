@@ -363,8 +363,8 @@ fn a_package_that_the_mirror_has_wrong_is_exit_4() {
         (Fault::ShortLength, 4, "index says"),
         (Fault::LongLength, 4, "index says"),
         // apt has its try, and ends with a code of its own.
-        (Fault::Truncate, 2, "cannot be had right"),
-        (Fault::Status(404), 2, "is not there"),
+        (Fault::Truncate, 2, "cannot fetch"),
+        (Fault::Status(404), 2, "is missing"),
     ] {
         let server = archive.serve();
         let sources = format!("deb [trusted=yes] {}/ flat/\n", server.url());

@@ -10,71 +10,21 @@ mod made;
 mod packages;
 #[path = "harness/roots.rs"]
 mod roots;
+#[path = "harness/schema.rs"]
+mod schema;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output};
 
 use fullbore_testkit::faults;
 use fullbore_testkit::process::clean_command;
 use fullbore_testkit::server::{Fault, FaultRule, PathMatch, Server};
-use serde_json::Value;
 
 use harness::apt::{Apt, passable};
 use harness::{Mirror, common, own_archive};
-
-/// The schema as it is published: later versions may add keys.
-fn published() -> Value {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/events.schema.json");
-    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
-}
-
-/// This version adds none: objects with named keys have no others.
-fn closed(mut schema: Value) -> Value {
-    fn close(value: &mut Value) {
-        match value {
-            Value::Object(map) => {
-                map.values_mut().for_each(close);
-                // What is put together of several parts is closed part by part.
-                if map.contains_key("properties") && !map.contains_key("$ref") && !map.contains_key("oneOf") {
-                    map.insert("additionalProperties".into(), Value::Bool(false));
-                }
-            }
-            Value::Array(values) => values.iter_mut().for_each(close),
-            _ => {}
-        }
-    }
-    // Variants that take over a structure name its keys by reference: they are left open.
-    let variants = schema["oneOf"].as_array_mut().unwrap();
-    let (by_reference, mut named): (Vec<Value>, Vec<Value>) =
-        variants.drain(..).partition(|variant| variant.get("$ref").is_some() || variant.get("allOf").is_some());
-    named.iter_mut().for_each(close);
-    named.extend(by_reference);
-    schema["oneOf"] = Value::Array(named);
-    schema
-}
-
-/// Panics unless each line is valid; gives the names of the events.
-fn validated(command: &str, stdout: &str) -> BTreeSet<String> {
-    let schema = closed(published());
-    let validator = jsonschema::validator_for(&schema).unwrap();
-    let mut names = BTreeSet::new();
-    for line in stdout.lines() {
-        let event: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{command}: {error}: {line}"));
-        if let Err(error) = validator.validate(&event) {
-            panic!("{command}: {error} ({}): {line}", error.instance_path());
-        }
-        names.insert(event["event"].as_str().unwrap().to_owned());
-        if event["event"] == "summary" {
-            for key in ["command", "version", "exit_code", "duration_ms", "totals", "hosts"] {
-                assert!(event.get(key).is_some(), "{command}: the summary has no {key}: {line}");
-            }
-        }
-    }
-    assert!(stdout.lines().last().is_some_and(|line| line.contains(r#""event":"summary""#)), "{command}: {stdout}");
-    names
-}
 
 fn output(command: &mut Command) -> Output {
     command.output().unwrap()
@@ -82,15 +32,32 @@ fn output(command: &mut Command) -> Output {
 
 fn told(command: &str, output: &Output) -> BTreeSet<String> {
     assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
-    validated(command, &String::from_utf8_lossy(&output.stdout))
+    schema::names(command, &String::from_utf8_lossy(&output.stdout))
+}
+
+fn fails(command: &str, output: &Output, code: i32, kind: &str) {
+    assert_eq!(output.status.code(), Some(code), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    schema::fails(command, &String::from_utf8_lossy(&output.stdout), code, kind);
+}
+
+fn fullbore(words: &[&str]) -> Command {
+    let mut command = clean_command(env!("CARGO_BIN_EXE_fullbore"));
+    command.args(words);
+    command
+}
+
+/// A port on which nobody listens.
+fn closed_port() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    format!("http://{}", listener.local_addr().unwrap())
 }
 
 #[test]
 fn what_is_wrong_is_found() {
-    let schema = closed(published());
-    let validator = jsonschema::validator_for(&schema).unwrap();
-    let is_valid = |text: &str| validator.is_valid(&serde_json::from_str(text).unwrap());
+    let is_valid = |text: &str| schema::schema().is_valid(&serde_json::from_str(text).unwrap());
     assert!(is_valid(r#"{"event":"note","message":"x"}"#));
+    assert!(is_valid(r#"{"event":"progress","bytes":1,"percent":4,"packages":1,"total_packages":9}"#));
+    assert!(!is_valid(r#"{"event":"progress","percent":"4"}"#));
     assert!(!is_valid(r#"{"event":"note","message":"x","more":1}"#));
     assert!(!is_valid(r#"{"event":"note"}"#));
     assert!(!is_valid(r#"{"event":"unheard","message":"x"}"#));
@@ -103,18 +70,18 @@ fn mirror_and_check() {
         (Server::start(&archive.state(0).root).unwrap(), Server::start(&archive.state(0).root).unwrap());
     bad.add_fault(FaultRule::always(PathMatch::Prefix("/pool/".into()), Fault::Status(404)));
     let mirror = Mirror::new(archive);
-    validated("mirror --dry-run", &mirror.run_with(&[&server], &["--json", "--dry-run"]).exits(0).stdout);
-    let names = validated("mirror", &mirror.run_with(&[&server, &bad], &["--json"]).exits(0).stdout);
+    schema::names("mirror --dry-run", &mirror.run_with(&[&server], &["--json", "--dry-run"]).exits(0).stdout);
+    let names = schema::names("mirror", &mirror.run_with(&[&server, &bad], &["--json"]).exits(0).stdout);
     for event in ["started", "phase", "plan", "progress", "published", "summary"] {
         assert!(names.contains(event), "{event} of {names:?}");
     }
     let deb = archive.state(0).select(|file| file.path.ends_with(".deb")).into_keys().next().unwrap();
     faults::flip_bit(&mirror.to.join(deb), 3).unwrap();
     fs::write(mirror.to.join("pool/extra"), "x").unwrap();
-    assert!(validated("check", &mirror.check(&["--json"]).exits(4).stdout).contains("error"));
+    assert!(schema::names("check", &mirror.check(&["--json"]).exits(4).stdout).contains("error"));
     let from = server.url();
     let mended = mirror.check(&["--repair", "--from", &from, "--json"]).exits(0);
-    assert!(validated("check --repair", &mended.stdout).contains("repaired"));
+    assert!(schema::names("check --repair", &mended.stdout).contains("repaired"));
 }
 
 #[test]
@@ -178,4 +145,82 @@ fn install() {
     let server = archive.serve();
     let root = made::root_for(&server, "");
     told("install", &output(&mut made::install(&root.path().join("root"), &["small", "--json"])));
+}
+
+/// Failures too: the kind and the exit code are in the error, and in the summary where something was done.
+#[test]
+fn commands_that_fail() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let nobody = closed_port();
+    // No network: nothing was done.
+    let (server, mirror) = (Server::start(&common().state(0).root).unwrap(), Mirror::new(common()));
+    server.add_fault(FaultRule::always(PathMatch::Prefix("/dists/".into()), Fault::Status(404)));
+    schema::fails("mirror", &mirror.run_with(&[&server], &["--json"]).exits(3).stdout, 3, "network");
+    // Wrong flags and settings.
+    fails(
+        "mirror, a wrong address",
+        &output(&mut fullbore(&["mirror", "--json", "--from", "ftp://x/", "--suite", "sid", "--to", &path("m")])),
+        1,
+        "usage",
+    );
+    fails("check of no mirror", &output(&mut fullbore(&["check", "--json", &path("none")])), 1, "usage");
+    fails(
+        "pdiff publish of nothing",
+        &output(&mut fullbore(&["pdiff", "publish", "--json", &path("none")])),
+        1,
+        "usage",
+    );
+    fails("copy of nothing", &output(&mut fullbore(&["copy", "--json", &path("none"), &path("to")])), 1, "usage");
+    fails("probe of nothing", &output(&mut fullbore(&["probe", "--json", &path("none"), &path("to")])), 1, "usage");
+    fs::write(path("f"), "x").unwrap();
+    let mut put = fullbore(&["put", "--json", &path("f"), "s3://bucket/f", "--endpoint", &nobody]);
+    put.env("AWS_ACCESS_KEY_ID", "a").env("AWS_SECRET_ACCESS_KEY", "b").env("HOME", directory.path());
+    fails("put", &output(&mut put), 3, "network");
+    let mut get = fullbore(&["get", "--json", "-o", &path("g"), "s3://bucket/f", "--endpoint", &nobody]);
+    get.env("AWS_ACCESS_KEY_ID", "a").env("AWS_SECRET_ACCESS_KEY", "b").env("HOME", directory.path());
+    fails("get", &output(&mut get), 3, "network");
+    fails(
+        "put without a grid",
+        &output(fullbore(&["put", "--json", &path("f"), "--node", &path("none")]).env("HOME", directory.path())),
+        1,
+        "usage",
+    );
+    fails(
+        "install into no root",
+        &output(&mut fullbore(&["install", "--json", "--root", &path("none"), "x"])),
+        1,
+        "usage",
+    );
+    let archive = common();
+    let key = archive.key().to_str().unwrap().to_owned();
+    fails(
+        "bootstrap",
+        &output(made::fullbore().args(["bootstrap", "--json", "--keyring", &key, "sid", &path("root"), &nobody])),
+        3,
+        "network",
+    );
+    let apt = Apt::new(directory.path().join("apt"), &nobody, &archive.key());
+    fails(
+        "update",
+        &output(fullbore(&["update", "--json"]).env("APT_CONFIG", apt.directory.join("etc/apt.conf"))),
+        3,
+        "network",
+    );
+}
+
+/// Commands without events: `apt status` has one object of its own, the others have nothing that a script could want
+/// beside the exit code; `nosync` has the command's own output.
+#[test]
+fn commands_without_events_refuse_the_flag() {
+    for words in [&["convert", "--json", "x"][..], &["apt", "enable", "--json"], &["divert", "--json", "list"]] {
+        let refused = output(&mut fullbore(words));
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!((refused.status.code(), refused.stdout.len()), (Some(1), 0), "{words:?}: {said}");
+        assert!(said.contains("--json"), "{words:?}: {said}");
+    }
+    let status = output(&mut fullbore(&["apt", "status", "--json", "--root", "/"]));
+    let text = String::from_utf8_lossy(&status.stdout).into_owned();
+    let object: serde_json::Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    assert!(object.is_object() && object.get("event").is_none(), "{text}");
 }

@@ -364,7 +364,7 @@ fn a_full_server_and_one_of_another_key(grid: &Grid) {
     };
     let good = put("3,4,5", &servers);
     assert_eq!(good.code, 0, "{}", good.stderr);
-    assert!(good.stderr.contains("not the server of this NURL"), "{}", good.stderr);
+    assert!(good.stderr.contains("the certificate is not the one in the NURL"), "{}", good.stderr);
     assert_eq!(grid.stock_get(&good.stdout_line()), data);
     let bad = put("2,5,5", &servers);
     assert_eq!((bad.code, bad.stdout.as_str()), (3, ""), "{}", bad.stderr);

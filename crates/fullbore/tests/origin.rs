@@ -80,7 +80,7 @@ fn an_origin_that_asks_for_a_long_pause_is_asked_once() {
     assert_eq!(before, mirror.tree());
     // Another mirror stands in for it.
     let other = Server::start(&archive.state(1).root).unwrap();
-    mirror.run(&[&server, &other]).exits(0).says("cannot be used").says(&other.url());
+    mirror.run(&[&server, &other]).exits(0).says("cannot use the origin").says(&other.url());
     verified(&mirror.to, archive, 1);
 }
 
@@ -94,7 +94,7 @@ fn a_dead_origin_is_replaced_by_the_newest_of_the_others() {
     for others in [[old, new], [new, old]] {
         let mirror = Mirror::new(archive);
         let ran = mirror.run(&[&dead, others[0], others[1]]).exits(0);
-        ran.says(&format!("the origin {} cannot be used", dead.url())).says(&format!("follows {}", new.url()));
+        ran.says(&format!("cannot use the origin {}", dead.url())).says(&format!("this run uses {}", new.url()));
         assert_eq!(published(&mirror.to, archive), Some(1));
         verified(&mirror.to, archive, 1);
     }

@@ -56,7 +56,7 @@ fn a_release_of_the_future_is_refused_with_both_clocks() {
     mirror.run(&[&server, &good]).exits(5);
     let dead = Server::start(&archive.state(0).root).unwrap();
     dead.live(Life::Refusing);
-    mirror.run(&[&dead, &server, &good]).exits(0).says(&format!("follows {}", good.url()));
+    mirror.run(&[&dead, &server, &good]).exits(0).says(&format!("this run uses {}", good.url()));
     assert_eq!(published(&mirror.to, &archive), Some(1));
 }
 
@@ -89,7 +89,7 @@ fn a_published_release_of_the_future_is_replaced_with_a_warning() {
     let sources = sources(&mirror, &server, &signed_by(&archive), "");
     run_by(&mirror, &sources).exits(5).says(FAR);
     server.switch_root(&archive.state(1).root);
-    run_by(&mirror, &sources).exits(0).says("warning: trixie: of the one mirrored until now").says(FAR);
+    run_by(&mirror, &sources).exits(0).says("warning: trixie: the offered Release replaces the mirrored one").says(FAR);
     assert_eq!(published(&mirror.to, &archive), Some(1));
     // What is here now has a right date: nothing older takes its place.
     archive.forge(0, "trixie").set_field("Date", "Sat, 01 Jan 2000 00:00:00 UTC").unwrap();

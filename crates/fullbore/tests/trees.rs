@@ -111,7 +111,7 @@ fn a_state_older_than_the_tree_is_noticed() {
     copy(&old, &own);
     server.switch_root(&archive.state(2).root);
     server.take_log();
-    let ran = mirror.run(&[&server]).exits(0).says("the Release here is not the one that the state tells of");
+    let ran = mirror.run(&[&server]).exits(0).says("the Release on disk is not the recorded one");
     assert_eq!(fetched(&server), [format!("/{gone}")], "{}", ran.stderr);
     assert!(mirror.tree().keys().eq(before.keys()));
     complete(&mirror, &archive, 2);

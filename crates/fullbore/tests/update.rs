@@ -315,7 +315,7 @@ fn what_is_older_or_not_signed_is_refused() {
     let before = lists.content();
     server.change(|behaviour| behaviour.validators = false);
     server.switch_root(&archive.state(0).root);
-    lists.update(&[]).exits(5).says("older than the one here");
+    lists.update(&[]).exits(5).says("older than the local");
     assert!(lists.content() == before);
     server.switch_root(&archive.state(2).root);
     archive.forge(2, "trixie").flip_signed_byte().unwrap();

@@ -76,7 +76,7 @@ fn a_pool_file_that_all_mirrors_have_wrong_is_exit_4() {
         let servers = [0, 1].map(|_| Server::start(&archive.state(0).root).unwrap());
         servers.iter().for_each(|server| faulty(server, path, fault.clone()));
         let ran = Mirror::new(archive).run(&[&servers[0], &servers[1]]).exits(code).says(path);
-        let why = if code == 4 { "what came is not what the archive signed" } else { "half-way" };
+        let why = if code == 4 { "the received content is not what the archive signed" } else { "half-way" };
         assert!(ran.stderr.contains(why), "{fault:?}: {}", ran.stderr);
     }
 }
@@ -120,8 +120,8 @@ fn a_bootstrap_from_a_mirror_with_wrong_files_is_exit_4() {
     for (part, fault, said) in [
         ("Packages", Fault::Corrupt, "Packages"),
         ("by-hash", Fault::Corrupt, "another SHA-256"),
-        ("/pool/", Fault::Corrupt, "cannot be had right"),
-        ("/pool/", Fault::LongLength, "cannot be had right"),
+        ("/pool/", Fault::Corrupt, "cannot fetch"),
+        ("/pool/", Fault::LongLength, "cannot fetch"),
     ] {
         let server = Server::start(&archive.state(0).root).unwrap();
         faulty(&server, part, fault.clone());

@@ -12,7 +12,7 @@ use super::configuration::{Configuration, ConfigurationError};
 use super::message::{Message, MessageError, Messages};
 use super::request::{Failure, Request};
 
-/// Bytes asked of the pipe at once: what a pipe of Linux holds.
+/// Bytes per read: the size of a pipe in Linux.
 const READ_BYTES: usize = 64 << 10;
 
 /// Why reading from APT ended with an error.
@@ -21,26 +21,26 @@ pub enum IncomingError {
     /// The pipe failed.
     #[error("cannot read from APT: {0}")]
     Io(#[from] io::Error),
-    /// What came is no message.
+    /// An invalid message.
     #[error(transparent)]
     Message(#[from] MessageError),
-    /// A `601 Configuration` that cannot be read.
+    /// An invalid `601 Configuration`.
     #[error(transparent)]
     Configuration(#[from] ConfigurationError),
-    /// APT went away in the midst of a message.
+    /// APT closed the pipe within a message.
     #[error("APT's last message has no end")]
     Unfinished,
 }
 
-/// What a method says of itself in `100 Capabilities`.
+/// The capabilities of a method, for `100 Capabilities`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capabilities {
-    /// APT gives several requests at once.
+    /// Whether APT may send several requests at once.
     pub pipeline: bool,
 }
 
 impl Capabilities {
-    /// The message. URIs are always wanted %-encoded, and the configuration always.
+    /// The message. It always requests %-encoded URIs and the configuration.
     pub fn message(self) -> Message {
         let message = Message::new(100, "Capabilities").with("Send-URI-Encoded", "true").with("Version", "2.0");
         let message = if self.pipeline { message.with("Pipeline", "true") } else { message };
@@ -65,7 +65,7 @@ impl<R: Read> Incoming<R> {
     /// Waits for the next message; `None` when APT has closed the pipe.
     ///
     /// # Errors
-    /// When the pipe fails or what comes is no message.
+    /// A failing pipe, or an invalid message.
     pub fn receive(&mut self) -> Result<Option<Message>, IncomingError> {
         loop {
             if let Some(message) = self.messages.take() {
@@ -97,10 +97,10 @@ impl Outgoing {
     /// Sends a message at once.
     ///
     /// # Errors
-    /// When the pipe fails; `BrokenPipe` when APT is gone, which is a normal end.
+    /// A failing pipe; `BrokenPipe` when APT is gone, which is a normal end.
     pub fn send(&self, message: &Message) -> io::Result<()> {
         let bytes = message.to_bytes();
-        // A thread that panicked while it wrote has left half a message at worst.
+        // A panic of a writer leaves at worst half a message.
         let mut pipe = self.pipe.lock().unwrap_or_else(PoisonError::into_inner);
         pipe.write_all(&bytes)?;
         pipe.flush()
@@ -137,40 +137,40 @@ impl std::fmt::Debug for Outgoing {
     }
 }
 
-/// What a method does, one request at a time.
+/// A method that serves one request at a time.
 pub trait Method {
     /// Its name, as in `Binary::NAME` of the configuration.
     fn name(&self) -> &'static str;
 
-    /// What it can.
+    /// Its capabilities.
     fn capabilities(&self) -> Capabilities {
         Capabilities::default()
     }
 
-    /// Takes APT's configuration, and drops what rights it does not need any more.
+    /// Receives APT's configuration, and drops unneeded privileges.
     ///
     /// # Errors
-    /// A text for the person who runs APT; the method ends then.
+    /// A message for the user of APT; the method ends then.
     fn configure(&mut self, configuration: Configuration) -> Result<(), String>;
 
-    /// Fulfils a request: gives back the `201 URI Done` to send.
+    /// Serves a request; returns the `201 URI Done` to send.
     ///
     /// # Errors
-    /// Why it could not. A panic is caught and becomes a failure, too.
+    /// The reason. A panic becomes a failure, too.
     fn acquire(&mut self, request: &Request, apt: &Outgoing) -> Result<Message, Failure>;
 }
 
 /// Serves APT until it closes the pipe or goes away.
 ///
-/// Whatever happens within a request is an answer to APT, never the end: when a method dies,
-/// APT's whole run fails; after a `400` it goes on.
+/// An error within a request becomes an answer to APT: after a `400` APT continues, while the end of a method fails its
+/// whole run.
 ///
 /// # Errors
-/// When a pipe fails, or APT says what cannot be understood.
+/// A failing pipe, or an invalid message.
 pub fn serve(method: &mut dyn Method, from: impl Read, apt: &Outgoing) -> Result<(), IncomingError> {
     match converse(method, from, apt) {
         Err(IncomingError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        // It was stopped while it wrote to us.
+        // APT was stopped while it wrote.
         Err(IncomingError::Unfinished) => Ok(()),
         result => result,
     }
@@ -200,7 +200,7 @@ fn converse(method: &mut dyn Method, from: impl Read, apt: &Outgoing) -> Result<
                     return Ok(());
                 }
             }
-            // Answers to what we never ask (602, 603), and what later versions may say.
+            // Answers to requests that are never sent (602, 603), and later messages.
             _ => {}
         }
     }

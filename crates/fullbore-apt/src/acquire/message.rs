@@ -19,7 +19,7 @@ use fullbore_engine::escape;
 /// APT itself has no limit; 16 MiB is a guess that no configuration reaches.
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
 
-/// Why bytes are no messages.
+/// An invalid message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
     /// No end of the message after [`MESSAGE_BYTES_MAX`] bytes.
@@ -39,11 +39,20 @@ pub enum MessageError {
 }
 
 /// One message, from APT or to it.
+///
+/// ```
+/// use fullbore_apt::acquire::{Message, Messages};
+///
+/// let mut messages = Messages::new();
+/// messages.feed(&Message::new(100, "Capabilities").with("Version", "2.0").to_bytes())?;
+/// assert_eq!(messages.take().unwrap().get("version"), Some("2.0"));
+/// # Ok::<(), fullbore_apt::acquire::MessageError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Message {
     /// 100 to 199 tell, 200 to 299 are success, 400 to 499 failure; 600 to 699 come from APT.
     pub code: u16,
-    /// For people who read along: `URI Acquire`.
+    /// Text for people, such as `URI Acquire`.
     pub text: String,
     /// Names and values in order; a name may come more than once.
     pub fields: Vec<(String, String)>,
@@ -155,7 +164,7 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// A parser that has seen nothing.
+    /// An empty parser.
     pub fn new() -> Messages {
         Messages::default()
     }
@@ -184,7 +193,7 @@ impl Messages {
         }
     }
 
-    /// The next whole message.
+    /// The next complete message.
     pub fn take(&mut self) -> Option<Message> {
         self.ready.pop_front()
     }
@@ -195,7 +204,7 @@ impl Messages {
     }
 }
 
-/// Where the empty line begins that ends the message.
+/// Offset of the empty line that ends the message.
 fn find_end(bytes: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
     while let Some(newline) = bytes[at..].iter().position(|byte| *byte == b'\n') {

@@ -1,8 +1,7 @@
-//! Giving up root's rights for those of `APT::Sandbox::User`.
+//! Drops root's privileges to those of `APT::Sandbox::User`.
 //!
-//! APT starts methods with its own rights; each is expected to drop them once it has the
-//! configuration. Done by system calls on this thread alone, which is why there must be no
-//! other thread yet.
+//! APT starts methods with its own privileges; each drops them after receiving the configuration. The system calls affect
+//! this thread only, so there must be no other thread yet.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -13,29 +12,29 @@ use rustix::process::{Gid, Uid};
 
 use super::configuration::Configuration;
 
-/// Bytes of /etc/passwd that are read; more is not looked at. A guess far beyond real ones.
+/// Bytes read of /etc/passwd. A guess far above real ones.
 const PASSWD_BYTES_MAX: u64 = 16 << 20;
 
-/// Why the rights could not be dropped.
+/// Why the privileges could not be dropped.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
     /// There is no such user.
     #[error("no user {0}, cannot drop rights")]
     NoUser(String),
-    /// Other threads would keep the rights.
+    /// Other threads would keep the privileges.
     #[error("{0} threads run already, cannot drop rights")]
     Threads(usize),
-    /// The system refused.
+    /// An error of the system.
     #[error("cannot drop rights to user {user}: {operation}: {source}")]
     System {
-        /// Whose rights they were to be.
+        /// The user.
         user: String,
         /// The call.
         operation: &'static str,
         /// What the system said.
         source: io::Error,
     },
-    /// The rights of root could be had back.
+    /// The privileges of root could be regained.
     #[error("rights dropped to user {0} could be taken back")]
     Reversible(String),
 }
@@ -77,17 +76,16 @@ impl User {
     }
 }
 
-/// Takes the rights of `APT::Sandbox::User` if this process is root's; of an ordinary user's
-/// process nothing changes. As in APT, an empty setting or `root` keeps root's rights, and so
-/// does `Debug::NoDropPrivs`. In any case no program started later can gain rights.
+/// Drops root's privileges to those of `APT::Sandbox::User`; without effect for other users. As in APT, an empty setting,
+/// `root`, or `Debug::NoDropPrivs` keeps them. Programs started later can never gain privileges.
 ///
 /// # Errors
-/// When the rights are not surely gone; the process must end then.
+/// When the privileges may remain; the process must end then.
 pub fn drop_privileges(configuration: &Configuration) -> Result<(), SandboxError> {
     if configuration.bool("Debug::NoDropPrivs", false) {
         return Ok(());
     }
-    // Older kernels refuse; it is a second fence only.
+    // Older kernels refuse; it is only a second barrier.
     let _ = rustix::thread::set_no_new_privs(true);
     let name = configuration.get_or("APT::Sandbox::User", "");
     if name.is_empty() || name == "root" || !rustix::process::getuid().is_root() {
@@ -106,7 +104,7 @@ fn become_user(name: &str, user: User) -> Result<(), SandboxError> {
         move |errno: rustix::io::Errno| SandboxError::System { user: name.to_owned(), operation, source: errno.into() }
     };
     let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
-    // Groups first: afterwards there is no right to.
+    // Groups first: afterwards it is not permitted.
     rustix::thread::set_thread_groups(&[gid]).map_err(failed("setgroups"))?;
     rustix::thread::set_thread_res_gid(gid, gid, gid).map_err(failed("setresgid"))?;
     rustix::thread::set_thread_res_uid(uid, uid, uid).map_err(failed("setresuid"))?;

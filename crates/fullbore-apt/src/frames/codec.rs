@@ -1,4 +1,4 @@
-//! Frames compressed and decompressed, one at a time, with state that is used again.
+//! Compresses and decompresses single frames, with reused state.
 
 use std::io;
 
@@ -17,10 +17,10 @@ enum Compress {
 }
 
 impl Encoder {
-    /// An encoder; none for forms that have no frames.
+    /// An encoder; `None` for forms without frames.
     ///
     /// # Errors
-    /// When there is no memory for it.
+    /// Out of memory.
     pub fn new(form: Form, level: Level) -> io::Result<Option<Encoder>> {
         Ok(Some(Encoder(match form {
             Form::Gz => Compress::Gz(gz::Encoder::new(level)),
@@ -31,7 +31,7 @@ impl Encoder {
         })))
     }
 
-    /// Memory that one takes, about, in bytes (measured, per thread of a pass).
+    /// Approximate memory of an encoder in bytes, measured per thread.
     pub fn memory_bytes(form: Form, level: Level) -> usize {
         match (form, level) {
             (Form::Zst, Level::Apt) => 8 << 20,
@@ -44,7 +44,7 @@ impl Encoder {
     /// Appends a frame of this text, of at most [`FRAME_BYTES_MAX`] bytes.
     ///
     /// # Errors
-    /// When there is no memory, or too much text.
+    /// Out of memory, or too much text.
     pub fn encode(&mut self, plain: &[u8], out: &mut Vec<u8>) -> io::Result<Frame> {
         if plain.len() > FRAME_BYTES_MAX {
             return Err(broken("too much text for a frame"));
@@ -71,10 +71,10 @@ enum Decompress {
 }
 
 impl Decoder {
-    /// A decoder; none for forms that have no frames.
+    /// A decoder; `None` for forms without frames.
     ///
     /// # Errors
-    /// When there is no memory for it.
+    /// Out of memory.
     pub fn new(form: Form) -> io::Result<Option<Decoder>> {
         Ok(Some(Decoder(match form {
             Form::Gz => Decompress::Gz(gz::Decoder::new()),
@@ -85,10 +85,10 @@ impl Decoder {
         })))
     }
 
-    /// Fills the buffer with the text of a frame, given all its bytes.
+    /// Decompresses the `bytes` of a frame into `out`.
     ///
     /// # Errors
-    /// When it does not decompress, or to another length, or does not take up all the bytes.
+    /// Damaged data, text of another length, or trailing bytes.
     pub fn decode(&mut self, frame: &Frame, bytes: &[u8], out: &mut Buffer) -> io::Result<()> {
         out.clear();
         let room = match frame.plain {

@@ -1,10 +1,10 @@
-//! What stands around the frames of a new file.
+//! Head and tail of a new file of frames.
 
 use fullbore_debian::compression::Form;
 
 use super::{Frame, lz4, xz, zst};
 
-/// Collects the frames of a new file, in order, for the table at its end.
+/// Collects the frames of a new file for the table at its end.
 pub struct Container {
     form: Form,
     frames: Vec<Frame>,
@@ -17,7 +17,7 @@ impl Container {
         Container { form, frames: Vec::new(), count: 0 }
     }
 
-    /// What comes first in the file.
+    /// The head of the file.
     pub fn head(&self) -> &'static [u8] {
         match self.form {
             Form::Xz => &xz::HEAD,
@@ -26,29 +26,29 @@ impl Container {
         }
     }
 
-    /// Whether a file of no text needs a frame to be one of this form.
+    /// Whether an empty file needs a frame.
     pub fn needs_a_frame(&self) -> bool {
         matches!(self.form, Form::Gz | Form::Zst)
     }
 
-    /// Takes the next frame. One of no bytes is none: xz and LZ4 have no block for no text.
+    /// Adds the next frame. Empty frames are ignored: xz and LZ4 have no empty blocks.
     pub fn add(&mut self, frame: Frame) {
         if frame.size == 0 {
             return;
         }
         self.count += 1;
-        // The others have no table. A file of more frames gets one that nobody believes.
+        // The others have no table.
         if matches!(self.form, Form::Xz | Form::Zst) {
             self.frames.push(frame);
         }
     }
 
-    /// Frames so far.
+    /// Number of frames so far.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// What comes last in the file.
+    /// The tail of the file.
     pub fn tail(&self) -> Vec<u8> {
         match self.form {
             Form::Xz => xz::tail(&self.frames),

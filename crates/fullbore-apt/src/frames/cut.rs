@@ -1,34 +1,33 @@
-//! Where frames begin and end: text that comes in pieces is cut into frames of a good size.
+//! Cuts text into frames of a good size.
 
 use super::{Buffer, FRAME_BYTES, FRAME_BYTES_LEAST, FRAME_BYTES_MOST};
 
-/// Where to end a frame that has so much text or more: behind the last line that ends in it, if it is
-/// not too small then; else wherever it is full.
+/// Where to end a full frame: behind its last line end, unless the frame would be too small; otherwise at its end.
 pub(crate) fn line_cut(text: &[u8]) -> usize {
     let newline = text.iter().rposition(|byte| *byte == b'\n');
     newline.map(|at| at + 1).filter(|cut| *cut >= FRAME_BYTES_LEAST).unwrap_or(text.len())
 }
 
-/// Whether a frame of so much text may stay as it is in the midst of a file.
+/// Whether a frame of `bytes` bytes of text is good in the middle of a file.
 pub(crate) fn is_good(bytes: usize) -> bool {
     (FRAME_BYTES_LEAST..=FRAME_BYTES_MOST).contains(&bytes)
 }
 
-/// Who takes frames.
+/// Receives frames.
 pub(crate) trait FrameSink {
-    /// Why it could not.
+    /// Its error.
     type Error;
 
     /// An empty buffer.
     fn spare(&mut self) -> Buffer;
 
-    /// Takes the text of the next frame.
+    /// Receives the text of the next frame.
     fn frame(&mut self, text: Buffer) -> Result<(), Self::Error>;
 }
 
-/// Cuts text between frames that stay as they are.
+/// Cuts text between copied frames.
 ///
-/// One full frame is held back: if little comes behind it, that little is added to it. So every
+/// One full frame is held back, to be joined with a small rest. So every
 /// frame has [`FRAME_BYTES_LEAST`] to [`FRAME_BYTES_MOST`] bytes, but the last of a file.
 #[derive(Default)]
 pub(crate) struct Cutter {
@@ -37,7 +36,7 @@ pub(crate) struct Cutter {
 }
 
 impl Cutter {
-    /// Takes text; gives the frames that are ready.
+    /// Adds text, and passes complete frames on.
     pub(crate) fn append<O: FrameSink>(&mut self, mut text: &[u8], out: &mut O) -> Result<(), O::Error> {
         loop {
             text = self.open.append(text, FRAME_BYTES);
@@ -55,8 +54,8 @@ impl Cutter {
         }
     }
 
-    /// Gives all text as frames, if that makes no frame that is too small; tells whether it did. At the end
-    /// of the file it always does.
+    /// Passes all text on as frames, unless one would be too small; says whether it did. At the end of the file it always
+    /// does.
     pub(crate) fn settle<O: FrameSink>(&mut self, at_end: bool, out: &mut O) -> Result<bool, O::Error> {
         if self.open.len() >= FRAME_BYTES_LEAST || self.open.is_empty() || (self.held.is_none() && at_end) {
             if let Some(held) = self.held.take() {

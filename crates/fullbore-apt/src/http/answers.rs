@@ -1,4 +1,4 @@
-//! What APT is told: files that are done, and why others are not.
+//! Answers to APT: finished files, and failures with reasons.
 
 use std::borrow::Cow;
 
@@ -13,30 +13,30 @@ use crate::acquire::{Failure, Message, Request};
 /// Hosts named in one failure; a list of mirrors may be long, and APT prints one line.
 const HOSTS_NAMED: usize = 8;
 
-/// As APT says it, for those who look for these words.
+/// APT's wording, for programs that look for it.
 pub(super) const WRONG_HASH: &str = "Hash Sum mismatch";
-/// The same of a file of another length.
+/// APT's wording for another length.
 const WRONG_SIZE: &str = "File has unexpected size";
 
-/// What kept a host from bringing a file.
+/// Why a host did not send a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum HostError {
-    /// It answered with this status.
+    /// An HTTP status.
     Status(u16),
-    /// It was not to be reached, or broke off, or said nothing.
+    /// Unreachable, broken off, or silent.
     Network(String),
-    /// What it sent is not the file.
+    /// Wrong content.
     WrongBytes(String),
-    /// What it sent is larger than the file may be.
+    /// Larger than allowed.
     TooLarge(String),
-    /// It sends us to this address.
+    /// A redirect to this address.
     Redirected(String),
     /// Anything else.
     Other(String),
 }
 
 impl HostError {
-    /// A fault, as wire saw it.
+    /// From a fault of the fetcher.
     pub fn of_fault(fault: &Fault) -> HostError {
         match fault {
             Fault::Missing(status) | Fault::Refused(status) => HostError::Status(*status),
@@ -49,13 +49,13 @@ impl HostError {
         }
     }
 
-    /// Why a file did not come as a stream.
+    /// From an error of a whole-file request.
     pub fn of_get(error: &GetError) -> HostError {
         match error {
             GetError::Unreachable { reason, .. } | GetError::Final { reason, .. } => HostError::Network(reason.clone()),
             GetError::Untrusted { reason, .. } => HostError::Other(reason.clone()),
             GetError::TooLarge { limit_bytes, .. } => {
-                HostError::TooLarge(format!("sent more than the {limit_bytes} bytes that it may have"))
+                HostError::TooLarge(format!("sent more than the allowed {limit_bytes} bytes"))
             }
         }
     }
@@ -73,8 +73,8 @@ impl HostError {
         }
     }
 
-    /// APT's word for it, where it has one that matters. Not for wrong bytes: at `HashSumMismatch` APT
-    /// shows hashes of what it has received, which here is nothing, in place of what we say.
+    /// APT's `FailReason`, if one matters. None for wrong content: at `HashSumMismatch` APT would print its own hashes, of
+    /// nothing, instead of this message.
     fn reason(&self) -> Option<Cow<'static, str>> {
         match self {
             HostError::Status(status) => Some(format!("HttpError{status}").into()),
@@ -84,7 +84,7 @@ impl HostError {
         }
     }
 
-    /// APT keeps what it has, and perhaps tries again, if this may pass.
+    /// Whether the error may pass: APT then keeps its file and may try again.
     fn is_transient(&self) -> bool {
         match self {
             HostError::Network(_) => true,
@@ -93,8 +93,7 @@ impl HostError {
         }
     }
 
-    /// Which of several is the one to act on: wrong bytes before anything, and what may pass before
-    /// what is final.
+    /// The rank among several errors: wrong content first, then errors that may pass, then final ones.
     fn weight(&self) -> u8 {
         match self {
             HostError::WrongBytes(_) => 0,
@@ -107,10 +106,10 @@ impl HostError {
     }
 }
 
-/// APT's word for what went wrong with a connection; it has none for one that breaks off.
+/// APT's `FailReason` for a connection error; there is none for a broken connection.
 fn network_reason(why: &str) -> Option<&'static str> {
     let any = |words: &[&str]| words.iter().any(|word| why.contains(word));
-    // The C library's words, glibc's and musl's.
+    // Messages of glibc and musl.
     if any(&["lookup"]) {
         let is_unknown = any(&["Name or service not known", "Name does not resolve", "No address associated"]);
         Some(if is_unknown { "ResolveFailure" } else { "TmpResolveFailure" })
@@ -123,9 +122,8 @@ fn network_reason(why: &str) -> Option<&'static str> {
     }
 }
 
-/// A failure that names each host with its host_error. Where `origin_decides`, a final word of the host that APT
-/// named is not put in doubt by what befell others: APT takes a `Release` where there is no `InRelease`, and would
-/// wait for ever for a mirror that is down.
+/// A failure that names each host with its error. With `origin_decides`, a final status of the host that APT named
+/// decides: APT then takes `Release` instead of a missing `InRelease`, and does not wait for a mirror that is down.
 pub(super) fn failure(names: &[String], host_errors: &[(HostId, HostError)], origin_decides: bool) -> Failure {
     let is_final = |host_error: &HostError| matches!(host_error, HostError::Status(_)) && !host_error.is_transient();
     let origin = host_errors.iter().find(|(host, host_error)| origin_decides && *host == 0 && is_final(host_error));
@@ -147,16 +145,16 @@ pub(super) fn failure(names: &[String], host_errors: &[(HostId, HostError)], ori
     Failure { message: told.join("; "), reason: main.reason(), transient: main.is_transient() }
 }
 
-/// A file as it is now.
+/// A finished file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Finished {
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// Time of last change at the mirror, Unix seconds.
     pub modified: Option<i64>,
     /// SHA-256.
     pub sha256: Sha256,
-    /// Bytes that were there before.
+    /// Bytes from an earlier run.
     pub resumed: u64,
 }
 
@@ -175,7 +173,7 @@ pub(super) fn done(request: &Request, file: &Finished) -> Message {
     with_some(message, "Resume-Point", (file.resumed > 0).then_some(file.resumed))
 }
 
-/// `201 URI Done` for what has not changed.
+/// `201 URI Done` for an unchanged file.
 pub(super) fn unchanged(request: &Request, modified: Option<i64>) -> Message {
     with_some(request.done(), "Last-Modified", modified.and_then(http_date)).with("IMS-Hit", "true")
 }

@@ -1,7 +1,6 @@
 //! The program that finds a proxy: `Acquire::http::Proxy-Auto-Detect`.
 //!
-//! APT runs it for the host of each request and passes on what it said. Mirrors that APT does not
-//! know of are asked for here, in the same way.
+//! APT runs it for the host of each request and sends the result. This module runs it for further mirrors.
 
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -13,7 +12,7 @@ use super::settings::Settings;
 /// Bytes of its answer that are read: one line.
 const ANSWER_BYTES_MAX: u64 = 512;
 
-/// What the program says of this address; `None` where there is no program or it has no opinion.
+/// The program's answer for this address; `None` without a program or an answer.
 ///
 /// Blocks until the program has closed its output, as APT does.
 pub(super) fn proxy(settings: &Settings, url: &Url) -> Option<String> {
@@ -29,7 +28,7 @@ pub(super) fn proxy(settings: &Settings, url: &Url) -> Option<String> {
         .ok()?;
     let mut answer = String::new();
     let read = child.stdout.take().map(|output| output.take(ANSWER_BYTES_MAX).read_to_string(&mut answer));
-    // Whatever it still wants to say, nobody listens.
+    // Further output is ignored.
     let _ = child.wait();
     read?.ok()?;
     let line = answer.lines().next()?.trim();

@@ -1,4 +1,4 @@
-//! One set of mirrors at work: its fetcher, and what was learned of its members for the whole run.
+//! A set of mirrors: its fetcher, and what is known of its members in this run.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +18,7 @@ use super::answers::HostError;
 use super::releases::Freshness;
 use super::wanted::WantedFile;
 
-/// Batches of requests that wait for a fetcher. APT hands out `Acquire::Max-Pipeline-Depth` requests
+/// Batches of requests that wait for a fetcher. APT sends `Acquire::Max-Pipeline-Depth` requests
 /// at most, and what waits here waits for microseconds.
 const BATCHES: usize = 64;
 
@@ -26,14 +26,14 @@ const BATCHES: usize = 64;
 const WINDOW_BYTES: u64 = 16 << 20;
 const WINDOW_ITEMS: u32 = 8192;
 
-/// A file under way of which all is known beforehand.
+/// A file in flight with known size and hash.
 #[derive(Debug)]
 pub(super) struct File {
-    /// What APT asked.
+    /// APT's request.
     pub wanted: WantedFile,
     /// Its path below each mirror's address.
     pub path: String,
-    /// Where it is written; absolute.
+    /// The path to write; absolute.
     pub target: String,
     /// Its SHA-256.
     pub sha256: Sha256,
@@ -43,7 +43,7 @@ pub(super) struct File {
     pub fields: Vec<(String, String)>,
 }
 
-/// All files under way, for the fetchers.
+/// All files in flight, for the fetchers.
 #[derive(Debug, Default)]
 pub(super) struct OpenFiles(Mutex<HashMap<ItemId, Arc<File>>>);
 
@@ -90,7 +90,7 @@ impl Catalogue for OpenFiles {
     }
 }
 
-/// What all mirror_sets stand on.
+/// What all mirror sets share.
 pub(super) struct Shared {
     pub landing: Landing,
     pub window: Window,
@@ -106,21 +106,20 @@ impl Shared {
 
 /// A set of mirrors. The first is the one that APT named.
 pub(super) struct MirrorSet {
-    /// Their names, for people.
+    /// The hosts' names, for messages.
     pub names: Vec<String>,
-    /// For files that come in one piece.
+    /// For requests of whole files.
     pub watch: Watch,
     feed: mpsc::Sender<Vec<Item>>,
     outcomes: mpsc::UnboundedSender<Outcome>,
-    /// What is known of each suite.
+    /// The freshness of each suite.
     suites: HashMap<String, Freshness>,
-    /// Hosts that kept us waiting.
+    /// Slow hosts.
     slow: HostSet,
 }
 
 impl MirrorSet {
-    /// Starts a fetcher; it opens no connection before there is something to ask for. `on_lost` is called when
-    /// it panics.
+    /// Starts a fetcher, which connects at the first request. `on_lost` is called if it panics.
     pub fn start(
         mirrors: Vec<Url>,
         options: FetchOptions,
@@ -148,31 +147,29 @@ impl MirrorSet {
         MirrorSet { names: watch.names(), watch, feed, outcomes, suites: HashMap::new(), slow: HostSet::default() }
     }
 
-    /// Whether it has no mirrors but the one that APT named.
+    /// Whether it has only the host that APT named.
     pub fn is_alone(&self) -> bool {
         self.names.len() == 1
     }
 
-    /// Whether none of its mirrors will be asked any more. A later request, which APT makes after a
-    /// pause, deserves a fresh start.
+    /// Whether all its hosts are dropped. A later request of APT then starts anew.
     pub fn is_lost(&self) -> bool {
         self.watch.hosts().iter().all(|host| host.out.is_some())
     }
 
-    /// Hands files over; says whether there is anybody to take them.
+    /// Sends files to the fetcher; `false` if it has ended.
     pub async fn feed(&self, items: Vec<Item>) -> bool {
-        // It ends with the last handle to its feed, which is ours, or by a panic.
+        // The fetcher ends when this feed is closed, or by a panic.
         self.feed.send(items).await.is_ok()
     }
 
-    /// Passes on what the landing says of a file of this mirror_set.
+    /// Passes on the landing's outcome of a file.
     pub fn landed(&self, outcome: Outcome) {
         let _ = self.outcomes.send(outcome);
     }
 
-    /// The hosts in the order in which to ask them for a file in one piece: those that are known to
-    /// have the suite's newest, then the others as they are in the list, those that kept us waiting
-    /// last.
+    /// The hosts in the order of requests for a whole file: those with the suite's newest Release, the others as listed,
+    /// slow ones last.
     pub fn order(&self, suite: Option<&str>) -> Vec<HostId> {
         let known = self.suite(suite).unwrap_or_default();
         let seen = self.watch.hosts();
@@ -182,7 +179,7 @@ impl MirrorSet {
         if hosts.is_empty() { (0..self.names.len() as HostId).collect() } else { hosts }
     }
 
-    /// Hosts that are not to be asked for this file because they may have another of its name.
+    /// Hosts that may have another file of this name.
     pub fn excluded(&self, wanted: &WantedFile) -> HostSet {
         let known = self.suite(wanted.suite.as_deref());
         match known {
@@ -195,13 +192,13 @@ impl MirrorSet {
         self.suites.get(suite?).copied()
     }
 
-    /// Keeps what was learned of a suite.
+    /// Records the freshness of a suite.
     pub fn learn(&mut self, suite: String, freshness: Freshness) {
         self.slow = self.slow.union(freshness.slow);
         self.suites.insert(suite, freshness);
     }
 
-    /// Why no mirror brought a file: what each did with it, or else what became of the mirror.
+    /// Why no mirror sent a file: the error of each host.
     pub fn host_errors(&self, given_up: &GivenUp) -> Vec<(HostId, HostError)> {
         let mut host_errors = Vec::new();
         for (number, seen) in self.watch.hosts().into_iter().enumerate() {

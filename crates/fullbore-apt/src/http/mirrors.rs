@@ -1,4 +1,4 @@
-//! Which addresses hold the same files: the list of mirrors.
+//! Lists of mirrors: sets of addresses that hold the same files.
 //!
 //! A plain text like apt's own mirror lists, one address per line. An empty line ends a set: the
 //! addresses of a set are mirrors of each other. A request below any of them may be answered by all,
@@ -30,13 +30,13 @@ pub const LIST_BYTES_MAX: u64 = 1 << 20;
 /// Sets in all lists. A guess: sources of so many archives are rare.
 const SETS_MAX: usize = 1000;
 
-/// Why a line of a list is not used.
+/// An invalid line of a list.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
 pub struct MirrorListError {
     /// From 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The reason.
     pub reason: String,
 }
 
@@ -48,7 +48,7 @@ pub struct MirrorSets {
     auth: AuthConf,
 }
 
-/// Where a file was found to be: in which set, below which of its addresses, and its path there.
+/// A file below an address of a set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MirrorPath {
     /// Number of the set.
@@ -85,7 +85,7 @@ impl MirrorSets {
                 self.close(&mut set);
                 continue;
             }
-            // What follows an address are apt's hints on when to choose it; we measure.
+            // apt's hints after an address are ignored: fullbore measures.
             let before_comment = line.split('#').next().unwrap_or_default();
             let Some(address) = before_comment.split_whitespace().next() else { continue };
             if let Err(reason) = self.member(&mut set, address) {

@@ -1,4 +1,4 @@
-//! A file of which little is known: from one host in one piece, from the next if that fails.
+//! Fetches a file of unknown size or hash as a whole from one host, or from the next if that fails.
 
 use std::io;
 use std::path::Path;
@@ -13,42 +13,42 @@ use sha2::{Digest as _, Sha512};
 
 use super::answers::{Finished, HostError, WRONG_HASH};
 
-/// Times that a host is asked for a file that does not begin, as by APT's own method: a server may close a connection
-/// while we use it.
+/// Requests per host for a file that does not begin, as in APT's own method: the server may just have closed the
+/// connection.
 const TRIES_PER_HOST: usize = 2;
 
-/// The page of an error is read to its end up to this size and time: then a new connection costs less. Guesses.
+/// An error page is read to its end up to this size and time; beyond, a new connection is cheaper. Guesses.
 const ERROR_PAGE_BYTES: usize = 64 << 10;
 const ERROR_PAGE_TIME: Duration = Duration::from_secs(1);
 
-/// What must be true of the file.
+/// Requirements on the file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Requirements {
-    /// Bytes at most.
+    /// Largest size in bytes.
     pub limit_bytes: u64,
-    /// Bytes exactly.
+    /// Exact size in bytes, if known.
     pub size: Option<u64>,
-    /// Its SHA-256.
+    /// Its SHA-256, if known.
     pub sha256: Option<fullbore_engine::digest::Sha256>,
-    /// Its SHA-512.
+    /// Its SHA-512, if known.
     pub sha512: Option<[u8; 64]>,
 }
 
-/// What became of the file.
+/// The result.
 #[derive(Debug)]
 pub(super) enum Plain {
-    /// It is there.
+    /// The file is complete.
     Done(Finished),
-    /// It has not changed since the time that was asked for.
+    /// Not modified since the given time.
     Unchanged,
-    /// It is nowhere, or wrong.
+    /// No host sent it right.
     Failed(Vec<(HostId, HostError)>),
     /// It cannot be written.
     Local(String),
 }
 
-/// Fetches into `path`; `on_start` is told once of the size, if it is known. Each head and each
-/// piece must come within `patience`.
+/// Fetches into `path`; `on_start` gets the size, if it is known. `patience` is the timeout for the head and for each
+/// piece.
 pub(super) async fn fetch(
     watch: &Watch,
     hosts: &[HostId],
@@ -77,7 +77,7 @@ pub(super) async fn fetch(
 /// A host did not bring the file.
 struct Failed {
     host_error: HostError,
-    /// Some of it came: APT asks for it again, if it wants it.
+    /// Whether the body had begun; APT then decides on a retry.
     is_begun: bool,
 }
 
@@ -117,11 +117,7 @@ async fn from_host(
         return Err(HostError::WrongBytes(format!("file has {length} B there, {size} are expected")).into());
     }
     if length.is_some_and(|length| length > must.limit_bytes) {
-        return Err(HostError::TooLarge(format!(
-            "file is larger than the {} bytes that it may have",
-            must.limit_bytes
-        ))
-        .into());
+        return Err(HostError::TooLarge(format!("file is larger than the allowed {} bytes", must.limit_bytes)).into());
     }
     let sink = match Sink::open(path, length.unwrap_or(0)) {
         Ok(sink) => sink,
@@ -131,8 +127,8 @@ async fn from_host(
     receive(streamed, sink, must, patience).await.map_err(|host_error| Failed { host_error, is_begun: true })
 }
 
-/// Reads the page of an error to its end, as APT's own method does. Given up in the middle, it would take the connection
-/// with it, and the next request that is on it already would be sent twice.
+/// Reads an error page to its end, as APT's own method does. Aborting it would close the connection, and the next request
+/// on it would be sent twice.
 async fn skip(streamed: &mut Streamed, patience: Duration) {
     let mut left = ERROR_PAGE_BYTES;
     let until = tokio::time::Instant::now() + patience.min(ERROR_PAGE_TIME);
@@ -184,21 +180,21 @@ async fn receive(
     }
 }
 
-/// Writes a file of which all is there already, in one piece.
+/// Writes a file from memory.
 ///
 /// # Errors
-/// A full or broken disk, as text.
+/// The error of the disk, as text.
 pub(super) fn write(path: &Path, content: &[u8], modified: Option<i64>) -> Result<(), String> {
     let sink = Sink::open(path, content.len() as u64)?;
     sink.write_at(0, content)?;
     sink.finish(modified)
 }
 
-/// Where a file goes.
+/// The destination of a file.
 enum Sink {
-    /// Into a file of its own, under its own name.
+    /// A regular file, written in place.
     File(PartFile),
-    /// Into what is no file (`/dev/null`).
+    /// A device, such as `/dev/null`.
     Special(std::fs::File),
 }
 
@@ -231,7 +227,7 @@ impl Sink {
     }
 }
 
-/// Whether something that is no regular file has this name.
+/// Whether this is a device or another special file.
 pub(super) fn is_special(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|data| !data.is_file() && !data.is_symlink())
 }

@@ -1,15 +1,14 @@
 //! `InRelease` from several mirrors: the newest of two is taken, and never an older one than apt has.
 //!
-//! Nothing is known of such a file beforehand but that it is dated. So two mirrors are asked, the
-//! origin among them; whoever is silent or says that it has none is replaced by the next. What the
-//! dates tell is kept: indexes whose names do not tell their content come only from mirrors that are
-//! as new.
+//! Its hash is unknown, but it has a date. So two mirrors are asked, including the origin; a silent mirror, or one without
+//! the file, is replaced by the next. Indexes without by-hash names are then requested only from mirrors with the newest
+//! Release.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fullbore_debian::date;
-use fullbore_debian::release::asked_since;
+use fullbore_debian::release::if_modified_since;
 use fullbore_debian::signature::text_of_inrelease;
 use fullbore_wire::fetch::{Get, GetError, Got, HeadSeen, Watch};
 use fullbore_wire::hosts::{HostId, HostSet};
@@ -18,21 +17,19 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::answers::HostError;
 
-/// Answers that are compared. With two, one stale mirror cannot hide news.
+/// Answers to compare: with two, a single stale mirror cannot hide a newer Release.
 const ANSWERS: usize = 2;
 
-/// Time after which another mirror is asked where one is still missing: when none has answered, and
-/// again when one has.
+/// Time after which another mirror is asked for a missing answer: before the first answer, and again after it.
 const PATIENCE: Duration = Duration::from_millis(1000);
 
-/// Mirrors that are asked because others said nothing; so this times the patience is what one answer
-/// may have to wait for a second.
+/// Mirrors asked in place of silent ones; one answer waits at most this times the patience for a second.
 const REPLACEMENTS: usize = 2;
 
-/// Bytes at the beginning in which the date is looked for: it stands before the lists of files.
+/// Bytes in which the date is searched: it precedes the lists of files.
 const HEAD_BYTES: usize = 64 << 10;
 
-/// What apt has already.
+/// The Release that apt has.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LocalRelease {
     /// Its content.
@@ -48,23 +45,23 @@ impl LocalRelease {
     }
 
     /// The time to ask for changes since, where the file that apt has says that it is of `modified`.
-    pub fn asked_since(&self, modified: i64) -> i64 {
-        asked_since(self.date, modified)
+    pub fn if_modified_since(&self, modified: i64) -> i64 {
+        if_modified_since(self.date, modified)
     }
 }
 
-/// What an answer must be to be compared. Nobody has verified it yet; this keeps a page of a captive portal, and a
-/// mirror with any text and a date of next year, from winning over those that apt would believe.
+/// Which answers are compared. They are not verified yet; this excludes pages of captive portals, and texts with a date in
+/// the future that apt would refuse.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Acceptance {
-    /// It is an `InRelease`: a signed message and nothing else.
+    /// Whether it is an `InRelease`: a signed message and nothing else.
     pub is_inline: bool,
     /// The latest date that apt accepts, Unix seconds.
     pub latest: Option<i64>,
 }
 
 impl Acceptance {
-    /// The date of an answer; `None` if it has none, or is not to be compared.
+    /// The date of an answer; `None` if it has none, or is excluded.
     fn date_of(self, content: &[u8]) -> Option<i64> {
         let date = match self.is_inline {
             true => date_of(text_of_inrelease(content).ok()?.as_bytes()),
@@ -74,25 +71,25 @@ impl Acceptance {
     }
 }
 
-/// What became of the question.
+/// The newest answer.
 #[derive(Debug)]
 pub(super) enum Newest {
-    /// This is newer than what apt has.
+    /// A newer Release than apt's.
     Content {
-        /// Who has it.
+        /// Its host.
         host: HostId,
         /// The file.
         body: Vec<u8>,
-        /// When the host last changed it, Unix seconds.
+        /// `Last-Modified`, Unix seconds.
         modified: Option<i64>,
     },
-    /// Nobody has anything newer.
+    /// No mirror has a newer one.
     Unchanged,
-    /// Nobody has anything.
+    /// No mirror has one.
     None(Vec<(HostId, HostError)>),
 }
 
-/// An answer, as far as it is looked at.
+/// The used parts of an answer.
 #[derive(Debug)]
 struct Answer {
     status: u16,
@@ -108,10 +105,10 @@ impl From<Got> for Answer {
     }
 }
 
-/// The answers of mirrors, with what they tell.
+/// The answers of the mirrors.
 #[derive(Debug, Default)]
 struct Answers {
-    /// Date and content of each; no content where apt's is still the newest there.
+    /// Date and content of each; no content after "not modified".
     offers: BTreeMap<HostId, ReleaseAnswer>,
     host_errors: BTreeMap<HostId, HostError>,
 }
@@ -119,7 +116,7 @@ struct Answers {
 #[derive(Debug)]
 struct ReleaseAnswer {
     date: Option<i64>,
-    /// When the host says that it last changed, Unix seconds.
+    /// `Last-Modified`, Unix seconds.
     modified: Option<i64>,
     content: Option<(Vec<u8>, Option<i64>)>,
 }
@@ -157,25 +154,25 @@ impl Answers {
         self.host_errors.insert(host, host_error);
     }
 
-    /// Whether this host has answered, in whatever way.
+    /// Whether this host has answered or failed.
     fn has(&self, host: HostId) -> bool {
         self.offers.contains_key(&host) || self.host_errors.contains_key(&host)
     }
 
-    /// Whether what is on its way is no newer than one that can be compared, by the times that their hosts tell.
+    /// Whether an answer in flight is no newer than a compared one, by `Last-Modified`.
     fn is_no_newer(&self, seen: &HeadSeen) -> bool {
         let compared = self.offers.values().filter(|offer| offer.is_compared());
         let newest = compared.filter_map(|offer| offer.modified).max();
         newest.is_some_and(|newest| seen.is_no_newer_than(newest))
     }
 
-    /// Those that can be compared. What cannot is left to apt if there is nothing else: it has words for it.
+    /// Number of comparable answers. Without any, apt judges the others.
     fn compared(&self) -> usize {
         self.offers.values().filter(|offer| offer.is_compared()).count()
     }
 
-    /// The newest, and who is as new as it. Of equally new ones the one of the lowest number, which
-    /// is the origin's, if it is among them.
+    /// The newest answer, and the mirrors that are as new. Among equal ones the lowest host number wins: the origin, if it is
+    /// among them.
     fn decide(mut self, known: Option<&LocalRelease>) -> (Newest, Freshness) {
         let newest = self.offers.values().map(|offer| offer.date).max().flatten();
         let mut freshness = Freshness::default();
@@ -189,7 +186,7 @@ impl Answers {
         if let Some(date) = known.and_then(|known| known.date)
             && newest < Some(date)
         {
-            // All are behind what apt has.
+            // All are older than apt's.
             freshness.stale = freshness.stale.union(freshness.fresh);
             freshness.fresh = HostSet::default();
             return (Newest::Unchanged, freshness);
@@ -204,20 +201,20 @@ impl Answers {
     }
 }
 
-/// What was learned of mirrors for one suite.
+/// The freshness of mirrors for one suite.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Freshness {
-    /// Have the newest.
+    /// With the newest Release.
     pub fresh: HostSet,
-    /// Have something older.
+    /// With an older one.
     pub stale: HostSet,
-    /// Did not answer in time.
+    /// Without an answer in time.
     pub slow: HostSet,
 }
 
 impl Freshness {
-    /// Who is not to be asked for an index whose name does not tell its content: all but those that
-    /// are known to be as new, and the origin unless it is known to be older.
+    /// Hosts to exclude for an index without a by-hash name: all except those with the newest Release, and except the origin
+    /// unless it is older.
     pub fn excluded(self, hosts: usize) -> HostSet {
         let mut excluded = HostSet::default();
         for host in 0..hosts as HostId {
@@ -226,14 +223,14 @@ impl Freshness {
                 excluded.insert(host);
             }
         }
-        // Nobody left: then whoever has it by its hash.
+        // If none is left: any host, the hash decides.
         let nobody = (0..hosts as HostId).all(|host| excluded.contains(host));
         if nobody { HostSet::default() } else { excluded }
     }
 }
 
-/// Asks the hosts, in this order, and takes the newest of what two of them have. Who is slow to send one that is no
-/// newer than another's by the time in its head counts as an answer.
+/// Asks the hosts in this order and takes the newest of two answers. A slow answer that is no newer by its head counts as
+/// one.
 pub(super) async fn newest(
     watch: &Watch,
     hosts: &[HostId],
@@ -265,7 +262,7 @@ pub(super) async fn newest(
             break;
         }
         if lingering.len() == asking.len() && replacements < REPLACEMENTS && !lingering.is_empty() {
-            // All are slow: the next one may not be.
+            // All are slow: ask the next one.
             replacements += 1;
             ask(&mut asking, &mut asked);
         }
@@ -280,13 +277,13 @@ pub(super) async fn newest(
                         until = Instant::now() + PATIENCE;
                     }
                 }
-                // A task that ends in another way was not to be reached either.
+                // A failed task counts as an unreachable host.
                 Some(Err(_)) => ask(&mut asking, &mut asked),
                 None => break,
             },
             () = sleep(HeadSeen::LOOK_EVERY) => {}
             () = sleep_until(until) => {
-                // One answer will do when enough others were asked, or nobody is left to ask.
+                // One answer is enough after enough replacements, or without further hosts.
                 let has_one = answers.compared() > 0;
                 if has_one && replacements >= REPLACEMENTS {
                     break;
@@ -309,7 +306,7 @@ pub(super) async fn newest(
     (newest, Freshness { slow, ..freshness })
 }
 
-/// The `Date` of a `Release`, signed within or not, that nobody has verified yet: for comparing alone.
+/// The `Date` of an unverified `Release` or `InRelease`, for comparison only.
 fn date_of(content: &[u8]) -> Option<i64> {
     let head = &content[..content.len().min(HEAD_BYTES)];
     let line = head.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"Date:"))?;
@@ -417,9 +414,9 @@ mod tests {
     fn mirrors_that_keep_no_times_hide_nothing() {
         let known = LocalRelease::new(release(5, ""));
         let date = known.date.unwrap();
-        assert_eq!(known.asked_since(date + 60), date + 60);
-        assert_eq!(known.asked_since(date + 90_000), date + 3600);
-        assert_eq!(LocalRelease::default().asked_since(7), 7);
+        assert_eq!(known.if_modified_since(date + 60), date + 60);
+        assert_eq!(known.if_modified_since(date + 90_000), date + 3600);
+        assert_eq!(LocalRelease::default().if_modified_since(7), 7);
     }
 
     #[test]

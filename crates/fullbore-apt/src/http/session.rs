@@ -1,8 +1,7 @@
-//! The method at work: requests in, files and answers out.
+//! The event loop of the method: requests in, files and answers out.
 //!
-//! One loop takes requests from APT, events of the fetchers and outcomes of the landing, and alone
-//! speaks to APT. Files whose hash and size are known go to the fetcher of their set of mirrors, all
-//! at once; files of which little is known have a task each.
+//! One loop takes requests from APT, events of the fetchers and outcomes of the landing; only it writes to APT. Files of
+//! known hash and size go to the fetcher of their mirror set. Other files have a task each.
 
 use std::collections::HashMap;
 use std::io;
@@ -32,38 +31,37 @@ use super::settings::Settings;
 use super::wanted::{Kind, WantedFile};
 use crate::acquire::{Failure, Message, Outgoing, Request};
 
-/// Requests taken at once: they are handed to the fetchers as one batch, so that big and small files
-/// can be spread well.
+/// Requests per batch: the fetcher distributes large and small files better in one batch.
 const BATCH: usize = 256;
 
-/// What the loop hears of.
+/// Events of the loop.
 enum Event {
-    /// The first bytes of this file are here.
+    /// The first bytes of this file arrived.
     Begun(String),
-    /// A fetcher tells.
+    /// An event of a fetcher.
     Fetched(usize, FetchEvent),
-    /// To be passed on.
+    /// A message for APT.
     Tell(Message),
-    /// A task has ended with these messages.
+    /// A task ended with these messages.
     Ended(Vec<Message>),
-    /// A mirror_set's mirrors were found to be so for a suite.
+    /// The freshness of a mirror set for a suite.
     Learned(usize, String, Freshness),
-    /// A fetcher is gone, by an error of ours.
+    /// A fetcher panicked.
     Lost(usize),
 }
 
-/// Which mirror_set: one for each address of a set under which APT asks, one for each other site.
+/// Key of a mirror set: one for each address that APT uses of a configured set, one for each other site.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Key {
     Set(usize, usize),
     Site(String),
 }
 
-/// A file that a fetcher brings.
+/// A file in flight.
 struct Open {
     file: Arc<File>,
     mirror_set: usize,
-    /// APT was told that it has begun.
+    /// Whether APT got `200 URI Start`.
     is_started: bool,
     resumed: u64,
 }
@@ -82,7 +80,7 @@ pub(super) struct Session {
     events: mpsc::UnboundedSender<Event>,
     happened: mpsc::UnboundedReceiver<Event>,
     landed: mpsc::UnboundedReceiver<Outcome>,
-    /// Warnings that wait for a request to be told with.
+    /// Warnings to send with the next request.
     warnings: Vec<String>,
 }
 
@@ -119,10 +117,10 @@ impl Session {
         })
     }
 
-    /// Serves requests until there will be no more, or APT is gone.
+    /// Serves requests until the last one, or until APT is gone.
     ///
     /// # Errors
-    /// When APT cannot be told.
+    /// When writing to APT fails.
     pub async fn run(&mut self, mut requests: mpsc::Receiver<Request>) -> io::Result<()> {
         let mut batch = Vec::new();
         loop {
@@ -147,7 +145,7 @@ impl Session {
     pub fn finish(self) {
         let Session { mirror_sets, shared, .. } = self;
         drop(mirror_sets);
-        // Nothing is synced, and no log kept: there is nothing that could fail.
+        // Without sync and journal nothing can fail.
         let _ = shared.landing.finish();
     }
 
@@ -171,7 +169,7 @@ impl Session {
         Ok(())
     }
 
-    /// Starts on a request. Gives back the item for a fetcher, or the answer that ends it at once.
+    /// Begins a request: an item for a fetcher, or an immediate answer.
     fn begin(&mut self, request: &Request) -> Result<Option<(usize, Item)>, Message> {
         let refused = |error: &dyn std::fmt::Display| request.failed(&Failure::new(error));
         let wanted = WantedFile::new(request.clone(), self.settings.directory()).map_err(|error| refused(&error))?;
@@ -189,7 +187,7 @@ impl Session {
         }
     }
 
-    /// The mirror_set for a file, started if need be, and the file's path below its addresses.
+    /// The mirror set for a file, started if necessary, and the file's path below its addresses.
     fn mirror_set(&mut self, wanted: &WantedFile) -> Result<(usize, String), String> {
         let url = &wanted.url;
         let place = self.settings.mirrors.find(url);
@@ -212,7 +210,7 @@ impl Session {
         let options = self.settings.fetch_options(&mirrors, wanted).map_err(|error| error.to_string())?;
         let number = self.mirror_sets.len();
         let events = self.events.clone();
-        // After the end of the loop nobody listens, and nothing is missed.
+        // Events after the end of the loop are dropped.
         let lost = self.events.clone();
         let on_event = move |event| drop(events.send(Event::Fetched(number, event)));
         let on_lost = move || drop(lost.send(Event::Lost(number)));
@@ -238,7 +236,7 @@ impl Session {
         };
         let mut resumed = self.target.trim(&target, size).map_err(|error| local(&error))?;
         if resumed == size && size > 0 {
-            // All of it, as it seems: left by a run that was stopped before APT had heard of it.
+            // It seems complete: an earlier run ended before it answered APT.
             if let Some(finished) = whole(Path::new(&target), sha256, size) {
                 let started = answers::started(&request, Some(size), size);
                 self.apt.send(&started).map_err(|error| local(&error))?;
@@ -259,7 +257,7 @@ impl Session {
         Ok(Some((mirror_set, item)))
     }
 
-    /// Files in one piece: a task asks, writes, and tells.
+    /// Files of unknown hash or size: a task fetches and writes each.
     fn begin_unknown(&mut self, wanted: WantedFile, number: usize, path: String) {
         let mirror_set = &self.mirror_sets[number];
         let suite = wanted.suite.clone().filter(|_| wanted.is_index || wanted.is_signature());
@@ -277,9 +275,9 @@ impl Session {
         let request = task.wanted.request.clone();
         tokio::spawn(async move {
             let answered = tokio::spawn(async move { task.run().await }).await;
-            // APT waits for an answer to every request, also where we have failed.
+            // APT waits for an answer to every request, even after a panic.
             let (messages, freshness) = answered.unwrap_or_else(|_| (vec![request.failed(&of_ours())], None));
-            // Before APT hears of it, and asks for what depends on it.
+            // Before APT gets the answer and requests dependent files.
             if let (Some(suite), Some(freshness)) = (suite, freshness) {
                 let _ = events.send(Event::Learned(number, suite, freshness));
             }
@@ -320,7 +318,7 @@ impl Session {
         }
     }
 
-    /// Answers all that a fetcher had in hand; the next request starts another.
+    /// Answers all files of a panicked fetcher; the next request starts another.
     fn lost(&mut self, mirror_set: usize) -> io::Result<()> {
         self.keys.retain(|_, number| *number != mirror_set);
         let items: Vec<ItemId> =
@@ -333,7 +331,7 @@ impl Session {
         Ok(())
     }
 
-    /// Tells APT once that a file comes.
+    /// Sends `200 URI Start` once.
     fn started(&mut self, item: ItemId) -> io::Result<()> {
         let Some(open) = self.open.get_mut(&item).filter(|open| !open.is_started) else { return Ok(()) };
         open.is_started = true;
@@ -354,13 +352,12 @@ impl Session {
     }
 }
 
-/// The answer where a thread of this program has panicked.
+/// The failure after a panic.
 fn of_ours() -> Failure {
     Failure::new("an error of fullbore's method; APT may ask again")
 }
 
-/// The answer where nobody has brought a file: a redirect of the host that APT named is APT's to
-/// follow, everything else a failure.
+/// The answer for a file that no host sent: a redirect of the host that APT named, which APT follows, or a failure.
 fn refusal(settings: &Settings, wanted: &WantedFile, names: &[String], host_errors: &[(HostId, HostError)]) -> Message {
     let redirected = host_errors.iter().find_map(|(host, host_error)| match host_error {
         HostError::Redirected(to) if *host == 0 && settings.follows_redirects(&wanted.url) => Some(to),
@@ -380,7 +377,7 @@ fn refusal(settings: &Settings, wanted: &WantedFile, names: &[String], host_erro
     }
 }
 
-/// A file of which little is known.
+/// A task for a file of unknown hash or size.
 struct Task {
     wanted: WantedFile,
     path: String,
@@ -428,7 +425,7 @@ impl Task {
         };
         let is_release = matches!(self.wanted.kind, Kind::Release { .. });
         let check = self.settings.date_check(SystemTime::now());
-        // "Not changed since" is no answer where the one that APT has is dated in the future.
+        // No condition if APT's own file is dated in the future.
         let is_future = is_release
             && kept(&self.wanted.target, must.limit_bytes)
                 .is_some_and(|own| check.future(LocalRelease::new(own).date).is_some());
@@ -449,9 +446,10 @@ impl Task {
         let check = self.settings.date_check(SystemTime::now());
         let known =
             self.wanted.last_modified.and_then(|_| kept(&self.wanted.target, limit_bytes)).map(LocalRelease::new);
-        // One that is dated in the future must not pass for newer than what the mirrors have.
+        // A file dated in the future must not count as newest.
         let known = known.filter(|known| check.future(known.date).is_none());
-        let since = known.as_ref().zip(self.wanted.last_modified).map(|(known, modified)| known.asked_since(modified));
+        let since =
+            known.as_ref().zip(self.wanted.last_modified).map(|(known, modified)| known.if_modified_since(modified));
         let get = self.get(limit_bytes, since);
         let acceptance = Acceptance { is_inline: self.wanted.is_inrelease(), latest: check.latest() };
         let (newest, freshness) = releases::newest(&self.watch, &self.hosts, &get, known.as_ref(), acceptance).await;
@@ -475,7 +473,7 @@ impl Task {
 
     fn unchanged(&self) -> Message {
         let request = &self.wanted.request;
-        // What an earlier run may have left there is of no use.
+        // A leftover of an earlier run is useless.
         if !plain::is_special(&self.wanted.target) {
             let _ = std::fs::remove_file(&self.wanted.target);
         }
@@ -483,7 +481,7 @@ impl Task {
     }
 }
 
-/// What APT has of a file that it asks for: it is one directory further up, out of `partial`.
+/// APT's own copy of a requested file: one directory above `partial`.
 fn kept(partial: &Path, limit_bytes: u64) -> Option<Vec<u8>> {
     let directory = partial.parent().filter(|directory| directory.ends_with("partial"))?.parent()?;
     let file = std::fs::File::open(directory.join(partial.file_name()?)).ok()?;
@@ -492,7 +490,7 @@ fn kept(partial: &Path, limit_bytes: u64) -> Option<Vec<u8>> {
     (read as u64 <= limit_bytes).then_some(content)
 }
 
-/// A file that seems to be whole, if it is.
+/// A file of an earlier run, if it is complete.
 fn whole(path: &Path, sha256: Sha256, size: u64) -> Option<Finished> {
     let mut hasher = Sha256Hasher::new();
     hasher.read_to_end(std::fs::File::open(path).ok()?).ok()?;

@@ -1,4 +1,4 @@
-//! APT's configuration as this method understands it.
+//! APT's configuration for this method.
 //!
 //! A setting is looked for as APT's own methods do: for https below `Acquire::https::HOST`,
 //! `Acquire::http::HOST`, `Acquire::https` and `Acquire::http`, in this order; for http below those
@@ -25,23 +25,22 @@ use super::wanted::WantedFile;
 use crate::acquire::Configuration;
 use crate::system::parts::files_of;
 
-/// Where lists of mirrors are named; several may be.
+/// The setting with lists of mirrors; a list of paths.
 pub const MIRRORS_SETTING: &str = "Acquire::fullbore::Mirrors";
 
-/// Most connections to one host.
+/// The setting with the number of connections per host.
 pub const CONNECTIONS_SETTING: &str = "Acquire::fullbore::Connections";
 
-/// Time for a connection, and without a byte on it, unless `Timeout` says otherwise; as APT's own.
+/// Default of `Timeout` in seconds, as in APT: to connect, and for silence.
 const TIMEOUT_S: i64 = 30;
 
-/// Failed connections in a row after which a site without mirrors is given up: APT asks again by
-/// itself, `Acquire::Retries` times, after pauses of its own.
+/// Failed connections in a row after which a single host is given up; APT retries by itself (`Acquire::Retries`).
 const FAILURES_ALONE: u32 = 3;
 
-/// What the program knows of where it runs.
+/// The environment of the method.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Environment {
-    /// Where APT was started: what it names without a path is there.
+    /// APT's working directory, for relative paths.
     pub directory: PathBuf,
     /// `http_proxy`.
     pub http_proxy: Option<String>,
@@ -51,7 +50,7 @@ pub struct Environment {
     pub no_proxy: Option<String>,
 }
 
-/// What the whole run goes by.
+/// The settings of a run.
 pub(super) struct Settings {
     configuration: Configuration,
     environment: Environment,
@@ -59,17 +58,17 @@ pub(super) struct Settings {
     pub mirrors: MirrorSets,
     auth: AuthConf,
     rate_limit: Option<Arc<RateLimit>>,
-    /// What could not be read; to be told once there is somebody to tell.
+    /// Warnings about unreadable files, to send with the first request.
     pub warnings: Vec<String>,
 }
 
-/// Why nothing can be fetched from a host.
+/// Settings that prevent fetching from a host.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SettingsError {
-    /// A proxy that we cannot use.
+    /// An unusable proxy.
     #[error("{setting}: {error}")]
     Proxy {
-        /// Where it is set.
+        /// The setting.
         setting: String,
         /// What is wrong.
         error: ProxyError,
@@ -77,14 +76,13 @@ pub(super) enum SettingsError {
     /// Certificates or keys.
     #[error("{0}")]
     Tls(#[from] TlsError),
-    /// A setting that would be ignored.
+    /// An unsupported setting.
     #[error("{0} is not supported by fullbore's method")]
     Unsupported(String),
 }
 
 impl Settings {
-    /// Reads what the configuration names. To be done before rights are dropped: `auth.conf` may be
-    /// root's alone.
+    /// Reads the files that the configuration names. Call it before dropping privileges: only root may read `auth.conf`.
     pub fn read(configuration: Configuration, environment: Environment) -> Settings {
         let mut settings = Settings {
             mirrors: MirrorSets::default(),
@@ -130,12 +128,12 @@ impl Settings {
         }
     }
 
-    /// Where APT was started.
+    /// APT's working directory.
     pub fn directory(&self) -> &Path {
         &self.environment.directory
     }
 
-    /// The configuration, for who drops the rights.
+    /// The configuration, for dropping privileges.
     pub fn configuration(&self) -> &Configuration {
         &self.configuration
     }
@@ -152,7 +150,7 @@ impl Settings {
         self.find(Some(&url.host().to_string()), url.scheme(), name)
     }
 
-    /// Truth as APT reads it.
+    /// A boolean setting, as APT reads it.
     pub fn is(&self, url: &Url, name: &str, default: bool) -> bool {
         let mut one = Configuration::new();
         one.set("x", self.find_of(url, name).unwrap_or_default());
@@ -165,14 +163,14 @@ impl Settings {
         one.number("x", default)
     }
 
-    /// Time in which something must come from the host.
+    /// How long a host may be silent.
     pub fn timeout(&self, url: &Url) -> Duration {
         Duration::from_secs(u64::try_from(self.number(url, "Timeout", TIMEOUT_S)).unwrap_or(0).max(1))
     }
 
-    /// How the date of a `Release` is held against the clock.
+    /// The date check of a `Release`.
     pub fn date_check(&self, now: SystemTime) -> DateCheck {
-        // A clock before 1970 tells nothing of what is the future.
+        // With a clock before 1970 no date is in the future.
         let now = now.duration_since(UNIX_EPOCH).ok().and_then(|since| i64::try_from(since.as_secs()).ok());
         let checked = self.configuration.bool("Acquire::Check-Date", true) && now.is_some();
         let max_future_s = self.configuration.number("Acquire::Max-FutureTime", MAX_FUTURE_S);
@@ -208,7 +206,7 @@ impl Settings {
         fields
     }
 
-    /// How mirrors are used; the first is the origin, for which `wanted` may name a proxy.
+    /// Options for these mirrors; the first is the origin, for which `wanted` may name a proxy.
     ///
     /// # Errors
     /// Proxies and certificates that cannot be used.
@@ -219,7 +217,7 @@ impl Settings {
         let mut auth = self.auth.clone();
         auth.extend(self.mirrors.auth());
         if let (Some(credentials), Some(base)) = (&wanted.credentials, mirrors.first()) {
-            // Too many entries: those that were there count.
+            // With too many entries the existing ones count.
             let _ = auth.add_for_url(base, credentials);
         }
         let depth = self.number(origin, "Pipeline-Depth", PIPELINE_DEPTH as i64);
@@ -231,7 +229,7 @@ impl Settings {
         Ok(FetchOptions {
             limits: Limits {
                 connections_per_host: self.connections(),
-                // A host that has others beside it is left sooner.
+                // With other mirrors a silent host is left sooner.
                 silence: if alone { timeout } else { timeout.min(Limits::default().silence) },
                 pipeline_depth: usize::try_from(depth).unwrap_or(0).min(PIPELINE_DEPTH),
                 failures_until_dead: if alone { FAILURES_ALONE } else { Limits::default().failures_until_dead },
@@ -299,8 +297,8 @@ impl Settings {
         Ok(tls.with_identity(Identity::read(Path::new(chain), Path::new(key))?))
     }
 
-    /// The way to each mirror, in APT's order: what it says for this request, the setting of a host,
-    /// that of the scheme, the environment; and `no_proxy` above all.
+    /// The proxy of each mirror, in APT's order: of this request, of the host, of the scheme, of the environment. `no_proxy`
+    /// overrides all.
     fn proxies(&self, mirrors: &[Url], wanted: &WantedFile) -> Result<ProxySettings, SettingsError> {
         let mut proxies = ProxySettings::new();
         let none = |value: &str| value.eq_ignore_ascii_case("false");
@@ -321,7 +319,7 @@ impl Settings {
             let host = url.host().to_string();
             let name = format!("Proxy::{host}");
             let told = wanted.proxy.as_deref().filter(|_| number == 0);
-            // APT has asked for its own host already.
+            // APT has run the program for its own host.
             let detected = || (number > 0).then(|| super::detect::proxy(self, url)).flatten();
             let Some(own) =
                 told.map(str::to_owned).or_else(|| self.find_of(url, &name).map(str::to_owned)).or_else(detected)
@@ -337,7 +335,7 @@ impl Settings {
     }
 }
 
-/// Whether a host is reached without any proxy whatever else is said.
+/// Whether `no_proxy` excludes a host.
 fn is_excepted(no_proxy: &str, url: &Url) -> bool {
     let mut probe = ProxySettings::new();
     let set = probe.set_all("http://proxy.invalid").is_ok() && probe.set_no_proxy(no_proxy).is_ok();

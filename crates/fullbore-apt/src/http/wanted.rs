@@ -1,4 +1,4 @@
-//! What APT asks for, as far as this method looks at it.
+//! A request of APT, parsed.
 
 use std::path::{Path, PathBuf};
 
@@ -9,80 +9,78 @@ use fullbore_wire::url::{Url, UrlError};
 
 use crate::acquire::Request;
 
-/// Largest file of which nothing is known: as much as is read of a `Release` where APT sets no
-/// `Maximum-Size`. APT's own method has no bound there; this one keeps a disk from being filled by
-/// an endless answer. A guess: 16 GiB.
+/// Largest file of unknown size without `Maximum-Size`, in bytes: an endless answer must not fill the disk. APT's own
+/// method has no limit. A guess.
 const PLAIN_BYTES_MAX: u64 = 16 << 30;
 
-/// Hashes by which APT can know a file and that are too weak to accept bytes by.
+/// Hashes that are too weak to accept a file by.
 const WEAK: [&str; 2] = ["Expected-MD5Sum", "Expected-SHA1"];
 
-/// A file that APT wants.
+/// A file that APT requests.
 #[derive(Debug, Clone)]
 pub(super) struct WantedFile {
-    /// As APT sent it.
+    /// The request.
     pub request: Request,
-    /// Where it is to be written; absolute.
+    /// The path to write; absolute.
     pub target: PathBuf,
     /// Its URI, without user and password.
     pub url: Url,
-    /// User and password that were in it.
+    /// User and password of the URI.
     pub credentials: Option<Credentials>,
-    /// What is known of it.
+    /// Its known properties.
     pub kind: Kind,
-    /// What APT has is of this time, Unix seconds.
+    /// Time of APT's own copy, Unix seconds.
     pub last_modified: Option<i64>,
-    /// APT's word for an index: caches are to look whether there is a newer one.
+    /// `Index-File`: caches must revalidate it.
     pub is_index: bool,
-    /// The suite that an index belongs to, by its address.
+    /// The suite of an index, by its address.
     pub suite: Option<String>,
-    /// The proxy to its host, where APT knows a particular one.
+    /// The proxy for its host, if APT sends one.
     pub proxy: Option<String>,
 }
 
-/// What is known of a file beforehand.
+/// The known properties of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// All: any mirror may bring any part.
+    /// Size and hash: any mirror may send any part.
     Known {
         /// Its SHA-256.
         sha256: Sha256,
         /// Its size in bytes.
         size: u64,
     },
-    /// Nothing but that it is signed and dated: `InRelease` or `Release`.
+    /// `InRelease` or `Release`: signed and dated, without a known hash.
     Release {
-        /// Size at which it is refused.
+        /// Largest size in bytes.
         limit_bytes: u64,
     },
-    /// Little: it comes from one host in one piece.
+    /// Anything else: whole from one host.
     Plain {
-        /// Size at which it is refused.
+        /// Largest size in bytes.
         limit_bytes: u64,
-        /// Its SHA-256, where that is known but not the size.
+        /// Its SHA-256, if known without the size.
         sha256: Option<Sha256>,
-        /// Its SHA-512, where no SHA-256 is known.
+        /// Its SHA-512, if no SHA-256 is known.
         sha512: Option<[u8; 64]>,
     },
 }
 
-/// Why a request cannot be taken.
+/// A request that cannot be served.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum RequestError {
-    /// The URI is none of ours.
+    /// An unsupported URI.
     #[error("{0}")]
     Url(#[from] UrlError),
-    /// APT would accept the file by MD5 or SHA-1.
+    /// Only MD5 or SHA-1 is known.
     #[error("only weak hashes (MD5, SHA-1) are known of this file; fullbore accepts files by SHA-256 or SHA-512")]
     OnlyWeak,
-    /// There is no name to write to.
+    /// No `Filename`.
     #[error("APT names no file to write to")]
     NoFilename,
 }
 
 impl WantedFile {
-    /// Reads a request. What APT names without a path (`apt-get source` does) is meant to be in
-    /// `directory`, where APT was started.
+    /// Parses a request. A relative `Filename` (from `apt-get source`) is below `directory`, where APT was started.
     pub fn new(request: Request, directory: &Path) -> Result<WantedFile, RequestError> {
         let (url, credentials) = Url::parse_with_userinfo(&request.uri)?;
         if request.filename.as_os_str().is_empty() {
@@ -117,23 +115,22 @@ impl WantedFile {
         })
     }
 
-    /// Whether the file has its name from its content, so that every mirror that has it has the
-    /// right one.
+    /// Whether its name is a hash, so that every mirror has the same content.
     pub fn is_by_hash(&self) -> bool {
         self.url.path().contains("/by-hash/")
     }
 
-    /// Whether it is a signed message by itself.
+    /// Whether it is an `InRelease`.
     pub fn is_inrelease(&self) -> bool {
         self.url.path().ends_with("/InRelease")
     }
 
-    /// Whether it is one of the files of which APT takes another where this one is not there.
+    /// Whether it is a Release file or signature, for which APT has a fallback.
     pub fn is_of_release(&self) -> bool {
         is_release(&self.url) || self.is_signature()
     }
 
-    /// Whether it is the signature beside a `Release`.
+    /// Whether it is `Release.gpg`.
     pub fn is_signature(&self) -> bool {
         self.url.path().ends_with("/Release.gpg")
     }

@@ -1,4 +1,4 @@
-//! APT's configuration where APT is not installed: its own defaults, as far as an update needs them.
+//! APT's default configuration for an update, for machines without APT.
 
 use crate::acquire::Configuration;
 

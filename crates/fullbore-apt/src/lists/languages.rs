@@ -1,4 +1,4 @@
-//! Which languages' translations are taken: `Acquire::Languages`, the locale, and what is there.
+//! Languages of translations: `Acquire::Languages`, the locale, and present files.
 
 use std::ffi::OsString;
 
@@ -7,7 +7,7 @@ use crate::acquire::Configuration;
 /// Languages taken from `LANGUAGE`, as in libapt.
 const LANGUAGE_MAX: usize = 3;
 
-/// What a person's environment says of languages.
+/// The locale of the user.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Locale {
     /// `LC_ALL`, else `LC_MESSAGES`, else `LANG`; such as `de_DE.UTF-8`. Empty is `C`.
@@ -33,8 +33,16 @@ impl Locale {
     }
 }
 
-/// The languages whose translations are downloaded; empty for none. `present` are the names of the files in
-/// the lists directory: what somebody once downloaded is kept up to date, as apt does.
+/// The languages of translations to download; empty for none. `present` are the file names in the lists directory:
+/// present translations are updated, as in apt.
+///
+/// ```
+/// use fullbore_apt::acquire::Configuration;
+/// use fullbore_apt::lists::{Locale, languages};
+///
+/// let locale = Locale { messages: "de_AT.UTF-8".to_owned(), language: String::new() };
+/// assert_eq!(languages(&Configuration::new(), &locale, &[]), ["de_AT", "de", "en"]);
+/// ```
 pub fn languages(configuration: &Configuration, locale: &Locale, present: &[OsString]) -> Vec<String> {
     let mut wanted = configuration.list("Acquire::Languages");
     if wanted.is_empty() {
@@ -44,20 +52,20 @@ pub fn languages(configuration: &Configuration, locale: &Locale, present: &[OsSt
     for word in wanted {
         match word {
             "environment" => locale.codes().iter().for_each(|code| add(&mut codes, code)),
-            // What comes after it is for reading what is there, and is told by what is there.
+            // Languages after it are for reading only.
             "none" => break,
             code => add(&mut codes, code),
         }
     }
     if codes.is_empty() {
-        // "none" alone means what it says.
+        // Only "none".
         return codes;
     }
     present.iter().filter_map(|name| translation(name.to_str()?)).for_each(|code| add(&mut codes, code));
     codes
 }
 
-/// The language of a file `…_Translation-de`. As apt, of plain ones only.
+/// The language of a file `…_Translation-de`; as in apt, of plain files only.
 fn translation(name: &str) -> Option<&str> {
     let (_, last) = name.rsplit_once('_').filter(|_| !name.contains("%5f"))?;
     let code = last.strip_prefix("Translation-")?;

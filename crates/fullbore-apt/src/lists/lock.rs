@@ -1,7 +1,7 @@
 //! The lock of the lists directory, as apt holds it.
 //!
-//! apt locks `lists/lock` with `fcntl`, which is a lock of the process: it goes with it, and two
-//! descriptors of one process do not exclude each other. The file stays.
+//! apt locks `lists/lock` with `fcntl`. Such a lock ends with the process, and does not exclude other descriptors of the
+//! same process. The file stays.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -16,7 +16,7 @@ pub const LOCK_NAME: &str = "lock";
 /// A lists directory that cannot be locked.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// apt, or another run, holds it.
+    /// apt or another run holds it.
     #[error("{} is locked by another process", .path.display())]
     Held {
         /// The lock file.
@@ -27,7 +27,7 @@ pub enum LockError {
     File {
         /// The lock file.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         source: io::Error,
     },
 }
@@ -42,10 +42,10 @@ impl Lock {
     /// Takes the lock without waiting.
     ///
     /// # Errors
-    /// [`LockError::Held`], refusals of the system.
+    /// [`LockError::Held`]; errors of the file system.
     pub fn take(lists: &Path) -> Result<Lock, LockError> {
         let path = lists.join(LOCK_NAME);
-        // Mode as apt makes it; not followed if it is a link, since /tmp-like directories are possible.
+        // Mode as in apt. A link is not followed: the directory may be writable by others.
         let file = OpenOptions::new()
             .read(true)
             .write(true)

@@ -3,14 +3,19 @@
 //! libapt's `URItoFileName`: without scheme, user and password; characters that a file name or a
 //! shell might mind as `%xx`; `/` as `_`.
 
-/// What libapt encodes besides control characters, space and bytes above 126.
+/// Characters that libapt encodes, besides control characters, space and bytes above 126.
 const ENCODED: &[u8] = b"\\|{}[]<>\"^~_=!@#$%^&*";
 
-/// The name of the file that keeps what is at this address, without the ending of a kept form.
+/// The local name of the file at this address, without the extension of its local form.
+///
+/// ```
+/// let name = fullbore_apt::lists::file_name("http://deb.example.org/debian/dists/sid/InRelease");
+/// assert_eq!(name, "deb.example.org_debian_dists_sid_InRelease");
+/// ```
 pub fn file_name(uri: &str) -> String {
     let rest = uri.split_once(':').map_or(uri, |(_, rest)| rest);
     let rest = rest.strip_prefix("//").unwrap_or(rest);
-    // Slashes within brackets are no ends: the title of a disc stands there, `cdrom:[Debian GNU/Linux 13]/`.
+    // Slashes within brackets belong to the title of a disc: `cdrom:[Debian GNU/Linux 13]/`.
     let mut in_brackets = false;
     let end = rest.find(|c: char| {
         in_brackets = c == '[' || (in_brackets && c != ']');
@@ -18,7 +23,7 @@ pub fn file_name(uri: &str) -> String {
     });
     let (authority, path) = rest.split_at(end.unwrap_or(rest.len()));
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    // libapt takes the brackets away when it reads an address, those of IPv6 and of discs.
+    // libapt drops brackets of IPv6 addresses and discs.
     let rest = format!("{}{path}", host.replace(['[', ']'], ""));
     let mut name = String::with_capacity(rest.len());
     for byte in rest.bytes() {

@@ -1,16 +1,14 @@
-//! Index targets: which files of a repository an update is to keep.
+//! Index targets: the files of a repository that an update keeps.
 //!
 //! APT's configuration has a template for each kind of index (`Acquire::IndexTargets::deb::Packages`,
-//! …; acquire-additional-files.md of APT's documentation). For one type, address and suite of a source they
-//! are filled in with its components, architectures and languages. What of it is really there
-//! is told by the repository's `Release` alone.
+//! …; acquire-additional-files.md of APT's documentation). They are filled in with the components, architectures and
+//! languages of a source. Only the repository's `Release` says which of these files exist.
 
 use fullbore_debian::sources_list::{ArchiveSource, ByHash};
 
 use crate::acquire::Configuration;
 
-/// Most targets of one type, address and suite. A full Debian source on a machine of all
-/// architectures has some hundred.
+/// Largest number of targets of one type, address and suite; a full Debian source with all architectures has some hundred.
 const TARGETS_MAX: usize = 20_000;
 
 /// `deb` or `deb-src`.
@@ -23,7 +21,7 @@ pub enum SourceType {
 }
 
 impl SourceType {
-    /// As it is written in sources lists and in APT's configuration.
+    /// Its name in sources lists and in APT's configuration.
     pub fn name(self) -> &'static str {
         match self {
             SourceType::Deb => "deb",
@@ -32,7 +30,7 @@ impl SourceType {
     }
 }
 
-/// One file that an update is to keep, without the ending of a form.
+/// An index that an update keeps, without the extension of a form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IndexTarget {
     /// Its name in the `Release`: `main/binary-amd64/Packages`.
@@ -41,41 +39,41 @@ pub struct IndexTarget {
     pub base_uri: String,
     /// The name of its template, such as `Contents-deb`.
     pub created_by: String,
-    /// The component it belongs to.
+    /// Its component.
     pub component: Option<String>,
-    /// The architecture it is for.
+    /// Its architecture.
     pub architecture: Option<String>,
-    /// The language it is in.
+    /// Its language.
     pub language: Option<String>,
-    /// It may be missing.
+    /// Whether it may be missing.
     pub optional: bool,
-    /// It stays compressed.
+    /// Whether it stays compressed.
     pub keep_compressed: bool,
-    /// The endings (without dot) under which it may be kept, best first; `uncompressed` is none.
+    /// Extensions under which it may be kept, best first; `uncompressed` for none.
     pub keep_compressed_as: Vec<String>,
-    /// The endings under which it may be fetched, best first.
+    /// Extensions under which it may be fetched, best first.
     pub compression_types: Vec<String>,
-    /// Patches are used.
+    /// Whether patches are used.
     pub pdiffs: bool,
-    /// Whether it is asked for under its hash.
+    /// Whether it is requested by hash.
     pub by_hash: ByHash,
-    /// It is not taken where the target of this name is there.
+    /// The target of which it is a fallback.
     pub fallback_of: Option<String>,
 }
 
 impl IndexTarget {
-    /// Its address, without the ending of a form.
+    /// Its address, without the extension of a form.
     pub fn uri(&self) -> String {
         format!("{}{}", self.base_uri, self.meta_key)
     }
 }
 
-/// What the machine's configuration says, read once for all sources.
+/// Defaults for all sources, from APT's configuration.
 #[derive(Debug, Clone)]
 pub struct Defaults {
-    /// The machine's own architecture.
+    /// The native architecture.
     pub native: String,
-    /// All architectures, the own first.
+    /// All architectures, the native one first.
     pub architectures: Vec<String>,
     /// As [`languages`](super::languages()) says.
     pub languages: Vec<String>,
@@ -84,7 +82,7 @@ pub struct Defaults {
 }
 
 impl Defaults {
-    /// From the configuration; `native` where it names no architecture.
+    /// From the configuration; `native` is the fallback for `APT::Architecture`.
     pub fn new(configuration: &Configuration, native: &str, languages: Vec<String>) -> Defaults {
         let native = configuration.get_or("APT::Architecture", native).to_owned();
         let mut architectures: Vec<String> =
@@ -183,8 +181,7 @@ pub fn targets(
     targets
 }
 
-/// The directory of the `Release`, as APT writes it. `suite` is the word of the sources list: with `/` at its
-/// end it is a directory itself.
+/// The address of the `Release`'s directory, as APT writes it. A suite with `/` at its end is a directory itself.
 pub fn base_uri(uri: &str, suite: &str) -> String {
     let slash = if uri.ends_with('/') { "" } else { "/" };
     match suite {
@@ -194,7 +191,7 @@ pub fn base_uri(uri: &str, suite: &str) -> String {
     }
 }
 
-/// The templates that a source uses: those enabled by default, changed by its options.
+/// The templates of a source: the default ones, changed by its options.
 fn enabled<'c>(configuration: &'c Configuration, source: &ArchiveSource, kind: SourceType) -> Vec<&'c str> {
     let key = format!("Acquire::IndexTargets::{}", kind.name());
     let all: Vec<&str> = configuration.children(&key).map(|(name, _)| name).filter(|name| !name.is_empty()).collect();
@@ -238,7 +235,7 @@ impl<'c> Template<'c> {
         self.get(if self.flat { "flatMetaKey" } else { "MetaKey" }).unwrap_or_default()
     }
 
-    /// Pairs of architecture and language for which there is a file each.
+    /// Pairs of architecture and language, one for each file.
     fn choices<'a>(
         &self,
         defaults: &'a Defaults,
@@ -280,14 +277,14 @@ impl<'c> Template<'c> {
         };
         let key = self.meta_key();
         let meta_key = fill(key);
-        // The name of a file on this machine is made of it.
+        // It becomes part of a local file name.
         fullbore_debian::path::check(&meta_key).ok()?;
         let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         let keep_compressed_as = match self.get("KeepCompressedAs") {
             Some(own) => words(own).into_iter().chain(["uncompressed".to_owned()]).collect(),
             None => defaults.keep_compressed_as.clone(),
         };
-        // Nobody asked for it: it is looked whether the repository has it.
+        // `all` was not requested: optional.
         let implicit = architecture == Some("all")
             && !source.architectures.resolve(&defaults.architectures).iter().any(|own| own == "all");
         let by_hash = match self.get("By-Hash") {

@@ -1,4 +1,4 @@
-//! Patches and indexes as they are read from files, whatever their form.
+//! Reads patches and indexes from files of any form.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read as _};
@@ -8,17 +8,16 @@ use fullbore_debian::compression::{Form, Reader};
 use fullbore_debian::pdiff::{Edits, SCRIPT_BYTES_MAX, ScriptError};
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 
-/// Largest index that is read into memory, in bytes of text. Debian's largest have 650 MB; the
-/// limit is for files that are no indexes.
+/// Largest index read into memory, in bytes of text. Debian's largest has 650 MB.
 const INDEX_BYTES_MAX: u64 = 8 << 30;
 
-/// How a gzip file begins (RFC 1952). An ed script begins with a digit.
+/// Magic of gzip (RFC 1952). An ed script begins with a digit.
 const GZ_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 /// Reads patches and joins them, oldest first.
 ///
 /// # Errors
-/// A file that cannot be read, or is no patch.
+/// An unreadable file, or an invalid patch.
 pub fn edits<P: AsRef<Path>>(paths: &[P]) -> Result<Edits, CommandError> {
     let steps = paths.iter().map(|path| patch(path.as_ref())).collect::<Result<Vec<_>, _>>()?;
     Edits::chain(steps).map_err(|error| bad_script(&paths[error.step.min(paths.len() - 1)], &error))
@@ -28,7 +27,7 @@ fn patch(path: &Path) -> Result<Edits, CommandError> {
     let file = File::open(path).map_err(|error| unreadable(path, &error))?;
     let mut form = Form::of(&path.to_string_lossy());
     let mut input = BufReader::new(file);
-    // apt keeps fetched patches as `X.ed` in the form in which they came.
+    // apt keeps fetched patches as `X.ed`, compressed.
     if form == Form::Plain && io::BufRead::fill_buf(&mut input).is_ok_and(|bytes| bytes.starts_with(&GZ_MAGIC)) {
         form = Form::Gz;
     }
@@ -39,16 +38,16 @@ fn patch(path: &Path) -> Result<Edits, CommandError> {
 /// Reads an index into memory.
 ///
 /// # Errors
-/// It cannot be read, or is not what its name says.
+/// An unreadable file, or another form than its name says.
 pub fn index(path: &Path) -> Result<Vec<u8>, CommandError> {
     let file = File::open(path).map_err(|error| unreadable(path, &error))?;
     index_of(file, Form::of(&path.to_string_lossy())).map_err(|error| unreadable(path, &error))
 }
 
-/// Reads an index into memory from a file that is open.
+/// Reads an index from an open file into memory.
 ///
 /// # Errors
-/// It cannot be read, or is not in this form.
+/// An unreadable file, or another form.
 pub fn index_of(file: File, form: Form) -> io::Result<Vec<u8>> {
     read(form, BufReader::with_capacity(256 << 10, file), INDEX_BYTES_MAX)
 }
@@ -64,7 +63,7 @@ fn read(form: Form, input: BufReader<File>, limit_bytes: u64) -> io::Result<Vec<
     Ok(text)
 }
 
-/// A file that is not there, or not what its name says.
+/// The error of a file that is missing, unreadable or damaged.
 pub fn unreadable(path: &Path, error: &io::Error) -> CommandError {
     match error.kind() {
         io::ErrorKind::InvalidData

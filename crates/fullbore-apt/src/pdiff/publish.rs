@@ -1,10 +1,8 @@
-//! Patches beside the indexes of an archive.
+//! Publishes patches beside the indexes of an archive.
 //!
-//! The walk: indexes below the directory (`find`) → for each, the state before (`states`) and what
-//! was published for it → the new step and, if wanted, a patch from each state to the present one,
-//! in one sweep (`series`) → patches on disk → every `Index`, which refers to them → the present
-//! states, for the next run. A run that is killed leaves every `Index` with its patches; the next
-//! one finds the way from the state it has.
+//! The steps: find the indexes (`find`); for each, read the saved state (`states`) and the published patches; generate the
+//! new patch and, if configured, a merged patch from each state (`series`); sync the patches; write each `Index`, then the
+//! states for the next run. A killed run leaves every `Index` with its patches; the next one continues from its state.
 
 mod find;
 mod names;
@@ -26,45 +24,45 @@ use super::{file_error, no_directory};
 use series::{Before, Series};
 use states::States;
 
-/// Largest Release that is looked at, as apt has it.
+/// Largest Release that is read, as in apt.
 const RELEASE_BYTES_MAX: u64 = 10_000_000;
 
-/// What is to be published, and how.
+/// Settings of publishing patches.
 #[derive(Debug, Clone)]
 pub struct PublishSettings {
-    /// The directory of a suite, or of some indexes.
+    /// The directory of a suite, or a directory of indexes below it.
     pub dir: PathBuf,
-    /// The states before are in this copy of `dir`, and none are kept.
+    /// A copy of `dir` with the previous indexes; no states are saved then.
     pub old: Option<PathBuf>,
-    /// Where states are kept; `None`: in `dir/.fullbore`.
+    /// Directory of saved states; `None`: `dir/.fullbore`.
     pub state: Option<PathBuf>,
-    /// Publish also a patch from each state directly to the present one.
+    /// Also publish a merged patch from each state to the current one.
     pub merged: bool,
-    /// States for which patches are kept, at most.
+    /// Largest number of states with patches.
     pub patches_max: u16,
-    /// Hours for which files stay that are listed no more.
+    /// Hours for which unlisted files stay.
     pub keep_hours: u16,
-    /// Indexes whose path below `dir` matches are left out.
+    /// Indexes whose path below `dir` matches are skipped.
     pub exclude: Vec<Regex>,
-    /// When to wait for the disk.
+    /// When files are synced to disk.
     pub durability: Durability,
-    /// The time that patches are named by, seconds.
+    /// The time in the names of patches, Unix seconds.
     pub now_unix_s: i64,
 }
 
-/// What was published.
+/// The published patches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Published {
-    /// Each index, in the order of their paths.
+    /// The result for each index, in order of path.
     pub outcomes: Vec<IndexPatches>,
-    /// Some `Index` is another one now, so that the Release has to be made anew.
+    /// Whether an `Index` changed, so that the archive needs a new Release.
     pub changes_release: bool,
 }
 
-/// Publishes the patches of all indexes that have changed; `warn` hears of what else must be done for clients to use them.
+/// Publishes patches of all changed indexes. `warn` receives warnings.
 ///
 /// # Errors
-/// No index is there, another run works there, a file of an earlier run is damaged, or the disk refuses.
+/// No index, another run in the directory, a damaged file of an earlier run, or a disk error.
 pub fn run(arguments: &PublishSettings, warn: &mut dyn FnMut(String)) -> Result<Published, CommandError> {
     let root = Arc::new(Root::open(&arguments.dir).map_err(|error| no_directory(error).hint(WHAT_DIR_IS))?);
     let durability = arguments.durability;
@@ -93,7 +91,7 @@ pub fn run(arguments: &PublishSettings, warn: &mut dyn FnMut(String)) -> Result<
         let next = settings.advance(&index, warn)?;
         ready.push((index, next));
     }
-    // Patches first, then what refers to them, then what the next run begins with.
+    // Patches first, then each `Index`, then the states for the next run.
     barrier.sync().map_err(file_error)?;
     for (index, next) in &ready {
         settings.publish(index, next)?;
@@ -113,8 +111,8 @@ pub fn run(arguments: &PublishSettings, warn: &mut dyn FnMut(String)) -> Result<
 
 const WHAT_DIR_IS: &str = "DIR is dists/SUITE, or a directory below it that has indexes";
 
-/// apt takes patches only to what the Release lists uncompressed. The Release that is there is of
-/// before, but which names it lists rarely changes.
+/// apt uses patches only for indexes that the Release lists uncompressed. The Release on disk is the previous one, but its
+/// names rarely change.
 fn warn_of_release(outcomes: &[IndexPatches], root: &Root, warn: &mut dyn FnMut(String)) {
     let Ok(Some(release)) = root.read("Release", RELEASE_BYTES_MAX) else {
         return;
@@ -123,18 +121,18 @@ fn warn_of_release(outcomes: &[IndexPatches], root: &Root, warn: &mut dyn FnMut(
     let lists = |path: &str| release.lines().any(|line| line.starts_with(' ') && line.ends_with(&format!(" {path}")));
     for outcome in outcomes.iter().filter(|outcome| outcome.patches > 0 && !lists(&outcome.index)) {
         let index = &outcome.index;
-        warn(format!("Release does not list {index} uncompressed: without that apt makes no use of patches to it"));
+        warn(format!("apt will not use patches to {index}: the Release does not list it uncompressed"));
     }
 }
 
-/// Size and hashes, as an Index lists them.
+/// Size and hashes for an `Index`.
 fn listed(content: &[u8]) -> Listed {
     use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
     let sha1 = digest(&SHA1_FOR_LEGACY_USE_ONLY, content).as_ref().try_into().ok().map(Sha1);
     Listed { size: content.len() as u64, sha256: Sha256::of(content), sha1 }
 }
 
-/// A directory that another run works in.
+/// The error of a locked directory.
 fn locked(path: &Path) -> CommandError {
     CommandError::new(ErrorKind::Locked, format_args!("{} is in use by another run", path.display()))
 }

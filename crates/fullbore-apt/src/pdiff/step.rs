@@ -1,22 +1,29 @@
-//! The patch between two states of an index, tried before it is given.
+//! Generates the patch between two states of an index, and verifies it.
 
 use fullbore_debian::pdiff::{Edits, GenerateError, Piece, Splice};
 
-/// Why there is no patch.
+/// Why no patch could be generated.
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
-    /// None can express the difference.
+    /// The difference cannot be expressed.
     #[error(transparent)]
     Generate(#[from] GenerateError),
-    /// An error of this program, found in time.
-    #[error("the patch that was made does not make the new file; please report this")]
+    /// A bug in fullbore.
+    #[error("the generated patch does not produce the new file; please report this")]
     Wrong,
 }
 
-/// The edits between two states, and the script that was written, read again and applied.
+/// The edits between two states, and their ed script. The script is parsed again and applied, as a test.
 ///
 /// # Errors
 /// See [`StepError`].
+///
+/// ```
+/// let (edits, script) = fullbore_apt::pdiff::generate(b"a\nb\n", b"a\nc\n")?;
+/// assert_eq!(edits.edits().len(), 1);
+/// assert_eq!(script, b"2c\nc\n.\n");
+/// # Ok::<(), fullbore_apt::pdiff::StepError>(())
+/// ```
 pub fn generate(old: &[u8], new: &[u8]) -> Result<(Edits, Vec<u8>), StepError> {
     let edits = fullbore_debian::pdiff::generate(old, new)?;
     let mut script = Vec::new();
@@ -28,7 +35,7 @@ pub fn generate(old: &[u8], new: &[u8]) -> Result<(Edits, Vec<u8>), StepError> {
     Ok((edits, script))
 }
 
-/// Whether the edits make `new` of `old`.
+/// Whether the edits turn `old` into `new`.
 pub(super) fn makes(edits: &Edits, old: &[u8], new: &[u8]) -> bool {
     let (mut rest, mut same) = (new, true);
     let mut take = |piece: &[u8]| match rest.strip_prefix(piece) {

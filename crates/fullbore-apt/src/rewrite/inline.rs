@@ -1,4 +1,4 @@
-//! The pass on one core: every block goes all the way at once, and nothing is handed over.
+//! The pass on one core: each block passes all steps in the calling thread.
 
 use fullbore_debian::pdiff::Edits;
 use fullbore_engine::digest::Sha256Hasher;
@@ -13,7 +13,7 @@ struct Inline {
     hasher: Sha256Hasher,
     limit: u64,
     target: Target,
-    /// None when the new file is plain.
+    /// `None` for a plain file.
     encoder: Option<Encoder>,
     container: Container,
     spare: Vec<Buffer>,
@@ -22,7 +22,7 @@ struct Inline {
 }
 
 pub(super) fn run(plan: &Plan<'_>, edits: &Edits, target: Target) -> Result<PassResult, PassError> {
-    // One thread plays all roles; it would cost more to tell them apart than they are worth.
+    // One clock for all roles: separate ones would cost more than they tell.
     let _role = plan.clocks.patch.enter();
     let mut pass = Pass::new(edits, Inline::new(plan, target)?);
     match plan.layout {

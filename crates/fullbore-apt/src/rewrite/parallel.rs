@@ -1,14 +1,13 @@
-//! The pass on several cores: frames are decompressed ahead and compressed behind by workers,
-//! another thread hashes, and the calling one patches and writes, in order.
+//! The pass on several cores: workers decompress and compress frames, a thread hashes, and the calling thread patches and
+//! writes in order.
 //!
 //! ```text
 //! read ─┬─> workers: decompress ─┬─> patch ──> hash ─┬─> workers: compress ──> write
 //!       └─> or a reader's stream ┘                   └─> (copied frames) ────> write
 //! ```
 //!
-//! A buffer has one owner at a time and goes from hand to hand; what is on the way is bounded
-//! by [`AHEAD`] and [`WAITING_BYTES`]. Jobs and their results have queues that hold all that may
-//! be on the way, so workers never wait for anyone but for work: nothing can lock up.
+//! A buffer has one owner at a time; [`AHEAD`] and [`WAITING_BYTES`] bound the data in flight. The queues of jobs and
+//! results hold everything in flight, so workers wait only for jobs, and no deadlock is possible.
 
 mod workers;
 
@@ -29,15 +28,14 @@ use super::{PassError, PassResult, Plan};
 use crate::acquire::panic_text;
 use crate::frames::{Buffer, Container, FrameSink};
 
-/// Frames on the way to be decompressed, and as many to be compressed, for each worker: one in
-/// work, one waiting, and one more so that nobody stands when results come out of order.
+/// Frames in flight per worker, for decompression and for compression: one in work, one waiting, and one more for results
+/// that arrive out of order.
 const AHEAD: usize = 3;
 
-/// Pieces of text that wait for the hash. It is the slowest stage for plain text: a short queue
-/// keeps the text in the cache.
+/// Pieces of text in the queue of the hash, the slowest stage for plain text: a short queue keeps the text in the cache.
 const HASH_AHEAD: usize = 4;
 
-/// Bytes of frames that wait to be written for a frame before them to be compressed.
+/// Bytes of finished frames that wait for an earlier frame.
 const WAITING_BYTES: usize = 4 << 20;
 
 pub(super) fn run(plan: &Plan<'_>, edits: &Edits, target: Target) -> Result<PassResult, PassError> {
@@ -51,7 +49,7 @@ pub(super) fn run(plan: &Plan<'_>, edits: &Edits, target: Target) -> Result<Pass
     let (texts, texts_in) = channel(HASH_AHEAD, &clocks.read, &clocks.patch);
     let jobs_in = Mutex::new(jobs_in);
     let pool = Pool::default();
-    // Opened here, so that an error comes before any thread.
+    // Opened before any thread starts, for errors.
     let stream = if plan.layout.is_none() { Some(plan.stream()?) } else { None };
 
     thread::scope(|scope| {
@@ -107,8 +105,7 @@ fn spawn<'s, 'e>(
     thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, work).map_err(PassError::Codec)
 }
 
-/// Ends with the cause nearest to its root: a panic, what a thread says, then what the calling one
-/// says, which may only have noticed that somebody is gone.
+/// Joins the threads. The first cause of a failure counts: a panic, an error of a thread, then that of the calling thread.
 fn join(threads: Vec<Joined<'_>>, result: Result<ParallelPass, PassError>) -> Result<PassResult, PassError> {
     // The pass's channels must be closed for the threads to end.
     let (rest, mut failure) = match result {
@@ -125,7 +122,7 @@ fn join(threads: Vec<Joined<'_>>, result: Result<ParallelPass, PassError>) -> Re
         }
     }
     if let Some(PassError::TooLong(seen)) = &mut failure {
-        // What it was so far, for the message.
+        // The hash so far, for the message.
         *seen = hasher.take().map(Box::new);
     }
     match (cause.or(failure), rest, hasher) {
@@ -137,26 +134,26 @@ fn join(threads: Vec<Joined<'_>>, result: Result<ParallelPass, PassError>) -> Re
     }
 }
 
-/// The calling thread's side.
+/// The state of the calling thread.
 struct ParallelPass {
     jobs: Sender<Job>,
     results: Receiver<Outcome>,
     to_hash: Sender<Hashing>,
     pool: Pool,
-    /// Most frames on the way in each direction.
+    /// Largest number of frames in flight in each direction.
     ahead: usize,
     limit: u64,
-    /// Bytes of text for the new file so far.
+    /// Bytes of new text so far.
     given: u64,
-    /// Frames being decompressed, from number `decoded_before` on; ready ones wait for their turn.
+    /// Frames in decompression, from number `decoded_before` on.
     decoded: VecDeque<Option<(Buffer, EncodedFrame, bool)>>,
     decoded_before: usize,
-    /// New frames, from number `outputs_before` on; ready ones wait for those before them.
+    /// New frames, from number `outputs_before` on.
     outputs: VecDeque<Option<EncodedFrame>>,
     outputs_before: usize,
-    /// How many of them are being compressed.
+    /// Number of these in compression.
     encoding: usize,
-    /// Bytes of those that are ready.
+    /// Bytes of the finished ones.
     waiting_bytes: usize,
     is_plain: bool,
     container: Container,
@@ -184,7 +181,7 @@ impl ParallelPass {
         pass.finish()?.finish()
     }
 
-    /// The next decompressed frame, while those behind it are being worked on.
+    /// The next decompressed frame; later ones are in work.
     fn next_frame(&mut self, frames: &mut Frames<'_>) -> Result<Option<(Buffer, EncodedFrame, bool)>, PassError> {
         loop {
             while self.decoded.len() < self.ahead {
@@ -209,7 +206,7 @@ impl ParallelPass {
         self.jobs.send_blocking(job).map_err(|_| PassError::Lost)
     }
 
-    /// Takes one result of the workers.
+    /// Receives one result of the workers.
     fn receive(&mut self) -> Result<(), PassError> {
         match self.results.recv_blocking().ok_or(PassError::Lost)? {
             Outcome::Decoded { text, kept, number, is_last } => {

@@ -1,25 +1,25 @@
-//! The serial part of a pass: each block of old text is taken over or patched, in order.
+//! The serial part of a pass: each block of old text is copied or patched, in order.
 
 use fullbore_debian::pdiff::{Edits, Piece, Splice};
 
 use super::PassError;
 use crate::frames::{Buffer, Cutter, Frame, FrameSink, is_good};
 
-/// A frame as it lies in the old file.
+/// A compressed frame of the old file.
 pub(super) struct EncodedFrame {
     pub(super) frame: Frame,
     pub(super) bytes: Vec<u8>,
 }
 
-/// Who hashes, compresses and writes.
+/// Hashes, compresses and writes.
 pub(super) trait Sink: FrameSink<Error = PassError> {
-    /// Takes a frame over as it is.
+    /// Copies a frame.
     fn copy(&mut self, text: Buffer, kept: EncodedFrame) -> Result<(), PassError>;
 
-    /// Takes a buffer that is not needed any more.
+    /// Returns a buffer to the pool.
     fn give_back(&mut self, buffer: Buffer);
 
-    /// Whether text may be cut anywhere, since it is written as it is.
+    /// Whether the new file is plain, so that text may be cut anywhere.
     fn is_plain(&self) -> bool;
 }
 
@@ -34,11 +34,11 @@ impl<'e, S: Sink> Pass<'e, S> {
         Pass { splice: Splice::new(edits), cutter: Cutter::default(), sink }
     }
 
-    /// Takes the next block of old text, and how it is kept if it could be copied.
+    /// Processes the next block of old text; `kept` is its frame, if it can be copied.
     pub(super) fn take(&mut self, text: Buffer, kept: Option<EncodedFrame>, is_last: bool) -> Result<(), PassError> {
         let untouched = self.splice.pass_untouched(&text);
         let plain = self.sink.is_plain();
-        // A frame of a bad size is joined with its neighbours; the last one only if more comes behind it.
+        // A frame of a bad size is joined with its neighbours; the last one only if text follows.
         let stays = !text.is_empty() && (plain || is_good(text.len()) || (is_last && self.splice.is_done()));
         if untouched && stays && self.cutter.settle(plain, &mut self.sink)? {
             return match kept {
@@ -56,7 +56,7 @@ impl<'e, S: Sink> Pass<'e, S> {
         Ok(())
     }
 
-    /// Takes the end of the old text.
+    /// Processes the end of the old text.
     pub(super) fn finish(mut self) -> Result<S, PassError> {
         let splice = self.splice;
         pieces(&mut self.cutter, &mut self.sink, &[], |mut out| splice.finish(&mut out))?.map_err(PassError::Splice)?;
@@ -65,7 +65,7 @@ impl<'e, S: Sink> Pass<'e, S> {
     }
 }
 
-/// Has a splice put its pieces into the cutter. After an error the rest is dropped.
+/// Sends the pieces of a splice to the cutter. After an error the rest is dropped.
 fn pieces<S: Sink, R>(
     cutter: &mut Cutter,
     sink: &mut S,

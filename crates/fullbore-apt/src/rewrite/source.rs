@@ -1,4 +1,4 @@
-//! The old index: opened, and read frame by frame or from its beginning.
+//! The old index, read frame by frame or from its beginning.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read};
@@ -17,19 +17,19 @@ use crate::frames::{Buffer, FRAME_BYTES, Frame, Layout, line_cut};
 /// Compressed bytes read at once from files without frames.
 const READ_BYTES: usize = 128 << 10;
 
-/// Opens a regular file; a pipe or device put in its place is refused without waiting for it.
+/// Opens a regular file; a pipe or device is refused without blocking.
 pub(super) fn open(path: &Path) -> io::Result<File> {
     let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
     let file = OpenOptions::new().read(true).custom_flags(nonblocking).open(path)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
-    // An advice: a disk reads further ahead.
+    // A hint to the kernel: read ahead.
     let _ = rustix::fs::fadvise(&file, 0, None, Advice::Sequential);
     Ok(file)
 }
 
-/// The frames of a file, one after the other.
+/// The frames of a file, in order.
 pub(super) struct Frames<'f> {
     file: &'f File,
     layout: &'f Layout,
@@ -58,18 +58,17 @@ impl<'f> Frames<'f> {
 /// The text of a file from its beginning, in pieces that may become frames.
 pub(super) struct Stream {
     reader: Box<dyn Read + Send>,
-    /// The beginning of a line that did not fit into the piece before.
+    /// The start of a line that did not fit into the previous piece.
     carried: Vec<u8>,
     at_lines: bool,
     ended: bool,
-    /// Whether reading is all there is to do.
+    /// Whether the file is plain.
     is_plain: bool,
     clock: Arc<StageClock>,
 }
 
 impl Stream {
-    /// With `at_lines`, pieces end at line ends. What the text may be in all is for others to bound: it
-    /// passes through and is nowhere kept.
+    /// With `at_lines`, pieces end at line ends. The caller bounds the total size.
     pub(super) fn open(file: File, form: Form, at_lines: bool, clocks: &Clocks) -> io::Result<Stream> {
         let reader: Box<dyn Read + Send> = match form {
             Form::Plain => Box::new(file),
@@ -80,12 +79,12 @@ impl Stream {
         Ok(Stream { reader, carried: Vec::new(), at_lines, ended: false, is_plain, clock })
     }
 
-    /// The role of who reads it.
+    /// The clock of the reading thread.
     pub(super) fn clock(&self) -> &StageClock {
         &self.clock
     }
 
-    /// The next piece, in this buffer; none at the end.
+    /// The next piece, in this buffer; `None` at the end.
     pub(super) fn next(&mut self, mut buffer: Buffer) -> io::Result<Option<Buffer>> {
         buffer.clear();
         buffer.append(&self.carried, FRAME_BYTES);
@@ -109,7 +108,7 @@ impl Stream {
         Ok((!buffer.is_empty()).then_some(buffer))
     }
 
-    /// Hashes all of it, to tell what it was; `None` if it is longer than this.
+    /// Hashes the whole text; `None` if it exceeds the limit.
     pub(super) fn hash(mut self, limit_bytes: u64) -> io::Result<Option<Sha256Hasher>> {
         let (mut hasher, mut buffer) = (Sha256Hasher::new(), Buffer::default());
         while let Some(piece) = self.next(buffer)? {

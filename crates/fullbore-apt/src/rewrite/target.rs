@@ -1,4 +1,4 @@
-//! The new index while it is written: under a temporary name, removed unless it is finished.
+//! The new index under its temporary name; removed unless it is finished.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use fullbore_engine::stage::StageClock;
 use super::PassError;
 
 pub(super) struct Target {
-    /// Taken when it is finished.
+    /// `None` after finishing.
     part: Option<PartFile>,
     offset: u64,
     clock: Arc<StageClock>,
@@ -22,7 +22,7 @@ impl Target {
             _ => Path::new("."),
         };
         let name = path.file_name().and_then(|name| name.to_str()).ok_or(PassError::Name)?;
-        // No room is reserved: it would cost more than it gives, memory pages twice on tmpfs.
+        // No preallocation: on tmpfs it would need the pages twice.
         let part = clock.device(|| Root::open(directory)?.create_part(name, 0)).map_err(PassError::Write)?;
         Ok(Target { part: Some(part), offset: 0, clock })
     }
@@ -35,7 +35,7 @@ impl Target {
         Ok(())
     }
 
-    /// Makes it visible; gives its length. The caller has checked what is in it.
+    /// Renames the verified file; returns its length.
     pub(super) fn finish(mut self) -> Result<u64, FileError> {
         if let Some(part) = &self.part {
             part.finish()?;
@@ -48,7 +48,7 @@ impl Target {
 impl Drop for Target {
     fn drop(&mut self) {
         if let Some(part) = self.part.take() {
-            // There is a better error to report already.
+            // A better error is reported already.
             let _ = part.remove();
         }
     }

@@ -23,7 +23,7 @@ use crate::acquire::Message;
 /// 8 MB; APT itself prefers the full index to patches that are larger than it.
 const PATCHES_BYTES_MAX: u64 = 512 << 20;
 
-/// Why patches cannot be used.
+/// Unusable patches.
 #[derive(Debug, thiserror::Error)]
 pub enum PatchError {
     /// A patch, or the directory they are in, cannot be read.
@@ -31,16 +31,16 @@ pub enum PatchError {
     Read {
         /// The path.
         path: PathBuf,
-        /// What the system or the decompressor said.
+        /// The error of the system or the decompressor.
         source: io::Error,
     },
     /// Neither `OLD.ed` nor `OLD.ed.NAME.gz`.
     #[error("no patches for {}", .0.display())]
     None(PathBuf),
-    /// More than can be meant.
+    /// Too many patches.
     #[error("more than {STEPS_MAX} patches for {}", .0.display())]
     TooMany(PathBuf),
-    /// More bytes than can be meant.
+    /// Too many bytes.
     #[error("patches of {bytes} bytes for {}", path.display())]
     TooLarge {
         /// The old index.
@@ -48,10 +48,10 @@ pub enum PatchError {
         /// Size of the patches, decompressed.
         bytes: u64,
     },
-    /// APT named no hash that we can trust.
+    /// APT sent no size and SHA-256.
     #[error("APT gave no size and SHA-256 of patch {number} ({})", path.display())]
     Unnamed {
-        /// Place in the list, from 0.
+        /// Number in the list, from 0.
         number: usize,
         /// The patch.
         path: PathBuf,
@@ -59,7 +59,7 @@ pub enum PatchError {
     /// APT named more patches than there are.
     #[error("patch {number} of {} is missing", path.display())]
     Missing {
-        /// Place in the list, from 0.
+        /// Number in the list, from 0.
         number: usize,
         /// The old index.
         path: PathBuf,
@@ -73,17 +73,17 @@ pub enum PatchError {
         size: u64,
         /// Hash of its content.
         sha256: Sha256,
-        /// What they should be.
+        /// Expected bytes.
         expected_size: u64,
-        /// What it should be.
+        /// Expected hash.
         expected_sha256: Sha256,
     },
-    /// The content is no script that we would apply.
+    /// The content is not a valid script.
     #[error("{}: {source}", path.display())]
     Script {
         /// The patch.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error.
         source: ScriptError,
     },
 }
@@ -91,11 +91,11 @@ pub enum PatchError {
 /// The verified patches of a request.
 #[derive(Debug)]
 pub struct Patches {
-    /// What they change, oldest first.
+    /// Their edits, oldest first.
     pub edits: Vec<Edits>,
     /// SHA-256 of the last patch's content.
     pub last_sha256: Sha256,
-    /// When the last patch was made.
+    /// Time of the last patch, Unix seconds.
     pub mtime_unix_s: i64,
 }
 
@@ -163,13 +163,13 @@ fn find(old: &Path) -> Result<Vec<PathBuf>, PatchError> {
     Ok(paths)
 }
 
-/// Reads one patch; gives what it changes and its time.
+/// Reads one patch; returns its edits and its time.
 fn one(path: &Path, named: &Named) -> Result<(Edits, i64), PatchError> {
     let content = || {
         let file = File::open(path)?;
         let mtime_unix_s = file.metadata()?.mtime();
         let mut content = Vec::new();
-        // No room in advance: a size that is claimed costs nothing.
+        // No preallocation for a claimed size.
         Reader::open(Form::Gz, BufReader::new(file), named.size)?.read_to_end(&mut content)?;
         Ok((content, mtime_unix_s))
     };

@@ -1,4 +1,4 @@
-//! What must come out of a request.
+//! The expected result of a request.
 //!
 //! Where APT joins the patches itself it says so (`Expected-SHA256`). Where the archive has
 //! joined them (`X-Patch-Precedence: merged`, as Debian does), or where APT was told to take one
@@ -24,32 +24,32 @@ use crate::rewrite::Expected;
 /// Most bytes of an index of patches, decompressed. Debian's have 40 kB.
 const INDEX_BYTES_MAX: u64 = 64 << 20;
 
-/// Why it is unknown what must come out.
+/// Why the expected result is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
-    /// APT's expectation is there in part, or malformed.
+    /// APT's expectation is incomplete or malformed.
     #[error("APT's expectation is no size with a SHA-256")]
     Expectation,
-    /// APT said nothing, and there is no index of patches.
+    /// No expectation, and no index of patches.
     #[error("cannot verify the result: neither APT nor an index of patches beside {} says what it must be", .0.display())]
     NoIndex(PathBuf),
-    /// It cannot be read.
+    /// The index of patches cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
         /// The index of patches.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// It is none.
+    /// The index of patches is invalid.
     #[error("{}: {source}", path.display())]
     Index {
         /// The index of patches.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error.
         source: IndexError,
     },
-    /// It does not list the patch that APT wants applied.
+    /// It does not list the patch.
     #[error("{}: lists no patch with SHA-256 {sha256}", path.display())]
     Unlisted {
         /// The index of patches.
@@ -59,7 +59,7 @@ pub enum TargetError {
     },
 }
 
-/// Finds out what must come out.
+/// The expected result.
 pub fn expected(request: &Request, old: &Path, patches: &Patches) -> Result<Expected, TargetError> {
     if request.message.fields.iter().any(|(name, _)| name.to_ascii_lowercase().starts_with("expected-")) {
         // APT may expect other hashes as well; those without SHA-256 are none that count.
@@ -73,8 +73,7 @@ pub fn expected(request: &Request, old: &Path, patches: &Patches) -> Result<Expe
     state_after(&index, &patches.last_sha256, start).ok_or(TargetError::Unlisted { path, sha256: patches.last_sha256 })
 }
 
-/// The state to which the patch with this hash leads (from this state, as two steps may happen to
-/// have the same patch).
+/// The state after the patch with this hash; `start` distinguishes equal patches.
 fn state_after(index: &DiffIndex, patch: &Sha256, start: Option<Sha256>) -> Option<Expected> {
     let before = |name: &str| index.main.history.iter().find(|state| state.name == name);
     let fits = |name: &str| start.is_none_or(|start| before(name).is_some_and(|state| state.sha256 == start));

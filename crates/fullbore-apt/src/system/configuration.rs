@@ -1,7 +1,6 @@
 //! apt's configuration on this machine.
 //!
-//! apt's files nest, include each other and may be anywhere (`APT_CONFIG`); `apt-config` is asked
-//! rather than a second reader written.
+//! apt's files include each other and may be anywhere (`APT_CONFIG`), so `apt-config` reads them.
 
 use std::process::{Command, Stdio};
 
@@ -11,15 +10,15 @@ use super::sources::native_architecture;
 use crate::acquire::Configuration;
 use crate::lists::built_in;
 
-/// What apt is configured to do; its defaults where there is no apt.
+/// apt's configuration; its defaults on a machine without apt.
 ///
 /// # Errors
-/// apt's files are wrong, in apt's own words.
+/// Invalid files, with apt's message.
 pub fn read() -> Result<Configuration, CommandError> {
     let dump = Command::new("apt-config").args(Configuration::DUMP).stdin(Stdio::null()).output();
     let output = match dump {
         Ok(output) => output,
-        // No apt here: then nobody has configured it.
+        // No apt on this machine.
         Err(_) => return Ok(built_in::configuration(native_architecture())),
     };
     if !output.status.success() {

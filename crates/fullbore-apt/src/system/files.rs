@@ -8,7 +8,7 @@ use fullbore_engine::run::named_files::readable;
 use crate::acquire::Configuration;
 use crate::system::parts::files_of;
 
-/// The files of one of apt's directories that can be done without.
+/// The files of one of apt's directories, which may be missing.
 pub fn parts(directory: &Path, endings: &[&str]) -> Vec<PathBuf> {
     files_of(directory, endings).unwrap_or_else(|error| {
         if error.kind() != std::io::ErrorKind::NotFound {
@@ -18,8 +18,7 @@ pub fn parts(directory: &Path, endings: &[&str]) -> Vec<PathBuf> {
     })
 }
 
-/// apt's own files with credentials that can be read. apt keeps them readable for root only;
-/// who may not read them mirrors without.
+/// apt's files with credentials that this user can read; often only root can.
 pub fn auth_files() -> Vec<PathBuf> {
     let mut files = vec![PathBuf::from("/etc/apt/auth.conf")];
     files.extend(parts(Path::new("/etc/apt/auth.conf.d"), &["conf"]));
@@ -27,7 +26,7 @@ pub fn auth_files() -> Vec<PathBuf> {
     files
 }
 
-/// `trusted.gpg` and the keyrings of `trusted.gpg.d`, which apt takes where a source names none.
+/// `trusted.gpg` and the keyrings of `trusted.gpg.d`, for sources without `Signed-By`.
 pub fn trusted_keyrings(configuration: &Configuration) -> Vec<KeySource> {
     let mut files: Vec<PathBuf> = configuration.path("Dir::Etc::trusted").into_iter().collect();
     if let Some(directory) = configuration.path("Dir::Etc::trustedparts") {

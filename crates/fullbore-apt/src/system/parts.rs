@@ -1,7 +1,7 @@
-//! The files of a directory of configuration: those that apt reads, in its order.
+//! The files of a configuration directory that apt reads, in its order.
 //!
-//! Editors and package managers leave files beside them, `x.list.dpkg-old` or `.x.list.swp`; apt passes over
-//! these by the rules of run-parts(8), and so must whoever decides by them whom to trust.
+//! By the rules of run-parts(8), apt ignores leftovers of editors and package managers, such as `x.list.dpkg-old`. So does
+//! this module, because such files decide on trust.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,17 +9,17 @@ use std::path::{Path, PathBuf};
 /// Files read from one directory; systems have a handful.
 const FILES_MAX: usize = 1000;
 
-/// The files of this directory with one of these endings.
+/// The files of a directory with one of these extensions.
 ///
 /// # Errors
-/// The directory cannot be read, or has more files than any system needs.
+/// An unreadable directory, or more than 1000 files.
 pub fn files_of(directory: &Path, endings: &[&str]) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
         let file = entry.path();
         let is_part = entry.file_name().to_str().is_some_and(|name| is_part(name, endings));
-        // Links count as what they lead to.
+        // Links are followed.
         if is_part && std::fs::metadata(&file).is_ok_and(|status| status.is_file()) {
             files.push(file);
         }

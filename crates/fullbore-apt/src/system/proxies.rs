@@ -1,16 +1,15 @@
-//! Proxies as apt on this machine has them in its configuration.
+//! Proxies of apt's configuration.
 //!
-//! Only for runs that take their sources from apt: they reach their hosts as apt does.
+//! For runs with apt's sources only: they use apt's proxies.
 
 use fullbore_wire::run::ProxyAddresses;
 
 use crate::acquire::Configuration;
 
-/// Programs that find a proxy are not run: what they say may be another thing for each address.
+/// Programs that find a proxy are not run: their answer depends on the address.
 const AUTO_DETECT: &str = "proxy-auto-detect";
 
-/// apt's proxies; where it has none of its own, `environment` holds for apt as well. As in apt, https falls
-/// back to what http has.
+/// apt's proxies, with `environment` as the fallback. As in apt, https falls back to the proxy of http.
 pub fn over(configuration: &Configuration, environment: &ProxyAddresses) -> ProxyAddresses {
     let (http, http_hosts) = scheme(configuration, "http");
     let (https, https_hosts) = scheme(configuration, "https");

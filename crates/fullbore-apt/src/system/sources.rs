@@ -1,4 +1,4 @@
-//! The sources of apt on this machine, its lists of mirrors, its architecture.
+//! apt's sources and lists of mirrors on this machine, and its architecture.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::system::parts::files_of;
 
 /// Largest file of sources read. A guess: a thousand entries with inline keys.
 const SOURCES_BYTES_MAX: u64 = 8 << 20;
-/// Largest list of mirrors read for a `mirror+file:` address, and the most taken from it.
+/// Largest list of mirrors for a `mirror+file:` address in bytes, and the largest number of mirrors taken from it.
 const MIRROR_LIST_BYTES_MAX: u64 = 1 << 20;
 const MIRROR_LIST_MAX: usize = 256;
 
@@ -39,7 +39,7 @@ pub fn read(path: &Path) -> Result<Vec<ArchiveSource>, CommandError> {
     Ok(sources)
 }
 
-/// All sources that apt uses with this configuration; never none.
+/// All sources of this configuration; never empty.
 pub fn configured(configuration: &Configuration) -> Result<Vec<ArchiveSource>, CommandError> {
     let mut sources = Vec::new();
     let mut looked = Vec::new();
@@ -59,7 +59,7 @@ pub fn configured(configuration: &Configuration) -> Result<Vec<ArchiveSource>, C
     Ok(sources)
 }
 
-/// The suite as it is written in apt's sources.
+/// The suite as in apt's sources.
 pub fn suite_name(suite: &Suite) -> String {
     match suite {
         Suite::Distribution(name) => name.to_string(),
@@ -68,7 +68,7 @@ pub fn suite_name(suite: &Suite) -> String {
     }
 }
 
-/// The addresses an address stands for: `mirror+file:` names a file that lists mirrors.
+/// The addresses for an address: `mirror+file:` names a file with mirrors.
 pub fn expand(uri: &str) -> Result<Vec<String>, CommandError> {
     let Some(file) = uri.strip_prefix("mirror+file:") else {
         return Ok(vec![uri.to_owned()]);
@@ -89,7 +89,7 @@ pub fn expand(uri: &str) -> Result<Vec<String>, CommandError> {
     Ok(mirrors)
 }
 
-/// dpkg's name of the architecture this program was built for.
+/// dpkg's name of the architecture of this program.
 pub fn native_architecture() -> &'static str {
     match (std::env::consts::ARCH, cfg!(target_endian = "little")) {
         ("x86_64", _) => "amd64",

@@ -22,7 +22,7 @@ pub fn run(configuration: &Configuration, list: &str) -> Result<(), CommandError
     for command in commands {
         let failed = |why: String| {
             CommandError::new(ErrorKind::Partial, format_args!("{list}: {command}: {why}"))
-                .hint("this command is in apt's configuration; --no-hooks leaves it out")
+                .hint("pass --no-hooks to skip the commands of apt's configuration")
         };
         // What commands print is no data of ours.
         let output = Command::new("/bin/sh").arg("-c").arg(command).stdin(Stdio::null()).stdout(Stdio::null()).status();

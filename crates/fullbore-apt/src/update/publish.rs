@@ -1,8 +1,7 @@
-//! The end of an update: files get their names in the lists directory, what nobody needs goes.
+//! Publishes an update: files get their names in the lists directory, unneeded files are removed.
 //!
-//! A repository's indexes and its Release become visible together or not at all: one barrier, then names,
-//! the Release last. A run that is killed in between has left indexes of which the old Release knows
-//! nothing; the next run finds that and fetches what does not fit.
+//! One sync, then names, the Release of each repository last. A run killed in between leaves new indexes beside the old
+//! Release; the next run detects that and fetches what does not match.
 
 use std::collections::BTreeSet;
 
@@ -21,19 +20,19 @@ use super::wanted::{Present, WantedIndex};
 /// Names that are never removed from the lists directory.
 const KEPT_NAMES: [&str; 3] = [PARTIAL, "lock", "auxfiles"];
 
-/// One repository that is complete.
+/// A complete repository.
 pub struct Publication<'a> {
-    /// Which.
+    /// The repository.
     pub repository: &'a Repository,
     /// Its Release.
     pub offered: &'a OfferedRelease,
-    /// Indexes that lie in `partial/` under the name they are to have.
+    /// Rebuilt indexes, in `partial/` under their final names.
     pub made: Vec<&'a WantedIndex>,
-    /// Names of the `diff/Index` of indexes that were patched; they lie in `partial/` too.
+    /// Names of the `diff/Index` of patched indexes, also in `partial/`.
     pub patched: Vec<String>,
-    /// Indexes that are current.
+    /// Current indexes.
     pub current: &'a [String],
-    /// Indexes that are empty now: apt keeps none of those.
+    /// Indexes that are empty now; apt keeps no empty ones.
     pub emptied: &'a [String],
 }
 
@@ -43,13 +42,13 @@ pub fn kept_name(index: &WantedIndex) -> String {
 }
 
 impl Publication<'_> {
-    /// Writes the Release's files into `partial/`, and says which names are to be given.
+    /// Writes the Release into `partial/`; returns the names to give.
     fn names(&self, session: &Session, present: &Present) -> Result<Vec<Name>, CommandError> {
         let mut names = Vec::new();
         for index in &self.made {
             let new = kept_name(index);
             names.push(Name::Link { from: partial(&new), to: new.clone() });
-            // In another form it would be another file, and apt could take either.
+            // apt could take a file of another form instead.
             let others = present.all(&index.name).filter(|other| *other != new);
             names.extend(others.map(|other| Name::Remove { path: other.to_owned() }));
         }
@@ -58,7 +57,7 @@ impl Publication<'_> {
         if self.offered.unchanged && self.made.is_empty() {
             return Ok(names);
         }
-        // `Release.gpg` before `Release`, `InRelease` alone: the last one is what apt looks at first.
+        // `Release.gpg` before `Release`: apt looks at the last one first.
         for (name, content) in self.offered.files.iter().rev() {
             let path = name_of(self.repository, name);
             let part = session.root.write_part(&partial(&path), content).map_err(file)?;
@@ -84,7 +83,7 @@ impl Publication<'_> {
     }
 }
 
-/// Makes repositories visible; says whether anything changed.
+/// Publishes repositories; says whether anything changed.
 pub fn publish(session: &Session, publications: &[Publication<'_>], present: &Present) -> Result<bool, CommandError> {
     let mut names = Vec::new();
     for publication in publications {
@@ -102,7 +101,7 @@ pub fn publish(session: &Session, publications: &[Publication<'_>], present: &Pr
     Ok(true)
 }
 
-/// Removes files that belong to no repository. What begins like one of `left` is left alone.
+/// Removes files of no repository, except names that begin with one of `left`.
 pub fn clean(
     session: &Session,
     publications: &[Publication<'_>],
@@ -116,7 +115,7 @@ pub fn clean(
         if kept || left.iter().any(|prefix| name.starts_with(prefix)) {
             continue;
         }
-        // Only what an update can have put there: names made of addresses.
+        // Only names made of addresses can come from an update.
         if !name.contains('_') {
             continue;
         }
@@ -127,18 +126,18 @@ pub fn clean(
     Ok(())
 }
 
-/// Empties `partial/`: patches, downloads that were converted, and what killed runs have left. As apt does
-/// when it is done; whoever else downloads into it holds the lock.
+/// Empties `partial/`: patches, converted downloads, leftovers of killed runs. apt does the same; the lock excludes other
+/// downloads.
 pub fn sweep(session: &Session) -> Result<(), CommandError> {
     for (name, kind) in session.root.list(PARTIAL).map_err(file)? {
-        // Directories are none of ours.
+        // Directories are not fullbore's.
         let Some(name) = name.to_str().filter(|_| kind != Kind::Directory) else { continue };
         session.root.unlink(&partial(name)).map_err(file)?;
     }
     Ok(())
 }
 
-/// Whether a download in this form is what is kept, as it is.
+/// Whether a download in this form is kept unchanged.
 pub fn is_kept_as_fetched(index: &WantedIndex, form: Form) -> bool {
     index.kept == form
 }

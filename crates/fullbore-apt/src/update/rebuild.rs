@@ -1,4 +1,4 @@
-//! Where indexes are made: patched or converted, one per thread, while others are still on their way.
+//! Rebuilds indexes, by patches or conversion, one per thread, while others are downloaded.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -17,33 +17,32 @@ use super::strategy::Patch;
 use crate::frames::Level;
 use crate::rewrite::{Expected, Rewrite, RewriteError, rewrite};
 
-/// Largest patch, plain. The signed index says how large it is; this bounds what we hold in memory of it.
-/// Debian's largest have 10 MB.
+/// Largest plain patch in bytes; bounds the memory for it. Debian's largest have 10 MB.
 const PATCH_BYTES_MAX: u64 = 1 << 30;
 
-/// One index to be made.
+/// An index to rebuild.
 #[derive(Debug)]
 pub struct RebuildJob {
     /// The caller's number.
     pub number: usize,
-    /// What it is made of.
+    /// The source: the old index, or the downloaded one.
     pub old: PathBuf,
-    /// The form of that.
+    /// The form of the source.
     pub old_form: Form,
-    /// Patches with the files they are in, oldest first; none for a conversion.
+    /// Patches with their files, oldest first; none for a conversion.
     pub patches: Vec<(Patch, PathBuf)>,
-    /// Where it goes.
+    /// The path of the new index.
     pub new: PathBuf,
-    /// The form in which it is kept.
+    /// Its form.
     pub new_form: Form,
-    /// What it must be.
+    /// Its expected plain content.
     pub expected: Option<Expected>,
 }
 
-/// Why an index could not be made.
+/// Why an index could not be rebuilt.
 #[derive(Debug, thiserror::Error)]
 pub enum RebuildError {
-    /// A patch cannot be read, or is not the one that was signed.
+    /// A patch cannot be read, or is not as signed.
     #[error("patch {name}: {what}")]
     Patch {
         /// Its name.
@@ -51,21 +50,21 @@ pub enum RebuildError {
         /// What is wrong.
         what: String,
     },
-    /// A patch is no script, or patches do not fit together.
+    /// An invalid patch, or patches that do not fit together.
     #[error(transparent)]
     Script(#[from] ScriptError),
     /// The pass failed.
     #[error(transparent)]
     Rewrite(#[from] RewriteError),
-    /// An error of this program.
+    /// A bug in fullbore.
     #[error("the thread that made it panicked")]
     Panicked,
 }
 
-/// What became of an order.
+/// The result of a job.
 pub type RebuildResult = (usize, Result<(), RebuildError>);
 
-/// Threads that make indexes.
+/// Threads that rebuild indexes.
 pub struct RebuildPool {
     jobs: Option<Sender<RebuildJob>>,
     made: Receiver<RebuildResult>,
@@ -100,26 +99,26 @@ impl RebuildPool {
         Ok(RebuildPool { jobs: Some(jobs), made, threads })
     }
 
-    /// A handle through which jobs are given.
+    /// The sender of jobs.
     pub fn jobs(&self) -> Sender<RebuildJob> {
         self.jobs.clone().unwrap_or_else(|| channel().0)
     }
 
-    /// Waits for all that was ordered.
+    /// Waits for all jobs.
     pub fn close(mut self) -> Vec<RebuildResult> {
         self.jobs = None;
         let made = self.made.iter().collect();
         for thread in self.threads.drain(..) {
-            // A panic was an error of its order.
+            // A panic is already an error of its job.
             let _ = thread.join();
         }
         made
     }
 }
 
-/// Makes of a panic an error of the one index, whose caller would wait for word of it otherwise.
+/// Turns a panic into an error of one index, so that the caller does not wait forever.
 fn guarded(make: impl FnOnce() -> Result<(), RebuildError>) -> Result<(), RebuildError> {
-    // What is half done is in `partial/`, and nothing else is shared with the next order.
+    // Unfinished files are in `partial/`; jobs share nothing else.
     catch_unwind(AssertUnwindSafe(make)).unwrap_or(Err(RebuildError::Panicked))
 }
 
@@ -140,7 +139,7 @@ fn make(job: &RebuildJob, level: Level, ledger: &Ledger) -> Result<(), RebuildEr
     Ok(())
 }
 
-/// Reads a patch, which must be the signed one: its file was verified as it is served, this is its content.
+/// Reads a patch and verifies its plain content; the compressed file is verified already.
 fn read(patch: &Patch, path: &Path) -> Result<Edits, RebuildError> {
     let wrong = |what: String| RebuildError::Patch { name: patch.plain.name.clone(), what };
     if patch.plain.size > PATCH_BYTES_MAX {

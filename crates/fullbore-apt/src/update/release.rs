@@ -1,4 +1,4 @@
-//! The signed Release of each repository, compared with the one that is here.
+//! The signed Release of each repository, compared with the local one.
 
 use std::path::Path;
 use std::pin::Pin;
@@ -25,27 +25,27 @@ use crate::signed_release::{
     valid_until,
 };
 
-/// How long a mirror may take to answer when another one has.
+/// Longest wait for a mirror after another one has answered.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// What a repository offers.
+/// The Release that a repository offers.
 pub struct OfferedRelease {
     /// The verified Release.
     pub release: Release,
     /// The signed files: name and content.
     pub files: Vec<(&'static str, Vec<u8>)>,
-    /// When it was last changed, Unix seconds.
+    /// `Last-Modified`, Unix seconds.
     pub modified: Option<i64>,
-    /// It is the one that is here.
+    /// It is the local one.
     pub unchanged: bool,
-    /// The Release that is here. It says what the indexes here are.
+    /// The local Release, which describes the local indexes.
     pub before: Option<Release>,
 }
 
-/// What came of one repository.
+/// The result for one repository.
 pub type Outcome = Result<OfferedRelease, CommandError>;
 
-/// Asks all repositories at once, and verifies the answers side by side.
+/// Requests all Releases at once, and verifies the answers in parallel.
 pub fn fetch(
     settings: &UpdateSettings,
     session: &Session,
@@ -56,14 +56,14 @@ pub fn fetch(
 ) -> Result<Vec<Outcome>, CommandError> {
     let kept: Vec<Option<CachedRelease>> = repositories.iter().map(|own| kept(&session.root, own)).collect();
     let checks: Vec<DateCheck> = repositories.iter().map(|own| date_check(settings, own, now)).collect();
-    // "Not changed since" is no answer where the one here is to be replaced by an older one.
+    // A local Release dated in the future may be replaced by an older one: no condition then.
     let conditions: Vec<Option<&CachedRelease>> =
         kept.iter().zip(&checks).map(|(kept, check)| condition(kept.as_ref(), *check)).collect();
     let patience = Duration::from_secs(settings.timeout_s());
     let requests = repositories.iter().zip(&conditions);
     let requests = requests.map(|(own, kept)| ask(session, own, *kept, 0, patience)).collect();
     let answers = session.runtime.block_on(stop.or(all(requests)))?;
-    // Not `partial/`: that is apt's own user's, who must not decide what `gpgv` reads.
+    // Not `partial/`: apt's own user may write there, and must not decide what `gpgv` reads.
     let scratch = session.root.path();
     let verified: Vec<(Result<ReceivedRelease, Refusal>, usize)> = std::thread::scope(|scope| {
         let mut threads = Vec::new();
@@ -78,9 +78,9 @@ pub fn fetch(
     let mut outcomes = Vec::new();
     drop(conditions);
     for (((own, kept), check), (mut received, mut asked)) in repositories.iter().zip(kept).zip(checks).zip(verified) {
-        // Our own copy was altered, or the answer was: asked again without a condition.
+        // The local copy or the answer was altered: request again without a condition.
         let mut again = kept.is_some();
-        // What cannot be believed, such as a login page in the place of a mirror, is no answer either.
+        // An unverifiable answer, such as a login page, does not count either.
         while matches!(received, Err(Refusal::Verification(..))) && (again || asked < hosts(session, own).len()) {
             let from = if again { 0 } else { asked };
             let (answers, until) = session.runtime.block_on(stop.or(ask(session, own, None, from, patience)))?;
@@ -99,10 +99,9 @@ fn hosts(session: &Session, own: &Repository) -> Vec<HostId> {
     (0..).take(session.sites[own.site].fetcher.hosts().len()).collect()
 }
 
-/// Asks mirrors by twos, from this one on, until one answers; the first is the origin. AlternateHosts are asked as well while
-/// what is asked for lingers. Who may have a newer one has [`GRACE`] when the first has answered: one that is down or
-/// silent must not hold up the run, one that is behind must not decide alone. Gives the number of the first that was
-/// not asked as well.
+/// Asks mirrors in pairs, from number `from` on, until one answers; number 0 is the origin. While all answers are slow, the
+/// next pair is asked. After the first answer, mirrors that may have a newer one get [`GRACE`]: a silent mirror must not
+/// delay the run, an outdated one must not decide alone. Also returns the number of the first mirror that was not asked.
 async fn ask(
     session: &Session,
     own: &Repository,
@@ -113,7 +112,7 @@ async fn ask(
     let fetcher = &session.sites[own.site].fetcher;
     let hosts = hosts(session, own);
     let request = |host: HostId| {
-        // Some of the time is for the answer after a pause.
+        // The rest of the time is for the answer after a pause.
         let patience_when_busy = patience / 2;
         let directory = own.directory.clone();
         let head_seen = HeadSeen::default();
@@ -159,12 +158,12 @@ async fn ask(
     }
 }
 
-/// The head of the signed file among these answers, or word that ours is the one.
+/// The head of the signed file, or of the answer "not modified".
 fn release_head(answers: &NamedAnswers) -> Option<&ResponseHead> {
     answers.iter().map(|(_, got)| &got.head).find(|head| matches!(head.status, 200 | 304))
 }
 
-/// The first of these that ends, which is taken out.
+/// The first completed answer, removed from `asked`.
 async fn next_answer<F: Future<Output = Answer>>(asked: &mut Vec<(HeadSeen, Pin<Box<F>>)>) -> Answer {
     let (place, answer) = std::future::poll_fn(|context| {
         for (place, (_, answer)) in asked.iter_mut().enumerate() {
@@ -179,8 +178,7 @@ async fn next_answer<F: Future<Output = Answer>>(asked: &mut Vec<(HeadSeen, Pin<
     answer
 }
 
-/// The newest Release of those that can be believed, one of the future last; else what was wrong with the first
-/// mirror's.
+/// The newest verified Release, one dated in the future last; otherwise the error of the first mirror.
 fn newest(
     answers: Vec<Answer>,
     kept: Option<&CachedRelease>,
@@ -207,7 +205,7 @@ fn verifier(own: &Repository, scratch: &Path) -> Option<Verifier> {
     Some(Verifier::new(scratch, keys.keys.clone()).with_fingerprints(keys.fingerprints.clone()))
 }
 
-/// The signed file that is here.
+/// The local signed file.
 fn kept(root: &Root, own: &Repository) -> Option<CachedRelease> {
     ["InRelease", "Release"].into_iter().find_map(|name| {
         let path = name_of(own, name);
@@ -217,13 +215,13 @@ fn kept(root: &Root, own: &Repository) -> Option<CachedRelease> {
     })
 }
 
-/// As a condition of the request for an `InRelease`. One that is dated in the future is none.
+/// The local copy as a condition for `InRelease`; none if it is dated in the future.
 fn condition(kept: Option<&CachedRelease>, check: DateCheck) -> Option<&CachedRelease> {
     let is_future = |kept: &CachedRelease| check.future(kept.release().and_then(|release| release.date)).is_some();
     kept.filter(|kept| kept.name == "InRelease" && !is_future(kept))
 }
 
-/// How this repository's dates are held against the clock: by its source, else by apt's configuration.
+/// The date check of a repository: by its source, else by apt's configuration.
 fn date_check(settings: &UpdateSettings, own: &Repository, now: i64) -> DateCheck {
     let configuration = &settings.configuration;
     let checked = own.check_date.unwrap_or_else(|| configuration.bool("Acquire::Check-Date", true));
@@ -232,7 +230,7 @@ fn date_check(settings: &UpdateSettings, own: &Repository, now: i64) -> DateChec
     DateCheck::new(now, checked, ahead)
 }
 
-/// The name of a file of the Release's directory.
+/// The local name of a file in the Release's directory.
 pub fn name_of(own: &Repository, name: &str) -> String {
     format!("{}{}", own.prefix, file_name(&format!("x:{name}")))
 }
@@ -263,7 +261,7 @@ fn judge(
             .context("its indexes stay as they were")
             .hint(HINT_FUTURE));
     }
-    // What is here was verified when it came, and whoever may write here needs no forged Release.
+    // The local Release was verified on receipt; whoever may write here needs no forged one.
     let before = kept.as_ref().and_then(CachedRelease::release);
     let has_signature = |kept: &CachedRelease| {
         kept.name == "InRelease"
@@ -277,11 +275,13 @@ fn judge(
     if let Some(before) = &before {
         match check.succession(release.date, before.date, may_correct) {
             Succession::Follows => {}
-            Succession::Corrects(future) => warn(format!("{}: of the one here: {future}; it is replaced", own.shown())),
+            Succession::Corrects(future) => {
+                warn(format!("{}: the new Release replaces the local one: {future}", own.shown()))
+            }
             Succession::Older => {
-                return Err(refused(ErrorKind::Stale, "its Release is older than the one here".to_owned())
+                return Err(refused(ErrorKind::Stale, "its Release is older than the local one".to_owned())
                     .context("its indexes stay as they were")
-                    .hint("this mirror is behind; try again later"));
+                    .hint("try again later: this mirror is behind"));
             }
         }
         check_identity(settings, own, before, &release)?;
@@ -290,8 +290,8 @@ fn judge(
     Ok(OfferedRelease { release, files, modified, unchanged, before })
 }
 
-/// What apt demands a person's word for: a repository that calls itself something else than before
-/// (apt-secure(8), `Acquire::AllowReleaseInfoChange`).
+/// Checks for changes that apt wants confirmed: another `Origin`, `Label` and so on (apt-secure(8),
+/// `Acquire::AllowReleaseInfoChange`).
 fn check_identity(
     settings: &UpdateSettings,
     own: &Repository,
@@ -300,7 +300,7 @@ fn check_identity(
 ) -> Result<(), CommandError> {
     let allowed = settings.configuration.bool("Acquire::AllowReleaseInfoChange", false);
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
-    // A new version, and a suite that becomes the next one, are nothing odd.
+    // A new version, or a suite that became the next one, is normal.
     let fields = [
         ("Origin", text(&before.origin), text(&now.origin), allowed),
         ("Label", text(&before.label), text(&now.label), allowed),
@@ -326,7 +326,7 @@ fn check_identity(
     Ok(())
 }
 
-/// Whether it has expired.
+/// Checks that it has not expired.
 fn check_time(
     settings: &UpdateSettings,
     own: &Repository,

@@ -1,4 +1,4 @@
-//! What an update did, gathered for events and report.
+//! The report of an update.
 
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::run::events::{self, Event, Events, Phase};
@@ -11,35 +11,35 @@ use super::repositories::Repository;
 use super::session::Session;
 use super::settings::UpdateSettings;
 
-/// Totals and course of one run.
+/// The report of one run.
 pub struct ReportBuilder {
     run: RunReport,
-    /// What went wrong with single repositories; the others were updated.
+    /// Errors of single repositories; the others were updated.
     failures: Vec<CommandError>,
 }
 
 impl ReportBuilder {
-    /// Begins; tells so.
+    /// Begins the report.
     pub fn new(settings: &UpdateSettings, events: &mut dyn Events) -> ReportBuilder {
         ReportBuilder { run: RunReport::start("update", None, &settings.lists, events), failures: Vec::new() }
     }
 
-    /// The next part of the walk.
+    /// Begins the next phase.
     pub fn phase(&mut self, events: &mut dyn Events, session: &Session, phase: Phase) {
         self.run.phase(events, &session.ledger, phase);
     }
 
-    /// Something the reader should know.
+    /// Adds a warning.
     pub fn warn(&mut self, events: &mut dyn Events, line: String) {
         self.run.warn(events, line);
     }
 
-    /// A repository that stays as it was.
+    /// Adds the error of a repository.
     pub fn failed(&mut self, error: CommandError) {
         self.failures.push(error);
     }
 
-    /// The repositories as offered.
+    /// Adds the offered repositories.
     pub fn offered(&mut self, repositories: &[Repository], outcomes: &[Outcome]) {
         for (own, outcome) in repositories.iter().zip(outcomes) {
             let mut suite = SuiteReport { suite: own.shown(), ..SuiteReport::default() };
@@ -53,7 +53,7 @@ impl ReportBuilder {
         }
     }
 
-    /// What is to be fetched.
+    /// Adds downloads to the plan.
     pub fn planned(&mut self, events: &mut dyn Events, downloads: &[Download]) {
         let files = downloads.len() as u64;
         let bytes: u64 = downloads.iter().map(|download| download.file.size).sum();
@@ -62,12 +62,12 @@ impl ReportBuilder {
         events.emit(Event::Plan(*plan));
     }
 
-    /// What became of the indexes.
+    /// The totals of indexes.
     pub fn indexes(&mut self) -> &mut IndexTotals {
         self.run.summary.indexes.get_or_insert_default()
     }
 
-    /// A repository became visible, or is as it was offered.
+    /// A repository was published, or is unchanged.
     pub fn published(&mut self, events: &mut dyn Events, number: usize, changed: bool) {
         let suite = &mut self.run.summary.suites[number];
         suite.state = if changed { SuiteState::Published } else { SuiteState::Unchanged };
@@ -86,7 +86,7 @@ impl ReportBuilder {
         self.run.summary.totals.deleted_files += files;
     }
 
-    /// The failure of the run, if repositories failed: of the first one's kind.
+    /// The error of the run if repositories failed, with the kind of the first one.
     pub fn verdict_on_failures(&mut self) -> Result<(), CommandError> {
         let mut failures = std::mem::take(&mut self.failures).into_iter();
         let Some(mut first) = failures.next() else { return Ok(()) };
@@ -105,7 +105,7 @@ impl ReportBuilder {
         Err(first)
     }
 
-    /// Everything, at the end.
+    /// Ends the report.
     pub fn report(self, session: &mut Session) -> Report {
         self.run.finish(&mut session.progression, session.retired.iter().chain(&session.sites))
     }

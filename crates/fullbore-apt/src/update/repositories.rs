@@ -1,7 +1,7 @@
-//! Which repositories the sources name, and where their files are fetched.
+//! The repositories of the sources, and the sites that serve them.
 //!
-//! One address and suite is one repository, whatever number of entries name it. Repositories at one address
-//! share its connections: they are one site.
+//! A repository is one suite at one address, however many entries name it. Repositories at one address share its
+//! connections: they are one site.
 
 use fullbore_debian::sources_list::{ArchiveSource, SignedBy};
 use fullbore_engine::run::error::{CommandError, ErrorKind};
@@ -17,54 +17,54 @@ use crate::system::sources;
 /// One suite at one address.
 #[derive(Debug)]
 pub struct Repository {
-    /// As it is written in the sources.
+    /// Its address as in the sources.
     pub uri: String,
-    /// As it is written in the sources; with `/` at its end it is a directory.
+    /// Its suite as in the sources; with `/` at its end a directory.
     pub suite: String,
     /// The directory of its Release below the site's address, with `/` at its end or empty.
     pub directory: String,
-    /// What names in the lists directory begin with: that of the Release's directory.
+    /// Prefix of its names in the lists directory.
     pub prefix: String,
-    /// The site that has it.
+    /// Number of its site.
     pub site: usize,
-    /// Who must have signed; `None`: nobody.
+    /// Accepted keys; `None`: no signature needed.
     pub keys: Option<SignedBy>,
     /// Whether an expired Release is refused.
     pub check_valid_until: bool,
-    /// Whether this machine's clock is believed, where the source says so itself.
+    /// Whether a Release dated in the future is refused, if the source says so.
     pub check_date: Option<bool>,
-    /// How far ahead of it a Release may be dated, where the source says so.
+    /// Seconds by which a Release may be dated ahead of the clock, if the source says so.
     pub date_max_future_s: Option<u64>,
     /// `Valid-Until-Min` and `Valid-Until-Max`, in seconds.
     pub valid_until_s: (Option<u64>, Option<u64>),
-    /// What is to be kept of it.
+    /// Its index targets.
     pub targets: Vec<IndexTarget>,
 }
 
 impl Repository {
-    /// For people: the address, without credentials, and the suite.
+    /// The address without credentials, and the suite; for messages.
     pub fn shown(&self) -> String {
         format!("{} {}", without_credentials(self.uri.trim_end_matches('/')), self.suite)
     }
 }
 
-/// All that the sources name.
+/// All repositories of the sources.
 #[derive(Debug, Default)]
 pub struct Repositories {
     /// In the order of the sources.
     pub all: Vec<Repository>,
     /// The addresses of each site's mirrors, the origin first.
     pub sites: Vec<Vec<String>>,
-    /// What names in the lists directory begin with that are of sources left to apt.
+    /// Prefixes in the lists directory of sources that only apt can update.
     pub left_to_apt: Vec<String>,
-    /// Which sources these are, for people.
+    /// Warnings about them.
     pub warnings: Vec<String>,
-    /// Why others cannot be updated; what names of theirs begin with is among those left to apt.
+    /// Errors of other sources; their prefixes are in `left_to_apt`.
     pub failures: Vec<CommandError>,
 }
 
 impl Repositories {
-    /// Notes why an address is not updated, once.
+    /// Records once why an address is not updated.
     fn pass_over(&mut self, uri: &str, failure: Option<CommandError>) {
         let uri = without_credentials(uri);
         let Some(failure) = failure else {
@@ -82,10 +82,10 @@ impl Repositories {
     }
 }
 
-/// Reads the sources' entries.
+/// Reads the entries of the sources.
 ///
 /// # Errors
-/// Two entries that contradict each other on whom to trust; no source that can be updated here.
+/// Entries with contradicting keys; no source that can be updated.
 pub fn repositories(settings: &UpdateSettings, defaults: &Defaults) -> Result<Repositories, CommandError> {
     let mut found = Repositories::default();
     let mut addresses: Vec<String> = Vec::new();
@@ -121,8 +121,7 @@ pub fn repositories(settings: &UpdateSettings, defaults: &Defaults) -> Result<Re
     Ok(found)
 }
 
-/// Options of sources.list(5) that change what an update of apt's takes or accepts, and nothing here; a switch with
-/// the value that does.
+/// Options of sources.list(5) that apt obeys and fullbore ignores; a switch with the value that has an effect in apt.
 const WITHOUT_EFFECT: [(&str, Option<bool>); 7] = [
     ("InRelease-Path", None),
     ("Snapshot", None),
@@ -133,7 +132,7 @@ const WITHOUT_EFFECT: [(&str, Option<bool>); 7] = [
     ("Allow-Downgrade-To-Insecure", Some(true)),
 ];
 
-/// Names what a source asks for and does not get here.
+/// A warning about ignored options of a source.
 fn without_effect(source: &ArchiveSource, uri: &str) -> Option<String> {
     let asked = |(name, value): &&(&str, Option<bool>)| {
         let is_it = |own: &String| own.eq_ignore_ascii_case(name);
@@ -198,8 +197,7 @@ fn add(
     Ok(())
 }
 
-/// The addresses that a source's address stands for, itself first if it is one of these mirrors; none if it is left to
-/// apt.
+/// The addresses for a source's address: itself, then the other known mirrors. `None` if only apt can update it.
 fn mirrors(uri: &str, known: &[String]) -> Result<Option<Vec<String>>, CommandError> {
     let scheme = uri.split(':').next().unwrap_or_default();
     if !matches!(scheme, "http" | "https" | "mirror+file") {

@@ -1,4 +1,4 @@
-//! What an update stands on: the lists directory, and for each site connections and a landing.
+//! What an update works with: the lists directory, and a site for each address.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use fullbore_wire::run::{Fetched, FileList, Job, Network, Progression, Site, Sit
 
 use super::settings::UpdateSettings;
 
-/// Where files are until they get their names; apt's, so that it clears it up.
+/// The directory of unpublished files; apt's own, so that apt cleans it too.
 pub const PARTIAL: &str = "partial";
 
-/// Mode of `partial/` where we make it; apt gives it to its own user later.
+/// Mode of a new `partial/`; apt changes its owner later.
 const PARTIAL_MODE: u32 = 0o700;
 
 /// Largest number of writing threads of one site; there are several sites. A guess.
@@ -27,23 +27,23 @@ const THREADS_MAX: usize = 4;
 /// The journal of each site, for the next run if this one is killed.
 const LOG_NAME: &str = ".fullbore-log";
 
-/// A run's means.
+/// A run's directories, connections and clocks.
 pub struct Session {
     /// The lists directory.
     pub root: Arc<Root>,
-    /// That, to be written to.
+    /// Writes below the lists directory.
     pub target: Arc<LocalTarget>,
     /// The clocks of the stages.
     pub ledger: Ledger,
-    /// Where connections live.
+    /// Runs the connections.
     pub runtime: Network,
     /// The clock of the stage "sync".
     pub sync: Arc<StageClock>,
-    /// What has come.
+    /// Files and bytes so far, and the sampler.
     pub progression: Progression,
-    /// In the order of the repositories' sites.
+    /// The sites, by their numbers in the repositories.
     pub sites: Vec<Site>,
-    /// Sites that were taken up again; for the report.
+    /// Replaced sites, for the report.
     pub retired: Vec<Site>,
 }
 
@@ -86,7 +86,7 @@ impl Session {
         let (urls, auth) = addresses(mirrors.iter())?;
         let journal = Journal::open(&self.root, &log_path(number), &mut |_, _| {}).map_err(|error| disk(&error))?;
         let mut options = fetch_options(&settings.network, auth)?;
-        // A source with one mirror has as long as apt gives it; among several, the wire's own limits are stricter.
+        // apt's timeout holds for a single mirror; with several, the stricter default.
         if urls.len() == 1 {
             options.limits.silence = Duration::from_secs(settings.timeout_s());
         }
@@ -95,7 +95,7 @@ impl Session {
         Site::open(urls, options, self.target.clone(), Arc::new(journal), &parts)
     }
 
-    /// Fetches files of several sites at once; `on_verified` hears of each by its batch and number.
+    /// Fetches files of several sites at once; `on_verified` gets the batch and the number of each finished file.
     pub fn fetch(
         &mut self,
         batches: &[Batch],
@@ -112,8 +112,7 @@ impl Session {
         self.progression.fetch(&self.runtime, jobs, stop, events, on_verified)
     }
 
-    /// Takes up sites whose hosts all are out although they have answered: what was wrong with patches
-    /// need not be wrong with whole files, and there is nobody else to ask.
+    /// Replaces sites whose hosts have all been dropped although they answered: wrong patches do not mean wrong whole files.
     pub fn renew(&mut self, settings: &UpdateSettings, mirrors: &[Vec<String>]) -> Result<(), CommandError> {
         for (number, mirrors) in mirrors.iter().enumerate() {
             let hosts = self.sites[number].fetcher.hosts();
@@ -128,7 +127,7 @@ impl Session {
         Ok(())
     }
 
-    /// Ends the landings and takes their logs away: nothing is unfinished.
+    /// Ends the sites and removes their journals: nothing is unfinished.
     pub fn close(&mut self) -> Result<(), CommandError> {
         for (number, site) in self.sites.iter_mut().enumerate() {
             finish(site)?;
@@ -137,7 +136,7 @@ impl Session {
         Ok(())
     }
 
-    /// Ends the landings; what is unfinished stays for the next run.
+    /// Ends the sites; unfinished files stay for the next run.
     pub fn break_off(&mut self) {
         for site in &mut self.sites {
             if let Err(error) = finish(site) {
@@ -157,13 +156,13 @@ fn log_path(number: usize) -> String {
     format!("{PARTIAL}/{LOG_NAME}-{number}")
 }
 
-/// A failure to do with the lists directory.
+/// An error of the lists directory.
 pub fn disk(error: &dyn std::error::Error) -> CommandError {
     let error = CommandError::new(ErrorKind::Disk, error);
-    error.hint("the indexes as they were before are intact; run again when this is mended")
+    error.hint("repair this and run again; the previous indexes are intact")
 }
 
-/// The same of a file.
+/// An error of a file in it.
 pub fn file(error: FileError) -> CommandError {
     disk(&error)
 }

@@ -1,4 +1,4 @@
-//! What an update is to do.
+//! Settings of an update.
 
 use std::path::PathBuf;
 
@@ -11,53 +11,53 @@ use crate::acquire::Configuration;
 use crate::frames::Level;
 use crate::lists::Locale;
 
-/// A lists directory to be brought up to date.
+/// Settings of an update of a lists directory.
 #[derive(Debug, Clone)]
 pub struct UpdateSettings {
-    /// Entries of apt's sources; never none.
+    /// Entries of apt's sources; never empty.
     pub sources: Vec<ArchiveSource>,
-    /// The lists directory; absolute.
+    /// The lists directory, an absolute path.
     pub lists: PathBuf,
-    /// Whether it is the one that apt on this machine uses.
+    /// Whether apt on this machine uses it.
     pub is_system: bool,
     /// apt's configuration.
     pub configuration: Configuration,
-    /// Whose translations are wanted where the configuration leaves it to the environment.
+    /// The user's locale, for `Acquire::Languages "environment"`.
     pub locale: Locale,
     /// Keyrings given on the command line; they replace `Signed-By`.
     pub keyrings: Vec<KeySource>,
     /// Keyrings for sources without `Signed-By`.
     pub trusted: Vec<KeySource>,
-    /// Accept a Release whose Valid-Until has passed; every use is to be logged.
+    /// Accept a Release whose `Valid-Until` has passed; each use is a warning.
     pub ignore_valid_until: bool,
-    /// Use patches where they are faster.
+    /// Use patches (pdiffs) where they are faster.
     pub pdiffs: bool,
-    /// Remove files of sources that are gone.
+    /// Remove files of removed sources.
     pub clean: bool,
-    /// Run `APT::Update::Pre-Invoke` and its like.
+    /// Run the commands of `APT::Update::Pre-Invoke`, `Post-Invoke` and `Post-Invoke-Success`.
     pub hooks: bool,
-    /// How hard to compress what stays compressed.
+    /// Compression level of indexes that stay compressed.
     pub level: Level,
-    /// When to wait for the disk.
+    /// When files are synced to disk.
     pub durability: Durability,
-    /// Addresses of sources that are mirrors of one archive, without a slash at their ends.
+    /// Addresses of mirrors of one archive among the sources, without a slash at the end.
     pub mirrors: Vec<String>,
     /// How to reach the mirrors.
     pub network: NetworkSettings,
 }
 
-/// How long apt waits for an answer where its configuration does not say (apt.conf(5), `Acquire::http::Timeout`).
+/// apt's default of `Acquire::http::Timeout`, in seconds (apt.conf(5)).
 const TIMEOUT_S: u64 = 30;
 
 impl UpdateSettings {
-    /// How long a host may be silent, in seconds.
+    /// `Acquire::http::Timeout`: seconds that a host may be silent.
     pub fn timeout_s(&self) -> u64 {
         let told = self.configuration.number("Acquire::http::Timeout", 0);
         u64::try_from(told).ok().filter(|seconds| *seconds > 0).unwrap_or(TIMEOUT_S)
     }
 }
 
-/// The keys that may have signed for a source, as it says; `None` if it needs no signature.
+/// The accepted keys of a source; `None` if it needs no signature.
 pub fn keys_of(settings: &UpdateSettings, source: &ArchiveSource) -> Option<SignedBy> {
     if source.trusted == Some(true) && settings.keyrings.is_empty() {
         return None;

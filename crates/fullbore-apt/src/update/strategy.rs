@@ -1,9 +1,7 @@
-//! Ways to a new index, and which of them takes the least time: a merged patch, a chain of patches, or
-//! the whole file.
+//! The fastest strategy for a new index: a merged patch, a chain of patches, or the whole file.
 //!
-//! Estimates: bytes over the network's rate, a round trip where one more is needed, and the plain size over
-//! the rates of the pass. They need not be exact: where two ways are close it does not matter, and mostly they
-//! differ tenfold.
+//! The estimated time is bytes over the network's rate, one round trip, and the plain size over the rate of the pass. It
+//! need not be exact: usually the strategies differ tenfold.
 
 use std::collections::HashSet;
 
@@ -33,31 +31,31 @@ fn decode_bytes_per_s(form: Form) -> f64 {
     }
 }
 
-/// What is known of the network.
+/// The measured network.
 #[derive(Debug, Clone, Copy)]
 pub struct Network {
-    /// Of the connections together.
+    /// Bytes per second of all connections.
     pub bytes_per_s: f64,
-    /// Of the host.
+    /// Round-trip time in seconds.
     pub rtt_s: f64,
 }
 
 impl Network {
-    /// Before anything large has come: an ordinary line. A guess.
+    /// The assumption before the first large file. A guess.
     pub const UNKNOWN: Network = Network { bytes_per_s: 12.5e6, rtt_s: 0.03 };
 }
 
-/// apt's bounds on the use of patches.
+/// apt's limits for patches.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// `Acquire::PDiffs::FileLimit`: patches of one index; 0 is none.
+    /// `Acquire::PDiffs::FileLimit`: number of patches of one index; 0 for no limit.
     pub files: u64,
-    /// `Acquire::PDiffs::SizeLimit`: bytes of patches in percent of the whole file's; 0 is none.
+    /// `Acquire::PDiffs::SizeLimit`: bytes of patches in percent of the whole file; 0 for no limit.
     pub size_percent: u64,
 }
 
 impl Limits {
-    /// As configured.
+    /// From apt's configuration.
     pub fn of(configuration: &Configuration) -> Limits {
         let number = |key: &str, default: i64| u64::try_from(configuration.number(key, default)).unwrap_or(0);
         Limits {
@@ -67,19 +65,19 @@ impl Limits {
     }
 }
 
-/// A patch to be fetched: compressed, and what must come out of it.
+/// A patch to fetch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Patch {
-    /// As the archive serves it.
+    /// The compressed file.
     pub download: DiffFile,
-    /// Hash and size of the plain text.
+    /// The plain text.
     pub plain: DiffFile,
 }
 
-/// A way to the new index.
+/// A strategy for a new index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Strategy {
-    /// Patches, oldest first, from the index that is here.
+    /// Patches of the local index, oldest first.
     Patches(Vec<Patch>),
     /// The whole file in this form.
     Whole(Form, IndexEntry),
@@ -94,7 +92,7 @@ impl Strategy {
         }
     }
 
-    /// Plain bytes that are in memory at once.
+    /// Plain bytes in memory at once.
     fn held_bytes(&self) -> u64 {
         match self {
             Strategy::Patches(patches) => patches.iter().fold(0, |sum, patch| sum.saturating_add(patch.plain.size)),
@@ -108,14 +106,14 @@ impl Strategy {
         match self {
             // The pass begins when all patches are there.
             Strategy::Patches(_) => fetch + plain / PATCH_BYTES_PER_S,
-            // So does the conversion, which is as slow as its slowest part.
+            // The conversion, too, begins after the download.
             Strategy::Whole(form, _) => fetch + plain / decode_bytes_per_s(*form).min(CONVERT_BYTES_PER_S),
         }
     }
 }
 
-/// The whole file in the form that takes the least time, less those that were tried. The plain one only where no other
-/// is left: most archives list it for its hash, and do not serve it.
+/// The whole file in its fastest form, except the tried ones. The plain form comes last: most archives list it for its
+/// hash and do not serve it.
 pub fn whole(
     forms: &[(Form, IndexEntry)],
     tried: &[Form],
@@ -126,22 +124,22 @@ pub fn whole(
     let only_plain = left().all(|(form, _)| *form == Form::Plain);
     let usual = left().filter(|(form, _)| only_plain || *form != Form::Plain);
     let ways = usual.map(|(form, entry)| Strategy::Whole(*form, entry.clone()));
-    // Where nobody tells how much comes out, ten times is usual for indexes.
+    // Without a known plain size: ten times the compressed size, as usual for indexes.
     let size = |way: &Strategy| plain_size.unwrap_or(way.bytes().saturating_mul(10));
     ways.min_by(|a, b| a.seconds(network, size(a)).total_cmp(&b.seconds(network, size(b))))
 }
 
-/// The ways by patches from the old state to the index's current one.
+/// The strategies by patches from the old state to the current one.
 pub fn patched(index: &DiffIndex, old: (u64, Sha256)) -> Vec<Strategy> {
     let mut ways = Vec::new();
-    // Merged patches lead to the current state each by itself.
+    // A single merged patch leads to the current state.
     ways.extend(steps(&index.main, old).map(|steps| if index.merged { steps[..1].to_vec() } else { steps }));
     ways.extend(steps(&index.unmerged, old));
     ways.into_iter().map(Strategy::Patches).collect()
 }
 
-/// The patches from the last state that is the old one. None twice: two downloads of one run cannot have one name,
-/// and a patch leads to one state.
+/// The patches from the last occurrence of the old state. A duplicate name makes them unusable: two downloads of one run
+/// cannot have one name.
 fn steps(set: &PatchSet, (size, sha256): (u64, Sha256)) -> Option<Vec<Patch>> {
     let start = set.history.iter().rposition(|state| state.sha256 == sha256 && state.size == size)?;
     let mut seen = HashSet::new();
@@ -158,11 +156,11 @@ fn steps(set: &PatchSet, (size, sha256): (u64, Sha256)) -> Option<Vec<Patch>> {
         .collect()
 }
 
-/// Plain bytes of the patches of one way, which are all in memory: what any index may have, and what none may
-/// exceed. Guesses with room: Debian's largest patches have 10 MB.
+/// Limits for the plain bytes of patches in memory: always allowed, and never exceeded. Guesses; Debian's largest patches
+/// have 10 MB.
 const PATCHES_BYTES: std::ops::RangeInclusive<u64> = 64 << 20..=512 << 20;
 
-/// The best of all ways.
+/// The fastest strategy within the limits.
 pub fn best(
     patched: Vec<Strategy>,
     whole: Option<Strategy>,

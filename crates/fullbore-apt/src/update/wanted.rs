@@ -1,4 +1,4 @@
-//! Which indexes a Release has for the targets, which of them are current, and what there is to fetch.
+//! Compares the targets with a Release: current indexes, and indexes to fetch.
 //!
 //! The rules by which a target is left out are apt's (`pkgAcqMetaBase::QueueIndexes`).
 
@@ -19,50 +19,50 @@ use super::{DIFF_INDEX_BYTES_MAX, DIFF_INDEX_ENDING};
 use crate::lists::IndexTarget;
 use crate::lists::file_name;
 
-/// An index that has to change.
+/// An index to update.
 #[derive(Debug, Clone)]
 pub struct WantedIndex {
-    /// Its repository, by number.
+    /// Number of its repository.
     pub repository: usize,
     /// Its name in the Release, without the ending of a form.
     pub meta_key: String,
     /// Its name in the lists directory, without the ending of a form.
     pub name: String,
-    /// The form in which it is to be kept.
+    /// The form in which it is kept.
     pub kept: Form,
-    /// What is here of it.
+    /// The local index.
     pub old: Option<OldIndex>,
-    /// Size and hash of its plain content, where the Release says so.
+    /// Size and hash of its plain content, if the Release lists it.
     pub plain: Option<(u64, Sha256)>,
     /// The forms in which it can be fetched.
     pub forms: Vec<(Form, IndexEntry)>,
-    /// Its patches' index.
+    /// The index of its patches.
     pub diff_index: Option<IndexEntry>,
-    /// Files are asked for under their hash.
+    /// Whether files are requested by hash.
     pub by_hash: bool,
 }
 
-/// An index as it is here.
+/// A local index.
 #[derive(Debug, Clone)]
 pub struct OldIndex {
     /// Its file in the lists directory.
     pub file: String,
     /// Its form.
     pub form: Form,
-    /// Size and hash of its plain content, as the Release of its time says; `None` if that is not here.
+    /// Size and hash of its plain content by the local Release; `None` without one.
     pub plain: Option<(u64, Sha256)>,
 }
 
-/// What the targets of one repository come to.
+/// The indexes of one repository.
 #[derive(Debug, Default)]
 pub struct Selected {
-    /// To be changed.
+    /// Indexes to update.
     pub wanted: Vec<WantedIndex>,
-    /// Files in the lists directory that are current.
+    /// Current files in the lists directory.
     pub current: Vec<String>,
-    /// Files in the lists directory of indexes that are empty now.
+    /// Files of indexes that are empty now.
     pub emptied: Vec<String>,
-    /// For people.
+    /// Warnings.
     pub warnings: Vec<String>,
 }
 
@@ -70,7 +70,7 @@ pub struct Selected {
 pub struct Present(HashMap<String, Vec<(String, Form)>>);
 
 impl Present {
-    /// From the names of the directory.
+    /// From the names in the directory.
     pub fn new(names: &[OsString]) -> Present {
         let mut present: HashMap<String, Vec<(String, Form)>> = HashMap::new();
         for name in names.iter().filter_map(|name| name.to_str()) {
@@ -92,10 +92,10 @@ impl Present {
     }
 }
 
-/// Compares a repository's targets with its Release and with what is here.
+/// Compares a repository's targets with its Release and the local files.
 ///
 /// # Errors
-/// The Release lacks what it must have.
+/// An index in unreadable forms, or with a name that is too long.
 pub fn select(
     number: usize,
     repository: &Repository,
@@ -153,7 +153,7 @@ fn supports_all(release: &Release, target: &IndexTarget) -> bool {
     named && !(release.no_support_for_architecture_all && target.created_by == "Packages")
 }
 
-/// What to say of a target that the Release does not have.
+/// The warning about a target that the Release lacks.
 fn missing(repository: &Repository, release: &Release, target: &IndexTarget) -> Option<String> {
     let skipped =
         |why: String| Some(format!("{}: {} is left out: the repository {why}", repository.shown(), target.meta_key));
@@ -180,7 +180,7 @@ fn missing(repository: &Repository, release: &Release, target: &IndexTarget) -> 
     skipped("does not seem to provide it (misspelt in the sources?)".to_owned())
 }
 
-/// The forms of an index that the Release has and that can be read, in the target's order.
+/// The readable forms of an index in the Release, in the target's order.
 fn forms<'r>(release: &'r Release, target: &'r IndexTarget) -> impl Iterator<Item = (Form, IndexEntry)> + use<'r> {
     target.compression_types.iter().filter_map(|ending| {
         let form = Form::by_name(ending)?;
@@ -189,14 +189,14 @@ fn forms<'r>(release: &'r Release, target: &'r IndexTarget) -> impl Iterator<Ite
     })
 }
 
-/// The index of an index's patches, if it is worth its own bytes.
+/// The index of an index's patches, if it is smaller than the index.
 fn diff_index(release: &Release, target: &IndexTarget, forms: &[(Form, IndexEntry)]) -> Option<IndexEntry> {
     let entry = release.find(&format!("{}.diff/Index", target.meta_key))?;
     let least = forms.iter().map(|(_, entry)| entry.size).min()?;
     (entry.size < least && entry.size <= DIFF_INDEX_BYTES_MAX).then(|| entry.clone())
 }
 
-/// The form in which a target is kept: the first of its list that we can write.
+/// The form in which a target is kept: the first writable one of its list.
 fn kept_form(target: &IndexTarget) -> Form {
     if !target.keep_compressed {
         return Form::Plain;
@@ -220,7 +220,7 @@ fn wanted(
         let base = without_credentials(&target.base_uri);
         Err(CommandError::new(ErrorKind::Partial, format_args!("{base}{}: {why}", target.meta_key)))
     };
-    // Another file's name is made of it, with an ending.
+    // File names are made of it and a suffix.
     let fits = |ending: &str| name.len() + ending.len() <= PART_BYTES_MAX;
     if !forms.iter().map(|(form, _)| *form).chain([kept]).all(|form| fits(form.extension())) {
         return unusable("too long for the name of a file");

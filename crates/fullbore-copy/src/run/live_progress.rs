@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use fullbore_engine::run::Progress as Figures;
+use fullbore_engine::run::heard::silent_s;
 
 use crate::session::Progress;
 
@@ -11,9 +12,6 @@ use crate::session::Progress;
 const RATE_WEIGHT: f64 = 0.15;
 /// What limits a copy whose connection is lost.
 const AWAY: &str = "the connection, which is dialled again";
-/// Silence of the other machine that is told. A guess: each end says something every ten seconds, as long as messages
-/// go by ssh.
-const SILENT: Duration = Duration::from_secs(20);
 
 /// A copy's figures, and its rate over the last looks.
 #[derive(Debug)]
@@ -79,9 +77,10 @@ impl LiveProgress {
             rate_bytes_per_s: rate as u64,
             eta_s: (complete && rate > 1.0).then(|| (left as f64 / rate) as u64),
             limit,
-            silent_s: (silent >= SILENT).then_some(silent.as_secs()),
+            silent_s: silent_s(silent),
             entries: Some(account.entries),
             complete: Some(complete),
+            ..Figures::default()
         }
     }
 }

@@ -1,10 +1,9 @@
-//! LZ4 frames, read to their proper end.
+//! LZ4 frames, read up to their end mark.
 //!
-//! lz4_flex takes the end of the input between two blocks for the end of the frame, and
-//! stops after one frame. A file that was cut must not pass for a short one, so the input
-//! is watched: a frame is over when its end mark came, not when the input did. Frames in a
-//! row are one file, as for `lz4 -d`. A frame's blocks have at most 4 MiB (8 in frames of
-//! the legacy kind, which have no end mark and are refused), which bounds the memory.
+//! lz4_flex takes an end of input between two blocks for the end of the frame, and stops after one frame. To detect
+//! truncated files, the input is watched here: a frame is complete only when its end mark was read. As for `lz4 -d`,
+//! frames in a row are one file. Blocks have at most 4 MiB, which limits the memory; frames of the legacy kind (blocks
+//! of 8 MiB, no end mark) are refused.
 
 use std::io::{self, BufRead, Read};
 
@@ -18,7 +17,7 @@ pub(super) struct Lz4Decoder<R: BufRead> {
 impl<R: BufRead> Lz4Decoder<R> {
     pub(super) fn new(input: R) -> Self {
         let input = Watched { input, ended: false };
-        // A file has one frame at least: what is empty was cut.
+        // A file has at least one frame, so an empty file is truncated.
         Lz4Decoder { frames: FrameDecoder::new(input), within_frame: true }
     }
 

@@ -1,33 +1,33 @@
-//! The control archive: `control`, maintainer scripts, conffiles, md5sums, triggers and whatever
-//! else a package brings for dpkg's `info` directory.
+//! The control archive: `control`, maintainer scripts, conffiles, md5sums, triggers and other files for dpkg's `info`
+//! directory.
 
 use std::io::{BufReader, Read as _};
 
-use super::{CONTROL_BYTES_MAX, Compression, DataPlace, DebError, Proof, data};
+use super::{CONTROL_BYTES_MAX, Compression, DataMember, DebError, Proof, data};
 use crate::tar::{Entry, Kind, Reader};
 
 /// Members of one control archive. dpkg knows ten; packages bring a few of their own.
 const FILES_MAX: usize = 256;
 
-/// One member, as it is to lie in `var/lib/dpkg/info`.
+/// A member, which dpkg puts into `var/lib/dpkg/info`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControlFile {
-    /// `postinst`, `conffiles`, …
+    /// Name, such as `postinst` or `conffiles`.
     pub name: String,
     /// Permission bits.
     pub mode: u32,
-    /// Owner's number and name.
+    /// Id and name of the owner.
     pub user: (u32, Vec<u8>),
-    /// Group's number and name.
+    /// Id and name of the group.
     pub group: (u32, Vec<u8>),
-    /// The content.
+    /// Content of the member.
     pub content: Vec<u8>,
 }
 
-/// The members of a control archive, in its order, `control` among them.
+/// Members of `control.tar`, in the order of the archive.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Control {
-    /// The members.
+    /// Members, `control` included.
     pub files: Vec<ControlFile>,
 }
 
@@ -35,12 +35,12 @@ impl Control {
     /// Reads a whole `control.tar`.
     ///
     /// # Errors
-    /// Damage, directories and links in it, names that are no names, members twice, no `control`.
+    /// A malformed archive, a member that is no regular file, an invalid or repeated name, no `control`.
     pub fn read(packed: &[u8], compression: Compression) -> Result<Control, DebError> {
-        let place = DataPlace { offset: 0, bytes: packed.len() as u64, compression };
+        let place = DataMember { offset: 0, bytes: packed.len() as u64, compression };
         let reader = data(packed, place, 1, Proof::Checksums)
             .map_err(|source| DebError::Read { member: "control.tar", source })?;
-        // The limit is on what comes out: a bomb costs what an honest archive would.
+        // The limit is on the decompressed size, so a decompression bomb costs no more.
         let mut archive = Reader::new(BufReader::with_capacity(64 << 10, reader.take(CONTROL_BYTES_MAX)));
         let mut entry = Entry::default();
         let mut control = Control::default();
@@ -85,17 +85,17 @@ impl Control {
         }
     }
 
-    /// A member by its name.
+    /// Finds a member by its name.
     pub fn file(&self, name: &str) -> Option<&ControlFile> {
         self.files.iter().find(|file| file.name == name)
     }
 
-    /// A member's content; nothing if it is not there.
+    /// Content of a member; empty if there is no such member.
     pub fn content(&self, name: &str) -> &[u8] {
         self.file(name).map_or(&[], |file| &file.content)
     }
 
-    /// The control stanza.
+    /// Content of `control`.
     pub fn stanza(&self) -> &[u8] {
         self.content("control")
     }

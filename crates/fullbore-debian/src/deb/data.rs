@@ -1,8 +1,8 @@
-//! `data.tar` as a stream of plain bytes, whatever it is packed with.
+//! `data.tar` as a stream of plain bytes, for every compression that dpkg supports.
 
 use std::io::{self, BufRead, BufReader, Read};
 
-use super::{Compression, DataPlace};
+use super::{Compression, DataMember};
 use crate::compression::{Form, Reader};
 
 /// Memory of one decoder. `xz -9` and `lzma -9` need 65 MB; what claims more is no package.
@@ -14,7 +14,7 @@ const THREADED_BYTES: u64 = 1 << 30;
 /// Reads of the packed bytes. They come from the page cache: large enough that calls do not show.
 const PACKED_BYTES: usize = 256 << 10;
 
-/// Decompresses while it is read. The content ends where the compressed stream ends.
+/// Reader of the plain `data.tar`. It ends with the compressed stream.
 pub struct DataReader<R: Read>(Inner<BufReader<io::Take<R>>>);
 
 enum Inner<R: BufRead> {
@@ -22,22 +22,22 @@ enum Inner<R: BufRead> {
     Lzma(liblzma::bufread::XzDecoder<R>),
 }
 
-/// What says that the plain bytes are right.
+/// Evidence that the plain bytes are correct.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Proof {
-    /// The checksums that the compressed stream has.
+    /// The checksums in the compressed stream.
     Checksums,
-    /// A hash of the packed bytes, which the caller compares before anything that was read counts.
-    /// The checksums of xz are then left out: they would say again what the hash says.
+    /// A hash of the compressed bytes, which the caller compares before it uses any plain byte. The checksums of xz
+    /// are skipped: they would repeat the hash.
     HashOfPacked,
 }
 
-/// A reader of the plain `data.tar`. `packed` stands at its first byte, and nothing beyond the
-/// member is taken from it; up to `threads` blocks of an xz stream are decoded at once.
+/// Makes a reader of the plain `data.tar`. `packed` is positioned at the first byte of the member and is not read
+/// beyond its end. Up to `threads` blocks of an xz stream are decoded in parallel.
 ///
 /// # Errors
-/// When the decoder cannot be made.
-pub fn data<R: Read>(packed: R, place: DataPlace, threads: usize, proof: Proof) -> io::Result<DataReader<R>> {
+/// The decoder cannot be made.
+pub fn data<R: Read>(packed: R, place: DataMember, threads: usize, proof: Proof) -> io::Result<DataReader<R>> {
     let packed = BufReader::with_capacity(PACKED_BYTES, packed.take(place.bytes));
     let form = match place.compression {
         Compression::None => Form::Plain,
@@ -64,15 +64,15 @@ pub fn data<R: Read>(packed: R, place: DataPlace, threads: usize, proof: Proof) 
             return Ok(DataReader(Inner::Lzma(liblzma::bufread::XzDecoder::new_stream(packed, stream))));
         }
     };
-    // The plain size is nowhere announced: what bounds it is the disk, as for dpkg.
+    // The plain size is not announced anywhere; only the disk limits it, as for dpkg.
     Ok(DataReader(Inner::Usual(Reader::open(form, packed, u64::MAX)?)))
 }
 
 impl<R: Read> DataReader<R> {
-    /// Gives the source back, which then stands behind the member unless reading failed.
+    /// Reads the rest of the member and returns the source, positioned after it.
     ///
     /// # Errors
-    /// When what is left of the member cannot be read, or is not there.
+    /// The rest cannot be read, or the package ends before the member does.
     pub fn finish(self) -> io::Result<R> {
         let mut packed = match self.0 {
             Inner::Usual(reader) => reader.into_inner(),
@@ -80,7 +80,7 @@ impl<R: Read> DataReader<R> {
         };
         io::copy(&mut packed, &mut io::sink())?;
         let member = packed.into_inner();
-        // Cut behind what the decoder needed, in padding or in a checksum that it does not read.
+        // Truncated after the part that the decoder reads, in padding or an unused checksum.
         if member.limit() > 0 {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the package ends before data.tar does"));
         }
@@ -97,9 +97,9 @@ impl<R: Read> Read for DataReader<R> {
     }
 }
 
-/// Whether an xz file has more than one block, by its first bytes and its length: a block's header
-/// says how long it is when several threads made it (xz file format 1.1, sections 2.1 and 3.1).
-/// `None` when it does not say.
+/// Whether an xz file has more than one block, judged by its first bytes and its size: the header of a block has its
+/// size if several threads compressed the file (xz file format 1.1, sections 2.1 and 3.1). `None` if the header has
+/// no size.
 pub fn blocks_of_xz(first: &[u8], packed_bytes: u64) -> Option<bool> {
     /// Stream header and footer, and what an index of one block needs at most.
     const AROUND_BYTES: u64 = 12 + 12 + 64;

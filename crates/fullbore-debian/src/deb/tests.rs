@@ -1,4 +1,4 @@
-//! Packages made here and by dpkg-deb, and packages that are none.
+//! Packages that these tests build, packages of dpkg-deb, and files that are no packages.
 
 use std::io::{Read as _, Write as _};
 use std::process::Command;
@@ -139,12 +139,12 @@ fn xz_of_several_blocks() {
     let packed = encoder.finish().expect("memory");
     let bytes = packed.len() as u64;
     assert_eq!(blocks_of_xz(&packed[..64], bytes), Some(true));
-    let place = DataPlace { offset: 0, bytes, compression: Compression::Xz };
+    let place = DataMember { offset: 0, bytes, compression: Compression::Xz };
     for threads in [1, 2, 4] {
         let mut plain = Vec::new();
         data(&packed[..], place, threads, Proof::Checksums).expect("opens").read_to_end(&mut plain).expect("sound");
         assert!(plain == content, "{threads}");
-        let cut = DataPlace { bytes: bytes - 20, ..place };
+        let cut = DataMember { bytes: bytes - 20, ..place };
         data(&packed[..], cut, threads, Proof::Checksums).expect("opens").read_to_end(&mut plain).expect_err("cut");
     }
     let single = liblzma::encode_all(&content[..], 0).expect("memory");
@@ -161,7 +161,7 @@ fn lzma_alone() {
     let mut encoder = liblzma::write::XzEncoder::new_stream(Vec::new(), stream);
     encoder.write_all(&content).expect("memory");
     let packed = encoder.finish().expect("memory");
-    let place = DataPlace { offset: 0, bytes: packed.len() as u64, compression: Compression::Lzma };
+    let place = DataMember { offset: 0, bytes: packed.len() as u64, compression: Compression::Lzma };
     let mut plain = Vec::new();
     data(&packed[..], place, 1, Proof::Checksums).expect("opens").read_to_end(&mut plain).expect("sound");
     assert_eq!(plain, content);

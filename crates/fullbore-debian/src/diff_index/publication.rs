@@ -1,28 +1,27 @@
-//! The other side of an `X.diff/Index`: what an archive's operator reads, extends and writes.
+//! Reading, extending and writing an `X.diff/Index` for an archive that publishes one.
 //!
-//! A reader needs SHA-256 and no order; who publishes must carry on everything that was
-//! there: SHA-1 as well, for clients that know no better (approx, python-debian), and since
-//! when files stay only for those who are just fetching them.
+//! A client needs SHA-256 only, in any order. A publisher keeps all existing entries: also SHA-1, for clients that use
+//! it (approx, python-debian), and the time at which a file was superseded, because it stays for a while for clients
+//! that are fetching it.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
 use std::io::Read;
 
-use super::{LIST_ENTRIES_MAX, current, hash_and_size, invalid, is_merged, lines};
+use super::{DiffFile, LIST_ENTRIES_MAX, check_name, current, hash_and_size, invalid, is_merged, lines, list};
 use crate::deb822::{Deb822Error, Limits, Stanza, Stanzas};
 use crate::index::IndexError;
-use crate::path::{self, PathError};
 use fullbore_digest::Sha256;
 
 /// Ends the name of a patch as it is served; apt reads no other form.
 const DOWNLOAD_ENDING: &str = ".gz";
 
-/// A SHA-1: a name in old protocols, and proof of nothing.
+/// A SHA-1 value. It names files in old protocols and verifies nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sha1(pub [u8; 20]);
 
 impl Sha1 {
-    /// Reads 40 hexadecimal digits; `None` when these are none.
+    /// Parses 40 hexadecimal digits.
     pub fn from_hex(digits: &[u8]) -> Option<Sha1> {
         let mut bytes = [0; 20];
         if digits.len() != 2 * bytes.len() || !digits.iter().all(u8::is_ascii_hexdigit) {
@@ -41,56 +40,56 @@ impl fmt::Display for Sha1 {
     }
 }
 
-/// How a list names a file's content.
+/// Size and hashes of a file in a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listed {
-    /// In bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Of the content.
+    /// SHA-256 of the content.
     pub sha256: Sha256,
-    /// Of the content, where it is known.
+    /// SHA-1 of the content, if known.
     pub sha1: Option<Sha1>,
 }
 
 /// A patch and the state of the index that it applies to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedPatch {
-    /// Without `.gz`. apt applies patches in the order of their names.
+    /// Name of the patch, without `.gz`. apt applies patches in the order of their names.
     pub name: String,
-    /// The index before the patch.
+    /// State of the index before the patch.
     pub history: Listed,
-    /// The patch as plain text.
+    /// The uncompressed patch.
     pub patch: Listed,
-    /// The patch as it is served, as `NAME.gz`.
+    /// The compressed patch, `NAME.gz`.
     pub download: Listed,
 }
 
 impl ListedPatch {
-    /// The name of its file beside the `Index`.
+    /// Name of the compressed patch.
     pub fn file(&self) -> String {
         format!("{}{DOWNLOAD_ENDING}", self.name)
     }
 }
 
-/// A file that no list names any more.
+/// A file that no list names any longer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OlderFile {
-    /// Its name beside the `Index`.
+    /// File name in the directory of the `Index`.
     pub file: String,
-    /// Since when, Unix time in seconds.
+    /// When the lists dropped it, in Unix time in seconds.
     pub since_unix_s: i64,
 }
 
-/// An `Index` as a whole.
+/// A complete `Index`, for the operator of an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Publication {
-    /// The index after all patches.
+    /// Current state of the index.
     pub current: Listed,
-    /// Patches of single steps, oldest first: each leads to the state before the next one.
+    /// Patches from each state to the next, oldest first.
     pub steps: Vec<ListedPatch>,
-    /// Patches that each lead to `current`, oldest first; if there are, clients are given these.
+    /// Patches from each state to `current`, oldest first. Clients get these if they exist.
     pub merged: Option<Vec<ListedPatch>>,
-    /// Files that stay for a while, for clients that still have the `Index` before.
+    /// Files kept for clients that still use the previous `Index`.
     pub older: Vec<OlderFile>,
 }
 
@@ -117,10 +116,10 @@ const UNMERGED: Fields = Fields {
 const OLDER: &str = "X-Older-Files";
 
 impl Publication {
-    /// Reads an `Index`, of ours or of another program.
+    /// Parses an `Index` of any program.
     ///
     /// # Errors
-    /// When it is no `Index` with SHA-256, or its lists do not belong together.
+    /// A syntax error, no SHA-256 lists, lists that name different patches.
     pub fn parse(reader: impl Read) -> Result<Publication, IndexError> {
         let mut stanzas = Stanzas::new(reader, Limits::RELEASE);
         let Some(stanza) = stanzas.next()? else {
@@ -141,13 +140,13 @@ impl Publication {
         }
     }
 
-    /// The patches of all lists.
+    /// All patches, `steps` first.
     pub fn patches(&self) -> impl Iterator<Item = &ListedPatch> {
         self.steps.iter().chain(self.merged.iter().flatten())
     }
 
-    /// Writes the `Index`. Lists of SHA-1 are left out where one is missing: half a list
-    /// would mislead who reads only it.
+    /// Formats the `Index`. It has SHA-1 lists only if every SHA-1 is known: an incomplete list would mislead
+    /// programs that read nothing else.
     pub fn render(&self) -> String {
         let mut text = String::new();
         let listed = |patch: &ListedPatch| [patch.history.sha1, patch.patch.sha1, patch.download.sha1];
@@ -231,16 +230,11 @@ fn listed(stanza: &Stanza<'_>, fields: &[&'static str; 2]) -> Result<Vec<(String
             weak.insert((name, size), sha1);
         }
     }
-    let mut files = Vec::new();
-    for line in lines(stanza, fields[0])? {
-        let Some((sha256, size, Some(name))) = hash_and_size(line, |hex| Sha256::from_hex(hex).ok()) else {
-            return Err(invalid(stanza, fields[0], line, "is not `hash size name`"));
-        };
-        check_name(stanza, name)?;
-        let sha1 = weak.get(&(name, size)).copied();
-        files.push((name.to_owned(), Listed { size, sha256, sha1 }));
-    }
-    Ok(files)
+    let with_sha1 = |file: DiffFile| {
+        let sha1 = weak.get(&(file.name.as_str(), file.size)).copied();
+        (file.name, Listed { size: file.size, sha256: file.sha256, sha1 })
+    };
+    Ok(list(stanza, fields[0])?.into_iter().map(with_sha1).collect())
 }
 
 fn older(stanza: &Stanza<'_>) -> Result<Vec<OlderFile>, IndexError> {
@@ -256,11 +250,6 @@ fn older(stanza: &Stanza<'_>) -> Result<Vec<OlderFile>, IndexError> {
     }
     debug_assert!(files.len() <= LIST_ENTRIES_MAX, "bounded by lines()");
     Ok(files)
-}
-
-fn check_name(stanza: &Stanza<'_>, name: &str) -> Result<(), IndexError> {
-    path::check_name(name)
-        .map_err(|fault| IndexError::Path { line: stanza.line(), source: PathError::new(name, fault) })
 }
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
 //! Joining steps: edits from state 0 to 1 and from 1 to 2 become edits from 0 to 2.
 //!
-//! Both lists are walked side by side in one pass over the lines of the state between them.
-//! Neighbours are joined pairwise until one list is left, so that an edit is touched once per
-//! level: O(hunks · log N) for N steps. Texts are not copied: where a later step removes a part
-//! of an earlier one's text, the slice is cut.
+//! Both lists are read side by side in one pass over the lines of the middle state. Neighbours are joined in pairs
+//! until one list is left, so each edit is visited once per level: O(hunks · log N) for N steps. Texts are not copied:
+//! a later step that removes a part of an earlier text shortens its slice.
 
 use std::ops::Range;
 
@@ -14,17 +13,16 @@ use super::script::{ScriptFault, too_many_steps};
 use super::{EDITS_MAX, Edit, Edits, STEPS_MAX, ScriptError, Slice};
 
 impl Edits {
-    /// Joins steps, oldest first, to edits that do what they do one after the other.
+    /// Joins consecutive steps, oldest first, into one list of edits.
     ///
     /// # Errors
-    /// When there are more than [`STEPS_MAX`] steps, or the result has more than [`EDITS_MAX`]
-    /// edits. That an edit lies beyond the end of its file is found by
-    /// [`Splice`](super::Splice).
+    /// More than [`STEPS_MAX`] steps, or more than [`EDITS_MAX`] edits in the result. [`Splice`](super::Splice)
+    /// detects edits beyond the end of the file.
     pub fn chain(steps: Vec<Edits>) -> Result<Edits, ScriptError> {
         if steps.len() > STEPS_MAX {
             return Err(too_many_steps());
         }
-        // All texts in one list of buffers first, so that joining moves nothing but numbers.
+        // All texts are collected in one list of buffers first, so that joining moves only numbers.
         let mut buffers: Vec<Bytes> = Vec::new();
         let mut lists: Vec<List> = Vec::with_capacity(steps.len());
         for mut step in steps {
@@ -55,7 +53,7 @@ struct List {
     slices: Vec<Slice>,
 }
 
-/// What `first` and then `second` do.
+/// Joins two consecutive steps.
 fn join(first: &List, second: &List, buffers: &[Bytes]) -> Result<List, ScriptError> {
     let mut walk = Walk { list: first, buffers, next: 0, line: 0, middle: 0, text: Range::default(), cut: None };
     let mut builder = Builder::default();
@@ -91,28 +89,28 @@ struct Walk<'l> {
     cut: Option<Slice>,
 }
 
-/// What lies before us in the middle state.
-enum Ahead {
+/// Next lines of the middle state.
+enum Next {
     /// New text of the first step.
     Text(Slice),
-    /// So many lines of the old file; then comes an edit, unless it is `u64::MAX`.
+    /// This number of lines of the old file, up to the next edit; `u64::MAX` if there is no further edit.
     Old(u64),
 }
 
 impl Walk<'_> {
-    /// What is ahead; begins an edit of the first step when we are at one.
-    fn ahead(&mut self, builder: &mut Builder) -> Ahead {
+    /// Returns the next lines; starts an edit of the first step at its position.
+    fn peek(&mut self, builder: &mut Builder) -> Next {
         loop {
             if let Some(slice) = self.cut.or_else(|| self.list.slices[self.text.clone()].first().copied()) {
-                return Ahead::Text(slice);
+                return Next::Text(slice);
             }
             let Some(edit) = self.list.edits.get(self.next) else {
-                return Ahead::Old(u64::MAX);
+                return Next::Old(u64::MAX);
             };
             if edit.line > self.line {
-                return Ahead::Old(edit.line - self.line);
+                return Next::Old(edit.line - self.line);
             }
-            // Here lines go from the old file without ever being in the middle state.
+            // The lines that this edit removes are not in the middle state.
             builder.keep_to(self.line);
             builder.remove(edit.removed);
             self.line += edit.removed;
@@ -121,17 +119,17 @@ impl Walk<'_> {
         }
     }
 
-    /// Goes on to this line of the middle state; what lies between stays.
+    /// Advances to this line of the middle state and keeps the lines before it.
     fn keep_to(&mut self, middle: u64, builder: &mut Builder) {
         while self.middle < middle {
             let wanted = middle - self.middle;
-            match self.ahead(builder) {
-                Ahead::Text(slice) => {
+            match self.peek(builder) {
+                Next::Text(slice) => {
                     builder.keep_to(self.line);
                     let used = self.use_text(slice, wanted);
                     builder.add_slices(&[used]);
                 }
-                Ahead::Old(lines) => {
+                Next::Old(lines) => {
                     let lines = lines.min(wanted);
                     self.line += lines;
                     self.middle += lines;
@@ -140,16 +138,16 @@ impl Walk<'_> {
         }
     }
 
-    /// Goes on to this line of the middle state; what lies between goes.
+    /// Advances to this line of the middle state and removes the lines before it.
     fn remove_to(&mut self, middle: u64, builder: &mut Builder) {
         builder.keep_to(self.line);
         while self.middle < middle {
             let wanted = middle - self.middle;
-            match self.ahead(builder) {
-                Ahead::Text(slice) => {
+            match self.peek(builder) {
+                Next::Text(slice) => {
                     self.use_text(slice, wanted);
                 }
-                Ahead::Old(lines) => {
+                Next::Old(lines) => {
                     let lines = lines.min(wanted);
                     builder.remove(lines);
                     self.line += lines;
@@ -159,7 +157,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Takes at most so many lines of the text ahead; returns those.
+    /// Takes at most `lines` lines of the next text and returns them.
     fn use_text(&mut self, slice: Slice, lines: u64) -> Slice {
         self.middle += slice.lines.min(lines);
         if slice.lines <= lines {
@@ -174,17 +172,17 @@ impl Walk<'_> {
         Slice { end: at, lines, ..slice }
     }
 
-    /// Everything that is left of the first step stays.
+    /// Keeps the rest of the first step.
     fn keep_rest(&mut self, builder: &mut Builder) {
         loop {
-            match self.ahead(builder) {
-                Ahead::Text(slice) => {
+            match self.peek(builder) {
+                Next::Text(slice) => {
                     builder.keep_to(self.line);
                     let used = self.use_text(slice, u64::MAX);
                     builder.add_slices(&[used]);
                 }
-                Ahead::Old(u64::MAX) => return,
-                Ahead::Old(lines) => self.line += lines,
+                Next::Old(u64::MAX) => return,
+                Next::Old(lines) => self.line += lines,
             }
         }
     }
@@ -195,12 +193,12 @@ impl Walk<'_> {
 #[derive(Debug, Default)]
 pub(super) struct Builder {
     list: List,
-    /// The edit that may still grow.
+    /// The edit that is still extended.
     open: Option<Edit>,
 }
 
 impl Builder {
-    /// Says that old lines up to this one, counted from 0, stay, as far as they have not gone.
+    /// Keeps the old lines before this one, counted from 0, unless they are removed already.
     pub(super) fn keep_to(&mut self, line: u64) {
         if self.open.is_some_and(|open| open.end() >= line) {
             return;
@@ -209,12 +207,12 @@ impl Builder {
         self.open = Some(Edit { line, removed: 0, added: 0, first_slice: self.list.slices.len(), slices: 0 });
     }
 
-    /// The next so many old lines go.
+    /// Removes the next `lines` old lines.
     pub(super) fn remove(&mut self, lines: u64) {
         self.open_edit().removed += lines;
     }
 
-    /// Whole lines of the buffer of this number come.
+    /// Adds whole lines of the buffer with this number.
     pub(super) fn add_text(&mut self, buffer: &Bytes, number: usize, range: Range<usize>) {
         let lines = memchr_iter(b'\n', &buffer[range.clone()]).count() as u64;
         self.add_slices(&[Slice { buffer: number, start: range.start, end: range.end, lines }]);

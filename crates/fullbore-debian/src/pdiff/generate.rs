@@ -1,8 +1,8 @@
 //! The edits between two states of an index.
 //!
-//! Lines at the beginning and at the end that both have in common are set aside as bytes; the
-//! lines between are numbered, equal ones alike, and compared as numbers (`compare`). Memory:
-//! both texts, about 40 bytes for each line between, and the new text of the result.
+//! The common beginning and end are skipped as bytes. The lines between are numbered, with one number for equal lines,
+//! and compared as numbers (`compare`). Memory: both texts, about 40 bytes per line between, and the new text of the
+//! result.
 
 mod compare;
 
@@ -19,32 +19,40 @@ use compare::{Hunk, compare};
 /// Most lines of one text that can be compared: numbers of lines have 31 bits.
 const LINES_MAX: usize = (i32::MAX - 1) as usize;
 
-/// Why two texts cannot be expressed as a patch.
+/// Reason why no patch can express the difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum GenerateError {
-    /// A line that comes is a lone dot: in an ed script it would end the text.
+    /// A new line is a lone dot, which would end the text in an ed script.
     #[error("line {line} of the new file is a lone dot, which no patch can express")]
     LoneDot {
-        /// Counted from 1.
+        /// Line number, counted from 1.
         line: u64,
     },
     /// The new file has no newline at its end.
     #[error("the last line of the new file has no newline at its end, which no patch can express")]
     NoFinalNewline,
-    /// A limit of this module.
+    /// A file or the difference exceeds a limit.
     #[error("the files are too large or too different: {what} beyond the limit of {limit}")]
     TooLarge {
-        /// Which limit.
+        /// Name of the limit.
         what: &'static str,
-        /// Its value.
+        /// Value of the limit.
         limit: usize,
     },
 }
 
-/// The edits that make `new` of `old`, found line by line.
+/// Finds the edits that turn `old` into `new`.
+///
+/// ```
+/// let edits = fullbore_debian::pdiff::generate(b"a\nb\n", b"a\nc\n")?;
+/// let mut script = Vec::new();
+/// edits.write_ed(&mut script)?;
+/// assert_eq!(script, b"2c\nc\n.\n");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
-/// When no patch can express the difference; see [`GenerateError`].
+/// Every variant of [`GenerateError`].
 pub fn generate(old: &[u8], new: &[u8]) -> Result<Edits, GenerateError> {
     if new.last().is_some_and(|last| *last != b'\n') {
         return Err(GenerateError::NoFinalNewline);
@@ -115,7 +123,7 @@ fn common_tail(old: &[u8], new: &[u8]) -> usize {
     let (old_rest, new_rest) = (&old[..old.len() - at], &new[..new.len() - at]);
     let same = at + old_rest.iter().rev().zip(new_rest.iter().rev()).take_while(|(a, b)| a == b).count();
     let tail = &old[old.len() - same..];
-    // The line in which the common part begins is common only if it begins in both.
+    // The line where the common part begins is common only if it is complete in both texts.
     let begins = |text: &[u8]| text.len() == same || text[text.len() - same - 1] == b'\n';
     if begins(old) && begins(new) {
         return same;
@@ -153,7 +161,7 @@ impl Lines<'_> {
     fn offset(&mut self, line: usize) -> usize {
         if line > self.line {
             let newline = memchr_iter(b'\n', &self.text[self.at..]).nth(line - self.line - 1);
-            // A last line without newline ends with the text.
+            // A last line without a newline ends with the text.
             self.at = newline.map_or(self.text.len(), |newline| self.at + newline + 1);
             self.line = line;
         }

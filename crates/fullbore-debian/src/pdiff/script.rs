@@ -1,14 +1,11 @@
-//! Ed scripts: reading them strictly, and writing them as `diff --ed` does.
+//! Ed scripts: a strict parser, and a writer of the format of `diff --ed`.
 //!
-//! The subset, the same that apt understands: `N[,M]` followed by `a`, `c` or `d`, from the
-//! end of the file to its beginning; behind `a` and `c` lines of text up to a lone dot. A line
-//! of text that is itself a lone dot cannot be written so. What `diff --ed` does about it,
-//! `s/.//` behind a line of two dots, is understood here and never written, because apt
-//! refuses it.
+//! The accepted subset is that of apt: `N[,M]` and `a`, `c` or `d`, from the end of the file to its beginning; after
+//! `a` and `c`, lines of text up to a single dot. A line of text that is a single dot cannot be written that way. For
+//! it `diff --ed` writes two dots and `s/.//`; this is read here but never written, because apt refuses it.
 //!
-//! Everything else is refused: a script is part of a signed archive or it is an attack, and
-//! there is always the full index to fetch. Each command is a whole line; a script cut
-//! anywhere but between two commands is noticed (one cut there is noticed by its hash).
+//! Everything else is refused: the full index is always there to fetch instead. Each command is a complete line, so a
+//! truncated script is detected unless the cut is between two commands; its hash detects that.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -21,22 +18,22 @@ use super::chain::Builder;
 use super::{EDITS_MAX, Edits, LINE_MAX, SCRIPT_BYTES_MAX, STEPS_MAX};
 
 /// Longest command line: two numbers of 13 digits, a comma and a letter, and leading zeros that
-/// nobody writes.
+/// no generator writes.
 const COMMAND_BYTES_MAX: usize = 64;
 
 /// Most ranges of text of one script: with `s/.//` in every command there are two of each.
 pub(super) const TEXTS_MAX: usize = 2 * EDITS_MAX;
 
-/// What is wrong with a script, and where.
+/// Error in a script, with its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScriptError {
-    /// Which one of several steps, counted from 0; 0 when there is but one.
+    /// Number of the step, counted from 0.
     pub step: usize,
-    /// The line of the script, counted from 1; 0 when it is no single line's fault.
+    /// Line number in the script, counted from 1; 0 if the error concerns no single line.
     pub line: u64,
-    /// Where that line begins, in bytes.
+    /// Offset of that line, in bytes.
     pub offset: usize,
-    /// What is wrong.
+    /// The fault.
     pub fault: ScriptFault,
 }
 
@@ -51,22 +48,22 @@ impl fmt::Display for ScriptError {
 
 impl std::error::Error for ScriptError {}
 
-/// Ways in which a script is none that we would apply.
+/// Fault in a script.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ScriptFault {
-    /// No `N[,M]` with `a`, `c` or `d`.
-    #[error("{command:?} is no command that a patch may hold: N[,M] with a, c or d")]
+    /// A line is no command: `N[,M]` with `a`, `c` or `d`.
+    #[error("{command:?} is no patch command (N[,M] with a, c or d)")]
     Command {
-        /// The line, or its beginning, made printable.
+        /// The line, shortened and escaped.
         command: String,
     },
-    /// A number beyond [`LINE_MAX`].
+    /// A line number exceeds [`LINE_MAX`].
     #[error("a line number beyond {LINE_MAX}")]
     Number,
-    /// A line zero, which only `0a` may name.
+    /// Line 0, which is valid in `0a` only.
     #[error("line 0 is changed or deleted")]
     LineZero,
-    /// `5,3d`.
+    /// A range ends before it starts, such as `5,3d`.
     #[error("the range {first},{last} ends before it begins")]
     Backwards {
         /// First number.
@@ -82,21 +79,21 @@ pub enum ScriptFault {
         /// First line of the command before it.
         before: u64,
     },
-    /// The script ends within a command or its text.
-    #[error("the script is cut: {0}")]
+    /// The script is incomplete.
+    #[error("the script is incomplete: {0}")]
     Cut(&'static str),
-    /// `a` or `c` with a lone dot at once. Nobody writes it, and programs disagree on what it does.
-    #[error("a text of no lines")]
+    /// `a` or `c` with no text. Programs disagree on its effect.
+    #[error("empty text")]
     NoText,
-    /// `s/.//` where it would not make a lone dot of two dots.
+    /// `s/.//` after text that does not end with a line of two dots.
     #[error("s/.// behind text that does not end with a line of two dots")]
     Substitute,
-    /// A limit of this module.
+    /// The script exceeds a limit.
     #[error("{what} beyond the limit of {limit}")]
     TooLarge {
-        /// Which limit.
+        /// Name of the limit.
         what: &'static str,
-        /// Its value.
+        /// Value of the limit.
         limit: usize,
     },
 }
@@ -121,10 +118,10 @@ struct Command {
 type Head = (u64, u64, bool);
 
 impl Edits {
-    /// Reads one ed script, decompressed.
+    /// Parses an uncompressed ed script.
     ///
     /// # Errors
-    /// Whatever is not exactly a script of the subset, with its line and offset.
+    /// Anything outside the subset, with line and offset.
     pub fn parse(script: impl Into<Bytes>) -> Result<Edits, ScriptError> {
         let script = script.into();
         let mut parser = Parser { script: &script, at: 0, texts: Vec::new() };
@@ -160,11 +157,11 @@ impl Edits {
         Ok(builder.finish(vec![script]))
     }
 
-    /// Writes the edits as an ed script, as `diff --ed` writes it: from the end to the beginning.
+    /// Writes the edits as an ed script, like `diff --ed`: from the end to the start.
     ///
     /// # Errors
-    /// Of the writer; and of kind `InvalidInput` when a new line is a lone dot (only a script
-    /// with `s/.//` can have brought it), which apt could not read.
+    /// Errors of the writer. Kind `InvalidInput` for a new line that is a lone dot, which only a script with `s/.//`
+    /// can contain: apt could not read it.
     pub fn write_ed(&self, out: &mut impl Write) -> io::Result<()> {
         for edit in self.edits.iter().rev() {
             let (first, last) = (edit.line + 1, edit.end());
@@ -249,7 +246,7 @@ impl Parser<'_> {
             if !self.take(b"s/.//\n") {
                 return self.push(start..end);
             }
-            // Of the last line, two dots, one goes.
+            // The last line is two dots, of which one is removed.
             let last = memrchr(b'\n', &rest[..length - 1]).map_or(0, |newline| newline + 1);
             if &rest[last..length] != b"..\n" {
                 return Err((end + 2, ScriptFault::Substitute));
@@ -266,7 +263,7 @@ impl Parser<'_> {
         if text.is_empty() {
             return Ok(());
         }
-        // One command may have any number of them, around `s/.//`.
+        // One command can have any number of texts, separated by `s/.//`.
         if self.texts.len() == TEXTS_MAX {
             return Err((text.start, ScriptFault::TooLarge { what: "number of texts", limit: TEXTS_MAX }));
         }
@@ -299,7 +296,7 @@ fn head(line: &[u8]) -> Result<Head, ScriptFault> {
         return Err(ScriptFault::Backwards { first, last });
     }
     match letter {
-        // Text is appended to one line; of a range ed takes the last, and diff writes none.
+        // Text is appended after one line. Ed uses the last line of a range, and diff writes no range.
         b'a' if first == last => Ok((first, 0, true)),
         b'c' | b'd' if first == 0 => Err(ScriptFault::LineZero),
         b'c' => Ok((first - 1, last - first + 1, true)),
@@ -313,7 +310,7 @@ fn number(digits: &[u8], line: &[u8]) -> Result<u64, ScriptFault> {
         return Err(unknown(line));
     }
     let value = digits.iter().try_fold(0_u64, |value, digit| {
-        // Checked at each digit, so that nothing overflows.
+        // Checked at each digit, so that the number does not overflow.
         Some(value * 10 + u64::from(digit - b'0')).filter(|value| *value <= LINE_MAX)
     });
     value.ok_or(ScriptFault::Number)

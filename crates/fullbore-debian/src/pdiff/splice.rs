@@ -1,5 +1,7 @@
-//! One streaming pass over the old file: where a line begins is found by counting newlines,
-//! whole blocks at a time, and everything between two edits is handed on as one range.
+//! Applying edits in one streaming pass over the old file.
+//!
+//! Line starts are found by counting newlines in whole blocks, and everything between two edits is passed on as one
+//! range.
 
 use std::ops::Range;
 
@@ -16,51 +18,51 @@ const COUNT_BYTES: usize = 4 << 10;
 /// A piece of the new file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Piece<'a> {
-    /// This range of the old bytes that were just fed.
+    /// A range of the old bytes passed to [`Splice::feed`].
     Old(Range<usize>),
-    /// These bytes, out of a patch.
+    /// New bytes from a patch.
     New(&'a [u8]),
 }
 
-/// The old file does not fit the edits.
+/// The edits do not fit the old file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum SpliceError {
-    /// An edit needs more lines than there are.
+    /// An edit lies beyond the end of the file.
     #[error("a patch changes line {line}, the old file has {lines} lines")]
     BeyondEnd {
-        /// The last line that the edit needs, counted from 1.
+        /// Number of the last line that the edit needs, counted from 1.
         line: u64,
-        /// Lines of the old file.
+        /// Number of lines of the old file.
         lines: u64,
     },
-    /// Text comes behind a last line that has no newline.
+    /// An edit appends text to a last line without a newline.
     #[error("a patch appends to line {line}, the last of the old file, which has no newline at its end")]
     NoFinalNewline {
-        /// Counted from 1.
+        /// Line number, counted from 1.
         line: u64,
     },
 }
 
-/// The state of one pass: which line the old file has reached, and which edit is next.
+/// Applies edits in one pass over the old file.
 pub struct Splice<'e> {
     edits: &'e Edits,
-    /// Edits that have not begun.
+    /// Edits that are not started.
     rest: &'e [Edit],
-    /// Newlines of the old file so far, so the line we are in, counted from 0.
+    /// Number of the current line of the old file, counted from 0.
     line: u64,
-    /// Whether some bytes of that line have passed.
+    /// Whether part of that line was read.
     inside_line: bool,
-    /// Old lines are dropped until this one.
+    /// First old line to keep.
     skip_to: u64,
 }
 
 impl<'e> Splice<'e> {
-    /// A pass that has seen nothing yet.
+    /// Starts a pass.
     pub fn new(edits: &'e Edits) -> Splice<'e> {
         Splice { edits, rest: &edits.edits, line: 0, inside_line: false, skip_to: 0 }
     }
 
-    /// Gives the pieces of the new file that follow from this piece of the old one, in order.
+    /// Takes the next bytes of the old file and calls `out` with the resulting pieces of the new file, in order.
     pub fn feed(&mut self, old: &[u8], out: &mut impl FnMut(Piece<'_>)) {
         let mut at = 0;
         loop {
@@ -75,7 +77,7 @@ impl<'e> Splice<'e> {
                 continue;
             }
             let Some(next) = self.rest.first() else {
-                // Nothing comes any more: no need to count.
+                // No edit is left, so lines are not counted any more.
                 out(Piece::Old(at..old.len()));
                 return;
             };
@@ -85,8 +87,8 @@ impl<'e> Splice<'e> {
         }
     }
 
-    /// Whether no edit touches the block of old bytes that comes next: if so it has passed and
-    /// may be copied as it is; if not, nothing has changed, and it is to be fed.
+    /// Skips the next block of old bytes if no edit touches it, and returns whether it did. A skipped block is copied
+    /// unchanged; any other one must be passed to [`Splice::feed`].
     pub fn pass_untouched(&mut self, old: &[u8]) -> bool {
         if self.skip_to > self.line {
             return old.is_empty();
@@ -99,7 +101,7 @@ impl<'e> Splice<'e> {
         };
         let inside_line = *last != b'\n';
         let line = self.line + memchr_iter(b'\n', old).count() as u64;
-        // An edit at the very line that begins behind the block does not touch it.
+        // An edit at the line that begins after the block does not change the block.
         if next.line < line || (next.line == line && inside_line) {
             return false;
         }
@@ -107,21 +109,20 @@ impl<'e> Splice<'e> {
         true
     }
 
-    /// Whether all edits are made: whatever comes of the old file stays as it is.
+    /// Whether all edits are applied, so that the rest of the old file stays unchanged.
     pub fn is_done(&self) -> bool {
         self.rest.is_empty() && self.skip_to <= self.line
     }
 
-    /// Gives what comes at the end of the file.
+    /// Ends the pass and calls `out` with the last pieces.
     ///
     /// # Errors
-    /// When an edit lies beyond the last line, or would continue a last line without newline;
-    /// then what was given before is worth nothing.
+    /// Every variant of [`SpliceError`]. The new file is then invalid.
     pub fn finish(mut self, out: &mut impl FnMut(Piece<'_>)) -> Result<(), SpliceError> {
         if self.skip_to <= self.line {
             self.begin(out);
         }
-        // A last line without its newline is a line all the same.
+        // A last line without a newline is a line too.
         let lines = self.line + u64::from(self.inside_line);
         let (line, removed) = match self.rest.first() {
             _ if self.skip_to > lines => (self.skip_to, 1),
@@ -134,8 +135,7 @@ impl<'e> Splice<'e> {
         Err(SpliceError::BeyondEnd { line, lines })
     }
 
-    /// Begins the edit at the present position if there is one; there is never a second one at
-    /// the same place.
+    /// Starts the edit at the current position, if there is one.
     fn begin(&mut self, out: &mut impl FnMut(Piece<'_>)) {
         if self.inside_line {
             return;

@@ -1,4 +1,4 @@
-//! The whole of it against a reference that keeps files as vectors of lines.
+//! All steps against a reference implementation that keeps files as vectors of lines.
 
 use proptest::prelude::*;
 

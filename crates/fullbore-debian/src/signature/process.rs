@@ -1,4 +1,4 @@
-//! Running `gpgv` with a time limit and a bound on what it says.
+//! Running `gpgv` with a time limit and a limit on its output.
 
 use std::io::Read;
 use std::path::Path;
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use super::SignatureError;
 
-/// What is read of `gpgv`'s status and messages; a signature makes a few hundred bytes.
+/// Maximum size of the status and of the messages of `gpgv`, in bytes; a signature takes a few hundred bytes.
 const GPGV_OUTPUT_BYTES_MAX: u64 = 1 << 20;
 
-/// Runs to the end or to the time limit; returns status and messages, each bounded.
+/// Runs `gpgv` to its end or to the time limit; returns status and messages.
 pub(super) fn run_bounded(
     mut command: Command,
     gpgv: &Path,
@@ -31,7 +31,7 @@ pub(super) fn run_bounded(
             messages: format!("limit {limit:?}"),
         });
     };
-    // Its outputs are closed, so it is about to exit.
+    // Its outputs are closed, so it exits soon.
     let exit = loop {
         match child.try_wait() {
             Ok(Some(exit)) => break exit,
@@ -65,7 +65,7 @@ fn read_in_thread(stream: Option<impl Read + Send + 'static>) -> mpsc::Receiver<
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(stream) = stream {
-            // What was read before an error still counts; the rest is missing and fails the check.
+            // Output before a read error is used; without the rest the check fails.
             let _ = stream.take(GPGV_OUTPUT_BYTES_MAX).read_to_end(&mut bytes);
         }
         let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());

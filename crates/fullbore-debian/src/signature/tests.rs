@@ -1,4 +1,4 @@
-//! Signatures by keys that `gpg` makes for the test, in a home of its own.
+//! Signatures of keys that `gpg` creates for the test, in a separate home directory.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;

@@ -1,11 +1,11 @@
-//! One header block: fields of fixed width, numbers in octal or base 256.
+//! The header block: fields of fixed width, numbers in octal or base 256.
 
 use super::{BLOCK_BYTES, Entry, Kind, TarError};
 
-/// Largest owner, mode or device number that is taken: dpkg takes no larger ones.
+/// Largest accepted owner, mode or device number: that of dpkg.
 const NUMBER_MAX: u64 = i32::MAX as u64;
 
-/// Which fields of a header count.
+/// Format of a header, which decides on its fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Format {
     /// Before POSIX: no prefix, no names of owners.
@@ -13,24 +13,24 @@ pub enum Format {
     Old,
     /// POSIX.1-1988; pax archives have it as well.
     Ustar,
-    /// GNU tar's own.
+    /// Format of GNU tar.
     Gnu,
 }
 
-/// Names that came in entries of their own (GNU types `L` and `K`).
+/// Names from entries of their own (GNU types `L` and `K`).
 #[derive(Debug, Default)]
-pub(super) struct Long {
+pub(super) struct LongNames {
     pub name: Option<Vec<u8>>,
     pub link: Option<Vec<u8>>,
 }
 
-impl Long {
+impl LongNames {
     pub fn is_empty(&self) -> bool {
         self.name.is_none() && self.link.is_none()
     }
 }
 
-/// The fields that say what follows.
+/// Fields that determine what follows the header.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Raw {
     pub kind: u8,
@@ -41,7 +41,7 @@ pub(super) struct Raw {
 impl Raw {
     pub fn parse(block: &[u8; BLOCK_BYTES], offset: u64) -> Result<Raw, TarError> {
         let wrong = |what| TarError::Malformed { offset, what };
-        // As bytes without sign, the checksum's own field taken as spaces.
+        // The sum of unsigned bytes, with the checksum field as spaces.
         let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
         let field: u32 = block[148..156].iter().map(|byte| u32::from(*byte)).sum();
         let expected = octal(&block[148..156]).ok_or_else(|| wrong("the checksum is no number"))?;
@@ -55,7 +55,7 @@ impl Raw {
         };
         let size = unsigned(&block[124..136]).filter(|size| i64::try_from(*size).is_ok());
         let size = size.ok_or_else(|| wrong("the size is no number"))?;
-        // What is about the next entry has these fields as well, and dpkg looks at them.
+        // Headers for the next entry have these fields as well, and dpkg checks them.
         for (range, what) in [(108..116, "the owner is no number"), (116..124, "the group is no number")] {
             unsigned(&block[range]).filter(|value| *value <= NUMBER_MAX).ok_or_else(|| wrong(what))?;
         }
@@ -66,7 +66,13 @@ impl Raw {
         Ok(Raw { kind: block[156], size, format })
     }
 
-    pub fn fill(&self, entry: &mut Entry, block: &[u8; BLOCK_BYTES], long: Long, offset: u64) -> Result<(), TarError> {
+    pub fn fill(
+        &self,
+        entry: &mut Entry,
+        block: &[u8; BLOCK_BYTES],
+        long: LongNames,
+        offset: u64,
+    ) -> Result<(), TarError> {
         let wrong = |what| TarError::Malformed { offset, what };
         entry.kind = match self.kind {
             0 | b'0' | b'S' => Kind::File,
@@ -126,8 +132,8 @@ impl Raw {
     }
 }
 
-/// Checks the path when its last source has spoken, and takes the slash of a directory away.
-pub(super) fn settle_path(entry: &mut Entry) -> Result<(), &'static str> {
+/// Checks the final path, and removes the slash of a directory.
+pub(super) fn finish_path(entry: &mut Entry) -> Result<(), &'static str> {
     if entry.path.is_empty() {
         return Err("no name");
     }
@@ -137,7 +143,7 @@ pub(super) fn settle_path(entry: &mut Entry) -> Result<(), &'static str> {
     if entry.path.last() != Some(&b'/') {
         return Ok(());
     }
-    // Before ustar a directory was a file whose name ended with a slash.
+    // Before ustar, a directory was a file whose name ends with a slash.
     if entry.kind == Kind::File {
         if entry.size > 0 || entry.sparse {
             return Err("a directory with content");
@@ -178,7 +184,7 @@ pub(super) fn signed(field: &[u8]) -> Option<i64> {
         _ => return octal(field).and_then(|value| i64::try_from(value).ok()),
     };
     let value = rest.iter().fold(if negative { -1_i128 } else { 0 }, |value, byte| {
-        // More than 64 bits are kept apart from what fits; twelve bytes stay within 128.
+        // Values of more than 64 bits are detected; twelve bytes fit in 128.
         (value << 8) | i128::from(*byte)
     });
     i64::try_from(value).ok()

@@ -1,6 +1,7 @@
-//! Pax headers: `LENGTH KEY=VALUE` records about the next entry, or about all that follow.
+//! Pax headers: `LENGTH KEY=VALUE` records for the next entry, or for all following entries.
 
 use super::{Entry, TarError, sparse};
+use crate::release::parse_size as decimal;
 
 /// Attributes of one file that are taken. File systems have room for a few dozen.
 const ATTRIBUTES_MAX: usize = 256;
@@ -45,7 +46,7 @@ impl Records {
     pub fn read(&mut self, mut text: &[u8], offset: u64) -> Result<(), TarError> {
         let wrong = |what| TarError::Malformed { offset, what };
         while !text.is_empty() {
-            // A header may be filled up with NUL bytes.
+            // A header can be padded with NUL bytes.
             if text[0] == 0 && text.iter().all(|byte| *byte == 0) {
                 break;
             }
@@ -73,7 +74,7 @@ impl Records {
         let id =
             |value: &[u8], what| decimal(value).and_then(|value| u32::try_from(value).ok()).ok_or_else(|| wrong(what));
         for (key, value) in &self.records {
-            // An empty value takes a global record back: the header's own field stands.
+            // An empty value removes a global record, so the header's own field is used.
             if value.is_empty() && !key.starts_with(ATTRIBUTE) {
                 continue;
             }
@@ -153,17 +154,6 @@ impl Records {
         };
         Ok(Some(Sparse { size, name, segments }))
     }
-}
-
-/// Digits and nothing else.
-pub(super) fn decimal(text: &[u8]) -> Option<u64> {
-    if text.is_empty() {
-        return None;
-    }
-    text.iter().try_fold(0_u64, |value, digit| match digit {
-        b'0'..=b'9' => value.checked_mul(10)?.checked_add(u64::from(digit - b'0')),
-        _ => None,
-    })
 }
 
 /// Seconds since 1970 with a fraction; what lies beyond nanoseconds is cut off, towards the past.

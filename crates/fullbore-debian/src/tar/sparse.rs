@@ -1,8 +1,8 @@
-//! Maps of files with holes: which parts of the file the archive has.
+//! Maps of sparse files: the ranges of the file that the archive has.
 
 use super::header::unsigned;
-use super::pax::decimal;
 use super::{BLOCK_BYTES, TarError};
+use crate::release::parse_size as decimal;
 
 /// Segments of one file that are taken; 4 MiB of memory. A guess: a disk image of 1 TB has fewer.
 pub(super) const SEGMENTS_MAX: usize = 1 << 18;
@@ -20,7 +20,7 @@ pub(super) fn old_gnu(
     let mut segments = Vec::new();
     let mut add = |fields: &[u8]| {
         for pair in fields.chunks_exact(24) {
-            // A segment that begins with a NUL byte is not there.
+            // A segment that begins with a NUL byte is unused.
             if pair[0] == 0 {
                 continue;
             }
@@ -53,7 +53,7 @@ pub(super) fn leading_map(
     let mut numbers = Vec::new();
     let mut digits = Vec::new();
     let mut blocks = 0;
-    // Of the first line: how many segments follow.
+    // The first line is the number of segments.
     let mut wanted: Option<usize> = None;
     loop {
         let block = next()?;
@@ -76,7 +76,7 @@ pub(super) fn leading_map(
                 Some(_) => numbers.push(number),
             }
             if wanted == Some(numbers.len() / 2) {
-                // The rest of the block is filled up.
+                // The rest of the block is padding.
                 return Ok((numbers.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect(), blocks));
             }
         }

@@ -1,4 +1,4 @@
-//! Headers by hand, archives of the real tar, and archives that lie.
+//! Hand-written headers, archives of the real tar, and malicious archives.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};

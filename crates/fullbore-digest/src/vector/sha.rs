@@ -1,6 +1,7 @@
-//! Two streams by the processor's SHA instructions (Intel SDM, volume 2: SHA256RNDS2, SHA256MSG1, SHA256MSG2).
+//! Two streams with the processor's SHA instructions (Intel SDM, volume 2: SHA256RNDS2, SHA256MSG1, SHA256MSG2).
 //!
-//! Each of these instructions waits for the one before it of the same stream; those of a second stream fill that time.
+//! Each of these instructions waits for the previous one of the same stream; the instructions of the second stream fill
+//! that time.
 
 use std::arch::x86_64::{
     __m128i, _mm_add_epi32, _mm_alignr_epi8, _mm_extract_epi32, _mm_set_epi32, _mm_set_epi64x, _mm_sha256msg1_epu32,
@@ -41,7 +42,7 @@ fn pair(states: [&mut State; 2], first: &[Block], second: &[Block]) {
     for (first, second) in first.iter().zip(second) {
         let before = both;
         let mut words = [load(first), load(second)];
-        // Written out, since places in arrays have to be known for them to be registers.
+        // Written without a loop, because array elements are in registers only if the indexes are constants.
         macro_rules! fours {
             ($($t:literal)*) => {
                 $(for stream in 0..2 {

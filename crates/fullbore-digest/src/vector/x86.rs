@@ -1,8 +1,8 @@
-//! The kernels for x86-64, with intrinsics: what the compiler makes of loops over arrays
-//! varied seven-fold with the way they were written.
+//! The kernels for x86-64, written with intrinsics: the speed of compiled loops over arrays varied by a factor of seven
+//! with the way they were written.
 //!
-//! Within a function compiled for a feature its intrinsics are safe; nothing here is unsafe
-//! but to be called on a processor without the features.
+//! In a function that is compiled for a feature, its intrinsics are safe; the only unsafe act is the call on a
+//! processor without the features.
 
 use std::arch::x86_64::{
     __m256i, _mm256_add_epi32, _mm256_and_si256, _mm256_extract_epi32, _mm256_or_si256, _mm256_permute2x128_si256,
@@ -253,7 +253,7 @@ pub(super) mod avx512 {
         _mm256_ror_epi32::<RIGHT>(x)
     }
 
-    // The numbers are truth tables: output for inputs 111 down to 000.
+    // The numbers are truth tables: the outputs for inputs 111 to 000.
     #[target_feature(enable = "avx512f,avx512vl,avx2,bmi1,bmi2")]
     #[inline]
     fn xor3(x: __m256i, y: __m256i, z: __m256i) -> __m256i {
@@ -284,7 +284,7 @@ fn rounds(state: &mut State, words: &[[u32; AHEAD]; 64], column: usize) {
         macro_rules! round {
             ($i:expr, $a:ident, $b:ident, $c:ident, $d:ident, $e:ident, $f:ident, $g:ident, $h:ident) => {
                 let big1 = $e.rotate_right(6) ^ $e.rotate_right(11) ^ $e.rotate_right(25);
-                // The halves have no bit in common: an addition, to be reordered at will.
+                // The halves have no bit in common, so an addition is correct, and the compiler can reorder it.
                 let choice = ($e & $f).wrapping_add(!$e & $g);
                 let word = words[t + $i][column];
                 let first = $h.wrapping_add(word).wrapping_add(big1).wrapping_add(choice);

@@ -651,7 +651,7 @@ fn files_go_to_the_idler_thread() {
     let mut run = memory();
     let data = bytes(1, 100);
     let first = run.landing.clone();
-    first.inner.lanes[0].load.bytes.store(1000, Ordering::Relaxed);
+    first.inner.writers[0].load.bytes.store(1000, Ordering::Relaxed);
     run.landing.begin(spec(1, "a", &data));
     run.send(1, 0, &data[..50], 1);
     let entry = run.landing.inner.shared.entry(1).unwrap();

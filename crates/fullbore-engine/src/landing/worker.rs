@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use super::file::{Conclusion, FileState, Progress};
 use super::hashing::{READ_BUFFER_BYTES, Ready};
-use super::{Cause, Chunk, Entry, Load, Message, Order, Outcome, Retry, Shared, locked};
+use super::{Cause, Chunk, Command, Entry, Load, Message, Outcome, Retry, Shared, locked};
 use crate::pipeline::Receiver;
 use crate::stage::StageClock;
 use crate::target::Target;
@@ -86,7 +86,7 @@ impl<T: Target> Worker<T> {
             return Some(message);
         }
         if !self.ready.is_empty() {
-            return Some(Message::Look);
+            return Some(Message::Wake);
         }
         if self.ended {
             return None;
@@ -101,7 +101,7 @@ impl<T: Target> Worker<T> {
         let mut next = Some(first);
         let (mut chunks, mut bytes) = (0, 0);
         while let Some(message) = next.take() {
-            // Orders first: a chunk that came after an order must meet its effect.
+            // Commands first: a chunk that was sent after a command must meet its effect.
             self.obey();
             if let Message::Chunk(entry, round, chunk) = message {
                 let len = chunk.data.len() as u64;
@@ -118,16 +118,16 @@ impl<T: Target> Worker<T> {
     }
 
     fn obey(&mut self) {
-        let orders = std::mem::take(&mut *locked(&self.load.orders));
-        for order in orders {
-            match order {
-                Order::Start(entry) => {
+        let commands = std::mem::take(&mut *locked(&self.load.commands));
+        for command in commands {
+            match command {
+                Command::Start(entry) => {
                     let item = entry.spec.item;
                     if self.open(entry) {
                         self.settle(item);
                     }
                 }
-                Order::Retry(item, round, retry) => {
+                Command::Retry(item, round, retry) => {
                     let Some(file) = self.files.get_mut(&item) else {
                         continue;
                     };
@@ -139,7 +139,7 @@ impl<T: Target> Worker<T> {
                     file.retry(&self.shared, &ranges);
                     self.settle(item);
                 }
-                Order::Abandon(entry) => {
+                Command::Abandon(entry) => {
                     if let Some(file) = self.close(entry.spec.item) {
                         // A wrong file that cannot be removed harms nobody: it has no name
                         // that anybody reads, and the journal has forgotten it.
@@ -147,7 +147,7 @@ impl<T: Target> Worker<T> {
                     }
                     self.shared.left(&entry);
                 }
-                Order::End => self.ended = true,
+                Command::End => self.ended = true,
             }
         }
     }

@@ -256,7 +256,7 @@ pub struct Progress {
     pub total_bytes: u64,
     /// Present rate of verified bytes per second.
     pub rate_bytes_per_s: u64,
-    /// Seconds to go at that rate.
+    /// Seconds to go at that rate; where the run has phases that are no transfer, of all of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eta_s: Option<u64>,
     /// What limits the run at the moment, such as `mirror ftp.example.org`.
@@ -265,6 +265,15 @@ pub struct Progress {
     /// Seconds in which nothing was heard of the other end, if they are many.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub silent_s: Option<u64>,
+    /// How much of the whole run is done, where bytes are not all that it does (`bootstrap`, `install`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub percent: Option<u64>,
+    /// Packages that are configured (`bootstrap`, `install`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packages: Option<u64>,
+    /// Packages that are to be configured in all (`bootstrap`, `install`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total_packages: Option<u64>,
     /// Entries listed so far, where the run lists while it works (`copy`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub entries: Option<u64>,

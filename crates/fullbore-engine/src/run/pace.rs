@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::events::Progress;
+use super::heard::{Silence, silent_s};
 
 /// How often progress is shown.
 pub const PROGRESS_EVERY: Duration = Duration::from_millis(250);
@@ -29,12 +30,19 @@ pub struct Pace {
     started: Instant,
     last: Option<(Instant, u64)>,
     rate_bytes_per_s: f64,
+    /// Of the other end, where there is one that is waited for.
+    silence: Option<Silence>,
 }
 
 impl Pace {
     /// Of a run that began then.
     pub fn new(started: Instant) -> Pace {
-        Pace { started, last: None, rate_bytes_per_s: 0.0 }
+        Pace { started, last: None, rate_bytes_per_s: 0.0, silence: None }
+    }
+
+    /// Of a run in which all the time something is awaited of another end: its silence is told.
+    pub fn with_peers(started: Instant) -> Pace {
+        Pace { silence: Some(Silence::new(Instant::now())), ..Pace::new(started) }
     }
 
     /// Whether it is time to show progress again.
@@ -52,6 +60,13 @@ impl Pace {
         let weight = if self.last.is_none() { 1.0 } else { PACE_WEIGHT };
         self.rate_bytes_per_s += weight * (newest - self.rate_bytes_per_s);
         self.last = Some((now, bytes));
+        let silence = self.silence.as_mut().map(|silence| {
+            // Nothing is read while the disk takes nothing.
+            if limit.as_deref().is_some_and(|limit| limit.starts_with("disk")) {
+                silence.is_broken(now);
+            }
+            silence.lasts(now)
+        });
         let to_go = counts.total_bytes.saturating_sub(bytes) as f64;
         Progress {
             files: counts.files,
@@ -61,6 +76,7 @@ impl Pace {
             rate_bytes_per_s: self.rate_bytes_per_s as u64,
             eta_s: (is_known && self.rate_bytes_per_s > 1.0).then(|| (to_go / self.rate_bytes_per_s) as u64),
             limit,
+            silent_s: silence.and_then(silent_s),
             ..Progress::default()
         }
     }
@@ -87,5 +103,21 @@ mod tests {
         let unknown = pace.progress(unknown, None, started + Duration::from_millis(2500));
         assert_eq!((unknown.bytes, unknown.eta_s), (900, None));
         assert!(pace.progress(counts(0), None, started + Duration::from_secs(3)).rate_bytes_per_s < 250);
+    }
+
+    #[test]
+    fn only_the_silence_of_another_end_is_told() {
+        let started = Instant::now();
+        let at = |seconds| started + Duration::from_secs(seconds);
+        let silent = |pace: &mut Pace, limit: Option<&str>, seconds| {
+            pace.progress(Counts::default(), limit.map(str::to_owned), at(seconds)).silent_s
+        };
+        let (mut alone, mut with_peers) = (Pace::new(started), Pace::with_peers(started));
+        assert_eq!(silent(&mut alone, None, 30), None);
+        assert_eq!(silent(&mut with_peers, None, 10), None);
+        assert!(silent(&mut with_peers, None, 30) >= Some(29));
+        assert_eq!(silent(&mut with_peers, Some("disk"), 40), None);
+        assert_eq!(silent(&mut with_peers, None, 50), None);
+        assert_eq!(silent(&mut with_peers, Some("host x"), 65), Some(25));
     }
 }

@@ -9,10 +9,11 @@ use super::network::{HostReading, SendReading, Trial};
 use crate::window::WindowReading;
 
 /// Whether a role runs on threads of its own or as async tasks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// Plain threads.
+    #[default]
     Thread,
     /// Async tasks.
     Task,
@@ -20,7 +21,7 @@ pub enum Kind {
 
 /// The counters of one role. Times are nanoseconds summed over its threads or
 /// tasks, so they may exceed the wall time.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StageReading {
     /// The role's name.
@@ -59,27 +60,15 @@ pub struct StageReading {
     pub socket_empty: u64,
     /// Time until it was not.
     pub socket_empty_ns: u64,
-    /// Writes to sockets.
-    pub writes: u64,
-    /// Writes that found the socket full at first.
-    pub socket_full: u64,
-    /// Time until it was not.
-    pub socket_full_ns: u64,
     /// Waits for our own rate limit.
     pub throttled_ns: u64,
-}
-
-impl Default for StageReading {
-    fn default() -> StageReading {
-        StageReading::new("", Kind::Thread)
-    }
 }
 
 macro_rules! each_counter {
     ($mine:expr, $other:expr, $combine:expr) => {
         each_counter!(@ $mine, $other, $combine, threads items bytes compute_ns run_delay_ns
             starved_ns blocked_ns device_ns device_calls task_ns polls poll_ns ready_ns reads
-            socket_empty socket_empty_ns writes socket_full socket_full_ns throttled_ns)
+            socket_empty socket_empty_ns throttled_ns)
     };
     (@ $mine:expr, $other:expr, $combine:expr, $($field:ident)*) => {
         $($mine.$field = $combine($mine.$field, $other.$field);)*
@@ -89,30 +78,7 @@ macro_rules! each_counter {
 impl StageReading {
     /// A reading of zero.
     pub fn new(name: &str, kind: Kind) -> StageReading {
-        StageReading {
-            name: name.to_owned(),
-            kind,
-            threads: 0,
-            items: 0,
-            bytes: 0,
-            compute_ns: 0,
-            run_delay_ns: 0,
-            starved_ns: 0,
-            blocked_ns: 0,
-            device_ns: 0,
-            device_calls: 0,
-            task_ns: 0,
-            polls: 0,
-            poll_ns: 0,
-            ready_ns: 0,
-            reads: 0,
-            socket_empty: 0,
-            socket_empty_ns: 0,
-            writes: 0,
-            socket_full: 0,
-            socket_full_ns: 0,
-            throttled_ns: 0,
-        }
+        StageReading { name: name.to_owned(), kind, ..StageReading::default() }
     }
 
     /// What was counted since `earlier`; never below zero.

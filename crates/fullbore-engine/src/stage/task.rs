@@ -56,10 +56,8 @@ pub(super) struct TaskCounters {
     starved: Span,
     blocked: Span,
     socket_empty: Span,
-    socket_full: Span,
     throttled: Span,
     reads: AtomicU64,
-    writes: AtomicU64,
     polls: AtomicU64,
     poll_ns: AtomicU64,
     ready_ns: AtomicU64,
@@ -73,9 +71,6 @@ impl TaskCounters {
         reading.reads += self.reads.load(Ordering::Relaxed);
         reading.socket_empty += self.socket_empty.begun();
         reading.socket_empty_ns += self.socket_empty.total_ns(now_ns);
-        reading.writes += self.writes.load(Ordering::Relaxed);
-        reading.socket_full += self.socket_full.begun();
-        reading.socket_full_ns += self.socket_full.total_ns(now_ns);
         reading.throttled_ns += self.throttled.total_ns(now_ns);
         reading.polls += self.polls.load(Ordering::Relaxed);
         reading.poll_ns += self.poll_ns.load(Ordering::Relaxed);
@@ -108,13 +103,6 @@ impl StageClock {
     pub async fn socket_read<F: Future>(&self, read: F) -> F::Output {
         self.task.reads.fetch_add(u64::from(self.on), Ordering::Relaxed);
         self.span(&self.task.socket_empty, read).await
-    }
-
-    /// Waits until a socket takes bytes. Counts a write, and "found full" if it
-    /// took none at the first look.
-    pub async fn socket_write<F: Future>(&self, write: F) -> F::Output {
-        self.task.writes.fetch_add(u64::from(self.on), Ordering::Relaxed);
-        self.span(&self.task.socket_full, write).await
     }
 
     /// Waits for input from an earlier stage.

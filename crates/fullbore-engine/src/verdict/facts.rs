@@ -145,8 +145,7 @@ fn stage_point(stage: &StageSample, length_ns: f64) -> StagePoint {
     let sum = |counter: fn(&crate::stage::ThreadReading) -> u64| -> u64 { stage.threads.iter().map(counter).sum() };
     let tasks = &stage.tasks;
     if tasks.kind == Kind::Task {
-        let waits =
-            tasks.socket_empty_ns + tasks.socket_full_ns + tasks.starved_ns + tasks.blocked_ns + tasks.throttled_ns;
+        let waits = tasks.socket_empty_ns + tasks.starved_ns + tasks.blocked_ns + tasks.throttled_ns;
         let compute_ns = sum(|thread| thread.compute_ns + thread.run_delay_ns).max(tasks.poll_ns);
         // Of the wall time for the computing side, of all tasks' time for the waits.
         let whole_ns = ((waits + tasks.poll_ns + tasks.ready_ns) as f64).max(1.0);
@@ -154,7 +153,7 @@ fn stage_point(stage: &StageSample, length_ns: f64) -> StagePoint {
             busy: share(compute_ns, length_ns).min(1.0) as f32,
             device: share(sum(|thread| thread.device_ns), length_ns).min(1.0) as f32,
             starved: share(tasks.socket_empty_ns + tasks.starved_ns, whole_ns) as f32,
-            blocked: share(tasks.blocked_ns + tasks.socket_full_ns + tasks.throttled_ns, whole_ns) as f32,
+            blocked: share(tasks.blocked_ns + tasks.throttled_ns, whole_ns) as f32,
         };
     }
     let whole_ns = (stage.threads.len() as f64).max(1.0) * length_ns;

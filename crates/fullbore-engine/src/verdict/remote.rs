@@ -47,14 +47,14 @@ pub fn agreed<P: Copy + PartialEq>(claims: &[(Signal, Option<P>)]) -> Option<P> 
     is_agreed.then_some(part)
 }
 
-/// Something that may have been as full as the part that is to be named.
+/// Another part that may have been as full as the named one.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Beside<P> {
-    /// What.
+pub struct OtherShare<P> {
+    /// The other part.
     pub part: P,
     /// Its share of the time.
     pub share: f64,
-    /// As full it is from this share on.
+    /// The share from which it counts as full as the named part.
     pub as_full: f64,
 }
 
@@ -62,7 +62,7 @@ pub struct Beside<P> {
 ///
 /// # Errors
 /// That one.
-pub fn alone<P: Clone>(others: &[Beside<P>]) -> Result<(), Beside<P>> {
+pub fn alone<P: Clone>(others: &[OtherShare<P>]) -> Result<(), OtherShare<P>> {
     let as_full = others.iter().find(|other| other.share >= other.as_full);
     as_full.map_or(Ok(()), |other| Err(other.clone()))
 }

@@ -68,12 +68,12 @@ impl Sampler {
         let thread = std::thread::Builder::new().name("sampler".to_owned()).spawn(move || {
             let mut judge = Judge::default();
             while matches!(stopped.recv_timeout(INTERVAL), Err(RecvTimeoutError::Timeout)) {
-                judge.push(eyes.look());
+                judge.push(eyes.sample());
                 if let Ok(mut now) = told.lock() {
                     judge.present().clone_into(&mut now);
                 }
             }
-            judge.push(eyes.look());
+            judge.push(eyes.sample());
             (judge, eyes.delivered_bytes, eyes.config.record)
         })?;
         Ok(Sampler { ledger: ledger.clone(), began, stop, thread, now })
@@ -160,13 +160,13 @@ impl Eyes {
             delivered_bytes: 0,
         };
         // What the ledger counted before the run does not belong to it.
-        eyes.look();
+        eyes.sample();
         eyes.at = Duration::ZERO;
         eyes.delivered_bytes = 0;
         eyes
     }
 
-    fn look(&mut self) -> Sample {
+    fn sample(&mut self) -> Sample {
         let at = self.began.elapsed();
         let length = at.saturating_sub(self.at);
         self.at = at;
@@ -405,7 +405,7 @@ mod tests {
         let mut eyes = Eyes::new(ledger, config, Instant::now());
         let before = cpu::own_schedstat().compute_ns;
         for _ in 0..20 {
-            eyes.look();
+            eyes.sample();
         }
         let each_us = (cpu::own_schedstat().compute_ns - before) / 20_000;
         // Ten a second; a debug build on a crowded machine is allowed ten times the usual.

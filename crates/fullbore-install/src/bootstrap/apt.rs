@@ -1,4 +1,4 @@
-//! apt, as it is to see the new root: with a state of its own, on the programs of this machine.
+//! This machine's apt with a private configuration and state for the new root.
 
 use std::ffi::OsString;
 use std::fs;
@@ -9,7 +9,6 @@ use std::process::{Command, Stdio};
 use fullbore_apt::acquire::Configuration;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 
-use super::disk;
 use crate::inside::Inside;
 use crate::installing::log::Log;
 use crate::resolve::{self, Action, PRINT_URIS, Step, Wanted};
@@ -17,17 +16,17 @@ use crate::root::Root;
 use crate::settings::BootstrapSettings;
 use crate::settings::Variant;
 
-/// Below the root's /tmp, which is cleared in the end.
+/// Directory of the private configuration, relative to the root; removed at the end.
 pub const DIRECTORY: &str = "var/cache/apt/fullbore";
 
-/// What is installed before the first packages, and what after them.
+/// Status files: before the first packages, and after them.
 const STATUS_NONE: &str = "status-none";
 const STATUS_FIRST: &str = "status-first";
 
-/// apt's helper that tries what apt's own user may read.
+/// apt's helper, which checks what apt's own user may read.
 const APT_HELPER: &str = "/usr/lib/apt/apt-helper";
 
-/// Programs of apt with a configuration of their own.
+/// Programs of this machine's apt, with a configuration of their own for the root.
 pub struct PrivateApt<'a> {
     inside: &'a Inside<'a>,
     log: &'a Log,
@@ -35,23 +34,23 @@ pub struct PrivateApt<'a> {
     configuration: PathBuf,
 }
 
-/// Packages that are installed at once.
+/// Packages to install together.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// Their files, in the order in which apt would fetch them.
+    /// Package files, in the order of fetching.
     pub files: Vec<Wanted>,
-    /// Names of files, in the order in which apt would unpack them.
+    /// File names, in the order of unpacking.
     pub order: Vec<String>,
-    /// All that apt would do.
+    /// All steps of apt.
     pub steps: Vec<Step>,
 }
 
-/// Which packages apt is shown: options for its programs. Without any, all that the lists directory has.
+/// Options for apt's programs that restrict the packages; empty for all packages of the lists directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Shown(pub Vec<OsString>);
 
 impl<'a> PrivateApt<'a> {
-    /// Writes the configuration. `root` has its skeleton.
+    /// Writes the configuration. The root already has its layout.
     pub fn prepare(
         settings: &BootstrapSettings,
         inside: &'a Inside<'a>,
@@ -59,9 +58,9 @@ impl<'a> PrivateApt<'a> {
     ) -> Result<PrivateApt<'a>, CommandError> {
         let root = inside.root();
         let directory = root.join(DIRECTORY);
-        let handle = Root::open(root).map_err(|error| disk(&error))?;
+        let handle = Root::open(root)?;
         let (trusted, parts) = (directory.join("trusted.gpg"), directory.join("trusted.gpg.d"));
-        handle.create_directories(&format!("{DIRECTORY}/trusted.gpg.d"), 0o755).map_err(|error| disk(&error))?;
+        handle.create_directories(&format!("{DIRECTORY}/trusted.gpg.d"), 0o755)?;
         link_keyrings(&settings.keyrings, &handle)?;
         let path = |path: &Path| quoted(&path.display().to_string());
         let mut text = format!("Apt::Architecture {};\nApt::Architectures {{ ", quoted(settings.architecture()));
@@ -76,28 +75,28 @@ impl<'a> PrivateApt<'a> {
             path(&parts),
         ));
         if settings.variant != Variant::Apt {
-            // apt counts itself among the Essential packages; only in the variant `apt` it is one.
+            // apt treats itself as Essential, which is right in the variant `apt` only.
             text.push_str("pkgCacheGen::ForceEssential \",\";\n");
         }
         if !may_be_read_by_apt(&root.join("var/lib/apt/lists/partial")) {
             text.push_str("APT::Sandbox::User \"root\";\n");
         }
         let configuration = directory.join("apt.conf");
-        handle.write(&format!("{DIRECTORY}/apt.conf"), 0o644, text.as_bytes()).map_err(|error| disk(&error))?;
+        handle.write(&format!("{DIRECTORY}/apt.conf"), 0o644, text.as_bytes())?;
         Ok(PrivateApt { inside, log, directory, configuration })
     }
 
-    /// The file that `APT_CONFIG` names.
+    /// Path of the configuration, for `APT_CONFIG`.
     pub fn configuration(&self) -> &Path {
         &self.configuration
     }
 
-    /// A program of apt's.
+    /// Command for a program of apt.
     pub fn command(&self, program: &str) -> Command {
         self.with(self.inside.plain(program))
     }
 
-    /// apt-get that will run dpkg: with processes of its own.
+    /// Command for apt-get that runs dpkg: in a PID namespace of its own.
     pub fn installing(&self, shown: &Shown) -> Command {
         let mut command = self.with(self.inside.outside("apt-get"));
         command.args(&shown.0);
@@ -110,19 +109,19 @@ impl<'a> PrivateApt<'a> {
         command
     }
 
-    /// A directory for what is needed with apt only.
+    /// Directory for temporary files of apt.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The configuration that its programs have.
+    /// Reads the configuration of apt.
     pub fn dump(&self) -> Result<Configuration, CommandError> {
         let mut command = self.command("apt-config");
         let dump = self.log.read(command.args(Configuration::DUMP), "apt-config dump")?;
         Configuration::from_dump(&dump).map_err(CommandError::usage)
     }
 
-    /// Fetches and verifies the indexes.
+    /// Fetches and verifies the indexes with apt-get.
     pub fn update(&self) -> Result<(), CommandError> {
         let mut command = self.command("apt-get");
         command.args(["update", "--error-on=any"]);
@@ -137,24 +136,24 @@ impl<'a> PrivateApt<'a> {
         })
     }
 
-    /// The Essential packages and what they need; in the variant `custom` those of `--include`.
+    /// Selects the Essential packages and their dependencies; in the variant `custom` those of `--include`.
     pub fn first(&self, settings: &BootstrapSettings, shown: &Shown) -> Result<Selection, CommandError> {
         let Some(wishes) = PrivateApt::first_wishes(settings) else { return Ok(Selection::default()) };
         let none = self.write_status(STATUS_NONE, "")?;
         let first = self.select(&wishes, &none, shown)?;
         if first.steps.is_empty() {
-            // apt finds nothing wrong with a pattern that means no package.
+            // apt accepts a pattern without any matching package.
             let suite = &settings.suite;
             return Err(CommandError::usage(match settings.variant {
-                Variant::Custom => format!("the sources have no package of {suite} that --include means"),
+                Variant::Custom => format!("the sources have no package of {suite} that matches --include"),
                 _ => format!("the sources have no Essential package of {suite}"),
             })
-            .hint("look at the suite, --components and --arch; --variant custom does without Essential packages"));
+            .hint("check the suite, --components and --arch; --variant custom needs no Essential packages"));
         }
         Ok(first)
     }
 
-    /// What apt is asked for when there is no package yet; `None` if nothing.
+    /// Arguments for apt-get to select the first packages; `None` if there are none.
     fn first_wishes(settings: &BootstrapSettings) -> Option<Vec<String>> {
         match settings.variant {
             Variant::Custom if settings.include.is_empty() => None,
@@ -164,7 +163,7 @@ impl<'a> PrivateApt<'a> {
         }
     }
 
-    /// What is installed when the first packages are configured.
+    /// Packages to install after the first ones.
     pub fn wishes(settings: &BootstrapSettings) -> Vec<String> {
         let mut wishes = settings.include.clone();
         let priority = match settings.variant {
@@ -182,15 +181,14 @@ impl<'a> PrivateApt<'a> {
         wishes
     }
 
-    /// Writes a list of what is installed; gives where it is.
+    /// Writes a status file; returns its path.
     fn write_status(&self, name: &str, text: &str) -> Result<PathBuf, CommandError> {
-        let written = Root::open(self.inside.root())
-            .and_then(|root| root.write(&format!("{DIRECTORY}/{name}"), 0o644, text.as_bytes()));
-        written.map_err(|error| disk(&error))?;
+        let root = Root::open(self.inside.root())?;
+        root.write(&format!("{DIRECTORY}/{name}"), 0o644, text.as_bytes())?;
         Ok(self.directory.join(name))
     }
 
-    /// The files that these will take, once `first` is installed.
+    /// Selects the packages to install after `first`.
     pub fn rest(&self, first: &Selection, wishes: &[String], shown: &Shown) -> Result<Selection, CommandError> {
         if wishes.is_empty() {
             return Ok(Selection::default());
@@ -202,7 +200,8 @@ impl<'a> PrivateApt<'a> {
         self.select(&installed(wishes), &status, shown)
     }
 
-    /// Whether apt, shown everything, takes the very steps of these selections. To be asked after [`PrivateApt::rest`].
+    /// Whether apt takes exactly the steps of these selections with all packages of the archive. Call it after
+    /// [`PrivateApt::rest`].
     pub fn confirms(
         &self,
         settings: &BootstrapSettings,
@@ -242,7 +241,7 @@ impl<'a> PrivateApt<'a> {
         Ok(Selection { files, order, steps })
     }
 
-    /// What apt would do.
+    /// Steps of a simulation.
     fn steps(&self, wishes: &[String], status: &Path, shown: &Shown) -> Result<Vec<Step>, CommandError> {
         let mut simulate = self.command("apt-get");
         simulate.args(["--yes", "--simulate", "--option", "Debug::NoLocking=1", "--option"]).arg(state(status));
@@ -256,7 +255,7 @@ fn installed(wishes: &[String]) -> Vec<String> {
     [vec!["install".to_owned()], wishes.to_vec()].concat()
 }
 
-/// The option for another list of what is installed.
+/// Option for another status file.
 fn state(status: &Path) -> OsString {
     let mut option = OsString::from("Dir::State::Status=");
     option.push(status);
@@ -267,13 +266,13 @@ fn strange(error: resolve::ResolveError) -> CommandError {
     CommandError::new(ErrorKind::Internal, error)
 }
 
-/// Only packages of the suite and of the root's own architecture.
+/// Restricts a pattern to the suite and the native architecture.
 fn narrowed(settings: &BootstrapSettings, what: &str) -> String {
     let (suite, architecture) = (&settings.suite, settings.architecture());
     format!("?narrow(?or(?archive(^{suite}$),?codename(^{suite}$)),?architecture({architecture}),{what})")
 }
 
-/// `NAME_VERSION_ARCH.deb` as apt-cache takes it.
+/// Converts `NAME_VERSION_ARCH.deb` to an argument of apt-cache.
 fn as_version(file_name: &str) -> String {
     let mut fields = file_name.trim_end_matches(".deb").splitn(3, '_');
     let (name, version, architecture) =
@@ -282,7 +281,7 @@ fn as_version(file_name: &str) -> String {
     if architecture == "all" { format!("{name}={version}") } else { format!("{name}:{architecture}={version}") }
 }
 
-/// The first stanza of each package: several sources may have the same one.
+/// Keeps the first stanza of each package: several sources may have the same package.
 fn once_each(stanzas: &str) -> String {
     let mut seen = std::collections::HashSet::new();
     let mut once = String::new();
@@ -297,7 +296,7 @@ fn once_each(stanzas: &str) -> String {
     once
 }
 
-/// A value in apt's configuration; apt has no way to write a quotation mark in one.
+/// Quotes a value for apt's configuration, which has no escape for quotation marks.
 fn quoted(value: &str) -> String {
     format!("\"{}\"", value.replace('"', ""))
 }
@@ -305,14 +304,14 @@ fn quoted(value: &str) -> String {
 fn link_keyrings(keyrings: &[PathBuf], root: &Root) -> Result<(), CommandError> {
     let mut number = 0;
     let mut link = |file: &Path| {
-        // apt takes files that end so, and what they hold has to be as they say.
+        // apt requires these suffixes to match the content.
         let mut start = [0; 10];
         let mut opened = fs::File::open(file).map_err(|error| CommandError::disk(file, &error))?;
         let is_armored = opened.read(&mut start).is_ok_and(|count| &start[..count] == b"-----BEGIN");
         let ending = if is_armored { "asc" } else { "gpg" };
         number += 1;
         let path = format!("{DIRECTORY}/trusted.gpg.d/{number:03}.{ending}");
-        root.symlink(file, &path).map(drop).map_err(|error| disk(&error))
+        root.symlink(file, &path).map(drop).map_err(CommandError::from)
     };
     for keyring in keyrings {
         if keyring.is_dir() {
@@ -329,7 +328,7 @@ fn link_keyrings(keyrings: &[PathBuf], root: &Root) -> Result<(), CommandError> 
     Ok(())
 }
 
-/// Whether apt's own user gets at a directory: if not, apt has to fetch as root.
+/// Whether apt's own user can read a directory; otherwise apt must fetch as root.
 fn may_be_read_by_apt(directory: &Path) -> bool {
     let mut test = Command::new(APT_HELPER);
     test.args(["drop-privs", "--", "test", "-r"]).arg(directory);

@@ -1,8 +1,6 @@
-//! What is taken away from a root in the end: what apt needed meanwhile, and what differs from run to run.
+//! Removes temporary files, and files that differ from run to run, from a new root.
 
 use std::path::Path;
-
-use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 use super::apt::DIRECTORY;
 use crate::root::{Root, RootError};
@@ -23,24 +21,20 @@ const REMOVED: [&str; 11] = [
     "var/lib/dbus/machine-id",
 ];
 
-/// Empty in an image: it is made at the first boot (machine-id(5)).
+/// Emptied, so that the first boot creates it (machine-id(5)).
 const MACHINE_ID: &str = "etc/machine-id";
 
-/// Directories that are emptied, but for these names.
+/// Directories to empty, except these names.
 const EMPTIED: [(&str, &[&str]); 4] = [
     ("var/lib/apt/lists", &["lock", "partial"]),
     ("var/cache/apt/archives", &["lock", "partial"]),
-    // /var/lock leads there (Debian policy 9.1.4).
+    // /var/lock is a link to it (Debian policy 9.1.4).
     ("run", &["lock"]),
     ("tmp", &[]),
 ];
 
-/// Cleans a root.
-pub fn clean(root: &Path) -> Result<(), CommandError> {
-    cleaned(root).map_err(|error| CommandError::new(ErrorKind::Disk, error))
-}
-
-fn cleaned(root: &Path) -> Result<(), RootError> {
+/// Removes logs, caches and identities from a root.
+pub fn clean(root: &Path) -> Result<(), RootError> {
     let root = Root::open(root)?;
     for name in REMOVED {
         root.remove(name)?;

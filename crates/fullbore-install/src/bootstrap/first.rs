@@ -1,21 +1,21 @@
-//! The Essential packages: there is nothing yet that could install them.
+//! The Essential packages, which are unpacked before there is a dpkg.
 //!
-//! Their files first, so that there is a shell and a dpkg; then their preinst scripts, then dpkg configures them, in
-//! the order in which apt would have unpacked them. What only dpkg can unpack, it does in between: its files are put
-//! there before that, as it may need them.
+//! Their files come first, so that there are a shell and a dpkg. Then their preinst scripts run, and dpkg configures
+//! the packages in apt's order of unpacking. Packages that only dpkg can unpack are unpacked by dpkg in between; their
+//! files are written before that, because dpkg may need them.
 
 use std::path::PathBuf;
 
 use fullbore_engine::run::error::CommandError;
 
 use super::apt::Selection;
-use super::{ARCHIVES, Walk, disk};
+use super::{ARCHIVES, Walk};
 use crate::installing::account::Account;
 use crate::installing::unpacker::{Done, Scripts, Unpacker};
 use crate::root::Root;
 
 impl Walk<'_> {
-    /// Puts the files of the first packages into the root.
+    /// Unpacks the first packages.
     pub(super) fn unpack_first(
         &self,
         unpacker: &Unpacker<'_>,
@@ -36,7 +36,7 @@ impl Walk<'_> {
         Ok(done)
     }
 
-    /// Has dpkg configure the first packages.
+    /// Configures the first packages with dpkg.
     pub(super) fn configure_first(
         &self,
         unpacker: &mut Unpacker<'_>,
@@ -57,19 +57,19 @@ impl Walk<'_> {
             command.args(["--force-depends", "--unpack"]).args(done.left.iter().map(|(file, _)| inside(file)));
             self.log.run(&mut command, "dpkg --unpack")?;
         }
-        // dpkg does not order by Pre-Depends; apt did, and nothing else is there yet.
+        // dpkg does not order by Pre-Depends, but apt did.
         let mut command = self.inside.command("dpkg");
         command.args(["--force-depends", "--configure"]).args(first.order.iter().map(|name| package_of(name)));
         self.log.run(&mut command, "dpkg --configure")?;
-        let root = Root::open(self.inside.root()).map_err(|error| disk(&error))?;
+        let root = Root::open(self.inside.root())?;
         for name in &first.order {
-            root.remove(&format!("{ARCHIVES}/{name}")).map_err(|error| disk(&error))?;
+            root.remove(&format!("{ARCHIVES}/{name}"))?;
         }
         self.stop.check()
     }
 }
 
-/// `NAME:ARCH`, as dpkg takes it, of `NAME_VERSION_ARCH.deb`.
+/// Converts `NAME_VERSION_ARCH.deb` to `NAME:ARCH`, as in dpkg's arguments.
 fn package_of(file_name: &str) -> String {
     let mut fields = file_name.trim_end_matches(".deb").split('_');
     let name = fields.next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Whether programs of the root's architecture run here at all.
+//! Checks whether programs of the root's architecture run on this machine.
 
 use std::fs;
 use std::process::Command;
@@ -8,7 +8,7 @@ use fullbore_engine::run::error::CommandError;
 
 use crate::settings::BootstrapSettings;
 
-/// What the kernel calls the interpreter for a Debian architecture: `qemu-NAME`.
+/// Names of the kernel's interpreters, `qemu-NAME`, by Debian architecture.
 const INTERPRETERS: [(&str, &str); 14] = [
     ("amd64", "x86_64"),
     ("arm64", "aarch64"),
@@ -26,53 +26,55 @@ const INTERPRETERS: [(&str, &str); 14] = [
     ("hppa", "hppa"),
 ];
 
-/// Kernels that run programs of another architecture by themselves, where the processor does: those for servers of arm64
-/// may not.
+/// Pairs of architectures: kernels of the first can run programs of the second, if the processor can. Some arm64
+/// servers cannot.
 const RUNS_TOO: [(&str, &str); 3] = [("amd64", "i386"), ("arm64", "armhf"), ("arm64", "armel")];
 
-/// Refuses an architecture whose programs cannot be run.
+/// Checks that programs of the root's architecture run on this machine.
 pub fn check(settings: &BootstrapSettings) -> Result<(), CommandError> {
     let (own, wanted) = (native_architecture(), settings.architecture());
     if own == wanted || runs_too(own, wanted) {
         return Ok(());
     }
     let Some((_, name)) = INTERPRETERS.iter().find(|(architecture, _)| *architecture == wanted) else {
-        return Err(CommandError::usage(format_args!("{wanted}: no such architecture is known")));
+        return Err(CommandError::usage(format_args!("unknown architecture {wanted}")));
     };
     let entry = format!("/proc/sys/fs/binfmt_misc/qemu-{name}");
     match Interpreter::of(&fs::read_to_string(&entry).unwrap_or_default()) {
         Interpreter::Fixed => Ok(()),
         Interpreter::LookedUp => {
-            Err(CommandError::usage(format_args!("{entry}: the interpreter would have to be in the root"))
-                .hint("the package qemu-user-static registers one that need not be"))
+            Err(CommandError::usage(format_args!("{entry}: the kernel looks for the interpreter in the root"))
+                .hint("install qemu-user-static, whose interpreters need not be in the root"))
         }
         Interpreter::None => {
-            Err(CommandError::usage(format_args!("programs of {wanted} do not run on this machine ({own})"))
-                .context("maintainer scripts have to be run while the root is made")
-                .hint("install qemu-user-static and binfmt-support, or make the root on such a machine"))
+            Err(CommandError::usage(format_args!("cannot run programs of {wanted} on this machine ({own})"))
+                .context("maintainer scripts must run in the new root")
+                .hint(
+                    "install qemu-user-static and binfmt-support, or make the root on a machine of that architecture",
+                ))
         }
     }
 }
 
-/// Whether the kernel itself runs the programs: setarch(8), of an Essential package, asks it for their way of running.
+/// Whether the kernel itself runs the programs, according to setarch(8).
 fn runs_too(own: &str, wanted: &str) -> bool {
     RUNS_TOO.contains(&(own, wanted))
         && Command::new("setarch").args(["linux32", "true"]).status().is_ok_and(|status| status.success())
 }
 
-/// What the kernel starts for programs of an architecture.
+/// Interpreter for programs of an architecture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Interpreter {
-    /// Nothing: none is registered, or it is switched off.
+    /// None is registered, or it is disabled.
     None,
-    /// It is looked for in the root where the program runs.
+    /// The kernel looks for it in the root of the program.
     LookedUp,
-    /// Opened when it was registered, so that it need not be in the root.
+    /// The kernel opened it at registration, so that the root does not need it.
     Fixed,
 }
 
 impl Interpreter {
-    /// From what the kernel says of it (Documentation/admin-guide/binfmt-misc.rst).
+    /// Parses the kernel's description (Documentation/admin-guide/binfmt-misc.rst).
     fn of(text: &str) -> Interpreter {
         let mut flags = text.lines().filter_map(|line| line.strip_prefix("flags:"));
         match text.lines().any(|line| line == "enabled") {

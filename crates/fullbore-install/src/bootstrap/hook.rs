@@ -1,17 +1,17 @@
-//! The user's hooks, with what mmdebstrap tells them in variables. What they print is shown.
+//! Runs the user's hooks, with the environment variables of mmdebstrap, and shows their output.
 
 use fullbore_engine::run::error::CommandError;
 use fullbore_engine::run::events::Events;
 
 use super::apt::{PrivateApt, Selection};
 use super::{ARCHIVES, Walk};
-use crate::hooks::{Moment, Owners};
+use crate::hooks::{Moment, Ownership};
 use crate::installing::Part;
 use crate::installing::account::Account;
 use crate::settings::Mode;
 
 impl Walk<'_> {
-    /// Whether the user has hooks for a moment.
+    /// Whether there are hooks for a moment.
     pub(super) fn has_hooks(&self, moment: Moment) -> bool {
         self.settings.hooks.iter().any(|hook| hook.moment == moment)
     }
@@ -27,8 +27,8 @@ impl Walk<'_> {
     ) -> Result<(), CommandError> {
         let root = self.inside.root();
         let (mode, owners) = match self.settings.mode {
-            Mode::Root => ("root", Owners::Kept),
-            _ => ("unshare", Owners::Roots),
+            Mode::Root => ("root", Ownership::Preserved),
+            _ => ("unshare", Ownership::Root),
         };
         let include: Vec<String> =
             self.settings.include.iter().map(|name| name.replace('%', "%25").replace(',', "%2C")).collect();
@@ -52,7 +52,7 @@ impl Walk<'_> {
             let commands = hook
                 .commands(root, owners, &start)
                 .map_err(|error| CommandError::usage(format_args!("{what}: {error}")))?;
-            // Apart from what other commands print at the same time.
+            // A log of its own, because other commands write at the same time.
             let log = self.log.another(root)?;
             for mut command in commands {
                 log.follow(&mut command, &what, &mut |line| events.note(line))?;

@@ -1,8 +1,9 @@
-//! The archive's indexes: by our own wire where that is the same, and cut down to what apt has to look at.
+//! Fetches the indexes of the archive, with fullbore's own update if that gives the same result as apt's, and reduces
+//! them.
 //!
-//! apt takes a second and more to read all packages of an archive, each time that it is asked something. So it is shown
-//! those that can matter at all (`reach`), and its answers are acted on at once; while dpkg configures it is asked again
-//! with all of them, and only what it confirms is kept ([`PrivateApt::confirms`]).
+//! apt takes more than a second to read all packages of an archive, in each call. So it first gets the dependency
+//! closure (`closure`), and fullbore acts on its answers at once. While dpkg configures, apt repeats the calls with all
+//! packages, and the result is kept only if apt confirms it ([`PrivateApt::confirms`]).
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -18,28 +19,28 @@ use fullbore_engine::run::error::CommandError;
 use fullbore_engine::run::events::{Event, Events};
 use fullbore_wire::run::NetworkSettings;
 
+use super::ARCHIVES;
 use super::apt::{DIRECTORY, PrivateApt, Shown};
-use super::{ARCHIVES, disk};
+use crate::closure::{Seeds, dependency_closure};
 use crate::hooks::Moment;
-use crate::reach::{Beginning, reach};
 use crate::root::{FILE_BYTES_MAX, Root, RootError};
 use crate::settings::BootstrapSettings;
 use crate::settings::Variant;
 
-/// Where apt keeps indexes.
+/// Directory of apt's indexes, relative to the root.
 pub(super) const LISTS: &str = "var/lib/apt/lists";
 
-/// Modes of `partial` below it and below the archives, and of the archives' lock, as apt sets them.
+/// Modes of apt's `partial` directories and of the lock of the archives.
 const PARTIAL_MODE: u32 = 0o700;
 const LOCK_MODE: u32 = 0o640;
 
-/// Indexes that are cut down, in bytes together; all of Debian with its sections is 60 MB.
+/// Maximum total size of indexes to reduce, in bytes; all of Debian has 60 MB.
 const CUT_BYTES_MAX: u64 = 1 << 30;
 
-/// What of a lists directory says whether an index is trusted.
+/// Suffixes of the signed files in a lists directory.
 const RELEASES: [&str; 3] = ["_InRelease", "_Release", "_Release.gpg"];
 
-/// Parts of `Acquire` that mean the same to `fullbore update`; any other is left to apt.
+/// Options of `Acquire` that `fullbore update` implements; others are left to apt.
 const UNDERSTOOD: [&str; 6] = [
     "acquire::languages",
     "acquire::check-valid-until",
@@ -59,27 +60,27 @@ pub fn refresh(
     events: &mut dyn Events,
 ) -> Result<(), CommandError> {
     let user = configuration.get("APT::Sandbox::User").and_then(User::by_name);
-    let handle = Root::open(root).map_err(|error| disk(&error))?;
-    places_of_packages(&handle, user).map_err(|error| disk(&error))?;
+    let handle = Root::open(root)?;
+    places_of_packages(&handle, user)?;
     let Some(settings) = ours(settings, network, configuration, root) else { return apt.update() };
     fullbore_apt::update::run(&settings, &mut Within(events))?;
-    as_apts_own(&handle, LISTS, user).map_err(|error| disk(&error))
+    Ok(as_apts_own(&handle, LISTS, user)?)
 }
 
-/// What apt leaves where it fetches packages, which is not apt's work here.
+/// Creates the files that apt leaves where it fetches packages.
 fn places_of_packages(root: &Root, user: Option<User>) -> Result<(), RootError> {
     root.create_directories(&format!("{ARCHIVES}/partial"), 0o755)?;
     as_apts_own(root, ARCHIVES, user)?;
     root.write(&format!("{ARCHIVES}/lock"), LOCK_MODE, b"")
 }
 
-/// What apt's user writes into, below this directory, is that user's alone; it stays so in the root.
+/// Gives apt's user its `partial` directory, as apt does.
 fn as_apts_own(root: &Root, below: &str, user: Option<User>) -> Result<(), RootError> {
     let owner = user.map(|user| user.uid).filter(|uid| *uid != 0);
     root.own_directory(&format!("{below}/partial"), owner, PARTIAL_MODE)
 }
 
-/// What `fullbore update` is to do; `None` if it is not certain that it does what apt would.
+/// Settings for `fullbore update`; `None` if its result might differ from that of apt.
 fn ours(
     settings: &BootstrapSettings,
     network: NetworkSettings,
@@ -114,7 +115,7 @@ fn ours(
     })
 }
 
-/// Whether an option says nothing on how indexes are fetched, or one thing that we do as well.
+/// Whether an option does not affect fetching indexes, or sets one option that `fullbore update` implements.
 fn is_understood(option: &str) -> bool {
     let is_file = Path::new(option).is_file();
     let option = option.to_ascii_lowercase();
@@ -125,7 +126,7 @@ fn is_understood(option: &str) -> bool {
     !is_file && (!option.contains("acquire") || is_ours)
 }
 
-/// What an update tells, as a part of a larger run.
+/// Events of an update within a larger run.
 struct Within<'a>(&'a mut dyn Events);
 
 impl Events for Within<'_> {
@@ -137,8 +138,8 @@ impl Events for Within<'_> {
     }
 }
 
-/// Indexes with only those packages that what is wanted can reach. `None` if apt is better asked with everything: hooks
-/// that run before could not be run again, or a wish is no plain name.
+/// Writes indexes with only the dependency closure of the wanted packages. `None` if apt must use all packages: early
+/// hooks cannot run twice, and a pattern is no plain name.
 pub fn cut(
     settings: &BootstrapSettings,
     apt: &PrivateApt<'_>,
@@ -154,11 +155,11 @@ pub fn cut(
         _ => Vec::new(),
     };
     names.extend(settings.include.iter().map(|wish| name_of(wish)));
-    let handle = Root::open(root).map_err(|error| disk(&error))?;
+    let handle = Root::open(root)?;
     let shown = format!("{DIRECTORY}/lists");
-    handle.create_directories(&format!("{shown}/partial"), 0o755).map_err(|error| disk(&error))?;
+    handle.create_directories(&format!("{shown}/partial"), 0o755)?;
     let (mut files, mut indexes, mut bytes) = (Vec::new(), Vec::new(), 0);
-    for name in handle.names(LISTS).map_err(|error| disk(&error))? {
+    for name in handle.names(LISTS)? {
         let name = String::from_utf8_lossy(&name).into_owned();
         let path = format!("{LISTS}/{name}");
         if name.ends_with("_Packages") {
@@ -167,42 +168,42 @@ pub fn cut(
             if size > FILE_BYTES_MAX || bytes > CUT_BYTES_MAX {
                 return Ok(None);
             }
-            indexes.extend(handle.read(&path).map_err(|error| disk(&error))?);
+            indexes.extend(handle.read(&path)?);
             files.push(name);
         } else if name.contains("_Packages.") {
-            // Kept compressed, as somebody has configured it.
+            // apt is configured to keep indexes compressed.
             return Ok(None);
         } else if RELEASES.iter().any(|ending| name.ends_with(ending)) {
-            handle.hard_link(&path, &format!("{shown}/{name}")).map_err(|error| disk(&error))?;
+            handle.hard_link(&path, &format!("{shown}/{name}"))?;
         }
     }
-    let beginning = Beginning {
+    let seeds = Seeds {
         names: &names,
         priorities: priorities(settings.variant),
         recommends: configuration.bool("APT::Install-Recommends", true),
         suggests: configuration.bool("APT::Install-Suggests", false),
     };
-    let Some(reached) = reach(&indexes, &beginning) else { return Ok(None) };
+    let Some(reached) = dependency_closure(&indexes, &seeds) else { return Ok(None) };
     for (name, stanzas) in files.iter().zip(reached) {
         let mut text = stanzas.join(&b"\n\n"[..]);
         text.extend(b"\n\n");
-        handle.write(&format!("{shown}/{name}"), 0o644, &text).map_err(|error| disk(&error))?;
+        handle.write(&format!("{shown}/{name}"), 0o644, &text)?;
     }
     let mut directory = apt.directory().join("lists").into_os_string();
     directory.push("/");
     let mut options = vec![OsString::from("--option"), OsString::from("Dir::State::Lists=")];
     options[1].push(directory);
-    // Made anew each time: that takes less than reading one back.
+    // Without cache files: building the cache is faster than reading one.
     options.extend(["--option", "Dir::Cache::pkgcache=", "--option", "Dir::Cache::srcpkgcache="].map(OsString::from));
     Ok(Some(Shown(options)))
 }
 
-/// The package of a wish as apt takes them: `NAME[:ARCH][=VERSION|/RELEASE]`. What is none names no package.
+/// Name in an argument of apt: `NAME[:ARCH][=VERSION|/RELEASE]`.
 fn name_of(wish: &str) -> &str {
     wish.split([':', '=', '/']).next().unwrap_or_default()
 }
 
-/// Of which priorities a variant takes all packages.
+/// Priorities of which a variant has all packages.
 fn priorities(variant: Variant) -> &'static [&'static str] {
     match variant {
         Variant::Custom | Variant::Essential | Variant::Apt => &[],

@@ -1,23 +1,24 @@
-//! A root becomes one file, by the usual tools.
+//! Packing a root into one file, with the usual tools.
 
 use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fullbore_engine::durability::sync_file;
 use fullbore_engine::output::{FOR_ALL, Output};
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 
-use super::place::MARKER;
+use super::target::MARKER;
 use super::tools::{self, Compressor, MKSQUASHFS, TAR, Tool};
 use crate::inside::Inside;
 use crate::installing::log::Log;
 use crate::settings::BootstrapSettings;
 use crate::settings::Format;
 
-/// Entries of `/dev`, for the archive: name, mode, kind, link, device numbers. The same in each mode; in a user
-/// namespace, and where `nodev` forbids, there are none in the root.
+/// Entries of `/dev` in the archive: name, mode, kind, link, device numbers. They are the same in every mode; with a
+/// user namespace or `nodev` the root itself has none.
 const DEVICES: [(&str, u32, u8, &str, u32, u32); 15] = [
     ("./dev/", 0o755, b'5', "", 0, 0),
     ("./dev/console", 0o666, b'3', "", 5, 1),
@@ -36,20 +37,29 @@ const DEVICES: [(&str, u32, u8, &str, u32, u32); 15] = [
     ("./dev/zero", 0o666, b'3', "", 1, 5),
 ];
 
-/// Packs a root; the target appears when it is complete and on the disk. A stream gets it as it is made.
-pub fn pack(settings: &BootstrapSettings, inside: &Inside<'_>, log: &Log) -> Result<(), CommandError> {
+/// Packs a root; the target appears when it is complete and on the disk. A stream gets it as it is made. `packed_bytes`
+/// grows meanwhile.
+pub fn pack(
+    settings: &BootstrapSettings,
+    inside: &Inside<'_>,
+    log: &Log,
+    packed_bytes: &AtomicU64,
+) -> Result<(), CommandError> {
     let mtime = settings.epoch.unwrap_or_else(|| jiff::Timestamp::now().as_second());
     if let Some(stream) = &settings.stream {
         let path = Path::new("stdout");
         let file = stream.file.try_clone().map_err(|error| CommandError::disk(path, &error))?;
-        return tar(settings, inside, log, path, file, mtime);
+        return tar(settings, inside, log, path, file, mtime, packed_bytes);
     }
     let failed = |error: std::io::Error| CommandError::disk(&settings.target, &error);
     let output = Output::begin(&settings.target, FOR_ALL).map_err(failed)?;
-    // If packing fails, nothing is left of it.
+    // If packing fails, the file is removed.
     match settings.format {
         Format::Squashfs => squashfs(inside, log, output.part())?,
-        _ => tar(settings, inside, log, output.part(), output.file().try_clone().map_err(failed)?, mtime)?,
+        _ => {
+            let file = output.file().try_clone().map_err(failed)?;
+            tar(settings, inside, log, output.part(), file, mtime, packed_bytes)?;
+        }
     }
     let internal = |error| CommandError::new(ErrorKind::Disk, error);
     sync_file(output.file(), "target").map_err(internal)?;
@@ -65,6 +75,7 @@ fn tar(
     part: &Path,
     mut output: File,
     mtime: i64,
+    packed_bytes: &AtomicU64,
 ) -> Result<(), CommandError> {
     let disk = |error: std::io::Error| CommandError::disk(part, &error);
     let not_started = |program: &str, error| CommandError::usage(format_args!("{program}: {error}"));
@@ -94,7 +105,7 @@ fn tar(
     let mut tar =
         tar.args(["--create", "."]).stdout(Stdio::piped()).spawn().map_err(|error| not_started(TAR.program, error))?;
     let mut from = tar.stdout.take().ok_or_else(|| CommandError::new(ErrorKind::Internal, "no pipe"))?;
-    let copied = std::io::copy(&mut from, &mut to);
+    let copied = std::io::copy(&mut from, &mut Counting { to: &mut to, bytes: packed_bytes });
     // Where nothing more can be written, it would wait for ever.
     drop(from);
     let status = tar.wait().map_err(disk)?;
@@ -106,6 +117,24 @@ fn tar(
     copied.map_err(disk)?;
     log.judge(status, TAR.program)?;
     output.flush().map_err(disk)
+}
+
+/// Counts what is written.
+struct Counting<'a> {
+    to: &'a mut dyn std::io::Write,
+    bytes: &'a AtomicU64,
+}
+
+impl std::io::Write for Counting<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let count = self.to.write(bytes)?;
+        self.bytes.fetch_add(count as u64, Ordering::Relaxed);
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.to.flush()
+    }
 }
 
 /// A ustar header of 512 bytes (POSIX.1-1988), owned by root.
@@ -162,7 +191,7 @@ mod tests {
         let output = Command::new("tar").args(["--numeric-owner", "--utc", "-tvf"]).arg(&file).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        // The columns' widths are tar's own.
+        // The column widths are those of tar.
         let is_null = |line: &str| {
             let words: Vec<&str> = line.split_whitespace().collect();
             words == ["crw-rw-rw-", "0/0", "1,3", "2023-11-14", "22:13", "./dev/null"]

@@ -1,9 +1,10 @@
-//! All other packages: apt installs them, and we unpack.
+//! The packages beyond the Essential ones: apt installs them, and fullbore unpacks them.
 
 use std::ffi::OsString;
 use std::path::Path;
 
 use fullbore_engine::run::error::CommandError;
+use fullbore_engine::run::events::Events;
 
 use super::apt::{PrivateApt, Selection, Shown};
 use super::{ARCHIVES, Walk};
@@ -14,11 +15,11 @@ use crate::installing::unpacker::Unpacker;
 use crate::relay::Relay;
 use crate::resolve::Wanted;
 
-/// Speaks of files outside of the root.
+/// The paths are outside of the root.
 const OUTSIDE_ONLY: [&str; 2] = ["APT_CONFIG", "TMPDIR"];
 
 impl Walk<'_> {
-    /// Installs what was wished for.
+    /// Installs the requested packages.
     pub(super) fn install_rest(
         &self,
         apt: &PrivateApt<'_>,
@@ -27,11 +28,12 @@ impl Walk<'_> {
         wishes: &[String],
         shown: &Shown,
         account: &mut Account,
+        events: &mut dyn Events,
     ) -> Result<(), CommandError> {
         if wishes.is_empty() {
             return Ok(());
         }
-        self.keeps_apt_inside()?;
+        self.check_apt_paths()?;
         let root = self.inside.root();
         let disk = |error: std::io::Error| CommandError::disk(root, &error);
         let relay = Relay::place(root, &OUTSIDE_ONLY).map_err(|error| of_relay(&error))?;
@@ -51,9 +53,9 @@ impl Walk<'_> {
             |wanted: &Wanted| Some((local(&wanted.uri)?, Path::new("/").join(ARCHIVES).join(&wanted.file_name)));
         let elsewhere = rest.files.iter().filter_map(archived).collect();
         let mut serving = Serving::new(root, unpacker, elsewhere, self.settings.epoch);
-        let served = serving.serve(&relay, &mut child, account);
+        let served = serving.serve(&relay, &mut child, account, events);
         if served.is_err() {
-            // It would wait for answers.
+            // It would wait for input.
             let _ = child.kill();
             let _ = child.wait();
         }

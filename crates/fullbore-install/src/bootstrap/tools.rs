@@ -1,4 +1,4 @@
-//! The programs that make one file of a root: which it takes, and whether they are there.
+//! Programs that pack a root: which a format needs, and whether they exist.
 
 use std::path::Path;
 
@@ -8,28 +8,28 @@ use rustix::fs::Access;
 use crate::settings::BootstrapSettings;
 use crate::settings::Format;
 
-/// A program, and the package of Debian that has it.
+/// A program and its Debian package.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tool {
-    /// Its name.
+    /// Name of the program.
     pub program: &'static str,
     package: &'static str,
 }
 
-/// Packs a root into an archive.
+/// Program for archives.
 pub const TAR: Tool = Tool { program: "tar", package: "tar" };
 
-/// Packs a root into an image.
+/// Program for squashfs images.
 pub const MKSQUASHFS: Tool = Tool { program: "mksquashfs", package: "squashfs-tools" };
 
-/// Compresses what it is given on stdin.
+/// A compressor for archives.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Compressor {
-    /// Of the names of archives.
+    /// Extensions of archives.
     endings: &'static [&'static str],
-    /// The program.
+    /// Program, a filter from stdin to stdout.
     pub tool: Tool,
-    /// With these its output does not depend on the machine.
+    /// Options for output that does not depend on the machine.
     pub options: &'static [&'static str],
 }
 
@@ -54,13 +54,13 @@ const COMPRESSORS: [Compressor; 6] = [
     Compressor { endings: &[".lzma", ".tlz"], tool: Tool { program: "lzma", package: "xz-utils" }, options: &[] },
 ];
 
-/// What an archive of this name is compressed by; none if it is plain.
+/// Compressor for an archive of this name; `None` for an uncompressed one.
 pub fn compressor(target: &Path) -> Option<&'static Compressor> {
     let name = target.to_string_lossy();
     COMPRESSORS.iter().find(|compressor| compressor.endings.iter().any(|ending| name.ends_with(ending)))
 }
 
-/// Refuses what could not be packed, before anything is fetched for it.
+/// Checks that the programs for the format exist, before anything is fetched.
 pub fn check(settings: &BootstrapSettings) -> Result<(), CommandError> {
     let needed = match settings.format {
         Format::Dir => [None, None],
@@ -70,13 +70,13 @@ pub fn check(settings: &BootstrapSettings) -> Result<(), CommandError> {
     match needed.into_iter().flatten().find(|tool| !is_there(tool.program, &settings.path)) {
         None => Ok(()),
         Some(Tool { program, package }) => {
-            Err(CommandError::usage(format_args!("{}: {program} is needed for it", settings.target.display()))
-                .hint(format_args!("{program} is in the package {package}")))
+            Err(CommandError::usage(format_args!("cannot make {}: {program} is missing", settings.target.display()))
+                .hint(format_args!("install the package {package}")))
         }
     }
 }
 
-/// Whether a program is found in one of these directories, as a shell looks for it.
+/// Whether a search path has the program.
 fn is_there(program: &str, directories: &str) -> bool {
     std::env::split_paths(directories)
         .map(|directory| directory.join(program))

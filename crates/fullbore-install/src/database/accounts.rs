@@ -1,13 +1,13 @@
-//! Names of owners, as the root's own `passwd` and `group` have them.
+//! Ids of users and groups, from the root's own `passwd` and `group`.
 //!
-//! Archives have names and numbers; dpkg takes the name where it is known, else the number.
+//! Archives have names and ids; dpkg uses the id of the name if the root knows it, otherwise the id in the archive.
 
 use std::collections::HashMap;
 
-use super::DatabaseError;
+use super::{DatabaseError, Permissions};
 use crate::root::Root;
 
-/// Numbers of users and groups by name.
+/// Ids of users and groups by name.
 #[derive(Debug, Clone, Default)]
 pub struct Accounts {
     users: HashMap<Vec<u8>, u32>,
@@ -18,33 +18,31 @@ impl Accounts {
     /// Reads `etc/passwd` and `etc/group`; a root without them has no names.
     ///
     /// # Errors
-    /// When they are there and cannot be read.
+    /// A file exists and cannot be read.
     pub fn read(root: &Root) -> Result<Accounts, DatabaseError> {
         let users = parse(&root.read("etc/passwd")?.unwrap_or_default());
         let groups = parse(&root.read("etc/group")?.unwrap_or_default());
         Ok(Accounts { users, groups })
     }
 
-    /// The number of a user's name, else the number given.
-    pub fn user(&self, name: &[u8], number: u32) -> u32 {
-        self.users.get(name).copied().unwrap_or(number)
+    /// Id of a user.
+    pub fn user(&self, name: &[u8]) -> Option<u32> {
+        self.users.get(name).copied()
     }
 
-    /// The number of a group's name, else the number given.
-    pub fn group(&self, name: &[u8], number: u32) -> u32 {
-        self.groups.get(name).copied().unwrap_or(number)
+    /// Id of a group.
+    pub fn group(&self, name: &[u8]) -> Option<u32> {
+        self.groups.get(name).copied()
     }
 
-    pub(super) fn known_user(&self, name: &str) -> Option<u32> {
-        self.users.get(name.as_bytes()).copied()
-    }
-
-    pub(super) fn known_group(&self, name: &str) -> Option<u32> {
-        self.groups.get(name.as_bytes()).copied()
+    /// Owner and mode of a file of an archive: the id of a known name, otherwise the id in the archive.
+    pub fn permissions(&self, mode: u32, user: (&[u8], u32), group: (&[u8], u32)) -> Permissions {
+        let (uid, gid) = (self.user(user.0).unwrap_or(user.1), self.group(group.0).unwrap_or(group.1));
+        Permissions { uid, gid, mode }
     }
 }
 
-/// `NAME:PASSWORD:NUMBER:…`; of two lines with one name the first counts, as in the C library.
+/// Parses lines `NAME:PASSWORD:ID:…`; the first line of a name counts, as in the C library.
 fn parse(text: &[u8]) -> HashMap<Vec<u8>, u32> {
     let mut numbers = HashMap::new();
     for line in text.split(|byte| *byte == b'\n') {

@@ -1,21 +1,20 @@
-//! Files that go elsewhere (dpkg-divert(1)), and owners and modes that the administrator has set
-//! (dpkg-statoverride(1)).
+//! Diversions (dpkg-divert(1)), and owners and modes that the administrator set (dpkg-statoverride(1)).
 
 use std::collections::HashMap;
 
 use super::{Accounts, DatabaseError, content};
 
-/// The diversions of a root.
+/// Diversions of a root.
 #[derive(Debug, Clone, Default)]
 pub struct Diversions {
-    /// From the path that is diverted: to which, and for which package (`:` for all).
+    /// Diverted path: new path, and the package that keeps the old one (`:` for none).
     from: HashMap<Vec<u8>, (Vec<u8>, String)>,
-    /// The other way round.
+    /// New path: diverted path.
     to: HashMap<Vec<u8>, Vec<u8>>,
 }
 
 impl Diversions {
-    /// Three lines each: from, to, package or `:`.
+    /// Parses three lines per diversion: old path, new path, package or `:`.
     pub(super) fn parse(text: &str) -> Result<Diversions, DatabaseError> {
         let mut diversions = Diversions::default();
         let lines: Vec<&str> = text.lines().collect();
@@ -29,7 +28,7 @@ impl Diversions {
         Ok(diversions)
     }
 
-    /// Where a package's file goes. The package for which it is diverted keeps the name.
+    /// Path of a file of a package after diversion. The package that the diversion names keeps the path.
     pub fn place<'p>(&'p self, path: &'p [u8], package: &str) -> &'p [u8] {
         match self.from.get(path) {
             Some((to, owner)) if owner != package => to,
@@ -37,34 +36,34 @@ impl Diversions {
         }
     }
 
-    /// For whom a path is diverted; `:` for all packages.
+    /// Package that the diversion of a path names; `:` for none.
     pub fn owner(&self, path: &[u8]) -> Option<&str> {
         self.from.get(path).map(|(_, owner)| &owner[..])
     }
 
-    /// Whether other files are diverted to this path, which no package may then have.
+    /// Whether a file is diverted to this path, which no package may contain.
     pub fn is_target(&self, path: &[u8]) -> bool {
         self.to.contains_key(path)
     }
 }
 
-/// Owner, group and mode that stand over what packages say.
+/// Owner, group and mode of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Override {
-    /// Owner's number.
+pub struct Permissions {
+    /// User id.
     pub uid: u32,
-    /// Group's number.
+    /// Group id.
     pub gid: u32,
     /// Permission bits.
     pub mode: u32,
 }
 
-/// The overrides of a root, by path.
+/// Overrides (dpkg-statoverride(1)) of a root, by path.
 #[derive(Debug, Clone, Default)]
-pub struct Overrides(HashMap<Vec<u8>, Override>);
+pub struct Overrides(HashMap<Vec<u8>, Permissions>);
 
 impl Overrides {
-    /// Lines of `USER GROUP MODE PATH`; a number is written as `#NUMBER`.
+    /// Parses lines of `USER GROUP MODE PATH`; ids are written as `#ID`.
     pub(super) fn parse(text: &str, accounts: &Accounts) -> Result<Overrides, DatabaseError> {
         let mut overrides = HashMap::new();
         for line in text.lines() {
@@ -79,16 +78,16 @@ impl Overrides {
                 Some(number) => number.parse().ok(),
                 None => known,
             };
-            let uid = number(user, accounts.known_user(user)).ok_or_else(wrong)?;
-            let gid = number(group, accounts.known_group(group)).ok_or_else(wrong)?;
+            let uid = number(user, accounts.user(user.as_bytes())).ok_or_else(wrong)?;
+            let gid = number(group, accounts.group(group.as_bytes())).ok_or_else(wrong)?;
             let mode = u32::from_str_radix(mode, 8).map_err(|_| wrong())? & 0o7777;
-            overrides.insert(path.as_bytes().to_vec(), Override { uid, gid, mode });
+            overrides.insert(path.as_bytes().to_vec(), Permissions { uid, gid, mode });
         }
         Ok(Overrides(overrides))
     }
 
-    /// What is set for a path.
-    pub fn get(&self, path: &[u8]) -> Option<Override> {
+    /// Override of a path.
+    pub fn get(&self, path: &[u8]) -> Option<Permissions> {
         self.0.get(path).copied()
     }
 }

@@ -1,31 +1,31 @@
-//! Who owns which path: the `info/*.list` files of all packages.
+//! Owners of paths: the `info/*.list` files of all packages.
 
 use std::collections::HashMap;
 
 use super::{DIRECTORY, Database, DatabaseError, content};
 use crate::root::Root;
 
-/// The packages that list a path, by their labels.
+/// Labels of the packages that list a path.
 #[derive(Debug, Default)]
-pub struct Owners {
+pub struct FileOwners {
     labels: Vec<String>,
-    paths: HashMap<Box<[u8]>, Few>,
+    paths: HashMap<Box<[u8]>, OwnerIds>,
 }
 
-/// Most paths have one owner; only directories have many.
+/// Most paths have one owner; only directories have several.
 #[derive(Debug)]
-enum Few {
+enum OwnerIds {
     One(u32),
     Many(Vec<u32>),
 }
 
-impl Owners {
-    /// Reads the lists of all packages whose files are there.
+impl FileOwners {
+    /// Reads the lists of all packages with files in place. As in dpkg, a missing list is an empty one.
     ///
     /// # Errors
-    /// A list that cannot be read. One that is missing is taken as empty, as by dpkg.
-    pub fn read(root: &Root, database: &Database) -> Result<Owners, DatabaseError> {
-        let mut owners = Owners::default();
+    /// A list cannot be read, or its last line is incomplete.
+    pub fn read(root: &Root, database: &Database) -> Result<FileOwners, DatabaseError> {
+        let mut owners = FileOwners::default();
         for record in database.records().filter(|record| record.is_present()) {
             let label = record.label();
             let path = format!("{DIRECTORY}/info/{label}.list");
@@ -42,38 +42,38 @@ impl Owners {
         for path in paths {
             match self.paths.get_mut(path) {
                 None => {
-                    self.paths.insert(path.into(), Few::One(number));
+                    self.paths.insert(path.into(), OwnerIds::One(number));
                 }
-                Some(few) => match few {
-                    Few::One(first) => *few = Few::Many(vec![*first, number]),
-                    Few::Many(numbers) => numbers.push(number),
+                Some(ids) => match ids {
+                    OwnerIds::One(first) => *ids = OwnerIds::Many(vec![*first, number]),
+                    OwnerIds::Many(numbers) => numbers.push(number),
                 },
             }
         }
     }
 
-    /// The paths of a package. Goes through all paths: for the rare case.
+    /// Paths of a package. Slow: searches all paths.
     pub(crate) fn paths_of(&self, label: &str) -> impl Iterator<Item = &[u8]> {
         let number = self.labels.iter().position(|known| known == label).map(|at| at as u32);
-        let has = move |few: &Few| match few {
-            Few::One(one) => Some(*one) == number,
-            Few::Many(many) => number.is_some_and(|number| many.contains(&number)),
+        let has = move |ids: &OwnerIds| match ids {
+            OwnerIds::One(one) => Some(*one) == number,
+            OwnerIds::Many(many) => number.is_some_and(|number| many.contains(&number)),
         };
-        self.paths.iter().filter(move |(_, few)| has(few)).map(|(path, _)| &path[..])
+        self.paths.iter().filter(move |(_, ids)| has(ids)).map(|(path, _)| &path[..])
     }
 
-    /// The packages that list this path.
+    /// Labels of the packages that list this path.
     pub fn of(&self, path: &[u8]) -> impl Iterator<Item = &str> {
         let numbers = match self.paths.get(path) {
             None => &[][..],
-            Some(Few::One(number)) => std::slice::from_ref(number),
-            Some(Few::Many(numbers)) => numbers,
+            Some(OwnerIds::One(number)) => std::slice::from_ref(number),
+            Some(OwnerIds::Many(numbers)) => numbers,
         };
         numbers.iter().map(|number| &self.labels[*number as usize][..])
     }
 }
 
-/// The paths of a list; dpkg writes the root directory as `/.`.
+/// Paths in a list; dpkg writes the root directory as `/.`.
 fn paths_of(list: &[u8]) -> Result<impl Iterator<Item = &[u8]>, String> {
     if !list.is_empty() && !list.ends_with(b"\n") {
         return Err("its last line is not complete".to_owned());

@@ -1,4 +1,4 @@
-//! Relations between packages (Debian policy 7.1), read as dpkg reads them and written as dpkg writes them.
+//! Relations between packages (Debian policy 7.1), parsed and formatted as in dpkg.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -136,7 +136,7 @@ fn parse_one(text: &str) -> Option<Relation> {
         "=" => Operator::Equal,
         ">=" => Operator::LaterOrEqual,
         ">>" => Operator::Later,
-        // `<` and `>` are obsolete, and dpkg says so each time.
+        // `<` and `>` are obsolete, and dpkg warns of them.
         _ => return None,
     };
     let version = normal_version(inner[operator_end..].trim())?;
@@ -166,7 +166,7 @@ pub fn normal_version(text: &str) -> Option<String> {
     if !rest.starts_with(|c: char| c.is_ascii_digit()) || !rest.bytes().all(allowed) || rest.ends_with('-') {
         return None;
     }
-    // A colon behind an epoch of 0 needs the epoch, or it would be read as one.
+    // With a colon in the rest, epoch 0 must be written.
     Some(if epoch == 0 && !rest.contains(':') { rest.to_owned() } else { format!("{epoch}:{rest}") })
 }
 

@@ -218,7 +218,7 @@ fn normal_value(name: &str, value: &str) -> Result<Option<String>, String> {
             let known = PRIORITIES.iter().find(|known| known.eq_ignore_ascii_case(value));
             Ok(Some(known.map_or(value, |known| known).to_owned()))
         }
-        // Known fields without a value are as if absent; unknown ones stay.
+        // dpkg drops known fields without a value and keeps unknown ones.
         _ if value.is_empty() && ORDER.contains(&name) => Ok(None),
         _ => Ok(Some(value.to_owned())),
     }

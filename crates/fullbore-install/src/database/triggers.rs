@@ -1,5 +1,4 @@
-//! Triggers (deb-triggers(5), dpkg's triggers.txt): who is interested in what, and which of them
-//! an unpacked package has set off.
+//! Triggers (deb-triggers(5), dpkg's triggers.txt): interests of packages, and activation by unpacked packages.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -146,7 +145,7 @@ impl Interests {
 
     fn of(&self, trigger: &str) -> Vec<Interested> {
         if trigger.starts_with('/') {
-            // The latest first, as dpkg has them in memory.
+            // The latest first, as in dpkg.
             let places = self.by_path.get(trigger).into_iter().flatten().rev();
             places.map(|at| self.files[*at].1.clone()).collect()
         } else {
@@ -170,7 +169,7 @@ impl Database {
                 .find(|record| architecture.is_none_or(|wanted| record.architecture() == wanted))
                 .map(|record| (record.name().to_owned(), record.architecture().to_owned()));
             let Some(record) = key.and_then(|key| self.records.get_mut(&key)) else { continue };
-            // What is not configured yet does the work when it is.
+            // An unconfigured package processes the trigger when it is configured.
             if record.state < State::TriggersAwaited {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Writing what `dpkg --unpack` would have written.
+//! Writes the changes of `dpkg --unpack` to the database.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -8,7 +8,7 @@ use fullbore_engine::durability::Durability;
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
-use super::{DIRECTORY, Database, DatabaseError, Directive, Record, Stanza, State, label};
+use super::{DIRECTORY, Database, DatabaseError, Directive, Permissions, Record, Stanza, State, label};
 use crate::root::{Root, RootError, as_path, write_file};
 
 /// A package whose files are in their places.
@@ -64,7 +64,7 @@ impl Database {
         for (name, content) in self.interests.changed_files() {
             replace(&triggers, &format!("triggers/{name}"), &name, &format!("{name}.new"), content.as_bytes())?;
         }
-        // dpkg leaves both, empty, in every root that it has worked in.
+        // dpkg creates both, empty.
         for (name, mode) in [("Lock", 0o600), ("Unincorp", 0o644)] {
             if root.read(&format!("{DIRECTORY}/triggers/{name}"))?.is_none() {
                 create(&triggers, name, mode, b"")?;
@@ -88,14 +88,14 @@ impl Database {
         for file in package.control.files.iter().filter(|file| file.name != "control") {
             let name = format!("{label}.{}", file.name);
             let written = create(info, &name, file.mode, &file.content)?;
-            let uid = self.accounts.user(&file.user.1, file.user.0);
-            let gid = self.accounts.group(&file.group.1, file.group.0);
+            let (user, group) = ((&file.user.1[..], file.user.0), (&file.group.1[..], file.group.0));
+            let Permissions { uid, gid, .. } = self.accounts.permissions(file.mode, user, group);
             let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
             if own.0 == 0 && (uid, gid) != own {
                 let error = |errno: Errno| failed(&format!("info/{name}"), "set the owner of", errno);
                 let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
                 rustix::fs::fchown(&written, Some(uid), Some(gid)).map_err(error)?;
-                // A change of owner takes special bits away.
+                // A change of owner clears special bits.
                 rustix::fs::fchmod(&written, Mode::from_raw_mode(file.mode)).map_err(error)?;
             }
         }
@@ -108,7 +108,7 @@ impl Database {
     /// Triggers and the stanza, in memory.
     fn note(&mut self, label: &str, mut package: NewPackage<'_>) {
         for directive in package.directives.iter().filter(|directive| !directive.interest) {
-            // Awaiting begins only when the package is there (observed: dpkg drops it before).
+            // A package awaits triggers only once it is unpacked (observed: dpkg drops earlier ones).
             self.activate(&directive.trigger, directive.awaited);
         }
         let mut wait_for = Vec::new();

@@ -1,28 +1,28 @@
-//! The same without diversions, where APT starts dpkg: its configuration names the wrapper.
+//! The alternative to diversions: APT's configuration names a wrapper for dpkg.
 //!
-//! APT's own syncs are few (two in an installation of 386 packages); all others are made by dpkg
-//! and by what it starts. A dpkg that is started by anybody else syncs as ever.
+//! APT itself syncs seldom (twice in an installation of 386 packages); dpkg and the programs that it starts make all
+//! other sync calls. A dpkg started by another program syncs as usual.
 
-use std::fs::{self, File};
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::os::unix::fs::PermissionsExt as _;
+use std::fs;
 use std::path::Path;
 
-use super::{BeforeStep, DivertError, NEW, Root, file, is_wrapper, remove, with_end, wrapper_text};
+use super::{BeforeStep, DivertError, NEW, Root, file, is_wrapper, remove, with_end, wrapper_text, write_new};
 use crate::root::within;
 
-/// The wrapper that APT is told of, below the root.
+/// Path of the wrapper for APT, relative to the root.
 const WRAPPER: &str = "usr/lib/fullbore-nosync/dpkg";
 
-/// APT's configuration, below the root. Read before others, so that who sets `Dir::Bin::dpkg`
-/// himself is obeyed.
+/// Path of APT's configuration, relative to the root. APT reads it before other files, so that a `Dir::Bin::dpkg` of
+/// the administrator takes precedence.
 const CONFIGURATION: &str = "etc/apt/apt.conf.d/00fullbore-nosync";
 
 const DPKG: &str = "/usr/bin/dpkg";
 
 impl Root {
-    /// Has APT start dpkg by a wrapper, as [`Root::on`] has everybody. `helper` and `try_helper` as there.
+    /// Makes APT start dpkg through a wrapper. `helper` and `try_helper` are those of [`Root::on`].
+    ///
+    /// # Errors
+    /// Every variant of [`DivertError`] but `Refused`.
     pub fn on_by_apt(&self, helper: &Path, try_helper: bool, before: BeforeStep<'_>) -> Result<(), DivertError> {
         let configuration = self.at(CONFIGURATION)?;
         let directory = configuration.parent().unwrap_or(&self.path);
@@ -41,16 +41,19 @@ impl Root {
         self.sync(disks)
     }
 
-    /// Whether APT starts dpkg by the wrapper.
+    /// Whether APT starts dpkg through the wrapper.
+    ///
+    /// # Errors
+    /// A file cannot be read.
     pub fn is_on_by_apt(&self) -> Result<bool, DivertError> {
         Ok(self.at(CONFIGURATION)?.symlink_metadata().is_ok() && is_wrapper(&self.at(WRAPPER)?)?)
     }
 
-    /// The configuration goes first, the wrapper after it.
+    /// Removes first the configuration, then the wrapper.
     pub(super) fn off_by_apt(&self, before: BeforeStep<'_>) -> Result<(), DivertError> {
         self.step(before, "remove the configuration")?;
         remove(&self.at(CONFIGURATION)?)?;
-        // Left by a run that was cut.
+        // A killed run may have left these.
         for name in [CONFIGURATION, WRAPPER] {
             remove(&with_end(&self.at(name)?, NEW))?;
         }
@@ -60,15 +63,8 @@ impl Root {
 
     fn place(&self, name: &str, text: &str, mode: u32) -> Result<(), DivertError> {
         let path = self.at(name)?;
-        // APT reads names without a dot, and those that end in `.conf`.
-        let new = with_end(&path, NEW);
-        let _ = fs::remove_file(&new);
-        let mut written = File::options().write(true).create_new(true).mode(mode).open(&new).map_err(file(&new))?;
-        written.write_all(text.as_bytes()).map_err(file(&new))?;
-        // Whatever the umask.
-        written.set_permissions(fs::Permissions::from_mode(mode)).map_err(file(&new))?;
-        // For APT an empty wrapper would be a dpkg that succeeds in everything.
-        written.sync_all().map_err(file(&new))?;
+        // APT does not read the temporary file: only names without a dot or with the suffix `.conf`.
+        let new = write_new(&path, mode, text.as_bytes())?;
         fs::rename(&new, &path).map_err(file(&path))
     }
 }

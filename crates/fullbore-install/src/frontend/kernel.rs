@@ -1,4 +1,4 @@
-//! What the forked process does before it becomes the program.
+//! Code that the forked process runs before it becomes the program.
 
 #![allow(unsafe_code)]
 
@@ -14,30 +14,30 @@ use rustix::io::{Errno, FdFlags};
 use rustix::process::Signal;
 use rustix::time::Timespec;
 
-use super::Patience;
+use super::LockTimeout;
 
-/// First byte of what it says, before the number of a lock: it waits for it.
+/// First byte of a message, before the number of a lock: the process waits for the lock.
 pub(super) const WAITS: u8 = b'w';
-/// It has waited long enough.
+/// First byte of a message: the timeout passed.
 pub(super) const GIVES_UP: u8 = b'h';
-/// It has all.
+/// First byte of a message: the process has all locks.
 pub(super) const HAS: u8 = b'l';
 
-/// What it is told: to become the program. Anything else, or the pipe's end, and it ends.
+/// Message to the process to become the program. It ends at any other message, and at the end of the pipe.
 pub(super) const GO: u8 = b'g';
 
-/// How often a lock is tried for. apt does once in a second.
+/// Interval between attempts to take a lock. apt tries once per second.
 const TRY_EVERY: Duration = Duration::from_millis(100);
 
-/// Has the process of `command` take these locks, say so on `telling`, and become the program when [`GO`] comes from
-/// `going`. The pipes' other ends are what it has to close. If the thread that started it ends before, it is killed:
-/// an end of the pipe may be kept open by another process that was forked at the same moment.
+/// Makes the process of `command` take these locks, report that on `telling`, and become the program when [`GO`]
+/// arrives on `going`. It closes the other ends of the pipes. It is killed if the thread that started it ends before:
+/// another process forked at the same moment may keep an end of the pipe open.
 pub(super) fn wait_under_locks(
     command: &mut Command,
     locks: [OwnedFd; 2],
     (going, go): (OwnedFd, BorrowedFd<'_>),
     (heard, telling): (BorrowedFd<'_>, OwnedFd),
-    patience: Patience,
+    timeout: LockTimeout,
 ) {
     let others = [go.as_raw_fd(), heard.as_raw_fd()];
     let parent = rustix::process::getpid();
@@ -47,14 +47,14 @@ pub(super) fn wait_under_locks(
             return Err(Errno::CANCELED.into());
         }
         for other in others {
-            // SAFETY: these are this process's copies of the parent's ends, which nothing here uses; with them open
-            // the end of a pipe would never come.
+            // SAFETY: these are copies of the parent's descriptors, which this process does not use. With them open,
+            // the pipes would never end.
             unsafe { libc::close(other) };
         }
         for (number, lock) in (0..).zip(&locks) {
-            // It has to stay open as long as the program runs.
+            // The descriptor must stay open while the program runs.
             rustix::io::fcntl_setfd(lock, FdFlags::empty())?;
-            take(lock, number, telling.as_fd(), going.as_fd(), patience)?;
+            take(lock, number, telling.as_fd(), going.as_fd(), timeout)?;
         }
         rustix::io::write(&telling, &[HAS, 0])?;
         let mut word = [0];
@@ -65,8 +65,7 @@ pub(super) fn wait_under_locks(
         rustix::process::set_parent_process_death_signal(None)?;
         Ok(())
     };
-    // SAFETY: the closure runs between fork and exec; it makes system calls only, allocates nothing and
-    // takes no lock of this process's.
+    // SAFETY: the closure runs between fork and exec; it only makes system calls, allocates nothing and takes no mutex.
     unsafe {
         command.pre_exec(before_exec);
     }
@@ -77,7 +76,7 @@ fn take(
     number: u8,
     telling: BorrowedFd<'_>,
     going: BorrowedFd<'_>,
-    patience: Patience,
+    timeout: LockTimeout,
 ) -> io::Result<()> {
     let begun = Instant::now();
     let mut told = false;
@@ -88,7 +87,7 @@ fn take(
             Err(Errno::AGAIN | Errno::ACCESS) => {}
             Err(errno) => return Err(errno.into()),
         }
-        if matches!(patience, Patience::For(limit) if begun.elapsed() >= limit) {
+        if matches!(timeout, LockTimeout::For(limit) if begun.elapsed() >= limit) {
             rustix::io::write(telling, &[GIVES_UP, number])?;
             return Err(Errno::AGAIN.into());
         }
@@ -97,7 +96,7 @@ fn take(
             told = true;
         }
         let nap = Timespec { tv_sec: 0, tv_nsec: i64::from(TRY_EVERY.subsec_nanos()) };
-        // Nothing is told before it has all, but that it is not wanted any more.
+        // Before the process has all locks, the only message is that it must end.
         if matches!(rustix::event::poll(&mut [PollFd::new(&going, PollFlags::IN)], Some(&nap)), Ok(1)) {
             return Err(Errno::CANCELED.into());
         }

@@ -1,4 +1,4 @@
-//! What apt would do, and whether the user wants it.
+//! The steps that apt would take, and the question to the user.
 
 use std::collections::HashSet;
 use std::process::Stdio;
@@ -6,24 +6,34 @@ use std::process::Stdio;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 use super::{Changes, Confirm, Walk, apt};
+use crate::installing::course::Expected;
 use crate::installing::download::is_remote;
 use crate::resolve::{self, Action, PRINT_URIS, Step, Wanted};
 
-/// The root's apt holds no locks for questions: its process that waits has them.
+/// Options for simulations: apt takes no locks, because the waiting process holds them.
 const WITHOUT_LOCKS: [&str; 2] = ["--option", "Debug::NoLocking=1"];
 
-/// What apt would do.
+/// The plan of apt.
 pub(super) struct Plan {
-    /// Files that it needs, with the hashes of its indexes.
+    /// Required package files, with the hashes of the indexes.
     pub wanted: Vec<Wanted>,
-    /// What it would do with packages, in order.
+    /// Changes of packages, in order.
     pub steps: Vec<Step>,
 }
 
 impl Plan {
-    /// How many packages are to be unpacked.
+    /// Number of packages to unpack.
     pub fn unpacked(&self) -> u64 {
         self.count(&|step| step.action == Action::Unpack) as u64
+    }
+
+    /// What the time that the run takes depends on.
+    pub fn expected(&self) -> Expected {
+        Expected {
+            bytes: self.wanted.iter().map(|wanted| wanted.size).sum(),
+            packages: self.count(&|step| step.action == Action::Configure) as u64,
+            ..Expected::default()
+        }
     }
 
     /// How many are to be removed.
@@ -31,7 +41,7 @@ impl Plan {
         self.count(&|step| step.action == Action::Remove) as u64
     }
 
-    /// Whether what was named is installed and nothing else happens: then apt-get does not ask either. It counts, too.
+    /// Whether apt changes only the named packages; then apt-get does not ask either. Like apt-get, compares numbers only.
     fn is_what_was_named(&self, packages: &[String]) -> bool {
         let named: HashSet<&String> = packages.iter().collect();
         self.removed() == 0 && self.unpacked() == named.len() as u64
@@ -43,7 +53,7 @@ impl Plan {
 }
 
 impl Walk<'_> {
-    /// What apt would do, and which files it needs for that.
+    /// Asks apt for its plan and the required files.
     pub(super) fn plan(&self) -> Result<Plan, CommandError> {
         let ask = |arguments: &[&str]| {
             let mut command = apt(self.settings, self.inside, "apt-get", None);
@@ -64,7 +74,7 @@ impl Walk<'_> {
         })?;
         let steps = self.log.ask(&mut ask(&["--yes", "--simulate"]), "apt-get --simulate")?;
         let strange = |error: resolve::ResolveError| CommandError::new(ErrorKind::Internal, error);
-        // A local file stays where it is, and may have no hash; apt takes it from there.
+        // A local file may have no hash, and apt uses it from its place.
         let is_wanted = |line: &&str| line.strip_prefix('\'').is_some_and(is_remote);
         let remote: Vec<&str> = uris.lines().filter(is_wanted).collect();
         Ok(Plan {
@@ -73,7 +83,7 @@ impl Walk<'_> {
         })
     }
 
-    /// Asks, where apt-get would.
+    /// Asks the user in the cases in which apt-get asks.
     pub(super) fn agree(&self, plan: &Plan, confirm: &Confirm<'_>) -> Result<(), CommandError> {
         if self.settings.yes || self.configured.yes || plan.is_what_was_named(&self.settings.packages) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What a run of `bootstrap` or `install` did, gathered for events and report.
+//! The time report of a run of `bootstrap` or `install`, for events and the summary.
 
 use std::path::{Path, PathBuf};
 
@@ -22,8 +22,8 @@ pub struct Account {
 }
 
 impl Account {
-    /// Begins, with this part; tells so. `dir` is what the user named, `on_disk` where the cost of a flush
-    /// is tried out.
+    /// Starts with this part and emits the event. `dir` is the directory that the user gave, and the cost of a flush is
+    /// measured in `on_disk`.
     pub fn begin(command: &str, dir: &Path, on_disk: &Path, part: Part, events: &mut dyn Events) -> Account {
         let started_unix_s = jiff::Timestamp::now().as_second();
         events.emit(Event::Started {
@@ -45,14 +45,17 @@ impl Account {
         }
     }
 
-    /// The next phase, in which the time goes to this part.
+    /// Starts the next phase, and measures this part from now on.
     pub fn turn(&mut self, events: &mut dyn Events, phase: Phase, part: Part) {
-        self.phases.push((self.clock.begun().elapsed().as_millis() as u64, phase));
-        events.emit(Event::Phase { phase });
+        // apt has packages unpacked and configured in turns, often the same several times.
+        if self.phases.last().is_none_or(|(_, last)| *last != phase) {
+            self.phases.push((self.clock.begun().elapsed().as_millis() as u64, phase));
+            events.emit(Event::Phase { phase });
+        }
         self.part(part);
     }
 
-    /// From now on the time goes to this part.
+    /// Measures this part from now on.
     pub fn part(&mut self, part: Part) {
         self.clock.turn(part);
         if let Some(observer) = &self.observer {
@@ -60,7 +63,7 @@ impl Account {
         }
     }
 
-    /// Packages were unpacked in parallel, and others left to dpkg.
+    /// Adds packages that were unpacked in parallel, and packages that were left to dpkg.
     pub fn unpacked(&mut self, done: &Done) {
         self.unpacking.add(&done.times);
         let packages = &mut self.packages;
@@ -71,14 +74,19 @@ impl Account {
         packages.by_dpkg.extend(done.left.iter().map(|(file, reason)| format!("{}: {reason}", name(file))));
     }
 
-    /// So many packages were removed.
+    /// Adds removed packages.
     pub fn removed(&mut self, packages: u64) {
         self.packages.removed += packages;
     }
 
-    /// What was unpacked is gone again.
+    /// Resets the counts, because the unpacked packages were removed again.
     pub fn forget(&mut self) {
         self.packages = PackageTotals::default();
+    }
+
+    /// Bytes of the files that were unpacked.
+    pub fn unpacked_bytes(&self) -> u64 {
+        self.packages.file_bytes
     }
 
     /// What a flush costs.
@@ -86,7 +94,7 @@ impl Account {
         self.flush
     }
 
-    /// Everything, at the end.
+    /// Emits the totals at the end.
     pub fn report(mut self, downloads: &mut Downloads) -> Report {
         self.clock.turn(Part::Around);
         let observed = self.observer.take().map(Observer::finish).unwrap_or_default();
@@ -94,7 +102,8 @@ impl Account {
         self.clock.divide_unpacking(&self.unpacking);
         self.summary.duration_ms = self.clock.begun().elapsed().as_millis() as u64;
         let timeline = downloads.add_to(&mut self.summary, self.clock.begun(), &self.phases);
-        // Once more, as others may have written at first; by now a root that became an archive is gone.
+        // Measured again, because others may have written during the first measurement. A root that became an archive
+        // is removed by now.
         let flush = self.flush.or_less(Flush::probe(&self.on_disk));
         let packages = totals(&self.clock, &flush, &observed, self.packages);
         self.summary.verdict = verdict(&self.clock.parts(), &packages.slowest);

@@ -1,8 +1,8 @@
-//! Python modules are compiled on all cores before dpkg configures their packages one by one.
+//! Compiles Python modules on all cores before dpkg configures their packages one by one.
 //!
-//! What a package's postinst would do, `py3compile -p PACKAGE`, is done for several packages at once as soon as
-//! they are unpacked. The postinst then finds that its files are there and current, and writes the same ones
-//! otherwise: nothing depends on this.
+//! The postinst of a package runs `py3compile -p PACKAGE`. fullbore runs this for several packages in parallel as soon
+//! as they are unpacked, and the postinst then finds its files up to date. Without this the postinst writes the same
+//! files.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -15,17 +15,17 @@ use crate::inside::Inside;
 use crate::root::Root;
 use crate::unpack::UnpackedPackage;
 
-/// The program, and what it is started by.
+/// The compiler and its interpreter, relative to the root.
 const COMPILER: &str = "usr/bin/py3compile";
 const INTERPRETER: &str = "usr/bin/python3";
 
-/// Bytes of modules from which it is worth while: starting Python costs as much as compiling 100 to 200 kB.
+/// Minimum size of the modules of a package, in bytes: starting Python takes as long as compiling 100 to 200 kB.
 const WORTH_BYTES: u64 = 256 << 10;
 
-/// Lines of a file list that are looked at. The largest packages of Debian have 100,000.
+/// Maximum number of lines of a file list. The largest packages of Debian have 100,000.
 const LINES_MAX: usize = 200_000;
 
-/// Compiles the modules of these packages, on all cores. Failures are the postinst's to tell.
+/// Compiles the modules of these packages on all cores. Failures are ignored: the postinst repeats them.
 pub fn compile(inside: &Inside<'_>, log: &Log, packages: &[UnpackedPackage]) {
     let Ok(root) = &Root::open(inside.root()) else { return };
     if root.leads_to(COMPILER) != Some(FileType::RegularFile) || root.kind(INTERPRETER).is_none() {
@@ -36,7 +36,7 @@ pub fn compile(inside: &Inside<'_>, log: &Log, packages: &[UnpackedPackage]) {
     if wanted.len() < 2 {
         return;
     }
-    // The largest is taken first.
+    // The last one, the largest, is taken first.
     wanted.sort();
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(wanted.len());
     let wanted = Mutex::new(wanted);
@@ -47,7 +47,7 @@ pub fn compile(inside: &Inside<'_>, log: &Log, packages: &[UnpackedPackage]) {
                     let next = wanted.lock().unwrap_or_else(PoisonError::into_inner).pop();
                     let Some((_, package)) = next else { break };
                     let mut command = inside.script(Path::new("/").join(COMPILER));
-                    // Modules that the compiler itself imports are their own packages' matter.
+                    // Modules that the compiler imports belong to other packages.
                     command.args(["-p", &package]).env("PYTHONDONTWRITEBYTECODE", "1");
                     let _ = log.run(&mut command, "py3compile");
                 }
@@ -56,7 +56,8 @@ pub fn compile(inside: &Inside<'_>, log: &Log, packages: &[UnpackedPackage]) {
     });
 }
 
-/// How much there is to compile, and what the postinst calls the package; none if it does more than that.
+/// Size of the modules in bytes, and the name of the package in the call of py3compile; `None` if the postinst calls
+/// it in another way.
 fn wanted(root: &Root, package: &UnpackedPackage) -> Option<(u64, String)> {
     let labels = [package.name.clone(), format!("{}:{}", package.name, package.architecture)];
     let info = |label: &String, kind: &str| {
@@ -70,7 +71,7 @@ fn wanted(root: &Root, package: &UnpackedPackage) -> Option<(u64, String)> {
     Some((modules.filter_map(|path| root.size_bytes(path)).sum(), name.to_owned()))
 }
 
-/// The package of a line `py3compile -p PACKAGE`, if there is one such line and no other of py3compile.
+/// Package of a line `py3compile -p PACKAGE`, if it is the only line with py3compile.
 fn compiled(script: &str) -> Option<&str> {
     let mut lines = script.lines().map(str::trim).filter(|line| line.starts_with("py3compile "));
     let (line, None) = (lines.next()?, lines.next()) else { return None };

@@ -1,4 +1,4 @@
-//! Package files by our wire, into the root's archives directory.
+//! Fetches package files into the root's archives directory.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -30,18 +30,15 @@ use fullbore_wire::url::{Url, UrlError};
 use super::log::removed;
 use crate::nosync::session::Session;
 use crate::resolve::Wanted;
-use crate::unpack::Ahead;
-
-/// Read at once when a local file is copied and hashed.
-const COPY_BYTES: usize = 256 << 10;
+use crate::unpack::ReadAhead;
 
 /// Largest number of writing threads of one site; there are several sites. A guess.
 const THREADS_MAX: usize = 4;
 
-/// How often, once a signal has come, what runs is killed.
+/// Interval between kills of running commands after a signal.
 const KILL_EVERY: Duration = Duration::from_millis(100);
 
-/// Brings package files.
+/// Fetches package files.
 pub struct Downloads {
     archives: PathBuf,
     root: Arc<Root>,
@@ -49,25 +46,28 @@ pub struct Downloads {
     runtime: tokio::runtime::Runtime,
     progress: Progression,
     network: NetworkSettings,
-    /// Addresses that hold the same files, of which all are asked.
+    /// Sets of mirrors with the same files.
     mirrors: MirrorSets,
     sites: Vec<NamedSite>,
     totals: Totals,
-    ahead: Option<Arc<Ahead>>,
+    ahead: Option<Arc<ReadAhead>>,
 }
 
 /// A site, and how apt's sources name it.
 struct NamedSite {
-    /// The first is the one that apt named.
+    /// Addresses of the site; the first is that of apt.
     addresses: Vec<Url>,
-    /// For the first, as they stand in apt's sources.
+    /// Credentials for the first address, from apt's sources.
     credentials: Option<Credentials>,
     site: Site,
 }
 
 impl Downloads {
-    /// Into this directory, which is made. A file below one of the mirrors is asked of all of its set. The verdict's
-    /// clocks start.
+    /// Creates the directory `archives` for the files and starts the clocks of the verdict. A file below a mirror is
+    /// fetched from all mirrors of its set.
+    ///
+    /// # Errors
+    /// The directory cannot be created, or the network thread cannot be started.
     pub fn open(
         archives: &Path,
         network: &NetworkSettings,
@@ -89,13 +89,13 @@ impl Downloads {
         })
     }
 
-    /// Hosts are reached like this from now on.
+    /// Replaces the network settings.
     pub fn reach_by(&mut self, network: NetworkSettings) {
         self.network = network;
     }
 
-    /// Has each file decompressed as soon as it is there.
-    pub fn decompress_ahead(&mut self, ahead: Arc<Ahead>) {
+    /// Passes each complete file to `ahead`.
+    pub fn decompress_ahead(&mut self, ahead: Arc<ReadAhead>) {
         self.ahead = Some(ahead);
     }
 
@@ -104,34 +104,34 @@ impl Downloads {
         Stop::listen(&self.runtime)
     }
 
-    /// Listens for signals, which also end the commands that run.
+    /// Listens for signals, which also kill running commands.
     pub fn stop(&self, session: &Arc<Session>) -> Stop {
         stop_with(&self.runtime, session)
     }
 
-    /// Fetches files that are not there yet; each is there with the right content when this returns.
+    /// Fetches missing files. On success every file has the right content.
     ///
     /// # Errors
-    /// A file is not to be had, the disk fails, or a signal came.
+    /// A file cannot be fetched or verified, a write fails, or a signal arrived.
     pub fn fetch(&mut self, wanted: &[Wanted], stop: &Stop, events: &mut dyn Events) -> Result<(), CommandError> {
         let mut by_site: BTreeMap<usize, Vec<RemoteFile>> = BTreeMap::new();
         for wanted in wanted {
-            let sha256 = Sha256::from_hex(wanted.sha256.as_bytes())
-                .map_err(|error| CommandError::new(ErrorKind::Internal, format_args!("{}: {error}", wanted.uri)))?;
-            if self.is_there(wanted, &sha256)? {
+            let is_there = self.is_there(wanted)?;
+            let local = local(&wanted.uri).filter(|_| !is_there);
+            if let Some(path) = &local {
+                self.copy(path, wanted)?;
+            }
+            if is_there || local.is_some() {
                 self.totals.kept_files += 1;
                 self.totals.kept_bytes += wanted.size;
-                self.came(&wanted.file_name, wanted.size, sha256);
-                continue;
-            }
-            if let Some(path) = local(&wanted.uri) {
-                self.copy(&path, wanted, &sha256)?;
-                self.came(&wanted.file_name, wanted.size, sha256);
+                if let Some(ahead) = &self.ahead {
+                    ahead.add(&self.archives.join(&wanted.file_name), wanted.size, wanted.sha256);
+                }
                 continue;
             }
             let (site, path) = self.site_of(&wanted.uri)?;
             let target = wanted.file_name.clone();
-            let file = RemoteFile { path, other_path: None, target, size: wanted.size, sha256 };
+            let file = RemoteFile { path, other_path: None, target, size: wanted.size, sha256: wanted.sha256 };
             by_site.entry(site).or_default().push(file);
         }
         let all = by_site.values().flatten();
@@ -161,22 +161,17 @@ impl Downloads {
             let wrong = fetched.given_up.iter().find(|given_up| is_wrong(given_up));
             if let Some(given_up) = wrong.or(fetched.given_up.first()) {
                 let kind = if wrong.is_some() { ErrorKind::Verification } else { ErrorKind::Network };
-                let what = if given_up.missing { "is not there" } else { "cannot be had right" };
-                let error = CommandError::new(kind, format_args!("{} {what}", batch.path(given_up.item)))
+                let path = batch.path(given_up.item);
+                let what = if given_up.missing { format!("{path} is missing") } else { format!("cannot fetch {path}") };
+                let error = CommandError::new(kind, what)
                     .context(Hosts::of(&self.sites[number].site.fetcher.hosts()).why(given_up));
-                return Err(error.hint("the mirror may be changing at this moment; run again"));
+                return Err(error.hint("run again: the mirror may be updating"));
             }
         }
         Ok(())
     }
 
-    fn came(&self, file_name: &str, size: u64, sha256: Sha256) {
-        if let Some(ahead) = &self.ahead {
-            ahead.add(&self.archives.join(file_name), size, sha256);
-        }
-    }
-
-    /// Which connections bring this file, and its path there. A file below a mirror is asked of all mirrors of its set.
+    /// Index of the site of a file, and the path of the file there.
     fn site_of(&mut self, uri: &str) -> Result<(usize, String), CommandError> {
         let wrong = |error: UrlError| CommandError::usage(format_args!("{}: {error}", without_credentials(uri)));
         let (url, credentials) = Url::parse_with_userinfo(uri).map_err(wrong)?;
@@ -214,45 +209,39 @@ impl Downloads {
         Ok(NamedSite { addresses, credentials, site })
     }
 
-    /// A file from before, with the right content. One with another is removed.
-    fn is_there(&self, wanted: &Wanted, sha256: &Sha256) -> Result<bool, CommandError> {
+    /// Whether an earlier run left the file with the right content. A wrong file is removed.
+    fn is_there(&self, wanted: &Wanted) -> Result<bool, CommandError> {
         let path = self.archives.join(&wanted.file_name);
         let Ok(status) = path.symlink_metadata() else { return Ok(false) };
-        if status.is_file() && status.len() == wanted.size && hash_of(&path, &mut |_| Ok(()))? == *sha256 {
+        if status.is_file() && status.len() == wanted.size && hash_of(&path)? == wanted.sha256 {
             return Ok(true);
         }
         std::fs::remove_file(&path).map_err(|error| CommandError::disk(&path, &error))?;
         Ok(false)
     }
 
-    /// A file of this machine is copied: it may change, and the root's programs do not see it.
-    fn copy(&mut self, from: &Path, wanted: &Wanted, sha256: &Sha256) -> Result<(), CommandError> {
-        use std::io::Write as _;
+    /// Copies a file of this machine: it may change, and programs in the root cannot read it.
+    fn copy(&self, from: &Path, wanted: &Wanted) -> Result<(), CommandError> {
         let to = self.archives.join(&wanted.file_name);
         let part = self.archives.join(part_name(&wanted.file_name));
         let disk = |error: std::io::Error| CommandError::disk(&to, &error);
         // Left by a run that was killed; never through a link of this name.
-        super::log::removed(&part)?;
+        removed(&part)?;
         let mut file = std::fs::File::create_new(&part).map_err(disk)?;
-        let hash = hash_of(from, &mut |bytes| file.write_all(bytes))?;
-        if hash != *sha256 {
-            return Err(CommandError::new(
-                ErrorKind::Verification,
-                format_args!(
-                    "{}: has the SHA-256 {}, index says {}",
-                    from.display(),
-                    hash.to_hex().as_str(),
-                    sha256.to_hex().as_str()
-                ),
-            ));
+        let mut source = std::fs::File::open(from).map_err(|error| CommandError::disk(from, &error))?;
+        std::io::copy(&mut source, &mut file).map_err(disk)?;
+        let hash = hash_of(&part)?;
+        if hash != wanted.sha256 {
+            let what = format!("{}: SHA-256 {hash}, index says {}", from.display(), wanted.sha256);
+            return Err(CommandError::new(ErrorKind::Verification, what));
         }
-        std::fs::rename(&part, &to).map_err(disk)?;
-        self.totals.kept_files += 1;
-        self.totals.kept_bytes += wanted.size;
-        Ok(())
+        std::fs::rename(&part, &to).map_err(disk)
     }
 
-    /// Ends the threads that write.
+    /// Ends the writing threads.
+    ///
+    /// # Errors
+    /// A write failed.
     pub fn finish(&self) -> Result<(), CommandError> {
         for site in &self.sites {
             site.site.landing.finish().map_err(|error| {
@@ -262,7 +251,10 @@ impl Downloads {
         Ok(())
     }
 
-    /// Removes what there is of files that did not come.
+    /// Removes incomplete files.
+    ///
+    /// # Errors
+    /// A file cannot be removed.
     pub fn discard_unfinished(&self, wanted: &[Wanted]) -> Result<(), CommandError> {
         wanted.iter().try_for_each(|wanted| removed(&self.archives.join(part_name(&wanted.file_name))))
     }
@@ -274,37 +266,27 @@ impl Downloads {
     }
 }
 
-/// What a file is called until it is whole.
+/// Name of an incomplete file.
 fn part_name(file_name: &str) -> String {
     format!(".{file_name}.part")
 }
 
-/// Whether a file is fetched from a host, by a scheme of ours.
+/// Whether fullbore fetches an address itself (HTTP or HTTPS).
 pub fn is_remote(uri: &str) -> bool {
     uri.starts_with("http://") || uri.starts_with("https://")
 }
 
-/// The path of an address on this machine.
+/// Path of a `file:` or `copy:` address.
 pub fn local(uri: &str) -> Option<PathBuf> {
     let path = uri.strip_prefix("file:").or_else(|| uri.strip_prefix("copy:"))?;
     Some(PathBuf::from(format!("/{}", percent_decode(path).trim_start_matches('/'))))
 }
 
-fn hash_of(path: &Path, each: &mut dyn FnMut(&[u8]) -> std::io::Result<()>) -> Result<Sha256, CommandError> {
-    use std::io::Read as _;
-    let disk = |error: std::io::Error| CommandError::disk(path, &error);
-    let mut file = std::fs::File::open(path).map_err(disk)?;
+fn hash_of(path: &Path) -> Result<Sha256, CommandError> {
     let mut hasher = Sha256Hasher::new();
-    let mut buffer = vec![0; COPY_BYTES];
-    loop {
-        match file.read(&mut buffer).map_err(disk)? {
-            0 => return Ok(hasher.finish()),
-            count => {
-                hasher.update(&buffer[..count]);
-                each(&buffer[..count]).map_err(disk)?;
-            }
-        }
-    }
+    let read = std::fs::File::open(path).and_then(|file| hasher.read_to_end(file));
+    read.map_err(|error| CommandError::disk(path, &error))?;
+    Ok(hasher.finish())
 }
 
 /// See [`Downloads::stop`].

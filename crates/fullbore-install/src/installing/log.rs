@@ -1,4 +1,4 @@
-//! What commands print: kept, and shown if one of them fails.
+//! Output of commands, which is shown if a command fails.
 
 use std::fs::File;
 use std::io;
@@ -14,25 +14,27 @@ use rustix::io::Errno;
 
 use crate::resolve;
 
-/// Lines shown of a command that failed, and bytes read for them.
+/// Number of lines shown of a failed command, and bytes read for them.
 const LINES_SHOWN: usize = 12;
 const BYTES_SHOWN: u64 = 16 << 10;
 
-/// How often is looked for new lines of a command that is followed: what a person takes for at once.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Interval between checks for new lines: short enough to appear immediate.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The output of all commands of a run.
+/// Output of the commands of a run.
 #[derive(Debug)]
 pub struct Log {
     file: File,
-    /// Where everything goes at once instead.
+    /// Destination that replaces the file.
     shown: Option<Arc<File>>,
 }
 
 impl Log {
-    /// In a nameless file of this directory; with `shown` everything goes there at once, byte for byte: it is the
-    /// output of apt, dpkg and the root's own scripts, which run as root and may draw on the terminal as they would
-    /// without fullbore.
+    /// Opens a log in a nameless file of this directory. With `shown` all output goes there unchanged instead: apt,
+    /// dpkg and the scripts of the root run as root, and may draw on the terminal as without fullbore.
+    ///
+    /// # Errors
+    /// The file cannot be created.
     pub fn open(directory: &Path, shown: Option<Arc<File>>) -> Result<Log, CommandError> {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::APPEND | OFlags::CLOEXEC;
         let file = match rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR) {
@@ -44,12 +46,18 @@ impl Log {
         Ok(Log { file: File::from(file), shown })
     }
 
-    /// Another one of the same kind, for commands whose output is to be told from that of others.
+    /// Opens a separate log of the same kind.
+    ///
+    /// # Errors
+    /// The file cannot be created.
     pub fn another(&self, directory: &Path) -> Result<Log, CommandError> {
         Log::open(directory, self.shown.clone())
     }
 
-    /// Has a command write here; its stdout only if nobody reads it.
+    /// Redirects stderr of a command here, and stdout with `also_stdout`.
+    ///
+    /// # Errors
+    /// The descriptor cannot be duplicated.
     pub fn take(&self, command: &mut Command, also_stdout: bool) -> Result<(), CommandError> {
         let stdio =
             || -> io::Result<Stdio> { Ok(Stdio::from(self.shown.as_deref().unwrap_or(&self.file).try_clone()?)) };
@@ -62,13 +70,20 @@ impl Log {
     }
 
     /// Runs a command to its end.
+    ///
+    /// # Errors
+    /// The command cannot be started, or fails; then with its last lines.
     pub fn run(&self, command: &mut Command, what: &str) -> Result<(), CommandError> {
         self.take(command, true)?;
         let status = command.status().map_err(|error| cannot_start(command, &error))?;
         self.judge(status, what)
     }
 
-    /// The same, with each line told as it comes. A program that the command has left behind is not waited for.
+    /// Like [`Log::run`], and passes each line to `told` as it appears. Does not wait for programs that the command
+    /// left running.
+    ///
+    /// # Errors
+    /// Like [`Log::run`].
     pub fn follow(&self, command: &mut Command, what: &str, told: &mut dyn FnMut(String)) -> Result<(), CommandError> {
         self.take(command, true)?;
         let mut at = self.length();
@@ -81,12 +96,12 @@ impl Log {
                 break status;
             }
             std::thread::sleep(pause);
-            pause = LOOK_EVERY.min(pause * 2);
+            pause = POLL_INTERVAL.min(pause * 2);
         };
         self.judge(status, what)
     }
 
-    /// Tells the lines from `at` on, and moves that; with `all` also one that has no end yet.
+    /// Passes the lines from `at` on to `told` and advances `at`; with `all` also an incomplete line.
     fn tell(&self, at: &mut u64, all: bool, told: &mut dyn FnMut(String)) {
         let mut bytes = vec![0; BYTES_SHOWN as usize];
         loop {
@@ -104,30 +119,42 @@ impl Log {
         }
     }
 
-    /// Runs a command to its end and gives what it printed.
+    /// Runs a command to its end; returns its stdout.
+    ///
+    /// # Errors
+    /// Like [`Log::run`].
     pub fn read(&self, command: &mut Command, what: &str) -> Result<String, CommandError> {
-        self.take(command, false)?;
-        let output = command.stdout(Stdio::piped()).output().map_err(|error| cannot_start(command, &error))?;
-        self.judge(output.status, what)?;
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        let (status, text) = self.output(command)?;
+        self.judge(status, what)?;
+        Ok(text)
     }
 
-    /// The same of apt-get that decides; if it refuses, what it explains is told as well.
-    pub fn ask(&self, command: &mut Command, what: &str) -> Result<String, CommandError> {
-        let start = self.length();
+    fn output(&self, command: &mut Command) -> Result<(ExitStatus, String), CommandError> {
         self.take(command, false)?;
         let output = command.stdout(Stdio::piped()).output().map_err(|error| cannot_start(command, &error))?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        if output.status.success() {
+        Ok((output.status, String::from_utf8_lossy(&output.stdout).into_owned()))
+    }
+
+    /// Like [`Log::read`], for apt-get; an error includes its explanation.
+    ///
+    /// # Errors
+    /// Like [`Log::run`].
+    pub fn ask(&self, command: &mut Command, what: &str) -> Result<String, CommandError> {
+        let start = self.length();
+        let (status, text) = self.output(command)?;
+        if status.success() {
             return Ok(text);
         }
         let said = self.lines_since(start);
         let explained = resolve::explanation(&text).into_iter().map(str::to_owned);
-        let error = CommandError::new(ErrorKind::Partial, format_args!("{what}: {}", output.status));
+        let error = CommandError::new(ErrorKind::Partial, format_args!("{what}: {status}"));
         Err(said.into_iter().chain(explained).fold(error, CommandError::context))
     }
 
-    /// An error if the command failed, with the last lines that were printed.
+    /// Checks the exit status of a command.
+    ///
+    /// # Errors
+    /// The command failed; with the last lines of the log.
     pub fn judge(&self, status: ExitStatus, what: &str) -> Result<(), CommandError> {
         if status.success() {
             return Ok(());
@@ -136,9 +163,9 @@ impl Log {
         Err(self.lines_since(0).into_iter().fold(error, CommandError::context))
     }
 
-    /// What commands have printed, as far as anybody reads it.
+    /// Content of the log, up to a limit.
     pub fn all(&self) -> Vec<u8> {
-        /// A guess: more than scripts print that do not go wrong.
+        /// Maximum number of bytes. A guess: more than the output of successful scripts.
         const BYTES_MAX: u64 = 1 << 20;
         let mut bytes = vec![0; self.length().min(BYTES_MAX) as usize];
         let count = self.file.read_at(&mut bytes, 0).unwrap_or(0);
@@ -150,7 +177,7 @@ impl Log {
         self.file.metadata().map_or(0, |status| status.len())
     }
 
-    /// The last lines that commands have printed, from this place on.
+    /// Last lines of the log after offset `start`.
     fn lines_since(&self, start: u64) -> Vec<String> {
         let mut bytes = vec![0; BYTES_SHOWN as usize];
         let from = self.length().saturating_sub(BYTES_SHOWN).max(start);
@@ -170,10 +197,13 @@ fn in_memory() -> Result<std::os::fd::OwnedFd, Errno> {
 
 fn cannot_start(command: &Command, error: &io::Error) -> CommandError {
     CommandError::usage(format_args!("{}: {error}", command.get_program().to_string_lossy()))
-        .hint("dpkg, apt, util-linux, coreutils and tar are needed")
+        .hint("install dpkg, apt, util-linux, coreutils and tar")
 }
 
-/// Removes a file that may not be there.
+/// Removes a file if it exists.
+///
+/// # Errors
+/// It cannot be removed.
 pub fn removed(path: &Path) -> Result<(), CommandError> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(CommandError::disk(path, &error)),

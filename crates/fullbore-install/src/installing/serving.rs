@@ -1,4 +1,4 @@
-//! What apt's orders to unpack come to.
+//! Answering apt's calls of dpkg.
 
 use std::ffi::OsString;
 use std::io;
@@ -6,30 +6,31 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
 
 use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::events::{Events, Phase};
 
 use super::Part;
 use super::account::Account;
 use super::unpacker::{Done, Scripts, Unpacker};
-use crate::order::Order;
-use crate::relay::{Answer, Relay, RelayError, Told};
+use crate::dpkg_call::DpkgCall;
+use crate::relay::{Answer, DpkgOutput, Relay, RelayError};
 
-/// Answers apt's orders for one root.
+/// Answers apt's calls of dpkg for one root.
 pub struct Serving<'a> {
     root: &'a Path,
     unpacker: &'a Unpacker<'a>,
-    /// Package files that apt knows under a path of the outside, and their names in its archives directory.
+    /// Package files that apt names by a path outside of the root, and their names in its archives directory.
     elsewhere: Vec<(PathBuf, PathBuf)>,
-    /// Whether Python modules may be compiled ahead.
+    /// Whether to compile Python modules ahead.
     compiles: bool,
-    /// Why it was refused, if it was.
+    /// The error of a refused call.
     pub failure: Option<CommandError>,
 }
 
 impl<'a> Serving<'a> {
-    /// Of this root. `elsewhere` are files that apt takes from where they are, and our copies inside of the root.
+    /// Serves this root. `elsewhere` are files outside of the archives directory, and their copies inside of the root.
     ///
-    /// Python modules are compiled ahead unless `SOURCE_DATE_EPOCH` is set: then they are of another kind, which
-    /// py3compile does not take for current.
+    /// Python modules are compiled ahead unless `SOURCE_DATE_EPOCH` is set: then they have another format, which
+    /// py3compile does not accept as current.
     pub fn new(
         root: &'a Path,
         unpacker: &'a Unpacker<'a>,
@@ -43,8 +44,17 @@ impl<'a> Serving<'a> {
     ///
     /// # Errors
     /// The relay breaks; apt may then be waiting for an answer.
-    pub fn serve(&mut self, relay: &Relay, apt: &mut Child, account: &mut Account) -> io::Result<ExitStatus> {
+    pub fn serve(
+        &mut self,
+        relay: &Relay,
+        apt: &mut Child,
+        account: &mut Account,
+        events: &mut dyn Events,
+    ) -> io::Result<ExitStatus> {
         relay.serve(apt, &mut |order| {
+            if let Some(phase) = phase_of(&order) {
+                account.turn(events, phase, Part::Unpack);
+            }
             account.part(Part::Unpack);
             let answer = self.answer(&order, account);
             account.part(Part::Dpkg);
@@ -52,30 +62,30 @@ impl<'a> Serving<'a> {
         })
     }
 
-    /// One order.
+    /// Answers one call.
     fn answer(&mut self, arguments: &[OsString], account: &mut Account) -> Answer {
-        let Some(mut order) = Order::parse(self.root, arguments) else {
-            return Answer::Run(arguments.to_vec(), Told::default());
+        let Some(mut order) = DpkgCall::parse(self.root, arguments) else {
+            return Answer::Run(arguments.to_vec(), DpkgOutput::default());
         };
         for file in &mut order.files {
             if let Some((_, ours)) = self.elsewhere.iter().find(|(theirs, _)| theirs == file) {
                 file.clone_from(ours);
             }
         }
-        let outside: Vec<PathBuf> = order.files.iter().map(|file| Order::outside(self.root, file)).collect();
+        let outside: Vec<PathBuf> = order.files.iter().map(|file| DpkgCall::outside(self.root, file)).collect();
         match self.unpacker.unpack(&outside, Scripts::Before) {
             Ok(done) => {
                 account.unpacked(&done);
                 account.part(Part::Dpkg);
                 self.unpacker.note_in_dpkgs_log(&done);
                 if self.compiles {
-                    // Work of the scripts', done before them.
+                    // Work of the scripts, done before they run.
                     account.part(Part::Scripts);
                     self.unpacker.compile_modules(&done);
                 }
                 let left: Vec<PathBuf> = done.left.iter().map(|(file, _)| self.seen_inside(file)).collect();
                 let (output, status) = told(&done);
-                let told = Told { output, status, status_descriptor: order.status_descriptor };
+                let told = DpkgOutput { output, status, status_descriptor: order.status_descriptor };
                 if left.is_empty() { Answer::Done(told) } else { Answer::Run(order.for_files(&left), told) }
             }
             Err(error) => {
@@ -90,6 +100,15 @@ impl<'a> Serving<'a> {
     }
 }
 
+/// What dpkg does at such an order. apt has others, between which the phase goes on.
+fn phase_of(order: &[OsString]) -> Option<Phase> {
+    order.iter().find_map(|word| match word.to_str()? {
+        "--unpack" => Some(Phase::Unpack),
+        "--configure" => Some(Phase::Configure),
+        _ => None,
+    })
+}
+
 /// What is told of a script that cannot be placed.
 pub fn of_relay(error: &RelayError) -> CommandError {
     match error {
@@ -100,7 +119,7 @@ pub fn of_relay(error: &RelayError) -> CommandError {
     }
 }
 
-/// What dpkg would have printed, and told on its status descriptor (dpkg(1), `--status-fd`).
+/// The output that dpkg would print, and its status lines (dpkg(1), `--status-fd`).
 fn told(done: &Done) -> (Vec<u8>, Vec<u8>) {
     let (mut output, mut status) = (Vec::new(), String::new());
     for package in &done.packages {

@@ -1,4 +1,4 @@
-//! Package files into a root: in parallel what can be, the rest is told to be dpkg's.
+//! Unpacking package files into a root: in parallel if possible, otherwise by dpkg.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -11,15 +11,16 @@ use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::stage::Ledger;
 
 use super::log::Log;
+use super::whole::Standing;
 use super::{UnpackTimes, bytecode};
-use crate::database::Lock;
+use crate::database::{Directive, Lock, Stanza};
 use crate::inside::Inside;
 use crate::resolve::Wanted;
 use crate::root::within;
 use crate::scripts;
-use crate::unpack::{self, Ahead, Archive, Filters, Options, Root, Script, UnpackError, UnpackedPackage};
+use crate::unpack::{self, Archive, Filters, Options, ReadAhead, Root, Script, UnpackError, UnpackedPackage};
 
-/// Lines of dpkg's configuration that mean nothing for unpacking, or are understood here.
+/// Lines of dpkg's configuration that do not matter for unpacking, or are supported here.
 const UNDERSTOOD: [&str; 9] = [
     "no-debsig",
     "log",
@@ -32,93 +33,87 @@ const UNDERSTOOD: [&str; 9] = [
     "force-confmiss",
 ];
 
-/// Largest file of dpkg's configuration that is read. A guess: thousands of excluded paths.
+/// Maximum size of a configuration file of dpkg. A guess: thousands of excluded paths.
 const CONFIGURATION_BYTES_MAX: usize = 1 << 20;
 
-/// dpkg's, below the root.
+/// dpkg's database, below the root.
 const DATABASE: &str = "var/lib/dpkg";
 
 /// When preinst scripts run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scripts {
-    /// Before the files of the batch, as dpkg would.
+    /// Before the files of the batch, as dpkg does.
     Before,
-    /// After them: there is no shell yet.
+    /// After the files, because there is no shell before.
     After,
 }
 
-/// Unpacks into one root.
+/// Unpacks packages into one root.
 pub struct Unpacker<'a> {
     inside: &'a Inside<'a>,
     log: &'a Log,
     dpkg_version: String,
     expected: HashMap<String, (u64, Sha256)>,
-    ahead: Option<Arc<Ahead>>,
+    ahead: Option<Arc<ReadAhead>>,
+    standing: Arc<Standing>,
 }
 
-/// What became of a batch.
+/// The result of a batch.
 #[derive(Debug, Default)]
 pub struct Done {
-    /// Unpacked, in the order asked for.
+    /// The unpacked packages, in the requested order.
     pub packages: Vec<UnpackedPackage>,
-    /// Files that are dpkg's, in the order asked for, and why.
+    /// Files for dpkg in the requested order, with the reasons.
     pub left: Vec<(PathBuf, String)>,
-    /// Regular files.
+    /// Number of regular files.
     pub files: u64,
-    /// Their bytes.
+    /// Bytes of regular files.
     pub bytes: u64,
-    /// Where the time went.
+    /// Times of the stages.
     pub times: UnpackTimes,
-    /// What the scripts of those packages have said, by name.
+    /// Output of the packages' scripts, by name.
     pub said: HashMap<String, Vec<u8>>,
-    /// Packages whose preinst has still to run.
+    /// Packages whose preinst is postponed.
     preinsts: Vec<Archive>,
-    /// Packages whose triggers waited before.
+    /// Packages that had pending triggers before.
     pending_before: Vec<String>,
 }
 
-/// A package whose triggers wait to be processed.
-struct Pending {
-    /// `NAME:ARCH`
-    label: String,
-    version: String,
-    triggers: Vec<String>,
-}
-
 impl<'a> Unpacker<'a> {
-    /// For package files with these sizes and hashes.
-    pub fn new(inside: &'a Inside<'a>, log: &'a Log, wanted: &[Wanted]) -> Unpacker<'a> {
-        let mut unpacker = Unpacker { inside, log, dpkg_version: String::new(), expected: HashMap::new(), ahead: None };
+    /// For package files with these sizes and hashes; each that is unpacked counts in `standing`.
+    pub fn new(inside: &'a Inside<'a>, log: &'a Log, wanted: &[Wanted], standing: Arc<Standing>) -> Unpacker<'a> {
+        let (dpkg_version, expected) = (String::new(), HashMap::new());
+        let mut unpacker = Unpacker { inside, log, dpkg_version, expected, ahead: None, standing };
         unpacker.expect(wanted);
         unpacker
     }
 
-    /// Packages may have been decompressed before their turn.
-    pub fn take_from(&mut self, ahead: Arc<Ahead>) {
+    /// Sets the read-ahead, which may have decompressed packages already.
+    pub fn take_from(&mut self, ahead: Arc<ReadAhead>) {
         self.ahead = Some(ahead);
     }
 
-    /// These files' sizes and hashes are known as well.
+    /// Adds sizes and hashes of more files.
     pub fn expect(&mut self, wanted: &[Wanted]) {
         for wanted in wanted {
-            if let Ok(sha256) = Sha256::from_hex(wanted.sha256.as_bytes()) {
-                self.expected.insert(wanted.file_name.clone(), (wanted.size, sha256));
-            }
+            self.expected.insert(wanted.file_name.clone(), (wanted.size, wanted.sha256));
         }
     }
 
-    /// What dpkg's scripts are told of the dpkg that runs them.
+    /// What dpkg's scripts are told of the dpkg that runs them, and where it logs what it configures.
     pub fn ask_dpkg(&mut self) {
+        let log = self.log_of_dpkg().and_then(|path| within(self.inside.root(), Path::new(&path)).ok());
+        self.standing.count_in(log);
         let mut command = self.inside.command("dpkg-query");
         command.args(["--show", "--showformat=${Version}", "dpkg"]);
         self.dpkg_version = self.log.read(&mut command, "dpkg-query").unwrap_or_default();
     }
 
-    /// Unpacks these files, as seen from the outside.
+    /// Unpacks these files, given by paths outside of the root.
     ///
     /// # Errors
-    /// The root or its database cannot be used, or a file is not what the index says. What was written for
-    /// this batch is then taken back.
+    /// The root or its database cannot be used, or a file does not match the index. The changes of this batch are then
+    /// undone.
     pub fn unpack(&self, files: &[PathBuf], scripts: Scripts) -> Result<Done, CommandError> {
         let mut done = Done::default();
         let (filters, is_understood) = self.filters();
@@ -144,7 +139,7 @@ impl<'a> Unpacker<'a> {
                         None => archive,
                     });
                 }
-                // dpkg may understand it, or says better what is wrong.
+                // dpkg may support it, or has a better error message.
                 Err(error) => {
                     self.verify(file)?;
                     done.left.push((file.clone(), error.to_string()));
@@ -159,10 +154,10 @@ impl<'a> Unpacker<'a> {
         if examined.batch.is_empty() {
             return Ok(self.sorted(done, files));
         }
-        // Of these only: one of another architecture may have the same name.
+        // Only of these: a package of another architecture can have the same name.
         let by_name: HashMap<String, PathBuf> =
             examined.batch.archives().map(|archive| (archive.name().to_owned(), archive.path().to_owned())).collect();
-        done.pending_before = self.pending().into_iter().map(|pending| pending.label).collect();
+        done.pending_before = self.pending().iter().map(label_of).collect();
         let (mut in_scripts, mut said) = (Duration::ZERO, HashMap::new());
         let mut run = |archive: &Archive, script: Script| {
             let begun = Instant::now();
@@ -173,13 +168,14 @@ impl<'a> Unpacker<'a> {
         let ledger = Ledger::new();
         let options = Options {
             filters,
-            // One sync for everything, at the end of the run.
+            // The run syncs once at its end.
             durability: Durability::None,
             scripts: match scripts {
                 Scripts::Before => unpack::Scripts::Run(&mut run),
                 Scripts::After => unpack::Scripts::Later,
             },
             ledger: Some(&ledger),
+            done_bytes: Some(&self.standing.unpacked_bytes),
             ..Options::default()
         };
         let paused = self.ahead.as_ref().map(|ahead| ahead.pause());
@@ -206,20 +202,20 @@ impl<'a> Unpacker<'a> {
         Ok(self.sorted(done, files))
     }
 
-    /// Puts the files of a package that is left to dpkg into the root, where dpkg may not be yet.
+    /// Writes the files of a package that is left to dpkg into the root, which may not have dpkg yet.
     ///
     /// # Errors
-    /// It cannot be read, or its files not be written.
+    /// The package cannot be read, or its files cannot be written.
     pub fn put_files(&self, file: &Path) -> Result<(), CommandError> {
         let root = Root::open(self.inside.root()).map_err(|error| CommandError::new(ErrorKind::Disk, error))?;
         let archive = Archive::open(file).map_err(|error| CommandError::new(ErrorKind::Verification, error))?;
         unpack::put_files(&root, &archive, &self.filters().0).map_err(|error| failure(&error))
     }
 
-    /// Runs the preinst scripts that were put off.
+    /// Runs the postponed preinst scripts.
     ///
     /// # Errors
-    /// One of them fails.
+    /// A script fails.
     pub fn run_preinsts(&self, done: &Done) -> Result<(), CommandError> {
         for archive in &done.preinsts {
             self.script(archive, Script::Preinst).map_err(|what| {
@@ -229,12 +225,12 @@ impl<'a> Unpacker<'a> {
         scripts::clear(self.inside.root()).map_err(|error| CommandError::disk(self.inside.root(), &error))
     }
 
-    /// Python modules of these packages are compiled on all cores.
+    /// Compiles the Python modules of these packages on all cores.
     pub fn compile_modules(&self, done: &Done) {
         bytecode::compile(self.inside, self.log, &done.packages);
     }
 
-    /// What dpkg would have written into its log. Not being able to is no failure for dpkg either.
+    /// Writes dpkg's log. A failure is ignored, as dpkg does.
     pub fn note_in_dpkgs_log(&self, done: &Done) {
         let Some(path) = self.log_of_dpkg().filter(|_| !done.packages.is_empty()) else { return };
         let mut date = self.inside.command("date");
@@ -242,16 +238,21 @@ impl<'a> Unpacker<'a> {
         let now = now.trim();
         let mut text = format!("{now} startup archives unpack\n");
         let mut pending = self.pending();
-        pending.retain(|pending| !done.pending_before.contains(&pending.label));
+        pending.retain(|stanza| !done.pending_before.contains(&label_of(stanza)));
+        let triggers_pending = |stanza: &Stanza| {
+            let version = stanza.get("Version").unwrap_or_default();
+            format!("{now} status triggers-pending {} {version}\n", label_of(stanza))
+        };
         for package in &done.packages {
             let label = format!("{}:{} ", package.name, package.architecture);
             let version = &package.version;
             text.push_str(&format!("{now} install {label}<none> {version}\n"));
             let activated = self.activated(package);
-            pending.retain(|pending| {
-                let is_now = pending.triggers.iter().any(|trigger| activated.contains(trigger));
+            pending.retain(|stanza| {
+                let mut triggers = stanza.get("Triggers-Pending").unwrap_or_default().split_whitespace();
+                let is_now = triggers.any(|trigger| activated.iter().any(|activated| activated == trigger));
                 if is_now {
-                    text.push_str(&format!("{now} status triggers-pending {} {}\n", pending.label, pending.version));
+                    text.push_str(&triggers_pending(stanza));
                 }
                 !is_now
             });
@@ -259,38 +260,25 @@ impl<'a> Unpacker<'a> {
             text.push_str(&format!("{now} status unpacked {label}{version}\n"));
         }
         // By files, not by name.
-        for pending in pending {
-            text.push_str(&format!("{now} status triggers-pending {} {}\n", pending.label, pending.version));
-        }
-        // Made as dpkg makes it, whatever the user's mask is.
+        text.extend(pending.iter().map(triggers_pending));
+        // The mode of dpkg, for any umask of the user.
         let written = Root::open(self.inside.root()).and_then(|root| root.append(&path, 0o644, text.as_bytes()));
         if let Err(error) = written {
             tracing::warn!("dpkg's log: {error}");
         }
     }
 
-    /// The text of a file of the root; empty if there is none.
+    /// The text of a file in the root, or an empty text if the file is missing.
     fn text(&self, path: &str) -> String {
         let content = Root::open(self.inside.root()).and_then(|root| root.read(path)).ok().flatten();
         content.and_then(|content| String::from_utf8(content).ok()).unwrap_or_default()
     }
 
-    /// Packages whose triggers wait to be processed.
-    fn pending(&self) -> Vec<Pending> {
+    /// Packages with pending triggers.
+    fn pending(&self) -> Vec<Stanza> {
         let status = self.text("var/lib/dpkg/status");
-        let mut all = Vec::new();
-        for stanza in status.split("\n\n").filter(|stanza| stanza.contains(" triggers-pending\n")) {
-            let field = |name: &str| {
-                let mut lines = stanza.lines();
-                lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")).unwrap_or_default().to_owned()
-            };
-            all.push(Pending {
-                label: format!("{}:{}", field("Package"), field("Architecture")),
-                version: field("Version"),
-                triggers: field("Triggers-Pending").split_whitespace().map(str::to_owned).collect(),
-            });
-        }
-        all
+        let stanzas = status.split("\n\n").filter(|stanza| stanza.contains(" triggers-pending\n"));
+        stanzas.filter_map(|stanza| Stanza::parse(stanza.trim_matches('\n')).ok()).collect()
     }
 
     /// Triggers that a package's control file activates by name (deb-triggers(5)).
@@ -298,12 +286,11 @@ impl<'a> Unpacker<'a> {
         let labels = [package.name.clone(), format!("{}:{}", package.name, package.architecture)];
         let texts = labels.iter().map(|label| self.text(&format!("var/lib/dpkg/info/{label}.triggers")));
         let text = texts.into_iter().find(|text| !text.is_empty()).unwrap_or_default();
-        let directives = text.lines().filter_map(|line| line.split_once(char::is_whitespace));
-        let activating = directives.filter(|(directive, _)| directive.starts_with("activate"));
-        activating.map(|(_, trigger)| trigger.trim().to_owned()).collect()
+        let directives = Directive::parse(text.as_bytes()).unwrap_or_default();
+        directives.into_iter().filter(|directive| !directive.interest).map(|directive| directive.trigger).collect()
     }
 
-    /// Where dpkg logs, if it does.
+    /// dpkg's log file, if configured.
     fn log_of_dpkg(&self) -> Option<String> {
         let mut found = None;
         for file in self.configuration() {
@@ -315,7 +302,7 @@ impl<'a> Unpacker<'a> {
         found
     }
 
-    /// What is left to dpkg, whose scripts have all rights, has to be what the index names.
+    /// Checks a file that is left to dpkg against the index, because its scripts run with all privileges.
     fn verify(&self, file: &Path) -> Result<(), CommandError> {
         let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let Some((bytes, sha256)) = self.expected.get(name) else { return Ok(()) };
@@ -328,12 +315,9 @@ impl<'a> Unpacker<'a> {
         done
     }
 
-    /// Gives what it has said.
+    /// Returns its output.
     fn script(&self, archive: &Archive, script: Script) -> Result<Vec<u8>, String> {
-        let command = match script {
-            Script::Preinst => scripts::preinst(self.inside, archive, &self.dpkg_version),
-            Script::AbortInstall => scripts::abort_install(self.inside, archive, &self.dpkg_version),
-        };
+        let command = scripts::command(self.inside, archive, &self.dpkg_version, script);
         let Some(mut command) = command.map_err(|error| error.to_string())? else { return Ok(Vec::new()) };
         let database = within(self.inside.root(), Path::new(DATABASE)).map_err(|error| error.to_string())?;
         let log = self.log.another(&database).map_err(|error| error.message)?;
@@ -344,7 +328,7 @@ impl<'a> Unpacker<'a> {
         Ok(log.all())
     }
 
-    /// The files of dpkg's configuration, in the order in which it reads them.
+    /// dpkg's configuration files, in the order in which it reads them.
     fn configuration(&self) -> Vec<String> {
         let names = Root::open(self.inside.root()).and_then(|root| root.names("etc/dpkg/dpkg.cfg.d"));
         let names = names.unwrap_or_default().into_iter().filter_map(|name| String::from_utf8(name).ok());
@@ -356,7 +340,7 @@ impl<'a> Unpacker<'a> {
         files
     }
 
-    /// dpkg's `path-exclude` and `path-include`, and whether that is all that its configuration has for unpacking.
+    /// dpkg's `path-exclude` and `path-include`, and whether its configuration has nothing else for unpacking.
     fn filters(&self) -> (Filters, bool) {
         let (mut filters, mut is_all) = (Filters::new(), true);
         for file in self.configuration() {
@@ -370,6 +354,12 @@ impl<'a> Unpacker<'a> {
         }
         (filters, is_all)
     }
+}
+
+/// `NAME:ARCH` in the form of dpkg's log.
+fn label_of(stanza: &Stanza) -> String {
+    let field = |name: &str| stanza.get(name).unwrap_or_default();
+    format!("{}:{}", field("Package"), field("Architecture"))
 }
 
 /// Names of configuration files that dpkg reads: letters, digits, `_` and `-`.

@@ -1,29 +1,68 @@
-//! The processes that a process has started, and those that these have started.
+//! The descendants of this process.
 //!
-//! With `PR_SET_CHILD_SUBREAPER` set, whose parent ends becomes a child of this process, so
-//! that nobody gets out of the tree. `Seccomp: 2` in `/proc` would prove nothing: in a container
+//! With `PR_SET_CHILD_SUBREAPER` set, a process whose parent ends becomes a child of this process, so
+//! that none leaves the tree. `Seccomp: 2` in `/proc` would prove nothing: in a container
 //! every process has some filter.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
+use std::io;
 
-/// A process, as `/proc` shows it.
+use rustix::process::{Pid, Signal};
+
+/// A process in `/proc`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Process {
-    /// Its number.
+    /// Process id.
     pub pid: i32,
-    /// The name of its program, cut to 15 bytes by the kernel.
+    /// Name of the program, at most 15 bytes.
     pub name: String,
-    /// When it was started, in ticks since the boot: tells it from a later one of this number.
+    /// Start time in ticks since boot, which distinguishes processes with the same id.
     pub started: u64,
 }
 
-/// All living descendants of process `of`, ended ones that nobody has waited for left out.
-pub(super) fn descendants(of: i32) -> Vec<Process> {
+impl Process {
+    /// Sends a signal; the process may have ended.
+    pub(super) fn signal(&self, signal: Signal) {
+        if let Some(pid) = Pid::from_raw(self.pid) {
+            let _ = rustix::process::kill_process(pid, signal);
+        }
+    }
+}
+
+/// Descendants of this process that start after a moment.
+#[derive(Debug)]
+pub(super) struct Descendants {
+    own: i32,
+    /// Earlier descendants by id and start time. Names are not compared, because exec changes them.
+    earlier: HashSet<(i32, u64)>,
+}
+
+impl Descendants {
+    /// Makes this process the parent of orphans and remembers its present descendants: a shell that executed it may
+    /// have left some.
+    pub(super) fn watch() -> io::Result<Descendants> {
+        let own = rustix::process::getpid();
+        rustix::process::set_child_subreaper(Some(own))?;
+        let own = own.as_raw_nonzero().get();
+        let earlier = descendants(own).into_iter().map(|process| (process.pid, process.started)).collect();
+        Ok(Descendants { own, earlier })
+    }
+
+    /// Living descendants.
+    pub(super) fn living(&self) -> Vec<Process> {
+        let mut living = descendants(self.own);
+        living.retain(|process| !self.earlier.contains(&(process.pid, process.started)));
+        living
+    }
+}
+
+/// All living descendants of process `of`, without zombies.
+fn descendants(of: i32) -> Vec<Process> {
     let mut children: HashMap<i32, Vec<(Process, bool)>> = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        // One that has ended since then is no matter.
+        // A process that has ended since does not count.
         let Ok(stat) = fs::read(entry.path().join("stat")) else { continue };
         if let Some(Stat { name, is_over, parent, started }) = parse(&String::from_utf8_lossy(&stat)) {
             children.entry(parent).or_default().push((Process { pid, name, started }, is_over));
@@ -49,7 +88,7 @@ struct Stat {
     started: u64,
 }
 
-/// `PID (NAME) STATE PARENT …`; the name may hold anything, but ends with the last parenthesis.
+/// Parses `PID (NAME) STATE PARENT …`. The name may contain anything and ends with the last parenthesis.
 fn parse(stat: &str) -> Option<Stat> {
     let (head, rest) = stat.rsplit_once(')')?;
     let (_, name) = head.split_once('(')?;

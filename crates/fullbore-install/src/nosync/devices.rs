@@ -1,10 +1,10 @@
-//! Block devices that were written to directly, as by `dd`, and not through a file system.
+//! Block devices that the command wrote to directly, for example with `dd`.
 //!
-//! Which they are is told by the kernel's counters: whoever is the last to close a device has the kernel write it out, and
-//! nobody is told of errors then. They are synced through descriptors of the end. One from before the start would keep
-//! the device busy: the command could not detach a loop device, or have a partition table read again. An error that
-//! nobody was told of is told to a descriptor that is opened later, too (errseq_t in the kernel's documentation), and
-//! under the filter no sync was told anything.
+//! The kernel's counters tell which devices were written. When the last descriptor of a device is closed, the kernel
+//! writes it out and reports no errors. These devices are synced through descriptors opened at the end: an earlier one
+//! would keep the device busy, so that the command could not detach a loop device or reread a partition table. A
+//! descriptor opened later still receives errors that no other sync has reported (errseq_t in the kernel's
+//! documentation), and no sync under the filter reports any.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -17,56 +17,56 @@ use rustix::fs::{Mode, OFlags};
 
 use super::disks;
 
-/// All block devices, partitions among them.
+/// Directory of all block devices and partitions.
 const ALL: &str = "/sys/class/block";
 
-/// Not blocking: a drive may be without a medium.
+/// Non-blocking: a drive may be without a medium.
 const OPEN: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
-/// What had been written at the start: sectors, by the names of devices.
+/// Written sectors by device name.
 #[derive(Debug)]
 pub(super) struct Devices(HashMap<OsString, u64>);
 
 impl Devices {
-    pub(super) fn look() -> Devices {
+    pub(super) fn read() -> Devices {
         let all = fs::read_dir(ALL).into_iter().flatten().flatten();
         Devices(all.filter_map(|entry| Some((entry.file_name(), written(&entry.file_name())?))).collect())
     }
 
-    /// Syncs those that were written since, and that nobody has for himself: not those with a mounted file system, which
-    /// is synced as such, or that are part of another device. Where it failed. What may not be opened could not be
-    /// written by the command either.
+    /// Syncs devices written since, except those with a mounted file system, which is synced as such, and parts of
+    /// other devices. Returns the failures. A device that this user may not open could not be written by the command
+    /// either.
     pub(super) fn sync(&self, told: &mut dyn FnMut(&Path)) -> Vec<(PathBuf, io::Error)> {
         let devices: Vec<(PathBuf, File)> =
-            Devices::look().written_since(self).filter_map(|name| open_free(&name)).collect();
+            Devices::read().written_since(self).filter_map(|name| open_free(&name)).collect();
         let syncing = |(_, device): &(PathBuf, File)| rustix::fs::fsync(device).map_err(io::Error::from);
-        let results = disks::side_by_side(&devices, syncing, disks::TELLS_EVERY, &mut |(path, _)| told(path));
+        let results = disks::side_by_side(&devices, syncing, disks::NOTICE_INTERVAL, &mut |(path, _)| told(path));
         let named = devices.into_iter().zip(results);
         named.filter_map(|((path, _), result)| Some((path, result.err()?))).collect()
     }
 
-    /// Which of these were written after `before`. One with less is another device of this name, plugged in since.
+    /// Devices written after `before`. A smaller number means another device of the same name.
     fn written_since(self, before: &Devices) -> impl Iterator<Item = OsString> {
         let is_other = |(name, sectors): &(OsString, u64)| *sectors != before.0.get(name).copied().unwrap_or(0);
         self.0.into_iter().filter(|(_, sectors)| *sectors > 0).filter(is_other).map(|(name, _)| name)
     }
 }
 
-/// The seventh field of a device's `stat` (Documentation/block/stat.rst).
+/// Written sectors: the seventh field of `stat` (Documentation/block/stat.rst).
 fn written(name: &OsStr) -> Option<u64> {
     let stat = fs::read_to_string(Path::new(ALL).join(name).join("stat")).ok()?;
     stat.split_whitespace().nth(6)?.parse().ok()
 }
 
-/// A device that is there under its name, and free.
+/// Opens a device if it exists and is not in use.
 fn open_free(name: &OsStr) -> Option<(PathBuf, File)> {
     let number = fs::read_to_string(Path::new(ALL).join(name).join("dev")).ok()?;
-    // As in /sys, where a name has no slash.
+    // /sys replaces slashes in names.
     let path = Path::new("/dev").join(name.to_str()?.replace('!', "/"));
     let device = File::from(rustix::fs::open(&path, OPEN, Mode::empty()).ok()?);
     let about = device.metadata().ok()?;
     let is_it = about.file_type().is_block_device() && disks::device(about.rdev()) == number.trim();
-    // Refused while it is mounted, swapped to, or part of another device (open(2)); given back at once.
+    // The kernel refuses this while the device is mounted, used for swap, or part of another device (open(2)).
     let is_free = is_it && rustix::fs::open(&path, OPEN | OFlags::EXCL, Mode::empty()).is_ok();
     is_free.then_some((path, device))
 }
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn devices_of_this_machine_are_counted() {
-        let devices = Devices::look();
+        let devices = Devices::read();
         assert!(devices.0.keys().all(|name| Path::new(ALL).join(name).exists()));
         assert!(devices.0.values().any(|sectors| *sectors > 0), "needs a machine with a disk");
     }

@@ -1,8 +1,7 @@
-//! The file systems that are synced at the end, one descriptor for each.
+//! File systems of the final sync, with one descriptor each.
 //!
-//! Opened before the command starts: a descriptor tells of write errors since it was opened,
-//! and an error that somebody else's sync has been told meanwhile is not told to one opened
-//! later.
+//! They are opened before the command starts: a descriptor reports write errors since it was opened, and misses errors
+//! that another sync has reported before that.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,9 +16,9 @@ use rustix::fs::{Access, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::kernel;
-use super::mounted::Place;
+use super::mounted::MountedDevice;
 
-/// Without a disk behind them: nothing to be synced.
+/// File systems without a disk.
 const WITHOUT_DISK: &[&str] = &[
     "autofs",
     "binfmt_misc",
@@ -46,64 +45,70 @@ const WITHOUT_DISK: &[&str] = &[
     "tracefs",
 ];
 
-/// Served from elsewhere; besides those of NFS and FUSE, which have several names.
+/// Network file systems, except those of NFS and FUSE, which have several names.
 const SERVED: &[&str] = &["9p", "afs", "ceph", "cifs", "smb3"];
 
-/// Longest wait for the root of one that is served from elsewhere; a guess, far above what a living server takes.
-const OPENS_WITHIN: Duration = Duration::from_secs(5);
+/// Time limit for opening a network file system. A guess, far above the time of a working server.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often is told which file system the end of the run waits for.
-pub(super) const TELLS_EVERY: Duration = Duration::from_secs(30);
+/// Interval between notices about the file systems that the final sync waits for.
+pub(super) const NOTICE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// File systems that are synced at the same time. A guess: more than a machine has disks, fewer than some have mounts.
-const AT_ONCE: usize = 16;
+/// Number of parallel syncs. A guess: more than the disks of most machines, fewer than the mounts of some.
+const CONCURRENT_SYNCS: usize = 16;
 
-/// Directories of a root in which dpkg has nothing: they are the users' and the administrator's, or are empty again after
-/// the next start (hier(7)).
+/// Directories of a root without files of dpkg: they belong to users and the administrator, or are emptied at boot
+/// (hier(7)).
 const NOT_DPKGS: [&str; 7] = ["home", "media", "mnt", "root", "run", "srv", "tmp"];
 
-/// Whether what could not be opened can have nothing of dpkg's in the root at `below`: it is mounted where packages have
-/// no files, or not even root may look into it, as with another user's FUSE and an NFS server that squashes root.
+/// Whether a file system that cannot be opened holds nothing of dpkg's in the root at `below`: packages have no files
+/// there, or even root may not read it, as with another user's FUSE and an NFS server that squashes root.
 pub(crate) fn is_beyond_dpkg(below: &Path, path: &Path, error: &io::Error) -> bool {
     let inside = path.strip_prefix(below).ok().and_then(|inside| inside.iter().next());
     error.kind() == io::ErrorKind::PermissionDenied
         || inside.is_some_and(|top| NOT_DPKGS.iter().any(|name| top == *name))
 }
 
-/// A file system, held by a descriptor.
+/// An open file system.
 #[derive(Debug)]
 pub(super) struct Disk {
-    /// Where it is mounted, or one of the places.
+    /// One of its mount points.
     pub path: PathBuf,
     pub device: String,
     directory: File,
 }
 
-/// What can be synced at the end.
+/// File systems for the final sync.
 #[derive(Debug)]
 pub(crate) struct Disks {
     pub(super) held: Vec<Disk>,
-    /// Writable, but not to be opened: the device, where, and why not.
+    /// Writable file systems that cannot be opened: device, mount point, error.
     missed: Vec<(String, PathBuf, io::Error)>,
-    /// There is no `/proc`, and so no table of mounts: all file systems of the machine are written out in the end.
+    /// Whether the mount table is unknown, because there is no `/proc`: then sync(2) writes out all file systems of
+    /// the machine.
     is_blind: bool,
 }
 
-/// What the final sync was told.
+/// Result of the final sync.
 #[derive(Debug, Default)]
-pub(crate) struct Synced {
+pub struct SyncReport {
+    /// Number of synced file systems.
     pub count: usize,
+    /// File systems and block devices whose sync failed, or reported a write error since the start.
     pub failed: Vec<(PathBuf, io::Error)>,
-    /// Mounted after the start and synced; write errors before that may have gone unseen.
+    /// File systems mounted since the start. They were synced, but earlier write errors may be lost.
     pub opened_late: Vec<PathBuf>,
-    /// Not synced, because it could not be opened.
+    /// File systems not synced, because they cannot be opened.
     pub missed: Vec<(PathBuf, io::Error)>,
-    /// Those that are not held, whichever they are, were written out by `sync`, which tells of no error.
+    /// File systems that cannot be opened and hold nothing of dpkg's.
+    pub beyond: Vec<(PathBuf, io::Error)>,
+    /// Whether sync(2) wrote out all file systems of the machine, because there is no `/proc`. It reports errors only
+    /// for the root and the working directory.
     pub unseen: bool,
 }
 
-impl Synced {
-    /// Adds what was synced from within another mount namespace; gives what could not be reached there.
+impl SyncReport {
+    /// Adds the results of another mount namespace; returns the file systems that could not be reached.
     pub(super) fn add(&mut self, results: Vec<(PathBuf, Option<io::Result<()>>)>) -> Vec<PathBuf> {
         let mut out_of_reach = Vec::new();
         for (path, result) in results {
@@ -121,24 +126,37 @@ impl Synced {
 }
 
 impl Disks {
-    fn none() -> Disks {
-        Disks { held: Vec::new(), missed: Vec::new(), is_blind: false }
-    }
-
     /// Opens each writable file system of this mount namespace; without `/proc` those of the root and of the
     /// working directory.
     pub(super) fn open() -> io::Result<Disks> {
-        let mut disks = Disks::none();
+        Disks::open_some(|_| {}, &[Path::new("/"), Path::new(".")])
+    }
+
+    /// Opens the file system that holds `below`, a canonical path, and those mounted beneath it; without `/proc`
+    /// the first only.
+    pub(crate) fn open_below(below: &Path) -> io::Result<Disks> {
+        let choose = |mounts: &mut Vec<Mount>| {
+            let devices = devices_of(mounts, below);
+            mounts.retain(|mount| devices.contains(&mount.device));
+        };
+        Disks::open_some(choose, &[below])
+    }
+
+    fn open_some(choose: impl FnOnce(&mut Vec<Mount>), hidden: &[&Path]) -> io::Result<Disks> {
+        let mut disks = Disks { held: Vec::new(), missed: Vec::new(), is_blind: false };
         match mounts("/proc/self/mountinfo") {
-            Ok(mounts) => disks.open_others(&mounts),
+            Ok(mut mounts) => {
+                choose(&mut mounts);
+                disks.open_others(&mounts);
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => disks.is_blind = true,
             Err(error) => return Err(error),
         }
-        disks.open_hidden(&[Path::new("/"), Path::new(".")]);
+        disks.open_hidden(hidden);
         Ok(disks)
     }
 
-    /// Opens what a chroot hides: a root that is no mount point is not among the mounts.
+    /// Opens file systems that a chroot hides: a root that is no mount point is not in the mount table.
     fn open_hidden(&mut self, paths: &[&Path]) {
         for path in paths {
             let Ok(original) = rustix::fs::open(*path, OPEN, Mode::empty()) else { continue };
@@ -154,7 +172,7 @@ impl Disks {
         }
     }
 
-    /// Opens those that are not open yet.
+    /// Opens the file systems of these mounts that are not open yet.
     fn open_others(&mut self, mounts: &[Mount]) {
         for mount in mounts.iter().filter(|mount| is_worth_syncing(mount)) {
             if self.held.iter().any(|disk| disk.device == mount.device) {
@@ -166,7 +184,7 @@ impl Disks {
                     let (path, device) = (mount.path.clone(), mount.device.clone());
                     self.held.push(Disk { path, device, directory });
                 }
-                // Another one is mounted over it; it may be seen in another place.
+                // Another file system is mounted over it; it may have another mount point.
                 Ok(None) => {}
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied && is_closed(&mount.path) => {}
                 Err(error) => self.missed.push((mount.device.clone(), mount.path.clone(), error)),
@@ -174,29 +192,12 @@ impl Disks {
         }
     }
 
-    /// Opens the file system that holds `below`, a canonical path, and those mounted beneath it; without `/proc`
-    /// the first only.
-    pub(crate) fn open_below(below: &Path) -> io::Result<Disks> {
-        let mut disks = Disks::none();
-        match mounts("/proc/self/mountinfo") {
-            Ok(mut mounts) => {
-                let devices = devices_of(&mounts, below);
-                mounts.retain(|mount| devices.contains(&mount.device));
-                disks.open_others(&mounts);
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => disks.is_blind = true,
-            Err(error) => return Err(error),
-        }
-        disks.open_hidden(&[below]);
-        Ok(disks)
-    }
-
-    /// Waits until all is on the disks that are held. `told` hears again and again which one is waited for, if it is long.
-    pub(crate) fn sync_held(&mut self, told: &mut dyn FnMut(&Path)) -> Synced {
+    /// Syncs the open file systems. Calls `told` at every interval with each one that it waits for.
+    pub(crate) fn sync_held(&mut self, told: &mut dyn FnMut(&Path)) -> SyncReport {
         let missed = self.missed.drain(..).map(|(_, path, error)| (path, error)).collect();
-        let mut synced = Synced { missed, unseen: self.is_blind, ..Synced::default() };
+        let mut synced = SyncReport { missed, unseen: self.is_blind, ..SyncReport::default() };
         let syncing = |disk: &Disk| rustix::fs::syncfs(&disk.directory).map_err(io::Error::from);
-        let results = side_by_side(&self.held, syncing, TELLS_EVERY, &mut |disk| told(&disk.path));
+        let results = side_by_side(&self.held, syncing, NOTICE_INTERVAL, &mut |disk| told(&disk.path));
         for (disk, result) in self.held.iter().zip(results) {
             match result {
                 Ok(()) => synced.count += 1,
@@ -209,19 +210,19 @@ impl Disks {
         synced
     }
 
-    /// Waits until all is on the disks. Also for what was mounted since the start.
-    pub(super) fn sync(&mut self, told: &mut dyn FnMut(&Path)) -> Synced {
+    /// Syncs all file systems, including those mounted since the start.
+    pub(super) fn sync(&mut self, told: &mut dyn FnMut(&Path)) -> SyncReport {
         let before = self.held.len();
         if let Ok(mounts) = mounts("/proc/self/mountinfo") {
             self.missed.clear();
             self.open_others(&mounts);
         }
         let opened_late = self.held.iter().skip(before).map(|disk| disk.path.clone()).collect();
-        Synced { opened_late, ..self.sync_held(told) }
+        SyncReport { opened_late, ..self.sync_held(told) }
     }
 
-    /// File systems that process `pid` sees in a mount namespace of its own and that are not held.
-    pub(super) fn unseen_by(&self, pid: i32) -> Vec<Place> {
+    /// File systems in the mount namespace of process `pid` that are not open.
+    pub(super) fn unseen_by(&self, pid: i32) -> Vec<MountedDevice> {
         let mounts = mounts(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
         let is_held = |mount: &Mount| self.held.iter().any(|disk| disk.device == mount.device);
         let unseen = mounts.into_iter().filter(|mount| is_worth_syncing(mount) && !is_held(mount));
@@ -229,7 +230,7 @@ impl Disks {
     }
 }
 
-/// Whether it is served by a program or another machine, which may be gone.
+/// Whether a program or another machine serves it and may not answer.
 fn may_hang(mount: &Mount) -> bool {
     SERVED.contains(&mount.kind.as_str()) || mount.kind.starts_with("nfs") || mount.kind.starts_with("fuse")
 }
@@ -238,10 +239,10 @@ pub(super) fn is_worth_syncing(mount: &Mount) -> bool {
     mount.has_option("rw") && !WITHOUT_DISK.contains(&mount.kind.as_str())
 }
 
-/// Not blocking: the root of a mount may be a pipe.
+/// Non-blocking: the root of a mount may be a pipe.
 const OPEN: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
-/// [`open`], without waiting for ever for a server that is gone. Then a thread is left behind that goes on waiting.
+/// Like [`open`], with a time limit for network file systems. After a timeout a thread keeps waiting.
 fn open_in_time(mount: &Mount) -> io::Result<Option<File>> {
     if !may_hang(mount) {
         return open(mount);
@@ -249,11 +250,11 @@ fn open_in_time(mount: &Mount) -> io::Result<Option<File>> {
     let (sender, receiver) = mpsc::channel();
     let mount = mount.clone();
     std::thread::Builder::new().name("mount".to_owned()).spawn(move || sender.send(open(&mount)))?;
-    receiver.recv_timeout(OPENS_WITHIN).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    receiver.recv_timeout(OPEN_TIMEOUT).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
-/// Does a work that may last for ever with each of these, on threads of its own: none waits for another one, up to
-/// [`AT_ONCE`]. Calls `told` with those that are not done whenever it has lasted so much longer. Gives what came of each.
+/// Runs `work`, which may never end, for each item on threads of its own, up to [`CONCURRENT_SYNCS`] in parallel.
+/// Calls `told` with each unfinished item after every interval `every`. Returns the results in order.
 pub(super) fn side_by_side<T: Sync>(
     items: &[T],
     work: impl Fn(&T) -> io::Result<()> + Sync,
@@ -273,7 +274,7 @@ pub(super) fn side_by_side<T: Sync>(
             let (sender, thread) = (sender.clone(), std::thread::Builder::new().name("sync".to_owned()));
             thread.spawn_scoped(scope, || worker(sender)).is_ok()
         };
-        if (0..items.len().min(AT_ONCE)).filter(start).count() == 0 {
+        if (0..items.len().min(CONCURRENT_SYNCS)).filter(start).count() == 0 {
             worker(sender.clone());
         }
         drop(sender);
@@ -290,7 +291,7 @@ pub(super) fn side_by_side<T: Sync>(
     results.into_iter().map(|result| result.unwrap_or_else(|| Err(io::ErrorKind::Other.into()))).collect()
 }
 
-/// Opens the root of a mount; none if the path leads to another one.
+/// Opens the root of a mount; `None` if the path leads to another mount.
 fn open(mount: &Mount) -> io::Result<Option<File>> {
     let original = rustix::fs::open(&mount.path, OPEN, Mode::empty())?;
     let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", original.as_raw_fd()))?;
@@ -301,19 +302,19 @@ fn open(mount: &Mount) -> io::Result<Option<File>> {
     hold(&mount.path, original).map(Some)
 }
 
-/// Whether nothing can be written there by an ordinary user, who may not pass the directory, nor by what he starts: under
-/// the filter there are no setuid programs. What root starts may become a user who can.
+/// Whether an unprivileged user may not enter the directory. Then no program that he starts can write there, because
+/// there are no setuid programs under the filter. Programs of root may become a user who can.
 fn is_closed(path: &Path) -> bool {
     !rustix::process::geteuid().is_root() && rustix::fs::access(path, Access::EXEC_OK) == Err(Errno::ACCESS)
 }
 
-/// Where it may, opens a copy of the mount, so that the command can unmount the original, and what
-/// was written there before is still synced. An ordinary user cannot unmount anyway.
+/// Opens a copy of the mount if permitted, so that the command can unmount the original and the data is still synced.
+/// An unprivileged user cannot unmount it anyway.
 fn hold(path: &Path, original: OwnedFd) -> io::Result<File> {
     let Ok(copy) = kernel::copy_of_mount(path) else { return Ok(File::from(original)) };
     match rustix::fs::open(format!("/proc/self/fd/{}", copy.as_raw_fd()), OPEN, Mode::empty()) {
         Ok(copy) => Ok(File::from(copy)),
-        // Without /proc there is no way from the copy to a file.
+        // Without /proc the copy cannot be opened.
         Err(Errno::NOENT) => Ok(File::from(original)),
         Err(error) => Err(error.into()),
     }
@@ -332,14 +333,14 @@ pub(super) fn mounts(path: impl AsRef<Path>) -> io::Result<Vec<Mount>> {
     Ok(machine::mounts(&fs::read(path)?))
 }
 
-/// As mountinfo writes the number of a device.
+/// Device number in the format of mountinfo.
 pub(super) fn device(number: u64) -> String {
     format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number))
 }
 
-/// The devices of the file system that holds `below`, a canonical path, and of those mounted beneath it.
+/// Devices of the file system that holds the canonical path `below`, and of those mounted beneath it.
 fn devices_of(mounts: &[Mount], below: &Path) -> Vec<String> {
-    // Of two mounts on one place the later one is on top.
+    // Of two mounts at one mount point the later one is on top.
     let around = mounts.iter().filter(|mount| below.starts_with(&mount.path));
     let holder = around.max_by_key(|mount| mount.path.components().count());
     let beneath = mounts.iter().filter(|mount| mount.path.starts_with(below));
@@ -398,19 +399,21 @@ mod tests {
         // The first is done when all others are, and was told of.
         let (count, told) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let work = |number: &usize| {
-            while *number == 0 && (count.load(Ordering::Relaxed) < AT_ONCE + 1 || told.load(Ordering::Relaxed) < 3) {
+            while *number == 0
+                && (count.load(Ordering::Relaxed) < CONCURRENT_SYNCS + 1 || told.load(Ordering::Relaxed) < 3)
+            {
                 std::thread::sleep(Duration::from_millis(1));
             }
             count.fetch_add(1, Ordering::Relaxed);
             if number.is_multiple_of(2) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
         };
-        let items: Vec<usize> = (0..AT_ONCE + 2).collect();
+        let items: Vec<usize> = (0..CONCURRENT_SYNCS + 2).collect();
         let results = side_by_side(&items, work, Duration::from_millis(1), &mut |number| {
             told.fetch_add(usize::from(*number == 0), Ordering::Relaxed);
         });
         let is_right = |(number, result): (usize, &io::Result<()>)| result.is_ok() == number.is_multiple_of(2);
         assert!(results.len() == items.len() && results.iter().enumerate().all(is_right), "{results:?}");
-        assert!(side_by_side(&[], |_: &usize| Ok(()), TELLS_EVERY, &mut |_| ()).is_empty());
+        assert!(side_by_side(&[], |_: &usize| Ok(()), NOTICE_INTERVAL, &mut |_| ()).is_empty());
     }
 
     #[test]

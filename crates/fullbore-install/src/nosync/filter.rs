@@ -1,28 +1,28 @@
-//! The seccomp filter, as a program for the kernel's packet-filter machine.
+//! The seccomp filter, as a BPF program.
 //!
-//! One block per architecture whose calls this machine runs (a 64-bit kernel runs 32-bit
-//! programs too, each with numbers of its own), one block per call in it. Every block ends with
-//! a verdict, so that jumps go forward past whole blocks and nowhere else.
+//! It has one block per architecture of programs that this machine runs (a 64-bit kernel runs 32-bit programs too, with
+//! their own call numbers), and one block per call in it. Each block ends with a verdict, so that jumps only skip whole
+//! blocks.
 //!
-//! Left alone on purpose: calls with an obviously wrong descriptor or wrong flags, which have to
-//! fail as ever; and opens with `O_SYNC`. A filter that refuses or changes opens breaks programs
-//! (`openat2` is how tar stays below its directory, and its flags are out of a filter's sight).
+//! Calls with an invalid descriptor or invalid flags pass to the kernel, because they must fail as usual. So do opens
+//! with `O_SYNC`: a filter that refuses or changes opens breaks programs (tar uses `openat2` to stay below its
+//! directory, and a filter cannot see its flags).
 
 use libc::{
     BPF_ABS, BPF_ALU, BPF_AND, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W, SECCOMP_RET_ALLOW,
     SECCOMP_RET_ERRNO, SECCOMP_RET_USER_NOTIF, sock_filter,
 };
 
-/// What the filter does with a sync call.
+/// Action of the filter on a sync call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// The kernel answers 0 at once: nothing is faster.
+    /// The kernel returns 0 at once.
     AtOnce,
-    /// A supervisor is asked, so that calls can be counted; those that stay synchronous too.
+    /// A supervisor counts calls, including those that stay synchronous.
     Counted,
 }
 
-/// A call that waits for a disk.
+/// A system call that waits for a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Call {
     /// `fsync`.
@@ -50,12 +50,12 @@ pub enum Call {
 }
 
 impl Call {
-    /// Whether the filter answers it instead of the kernel.
+    /// Whether the filter answers the call instead of the kernel.
     pub fn is_answered(self) -> bool {
         !matches!(self, Call::Open | Call::Openat2 | Call::Write | Call::Ring | Call::Submissions)
     }
 
-    /// Its name, as programs call it.
+    /// Name of the call.
     pub fn name(self) -> &'static str {
         match self {
             Call::Fsync => "fsync",
@@ -73,19 +73,18 @@ impl Call {
     }
 }
 
-/// One architecture: its name in the kernel's audit headers, and its call numbers from
-/// `arch/*/entry/syscalls/*.tbl`.
+/// An architecture, with its call numbers from `arch/*/entry/syscalls/*.tbl`.
 struct Architecture {
     audit: u32,
-    /// Cleared in a number before it is compared: the bit by which x32 differs from amd64.
+    /// Bit to clear in a number before comparison: x32 differs from amd64 by it.
     ignored_bit: u32,
-    /// Where an argument of 64 bits has its low half: after the high one on a big-endian machine.
+    /// Offset of the low half of a 64-bit argument: 4 on a big-endian machine.
     low_half: u32,
-    /// Number, call, and which argument it goes by: a descriptor for those that have nothing else, else flags.
+    /// Number, call, and index of the argument to check: flags, or the descriptor of calls without flags.
     calls: &'static [(u32, Call, u8)],
 }
 
-/// Stands where a call has no argument to look at.
+/// Index for calls without an argument to check.
 const NO_ARGUMENT: u8 = 0;
 
 const X86_64: Architecture = Architecture {
@@ -112,28 +111,54 @@ const X86_64: Architecture = Architecture {
     ],
 };
 
+/// The calls that architectures older than x86-64 number differently. The others have the numbers of i386.
+struct Numbers {
+    /// `sync_file_range` or `sync_file_range2`, and which argument its flags are.
+    sync_file_range: (u32, u8),
+    syncfs: u32,
+    openat: u32,
+    open_by_handle_at: u32,
+    pwritev2: u32,
+    io_setup: u32,
+}
+
+impl Numbers {
+    const fn calls(&self) -> [(u32, Call, u8); 13] {
+        let (sync_file_range, flags) = self.sync_file_range;
+        [
+            (118, Call::Fsync, 0),
+            (148, Call::Fdatasync, 0),
+            (sync_file_range, Call::SyncFileRange, flags),
+            (144, Call::Msync, 2),
+            (36, Call::Sync, NO_ARGUMENT),
+            (self.syncfs, Call::Syncfs, 0),
+            (self.openat, Call::Open, 2),
+            (5, Call::Open, 1),
+            (self.open_by_handle_at, Call::Open, 2),
+            (437, Call::Openat2, 2),
+            (self.pwritev2, Call::Write, 5),
+            (425, Call::Ring, NO_ARGUMENT),
+            (self.io_setup, Call::Submissions, NO_ARGUMENT),
+        ]
+    }
+}
+
 const I386: Architecture = Architecture {
     audit: 0x4000_0003,
     ignored_bit: 0,
     low_half: 0,
-    calls: &[
-        (118, Call::Fsync, 0),
-        (148, Call::Fdatasync, 0),
-        (314, Call::SyncFileRange, 5),
-        (144, Call::Msync, 2),
-        (36, Call::Sync, NO_ARGUMENT),
-        (344, Call::Syncfs, 0),
-        (295, Call::Open, 2),
-        (5, Call::Open, 1),
-        (342, Call::Open, 2),
-        (437, Call::Openat2, 2),
-        (379, Call::Write, 5),
-        (425, Call::Ring, NO_ARGUMENT),
-        (245, Call::Submissions, NO_ARGUMENT),
-    ],
+    calls: &Numbers {
+        sync_file_range: (314, 5),
+        syncfs: 344,
+        openat: 295,
+        open_by_handle_at: 342,
+        pwritev2: 379,
+        io_setup: 245,
+    }
+    .calls(),
 };
 
-/// The numbers that newer architectures share.
+/// Call numbers of newer architectures.
 const GENERIC: &[(u32, Call, u8)] = &[
     (82, Call::Fsync, 0),
     (83, Call::Fdatasync, 0),
@@ -158,72 +183,52 @@ const POWERPC64: Architecture = Architecture {
     audit: 0xc000_0015,
     ignored_bit: 0,
     low_half: 0,
-    calls: &[
-        (118, Call::Fsync, 0),
-        (148, Call::Fdatasync, 0),
-        // sync_file_range2, whose flags come second
-        (308, Call::SyncFileRange, 1),
-        (144, Call::Msync, 2),
-        (36, Call::Sync, NO_ARGUMENT),
-        (348, Call::Syncfs, 0),
-        (286, Call::Open, 2),
-        (5, Call::Open, 1),
-        (346, Call::Open, 2),
-        (437, Call::Openat2, 2),
-        (381, Call::Write, 5),
-        (425, Call::Ring, NO_ARGUMENT),
-        (227, Call::Submissions, NO_ARGUMENT),
-    ],
+    calls: &Numbers {
+        sync_file_range: (308, 1),
+        syncfs: 348,
+        openat: 286,
+        open_by_handle_at: 346,
+        pwritev2: 381,
+        io_setup: 227,
+    }
+    .calls(),
 };
 
 const S390X: Architecture = Architecture {
     audit: 0x8000_0016,
     ignored_bit: 0,
     low_half: 4,
-    calls: &[
-        (118, Call::Fsync, 0),
-        (148, Call::Fdatasync, 0),
-        (307, Call::SyncFileRange, 3),
-        (144, Call::Msync, 2),
-        (36, Call::Sync, NO_ARGUMENT),
-        (338, Call::Syncfs, 0),
-        (288, Call::Open, 2),
-        (5, Call::Open, 1),
-        (336, Call::Open, 2),
-        (437, Call::Openat2, 2),
-        (377, Call::Write, 5),
-        (425, Call::Ring, NO_ARGUMENT),
-        (243, Call::Submissions, NO_ARGUMENT),
-    ],
+    calls: &Numbers {
+        sync_file_range: (307, 3),
+        syncfs: 338,
+        openat: 288,
+        open_by_handle_at: 336,
+        pwritev2: 377,
+        io_setup: 243,
+    }
+    .calls(),
 };
 
 const ARM: Architecture = Architecture {
     audit: 0x4000_0028,
     ignored_bit: 0,
     low_half: 0,
-    calls: &[
-        (118, Call::Fsync, 0),
-        (148, Call::Fdatasync, 0),
-        // arm_sync_file_range, which is sync_file_range2
-        (341, Call::SyncFileRange, 1),
-        (144, Call::Msync, 2),
-        (36, Call::Sync, NO_ARGUMENT),
-        (373, Call::Syncfs, 0),
-        (322, Call::Open, 2),
-        (5, Call::Open, 1),
-        (371, Call::Open, 2),
-        (437, Call::Openat2, 2),
-        (393, Call::Write, 5),
-        (425, Call::Ring, NO_ARGUMENT),
-        (243, Call::Submissions, NO_ARGUMENT),
-    ],
+    calls: &Numbers {
+        sync_file_range: (341, 1),
+        syncfs: 373,
+        openat: 322,
+        open_by_handle_at: 371,
+        pwritev2: 393,
+        io_setup: 243,
+    }
+    .calls(),
 };
 
 /// All at once: a block for an architecture that a machine does not have is never entered, and
 /// which ones it has can change under emulation.
 const ARCHITECTURES: [&Architecture; 8] = [&X86_64, &I386, &AARCH64, &ARM, &RISCV64, &LOONGARCH64, &POWERPC64, &S390X];
 
-/// Whether the filter knows the calls of this machine's programs. Elsewhere it would answer nothing.
+/// Whether the filter knows the system calls of this architecture.
 pub(super) const KNOWS_THIS_MACHINE: bool = cfg!(any(
     target_arch = "x86_64",
     target_arch = "x86",
@@ -248,7 +253,7 @@ const MS_INVALIDATE: u32 = 2;
 /// `SYNC_FILE_RANGE_WAIT_BEFORE`, `_WRITE` and `_WAIT_AFTER`: all that there are.
 const SYNC_FILE_RANGE_FLAGS: u32 = 0x7;
 
-/// The filter.
+/// Program of the filter.
 pub fn program(answer: Answer) -> Vec<sock_filter> {
     let mut program = vec![load(ARCHITECTURE)];
     for architecture in ARCHITECTURES {
@@ -260,7 +265,7 @@ pub fn program(answer: Answer) -> Vec<sock_filter> {
     program
 }
 
-/// Which call a number of an architecture is.
+/// Call with this number on an architecture.
 pub fn call(audit: u32, number: u32) -> Option<Call> {
     let architecture = ARCHITECTURES.iter().find(|known| known.audit == audit)?;
     let number = number & !architecture.ignored_bit;
@@ -282,10 +287,10 @@ fn architecture_block(architecture: &Architecture, answer: Answer) -> Vec<sock_f
     block
 }
 
-/// What happens with one call, which goes by this argument; nothing if it is none of the filter's business.
+/// Instructions for one call, which check this argument; `None` if the filter ignores the call.
 fn call_block(call: Call, argument: u32, low_half: u32, answer: Answer) -> Option<Vec<sock_filter>> {
     let taken = match answer {
-        // An error number of 0 is success.
+        // Error number 0 means success.
         Answer::AtOnce => verdict(SECCOMP_RET_ERRNO),
         Answer::Counted => verdict(SECCOMP_RET_USER_NOTIF),
     };
@@ -297,7 +302,7 @@ fn call_block(call: Call, argument: u32, low_half: u32, answer: Answer) -> Optio
     let load_argument = load(ARGUMENTS + low_half + 8 * argument);
     Some(match call {
         Call::Sync | Call::Ring | Call::Submissions | Call::Openat2 => vec![taken],
-        // fsync(-1) has to fail.
+        // fsync(-1) must fail.
         Call::Fsync | Call::Fdatasync | Call::Syncfs => {
             vec![load_argument, if_any_bit(1 << 31, 0, 1), allow, taken]
         }
@@ -310,7 +315,7 @@ fn call_block(call: Call, argument: u32, low_half: u32, answer: Answer) -> Optio
             allow,
             taken,
         ],
-        // Some programs ask by MS_ASYNC, or by nonsense, whether an address is mapped.
+        // Some programs use MS_ASYNC, or invalid flags, to test whether an address is mapped.
         Call::Msync => {
             vec![load_argument, if_any_bit(!(MS_SYNC | MS_INVALIDATE), 1, 0), if_any_bit(MS_SYNC, 1, 0), allow, taken]
         }
@@ -331,13 +336,13 @@ fn statement(code: u32, k: u32) -> sock_filter {
     instruction(code, 0, 0, k)
 }
 
-/// Steps over `block` unless the value loaded is `k`.
+/// Jumps over `block` unless the loaded value is `k`.
 fn unless_equal_skip(k: u32, block: &[sock_filter]) -> sock_filter {
     let length = u8::try_from(block.len()).expect("blocks are shorter than a jump reaches: tested");
     instruction(BPF_JMP | BPF_JEQ | BPF_K, 0, length, k)
 }
 
-/// Steps over `then` instructions if one of the bits is set, over `otherwise` if none is.
+/// Jumps over `then` instructions if one of the bits is set, otherwise over `otherwise`.
 fn if_any_bit(bits: u32, then: u8, otherwise: u8) -> sock_filter {
     instruction(BPF_JMP | BPF_JSET | BPF_K, then, otherwise, bits)
 }

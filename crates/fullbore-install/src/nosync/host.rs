@@ -1,7 +1,6 @@
-//! Whether a service started now would stay: then the filter must not be set.
+//! Detects whether services could be started: then the filter must not be set.
 //!
-//! A filter cannot be taken off and goes through exec. A daemon that a maintainer script starts
-//! would lose what it believes to be on the disk, for as long as it lives.
+//! A filter cannot be removed and survives exec. A daemon that a maintainer script starts would never sync again.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -10,17 +9,17 @@ use std::process::{Command, Stdio};
 
 use rustix::thread::CapabilitySet;
 
-/// Programs which, as process 1, start and keep services. `init` is that of System V and of busybox.
+/// Names of process 1 that manage services. `init` is that of System V and of busybox.
 const SERVICE_MANAGERS: &[&str] =
     &["systemd", "init", "openrc-init", "runit", "runit-init", "s6-svscan", "s6-linux-init", "dinit", "shepherd"];
 
-/// What a policy-rc.d answers that forbids the start.
+/// Exit status of a policy-rc.d that forbids the start.
 const FORBIDDEN: i32 = 101;
 
-/// The service manager that this root is run by, if services could be started here.
+/// Name of the service manager of this root, if services can be started.
 ///
-/// None in a chroot, in a container without a service manager, where `policy-rc.d` denies
-/// starts, and for an ordinary user, who cannot start the system's services.
+/// `None` in a chroot, in a container without a service manager, if `policy-rc.d` denies starts, and for an
+/// unprivileged user, who cannot start services of the system.
 pub fn service_manager() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return None;
@@ -29,20 +28,20 @@ pub fn service_manager() -> Option<String> {
     if !SERVICE_MANAGERS.contains(&name.as_str()) && !Path::new("/run/systemd/system").is_dir() {
         return None;
     }
-    // Not to be looked at: process 1 is not in this user namespace, nor are its services.
+    // If these are inaccessible, process 1 and its services are in another user namespace.
     let (theirs, ours) = (fs::metadata("/proc/1/root/").ok()?, fs::metadata("/").ok()?);
     let is_same_root = (theirs.dev(), theirs.ino()) == (ours.dev(), ours.ino());
     (is_same_root && !starts_are_denied(Path::new("/usr/sbin/policy-rc.d"))).then_some(name)
 }
 
-/// Asks as invoke-rc.d does, for a service that no exception is made for.
+/// Asks like invoke-rc.d, for a service without an exception.
 fn starts_are_denied(policy: &Path) -> bool {
-    let mut asked = Command::new(policy);
-    asked.args(["fullbore-nosync", "start"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    asked.status().is_ok_and(|status| status.code() == Some(FORBIDDEN))
+    let mut command = Command::new(policy);
+    command.args(["fullbore-nosync", "start"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.code() == Some(FORBIDDEN))
 }
 
-/// Whether this process may set a filter and keep the rights of setuid programs.
+/// Whether this process may set a filter without giving up setuid rights.
 pub(super) fn may_filter_with_privileges() -> bool {
     rustix::thread::capabilities(None).is_ok_and(|own| own.effective.contains(CapabilitySet::SYS_ADMIN))
 }

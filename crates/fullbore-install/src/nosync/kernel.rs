@@ -1,5 +1,4 @@
-//! The system calls for which there is no safe wrapper: the filter, its supervisor's
-//! messages, and signals.
+//! System calls without a safe wrapper: the filter, messages of its supervisor, and signals.
 
 #![allow(unsafe_code)]
 
@@ -21,28 +20,28 @@ use rustix::net::{
     SendFlags, SocketFlags, SocketType,
 };
 
-/// How the command is started.
+/// Parameters for starting a command.
 pub(super) struct Start<'a> {
-    /// The filter that it and all that it starts will have.
+    /// Filter of the command and its descendants.
     pub filter: Vec<sock_filter>,
-    /// Whether calls are put to a supervisor, who needs the descriptor that [`start`] gives.
+    /// Whether a supervisor answers calls, through the descriptor that [`start`] returns.
     pub supervised: bool,
-    /// Give up the rights of setuid programs, without which only a privileged process may set a filter.
+    /// Whether to give up setuid rights; without that only a privileged process may set a filter.
     pub no_new_privileges: bool,
-    /// The signals as they were before this process blocked some.
+    /// Signals as they were before this process blocked some.
     pub signals: &'a Signals,
 }
 
-/// Why the command did not start.
+/// Error in starting a command.
 #[derive(Debug)]
 pub(super) enum StartFailure {
-    /// The kernel did not take the filter.
+    /// The kernel refused the filter.
     Filter(io::Error),
-    /// The program cannot be run.
+    /// The program cannot be executed.
     Program(io::Error),
 }
 
-/// Starts the command under the filter. With `supervised` also the listener's descriptor.
+/// Starts the command under the filter; with `supervised` also returns the descriptor of the listener.
 pub(super) fn start(command: &mut Command, start: Start<'_>) -> Result<(Child, Option<OwnedFd>), StartFailure> {
     let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
         .map_err(|error| StartFailure::Filter(error.into()))?;
@@ -54,7 +53,7 @@ pub(super) fn start(command: &mut Command, start: Start<'_>) -> Result<(Child, O
         unsafe {
             libc::sigaction(libc::SIGCHLD, &child_action, ptr::null_mut());
             libc::pthread_sigmask(libc::SIG_SETMASK, &mask, ptr::null_mut());
-            // Until here the standard library has given it its default.
+            // The standard library has just restored the default.
             if IGNORED_PIPES.load(Ordering::Relaxed) {
                 libc::signal(libc::SIGPIPE, libc::SIG_IGN);
             }
@@ -64,7 +63,7 @@ pub(super) fn start(command: &mut Command, start: Start<'_>) -> Result<(Child, O
             Ok(None) => Ok(()),
             Ok(Some(listener)) => send_descriptor(told.as_fd(), listener.as_fd()),
             Err(error) => {
-                // Otherwise this could not be told from a program that cannot be run.
+                // The parent could not distinguish this from a program that cannot be executed.
                 let number = error.raw_os_error().unwrap_or(libc::EINVAL);
                 let _ = rustix::net::send(&told, &number.to_ne_bytes(), SendFlags::empty());
                 Err(error)
@@ -94,14 +93,13 @@ pub(super) fn start(command: &mut Command, start: Start<'_>) -> Result<(Child, O
     }
 }
 
-/// Has the command run under the filter once it is started; with `dies` it is killed when the thread
-/// that started it ends.
-pub(super) fn shield(command: &mut Command, filter: Vec<sock_filter>, no_new_privileges: bool, dies: bool) {
+/// Makes the command run under the filter. With `dies` it is killed when the thread that started it ends.
+pub(super) fn apply_filter(command: &mut Command, filter: Vec<sock_filter>, no_new_privileges: bool, dies: bool) {
     let parent = rustix::process::getpid();
     let before_exec = move || {
         if dies {
             rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-            // It may have ended before.
+            // The parent may have ended before.
             if rustix::process::getppid() != Some(parent) {
                 return Err(rustix::io::Errno::CANCELED.into());
             }
@@ -115,8 +113,8 @@ pub(super) fn shield(command: &mut Command, filter: Vec<sock_filter>, no_new_pri
     }
 }
 
-/// Has the command started with this file mode mask.
-pub(super) fn set_mask(command: &mut Command, mask: Mode) {
+/// Sets the umask of the command.
+pub(crate) fn set_mask(command: &mut Command, mask: Mode) {
     let before_exec = move || {
         rustix::process::umask(mask);
         Ok(())
@@ -134,20 +132,21 @@ fn set_filter(filter: &[sock_filter], supervised: bool, no_new_privileges: bool)
     let length = u16::try_from(filter.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
     // The kernel reads the instructions and does not write them.
     let program = sock_fprog { len: length, filter: filter.as_ptr().cast_mut() };
-    // Nobody is to be locked in: without the flag, kernels before 5.16 give up speculation in all that has the filter.
+    // The filter is no sandbox: without this flag, kernels before 5.16 disable speculation for all processes with a
+    // filter.
     const PLAIN: libc::c_ulong = libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
     const LISTENING: libc::c_ulong = PLAIN | libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
     if !supervised {
-        // Linux before 4.17 does not have it.
+        // Linux before 4.17 does not have the flag.
         return first_known(&[PLAIN, 0], &program).map(|_| None);
     }
-    // Without the last flag (Linux before 5.19) a signal makes the program ask twice, no more.
+    // Without the last flag (Linux before 5.19) a signal only repeats the notification.
     let descriptor = first_known(&[LISTENING | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, LISTENING], &program)?;
-    // SAFETY: the kernel has just made this descriptor, and nobody else has it.
+    // SAFETY: the kernel has just created this descriptor, and no other code has it.
     Ok(Some(unsafe { OwnedFd::from_raw_fd(descriptor) }))
 }
 
-/// Sets the filter with the first of these sets of flags that the kernel knows.
+/// Sets the filter with the first set of flags that the kernel knows.
 fn first_known(flags: &[libc::c_ulong], program: &sock_fprog) -> io::Result<RawFd> {
     let mut tried = flags.iter().map(|flags| seccomp(*flags, program));
     let is_known = |set: &io::Result<RawFd>| !matches!(set, Err(error) if error.raw_os_error() == Some(libc::EINVAL));
@@ -155,7 +154,7 @@ fn first_known(flags: &[libc::c_ulong], program: &sock_fprog) -> io::Result<RawF
 }
 
 fn seccomp(flags: libc::c_ulong, program: &sock_fprog) -> io::Result<RawFd> {
-    // SAFETY: `program` points to as many instructions as it says, for the time of the call.
+    // SAFETY: `program` points to the number of instructions that it says, during the call.
     let result =
         unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, ptr::from_ref(program)) };
     if result < 0 {
@@ -188,25 +187,25 @@ fn receive_descriptor(from: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Err(io::Error::other("the filter's listener did not arrive"))
 }
 
-/// A mount of its own of what is mounted at `path`, without a place in the tree; for privileged
-/// processes, since Linux 5.2. The descriptor only names it and has to be opened.
+/// Clones the mount at `path` without a mount point (privileged, since Linux 5.2). The descriptor is a path and must
+/// be opened.
 pub(super) fn copy_of_mount(path: &Path) -> io::Result<OwnedFd> {
     const OPEN_TREE_CLONE: libc::c_uint = 1;
     let path = CString::new(path.as_os_str().as_bytes())?;
     let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC.cast_unsigned();
-    // SAFETY: the path ends with a zero byte and lives through the call.
+    // SAFETY: the path ends with a zero byte and outlives the call.
     let result = unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) };
     match RawFd::try_from(result) {
-        // SAFETY: the kernel has just made this descriptor, and nobody else has it.
+        // SAFETY: the kernel has just created this descriptor, and no other code has it.
         Ok(descriptor) if descriptor >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Brings this thread, and it alone, into another mount namespace.
+/// Moves only this thread into another mount namespace.
 pub(super) fn enter_mounts(namespace: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: plain numbers. The first gives this thread a root and working directory of its own,
-    // which the second asks for.
+    // SAFETY: plain numbers. The first call gives this thread its own root and working directory, which the second
+    // requires.
     let result = unsafe {
         match libc::unshare(libc::CLONE_FS) {
             0 => libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNS),
@@ -216,22 +215,22 @@ pub(super) fn enter_mounts(namespace: BorrowedFd<'_>) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A call that a program waits in.
-pub(super) struct Asked {
+/// A system call that waits for an answer.
+pub(super) struct PendingCall {
     id: u64,
-    /// The thread, as this process numbers it.
+    /// Thread id in the PID namespace of this process.
     pub thread: u32,
     pub audit: u32,
     pub number: u32,
     pub arguments: [u64; 6],
 }
 
-/// Takes the next call from the listener; none if the program was killed meanwhile.
-pub(super) fn next_call(listener: BorrowedFd<'_>) -> io::Result<Option<Asked>> {
+/// Receives the next call from the listener; `None` if the program was killed.
+pub(super) fn next_call(listener: BorrowedFd<'_>) -> io::Result<Option<PendingCall>> {
     // SAFETY: all zeros is a value of this type, and the one that the kernel demands.
-    let mut asked: libc::seccomp_notif = unsafe { mem::zeroed() };
+    let mut notification: libc::seccomp_notif = unsafe { mem::zeroed() };
     // SAFETY: the request writes a `seccomp_notif`, whose size is part of its number.
-    let result = unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut asked) };
+    let result = unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut notification) };
     if result < 0 {
         let error = io::Error::last_os_error();
         return match error.raw_os_error() {
@@ -239,20 +238,20 @@ pub(super) fn next_call(listener: BorrowedFd<'_>) -> io::Result<Option<Asked>> {
             _ => Err(error),
         };
     }
-    Ok(Some(Asked {
-        id: asked.id,
-        thread: asked.pid,
-        audit: asked.data.arch,
-        number: u32::from_ne_bytes(asked.data.nr.to_ne_bytes()),
-        arguments: asked.data.args,
+    Ok(Some(PendingCall {
+        id: notification.id,
+        thread: notification.pid,
+        audit: notification.data.arch,
+        number: u32::from_ne_bytes(notification.data.nr.to_ne_bytes()),
+        arguments: notification.data.args,
     }))
 }
 
-/// Lets the program go on: with success if the call `is_answered`, else into the kernel.
-pub(super) fn answer(listener: BorrowedFd<'_>, asked: &Asked, is_answered: bool) -> io::Result<()> {
+/// Answers a call: with success if `is_answered`, otherwise the kernel executes it.
+pub(super) fn answer(listener: BorrowedFd<'_>, pending: &PendingCall, is_answered: bool) -> io::Result<()> {
     // SAFETY: all zeros is a value of this type.
     let mut response: libc::seccomp_notif_resp = unsafe { mem::zeroed() };
-    response.id = asked.id;
+    response.id = pending.id;
     if !is_answered {
         response.flags = 1; // SECCOMP_USER_NOTIF_FLAG_CONTINUE
     }
@@ -260,7 +259,7 @@ pub(super) fn answer(listener: BorrowedFd<'_>, asked: &Asked, is_answered: bool)
     let result = unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut response) };
     if result < 0 {
         let error = io::Error::last_os_error();
-        // Killed while it waited.
+        // The program was killed.
         if error.raw_os_error() != Some(libc::ENOENT) {
             return Err(error);
         }
@@ -271,13 +270,12 @@ pub(super) fn answer(listener: BorrowedFd<'_>, asked: &Asked, is_answered: bool)
 /// Whether this process was started with SIGPIPE ignored, as services are by default (systemd.exec(5), IgnoreSIGPIPE).
 static IGNORED_PIPES: AtomicBool = AtomicBool::new(false);
 
-/// Called by the C library with all that is in this section: the last moment to know. Rust's runtime, which comes after it,
-/// ignores the signal itself.
+/// The C library calls the functions of this section before Rust's runtime ignores the signal.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static BEFORE_THE_RUNTIME: extern "C" fn() = look_at_pipe_signal;
+static BEFORE_THE_RUNTIME: extern "C" fn() = note_pipe_signal;
 
-extern "C" fn look_at_pipe_signal() {
+extern "C" fn note_pipe_signal() {
     // SAFETY: all zeros is a value of this type, and the call fills it; it changes nothing.
     let action = unsafe {
         let mut action: libc::sigaction = mem::zeroed();
@@ -287,14 +285,14 @@ extern "C" fn look_at_pipe_signal() {
     IGNORED_PIPES.store(action.sa_sigaction == libc::SIG_IGN, Ordering::Relaxed);
 }
 
-/// Signals of this process, blocked and read from a descriptor while it waits for a command.
+/// Blocked signals, read from a descriptor while this process waits for a command.
 pub(super) struct Signals {
     pub descriptor: OwnedFd,
     mask: sigset_t,
     child_action: libc::sigaction,
 }
 
-/// Those that are passed on. Stop signals do what they always do, to both.
+/// Signals that are passed on. Stop signals keep their effect on both processes.
 const PASSED_ON: [c_int; 7] =
     [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2, libc::SIGWINCH];
 
@@ -333,8 +331,8 @@ impl Drop for Signals {
     }
 }
 
-/// Ends this process by a signal, without a core dump: the one that there may be is the command's.
-/// Comes back if the signal does not end a process.
+/// Ends this process by a signal, without a core dump: the command may have made one. Returns if the signal ends no
+/// process.
 pub(super) fn die_of(signal: c_int) {
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
     let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);

@@ -1,8 +1,8 @@
 //! File systems that are mounted while the command runs.
 //!
-//! They are not held: an image that is built inside the run has to be whole when the command
-//! has unmounted it, and a descriptor would keep it mounted. The kernel writes out what is
-//! unmounted, and tells nobody of errors; so these are remembered, to be named at the end.
+//! They are not kept open: an image built in the run must be complete once the command has unmounted it, and a
+//! descriptor would keep it mounted. The kernel writes out unmounted file systems and reports no errors, so they are
+//! remembered and named at the end.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -17,20 +17,20 @@ use super::descendants::Process;
 use super::disks;
 use super::kernel;
 
-/// More than this are not remembered. A guess, far above what builders mount.
-const MOST: usize = 1000;
+/// Maximum number of remembered mounts. A guess, far above the mounts of builders.
+const MOUNTS_MAX: usize = 1000;
 
-/// A file system without a descriptor: `MAJOR:MINOR`, and one of its places.
-pub(super) type Place = (String, PathBuf);
+/// A file system that is not open: `MAJOR:MINOR` and a mount point.
+pub(super) type MountedDevice = (String, PathBuf);
 
-/// What has been mounted since the start.
+/// File systems mounted since the start.
 #[derive(Debug)]
 pub(super) struct Mounted {
-    /// The table of this mount namespace; ready with priority when it has changed. None without `/proc`.
+    /// Mount table, which polls as `PRI` after a change; `None` without `/proc`.
     table: Option<File>,
-    /// Devices that were there at the start.
+    /// Devices mounted at the start.
     before: HashSet<String>,
-    seen: Vec<Place>,
+    seen: Vec<MountedDevice>,
 }
 
 impl Mounted {
@@ -42,13 +42,13 @@ impl Mounted {
         Ok(Mounted { table, before: before.into_iter().collect(), seen: Vec::new() })
     }
 
-    /// To be polled for `PRI`.
+    /// Descriptor to poll for `PRI`.
     pub(super) fn table(&self) -> Option<BorrowedFd<'_>> {
         self.table.as_ref().map(AsFd::as_fd)
     }
 
-    /// Remembers what is new in this mount namespace.
-    pub(super) fn look(&mut self) -> io::Result<()> {
+    /// Remembers new mounts of this namespace.
+    pub(super) fn refresh(&mut self) -> io::Result<()> {
         let Some(table) = &mut self.table else { return Ok(()) };
         let mut text = Vec::new();
         table.rewind()?;
@@ -57,9 +57,8 @@ impl Mounted {
         Ok(())
     }
 
-    /// Remembers what is new in the mount namespaces of these. They are looked at once in a while,
-    /// and one that is gone before that is not seen.
-    pub(super) fn look_at(&mut self, processes: &[Process]) {
+    /// Remembers new mounts in the namespaces of these processes. Mounts that end between two checks are missed.
+    pub(super) fn refresh_from(&mut self, processes: &[Process]) {
         for process in other_namespaces(processes) {
             self.remember(disks::mounts(format!("/proc/{}/mountinfo", process.pid)).unwrap_or_default());
         }
@@ -69,19 +68,19 @@ impl Mounted {
         for mount in mounts.into_iter().filter(disks::is_worth_syncing) {
             let is_new =
                 !self.before.contains(&mount.device) && !self.seen.iter().any(|(known, _)| *known == mount.device);
-            if is_new && self.seen.len() < MOST {
+            if is_new && self.seen.len() < MOUNTS_MAX {
                 self.seen.push((mount.device, mount.path));
             }
         }
     }
 
-    /// Those that were seen and are none of these devices.
+    /// Mount points of remembered devices other than these.
     pub(super) fn all_but(self, devices: &HashSet<String>) -> Vec<PathBuf> {
         self.seen.into_iter().filter(|(device, _)| !devices.contains(device)).map(|(_, path)| path).collect()
     }
 }
 
-/// One process for each mount namespace that is not this one's.
+/// One process for each other mount namespace.
 pub(super) fn other_namespaces(processes: &[Process]) -> Vec<&Process> {
     // The inode is the namespace's number; see namespaces(7).
     let number = |pid: &str| fs::metadata(format!("/proc/{pid}/ns/mnt")).map(|about| about.ino()).ok();
@@ -89,19 +88,18 @@ pub(super) fn other_namespaces(processes: &[Process]) -> Vec<&Process> {
     processes.iter().filter(|process| number(&process.pid.to_string()).is_some_and(|ino| known.insert(ino))).collect()
 }
 
-/// Syncs file systems of another mount namespace from within; gives what came of each, and
-/// nothing for what cannot be reached.
-pub(super) fn sync_within(pid: i32, places: &[Place]) -> Vec<(PathBuf, Option<io::Result<()>>)> {
+/// Syncs file systems in the mount namespace of a process; the result is `None` for those that cannot be reached.
+pub(super) fn sync_within(pid: i32, places: &[MountedDevice]) -> Vec<(PathBuf, Option<io::Result<()>>)> {
     let sync = || {
         let entered = File::open(format!("/proc/{pid}/ns/mnt")).and_then(|file| kernel::enter_mounts(file.as_fd()));
-        let sync_one = |(device, path): &Place| {
+        let sync_one = |(device, path): &MountedDevice| {
             let directory = entered.as_ref().ok().and_then(|()| File::open(path).ok())?;
             let is_it = directory.metadata().is_ok_and(|about| disks::device(about.dev()) == *device);
             is_it.then(|| rustix::fs::syncfs(&directory).map_err(io::Error::from))
         };
         places.iter().map(|place| (place.1.clone(), sync_one(place))).collect()
     };
-    // A thread of its own, that ends: there is no way back into the namespace from which it came.
+    // On a thread of its own, because a thread cannot return to its previous namespace.
     std::thread::scope(|scope| scope.spawn(sync).join().unwrap_or_default())
 }
 

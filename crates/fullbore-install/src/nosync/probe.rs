@@ -1,9 +1,9 @@
-//! What a flush costs: a few small writes to a nameless file, each waited for.
+//! Measures the cost of a flush, with a few small synced writes to a nameless file.
 //!
-//! The file keeps its size. The sync of one that grows writes the journal as well and waits for two flushes; by that cost
-//! dpkg's calls were said to have cost 1.8 times what was saved without them, where a flush takes 5 ms. By one flush for
-//! each it is nine tenths there, and a quarter where a flush takes 0.2 ms, as other work is most of a call then: so much
-//! is saved at least (measured, single runs).
+//! The file keeps its size: syncing a growing file writes the journal as well and waits for two flushes, and would
+//! overestimate dpkg's calls 1.8 times where a flush takes 5 ms. One flush per call gives nine tenths of the saved time
+//! there, and a quarter where a flush takes 0.2 ms, because other work takes most of a call. The estimate is so a lower
+//! bound (measured, single runs).
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
@@ -12,34 +12,34 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 
-/// The cost of a sync call for a file with something to write, on one file system.
+/// Cost of a sync call on a file system, for a file with data to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlushCost {
-    /// Where it is mounted.
+    /// Mount point.
     pub path: PathBuf,
-    /// Its device number, as `stat` gives it.
+    /// Device number, as in stat(2).
     pub device: u64,
-    /// Median of `fdatasync` for a file whose content has changed.
+    /// Median time of `fdatasync` for a file with changed content.
     pub flush: Duration,
 }
 
-/// Calls; the first is more expensive on some file systems, the median is not.
+/// Number of calls. The first is slower on some file systems; the median is not.
 const CALLS: usize = 5;
 
-/// Written for each: a page.
+/// Size of each write in bytes: a page.
 const BLOCK_BYTES: usize = 4096;
 
-/// No further calls once this much time is spent, so that a slow disk is not made to wait.
+/// Time limit for all calls, for slow disks.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// Whether a filter of somebody around this process answers its sync calls: then one succeeds even for a pipe.
+/// Whether a filter around this process answers its sync calls: then one succeeds even for a pipe.
 pub(super) fn is_answered() -> bool {
     let pipe = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
     pipe.is_ok_and(|(_, writer)| rustix::fs::fsync(&writer).is_ok())
 }
 
-/// Probes the file system that is mounted at `path`, through a file in the first of `directories`
-/// that is on it and can be written. None if there is none, or if [`is_answered`].
+/// Measures the file system mounted at `path`, with a file in the first of `directories` that is on it and writable.
+/// `None` if there is none, or if [`is_answered`].
 pub(super) fn flush_cost(path: &Path, directories: &[&Path]) -> Option<FlushCost> {
     if is_answered() {
         return None;
@@ -49,7 +49,7 @@ pub(super) fn flush_cost(path: &Path, directories: &[&Path]) -> Option<FlushCost
         let is_there = std::fs::metadata(directory).is_ok_and(|directory| directory.dev() == device);
         is_there.then(|| nameless(directory)).flatten()
     })?;
-    // Its blocks are there from here on.
+    // From here on the blocks are allocated.
     file.write_all_at(&[1; BLOCK_BYTES * CALLS], 0).and_then(|()| Ok(rustix::fs::fsync(&file)?)).ok()?;
     let flush = median(&mut |call| {
         file.write_all_at(&[2; BLOCK_BYTES], call * BLOCK_BYTES as u64)?;

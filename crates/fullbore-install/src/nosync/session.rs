@@ -1,9 +1,8 @@
-//! Several commands without their sync calls, one after the other, and one sync at the end.
+//! Runs several commands without syncs, and syncs once at the end.
 //!
-//! [`super::run`] is for one command that somebody else wrote; this is for a program that starts
-//! commands of its own and does something itself between them.
+//! [`super::run`] is for one command of the user; a session is for a program that starts several commands and works
+//! between them.
 
-use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,152 +10,120 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use libc::sock_filter;
-use rustix::fs::Mode;
 
-use super::descendants::{Process, descendants};
-use super::disks::{Disks, is_beyond_dpkg};
+use super::descendants::{Descendants, Process};
+use super::disks::{Disks, SyncReport, is_beyond_dpkg};
 use super::filter::{self, Answer};
 use super::probe::{self, FlushCost};
 use super::{host, kernel};
 
-/// How long killed programs may take to go. A guess: one that waits for a disk cannot go before that answers.
-pub const LONGEST_END: Duration = Duration::from_secs(10);
+pub(crate) use super::kernel::set_mask;
 
-/// How often is looked whether they are gone.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Time limit for killed programs to end. A guess: one that waits for a disk ends after the disk answers.
+pub const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The file systems that are synced in the end, and the filter for commands until then.
+/// Interval between checks.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Runs commands under the filter and syncs their file systems at the end.
 #[derive(Debug)]
 pub struct Session {
     below: PathBuf,
     disks: Mutex<Disks>,
     filter: Vec<sock_filter>,
     no_new_privileges: bool,
-    own: i32,
-    earlier: HashSet<Process>,
+    descendants: Descendants,
 }
 
-/// What happens to a command when the thread that started it ends, also by a kill.
+/// What happens to a command when the thread that started it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Orphaned {
-    /// It is killed.
-    Dies,
-    /// It goes on to its end.
-    GoesOn,
-}
-
-/// What the final sync was told.
-#[derive(Debug)]
-pub struct Flushed {
-    /// How many file systems.
-    pub count: usize,
-    /// How long it took.
-    pub time: Duration,
-    /// Where it failed, or told of a write error since the session was opened.
-    pub failed: Vec<(PathBuf, io::Error)>,
-    /// Could not be opened, and were not synced.
-    pub missed: Vec<(PathBuf, io::Error)>,
-    /// Neither, but there is nothing of dpkg's there.
-    pub beyond: Vec<(PathBuf, io::Error)>,
+pub enum OnParentExit {
+    /// The command is killed.
+    Kill,
+    /// The command runs to its end.
+    Continue,
 }
 
 impl Session {
-    /// Opens the file system that holds the directory `below`, and those mounted beneath it. From now on
-    /// orphans of commands become children of this process, so that they can be found.
+    /// Opens the file system that holds the directory `below`, and those mounted beneath it. Orphans of commands
+    /// become children of this process, so that they can be found.
     ///
     /// # Errors
-    /// `/proc` cannot be read, or there is no such directory.
+    /// The mount table cannot be read, or there is no such directory.
     pub fn open(below: &Path) -> io::Result<Session> {
         let below = below.canonicalize()?;
         let disks = Disks::open_below(&below)?;
-        let own = rustix::process::getpid();
-        rustix::process::set_child_subreaper(Some(own))?;
-        let own = own.as_raw_nonzero().get();
         Ok(Session {
             below,
             disks: Mutex::new(disks),
             filter: filter::program(Answer::AtOnce),
             no_new_privileges: !host::may_filter_with_privileges(),
-            own,
-            earlier: descendants(own).into_iter().collect(),
+            descendants: Descendants::watch()?,
         })
     }
 
-    /// Whether commands will not have the rights of setuid programs' owners: the kernel demands that of who is not
-    /// privileged.
+    /// Whether setuid programs run without the rights of their owners, which the kernel requires of unprivileged
+    /// users.
     pub fn gives_up_privileges(&self) -> bool {
         self.no_new_privileges
     }
 
-    /// Has a command, and all that it will start, run with sync calls answered at once.
-    pub fn shield(&self, command: &mut Command, orphaned: Orphaned) {
-        kernel::shield(command, self.filter.clone(), self.no_new_privileges, orphaned == Orphaned::Dies);
+    /// Makes a command and its descendants run with sync calls answered at once.
+    pub fn apply_filter(&self, command: &mut Command, orphaned: OnParentExit) {
+        kernel::apply_filter(command, self.filter.clone(), self.no_new_privileges, orphaned == OnParentExit::Kill);
     }
 
-    /// Programs that have outlived their commands, under the filter as long as they live.
+    /// Programs that outlived their commands. They stay under the filter.
     pub fn survivors(&self) -> Vec<Process> {
-        let mut living = descendants(self.own);
-        living.retain(|process| {
-            !self.earlier.iter().any(|known| (known.pid, known.started) == (process.pid, process.started))
-        });
-        living
+        self.descendants.living()
     }
 
-    /// [`Session::survivors`], after a moment for those that are ending.
+    /// Like [`Session::survivors`], after a grace period for programs that are ending.
     pub fn settled_survivors(&self) -> Vec<Process> {
         let begin = Instant::now();
         loop {
             let living = self.survivors();
-            if living.is_empty() || begin.elapsed() >= super::GRACE {
+            if living.is_empty() || begin.elapsed() >= super::EXIT_TIMEOUT {
                 return living;
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
-    /// Kills all that was started and is still there.
+    /// Kills all survivors.
     pub fn kill(&self) {
         for process in self.survivors() {
-            if let Some(pid) = rustix::process::Pid::from_raw(process.pid) {
-                // It may have just ended.
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-            }
+            process.signal(rustix::process::Signal::KILL);
         }
     }
 
-    /// Kills what is still there of all that was started, until nothing is. Gives what was there, and what does not
-    /// go in [`LONGEST_END`].
+    /// Kills all survivors until none is left. Returns the survivors, and those left after [`KILL_TIMEOUT`].
     pub fn end_survivors(&self) -> (Vec<Process>, Vec<Process>) {
         let first = self.survivors();
         let begin = Instant::now();
         let mut left = first.clone();
-        // What is killed may have just started another one.
-        while !left.is_empty() && begin.elapsed() < LONGEST_END {
+        // A killed program may have just started another one.
+        while !left.is_empty() && begin.elapsed() < KILL_TIMEOUT {
             self.kill();
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_INTERVAL);
             left = self.survivors();
         }
         (first, left)
     }
 
-    /// Writes everything to the disks. May be called more than once. `told` hears again and again which one is waited
-    /// for, if it is long.
-    pub fn sync(&self, told: &mut dyn FnMut(&Path)) -> Flushed {
-        let begin = Instant::now();
-        let synced = self.disks.lock().unwrap_or_else(PoisonError::into_inner).sync_held(told);
+    /// Syncs the file systems; may be called more than once. Calls `told` at every interval with each one that it
+    /// waits for.
+    pub fn sync(&self, told: &mut dyn FnMut(&Path)) -> SyncReport {
+        let mut report = self.disks.lock().unwrap_or_else(PoisonError::into_inner).sync_held(told);
         let (beyond, missed) =
-            synced.missed.into_iter().partition(|(path, error)| is_beyond_dpkg(&self.below, path, error));
-        Flushed { count: synced.count, time: begin.elapsed(), failed: synced.failed, missed, beyond }
+            report.missed.into_iter().partition(|(path, error)| is_beyond_dpkg(&self.below, path, error));
+        (report.beyond, report.missed) = (beyond, missed);
+        report
     }
 }
 
-/// Has a command started with this file mode mask.
-pub fn with_mask(command: &mut Command, mask: Mode) {
-    kernel::set_mask(command, mask);
-}
-
-/// What a flush costs in a directory: a few small writes to a nameless file, each waited for.
-/// None where there are no such files, as on NFS, and where somebody around this process answers its sync calls.
+/// Measures the cost of a flush in a directory, with a few small synced writes to a nameless file. `None` if the file
+/// system has no nameless files, as NFS, or if a filter around this process answers its sync calls.
 pub fn flush_cost(directory: &Path) -> Option<FlushCost> {
     probe::flush_cost(directory, &[])
 }
@@ -176,7 +143,7 @@ mod tests {
             text.split_whitespace().last().unwrap().parse::<u32>().unwrap()
         };
         let before = count(&mut command);
-        session.shield(&mut command, Orphaned::Dies);
+        session.apply_filter(&mut command, OnParentExit::Kill);
         assert_eq!(count(&mut command), before + 1);
         // By name: other tests of this process have children at the same time.
         assert!(session.survivors().iter().all(|process| process.name != "grep"));
@@ -190,7 +157,7 @@ mod tests {
         let session = Session::open(dir.path()).unwrap();
         let mut command = Command::new("sh");
         command.args(["-c", "sleep 60 >/dev/null 2>&1 & echo $!"]);
-        session.shield(&mut command, Orphaned::Dies);
+        session.apply_filter(&mut command, OnParentExit::Kill);
         let pid: i32 = String::from_utf8(command.output().unwrap().stdout).unwrap().trim().parse().unwrap();
         assert!(session.survivors().iter().any(|process| process.pid == pid));
         let pid = rustix::process::Pid::from_raw(pid).unwrap();

@@ -1,7 +1,7 @@
-//! `--report`: the supervisor that answers sync calls and counts them.
+//! `--report`: the supervisor that answers and counts sync calls.
 //!
-//! It has no filter itself, and has to live until the last program under the filter has
-//! ended: without it the kernel would answer their sync calls with ENOSYS.
+//! It has no filter itself and must live until the last program under the filter has ended: otherwise the kernel would
+//! answer their sync calls with ENOSYS.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,30 +13,30 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 use super::filter::{self, Call};
-use super::kernel::{self, Asked};
+use super::kernel::{self, PendingCall};
 use super::probe::FlushCost;
 
-/// How often each call was made, by the file system that it was for.
+/// Number of calls per file system.
 #[derive(Debug, Default, Clone)]
 pub struct Tally {
-    /// By device number; none where the call does not say (`sync`, `msync`) or the file was gone.
+    /// Counts by device number and call. There is no device for `sync` and `msync`, and for files that are gone.
     counts: BTreeMap<(Option<u64>, Call), u64>,
 }
 
 impl Tally {
-    /// Serves one call of a program that waits.
+    /// Counts and answers one waiting call.
     pub(super) fn serve(&mut self, listener: BorrowedFd<'_>) -> io::Result<()> {
-        let Some(asked) = kernel::next_call(listener)? else { return Ok(()) };
-        let call = filter::call(asked.audit, asked.number);
-        kernel_answer(listener, &asked, call, &mut self.counts)
+        let Some(pending) = kernel::next_call(listener)? else { return Ok(()) };
+        let call = filter::call(pending.audit, pending.number);
+        kernel_answer(listener, &pending, call, &mut self.counts)
     }
 
-    /// Sync calls that were answered instead of carried out.
+    /// Number of sync calls answered without a sync.
     pub fn answered(&self) -> u64 {
         self.by_call().filter(|(call, _)| call.is_answered()).map(|(_, count)| count).sum()
     }
 
-    /// Each call and how often it was made.
+    /// Number of calls by kind.
     pub fn by_call(&self) -> impl Iterator<Item = (Call, u64)> {
         let mut sums: BTreeMap<Call, u64> = BTreeMap::new();
         for ((_, call), count) in &self.counts {
@@ -45,8 +45,8 @@ impl Tally {
         sums.into_iter()
     }
 
-    /// How long the answered calls would about have taken: one flush for each, where its cost was
-    /// probed. `sync_file_range` starts writes and flushes nothing, so that it is left out.
+    /// Estimated time that the answered calls would have taken: one flush each, on file systems with a measured cost.
+    /// `sync_file_range` flushes nothing and does not count.
     pub fn estimate(&self, costs: &[FlushCost]) -> Duration {
         let cost_of = |device: Option<u64>| match device {
             Some(device) => costs.iter().find(|cost| cost.device == device),
@@ -65,37 +65,37 @@ impl Tally {
 
 fn kernel_answer(
     listener: BorrowedFd<'_>,
-    asked: &Asked,
+    pending: &PendingCall,
     call: Option<Call>,
     counts: &mut BTreeMap<(Option<u64>, Call), u64>,
 ) -> io::Result<()> {
-    // The look into /proc comes first: once it is answered, the program may close the file.
-    let is_counted = call.filter(|call| *call != Call::Openat2 || opens_synchronously(asked));
+    // Read /proc first: after the answer the program may close the file.
+    let is_counted = call.filter(|call| *call != Call::Openat2 || opens_synchronously(pending));
     if let Some(call) = is_counted {
-        *counts.entry((device(asked, call), call)).or_default() += 1;
+        *counts.entry((device(pending, call), call)).or_default() += 1;
     }
-    kernel::answer(listener, asked, call.is_some_and(Call::is_answered))
+    kernel::answer(listener, pending, call.is_some_and(Call::is_answered))
 }
 
-fn device(asked: &Asked, call: Call) -> Option<u64> {
+fn device(pending: &PendingCall, call: Call) -> Option<u64> {
     let takes_file = matches!(call, Call::Fsync | Call::Fdatasync | Call::Syncfs | Call::SyncFileRange);
-    let path = || format!("/proc/{}/fd/{}", asked.thread, asked.arguments[0] & u64::from(u32::MAX));
+    let path = || format!("/proc/{}/fd/{}", pending.thread, pending.arguments[0] & u64::from(u32::MAX));
     if takes_file { device_of(&path()) } else { None }
 }
 
-/// Asks the kernel alone: the server of a file system may be the program that waits for our answer.
+/// Device of a file. Does not ask the server of the file system: that may be the program that waits for the answer.
 fn device_of(path: &str) -> Option<u64> {
     let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
     let about = rustix::fs::statx(CWD, path, flags, StatxFlags::empty()).ok()?;
     Some(rustix::fs::makedev(about.stx_dev_major, about.stx_dev_minor))
 }
 
-/// Reads the flags of an `openat2` from the program's memory. Another thread may change them
-/// before the kernel reads them: good enough to count by.
-fn opens_synchronously(asked: &Asked) -> bool {
+/// Reads the flags of an `openat2` from the memory of the program. Another thread may change them later, which is
+/// acceptable for counting.
+fn opens_synchronously(pending: &PendingCall) -> bool {
     let mut flags = [0; 8];
-    File::open(format!("/proc/{}/mem", asked.thread))
-        .and_then(|memory| memory.read_exact_at(&mut flags, asked.arguments[2]))
+    File::open(format!("/proc/{}/mem", pending.thread))
+        .and_then(|memory| memory.read_exact_at(&mut flags, pending.arguments[2]))
         .is_ok_and(|()| u64::from_le_bytes(flags) & u64::from(filter::O_DSYNC) != 0)
 }
 

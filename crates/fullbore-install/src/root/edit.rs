@@ -1,24 +1,23 @@
-//! Changes in a root by path: each goes through the root's handle and does not follow a link at its end.
+//! Changes of files in a root by path.
 //!
-//! Links on the way lead to where they lead once the root is `/`. What is written under a name replaces a link of this
-//! name, as dpkg's renames do; it never goes where the link leads.
+//! All paths are resolved within the root. A link at the end of a path is not followed: a file that is written replaces
+//! a link of its name, as in dpkg.
 
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, Dev, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, Dev, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::{Root, RootError, retry};
 
-/// Directories in each other that a tree to be removed may have. A path in the kernel has 4,096 bytes, so 2,048 parts;
-/// each takes a descriptor, of which a process usually has 1,024.
+/// Maximum depth of a tree to remove. Each level takes a descriptor, of which a process usually has 1,024.
 const DEPTH_MAX: usize = 512;
 
 impl Root {
-    /// The directory that a path's last part is in, and that part. An empty one stands for the root itself.
+    /// Splits a path into its open parent directory and its last part.
     pub(crate) fn parent<'p>(&self, path: &'p str) -> Result<(OwnedFd, &'p str), Errno> {
         let path = path.trim_matches('/');
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
@@ -38,45 +37,46 @@ impl Root {
         done.map_err(|errno| RootError::new(path.as_bytes(), operation, errno))
     }
 
-    /// What has this name itself, be it a link; `None` if nothing has.
+    /// Type of the file of this name; a link is not followed. `None` if there is none.
     pub fn kind(&self, path: &str) -> Option<FileType> {
-        let (parent, name) = self.parent(path).ok()?;
-        let status = rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-        Some(FileType::from_raw_mode(status.st_mode))
+        Some(FileType::from_raw_mode(self.status(path)?.st_mode))
     }
 
-    /// The size of what has this name itself, in bytes.
+    /// Size in bytes of the file of this name; a link is not followed.
     pub fn size_bytes(&self, path: &str) -> Option<u64> {
-        let (parent, name) = self.parent(path).ok()?;
-        let status = rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-        u64::try_from(status.st_size).ok()
+        u64::try_from(self.status(path)?.st_size).ok()
     }
 
-    /// What a path leads to within the root, links followed; `None` if it leads to nothing.
+    fn status(&self, path: &str) -> Option<Stat> {
+        let (parent, name) = self.parent(path).ok()?;
+        rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW).ok()
+    }
+
+    /// Type of the file that a path leads to; `None` if there is none.
     pub fn leads_to(&self, path: &str) -> Option<FileType> {
         let found = self.resolve(path.as_bytes(), OFlags::PATH).ok()?;
         Some(FileType::from_raw_mode(rustix::fs::fstat(&found).ok()?.st_mode))
     }
 
-    /// Opens what a path leads to within the root, as a place: to be mounted on, or to be asked about.
+    /// Opens the file that a path leads to with `O_PATH`, as a mount point.
     ///
     /// # Errors
-    /// It leads to nothing.
+    /// There is no such file.
     pub fn place(&self, path: &str) -> Result<OwnedFd, RootError> {
         let found = self.resolve(path.as_bytes(), OFlags::PATH);
         found.map_err(|errno| RootError::new(path.as_bytes(), "open", errno))
     }
 
-    /// Makes a new file; `None` if something has this name, be it a link to nothing.
+    /// Creates a file; `None` if the name exists, even as a dangling link.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The file cannot be created.
     pub fn create_new(&self, path: &str, mode: u32) -> Result<Option<File>, RootError> {
         self.in_parent(path, "create", |parent, name| {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             match rustix::fs::openat(parent, name, flags, Mode::from_raw_mode(mode)) {
                 Ok(file) => {
-                    // Whatever the umask.
+                    // Independent of the umask.
                     rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
                     Ok(Some(File::from(file)))
                 }
@@ -86,17 +86,17 @@ impl Root {
         })
     }
 
-    /// Writes a file in place of what has this name.
+    /// Writes a file and replaces any file or link of this name.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn write(&self, path: &str, mode: u32, content: &[u8]) -> Result<(), RootError> {
         let error = |error: io::Error| RootError::new(path.as_bytes(), "write", error);
         let (parent, name) = self.parent(path).map_err(|errno| error(errno.into()))?;
         super::write_file(parent.as_fd(), name, mode, content).map(drop).map_err(error)
     }
 
-    /// Writes at the end of the file that a path leads to within the root; makes it if nothing has this name.
+    /// Appends to the file that a path leads to; creates it if the name does not exist.
     ///
     /// # Errors
     /// It is no regular file, or cannot be written.
@@ -116,10 +116,10 @@ impl Root {
         file.write_all(content).map_err(error)
     }
 
-    /// Makes a directory and those on the way to it. Links to directories count as such.
+    /// Creates a directory and its parents. Links to directories count as directories.
     ///
     /// # Errors
-    /// One cannot be made.
+    /// A directory cannot be created.
     pub fn create_directories(&self, path: &str, mode: u32) -> Result<(), RootError> {
         let path = path.trim_matches('/');
         let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
@@ -132,10 +132,10 @@ impl Root {
         Ok(())
     }
 
-    /// Makes a directory. Whether it was not there.
+    /// Creates a directory; returns whether it is new.
     ///
     /// # Errors
-    /// It cannot be made, or something else has this name.
+    /// The directory cannot be created, or another file has this name.
     pub fn create_directory(&self, path: &str, mode: u32) -> Result<bool, RootError> {
         self.in_parent(path, "create the directory", |parent, name| {
             match rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(mode)) {
@@ -146,10 +146,10 @@ impl Root {
         })
     }
 
-    /// Gives a directory an owner, group root, and a mode; a link of this name is refused.
+    /// Sets owner and mode of a directory, and its group to root. Links are not followed.
     ///
     /// # Errors
-    /// It is not there, is no directory, or the kernel refuses.
+    /// It is no directory, or cannot be changed.
     pub fn own_directory(&self, path: &str, owner: Option<u32>, mode: u32) -> Result<(), RootError> {
         self.in_parent(path, "set the owner of", |parent, name| {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -162,10 +162,10 @@ impl Root {
         })
     }
 
-    /// Makes a symbolic link. Whether nothing had this name.
+    /// Creates a symbolic link; returns `false` if the name exists.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The link cannot be created.
     pub fn symlink(&self, target: impl AsRef<Path>, path: &str) -> Result<bool, RootError> {
         let target = target.as_ref();
         self.in_parent(path, "create the link", |parent, name| match rustix::fs::symlinkat(target, parent, name) {
@@ -175,33 +175,33 @@ impl Root {
         })
     }
 
-    /// Makes a character device. `EXIST` if something has this name.
+    /// Creates a character device.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// `EXIST` if the name exists, `PERM` in a user namespace.
     pub(crate) fn character_device(&self, path: &str, mode: u32, device: Dev) -> Result<(), Errno> {
         let (parent, name) = self.parent(path)?;
         rustix::fs::mknodat(&parent, name, FileType::CharacterDevice, Mode::from_raw_mode(mode), device)?;
         set_mode(parent.as_fd(), name.as_bytes(), mode)
     }
 
-    /// Whether a device of this name may be written to; on a file system that is mounted `nodev` none may.
+    /// Whether a device can be opened for writing, which a `nodev` mount forbids.
     pub(crate) fn device_works(&self, path: &str) -> bool {
         !matches!(self.resolve(path.as_bytes(), OFlags::WRONLY | OFlags::NONBLOCK), Err(Errno::ACCESS | Errno::PERM))
     }
 
-    /// Sets the mode of what has this name; a link has none.
+    /// Sets the mode of a file; links are left alone.
     ///
     /// # Errors
-    /// It is not there, or the kernel refuses.
+    /// The file does not exist, or cannot be changed.
     pub fn set_mode(&self, path: &str, mode: u32) -> Result<(), RootError> {
         self.in_parent(path, "set the mode of", |parent, name| set_mode(parent, name.as_bytes(), mode))
     }
 
-    /// Gives what has this name another one, in place of what has that.
+    /// Renames a file and replaces any file of the new name.
     ///
     /// # Errors
-    /// It is not there, or the kernel refuses.
+    /// The file does not exist, or cannot be renamed.
     pub fn rename(&self, from: &str, to: &str) -> Result<(), RootError> {
         self.in_parent(from, "rename", |parent, name| {
             let (target, new) = self.parent(to)?;
@@ -209,10 +209,10 @@ impl Root {
         })
     }
 
-    /// Gives a file a further name; a link gets it itself.
+    /// Creates a hard link; a symbolic link is not followed.
     ///
     /// # Errors
-    /// It is not there, or something has the other name.
+    /// The file does not exist, or the new name exists.
     pub fn hard_link(&self, from: &str, to: &str) -> Result<(), RootError> {
         self.in_parent(from, "link", |parent, name| {
             let (target, new) = self.parent(to)?;
@@ -220,7 +220,7 @@ impl Root {
         })
     }
 
-    /// Removes what has this name, with what is in it if it is a directory; a link goes as such. Whether it was there.
+    /// Removes a file, a link, or a directory with its content; returns whether it existed.
     ///
     /// # Errors
     /// It cannot be removed.
@@ -236,10 +236,10 @@ impl Root {
         }
     }
 
-    /// Removes an empty directory. Whether none is there now.
+    /// Removes an empty directory; returns `false` if it is not empty or no directory.
     ///
     /// # Errors
-    /// The kernel refuses, but neither as something is in it nor as it is no directory.
+    /// Any other failure.
     pub fn remove_directory(&self, path: &str) -> Result<bool, RootError> {
         self.in_parent(path, "remove", |parent, name| match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
             Ok(()) | Err(Errno::NOENT) => Ok(true),
@@ -248,10 +248,10 @@ impl Root {
         })
     }
 
-    /// Removes what is in a directory, but for these names. Nothing where there is none, or a link to one.
+    /// Removes the content of a directory except these names. Does nothing for a link or a missing directory.
     ///
     /// # Errors
-    /// Something cannot be removed.
+    /// A file cannot be removed.
     pub fn empty(&self, path: &str, kept: &[&str]) -> Result<(), RootError> {
         if self.kind(path) != Some(FileType::Directory) {
             return Ok(());
@@ -267,10 +267,10 @@ impl Root {
     }
 }
 
-/// Sets the mode of a name in a directory. A symbolic link has none of its own: it stays, and so does its target.
+/// Sets the mode of a file in a directory; symbolic links and their targets stay unchanged.
 pub(crate) fn set_mode(directory: BorrowedFd<'_>, name: &[u8], mode: u32) -> Result<(), Errno> {
     let open = |flags| retry(|| rustix::fs::openat(directory, name, flags | OFlags::CLOEXEC, Mode::empty()));
-    // fchmodat(2) follows links, and fchmodat2(2) is there since Linux 6.6 only: this is what libc does before.
+    // fchmodat(2) follows links, and fchmodat2(2) needs Linux 6.6. libc does the same as here.
     let held = open(OFlags::PATH | OFlags::NOFOLLOW)?;
     let kind = FileType::from_raw_mode(rustix::fs::fstat(&held)?.st_mode);
     if kind == FileType::Symlink {
@@ -278,7 +278,7 @@ pub(crate) fn set_mode(directory: BorrowedFd<'_>, name: &[u8], mode: u32) -> Res
     }
     let mode = Mode::from_raw_mode(mode);
     match rustix::fs::chmod(format!("/proc/self/fd/{}", held.as_raw_fd()), mode) {
-        // Without /proc; opening a device might do something.
+        // Without /proc. Opening a device can have side effects.
         Err(Errno::NOENT) if !matches!(kind, FileType::CharacterDevice | FileType::BlockDevice) => {
             rustix::fs::fchmod(open(OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK)?, mode)
         }
@@ -291,7 +291,7 @@ fn is_directory(parent: BorrowedFd<'_>, name: &str) -> bool {
         .is_ok_and(|status| FileType::from_raw_mode(status.st_mode) == FileType::Directory)
 }
 
-/// The names in a directory that is open for reading, without `.` and `..`.
+/// Names in an open directory, without `.` and `..`.
 pub(super) fn names_in(directory: impl AsFd) -> Result<Vec<Vec<u8>>, Errno> {
     let mut names = Vec::new();
     for entry in rustix::fs::Dir::read_from(directory)? {
@@ -304,10 +304,10 @@ pub(super) fn names_in(directory: impl AsFd) -> Result<Vec<Vec<u8>>, Errno> {
     Ok(names)
 }
 
-/// Removes a name, and what is in it if it is a directory.
+/// Removes a file, or a directory with its content.
 fn remove(parent: BorrowedFd<'_>, name: &[u8], depth: usize) -> Result<(), Errno> {
     match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
-        // What POSIX says of a directory, and what Linux does.
+        // For a directory, POSIX requires the first and Linux returns the second.
         Err(Errno::PERM | Errno::ISDIR) => {}
         result => return result,
     }
@@ -316,7 +316,7 @@ fn remove(parent: BorrowedFd<'_>, name: &[u8], depth: usize) -> Result<(), Errno
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let directory = match retry(|| rustix::fs::openat(parent, name, flags, Mode::empty())) {
-        // Not a directory, so that the first answer stands.
+        // It is no directory, so the first error stands.
         Err(Errno::NOTDIR | Errno::LOOP) => return Err(Errno::PERM),
         directory => directory?,
     };

@@ -1,8 +1,8 @@
-//! What `openat2` does with `RESOLVE_IN_ROOT`, by one call per part of the path.
+//! Resolves paths like `openat2` with `RESOLVE_IN_ROOT`, with one call per part of the path.
 //!
-//! Each part is opened as itself, never through a link; what a link says is put in front of the parts that are
-//! still to come. `..` goes back to the descriptor that we came from, so that nobody who renames directories meanwhile
-//! leads us out of the root.
+//! Each part is opened without following links; the target of a link is put before the remaining parts. `..` returns to
+//! the descriptor of the parent directory, so that a process that renames directories cannot lead the resolution out of
+//! the root.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
@@ -11,25 +11,25 @@ use rustix::io::Errno;
 
 use super::retry;
 
-/// Links followed for one path, as many as the kernel follows (path_resolution(7)).
+/// Maximum number of links in a path, as in the kernel (path_resolution(7)).
 const LINKS_MAX: usize = 40;
 
-/// Opens what is there under a path, all links followed within the root.
+/// Opens a path, with all links resolved within the root.
 pub(super) fn open(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
-    let mut way = Way { root, below: Vec::new(), to_come: Vec::new() };
-    way.put_in_front(path);
+    let mut walk = PathWalk { root, below: Vec::new(), remaining: Vec::new() };
+    walk.prepend(path);
     let mut links = 0;
-    while let Some(name) = way.to_come.pop() {
+    while let Some(name) = walk.remaining.pop() {
         match &name[..] {
-            // These, too, ask for a directory before them.
+            // These parts require a directory before them, too.
             b"" | b"." => continue,
             b".." => {
-                way.below.pop();
+                walk.below.pop();
                 continue;
             }
             _ => {}
         }
-        let found = way.look(&name)?;
+        let found = walk.open_part(&name)?;
         match FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) {
             FileType::Symlink => {
                 links += 1;
@@ -38,41 +38,45 @@ pub(super) fn open(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<O
                 }
                 let target = rustix::fs::readlinkat(&found, c"", Vec::new())?;
                 if target.as_bytes().starts_with(b"/") {
-                    way.below.clear();
+                    walk.below.clear();
                 }
-                way.put_in_front(target.as_bytes());
+                walk.prepend(target.as_bytes());
             }
-            FileType::Directory => way.below.push(found),
-            _ if !way.to_come.is_empty() || flags.contains(OFlags::DIRECTORY) => return Err(Errno::NOTDIR),
+            FileType::Directory => walk.below.push(found),
+            _ if !walk.remaining.is_empty() || flags.contains(OFlags::DIRECTORY) => return Err(Errno::NOTDIR),
             _ if flags.contains(OFlags::PATH) => return Ok(found),
-            // What it has become by now is no link either.
-            _ => return retry(|| rustix::fs::openat(way.here(), &name[..], flags | OFlags::NOFOLLOW, Mode::empty())),
+            // It may have been replaced: do not follow a link.
+            _ => {
+                return retry(|| {
+                    rustix::fs::openat(walk.current(), &name[..], flags | OFlags::NOFOLLOW, Mode::empty())
+                });
+            }
         }
     }
-    retry(|| rustix::fs::openat(way.here(), c".", flags, Mode::empty()))
+    retry(|| rustix::fs::openat(walk.current(), c".", flags, Mode::empty()))
 }
 
-/// How far we are.
-struct Way<'a> {
+/// State of a path resolution.
+struct PathWalk<'a> {
     root: BorrowedFd<'a>,
-    /// Directories below the root that we have come through.
+    /// Open directories from the root to the current one.
     below: Vec<OwnedFd>,
-    /// Parts of the path, the next one last.
-    to_come: Vec<Vec<u8>>,
+    /// Remaining parts of the path, the next one last.
+    remaining: Vec<Vec<u8>>,
 }
 
-impl Way<'_> {
-    fn here(&self) -> BorrowedFd<'_> {
+impl PathWalk<'_> {
+    fn current(&self) -> BorrowedFd<'_> {
         self.below.last().map_or(self.root, |directory| directory.as_fd())
     }
 
-    fn look(&self, name: &[u8]) -> Result<OwnedFd, Errno> {
+    fn open_part(&self, name: &[u8]) -> Result<OwnedFd, Errno> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        retry(|| rustix::fs::openat(self.here(), name, flags, Mode::empty()))
+        retry(|| rustix::fs::openat(self.current(), name, flags, Mode::empty()))
     }
 
-    fn put_in_front(&mut self, path: &[u8]) {
-        self.to_come.extend(path.split(|byte| *byte == b'/').rev().map(<[u8]>::to_vec));
+    fn prepend(&mut self, path: &[u8]) {
+        self.remaining.extend(path.split(|byte| *byte == b'/').rev().map(<[u8]>::to_vec));
     }
 }
 

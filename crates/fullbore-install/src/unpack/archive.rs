@@ -1,78 +1,78 @@
-//! A `.deb` file that was opened: everything before its files is in memory.
+//! An open `.deb` file: everything before its files is in memory.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fullbore_debian::deb::{Control, DataPlace, DebError, Package, Proof};
+use fullbore_debian::deb::{Control, DataMember, DebError, Package, Proof};
 use fullbore_engine::digest::{Sha256, Sha256Hasher};
 
-use super::ahead::{PlainReader, Slot};
+use super::read_ahead::{PlainReader, Slot};
 use crate::database::Stanza;
 
-/// Why a package could not be opened or is not the expected one.
+/// Error in opening or verifying a package.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     /// The file cannot be read.
     #[error("{}: {source}", path.display())]
     Read {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the kernel says.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// It is no package, or a damaged one.
+    /// The file is no package, or a damaged one.
     #[error("{}: {source}", path.display())]
     Format {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// The underlying error.
         #[source]
         source: DebError,
     },
-    /// Its control file does not say what it is.
+    /// The control file is incomplete.
     #[error("{}: control file: {what}", path.display())]
     Control {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         what: String,
     },
-    /// Its bytes are not those that the signed index names.
+    /// Size or SHA-256 differ from the signed index.
     #[error("{}: {bytes} bytes with SHA-256 {actual}; the index says {expected_bytes} bytes, {expected}", path.display())]
     Mismatch {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Length found.
+        /// Actual size in bytes.
         bytes: u64,
-        /// Hash found.
+        /// Actual SHA-256.
         actual: Sha256,
-        /// Length announced.
+        /// Signed size in bytes.
         expected_bytes: u64,
-        /// Hash announced.
+        /// Signed SHA-256.
         expected: Sha256,
     },
 }
 
-/// An opened package.
+/// An open package.
 #[derive(Debug, Clone)]
 pub struct Archive {
     path: PathBuf,
     package: Package,
     stanza: Stanza,
-    /// Has seen what lies before `data.tar`: exactly the bytes that were parsed.
+    /// Hash of exactly the parsed bytes, those before `data.tar`.
     beginning: Sha256Hasher,
     expected: Option<(u64, Sha256)>,
     ahead: Option<Arc<Slot>>,
 }
 
 impl Archive {
-    /// Reads a package up to its files. Nothing is verified yet.
+    /// Reads a package up to its files, without verification.
     ///
     /// # Errors
-    /// See [`ArchiveError`].
+    /// Every variant of [`ArchiveError`] but `Mismatch`.
     pub fn open(path: &Path) -> Result<Archive, ArchiveError> {
         let path = path.to_owned();
         let file = File::open(&path).map_err(|source| ArchiveError::Read { path: path.clone(), source })?;
@@ -91,67 +91,67 @@ impl Archive {
         Ok(Archive { path, package, stanza, beginning: input.hasher, expected: None, ahead: None })
     }
 
-    /// The size in bytes and SHA-256 that a signed index names. Without, nothing is verified but
-    /// what the formats check themselves.
+    /// Sets the size in bytes and the SHA-256 of a signed index. Without them only the checksums of the formats are
+    /// verified.
     #[must_use]
     pub fn expecting(mut self, bytes: u64, sha256: Sha256) -> Archive {
         self.expected = Some((bytes, sha256));
         self
     }
 
-    /// Its plain files are there already, or will be ([`super::Ahead`]).
+    /// Sets the slot of the decompressed files (see [`super::ReadAhead`]).
     #[must_use]
     pub fn ahead(mut self, slot: Arc<Slot>) -> Archive {
         self.ahead = Some(slot);
         self
     }
 
-    /// Its plain `data.tar`, verified, if it was decompressed before its turn.
+    /// Verified plain `data.tar`, if it was decompressed ahead.
     pub(super) fn plain(&self) -> Option<PlainReader> {
         self.ahead.as_ref()?.wait()
     }
 
-    /// Where it lies.
+    /// Path of the package file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The package's name.
+    /// Name of the package.
     pub fn name(&self) -> &str {
         self.stanza.get("Package").unwrap_or_default()
     }
 
-    /// Its version, as the control file has it.
+    /// Version, as in the control file.
     pub fn version(&self) -> &str {
         self.stanza.get("Version").unwrap_or_default()
     }
 
-    /// Its architecture; `all` for any.
+    /// Architecture; `all` for any.
     pub fn architecture(&self) -> &str {
         self.stanza.get("Architecture").unwrap_or_default()
     }
 
-    /// The fields of its control file.
+    /// Fields of the control file.
     pub fn stanza(&self) -> &Stanza {
         &self.stanza
     }
 
-    /// Scripts, conffiles, triggers and so on.
+    /// Control files: scripts, conffiles, triggers and others.
     pub fn control(&self) -> &Control {
         &self.package.control
     }
 
-    /// Whether a script has to run before its files are there.
+    /// Whether the package has a preinst script.
     pub fn has_preinst(&self) -> bool {
         self.control().file("preinst").is_some()
     }
 
-    /// Where its files are.
-    pub fn data(&self) -> DataPlace {
+    /// Position of the files.
+    pub fn data(&self) -> DataMember {
         self.package.data
     }
 
-    /// Reads the whole file and compares it with what is expected; nothing if nothing is.
+    /// Reads the whole file and compares it with the expected size and SHA-256, if set.
     ///
     /// # Errors
     /// [`ArchiveError::Mismatch`], [`ArchiveError::Read`].
@@ -164,7 +164,7 @@ impl Archive {
         self.check(hasher)
     }
 
-    /// A reader that stands at `data.tar` and hashes what it reads, the beginning included.
+    /// Opens the file at `data.tar`. The reader hashes its bytes in addition to those before.
     pub(super) fn data_reader(&self) -> Result<Hashing<File>, ArchiveError> {
         let error = |source| ArchiveError::Read { path: self.path.clone(), source };
         let mut file = File::open(&self.path).map_err(error)?;
@@ -172,12 +172,12 @@ impl Archive {
         Ok(Hashing { input: file, hasher: self.beginning.clone(), on: self.expected.is_some() })
     }
 
-    /// What says that its files are right.
+    /// Evidence that the files are correct.
     pub(super) fn proof(&self) -> Proof {
         if self.expected.is_some() { Proof::HashOfPacked } else { Proof::Checksums }
     }
 
-    /// Compares the hash of all bytes with what is expected.
+    /// Compares the hash of all bytes with the expected one.
     pub(super) fn check(&self, hasher: Sha256Hasher) -> Result<(), ArchiveError> {
         let Some((expected_bytes, expected)) = self.expected else { return Ok(()) };
         let bytes = hasher.bytes();
@@ -190,7 +190,7 @@ impl Archive {
     }
 }
 
-/// Reads a whole file, whatever it is, and compares it with what a signed index names.
+/// Reads a whole file and compares it with the size and SHA-256 of a signed index.
 ///
 /// # Errors
 /// [`ArchiveError::Mismatch`], [`ArchiveError::Read`].
@@ -208,12 +208,12 @@ pub fn verify(path: &Path, bytes: u64, sha256: Sha256) -> Result<(), ArchiveErro
     })
 }
 
-/// Hashes what is read.
+/// Reader that hashes its bytes.
 #[derive(Debug)]
 pub(super) struct Hashing<R> {
     pub input: R,
     pub hasher: Sha256Hasher,
-    /// Whether anything is expected of the bytes.
+    /// Whether a hash is expected.
     on: bool,
 }
 

@@ -1,48 +1,48 @@
-//! Who makes which name: packages that are unpacked at the same time must not get in each other's way.
+//! Table of claimed names, which keeps packages that are unpacked in parallel apart.
 //!
-//! Names are claimed by the directory they lie in (device and inode, so that two ways to one
-//! directory are one) before they are made. Directories may have many claimants, everything else
-//! has one: a second one is told whom it met, and is unpacked later, by itself.
+//! A package claims a name by its directory (device and inode, so that two paths to one directory are the same) before
+//! it creates the file. Several packages can claim a directory, and only one any other file: the next one is told of
+//! the conflict and unpacked later, alone.
 
 use std::collections::HashMap;
 use std::collections::HashSet;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::database::Permissions;
+
 /// A directory on disk: device and inode.
 pub(super) type Identity = (u64, u64);
 
-/// Parts of the table with a lock each. More than there are threads, so that they seldom meet.
+/// Number of parts of the table, each with a lock. More than threads, so that they seldom contend.
 const PARTS: usize = 64;
 
-/// Owner, mode and time that an archive gives to a directory.
+/// Owner, mode and time of a directory in an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Attributes {
-    pub mode: u32,
-    pub uid: u32,
-    pub gid: u32,
+    pub permissions: Permissions,
     pub mtime_s: i64,
 }
 
-/// What was claimed.
+/// A claimed name.
 #[derive(Debug)]
 pub(super) enum Claim {
-    /// By this package, for something that is no directory.
+    /// Claimed by this package for a file that is no directory.
     Other(u32),
-    /// By these packages, in the order in which they came.
+    /// Claimed by these packages for a directory, in the order of their claims.
     Directory {
-        /// Whether it was made here, and with the first claimant's attributes.
+        /// Whether it was created for this round, with the attributes of the first claimant.
         made: bool,
-        /// Its path, for what is to be done to it later.
+        /// Path of the directory.
         path: Box<[u8]>,
         claimants: Vec<(u32, Attributes)>,
-        /// Packages that wanted something else here, and stepped back.
+        /// Packages that claimed the name for another file and were deferred.
         rivals: Vec<u32>,
     },
 }
 
 impl Claim {
-    /// Tells a package whom it met, and remembers it.
+    /// Records the conflict with a package; returns the other packages.
     fn taken_from(&mut self, package: u32) -> Taken {
         match self {
             Claim::Other(by) => Taken { by: vec![*by] },
@@ -56,16 +56,16 @@ impl Claim {
 
 type Names = HashMap<(Identity, Box<[u8]>), Claim>;
 
-/// The table.
+/// Table of claimed names.
 #[derive(Debug)]
 pub(super) struct Claims {
     parts: Vec<Mutex<Names>>,
     hasher: RandomState,
-    /// Directories made here: nothing can lie in them that is not claimed.
+    /// Directories created in this round, which contain only claimed names.
     fresh: Mutex<HashSet<Identity>>,
 }
 
-/// A name that another package has claimed.
+/// Conflict: other packages claimed the name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Taken {
     pub by: Vec<u32>,
@@ -81,12 +81,12 @@ impl Claims {
     }
 
     fn part(&self, directory: Identity) -> MutexGuard<'_, Names> {
-        // By directory: the files of one are made one after the other anyway, the kernel sees to it.
+        // By directory: the kernel serialises the creation of files in a directory anyway.
         let part = self.hasher.hash_one(directory) as usize % PARTS;
         self.parts[part].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Claims a name for something that is no directory.
+    /// Claims a name for a file that is no directory.
     pub fn other(&self, directory: Identity, name: &[u8], package: u32) -> Result<(), Taken> {
         let mut names = self.part(directory);
         match names.entry((directory, name.into())) {
@@ -98,8 +98,8 @@ impl Claims {
         }
     }
 
-    /// Claims a name for a directory. `make` is called for the first claimant, while nobody else
-    /// can claim it; it says whether it made one or found one.
+    /// Claims a name for a directory. Calls `make` for the first claimant, under the lock of the name; `make` returns
+    /// whether it created the directory.
     pub fn directory<E>(
         &self,
         parent: Identity,
@@ -119,7 +119,7 @@ impl Claims {
             }
             std::collections::hash_map::Entry::Occupied(mut occupied) => match occupied.get_mut() {
                 Claim::Other(by) => Ok(Err(Taken { by: vec![*by] })),
-                // Who came before it in the order, and met this directory, has to be first here.
+                // An earlier package in the order that conflicts with this directory must come first.
                 Claim::Directory { rivals, .. } if rivals.iter().any(|rival| *rival < package) => {
                     Ok(Err(Taken { by: rivals.clone() }))
                 }
@@ -161,7 +161,7 @@ impl Claims {
 mod tests {
     use super::*;
 
-    const ATTRIBUTES: Attributes = Attributes { mode: 0o755, uid: 0, gid: 0, mtime_s: 0 };
+    const ATTRIBUTES: Attributes = Attributes { permissions: Permissions { uid: 0, gid: 0, mode: 0o755 }, mtime_s: 0 };
 
     #[test]
     fn one_owner_of_a_file_many_of_a_directory() {

@@ -1,10 +1,10 @@
-//! Stage clocks of the unpacker: what the verdict can name as its limit.
+//! Stage clocks of the unpacker, for the verdict.
 
 use std::sync::Arc;
 
 use fullbore_engine::stage::{Kind, Ledger, StageClock};
 
-/// One clock per role.
+/// One clock per stage.
 #[derive(Debug)]
 pub(super) struct Clocks {
     /// Reading packages and hashing them.

@@ -1,5 +1,5 @@
-//! Open directories of one worker. Entries of an archive come directory by directory, so that a
-//! few open ones serve almost all.
+//! Open directories of one worker. Entries of an archive are sorted by directory, so that a few open ones serve almost
+//! all entries.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -12,10 +12,10 @@ use rustix::io::Errno;
 use super::claims::{Claims, Identity};
 use crate::root::Root;
 
-/// Open ones of all workers together: half of the usual 1024 descriptors of a process.
+/// Maximum number of open directories of all workers: half of the usual 1024 descriptors of a process.
 const OPEN_MAX: usize = 512;
 
-/// Open ones of a worker at least. A path is seldom deeper.
+/// Minimum number of open directories of a worker. A path is seldom deeper.
 const OPEN_MIN: usize = 8;
 
 /// An open directory in the root.
@@ -23,14 +23,13 @@ const OPEN_MIN: usize = 8;
 pub(super) struct Directory {
     descriptor: OwnedFd,
     pub identity: Identity,
-    /// Whose new files are: ours.
+    /// Owner and group of new files: those of this process.
     pub own: (u32, u32),
-    /// New files here get the directory's group (set-group-id), not ours.
+    /// Whether new files get the group of the directory (set-group-id).
     pub hands_on_group: bool,
-    /// Made in this round: what is not claimed in it is not there.
+    /// Whether it was created in this round and so contains only claimed names.
     pub fresh: bool,
-    /// Whether new files have the mode that was asked for; not known before the first
-    /// (a default ACL may say otherwise).
+    /// Whether new files get the requested mode, which a default ACL may change; unknown before the first file.
     pub honest: Cell<Option<bool>>,
 }
 
@@ -40,26 +39,26 @@ impl AsFd for Directory {
     }
 }
 
-/// The open directories of one worker.
+/// Open directories of one worker.
 pub(super) struct Directories<'a> {
     root: &'a Root,
     claims: &'a Claims,
     open: HashMap<Vec<u8>, Rc<Directory>>,
     last: Option<(Vec<u8>, Rc<Directory>)>,
-    /// How many may be open.
+    /// Maximum number of open directories.
     most: usize,
     own: (u32, u32),
 }
 
 impl<'a> Directories<'a> {
-    /// For one of so many workers.
+    /// For one of `workers` workers.
     pub fn new(root: &'a Root, claims: &'a Claims, workers: usize) -> Directories<'a> {
         let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let most = (OPEN_MAX / workers.max(1)).max(OPEN_MIN);
         Directories { root, claims, open: HashMap::new(), last: None, most, own }
     }
 
-    /// A directory by its path from the root, without a slash in front; links are followed.
+    /// Opens a directory by its path from the root, without a leading slash; links are followed.
     pub fn open(&mut self, path: &[u8]) -> Result<Rc<Directory>, Errno> {
         if let Some((last, directory)) = &self.last
             && last == path
@@ -77,7 +76,7 @@ impl<'a> Directories<'a> {
         Ok(directory)
     }
 
-    /// Opens a directory that was just made in `parent`.
+    /// Opens a directory that was just created in `parent`.
     pub fn open_fresh(&mut self, parent: &Directory, name: &[u8], path: &[u8]) -> Result<(), Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let descriptor = rustix::fs::openat(parent, name, flags, Mode::empty())?;
@@ -100,7 +99,7 @@ impl<'a> Directories<'a> {
             honest: Cell::new(None),
         });
         if self.open.len() >= self.most {
-            // The few that are needed again are soon back.
+            // The few needed directories are soon open again.
             self.open.clear();
         }
         self.open.insert(path.to_vec(), directory.clone());
@@ -108,7 +107,7 @@ impl<'a> Directories<'a> {
     }
 }
 
-/// A path of dpkg's, `/usr/bin/x`, as directory and name.
+/// Splits a path such as `/usr/bin/x` into directory and name.
 pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     let path = path.strip_prefix(b"/").unwrap_or(path);
     match path.iter().rposition(|byte| *byte == b'/') {
@@ -117,7 +116,7 @@ pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// The name under which dpkg writes a file.
+/// Temporary name of a file: `NAME.dpkg-new`.
 pub(super) fn new_name(name: &[u8]) -> Vec<u8> {
     [name, b".dpkg-new"].concat()
 }

@@ -1,25 +1,25 @@
-//! Which packages can be unpacked here with the very result that dpkg has, and which are dpkg's.
+//! Decides which packages can be unpacked with exactly the result of dpkg.
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Archive, Batch, Planned, Refusal, Root};
+use super::{Archive, Batch, PlannedPackage, Refusal, Root};
 use crate::database::relation::{Relation, Relations};
 use crate::database::{Database, DatabaseError, Directive, Record, Stanza, State};
 
-/// Longest name of a control file that dpkg takes, in bytes.
+/// Maximum length of the name of a control file in dpkg, in bytes.
 const CONTROL_NAME_BYTES_MAX: usize = 50;
 
-/// What became of the packages that were asked for.
+/// Result of [`examine`].
 #[derive(Debug, Default)]
 pub struct Examined {
-    /// Those that [`super::unpack`] can do.
+    /// Packages for [`super::unpack`].
     pub batch: Batch,
-    /// Those that are dpkg's, in the order asked for. Not verified: [`Archive::verify`] does that
-    /// before they are given to dpkg.
+    /// Packages left to dpkg, in the given order. They are not verified: call [`Archive::verify`] before dpkg gets
+    /// them.
     pub refused: Vec<Refused>,
 }
 
-/// A package that is left to dpkg.
+/// A package left to dpkg.
 #[derive(Debug)]
 pub struct Refused {
     /// The package.
@@ -28,16 +28,16 @@ pub struct Refused {
     pub refusal: Refusal,
 }
 
-/// Looks at each package: its control files, the root's database, and the packages before it.
-/// What only the files themselves can tell comes out in [`super::unpack`].
+/// Checks which packages can be unpacked with exactly the result of dpkg, by their control files, the database of the
+/// root, and the packages before them. [`super::unpack`] finds refusals that depend on the files.
 ///
-/// Dependencies are not looked at: order, `Pre-Depends` included, is the caller's.
+/// Dependencies are not checked: the caller is responsible for the order, including `Pre-Depends`.
 ///
 /// # Errors
-/// When the root's database cannot be read.
+/// The database of the root cannot be read.
 pub fn examine(root: &Root, archives: Vec<Archive>) -> Result<Examined, DatabaseError> {
     let database = Database::read(root)?;
-    let mut present = Present::default();
+    let mut present = RelationIndex::default();
     for record in database.records().filter(|record| record.is_present()) {
         present.add(&record.stanza);
     }
@@ -59,15 +59,15 @@ pub fn examine(root: &Root, archives: Vec<Archive>) -> Result<Examined, Database
 
 fn plan(
     database: &Database,
-    present: &Present,
+    present: &RelationIndex,
     names: &HashSet<String>,
     archive: Archive,
-) -> Result<Planned, Box<Refused>> {
+) -> Result<PlannedPackage, Box<Refused>> {
     let checked = check(database, present, names, &archive);
     match checked {
         Ok((stanza, conffiles, directives)) => {
             let conffiles = conffiles.into_iter().map(String::into_bytes).collect();
-            Ok(Planned { archive, stanza, conffiles, directives })
+            Ok(PlannedPackage { archive, stanza, conffiles, directives })
         }
         Err(reason) => {
             let refusal = Refusal { package: archive.name().to_owned(), reason };
@@ -80,7 +80,7 @@ type Checked = (Stanza, Vec<String>, Vec<Directive>);
 
 fn check(
     database: &Database,
-    present: &Present,
+    present: &RelationIndex,
     names: &HashSet<String>,
     archive: &Archive,
 ) -> Result<Checked, String> {
@@ -104,7 +104,7 @@ fn check(
     let directives = Directive::parse(control.content("triggers"))?;
     let preinst = control.content("preinst");
     for program in ["dpkg-divert", "dpkg-statoverride"] {
-        // The helpers' example of a diversion stands in many scripts as a comment.
+        // Many scripts contain an example of a diversion in a comment.
         let calls = |line: &[u8]| {
             !line.trim_ascii_start().starts_with(b"#") && memchr::memmem::find(line, program.as_bytes()).is_some()
         };
@@ -116,7 +116,7 @@ fn check(
     Ok((stanza, conffiles, directives))
 }
 
-/// Why a package that the root knows is dpkg's.
+/// Reason why a package known to the root is left to dpkg.
 fn known(record: &Record, archive: &Archive) -> String {
     match record.state {
         State::NotInstalled => "dpkg keeps a selection for it".to_owned(),
@@ -139,12 +139,12 @@ fn check_architecture(database: &Database, architecture: &str) -> Result<(), Str
         Some(native) if architecture != "all" && architecture != native && !known() => {
             Err(format!("it is for {architecture}, and the root for {native}"))
         }
-        // Before dpkg itself is there, the root has no architecture yet.
+        // Before dpkg is installed, the root has no architecture.
         _ => Ok(()),
     }
 }
 
-/// Absolute paths, one in a line.
+/// Parses absolute paths, one per line.
 fn conffiles(text: &[u8]) -> Result<Vec<String>, String> {
     let text = std::str::from_utf8(text).map_err(|_| "its conffiles are not UTF-8".to_owned())?;
     let mut conffiles: Vec<String> = Vec::new();
@@ -160,16 +160,16 @@ fn conffiles(text: &[u8]) -> Result<Vec<String>, String> {
     Ok(conffiles)
 }
 
-/// Packages that are there or will be: what `Conflicts` and `Breaks` speak of.
+/// Index of installed and planned packages, for `Conflicts` and `Breaks`.
 #[derive(Default)]
-struct Present {
-    /// Packages by what they provide, their own name with their version included.
+struct RelationIndex {
+    /// Packages by the names that they provide, including their own.
     provided: HashMap<String, Vec<(String, Relation)>>,
-    /// What packages do not want beside them, by its name.
+    /// `Conflicts` and `Breaks` of packages, by the named package.
     unwanted: HashMap<String, Vec<(String, Relation)>>,
 }
 
-impl Present {
+impl RelationIndex {
     fn add(&mut self, stanza: &Stanza) {
         let name = stanza.get("Package").unwrap_or_default();
         for provided in provisions(stanza) {
@@ -200,7 +200,7 @@ impl Present {
     }
 }
 
-/// What a package is known as: its name in its version, and what it provides.
+/// Names of a package with versions: its own, and those that it provides.
 fn provisions(stanza: &Stanza) -> Vec<Relation> {
     let own = Relation {
         name: stanza.get("Package").unwrap_or_default().to_owned(),

@@ -1,11 +1,10 @@
-//! One package's files: from its archive to `NAME.dpkg-new` in their directories.
+//! Unpacks the files of one package to `NAME.dpkg-new` in their directories.
 //!
-//! Entries are taken in dpkg's order, which is the archive's with symbolic links last. Each goes through dpkg's
-//! [`questions`], and is then made ([`making`]). Where dpkg would do more than is done here, the package is refused and
-//! left to it.
+//! Entries are processed in dpkg's order, which is that of the archive with symbolic links last. Each passes dpkg's
+//! [`checks`], and is then created ([`create`]). If dpkg would do more, the package is refused and left to dpkg.
 
-mod making;
-mod questions;
+mod checks;
+mod create;
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,67 +16,67 @@ use fullbore_debian::tar::{Entry, Kind, Reader, TarError};
 use fullbore_engine::stage::StageClock;
 use rustix::io::Errno;
 
-use super::ahead::PlainReader;
 use super::archive::Hashing;
 use super::directories::Directories;
 use super::paths::{PathReason, show};
-use super::round::{Halt, Round};
-use super::{Planned, UnpackError};
+use super::read_ahead::PlainReader;
+use super::round::{Round, UnpackFailure};
+use super::{PlannedPackage, UnpackError};
 use crate::root::RootError;
 
-/// Plain bytes decoded at once: with what the decoder touches they stay in the L2 cache, and most
-/// files lie in one piece. A measurement: 64 KiB to 1 MiB made no difference beyond 2 %.
+/// Size of the buffer for plain bytes. With the state of the decoder it fits into the L2 cache, and most files lie in
+/// one piece. Measured: 64 KiB to 1 MiB differ by less than 2 %.
 const PLAIN_BYTES: usize = 256 << 10;
 
-/// What happened to a path of a package.
+/// State of a path of a package.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
-    /// In the list, and nothing is left to do: directories, and what a filter left out.
+pub(super) enum PathState {
+    /// Only listed: directories and excluded paths.
     Listed,
-    /// Lies as `.dpkg-new` and gets its name at the end.
+    /// Written as `.dpkg-new`, to be renamed.
     New,
-    /// Lies as `.dpkg-new` and stays so: `dpkg --configure` decides.
+    /// Written as `.dpkg-new`, which `dpkg --configure` handles.
     Conffile,
 }
 
 /// A path of a package.
 #[derive(Debug)]
-pub(super) struct Placed {
-    /// As dpkg lists it.
+pub(super) struct UnpackedPath {
+    /// Path as in dpkg's lists.
     pub path: Vec<u8>,
-    /// Where it is if it is diverted.
+    /// Path after diversion, if diverted.
     pub diverted: Option<Vec<u8>>,
-    pub role: Role,
-    /// Of regular files and hard links, when the package has no `md5sums`.
+    pub role: PathState,
+    /// MD5 of regular files and hard links, if the package has no `md5sums`.
     pub md5: Option<[u8; 16]>,
 }
 
-impl Placed {
-    /// Where it is.
+impl UnpackedPath {
+    /// Path on disk.
     pub fn place(&self) -> &[u8] {
         self.diverted.as_deref().unwrap_or(&self.path)
     }
 }
 
-/// What was done for a package so far.
+/// Files of a package written so far.
 #[derive(Debug, Default)]
-pub(super) struct Work {
-    pub placed: Vec<Placed>,
+pub(super) struct ExtractedFiles {
+    pub placed: Vec<UnpackedPath>,
     /// Paths taken over from other packages, by their labels.
     pub lost: Vec<(String, Vec<u8>)>,
-    /// Regular files that were made.
+    /// Number of regular files.
     pub files: u64,
-    /// Bytes of plain `data.tar`.
+    /// Size of the plain `data.tar`, in bytes.
     pub plain_bytes: u64,
 }
 
-/// Writes the files of one package. What was written is in `work`, also after a failure.
+/// Writes the files of one package and records them in `work`, also on failure.
 pub(super) fn extract(
     round: &Round<'_>,
     directories: &mut Directories<'_>,
     number: u32,
-    work: &mut Work,
-) -> Result<(), Halt> {
+    work: &mut ExtractedFiles,
+) -> Result<(), UnpackFailure> {
     let planned = round.planned(number);
     let mut extraction = Extraction {
         round,
@@ -94,32 +93,34 @@ pub(super) fn extract(
 
 struct Extraction<'a, 'd> {
     round: &'a Round<'a>,
-    planned: &'a Planned,
+    planned: &'a PlannedPackage,
     number: u32,
     directories: &'a mut Directories<'d>,
-    work: &'a mut Work,
-    /// Regular files of this package by path, made when the first hard link comes.
+    work: &'a mut ExtractedFiles,
+    /// Regular files of this package by path, filled at the first hard link.
     regular: HashMap<Vec<u8>, usize>,
     indexed: usize,
     wants_md5: bool,
 }
 
 impl<'a> Extraction<'a, '_> {
-    fn run(&mut self) -> Result<(), Halt> {
-        let plain = Clocked { input: self.source()?, clock: &self.round.clocks.decompress };
+    fn run(&mut self) -> Result<(), UnpackFailure> {
+        let plain = Clocked { input: self.source()?, clock: &self.round.context.clocks.decompress };
         let mut reader = Reader::new(BufReader::with_capacity(PLAIN_BYTES, plain));
         let mut entry = Entry::default();
         let mut links = Vec::new();
         while reader.next_entry(&mut entry).map_err(|error| self.damaged(error))? {
             if self.round.stopped(self.number) {
-                return Err(Halt::Deferred(Vec::new()));
+                return Err(UnpackFailure::Deferred(Vec::new()));
             }
             if entry.pax || entry.sparse {
-                return Err(Halt::refused("its archive uses pax headers or holes, which dpkg does not read"));
+                return Err(UnpackFailure::refused("its archive uses pax headers or holes, which dpkg does not read"));
             }
             if entry.kind == Kind::Directory && entry.flag != b'5' {
-                // dpkg takes it for a directory and then for a file.
-                return Err(Halt::refused("its archive has directories in the form that was used before ustar"));
+                // dpkg handles it partly as a directory and partly as a file.
+                return Err(UnpackFailure::refused(
+                    "its archive has directories in the form that was used before ustar",
+                ));
             }
             if entry.kind == Kind::Symlink {
                 links.push(entry.clone());
@@ -128,7 +129,7 @@ impl<'a> Extraction<'a, '_> {
             self.entry(&entry, &mut reader)?;
         }
         self.work.plain_bytes = reader.offset();
-        // The rest of the compressed stream has its checksum, and the file its hash.
+        // The rest of the compressed stream contains its checksum.
         let rest: Clocked<'_, Source<'_>> = reader.into_inner().into_inner();
         self.finish(rest)?;
         for link in &links {
@@ -137,31 +138,31 @@ impl<'a> Extraction<'a, '_> {
         Ok(())
     }
 
-    /// Cores for one package: more than one only where it is so large that others would wait for it.
+    /// Number of threads for one package: more than one only if the others would wait for it.
     fn threads(&self) -> usize {
         let place = self.planned.archive.data();
-        let dominates = place.bytes.saturating_mul(self.round.threads as u64) > self.round.packed_bytes;
-        if self.round.threads == 1 || place.compression != Compression::Xz || !dominates {
+        let dominates = place.bytes.saturating_mul(self.round.context.threads as u64) > self.round.packed_bytes;
+        if self.round.context.threads == 1 || place.compression != Compression::Xz || !dominates {
             return 1;
         }
         let mut first = [0; 64];
         let read = self.planned.archive.data_reader().ok().and_then(|mut file| file.input.read(&mut first).ok());
         match read.and_then(|count| blocks_of_xz(&first[..count], place.bytes)) {
-            Some(true) => self.round.threads,
+            Some(true) => self.round.context.threads,
             _ => 1,
         }
     }
 
-    /// Where the plain bytes come from.
-    fn source(&self) -> Result<Source<'a>, Halt> {
-        let (archive, clocks) = (&self.planned.archive, self.round.clocks);
+    /// Opens the source of the plain bytes.
+    fn source(&self) -> Result<Source<'a>, UnpackFailure> {
+        let (archive, clocks) = (&self.planned.archive, self.round.context.clocks);
         {
             let _role = clocks.decompress.enter();
-            // It is given once.
-            if !self.round.only_asks
+            // The slot returns it once.
+            if !self.round.is_dry_run
                 && let Some(plain) = archive.plain()
             {
-                return Ok(Source::Ahead(plain));
+                return Ok(Source::ReadAhead(plain));
             }
         }
         let packed = archive.data_reader().map_err(UnpackError::from)?;
@@ -170,11 +171,11 @@ impl<'a> Extraction<'a, '_> {
         reader.map(|reader| Source::Packed(Box::new(reader))).map_err(|error| self.unreadable(error))
     }
 
-    fn finish(&self, mut plain: Clocked<'_, Source<'_>>) -> Result<(), Halt> {
+    fn finish(&self, mut plain: Clocked<'_, Source<'_>>) -> Result<(), UnpackFailure> {
         io::copy(&mut plain, &mut io::sink()).map_err(|error| self.unreadable(error))?;
         let reader = match plain.input {
             Source::Packed(reader) => reader,
-            Source::Ahead(_) => return Ok(()),
+            Source::ReadAhead(_) => return Ok(()),
         };
         let mut source = reader.finish().map_err(|error| self.unreadable(error))?;
         io::copy(&mut source, &mut io::sink()).map_err(|error| self.unreadable(error))?;
@@ -182,47 +183,47 @@ impl<'a> Extraction<'a, '_> {
         Ok(())
     }
 
-    /// A name that is no path of a package.
-    fn strange_path(&self, entry: &Entry, reason: PathReason) -> Halt {
+    /// Failure for a name that is no valid path.
+    fn invalid_path(&self, entry: &Entry, reason: PathReason) -> UnpackFailure {
         match reason {
-            PathReason::Newline => Halt::refused("a name in its archive has a line break"),
+            PathReason::Newline => UnpackFailure::refused("a name in its archive has a line break"),
             PathReason::Unnormal => {
                 UnpackError::Hostile { package: self.planned.archive.name().to_owned(), path: show(&entry.path) }.into()
             }
         }
     }
 
-    fn damaged(&self, source: TarError) -> Halt {
+    fn damaged(&self, source: TarError) -> UnpackFailure {
         UnpackError::Tar { package: self.planned.archive.name().to_owned(), source }.into()
     }
 
-    fn unreadable(&self, source: io::Error) -> Halt {
+    fn unreadable(&self, source: io::Error) -> UnpackFailure {
         UnpackError::Data { package: self.planned.archive.name().to_owned(), source }.into()
     }
 
-    fn failed(&self, place: &[u8], operation: &'static str, errno: Errno) -> Halt {
+    fn failed(&self, place: &[u8], operation: &'static str, errno: Errno) -> UnpackFailure {
         let source = RootError::new(place, operation, errno);
         UnpackError::File { package: self.planned.archive.name().to_owned(), source }.into()
     }
 }
 
-/// The plain bytes of a package.
+/// Source of the plain bytes of a package.
 enum Source<'c> {
     Packed(Box<DataReader<Clocked<'c, Hashing<File>>>>),
-    /// Decompressed before, and verified.
-    Ahead(PlainReader),
+    /// Decompressed ahead and verified.
+    ReadAhead(PlainReader),
 }
 
 impl Read for Source<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Source::Packed(reader) => reader.read(buffer),
-            Source::Ahead(plain) => plain.read(buffer),
+            Source::ReadAhead(plain) => plain.read(buffer),
         }
     }
 }
 
-/// Counts the time of its reads for a role.
+/// Reader that counts its time for a stage.
 struct Clocked<'c, R> {
     input: R,
     clock: &'c StageClock,
@@ -238,13 +239,14 @@ impl<R: Read> Read for Clocked<'_, R> {
 }
 
 impl Round<'_> {
-    /// Whether all were told to stop.
+    /// Whether all workers must stop.
     pub fn is_stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed) || self.caller_stops.is_some_and(|stop| stop.load(Ordering::Relaxed))
+        self.context.stop.load(Ordering::Relaxed)
+            || self.context.caller_stops.is_some_and(|stop| stop.load(Ordering::Relaxed))
     }
 
-    /// The same, or this package to step back.
+    /// Whether the worker of this package must stop.
     fn stopped(&self, number: u32) -> bool {
-        self.is_stopped() || self.put_off[number as usize].load(Ordering::Relaxed)
+        self.is_stopped() || self.deferred[number as usize].load(Ordering::Relaxed)
     }
 }

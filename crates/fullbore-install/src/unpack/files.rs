@@ -1,7 +1,7 @@
-//! Making files: the system calls for one entry, as few as give it content, owner, mode and time.
+//! Creates files with content, owner, mode and time, in as few system calls as possible.
 //!
-//! Owner before mode, because a change of owner takes special bits away. Where the kernel gives a
-//! new file the right owner and mode by itself, nothing is set.
+//! The owner is set before the mode, because a change of owner clears special bits. Nothing is set if the kernel gives
+//! a new file the right owner and mode.
 
 use std::io::BufRead;
 use std::os::fd::AsFd as _;
@@ -13,21 +13,14 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, UTI
 use rustix::io::Errno;
 
 use super::directories::Directory;
+use crate::database::Permissions;
 use crate::root::set_mode;
 
-/// Owner and mode that a file is to have.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Wanted {
-    pub mode: u32,
-    pub uid: u32,
-    pub gid: u32,
-}
-
-/// Why a file was not written.
+/// Error in writing a file.
 pub(super) enum WriteError {
-    /// Its content could not be read.
+    /// The content cannot be read.
     Archive(TarError),
-    /// It could not be made.
+    /// The file cannot be written.
     File(Errno),
 }
 
@@ -37,15 +30,13 @@ impl From<Errno> for WriteError {
     }
 }
 
-impl Wanted {
-    /// Whether a new file in this directory belongs to whom it should.
-    fn owned_by_itself(self, parent: &Directory) -> bool {
-        (self.uid, self.gid) == parent.own && !parent.hands_on_group
-    }
+/// Whether a new file in this directory gets its owner and group from the kernel.
+fn owned_by_itself(wanted: Permissions, parent: &Directory) -> bool {
+    (wanted.uid, wanted.gid) == parent.own && !parent.hands_on_group
+}
 
-    fn owner(self) -> (Option<Uid>, Option<Gid>) {
-        (Some(Uid::from_raw(self.uid)), Some(Gid::from_raw(self.gid)))
-    }
+fn owner(wanted: Permissions) -> (Option<Uid>, Option<Gid>) {
+    (Some(Uid::from_raw(wanted.uid)), Some(Gid::from_raw(wanted.gid)))
 }
 
 fn times(mtime_s: i64) -> Timestamps {
@@ -55,30 +46,22 @@ fn times(mtime_s: i64) -> Timestamps {
     }
 }
 
-/// Writes a regular file under a name that is not there, and reads its content to the end.
+/// Writes a new regular file, with the whole content of the entry.
 pub(super) fn write<R: BufRead>(
     parent: &Directory,
     name: &[u8],
-    wanted: Wanted,
+    wanted: Permissions,
     entry: &Entry,
     content: &mut Reader<R>,
     wants_md5: bool,
     clock: &StageClock,
 ) -> Result<Option<[u8; 16]>, WriteError> {
-    let owned = wanted.owned_by_itself(parent);
-    // Special bits come last; until then nobody else may read what is to be somebody else's.
+    let owned = owned_by_itself(wanted, parent);
+    // Special bits are set last. Until then no other user may read a file that will have another owner.
     let plain = owned && wanted.mode & 0o7000 == 0;
     let first = Mode::from_raw_mode(if plain { wanted.mode } else { 0o600 });
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let open = || clock.device(|| rustix::fs::openat(parent, name, flags, first));
-    let file = match open() {
-        Err(Errno::EXIST) => {
-            // Left by a run that was killed.
-            remove(parent, name)?;
-            open()?
-        }
-        file => file?,
-    };
+    let file = make_anew(parent, name, || clock.device(|| rustix::fs::openat(parent, name, flags, first)))?;
     let mut md5 = wants_md5.then(Md5::new);
     while let Some(chunk) = content.chunk().map_err(WriteError::Archive)? {
         let count = clock.device(|| rustix::io::retry_on_intr(|| rustix::io::write(&file, chunk.bytes)))?;
@@ -88,7 +71,7 @@ pub(super) fn write<R: BufRead>(
         content.consume(count);
     }
     if !owned {
-        let (uid, gid) = wanted.owner();
+        let (uid, gid) = owner(wanted);
         rustix::fs::fchown(&file, uid, gid)?;
     }
     if !(plain && is_honest(parent, &file, wanted.mode)?) {
@@ -98,7 +81,7 @@ pub(super) fn write<R: BufRead>(
     Ok(md5.map(|md5| md5.finalize().into()))
 }
 
-/// Whether files in this directory get the mode that is asked for. Looks at the first one.
+/// Whether files in this directory get the requested mode; checks the first file.
 fn is_honest(parent: &Directory, file: &impl std::os::fd::AsFd, mode: u32) -> Result<bool, Errno> {
     if let Some(known) = parent.honest.get() {
         return Ok(known);
@@ -108,15 +91,15 @@ fn is_honest(parent: &Directory, file: &impl std::os::fd::AsFd, mode: u32) -> Re
     Ok(honest)
 }
 
-/// Makes a directory with all that it is to have. `EXIST` if there is something.
-pub(super) fn make_directory(parent: &Directory, name: &[u8], wanted: Wanted, mtime_s: i64) -> Result<(), Errno> {
+/// Creates a directory with owner, mode and time; `EXIST` if the name exists.
+pub(super) fn make_directory(parent: &Directory, name: &[u8], wanted: Permissions, mtime_s: i64) -> Result<(), Errno> {
     rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(wanted.mode & 0o777))?;
     set_directory(parent, name, wanted, mtime_s)
 }
 
-/// Gives a directory its owner, mode and time.
-pub(super) fn set_directory(parent: &Directory, name: &[u8], wanted: Wanted, mtime_s: i64) -> Result<(), Errno> {
-    let (uid, gid) = wanted.owner();
+/// Sets owner, mode and time of a directory.
+pub(super) fn set_directory(parent: &Directory, name: &[u8], wanted: Permissions, mtime_s: i64) -> Result<(), Errno> {
+    let (uid, gid) = owner(wanted);
     let status = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
     if FileType::from_raw_mode(status.st_mode) != FileType::Directory {
         return Err(Errno::NOTDIR);
@@ -130,32 +113,32 @@ pub(super) fn set_directory(parent: &Directory, name: &[u8], wanted: Wanted, mti
     rustix::fs::utimensat(parent, name, &times(mtime_s), AtFlags::SYMLINK_NOFOLLOW)
 }
 
-/// A further name of a file that was just written.
+/// Creates a hard link to a new file.
 pub(super) fn link(
     from: &Directory,
     target: &[u8],
     parent: &Directory,
     name: &[u8],
-    wanted: Wanted,
+    wanted: Permissions,
     mtime_s: i64,
 ) -> Result<(), Errno> {
-    match rustix::fs::linkat(from, target, parent, name, AtFlags::empty()) {
-        Err(Errno::EXIST) => {
-            remove(parent, name)?;
-            rustix::fs::linkat(from, target, parent, name, AtFlags::empty())?;
-        }
-        linked => linked?,
-    }
-    // The link's own header counts, as for dpkg; it says the same in all but odd archives. The name may be one of a
-    // symbolic link: dpkg would change what that leads to.
-    let (uid, gid) = wanted.owner();
+    make_anew(parent, name, || rustix::fs::linkat(from, target, parent, name, AtFlags::empty()))?;
+    // As in dpkg, the header of the link counts, which usually equals that of its target. The name may belong to a
+    // symbolic link, whose target dpkg would change.
+    let (uid, gid) = owner(wanted);
     rustix::fs::chownat(parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
     set_mode(parent.as_fd(), name, wanted.mode)?;
     rustix::fs::utimensat(parent, name, &times(mtime_s), AtFlags::SYMLINK_NOFOLLOW)
 }
 
-/// A symbolic link, device or pipe.
-pub(super) fn special(parent: &Directory, name: &[u8], wanted: Wanted, kind: Kind, entry: &Entry) -> Result<(), Errno> {
+/// Creates a symbolic link, device or pipe.
+pub(super) fn special(
+    parent: &Directory,
+    name: &[u8],
+    wanted: Permissions,
+    kind: Kind,
+    entry: &Entry,
+) -> Result<(), Errno> {
     let make = || match kind {
         Kind::Symlink => rustix::fs::symlinkat(&entry.link[..], parent, name),
         _ => {
@@ -168,15 +151,9 @@ pub(super) fn special(parent: &Directory, name: &[u8], wanted: Wanted, kind: Kin
             rustix::fs::mknodat(parent, name, file_type, Mode::empty(), device)
         }
     };
-    match make() {
-        Err(Errno::EXIST) => {
-            remove(parent, name)?;
-            make()?;
-        }
-        made => made?,
-    }
-    let (uid, gid) = wanted.owner();
-    if kind != Kind::Symlink || !wanted.owned_by_itself(parent) {
+    make_anew(parent, name, make)?;
+    let (uid, gid) = owner(wanted);
+    if kind != Kind::Symlink || !owned_by_itself(wanted, parent) {
         rustix::fs::chownat(parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
     }
     if kind != Kind::Symlink {
@@ -185,7 +162,15 @@ pub(super) fn special(parent: &Directory, name: &[u8], wanted: Wanted, kind: Kin
     rustix::fs::utimensat(parent, name, &times(entry.mtime_s), AtFlags::SYMLINK_NOFOLLOW)
 }
 
-/// Removes what a killed run left under a temporary name. A directory there is nobody's we know.
+/// Calls `make`; removes a file of this temporary name, left by a killed run, and retries.
+fn make_anew<T>(parent: &Directory, name: &[u8], make: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+    match make() {
+        Err(Errno::EXIST) => remove(parent, name).and_then(|()| make()),
+        made => made,
+    }
+}
+
+/// Removes a temporary file, if it exists. A directory of this name is not of fullbore.
 pub(super) fn remove(parent: &Directory, name: &[u8]) -> Result<(), Errno> {
     match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
         Err(Errno::NOENT) => Ok(()),

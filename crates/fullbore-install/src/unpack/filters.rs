@@ -1,6 +1,14 @@
 //! dpkg's `--path-exclude` and `--path-include`: files that are listed but not unpacked.
 
-/// The filters, in the order in which dpkg got them: the last that matches decides.
+/// Path filters of dpkg, in order; the last match decides.
+///
+/// ```
+/// use fullbore_install::unpack::Filters;
+///
+/// let mut filters = Filters::new();
+/// filters.exclude("/usr/share/doc/*");
+/// filters.include("/usr/share/doc/*/copyright");
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct Filters(Vec<Filter>);
 
@@ -11,22 +19,22 @@ struct Filter {
 }
 
 impl Filters {
-    /// No filter: everything is unpacked.
+    /// Makes an empty list, which excludes nothing.
     pub fn new() -> Filters {
         Filters::default()
     }
 
-    /// Adds `--path-exclude=PATTERN`.
+    /// Adds `--path-exclude=PATTERN` (fnmatch(3) without flags).
     pub fn exclude(&mut self, pattern: &str) {
         self.0.push(Filter { include: false, pattern: pattern.as_bytes().to_vec() });
     }
 
-    /// Adds `--path-include=PATTERN`.
+    /// Adds `--path-include=PATTERN` (fnmatch(3) without flags).
     pub fn include(&mut self, pattern: &str) {
         self.0.push(Filter { include: true, pattern: pattern.as_bytes().to_vec() });
     }
 
-    /// Reads `path-exclude` and `path-include` lines of a `dpkg.cfg` or a file of `dpkg.cfg.d`.
+    /// Adds the `path-exclude` and `path-include` lines of a `dpkg.cfg` or a file of `dpkg.cfg.d`.
     pub fn read_configuration(&mut self, text: &str) {
         for line in text.lines().map(str::trim).filter(|line| !line.starts_with('#')) {
             let (option, value) = line.split_once(|c: char| c == '=' || c.is_whitespace()).unwrap_or((line, ""));
@@ -40,8 +48,7 @@ impl Filters {
         }
     }
 
-    /// Whether a path is left out. `may_lead` for directories and symbolic links: they stay where
-    /// an include may need them to reach what it brings back.
+    /// Whether a path is excluded. Directories and symbolic links (`may_lead`) stay if an include may need them.
     pub(super) fn skips(&self, path: &[u8], may_lead: bool) -> bool {
         let last = self.0.iter().rev().find(|filter| matches(&filter.pattern, path));
         if last.is_none_or(|filter| filter.include) {
@@ -63,7 +70,7 @@ impl Filters {
 /// Shell patterns as fnmatch(3) without flags: `*` and `?` match slashes too.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
-    // Where to go on if what comes after the last `*` does not fit: one byte later.
+    // Positions to continue from if the pattern after the last `*` does not match: one byte later.
     let mut retry: Option<(usize, usize)> = None;
     while t < text.len() {
         if pattern.get(p) == Some(&b'*') {
@@ -98,7 +105,7 @@ fn one(pattern: &[u8], byte: u8) -> Option<usize> {
                 [b'!' | b'^', ..] => (true, 1),
                 _ => (false, 0),
             };
-            // A `]` in front stands for itself.
+            // A leading `]` is literal.
             let length = rest.iter().skip(skipped + 1).position(|byte| *byte == b']');
             let Some(length) = length.map(|at| at + skipped + 1) else {
                 return (byte == b'[').then_some(1);

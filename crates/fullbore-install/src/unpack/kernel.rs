@@ -1,16 +1,15 @@
-//! One system call: a file mode mask of one thread's own.
+//! A umask of one thread's own, which takes one unsafe call.
 
 #![allow(unsafe_code)]
 
 use rustix::fs::Mode;
 use rustix::thread::UnshareFlags;
 
-/// Gives the calling thread a working directory and mask of its own, and the mask 0, so that
-/// files are made with the mode they are to have. A thread for which that fails keeps the
-/// process's mask and sets modes afterwards.
+/// Gives the calling thread a umask of its own, 0, so that files get their mode when they are created. If that fails,
+/// the thread keeps the umask of the process and sets modes afterwards.
 pub(super) fn clear_own_mask() {
-    // SAFETY: what is no longer shared is working directory, root and mask of a thread that we
-    // started, that ends with our work, and that uses paths relative to descriptors only.
+    // SAFETY: the thread stops sharing working directory, root and umask. fullbore started it, it ends with the work,
+    // and it only uses paths relative to descriptors.
     let unshared = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FS) };
     if unshared.is_ok() {
         rustix::process::umask(Mode::empty());

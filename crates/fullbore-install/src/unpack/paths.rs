@@ -1,15 +1,15 @@
-//! Names in an archive, and the paths that dpkg makes of them.
+//! Names in an archive, and their paths in dpkg's lists.
 
-/// Why a name in an archive is not taken.
+/// Reason why a name in an archive is refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum PathReason {
-    /// dpkg's lists have a path in a line.
+    /// A line break, which would break dpkg's lists.
     Newline,
-    /// `..`, or parts that are empty or `.`: no archiver of packages writes them.
+    /// `..`, `.` or empty parts, which no package has.
     Unnormal,
 }
 
-/// A name in an archive as dpkg lists it: `./usr/bin/x` is `/usr/bin/x`, and `./` is `/.`.
+/// Converts a name in an archive to the path in dpkg's lists: `./usr/bin/x` is `/usr/bin/x`, and `./` is `/.`.
 pub(super) fn listed_path(name: &[u8]) -> Result<Vec<u8>, PathReason> {
     if name.contains(&b'\n') {
         return Err(PathReason::Newline);

@@ -1,9 +1,7 @@
-//! A round: packages that are unpacked side by side, all of them to temporary names, and then get
-//! their names.
+//! A round: packages that are unpacked in parallel to temporary names and then renamed.
 //!
-//! Usually there is one round. Packages that meet in a name step back and are unpacked one by one
-//! afterwards, in order, when what they met is in its place: so the result does not depend on who
-//! was faster.
+//! Usually there is one round. Conflicting packages are deferred and unpacked one by one afterwards, in order, so that
+//! the result does not depend on timing.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;
@@ -16,90 +14,114 @@ use rustix::io::Errno;
 use super::claims::{Attributes, Claim, Claims};
 use super::clocks::Clocks;
 use super::directories::{Directories, new_name, split};
-use super::extract::{Role, Work, extract};
-use super::files::{self, Wanted};
+use super::extract::{ExtractedFiles, PathState, extract};
+use super::files;
 use super::filters::Filters;
-use super::{Planned, UnpackError, kernel};
-use crate::database::{Database, Owners};
+use super::{PlannedPackage, UnpackError, kernel};
+use crate::database::{Database, FileOwners};
 use crate::root::{Root, RootError};
 
-/// What the workers of a round share.
-pub(super) struct Round<'a> {
+/// State that all rounds of a batch share.
+pub(super) struct BatchContext<'a> {
     pub root: &'a Root,
-    pub packages: &'a [Planned],
-    pub database: &'a Database,
-    pub owners: &'a Owners,
-    pub filters: &'a Filters,
+    pub packages: &'a [PlannedPackage],
+    pub filters: Filters,
     pub clocks: &'a Clocks,
-    pub claims: Claims,
     pub threads: usize,
-    /// Packed bytes of the round's packages together.
-    pub packed_bytes: u64,
-    /// Set for all to stop.
-    pub stop: &'a AtomicBool,
-    /// The caller's.
+    /// Tells all workers to stop.
+    pub stop: AtomicBool,
+    /// The caller's request to stop.
     pub caller_stops: Option<&'a AtomicBool>,
-    /// Set for a package that met one before it.
-    pub put_off: Vec<AtomicBool>,
-    /// Plain bytes of the packages that are done.
+    /// Plain bytes of finished packages.
     pub done_bytes: &'a AtomicU64,
-    /// Nothing is made: what dpkg would refuse is found out.
-    pub only_asks: bool,
 }
 
-/// Directories that were made for a batch, by path: by whose wish they are as they are.
-pub(super) type Made = HashMap<Box<[u8]>, (u32, Attributes)>;
+/// State that the workers of a round share.
+pub(super) struct Round<'a> {
+    pub context: &'a BatchContext<'a>,
+    pub database: &'a Database,
+    pub owners: &'a FileOwners,
+    pub claims: Claims,
+    /// Total size of the package files of the round, in bytes.
+    pub packed_bytes: u64,
+    /// Set for a package that conflicts with an earlier one.
+    pub deferred: Vec<AtomicBool>,
+    /// Whether the round only finds out what dpkg would refuse, and writes nothing.
+    pub is_dry_run: bool,
+}
 
-/// Why a package is not done.
+/// Directories created for a batch, by path: the package whose attributes they have, and the attributes.
+pub(super) type CreatedDirectories = HashMap<Box<[u8]>, (u32, Attributes)>;
+
+/// Reason why a package is not unpacked.
 #[derive(Debug)]
-pub(super) enum Halt {
-    /// It met these packages.
+pub(super) enum UnpackFailure {
+    /// It conflicts with these packages.
     Deferred(Vec<u32>),
-    /// A directory is missing that another package may bring.
-    Missing(Vec<u8>),
-    /// It is dpkg's work, and why.
+    /// This directory is missing; another package may contain it.
+    MissingDirectory(Vec<u8>),
+    /// It is left to dpkg for this reason.
     Refused(String),
-    /// The run cannot go on.
-    Failed(Box<UnpackError>),
+    /// The batch cannot continue.
+    Fatal(Box<UnpackError>),
 }
 
-impl Halt {
-    pub fn refused(reason: impl Into<String>) -> Halt {
-        Halt::Refused(reason.into())
+impl UnpackFailure {
+    pub fn refused(reason: impl Into<String>) -> UnpackFailure {
+        UnpackFailure::Refused(reason.into())
     }
 }
 
-impl From<UnpackError> for Halt {
-    fn from(error: UnpackError) -> Halt {
-        Halt::Failed(Box::new(error))
+impl From<UnpackError> for UnpackFailure {
+    fn from(error: UnpackError) -> UnpackFailure {
+        UnpackFailure::Fatal(Box::new(error))
     }
 }
 
-/// How a package ended.
+/// Result for one package.
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub package: u32,
-    pub work: Work,
-    pub halt: Option<Halt>,
+    pub work: ExtractedFiles,
+    pub failure: Option<UnpackFailure>,
 }
 
 impl<'a> Round<'a> {
-    pub fn planned(&self, number: u32) -> &'a Planned {
-        &self.packages[number as usize]
+    /// Makes a round of these packages of the batch.
+    pub fn new(
+        context: &'a BatchContext<'a>,
+        numbers: &[u32],
+        database: &'a Database,
+        owners: &'a FileOwners,
+    ) -> Round<'a> {
+        let bytes = |number: &u32| context.packages[*number as usize].archive.data().bytes;
+        Round {
+            context,
+            database,
+            owners,
+            claims: Claims::new(),
+            packed_bytes: numbers.iter().map(bytes).sum(),
+            deferred: context.packages.iter().map(|_| AtomicBool::new(false)).collect(),
+            is_dry_run: false,
+        }
     }
 
-    /// Unpacks these packages to temporary names, each by one thread, the largest first.
+    pub fn planned(&self, number: u32) -> &'a PlannedPackage {
+        &self.context.packages[number as usize]
+    }
+
+    /// Unpacks these packages to temporary names, one thread per package, the largest first.
     pub fn extract(&self, numbers: &[u32]) -> Vec<Outcome> {
         let mut queue = numbers.to_vec();
         queue.sort_by_key(|number| std::cmp::Reverse(self.planned(*number).archive.data().bytes));
         let next = AtomicUsize::new(0);
         let outcomes = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
-            for _ in 0..self.threads.min(queue.len()) {
+            for _ in 0..self.context.threads.min(queue.len()) {
                 scope.spawn(|| {
                     kernel::clear_own_mask();
-                    self.clocks.write.adopt_thread();
-                    let mut directories = Directories::new(self.root, &self.claims, self.threads);
+                    self.context.clocks.write.adopt_thread();
+                    let mut directories = Directories::new(self.context.root, &self.claims, self.context.threads);
                     while let Some(number) = queue.get(next.fetch_add(1, Ordering::Relaxed)) {
                         let outcome = self.extract_one(&mut directories, *number);
                         outcomes.lock().unwrap_or_else(PoisonError::into_inner).push(outcome);
@@ -113,48 +135,53 @@ impl<'a> Round<'a> {
     }
 
     fn extract_one(&self, directories: &mut Directories<'_>, number: u32) -> Outcome {
-        let mut work = Work::default();
-        let mut halt = if self.stop.load(Ordering::Relaxed) {
-            Some(Halt::Deferred(Vec::new()))
+        let mut work = ExtractedFiles::default();
+        let mut failure = if self.context.stop.load(Ordering::Relaxed) {
+            Some(UnpackFailure::Deferred(Vec::new()))
         } else {
-            let halt = extract(self, directories, number, &mut work).err();
-            halt.map(|halt| self.beyond_doubt(number, halt))
+            let failure = extract(self, directories, number, &mut work).err();
+            failure.map(|failure| self.verify_refusal(number, failure))
         };
-        match &halt {
-            // Whoever comes later in the order steps back as well: it was unpacked too early.
-            Some(Halt::Deferred(met)) => {
+        match &failure {
+            // Later packages in the order are deferred as well: they were unpacked too early.
+            Some(UnpackFailure::Deferred(met)) => {
                 for other in met.iter().filter(|other| **other > number) {
-                    self.put_off[*other as usize].store(true, Ordering::Relaxed);
+                    self.deferred[*other as usize].store(true, Ordering::Relaxed);
                 }
             }
-            Some(Halt::Failed(_)) => self.stop.store(true, Ordering::Relaxed),
+            Some(UnpackFailure::Fatal(_)) => self.context.stop.store(true, Ordering::Relaxed),
             Some(_) => {}
-            None if self.only_asks => {}
-            None if self.put_off[number as usize].load(Ordering::Relaxed) => halt = Some(Halt::Deferred(Vec::new())),
+            None if self.is_dry_run => {}
+            None if self.deferred[number as usize].load(Ordering::Relaxed) => {
+                failure = Some(UnpackFailure::Deferred(Vec::new()))
+            }
             None => {
-                self.done_bytes.fetch_add(work.plain_bytes, Ordering::Relaxed);
-                self.clocks.write.add_items(1, work.plain_bytes);
+                let data = self.planned(number).archive.data();
+                self.context.done_bytes.fetch_add(data.offset + data.bytes, Ordering::Relaxed);
+                self.context.clocks.write.add_items(1, work.plain_bytes);
             }
         }
-        Outcome { package: number, work, halt }
+        Outcome { package: number, work, failure }
     }
 
-    /// A package is refused before its last byte was hashed. Only what the index vouches for may be
-    /// given to dpkg; what is damaged or forged fails here.
-    fn beyond_doubt(&self, number: u32, halt: Halt) -> Halt {
-        match halt {
-            Halt::Refused(_) | Halt::Missing(_) => match self.planned(number).archive.verify() {
-                Ok(()) => halt,
-                Err(error) => UnpackError::from(error).into(),
-            },
-            halt => halt,
+    /// Verifies a package that was refused before its last byte was hashed: only verified packages may be given to
+    /// dpkg.
+    fn verify_refusal(&self, number: u32, failure: UnpackFailure) -> UnpackFailure {
+        match failure {
+            UnpackFailure::Refused(_) | UnpackFailure::MissingDirectory(_) => {
+                match self.planned(number).archive.verify() {
+                    Ok(()) => failure,
+                    Err(error) => UnpackError::from(error).into(),
+                }
+            }
+            failure => failure,
         }
     }
 
-    /// Takes away what a package has written.
-    pub fn take_back(&self, work: &Work) -> Result<(), RootError> {
-        let mut directories = Directories::new(self.root, &self.claims, 1);
-        for placed in work.placed.iter().filter(|placed| placed.role != Role::Listed) {
+    /// Removes the files that a package wrote.
+    pub fn roll_back(&self, work: &ExtractedFiles) -> Result<(), RootError> {
+        let mut directories = Directories::new(self.context.root, &self.claims, 1);
+        for placed in work.placed.iter().filter(|placed| placed.role != PathState::Listed) {
             let (parent, base) = split(placed.place());
             let removed = directories.open(parent).and_then(|parent| files::remove(&parent, &new_name(base)));
             removed.map_err(|errno| RootError::new(placed.place(), "take back", errno))?;
@@ -162,15 +189,15 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    /// Gives files their names.
+    /// Renames files to their final names.
     pub fn place(&self, outcomes: &[Outcome]) -> Result<(), RootError> {
         let next = AtomicUsize::new(0);
         let failure = Mutex::new(None);
         std::thread::scope(|scope| {
-            for _ in 0..self.threads.min(outcomes.len()) {
+            for _ in 0..self.context.threads.min(outcomes.len()) {
                 scope.spawn(|| {
-                    self.clocks.write.adopt_thread();
-                    let mut directories = Directories::new(self.root, &self.claims, self.threads);
+                    self.context.clocks.write.adopt_thread();
+                    let mut directories = Directories::new(self.context.root, &self.claims, self.context.threads);
                     while let Some(outcome) = outcomes.get(next.fetch_add(1, Ordering::Relaxed)) {
                         if let Err(error) = place_one(&mut directories, &outcome.work) {
                             failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
@@ -183,12 +210,12 @@ impl<'a> Round<'a> {
         failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
 
-    /// Gives directories that several packages have what the first of them in the order wants, and
-    /// removes those that only packages wanted which did not stay. `made` has the directories of
-    /// all rounds, with whose wishes they have: a package that comes late may be the first in order.
-    pub fn settle_directories(self, gone: &BTreeSet<u32>, made: &mut Made) -> Result<(), RootError> {
+    /// Gives shared directories the attributes of the first package in order, and removes directories of packages
+    /// that were not unpacked. `made` has the directories of all rounds: a deferred package may be the first in
+    /// order.
+    pub fn settle_directories(self, gone: &BTreeSet<u32>, made: &mut CreatedDirectories) -> Result<(), RootError> {
         let fresh = Claims::new();
-        let mut directories = Directories::new(self.root, &fresh, 1);
+        let mut directories = Directories::new(self.context.root, &fresh, 1);
         let mut unwanted = Vec::new();
         for claim in self.claims.into_claims() {
             let Claim::Directory { made: is_new, path, claimants, .. } = claim else { continue };
@@ -208,7 +235,7 @@ impl<'a> Round<'a> {
             }
             made.insert(path, owner);
         }
-        // What lies deeper goes first; what is not empty is somebody else's after all.
+        // Deeper directories first. A directory with files of others stays.
         unwanted.sort_by_key(|path| std::cmp::Reverse(path.len()));
         for path in unwanted {
             let (parent, base) = split(&path);
@@ -221,8 +248,8 @@ impl<'a> Round<'a> {
     }
 }
 
-fn place_one(directories: &mut Directories<'_>, work: &Work) -> Result<(), RootError> {
-    for placed in work.placed.iter().filter(|placed| placed.role == Role::New) {
+fn place_one(directories: &mut Directories<'_>, work: &ExtractedFiles) -> Result<(), RootError> {
+    for placed in work.placed.iter().filter(|placed| placed.role == PathState::New) {
         let (parent, base) = split(placed.place());
         let renamed = directories
             .open(parent)
@@ -236,8 +263,7 @@ fn settle(directories: &mut Directories<'_>, path: &[u8], has: Attributes, wante
     let (parent, base) = split(path);
     let parent = directories.open(parent)?;
     let mtime_s = rustix::fs::statat(&*parent, base, AtFlags::SYMLINK_NOFOLLOW)?.st_mtime;
-    // A directory in which something was made has the time of that.
+    // Creating a file in a directory changes its time.
     let mtime_s = if mtime_s == has.mtime_s { wanted.mtime_s } else { mtime_s };
-    let owner = Wanted { mode: wanted.mode, uid: wanted.uid, gid: wanted.gid };
-    files::set_directory(&parent, base, owner, mtime_s)
+    files::set_directory(&parent, base, wanted.permissions, mtime_s)
 }

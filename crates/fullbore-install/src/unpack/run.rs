@@ -1,4 +1,4 @@
-//! The walk of [`unpack`]: scripts, rounds, database.
+//! Runs [`unpack`]: scripts, rounds, database.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt::Write as _;
@@ -7,21 +7,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use fullbore_engine::durability::Durability;
 use fullbore_engine::stage::Ledger;
 
-use super::claims::Claims;
 use super::clocks::Clocks;
-use super::extract::Work;
-use super::filters::Filters;
-use super::round::{Halt, Made, Outcome, Round};
-use super::{Batch, Options, Planned, Refusal, RunScript, Script, Scripts, UnpackError, Unpacked, UnpackedPackage};
-use crate::database::{self, Change, Database, NewPackage, Owners};
+use super::extract::ExtractedFiles;
+use super::round::{BatchContext, CreatedDirectories, Outcome, Round, UnpackFailure};
+use super::{
+    Batch, Options, PlannedPackage, Refusal, RunScript, Script, Scripts, UnpackError, Unpacked, UnpackedPackage,
+};
+use crate::database::{self, Change, Database, FileOwners, NewPackage};
 use crate::root::{Root, RootError};
 
-/// Unpacks a batch. The caller holds [`database::Lock::database`].
+/// Unpacks a batch. The caller must hold [`database::Lock::database`].
 ///
 /// # Errors
-/// See [`UnpackError`].
+/// Every variant of [`UnpackError`]. Nothing of the batch is then installed.
 pub fn unpack(root: &Root, batch: &Batch, mut options: Options<'_>) -> Result<Unpacked, UnpackError> {
-    let mut begun = Begun { batch, numbers: BTreeSet::new() };
+    let mut begun = StartedPreinsts { batch, numbers: BTreeSet::new() };
     let unpacked = walk(root, batch, &mut options, &mut begun);
     if unpacked.is_err() {
         begun.abort(&mut options.scripts, |_| true);
@@ -29,22 +29,27 @@ pub fn unpack(root: &Root, batch: &Batch, mut options: Options<'_>) -> Result<Un
     unpacked
 }
 
-fn walk(root: &Root, batch: &Batch, options: &mut Options<'_>, begun: &mut Begun<'_>) -> Result<Unpacked, UnpackError> {
+fn walk(
+    root: &Root,
+    batch: &Batch,
+    options: &mut Options<'_>,
+    begun: &mut StartedPreinsts<'_>,
+) -> Result<Unpacked, UnpackError> {
     let off = Ledger::off();
-    let (stop, nobody_counts) = (AtomicBool::new(false), AtomicU64::new(0));
+    let uncounted = AtomicU64::new(0);
     let clocks = Clocks::new(options.ledger.unwrap_or(&off));
     let (mut database, mut owners) = read_database(root, &clocks)?;
     let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let threads = if options.threads == 0 { count } else { options.threads };
-    let ground = Ground {
+    let context = BatchContext {
         root,
-        batch,
+        packages: &batch.packages,
         filters: std::mem::take(&mut options.filters),
         clocks: &clocks,
         threads,
-        stop: &stop,
+        stop: AtomicBool::new(false),
         caller_stops: options.stop,
-        done_bytes: options.done_bytes.unwrap_or(&nobody_counts),
+        done_bytes: options.done_bytes.unwrap_or(&uncounted),
     };
     let mut refused = BTreeMap::new();
     let has_preinst = |number: &u32| batch.packages[*number as usize].archive.has_preinst();
@@ -59,7 +64,7 @@ fn walk(root: &Root, batch: &Batch, options: &mut Options<'_>, begun: &mut Begun
         }
         Scripts::Later => {}
         Scripts::Run(run) => {
-            let asking = Round { only_asks: true, ..ground.round(&scripted, &database, &owners) };
+            let asking = Round { is_dry_run: true, ..Round::new(&context, &scripted, &database, &owners) };
             refused = ask(&asking, &scripted)?;
             for number in scripted.iter().filter(|_| !asking.is_stopped()) {
                 if !refused.contains_key(number)
@@ -68,26 +73,26 @@ fn walk(root: &Root, batch: &Batch, options: &mut Options<'_>, begun: &mut Begun
                     refused.insert(*number, format!("its preinst failed: {what}"));
                 }
             }
-            // A script may have changed it.
+            // A script may have changed the database.
             (database, owners) = read_database(root, &clocks)?;
         }
     }
     let wanted: Vec<u32> = (0..batch.packages.len() as u32).filter(|number| !refused.contains_key(number)).collect();
 
-    let mut done: BTreeMap<u32, Work> = BTreeMap::new();
-    let mut made = Made::new();
+    let mut done: BTreeMap<u32, ExtractedFiles> = BTreeMap::new();
+    let mut made = CreatedDirectories::new();
     let mut schedule = Schedule::new(wanted);
     while let Some(numbers) = schedule.next_round() {
-        let round = ground.round(&numbers, &database, &owners);
+        let round = Round::new(&context, &numbers, &database, &owners);
         let finished = finish_round(round, &numbers, schedule.rounds > 1, &mut made)?;
         for (number, reason) in finished.refused {
             begun.abort(&mut options.scripts, |begun| *begun == number);
             refused.insert(number, reason);
         }
-        schedule.later(finished.put_off);
+        schedule.later(finished.deferred);
         for outcome in finished.done {
             let planned = &batch.packages[outcome.package as usize];
-            // Those that come by themselves meet it as a package that is there.
+            // Deferred packages find it as an installed package.
             let label = database::label(&planned.stanza);
             owners.add(&label, outcome.work.placed.iter().map(|placed| &placed.path[..]));
             database.add_unpacked(planned.stanza.clone());
@@ -102,7 +107,7 @@ fn walk(root: &Root, batch: &Batch, options: &mut Options<'_>, begun: &mut Begun
     Ok(report(batch, &done, refused))
 }
 
-/// The rounds to come: first all, then those that met others, one by one.
+/// Schedule of rounds: first all packages, then conflicting ones one by one.
 struct Schedule {
     rounds: usize,
     all: Option<Vec<u32>>,
@@ -127,60 +132,26 @@ impl Schedule {
     }
 }
 
-/// What all rounds of a batch have in common.
-struct Ground<'a> {
-    root: &'a Root,
-    batch: &'a Batch,
-    filters: Filters,
-    clocks: &'a Clocks,
-    threads: usize,
-    stop: &'a AtomicBool,
-    caller_stops: Option<&'a AtomicBool>,
-    done_bytes: &'a AtomicU64,
-}
-
-impl Ground<'_> {
-    fn round<'r>(&'r self, numbers: &[u32], database: &'r Database, owners: &'r Owners) -> Round<'r> {
-        let packages = &self.batch.packages;
-        Round {
-            root: self.root,
-            packages,
-            database,
-            owners,
-            filters: &self.filters,
-            clocks: self.clocks,
-            claims: Claims::new(),
-            threads: self.threads,
-            packed_bytes: numbers.iter().map(|number| packages[*number as usize].archive.data().bytes).sum(),
-            stop: self.stop,
-            caller_stops: self.caller_stops,
-            put_off: packages.iter().map(|_| AtomicBool::new(false)).collect(),
-            done_bytes: self.done_bytes,
-            only_asks: false,
-        }
-    }
-}
-
-fn read_database(root: &Root, clocks: &Clocks) -> Result<(Database, Owners), UnpackError> {
+fn read_database(root: &Root, clocks: &Clocks) -> Result<(Database, FileOwners), UnpackError> {
     let _role = clocks.bookkeeping.enter();
     let database = Database::read(root)?;
-    let owners = Owners::read(root, &database)?;
+    let owners = FileOwners::read(root, &database)?;
     Ok((database, owners))
 }
 
-/// dpkg's questions about these packages, before anything is done for them: what will be refused, as far as the root
-/// tells, so that no preinst runs for nothing. Reads each package to its end, and so verifies it: a script runs with all
-/// rights, here or by dpkg, and no byte of it is trusted before the index has vouched for it.
+/// Checks these packages without writing anything, and returns those that will be refused as far as the root tells,
+/// so that no preinst runs in vain. Reads and so verifies each package to its end: scripts run with all rights, and
+/// no byte of them is trusted before it is verified.
 fn ask(round: &Round<'_>, numbers: &[u32]) -> Result<BTreeMap<u32, String>, UnpackError> {
     let mut refused = BTreeMap::new();
     for outcome in round.extract(numbers) {
-        match outcome.halt {
-            Some(Halt::Failed(error)) => return Err(*error),
-            Some(Halt::Refused(reason)) => {
+        match outcome.failure {
+            Some(UnpackFailure::Fatal(error)) => return Err(*error),
+            Some(UnpackFailure::Refused(reason)) => {
                 refused.insert(outcome.package, reason);
             }
-            // Only the files themselves will tell.
-            Some(Halt::Deferred(_) | Halt::Missing(_)) => {}
+            // Only unpacking decides.
+            Some(UnpackFailure::Deferred(_) | UnpackFailure::MissingDirectory(_)) => {}
             None => {
                 if let Some(label) = disappears(round, &outcome.work) {
                     refused.insert(outcome.package, format!("{label} would disappear in its favour"));
@@ -191,26 +162,26 @@ fn ask(round: &Round<'_>, numbers: &[u32]) -> Result<BTreeMap<u32, String>, Unpa
     Ok(refused)
 }
 
-/// Packages whose preinst has run.
-struct Begun<'a> {
+/// Packages whose preinst ran.
+struct StartedPreinsts<'a> {
     batch: &'a Batch,
     numbers: BTreeSet<u32>,
 }
 
-impl Begun<'_> {
+impl StartedPreinsts<'_> {
     fn preinst(&mut self, number: u32, run: &mut RunScript<'_>) -> Result<(), String> {
         let archive = &self.batch.packages[number as usize].archive;
         let ended = run(archive, Script::Preinst);
         if ended.is_ok() {
             self.numbers.insert(number);
         } else {
-            // dpkg has it again, and says what is wrong.
+            // The package is left to dpkg, which reports the error.
             let _ = run(archive, Script::AbortInstall);
         }
         ended
     }
 
-    /// Tells those that nothing of them is left, as dpkg does when it cannot unpack a package.
+    /// Runs `postrm abort-install` of these packages, as dpkg does for a package that it cannot unpack.
     fn abort(&mut self, scripts: &mut Scripts<'_>, which: impl Fn(&u32) -> bool) {
         let Scripts::Run(run) = scripts else { return };
         let gone: Vec<u32> = self.numbers.iter().filter(|number| which(number)).copied().collect();
@@ -221,61 +192,66 @@ impl Begun<'_> {
     }
 }
 
-/// How the packages of a round ended.
+/// Results of a round.
 #[derive(Default)]
-struct Finished {
+struct RoundResult {
     done: Vec<Outcome>,
-    put_off: Vec<u32>,
+    deferred: Vec<u32>,
     refused: Vec<(u32, String)>,
 }
 
-/// Lets the workers work, then gives names to what is right and takes the rest back.
-fn finish_round(round: Round<'_>, numbers: &[u32], alone: bool, made: &mut Made) -> Result<Finished, UnpackError> {
+/// Runs the workers, then renames the files of unpacked packages and removes those of others.
+fn finish_round(
+    round: Round<'_>,
+    numbers: &[u32],
+    alone: bool,
+    made: &mut CreatedDirectories,
+) -> Result<RoundResult, UnpackError> {
     let outcomes = round.extract(numbers);
-    let vanishing = vanishing(&round, &outcomes);
-    let mut finished = Finished::default();
+    let disappearing = disappearing(&round, &outcomes);
+    let mut finished = RoundResult::default();
     let mut failure = None;
     let mut back = Vec::new();
     for outcome in outcomes {
         let number = outcome.package;
-        match outcome.halt {
-            // One before it has met it when it was done already.
-            None if round.put_off[number as usize].load(Ordering::Relaxed) => finished.put_off.push(number),
-            None if vanishing.contains(&number) => {
+        match outcome.failure {
+            // An earlier package conflicted with it after it was done.
+            None if round.deferred[number as usize].load(Ordering::Relaxed) => finished.deferred.push(number),
+            None if disappearing.contains(&number) => {
                 finished.refused.push((number, "it has no path of its own, and dpkg may let it disappear".to_owned()));
             }
             None => match disappears(&round, &outcome.work) {
                 Some(label) => finished.refused.push((number, format!("{label} would disappear in its favour"))),
                 None => {
-                    finished.done.push(Outcome { halt: None, ..outcome });
+                    finished.done.push(Outcome { failure: None, ..outcome });
                     continue;
                 }
             },
-            Some(Halt::Failed(error)) => {
+            Some(UnpackFailure::Fatal(error)) => {
                 failure.get_or_insert(*error);
             }
-            Some(Halt::Refused(reason)) => finished.refused.push((number, reason)),
-            Some(Halt::Missing(path)) if alone => {
+            Some(UnpackFailure::Refused(reason)) => finished.refused.push((number, reason)),
+            Some(UnpackFailure::MissingDirectory(path)) if alone => {
                 let reason = format!("the directory of {} is missing", String::from_utf8_lossy(&path));
                 finished.refused.push((number, reason));
             }
-            Some(Halt::Deferred(_)) if alone => {
+            Some(UnpackFailure::Deferred(_)) if alone => {
                 finished.refused.push((number, "its archive has one name twice".to_owned()));
             }
-            Some(Halt::Missing(_) | Halt::Deferred(_)) => finished.put_off.push(number),
+            Some(UnpackFailure::MissingDirectory(_) | UnpackFailure::Deferred(_)) => finished.deferred.push(number),
         }
         back.push((number, outcome.work));
     }
-    if round.caller_stops.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+    if round.context.caller_stops.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
         failure.get_or_insert(UnpackError::Stopped);
     }
     if failure.is_some() {
         back.extend(finished.done.drain(..).map(|outcome| (outcome.package, outcome.work)));
     }
-    let taken_back: Result<(), RootError> = back.iter().try_for_each(|(_, work)| round.take_back(work));
+    let taken_back: Result<(), RootError> = back.iter().try_for_each(|(_, work)| round.roll_back(work));
     let gone: BTreeSet<u32> = back.iter().map(|(number, _)| *number).collect();
     if let Some(error) = failure {
-        // What went wrong first is what the user needs to know.
+        // The first error is the one to report.
         let _ = taken_back.and_then(|()| round.settle_directories(&gone, made));
         return Err(error);
     }
@@ -285,8 +261,8 @@ fn finish_round(round: Round<'_>, numbers: &[u32], alone: bool, made: &mut Made)
     Ok(finished)
 }
 
-/// A package that has lost all its files to this one: dpkg would run its postrm and forget it.
-fn disappears(round: &Round<'_>, work: &Work) -> Option<String> {
+/// Finds a package that loses all its files to this one: dpkg would run its postrm and forget it.
+fn disappears(round: &Round<'_>, work: &ExtractedFiles) -> Option<String> {
     let losers: BTreeSet<&String> = work.lost.iter().map(|(label, _)| label).collect();
     if losers.is_empty() {
         return None;
@@ -296,10 +272,10 @@ fn disappears(round: &Round<'_>, work: &Work) -> Option<String> {
     losers.iter().find(all_lost).map(|label| (*label).clone())
 }
 
-/// Packages all of whose paths others have too (directories, but for the odd case): dpkg lets one
-/// disappear when the next package is unpacked, unless something depends on it.
-fn vanishing(round: &Round<'_>, outcomes: &[Outcome]) -> HashSet<u32> {
-    // Almost every package has a last path that is its own, and is done with here.
+/// Finds packages without a path of their own (usually they have only directories). dpkg removes such a package when
+/// it unpacks the next one, unless a package depends on it.
+fn disappearing(round: &Round<'_>, outcomes: &[Outcome]) -> HashSet<u32> {
+    // Almost every package has a last path of its own and needs no further check.
     let last = |outcome: &Outcome| outcome.work.placed.last().map(|placed| placed.path.clone());
     let lasts: HashMap<Vec<u8>, u32> =
         outcomes.iter().filter_map(|outcome| Some((last(outcome)?, outcome.package))).collect();
@@ -325,7 +301,7 @@ fn vanishing(round: &Round<'_>, outcomes: &[Outcome]) -> HashSet<u32> {
         let own = outcomes.iter().find(|outcome| outcome.package == *package);
         let shared = |path: &[u8]| elsewhere.contains(path) || round.owners.of(path).next().is_some();
         own.is_some_and(|own| {
-            // What it takes over is its own from then on.
+            // Paths that it takes over become its own.
             let taken = |path: &[u8]| own.work.lost.iter().any(|(_, lost)| lost == path);
             let mut paths = own.work.placed.iter().map(|placed| &placed.path[..]);
             paths.all(|path| path == b"/." || (shared(path) && !taken(path)))
@@ -338,7 +314,7 @@ fn write_database(
     root: &Root,
     mut database: Database,
     batch: &Batch,
-    done: &BTreeMap<u32, Work>,
+    done: &BTreeMap<u32, ExtractedFiles>,
     durability: Durability,
 ) -> Result<(), UnpackError> {
     let mut change = Change::default();
@@ -362,8 +338,8 @@ fn write_database(
     Ok(())
 }
 
-/// What dpkg writes for a package without `md5sums`; `None` if it has them.
-fn made_md5sums(planned: &Planned, work: &Work) -> Option<Vec<u8>> {
+/// `md5sums` that dpkg writes for a package without them; `None` if it has them.
+fn made_md5sums(planned: &PlannedPackage, work: &ExtractedFiles) -> Option<Vec<u8>> {
     if planned.archive.control().file("md5sums").is_some() {
         return None;
     }
@@ -382,7 +358,7 @@ fn made_md5sums(planned: &Planned, work: &Work) -> Option<Vec<u8>> {
     Some(text)
 }
 
-fn report(batch: &Batch, done: &BTreeMap<u32, Work>, refused: BTreeMap<u32, String>) -> Unpacked {
+fn report(batch: &Batch, done: &BTreeMap<u32, ExtractedFiles>, refused: BTreeMap<u32, String>) -> Unpacked {
     let mut unpacked = Unpacked::default();
     for (number, work) in done {
         let planned = &batch.packages[*number as usize];

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fullbore_engine::durability::Durability;
-use fullbore_install::database::Lock;
+use fullbore_install::Lock;
 use fullbore_install::unpack::{Archive, Examined, Options, Root, Unpacked, examine, unpack};
 
 /// Times in packages made here.

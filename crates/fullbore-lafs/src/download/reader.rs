@@ -17,7 +17,7 @@ pub(super) const WHOLE_MORE_BYTES: u64 = 256 << 10;
 
 /// What a request was for.
 #[derive(Debug, Clone)]
-pub(super) enum What {
+pub(super) enum ShareSection {
     /// All of a small share.
     Whole,
     Header,
@@ -71,15 +71,15 @@ impl Reader {
     ///
     /// # Errors
     /// When the header tells nonsense.
-    pub(super) fn proof_wanted(&self, cap: &Chk, usual: &Layout) -> Result<Option<(What, u64, u64)>, Damage> {
+    pub(super) fn proof_wanted(&self, cap: &Chk, usual: &Layout) -> Result<Option<(ShareSection, u64, u64)>, Damage> {
         if self.proven.is_some() || self.whole_asked {
             return Ok(None);
         }
         if !self.header_asked {
-            return Ok(Some((What::Header, 0, HEADER_BYTES_MAX)));
+            return Ok(Some((ShareSection::Header, 0, HEADER_BYTES_MAX)));
         }
         let (offset, length) = hashes_range(self.header.as_ref().unwrap_or(usual), cap)?;
-        Ok((self.hashes_asked != Some(offset)).then_some((What::Hashes(offset), offset, length)))
+        Ok((self.hashes_asked != Some(offset)).then_some((ShareSection::Hashes(offset), offset, length)))
     }
 
     /// Bytes of blocks that it was asked for, or has sent.
@@ -94,21 +94,21 @@ impl Reader {
     }
 
     /// A request was sent.
-    pub(super) fn asked(&mut self, what: &What, now: Instant) {
+    pub(super) fn asked(&mut self, what: &ShareSection, now: Instant) {
         match what {
-            What::Whole => {
+            ShareSection::Whole => {
                 self.whole_asked = true;
                 self.pending.insert(0, (WHOLE_MORE_BYTES, now));
             }
-            What::Header => {
+            ShareSection::Header => {
                 self.header_asked = true;
                 self.proof_asked = Some(now);
             }
-            What::Hashes(offset) => {
+            ShareSection::Hashes(offset) => {
                 self.hashes_asked = Some(*offset);
                 self.proof_asked = Some(now);
             }
-            What::Data(range) => {
+            ShareSection::Data(range) => {
                 self.pending.insert(range.start, (range.end - range.start, now));
             }
         }
@@ -118,9 +118,9 @@ impl Reader {
     ///
     /// # Errors
     /// What is wrong with them.
-    pub(super) fn received(&mut self, what: &What, bytes: Bytes, cap: &Chk) -> Result<(), Damage> {
+    pub(super) fn received(&mut self, what: &ShareSection, bytes: Bytes, cap: &Chk) -> Result<(), Damage> {
         match what {
-            What::Whole => {
+            ShareSection::Whole => {
                 self.pending.clear();
                 let layout = self.parse(&bytes)?;
                 if layout.plaintext_tree - layout.data != cap.size.div_ceil(u64::from(cap.needed.max(1))) {
@@ -135,17 +135,17 @@ impl Reader {
                 self.came(0, bytes.slice(data..end));
                 self.prove(cap)
             }
-            What::Header => {
+            ShareSection::Header => {
                 self.parse(&bytes)?;
                 self.prove(cap)
             }
-            What::Hashes(offset) => {
+            ShareSection::Hashes(offset) => {
                 if self.hashes_asked == Some(*offset) {
                     self.hashes = Some((*offset, bytes));
                 }
                 self.prove(cap)
             }
-            What::Data(range) => {
+            ShareSection::Data(range) => {
                 self.pending.remove(&range.start);
                 let length = (range.end - range.start) as usize;
                 if bytes.len() < length {
@@ -218,8 +218,8 @@ mod tests {
         let layout = Layout::parse(&shares[1]).unwrap();
         let share = Bytes::copy_from_slice(&shares[1]);
         let mut whole = Reader::new(1, 0, 0);
-        whole.asked(&What::Whole, Instant::now());
-        whole.received(&What::Whole, share.clone(), &cap).unwrap();
+        whole.asked(&ShareSection::Whole, Instant::now());
+        whole.received(&ShareSection::Whole, share.clone(), &cap).unwrap();
         assert!(whole.proven.is_some() && whole.pending.is_empty());
         let mut parts = Reader::new(1, 0, 0);
         let now = Instant::now();
@@ -232,12 +232,12 @@ mod tests {
             parts.received(&what, share.slice(from.min(to) as usize..to as usize), &cap).unwrap();
         }
         assert!(parts.proven.is_some(), "after the header, the hashes where they are not, and where they are");
-        parts.received(&What::Data(10..20), share.slice(layout.data as usize + 10..), &cap).unwrap();
+        parts.received(&ShareSection::Data(10..20), share.slice(layout.data as usize + 10..), &cap).unwrap();
         assert_eq!(parts.fetched.get(0, 21), None);
         assert_eq!(parts.fetched.get(10, 10), whole.fetched.get(10, 10));
         assert_eq!(parts.fetched.get(15, 6), None, "no more is kept than was asked for");
-        assert!(parts.received(&What::Data(20..30), Bytes::from_static(b"short"), &cap).is_err());
-        let other = Reader::new(2, 0, 0).received(&What::Whole, share, &cap);
+        assert!(parts.received(&ShareSection::Data(20..30), Bytes::from_static(b"short"), &cap).is_err());
+        let other = Reader::new(2, 0, 0).received(&ShareSection::Whole, share, &cap);
         assert!(other.is_err(), "the share of another number");
     }
 
@@ -253,10 +253,10 @@ mod tests {
             }
             share.truncate(cut.max(1));
             let share = Bytes::from(share);
-            for what in [What::Whole, What::Header, What::Hashes(0), What::Data(5..400)] {
+            for what in [ShareSection::Whole, ShareSection::Header, ShareSection::Hashes(0), ShareSection::Data(5..400)] {
                 let mut reader = Reader::new(0, 0, 0);
-                reader.asked(&What::Hashes(0), Instant::now());
-                let _ = reader.received(&What::Header, share.clone(), &cap);
+                reader.asked(&ShareSection::Hashes(0), Instant::now());
+                let _ = reader.received(&ShareSection::Header, share.clone(), &cap);
                 let _ = reader.received(&what, share.clone(), &cap);
             }
         }

@@ -44,7 +44,7 @@ pub(super) struct Segment {
 
 /// What a segment turned out not to be.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Wrong {
+pub(super) enum SegmentError {
     /// Blocks of these readers do not have their hashes.
     Blocks(Vec<usize>),
     /// Something in it is wrong, and nothing says what: blocks were taken in parts, or without their hashes.
@@ -55,7 +55,7 @@ pub(super) enum Wrong {
 
 impl Segment {
     /// Its plaintext. Whatever the blocks' hashes say, the segment's own decides.
-    pub(super) fn decode(&self, code: &Code, key: &Key) -> Result<Vec<u8>, Wrong> {
+    pub(super) fn decode(&self, code: &Code, key: &Key) -> Result<Vec<u8>, SegmentError> {
         let known: Vec<&Block> =
             self.strips.iter().flat_map(|strip| &strip.blocks).filter(|block| block.leaf.is_some()).collect();
         let bytes: Vec<&Bytes> = known.iter().map(|block| &block.bytes).collect();
@@ -66,13 +66,13 @@ impl Segment {
             .map(|(_, block)| block.reader)
             .collect();
         if !wrong.is_empty() {
-            return Err(Wrong::Blocks(wrong));
+            return Err(SegmentError::Blocks(wrong));
         }
-        let mut data = self.join(code).ok_or(Wrong::Segment)?;
+        let mut data = self.join(code).ok_or(SegmentError::Segment)?;
         data.truncate(self.geometry.segment_len(self.number) as usize);
         if crypttext_leaf(&data) != self.leaf {
             let all = self.strips.iter().flat_map(|strip| &strip.blocks).all(|block| block.leaf.is_some());
-            return Err(if all { Wrong::Segment } else { Wrong::Somewhere });
+            return Err(if all { SegmentError::Segment } else { SegmentError::Somewhere });
         }
         let mut cipher = cipher(key);
         cipher.seek(self.number * self.geometry.segment_size);
@@ -163,15 +163,15 @@ mod tests {
     #[test]
     fn damage_is_found_and_blamed_on_nobody_without_proof() {
         let (mut damaged, code, _) = segment(&[100, 200], Some(1));
-        assert_eq!(damaged.decode(&code, &KEY), Err(Wrong::Somewhere));
+        assert_eq!(damaged.decode(&code, &KEY), Err(SegmentError::Somewhere));
         (damaged, ..) = segment(&[], Some(1));
         for block in &mut damaged.strips[0].blocks {
             let hash = block_leaves(&[&block.bytes])[0];
             block.leaf = Some(if block.share == 1 { [0; 32] } else { hash });
         }
-        assert_eq!(damaged.decode(&code, &KEY), Err(Wrong::Blocks(vec![1])));
+        assert_eq!(damaged.decode(&code, &KEY), Err(SegmentError::Blocks(vec![1])));
         // Whoever made these shares lied: all of them are as they were made.
         damaged.strips[0].blocks[1].leaf = Some(block_leaves(&[&damaged.strips[0].blocks[1].bytes])[0]);
-        assert_eq!(damaged.decode(&code, &KEY), Err(Wrong::Segment));
+        assert_eq!(damaged.decode(&code, &KEY), Err(SegmentError::Segment));
     }
 }

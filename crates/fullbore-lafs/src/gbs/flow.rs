@@ -8,6 +8,7 @@ use std::ops::RangeInclusive;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use fullbore_wire::exchange::Activity;
 use fullbore_wire::rate::Rate;
 use fullbore_wire::tcp_info::TcpInfo;
 use tokio::sync::Notify;
@@ -56,17 +57,6 @@ impl Times {
     }
 }
 
-/// What a server's connection is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Doing {
-    /// Nothing is asked.
-    Idle,
-    /// Bytes are on the path.
-    Path,
-    /// Its answer is awaited.
-    Server,
-}
-
 /// What was measured of a server.
 #[derive(Debug, Clone, Default)]
 pub struct FlowReading {
@@ -77,7 +67,7 @@ pub struct FlowReading {
     /// Requests it answered.
     pub answers: u64,
     /// Sum of the turn-arounds of all requests.
-    pub turn_around: Duration,
+    pub server_latency: Duration,
     /// Smallest round trip that TCP saw.
     pub round_trip: Duration,
     /// Times that somebody waited for the window.
@@ -91,13 +81,13 @@ pub struct FlowReading {
 impl FlowReading {
     /// With what another connection to the same server measured. Where the time went is told by the one that was
     /// busy for longer.
-    pub fn beside(mut self, other: FlowReading) -> FlowReading {
+    pub fn merge(mut self, other: FlowReading) -> FlowReading {
         if other.times.busy() > self.times.busy() {
             self.times = other.times;
         }
         self.bytes += other.bytes;
         self.answers += other.answers;
-        self.turn_around += other.turn_around;
+        self.server_latency += other.server_latency;
         self.round_trip = match (self.round_trip, other.round_trip) {
             (Duration::ZERO, time) | (time, Duration::ZERO) => time,
             (one, two) => one.min(two),
@@ -153,10 +143,10 @@ struct State {
     in_flight: u64,
     window: u64,
     rate: Rate,
-    mean_turn_around: Duration,
+    mean_server_latency: Duration,
     /// What TCP sends in a round trip, per second: known before the first answer is. Never under a limit.
     path_rate: Option<f64>,
-    doing: Doing,
+    doing: Activity,
     since: Instant,
     heard: Instant,
     /// Bytes that came since.
@@ -181,9 +171,9 @@ impl Flow {
                 in_flight: 0,
                 window: WINDOW_BYTES_FIRST,
                 rate: Rate::new(now),
-                mean_turn_around: Duration::ZERO,
+                mean_server_latency: Duration::ZERO,
                 path_rate: None,
-                doing: Doing::Idle,
+                doing: Activity::Idle,
                 since: now,
                 heard: now,
                 unheard: 0,
@@ -237,21 +227,21 @@ impl Flow {
     }
 
     /// A request was answered: so many bytes of it, this long after it and the answer before were there.
-    pub fn answered(&self, bytes: u64, turn_around: Duration, round_trip: Option<Duration>, now: Instant) {
+    pub fn answered(&self, bytes: u64, server_latency: Duration, round_trip: Option<Duration>, now: Instant) {
         let mut state = self.state();
         let state = &mut *state;
         state.reading.bytes += bytes;
         state.reading.answers += 1;
-        state.reading.turn_around += turn_around;
+        state.reading.server_latency += server_latency;
         state.heard_at(now);
-        state.mean_turn_around = (state.mean_turn_around * 7 + turn_around) / 8;
+        state.mean_server_latency = (state.mean_server_latency * 7 + server_latency) / 8;
         if let Some(round_trip) = round_trip.filter(|time| !time.is_zero()) {
             let before = state.reading.round_trip;
             state.reading.round_trip = if before.is_zero() { round_trip } else { before.min(round_trip) };
         }
         state.rate.add(bytes, now);
         if let Some(rate) = state.rate.latest() {
-            let time = state.reading.round_trip + state.mean_turn_around;
+            let time = state.reading.round_trip + state.mean_server_latency;
             // Acknowledgements come by whole writes: two of them more than what the path holds.
             let write = write_bytes(rate.max(state.path_rate.unwrap_or_default()));
             let wanted = 2.0 * rate * time.as_secs_f64() + 2.0 * write as f64;
@@ -298,18 +288,18 @@ impl Flow {
     }
 
     /// What the connection does from now on.
-    pub fn doing(&self, doing: Doing, now: Instant) {
+    pub fn doing(&self, doing: Activity, now: Instant) {
         let mut state = self.state();
         let passed = now.saturating_duration_since(state.since);
         state.since = now;
         let before = std::mem::replace(&mut state.doing, doing);
         let times = &mut state.reading.times;
         match before {
-            Doing::Idle => times.idle += passed,
-            Doing::Path => times.path += passed,
-            Doing::Server => times.server += passed,
+            Activity::Idle => times.idle += passed,
+            Activity::Network => times.path += passed,
+            Activity::Server => times.server += passed,
         }
-        if before == Doing::Idle && doing != Doing::Idle {
+        if before == Activity::Idle && doing != Activity::Idle {
             state.rate.restart(now);
         }
     }
@@ -414,9 +404,9 @@ mod tests {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let flow = Flow::new(false, start);
-        flow.doing(Doing::Path, at(10));
-        flow.doing(Doing::Server, at(30));
-        flow.doing(Doing::Idle, at(60));
+        flow.doing(Activity::Network, at(10));
+        flow.doing(Activity::Server, at(30));
+        flow.doing(Activity::Idle, at(60));
         let ms = Duration::from_millis;
         assert_eq!(flow.reading().times, Times { idle: ms(10), path: ms(20), server: ms(30) });
         assert_eq!(flow.reading().times.busy(), ms(50));

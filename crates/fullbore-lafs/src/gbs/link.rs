@@ -1,41 +1,52 @@
-//! The connection to one server: one task that writes requests ahead and reads their answers in order.
+//! The way to one server: its window, its connections, and what depends on their order.
 //!
-//! A request stays here with its body until it is answered, so that a broken connection costs the bytes
-//! that were under way and no more: the next one carries them again. All requests may be repeated; the one
-//! that is not the same the second time is the one for room, and whoever asked is told ([`Reply::repeated`]).
+//! The exchange client of the wire keeps a request with its body until it is answered, so that a broken connection costs
+//! the bytes that were under way and no more: the next one carries them again. All requests may be repeated; the one
+//! that is not the same the second time is the one for room, and its sender is told ([`Reply::repeated`]).
 //! A server that does not take a byte for the time limit, breaks connections without answering, or is not
 //! who it should be, is given up, and everything that waits for it is told so.
 
-pub mod beside;
-mod connection;
-mod sockets;
-mod task;
-mod writing;
+pub mod extra;
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fullbore_engine::stage::{Kind, Ledger};
+use fullbore_engine::stage::{HostClock, Kind, Ledger, SendReading, StageClock};
 use fullbore_wire::connect::{ConnectOptions, Endpoint, Handshake, Scheme};
+use fullbore_wire::exchange::{
+    Body, Cause, Client, Expected, Measurement, Options, Outcome, Pipelining, Service, Sockets, Tolerance, Unreachable,
+};
+use fullbore_wire::http1::RequestHead;
 use fullbore_wire::rate_limit::RateLimit;
 use fullbore_wire::resolve::Resolver;
 use fullbore_wire::socket::SocketOptions;
+use fullbore_wire::tcp_info::TcpInfo;
 use fullbore_wire::tls::{Offer, Tls, Trust};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 
 use super::flow::{Flow, FlowReading};
-use super::{Answer, Call, Requests};
+use super::{ANSWER_BYTES_MAX, Answer, Call, Requests};
 use crate::servers::Server;
-use beside::{Beside, FAR, FURTHER_LIMIT, NEAR};
-pub use sockets::Sockets;
-use task::{Clocks, Task};
+use extra::{ExtraConnections, FAR, FURTHER_LIMIT, NEAR};
 
-/// Unsent bytes in the kernel at most; on slow paths less, see [`writing::unsent_allowed`].
+/// Unsent bytes in the kernel at most; on slow paths less.
 const UNSENT_BYTES_MAX: u32 = 128 << 10;
 
 /// Connections opened in a row without one answer, until a server is given up.
 const ATTEMPTS: u32 = 3;
+
+/// Wait before the second attempt to connect; twice as long before the third.
+const ATTEMPT_WAIT: Duration = Duration::from_millis(500);
+
+/// Requests under way on one connection: servers were seen to take a thousand.
+const REQUESTS_IN_FLIGHT: usize = 1000;
+
+/// Idle time after which a connection is closed before the server does (60 s by default): a request that
+/// crosses the server's close would have to be repeated.
+const IDLE: Duration = Duration::from_secs(50);
+
+/// Bytes of buffers that are kept for the next answer: content is copied out of them at once.
+const KEPT_BYTES: usize = 4 << 20;
 
 /// What is counted against the window for a request beside its body.
 const HEAD_BYTES: u64 = 512;
@@ -62,7 +73,7 @@ pub struct LinkOptions {
 impl LinkOptions {
     /// Without a limit, counted nowhere.
     pub fn new(patience: Duration) -> LinkOptions {
-        let (resolver, sockets) = (Arc::default(), Arc::default());
+        let (resolver, sockets) = (Arc::default(), Arc::new(Sockets::new(KEPT_BYTES)));
         LinkOptions { resolver, patience, limit: None, ledger: Ledger::off(), sockets, far: FAR, near: NEAR }
     }
 }
@@ -90,44 +101,108 @@ pub struct Reply {
 /// further connections beside the first ([`Link::widen`]).
 #[derive(Debug, Clone)]
 pub struct Link {
-    shared: Arc<Shared>,
-    queue: mpsc::UnboundedSender<Order>,
-    beside: Arc<Beside>,
+    exchange: Client<Storage>,
+    extra: Arc<ExtraConnections>,
 }
 
+/// What the exchange client does not know of a storage server. Requests are made ready by [`Requests`].
 #[derive(Debug)]
-struct Shared {
+struct Storage {
     name: String,
+    endpoint: Arc<Endpoint>,
     requests: Requests,
-    flow: Flow,
-    given_up: Mutex<Option<String>>,
+    flow: Arc<Flow>,
     /// How far its TCP handshake is, which tells how far the server is.
     handshake: watch::Sender<Handshake>,
     far: Duration,
     near: Duration,
+    /// What the run's verdict hears of this server.
+    ledger: Ledger,
+    send: Arc<StageClock>,
+    server: Arc<HostClock>,
 }
 
-impl Shared {
-    fn given_up(&self) -> Option<LinkError> {
-        let reason = self.given_up.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
-        Some(LinkError { server: self.name.clone(), reason })
+/// A request that is ready, and its part of the window, which it gives back at its end.
+#[derive(Debug)]
+struct AdmittedRequest {
+    head: RequestHead,
+    flow: Arc<Flow>,
+    weight: u64,
+}
+
+impl Drop for AdmittedRequest {
+    fn drop(&mut self) {
+        self.flow.release(self.weight);
     }
 }
 
-/// A request on its way through the task.
-#[derive(Debug)]
-struct Order {
-    call: Call,
-    weight: u64,
-    sent: u32,
-    reply: oneshot::Sender<Reply>,
+impl Service for Storage {
+    type Job = AdmittedRequest;
+    type Server = Endpoint;
+
+    fn server(&self) -> Arc<Endpoint> {
+        Arc::clone(&self.endpoint)
+    }
+
+    fn endpoint(place: &Endpoint) -> &Endpoint {
+        place
+    }
+
+    fn name(&self, _: &Endpoint) -> String {
+        self.name.clone()
+    }
+
+    fn head(&self, job: &AdmittedRequest, _: &Endpoint, _: bool) -> RequestHead {
+        job.head.clone()
+    }
+
+    fn ahead_bytes(&self) -> u64 {
+        self.flow.ahead_bytes()
+    }
+
+    fn record(&self, measurement: Measurement<'_>) {
+        let now = Instant::now();
+        match measurement {
+            Measurement::ConnectionOpened(at) => self.flow.connected(at),
+            Measurement::Activity(doing) => self.flow.doing(doing, now),
+            Measurement::Received(bytes) => self.flow.received(bytes, now),
+            Measurement::Counters(before, after) => {
+                self.flow.looked(before, after);
+                self.count_sending(before, after);
+            }
+            Measurement::Answered(answered) => {
+                let bytes = answered.sent_bytes.max(answered.received_bytes);
+                self.send.add_items(1, bytes);
+                self.server.received(bytes);
+                if let Some(time) = answered.round_trip {
+                    self.server.round_trip(time);
+                }
+                self.flow.answered(bytes, answered.server_latency, answered.round_trip, now);
+            }
+            Measurement::GivenUp => self.flow.close(),
+            Measurement::ConnectionClosed(_) | Measurement::WaitedForRoom(_) => {}
+        }
+    }
+}
+
+impl Storage {
+    /// What the kernel counted since the last reading.
+    fn count_sending(&self, before: &TcpInfo, now: &TcpInfo) {
+        let us = |before: Duration, now: Duration| now.saturating_sub(before).as_micros() as u64;
+        self.ledger.add_sending(SendReading {
+            busy_us: us(before.busy, now.busy),
+            receiver_limited_us: us(before.receive_window_limited, now.receive_window_limited),
+            buffer_limited_us: us(before.send_buffer_limited, now.send_buffer_limited),
+            ..SendReading::default()
+        });
+    }
 }
 
 /// An answer that is awaited.
 #[derive(Debug)]
 pub struct Pending {
-    shared: Arc<Shared>,
-    reply: oneshot::Receiver<Reply>,
+    link: Link,
+    reply: oneshot::Receiver<Outcome<Storage>>,
     /// What is asked again, and where, when a further connection fails.
     instead: Option<Box<(Link, Call, u64)>>,
 }
@@ -138,13 +213,12 @@ impl Pending {
     /// # Errors
     /// When the server is given up.
     pub async fn reply(self) -> Result<Reply, LinkError> {
-        let error = match self.reply.await {
-            Ok(reply) => return Ok(reply),
-            Err(_) => self.shared.given_up().unwrap_or_else(|| LinkError {
-                server: self.shared.name.clone(),
-                reason: "the connection was ended".into(),
-            }),
-        };
+        if let Ok(Ok(answer)) = self.reply.await {
+            let repeated = answer.times_sent > 1;
+            return Ok(Reply { answer: Answer { status: answer.head.status, body: answer.body }, repeated });
+        }
+        let ended = || LinkError { server: self.link.name().to_owned(), reason: "the connection was ended".into() };
+        let error = self.link.given_up().unwrap_or_else(ended);
         let Some((link, call, answer)) = self.instead.map(|instead| *instead) else { return Err(error) };
         let reply = Box::pin(link.send(call, answer).await?.reply()).await?;
         // It may have been heard on the connection that failed.
@@ -158,29 +232,41 @@ impl Link {
         // Shares are encrypted by keys that go over no connection. What else is in it, which files and the servers' and
         // uploads' secrets, is protected by RSA keys of theirs, which fall when X25519 does.
         let tls = Tls::new(Trust::SpkiPins(vec![server.nurl.pin])).with_small_key_shares();
-        Link::begin(server, options, Beside::new(server.clone(), options.clone(), tls.clone()), tls)
+        Link::begin(server, options, ExtraConnections::new(server.clone(), options.clone(), tls.clone()), tls)
     }
 
-    fn begin(server: &Server, options: &LinkOptions, beside: Beside, tls: Tls) -> Link {
+    fn begin(server: &Server, options: &LinkOptions, beside: ExtraConnections, tls: Tls) -> Link {
+        let exchange = Link::exchange(server, options, beside.is_further(), tls);
+        exchange.open();
+        Link { exchange, extra: Arc::new(beside) }
+    }
+
+    fn exchange(server: &Server, options: &LinkOptions, is_further: bool, tls: Tls) -> Client<Storage> {
         // A further connection is one to be had at once, or not at all.
-        let (attempts, limit) = match beside.is_further() {
+        let (attempts, limit) = match is_further {
             false => (ATTEMPTS, options.patience),
             true => (1, options.patience.min(FURTHER_LIMIT)),
         };
         let handshake = watch::Sender::default();
-        let shared = Arc::new(Shared {
-            name: server.name(),
+        let name = server.name();
+        let storage = Storage {
+            endpoint: Arc::new(Endpoint {
+                scheme: Scheme::Https,
+                host: server.nurl.host.clone(),
+                port: server.nurl.port,
+                proxy: None,
+            }),
             requests: Requests::new(&server.nurl),
-            flow: Flow::new(options.limit.is_some(), Instant::now()),
-            given_up: Mutex::new(None),
+            flow: Arc::new(Flow::new(options.limit.is_some(), Instant::now())),
             handshake: handshake.clone(),
             far: options.far,
             near: options.near,
-        });
-        let (queue, orders) = mpsc::unbounded_channel();
-        let endpoint =
-            Endpoint { scheme: Scheme::Https, host: server.nurl.host.clone(), port: server.nurl.port, proxy: None };
-        let connecting = ConnectOptions {
+            ledger: options.ledger.clone(),
+            send: options.ledger.stage("send", Kind::Task),
+            server: options.ledger.host(&name),
+            name,
+        };
+        let connect = ConnectOptions {
             tls,
             offer: Offer::Http1,
             resolver: Arc::clone(&options.resolver),
@@ -190,56 +276,59 @@ impl Link {
             writes_at_once: true,
             ..ConnectOptions::default()
         };
-        let task = Task {
-            shared: Arc::clone(&shared),
-            orders,
-            waiting: VecDeque::new(),
-            endpoint,
-            connecting,
-            attempts,
-            patience: options.patience,
+        let exchange = Options {
+            connect,
+            connections: 1,
+            depth: REQUESTS_IN_FLIGHT,
+            pipelining: Pipelining::Always,
+            stall_timeout: options.patience,
+            idle_timeout: IDLE,
+            connect_backoff: ATTEMPT_WAIT,
+            tolerance: Tolerance::Attempts(attempts),
+            observed_bytes: 0,
             limit: options.limit.clone(),
             sockets: Arc::clone(&options.sockets),
-            clocks: Clocks {
-                ledger: options.ledger.clone(),
-                send: options.ledger.stage("send", Kind::Task),
-                server: options.ledger.host(&server.name()),
-            },
         };
-        tokio::spawn(task.run());
-        Link { shared, queue, beside: Arc::new(beside) }
+        Client::new(storage, exchange)
     }
 
     /// What the server is called.
     pub fn name(&self) -> &str {
-        &self.shared.name
+        &self.exchange.name
     }
 
     /// Makes requests for this server.
     pub fn requests(&self) -> &Requests {
-        &self.shared.requests
+        &self.exchange.requests
     }
 
     /// Bytes that the next write should have.
     pub fn write_bytes(&self) -> u64 {
-        self.shared.flow.write_bytes()
+        self.exchange.flow.write_bytes()
     }
 
     /// Why the server was given up, if it was.
     pub fn given_up(&self) -> Option<LinkError> {
-        self.shared.given_up()
+        let Unreachable { reason, cause } = self.exchange.given_up()?;
+        let reason = match cause {
+            Cause::UnknownIssuer | Cause::WrongCertificate => {
+                format!("the certificate is not the one in the NURL: {reason}")
+            }
+            Cause::Silence | Cause::Name => reason,
+        };
+        Some(LinkError { server: self.exchange.name.clone(), reason })
     }
 
     /// Time since anything worth waiting for came from the server, on whatever connection.
     pub fn silence(&self, now: Instant) -> Duration {
-        let silences = self.beside.links().into_iter().map(|link| link.shared.flow.silence(now));
-        silences.fold(self.shared.flow.silence(now), Duration::min)
+        let silences = self.extra.links().into_iter().map(|link| link.exchange.flow.silence(now));
+        silences.fold(self.exchange.flow.silence(now), Duration::min)
     }
 
     /// What was measured, over all connections.
     pub fn reading(&self) -> FlowReading {
-        let beside = self.beside.links().into_iter().map(|link| link.shared.flow.reading());
-        beside.fold(self.shared.flow.reading(), FlowReading::beside)
+        let beside = self.extra.links().into_iter().map(|link| link.exchange.flow.reading());
+        beside.fold(self.exchange.flow.reading(), FlowReading::merge)
     }
 
     /// Puts a request into the queue once the window has room. Requests are sent in the order in which this
@@ -249,12 +338,8 @@ impl Link {
     /// When the server is given up.
     pub async fn send(&self, call: Call, answer: u64) -> Result<Pending, LinkError> {
         let weight = call.body_len().max(answer) + HEAD_BYTES;
-        self.shared.flow.admit(weight).await;
-        if let Some(error) = self.given_up() {
-            self.shared.flow.release(weight);
-            return Err(error);
-        }
-        Ok(self.queue(call, weight))
+        self.exchange.flow.admit(weight).await;
+        self.queue(call, weight)
     }
 
     /// As `send`, if the window has room now; otherwise the request comes back.
@@ -266,17 +351,27 @@ impl Link {
             return Err(error);
         }
         let weight = call.body_len().max(answer) + HEAD_BYTES;
-        if !self.shared.flow.try_admit(weight) {
+        if !self.exchange.flow.try_admit(weight) {
             return Ok(Err(Box::new(call)));
         }
-        Ok(Ok(self.queue(call, weight)))
+        self.queue(call, weight).map(Ok)
     }
 
-    fn queue(&self, call: Call, weight: u64) -> Pending {
-        let (reply, receiver) = oneshot::channel();
-        // A task that has ended drops the order, and the reply with it.
-        let _ = self.queue.send(Order { call, weight, sent: 0, reply });
-        Pending { shared: Arc::clone(&self.shared), reply: receiver, instead: None }
+    /// Hands over a request that was admitted.
+    fn queue(&self, call: Call, weight: u64) -> Result<Pending, LinkError> {
+        let expected = Expected {
+            bytes_max: call.answer_bytes_max.max(ANSWER_BYTES_MAX),
+            in_pieces: false,
+            // What is no part of a share comes in one piece: a server that gives it out byte by byte would hold us for ever.
+            is_progress: call.head.range.is_some(),
+        };
+        let job = AdmittedRequest { head: call.head, flow: Arc::clone(&self.exchange.flow), weight };
+        let sent = self.exchange.send(job, Body::Memory(call.body), expected);
+        let reply = sent.map_err(|given_up| {
+            let reason = given_up.reason;
+            self.given_up().unwrap_or_else(|| LinkError { server: self.exchange.name.clone(), reason })
+        })?;
+        Ok(Pending { link: self.clone(), reply, instead: None })
     }
 
     /// Sends a request and waits for its answer.

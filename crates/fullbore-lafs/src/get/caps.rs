@@ -81,11 +81,9 @@ fn parse(text: &str) -> Result<Wanted, CommandError> {
     match cap {
         Cap::Literal(content) => Ok(Wanted::Literal(content)),
         Cap::Chk(chk) => Ok(Wanted::Chk(chk)),
-        Cap::Directory(_) | Cap::LiteralDirectory(_) => {
-            Err(CommandError::usage("the cap is one of a directory")
-                .hint("`tahoe ls` and `tahoe cp -r` read directories"))
-        }
-        Cap::Verifier(_) => Err(CommandError::usage("the cap is the right to check the file, not to read it")),
+        Cap::Directory(_) | Cap::LiteralDirectory(_) => Err(CommandError::usage("the cap is one of a directory")
+            .hint("use `tahoe ls` and `tahoe cp -r` for directories")),
+        Cap::Verifier(_) => Err(CommandError::usage("this cap can verify the file, not read it")),
     }
 }
 

@@ -10,7 +10,7 @@ use fullbore_engine::units::bytes;
 
 use crate::base32;
 use crate::geometry::{DEFAULT_ENCODING, Encoding, Geometry, SEGMENT_BYTES};
-use crate::grid::{GridSettings, Place, place};
+use crate::grid::{GridAccess, GridSettings, place};
 use crate::node::read_convergence;
 use crate::upload::{KeyChoice, PutOptions};
 
@@ -85,7 +85,7 @@ pub(super) struct Resolved {
     /// How files are encoded.
     pub options: PutOptions,
     /// The grid; none is needed for `--dry-run`.
-    pub place: Option<Place>,
+    pub place: Option<GridAccess>,
 }
 
 impl Resolved {
@@ -94,7 +94,7 @@ impl Resolved {
         let place = place(&settings.grid)?;
         if place.is_none() && !settings.dry_run {
             return Err(CommandError::usage("which grid? --node or --servers says it")
-                .hint("--node ~/.tahoe takes everything from a Tahoe-LAFS node's directory"));
+                .hint("pass --node ~/.tahoe to read all settings from the directory of a Tahoe-LAFS node"));
         }
         let node = place.as_ref().and_then(|place| place.node.as_ref());
         let encoding = match &settings.encoding {
@@ -125,7 +125,7 @@ impl Resolved {
                     return Err(CommandError::usage(
                         "from what are keys made? Without a node there is no convergence secret",
                     )
-                    .hint("--convergence-file FILE for a secret of your own, --random-key for keys by chance"));
+                    .hint("pass --convergence-file FILE, or --random-key"));
                 }
             },
         };
@@ -156,7 +156,7 @@ fn memory(encoding: Encoding, segment_max: u64) -> Result<u64, CommandError> {
             bytes(segment_max),
             bytes(segment)
         ))
-        .hint("a smaller --segment-size"));
+        .hint("pass a smaller --segment-size"));
     }
     Ok(segment.max(MEMORY_BYTES))
 }

@@ -32,7 +32,7 @@ pub(super) fn spool(mut from: impl Read, directory: &Path, meter: &Meter) -> Res
             let room = free_bytes(&file).map_err(|error| failed(&error))?;
             if room < ROOM_LEFT_BYTES + LOOK_EVERY_BYTES {
                 return Err(failed(&io::ErrorKind::StorageFull.into())
-                    .hint("TMPDIR chooses another place; --random-key --size BYTES needs none"));
+                    .hint("set TMPDIR to another directory, or pass --random-key --size BYTES, which needs no space"));
             }
         }
         file.write_all(&buffer[..count]).map_err(|error| failed(&error))?;

@@ -34,25 +34,25 @@ use crate::geometry::{Encoding, Geometry};
 use crate::grid::{GridSettings, connect};
 use crate::hash::netstring;
 use crate::upload::journal::Journal;
-use crate::upload::produce::{Meter, Pool, SourceError, Workshop};
+use crate::upload::produce::{Meter, Pool, ProducerContext, SourceError};
 use crate::upload::source::Source;
 use crate::upload::{Grid, KeyChoice, PutError, PutOptions, Stored, Uploader};
 use crate::verdict::Facts;
 use fullbore_engine::memory_pool::MemoryPool;
 
 /// What is heard while files are put.
-pub enum Heard {
+pub enum PutEvent {
     /// An item is done with.
-    Done(Done),
+    Done(PutResult),
     /// Time has passed.
     Nothing,
 }
 
 /// Hears of it; an error ends the run.
-pub type Hear<'a> = &'a mut dyn FnMut(Heard) -> Result<(), CommandError>;
+pub type EventHandler<'a> = &'a mut dyn FnMut(PutEvent) -> Result<(), CommandError>;
 
 /// What became of one item.
-pub struct Done {
+pub struct PutResult {
     pub path: PathBuf,
     pub size: u64,
     pub is_directory: bool,
@@ -64,13 +64,13 @@ pub struct Done {
 }
 
 /// The means of a run.
-pub struct Workplace<'a> {
+pub struct PutContext<'a> {
     settings: &'a PutSettings,
     options: PutOptions,
     runtime: tokio::runtime::Runtime,
     /// Becomes true when the run is to end: by a signal, or because nobody can be told of what is done.
     stop: watch::Sender<bool>,
-    workshop: Workshop,
+    context: ProducerContext,
     threads: usize,
     grid: Option<Arc<Grid>>,
     uploader: Option<Arc<Uploader>>,
@@ -78,25 +78,25 @@ pub struct Workplace<'a> {
     sampler: Cell<Option<Sampler>>,
 }
 
-impl<'a> Workplace<'a> {
+impl<'a> PutContext<'a> {
     pub fn new(
         settings: &'a PutSettings,
         resolved: &Resolved,
         events: &mut dyn Events,
         signal: &Stop,
-    ) -> Result<Workplace<'a>, CommandError> {
+    ) -> Result<PutContext<'a>, CommandError> {
         let ledger = Ledger::new();
         // Bytes that servers acknowledged are what is delivered.
         let config = SamplerConfig { delivery_stage: "send".to_owned(), ..SamplerConfig::default() };
         let sampler = Sampler::start(&ledger, config).map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let workshop = Workshop {
+        let context = ProducerContext {
             pool: Pool::new(threads),
             memory: Window::new(resolved.memory_bytes, u32::MAX),
             spare: MemoryPool::default(),
             meter: Arc::new(Meter::new(&ledger)),
         };
-        ledger.watch_window(&workshop.memory);
+        ledger.watch_window(&context.memory);
         ledger.set_rate_limit(settings.limit_rate_bytes_per_s.unwrap_or(0));
         let runtime = sending_runtime(&ledger)?;
         let stop = watch::Sender::new(false);
@@ -111,8 +111,8 @@ impl<'a> Workplace<'a> {
         let journals = settings.journals.as_deref().filter(|_| grid.is_some());
         let journal = journals.and_then(open_journal);
         let uploader = place.zip(grid.as_ref()).map(|(place, grid)| {
-            let (grid, workshop, lease) = (Arc::clone(grid), workshop.clone(), place.lease.clone());
-            Arc::new(Uploader::new(grid, workshop, lease, stop.subscribe(), journal.clone()))
+            let (grid, context, lease) = (Arc::clone(grid), context.clone(), place.lease.clone());
+            Arc::new(Uploader::new(grid, context, lease, stop.subscribe(), journal.clone()))
         });
         if let Some(grid) = &grid {
             for server in &grid.unusable {
@@ -123,11 +123,11 @@ impl<'a> Workplace<'a> {
         }
         let options = resolved.options.clone();
         let sampler = Cell::new(Some(sampler));
-        Ok(Workplace { settings, options, runtime, stop, workshop, threads, grid, uploader, journal, sampler })
+        Ok(PutContext { settings, options, runtime, stop, context, threads, grid, uploader, journal, sampler })
     }
 
     /// Puts everything; `each` hears of every item, in the order in which arguments were given.
-    pub fn put_all(&self, items: &[Item], each: Hear<'_>) -> Result<(), CommandError> {
+    pub fn put_all(&self, items: &[Item], each: EventHandler<'_>) -> Result<(), CommandError> {
         let mut run = Run { place: self, items, tasks: JoinSet::new(), open: BTreeMap::new(), done: BTreeMap::new() };
         let _inside = self.runtime.enter();
         let mut children = vec![0; items.len()];
@@ -159,7 +159,7 @@ impl<'a> Workplace<'a> {
             }
             // In order: what can be told now.
             while let Some(done) = run.done.remove(&told) {
-                if let Err(error) = each(Heard::Done(done)) {
+                if let Err(error) = each(PutEvent::Done(done)) {
                     return self.wind_up(run, each, error);
                 }
                 told += 1;
@@ -169,7 +169,7 @@ impl<'a> Workplace<'a> {
             }
             let Ok(finished) = self.runtime.block_on(async { timeout(PROGRESS_EVERY, run.tasks.join_next()).await })
             else {
-                each(Heard::Nothing)?;
+                each(PutEvent::Nothing)?;
                 continue;
             };
             let Some(finished) = finished else {
@@ -186,7 +186,7 @@ impl<'a> Workplace<'a> {
     }
 
     /// Nothing new begins, and what is under way gives up what it began. What is complete all the same is told of.
-    fn wind_up(&self, mut run: Run<'_>, each: Hear<'_>, error: CommandError) -> Result<(), CommandError> {
+    fn wind_up(&self, mut run: Run<'_>, each: EventHandler<'_>, error: CommandError) -> Result<(), CommandError> {
         self.stop.send_replace(true);
         while let Some(finished) = self.runtime.block_on(run.tasks.join_next()) {
             if let Ok((number, outcome)) = finished {
@@ -196,7 +196,7 @@ impl<'a> Workplace<'a> {
         for (_, done) in std::mem::take(&mut run.done) {
             if done.result.is_ok() {
                 // To the list, if stdout takes nothing.
-                let _ = each(Heard::Done(done));
+                let _ = each(PutEvent::Done(done));
             }
         }
         Err(error)
@@ -221,7 +221,7 @@ impl<'a> Workplace<'a> {
             processor: Duration::from_millis(process_costs().0),
             cores: self.threads,
             threads: self.threads,
-            costs: self.workshop.meter.reading(),
+            costs: self.context.meter.reading(),
             download: None,
             servers: self.grid.as_ref().map(|grid| grid.readings()).unwrap_or_default(),
             rate_limit: self.settings.limit_rate_bytes_per_s,
@@ -251,8 +251,8 @@ impl<'a> Workplace<'a> {
         Putter {
             options: self.options.clone(),
             uploader: self.uploader.clone(),
-            workshop: self.workshop.clone(),
-            names: self.journal.as_ref().and_then(|_| Names::of(&self.settings.grid, &self.options)),
+            context: self.context.clone(),
+            names: self.journal.as_ref().and_then(|_| JournalNames::of(&self.settings.grid, &self.options)),
             spool: self.settings.spool.clone(),
             stop: self.stop.subscribe(),
         }
@@ -282,12 +282,12 @@ struct Open {
 type Outcome = (u64, Result<Stored, CommandError>);
 
 struct Run<'a> {
-    place: &'a Workplace<'a>,
+    place: &'a PutContext<'a>,
     items: &'a [Item],
     tasks: JoinSet<(usize, Outcome)>,
     open: BTreeMap<usize, Open>,
     /// Finished, and not told yet.
-    done: BTreeMap<usize, Done>,
+    done: BTreeMap<usize, PutResult>,
 }
 
 impl Run<'_> {
@@ -333,7 +333,7 @@ impl Run<'_> {
         };
         let ready = item.parent().and_then(|parent| self.child(parent, &path, &result));
         let is_argument = item.parent().is_none();
-        let done = Done { path, size, is_directory, is_argument, sent_bytes, happiness, troubles, result };
+        let done = PutResult { path, size, is_directory, is_argument, sent_bytes, happiness, troubles, result };
         self.done.insert(number, done);
         ready
     }
@@ -357,32 +357,32 @@ impl Run<'_> {
 struct Putter {
     options: PutOptions,
     uploader: Option<Arc<Uploader>>,
-    workshop: Workshop,
-    names: Option<Names>,
+    context: ProducerContext,
+    names: Option<JournalNames>,
     spool: PathBuf,
     stop: watch::Receiver<bool>,
 }
 
 /// What files with random keys are called in the journal: by what no other content of them has, and no other grid.
-struct Names {
+struct JournalNames {
     /// The file or directory that says which grid it is.
     grid: PathBuf,
     encoding: Encoding,
     segment_max: u64,
 }
 
-impl Names {
+impl JournalNames {
     /// `None` where no names are needed.
-    fn of(grid: &GridSettings, options: &PutOptions) -> Option<Names> {
+    fn of(grid: &GridSettings, options: &PutOptions) -> Option<JournalNames> {
         let KeyChoice::Random = options.key else { return None };
         let grid = std::fs::canonicalize(grid.node.as_ref().or(grid.servers.as_ref())?).ok()?;
-        Some(Names { grid, encoding: options.encoding, segment_max: options.segment_max })
+        Some(JournalNames { grid, encoding: options.encoding, segment_max: options.segment_max })
     }
 
     fn name(&self, path: &Path, metadata: &Metadata) -> Option<String> {
         let path = std::fs::canonicalize(path).ok()?;
         let times = [metadata.mtime(), metadata.mtime_nsec(), metadata.ctime(), metadata.ctime_nsec()];
-        let Names { grid, encoding, segment_max } = self;
+        let JournalNames { grid, encoding, segment_max } = self;
         let how = format!("{} {times:?} {encoding:?} {segment_max}", metadata.len());
         let mut name = Vec::new();
         for part in [path.as_os_str().as_bytes(), grid.as_os_str().as_bytes(), how.as_bytes()] {
@@ -422,7 +422,7 @@ impl Putter {
         if let (Some(size), KeyChoice::Random) = (size, &self.options.key) {
             return (size, self.put(Source::stream(reader), size, None).await);
         }
-        let (meter, directory) = (Arc::clone(&self.workshop.meter), self.spool.clone());
+        let (meter, directory) = (Arc::clone(&self.context.meter), self.spool.clone());
         match self.unless_stopped(move || spool(reader, &directory, &meter)).await.and_then(|spooled| spooled) {
             Ok((file, size)) => (size, self.put(Source::file(file), size, None).await),
             Err(error) => (0, Err(error)),
@@ -454,9 +454,9 @@ impl Putter {
         let stored = match &self.uploader {
             Some(uploader) => uploader.put(source, size, &self.options, name).await,
             None => {
-                let (workshop, options, stop) = (self.workshop.clone(), self.options.clone(), self.stop.clone());
+                let (context, options, stop) = (self.context.clone(), self.options.clone(), self.stop.clone());
                 let mut end = stop.clone();
-                let dry = tokio::task::spawn_blocking(move || dry(&workshop, &source, size, &options, &stop));
+                let dry = tokio::task::spawn_blocking(move || dry(&context, &source, size, &options, &stop));
                 tokio::select! {
                     stored = dry => stored.map_err(|error| CommandError::new(ErrorKind::Internal, error))?,
                     () = stopped(&mut end) => Err(PutError::Interrupted),
@@ -469,7 +469,7 @@ impl Putter {
 
 /// The cap that a file would have.
 fn dry(
-    workshop: &Workshop,
+    context: &ProducerContext,
     source: &Source,
     size: u64,
     options: &PutOptions,
@@ -488,11 +488,11 @@ fn dry(
         let key = match &options.key {
             KeyChoice::Random => random::<16>(),
             KeyChoice::Convergent(secret) => {
-                workshop.key(source, &geometry, secret, stop)?.ok_or(PutError::Interrupted)?
+                context.key(source, &geometry, secret, stop)?.ok_or(PutError::Interrupted)?
             }
         };
         let code = Arc::new(Code::new(options.encoding.needed, options.encoding.total));
-        Cap::Chk(workshop.finish_only(source, geometry, key, code)?.cap)
+        Cap::Chk(context.finish_only(source, geometry, key, code)?.cap)
     };
     Ok(Stored { cap, happiness: 0, shares: (0, 0), sent_bytes: 0, troubles: Vec::new() })
 }
@@ -512,8 +512,7 @@ fn explain(error: &PutError) -> CommandError {
         }
     }
     if let PutError::TooFewServers { usable: 0, .. } = error {
-        command =
-            command.hint("a node hears of its servers when it runs: start it once, or write private/servers.yaml");
+        command = command.hint("start the node once, so that it learns of its servers, or write private/servers.yaml");
     }
     command
 }
@@ -536,7 +535,7 @@ mod tests {
         let metadata = path.metadata().unwrap();
         let name = |grid: &str| {
             let encoding = Encoding::new(3, 7, 10).unwrap();
-            Names { grid: grid.into(), encoding, segment_max: 1 << 20 }.name(&path, &metadata).unwrap()
+            JournalNames { grid: grid.into(), encoding, segment_max: 1 << 20 }.name(&path, &metadata).unwrap()
         };
         assert_eq!(name("/one"), name("/one"));
         assert_ne!(name("/one"), name("/other"));

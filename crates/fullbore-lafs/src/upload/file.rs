@@ -5,8 +5,8 @@
 //! once. A share that is lost later, when its beginning is no longer in memory, waits for another pass over
 //! the file. The end: every share acknowledged as complete, or given up; then happiness is counted.
 
-mod ending;
-mod places;
+mod assignment;
+mod finish;
 mod share;
 mod writes;
 
@@ -31,7 +31,7 @@ use crate::gbs::link::{LinkError, Reply};
 use crate::geometry::Geometry;
 use crate::layout::Layout;
 use crate::placement::Candidate;
-use share::{Share, Standing};
+use share::{Share, ShareState};
 
 /// Bytes of a share that are sent before its server has said that it takes it. Wasted when it does not;
 /// a share of this size or less costs one round trip.
@@ -47,7 +47,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 const PIECES: usize = 2;
 
 /// What came back.
-enum Happened {
+enum UploadEvent {
     Allocated { server: usize, asked: BTreeMap<u16, u32>, result: Result<Reply, LinkError> },
     Wrote { share: u16, attempt: u32, range: (u64, u64), result: Result<Reply, LinkError> },
     Listed { share: u16, attempt: u32, result: Result<Reply, LinkError> },
@@ -78,7 +78,7 @@ pub(super) struct Upload<'a> {
     order: Vec<usize>,
     peers: Vec<Peer>,
     shares: Vec<Share>,
-    events: (mpsc::UnboundedSender<Happened>, mpsc::UnboundedReceiver<Happened>),
+    events: (mpsc::UnboundedSender<UploadEvent>, mpsc::UnboundedReceiver<UploadEvent>),
     /// Of the content, once all of it was read.
     cap: Option<Chk>,
     sent_bytes: u64,
@@ -178,7 +178,7 @@ impl<'a> Upload<'a> {
         for known in notes.shares() {
             let server = self.order.iter().position(|&server| self.uploader.grid.servers()[server].id == known.server);
             let (Some(server), Some(share)) = (server, self.shares.get_mut(usize::from(known.share))) else { continue };
-            share.standing = Standing::Allocated;
+            share.state = ShareState::Allocated;
             share.server = server;
             share.secret = known.secret;
             share.skip = known.acknowledged.min(self.share_len.saturating_sub(1));
@@ -195,9 +195,9 @@ impl<'a> Upload<'a> {
             share.push(header.clone());
         }
         let (out, mut pieces) = mpsc::channel(PIECES);
-        let (workshop, source, code) = (self.uploader.workshop.clone(), self.source.clone(), Arc::clone(&self.code));
+        let (context, source, code) = (self.uploader.context.clone(), self.source.clone(), Arc::clone(&self.code));
         let (geometry, key) = (self.geometry, self.key);
-        tokio::task::spawn_blocking(move || workshop.produce(&source, geometry, key, code, &out));
+        tokio::task::spawn_blocking(move || context.produce(&source, geometry, key, code, &out));
         let mut stop = self.uploader.stop.clone();
         let mut all_out = false;
         let mut flush = false;
@@ -303,7 +303,7 @@ mod tests {
     use crate::secrets::LeaseSecrets;
     use crate::servers::Announcements;
     use crate::upload::Grid;
-    use crate::upload::produce::{Meter, Pool, Workshop};
+    use crate::upload::produce::{Meter, Pool, ProducerContext};
     use fullbore_engine::memory_pool::MemoryPool;
     use fullbore_engine::window::Window;
     use minicbor::Encoder;
@@ -322,9 +322,13 @@ mod tests {
         let options = LinkOptions::new(Duration::from_secs(1));
         let grid = Arc::new(Grid::new(announcements.servers(), Vec::new(), options));
         let memory = Window::new(1 << 20, u32::MAX);
-        let workshop =
-            Workshop { pool: Pool::new(1), memory, spare: MemoryPool::default(), meter: Arc::new(Meter::default()) };
-        Uploader::new(grid, workshop, LeaseSecrets::new(b"lease"), watch::channel(false).1, None)
+        let context = ProducerContext {
+            pool: Pool::new(1),
+            memory,
+            spare: MemoryPool::default(),
+            meter: Arc::new(Meter::default()),
+        };
+        Uploader::new(grid, context, LeaseSecrets::new(b"lease"), watch::channel(false).1, None)
     }
 
     #[test]
@@ -335,7 +339,7 @@ mod tests {
         let source = |byte| Source::Memory(Bytes::from(vec![byte; 100]));
         let mut upload = Upload::new(&uploader, source(7), geometry, [0; 16], Arc::clone(&code), None);
         let mut pass = |byte| {
-            let finished = uploader.workshop.finish_only(&source(byte), geometry, [0; 16], Arc::clone(&code)).unwrap();
+            let finished = uploader.context.finish_only(&source(byte), geometry, [0; 16], Arc::clone(&code)).unwrap();
             upload.read_to_its_end(Box::new(finished))
         };
         pass(7).unwrap();
@@ -350,7 +354,7 @@ mod tests {
         let source = Source::Memory(Bytes::from(vec![7; 300_000]));
         let mut upload = Upload::new(&uploader, source, geometry, [0; 16], Arc::new(Code::new(1, 1)), None);
         let share = &mut upload.shares[0];
-        (share.standing, share.attempt, share.open_writes) = (Standing::Asked, 1, 1);
+        (share.state, share.attempt, share.open_writes) = (ShareState::Asked, 1, 1);
         share.push(Bytes::from(vec![7; SPECULATIVE_BYTES as usize]));
         share.speculated = SPECULATIVE_BYTES;
         let reply = |status, body: Vec<u8>| Ok(Reply { answer: Answer { status, body: body.into() }, repeated: false });
@@ -359,10 +363,10 @@ mod tests {
         encoder.map(2).unwrap().str("already-have").unwrap().tag(Tag::new(258)).unwrap().array(0).unwrap();
         encoder.str("allocated").unwrap().tag(Tag::new(258)).unwrap().array(1).unwrap().u8(0).unwrap();
         let range = (0, SPECULATIVE_BYTES);
-        upload.happened(Happened::Wrote { share: 0, attempt: 1, range, result: reply(500, Vec::new()) });
-        assert_eq!(upload.shares[0].standing, Standing::Asked, "the answer about its place says more");
-        upload.happened(Happened::Allocated { server: 0, asked: [(0, 1)].into(), result: reply(200, body) });
-        assert_eq!(upload.shares[0].standing, Standing::Unplaced, "to be sent elsewhere");
+        upload.happened(UploadEvent::Wrote { share: 0, attempt: 1, range, result: reply(500, Vec::new()) });
+        assert_eq!(upload.shares[0].state, ShareState::Asked, "the answer about its place says more");
+        upload.happened(UploadEvent::Allocated { server: 0, asked: [(0, 1)].into(), result: reply(200, body) });
+        assert_eq!(upload.shares[0].state, ShareState::Unplaced, "to be sent elsewhere");
         assert!(!upload.peers[0].candidate.writable);
     }
 

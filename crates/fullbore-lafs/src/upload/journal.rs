@@ -44,7 +44,7 @@ const NOTE_EVERY_BYTES: u64 = 1 << 20;
 
 /// A share as an interrupted run left it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Known {
+pub struct KnownShare {
     /// Id of its server.
     pub server: String,
     /// Number.
@@ -94,7 +94,7 @@ struct Upload {
 
 /// A cap that nobody was told.
 #[derive(Debug)]
-struct Untold {
+struct UnreportedCap {
     at: u64,
     /// This run put it, or will tell it.
     is_own: bool,
@@ -119,7 +119,7 @@ struct State {
     /// A line could not be written: those behind it would say nothing.
     is_broken: bool,
     uploads: BTreeMap<String, Upload>,
-    untold: BTreeMap<String, Untold>,
+    untold: BTreeMap<String, UnreportedCap>,
 }
 
 impl Journal {
@@ -197,7 +197,7 @@ impl Journal {
         let (at, cap, happiness) = (now(), stored.cap.to_text(), stored.happiness);
         let mut state = self.lock();
         self.write(&mut state, &Line::Stored { name: name.to_owned(), at, cap: cap.clone(), happiness });
-        state.untold.insert(name.to_owned(), Untold { at, is_own: true, cap, happiness });
+        state.untold.insert(name.to_owned(), UnreportedCap { at, is_own: true, cap, happiness });
     }
 
     /// Whoever wanted this run's caps has them.
@@ -308,7 +308,7 @@ impl State {
                 self.uploads.remove(&index);
             }
             Line::Stored { name, at, cap, happiness } => {
-                self.untold.insert(name, Untold { at, is_own: false, cap, happiness });
+                self.untold.insert(name, UnreportedCap { at, is_own: false, cap, happiness });
             }
         }
     }
@@ -363,7 +363,7 @@ impl State {
             std::iter::once(first).chain(shares)
         });
         let untold = self.untold.iter().map(|(name, untold)| {
-            let Untold { at, cap, happiness, .. } = untold;
+            let UnreportedCap { at, cap, happiness, .. } = untold;
             Line::Stored { name: name.clone(), at: *at, cap: cap.clone(), happiness: *happiness }
         });
         uploads.chain(untold)
@@ -404,10 +404,10 @@ impl Notes {
 
     /// Shares that were begun and not completed. Also those of which nothing is known to be there: the server
     /// holds their place for whoever has the secret, and gives it to nobody else for half an hour.
-    pub fn shares(&self) -> Vec<Known> {
+    pub fn shares(&self) -> Vec<KnownShare> {
         let state = self.journal.lock();
         let Some(upload) = state.uploads.get(&self.index) else { return Vec::new() };
-        let known = |(&share, state): (&u16, &Share)| Known {
+        let known = |(&share, state): (&u16, &Share)| KnownShare {
             server: state.server.clone(),
             share,
             secret: state.secret,

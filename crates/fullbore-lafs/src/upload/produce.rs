@@ -162,7 +162,7 @@ pub enum SourceError {
     #[error("cannot be read: {0}")]
     Read(#[from] io::Error),
     /// It is not as long as it was, or as was said.
-    #[error("not {size} bytes long, as was announced: it changed while it was read, or --size is wrong")]
+    #[error("not {size} bytes long: it changed while it was read, or --size is wrong")]
     Size {
         /// As announced.
         size: u64,
@@ -190,7 +190,7 @@ pub enum Piece {
 
 /// What all producers of a run share.
 #[derive(Debug, Clone)]
-pub struct Workshop {
+pub struct ProducerContext {
     /// Encodes.
     pub pool: Pool,
     /// Memory for blocks, as much as there may be.
@@ -201,7 +201,7 @@ pub struct Workshop {
     pub meter: Arc<Meter>,
 }
 
-impl Workshop {
+impl ProducerContext {
     /// The convergent key of a file. Reads all of it; blocks. `None`: it is not wanted any more.
     ///
     /// # Errors
@@ -359,30 +359,30 @@ mod tests {
 
     #[test]
     fn a_file_that_is_written_to_while_it_is_put_has_no_cap() {
-        let workshop = workshop();
+        let context = context();
         let geometry = Geometry::new(Encoding::new(1, 1, 1).unwrap(), 100, 1 << 20).unwrap();
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[7; 100]).unwrap();
         let source = Source::file(file.try_clone().unwrap());
-        let finish = || workshop.finish_only(&source, geometry, [0; 16], Arc::new(Code::new(1, 1)));
+        let finish = || context.finish_only(&source, geometry, [0; 16], Arc::new(Code::new(1, 1)));
         finish().unwrap();
         file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
         assert!(matches!(finish(), Err(SourceError::Changed)));
     }
 
-    fn workshop() -> Workshop {
+    fn context() -> ProducerContext {
         let memory = Window::new(1 << 20, u32::MAX);
-        Workshop { pool: Pool::new(1), memory, spare: MemoryPool::default(), meter: Arc::new(Meter::default()) }
+        ProducerContext { pool: Pool::new(1), memory, spare: MemoryPool::default(), meter: Arc::new(Meter::default()) }
     }
 
     #[test]
     fn a_key_that_is_not_wanted_any_more_is_not_made() {
-        let workshop = workshop();
+        let context = context();
         let geometry = Geometry::new(Encoding::new(1, 1, 1).unwrap(), 100, 1 << 20).unwrap();
         let source = Source::Memory(vec![7; 100].into());
         let stop = watch::Sender::new(false);
-        assert!(workshop.key(&source, &geometry, b"secret", &stop.subscribe()).unwrap().is_some());
+        assert!(context.key(&source, &geometry, b"secret", &stop.subscribe()).unwrap().is_some());
         stop.send_replace(true);
-        assert!(workshop.key(&source, &geometry, b"secret", &stop.subscribe()).unwrap().is_none());
+        assert!(context.key(&source, &geometry, b"secret", &stop.subscribe()).unwrap().is_none());
     }
 }

@@ -1,11 +1,11 @@
 //! What is on its way at once, and what a run says that limited it; and shares in the layout for huge files.
 
+use fullbore_lafs::{Cap, Chk};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fullbore_engine::run::report::VerdictReport;
 use fullbore_lafs::base32;
-use fullbore_lafs::cap::{Cap, Chk};
 use fullbore_lafs::verdict::{Facts, judge};
 use rustls::NamedGroup;
 use serde_json::json;

@@ -1,5 +1,8 @@
 //! A grid of servers in this process, and both ways to it.
 
+use fullbore_lafs::{
+    Cap, Chk, Downloaded, Downloader, Encoding, Geometry, GetError, LeaseSecrets, convergent_key, storage_index,
+};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,15 +10,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use fullbore_engine::memory_pool::MemoryPool;
 use fullbore_engine::window::Window;
-use fullbore_lafs::cap::{Cap, Chk, storage_index};
-use fullbore_lafs::download::{Downloader, GetError, Got};
-use fullbore_lafs::encode::convergent_key;
 use fullbore_lafs::gbs::link::LinkOptions;
-use fullbore_lafs::geometry::{Encoding, Geometry};
-use fullbore_lafs::secrets::LeaseSecrets;
 use fullbore_lafs::servers::Announcements;
-use fullbore_lafs::upload::journal::{Journal, Known};
-use fullbore_lafs::upload::produce::{Meter, Pool, Workshop};
+
+use fullbore_lafs::upload::journal::{Journal, KnownShare};
+use fullbore_lafs::upload::produce::{Meter, Pool, ProducerContext};
 use fullbore_lafs::upload::source::Source;
 use fullbore_lafs::upload::{Grid, KeyChoice, PutError, PutOptions, Stored, Uploader};
 use fullbore_wire::rate_limit::RateLimit;
@@ -105,13 +104,13 @@ impl World {
 
     /// What files of one run share.
     pub fn uploader(&self, journal: Option<Arc<Journal>>) -> Uploader {
-        let workshop = Workshop {
+        let context = ProducerContext {
             pool: Pool::new(2),
             memory: Window::new(16 << 20, u32::MAX),
             spare: MemoryPool::default(),
             meter: Arc::new(Meter::default()),
         };
-        Uploader::new(Arc::clone(&self.grid), workshop, LeaseSecrets::new(b"lease"), self.stop.subscribe(), journal)
+        Uploader::new(Arc::clone(&self.grid), context, LeaseSecrets::new(b"lease"), self.stop.subscribe(), journal)
     }
 
     pub async fn put(
@@ -139,11 +138,11 @@ impl World {
         Downloader::new(Arc::clone(&self.grid), Pool::new(2), self.stop.subscribe())
     }
 
-    pub async fn get(&self, cap: &Chk) -> (Vec<u8>, Result<Got, GetError>) {
+    pub async fn get(&self, cap: &Chk) -> (Vec<u8>, Result<Downloaded, GetError>) {
         self.get_by(&self.downloader(), cap).await
     }
 
-    pub async fn get_by(&self, downloader: &Downloader, cap: &Chk) -> (Vec<u8>, Result<Got, GetError>) {
+    pub async fn get_by(&self, downloader: &Downloader, cap: &Chk) -> (Vec<u8>, Result<Downloaded, GetError>) {
         let (out, mut pieces) = mpsc::channel::<Bytes>(2);
         let collect = async {
             let mut data = Vec::new();
@@ -183,7 +182,7 @@ pub fn chk(stored: &Stored) -> Chk {
 }
 
 /// Shares of a file that an interrupted run put 3-of-5.
-pub fn known_shares(journals: &Path, data: &[u8]) -> Vec<Known> {
+pub fn known_shares(journals: &Path, data: &[u8]) -> Vec<KnownShare> {
     let geometry = Geometry::new(Encoding::new(3, 5, 5).unwrap(), data.len() as u64, SEGMENT_BYTES).unwrap();
     let index = storage_index(&convergent_key(&geometry, SECRET, data));
     Journal::open(journals).unwrap().begin(&index, None).shares()

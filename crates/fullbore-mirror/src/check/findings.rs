@@ -1,4 +1,4 @@
-//! What a check found: suites that cannot be believed, files that are not as signed, files that are too many.
+//! The findings of a check: unverifiable suites, wrong files, extra files.
 
 use fullbore_debian::release::{Release, ReleaseError};
 use fullbore_debian::signature::SignatureError;
@@ -9,25 +9,25 @@ use crate::mirror::state::StateError;
 use crate::mirror::store;
 use crate::mirror::subtract::Tally;
 
-/// Why a suite's indexes were not believed.
+/// Why a suite could not be verified.
 #[derive(Debug, thiserror::Error)]
 pub enum SuiteFault {
-    /// The signature.
+    /// An invalid signature.
     #[error(transparent)]
     Signature(#[from] SignatureError),
-    /// What was signed.
+    /// A malformed Release.
     #[error(transparent)]
     Release(#[from] ReleaseError),
     /// `Release` without `Release.gpg`, and no `InRelease`.
     #[error("there is no signature")]
     NoSignature,
-    /// It cannot be read.
+    /// An unreadable file.
     #[error(transparent)]
     File(#[from] FileError),
 }
 
 impl SuiteFault {
-    /// A refusal of this machine, such as a full disk, which says nothing about the suite.
+    /// The local error, such as a full disk, if there is one; it says nothing about the suite.
     pub fn is_local(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             SuiteFault::Signature(error @ SignatureError::Scratch { .. }) => Some(error),
@@ -36,47 +36,47 @@ impl SuiteFault {
         }
     }
 
-    /// Whether it is a key that was not given, so that another keyring may help.
+    /// Whether another keyring may help.
     pub fn is_of_keyring(&self) -> bool {
         matches!(self, SuiteFault::Signature(SignatureError::NoPublicKey { .. } | SignatureError::NoKeyring))
     }
 }
 
-/// A suite that was met.
+/// A suite of the tree.
 #[derive(Debug)]
 pub struct SuiteFound {
     /// Its directory.
     pub directory: String,
-    /// Its Release, or why there is none to believe.
+    /// Its verified Release, or the reason against it.
     pub release: Result<Box<Release>, SuiteFault>,
 }
 
 /// What is wrong with a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// It is not there.
+    /// Missing.
     Missing,
-    /// It has another size.
+    /// Another size.
     Size(u64),
-    /// It has the right size, or one that nobody tells, and another hash.
+    /// Another hash.
     Content(Sha256),
-    /// It cannot be read, or is no file.
+    /// Unreadable, or not a regular file.
     Unreadable(String),
-    /// An index with the right hash that cannot be understood.
+    /// An index with the right hash that cannot be parsed.
     Damaged(String),
-    /// `Release` or `Release.gpg` beside an `InRelease` that says something else, or is signed while they are not.
+    /// `Release` or `Release.gpg` that contradicts the `InRelease`, or is not signed.
     Detached(String),
-    /// A suite's symbolic link that does not lead to its directory.
+    /// A missing or wrong symbolic link of a suite.
     Link {
-        /// What it should say.
+        /// The expected target.
         target: String,
-        /// What it says, if there is one.
+        /// The target on disk, if the link exists.
         found: Option<String>,
     },
 }
 
 impl Fault {
-    /// Whether the right content, fetched by its hash, mends it.
+    /// Whether fetching the content again repairs it.
     pub fn is_of_content(&self) -> bool {
         matches!(self, Fault::Missing | Fault::Size(_) | Fault::Content(_) | Fault::Unreadable(_))
     }
@@ -93,29 +93,29 @@ pub struct Problem {
     pub sha256: Sha256,
     /// What is wrong.
     pub fault: Fault,
-    /// Of an index, all names under which it may be had.
+    /// All names of an index.
     pub names: Option<IndexNames>,
 }
 
 /// The names of an index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IndexNames {
-    /// That in the Release.
+    /// The name in the Release.
     pub canonical: String,
-    /// Those by hash, if the suite has them.
+    /// By-hash names, if the suite has them.
     pub by_hash: Vec<String>,
 }
 
 impl IndexNames {
-    /// One after the other.
+    /// All names, the canonical one first.
     pub fn all(&self) -> impl Iterator<Item = &str> {
         std::iter::once(&self.canonical).chain(&self.by_hash).map(String::as_str)
     }
 
-    /// Takes the content into the store from whichever name has it.
+    /// Links the content into the store from any name that has it.
     ///
     /// # Errors
-    /// Refusals of the system.
+    /// Errors of the file system.
     pub fn adopt(&self, root: &Root, sha256: Sha256, size: u64) -> Result<bool, StateError> {
         for name in self.all() {
             if store::adopt(root, name, sha256, size)? {
@@ -150,15 +150,14 @@ pub struct Findings {
     pub suites: Vec<SuiteFound>,
     /// Files that are wanted, indexes included.
     pub wanted: Tally,
-    /// Of these, files whose content was read, and right.
+    /// Files whose content was read and right.
     pub read: Tally,
-    /// Files that are not as signed, in order of path: what is to be repaired.
+    /// Files that are not as signed, in order of path.
     pub problems: Vec<Problem>,
     /// Files in `dists/` and `pool/` that nothing names, with their sizes.
     pub extra: Vec<(String, u64)>,
-    /// Lists of packages that a Release names, of which no form is here, where no state tells whether they
-    /// were ever wanted.
+    /// Missing package lists of a suite without a state, which may never have been mirrored.
     pub absent: Vec<String>,
-    /// Directories of suites that were mirrored without a signature, and so are checked without one.
+    /// Directories of suites that were mirrored, and are checked, without a signature.
     pub unsigned: Vec<String>,
 }

@@ -1,9 +1,7 @@
-//! An archive against its own signed indexes, without the network.
+//! Compares an archive with its own signed indexes, without the network.
 //!
-//! From each `InRelease` whose signature is valid the hashes lead to the indexes, all of
-//! which are read, and from these to every file: each must be there with its size, and a
-//! random share of them (or all) is read and hashed. Works on trees that others made;
-//! where fullbore's state is there, it tells which of the listed files were ever wanted.
+//! Validly signed Releases give the hashes of the indexes, and these the files. Every file must exist with its size; a
+//! random share, or all, is hashed. It works on trees of other tools; fullbore's state says which files were selected.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -33,25 +31,25 @@ use crate::mirror::signed_files::NestedSuites;
 use crate::mirror::state::{State, StateError};
 use crate::settings::Filters;
 
-/// How to check.
+/// Options of a check.
 pub struct Options<'a> {
-    /// Who must have signed; `None`: signatures are not looked at (`Trusted: yes`).
+    /// The verifier; `None`: signatures are ignored (`Trusted: yes`).
     pub verifier: Option<&'a Verifier>,
     /// Share of the files whose content is read, 0 to 1.
     pub read_share: f64,
-    /// Chooses the files of that share; another number, other files.
+    /// Seed of the random share.
     pub seed: u64,
-    /// Threads that read.
+    /// Number of reading threads.
     pub threads: usize,
     /// The stage "local scan".
     pub clock: &'a Arc<StageClock>,
-    /// Set by a signal: stop reading.
+    /// Stops the reading when set.
     pub stop: &'a AtomicBool,
-    /// Called for each file looked at, with the bytes read of it.
+    /// Called for each file with the bytes read.
     pub progress: &'a (dyn Fn(u64) + Sync),
 }
 
-/// A check that could not be made at all.
+/// A check that could not run.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
     /// There is no suite below the directory.
@@ -60,7 +58,7 @@ pub enum CheckError {
         /// The directory.
         directory: String,
     },
-    /// The tree cannot be looked at.
+    /// The tree cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
     /// The state cannot be read.
@@ -71,7 +69,7 @@ pub enum CheckError {
 /// Checks the archive below `root`.
 ///
 /// # Errors
-/// When there is nothing to check; wrong and missing files are no error but findings.
+/// When there is no suite, or the tree cannot be read. Wrong and missing files are findings, not errors.
 pub fn check(root: &Root, state: &State, options: &Options<'_>) -> Result<Findings, CheckError> {
     let mut checker = Checker::new(root, state, options)?;
     let mut plan = PlanBuilder::new(Filters::default());
@@ -81,7 +79,7 @@ pub fn check(root: &Root, state: &State, options: &Options<'_>) -> Result<Findin
         if listed.contains(&below(&directory, "Release")) && !checker.is_suite(&directory)? {
             continue;
         }
-        // What came unsigned, as its source allowed, has nothing to be verified by.
+        // A suite mirrored without a signature cannot be verified.
         let unsigned = state.suite(&directory).is_some_and(|suite| !suite.signed);
         let verifier = options.verifier.filter(|_| !unsigned);
         if unsigned && options.verifier.is_some() {
@@ -148,14 +146,14 @@ struct Checker<'a> {
     findings: Findings,
 }
 
-/// An index as the Release names it, found under a name.
+/// A copy of an index in the tree.
 struct IndexCopy {
     path: String,
-    /// Where it lies, if that is behind a symbolic link.
+    /// Its real path, if it is behind a symbolic link.
     behind: Option<String>,
     size: u64,
     sha256: Sha256,
-    /// Other names of the same file, which need not be read again.
+    /// Other names of the same file.
     twins: Vec<String>,
     names: IndexNames,
 }
@@ -171,7 +169,7 @@ impl<'a> Checker<'a> {
         let hasher = RandomState::new();
         let mut known = HashMap::new();
         if let Some(mut records) = state.records(root)? {
-            // A damaged list knows less; then every listed file is expected.
+            // After damage every file of the indexes is expected.
             while let Ok(Some(record)) = records.next() {
                 known.insert(hasher.hash_one(record.path), record.membership);
             }
@@ -184,12 +182,12 @@ impl<'a> Checker<'a> {
         self.state.header.memberships.get(*self.known.get(&self.hasher.hash_one(path))? as usize)
     }
 
-    /// Whether the state says that this file is here: listed, and not deleted for its age.
+    /// Whether the state lists this file and it is not expired.
     fn is_known(&self, path: &str) -> bool {
         self.membership(path).is_some_and(|membership| !membership.expired)
     }
 
-    /// Whether the state knows this file and the suite does not have it any more: the selection was narrowed.
+    /// Whether the suite stopped naming this file: its selection was narrowed.
     fn was_given_up(&self, path: &str, suite: SuiteId) -> bool {
         self.membership(path).is_some_and(|membership| !membership.members.contains(&suite))
     }
@@ -208,13 +206,13 @@ impl<'a> Checker<'a> {
         Ok(directories)
     }
 
-    /// Whether this directory, whose `Release` another suite lists, is a suite that was mirrored by itself. Otherwise its
-    /// `Release` is a file of the other suite, as the ones of components are, and needs no signature.
+    /// Whether this directory, whose `Release` another suite lists, is a suite of its own. Otherwise its `Release` is an
+    /// unsigned file of the other suite, as in component directories.
     fn is_suite(&self, directory: &str) -> Result<bool, CheckError> {
         Ok(NestedSuites::new(self.root, "", &self.state.header.suites, []).is_suite(directory)?)
     }
 
-    /// `Release` and `Release.gpg` beside an `InRelease`: clients and mirrors that do not know it read them.
+    /// Checks `Release` and `Release.gpg` of a suite with an `InRelease`.
     fn beside(&mut self, directory: &str, text: &SignedText, verifier: Option<&Verifier>) -> Result<(), CheckError> {
         let path = |name: &str| below(directory, name);
         if self.root.stat(&path("InRelease"))?.is_none() {
@@ -235,7 +233,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Reads all indexes of a suite that are here, and takes what they name into the plan.
+    /// Reads all indexes of a suite into the plan.
     fn indexes(&mut self, directory: &str, release: &Release, plan: &mut PlanBuilder) -> Result<(), CheckError> {
         let suite = self.state.suite_id(directory).unwrap_or(SuiteId::MAX);
         let (copies, missing) = self.find_copies(directory, suite, release)?;
@@ -276,7 +274,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Every name under which the Release's indexes are here; those that should be and are not.
+    /// All copies of the Release's indexes, and the missing ones.
     fn find_copies(
         &mut self,
         directory: &str,
@@ -292,7 +290,7 @@ impl<'a> Checker<'a> {
             };
             let mut inode = None;
             for path in names.all().map(str::to_owned) {
-                // What is left of it belongs to an earlier state; the Release's hash may be another.
+                // A leftover of an earlier Release may have another hash.
                 if self.was_given_up(&path, suite) {
                     continue;
                 }
@@ -314,8 +312,8 @@ impl<'a> Checker<'a> {
         Ok((copies, missing))
     }
 
-    /// Without a state it is not known what was wanted of a suite: lists of packages of which no form is here
-    /// are told of; where none at all is here, one is missing.
+    /// Without a state the selection is unknown: missing package lists are only reported. If no list exists at all, one
+    /// counts as missing.
     fn find_absent(&mut self, directory: &str, suite: SuiteId, release: &Release, copies: &[IndexCopy]) {
         if suite != SuiteId::MAX {
             return;
@@ -354,7 +352,7 @@ impl<'a> Checker<'a> {
             right[id as usize] = matches!(outcome, Outcome::Right(_));
             let judged = self.findings.problems.len();
             self.judge(&copy.path, Some(copy.size), copy.sha256, outcome);
-            // What is wrong with one name of a file is wrong with the other.
+            // A problem of a file concerns all its names.
             if let Some(problem) = self.findings.problems.get_mut(judged) {
                 problem.names = Some(copy.names.clone());
                 let problem = problem.clone();
@@ -365,11 +363,11 @@ impl<'a> Checker<'a> {
         right
     }
 
-    /// Every file that the indexes name.
+    /// Checks every file that the indexes name.
     fn files(&mut self, plan: &Plan) -> Result<(), CheckError> {
         let mut chosen: Vec<(FileId, Option<String>)> = Vec::new();
         for file in plan.files() {
-            // A pool behind a link is on another disk, say, and nothing is known of it.
+            // Links are followed below `dists/` only: a pool behind a link may be on another disk.
             let there = match file.path.starts_with("dists/") {
                 true => links::follow(self.root, file.path)?,
                 false => self.root.stat(file.path)?.map(|status| (status, None)),
@@ -414,8 +412,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Whether a file that is not here was never to be: filters left it out, or nobody told its size (an
-    /// installer image).
+    /// Whether a missing file was never mirrored: excluded by filters, or an installer image of unknown size.
     fn is_left_out(&self, file: &PlanFile<'_>) -> bool {
         let left_out = |suite: &SuiteId| {
             let record = self.state.header.suites.get(usize::from(*suite));
@@ -424,7 +421,7 @@ impl<'a> Checker<'a> {
         file.suites.iter().all(left_out) && !self.is_known(file.path)
     }
 
-    /// Reads files in parallel; gives back all but a line for each right one.
+    /// Hashes files in parallel.
     fn read<'j>(&self, job: &(impl Fn(usize) -> Option<Job<'j>> + Sync)) -> Vec<(u32, Outcome)> {
         let outcomes = Mutex::new(Vec::new());
         let Options { threads, clock, stop, progress, .. } = *self.options;
@@ -454,7 +451,7 @@ impl<'a> Checker<'a> {
         self.problem(path, None, sha256, Fault::Damaged(error.to_string()));
     }
 
-    /// Files that nothing names. By-hash directories hold earlier generations on purpose.
+    /// Finds files that no index names. By-hash directories hold earlier Releases on purpose.
     fn extras(&mut self, plan: &Plan) -> Result<(), CheckError> {
         let mut extra = Vec::new();
         for top in ["dists", "pool"] {
@@ -476,8 +473,7 @@ impl<'a> Checker<'a> {
     }
 }
 
-/// Whether a file belongs to the random share. SHA-256 of path and seed, so that the same
-/// seed chooses the same files and each file has the same chance.
+/// Whether a file belongs to the random share, by SHA-256 of path and seed: one seed always chooses the same files.
 fn is_chosen(path: &str, seed: u64, share: f64) -> bool {
     if share >= 1.0 {
         return true;

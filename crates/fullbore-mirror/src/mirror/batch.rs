@@ -1,4 +1,4 @@
-//! The files of one batch: those of the plan and, beside them, indexes by their hash.
+//! The files of one fetch: files of the plan, then indexes by their hash.
 
 use std::sync::Arc;
 
@@ -12,23 +12,23 @@ use super::session::Session;
 use super::state::index_path;
 use super::subtract::FileSet;
 
-/// An index on its way into the store.
+/// An index to fetch into the store.
 #[derive(Debug, Clone)]
 pub struct IndexDownload {
-    /// Where mirrors have it: by hash where the archive does so.
+    /// Path on the mirrors; by hash where the archive has such paths.
     pub path: String,
-    /// Its plain name, where that is another one.
+    /// The plain path, if that differs.
     pub other_path: Option<String>,
     /// Size in bytes.
     pub size: u64,
-    /// Its hash: its name in the store.
+    /// Its hash, which is its name in the store.
     pub sha256: Sha256,
 }
 
-/// Files of a plan (numbered as there), then indexes.
+/// Files of a plan, with the plan's numbers, then indexes.
 pub struct Files {
     plan: Option<(Arc<Plan>, FileSet)>,
-    /// Sizes learned from mirrors, of files whose index tells none.
+    /// Sizes that mirrors reported for files whose index has none.
     learned: Vec<(FileId, u64)>,
     indexes: Vec<IndexDownload>,
 }
@@ -39,7 +39,7 @@ impl Files {
         Files { plan: None, learned: Vec::new(), indexes }
     }
 
-    /// Files of a plan; those in `replace` wait in the store. `learned` is sorted.
+    /// Files of a plan; those in `replace` are fetched into the store. `learned` is sorted by file.
     pub fn of_plan(
         plan: Arc<Plan>,
         replace: FileSet,

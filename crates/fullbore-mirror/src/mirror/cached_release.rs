@@ -1,5 +1,4 @@
-//! What lies here of the suites that are asked for: it makes the requests conditional, and mostly it is what the
-//! answers are about.
+//! The local copies of the requested Releases. They make the requests conditional; usually the server answers 304.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,14 +16,14 @@ use super::merge_sources::WantedSuite;
 use super::session::Session;
 use super::state::{State, SuiteRecord};
 
-/// The suite as it was published when it was last asked for by this name: not the one that had the name before it.
+/// The record of the suite that was last mirrored under this name.
 fn recorded<'a>(state: &'a State, suite: &str) -> Option<&'a SuiteRecord> {
     let asked_for_so = state.header.suites.iter().filter(|record| record.requested == suite && !record.retired);
     asked_for_so.max_by_key(|record| record.published_at)
 }
 
-/// Its `InRelease`, if that is the one that was published. One that is dated in the future makes no condition: what
-/// takes its place may be of an earlier time.
+/// The `InRelease` on disk, if it is the published one. One dated in the future gives no condition: its successor may be
+/// older.
 pub fn cached_release(
     session: &Session,
     state: &State,
@@ -36,7 +35,7 @@ pub fn cached_release(
     let path = below(&record.directory, "InRelease");
     let status = session.root.stat(&path).ok().flatten()?;
     let content = session.root.read(&path, RELEASE_BYTES_MAX as u64).ok().flatten()?;
-    // A tag means something only to the host that gave it.
+    // An `ETag` is valid for its host only.
     let origin = without_credentials(origin);
     let tag = record.tag.as_deref().filter(|_| record.origins.first().is_some_and(|of| *of == origin));
     let tag = tag.and_then(EntityTag::parse);
@@ -48,19 +47,19 @@ pub fn cached_release(
     })
 }
 
-/// `Release` and `Release.gpg` as they lie in a suite's directory.
+/// `Release` and `Release.gpg` of a suite with an `InRelease`.
 pub struct DetachedRelease {
-    /// The one.
+    /// `Release`.
     pub release: Option<Vec<u8>>,
-    /// The other.
+    /// `Release.gpg`.
     pub signature: Option<Vec<u8>>,
 }
 
 impl DetachedRelease {
-    /// Reads them.
+    /// Reads both from a suite's directory.
     ///
     /// # Errors
-    /// Refusals of the system.
+    /// Errors of the file system.
     pub fn read(root: &Root, directory: &str) -> Result<DetachedRelease, FileError> {
         let read = |name: &str, limit: usize| root.read(&below(directory, name), limit as u64);
         Ok(DetachedRelease {
@@ -69,7 +68,7 @@ impl DetachedRelease {
         })
     }
 
-    /// Those that say the same as this `InRelease` and are signed as well; none else.
+    /// The files, if they have the text of this `InRelease` and a valid signature; otherwise none.
     pub fn of(self, inrelease: &SignedText, verifier: Option<&Verifier>) -> Vec<(&'static str, Vec<u8>)> {
         let DetachedRelease { release: Some(release), signature } = self else { return Vec::new() };
         let is_signed = verifier.is_none() || signature.is_some();
@@ -81,12 +80,12 @@ impl DetachedRelease {
     }
 }
 
-/// Checks of the signatures that lie here, begun while the answers are on their way: mostly nothing has changed, and
-/// then they are all there is to do. None is begun any more when this is dropped.
+/// Checks of the local signatures, started while the requests are in flight: usually nothing has changed, and the results
+/// are needed. Dropping this starts no further check.
 pub struct EarlyChecks(Arc<AtomicBool>);
 
 impl EarlyChecks {
-    /// Begins them: of what makes these requests conditional, and of what lies beside it.
+    /// Starts checks of the cached and the detached Releases.
     pub fn begin(
         session: &Session,
         state: &State,
@@ -103,11 +102,11 @@ impl EarlyChecks {
             inline.push((verifier.clone(), kept.content.clone()));
             detached.push((verifier.clone(), record.directory.clone()));
         }
-        // One thread for each of the two: a check is a process, and there may be many suites.
+        // Two threads: each check is a process, and there may be many suites.
         let is_over = over.clone();
         session.runtime.spawn_blocking(move || {
             for (verifier, content) in inline.iter().take_while(|_| !is_over.load(Ordering::Relaxed)) {
-                // Whoever needs it asks for it again, and has what came of it.
+                // The verifier caches the result.
                 drop(verifier.verify_inrelease(content));
             }
         });

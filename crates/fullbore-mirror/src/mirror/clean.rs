@@ -1,10 +1,10 @@
-//! Deleting what no signed index names any more.
+//! Deletes files that no signed index names any more.
 //!
 //! The decision is made when the state is committed: files whose retention is over are
 //! marked expired there, and the guard had its say. Here they are removed, streaming, and
 //! the header then says so. A run killed in between leaves a header that says "begun", and
 //! the next run finishes it before anything else; what is begun is never believed to be
-//! there. Files that others put into the directory are touched only by [`foreign`].
+//! there. Only [`remove_untracked`] deletes files of other tools.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -17,7 +17,7 @@ use super::signed_files;
 use super::state::{Removal, State, StateError, SuiteRecord};
 use super::subtract::{FileSet, Tally};
 
-/// Directories below `dists/` and `pool/` that are gone through; a guess: an archive has ten levels.
+/// Directory levels that are walked; a guess: an archive has ten.
 const DEPTH_MAX: usize = 32;
 
 /// Removes the expired files of a state whose header says that this was begun, and says in
@@ -51,10 +51,10 @@ pub fn remove_expired<E: From<StateError>>(
     Ok(removed)
 }
 
-/// Expired files that are still there of a deletion that was begun, with their sizes.
+/// Existing files of a deletion that was begun, with their sizes.
 ///
 /// # Errors
-/// Refusals of the system.
+/// Errors of the file system.
 pub fn begun(root: &Root, state: &State) -> Result<Vec<(String, u64)>, StateError> {
     let mut files = Vec::new();
     if state.header.removal == Removal::Begun {
@@ -85,7 +85,7 @@ fn each_expired(
     Ok(())
 }
 
-/// Removes a regular file; anything else of that name is not ours.
+/// Removes a regular file, and nothing else of that name.
 fn remove_file(root: &Root, path: &str) -> Result<bool, FileError> {
     match links::stat(root, path)? {
         Some(status) if status.kind == Kind::File => root.unlink(path),
@@ -118,11 +118,10 @@ impl Emptied {
     }
 }
 
-/// Removes unfinished files that nobody is going to finish: `unfinished` is the list in the
-/// journal after a run.
+/// Removes unfinished files that are not in the plan; `unfinished` is the journal's list after a run.
 ///
 /// # Errors
-/// Refusals of the system.
+/// Errors of the file system.
 pub fn stale_parts(root: &Root, unfinished: &[String], plan: &Plan) -> Result<u64, FileError> {
     let mut removed = 0;
     for path in unfinished {
@@ -133,11 +132,11 @@ pub fn stale_parts(root: &Root, unfinished: &[String], plan: &Plan) -> Result<u6
     Ok(removed)
 }
 
-/// Removes the unfinished files that a run which was killed left and that nobody wants: those of small files are in
-/// no journal, so the tree is gone through. Those of files that the plan wants still stay.
+/// Removes unfinished files of a killed run, except those that the plan still needs. The journal lists no small files, so
+/// this walks the tree.
 ///
 /// # Errors
-/// Refusals of the system.
+/// Errors of the file system.
 pub fn abandoned_parts(root: &Root, plan: &Plan, done: &FileSet) -> Result<u64, FileError> {
     let mut tops: BTreeSet<&str> = ["dists", "pool"].into();
     // Flat repositories have their files where they like.
@@ -166,12 +165,11 @@ pub fn abandoned_parts(root: &Root, plan: &Plan, done: &FileSet) -> Result<u64, 
     parts.iter().map(|path| root.unlink(path).map(u64::from)).sum()
 }
 
-/// Finds files in `dists/` and `pool/` that are neither among `known`, the paths of the state,
-/// nor named by what others put there; `named_elsewhere` tells the latter. `suites` are those of
-/// the state.
+/// Finds files in `dists/` and `pool/` that are neither `known`, the paths of the state, nor named by suites of other
+/// tools (`named_elsewhere`). `suites` are those of the state.
 ///
 /// # Errors
-/// Refusals of the system.
+/// Errors of the file system.
 pub fn find_untracked(
     root: &Root,
     known: &PathSet,
@@ -183,7 +181,7 @@ pub fn find_untracked(
     for top in ["dists", "pool"] {
         walk(root, top, 0, &mut |path, name, kind| {
             let ours = known.contains(path) || links.contains(path) || signed_files::is_recorded(suites, path);
-            // A half-finished file is nobody's, even in a directory that others fill.
+            // Unfinished files are removed, even in directories of other tools.
             if !ours && (is_part_name(name) || !named_elsewhere(path)) && kind != Kind::Directory {
                 let size = root.stat(path)?.map_or(0, |status| status.size);
                 foreign.push((path.to_owned(), size));
@@ -195,10 +193,10 @@ pub fn find_untracked(
     Ok(foreign)
 }
 
-/// Removes what [`find_untracked`] found. Gives back what is gone.
+/// Removes the files of [`find_untracked`]; returns those that existed.
 ///
 /// # Errors
-/// Refusals of the system.
+/// Errors of the file system.
 pub fn remove_untracked(root: &Root, files: &[(String, u64)]) -> Result<Tally, FileError> {
     let mut emptied = Emptied::default();
     let mut removed = Tally::default();

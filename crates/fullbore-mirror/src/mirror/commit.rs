@@ -1,6 +1,6 @@
 //! The new state: old state, plan and published indexes merged in order of path.
 //!
-//! Three sorted streams become one; memory does not grow with the mirror. Each file's
+//! Sorted streams are merged, so memory does not grow with the mirror. Each file's
 //! membership is decided here and nowhere else: suites of this run that published name
 //! what their plan says; what a suite no longer names is left behind by it; suites of
 //! other runs keep what they had. The header is not made current here, so that the
@@ -27,14 +27,14 @@ use super::subtract::{FileSet, LoggedFile, Tally};
 pub struct SuiteUpdate {
     /// Its number, from [`State::suite_id`] or the next free one.
     pub id: SuiteId,
-    /// What it is now; `generation` is set here.
+    /// Its new record; `generation` is set here.
     pub record: SuiteRecord,
-    /// It became visible in this run. If not (files are missing), its record on disk and
-    /// what it named stay, and the files fetched for it are kept.
+    /// Whether this run published it. If not (files are missing), its record and its files on disk stay, and so do
+    /// the files fetched for it.
     pub published: bool,
 }
 
-/// A file under `dists/` that publishing wrote.
+/// A published file under `dists/`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PublishedFile {
     /// Path below the mirror's directory.
@@ -47,7 +47,7 @@ pub struct PublishedFile {
     pub suite: SuiteId,
 }
 
-/// Everything that goes into a new state.
+/// The inputs of a new state.
 pub struct Commit<'a> {
     /// The mirror's directory.
     pub root: &'a Root,
@@ -61,12 +61,11 @@ pub struct Commit<'a> {
     pub published: Vec<PublishedFile>,
     /// Suites of this run.
     pub suites: Vec<SuiteUpdate>,
-    /// Files of a killed run that nobody wants any more.
+    /// Files of a killed run that are not wanted any more.
     pub orphans: Vec<LoggedFile>,
-    /// Whether something that is not in the state names this path: a suite that was put
-    /// there by others.
+    /// Whether a suite of another tool names this path.
     pub named_elsewhere: &'a dyn Fn(&str) -> bool,
-    /// How long files stay.
+    /// How long unnamed files stay.
     pub retention: Retention,
     /// Unix seconds.
     pub now: i64,
@@ -74,23 +73,23 @@ pub struct Commit<'a> {
     pub boot_id: String,
     /// Files and state are synced before the state becomes current.
     pub synced: bool,
-    /// The paths are wanted, to tell what is not among them.
+    /// Whether to collect all paths, to find untracked files.
     pub note_paths: bool,
 }
 
-/// What the new state holds.
+/// Counts of the new state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// All files.
     pub all: Tally,
-    /// Files that suites name now: what their signed texts and their indexes name.
+    /// Files that signed texts and indexes of the suites name.
     pub named: Tally,
     /// Files to be deleted.
     pub expired: Tally,
 }
 
 impl Counts {
-    /// Asks the guard whether the expired files may go, and `foreign` ones beside them.
+    /// Asks the guard whether the expired and the `foreign` files may be deleted.
     ///
     /// # Errors
     /// When it refuses.
@@ -100,23 +99,23 @@ impl Counts {
     }
 }
 
-/// A state written beside the present one.
+/// A new state that is written and not current yet.
 pub struct PendingState {
-    /// The state to come.
+    /// The new state.
     pub state: State,
-    /// What it holds.
+    /// Its counts.
     pub counts: Counts,
-    /// Which paths, if they were to be noted.
+    /// Its paths, if they are collected.
     pub paths: PathSet,
     list: PartFile,
 }
 
-/// A state as it would be written.
+/// A preview of a new state.
 #[derive(Default)]
 pub struct StatePreview {
-    /// What it would hold.
+    /// Its counts.
     pub counts: Counts,
-    /// Which paths, if they were to be noted.
+    /// Its paths, if they are collected.
     pub paths: PathSet,
     /// Its suites.
     pub suites: Vec<SuiteRecord>,
@@ -124,7 +123,7 @@ pub struct StatePreview {
     pub expired: Vec<(String, u64)>,
 }
 
-/// Paths, 64 bits of each: two that are equal by chance pass for one.
+/// A set of paths, of which 64-bit hashes are kept: equal hashes count as equal paths.
 #[derive(Default)]
 pub struct PathSet {
     hasher: RandomState,
@@ -143,7 +142,7 @@ impl PathSet {
     }
 }
 
-/// A file as one of the streams gives it.
+/// A file of the merged streams.
 struct Merged {
     size: u64,
     sha256: Sha256,
@@ -153,7 +152,7 @@ struct Merged {
 /// Writes the new list of files.
 ///
 /// # Errors
-/// Refusals of the system; a damaged old list ends there, what follows in it is forgotten.
+/// Errors of the file system. A damaged old list ends at the damage.
 pub fn write(commit: Commit<'_>) -> Result<PendingState, StateError> {
     let number = commit.state.header.number + 1;
     let path = list_path(number);
@@ -190,10 +189,10 @@ pub fn write(commit: Commit<'_>) -> Result<PendingState, StateError> {
     Ok(PendingState { state, counts, paths, list: out.into_part() })
 }
 
-/// What [`write`] would write; nothing is written.
+/// The state that [`write`] would write.
 ///
 /// # Errors
-/// As there.
+/// As [`write`].
 pub fn preview(commit: &Commit<'_>) -> Result<StatePreview, StateError> {
     let mut preview = StatePreview::default();
     let mut merge = Merge::new(commit)?;
@@ -209,15 +208,14 @@ pub fn preview(commit: &Commit<'_>) -> Result<StatePreview, StateError> {
 }
 
 impl PendingState {
-    /// Decides that the expired files are to be deleted, and with them `foreign` ones that are in no
-    /// state.
+    /// Marks the expired files for deletion, if the guard allows to delete them and the `foreign` files.
     ///
     /// # Errors
-    /// When the guard refuses; publish the state all the same, the files then stay in it.
+    /// When the guard refuses. Publish the state anyway; the files stay in it.
     pub fn allow_removal(&mut self, guard: &DeleteGuard, foreign: Tally) -> Result<(), GuardError> {
         let expired = self.counts.expired;
         if let Err(refused) = self.counts.guarded(guard, foreign) {
-            // PendingTraces again by every run, changed archive or not, until it is settled.
+            // Every run tries again, even if the archive did not change.
             self.state.header.clean_due = Some(0);
             return Err(refused);
         }
@@ -227,12 +225,11 @@ impl PendingState {
         Ok(())
     }
 
-    /// Makes the new state the present one: the list gets its name, `sync` makes it and all
-    /// files before it durable, the header is renamed over the old one, `sync` again, and
-    /// only then old lists go. The caller may compact the log then.
+    /// Makes the new state current: the list gets its name, `sync` makes it and all files durable, the header replaces the
+    /// old one, `sync` again, then old lists are removed. The caller may then compact the log.
     ///
     /// # Errors
-    /// Refusals of the system; the old state is intact then.
+    /// Errors of the file system; the old state stays intact.
     pub fn publish<E: From<StateError>>(self, root: &Root, sync: impl Fn() -> Result<(), E>) -> Result<State, E> {
         self.list.finish().map_err(StateError::from)?;
         sync()?;
@@ -244,7 +241,7 @@ impl PendingState {
     }
 }
 
-/// Removes the list of the state before, and those of runs that were killed here.
+/// Removes old lists, and those of killed runs.
 fn remove_other_lists(root: &Root, state: &State) -> Result<(), FileError> {
     let present = state.list_path();
     for (name, _) in root.list(OWN_DIRECTORY)? {
@@ -276,7 +273,7 @@ struct Merge<'a> {
     orphans: SortedFiles<'a, LoggedFile>,
 }
 
-/// The old list with its next record held ready; borrowing readers cannot be peeked into.
+/// The old list with its next record; a lending reader cannot be peeked.
 struct OldRecords {
     reader: Option<super::records::RecordReader<std::fs::File>>,
     next: Option<(String, u64, Sha256, u32)>,
@@ -284,7 +281,7 @@ struct OldRecords {
 
 impl OldRecords {
     fn advance(&mut self) {
-        // Damage was reported when the plan was compared; here the list just ends.
+        // The comparison with the plan has reported damage; here the list ends.
         let record = self.reader.as_mut().and_then(|reader| reader.next().ok().flatten());
         match (record, &mut self.next) {
             (Some(record), Some((path, size, sha256, membership))) => {
@@ -424,7 +421,7 @@ impl<'a> Merge<'a> {
         None
     }
 
-    /// What is known of one path from all streams, each advanced past it.
+    /// Merges the entries of all streams for one path, and advances them.
     fn merge(&mut self, path: &str) -> Result<Option<Merged>, StateError> {
         let mut merged = self.take_old(path);
         if let Some(orphan) = self.orphans.next_if(|file| file.path == path)
@@ -456,7 +453,7 @@ impl<'a> Merge<'a> {
         Ok(Some(merged))
     }
 
-    /// The old record of this path, with the suites that let it go taken out.
+    /// The old record of this path, without suites that stopped naming it.
     fn take_old(&mut self, path: &str) -> Option<Merged> {
         let (_, size, sha256, number) = self.old.next.as_ref().filter(|(old, ..)| old == path)?;
         let (size, sha256) = (*size, *sha256);
@@ -478,8 +475,8 @@ impl<'a> Merge<'a> {
         Some(Merged { size, sha256, membership })
     }
 
-    /// A file that a killed run fetched for a state of the archive that is past: kept as
-    /// long as files are that left with the present generation.
+    /// The membership of a file that a killed run fetched for an outdated Release: it stays as long as files that left
+    /// with the present generation.
     fn orphaned(&self) -> Membership {
         let left = self.commit.suites.first().map(|update| Departure {
             suite: update.id,
@@ -493,7 +490,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Suites name this content.
+    /// Adds suites that name this content.
     fn name(&self, merged: &mut Option<Merged>, size: u64, sha256: Sha256, suites: &[SuiteId]) {
         let vouched = suites.iter().any(|suite| self.signed.contains(suite));
         let merged = match merged {
@@ -513,8 +510,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Whether the signed text or an index has this name: it is not that of the signed text itself, nor a second one
-    /// of an index.
+    /// Whether the path counts as named: neither a signed text itself nor a by-hash name.
     fn is_named(&self, path: &str) -> bool {
         let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
         let is_signed = matches!(name, "InRelease" | "Release" | "Release.gpg")

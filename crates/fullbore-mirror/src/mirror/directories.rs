@@ -1,8 +1,7 @@
-//! The directories of a run: the mirror itself, and where the run may write.
+//! The directories of a run: the mirror, and the one to write to.
 //!
-//! They are one and the same, except in a dry run. That one leaves nothing behind and needs no right
-//! to write: what it fetches goes into a directory of its own among the temporary files, and a mirror
-//! that is still to be made is an empty directory there.
+//! They are the same, except in a dry run, which writes into a temporary directory only. There, an empty directory
+//! stands for a mirror that does not exist yet.
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, Metadata};
@@ -16,25 +15,25 @@ use fullbore_engine::temporary;
 
 use super::state::{LOG_PATH, OWN_DIRECTORY};
 
-/// Where a run reads and writes.
+/// The directories of a run.
 pub struct Directories {
     /// The mirror's directory.
     pub root: Arc<Root>,
-    /// What is written to.
+    /// The directory to write to.
     pub work: Arc<Root>,
     /// A directory of the file system that the mirror is on, or will be.
     pub volume: Arc<Root>,
     scratch: Option<Scratch>,
 }
 
-/// Why there is no place for a run.
+/// A directory that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoriesError {
     /// The mirror's directory.
     #[error(transparent)]
     File(#[from] FileError),
     /// A temporary one.
-    #[error("{}: cannot make a temporary directory: {source}", path.display())]
+    #[error("cannot make a temporary directory in {}: {source}", path.display())]
     Scratch {
         /// Where.
         path: PathBuf,
@@ -49,10 +48,10 @@ impl Directories {
         Directories { work: root.clone(), volume: root.clone(), root, scratch: None }
     }
 
-    /// A run that changes nothing. `below` is where its own directory is made.
+    /// Directories of a dry run; its temporary directory is created below `below`.
     ///
     /// # Errors
-    /// Refusals of the system. That the directory does not exist is none.
+    /// Errors of the file system. A missing mirror is no error.
     pub fn untouched(dir: &Path, below: &Path) -> Result<Directories, DirectoriesError> {
         let scratch =
             Scratch::make(below).map_err(|source| DirectoriesError::Scratch { path: below.to_owned(), source })?;
@@ -66,7 +65,7 @@ impl Directories {
             let above = dir.ancestors().find(|above| above.is_dir()).unwrap_or(Path::new("."));
             (Arc::new(Root::open(&scratch.path.join(NO_MIRROR))?), Arc::new(Root::open(above)?))
         };
-        // What a killed run has done already shows in the plan; its log is taken up from a copy.
+        // The plan shows the work of a killed run, read from a copy of its log.
         if let Some((mut log, _)) = root.open_file(LOG_PATH)? {
             let mut copy = work.open_append(LOG_PATH)?;
             io::copy(&mut log, &mut copy)
@@ -84,10 +83,10 @@ impl Directories {
 /// Stands for a mirror that does not exist.
 const NO_MIRROR: &str = "mirror";
 
-/// How the names of scratch directories begin.
+/// Prefix of temporary directories.
 const SCRATCH: &str = "fullbore-";
 
-/// A directory of mode 0700 that goes when dropped. One that a killed run has left goes when the next one is made.
+/// A temporary directory of mode 0700, removed when dropped. Creating one removes those of killed runs.
 struct Scratch {
     path: PathBuf,
     /// Holds the lock.
@@ -109,7 +108,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What cannot be removed lies among the temporary files, which are removed by others.
+        // The system cleans its temporary directory.
         let _ = std::fs::remove_dir_all(&self.path);
     }
 }

@@ -1,6 +1,6 @@
-//! What a run would delete, found out without writing (`--dry-run`).
+//! The deletions of a dry run, found without writing.
 //!
-//! The new state is merged as for a real run, on the supposition that everything planned comes.
+//! The new state is merged as in a real run, assuming that every planned file is fetched.
 
 use fullbore_engine::run::error::CommandError;
 use fullbore_engine::run::events::Events;
@@ -14,8 +14,7 @@ use super::{Run, clean, commit};
 use crate::settings::Clean;
 
 impl Run<'_> {
-    /// The files that would be deleted, with their sizes. What the guard would refuse is none of them;
-    /// a warning tells of it.
+    /// The files that would be deleted, with their sizes. If the guard would refuse, a warning says so instead.
     pub(super) fn preview(
         &self,
         session: &Session,

@@ -1,17 +1,16 @@
-//! One hash over everything that decides which files a suite's mirror holds.
+//! A hash of all settings that decide which files of a suite are mirrored.
 //!
-//! The state keeps it: an unchanged `InRelease` means "nothing to do" only when the
-//! settings are the same, too. What only decides how files are fetched is left out.
+//! The state records it: an unchanged `InRelease` means "nothing to do" only with the same settings.
 
 use fullbore_engine::digest::{Sha256, Sha256Hasher};
 
 use super::select::Selection;
 use crate::settings::{Filters, SourceSpec};
 
-/// Part of the hash, to be raised when the same settings begin to select other files.
+/// Part of the hash; to be raised when the same settings select other files.
 const RULES: &str = "1";
 
-/// The fingerprint of what any of these selections takes, and of filters.
+/// The fingerprint of selections and filters.
 pub fn fingerprint(selections: &[Selection], filters: &Filters) -> Sha256 {
     let mut each: Vec<Sha256> = selections.iter().map(|selection| of_one(selection, filters)).collect();
     each.sort_unstable();
@@ -44,7 +43,7 @@ fn of_one(selection: &Selection, filters: &Filters) -> Sha256 {
     lines.0.finish()
 }
 
-/// The fingerprint of what decides which Releases are accepted of a source. `ignore_valid_until`: of the run.
+/// The fingerprint of a source's trust settings; `ignore_valid_until` is that of the run.
 pub fn trust(source: &SourceSpec, ignore_valid_until: bool) -> Sha256 {
     let mut lines = Lines(Sha256Hasher::new());
     lines.add("signed by", [format!("{:?}", source.signed_by)]);
@@ -68,7 +67,7 @@ impl Lines {
     }
 }
 
-/// The order in which someone writes architectures down selects nothing.
+/// The order of values does not matter.
 fn sorted(values: &[String]) -> Vec<&str> {
     let mut values: Vec<&str> = values.iter().map(String::as_str).collect();
     values.sort_unstable();

@@ -1,27 +1,26 @@
-//! Is there room? PendingTraces before the first body is fetched, not found out at 90 %.
+//! Free space, checked before the first body is fetched.
 
 use fullbore_engine::files::{FileError, Root};
 use fullbore_engine::units::{bytes, several};
 
-/// What a run is going to write.
+/// The space that a run needs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Need {
-    /// Bytes to be fetched, less what unfinished files hold already.
+    /// Bytes to fetch, less those in unfinished files.
     pub bytes: u64,
     /// Files to be fetched.
     pub files: u64,
-    /// Directories and further names, at most; a guess of the caller.
+    /// Directories and further names; an upper estimate.
     pub directories: u64,
 }
 
-/// What an average file wastes of its last block: half of the usual 4096 bytes.
+/// Bytes that an average file wastes in its last block: half of the usual 4096.
 const SLACK_BYTES_PER_FILE: u64 = 2048;
 
-/// Kept free beside the mirror's own files, for the state and the log: 100 bytes for each
-/// file twice over is far less than this up to ten million files.
+/// Reserve for the state and the log: far more than 200 bytes per file for mirrors of usual size.
 const OWN_BYTES: u64 = 16 << 20;
 
-/// Too little room.
+/// Too little free space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FreeSpaceError {
     /// Not enough bytes.
@@ -42,7 +41,7 @@ pub enum FreeSpaceError {
     },
 }
 
-/// What the check found.
+/// Needed and free space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FreeSpace {
     /// Bytes that will be written.
@@ -55,10 +54,10 @@ pub struct FreeSpace {
     pub free_inodes: Option<u64>,
 }
 
-/// Measures the room; compare with [`FreeSpace::check`].
+/// Measures the free space; compare with [`FreeSpace::check`].
 ///
 /// # Errors
-/// When the file system does not tell.
+/// When the file system reports no figures.
 pub fn measure(root: &Root, need: Need) -> Result<FreeSpace, FileError> {
     let space = root.space()?;
     let mut needed_bytes = need.bytes.saturating_add(need.files.saturating_mul(SLACK_BYTES_PER_FILE));

@@ -1,8 +1,7 @@
-//! Reading files that are there and telling whether they are what they should be.
+//! Hashes files on disk and compares them with their expected size and hash.
 //!
-//! For adopting a tree that others made or a state that was lost, and for `check`. Plain
-//! threads take the next file from a common counter, in order of path, which is close to
-//! the order on disk of a tree written in that order.
+//! For trees of other tools, for a lost state, and for `check`. Threads take files from a shared counter, in order of path,
+//! which is close to their order on disk.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,7 +10,7 @@ use fullbore_engine::digest::{READ_BYTES, Sha256, Sha256Hasher};
 use fullbore_engine::files::{FileError, Root};
 use fullbore_engine::stage::StageClock;
 
-/// A file to be read.
+/// A file to hash.
 #[derive(Debug, Clone, Copy)]
 pub struct Job<'a> {
     /// The caller's number.
@@ -24,23 +23,23 @@ pub struct Job<'a> {
     pub sha256: Sha256,
 }
 
-/// What reading a file showed.
+/// The result for a file.
 #[derive(Debug)]
 pub enum Outcome {
-    /// As it should be; with its size.
+    /// Right, with its size.
     Right(u64),
-    /// Nothing there.
+    /// Missing.
     Missing,
     /// Another size; the content was not read.
     Size(u64),
     /// The right size, another hash.
     Hash(Sha256),
-    /// It cannot be read: not a file, or the disk fails.
+    /// Unreadable: not a regular file, or a disk error.
     Unreadable(FileError),
 }
 
-/// Reads all `jobs` on `threads` threads; `seen` is called for each, from any of them, and
-/// all are read unless `stop` is set. The clock is that of the stage "local scan".
+/// Hashes all `jobs` on `threads` threads, until `stop` is set. Each thread calls `seen` with the results. `clock` is that
+/// of the stage "local scan".
 pub fn read_all<'a>(
     root: &Root,
     jobs: impl Fn(usize) -> Option<Job<'a>> + Sync,
@@ -67,7 +66,7 @@ pub fn read_all<'a>(
     });
 }
 
-/// Reads one file.
+/// Hashes one file.
 fn read(root: &Root, job: &Job<'_>, buffer: &mut [u8], clock: &StageClock) -> Outcome {
     let (mut file, status) = match clock.device(|| root.open_file(job.path)) {
         Ok(Some(there)) => there,

@@ -1,4 +1,4 @@
-//! From an index to the plan: what each kind of index names, and where that lies.
+//! Reads indexes into the plan.
 
 use std::io::BufRead;
 
@@ -15,16 +15,16 @@ use super::select::Reading;
 /// times the compressed size. Debian's indexes have 4 to 6, Contents up to 14; a guess with room.
 const EXPANSION_MAX: u64 = 100;
 
-/// The least limit, so that tiny indexes may be well compressed.
+/// Smallest limit, for tiny indexes that compress well.
 const PLAIN_BYTES_MIN: u64 = 1 << 20;
 
-/// An index that cannot be taken into the plan.
+/// An index that cannot be read into the plan.
 #[derive(Debug, thiserror::Error)]
 pub enum IndexReadError {
-    /// What it names cannot be.
+    /// An impossible entry.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// It is not what it should be.
+    /// Malformed.
     #[error(transparent)]
     Index(#[from] IndexError),
     /// It cannot be decompressed.
@@ -40,12 +40,11 @@ pub fn plain_bytes_max(release: &Release, stem: &str, compressed_bytes: u64) -> 
         .map_or_else(|| compressed_bytes.saturating_mul(EXPANSION_MAX).max(PLAIN_BYTES_MIN), |entry| entry.size)
 }
 
-/// Takes all that an index names into the plan. `path` is the index's own, below the
-/// archive's root; `input` is the file as served, already verified. Gives back the number
-/// of its entries.
+/// Adds the files that an index names to the plan. `path` is the index's path below the archive's root, `input` its
+/// verified content as served. Returns the number of entries.
 ///
 /// # Errors
-/// Damage in the index, conflicts with others.
+/// A damaged index, conflicts with other indexes.
 pub fn read_index<R: BufRead>(
     plan: &mut PlanBuilder,
     id: IndexId,

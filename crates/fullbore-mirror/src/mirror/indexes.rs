@@ -1,7 +1,7 @@
-//! From a signed Release to the plan: indexes into the store, and read.
+//! From the signed Releases to the plan: fetches indexes into the store and reads them.
 //!
-//! Of each index one form is read, and those forms are fetched first; the others come along with the
-//! pool. Everything is taken from the store after it was hashed again there, whoever brought it.
+//! One form of each index is read; these are fetched first, the others together with the pool. Indexes from the store
+//! are hashed before use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::BufReader;
@@ -27,9 +27,9 @@ use super::state::{StateError, index_path};
 use super::store;
 use crate::settings::MirrorSettings;
 
-/// The wanted indexes of a suite, and which of them are in the store.
+/// The selected indexes of a suite, and those in the store.
 pub struct SuiteIndexes {
-    /// The wanted entries of its Release.
+    /// The selected entries of its Release.
     pub wants: Vec<WantedIndex>,
     have: BTreeSet<Sha256>,
 }
@@ -40,7 +40,7 @@ impl SuiteIndexes {
         self.have.contains(&want.sha256)
     }
 
-    /// A group of which at least one form must be there and none is.
+    /// An index of which no form is in the store, if one is required.
     pub fn missing(&self) -> Option<&WantedIndex> {
         let came: BTreeSet<u32> = self.wants.iter().filter(|want| self.has(want)).filter_map(group).collect();
         self.wants.iter().find(|want| group(want).is_some_and(|group| !came.contains(&group)))
@@ -52,7 +52,7 @@ impl SuiteIndexes {
         self.wants.iter().filter(move |other| of.is_some() && group(other) == of).map(|other| other.sha256)
     }
 
-    /// The indexes that came, for publishing.
+    /// The stored indexes, for publishing.
     pub fn stored(&self) -> Vec<StoredFile> {
         self.wants
             .iter()
@@ -66,12 +66,12 @@ impl SuiteIndexes {
             .collect()
     }
 
-    /// Supposes that all come.
+    /// Assumes that all are stored.
     pub fn all_came(&mut self) {
         self.have.extend(self.wants.iter().map(|want| want.sha256));
     }
 
-    /// Notes what is in the store now.
+    /// Records a stored index.
     pub fn came(&mut self, sha256: Sha256) {
         self.have.insert(sha256);
     }
@@ -84,7 +84,7 @@ fn group(want: &WantedIndex) -> Option<u32> {
     }
 }
 
-/// Selects the indexes of all suites and looks which are in the store.
+/// Selects the indexes of all suites and finds those in the store.
 pub fn select(offers: &[OfferedSuite], session: &Session) -> Result<Vec<SuiteIndexes>, CommandError> {
     offers
         .iter()
@@ -102,8 +102,7 @@ pub fn select(offers: &[OfferedSuite], session: &Session) -> Result<Vec<SuiteInd
         .collect()
 }
 
-/// Whether an index is in the store, or can be taken into it from the published tree: of another program,
-/// or of ours when the store was lost.
+/// Whether an index is in the store, or in the published tree, from which it is linked into the store.
 fn is_here(offer: &OfferedSuite, want: &WantedIndex, session: &Session) -> Result<bool, StateError> {
     if session.directories.is_untouched() {
         return store::has(&session.root, want.sha256, want.size);
@@ -125,7 +124,7 @@ fn is_here(offer: &OfferedSuite, want: &WantedIndex, session: &Session) -> Resul
     Ok(false)
 }
 
-/// Where mirrors have an index.
+/// The paths of an index on the mirrors.
 fn stored_index(offer: &OfferedSuite, want: &WantedIndex) -> IndexDownload {
     let plain = format!("{}{}", offer.remote, want.path);
     let directory = plain.rsplit_once('/').map_or("", |(directory, _)| directory);
@@ -135,7 +134,7 @@ fn stored_index(offer: &OfferedSuite, want: &WantedIndex) -> IndexDownload {
     IndexDownload { path, other_path, size: want.size, sha256: want.sha256 }
 }
 
-/// The indexes that are still to be fetched: those to be read, or the others. Each content once.
+/// The missing indexes: those to be read, or the others. Each content once.
 pub fn missing(offers: &[OfferedSuite], suites: &[SuiteIndexes], to_be_read: bool) -> Vec<IndexDownload> {
     let mut seen = BTreeSet::new();
     let mut indexes = Vec::new();
@@ -149,8 +148,8 @@ pub fn missing(offers: &[OfferedSuite], suites: &[SuiteIndexes], to_be_read: boo
     indexes
 }
 
-/// Indexes that no mirror had in any form, for each suite the first, and whether something else came in its place; the
-/// suite is not published then.
+/// For each suite the first required index that no mirror had, and whether a mirror sent other content. Such a suite is
+/// not published.
 pub fn lacking(offers: &[OfferedSuite], suites: &[SuiteIndexes], refusals: &Refusals) -> Vec<(String, bool)> {
     let of_suite = |(offer, suite): (&OfferedSuite, &SuiteIndexes)| {
         let want = suite.missing()?;
@@ -163,8 +162,8 @@ pub fn lacking(offers: &[OfferedSuite], suites: &[SuiteIndexes], refusals: &Refu
     offers.iter().zip(suites).filter_map(of_suite).collect()
 }
 
-/// Forms of indexes that came wrong from every mirror while another form came: what each of them was. The suite is
-/// published without them.
+/// Warnings about forms of indexes that were wrong on every mirror while another form was right. The suite is published
+/// without them.
 pub fn wrong_forms(offers: &[OfferedSuite], suites: &[SuiteIndexes], refusals: &Refusals) -> Vec<String> {
     let of_suite = |(offer, suite): (&OfferedSuite, &SuiteIndexes)| {
         let is_wrong = |want: &&WantedIndex| !suite.has(want) && suite.missing().is_none();
@@ -182,7 +181,7 @@ pub fn wrong_forms(offers: &[OfferedSuite], suites: &[SuiteIndexes], refusals: &
     offers.iter().zip(suites).flat_map(of_suite).collect()
 }
 
-/// Fetches the indexes to be read and, where a mirror lacks the preferred form, the next one. Tells which did not come.
+/// Fetches the indexes to be read, in the next form if no mirror has the preferred one. Returns the failures.
 pub fn fetch(
     offers: &[OfferedSuite],
     suites: &mut [SuiteIndexes],
@@ -232,9 +231,9 @@ pub fn fetch(
     Ok(refusals)
 }
 
-/// An index that has to be read came in no form.
+/// The error for a required index without any form.
 fn unreadable(offer: &OfferedSuite, suite: &SuiteIndexes, want: &WantedIndex, refusals: &Refusals) -> CommandError {
-    // Several may be missing; one that came wrong tells most.
+    // If several are missing, a wrong one says most.
     let missing = || suite.wants.iter().filter(|want| want.reading.is_some() && !suite.has(want));
     let is_wrong = |want: &&WantedIndex| refusals.of(&mut std::iter::once(want.sha256)).is_some_and(|one| one.is_wrong);
     let came = |want: &WantedIndex| suite.forms(want).any(|sha256| suite.have.contains(&sha256));
@@ -261,7 +260,7 @@ fn unreadable(offer: &OfferedSuite, suite: &SuiteIndexes, want: &WantedIndex, re
         None if offer.selections.iter().all(|selection| selection.formats.is_empty()) => {
             "the mirrors may be half-way through an update: try again in some minutes, or add another --from"
         }
-        None => "a Release names forms that no mirror has: without --index-formats every form that exists is taken",
+        None => "remove --index-formats: no mirror has the index in these forms",
     })
 }
 
@@ -291,7 +290,7 @@ pub fn plan(
                     .context("the index is signed: the archive itself is at fault; nothing was published")
             };
             let mut file = None;
-            // What was fetched now lies where the run writes; a wrong one in the mirror stays there in a dry run.
+            // A dry run fetches into its working directory, and keeps a wrong file in the mirror.
             for root in [&session.directories.work, &session.root] {
                 if file.is_none() {
                     file = root.open_file(&index_path(want.sha256)).map_err(|error| disk(&error))?;

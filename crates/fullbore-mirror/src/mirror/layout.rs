@@ -1,4 +1,4 @@
-//! Under which names a suite is published: its real directory, and links to it.
+//! The names of a published suite: its directory, and links to it.
 //!
 //! The real directory is the codename, the suite's name a link to it, as on Debian's
 //! servers. Not every archive fits: Ubuntu's pockets share one codename, security
@@ -11,12 +11,12 @@ use fullbore_engine::files::{FileError, Kind, Root};
 
 use super::state::{State, SuiteRecord};
 
-/// Where a suite is published.
+/// The directory and the links of a suite.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     /// The real directory below the mirror's: `dists/trixie`; empty for a flat repository at the root.
     pub directory: String,
-    /// Links beside it: path and what it says, such as `dists/stable` → `trixie`.
+    /// Links with their targets, such as `dists/stable` → `trixie`.
     pub links: Vec<(String, String)>,
 }
 
@@ -32,13 +32,13 @@ pub fn below(directory: &str, name: &str) -> String {
     if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") }
 }
 
-/// The names of a suite, by what was asked for and by its Release.
+/// The names of a suite, by the request and by its Release.
 struct Names<'a> {
-    /// What its real directory is called.
+    /// The name of its directory.
     real: &'a str,
     /// The other name, if it has one.
     other: Option<&'a str>,
-    /// What follows them in the request: `/updates`.
+    /// The rest of the request, such as `/updates`.
     rest: &'a str,
 }
 
@@ -59,8 +59,8 @@ impl<'a> Names<'a> {
     }
 }
 
-/// By which third name the suite was asked for that was published in the place of this one. It is this one if it has
-/// been renamed since, as `testing` is `stable` after a release of Debian; or two suites of an archive claim one codename.
+/// The name of a suite in this one's directory, if it was requested under a third name. It may be this suite, renamed
+/// since, as Debian's `testing` becomes `stable`; or two suites of an archive have one codename.
 pub fn rival<'s>(requested: &str, release: &Release, state: &'s State) -> Option<&'s str> {
     if requested.ends_with('/') {
         return None;
@@ -72,11 +72,11 @@ pub fn rival<'s>(requested: &str, release: &Release, state: &'s State) -> Option
     is_third.then_some(there)
 }
 
-/// Decides the names of the suite that was asked for as `requested` (one with a slash at
-/// its end is a flat repository). Where its place is `taken` by another, it stays under its own name.
+/// The names of the suite `requested`; a slash at the end means a flat repository. If its directory is `taken` by another
+/// suite, it gets its requested name.
 ///
 /// # Errors
-/// When the tree cannot be looked at.
+/// Errors of the file system.
 pub fn layout(requested: &str, release: &Release, taken: bool, root: &Root) -> Result<Layout, FileError> {
     if requested.ends_with('/') {
         let directory = requested.trim_start_matches("./").trim_end_matches('/');
@@ -96,45 +96,45 @@ pub fn layout(requested: &str, release: &Release, taken: bool, root: &Root) -> R
     };
     let (real_is_there, other_is_there) = (is_directory(real)?, is_directory(other)?);
     Ok(if taken || real_is_there && other_is_there {
-        // Where both are there each stays what it is; what was asked for is updated.
+        // If both directories exist, the requested one is updated.
         Layout { directory: format!("dists/{requested}"), links: Vec::new() }
     } else if other_is_there {
-        // A tree from elsewhere has it the other way round: kept, the codename made the link.
+        // A tree of another tool has the names swapped: kept.
         under(other, real)
     } else {
         under(real, other)
     })
 }
 
-/// What a link to this directory says.
+/// The target of a link to this directory.
 pub fn link_target(directory: &str) -> &str {
     let below = directory.strip_prefix("dists/").unwrap_or(directory);
     below.split_once('/').map_or(below, |(base, _)| base)
 }
 
-/// Whether this directory has the name of what was a link, or lies in one of that name.
+/// Whether this directory has the name of the link, or is below it.
 pub fn is_within(directory: &str, link: &str) -> bool {
     directory.strip_prefix(link).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// A suite's link that is not there, or leads elsewhere.
+/// A link of a suite that is missing or has another target.
 #[derive(Debug, PartialEq, Eq)]
 pub struct BrokenLink<'a> {
     /// The suite's directory.
     pub directory: &'a str,
     /// The link.
     pub link: &'a str,
-    /// What it should say.
+    /// Its target.
     pub target: &'a str,
-    /// What it says.
+    /// Its target on disk, if it exists.
     pub found: Option<String>,
 }
 
-/// The links of these suites that do not lead where they should. One that two suites claim may lead to either, and
-/// one in whose place a suite was published since is none any more.
+/// The broken links of these suites. A link of two suites may lead to either; a link in whose place a suite was published
+/// does not count.
 ///
 /// # Errors
-/// When the tree cannot be looked at.
+/// Errors of the file system.
 pub fn broken_links<'a>(root: &Root, suites: &'a [SuiteRecord]) -> Result<Vec<BrokenLink<'a>>, FileError> {
     let mut lost = Vec::new();
     let published = || suites.iter().filter(|suite| !suite.retired);

@@ -1,21 +1,20 @@
-//! Symbolic links that others put below a suite's directory.
+//! Symbolic links of other tools below a suite's directory.
 //!
-//! Debian's `installer-ARCH/current` is a link to a directory called after a date; whoever mirrors by rsync has
-//! it as it is. Nothing is ever written through a link. What lies behind one, still beneath the mirror's
-//! directory, is read there (its hash decides); when the suite is published directories take the links' place.
+//! Debian's `installer-ARCH/current` is a link to a directory named by a date; rsync copies it as a link. fullbore never
+//! writes through a link. It reads files behind links within the mirror, and publishing replaces the links by directories.
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
 
 use fullbore_engine::files::{FileError, Kind, Root, Status};
 
-/// Links followed on one way; Linux has the same limit (path_resolution(7)).
+/// Links followed in one path, as in Linux (path_resolution(7)).
 const LINKS_MAX: usize = 40;
 
-/// The same file's path without links; `None` when nothing is there, or it lies outside.
+/// The real path of a file; `None` if nothing is there, or it is outside the mirror.
 ///
 /// # Errors
-/// Refusals of the system.
+/// Errors of the file system.
 pub fn resolve(root: &Root, path: &str) -> Result<Option<String>, FileError> {
     let mut ahead: VecDeque<String> = path.split('/').map(str::to_owned).collect();
     let mut real: Vec<String> = Vec::new();
@@ -43,10 +42,10 @@ pub fn resolve(root: &Root, path: &str) -> Result<Option<String>, FileError> {
     Ok((!real.is_empty()).then(|| real.join("/")))
 }
 
-/// What a name leads to, with its path where it leads there by links.
+/// The status of a file, with its real path if links lead to it.
 ///
 /// # Errors
-/// Refusals of the system.
+/// Errors of the file system.
 pub fn follow(root: &Root, path: &str) -> Result<Option<(Status, Option<String>)>, FileError> {
     match root.stat(path) {
         Ok(Some(status)) if status.kind == Kind::Symlink => {}
@@ -57,10 +56,10 @@ pub fn follow(root: &Root, path: &str) -> Result<Option<(Status, Option<String>)
     Ok(root.stat(&real)?.map(|status| (status, Some(real))))
 }
 
-/// As [`Root::stat`]; behind a link there is nothing.
+/// As [`Root::stat`], but `None` behind a link.
 ///
 /// # Errors
-/// Refusals of the system.
+/// Errors of the file system.
 pub fn stat(root: &Root, path: &str) -> Result<Option<Status>, FileError> {
     match root.stat(path) {
         Err(FileError::Symlink { .. }) => Ok(None),
@@ -68,10 +67,10 @@ pub fn stat(root: &Root, path: &str) -> Result<Option<Status>, FileError> {
     }
 }
 
-/// The link on the way from `directory` to a path below it, if there is one.
+/// The first link between `directory` and a path below it.
 ///
 /// # Errors
-/// Refusals of the system.
+/// Errors of the file system.
 pub fn first_link<'p>(root: &Root, directory: &str, path: &'p str) -> Result<Option<&'p str>, FileError> {
     let below = if directory.is_empty() { 0 } else { directory.len() + 1 };
     for (slash, _) in path.match_indices('/').filter(|(slash, _)| *slash > below) {

@@ -1,8 +1,7 @@
-//! The signed Release that lies in a suite's directory, whoever put it there.
+//! The signed Release in a suite's directory.
 //!
-//! The state tells what was published; the directory may know better: a tree of another program, a state
-//! that was lost, or one that was put back and is older than the tree. What lies there counts as far as its
-//! signature is valid: nothing older takes its place (M10).
+//! It may differ from the recorded one: the tree is of another program, the state was lost, or an older state was
+//! restored. If its signature is valid, no older Release replaces it (M10).
 
 use fullbore_debian::release::Release;
 use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignatureError, SignedText, Verifier};
@@ -18,22 +17,22 @@ pub struct LocalRelease {
     directory: String,
 }
 
-/// Why it cannot be told whether a signature is valid.
+/// A signature that could not be checked.
 #[derive(Debug, thiserror::Error)]
 pub enum LocalReleaseError {
     /// The directory cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The verifier has no room, or is missing.
+    /// The verifier is missing, or has no space for its files.
     #[error(transparent)]
     Scratch(SignatureError),
 }
 
 impl LocalRelease {
-    /// What lies in this directory, if there is anything.
+    /// Reads the Release of a directory, if there is one.
     ///
     /// # Errors
-    /// Refusals of the system.
+    /// Errors of the file system.
     pub fn read(root: &Root, directory: &str) -> Result<Option<LocalRelease>, FileError> {
         for name in ["InRelease", "Release"] {
             if let Some(content) = content(root, directory, name, RELEASE_BYTES_MAX)? {
@@ -43,12 +42,12 @@ impl LocalRelease {
         Ok(None)
     }
 
-    /// Its hash, as the state has it.
+    /// Its hash, as recorded in the state.
     pub fn identity(&self) -> Sha256 {
         Sha256::of(&self.content)
     }
 
-    /// Its `Date` (Unix seconds), if it is validly signed. Without a verifier the source is trusted as it is.
+    /// Its `Date` in Unix seconds, if it is validly signed. Without a verifier it is trusted.
     ///
     /// # Errors
     /// When this machine cannot check signatures.
@@ -70,7 +69,7 @@ impl LocalRelease {
     }
 }
 
-/// A file of the directory; what is no file, or too large for one of this name, is none.
+/// A regular file of the directory within the size limit.
 fn content(root: &Root, directory: &str, name: &str, limit: usize) -> Result<Option<Vec<u8>>, FileError> {
     match root.read(&below(directory, name), limit as u64) {
         Err(FileError::Symlink { .. } | FileError::NotRegular { .. } | FileError::TooLarge { .. }) => Ok(None),

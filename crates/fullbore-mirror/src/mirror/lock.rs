@@ -1,8 +1,7 @@
 //! One run at a time in a directory.
 //!
-//! The lock is the kernel's (`flock` on `.fullbore/lock`), so it goes with the process that
-//! holds it, however that ends: a file left behind by a killed run locks nothing (M16).
-//! The holder's pid is written into it only to be shown.
+//! The lock is the kernel's (`flock` on `.fullbore/lock`): it ends with the process that holds it, so the file of a
+//! killed run locks nothing (M16). The file holds the pid for error messages only.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -13,7 +12,7 @@ use super::state::OWN_DIRECTORY;
 
 /// The lock file.
 const LOCK_PATH: &str = ".fullbore/lock";
-/// A pid and a newline; more in the file is not ours.
+/// Bytes read of the lock file: a pid and a newline.
 const PID_BYTES_MAX: u64 = 32;
 
 /// A directory that cannot be locked.
@@ -24,10 +23,10 @@ pub enum LockError {
     Held {
         /// The mirror's directory.
         directory: String,
-        /// The holder, as far as it has written it down.
+        /// The holder's pid, if the file has it.
         pid: Option<u32>,
     },
-    /// Refused by the system.
+    /// An error of the file system.
     #[error(transparent)]
     File(#[from] FileError),
 }
@@ -42,7 +41,7 @@ impl Lock {
     /// Takes the lock of this directory.
     ///
     /// # Errors
-    /// [`LockError::Held`] with the holder's pid, refusals of the system.
+    /// [`LockError::Held`] with the holder's pid; errors of the file system.
     pub fn take(root: &Root) -> Result<Lock, LockError> {
         root.create_directory(OWN_DIRECTORY, 0o700)?;
         let Some(file) = root.lock(LOCK_PATH)? else {
@@ -50,13 +49,13 @@ impl Lock {
             let pid = pid.and_then(|text| text.trim().parse().ok());
             return Err(LockError::Held { directory: root.path().display().to_string(), pid });
         };
-        // The pid is a courtesy: a full disk must not keep a run from cleaning up.
+        // Best effort: a full disk must not prevent a run that deletes files.
         let _ = note_pid(&file);
         Ok(Lock { _file: file })
     }
 }
 
-/// Always of one length, so that the file is not cut each time: for that some file systems wait for their journal.
+/// Always of one length: truncating the file makes some file systems wait for their journal.
 fn note_pid(file: &File) -> std::io::Result<()> {
     let line = format!("{:>10}\n", std::process::id());
     file.write_all_at(line.as_bytes(), 0)?;

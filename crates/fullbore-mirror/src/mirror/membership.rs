@@ -1,8 +1,7 @@
-//! Why a file is in the mirror: which suites name it, and which did until when.
+//! The membership of a file: the suites that name it, and those that stopped naming it.
 //!
-//! Thousands of files share one membership ("named by bookworm and bookworm-updates",
-//! "left bookworm with its generation 12"), so the state keeps a small table of them
-//! and each file holds a number. Retention is decided on memberships alone.
+//! Thousands of files share one membership ("named by bookworm and bookworm-updates", "left bookworm with its
+//! generation 12"). So the state has a small table, and each file has a number. Retention depends on memberships alone.
 
 use std::collections::HashMap;
 
@@ -17,7 +16,7 @@ pub type SuiteId = u16;
 /// default retention stays below 2,000; a damaged header must not ask for more memory.
 pub const MEMBERSHIPS_MAX: usize = 1 << 20;
 
-/// A suite that named a file and does not any more.
+/// A suite that stopped naming a file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Departure {
     /// The suite.
@@ -28,7 +27,7 @@ pub struct Departure {
     pub at: i64,
 }
 
-/// What is known about a group of files.
+/// The suites of a group of files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Membership {
     /// Suites whose present generation names the file; sorted, no duplicates.
@@ -37,11 +36,10 @@ pub struct Membership {
     /// Suites that named it before; one entry per suite, sorted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<Departure>,
-    /// Accepted on the word of an index without a signature.
+    /// Accepted by an unsigned index.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unsigned: bool,
-    /// No suite names it and its time is over: to be deleted, or deleted, as the header's
-    /// `removal` tells.
+    /// No suite names the file and its retention is over; the header's `removal` says whether it is deleted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub expired: bool,
 }
@@ -62,7 +60,7 @@ impl Membership {
         self.expired = false;
     }
 
-    /// Notes that a suite stopped naming the file with this generation. Not a member: no change.
+    /// Records that a member stopped naming the file; no effect for other suites.
     pub fn leave(&mut self, left: Departure) {
         let Ok(at) = self.members.binary_search(&left.suite) else { return };
         self.members.remove(at);
@@ -71,14 +69,14 @@ impl Membership {
         self.left.insert(at, left);
     }
 
-    /// Forgets departures whose time is over and says so in `expired` when nothing is left.
+    /// Drops departures whose retention is over, and sets `expired` when no suite is left.
     pub fn age(&mut self, retention: &Retention, generation_of: impl Fn(SuiteId) -> Option<u32>, now: i64) {
         self.left.retain(|left| !retention.is_over(left, generation_of(left.suite), now));
         self.expired = self.members.is_empty() && self.left.is_empty();
     }
 }
 
-/// Standings by number, each once.
+/// Memberships by number, without duplicates.
 #[derive(Debug, Clone, Default)]
 pub struct MembershipTable {
     memberships: Vec<Membership>,
@@ -86,7 +84,7 @@ pub struct MembershipTable {
 }
 
 impl MembershipTable {
-    /// The number of this membership, new or not.
+    /// The number of a membership, added if it is new.
     pub fn intern(&mut self, membership: Membership) -> u32 {
         if let Some(&number) = self.numbers.get(&membership) {
             return number;
@@ -97,7 +95,7 @@ impl MembershipTable {
         number
     }
 
-    /// All of them; the place is the number.
+    /// All memberships; the index is the number.
     pub fn as_slice(&self) -> &[Membership] {
         &self.memberships
     }

@@ -1,7 +1,7 @@
-//! One suite that several sources name: asked for once, published once.
+//! Merges sources of one suite: it is requested and published once.
 //!
-//! `deb` lines may name a suite with different components or architectures, and a suite goes by two names
-//! (`stable` and `trixie`). Its directory can have one state only: what is taken is the union.
+//! Several `deb` lines may name one suite, and a suite has two names (`stable` and `trixie`). Its directory holds one
+//! Release, so the union of the selections is mirrored.
 
 use fullbore_apt::signed_release::ReceivedRelease;
 use fullbore_debian::release_date::DateCheck;
@@ -14,15 +14,15 @@ use super::layout::Layout;
 use super::select::Selection;
 use crate::settings::SourceSpec;
 
-/// A suite to be asked for.
+/// A suite to request.
 pub struct WantedSuite<'a> {
     /// Its name.
     pub suite: &'a str,
-    /// All that is wanted of it; never none, and they trust alike.
+    /// Its sources: at least one, all with the same trust settings.
     pub sources: Vec<&'a SourceSpec>,
 }
 
-/// The suites of these sources, each once; those of which different signatures count apart.
+/// The suites of these sources; a suite appears once per trust setting.
 pub fn wanted_suites(sources: &[SourceSpec]) -> Vec<WantedSuite<'_>> {
     let mut wanted_suites: Vec<WantedSuite<'_>> = Vec::new();
     for source in sources {
@@ -37,21 +37,21 @@ pub fn wanted_suites(sources: &[SourceSpec]) -> Vec<WantedSuite<'_>> {
     wanted_suites
 }
 
-/// A suite as it was received, with its place here.
+/// A received suite with its directory in the mirror.
 pub struct Candidate {
-    /// The name asked for.
+    /// The requested name.
     pub requested: String,
-    /// Who sent it.
+    /// The host that sent it.
     pub host: HostId,
-    /// What is taken from it: what any of these wants.
+    /// The parts to mirror: the union of these selections.
     pub selections: Vec<Selection>,
-    /// Its place here.
+    /// Its directory and links in the mirror.
     pub layout: Layout,
     /// Its signed files.
     pub received: ReceivedRelease,
-    /// What they were verified with.
+    /// Their verifier.
     pub verifier: Option<Verifier>,
-    /// How its date is held against the clock.
+    /// Its date check.
     pub check: DateCheck,
 }
 
@@ -61,7 +61,7 @@ impl Candidate {
         self.received.files.first().map_or(Sha256::EMPTY, |(_, content)| Sha256::of(content))
     }
 
-    /// Takes in another that is the same state of the same suite.
+    /// Merges another request for the same Release.
     fn take(&mut self, other: Candidate) {
         for selection in other.selections {
             if !self.selections.contains(&selection) {
@@ -83,10 +83,10 @@ impl Candidate {
     }
 }
 
-/// Puts those together that have one place here.
+/// Merges suites with the same directory.
 ///
 /// # Errors
-/// When they are not the same: two suites that call themselves alike, or an archive that just changed.
+/// When their Releases differ: two suites with one name, or an archive that changed meanwhile.
 pub fn join(candidates: Vec<Candidate>) -> Result<Vec<Candidate>, CommandError> {
     let mut joined: Vec<Candidate> = Vec::new();
     for candidate in candidates {
@@ -107,7 +107,7 @@ fn apart(one: &Candidate, other: &Candidate) -> CommandError {
     )
     .context("nothing was published or deleted");
     error.hint(if one.names() == other.names() {
-        "the archive changed while it was asked: run again"
+        "run again: the archive changed during this run"
     } else {
         "mirror each into a directory of its own"
     })

@@ -1,7 +1,7 @@
-//! What the archive offers: for each suite the signed `Release`, verified and judged.
+//! The signed `Release` of each suite: fetched, verified, compared with the mirrored one.
 //!
-//! All of a run comes from the origin's word. Only if the origin cannot be reached, the newest
-//! validly signed one of the others counts.
+//! A run follows the origin's Releases. Only if the origin is unusable, it takes the newest validly signed Release of
+//! the other mirrors.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -36,57 +36,55 @@ use crate::settings::{Kind, MirrorSettings, SourceSpec};
 /// The first `--from`.
 const ORIGIN: HostId = 0;
 
-/// How long the origin is waited for when it asks for a pause: as long as for files if there is nobody else …
+/// Longest wait for a busy origin without other mirrors: as long as for files …
 const ORIGIN_PATIENCE_ALONE: Duration = Duration::from_secs(300);
 
-/// … and less if there is.
+/// … and with other mirrors.
 const ORIGIN_PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long any other mirror is waited for, and whoever is asked for a side file: a mirror without those is
-/// still a mirror.
+/// Longest wait for another mirror, and for side files, which a mirror need not have.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Time for the side files of all suites, after all else has come: as long as one small file may take.
+/// Longest wait for the side files of all suites after everything else has arrived.
 const SIDE_FILES_WITHIN: Duration = Duration::from_secs(30);
 
-/// A suite as it is offered now.
+/// A suite as the mirrors offer it now.
 pub struct OfferedSuite {
-    /// The name asked for.
+    /// The requested name.
     pub requested: String,
-    /// Who offers it: the origin, or who stands in for it.
+    /// The host that offers it: the origin, or a mirror in its place.
     pub host: HostId,
     /// Its directory on the mirrors, with a slash at its end or empty.
     pub remote: String,
-    /// What is taken from it: what any of these wants.
+    /// The parts to mirror: the union of these selections.
     pub selections: Vec<Selection>,
-    /// Its place here.
+    /// Its directory and links in the mirror.
     pub layout: Layout,
     /// The verified Release.
     pub release: Release,
-    /// Whether a signature was checked.
+    /// Whether its signature was verified.
     pub signed: bool,
-    /// What it means for what is here.
+    /// The change from the mirrored Release.
     pub change: ReleaseChange,
     /// Hash of the file that identifies this state of the suite.
     pub identity: Sha256,
     /// Settings that decide which files are mirrored.
     pub fingerprint: Sha256,
-    /// What lies here is validly signed, and not what the state tells of.
+    /// The Release on disk is validly signed and differs from the recorded one.
     pub overtaken: bool,
-    /// Something lies here, whoever signed it, and the state does not tell of it.
+    /// A Release is on disk that the state does not record.
     pub is_found: bool,
     /// The files themselves: name and content.
     pub files: Vec<(&'static str, Vec<u8>)>,
-    /// When the origin says it last changed, Unix seconds: what makes the next request conditional.
-    /// Where it does not say, the Release's own date, which is never too late.
+    /// `Last-Modified` of the origin, Unix seconds, for the next conditional request; without one, the Release's date.
     pub modified: i64,
-    /// The origin's tag for it, for the same purpose. A tag notices an older file as well.
+    /// The origin's `ETag`, for the same purpose. It also detects an older file.
     pub tag: Option<EntityTag>,
     text: SignedText,
     verifier: Option<Verifier>,
 }
 
-/// Fetches and judges all suites of a run. Warnings are for the user.
+/// Fetches and verifies the Releases of all suites.
 pub fn fetch(
     settings: &MirrorSettings,
     session: &Session,
@@ -118,8 +116,7 @@ pub fn fetch(
     for (((wish, kept), verifier), answer) in asked.zip(origin_answers) {
         let suite = wish.suite;
         let accepted = match accept(answer, kept.as_ref(), verifier.as_ref()) {
-            // Our own copy was altered, or the answer was, or another mirror's in its place: the origin alone is asked
-            // again, without a condition.
+            // The local copy or an answer was altered: ask the origin alone, without a condition.
             Err(Refusal::Verification(..)) if kept.is_some() || !others(settings).is_empty() => {
                 let again = receive(request(session, ORIGIN, suite, None, patience));
                 let again = session.runtime.block_on(stop.or(again))?;
@@ -155,21 +152,21 @@ fn request<'a>(
     ReleaseRequest { fetcher: &session.site.fetcher, host, directory, kept, patience, others: 0..0, head_seen }
 }
 
-/// The mirrors that may stand in for the origin.
+/// The other mirrors.
 fn others(settings: &MirrorSettings) -> Range<HostId> {
     if settings.origin_only { 1..1 } else { 1..settings.origins.len() as HostId }
 }
 
-/// The address of an origin as it may be shown: without credentials.
+/// The address of a host without credentials.
 fn shown(settings: &MirrorSettings, host: HostId) -> String {
     without_credentials(&settings.origins[usize::from(host)])
 }
 
-/// A signature that this machine could not check: a full disk, most likely.
+/// The error if this machine could not check a signature, probably for a full disk.
 fn unwritable(suite: &str, why: &str) -> CommandError {
     CommandError::new(ErrorKind::Disk, format_args!("{suite}: the signature cannot be checked: {why}"))
         .context("nothing was published or deleted")
-        .hint("the mirror as it was published before is intact; run again when this is mended")
+        .hint("repair this and run again; the published mirror is intact")
 }
 
 fn unverified(origin: &str, suite: &str, why: &str, hint: Option<&'static str>) -> CommandError {
@@ -182,8 +179,8 @@ fn unverified(origin: &str, suite: &str, why: &str, hint: Option<&'static str>) 
     }
 }
 
-/// The origin cannot be used: the newest valid Release of the other mirrors, and whose it is. One that is dated in the
-/// future counts only where there is no other.
+/// The newest valid Release of the other mirrors, and its host. A Release dated in the future counts only if there is no
+/// other.
 #[allow(clippy::too_many_arguments)]
 fn newest_of_others(
     settings: &MirrorSettings,
@@ -207,7 +204,7 @@ fn newest_of_others(
                 let rank = |received: &ReceivedRelease| check.rank(received.release.date);
                 let newer = best.as_ref().is_none_or(|(best, _)| rank(&received) > rank(best));
                 if newer {
-                    // The next run asks the origin again, which knows nothing of this host's tag.
+                    // The next run asks the origin again, for which this host's tag means nothing.
                     best = Some((ReceivedRelease { tag: None, ..received }, host));
                 }
             }
@@ -224,7 +221,7 @@ fn newest_of_others(
     }
     if let Some((received, host)) = best {
         warn(format!(
-            "{suite}: the origin {} cannot be used ({why}); this run follows {}",
+            "{suite}: cannot use the origin {} ({why}); this run uses {} instead",
             shown(settings, ORIGIN),
             shown(settings, host)
         ));
@@ -235,7 +232,7 @@ fn newest_of_others(
     for refusal in refusals {
         error = error.context(refusal);
     }
-    // One that answered tells more than those that did not.
+    // An answer says more than a host that cannot be reached.
     let order = [HINT_CREDENTIALS, HINT_ELSEWHERE, HINT_BUSY, HINT_ABSENT, HINT_TRUST, HINT_CERTIFICATE, HINT_REACH];
     let hint = order.into_iter().find(|hint| hints.contains(hint)).map(|hint| match hint {
         HINT_TRUST if settings.network.ca_file.is_some() => HINT_OTHER_AUTHORITY,
@@ -245,12 +242,12 @@ fn newest_of_others(
     Err(error.hint(hint.unwrap_or(HINT_ABSENT)))
 }
 
-/// How the dates of a source's Releases are held against the clock.
+/// The date check of a source.
 fn date_check(source: &SourceSpec, now: i64) -> DateCheck {
     DateCheck::new(now, source.check_date, source.max_future_s)
 }
 
-/// What is received of a suite, unless it is of the future or has expired, with its place and what is taken from it.
+/// The received suite with its directory and selections; an error if it is dated in the future or has expired.
 #[allow(clippy::too_many_arguments)]
 fn candidate(
     settings: &MirrorSettings,
@@ -269,7 +266,7 @@ fn candidate(
         CommandError::usage(error)
             .context(from())
             .context("nothing was published or deleted")
-            .hint("say --suite by one of its names, if it is meant; else the mirror serves another suite in its place")
+            .hint("pass one of its names with --suite, or choose another mirror: this one serves a different suite")
     })?;
     let check = date_check(source, now);
     if let Some(future) = check.future(release.date) {
@@ -314,8 +311,7 @@ fn candidate(
     Ok(Candidate { requested: suite.to_owned(), host, selections, layout, received, verifier, check })
 }
 
-/// Whether the suite asked for as `rival` has the codename of this Release too: not if its present Release has another.
-/// Nothing takes the place of one of which that cannot be told.
+/// Whether the suite requested as `rival` still has the codename of this Release. If that is unknown, it has.
 fn still_claims(
     session: &Session,
     host: HostId,
@@ -328,7 +324,7 @@ fn still_claims(
     Ok(accept(answer, None, verifier).map_or(true, |received| received.release.codename == release.codename))
 }
 
-/// What it means for what is here.
+/// Compares a suite with the mirrored one.
 fn judge(
     settings: &MirrorSettings,
     session: &Session,
@@ -342,15 +338,13 @@ fn judge(
     let fingerprint = fingerprint(&selections, &settings.filters);
     let unrecorded = unrecorded(session, state, &place.directory)?;
     let is_recorded = state.suite(&place.directory).is_some();
-    // Of a run that was killed while it published the log tells.
+    // The log covers a run that was killed while it published.
     let is_found = unrecorded.is_some() && !(is_recorded && state.marked);
     let date = |here: LocalRelease| here.date(&session.root, verifier.as_ref()).map_err(|error| disk(&error));
     let here = unrecorded.map(date).transpose()?.flatten();
     let overtaken = here.is_some() && is_recorded && !state.marked;
     if overtaken {
-        warn(format!(
-            "{suite}: the Release here is not the one that the state tells of; files are read again instead of believed"
-        ));
+        warn(format!("{suite}: the Release on disk is not the recorded one; files are read again"));
     }
     let offer = OfferedRelease {
         directory: &place.directory,
@@ -366,7 +360,7 @@ fn judge(
         from.into_iter().fold(CommandError::from(error), CommandError::context)
     };
     if let Some(future) = state.judge_date(&offer).map_err(refused)? {
-        warn(format!("{suite}: of the one mirrored until now: {future}; the Release offered takes its place"));
+        warn(format!("{suite}: the offered Release replaces the mirrored one: {future}"));
     }
     let mut change = state.judge(&offer).map_err(refused)?;
     if change == ReleaseChange::Unchanged {
@@ -374,7 +368,7 @@ fn judge(
         let links = broken_links(&session.root, &state.header.suites).map_err(|error| disk(&error))?;
         let links = links.iter().filter(|lost| lost.directory == place.directory).map(|lost| lost.link);
         for name in files.into_iter().chain(links) {
-            warn(format!("{suite}: the published {name} is not the one that was put there; it is put there again"));
+            warn(format!("{suite}: the published {name} was changed; it is restored"));
             change = ReleaseChange::Unfinished;
         }
     }
@@ -400,14 +394,14 @@ fn judge(
     })
 }
 
-/// The date of a validly signed Release that lies in the directory and is not the one that the state tells of.
+/// The Release on disk, if the state records another or none.
 fn unrecorded(session: &Session, state: &State, directory: &str) -> Result<Option<LocalRelease>, CommandError> {
     let here = LocalRelease::read(&session.root, directory).map_err(|error| disk(&error))?;
     let recorded = state.suite(directory).map(|suite| suite.inrelease);
     Ok(here.filter(|here| recorded != Some(here.identity())))
 }
 
-/// The signed files that do not lie in their place as they were published (M4).
+/// The signed files on disk that differ from the published ones (M4).
 fn altered(
     session: &Session,
     state: &State,
@@ -423,7 +417,7 @@ fn altered(
             altered.push(*name);
         }
     }
-    // Where all came as an `InRelease`, the two for older clients were asked for beside it, and are not now.
+    // With an `InRelease` alone, the two files for older clients were not requested yet.
     if files.iter().all(|(name, _)| *name == "InRelease") {
         let DetachedRelease { release, signature } =
             DetachedRelease::read(&session.root, directory).map_err(|error| disk(&error))?;
@@ -431,7 +425,7 @@ fn altered(
             Some(release) => contradiction(&release, signature.as_deref(), text, verifier)
                 .map(|(name, _)| name)
                 .or_else(|| (verifier.is_some() && signature.is_none()).then_some("Release.gpg")),
-            // Where neither is here, the state tells whether they were.
+            // If both are missing, the state says whether they were published.
             None => (signature.is_some() || state.has_record(&session.root, &below(directory, "Release")))
                 .then_some("Release"),
         });
@@ -439,11 +433,11 @@ fn altered(
     Ok(altered)
 }
 
-/// `Release` and `Release.gpg` of suites that have an `InRelease`: for clients and mirrors that do not
-/// know it. PendingTraces for beside the indexes, so that they cost no time.
+/// Requests for `Release` and `Release.gpg` of suites with an `InRelease`, for clients that do not know `InRelease`. They
+/// run beside the indexes and cost no time.
 pub struct SideFiles(Vec<Option<tokio::task::JoinHandle<NamedAnswers>>>);
 
-/// Asks those for them who sent the `InRelease`.
+/// Requests the side files from the hosts that sent the `InRelease`.
 pub fn ask_for_side_files(settings: &MirrorSettings, session: &Session, offers: &[OfferedSuite]) -> SideFiles {
     let ask = |offer: &OfferedSuite| {
         let missing = offer.files.iter().all(|(name, _)| *name == "InRelease");
@@ -460,7 +454,7 @@ async fn side_files(watch: Watch, host: HostId, others: Range<HostId>, directory
         get_hedged(&watch, host, others, get, PATIENCE)
     };
     let (release, signature) = (ask("Release", RELEASE_BYTES_MAX), ask("Release.gpg", SIGNATURE_BYTES_MAX));
-    // Alone one after the other: a host may answer in the wrong order.
+    // A single host is asked one by one: it may answer in the wrong order.
     let asked = match others.is_empty() {
         true => (release.await, signature.await),
         false => tokio::join!(release, signature),
@@ -470,9 +464,8 @@ async fn side_files(watch: Watch, host: HostId, others: Range<HostId>, directory
     good.collect()
 }
 
-/// Takes those that say the same as the `InRelease` and are signed as well; others would contradict it.
-/// Wrong or missing ones are asked for once more: a host that answers in the wrong order is known by now.
-/// Who takes too long over them has none.
+/// Accepts side files with the text of the `InRelease` and a valid signature. Wrong or missing ones are requested once
+/// more, because a host that answers in the wrong order is known by now. After the time limit a suite has none.
 pub fn take_side_files(
     side: SideFiles,
     session: &Session,
@@ -494,7 +487,7 @@ pub fn take_side_files(
         if fits(offer, &files) {
             offer.files.extend(files.into_iter().map(|(name, got)| (name, got.body)));
         } else {
-            // The host says nothing better: those that lie here stay if they are of this very Release.
+            // Side files on disk stay if they belong to this Release.
             let beside = DetachedRelease::read(&session.root, &offer.layout.directory).map_err(|error| disk(&error))?;
             offer.files.extend(beside.of(&offer.text, offer.verifier.as_ref()));
         }

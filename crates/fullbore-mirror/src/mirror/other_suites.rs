@@ -1,9 +1,7 @@
-//! Suites in the directory that fullbore did not put there, and what they name.
+//! Suites of other tools in the mirror's directory.
 //!
-//! Clean deletes nothing that an index under the directory names, whoever placed it. Such
-//! suites are found by their `InRelease` or `Release` below `dists/`; all their indexes
-//! that are there are read, without asking whether the signature is still good: what
-//! cannot be judged is kept. An index that cannot be read stops all deleting.
+//! A file that any index in the tree names is never deleted. Suites are found by `InRelease` or `Release` below `dists/`;
+//! all their indexes are read, whatever their signatures. An unreadable index stops all deletions.
 
 use std::collections::BTreeMap;
 use std::io::BufReader;
@@ -24,7 +22,7 @@ use crate::settings::Filters;
 /// `Sources`, has 50 MB; Ubuntu's `Packages` 90 MB.
 const PLAIN_BYTES_MAX: u64 = 2 << 30;
 
-/// Why the foreign suites could not be read.
+/// Suites of other tools that cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum OtherSuitesError {
     /// The tree cannot be read.
@@ -40,7 +38,7 @@ pub enum OtherSuitesError {
     },
 }
 
-/// What the suites of others name.
+/// The suites of other tools, and the files that they name.
 pub struct OtherSuites {
     /// Their directories.
     pub directories: Vec<String>,
@@ -48,7 +46,7 @@ pub struct OtherSuites {
 }
 
 impl OtherSuites {
-    /// Whether one of them names the path, or it lies in one's directory.
+    /// Whether such a suite names the path, or has it in its directory.
     pub fn names(&self, path: &str) -> bool {
         self.plan.as_ref().is_some_and(|plan| plan.find(path).is_some())
             || self
@@ -58,11 +56,10 @@ impl OtherSuites {
     }
 }
 
-/// Finds and reads the suites below `dists/` that are not in the state as they lie there (and not among
-/// `ours`, the directories of this run).
+/// Reads the suites below `dists/` whose Release is not the recorded one, except `ours`, the directories of this run.
 ///
 /// # Errors
-/// See [`OtherSuitesError`]: then nothing may be deleted.
+/// See [`OtherSuitesError`]; nothing may be deleted then.
 pub fn read(root: &Root, state: &State, ours: &[String]) -> Result<OtherSuites, OtherSuitesError> {
     let mut directories = suite_directories(root)?;
     directories.retain(|directory| !ours.contains(directory));
@@ -87,7 +84,7 @@ pub fn read(root: &Root, state: &State, ours: &[String]) -> Result<OtherSuites, 
     Ok(OtherSuites { directories, plan: Some(plan) })
 }
 
-/// Directories below `dists/` that have a signed Release, whoever put it there; sorted.
+/// Directories below `dists/` with a signed Release, sorted.
 ///
 /// # Errors
 /// When the tree cannot be read.
@@ -130,7 +127,7 @@ fn read_suite(root: &Root, directory: &str, plan: &mut PlanBuilder) -> Result<()
     for (form, reading, path) in indexes.into_values() {
         let error = |source| OtherSuitesError::Index { path: path.clone(), source };
         let Some((file, _)) = root.open_file(&path)? else { continue };
-        // Each suite may have its own idea of a path's content; here only names count.
+        // Suites may disagree on the content of a path; only names count here.
         let mut alone = PlanBuilder::new(Filters::default());
         let id = alone.index(&path, 0).map_err(|source| error(source.into()))?;
         read_index(&mut alone, id, reading, &path, form, PLAIN_BYTES_MAX, BufReader::new(file)).map_err(error)?;

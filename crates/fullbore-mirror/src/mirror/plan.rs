@@ -1,4 +1,4 @@
-//! What the mirror shall hold: every file that the signed indexes name, each path once.
+//! The plan: every file that the signed indexes name, each path once.
 //!
 //! Indexes are streamed in; nothing but paths, sizes and hashes is kept: 48 bytes and
 //! the path for a file, so that Debian's 1.2 million files stay below 300 MB. Two
@@ -26,10 +26,10 @@ pub const INDEXES_MAX: usize = 1 << 16;
 /// Largest file: sizes are kept in 48 bits. Far above any disk that one file could be on.
 pub const SIZE_MAX: u64 = (1 << 48) - 2;
 
-/// Stands for a size that the index does not tell: `SHA256SUMS` of installer images has none.
+/// An unknown size: `SHA256SUMS` of installer images has none.
 pub const SIZE_UNKNOWN: u64 = (1 << 48) - 1;
 
-/// Bytes of all paths together; their places are `u32`.
+/// Bytes of all paths together; their offsets are `u32`.
 const ARENA_MAX: usize = u32::MAX as usize;
 
 /// A plan that cannot be made.
@@ -38,7 +38,7 @@ pub enum PlanError {
     /// Two indexes want different contents under one name.
     #[error(transparent)]
     Conflict(Box<Conflict>),
-    /// A path that must not be written.
+    /// A forbidden path.
     #[error("{index}: path {path:?} {fault}")]
     Path {
         /// The index that names it.
@@ -48,18 +48,18 @@ pub enum PlanError {
         /// What is wrong with it.
         fault: PathFault,
     },
-    /// A path that is ours or the archive's own.
-    #[error("{index}: names {path:?}, which is not a place for packages")]
+    /// A reserved path of fullbore or of the archive.
+    #[error("{index}: names {path:?}, a reserved path")]
     Reserved {
         /// The index that names it.
         index: String,
         /// The path, shortened.
         path: String,
     },
-    /// More than the limits above.
+    /// A limit is exceeded.
     #[error("{index}: {what} exceeds the limit of {limit}")]
     TooLarge {
-        /// The index at which it was met.
+        /// The index that exceeds it.
         index: String,
         /// What exceeds.
         what: &'static str,
@@ -223,7 +223,7 @@ impl PlanBuilder {
         }
     }
 
-    /// Announces an index; `name` is used in errors (its path below the archive's root).
+    /// Adds an index; errors name it by `name`, its path below the archive's root.
     pub fn index(&mut self, name: &str, suite: SuiteId) -> Result<IndexId, PlanError> {
         let too_many =
             || PlanError::TooLarge { index: name.to_owned(), what: "number of indexes", limit: INDEXES_MAX as u64 };
@@ -233,12 +233,12 @@ impl PlanBuilder {
         Ok(IndexId(id))
     }
 
-    /// Of this index only packages of these architectures (all, if none are given), of `all`, and sources.
+    /// Restricts an index to packages of these architectures (empty: any), of `all`, and to sources.
     pub fn only(&mut self, index: IndexId, architectures: &[String]) {
         self.indexes[usize::from(index.0)].architectures = architectures.to_vec();
     }
 
-    /// Takes a file that `index` names, if the filters want it.
+    /// Adds a file that `index` names, if it passes the filters.
     pub fn add(&mut self, index: IndexId, candidate: &Candidate<'_>) -> Result<(), PlanError> {
         self.check(index, candidate.path, candidate.size)?;
         if let Some(package) = candidate.package
@@ -263,12 +263,12 @@ impl PlanBuilder {
         self.insert(index, candidate.path, candidate.size, candidate.sha256)
     }
 
-    /// Takes a path alone, whatever content others say it has: for what only must not be deleted.
+    /// Adds a path without content, for files that only must not be deleted.
     pub fn add_name(&mut self, index: IndexId, path: &str) -> Result<(), PlanError> {
         self.insert(index, path, SIZE_UNKNOWN, Sha256::EMPTY)
     }
 
-    /// Ends an index: now its newest versions are known.
+    /// Ends an index: its newest versions are known now.
     pub fn end_index(&mut self, index: IndexId) -> Result<(), PlanError> {
         let Some(held) = self.held.remove(&index.0) else { return Ok(()) };
         let keep = self.filters.newest.map_or(usize::MAX, |newest| newest as usize);
@@ -419,7 +419,7 @@ fn shortened(path: &str) -> String {
     path.chars().take(120).collect()
 }
 
-/// Directories that an index must not write to: the files that carry signatures, trace files,
+/// Paths that an index must not name: signed files, trace files,
 /// snapshots. Dotted names are refused as paths already.
 fn is_reserved(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
@@ -450,13 +450,13 @@ impl PlanFile<'_> {
         (self.size != SIZE_UNKNOWN).then_some(self.size)
     }
 
-    /// Whether content of this size and hash is what is wanted.
+    /// Whether content of this size and hash is right.
     pub fn is(&self, size: u64, sha256: Sha256) -> bool {
         self.sha256 == sha256 && self.known_size().is_none_or(|known| known == size)
     }
 }
 
-/// All files that shall be in the mirror, numbered in order of path.
+/// All files of the mirror, numbered in order of path.
 #[derive(Debug)]
 pub struct Plan {
     arena: Vec<u8>,
@@ -474,7 +474,7 @@ impl Plan {
         self.slots.len()
     }
 
-    /// Whether nothing is wanted.
+    /// Whether the plan has no files.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
@@ -512,7 +512,7 @@ impl Plan {
     }
 
     /// Whether an index names the path though the filters leave it out.
-    /// (By hash: one path in 2^64 is taken for another, which keeps a file too long.)
+    /// By 64-bit hash; a collision only keeps a file too long.
     pub fn leaves_out(&self, path: &str) -> bool {
         !self.left_out.is_empty() && self.left_out.binary_search(&self.hasher.hash_one(path.as_bytes())).is_ok()
     }

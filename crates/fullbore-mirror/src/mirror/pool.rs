@@ -1,4 +1,4 @@
-//! From plan to files: what is there, what must come, and the coming of it.
+//! From the plan to files: subtracts present files, fetches the others.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,23 +22,22 @@ use super::sizes;
 use super::state::{Conflict, State, StateError, index_path};
 use super::subtract::{Comparison, FileSet, Subtraction, Tally};
 
-/// What is there and what must come.
+/// Present and missing files of a plan.
 pub struct FetchPlan {
-    /// The files of the plan, sorted by what has to be done for them.
+    /// The files of the plan by what has to be done.
     pub subtraction: Subtraction,
-    /// Sizes learned from mirrors, sorted by file.
+    /// Sizes reported by mirrors, sorted by file.
     pub learned: Vec<(FileId, u64)>,
-    /// Files and bytes to be fetched, those of indexes not counted.
+    /// Files and bytes to fetch, without indexes.
     pub fetch: Tally,
-    /// Of these, bytes that an earlier run left.
+    /// Bytes of these that an earlier run fetched.
     pub resumed_bytes: u64,
-    /// Bytes of the disk that its unfinished files take: room for a large one is reserved as a whole.
+    /// Disk space of unfinished files; large files are preallocated.
     pub reserved_bytes: u64,
 }
 
-/// Subtracts what is there from the plan; hashes what is there and unknown. `suites` are those of
-/// this run, and whether each is signed; `in_conflict` says what follows from a path that a suite of another run names
-/// with other content.
+/// Subtracts present files from the plan and hashes unknown ones. `suites` are those of this run, and whether each is
+/// signed. `in_conflict` gives the failure for a path that a suite of another run names with other content.
 #[allow(clippy::too_many_arguments)]
 pub fn need(
     plan: &Plan,
@@ -59,7 +58,7 @@ pub fn need(
     };
     let mut subtraction = comparison.finish(state, &session.root).map_err(refused)?;
     if let Some(damage) = &subtraction.damage {
-        warn(format!("the list of files was damaged ({damage}); what it did not tell was read from the disk"));
+        warn(format!("the list of files was damaged ({damage}); its missing entries were read from disk"));
     }
     adopt_known(plan, &mut subtraction, session, stop).map_err(|error| disk(&error))?;
     stop.check()?;
@@ -73,7 +72,7 @@ pub fn need(
         let present = session.present(&path, size, file.sha256).map_err(|error| disk(&error))?;
         let resumed = present.iter().map(|range| range.end - range.start).sum::<u64>();
         resumed_bytes += resumed;
-        // Of the many small ones nothing is reserved: no look at each is needed.
+        // Small files are not preallocated.
         let reserved = match size {
             PREALLOCATE_BYTES.. => session.root.part_room(&path).map_err(|error| disk(&error))?.min(size),
             _ => 0,
@@ -88,7 +87,7 @@ fn size_of(learned: &[(FileId, u64)], id: FileId) -> Option<u64> {
     learned.binary_search_by_key(&id, |(id, _)| *id).ok().map(|at| learned[at].1)
 }
 
-/// Reads files that are there but unknown: an archive that somebody else mirrored, a lost state.
+/// Hashes present files that the state does not know: another tool's tree, or a lost state.
 fn adopt_known(plan: &Plan, subtraction: &mut Subtraction, session: &Session, stop: &Stop) -> Result<(), FileError> {
     let adopt = std::mem::take(&mut subtraction.adopt);
     let found = hash_known(plan, session, stop, &|number| {
@@ -111,7 +110,7 @@ fn adopt_known(plan: &Plan, subtraction: &mut Subtraction, session: &Session, st
     Ok(())
 }
 
-/// Hashes files of the plan that lie at these paths; gives back the sizes of those that are right, in order.
+/// Hashes files of the plan at these paths; returns the sizes of the right ones, in order.
 fn hash_known<'a>(
     plan: &'a Plan,
     session: &Session,
@@ -134,8 +133,7 @@ fn hash_known<'a>(
     found
 }
 
-/// Asks for the sizes of installer images, whose index tells none. Those of which no mirror tells it are
-/// left out: a run does not end for an image.
+/// Requests the sizes of installer images, whose index has none. Images of unknown size are skipped.
 fn learn_sizes(
     plan: &Plan,
     fetch: &mut Vec<FileId>,
@@ -161,13 +159,13 @@ fn learn_sizes(
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        warn(format!("{first}{more}: left out, no mirror tells the size of this installer image"));
+        warn(format!("{first}{more}: skipped: no mirror reports the size of this installer image"));
     }
     learned.sort_unstable_by_key(|(id, _)| *id);
     Ok(learned)
 }
 
-/// Whether it all fits; with `indexes`, those still to come.
+/// Needed and free space; `indexes` are those still to fetch.
 pub fn room(need: &FetchPlan, indexes: &[IndexDownload], session: &Session) -> Result<FreeSpace, CommandError> {
     let index_bytes: u64 = indexes.iter().map(|index| index.size).sum();
     super::free_space::measure(
@@ -182,27 +180,27 @@ pub fn room(need: &FetchPlan, indexes: &[IndexDownload], session: &Session) -> R
     .map_err(|error| disk(&error))
 }
 
-/// The refusal of a run that does not fit.
+/// The error of a run without enough space.
 pub fn no_room(error: &FreeSpaceError) -> CommandError {
     CommandError::new(ErrorKind::Disk, error)
         .context("nothing was fetched; the mirror as it was published before is intact")
-        .hint("make room, mirror less (--arch, --component, --exclude), or choose another directory")
+        .hint("free some space, mirror less (--arch, --component, --exclude), or choose another directory")
 }
 
-/// What came of the fetching.
+/// The result of fetching.
 pub struct FetchResult {
-    /// Files of the plan that no host served right, with what is known of why.
+    /// Files that no host served right, each with the reasons.
     pub missing: Vec<String>,
-    /// What is known of why.
+    /// The kind of the reasons.
     pub why: Why,
-    /// Suites that cannot be published for them.
+    /// Suites that need them and cannot be published.
     pub incomplete: Vec<SuiteId>,
-    /// Indexes that came.
+    /// Fetched indexes.
     pub indexes: Vec<Sha256>,
 }
 
 impl FetchResult {
-    /// Adds indexes that are lacking: a line for each, and whether some host sent something else.
+    /// Adds missing indexes: a line for each, and whether a host sent other content.
     pub fn lack(&mut self, lacking: Vec<(String, bool)>) {
         for (line, is_wrong) in lacking {
             if is_wrong && self.why == Why::Various {
@@ -248,7 +246,7 @@ pub fn fetch(
     }
     for id in without_outcome(&subtraction.fetch, &subtraction.done, given_up_files()) {
         let file = plan.file(id);
-        came.missing.push(format!("{}: it was asked for, and did not come", file.path));
+        came.missing.push(format!("{}: it was requested and not received", file.path));
         came.incomplete.extend(file.suites);
     }
     came.incomplete.sort_unstable();
@@ -256,7 +254,7 @@ pub fn fetch(
     Ok(came)
 }
 
-/// Files of which nobody said what became of them: that they are there is not to be taken for granted.
+/// Requested files without an outcome; they count as missing.
 fn without_outcome<'a>(wanted: &[FileId], done: &FileSet, given_up: impl Iterator<Item = &'a GivenUp>) -> Vec<FileId> {
     let given_up: BTreeSet<FileId> = given_up.map(|given_up| given_up.item).collect();
     wanted.iter().copied().filter(|id| !done.contains(*id) && !given_up.contains(id)).collect()

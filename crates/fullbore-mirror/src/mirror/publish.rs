@@ -1,7 +1,6 @@
-//! Making a new state of the archive visible, name by name, in an order that never
-//! shows a client half of it.
+//! Publishes a new state of the archive, name by name, in an order that never shows a client half of it.
 //!
-//! All content is there before: pool files under their names, indexes in the store. Then,
+//! All content is on disk before: pool files under their names, indexes in the store. Then,
 //! over all suites of the run: by-hash names, canonical names of indexes and of files that
 //! changed their content, names withdrawn; then for each suite `Release.gpg`, `Release`
 //! and, very last, `InRelease`; at the end links between suites, and those that a suite has no more. Clients with the previous
@@ -44,10 +43,10 @@ pub struct Publication {
     pub layout: Layout,
     /// `Acquire-By-Hash: yes`.
     pub by_hash: bool,
-    /// Indexes that came, every form of each.
+    /// Fetched indexes, all forms.
     pub indexes: Vec<StoredFile>,
-    /// Indexes that the Release names and that are not mirrored now. If an earlier run left
-    /// one with other content it is withdrawn: a client would take it for damage.
+    /// Indexes of the Release that are not mirrored. One with other content from an earlier run is removed, because clients
+    /// would report it as damaged.
     pub left_out: Vec<StoredFile>,
     /// `Release.gpg`, if the archive has one.
     pub release_gpg: Option<StoredFile>,
@@ -74,7 +73,7 @@ impl Publication {
         std::iter::once(path("SHA256", index.sha256.to_hex().as_str())).chain(sha512).collect()
     }
 
-    /// What is published, for the state.
+    /// The published files, for the state.
     pub fn files(&self) -> impl Iterator<Item = PublishedFile> {
         let named = |path: String, file: &StoredFile| PublishedFile {
             path,
@@ -91,7 +90,7 @@ impl Publication {
     }
 }
 
-/// Two files for one path: an index names as a package what is an index itself.
+/// An index names a package under the path of an index.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: named by {index} with other content than in the Release")]
 pub struct PathClash {
@@ -101,7 +100,7 @@ pub struct PathClash {
     pub index: String,
 }
 
-/// Makes sure that nothing in the plan takes the place of an index.
+/// Checks that no file of the plan has the path of an index.
 ///
 /// # Errors
 /// [`PathClash`].
@@ -120,7 +119,7 @@ pub fn check(publications: &[Publication], plan: &Plan) -> Result<(), PathClash>
 /// because their path holds other content. Names that are right already are left alone.
 ///
 /// # Errors
-/// When the tree cannot be looked at.
+/// Errors of the file system.
 pub fn names(
     root: &Root,
     publications: &[Publication],
@@ -186,8 +185,7 @@ pub fn names(
     Ok(ordered)
 }
 
-/// Withdraws no name of a file that a suite of another run names: a Release may list files of the pool, and tell of an
-/// earlier content.
+/// Keeps files that a suite of another run names: a Release may list files of the pool, perhaps with outdated content.
 ///
 /// # Errors
 /// When the state's list cannot be opened.
@@ -221,8 +219,7 @@ pub fn keep_what_others_name(
     Ok(())
 }
 
-/// Takes away the symbolic links behind which one of the names would lie: below the suites' directories, and the names
-/// of suites that were links until now.
+/// Removes symbolic links that are parents of new names: below the suites' directories, and suite names that were links.
 fn in_the_way(root: &Root, publications: &[Publication], names: &[Name]) -> Result<Vec<Name>, FileError> {
     let (mut seen, mut links) = (HashSet::new(), BTreeSet::new());
     for name in names {
@@ -242,7 +239,7 @@ fn in_the_way(root: &Root, publications: &[Publication], names: &[Name]) -> Resu
     Ok(links.into_iter().map(|link| Name::Remove { path: link.to_owned() }).collect())
 }
 
-/// Links that these suites had and none of them has any more, nor its name: `stable`, when the suite became `oldstable`.
+/// Former links of these suites that none has or is named by: `stable`, after the suite became `oldstable`.
 fn given_up<'a>(publications: &'a [Publication], before: &'a [SuiteRecord]) -> impl Iterator<Item = &'a String> {
     let is_published =
         |suite: &&SuiteRecord| !suite.retired && publications.iter().any(|one| one.layout.directory == suite.directory);

@@ -1,7 +1,7 @@
-//! Files that the archive has replaced in place, which a suite of another run names with their old content.
+//! Files that the archive replaced while a suite of another run names their old content.
 //!
-//! Neither suite may get the new content alone, for the published index of the other would be wrong then. If the other
-//! suite was mirrored with the same settings, the run takes it in. Otherwise the error names the run that does.
+//! New content for one suite would break the published index of the other. If the other suite was mirrored with the same
+//! settings, this run includes it. Otherwise the error suggests a run with both.
 
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_wire::url::without_credentials;
@@ -11,7 +11,7 @@ use super::offer::OfferedSuite;
 use super::state::Conflict;
 use crate::settings::{MirrorSettings, SourceSpec};
 
-/// Why a walk over the archive came to nothing.
+/// Why a round failed.
 pub enum Failure {
     /// A suite of another run names a file that was replaced.
     Replaced(Box<Replaced>),
@@ -23,11 +23,11 @@ pub enum Failure {
 pub struct Replaced {
     /// The file.
     pub path: String,
-    /// The suite, as it was asked for.
+    /// The suite, by its requested name.
     pub suite: String,
-    /// The number of the source of this run that it was mirrored like, if there is one.
+    /// The source of this run with the same settings, if there is one.
     pub source: Option<usize>,
-    /// What the run ends with if the suite is not taken in.
+    /// The error of a run without the suite.
     pub error: CommandError,
 }
 
@@ -38,7 +38,7 @@ impl From<CommandError> for Failure {
 }
 
 impl Failure {
-    /// A path that a suite of another run names with other content.
+    /// The failure for a path that a suite of another run names with other content.
     pub fn of(conflict: &Conflict, settings: &MirrorSettings, offers: &[OfferedSuite]) -> Failure {
         let asked: Vec<&str> = settings.sources.iter().flat_map(|source| &source.suites).map(String::as_str).collect();
         Failure::Replaced(Box::new(Replaced {
@@ -49,7 +49,7 @@ impl Failure {
         }))
     }
 
-    /// As the run tells it.
+    /// The error of the run.
     pub fn into_command(self) -> CommandError {
         match self {
             Failure::Replaced(replaced) => replaced.error,
@@ -58,8 +58,7 @@ impl Failure {
     }
 }
 
-/// The source whose suites are mirrored as the other suite was: from the same addresses, by the same settings. That a
-/// suite has several sources would be another setting.
+/// The source with the addresses and settings of the other suite. A suite with several sources has other settings.
 fn mirrored_like(conflict: &Conflict, settings: &MirrorSettings, offers: &[OfferedSuite]) -> Option<usize> {
     let names = |source: &SourceSpec, suite: &String| source.suites.contains(suite);
     if settings.sources.iter().any(|source| names(source, &conflict.requested))

@@ -21,14 +21,14 @@ use super::trace_files::{self, Trace};
 use super::upstream::Upstream;
 use crate::settings::MirrorSettings;
 
-/// Missing files named in an error, and indexes in a form that came wrong; the report has more of the files.
+/// Lines about missing files in an error, and about wrong indexes; the report has more.
 const MISSING_NAMED: usize = 8;
 
-/// Totals and course of one run.
+/// The report of one run.
 pub struct ReportBuilder {
     /// Name of this mirror in trace files.
     pub host: String,
-    /// Whether the last round brought all that its suites need.
+    /// Whether the last round was complete.
     pub complete: bool,
     run: RunReport,
     directories: Vec<String>,
@@ -36,7 +36,7 @@ pub struct ReportBuilder {
 }
 
 impl ReportBuilder {
-    /// Begins; tells so.
+    /// Begins the report.
     pub fn new(settings: &MirrorSettings, events: &mut dyn Events) -> ReportBuilder {
         let mut run = RunReport::start("mirror", settings.name.as_deref(), &settings.dir, events);
         run.summary.dry_run = settings.dry_run;
@@ -52,17 +52,17 @@ impl ReportBuilder {
         }
     }
 
-    /// The next part of the walk.
+    /// Begins the next phase.
     pub fn phase(&mut self, events: &mut dyn Events, session: &Session, phase: Phase) {
         self.run.phase(events, &session.ledger, phase);
     }
 
-    /// Something the reader should know.
+    /// Adds a warning.
     pub fn warn(&mut self, events: &mut dyn Events, line: String) {
         self.run.warn(events, line);
     }
 
-    /// The suites as offered.
+    /// Adds the offered suites.
     pub fn offered(&mut self, offers: &[OfferedSuite]) {
         self.directories.clear();
         self.run.summary.suites.clear();
@@ -83,12 +83,12 @@ impl ReportBuilder {
         }
     }
 
-    /// What the directory holds by its state.
+    /// Sets the mirrored files of the state.
     pub fn holds(&mut self, header: &Header) {
         self.run.summary.mirrored = header.named.map(|named| Mirrored { files: named.files, bytes: named.bytes });
     }
 
-    /// The plan.
+    /// Adds the plan.
     pub fn planned(
         &mut self,
         events: &mut dyn Events,
@@ -116,14 +116,14 @@ impl ReportBuilder {
         events.emit(Event::Plan(self.run.summary.plan));
     }
 
-    /// What the run would delete, in a dry run.
+    /// Reports the deletions of a dry run.
     pub fn would_delete(&mut self, events: &mut dyn Events, files: Vec<(String, u64)>) {
         for (path, bytes) in files {
             events.emit(Event::WouldDelete { path, bytes });
         }
     }
 
-    /// A suite became visible.
+    /// A suite was published.
     pub fn published(&mut self, events: &mut dyn Events, directory: &str) {
         let Some(place) = self.directories.iter().position(|own| own == directory) else { return };
         let suite = &mut self.run.summary.suites[place];
@@ -152,13 +152,12 @@ impl ReportBuilder {
         self.warn(events, error.to_string());
     }
 
-    /// Forms of indexes that the suites are published without, a line for each.
+    /// Warns about wrong forms of indexes, a line for each.
     pub fn wrong_forms(&mut self, events: &mut dyn Events, mut lines: Vec<String>) {
         let more = lines.len().saturating_sub(MISSING_NAMED);
         lines.truncate(MISSING_NAMED);
         if more > 0 {
-            lines
-                .push(format!("{} more came wrong from every mirror", units::several(more as u64, "index", "indexes")));
+            lines.push(format!("{} more were wrong on every mirror", units::several(more as u64, "index", "indexes")));
         }
         lines.into_iter().for_each(|line| self.warn(events, line));
     }
@@ -169,7 +168,7 @@ impl ReportBuilder {
             return match self.refused_deletion.take() {
                 Some(message) => Err(CommandError::new(ErrorKind::Partial, message)
                     .context("the new state is published; nothing was deleted")
-                    .hint("look whether the archive really shrank; --force-delete deletes, --max-delete changes the limit")),
+                    .hint("check whether the archive really shrank; pass --force-delete to delete anyway, or raise --max-delete")),
                 None => Ok(()),
             };
         }
@@ -189,14 +188,14 @@ impl ReportBuilder {
         missing.into_iter().for_each(|line| self.run.summary.problem(line));
         Err(error.hint(match why {
             Why::Corrupt | Why::Wrong => {
-                "what came is not what the archive signed: its storage or a cache in between may be at fault; \
-                 add another --from"
+                "add another --from: the received content is not what the archive signed, perhaps for damaged \
+                 storage or a cache"
             }
             Why::Various => "the mirrors may be half-way through an update: run again later, or add another --from",
         }))
     }
 
-    /// The run, for ftpsync's trace files.
+    /// The content of the trace file.
     pub fn trace(
         &self,
         settings: &MirrorSettings,
@@ -233,7 +232,7 @@ impl ReportBuilder {
         }
     }
 
-    /// Everything, at the end.
+    /// Ends the report.
     pub fn report(self, session: &mut Session) -> Report {
         self.run.finish(&mut session.progression, [&session.site])
     }

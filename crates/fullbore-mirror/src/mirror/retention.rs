@@ -1,18 +1,22 @@
 //! How long files stay after the last index that named them is gone.
 //!
-//! A client reads `InRelease`, then indexes, then packages, and may take a day for it;
-//! so what an earlier state named stays for some generations *and* some hours, by-hash
-//! indexes and pool files alike. The guard stops a run that would delete too much:
-//! an upstream that is suddenly empty is more often a fault than a wish.
+//! A client reads `InRelease`, then indexes, then packages, and may take a day for it. So files of earlier Releases stay
+//! for some generations *and* some hours. The guard stops a run that would delete too much: an upstream that is
+//! suddenly empty is more often a fault than intended.
 
 use serde::{Deserialize, Serialize};
 
 use super::membership::Departure;
 
-/// How long a file stays that no index names any more. Both must have passed.
+/// How long a file stays after the last index that names it is gone. Both times must have passed.
+///
+/// ```
+/// let retention = fullbore_mirror::Retention::default();
+/// assert_eq!((retention.generations, retention.hours), (3, 24));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retention {
-    /// Earlier generations of the suite whose files stay.
+    /// Number of earlier Releases of the suite whose files stay.
     pub generations: u32,
     /// Hours since the first generation without the file was published.
     pub hours: u32,
@@ -27,8 +31,8 @@ impl Default for Retention {
 }
 
 impl Retention {
-    /// Whether the time of a file is over that left with `left`. `generation` is the suite's
-    /// present one, `None` for a suite that is gone: then only the hours count.
+    /// Whether a file that a suite stopped naming with `left` may be deleted. `generation` is the suite's present one;
+    /// `None` for a suite that is gone, where only the hours count.
     pub fn is_over(&self, left: &Departure, generation: Option<u32>, now: i64) -> bool {
         let hours_passed = now.saturating_sub(left.at) >= i64::from(self.hours) * 3600;
         // The generation without the file makes the one before it the first earlier one.
@@ -38,12 +42,12 @@ impl Retention {
     }
 }
 
-/// The largest share of the mirrored files, or of their bytes, that one run may delete.
+/// A limit on the share of the mirrored files, and of their bytes, that one run may delete.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DeleteGuard {
-    /// Between 0 and 1.
+    /// The largest share, 0 to 1.
     pub share_max: f64,
-    /// Delete all the same.
+    /// Delete above the limit too.
     pub forced: bool,
 }
 
@@ -54,8 +58,7 @@ impl Default for DeleteGuard {
     }
 }
 
-/// Files below which the guard keeps quiet: in a mirror of a handful of packages every
-/// update may replace half of them. A guess.
+/// The guard allows deletions of fewer files: in a mirror of a few packages an update may replace half of them. A guess.
 const GUARDED_FILES_MIN: u64 = 20;
 
 /// A refused deletion.

@@ -1,4 +1,4 @@
-//! Which entries of a Release are mirrored.
+//! Selects the entries of a Release to mirror.
 //!
 //! A Release names each index in several forms, many of which do not exist: Debian's
 //! names 257 uncompressed files that no server has. So:
@@ -21,7 +21,7 @@ use fullbore_engine::digest::Sha256;
 
 use crate::settings::{IndexFormat, Kind};
 
-/// What is taken from a suite.
+/// The selected parts of a suite.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
     /// A flat repository: no components, no architectures in paths.
@@ -34,7 +34,7 @@ pub struct Selection {
     pub binaries: bool,
     /// Source packages.
     pub sources: bool,
-    /// Kinds left out.
+    /// Excluded kinds.
     pub without: Vec<Kind>,
     /// Languages of translations; empty: all.
     pub languages: Vec<String>,
@@ -42,16 +42,16 @@ pub struct Selection {
     pub formats: Vec<IndexFormat>,
 }
 
-/// What a missing file means.
+/// Whether an index is required.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
-    /// One of this group must come; others of it may be missing everywhere.
+    /// One form of this group is required; the others may be missing on every mirror.
     OneOf(u32),
-    /// May be missing everywhere: nothing is read from it.
+    /// May be missing on every mirror.
     Optional,
 }
 
-/// How a wanted index is read for files that it names.
+/// How an index is read for the files that it names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reading {
     /// `Packages`
@@ -64,7 +64,7 @@ pub enum Reading {
     DiffIndex,
 }
 
-/// An entry of the Release that is to be mirrored.
+/// A selected entry of the Release.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WantedIndex {
     /// Path below the suite's directory.
@@ -73,36 +73,35 @@ pub struct WantedIndex {
     pub size: u64,
     /// Hash of the file as served.
     pub sha256: Sha256,
-    /// The same by SHA-512, where clients may ask by it.
+    /// SHA-512 in hex, for by-hash names.
     pub sha512: Option<Box<str>>,
     /// The form.
     pub form: Form,
-    /// What it means when no host has it.
+    /// Whether it is required.
     pub need: Need,
-    /// How it is read; set on every form of an index that names files. Read the first
-    /// of the group that came, in the order given here.
+    /// How it is read, for every form of an index that names files. The first fetched form is read.
     pub reading: Option<Reading>,
-    /// Place in the order of reading within the group: 0 is read if it comes. Fetch these first.
+    /// Rank in the order of reading within the group: 0 is fetched and read first.
     pub rank: u8,
 }
 
-/// A wish that the Release cannot fulfil.
+/// A selection that the Release does not have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SelectError {
-    /// A component that is not there.
+    /// An unknown component.
     #[error("suite {suite} has no component {component:?}; it has: {}", .available.join(", "))]
     Component {
-        /// As asked for.
+        /// The requested suite.
         suite: String,
         /// The component.
         component: String,
         /// Those of the Release.
         available: Vec<String>,
     },
-    /// An architecture that is not there.
+    /// An unknown architecture.
     #[error("suite {suite} has no architecture {architecture:?}; it has: {}", .available.join(", "))]
     Architecture {
-        /// As asked for.
+        /// The requested suite.
         suite: String,
         /// The architecture.
         architecture: String,
@@ -110,15 +109,14 @@ pub enum SelectError {
         available: Vec<String>,
     },
     /// No packages are left to mirror.
-    #[error("suite {suite}: the Release names no index of packages of what was asked for")]
+    #[error("suite {suite}: the Release lists no package index for this selection")]
     Nothing {
-        /// As asked for.
+        /// The requested suite.
         suite: String,
     },
 }
 
-/// The entries of the Release that any of the selections wants, those to be read first at the front. All of
-/// them want the same forms.
+/// The union of the selections' entries, those to be read first. All selections have the same formats.
 ///
 /// # Errors
 /// When the Release has no such component or architecture, or nothing is left.
@@ -163,8 +161,7 @@ fn add_group(
     let some_asked = group.iter().any(|(_, name)| asked(name.form));
     group.retain(|(_, name)| {
         if formats.is_empty() || !some_asked {
-            // Where none of the asked forms is listed, all that are listed come: an index in
-            // another form is of more use than none.
+            // If no requested format is listed, all listed ones are taken: better than no index.
             name.form != Form::Plain || !compressed
         } else {
             asked(name.form)
@@ -280,7 +277,7 @@ impl Selection {
         architecture == "all" && release.architectures.iter().any(|listed| listed == "all") && read_by_all
     }
 
-    /// The selection in words, for messages and the state.
+    /// The selection as text, for messages and the state.
     pub fn describe(&self) -> String {
         let or_all = |list: &[String]| if list.is_empty() { "all".to_owned() } else { list.join(",") };
         let mut architectures = if self.binaries { or_all(&self.architectures) } else { String::new() };
@@ -291,8 +288,7 @@ impl Selection {
     }
 }
 
-/// Architectures to be told apart by the packages themselves, none if all are taken: a flat repository has one
-/// list for all.
+/// Architectures by which the packages of an index are filtered; empty for all. A flat repository has one list for all.
 pub fn within_indexes(selections: &[Selection]) -> Vec<String> {
     let of_packages = || selections.iter().filter(|selection| selection.binaries);
     if of_packages().any(|selection| !selection.flat || selection.architectures.is_empty()) {
@@ -327,7 +323,7 @@ fn check_components(requested: &str, release: &Release, selection: &Selection) -
 }
 
 fn check_architectures(requested: &str, release: &Release, selection: &Selection) -> Result<(), SelectError> {
-    // `Architectures` never lists `source`; whether there are sources is seen by the entries.
+    // `Architectures` never lists `source`; the entries show whether there are sources.
     let has_sources = release.entries.iter().any(|entry| classify(entry.path.as_str()).kind == IndexKind::Sources);
     let error = |architecture: &str| {
         let mut available = release.architectures.clone();
@@ -502,7 +498,7 @@ mod tests {
         );
         assert_eq!(
             error(Selection { components: names(&["contrib"]), binaries: false, sources: true, ..amd64() }),
-            "suite trixie: the Release names no index of packages of what was asked for"
+            "suite trixie: the Release lists no package index for this selection"
         );
     }
 

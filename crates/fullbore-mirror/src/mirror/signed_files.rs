@@ -1,8 +1,7 @@
-//! Names that only the publishing of one suite gives and takes away: its signed files, and what lies in its directory.
+//! Paths that belong to one suite alone: its signed files, and the files in its directory.
 //!
-//! `Release` parses none of its own signed files as an index. But a suite may lie within the directory of another, whose
-//! Release lists everything below it, perhaps as it was before; and a state may have been written when such entries
-//! still passed for indexes.
+//! A suite may lie within the directory of another one, whose Release lists everything below it, perhaps outdated. A
+//! state of an earlier version may list such entries as indexes.
 
 use std::collections::HashMap;
 
@@ -13,10 +12,10 @@ use super::layout::below;
 use super::links;
 use super::state::SuiteRecord;
 
-/// The signed files of a suite, in the order in which they are published.
+/// The signed files of a suite in publishing order.
 pub const SIGNED_FILES: [&str; 3] = ["Release.gpg", "Release", "InRelease"];
 
-/// Whether a path is a signed file of one of these suites, as far as they are published.
+/// Whether a path is a signed file of one of these suites that is published.
 pub fn is_recorded(suites: &[SuiteRecord], path: &str) -> bool {
     suites.iter().any(|suite| !suite.retired && is_within(&suite.directory, path))
 }
@@ -27,7 +26,7 @@ pub struct NestedSuites<'a> {
     outer: &'a str,
     /// Directories of suites: recorded ones, and those of this run.
     suites: Vec<&'a str>,
-    /// Directories below the outer suite's that were looked at, and whether each is a suite's.
+    /// Checked directories below the outer suite's, and whether each is a suite's.
     seen: HashMap<String, bool>,
 }
 
@@ -43,10 +42,10 @@ impl<'a> NestedSuites<'a> {
         NestedSuites { root, outer, suites: recorded.chain(of_run).collect(), seen: HashMap::new() }
     }
 
-    /// Takes out of the outer suite's Release what lies in the directory of an inner suite: that suite alone publishes it.
+    /// Removes entries within inner suites from the outer suite's Release: only the inner suite publishes them.
     ///
     /// # Errors
-    /// When the tree cannot be looked at.
+    /// Errors of the file system.
     pub fn leave_out(&mut self, release: &mut Release) -> Result<(), FileError> {
         let mut kept = Vec::with_capacity(release.entries.len());
         for entry in release.entries.drain(..) {
@@ -58,7 +57,7 @@ impl<'a> NestedSuites<'a> {
         Ok(())
     }
 
-    /// Whether what the outer suite's Release calls by this path lies in the directory of an inner suite.
+    /// Whether this path of the outer suite lies in the directory of an inner suite.
     fn has(&mut self, path: &str) -> Result<bool, FileError> {
         for (at, _) in path.match_indices('/') {
             let directory = below(self.outer, &path[..at]);
@@ -77,11 +76,11 @@ impl<'a> NestedSuites<'a> {
         Ok(false)
     }
 
-    /// Whether this is the directory of a recorded suite, or of one that somebody else put there with a signature. The
-    /// `Release` of a component's directory has none beside it.
+    /// Whether this is the directory of a recorded suite, or of a signed one of another tool. A component's `Release` has
+    /// no signature.
     ///
     /// # Errors
-    /// When the tree cannot be looked at.
+    /// Errors of the file system.
     pub fn is_suite(&self, directory: &str) -> Result<bool, FileError> {
         let is_there = |name: &str| Ok::<_, FileError>(links::stat(self.root, &below(directory, name))?.is_some());
         Ok(self.suites.contains(&directory) || is_there("InRelease")? || is_there("Release.gpg")?)

@@ -1,9 +1,8 @@
-//! Sizes of files whose index tells none: `SHA256SUMS` of installer images has only hashes, and bytes
-//! from outside need a bound before they are asked for.
+//! Sizes of files whose index has none: `SHA256SUMS` of installer images lists only hashes, and every download needs a
+//! bound.
 //!
-//! A host is asked for the head. Where that has no length (servers that send in chunks, caches in
-//! front of them), the first byte is asked for, whose `Content-Range` tells the whole; and a host that
-//! answers no ranges sends the file, which is counted.
+//! First a HEAD request. If its answer has no length (chunked encoding, caches), a request for the first byte, whose
+//! `Content-Range` has the size. A host without ranges sends the whole file, which is counted.
 
 use std::time::Duration;
 
@@ -15,19 +14,19 @@ use fullbore_wire::range::ContentRange;
 
 use super::session::Session;
 
-/// Files asked for at once. Some hundred installer images.
+/// Sizes requested at once; an archive has some hundred installer images.
 const ASKED_AT_ONCE: usize = 64;
 
-/// Largest file that is counted: more than an installer image has; a DVD is no image of `dists/`.
+/// Largest file that is counted, in bytes: more than any installer image below `dists/` has.
 const COUNTED_BYTES_MAX: u64 = 1 << 30;
 
-/// Times that a host is asked for a body: what has begun is not taken up on another connection.
+/// Requests for a body per host: a broken transfer is not resumed.
 const BODY_TRIES: usize = 2;
 
-/// Within this the head and each piece of a counted file must come, as a fetch would wait.
+/// Timeout for the head and for each piece of a counted file; the same as for a fetch.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The sizes of these files, in their order; `None` where no host tells.
+/// The sizes of these files, in their order; `None` where no host reports one.
 pub fn learn(paths: Vec<String>, session: &Session, stop: &Stop) -> Result<Vec<Option<u64>>, CommandError> {
     let mut learned = vec![None; paths.len()];
     let paths: Vec<(usize, String)> = paths.into_iter().enumerate().collect();
@@ -64,7 +63,7 @@ async fn on_some_host(watch: &Watch, path: &str) -> Option<u64> {
     None
 }
 
-/// By the answer to a request for the first byte.
+/// The size by a request for the first byte.
 async fn by_body(watch: &Watch, host: HostId, path: &str) -> Option<u64> {
     let get = Get {
         path: path.to_owned(),

@@ -1,42 +1,41 @@
-//! A snapshot: the published state once more, as hard links, under `snapshots/NAME/`.
+//! A snapshot: hard links to the published files under `snapshots/NAME/`.
 //!
-//! It costs names, no room, and stays whole when the mirror goes on: files are never
-//! written in place here, so a link keeps its content. It is made beside and renamed to
-//! its name when complete; served like the mirror itself.
+//! It needs no space for content, and later runs do not change it: files are never written in place. It is built
+//! under a temporary name and renamed when complete.
 
 use fullbore_engine::files::{FileError, Kind, Root};
 
 use super::state::{OWN_DIRECTORY, State, StateError};
 use super::subtract::Tally;
 
-/// Where snapshots lie.
+/// The directory of snapshots below the mirror's.
 pub const SNAPSHOT_DIRECTORY: &str = "snapshots";
 
-/// What the names begin with under which snapshots are made, in our own directory.
+/// Prefix of the temporary names of snapshots, in `.fullbore`.
 const UNFINISHED: &str = "snapshot-";
 
-/// Longest name: with a path of 1024 bytes behind it still far below `PATH_MAX`.
+/// Longest name in bytes: together with a path of 1024 bytes still far below `PATH_MAX`.
 const NAME_BYTES_MAX: usize = 100;
 
 /// A snapshot that cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// Not a name for a directory.
+    /// An invalid name.
     #[error(
-        "{name:?} cannot be the name of a snapshot: letters, digits and . _ + - only, a letter or digit first, at most {NAME_BYTES_MAX}"
+        "invalid snapshot name {name:?}: use letters, digits and . _ + -, begin with a letter or digit, at most {NAME_BYTES_MAX} bytes"
     )]
     Name {
         /// As given.
         name: String,
     },
     /// There is one of that name.
-    #[error("there is a snapshot {name:?} already")]
+    #[error("snapshot {name:?} already exists")]
     Exists {
         /// The name.
         name: String,
     },
     /// The file system has no hard links.
-    #[error("the file system cannot hold a file under two names, so there can be no snapshots")]
+    #[error("cannot make a snapshot: the file system has no hard links")]
     NoLinks,
     /// The state cannot be read.
     #[error(transparent)]
@@ -76,7 +75,7 @@ pub fn check_name(root: &Root, name: &str) -> Result<(), SnapshotError> {
     Ok(())
 }
 
-/// Makes a snapshot of all that the published suites name. Gives back what is in it.
+/// Makes a snapshot of all files that the published suites name. Returns their number and bytes.
 ///
 /// # Errors
 /// A bad name, a file system without hard links, a damaged state, refusals of the system.
@@ -110,8 +109,7 @@ pub fn make(root: &Root, state: &State, name: &str) -> Result<Tally, SnapshotErr
     Ok(linked)
 }
 
-/// Removes what runs that were killed have left of snapshots, under whatever name: its links would keep files on the
-/// disk that the mirror has no more.
+/// Removes unfinished snapshots of killed runs: their links would keep deleted files on disk.
 ///
 /// # Errors
 /// Refusals of the system.

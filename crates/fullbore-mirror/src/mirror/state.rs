@@ -1,12 +1,12 @@
-//! What we placed in a mirror's directory, so that a run need not look.
+//! The state of a mirror: the files that it holds, so that a run need not walk the tree.
 //!
 //! `.fullbore/state` is small: the suites with the hash of the `InRelease` they were
 //! published from, how they were selected, the table of memberships. Reading it alone
 //! decides that nothing changed. The list of files is beside it in `files-N.zst`
 //! (see `records`), read as a stream only when there is something to plan. Both are
-//! written anew and made current by one rename of `state`, the last write of a run;
-//! what a killed run finished is in the log. A state that is lost or damaged costs a
-//! reading of the files on disk, never a download.
+//! rewritten, and become current by one rename of `state`, the last write of a run.
+//! The log has the finished files of a killed run. If the state is lost or damaged, the
+//! next run reads the files on disk and downloads nothing.
 
 use std::fs::File;
 use std::io;
@@ -24,13 +24,13 @@ use super::retention::Retention;
 use super::session::disk;
 use super::subtract::Tally;
 
-/// Our own directory below the mirror's, closed to others (0700).
+/// Directory of fullbore's own files below the mirror's, with mode 0700.
 pub const OWN_DIRECTORY: &str = ".fullbore";
 /// The header.
 pub const STATE_PATH: &str = ".fullbore/state";
-/// What was written since the state was (see the engine's journal).
+/// The journal: files written after the state.
 pub const LOG_PATH: &str = ".fullbore/log";
-/// There while a run has changed something and its state is not written yet.
+/// Exists from the first change of a run until its state is written.
 const MARK_PATH: &str = ".fullbore/unfinished";
 /// Indexes and replaced files by hash, until they get their names.
 pub const INDEX_DIRECTORY: &str = ".fullbore/index";
@@ -45,12 +45,12 @@ const HEADER_BYTES_MAX: u64 = 64 << 20;
 /// Content of the mark when something was accepted without a signature.
 const MARK_UNSIGNED: &[u8] = b"unsigned";
 
-/// Where a file of this hash waits for its name.
+/// The path of a file of this hash until it is published.
 pub fn index_path(sha256: Sha256) -> String {
     format!("{INDEX_DIRECTORY}/{sha256}")
 }
 
-/// A state that cannot be used or written.
+/// A state that cannot be read, used or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// A file operation failed.
@@ -70,7 +70,7 @@ pub enum StateError {
         /// Its version.
         found: u32,
     },
-    /// M10: the archive offered is older than what is here.
+    /// The offered Release is older than the mirrored one (M10).
     #[error("{directory}: the Release offered is of {}, older than the one mirrored, of {}", date(*.offered), date(*.have))]
     Older {
         /// The suite's directory.
@@ -112,15 +112,15 @@ pub struct Conflict {
     pub wanted: Sha256,
     /// The other suite's directory.
     pub directory: String,
-    /// The name that it was asked for by.
+    /// The name under which it was requested.
     pub requested: String,
-    /// What was taken from it, in words.
+    /// Its selection, for messages.
     pub selection: String,
-    /// The hash of the settings that it was mirrored with.
+    /// The hash of its settings.
     pub fingerprint: Sha256,
-    /// The hash of what decides which of its Releases are accepted.
+    /// The hash of its trust settings.
     pub trust: Option<Sha256>,
-    /// Addresses that it came from.
+    /// Its addresses.
     pub origins: Vec<String>,
     /// The other suite's hash.
     pub have: Sha256,
@@ -131,14 +131,14 @@ pub fn date(unix_s: i64) -> String {
     jiff::Timestamp::from_second(unix_s).map_or_else(|_| unix_s.to_string(), |time| time.to_string())
 }
 
-/// A suite as it was published.
+/// A published suite.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SuiteRecord {
     /// Its directory: `dists/bookworm`; for a flat repository the directory of its Release.
     pub directory: String,
-    /// The name it was asked for by.
+    /// The name under which it was requested.
     pub requested: String,
-    /// Addresses it came from, the origin first; `check --repair` asks there.
+    /// Addresses of the archive, the origin first; used by `check --repair`.
     #[serde(default)]
     pub origins: Vec<String>,
     /// Symbolic links to the directory, such as `dists/stable`.
@@ -146,62 +146,62 @@ pub struct SuiteRecord {
     pub links: Vec<String>,
     /// Hash of the bytes of `InRelease` (or of `Release`, where there is no `InRelease`).
     pub inrelease: Sha256,
-    /// The tag that the first of the origins had for it.
+    /// The `ETag` of the first origin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
     /// `Date` of the Release, Unix seconds.
     pub date: i64,
-    /// Accepted on a valid signature.
+    /// Whether its signature was valid.
     pub signed: bool,
     /// Hash of all settings that decide which files are mirrored.
     pub fingerprint: Sha256,
-    /// Hash of what decides which of its Releases are accepted; states of earlier versions do not tell.
+    /// Hash of the trust settings; missing in states of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust: Option<Sha256>,
-    /// What is taken from it in words, for messages.
+    /// Its selection, for messages.
     #[serde(default)]
     pub selection: String,
     /// Filters left out some of the files that its indexes name.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub filtered: bool,
-    /// Counts the Releases that were published here, from 1.
+    /// Number of Releases published here, from 1.
     pub generation: u32,
     /// When it was last published, Unix seconds.
     pub published_at: i64,
-    /// It lay here when this state knew nothing of it, or of another one: since which generation of this suite files
-    /// that no state knows are kept for clients of what was published before.
+    /// For a suite that was here before this mirror: the generation since which untracked files are kept for clients of
+    /// the earlier Release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adopted: Option<Departure>,
-    /// Its Release is gone from the directory: nothing names its files any more.
+    /// Its Release is gone from the directory.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub retired: bool,
 }
 
 impl SuiteRecord {
-    /// Whether clients may still ask for what lay here before this state knew of it.
+    /// Whether clients may still use files of an earlier tree.
     pub fn is_adopted_lately(&self, retention: &Retention, now: i64) -> bool {
         let is_kept = |left: &Departure| !retention.is_over(left, Some(self.generation), now);
         !self.retired && self.adopted.as_ref().is_some_and(is_kept)
     }
 }
 
-/// How far the deletion of expired files has come.
+/// Progress of the deletion of expired files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Removal {
-    /// None wanted, or refused by the guard: expired files are there like others.
+    /// Not decided, or refused by the guard: expired files exist.
     #[default]
     None,
-    /// Decided and perhaps begun: expired files may be there or not.
+    /// Decided: expired files may exist or not.
     Begun,
-    /// They are gone.
+    /// Complete: expired files are gone.
     Done,
 }
 
 /// Everything but the list of files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
-    /// Counts the states written; names the list.
+    /// Number of states written; part of the list's name.
     pub number: u64,
     /// When, Unix seconds.
     pub written_at: i64,
@@ -213,23 +213,23 @@ pub struct Header {
     pub records: u64,
     /// Bytes of all files in the list.
     pub bytes: u64,
-    /// What signed texts and indexes name now, each file once; states of earlier versions do not tell.
+    /// Files that signed texts and indexes name, each counted once; missing in states of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub named: Option<Tally>,
-    /// Deletion of the expired files among them.
+    /// Progress of the deletion of expired files.
     #[serde(default)]
     pub removal: Removal,
-    /// The earliest time at which a file that no suite names may be deleted, if there is one.
+    /// The earliest time at which an unnamed file may be deleted, Unix seconds.
     #[serde(default)]
     pub clean_due: Option<i64>,
-    /// All suites; the place is the number.
+    /// All suites; the index is the number.
     pub suites: Vec<SuiteRecord>,
-    /// Standings of the files; the place is the number.
+    /// Memberships of the files; the index is the number.
     #[serde(rename = "standings")]
     pub memberships: Vec<Membership>,
 }
 
-/// A suite as a mirror offers it now.
+/// The offered Release of a suite.
 #[derive(Debug, Clone, Copy)]
 pub struct OfferedRelease<'a> {
     /// Its directory here.
@@ -242,22 +242,22 @@ pub struct OfferedRelease<'a> {
     pub signed: bool,
     /// Of the settings of this run.
     pub fingerprint: Sha256,
-    /// `Date` of the Release that lies in the directory, where it is another than the state tells of.
+    /// `Date` of the Release on disk, if it is not the recorded one.
     pub here: Option<i64>,
-    /// How dates are held against the clock.
+    /// The date check.
     pub check: DateCheck,
 }
 
-/// What an offer means for what is here.
+/// The change from the mirrored Release to the offered one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReleaseChange {
-    /// Published exactly so: nothing to do for this suite.
+    /// None: nothing to do for this suite.
     Unchanged,
     /// Not mirrored here before.
     NewSuite,
     /// A later Release.
     NewRelease,
-    /// Another Release of the same date: signed anew, or an archive that is not in order.
+    /// Another Release of the same date: signed again, or a faulty archive.
     SameDate,
     /// The same Release, other settings.
     NewSettings,
@@ -272,17 +272,17 @@ pub enum ReleaseChange {
 pub struct State {
     /// All but the files.
     pub header: Header,
-    /// Why the state on disk could not be used, if there was one.
+    /// Why the state on disk could not be used, if it could not.
     pub lost: Option<String>,
     /// The last run was not completed.
     pub unfinished: bool,
-    /// It was killed, or failed, with its changes begun: the log tells what it did.
+    /// It was killed or failed after its first change; the log has its finished files.
     pub marked: bool,
-    /// Some of what it fetched was accepted without a signature.
+    /// Some of its files were accepted without a signature.
     pub unfinished_unsigned: bool,
-    /// The list can be believed: synced, or of this boot.
+    /// The list is reliable: synced, or written since this boot.
     pub trusted: bool,
-    /// The tree is of another state than this one: files are as they are found.
+    /// The tree belongs to another state: only files on disk count.
     pub overtaken: bool,
 }
 
@@ -291,7 +291,7 @@ impl State {
     /// an empty one.
     ///
     /// # Errors
-    /// Refusals of the system, a state of a later version.
+    /// Errors of the file system, a state of a later version.
     pub fn open(root: &Root, boot_id: &str) -> Result<State, StateError> {
         let mark = root.read(MARK_PATH, MARK_UNSIGNED.len() as u64)?;
         let marked = mark.is_some();
@@ -312,7 +312,7 @@ impl State {
         }
     }
 
-    /// Numbers for the suites in these directories: their own, or the next that are free.
+    /// Numbers for the suites in these directories: recorded or new ones.
     pub fn number_suites(&self, directories: &[&str]) -> Vec<SuiteId> {
         let mut next = self.header.suites.len();
         let mut number = |directory: &&str| {
@@ -339,8 +339,8 @@ impl State {
         self.header.suites.iter().find(|suite| suite.directory == directory && !suite.retired)
     }
 
-    /// Compares the date of what is offered with the dates of what is here. Gives the date in the future that does not
-    /// count any more, if there is one.
+    /// Compares the date of the offered Release with the recorded one and with that on disk. Returns a date in the future
+    /// that the offered Release replaces, if there is one.
     ///
     /// # Errors
     /// [`StateError::Older`] for a rollback (M10).
@@ -364,7 +364,7 @@ impl State {
         Ok(corrected)
     }
 
-    /// Compares what is offered with what is here, without a look at the files.
+    /// Compares the offered Release with the mirrored one, without reading files.
     ///
     /// # Errors
     /// As [`State::judge_date`].
@@ -384,8 +384,7 @@ impl State {
         })
     }
 
-    /// Whether the list of files has this path and does not count it among the expired. A list that cannot be read has
-    /// nothing. Those below `dists/` stand before the pool, so that little is read.
+    /// Whether the list has this path, not expired. An unreadable list has none. Paths below `dists/` are near its start.
     pub fn has_record(&self, root: &Root, path: &str) -> bool {
         let Ok(Some(mut records)) = self.records(root) else { return false };
         while let Ok(Some(record)) = records.next() {
@@ -400,7 +399,7 @@ impl State {
     /// The list of files, in order of path; `None` when there is none.
     ///
     /// # Errors
-    /// Refusals of the system.
+    /// Errors of the file system.
     pub fn records(&self, root: &Root) -> Result<Option<RecordReader<File>>, StateError> {
         if self.header.number == 0 {
             return Ok(None);
@@ -417,7 +416,7 @@ impl State {
     /// Writes the header as it is now, and makes it current.
     ///
     /// # Errors
-    /// Refusals of the system.
+    /// Errors of the file system.
     pub fn write_header(&self, root: &Root) -> Result<(), StateError> {
         let part = root.write_part(STATE_PATH, &render(&self.header))?;
         if self.header.synced {
@@ -427,11 +426,11 @@ impl State {
         Ok(part.finish()?)
     }
 
-    /// To be called before a run changes anything; `unsigned`: a suite of it has no valid
-    /// signature. The mark goes when a state is committed.
+    /// Marks the mirror before the first change of a run. `unsigned`: a suite of the run has no valid signature. Committing
+    /// a state removes the mark.
     ///
     /// # Errors
-    /// Refusals of the system.
+    /// Errors of the file system.
     pub fn begin(&mut self, root: &Root, unsigned: bool) -> Result<(), StateError> {
         self.unfinished_unsigned |= unsigned;
         root.create_directory(OWN_DIRECTORY, 0o700)?;
@@ -439,7 +438,7 @@ impl State {
         Ok(root.write_part(MARK_PATH, mark)?.finish()?)
     }
 
-    /// Takes the mark away: the state tells all.
+    /// Removes the mark.
     pub(super) fn end(root: &Root) -> Result<(), StateError> {
         root.unlink(MARK_PATH)?;
         Ok(())

@@ -1,9 +1,8 @@
 //! The store of files by hash, `.fullbore/index/HEX`: indexes before they are published.
 //!
-//! Content comes in under its hash and gets its real names as hard links when its suite
-//! is published; so a new set of indexes is complete before the first name changes. The
-//! names in the store of published indexes are kept (they cost no room) to plan again
-//! without fetching. What is taken from here is hashed again first: a name is a claim.
+//! Publishing gives stored files their real names as hard links, so a new set of indexes is complete before the first
+//! name changes. Published indexes stay in the store, which costs no space, so that the next run need not fetch them.
+//! Every file is hashed again before use.
 
 use std::io::{self, Read};
 
@@ -13,7 +12,7 @@ use fullbore_engine::files::{FileError, Kind, Root};
 use super::links;
 use super::state::{INDEX_DIRECTORY, StateError, index_path};
 
-/// Hashes what is left to read of a file; gives back the number of bytes, too.
+/// Hashes the rest of a file; also returns the number of bytes.
 pub(super) fn hash(file: impl Read) -> io::Result<(Sha256, u64)> {
     let mut hasher = Sha256Hasher::new();
     hasher.read_to_end(file)?;
@@ -21,11 +20,10 @@ pub(super) fn hash(file: impl Read) -> io::Result<(Sha256, u64)> {
     Ok((hasher.finish(), bytes))
 }
 
-/// Whether the store has this content, found by reading all of it (M4, M5). What has the
-/// name and other content is removed.
+/// Whether the store has this content, by hashing it (M4, M5). A file with other content is removed.
 ///
 /// # Errors
-/// Refusals of the system.
+/// Errors of the file system.
 pub fn verify(root: &Root, sha256: Sha256, size: u64) -> Result<bool, StateError> {
     let right = has(root, sha256, size)?;
     if !right {
@@ -34,10 +32,10 @@ pub fn verify(root: &Root, sha256: Sha256, size: u64) -> Result<bool, StateError
     Ok(right)
 }
 
-/// As [`verify`], and changes nothing.
+/// As [`verify`], but removes nothing.
 ///
 /// # Errors
-/// Refusals of the system.
+/// Errors of the file system.
 pub fn has(root: &Root, sha256: Sha256, size: u64) -> Result<bool, StateError> {
     let path = index_path(sha256);
     let Some((file, status)) = root.open_file(&path)? else { return Ok(false) };
@@ -45,12 +43,12 @@ pub fn has(root: &Root, sha256: Sha256, size: u64) -> Result<bool, StateError> {
     Ok(status.size == size && content()? == (sha256, size))
 }
 
-/// Takes a published file into the store if it has this content, by a hard link. Gives back whether it did.
+/// Hard-links a published file into the store if it has this content; returns whether it has.
 ///
 /// # Errors
-/// Refusals of the system.
+/// Errors of the file system.
 pub fn adopt(root: &Root, path: &str, sha256: Sha256, size: u64) -> Result<bool, StateError> {
-    // A link or a device of that name is not ours to follow, and no index.
+    // Never follow a link or open a device.
     if !links::stat(root, path)?.is_some_and(|status| status.kind == Kind::File && status.size == size) {
         return Ok(false);
     }
@@ -82,11 +80,10 @@ pub fn put(root: &Root, content: &[u8], modified: Option<i64>) -> Result<Sha256,
     Ok(sha256)
 }
 
-/// Removes what has no other name any more; to be called after publishing and cleaning.
-/// Gives back the number of files removed.
+/// Removes files without another name; call it after publishing and deleting. Returns the number of removed files.
 ///
 /// # Errors
-/// Refusals of the system.
+/// Errors of the file system.
 pub fn sweep(root: &Root) -> Result<u64, FileError> {
     let mut removed = 0;
     for (name, _) in root.list(INDEX_DIRECTORY)? {

@@ -1,10 +1,8 @@
-//! Plan − present = what is to be fetched.
+//! Subtracts present files from the plan; the rest is fetched.
 //!
-//! Plan and state are both in order of path, so one pass over the two is enough and
-//! the directory tree is not walked. The state is believed (`check` finds what someone
-//! changed behind our back); only wanted files that it does not know are looked for on
-//! disk, and if they have the right size they are to be read and hashed: so an archive
-//! made by debmirror or ftpsync, or a lost state, costs reading, not fetching.
+//! Plan and state are sorted by path, so one pass over both is enough and the tree is not walked. The state is trusted;
+//! `check` finds later changes. Files that it does not know are looked up on disk and hashed if their size is right. So a
+//! tree of debmirror or ftpsync, or a lost state, costs reading and no download.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,7 +51,7 @@ impl FileSet {
     }
 }
 
-/// A file that a run which did not complete had finished, from the log.
+/// A finished file in the log of an incomplete run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoggedFile {
     /// Path below the mirror's directory.
@@ -64,23 +62,23 @@ pub struct LoggedFile {
     pub sha256: Sha256,
 }
 
-/// Where a file stands.
+/// A number of files and their bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// Files.
+    /// Number of files.
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
 }
 
 impl Tally {
-    /// Counts one more.
+    /// Adds a file.
     pub fn add(&mut self, bytes: u64) {
         self.files += 1;
         self.bytes += bytes;
     }
 
-    /// These files with their sizes.
+    /// Counts files with their sizes.
     pub fn of(files: &[(String, u64)]) -> Tally {
         Tally { files: files.len() as u64, bytes: files.iter().map(|(_, bytes)| bytes).sum() }
     }
@@ -91,33 +89,32 @@ impl Tally {
     }
 }
 
-/// The wanted files, sorted by what has to be done for them.
+/// The files of a plan by what has to be done.
 #[derive(Debug)]
 pub struct Subtraction {
-    /// Files that are there, in the right content. Grows as others are done.
+    /// Files present with the right content; grows during the run.
     pub done: FileSet,
-    /// How many were there at once.
+    /// Files present at the start.
     pub present: Tally,
-    /// To be fetched, in order of path.
+    /// Files to fetch, in order of path.
     pub fetch: Vec<FileId>,
-    /// There with the right size, but unknown: to be hashed, in order of path.
+    /// Unknown files of the right size, to be hashed, in order of path.
     pub adopt: Vec<FileId>,
-    /// There behind a symbolic link, with the path at which they lie: to be hashed. Their own path is free only
-    /// when their suite is published.
+    /// Files behind a symbolic link, with their real path, to be hashed. Publishing their suite replaces the link.
     pub behind: Vec<(FileId, String)>,
     /// Files whose path holds other content now. They must not get their name before
     /// their suite is published: fetch them to [`super::state::index_path`].
     pub replace: FileSet,
     /// Finished by an earlier run and not wanted any more.
     pub orphans: Vec<LoggedFile>,
-    /// Sizes that state and log tell of files whose index tells none: installer images.
+    /// Sizes from state and log of files whose index has none (installer images).
     sizes: BTreeMap<FileId, u64>,
-    /// Why the state's list could not be read to its end.
+    /// Why the state's list could not be read to its end, if it could not.
     pub damage: Option<String>,
 }
 
 impl Subtraction {
-    /// Notes that a file is there, by the word of the state or the log.
+    /// Records a file as present, by state or log.
     fn known(&mut self, file: &PlanFile<'_>, size: u64) {
         self.done.insert(file.id);
         if file.known_size().is_none() {
@@ -125,12 +122,12 @@ impl Subtraction {
         }
     }
 
-    /// Notes what hashing of a file to be adopted gave: its size, if it is right.
+    /// Records the result of hashing: the size of a right file.
     pub fn adopted(&mut self, id: FileId, right: Option<u64>) {
         if let Some(size) = right {
             self.present.add(size);
             self.done.insert(id);
-            // What the state thought to be there is not; the file has its name.
+            // The state was wrong; the file is right.
             self.replace.remove(id);
         } else {
             self.replace.insert(id);
@@ -195,8 +192,8 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Takes a file that an earlier run which was killed had finished; `durable`: it is on
-    /// disk for certain. Nothing is kept of those that are wanted, so the log may be long.
+    /// Adds a finished file of a killed run; `durable` if it was synced. Wanted files need no memory, so the log may be
+    /// long.
     pub fn logged(&mut self, logged: LoggedFile, durable: bool) {
         match self.plan.find(&logged.path) {
             Some(file) if file.is(logged.size, logged.sha256) => {
@@ -350,8 +347,7 @@ enum Found {
     Link,
 }
 
-/// Looks for files in order of path and skips what lies in directories that are missing:
-/// the first run into an empty directory costs one look, not a million.
+/// Looks up files in order of path and skips missing directories: a first run needs one lookup, not a million.
 struct Disk<'a> {
     root: &'a Root,
     /// A directory found missing, with a slash at its end.
@@ -385,7 +381,7 @@ impl Disk<'_> {
     }
 
     fn note_missing_directory(&mut self, path: &str) -> Result<(), FileError> {
-        // Innermost first: mostly the directory is there and one look is enough.
+        // Innermost first: usually that directory exists.
         for (slash, _) in path.match_indices('/').collect::<Vec<_>>().into_iter().rev() {
             if self.root.stat(&path[..slash])?.is_some() {
                 break;

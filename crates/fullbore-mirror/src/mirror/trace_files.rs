@@ -2,8 +2,8 @@
 //!
 //! `project/trace/HOST` tells when this mirror was last complete, `_traces` lists all
 //! trace files, `_hierarchy` the chain of mirrors above. While a run changes the tree,
-//! `Archive-Update-in-Progress-HOST` lies at its top; `Archive-Update-Required-HOST`,
-//! put there by who is pushed during a run, asks for another one.
+//! `Archive-Update-in-Progress-HOST` lies at its top. `Archive-Update-Required-HOST`, which a push during a run creates,
+//! requests another run.
 
 use fullbore_engine::files::{FileError, Kind, Root};
 
@@ -14,7 +14,7 @@ pub const MASTER: &str = "master";
 /// RFC 1123 section 2.1.
 const HOST_BYTES_MAX: usize = 255;
 
-/// A run, for the trace file.
+/// The content of a trace file.
 #[derive(Debug, Clone, Default)]
 pub struct Trace {
     /// The name of this mirror: its public host name.
@@ -43,7 +43,7 @@ pub struct Trace {
     pub info: Vec<String>,
 }
 
-/// A host name that cannot be part of a file name.
+/// A trace file that cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// Not a host name.
@@ -54,10 +54,16 @@ pub enum TraceError {
     File(#[from] FileError),
 }
 
-/// Whether this can name a mirror, and so a file.
+/// Checks that `host` can name a mirror in its trace files.
 ///
 /// # Errors
-/// It is no host name.
+/// [`TraceError::Host`] if it is empty, has more than 255 bytes (RFC 1123, section 2.1), begins with another character
+/// than a letter or digit, or contains others than letters, digits, `.` and `-`.
+///
+/// ```
+/// assert!(fullbore_mirror::check_host("mirror.example.org").is_ok());
+/// assert!(fullbore_mirror::check_host("../etc").is_err());
+/// ```
 pub fn check_host(host: &str) -> Result<(), TraceError> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".-".contains(&byte);
     let good = host.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric)
@@ -85,8 +91,7 @@ pub fn unmark_in_progress(root: &Root, host: &str) -> Result<(), TraceError> {
     Ok(())
 }
 
-/// Takes the wish for another run, if there is one: to be called when a run begins, and
-/// when it ends, to begin again.
+/// Removes the request for another run and says whether there was one. Call it when a run begins, and when it ends.
 ///
 /// # Errors
 /// A bad host name, refusals of the system.

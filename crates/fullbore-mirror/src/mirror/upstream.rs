@@ -1,8 +1,7 @@
-//! The origin's own trace files: which state of the archive it has, and whom it has it from.
+//! The origin's trace files: the state of its archive, and the mirrors above it.
 //!
-//! They are signed by nobody and decide nothing; they are for people and programs that look after
-//! mirrors. PendingTraces for only when something is to be published, beside the indexes on a connection that is
-//! open anyway; what has not come when all else is done is done without.
+//! They are unsigned and decide nothing; people and programs that watch mirrors read them. They are requested with the
+//! indexes, on an open connection. A run does not wait for them.
 
 use fullbore_wire::fetch::{Get, Watch};
 use fullbore_wire::hosts::HostId;
@@ -11,12 +10,12 @@ use tokio::task::JoinHandle;
 use super::session::Session;
 use super::trace_files::{MASTER, TRACE_DIRECTORY, is_trace};
 
-/// Largest trace file taken; real ones have below 2 kB, `_hierarchy` below 50.
+/// Largest trace file accepted, in bytes; real ones have below 2 kB, `_hierarchy` below 50.
 const TRACE_BYTES_MAX: u64 = 1 << 20;
 
 const ORIGIN: HostId = 0;
 
-/// What the origin says of itself; none of it need be there.
+/// The trace files of the origin, as far as it has them.
 #[derive(Debug, Default, Clone)]
 pub struct Upstream {
     /// `project/trace/master`.
@@ -25,15 +24,15 @@ pub struct Upstream {
     pub hierarchy: Option<String>,
 }
 
-/// Requests on their way.
+/// Requests in flight.
 pub struct PendingTraces([JoinHandle<Option<String>>; 2]);
 
-/// Asks the origin.
+/// Requests both files from the origin.
 pub fn ask(session: &Session) -> PendingTraces {
     PendingTraces([MASTER, "_hierarchy"].map(|name| session.runtime.spawn(text(session.site.fetcher.watch(), name))))
 }
 
-/// What has come by now.
+/// The files received by now; cancels the other requests.
 pub fn take(asked: PendingTraces, session: &Session) -> Upstream {
     let [master, hierarchy] = asked.0.map(|asked| {
         if !asked.is_finished() {

@@ -1,16 +1,22 @@
-//! Patterns, forms of indexes and kinds of files, as people choose them.
+//! Values of settings: path patterns, formats of indexes, kinds of files.
 
 use std::str::FromStr;
 
 use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 
-/// A text that is no regular expression.
+/// An invalid regular expression.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct PatternError(pub String);
 
-/// A regular expression on paths of an archive.
+/// A regular expression for paths of an archive.
+///
+/// ```
+/// let filter: fullbore_mirror::Filter = "-dbg(sym)?_".parse()?;
+/// assert!(filter.0.is_match("pool/main/h/hello/hello-dbg_1_amd64.deb"));
+/// # Ok::<(), fullbore_mirror::PatternError>(())
+/// ```
 #[derive(Debug, Clone, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Filter(pub Regex);
@@ -45,13 +51,13 @@ impl PartialEq for Filter {
     }
 }
 
-/// A form in which an index may be published.
+/// A compression format of a published index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IndexFormat {
     /// Not compressed.
     Plain,
-    /// xz, Debian's usual form
+    /// xz, Debian's usual format
     Xz,
     /// gzip
     Gz,
@@ -61,7 +67,7 @@ pub enum IndexFormat {
     Bz2,
 }
 
-/// Kinds of files an archive has beside packages, each of which can be left out.
+/// Kinds of files that can be left out of a mirror.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {

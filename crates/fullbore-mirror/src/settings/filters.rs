@@ -1,15 +1,23 @@
-//! Which packages of an archive are wanted.
+//! Filters on packages.
 
 use super::Filter;
 
-/// What `--include`, `--exclude`, `--section`, `--priority`, `--source-package` and `--newest` say.
+/// The filters `--include`, `--exclude`, `--section`, `--priority`, `--source-package` and `--newest`.
 ///
-/// A package is wanted if it passes all of them; one that is not given lets everything pass.
+/// A package is mirrored if it passes every filter. An empty filter passes everything.
+///
+/// ```
+/// use fullbore_mirror::Filters;
+///
+/// let filters = Filters { sections: vec!["devel".to_owned()], ..Filters::default() };
+/// assert!(filters.wants("pool/contrib/a/a_1_all.deb", "contrib/devel", "optional", "a"));
+/// assert!(!filters.wants("pool/main/b/b_1_all.deb", "net", "optional", "b"));
+/// ```
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Filters {
-    /// With `exclude`: brings back what it left out. Alone: all that is wanted.
+    /// Alone: only matching paths pass. With `exclude`: matching paths pass although excluded.
     pub include: Vec<Filter>,
-    /// Paths left out.
+    /// Matching paths do not pass.
     pub exclude: Vec<Filter>,
     /// Sections: `devel` in every component, `contrib/devel` exactly.
     pub sections: Vec<String>,
@@ -17,21 +25,20 @@ pub struct Filters {
     pub priorities: Vec<String>,
     /// Names of source packages.
     pub source_packages: Vec<String>,
-    /// Versions kept of each package, the newest; applied by the caller, who sees them all.
+    /// Number of newest versions to keep of each package; applied by the caller, which sees all versions.
     pub newest: Option<u32>,
 }
 
 impl Filters {
-    /// Whether everything passes, so that nothing need be looked up.
+    /// Whether everything passes.
     pub fn is_empty(&self) -> bool {
         *self == Filters::default()
     }
 
     /// Whether a package with this path, section, priority and source package is wanted.
     ///
-    /// A field that the index does not give is the empty string; a filter on it
-    /// then leaves the package out. Source packages are named by themselves and
-    /// have no priority in older archives, so a priority is asked only of what has one.
+    /// Pass an empty string for a field that the index lacks: the package then fails a filter on it. An empty priority
+    /// passes, because source packages of older archives have none.
     pub fn wants(&self, path: &str, section: &str, priority: &str, source_package: &str) -> bool {
         self.wants_path(path)
             && (self.sections.is_empty() || self.sections.iter().any(|wanted| section_is(section, wanted)))

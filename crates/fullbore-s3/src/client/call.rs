@@ -1,58 +1,26 @@
 //! What is asked of a store, what it answers, and why there may be no answer.
 
-use std::sync::Arc;
-
-use bytes::Bytes;
 use fullbore_engine::digest::Sha256;
-use fullbore_wire::connect::{ConnectError, Endpoint};
+use fullbore_wire::exchange::{self, Body, Unreachable};
 use fullbore_wire::http1::{Method, ResponseHead};
 use fullbore_wire::range::ByteRange;
 
 use crate::address::Bucket;
 use crate::credentials::CredentialsError;
-use crate::spool::Kept;
 use crate::xml::{self, ServiceError, XmlError};
 
 /// Bytes of an answer's body that is an error, or of no interest.
 pub const SMALL_ANSWER: usize = 64 << 10;
 
-/// The body of a request.
-#[derive(Debug, Clone)]
-pub enum Body {
-    /// In memory; may be empty.
-    Memory(Bytes),
-    /// A part of a file, read as it is sent.
-    File {
-        /// Which.
-        file: Arc<Kept>,
-        /// From where, bytes.
-        offset: u64,
-        /// How many bytes.
-        length: u64,
-    },
-}
-
-impl Body {
-    /// None.
-    pub fn empty() -> Body {
-        Body::Memory(Bytes::new())
-    }
-
-    /// Bytes.
-    pub fn len(&self) -> u64 {
-        match self {
-            Body::Memory(bytes) => bytes.len() as u64,
-            Body::File { length, .. } => *length,
-        }
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
 /// A request.
+///
+/// ```
+/// use fullbore_s3::Call;
+/// use fullbore_wire::http1::Method;
+///
+/// let call = Call::new(Method::Get, None).query("list-type", "2").query("prefix", "1927/");
+/// assert_eq!(call.query.len(), 2);
+/// ```
 #[derive(Debug, Clone)]
 pub struct Call {
     /// The method.
@@ -88,7 +56,7 @@ impl Call {
             query: Vec::new(),
             fields: Vec::new(),
             range: None,
-            body: Body::empty(),
+            body: Body::default(),
             hash: Sha256::of(b""),
             checksum: false,
             answer_bytes_max: SMALL_ANSWER,
@@ -113,8 +81,8 @@ impl Call {
 
     /// Gives it a body.
     #[must_use]
-    pub fn body(mut self, body: Body, hash: Sha256) -> Call {
-        (self.body, self.hash) = (body, hash);
+    pub fn body(mut self, body: impl Into<Body>, hash: Sha256) -> Call {
+        (self.body, self.hash) = (body.into(), hash);
         self
     }
 
@@ -124,31 +92,17 @@ impl Call {
     }
 }
 
-/// An answer.
-#[derive(Debug, Clone)]
-pub struct Answer {
-    /// Status and fields.
-    pub head: Box<ResponseHead>,
-    /// The body; of a range that was asked for, empty.
-    pub body: Bytes,
-    /// What came of a range, piece by piece: joined it would be copied once more.
-    pub pieces: Vec<Bytes>,
-    /// How often the request was sent: an earlier copy may have been carried out, and its answer lost.
-    pub times_sent: u32,
-    /// The bucket as it was taken for when this was asked.
-    pub(super) asked: Arc<Bucket>,
-}
+/// An answer, and the bucket as it was known when the request was sent.
+pub type Answer = exchange::Answer<Bucket>;
 
-impl Answer {
-    /// The ETag without quotes, which it need not have; `None` if there is none, or only a weak one.
-    pub fn etag(&self) -> Option<String> {
-        match &self.head.etag {
-            Some(tag) => (!tag.weak).then(|| tag.to_string().trim_matches('"').to_owned()),
-            None => {
-                let is_part = |byte: u8| byte.is_ascii_graphic() && byte != b'"';
-                let bare = self.head.store_field("etag")?;
-                (!bare.is_empty() && bare.bytes().all(is_part)).then(|| bare.to_owned())
-            }
+/// The ETag without quotes, which it need not have; `None` if there is none, or only a weak one.
+pub fn etag(head: &ResponseHead) -> Option<String> {
+    match &head.etag {
+        Some(tag) => (!tag.weak).then(|| tag.to_string().trim_matches('"').to_owned()),
+        None => {
+            let is_part = |byte: u8| byte.is_ascii_graphic() && byte != b'"';
+            let bare = head.store_field("etag")?;
+            (!bare.is_empty() && bare.bytes().all(is_part)).then(|| bare.to_owned())
         }
     }
 }
@@ -183,7 +137,7 @@ pub enum CallError {
     #[error("{0}")]
     GivenUp(String),
     /// Content arrived damaged, again and again.
-    #[error("{what}: the server has {theirs} as the checksum of what was sent, and {ours} is right")]
+    #[error("{what}: checksum mismatch: the server has {theirs}, sent was {ours}")]
     Damaged {
         /// Method and key.
         what: String,
@@ -216,47 +170,6 @@ pub enum CallError {
     /// A signal came.
     #[error("interrupted")]
     Interrupted,
-}
-
-/// A store to which there is no connection.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unreachable {
-    /// The host, and what happened.
-    pub reason: String,
-    /// What would help.
-    pub cause: Barrier,
-}
-
-/// What keeps us from a store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Barrier {
-    /// Nobody answers.
-    Silence,
-    /// Nobody who is trusted vouches for its certificate.
-    UnknownIssuer,
-    /// Its certificate is not one for this host and this day.
-    WrongCertificate,
-    /// Its name may not be looked up.
-    Name,
-}
-
-impl Barrier {
-    /// Whether another try would have the same end.
-    pub(super) fn is_final(self) -> bool {
-        self != Barrier::Silence
-    }
-}
-
-impl Unreachable {
-    pub(super) fn new(host: &str, endpoint: &Endpoint, error: &ConnectError) -> Unreachable {
-        let cause = match error {
-            error if error.is_blocked() => Barrier::Name,
-            error if error.is_of_unknown_issuer() => Barrier::UnknownIssuer,
-            error if error.is_untrusted() => Barrier::WrongCertificate,
-            _ => Barrier::Silence,
-        };
-        Unreachable { reason: format!("{host}: {}", error.without_host(endpoint)), cause }
-    }
 }
 
 fn described(error: &ServiceError) -> String {

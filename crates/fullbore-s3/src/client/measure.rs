@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use fullbore_engine::stage::{HostClock, Kind, Ledger, StageClock};
+use fullbore_wire::exchange::{Measurement, RequestTiming};
 
 /// What was measured of all connections together.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -51,23 +52,6 @@ struct Open {
     since: Duration,
 }
 
-/// One answer, as its connection saw it.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Answered {
-    /// Bytes of the request's body.
-    pub sent_bytes: u64,
-    /// Bytes of the answer's.
-    pub received_bytes: u64,
-    /// On the path.
-    pub path: Duration,
-    /// The server's turn.
-    pub server: Duration,
-    /// Held back by the limit on the rate.
-    pub limited: Duration,
-    /// The smallest round trip so far.
-    pub round_trip: Option<Duration>,
-}
-
 impl Meter {
     /// Counts in this ledger what goes to this store, and what comes from it: stage `send`.
     pub fn new(ledger: &Ledger, store: &str) -> Meter {
@@ -81,29 +65,41 @@ impl Meter {
         change(reading, open)
     }
 
-    /// An answer.
-    pub fn answered(&self, answered: &Answered) {
-        let moved = answered.sent_bytes + answered.received_bytes;
+    /// What a connection measured.
+    pub fn record(&self, measurement: Measurement<'_>) {
+        match measurement {
+            Measurement::ConnectionOpened(at) => self.opened(at),
+            Measurement::ConnectionClosed(opened) => self.closed(opened),
+            Measurement::Answered(answered) => self.answered(answered),
+            // A connection was not given a request, because others fill the path.
+            Measurement::WaitedForRoom(time) => self.with(|reading, _| reading.path += time),
+            Measurement::Activity(_) | Measurement::Received(_) | Measurement::Counters(..) | Measurement::GivenUp => {}
+        }
+    }
+
+    fn answered(&self, timing: &RequestTiming) {
+        let moved = timing.sent_bytes + timing.received_bytes;
         self.send.add_items(1, moved);
         self.store.received(moved);
-        if let Some(time) = answered.round_trip {
+        if let Some(time) = timing.round_trip {
             self.store.round_trip(time);
         }
         self.with(|reading, _| {
             reading.answers += 1;
-            reading.sent_bytes += answered.sent_bytes;
-            reading.received_bytes += answered.received_bytes;
-            reading.path += answered.path;
-            reading.server += answered.server;
-            reading.limited += answered.limited;
-            if let Some(time) = answered.round_trip {
+            reading.sent_bytes += timing.sent_bytes;
+            reading.received_bytes += timing.received_bytes;
+            // Of an answer that is long, too, all is the server's turn.
+            let server = (timing.server_latency + timing.receiving).min(timing.total);
+            reading.path += timing.total - server;
+            reading.server += server;
+            reading.limited += timing.limited;
+            if let Some(time) = timing.round_trip {
                 reading.round_trip = Some(reading.round_trip.map_or(time, |before| before.min(time)));
             }
         });
     }
 
-    /// A connection was opened then.
-    pub fn opened(&self, at: Instant) {
+    fn opened(&self, at: Instant) {
         self.with(|reading, open| {
             open.count += 1;
             open.since += at.saturating_duration_since(self.origin);
@@ -112,18 +108,12 @@ impl Meter {
         });
     }
 
-    /// One that was opened then has ended.
-    pub fn closed(&self, opened: Instant) {
+    fn closed(&self, opened: Instant) {
         self.with(|reading, open| {
             open.count = open.count.saturating_sub(1);
             open.since = open.since.saturating_sub(opened.saturating_duration_since(self.origin));
             reading.open += opened.elapsed();
         });
-    }
-
-    /// A connection was not given a request, because others fill the path.
-    pub fn waited_for_room(&self, time: Duration) {
-        self.with(|reading, _| reading.path += time);
     }
 
     /// A request is sent once more.

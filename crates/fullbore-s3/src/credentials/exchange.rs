@@ -64,7 +64,7 @@ async fn ask(
                 Some(Event::Body { data, .. }) if content.len() + data.len() <= ANSWER_BYTES_MAX => {
                     content.extend_from_slice(&data);
                 }
-                Some(Event::Body { .. }) => return Err(failed(&"a longer answer than was asked for")),
+                Some(Event::Body { .. }) => return Err(failed(&"the answer is longer than requested")),
                 Some(Event::End { .. }) => return Ok((status, content.freeze())),
             }
         }

@@ -70,8 +70,8 @@ impl Found {
     }
 
     async fn identity(&self, profile: Option<&str>) -> Result<Arc<Identity>, CredentialsError> {
-        let keeper = Keeper::new(self.find(profile)?.providers, ConnectOptions::default());
-        Ok(keeper.identity(None).await?.unwrap())
+        let cache = CredentialCache::new(self.find(profile)?.providers, ConnectOptions::default());
+        Ok(cache.identity(None).await?.unwrap())
     }
 }
 
@@ -236,8 +236,8 @@ async fn credentials_are_renewed_when_they_end_or_are_refused() {
         count.display(),
         ends.display()
     );
-    let keeper = Keeper::new(vec![Provider::Process { command }], ConnectOptions::default());
-    let ask = async |refused: Option<&Identity>| keeper.identity(refused).await.unwrap().unwrap();
+    let cache = CredentialCache::new(vec![Provider::Process { command }], ConnectOptions::default());
+    let ask = async |refused: Option<&Identity>| cache.identity(refused).await.unwrap().unwrap();
     assert_eq!(ask(None).await.access_key_id, "1");
     fs::write(&ends, "2099-01-01T00:00:00Z").unwrap();
     let second = ask(None).await;

@@ -45,6 +45,9 @@ pub struct Account<'a> {
 
 impl<'a> Account<'a> {
     pub fn new(run: &'a Run<'a>, sending: &'a Sending, list: &'a mut List, events: &'a mut dyn Events) -> Account<'a> {
+        // Nothing is asked of the store while nothing comes from stdin.
+        let has_stdin = run.settings.sources.iter().any(|source| source.as_os_str() == "-");
+        let pace = if has_stdin { Pace::new(run.begun) } else { Pace::with_peers(run.begun) };
         Account {
             run,
             sending,
@@ -55,7 +58,7 @@ impl<'a> Account<'a> {
             next: 0,
             totals: Totals::default(),
             failed: Vec::new(),
-            pace: Pace::new(run.begun),
+            pace,
         }
     }
 

@@ -7,18 +7,18 @@ use fullbore_engine::memory::{self, PLACE_BYTES};
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use tokio::task::JoinSet;
 
-use super::protected::{Fate, Rules};
+use super::protected::{Classification, Rules};
 use crate::bucket::explain;
 use crate::client::Client;
 use crate::listing::{self, More};
 use crate::remove::{KEYS_AT_ONCE, remove};
-use crate::xml::Listed;
+use crate::xml::ListedObject;
 
 /// Requests on their way at once.
 const AT_ONCE: usize = 4;
 
 /// What is to be deleted.
-pub struct Doomed {
+pub struct Deletion {
     /// The keys.
     pub keys: Vec<String>,
     /// Private state of mirrors, which is deleted however much it is.
@@ -36,49 +36,49 @@ pub struct Doomed {
 }
 
 /// Why a listing was not read to its end.
-enum Halt {
+enum ListingStop {
     /// It has an object that is not beneath the prefix.
     Stray(String),
     /// It has more objects that are no files of the source than can be kept.
     TooMany,
 }
 
-impl Doomed {
+impl Deletion {
     /// Lists everything beneath the prefix, and keeps what is not wanted.
     pub async fn find(
         client: &Client,
         prefix: &str,
         wanted: &HashSet<&str>,
         rules: &Rules,
-    ) -> Result<Doomed, CommandError> {
-        let mut doomed = Doomed::new(memory::list_bytes_max());
-        let mut halt = None;
+    ) -> Result<Deletion, CommandError> {
+        let mut deletion = Deletion::new(memory::list_bytes_max());
+        let mut stopped = None;
         let mut unlisted = wanted.clone();
         let listed = listing::list(client, prefix, |page| {
             for object in &page {
                 unlisted.remove(object.key.as_str());
             }
-            halt = doomed.take(page, prefix, wanted, rules).err();
-            if halt.is_none() { More::Yes } else { More::No }
+            stopped = deletion.take(page, prefix, wanted, rules).err();
+            if stopped.is_none() { More::Yes } else { More::No }
         });
         listed.await.map_err(|error| explain(&error))?;
-        doomed.unlisted = unlisted.into_iter().min().map(str::to_owned);
+        deletion.unlisted = unlisted.into_iter().min().map(str::to_owned);
         let bucket = client.bucket();
         let store = bucket.store();
-        match halt {
-            None => Ok(doomed),
-            Some(Halt::Stray(stray)) => Err(CommandError::new(
+        match stopped {
+            None => Ok(deletion),
+            Some(ListingStop::Stray(stray)) => Err(CommandError::new(
                 ErrorKind::Network,
                 format_args!(
                     "--delete: store {store} was asked what is beneath {prefix:?} and lists {stray:?}; nothing is deleted"
                 ),
             )),
-            Some(Halt::TooMany) => Err(CommandError::new(
+            Some(ListingStop::TooMany) => Err(CommandError::new(
                 ErrorKind::Network,
                 format_args!(
                     "--delete: store {store} lists more than {} objects beneath {prefix:?} that the source does not have, \
                      and this machine can keep no more; nothing is deleted",
-                    doomed.keys.len() + doomed.private.len()
+                    deletion.keys.len() + deletion.private.len()
                 ),
             )
             .hint("delete them by a lifecycle rule of the store, or put directories one by one")),
@@ -86,34 +86,40 @@ impl Doomed {
     }
 
     /// Nothing yet, and keys of at most so many bytes.
-    fn new(most_bytes: u64) -> Doomed {
-        Doomed { keys: Vec::new(), private: Vec::new(), kept: 0, of: 0, unlisted: None, bytes: 0, most_bytes }
+    fn new(most_bytes: u64) -> Deletion {
+        Deletion { keys: Vec::new(), private: Vec::new(), kept: 0, of: 0, unlisted: None, bytes: 0, most_bytes }
     }
 
     /// Takes a page of the listing.
-    fn take(&mut self, page: Vec<Listed>, prefix: &str, wanted: &HashSet<&str>, rules: &Rules) -> Result<(), Halt> {
+    fn take(
+        &mut self,
+        page: Vec<ListedObject>,
+        prefix: &str,
+        wanted: &HashSet<&str>,
+        rules: &Rules,
+    ) -> Result<(), ListingStop> {
         // A server that does not look at the prefix would have us delete what is others'.
         if let Some(stray) = page.iter().find(|object| !object.key.starts_with(prefix)) {
-            return Err(Halt::Stray(stray.key.clone()));
+            return Err(ListingStop::Stray(stray.key.clone()));
         }
         self.of += page.len();
         for object in page.into_iter().filter(|object| !wanted.contains(object.key.as_str())) {
             let bytes = object.key.len() as u64 + PLACE_BYTES;
-            match rules.fate(&object.key, &object.key[prefix.len()..]) {
-                Fate::Absent => {
+            match rules.classify(&object.key, &object.key[prefix.len()..]) {
+                Classification::Absent => {
                     self.keys.push(object.key);
                     self.bytes += bytes;
                     continue;
                 }
-                Fate::Kept => self.kept += 1,
-                Fate::Private => {
+                Classification::Kept => self.kept += 1,
+                Classification::Private => {
                     self.private.push(object.key);
                     self.bytes += bytes;
                 }
             }
             self.of -= 1;
         }
-        if self.bytes > self.most_bytes { Err(Halt::TooMany) } else { Ok(()) }
+        if self.bytes > self.most_bytes { Err(ListingStop::TooMany) } else { Ok(()) }
     }
 
     /// Refuses a store that does not list a key that was put. It may list that object under another name, which is then
@@ -141,7 +147,7 @@ impl Doomed {
             self.of,
             share * 100.0
         );
-        Err(CommandError::new(ErrorKind::Partial, error).hint("--force-delete if that is right"))
+        Err(CommandError::new(ErrorKind::Partial, error).hint("pass --force-delete to delete them"))
     }
 
     /// Deletes; gives how many are gone.
@@ -178,30 +184,31 @@ mod tests {
 
     #[test]
     fn too_much_at_once_is_refused() {
-        let doomed = |count, of| Doomed { keys: vec!["k".into(); count], of, ..Doomed::new(0) };
-        assert!(doomed(4, 10).guard(0.4, false).is_ok());
-        assert!(doomed(5, 10).guard(0.4, false).is_err());
-        assert!(doomed(10, 10).guard(0.4, true).is_ok());
-        assert!(doomed(0, 0).guard(0.0, false).is_ok());
+        let deletion = |count, of| Deletion { keys: vec!["k".into(); count], of, ..Deletion::new(0) };
+        assert!(deletion(4, 10).guard(0.4, false).is_ok());
+        assert!(deletion(5, 10).guard(0.4, false).is_err());
+        assert!(deletion(10, 10).guard(0.4, true).is_ok());
+        assert!(deletion(0, 0).guard(0.0, false).is_ok());
     }
 
     #[test]
     fn endless_pages_of_new_keys_filled_the_memory() {
         let page = |number: u32| {
-            let key = |place: u32| Listed { key: format!("p/{number:05}{place:0100}"), size: 1, etag: String::new() };
+            let key =
+                |place: u32| ListedObject { key: format!("p/{number:05}{place:0100}"), size: 1, etag: String::new() };
             (0..1000).map(key).collect::<Vec<_>>()
         };
         let most_bytes = 1_000_000;
-        let mut doomed = Doomed::new(most_bytes);
+        let mut deletion = Deletion::new(most_bytes);
         let (wanted, rules) = (HashSet::new(), Rules::default());
-        let pages = (0..1000).take_while(|number| doomed.take(page(*number), "p/", &wanted, &rules).is_ok()).count();
+        let pages = (0..1000).take_while(|number| deletion.take(page(*number), "p/", &wanted, &rules).is_ok()).count();
         assert!((1..20).contains(&pages), "{pages}");
-        assert!(doomed.bytes > most_bytes && doomed.bytes < 2 * most_bytes, "{}", doomed.bytes);
+        assert!(deletion.bytes > most_bytes && deletion.bytes < 2 * most_bytes, "{}", deletion.bytes);
         // Files of the source take none, however often they are listed.
         let listed = page(0);
         let wanted = listed.iter().map(|object| object.key.as_str()).collect();
-        let mut doomed = Doomed::new(0);
-        assert!((0..100).all(|_| doomed.take(page(0), "p/", &wanted, &rules).is_ok()));
-        assert!(matches!(doomed.take(page(0), "q/", &wanted, &rules), Err(Halt::Stray(_))));
+        let mut deletion = Deletion::new(0);
+        assert!((0..100).all(|_| deletion.take(page(0), "p/", &wanted, &rules).is_ok()));
+        assert!(matches!(deletion.take(page(0), "q/", &wanted, &rules), Err(ListingStop::Stray(_))));
     }
 }

@@ -82,7 +82,7 @@ impl Known {
                 return Ok(Known::default());
             }
             Err(error @ (CallError::Endless { .. } | CallError::Answer { .. })) => {
-                return Err(explain(&error).hint("--resend does not ask what is there, and sends everything"));
+                return Err(explain(&error).hint("pass --resend to send everything without comparing"));
             }
             Err(error) => return Err(explain(&error)),
         }

@@ -169,7 +169,7 @@ fn name(path: &Path) -> Result<String, CommandError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::protected::Fate;
+    use super::super::protected::Classification;
     use super::*;
     use fullbore_engine::tree::MirrorNames;
     use proptest::prelude::*;
@@ -296,13 +296,13 @@ mod tests {
                     continue;
                 }
                 let is_named_private = key.contains("/.fullbore/") || key.ends_with(".part");
-                match plan.rules.fate(&key, &name) {
-                    Fate::Private => prop_assert!(is_named_private, "{}", key),
-                    Fate::Absent => {
+                match plan.rules.classify(&key, &name) {
+                    Classification::Private => prop_assert!(is_named_private, "{}", key),
+                    Classification::Absent => {
                         prop_assert!(!fs::metadata(root.join(&name)).is_ok_and(|kind| kind.is_file()), "{}", key);
                         prop_assert!(copy_links || !is_kept(&root, &name), "{}", key);
                     }
-                    Fate::Kept => prop_assert!(copy_links || is_kept(&root, &name), "{}", key),
+                    Classification::Kept => prop_assert!(copy_links || is_kept(&root, &name), "{}", key),
                 }
             }
         }

@@ -53,7 +53,7 @@ pub struct Rules {
 
 /// What becomes of an object that is no file of the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub enum Classification {
     /// It is kept: the source may have it.
     Kept,
     /// It is private state of a mirror.
@@ -63,18 +63,18 @@ pub enum Fate {
 }
 
 impl Rules {
-    /// The fate of a key; `relative` is the key beneath the prefix.
-    pub fn fate(&self, key: &str, relative: &str) -> Fate {
+    /// The class of a key; `relative` is the key beneath the prefix.
+    pub fn classify(&self, key: &str, relative: &str) -> Classification {
         let (directories, name) = relative.rsplit_once('/').unwrap_or(("", relative));
         let is_state = !self.state.is_empty() && directories.split('/').any(|part| part == self.state);
         if self.snapshots.covers(key) {
-            Fate::Kept
+            Classification::Kept
         } else if is_state || is_unfinished(name) && self.mirrors.covers(key) && !self.left_out.0.contains(key) {
-            Fate::Private
+            Classification::Private
         } else if self.left_out.covers(key) {
-            Fate::Kept
+            Classification::Kept
         } else {
-            Fate::Absent
+            Classification::Absent
         }
     }
 }
@@ -95,24 +95,24 @@ mod tests {
         rules.snapshots.add("p/", Path::new("snapshots"));
         rules.mirrors.add("p/", Path::new(""));
         let table = [
-            ("dists/stable", Fate::Kept),
-            ("dists/stable/main/Packages", Fate::Kept),
-            ("dists/stable-updates/Release", Fate::Absent),
-            ("dists/stabl", Fate::Absent),
-            ("x/other", Fate::Kept),
-            ("xx", Fate::Absent),
-            ("snapshots/s/.a.part", Fate::Kept),
-            (".fullbore/log", Fate::Private),
-            ("dists/stable/.fullbore/log", Fate::Private),
-            (".fullbore", Fate::Absent),
-            ("pool/.a.part", Fate::Private),
-            ("pool/a.part", Fate::Private),
-            ("pool/.part", Fate::Absent),
-            ("films/a.part", Fate::Kept),
-            ("dists/stable/", Fate::Kept),
+            ("dists/stable", Classification::Kept),
+            ("dists/stable/main/Packages", Classification::Kept),
+            ("dists/stable-updates/Release", Classification::Absent),
+            ("dists/stabl", Classification::Absent),
+            ("x/other", Classification::Kept),
+            ("xx", Classification::Absent),
+            ("snapshots/s/.a.part", Classification::Kept),
+            (".fullbore/log", Classification::Private),
+            ("dists/stable/.fullbore/log", Classification::Private),
+            (".fullbore", Classification::Absent),
+            ("pool/.a.part", Classification::Private),
+            ("pool/a.part", Classification::Private),
+            ("pool/.part", Classification::Absent),
+            ("films/a.part", Classification::Kept),
+            ("dists/stable/", Classification::Kept),
         ];
-        for (name, fate) in table {
-            assert_eq!(rules.fate(&format!("p/{name}"), name), fate, "{name}");
+        for (name, class) in table {
+            assert_eq!(rules.classify(&format!("p/{name}"), name), class, "{name}");
         }
         let mut all = Protected::default();
         all.add("", Path::new(OsStr::from_bytes(b"\xff")));
@@ -132,8 +132,8 @@ mod tests {
             left_out.iter().for_each(|name| rules.left_out.add("q/", Path::new(name)));
             for key in keys {
                 let is_beneath = left_out.iter().any(|name| Path::new(&key).starts_with(name));
-                let expected = if is_beneath { Fate::Kept } else { Fate::Absent };
-                prop_assert_eq!(rules.fate(&format!("q/{}", key), &key), expected);
+                let expected = if is_beneath { Classification::Kept } else { Classification::Absent };
+                prop_assert_eq!(rules.classify(&format!("q/{}", key), &key), expected);
             }
         }
     }

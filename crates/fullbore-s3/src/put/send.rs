@@ -25,7 +25,7 @@ use crate::bucket::{explain, is_fatal};
 use crate::client::Client;
 use crate::compare::{self, Checker, Finding};
 use crate::parts::{self, WHOLE_BYTES_MAX};
-use crate::upload::{Stored, UploadError, Uploader, Whole};
+use crate::upload::{PutOutcome, Stored, UploadError, Uploader};
 
 /// Objects of which nothing is known are put on the condition that they are new, up to this size, where the store is known
 /// to keep to that: the bytes that are sent in vain, if they are not, cost less than a question before.
@@ -210,9 +210,9 @@ impl Sending {
         // What is there may be what an earlier copy of our request has put.
         let mut perhaps_ours = false;
         if conditional && conditions.are_kept() {
-            match self.uploader.whole(key, self.fields(key), content.clone(), hash, true).await? {
-                Whole::Stored(stored) => return Ok(Outcome::Stored(stored)),
-                Whole::Exists { resent } => perhaps_ours = resent,
+            match self.uploader.put_whole(key, self.fields(key), content.clone(), hash, true).await? {
+                PutOutcome::Stored(stored) => return Ok(Outcome::Stored(stored)),
+                PutOutcome::Exists { resent } => perhaps_ours = resent,
             }
         }
         if presence != Presence::Absent
@@ -230,14 +230,14 @@ impl Sending {
             return Ok(Outcome::Wanted);
         }
         let fields = self.fields(key);
-        match self.uploader.whole(key, fields.clone(), content.clone(), hash, false).await? {
-            Whole::Stored(stored) => {
+        match self.uploader.put_whole(key, fields.clone(), content.clone(), hash, false).await? {
+            PutOutcome::Stored(stored) => {
                 if conditional && self.asks_for_conditions && conditions.ask_once() {
                     self.uploader.ask_for_conditions(key, fields, content, hash).await;
                 }
                 Ok(Outcome::Stored(stored))
             }
-            Whole::Exists { .. } => Err(UploadError::Changed),
+            PutOutcome::Exists { .. } => Err(UploadError::Changed),
         }
     }
 
@@ -300,7 +300,7 @@ impl Sending {
         if self.dry_run {
             return Ok(Outcome::Wanted);
         }
-        self.uploader.file(key, self.fields(key), Arc::new(file), size).await.map(Outcome::Stored)
+        self.uploader.put_file(key, self.fields(key), Arc::new(file), size).await.map(Outcome::Stored)
     }
 
     async fn pipe(&self, key: &str, from: impl Read + Send + 'static) -> Result<Outcome, UploadError> {
@@ -312,7 +312,7 @@ impl Sending {
         let over = async {
             let _ = over.wait_for(|over| *over).await;
         };
-        self.uploader.pipe(key, self.fields(key), from, over).await.map(Outcome::Stored)
+        self.uploader.put_pipe(key, self.fields(key), from, over).await.map(Outcome::Stored)
     }
 
     /// An error as the person sees it, behind the path; some end everything.

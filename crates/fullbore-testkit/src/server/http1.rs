@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::{
-    Connection, Place,
+    Connection, RequestOrigin,
     answer::{Answer, Break, Framing, Request, decode},
     throttle::{Throttle, piece_bytes},
 };
@@ -205,8 +205,8 @@ async fn answer_one<W: AsyncWrite + Unpin>(
     let close = announced || worn_out || answer.close;
     let mut body_bytes = 0;
     let ended = send(out, &answer, announced, &behaviour, own_throttle, &mut body_bytes, gone).await;
-    let place = Place { connection: connection.id, number, http2: false, arrived: incoming.arrived };
-    shared.record(place, request, &answer, body_bytes);
+    let origin = RequestOrigin { connection: connection.id, number, http2: false, arrived: incoming.arrived };
+    shared.record(origin, request, &answer, body_bytes);
     ended.map(|()| !close)
 }
 

@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use super::{
-    Behaviour, Connection, Place, Shared,
+    Behaviour, Connection, RequestOrigin, Shared,
     answer::{Answer, Break, Framing, Request, decode},
     throttle::{Throttle, piece_bytes},
 };
@@ -40,7 +40,7 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, connecti
             shared: connection.shared.clone(),
             behaviour,
             own_throttle: own_throttle.clone(),
-            place: Place { connection: connection.id, number, http2: true, arrived: Instant::now() },
+            origin: RequestOrigin { connection: connection.id, number, http2: true, arrived: Instant::now() },
         };
         tasks.spawn(stream.answer(request(&head), respond));
         while tasks.try_join_next().is_some() {}
@@ -62,12 +62,12 @@ struct Stream {
     shared: Arc<Shared>,
     behaviour: Arc<Behaviour>,
     own_throttle: Arc<Throttle>,
-    place: Place,
+    origin: RequestOrigin,
 }
 
 impl Stream {
     async fn answer(self, request: Request, mut respond: SendResponse<Bytes>) {
-        sleep_until((self.place.arrived + self.behaviour.delay).into()).await;
+        sleep_until((self.origin.arrived + self.behaviour.delay).into()).await;
         let answer = self.shared.begin(&self.behaviour, &request);
         sleep(answer.delay).await;
         let mut sent = 0;
@@ -77,7 +77,7 @@ impl Stream {
             // A stream that the client gave up is no error of the server.
             let _ = self.send(&answer, &mut respond, &mut sent).await;
         }
-        self.shared.record(self.place, request, &answer, sent);
+        self.shared.record(self.origin, request, &answer, sent);
     }
 
     async fn send(&self, answer: &Answer, respond: &mut SendResponse<Bytes>, sent: &mut u64) -> Result<(), h2::Error> {

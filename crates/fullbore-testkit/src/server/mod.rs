@@ -124,12 +124,12 @@ impl Shared {
         }
     }
 
-    fn record(&self, place: Place, request: Request, answer: &Answer, body_bytes: u64) {
+    fn record(&self, origin: RequestOrigin, request: Request, answer: &Answer, body_bytes: u64) {
         let entry = LogEntry {
-            at: place.arrived.duration_since(self.started),
-            connection: place.connection,
-            number: place.number,
-            http2: place.http2,
+            at: origin.arrived.duration_since(self.started),
+            connection: origin.connection,
+            number: origin.number,
+            http2: origin.http2,
             range: request.header("range").map(ToString::to_string),
             method: request.method,
             path: request.path,
@@ -137,7 +137,7 @@ impl Shared {
             status: if answer.hang { 0 } else { answer.status },
             fault: answer.fault,
             body_bytes,
-            took: place.arrived.elapsed(),
+            took: origin.arrived.elapsed(),
         };
         let mut log = lock(&self.log);
         if log.len() < log::LOG_ENTRIES {
@@ -148,7 +148,7 @@ impl Shared {
 
 /// Where a request came from.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct RequestOrigin {
     connection: u64,
     number: u32,
     http2: bool,

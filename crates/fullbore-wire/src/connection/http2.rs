@@ -479,7 +479,7 @@ impl Stream {
             shared.throttle(bytes as u64).await;
             let mut permit = shared.network.blocked(shared.window.acquire_bytes(bytes as u64)).await;
             permit.at(Place::Wire);
-            let room = shared.landing.room(item).await;
+            let room = shared.landing.reserve(item).await;
             // From here to the landing nothing waits: this stream may be dropped wherever it does, and
             // what the dispatcher takes for received is asked for no more.
             let Some(wanted) = self.received(bytes as u64) else { return StreamEnd::Connection(Ended::Ours) };

@@ -246,7 +246,7 @@ struct Shown<'a> {
 
 impl<'a> Shown<'a> {
     fn new(progression: &'a Progression, landings: Vec<Landing>) -> Self {
-        Shown { progression, landings, pace: Pace::new(progression.started) }
+        Shown { progression, landings, pace: Pace::with_peers(progression.started) }
     }
 
     fn progress(&mut self, limit: Option<String>) -> Progress {

@@ -154,12 +154,10 @@ pub fn address(text: &str) -> Result<String, CommandError> {
     let text = text.trim().trim_end_matches('/');
     let bad = |why: &str| CommandError::usage(format_args!("{:?}: {why}", without_credentials(text)));
     let Some((scheme, rest)) = text.split_once("://") else {
-        return Err(bad("not an address").hint("an archive is named like https://deb.example.org/debian"));
+        return Err(bad("not an address").hint("write the address of an archive as https://deb.example.org/debian"));
     };
     if !matches!(scheme.to_ascii_lowercase().as_str(), "http" | "https") {
-        return Err(
-            bad("only http and https archives can be mirrored").hint("most archives offer https under the same name")
-        );
+        return Err(bad("only http and https archives can be mirrored").hint("try https with the same host and path"));
     }
     let host = rest.split('/').next().unwrap_or_default();
     if host.is_empty() || text.chars().any(|c| c.is_control() || c.is_whitespace()) {

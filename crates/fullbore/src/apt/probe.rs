@@ -15,7 +15,7 @@ use fullbore_apt::acquire::{Messages, User};
 use fullbore_apt::http::{LIST_BYTES_MAX, MirrorSets};
 use fullbore_engine::run::error::CommandError;
 
-use super::Place;
+use super::System;
 
 /// Time that a method has for its first message. apt has no limit; ours need milliseconds.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
@@ -27,18 +27,18 @@ const ANSWER_BYTES_MAX: u64 = 64 << 10;
 const SANDBOX_USER: &str = "_apt";
 
 /// Checks the program and asks it, under the name of each method, for its capabilities.
-pub fn program(place: &Place, program: &Path, methods: &[&str]) -> Result<(), CommandError> {
-    let path = place.at(program)?;
+pub fn program(system: &System, program: &Path, methods: &[&str]) -> Result<(), CommandError> {
+    let path = system.at(program)?;
     permitted(&path)?;
     for method in methods {
-        answers(place, &path, method)?;
+        answers(system, &path, method)?;
     }
     Ok(())
 }
 
 /// Checks that everybody may read a file.
-fn readable(place: &Place, file: &Path) -> Result<(), CommandError> {
-    let path = place.at(file)?;
+fn readable(system: &System, file: &Path) -> Result<(), CommandError> {
+    let path = system.at(file)?;
     let metadata = std::fs::metadata(&path)
         .map_err(|error| CommandError::usage(format_args!("cannot read {}: {error}", path.display())))?;
     if !metadata.is_file() || metadata.mode() & 0o004 == 0 {
@@ -49,9 +49,9 @@ fn readable(place: &Place, file: &Path) -> Result<(), CommandError> {
 }
 
 /// Checks that a list of mirrors can be read by everybody and names mirrors.
-pub fn mirrors(place: &Place, file: &Path) -> Result<(), CommandError> {
-    readable(place, file)?;
-    let path = place.at(file)?;
+pub fn mirrors(system: &System, file: &Path) -> Result<(), CommandError> {
+    readable(system, file)?;
+    let path = system.at(file)?;
     let refuse = |why: &dyn std::fmt::Display| {
         CommandError::usage(format_args!("{}: {why}", path.display()))
             .hint("one http or https address per line, an empty line between sets of mirrors of the same archive")
@@ -66,7 +66,7 @@ pub fn mirrors(place: &Place, file: &Path) -> Result<(), CommandError> {
     if sets.is_empty() { Err(refuse(&"names no mirror")) } else { Ok(()) }
 }
 
-/// Executable by all, and no stranger's to change.
+/// Checks that everybody may execute the program and that only root may change it.
 fn permitted(path: &Path) -> Result<(), CommandError> {
     let metadata = std::fs::metadata(path)
         .map_err(|error| CommandError::usage(format_args!("cannot run {}: {error}", path.display())))?;
@@ -80,14 +80,14 @@ fn permitted(path: &Path) -> Result<(), CommandError> {
     }
     if metadata.mode() & 0o002 != 0 || !is_own(&metadata) {
         return refuse(
-            "somebody else than root could change this program",
-            "apt starts methods as root; install the program as root's own",
+            "users other than root can change this program",
+            "apt starts methods as root; make root the owner, and let nobody else write to it",
         );
     }
     directories(path)
 }
 
-/// Every directory on the way may be passed by all, and is root's alone to change.
+/// Checks that everybody may enter each directory of the path and that only root may change it.
 fn directories(path: &Path) -> Result<(), CommandError> {
     let real = std::fs::canonicalize(path).map_err(|error| CommandError::disk(path, &error))?;
     for directory in real.ancestors().skip(1) {
@@ -98,35 +98,37 @@ fn directories(path: &Path) -> Result<(), CommandError> {
                 .hint(hint))
         };
         if metadata.mode() & 0o001 == 0 {
-            let hint = "apt's methods run for ordinary users, too; take another place, such as /usr/local";
-            return refuse("not everybody may pass this directory", hint);
+            let hint =
+                "apt's methods run for ordinary users, too; install the program elsewhere, such as below /usr/local";
+            return refuse("not everybody may enter this directory", hint);
         }
-        // In a directory like /tmp nobody can replace what is another's.
+        // In a directory like /tmp (sticky bit) nobody can replace the files of others.
         let open = metadata.mode() & 0o002 != 0 && metadata.mode() & 0o1000 == 0;
         if open || !is_own(&metadata) {
-            let hint = "apt starts methods as root; take a place that is root's own, such as /usr/local";
-            return refuse("somebody else than root could change this directory", hint);
+            let hint =
+                "apt starts methods as root; install the program where root alone may write, such as below /usr/local";
+            return refuse("users other than root can change this directory", hint);
         }
     }
     Ok(())
 }
 
-/// Root's, or ours where somebody tries this out below a directory of their own.
+/// Whether root owns it, or this user, who may try the command below a directory of their own.
 fn is_own(metadata: &std::fs::Metadata) -> bool {
     [0, rustix::process::geteuid().as_raw()].contains(&metadata.uid())
 }
 
 /// Starts the program under the name of a method and waits for its first message.
-fn answers(place: &Place, path: &Path, method: &str) -> Result<(), CommandError> {
+fn answers(system: &System, path: &Path, method: &str) -> Result<(), CommandError> {
     let failed = |what: String| {
         CommandError::usage(format_args!("{} does not answer as apt's method {method}: {what}", path.display()))
-            .hint("is it fullbore, of this version and for this machine?")
+            .hint("name a fullbore of this version that runs on this machine")
     };
     let mut command = Command::new(path);
     command.arg0(PathBuf::from("/usr/lib/apt/methods").join(method));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     if rustix::process::geteuid().is_root()
-        && let Some(user) = sandbox_user(place)
+        && let Some(user) = sandbox_user(system)
     {
         command.uid(user.uid).gid(user.gid).current_dir("/");
     }
@@ -167,9 +169,9 @@ fn answer(mut child: Child) -> Result<Vec<u8>, String> {
     }
 }
 
-fn sandbox_user(place: &Place) -> Option<User> {
-    if place.is_running_system() {
+fn sandbox_user(system: &System) -> Option<User> {
+    if system.is_running_system() {
         return User::by_name(SANDBOX_USER);
     }
-    User::in_file(&place.at(Path::new("/etc/passwd")).ok()?, SANDBOX_USER)
+    User::in_file(&system.at(Path::new("/etc/passwd")).ok()?, SANDBOX_USER)
 }

@@ -34,7 +34,7 @@ impl Settings {
 
 /// What stands where our snippet belongs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
+pub enum SnippetState {
     /// Nothing.
     Absent,
     /// What we wrote.
@@ -42,7 +42,7 @@ pub enum Standing {
     /// What we wrote, and somebody changed.
     Edited,
     /// Something else.
-    Foreign,
+    Other,
 }
 
 /// Makes and recognises snippets.
@@ -73,19 +73,19 @@ impl Snippet {
     }
 
     /// What a file is.
-    pub fn read(content: &[u8]) -> Standing {
+    pub fn read(content: &[u8]) -> SnippetState {
         let Some(text) = std::str::from_utf8(content).ok().filter(|text| text.starts_with(HEAD)) else {
-            return Standing::Foreign;
+            return SnippetState::Other;
         };
-        let Some((body, seal)) = text.rsplit_once(SEAL) else { return Standing::Edited };
+        let Some((body, seal)) = text.rsplit_once(SEAL) else { return SnippetState::Edited };
         if seal.strip_suffix('\n').and_then(|seal| seal.parse().ok()) != Some(Sha256::of(body.as_bytes())) {
-            return Standing::Edited;
+            return SnippetState::Edited;
         }
         let value = |line: &str| line.split('"').nth(1).unwrap_or_default().to_owned();
         let values = |name: &str| body.lines().filter(|line| line.starts_with(name)).map(value).collect::<Vec<_>>();
         let level = if values("Acquire::fullbore::Level ").is_empty() { AptLevel::Own } else { AptLevel::Apt };
         let program = values("Dir::Bin::Methods::rred ").into_iter().next().unwrap_or_default();
-        Standing::Ours(Settings { program, mirrors: values("Acquire::fullbore::Mirrors:: "), level })
+        SnippetState::Ours(Settings { program, mirrors: values("Acquire::fullbore::Mirrors:: "), level })
     }
 }
 
@@ -103,16 +103,16 @@ mod tests {
         Dir::Bin::Methods::rred "/usr/bin/fullbore";
         // fullbore-sha256: 06088e5cb4f1917868f3d6a14087b22dfd3e3adb5fe4c9911d191be36dbdfe83
         "#);
-        assert_eq!(Snippet::read(text.as_bytes()), Standing::Ours(settings.clone()));
+        assert_eq!(Snippet::read(text.as_bytes()), SnippetState::Ours(settings.clone()));
         settings.mirrors = vec!["/etc/a".into(), "/etc/b c".into()];
         settings.level = AptLevel::Apt;
         let text = Snippet::render(&settings);
         assert!(text.contains("Dir::Bin::Methods::https \"/usr/bin/fullbore\";\n"), "{text}");
-        assert_eq!(Snippet::read(text.as_bytes()), Standing::Ours(settings));
-        assert_eq!(Snippet::read(text.replace("1000", "10").as_bytes()), Standing::Edited);
-        assert_eq!(Snippet::read(format!("{text}Dir \"/x\";\n").as_bytes()), Standing::Edited);
-        assert_eq!(Snippet::read(HEAD.as_bytes()), Standing::Edited);
-        assert_eq!(Snippet::read(b"Dir \"/\";\n"), Standing::Foreign);
-        assert_eq!(Snippet::read(b"\xff"), Standing::Foreign);
+        assert_eq!(Snippet::read(text.as_bytes()), SnippetState::Ours(settings));
+        assert_eq!(Snippet::read(text.replace("1000", "10").as_bytes()), SnippetState::Edited);
+        assert_eq!(Snippet::read(format!("{text}Dir \"/x\";\n").as_bytes()), SnippetState::Edited);
+        assert_eq!(Snippet::read(HEAD.as_bytes()), SnippetState::Edited);
+        assert_eq!(Snippet::read(b"Dir \"/\";\n"), SnippetState::Other);
+        assert_eq!(Snippet::read(b"\xff"), SnippetState::Other);
     }
 }

@@ -12,8 +12,8 @@ use fullbore_install::root::{Root, RootError};
 use rustix::fs::{FileType, MemfdFlags};
 use serde::Serialize;
 
-use super::snippet::{Settings, Standing};
-use super::{NAME, PARTS, Place, probe};
+use super::snippet::{Settings, SnippetState};
+use super::{NAME, PARTS, System, probe};
 use crate::progress::Screen;
 
 /// Methods that may be ours.
@@ -50,10 +50,10 @@ struct Used {
 }
 
 /// Shows what is on. Exit code 0 when it is as `enable` or `disable` left it, 2 with problems.
-pub fn run(place: &Place, json: bool, screen: &mut Screen) -> Result<u8, CommandError> {
-    let standing = place.parts()?.map_or(Ok(Standing::Absent), |parts| place.standing(&parts))?;
-    let configuration = configuration(place)?;
-    let report = report(place, &standing, &configuration);
+pub fn run(system: &System, json: bool, screen: &mut Screen) -> Result<u8, CommandError> {
+    let standing = system.parts()?.map_or(Ok(SnippetState::Absent), |parts| system.standing(&parts))?;
+    let configuration = configuration(system)?;
+    let report = report(system, &standing, &configuration);
     if json {
         screen.print_json(&report);
     } else {
@@ -63,45 +63,45 @@ pub fn run(place: &Place, json: bool, screen: &mut Screen) -> Result<u8, Command
 }
 
 /// After `enable`: says so when another file has the last word.
-pub fn warn_if_overridden(place: &Place, settings: &Settings, screen: &mut Screen) {
-    match configuration(place) {
+pub fn warn_if_overridden(system: &System, settings: &Settings, screen: &mut Screen) {
+    match configuration(system) {
         Ok(configuration) => {
-            for problem in overridden(place, settings, &configuration) {
+            for problem in overridden(system, settings, &configuration) {
                 screen.warn(problem);
             }
         }
-        Err(error) => screen.warn(format!("cannot see whether another file overrides it: {}", error.message)),
+        Err(error) => screen.warn(format!("cannot tell whether another file overrides it: {}", error.message)),
     }
 }
 
-fn report(place: &Place, standing: &Standing, configuration: &Configuration) -> Report {
+fn report(system: &System, standing: &SnippetState, configuration: &Configuration) -> Report {
     let mut problems = Vec::new();
     let standing_name = match standing {
-        Standing::Absent => "absent",
-        Standing::Ours(settings) => {
-            problems.extend(overridden(place, settings, configuration));
-            if let Err(error) = probe::program(place, Path::new(&settings.program), &settings.methods()) {
+        SnippetState::Absent => "absent",
+        SnippetState::Ours(settings) => {
+            problems.extend(overridden(system, settings, configuration));
+            if let Err(error) = probe::program(system, Path::new(&settings.program), &settings.methods()) {
                 problems.push(error.message);
             }
             for mirrors in &settings.mirrors {
-                if let Err(error) = probe::mirrors(place, Path::new(mirrors)) {
+                if let Err(error) = probe::mirrors(system, Path::new(mirrors)) {
                     problems.push(error.message);
                 }
             }
             "ours"
         }
-        Standing::Edited => {
-            problems.push(format!("{} was changed after fullbore wrote it", place.snippet_path().display()));
+        SnippetState::Edited => {
+            problems.push(format!("{} was changed after fullbore wrote it", system.snippet_path().display()));
             "edited"
         }
-        Standing::Foreign => {
-            problems.push(format!("{} was not written by fullbore", place.snippet_path().display()));
+        SnippetState::Other => {
+            problems.push(format!("{} was not written by fullbore", system.snippet_path().display()));
             "foreign"
         }
     };
     let used = METHODS.map(|method| Used { method, program: program(configuration, method) });
     Report {
-        snippet: place.snippet_path().display().to_string(),
+        snippet: system.snippet_path().display().to_string(),
         standing: standing_name,
         methods: used.into(),
         mirrors: configuration.list("Acquire::fullbore::Mirrors").into_iter().map(str::to_owned).collect(),
@@ -132,13 +132,13 @@ fn program(configuration: &Configuration, method: &str) -> Option<String> {
 }
 
 /// Methods for which apt does not start what our snippet says, with the file that may be why.
-fn overridden(place: &Place, settings: &Settings, configuration: &Configuration) -> Vec<String> {
+fn overridden(system: &System, settings: &Settings, configuration: &Configuration) -> Vec<String> {
     let mut problems = Vec::new();
     for method in settings.methods() {
         let used = program(configuration, method);
         if used.as_deref() != Some(settings.program.as_str()) {
             let used = used.as_deref().unwrap_or("its own method");
-            let by = suspects(place).map_or(String::new(), |files| format!(" (look at {files})"));
+            let by = suspects(system).map_or(String::new(), |files| format!(" (look at {files})"));
             problems.push(format!("{method}: apt uses {used}, not {}{by}", settings.program));
         }
     }
@@ -146,8 +146,8 @@ fn overridden(place: &Place, settings: &Settings, configuration: &Configuration)
 }
 
 /// Files read after ours that speak of methods.
-fn suspects(place: &Place) -> Option<String> {
-    let parts = place.parts().ok()??;
+fn suspects(system: &System) -> Option<String> {
+    let parts = system.parts().ok()??;
     let mut names: Vec<String> = parts
         .list("")
         .ok()?
@@ -160,7 +160,7 @@ fn suspects(place: &Place) -> Option<String> {
     let mut paths: Vec<_> = names.into_iter().map(|name| Path::new(PARTS).join(name)).collect();
     // apt's main file comes after the snippets.
     paths.push(MAIN.into());
-    let mut paths: Vec<_> = paths.iter().filter_map(|path| place.at(path).ok()).collect();
+    let mut paths: Vec<_> = paths.iter().filter_map(|path| system.at(path).ok()).collect();
     paths.retain(|path| {
         let text = std::fs::read_to_string(path).unwrap_or_default().to_ascii_lowercase();
         text.contains("methods")
@@ -170,20 +170,20 @@ fn suspects(place: &Place) -> Option<String> {
 }
 
 /// apt's configuration of a system, by `apt-config`.
-fn configuration(place: &Place) -> Result<Configuration, CommandError> {
+fn configuration(system: &System) -> Result<Configuration, CommandError> {
     let failed = |what: &dyn std::fmt::Display| {
         CommandError::usage(format_args!("cannot read apt's configuration: {what}"))
-            .hint("is apt installed? `apt-config dump` should work")
+            .hint("install apt, or check that `apt-config dump` works")
     };
     let mut command = Command::new("apt-config");
     command.args(Configuration::DUMP).stdin(Stdio::null());
-    if !place.is_running_system() {
+    if !system.is_running_system() {
         // apt follows an absolute link out of the root: it is given the files' content. Only the file that this
         // variable names is read early enough; it must be a regular one.
         let mut file: File = rustix::fs::memfd_create("apt.conf", MemfdFlags::CLOEXEC)
             .map_err(|errno| failed(&std::io::Error::from(errno)))?
             .into();
-        let text = of_root(&place.root).map_err(|error| failed(&error))?;
+        let text = of_root(&system.root).map_err(|error| failed(&error))?;
         file.write_all(&text).map_err(|error| failed(&error))?;
         command.stdin(file).env("APT_CONFIG", "/dev/stdin");
     }

@@ -41,7 +41,7 @@ const OUTPUT: &str = "Output";
 #[command(args_override_self = true, disable_help_flag = true, after_long_help = EXAMPLES, after_help = "Try --help for examples and all details.")]
 pub struct CopyArgs {
     /// Sources, and the destination last
-    #[arg(value_name = "SRC... DST", required_unless_present_any = ["server", "status", "set", "human_readable"], num_args = 2..)]
+    #[arg(value_name = "SRC... DST", required_unless_present_any = ["server", "status", "set", "human_readable"], num_args = 1..)]
     pub paths: Vec<OsString>,
 
     /// Print help

@@ -32,7 +32,7 @@ const OUTPUT: &str = "Output";
 #[command(after_long_help = EXAMPLES, after_help = "Try --help for examples and all details.")]
 pub struct ProbeArgs {
     /// Source and destination; one of them may be [user@]host:PATH
-    #[arg(value_name = "SRC DST", required = true, num_args = 2)]
+    #[arg(value_name = "SRC DST", required = true, num_args = 1..)]
     pub paths: Vec<OsString>,
 
     /// Measure for SECONDS

@@ -75,7 +75,7 @@ fn verified(job: &Rewrite<'_>, expected: Sha256) -> Result<Rewritten, CommandErr
     let new = job.new.display();
     let message = format!("{new}: patched content of {plain_size} bytes has SHA-256 {sha256}, expected is {expected}");
     Err(CommandError::new(ErrorKind::Verification, message).hint(format_args!(
-        "is {} the state that the first patch applies to, and are all patches there?",
+        "check that {} is the file that the first patch applies to, and that no patch is missing",
         job.old.display()
     )))
 }

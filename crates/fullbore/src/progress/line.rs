@@ -16,8 +16,7 @@ const LIMIT_LEAST: usize = 8;
 /// `12.3 GB of 43.1 GB, 120 of 400 files, 62 MB/s, 8 m 17 s left, limited by disk sda`.
 pub fn progress_text(progress: &Progress) -> String {
     let limit = progress.limit.as_ref().map(|limit| format!("limited by {limit}"));
-    let parts =
-        [Some(amount(progress)), files(progress), Some(rate(progress)), left(progress), silence(progress), limit];
+    let parts = [Some(amount(progress)), count(progress), rate(progress), left(progress), silence(progress), limit];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
@@ -31,13 +30,20 @@ fn amount(progress: &Progress) -> String {
     }
 }
 
-fn files(progress: &Progress) -> Option<String> {
+/// Packages, where they are what is to be done, or files.
+fn count(progress: &Progress) -> Option<String> {
+    if let (Some(packages), Some(total)) = (progress.packages, progress.total_packages) {
+        return Some(format!("{packages} of {}", units::several(total, "package", "packages")));
+    }
+
     let total = progress.total_files;
     (total > 0).then(|| format!("{} of {}", progress.files, units::several(total, "file", "files")))
 }
 
-fn rate(progress: &Progress) -> String {
-    format!("{}/s", units::bytes(progress.rate_bytes_per_s))
+/// None where all has been moved and the run goes on with something else.
+fn rate(progress: &Progress) -> Option<String> {
+    let is_moved = progress.percent.is_some() && progress.bytes >= progress.total_bytes;
+    (progress.rate_bytes_per_s > 0 || !is_moved).then(|| format!("{}/s", units::bytes(progress.rate_bytes_per_s)))
 }
 
 fn left(progress: &Progress) -> Option<String> {
@@ -61,12 +67,12 @@ pub struct Fitted {
 
 /// As much as fits on so many columns. The bar shrinks first; then what is least worth goes, the rate last.
 pub fn fitted(progress: &Progress, phase: bool, columns: usize) -> Fitted {
-    let (rate, left, silence) = (Some(rate(progress)), left(progress), silence(progress));
+    let (rate, left, silence) = (rate(progress), left(progress), silence(progress));
     let named = progress.limit.as_ref().map(|limit| format!("limited by {limit}"));
     let short = progress.limit.as_ref().map(|limit| format!("limit: {limit}"));
     let texts = [
-        [Some(amount(progress)), files(progress), rate.clone(), left.clone(), silence.clone(), named],
-        [Some(amount(progress)), files(progress), rate.clone(), left.clone(), silence.clone(), short.clone()],
+        [Some(amount(progress)), count(progress), rate.clone(), left.clone(), silence.clone(), named],
+        [Some(amount(progress)), count(progress), rate.clone(), left.clone(), silence.clone(), short.clone()],
         [Some(amount(progress)), None, rate.clone(), left.clone(), silence.clone(), short.clone()],
         [None, None, rate.clone(), left.clone(), silence.clone(), short.clone()],
     ];
@@ -136,6 +142,23 @@ mod tests {
             progress_text(&look),
             "1.50 MB of 3.00 MB, 1 of 2 files, 16.0 kB/s, 1 m 30 s left, nothing heard for 20 s, limited by the network"
         );
+    }
+
+    #[test]
+    fn where_packages_are_configured_there_is_no_rate() {
+        let look = Progress {
+            bytes: 1_500_000,
+            total_bytes: 1_500_000,
+            rate_bytes_per_s: 0,
+            percent: Some(40),
+            packages: Some(12),
+            total_packages: Some(96),
+            limit: None,
+            ..progress()
+        };
+        assert_eq!(progress_text(&look), "1.50 MB of 1.50 MB, 12 of 96 packages, 8 m 17 s left");
+        let fetching = Progress { bytes: 0, ..look };
+        assert_eq!(progress_text(&fetching), "0 B of 1.50 MB, 12 of 96 packages, 0 B/s, 8 m 17 s left");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::fmt::Display;
 use std::os::unix::ffi::OsStrExt as _;
 
 use fullbore_engine::run::error::CommandError;
-use fullbore_s3::address::SCHEME;
+use fullbore_s3::SCHEME;
 
 /// Longest scheme that is taken for one.
 const SCHEME_BYTES: usize = 16;

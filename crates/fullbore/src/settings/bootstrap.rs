@@ -7,11 +7,11 @@ use std::sync::Arc;
 use fullbore_apt::system::{configuration as apt_configuration, proxies, sources as apt};
 use fullbore_engine::run::error::CommandError;
 use fullbore_engine::run::named_files::{absolute, read_text};
+use fullbore_install::SEARCH_PATH;
+use fullbore_install::SourcesFile;
 use fullbore_install::bootstrap::tools;
 use fullbore_install::hooks::{self, Hook, Moment};
-use fullbore_install::inside::SEARCH_PATH;
 use fullbore_install::settings::{BootstrapSettings, Format, Mode, Stream, Variant};
-use fullbore_install::skeleton::SourcesFile;
 
 use super::resolve::{network, output};
 use super::suites::{Known, Releases};
@@ -127,7 +127,8 @@ pub fn bootstrap(
         verbosity,
         commands_print_to,
     };
-    let output = OutputSettings { stdout_is_taken: to_stdout, ..output(&arguments.output, false) };
+    let dpkg_prints = verbosity > 1;
+    let output = OutputSettings { stdout_is_taken: to_stdout, dpkg_prints, ..output(&arguments.output, false) };
     Ok((settings, output))
 }
 

@@ -25,6 +25,10 @@ const LIST_BYTES: u64 = PATHS_BYTES as u64;
 pub fn copy(arguments: &CopyArgs) -> Result<CopySettings, CommandError> {
     let (last, sources) =
         arguments.paths.split_last().ok_or_else(|| CommandError::usage("no SRC and no DST are named"))?;
+    if sources.is_empty() {
+        return Err(CommandError::usage(format_args!("one path is named, {}", last.display()))
+            .hint("name SRC and DST, as in `fullbore copy /srv/data host:/srv`"));
+    }
     check_places(&arguments.paths)?;
     let options = options(arguments)?;
     Ok(CopySettings {
@@ -58,7 +62,8 @@ pub fn copy_output(arguments: &CopyArgs) -> OutputSettings {
 /// What the flags of `probe` ask for.
 pub fn probe(arguments: &ProbeArgs) -> Result<ProbeSettings, CommandError> {
     let [source, destination] = &arguments.paths[..] else {
-        return Err(CommandError::usage("probe needs one SRC and one DST"));
+        return Err(CommandError::usage("probe takes one SRC and one DST")
+            .hint("name both, as in `fullbore probe /srv/data host:/srv`"));
     };
     check_places(&arguments.paths)?;
     Ok(ProbeSettings {

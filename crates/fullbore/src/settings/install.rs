@@ -54,7 +54,8 @@ pub fn install(
         quiet: arguments.output.quiet,
         json: arguments.output.json,
     };
-    Ok((settings, output(&arguments.output, false)))
+    let dpkg_prints = !settings.quiet && !settings.json;
+    Ok((settings, OutputSettings { dpkg_prints, ..output(&arguments.output, false) }))
 }
 
 /// Whether a file is in the root, as programs there see it; in the root that this program runs in, from the user's own

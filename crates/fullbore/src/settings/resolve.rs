@@ -420,10 +420,7 @@ mod tests {
             (vec!["--from", "deb.example.org", "--to", "/x", "--suite", "s"], "not an address"),
             (vec!["--from", "https://a/", "--to", "/x", "--suite", "../s"], "not the name of a suite"),
             (vec!["--from", "https://a/", "--to", "/x", "--suite", "s", "--arch", "a/b"], "not the name of an arch"),
-            (
-                vec!["--from", "https://a/", "--to", "/x", "--suite", "s", "--snapshot", "../x"],
-                "cannot be the name of a snapshot",
-            ),
+            (vec!["--from", "https://a/", "--to", "/x", "--suite", "s", "--snapshot", "../x"], "invalid snapshot name"),
         ] {
             let mut arguments = arguments;
             arguments.extend(["--keyring", &key]);

@@ -1,5 +1,9 @@
 //! A grid of stock nodes for one test binary, and both clients on it.
 
+#[path = "../harness/schema.rs"]
+#[allow(dead_code, reason = "shared by several test binaries")]
+mod schema;
+
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -39,7 +43,7 @@ impl Output {
     }
 
     fn events(&self) -> Vec<Value> {
-        self.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        schema::events("put or get", &self.stdout)
     }
 
     /// The last line of `--json`.
@@ -243,8 +247,8 @@ impl Grid {
 
     /// Where the shares of a file are, sorted by number.
     pub fn shares_of(&self, cap: &str) -> Vec<PathBuf> {
-        let chk = match fullbore_lafs::cap::Cap::parse(cap).unwrap() {
-            fullbore_lafs::cap::Cap::Chk(chk) => chk,
+        let chk = match fullbore_lafs::Cap::parse(cap).unwrap() {
+            fullbore_lafs::Cap::Chk(chk) => chk,
             other => panic!("{other:?}"),
         };
         let index = fullbore_lafs::base32::encode(&chk.storage_index());

@@ -4,8 +4,7 @@ use std::process::Command;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use fullbore_s3::checksum::{Algorithm, Hasher};
-use fullbore_s3::compare::md5_hex;
+use fullbore_s3::{Algorithm, Hasher, md5_hex};
 
 use super::faults::well;
 use super::servers::{Client, Output, Server, content, moto, program, versitygw};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fullbore_engine::digest::Sha256;
-use fullbore_s3::upload::Whole;
+use fullbore_s3::PutOutcome;
 
 use super::faults::{put, uploader, well, with_files};
 use super::servers::content;
@@ -84,12 +84,12 @@ fn what_was_put_on_condition_and_not_answered_is_stored() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let put = |only_if_absent| {
         let content = Bytes::from_static(b"x");
-        runtime.block_on(uploader.whole("object", Vec::new(), content, Sha256::of(b"x"), only_if_absent)).unwrap()
+        runtime.block_on(uploader.put_whole("object", Vec::new(), content, Sha256::of(b"x"), only_if_absent)).unwrap()
     };
-    assert_eq!(put(true), Whole::Exists { resent: true });
-    assert!(uploader.conditions.are_kept());
-    assert_eq!(put(true), Whole::Exists { resent: false });
-    assert!(matches!(put(false), Whole::Stored(_)));
+    assert_eq!(put(true), PutOutcome::Exists { resent: true });
+    assert!(uploader.keeps_conditions());
+    assert_eq!(put(true), PutOutcome::Exists { resent: false });
+    assert!(matches!(put(false), PutOutcome::Stored(_)));
     // The program tells of it as stored: it is what was sent.
     let mut puts = 0;
     let (store, client, tree) = with_files(

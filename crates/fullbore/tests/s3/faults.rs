@@ -10,16 +10,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fullbore_engine::digest::Sha256;
-use fullbore_engine::stage::Ledger;
 use fullbore_engine::window::Window;
-use fullbore_s3::address::{Addressing, Bucket};
-use fullbore_s3::client::Options;
-use fullbore_s3::credentials::Keeper;
-use fullbore_s3::gather::Gathering;
-use fullbore_s3::parts::Growth;
-use fullbore_s3::spool::Spool;
-use fullbore_s3::upload::{UploadError, Uploader};
-use fullbore_wire::connect::ConnectOptions;
+use fullbore_s3::{Addressing, Bucket, CredentialCache, Growth, Options, UploadError, Uploader};
 use tokio::sync::watch;
 
 use super::servers::{Client, Output, content, finish, interrupt};
@@ -433,7 +425,8 @@ fn pipes_in_grown_parts_arrive_as_they_were() {
     uploader.growth = Growth { double_after: 1, ..Growth::default() };
     let piped = content(70 << 20, 5);
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let put = runtime.block_on(uploader.pipe("piped", Vec::new(), io::Cursor::new(piped.clone()), pending())).unwrap();
+    let put =
+        runtime.block_on(uploader.put_pipe("piped", Vec::new(), io::Cursor::new(piped.clone()), pending())).unwrap();
     assert_eq!((put.size, put.confirmed), (70 << 20, true));
     assert!(store.object("piped").unwrap().content == piped);
     let mut parts: Vec<usize> =
@@ -445,22 +438,10 @@ fn pipes_in_grown_parts_arrive_as_they_were() {
 /// The library on its own.
 pub fn uploader(store: &Store, try_for: Duration) -> (Uploader, watch::Sender<bool>) {
     let bucket = Bucket::new("bucket", Some(&store.url), "us-east-1", Addressing::Path).unwrap();
-    let patience = Duration::from_secs(60);
-    let ledger = Ledger::off();
-    let options =
-        Options { connect: ConnectOptions::default(), connections: 4, patience, try_for, limit: None, ledger };
+    let options = Options { connections: 4, try_for, ..Options::new(Duration::from_secs(60)) };
     let (stop, stopped) = watch::channel(false);
-    let window = Window::new(64 << 20, u32::MAX);
-    let uploader = Uploader {
-        client: fullbore_s3::client::Client::new(bucket, Keeper::anonymous(), options, stopped),
-        pipes: Gathering::new(&window),
-        window,
-        work: Arc::default(),
-        journal: None,
-        spool: Spool::new(&std::env::temp_dir()),
-        growth: Growth::default(),
-        conditions: Arc::default(),
-    };
+    let client = fullbore_s3::Client::new(bucket, CredentialCache::anonymous(), options, stopped);
+    let uploader = Uploader::new(client, Window::new(64 << 20, u32::MAX), &std::env::temp_dir());
     (uploader, stop)
 }
 
@@ -476,7 +457,7 @@ fn a_request_that_took_long_and_failed_is_sent_again() {
     });
     let (uploader, _stop) = uploader(&store, Duration::from_secs(2));
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let put = uploader.whole("object", Vec::new(), Bytes::from_static(b"x"), Sha256::of(b"x"), false);
+    let put = uploader.put_whole("object", Vec::new(), Bytes::from_static(b"x"), Sha256::of(b"x"), false);
     runtime.block_on(put).unwrap();
     assert_eq!((store.keys(), store.requests().len()), (vec!["object".to_owned()], 2));
 }
@@ -502,13 +483,13 @@ fn content_that_cannot_be_read_to_its_end_replaces_nothing() {
     store.put("object", b"as it was");
     let (uploader, _stop) = uploader(&store, Duration::from_secs(300));
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let broken = runtime.block_on(uploader.pipe("object", Vec::new(), Breaks(24 << 20), pending()));
+    let broken = runtime.block_on(uploader.put_pipe("object", Vec::new(), Breaks(24 << 20), pending()));
     assert!(matches!(broken, Err(UploadError::Source(_))), "{broken:?}");
     // A file that is shorter than it was when its size was asked for.
     let client = Client::new(&store.url);
     let short = client.file("short", &content(24 << 20, 1));
     let file = Arc::new(File::open(short).unwrap());
-    let changed = runtime.block_on(uploader.file("object", Vec::new(), file, 30 << 20));
+    let changed = runtime.block_on(uploader.put_file("object", Vec::new(), file, 30 << 20));
     assert!(matches!(changed, Err(UploadError::Changed)), "{changed:?}");
     assert_eq!(store.object("object").unwrap().content, b"as it was");
     assert!(!store.requests().iter().any(|request| request.method == "POST" && request.query.contains("uploadId")));
@@ -663,7 +644,7 @@ fn flags_that_do_not_go_together() {
     assert!(error(&["put", "--delete", file, "s3://bucket/f"]).contains("directory"));
     assert!(error(&["put", "--acl", "private", file]).contains("s3://"));
     assert!(error(&["put", "s3://bucket/f"]).contains("what is to be put"));
-    assert!(error(&["get", "s3://bucket/"]).contains("which object"));
+    assert!(error(&["get", "s3://bucket/"]).contains("names no object"));
     assert!(error(&["get", "s3://bucket/a/../b"]).contains("another object"));
     assert!(error(&["put", "-", "-", "s3://bucket/f"]).contains("stdin"));
     assert!(error(&["put", file, "s3://b/f"]).contains("bucket"));

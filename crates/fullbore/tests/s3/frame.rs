@@ -4,8 +4,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::faults::{put, with_files};
-use super::servers::{Client, finish};
-use super::store::Fault;
+use super::servers::{Client, content, finish};
+use super::store::{Fault, Store};
 
 #[test]
 fn a_store_that_is_not_reached_is_named_once_with_a_hint() {
@@ -90,4 +90,23 @@ fn the_log_has_connections_and_retries_and_no_secret() {
             assert!(!traced.stderr.contains(secret), "{secret}: {}", traced.stderr);
         }
     }
+}
+
+#[test]
+fn the_log_has_the_retry_of_a_part_with_its_reason() {
+    let mut failed = false;
+    let store = Store::start(move |request| {
+        let fails = !failed && request.is_put() && request.query.contains("partNumber=2&");
+        failed |= fails;
+        if fails { Fault::Answer(500, "", "") } else { Fault::None }
+    });
+    let client = Client::new(&store.url);
+    let large = content(24 << 20, 1);
+    let file = client.file("large", &large).to_str().unwrap().to_owned();
+    let done = client.run(["put", "-v", &file, "s3://bucket/large"]);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    let parts = ["INFO", "asked again", "PUT large", "500"];
+    let told = done.stderr.lines().any(|line| parts.iter().all(|part| line.contains(part)));
+    assert!(told, "{}", done.stderr);
+    assert!(store.object("large").unwrap().content == large);
 }

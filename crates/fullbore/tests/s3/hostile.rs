@@ -273,7 +273,7 @@ fn an_error_says_what_the_store_said_last() {
     let store = Store::start(|_| Fault::Answer(503, "Retry-After: 1\r\n", SLOW));
     let (uploader, _stop) = uploader(&store, Duration::from_secs(2));
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let put = uploader.whole("object", Vec::new(), Bytes::from_static(b"x"), Sha256::of(b"x"), false);
+    let put = uploader.put_whole("object", Vec::new(), Bytes::from_static(b"x"), Sha256::of(b"x"), false);
     let error = runtime.block_on(put).unwrap_err().to_string();
     assert!(error.contains("503 SlowDown: Please") && error.contains("not done within 2 s"), "{error}");
 }

@@ -1,5 +1,9 @@
 //! Real servers for one test binary, and ours as their client.
 
+#[path = "../harness/schema.rs"]
+#[allow(dead_code, reason = "shared by several test binaries")]
+mod schema;
+
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -22,9 +26,9 @@ impl Output {
         self.stdout.lines().collect()
     }
 
-    /// The events of `--json`.
+    /// The events of `--json`, which are as the schema says.
     pub fn events(&self) -> Vec<Value> {
-        self.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        schema::events("put or get", &self.stdout)
     }
 
     /// The last of them.

@@ -51,13 +51,13 @@ fn lists_of_the_future_are_replaced_by_a_signed_release_alone() {
         sources.lines().filter(|line| !line.starts_with("Signed-By")).map(|line| format!("{line}\n")).collect();
     server.switch_root(&archive.state(1).root);
     std::fs::write(lists.at("a.sources"), trusted + "Trusted: yes\n").unwrap();
-    lists.update(&[]).exits(5).says("older than the one here");
+    lists.update(&[]).exits(5).says("older than the local");
     assert!(lists.content() == before);
     std::fs::write(lists.at("a.sources"), sources).unwrap();
-    lists.update(&[]).exits(0).says("it is replaced").says(FAR);
+    lists.update(&[]).exits(0).says("replaces the local one").says(FAR);
     let theirs = Lists::new(&server, &archive, "");
     theirs.update_by_apt();
-    // Beside these, the list of patches that were used.
+    // Besides the files, the list of patches that were used.
     let now = lists.content();
     for (name, content) in theirs.content() {
         assert!(now.get(&name) == Some(&content), "{name}");
@@ -102,7 +102,7 @@ fn an_index_that_all_mirrors_have_wrong_is_exit_4() {
                 server.add_fault(FaultRule::always(PathMatch::Contains(part.into()), fault.clone()));
             }
         });
-        ran.exits(4).says("cannot be had right").says("its indexes stay as they were");
+        ran.exits(4).says("cannot fetch").says("its indexes stay as they were");
         assert!(!changed);
     }
 }

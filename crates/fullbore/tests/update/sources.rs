@@ -129,6 +129,12 @@ fn credentials_are_not_shown() {
     replace_in_sources(&ours, &plain, &with);
     let shown = |ran: &Ran| assert!(!format!("{ran:?}").contains("secret"), "{ran:?}");
     shown(&ours.update(&["--json"]).exits(0));
+    let traced =
+        ours.command(env!("CARGO_BIN_EXE_fullbore"), &["update"]).env("FULLBORE_LOG", "trace").output().unwrap();
+    let log = String::from_utf8_lossy(&traced.stderr);
+    assert!(log.contains("connected to 127.0.0.1:"), "{log}");
+    // "somebody:secret", as a header has it.
+    assert!(!log.contains("secret") && !log.contains("c29tZWJvZHk6c2VjcmV0"), "{log}");
     replace_in_sources(&ours, "Suites: trixie", "Suites: trixie none\nAllow-Weak: yes");
     shown(&ours.update(&["--json"]).exits(2).says("none: InRelease: 404").says("without effect"));
     replace_in_sources(&ours, "http://", "other://");

@@ -1,4 +1,4 @@
-//! Which indexes there are below a directory, and in which form each is read.
+//! Finds the indexes below a directory, and the form in which each is read.
 
 use fullbore_debian::classify::{IndexKind, classify};
 use fullbore_debian::compression::Form;
@@ -28,7 +28,7 @@ impl Index {
         format!("{}{}", self.path, self.form.extension())
     }
 
-    /// A file beside its patches.
+    /// The path of a file in its patch directory.
     pub(super) fn patch_path(&self, name: &str) -> String {
         format!("{}.diff/{name}", self.path)
     }
@@ -36,7 +36,7 @@ impl Index {
 
 /// The indexes below a directory, sorted by path.
 pub(super) fn indexes(root: &Root, exclude: &[Regex]) -> Result<Vec<Index>, CommandError> {
-    // A directory of indexes tells by its name what they are: i18n, source.
+    // The name of a directory classifies its indexes: i18n, source.
     let name = root.path().file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let mut found: Vec<Index> = Vec::new();
     let mut directories = vec![(String::new(), 0)];
@@ -59,12 +59,12 @@ pub(super) fn indexes(root: &Root, exclude: &[Regex]) -> Result<Vec<Index>, Comm
     Ok(found)
 }
 
-/// Directories in which no index lies.
+/// Directories without indexes.
 fn is_ours(name: &str) -> bool {
     name.starts_with('.') || name == "by-hash" || name.ends_with(".diff")
 }
 
-/// Those that Debian has patches to.
+/// Whether Debian publishes patches for such an index.
 fn has_patches(path: &str) -> bool {
     let name = classify(path);
     let kind = matches!(

@@ -1,5 +1,4 @@
-//! Names of patches: the time at which they were made, as dak has it, so that the order of names
-//! is the order in which they are applied. apt goes by the names.
+//! Names of patches: their time, as in dak. apt applies patches in the order of their names.
 
 use jiff::Timestamp;
 use jiff::civil::DateTime;
@@ -7,14 +6,13 @@ use jiff::tz::TimeZone;
 
 const FORMAT: &str = "%Y-%m-%d-%H%M.%S";
 
-/// A name for a patch that is made now: behind the last one even if the clock went back, and not
-/// one that is taken.
+/// A free name for a new patch that sorts after the last one, even if the clock went back.
 pub(super) fn step(now_unix_s: i64, last: Option<&str>, is_taken: impl Fn(&str) -> bool) -> String {
     let mut time_s = now_unix_s;
     if let Some(last) = last.filter(|last| **last >= *format(time_s)) {
         match parse(last) {
             Some(last_s) => time_s = last_s + 1,
-            // A name of another kind: what begins with it comes behind it.
+            // A name of another kind: append to it.
             None => return format!("{last}+"),
         }
     }
@@ -22,7 +20,7 @@ pub(super) fn step(now_unix_s: i64, last: Option<&str>, is_taken: impl Fn(&str) 
     (time_s..).map(format).find(|name| !is_taken(name)).unwrap_or_default()
 }
 
-/// A patch from the state before one step to the state after the last.
+/// The name of a merged patch from before step `from` to after step `last`.
 pub(super) fn merged(last: &str, from: &str) -> String {
     format!("T-{last}-F-{from}")
 }

@@ -1,5 +1,4 @@
-//! The patches of one index, one run further: [`Series::advance`] is the walk, from what is there to
-//! what is ready to be published.
+//! The patches of one index: [`Series::advance`] prepares those of this run.
 
 mod before;
 mod older;
@@ -20,7 +19,7 @@ use super::states::{SavedState, States};
 use before::Published;
 use patches::pack;
 
-/// Where the state before is found.
+/// The source of the previous state.
 pub(super) enum Before {
     /// SavedState by the last run.
     Saved(States),
@@ -28,7 +27,7 @@ pub(super) enum Before {
     Tree(Root),
 }
 
-/// What all indexes have in common.
+/// The settings for all indexes.
 pub(super) struct Series<'a> {
     pub root: &'a Root,
     pub barrier: &'a Barrier,
@@ -39,7 +38,7 @@ pub(super) struct Series<'a> {
     pub now_unix_s: i64,
 }
 
-/// What is ready to be published of an index; its patches are there already.
+/// The prepared publication of an index; its patches are written.
 pub(super) struct Next {
     pub outcome: IndexPatches,
     change: Change,
@@ -49,23 +48,23 @@ pub(super) struct Next {
 }
 
 impl Next {
-    /// Whether the Release has to be made anew for it.
+    /// Whether the archive needs a new Release for it.
     pub(super) fn changes_index(&self) -> bool {
         !matches!(self.change, Change::Nothing)
     }
 }
 
-/// What happens to the `Index`.
+/// The change of the `Index`.
 enum Change {
     Nothing,
-    /// It lists what is there.
+    /// New content.
     Write(String),
-    /// It would list patches to a state that is not the present one.
+    /// Its patches do not lead to the current state.
     Remove,
 }
 
 impl Series<'_> {
-    /// Makes and writes the patches to the present state of an index.
+    /// Generates and writes the patches to the current state of an index.
     pub(super) fn advance(&self, index: &Index, warn: &mut dyn FnMut(String)) -> Result<Next, CommandError> {
         let Some((file, _)) = self.root.open_file(&index.file()).map_err(file_error)? else {
             return Err(CommandError::new(ErrorKind::Disk, format_args!("{} has gone", index.file())));
@@ -79,7 +78,7 @@ impl Series<'_> {
             published.is_here && last.current.sha256 == current.sha256 && last.merged.is_some() == self.merged
         };
         if let Some(last) = published.last.as_ref().filter(as_asked) {
-            // The Index stays as it is, and so does the Release; only files that nobody needs go.
+            // Index and Release stay; only unneeded files are removed.
             next.outcome.patches = last.steps.len() as u64;
             next.outcome.merged = last.merged.as_ref().map_or(0, |merged| merged.len() as u64);
             next.expired = self.split_older(index, last.older.clone()).1;
@@ -99,7 +98,7 @@ impl Series<'_> {
         Ok(next)
     }
 
-    /// Writes the present state for the next run, if it is not kept yet.
+    /// Saves the current state for the next run, unless it is saved already.
     fn begin(&self, index: &Index, text: &[u8], current: &Listed) -> Result<Next, CommandError> {
         let (mut state, mut states_before) = (None, Vec::new());
         if let Before::Saved(states) = self.before {
@@ -112,7 +111,7 @@ impl Series<'_> {
         Ok(Next { outcome, change: Change::Nothing, state, states_before, expired: Vec::new() })
     }
 
-    /// The single steps up to the present state; the edits of the last one if it is new.
+    /// The patches to the current state, and the edits of a new last one.
     fn steps(
         &self,
         index: &Index,
@@ -162,7 +161,7 @@ impl Series<'_> {
         Ok((steps, Some(edits)))
     }
 
-    /// Gives the Index its name. The patches it lists are on the disk.
+    /// Publishes the Index, whose patches are synced.
     pub(super) fn publish(&self, index: &Index, next: &Next) -> Result<(), CommandError> {
         let path = index.patch_path("Index");
         match &next.change {
@@ -175,7 +174,7 @@ impl Series<'_> {
         }
     }
 
-    /// What is left to do when the Index is on the disk.
+    /// Saves states and removes expired files, after the Index is synced.
     pub(super) fn settle(&self, next: &Next) -> Result<(), CommandError> {
         if let Before::Saved(states) = self.before {
             states.settle(next.state.as_ref(), &next.states_before)?;

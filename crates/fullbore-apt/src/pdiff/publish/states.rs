@@ -1,8 +1,7 @@
-//! The states of indexes as the last run saw them, in a directory of our own.
+//! Saved states of indexes from the last run.
 //!
-//! A state is `states/PATH/SHA256.zst`: its name says what it is, so that a run that finds nothing
-//! new does not read it, and is not that of an index, so that nobody takes it for one. The new one
-//! gets its name last; the one before is removed after that.
+//! A state is `states/PATH/SHA256.zst`. A run without changes need not read it, and no program takes it for an index. The
+//! new state gets its name last; then the old one is removed.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -20,32 +19,32 @@ use super::locked;
 /// In the directory of the indexes.
 const OWN_DIRECTORY: &str = ".fullbore";
 const ENDING: &str = ".zst";
-/// Fast enough not to show beside the hash, and a tenth of the text (measured: zstd 3).
+/// zstd level 3: faster than the hash, and a tenth of the text (measured).
 const LEVEL: i32 = 3;
 /// Text handed to the compressor at once.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// The kept states of one directory of indexes.
+/// The saved states of one directory.
 pub(super) struct States {
     root: Arc<Root>,
     barrier: Barrier,
     _lock: std::fs::File,
 }
 
-/// One that is there.
+/// A saved state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SavedState {
     path: String,
-    /// What it is the state of.
+    /// SHA-256 of its text.
     pub sha256: Sha256,
 }
 
 impl States {
-    /// Opens, or makes, the directory of states, and locks it.
+    /// Opens or creates the directory of states, and locks it.
     pub(super) fn open(indexes: &Root, given: Option<&Path>, durability: Durability) -> Result<States, CommandError> {
         let path = given.map_or_else(|| indexes.path().join(OWN_DIRECTORY), Path::to_owned);
         if given.is_none() {
-            // Not for those who read the archive.
+            // Not readable by clients of the archive.
             indexes.create_directory(OWN_DIRECTORY, 0o700).map_err(file_error)?;
         }
         let root = Arc::new(Root::create(&path).map_err(file_error)?);
@@ -56,8 +55,7 @@ impl States {
         Ok(States { root, barrier, _lock: lock })
     }
 
-    /// The states kept of an index: one, or two if a run was killed; what such a run was still
-    /// writing is removed.
+    /// The saved states of an index: one, or two after a killed run, whose unfinished files are removed.
     pub(super) fn of(&self, index: &str) -> Result<Vec<SavedState>, CommandError> {
         let directory = format!("states/{index}");
         let mut kept = Vec::new();
@@ -74,17 +72,17 @@ impl States {
         Ok(kept)
     }
 
-    /// Reads a state; `None` when it is not what its name says.
+    /// Reads a state; `None` if its content does not match its name.
     pub(super) fn read(&self, kept: &SavedState) -> Result<Option<Vec<u8>>, CommandError> {
         let Some((file, _)) = self.root.open_file(&kept.path).map_err(file_error)? else {
             return Ok(None);
         };
-        // What cannot be decompressed is as good as nothing: there is the full index to fetch.
+        // A damaged state counts as none: clients can fetch the full index.
         let text = input::index_of(file, Form::Zst).ok();
         Ok(text.filter(|text| Sha256::of(text) == kept.sha256))
     }
 
-    /// Writes the present state; it gets its name by [`States::settle`].
+    /// Writes the current state; [`States::settle`] renames it.
     pub(super) fn write(&self, index: &str, sha256: Sha256, text: &[u8]) -> Result<PartFile, CommandError> {
         let path = format!("states/{index}/{sha256}{ENDING}");
         let part = self.root.create_part(&path, 0).map_err(file_error)?;
@@ -98,12 +96,12 @@ impl States {
         Ok(part)
     }
 
-    /// Returns when states that were written would survive a power cut.
+    /// Syncs the written states.
     pub(super) fn sync(&self) -> Result<(), CommandError> {
         self.barrier.sync().map_err(file_error)
     }
 
-    /// Gives the present state its name, and removes those before.
+    /// Renames the current state, and removes earlier ones.
     pub(super) fn settle(&self, new: Option<&PartFile>, before: &[SavedState]) -> Result<(), CommandError> {
         let Some(new) = new else { return Ok(()) };
         new.finish().map_err(file_error)?;

@@ -1,4 +1,4 @@
-//! The threads beside the calling one: who reads, who hashes, and who works on frames.
+//! The other threads: reading, hashing, and codec workers.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,27 +13,27 @@ use crate::rewrite::pass::EncodedFrame;
 use crate::rewrite::source::Stream;
 use crate::rewrite::{PassError, Plan};
 
-/// What workers are asked to do.
+/// A job for a worker.
 pub(super) enum Job {
     Decode { frame: Frame, bytes: Vec<u8>, number: usize, is_last: bool },
     Encode { text: Buffer, number: usize },
 }
 
-/// What they give.
+/// A result of a worker.
 pub(super) enum Outcome {
     Decoded { text: Buffer, kept: EncodedFrame, number: usize, is_last: bool },
     Encoded { kept: EncodedFrame, number: usize },
     Failed(PassError),
 }
 
-/// For the hash thread.
+/// Text for the hash thread.
 pub(super) struct Hashing {
     pub(super) text: Buffer,
-    /// Its place among the new frames, if it is to be compressed.
+    /// Its number among the new frames, if it must be compressed.
     pub(super) encode: Option<usize>,
 }
 
-/// Buffers that nobody needs at the moment.
+/// Unused buffers.
 pub(super) type Pool = Arc<Mutex<Vec<Buffer>>>;
 
 pub(super) fn take_from(pool: &Pool) -> Buffer {
@@ -56,7 +56,7 @@ pub(super) fn read(mut stream: Stream, texts: &Sender<Buffer>, pool: &Pool) -> R
     Ok(())
 }
 
-/// Hashes all text in order, and passes on what is to be compressed.
+/// Hashes all text in order, and sends frames to compression.
 pub(super) fn hash(
     mut texts: Receiver<Hashing>,
     encode: &Sender<Job>,
@@ -72,34 +72,34 @@ pub(super) fn hash(
             clocks.hash.add_items(1, text.len() as u64);
             match number {
                 None => put_back(pool, text),
-                // An error: who waits for the frame is gone, and will ask for nothing more.
+                // An error means that the receiver has ended.
                 Some(number) => drop(encode.send_blocking(Job::Encode { text, number })),
             }
         }
     }));
     hashed.map(|()| hasher).map_err(|payload| {
-        // What it did not pass on will never be compressed: who waits for that must hear of it.
+        // The calling thread waits for frames that are lost now.
         let message = panic_text(&*payload).to_owned();
         let _ = failed.send_blocking(Outcome::Failed(PassError::Panicked(message.clone())));
         PassError::Panicked(message)
     })
 }
 
-/// A worker's state, made when it is first needed.
+/// A worker's codecs, created on first use.
 struct Coder<'p> {
     plan: &'p Plan<'p>,
     decoder: Option<Decoder>,
     encoder: Option<Encoder>,
 }
 
-/// Does jobs until there are no more.
+/// Processes jobs until the channel closes.
 pub(super) fn work(plan: &Plan<'_>, jobs: &Mutex<Receiver<Job>>, results: &Sender<Outcome>, pool: &Pool) {
     let mut coder = Coder { plan, decoder: None, encoder: None };
     let clocks = &plan.clocks;
     loop {
         let job = clocks.unpack.starved_in(|| jobs.lock().unwrap_or_else(PoisonError::into_inner).recv_blocking());
         let Some(job) = job else { return };
-        // A panic of a codec must not leave the others waiting for a result.
+        // After a panic of a codec the others still need a result.
         let outcome = match catch_unwind(AssertUnwindSafe(|| coder.run(job, pool))) {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(stop)) => Outcome::Failed(stop),

@@ -1,13 +1,11 @@
-//! Which lines two texts have in common, as numbers.
+//! The lines that two texts have in common, compared as numbers.
 //!
-//! Indexes are sorted lists of mostly unique lines, so most of the work is done by those: lines
-//! that both texts have exactly once, and in the same order (the longest ascending sequence, as
-//! in Bram Cohen's patience diff), hold the texts together. What lies between two of them is a
-//! few lines, compared by imara-diff's Myers. Texts without such lines, which no index is, are
-//! compared as a whole as long as that is quick, and are replaced otherwise. So the time is
-//! bounded, where either algorithm of imara-diff alone takes minutes for some inputs of 60 MB
-//! (measured: histogram, 8.8 s for every 300th line of 700,000 changed; Myers, over 100 s for
-//! five lines in random order).
+//! Indexes are sorted lists of mostly unique lines. So the lines that occur exactly once in both texts, and in the same
+//! order (the longest ascending sequence, as in Bram Cohen's patience diff), divide the texts; between two of these
+//! lines there are only a few others, and imara-diff's Myers compares them. Texts without such lines, which no index
+//! is, are compared as a whole while that is fast, and are replaced otherwise. So the time is limited, whereas either
+//! algorithm of imara-diff alone takes minutes for some inputs of 60 MB (measured: histogram, 8.8 s for every 300th
+//! line of 700,000 changed; Myers, over 100 s for five lines in random order).
 
 use std::ops::Range;
 
@@ -30,12 +28,12 @@ pub(super) struct Hunk {
 /// The differences, ascending; all lines outside of them are equal. `different` is larger than
 /// the number of every line.
 pub(super) fn compare(before: &[Token], after: &[Token], different: u32) -> Vec<Hunk> {
-    let seen = vec![Seen::default(); different as usize];
+    let seen = vec![Occurrences::default(); different as usize];
     let mut comparison = Comparison { before, after, seen, diff: Diff::default(), hunks: Vec::new() };
     comparison.gap(0..before.len(), 0..after.len(), 0);
     let hunks = comparison.hunks;
     if !fits(before, after, &hunks) {
-        // Never seen; but a patch that is wrong would be found only by those who apply it.
+        // Never seen, but only clients that apply the patch would detect a wrong one.
         return vec![Hunk { before: 0..before.len(), after: 0..after.len() }];
     }
     hunks
@@ -54,18 +52,18 @@ fn fits(before: &[Token], after: &[Token], hunks: &[Hunk]) -> bool {
 
 /// How often a line was met within a gap, and where.
 #[derive(Debug, Clone, Copy, Default)]
-struct Seen {
+struct Occurrences {
     before: u32,
     after: u32,
     /// Where in `before` it was last; in a small gap, the number it has there.
-    place: u32,
+    position: u32,
 }
 
 struct Comparison<'t> {
     before: &'t [Token],
     after: &'t [Token],
     /// By line; all zero between two uses.
-    seen: Vec<Seen>,
+    seen: Vec<Occurrences>,
     diff: Diff,
     hunks: Vec<Hunk>,
 }
@@ -103,23 +101,23 @@ impl Comparison<'_> {
 
     /// Lines that are in both exactly once, in the same order in both: where in each.
     fn anchors(&mut self, before: Range<usize>, after: Range<usize>) -> Vec<(usize, usize)> {
-        for (place, token) in self.before[before.clone()].iter().enumerate() {
+        for (position, token) in self.before[before.clone()].iter().enumerate() {
             let seen = &mut self.seen[token.0 as usize];
             seen.before += 1;
-            seen.place = place as u32;
+            seen.position = position as u32;
         }
         for token in &self.after[after.clone()] {
             self.seen[token.0 as usize].after += 1;
         }
         let mut pairs: Vec<(u32, u32)> = Vec::new();
-        for (place, token) in self.after[after.clone()].iter().enumerate() {
+        for (position, token) in self.after[after.clone()].iter().enumerate() {
             let seen = self.seen[token.0 as usize];
             if (seen.before, seen.after) == (1, 1) {
-                pairs.push((seen.place, place as u32));
+                pairs.push((seen.position, position as u32));
             }
         }
         for token in self.before[before.clone()].iter().chain(&self.after[after.clone()]) {
-            self.seen[token.0 as usize] = Seen::default();
+            self.seen[token.0 as usize] = Occurrences::default();
         }
         let kept = longest_ascending(&pairs);
         kept.into_iter().map(|(x, y)| (before.start + x as usize, after.start + y as usize)).collect()
@@ -131,15 +129,15 @@ impl Comparison<'_> {
         let mut number = |token: &Token| {
             let seen = &mut self.seen[token.0 as usize];
             if seen.before == 0 {
-                (seen.before, seen.place) = (1, different);
+                (seen.before, seen.position) = (1, different);
                 different += 1;
             }
-            Token(seen.place)
+            Token(seen.position)
         };
         let a: Vec<Token> = self.before[before.clone()].iter().map(&mut number).collect();
         let b: Vec<Token> = self.after[after.clone()].iter().map(&mut number).collect();
         for token in self.before[before.clone()].iter().chain(&self.after[after.clone()]) {
-            self.seen[token.0 as usize] = Seen::default();
+            self.seen[token.0 as usize] = Occurrences::default();
         }
         self.diff.compute_with(Algorithm::Myers, &a, &b, different);
         self.hunks.extend(self.diff.hunks().map(|hunk| Hunk {
@@ -157,7 +155,7 @@ fn longest_ascending(pairs: &[(u32, u32)]) -> Vec<(u32, u32)> {
     let mut previous: Vec<u32> = Vec::with_capacity(pairs.len());
     for (number, pair) in pairs.iter().enumerate() {
         let low = |end: &u32| pairs[*end as usize].0 < pair.0;
-        // Nearly always it goes on at the end.
+        // Nearly always the line extends the longest sequence.
         let length = if ends.last().is_none_or(low) { ends.len() } else { ends.partition_point(low) };
         previous.push(length.checked_sub(1).map_or(NONE, |before| ends[before]));
         if length == ends.len() {

@@ -42,7 +42,8 @@ fn the_largest_part_is_named_if_none_of_size_is_beside_it() {
     assert_eq!(largest(&[("a", 0.6), ("b", 0.3)]), Some(&"a"));
     assert_eq!(largest(&[("a", 0.6), ("b", 0.31)]), None);
     assert_eq!(largest(&[("a", 0.59)]), None);
-    let others = [Beside { part: 'a', share: 0.2, as_full: 0.3 }, Beside { part: 'b', share: 0.9, as_full: 0.8 }];
+    let others =
+        [OtherShare { part: 'a', share: 0.2, as_full: 0.3 }, OtherShare { part: 'b', share: 0.9, as_full: 0.8 }];
     assert_eq!(alone(&others), Err(others[1]));
     assert_eq!(alone(&others[..1]), Ok(()));
 }

@@ -9,7 +9,7 @@ use crate::gbs::UploadSecret;
 
 /// Where a share stands.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum ShareState {
     /// Nowhere yet.
     #[default]
     Unplaced,
@@ -27,7 +27,7 @@ pub(super) enum Standing {
 
 #[derive(Debug, Default)]
 pub(super) struct Share {
-    pub standing: Standing,
+    pub state: ShareState,
     pub server: usize,
     pub secret: UploadSecret,
     /// Counts how often it was placed: answers to earlier requests say nothing about later ones.
@@ -55,7 +55,7 @@ pub(super) struct Share {
 
 impl Share {
     pub(super) fn wants_bytes(&self) -> bool {
-        matches!(self.standing, Standing::Unplaced | Standing::Asked | Standing::Allocated)
+        matches!(self.state, ShareState::Unplaced | ShareState::Asked | ShareState::Allocated)
     }
 
     /// Every byte was sent, and some perhaps not answered.
@@ -64,7 +64,7 @@ impl Share {
     }
 
     pub(super) fn is_open(&self) -> bool {
-        matches!(self.standing, Standing::Asked | Standing::Allocated)
+        matches!(self.state, ShareState::Asked | ShareState::Allocated)
     }
 
     pub(super) fn push(&mut self, bytes: Bytes) {
@@ -75,7 +75,7 @@ impl Share {
 
     /// Lets go of what the server has already.
     pub(super) fn drop_skipped(&mut self) {
-        if self.standing == Standing::Allocated && self.skip > self.base {
+        if self.state == ShareState::Allocated && self.skip > self.base {
             let count = (self.skip - self.base).min(self.gathered);
             self.take(count);
         }
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn what_a_server_has_already_is_not_kept() {
-        let mut share = Share { standing: Standing::Allocated, skip: 4, ..Share::default() };
+        let mut share = Share { state: ShareState::Allocated, skip: 4, ..Share::default() };
         share.push(Bytes::from_static(b"abc"));
         share.push(Bytes::from_static(b"def"));
         assert_eq!((share.base, share.gathered), (4, 2));

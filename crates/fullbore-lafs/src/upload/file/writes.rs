@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::share::Standing;
-use super::{Happened, SPECULATIVE_BYTES, Upload};
+use super::share::ShareState;
+use super::{SPECULATIVE_BYTES, Upload, UploadEvent};
 use crate::gbs::link::{Link, LinkError, Reply};
-use crate::gbs::{Allocated, AnswerError, Written, held_shares};
+use crate::gbs::{AllocateAnswer, AnswerError, WriteAnswer, held_shares};
 
 /// Bytes that writes over all connections of a server have, one for each: less than the blocks of a share that memory has
 /// room for, so that none of them waits for blocks.
@@ -23,14 +23,14 @@ impl<'a> Upload<'a> {
     pub(super) fn write(&mut self, number: u16, all_out: bool, flush: bool) -> bool {
         let share = &self.shares[usize::from(number)];
         let peer = share.server;
-        let link = match share.standing {
-            Standing::Allocated if self.found && self.is_asking() => return false,
-            Standing::Asked | Standing::Allocated => self.link(peer),
+        let link = match share.state {
+            ShareState::Allocated if self.found && self.is_asking() => return false,
+            ShareState::Asked | ShareState::Allocated => self.link(peer),
             _ => return false,
         };
         let most = self.write_bytes_max(link);
         let share = &mut self.shares[usize::from(number)];
-        let first = share.standing == Standing::Asked;
+        let first = share.state == ShareState::Asked;
         let (from, body) = if first {
             // With the question, and once.
             let wanted = SPECULATIVE_BYTES.min(self.share_len);
@@ -57,7 +57,7 @@ impl<'a> Upload<'a> {
         let length: u64 = body.iter().map(|piece| piece.len() as u64).sum();
         let call = link.requests().write(&self.index, number, from, body, &share.secret);
         // The first bytes follow the question on its connection; the rest may go over any.
-        let sent = if first { link.try_send(call, 0) } else { link.try_send_beside(call, 0) };
+        let sent = if first { link.try_send(call, 0) } else { link.try_send_any(call, 0) };
         let pending = match sent {
             Ok(Err(_)) => {
                 self.blocked = true;
@@ -81,7 +81,7 @@ impl<'a> Upload<'a> {
         share.waiting.retain(|waiting| !waiting.is_finished());
         share.waiting.push(self.answers.spawn(async move {
             let result = pending.reply().await;
-            let _ = events.send(Happened::Wrote { share: number, attempt, range: (from, from + length), result });
+            let _ = events.send(UploadEvent::Wrote { share: number, attempt, range: (from, from + length), result });
         }));
         true
     }
@@ -97,21 +97,21 @@ impl<'a> Upload<'a> {
         }
     }
 
-    pub(super) fn happened(&mut self, event: Happened) {
+    pub(super) fn happened(&mut self, event: UploadEvent) {
         match event {
-            Happened::Allocated { server, asked, result } => self.allocated(server, &asked, result),
-            Happened::Wrote { share, attempt, range, result } => {
+            UploadEvent::Allocated { server, asked, result } => self.allocated(server, &asked, result),
+            UploadEvent::Wrote { share, attempt, range, result } => {
                 if self.shares[usize::from(share)].attempt == attempt {
                     self.wrote(share, range, result);
                 }
             }
-            Happened::Listed { share, attempt, result } => {
+            UploadEvent::Listed { share, attempt, result } => {
                 let asked = &self.shares[usize::from(share)];
                 if asked.attempt == attempt && asked.is_open() {
                     self.listed(share, result);
                 }
             }
-            Happened::Held { server, result } => self.held(server, result),
+            UploadEvent::Held { server, result } => self.held(server, result),
         }
     }
 
@@ -120,7 +120,7 @@ impl<'a> Upload<'a> {
             Ok(reply) => reply,
             Err(error) => return self.lose_server(server, &error.reason),
         };
-        let answer = match Allocated::read(&reply.answer) {
+        let answer = match AllocateAnswer::read(&reply.answer) {
             Ok(answer) => answer,
             Err(error) => return self.lose_server(server, &format!("asked for room: {error}")),
         };
@@ -129,18 +129,18 @@ impl<'a> Upload<'a> {
         let mut written_in_vain = Vec::new();
         for (&number, &attempt) in asked {
             let share = &mut self.shares[usize::from(number)];
-            if share.attempt != attempt || share.standing != Standing::Asked {
+            if share.attempt != attempt || share.state != ShareState::Asked {
                 continue;
             }
             if answer.allocated.contains(&number) || (reply.repeated && !answer.already_have.contains(&number)) {
                 // Of a repeated question the first copy may have been heard: its writes will tell.
-                share.standing = Standing::Allocated;
+                share.state = ShareState::Allocated;
                 written_in_vain.extend(share.early_error.take().map(|error| (number, error)));
             } else if answer.already_have.contains(&number) {
                 self.done(number);
             } else {
                 refused += 1;
-                share.standing = Standing::Unplaced;
+                share.state = ShareState::Unplaced;
             }
         }
         for (number, error) in written_in_vain {
@@ -165,7 +165,7 @@ impl<'a> Upload<'a> {
             Err(error) => return self.lose_server(server, &error.reason),
         };
         let all_sent = share.is_all_sent(self.share_len);
-        let written = Written::read(&reply.answer);
+        let written = WriteAnswer::read(&reply.answer);
         if let Ok(written) = &written {
             // Complete: the answers that are not heard of yet are good as well.
             let missing = self.share_len - share.acknowledged;
@@ -195,7 +195,7 @@ impl<'a> Upload<'a> {
             }
             // An answer to the question for room says more than that the first bytes found none; it may still be on
             // its way from the task that waits for it.
-            Err(error) if share.standing == Standing::Asked => {
+            Err(error) if share.state == ShareState::Asked => {
                 share.early_error = Some(format!("share {number}: {error}"));
             }
             // The first copy of a repeated write completed the share, or the server has forgotten it.
@@ -219,7 +219,7 @@ impl<'a> Upload<'a> {
         let events = self.events.0.clone();
         self.answers.spawn(async move {
             let result = link.call(call).await;
-            let _ = events.send(Happened::Listed { share: number, attempt, result });
+            let _ = events.send(UploadEvent::Listed { share: number, attempt, result });
         });
     }
 
@@ -252,7 +252,7 @@ impl<'a> Upload<'a> {
 
     pub(super) fn done(&mut self, number: u16) {
         let share = &mut self.shares[usize::from(number)];
-        share.standing = Standing::Done;
+        share.state = ShareState::Done;
         share.clear();
         if let Some(notes) = &self.notes {
             notes.done(number);

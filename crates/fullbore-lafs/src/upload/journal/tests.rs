@@ -24,8 +24,8 @@ fn interrupted(directory: &Path, random: Option<(&str, &Key)>) {
     notes.done(5);
 }
 
-fn known() -> Known {
-    Known { server: "v0-a".into(), share: 3, secret: [7; 20], acknowledged: 3 << 20 }
+fn known() -> KnownShare {
+    KnownShare { server: "v0-a".into(), share: 3, secret: [7; 20], acknowledged: 3 << 20 }
 }
 
 #[test]

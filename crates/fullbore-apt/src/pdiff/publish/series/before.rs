@@ -1,4 +1,4 @@
-//! What there was before: the last `Index`, and the state of the index that it led to.
+//! The previous publication: the last `Index`, and the state that its patches lead to.
 
 use fullbore_debian::compression::Form;
 use fullbore_debian::diff_index::{ListedPatch, Publication};
@@ -15,7 +15,7 @@ use super::{Before, Series};
 /// Largest `diff/Index` that is read: 10,000 patches in all its lists.
 const INDEX_FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// What was published of an index.
+/// The previous publication of an index.
 pub(super) struct Published {
     /// The last `Index`, if it can be read.
     pub last: Option<Publication>,
@@ -23,7 +23,7 @@ pub(super) struct Published {
     pub is_here: bool,
 }
 
-/// The state before the present one.
+/// The previous state.
 pub(super) struct State {
     pub text: Vec<u8>,
     pub sha256: Sha256,
@@ -54,7 +54,7 @@ impl Series<'_> {
         Ok(Published { last, is_here })
     }
 
-    /// Files that the other copy has and this one lacks.
+    /// Copies files that only the other tree has.
     fn carry_over(&self, index: &Index, tree: &Root, published: &Publication) -> Result<(), CommandError> {
         let listed = published.patches().map(ListedPatch::file);
         for file in listed.chain(published.older.iter().map(|older| older.file.clone())) {
@@ -68,7 +68,7 @@ impl Series<'_> {
         Ok(())
     }
 
-    /// The state that the last published patch led to, or another one if that is not to be had.
+    /// The state that the last published patch leads to, or another saved one.
     pub(super) fn state_before(
         &self,
         index: &Index,
@@ -78,7 +78,7 @@ impl Series<'_> {
     ) -> Result<Option<State>, CommandError> {
         let found = match self.before {
             Before::Saved(states) => {
-                // A run that was killed may have left two: the one that was published is wanted.
+                // A killed run may have left two: prefer the published one.
                 let rank = |kept: &&SavedState| last.is_some_and(|last| last.current.sha256 == kept.sha256);
                 let kept = kept.iter().max_by_key(rank);
                 let text = kept.map(|kept| states.read(kept)).transpose()?.flatten();
@@ -88,21 +88,21 @@ impl Series<'_> {
         };
         let Some(last) = last else { return Ok(found) };
         let Some(found) = found else {
-            warn(format!("{}: no state is kept to make a patch from; patches begin anew", index.path));
+            warn(format!("{}: no earlier state is kept; patches start over", index.path));
             return Ok(None);
         };
         if found.sha256 == last.current.sha256 {
             return Ok(Some(found));
         }
-        // The last run published, and was killed before it kept the state: the patches lead there.
+        // The last run was killed after publishing and before saving the state: apply its patches.
         if let Some(state) = self.patched(index, &found, last)? {
             return Ok(Some(state));
         }
-        warn(format!("{}: its patches do not lead to the state before; they begin anew", index.path));
+        warn(format!("{}: its patches do not lead to the earlier state; they start over", index.path));
         Ok(Some(found))
     }
 
-    /// The state that was published, made of an older one by the patches themselves.
+    /// The published state, from an older one and the published patches.
     fn patched(&self, index: &Index, old: &State, published: &Publication) -> Result<Option<State>, CommandError> {
         let Some(first) = published.steps.iter().rposition(|step| step.history.sha256 == old.sha256) else {
             return Ok(None);
@@ -126,7 +126,7 @@ impl Series<'_> {
     }
 }
 
-/// An index as another tree has it, in whichever form.
+/// An index of another tree, in any form.
 fn state_in(tree: &Root, path: &str) -> Result<Option<State>, CommandError> {
     for form in Form::BY_SPEED {
         let file = format!("{path}{}", form.extension());

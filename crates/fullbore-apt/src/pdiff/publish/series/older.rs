@@ -1,5 +1,4 @@
-//! The new `Index`, and files that it does not list any more: they stay for those who are just
-//! fetching them.
+//! The new `Index`, and unlisted files, which stay for clients that are fetching them.
 
 use std::collections::HashSet;
 
@@ -13,17 +12,17 @@ use super::super::find::Index;
 use super::before::Published;
 use super::{Before, Change, Next, Series};
 
-/// Files that stay beside those that are listed. A day of merged patches, four times over.
+/// Largest number of unlisted files that stay: a day of merged patches, four times.
 const OLDER_MAX: usize = 1_000;
 
-/// Where names by hash are, below a directory of indexes. apt asks for the strongest hash of the
-/// Release, and by the usual name if there is no such file.
+/// Directory of by-hash names below a directory of indexes. apt requests the strongest hash of the Release, and then the
+/// plain name.
 const BY_HASH: &str = "by-hash/SHA256";
-/// Older ones that stay however old they are: an archive may be published once a month.
+/// Older by-hash files that always stay: an archive may be published once a month.
 const BY_HASH_KEPT: usize = 3;
 
 impl Series<'_> {
-    /// Decides on the new Index, and on files that leave it.
+    /// Decides on the new Index, and on files to remove.
     pub(super) fn list(
         &self,
         index: &Index,
@@ -39,11 +38,10 @@ impl Series<'_> {
         }
         let listed: HashSet<String> = publication.patches().map(ListedPatch::file).collect();
         let mut older = published.last.as_ref().map(|last| last.older.clone()).unwrap_or_default();
-        // Those that leave the lists; and files of a run that was killed, or of an Index that
-        // could not be continued.
+        // Dropped patches, and files of a killed run or of an unusable Index.
         let dropped = published.last.iter().flat_map(Publication::patches).map(ListedPatch::file);
         let beside = self.root.list(&format!("{}.diff", index.path)).map_err(file_error)?;
-        // The lock says that nobody else is writing them.
+        // The lock excludes other writers.
         let parts = beside.iter().filter_map(|(name, _)| name.to_str()).filter(|name| is_part_name(name));
         for part in parts.filter(|_| matches!(self.before, Before::Saved(_))) {
             self.root.unlink(&index.patch_path(part)).map_err(file_error)?;
@@ -58,7 +56,7 @@ impl Series<'_> {
         Ok(())
     }
 
-    /// Files that stay for a while, and the paths of those that have stayed long enough.
+    /// Splits unlisted files into those that stay and the paths of those to remove.
     pub(super) fn split_older(&self, index: &Index, mut older: Vec<OlderFile>) -> (Vec<OlderFile>, Vec<String>) {
         older.sort_by(|a, b| (a.since_unix_s, &a.file).cmp(&(b.since_unix_s, &b.file)));
         let last = self.now_unix_s - self.keep_s;
@@ -67,8 +65,7 @@ impl Series<'_> {
         (kept, older.into_iter().map(|older| index.patch_path(&older.file)).collect())
     }
 
-    /// Where indexes have names by hash, the Index has one too: who reads the Release of before then
-    /// finds the Index that it lists.
+    /// Gives the Index a by-hash name if indexes have them, for clients of the previous Release.
     pub(super) fn name_by_hash(&self, index: &Index, path: &str, text: &str) -> Result<(), CommandError> {
         let beside = index.path.rsplit_once('/').map_or(String::new(), |(directory, _)| format!("{directory}/"));
         if self.root.stat(&format!("{beside}{BY_HASH}")).map_err(file_error)?.is_none() {

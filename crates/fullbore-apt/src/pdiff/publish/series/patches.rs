@@ -1,4 +1,4 @@
-//! Patches as files: written, read again, and joined to merged ones.
+//! Patch files: written, read, and merged.
 
 use std::collections::HashSet;
 use std::io::{BufReader, Read as _};
@@ -15,7 +15,7 @@ use super::super::find::Index;
 use super::super::{listed, names};
 use super::Series;
 
-/// A patch, packed.
+/// A compressed patch.
 pub(super) struct Packed {
     pub listed: ListedPatch,
     pub gz: Vec<u8>,
@@ -33,8 +33,7 @@ impl Series<'_> {
         names::step(self.now_unix_s, last.map(|last| last.name.as_str()), is_taken)
     }
 
-    /// A patch from each state to the present one: from the newest step to the oldest, so that each
-    /// is the one before it with one step joined in front.
+    /// Merged patches from each state to the current one, newest first: each adds one step in front of the previous.
     pub(super) fn sweep(
         &self,
         index: &Index,
@@ -47,7 +46,7 @@ impl Series<'_> {
             return Ok(Vec::new());
         };
         let at_once = std::thread::available_parallelism().map_or(1, usize::from);
-        // apt takes the last entry that has its state, so one is enough of those that come again.
+        // apt uses the last entry of its state, so one per state is enough.
         let mut seen = HashSet::from([current.sha256]);
         let (mut all, mut scripts, mut merged) = (Edits::default(), Vec::new(), Vec::new());
         let mut number = steps.len();
@@ -78,7 +77,7 @@ impl Series<'_> {
         Ok(merged)
     }
 
-    /// Packs scripts, each on a core of its own, and writes them.
+    /// Compresses scripts in parallel, and writes them.
     fn write_patches(
         &self,
         index: &Index,
@@ -110,7 +109,7 @@ impl Series<'_> {
         named.map_err(file_error)
     }
 
-    /// Leaves out steps that cannot be followed because a file is missing.
+    /// Drops steps with a missing file.
     pub(super) fn without_missing(
         &self,
         index: &Index,
@@ -129,7 +128,7 @@ impl Series<'_> {
         Ok(())
     }
 
-    /// Reads a published patch; `None` when it is not what the Index says.
+    /// Reads a published patch; `None` if it is not as in the Index.
     pub(super) fn read_patch(&self, index: &Index, step: &ListedPatch) -> Result<Option<Edits>, CommandError> {
         let path = index.patch_path(&step.file());
         let Some((file, _)) = self.root.open_file(&path).map_err(file_error)? else {

@@ -1,0 +1,306 @@
+//! How far a run of `bootstrap` or `install` is, over all of its phases: a share of its time, and what is left of it.
+//!
+//! The time to come of each part is its remaining units times what a unit costs: at first the figure below, and more
+//! and more what this run was seen to take. [`Course`] knows neither clock nor file; [`Whole`](super::whole::Whole)
+//! feeds it.
+
+use std::time::{Duration, Instant};
+
+use fullbore_engine::run::events::{Phase, Progress};
+
+/// Seconds to fetch a byte, until a rate is seen. A guess: a line of 100 Mb/s.
+const FETCH_S_PER_BYTE: f64 = 1.0 / 12e6;
+/// Seconds to unpack a byte of a package file. Measured: 1.2 s for the 37 MB of `bench/install plain-minbase`.
+const UNPACK_S_PER_BYTE: f64 = 1.0 / 30e6;
+/// Seconds to configure a package, its scripts and apt's own time included. Measured: 3.4 s for 96 packages
+/// (`bench/install plain-minbase`) and 17.5 s for 485 (`plain-large`).
+const CONFIGURE_S_PER_PACKAGE: f64 = 0.036;
+/// Seconds to make a byte of a root a part of an archive. A guess: tar without compression on one core; what a
+/// compressor takes is soon seen.
+const PACK_S_PER_BYTE: f64 = 1.0 / 150e6;
+/// Bytes of a root for each byte of its package files, until they are counted. A guess.
+const UNPACKED_PER_PACKED: f64 = 3.5;
+/// Seconds to sync what a byte of a package file becomes. Measured: 0.19 s for 37 MB (`bench/install plain-minbase`).
+const SYNC_S_PER_BYTE: f64 = 1.0 / 200e6;
+
+/// Share of a part's units for which its first figure counts as if it had been seen. A guess: a quarter, so that one
+/// slow script at the beginning does not multiply the time left.
+const TRUST: f64 = 0.25;
+
+/// The percentage of a run that has not ended.
+const PERCENT_MAX: u64 = 99;
+
+/// What is to be done, as soon as apt has said it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Expected {
+    /// Bytes of the package files.
+    pub bytes: u64,
+    /// Packages that are to be configured.
+    pub packages: u64,
+    /// Of these, those that are configured while other files are still fetched.
+    pub first_packages: u64,
+    /// A root becomes an archive at the end; else the disk is waited for.
+    pub becomes_archive: bool,
+}
+
+/// A part of the run.
+#[derive(Debug, Clone, Copy, Default)]
+struct Work {
+    total: f64,
+    done: f64,
+    spent_s: f64,
+    s_per_unit: f64,
+}
+
+impl Work {
+    fn of(total: f64, s_per_unit: f64) -> Work {
+        Work { total, s_per_unit, ..Work::default() }
+    }
+
+    fn left_s(&self) -> f64 {
+        let trusted = self.total * TRUST;
+        if self.done <= 0.0 {
+            // Nothing is seen that could be compared with the time.
+            return (self.total * self.s_per_unit - self.spent_s).max(0.0);
+        }
+        let to_go = (self.total - self.done).max(0.0);
+        to_go * (self.spent_s + trusted * self.s_per_unit) / (self.done + trusted)
+    }
+
+    fn share(&self) -> f64 {
+        if self.total > 0.0 { (self.done / self.total).min(1.0) } else { 0.0 }
+    }
+}
+
+/// The whole run.
+#[derive(Debug, Clone)]
+pub struct Course {
+    began: Instant,
+    looked: Instant,
+    phase: Phase,
+    expected: Option<Expected>,
+    /// As the download tells of them.
+    fetch: Progress,
+    unpack: Work,
+    configure: Work,
+    pack: Work,
+    sync: Work,
+    /// The percentage that was shown: it never goes back.
+    percent: u64,
+}
+
+impl Course {
+    /// Of a run that begins now.
+    pub fn new(now: Instant) -> Course {
+        let none = Work::default();
+        Course {
+            began: now,
+            looked: now,
+            phase: Phase::Resolve,
+            expected: None,
+            fetch: Progress::default(),
+            unpack: none,
+            configure: none,
+            pack: none,
+            sync: none,
+            percent: 0,
+        }
+    }
+
+    /// The next phase.
+    pub fn turn(&mut self, phase: Phase, now: Instant) {
+        self.spend(now);
+        self.phase = phase;
+    }
+
+    /// The present phase.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// All that is to be done is known now.
+    pub fn expect(&mut self, expected: Expected) {
+        let bytes = expected.bytes as f64;
+        self.unpack =
+            Work { spent_s: self.unpack.spent_s, done: self.unpack.done, ..Work::of(bytes, UNPACK_S_PER_BYTE) };
+        let configure = Work::of(expected.packages as f64, CONFIGURE_S_PER_PACKAGE);
+        self.configure = Work { spent_s: self.configure.spent_s, done: self.configure.done, ..configure };
+        let (pack, sync) = if expected.becomes_archive { (bytes * UNPACKED_PER_PACKED, 0.0) } else { (0.0, bytes) };
+        self.pack = Work::of(pack, PACK_S_PER_BYTE);
+        self.sync = Work::of(sync, SYNC_S_PER_BYTE);
+        self.expected = Some(expected);
+    }
+
+    /// The download stands like this.
+    pub fn fetched(&mut self, progress: Progress) {
+        self.fetch = progress;
+    }
+
+    /// No download is waited for at the moment.
+    pub fn fetch_rests(&mut self) {
+        (self.fetch.rate_bytes_per_s, self.fetch.limit, self.fetch.silent_s) = (0, None, None);
+    }
+
+    /// Package files of so many bytes are unpacked.
+    pub fn unpacked(&mut self, bytes: u64) {
+        self.unpack.done = bytes as f64;
+    }
+
+    /// So many packages are configured.
+    pub fn configured(&mut self, packages: u64) {
+        self.configure.done = packages as f64;
+    }
+
+    /// So many bytes of a root are in the archive, of this many in all.
+    pub fn packed(&mut self, bytes: u64, total_bytes: u64) {
+        (self.pack.done, self.pack.total) = (bytes as f64, total_bytes as f64);
+    }
+
+    /// Where the run stands.
+    pub fn look(&mut self, now: Instant) -> Progress {
+        self.spend(now);
+        let left_s = self.expected.map(|expected| self.left_s(expected));
+        if let Some(left_s) = left_s {
+            let spent_s = now.saturating_duration_since(self.began).as_secs_f64();
+            let percent = 100.0 * spent_s / (spent_s + left_s).max(f64::MIN_POSITIVE);
+            self.percent = self.percent.max((percent as u64).min(PERCENT_MAX));
+        }
+        let packages = self.expected.filter(|expected| expected.packages > 0);
+        Progress {
+            percent: Some(self.percent),
+            eta_s: left_s.map(|left_s| left_s.ceil() as u64),
+            packages: packages.map(|expected| (self.configure.done as u64).min(expected.packages)),
+            total_packages: packages.map(|expected| expected.packages),
+            ..self.fetch.clone()
+        }
+    }
+
+    fn spend(&mut self, now: Instant) {
+        let seconds = now.saturating_duration_since(self.looked).as_secs_f64();
+        self.looked = now;
+        let work = match self.phase {
+            Phase::Unpack => &mut self.unpack,
+            Phase::Configure => &mut self.configure,
+            Phase::Pack => &mut self.pack,
+            Phase::Sync => &mut self.sync,
+            _ => return,
+        };
+        work.spent_s += seconds;
+    }
+
+    fn left_s(&self, expected: Expected) -> f64 {
+        let last = self.pack.left_s() + self.sync.left_s();
+        if matches!(self.phase, Phase::Clean | Phase::Pack | Phase::Sync) {
+            return last;
+        }
+        // dpkg may unpack some of them, which nobody counts; but what is configured was unpacked.
+        let unpack = Work { done: self.unpack.done.max(self.unpack.total * self.configure.share()), ..self.unpack };
+        let left = unpack.left_s() + self.configure.left_s();
+        // What is fetched meanwhile is not waited for. Packages count the same: their sizes are not known apart.
+        let first = expected.first_packages as f64 / (expected.packages as f64).max(1.0);
+        let whole = left + unpack.spent_s + self.configure.spent_s;
+        let before_rest = (left - whole * (1.0 - first)).max(0.0);
+        (self.fetch_left_s() - before_rest).max(0.0) + left + last
+    }
+
+    fn fetch_left_s(&self) -> f64 {
+        let to_go = self.fetch.total_bytes.saturating_sub(self.fetch.bytes) as f64;
+        match self.fetch.rate_bytes_per_s {
+            0 => to_go * FETCH_S_PER_BYTE,
+            rate => to_go / rate as f64,
+        }
+    }
+}
+
+/// How often progress of all phases is told where no download tells it.
+pub const TELL_EVERY: Duration = Duration::from_millis(250);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MB: u64 = 1_000_000;
+
+    fn fetching(bytes: u64, total_bytes: u64, rate_bytes_per_s: u64) -> Progress {
+        Progress { bytes, total_bytes, rate_bytes_per_s, ..Progress::default() }
+    }
+
+    /// A run as `bench/install plain-minbase` has them: 96 packages of 37 MB, 6 seconds.
+    fn minbase() -> (Course, Instant) {
+        let began = Instant::now();
+        (Course::new(began), began)
+    }
+
+    #[test]
+    fn nothing_is_said_of_the_time_left_before_apt_has_decided() {
+        let (mut course, began) = minbase();
+        course.turn(Phase::Indexes, began);
+        course.fetched(fetching(5, 10, 5));
+        let look = course.look(began + Duration::from_secs(1));
+        assert_eq!((look.percent, look.eta_s, look.total_packages), (Some(0), None, None));
+    }
+
+    #[test]
+    fn when_all_is_fetched_the_rest_of_the_run_is_still_to_come() {
+        let (mut course, began) = minbase();
+        let at = |ms| began + Duration::from_millis(ms);
+        course.expect(Expected { bytes: 37 * MB, packages: 96, first_packages: 24, becomes_archive: false });
+        course.turn(Phase::Fetch, at(1100));
+        course.fetched(fetching(37 * MB, 37 * MB, 300 * MB));
+        let look = course.look(at(1200));
+        assert!((10..30).contains(&look.percent.unwrap()), "{look:?}");
+        assert!((4..8).contains(&look.eta_s.unwrap()), "{look:?}");
+        course.turn(Phase::Unpack, at(1200));
+        course.unpacked(37 * MB);
+        course.turn(Phase::Configure, at(2400));
+        course.configured(48);
+        let look = course.look(at(4100));
+        assert_eq!((look.packages, look.total_packages), (Some(48), Some(96)));
+        assert!((60..80).contains(&look.percent.unwrap()) && (1..4).contains(&look.eta_s.unwrap()), "{look:?}");
+        course.turn(Phase::Sync, at(5800));
+        let look = course.look(at(5900));
+        assert!(look.percent.unwrap() > 95 && look.eta_s.unwrap() <= 1, "{look:?}");
+    }
+
+    #[test]
+    fn what_this_run_takes_replaces_the_first_figure() {
+        let (mut course, began) = minbase();
+        course.expect(Expected { bytes: MB, packages: 100, first_packages: 0, becomes_archive: false });
+        course.unpacked(MB);
+        course.turn(Phase::Configure, began);
+        // A second for each, not 36 ms.
+        course.configured(50);
+        let look = course.look(began + Duration::from_secs(50));
+        assert!((30..=50).contains(&look.eta_s.unwrap()), "{look:?}");
+    }
+
+    #[test]
+    fn the_percentage_does_not_go_back_and_ends_before_100() {
+        let (mut course, began) = minbase();
+        course.expect(Expected { bytes: MB, packages: 10, first_packages: 0, becomes_archive: true });
+        course.turn(Phase::Configure, began);
+        course.configured(9);
+        let before = course.look(began + Duration::from_secs(1)).percent.unwrap();
+        let later = course.look(began + Duration::from_secs(100));
+        assert!(later.percent.unwrap() >= before && later.percent.unwrap() <= 99, "{later:?}");
+        course.turn(Phase::Pack, began + Duration::from_secs(100));
+        course.packed(10 * MB, 10 * MB);
+        assert_eq!(course.look(began + Duration::from_secs(100_000)).percent, Some(99));
+    }
+
+    #[test]
+    fn a_slow_download_is_waited_for_and_one_beside_other_work_is_not() {
+        let (mut course, began) = minbase();
+        let expected = Expected { bytes: 40 * MB, packages: 100, first_packages: 50, becomes_archive: false };
+        course.expect(expected);
+        course.turn(Phase::Fetch, began);
+        course.fetched(fetching(0, 40 * MB, MB));
+        let slow = course.look(began + Duration::from_secs(1)).eta_s.unwrap();
+        assert!((40..46).contains(&slow), "{slow}");
+        course.fetched(fetching(20 * MB, 40 * MB, 40 * MB));
+        let fast = course.look(began + Duration::from_secs(1)).eta_s.unwrap();
+        course.expect(Expected { first_packages: 0, ..expected });
+        let alone = course.look(began + Duration::from_secs(1)).eta_s.unwrap();
+        assert!(fast <= alone && alone <= fast + 1, "{fast} {alone}");
+    }
+}

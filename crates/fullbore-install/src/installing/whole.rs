@@ -1,0 +1,260 @@
+//! The events of a run, with its progress over all phases: what a download tells is completed, and while no download
+//! tells anything a thread looks how far unpacking, dpkg and the archive are.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Instant;
+
+use fullbore_engine::run::error::CommandError;
+use fullbore_engine::run::events::{Event, Events, Phase, Progress};
+
+use super::course::{Course, Expected, TELL_EVERY};
+
+/// Bytes of dpkg's log that are read at a look. A guess: more than dpkg writes in a second.
+const LOG_BYTES_AT_ONCE: usize = 256 << 10;
+
+/// Where a run stands; each of its steps says here what it has done.
+#[derive(Debug)]
+pub struct Standing {
+    state: Mutex<State>,
+    /// Bytes of package files that are unpacked.
+    pub unpacked_bytes: Arc<AtomicU64>,
+    /// Bytes of the root that are in its archive.
+    pub packed_bytes: AtomicU64,
+}
+
+#[derive(Debug)]
+struct State {
+    course: Course,
+    told: Instant,
+    log: Option<DpkgLog>,
+    /// Bytes of a root that becomes an archive; 0 before that.
+    root_bytes: u64,
+}
+
+impl Standing {
+    fn new() -> Standing {
+        let now = Instant::now();
+        let state = State { course: Course::new(now), told: now, log: None, root_bytes: 0 };
+        Standing { state: Mutex::new(state), unpacked_bytes: Arc::default(), packed_bytes: AtomicU64::new(0) }
+    }
+
+    /// All that is to be done is known now.
+    pub fn expect(&self, expected: Expected) {
+        self.state().course.expect(expected);
+    }
+
+    /// Packages that are configured have lines in this file of dpkg's, from its present end on.
+    pub fn count_in(&self, dpkgs_log: Option<PathBuf>) {
+        let mut state = self.state();
+        if state.log.is_none() {
+            state.log = dpkgs_log.map(DpkgLog::from_end);
+        }
+    }
+
+    /// The root that becomes an archive has so many bytes.
+    pub fn root_has(&self, bytes: u64) {
+        self.state().root_bytes = bytes;
+    }
+
+    /// The run starts over.
+    pub fn begin_anew(&self) {
+        let mut state = self.state();
+        (state.course, state.log) = (Course::new(Instant::now()), None);
+        self.unpacked_bytes.store(0, Ordering::Relaxed);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what the counters say.
+    fn look(&self, state: &mut State) -> Progress {
+        let now = Instant::now();
+        if let Some(log) = &mut state.log {
+            state.course.configured(log.configured());
+        }
+        state.course.unpacked(self.unpacked_bytes.load(Ordering::Relaxed));
+        if state.root_bytes > 0 {
+            state.course.packed(self.packed_bytes.load(Ordering::Relaxed), state.root_bytes);
+        }
+        state.told = now;
+        state.course.look(now)
+    }
+
+    /// Progress of a download, with that of the whole run.
+    fn completed(&self, of_download: Progress) -> Progress {
+        let mut state = self.state();
+        if state.course.phase() == Phase::Indexes {
+            // Nobody knows yet what is to come.
+            let percent = self.look(&mut state).percent;
+            return Progress { percent, eta_s: None, ..of_download };
+        }
+        state.course.fetched(of_download);
+        self.look(&mut state)
+    }
+
+    /// Progress where no download has just told of it, and where there is more to say than the phase.
+    fn beside_downloads(&self) -> Option<Progress> {
+        let mut state = self.state();
+        // A little more than the time between two tellings of a download.
+        if state.told.elapsed() < TELL_EVERY + TELL_EVERY / 4 {
+            return None;
+        }
+        state.course.fetch_rests();
+        Some(self.look(&mut state)).filter(|progress| progress.eta_s.is_some())
+    }
+}
+
+/// Events of the run, from any thread.
+pub struct Whole<'a> {
+    events: Mutex<&'a mut dyn Events>,
+    standing: Arc<Standing>,
+}
+
+impl<'a> Whole<'a> {
+    /// Of a run that begins now.
+    pub fn new(events: &'a mut dyn Events) -> Whole<'a> {
+        Whole { events: Mutex::new(events), standing: Arc::new(Standing::new()) }
+    }
+
+    /// Where the run stands.
+    pub fn standing(&self) -> Arc<Standing> {
+        self.standing.clone()
+    }
+
+    /// Runs this, and tells of progress meanwhile.
+    pub fn tell_during<R>(&self, run: impl FnOnce() -> R) -> R {
+        std::thread::scope(|scope| {
+            let (running, ended) = mpsc::channel::<()>();
+            scope.spawn(move || {
+                while ended.recv_timeout(TELL_EVERY) == Err(mpsc::RecvTimeoutError::Timeout) {
+                    if let Some(progress) = self.standing.beside_downloads() {
+                        self.events().emit(Event::Progress(progress));
+                    }
+                }
+            });
+            let result = run();
+            drop(running);
+            result
+        })
+    }
+
+    fn events(&self) -> MutexGuard<'_, &'a mut dyn Events> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Events for &Whole<'_> {
+    fn emit(&mut self, event: Event) {
+        let event = match event {
+            Event::Progress(progress) => Event::Progress(self.standing.completed(progress)),
+            event => event,
+        };
+        if let Event::Phase { phase } = event {
+            self.standing.state().course.turn(phase, Instant::now());
+        }
+        self.events().emit(event);
+    }
+
+    fn tell(&mut self, event: Event) -> Result<(), CommandError> {
+        self.events().tell(event)
+    }
+}
+
+/// dpkg's log, in which each package that is configured has a line (dpkg(1), `--log`).
+#[derive(Debug)]
+struct DpkgLog {
+    path: PathBuf,
+    at: u64,
+    /// The beginning of a line whose end is not written yet.
+    begun: Vec<u8>,
+    /// One whose triggers are processed is installed once more.
+    configured: HashSet<Vec<u8>>,
+}
+
+impl DpkgLog {
+    fn from_end(path: PathBuf) -> DpkgLog {
+        let at = path.metadata().map_or(0, |status| status.len());
+        DpkgLog { path, at, begun: Vec::new(), configured: HashSet::new() }
+    }
+
+    /// How many packages are configured by now. A log that cannot be read counts no more.
+    fn configured(&mut self) -> u64 {
+        let mut bytes = vec![0; LOG_BYTES_AT_ONCE];
+        let count = File::open(&self.path).and_then(|file| file.read_at(&mut bytes, self.at)).unwrap_or(0);
+        self.at += count as u64;
+        self.begun.extend_from_slice(&bytes[..count]);
+        let whole = self.begun.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+        for line in self.begun[..whole].split(|byte| *byte == b'\n') {
+            let mut words = line.split(|byte| *byte == b' ').skip(2);
+            if (words.next(), words.next()) == (Some(b"status"), Some(b"installed"))
+                && let Some(package) = words.next()
+            {
+                self.configured.insert(package.to_vec());
+            }
+        }
+        self.begun.drain(..whole);
+        // No line of dpkg's is as long.
+        if self.begun.len() > LOG_BYTES_AT_ONCE {
+            self.begun.clear();
+        }
+        self.configured.len() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+
+    #[test]
+    fn packages_are_counted_once_and_only_those_of_this_run() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("dpkg.log");
+        std::fs::write(&path, "2026-01-01 00:00:00 status installed old:amd64 1\n").unwrap();
+        let mut log = DpkgLog::from_end(path.clone());
+        assert_eq!(log.configured(), 0);
+        let mut file = File::options().append(true).open(&path).unwrap();
+        file.write_all(b"2026-01-01 00:00:01 status unpacked a:amd64 1\n2026-01-01 00:00:01 status instal").unwrap();
+        assert_eq!(log.configured(), 0);
+        file.write_all(b"led a:amd64 1\n2026-01-01 00:00:02 status installed b:all 1\n").unwrap();
+        file.write_all(b"2026-01-01 00:00:03 status installed a:amd64 1\nnonsense\n\n").unwrap();
+        assert_eq!(log.configured(), 2);
+        assert_eq!(DpkgLog::from_end(directory.path().join("none")).configured(), 0);
+    }
+
+    #[test]
+    fn a_download_that_is_over_is_not_the_whole_run() {
+        let mut told = Vec::new();
+        let mut events = |event: Event| told.push(event);
+        let whole = Whole::new(&mut events);
+        let mut to = &whole;
+        let progress = || Progress { bytes: 10, total_bytes: 10, eta_s: Some(0), ..Progress::default() };
+        to.emit(Event::Phase { phase: Phase::Indexes });
+        to.emit(Event::Progress(progress()));
+        whole.standing().expect(Expected { bytes: 10_000_000, packages: 100, ..Expected::default() });
+        to.emit(Event::Phase { phase: Phase::Fetch });
+        to.emit(Event::Progress(progress()));
+        to.emit(Event::Phase { phase: Phase::Configure });
+        // Ticks of its own, as nobody else tells of progress.
+        whole.tell_during(|| std::thread::sleep(TELL_EVERY * 4));
+        drop(whole);
+        let progress: Vec<&Progress> = told
+            .iter()
+            .filter_map(|event| match event {
+                Event::Progress(progress) => Some(progress),
+                _ => None,
+            })
+            .collect();
+        assert!(progress.len() >= 3, "{told:?}");
+        assert_eq!((progress[0].percent, progress[0].eta_s), (Some(0), None));
+        for progress in &progress[1..] {
+            assert!(progress.eta_s >= Some(2) && progress.percent < Some(60), "{progress:?}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The reading half of a connection: answers go to the senders of their requests, with what was measured.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+
+use super::super::memory::READ_BYTES;
+use super::super::{Answer, Measurement, Request, RequestTiming, Service};
+use super::in_flight::InFlight;
+use super::{CloseReason, Connection};
+use crate::http1::Event;
+
+/// Answers to requests that are not observed, after each of which the counters are read.
+const ANSWERS_PER_REFRESH: u64 = 32;
+
+impl<S: Service> Connection<'_, S> {
+    /// Reads what is there and gives answers to the senders. `Some` ends the connection.
+    pub(super) async fn read(&mut self, inbox: &mut BytesMut) -> Option<CloseReason> {
+        self.shared.options.sockets.memory.make_room(inbox);
+        let filled = match self.connected.stream.read_into(inbox, READ_BYTES).await {
+            Ok(filled) => filled,
+            Err(error) => return Some(self.broken(&error.to_string())),
+        };
+        self.shared.service.record(Measurement::Received(filled.bytes));
+        loop {
+            let mut event = self.http.receive(inbox);
+            if filled.end && matches!(event, Ok(None)) {
+                event = self.http.end_of_stream();
+            }
+            match event {
+                Ok(Some(event)) => {
+                    if let Err(reason) = self.event(event) {
+                        return Some(CloseReason::Broken(reason));
+                    }
+                }
+                Ok(None) => break,
+                Err(error) => return Some(self.broken(&error.to_string())),
+            }
+        }
+        // A server may announce the close at the head of an answer whose body still comes.
+        if filled.end || (self.http.is_closing() && self.http.answering().is_none()) {
+            return Some(match self.in_flight.front() {
+                None => CloseReason::Clean,
+                Some(_) if self.answers > 0 && self.http.is_closing() => CloseReason::Clean,
+                Some(_) => self.broken("the server closed the connection"),
+            });
+        }
+        None
+    }
+
+    /// A connection that was kept and is found dead is nobody's fault, once.
+    pub(super) fn broken(&self, reason: &str) -> CloseReason {
+        let nothing_came = self.in_flight.iter().all(|in_flight| in_flight.head.is_none());
+        let quick = self.in_flight.front().is_some_and(|first| first.begun.elapsed() < Duration::from_secs(1));
+        let reused = self.answers > 0 && self.in_flight.len() == 1 && self.source_body.is_none() && quick;
+        if reused && nothing_came && self.last_answer.elapsed() > Duration::from_secs(2) {
+            return CloseReason::Clean;
+        }
+        CloseReason::Broken(reason.to_owned())
+    }
+
+    fn event(&mut self, event: Event) -> Result<(), String> {
+        let Some(front) = self.in_flight.front_mut() else { return Err("an answer without a request".into()) };
+        match event {
+            Event::Head { head, .. } => {
+                front.head = Some(head);
+                front.answering = Some(Instant::now());
+            }
+            Event::Body { data, .. } => {
+                if front.received_bytes + data.len() > front.request.expected.bytes_max {
+                    return Err("the answer is longer than requested".into());
+                }
+                front.push_body(data);
+            }
+            Event::End { .. } => {
+                let is_observed = front.request.length >= self.shared.options.observed_bytes;
+                if is_observed || self.answers.is_multiple_of(ANSWERS_PER_REFRESH) {
+                    self.refresh_tcp_info();
+                }
+                if let Some(in_flight) = self.in_flight.pop_front() {
+                    self.answer(in_flight);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, mut in_flight: InFlight<S>) {
+        in_flight.end_piece();
+        self.count(&in_flight.request, -1);
+        // An answer before the end of the body: nothing more of it is sent.
+        if self.in_flight.is_empty() {
+            self.source_body = None;
+        }
+        let now = Instant::now();
+        // The server has all of it, and of those after it what was written.
+        let behind = self.written().saturating_sub(in_flight.end);
+        self.confirm(behind, now);
+        let round_trip = Some(self.info.path_rtt()).filter(|time| !time.is_zero());
+        // The server's turn begins when it has the request, and has answered the one before; it ends with its first byte.
+        let arrived = in_flight.written.map(|written| written + round_trip.unwrap_or_default());
+        let from = in_flight.arrival.at().or(arrived).unwrap_or(now).max(self.last_answer);
+        let began = in_flight.answering.unwrap_or(now);
+        let total = now.saturating_duration_since(in_flight.begun.max(self.last_answer));
+        self.shared.service.record(Measurement::Answered(&RequestTiming {
+            sent_bytes: in_flight.request.length,
+            received_bytes: in_flight.received_bytes as u64,
+            total,
+            server_latency: began.saturating_duration_since(from).min(total),
+            receiving: now.saturating_duration_since(began.max(from)),
+            limited: std::mem::take(&mut self.limited).min(total),
+            round_trip,
+        }));
+        self.last_answer = now;
+        self.answers += 1;
+        self.progress.1 = now;
+        self.shared.queue.ended(true);
+        if self.in_flight.is_empty() {
+            self.shared.queue.idle();
+        }
+        let InFlight { request, head, body, pieces, .. } = in_flight;
+        let Request { job, reply, times_sent, .. } = request;
+        drop(job);
+        if let Some(head) = head {
+            // The sender may have gone.
+            let _ = reply.send(Ok(Answer {
+                head,
+                body: body.freeze(),
+                pieces,
+                times_sent,
+                server: Arc::clone(&self.server),
+            }));
+        }
+    }
+}

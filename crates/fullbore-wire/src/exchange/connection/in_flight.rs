@@ -1,0 +1,70 @@
+//! A request that was handed to a connection, and what has arrived of its answer.
+
+use std::time::Instant;
+
+use bytes::{Bytes, BytesMut};
+
+use super::super::{Request, Service};
+use crate::http1::ResponseHead;
+use crate::tcp_info::Arrival;
+
+/// Smaller pieces of an answer are joined: a server that sends single bytes would need a list of millions.
+const PIECE_BYTES_MIN: usize = 16 << 10;
+
+/// A request that was queued_bytes to the connection.
+pub(super) struct InFlight<S: Service> {
+    pub request: Request<S>,
+    /// Where its last byte is, among all that were queued_bytes over.
+    pub end: u64,
+    pub begun: Instant,
+    /// When its last byte had been written.
+    pub written: Option<Instant>,
+    /// When it had arrived at the server.
+    pub arrival: Arrival,
+    /// When its answer began.
+    pub answering: Option<Instant>,
+    pub head: Option<Box<ResponseHead>>,
+    pub body: BytesMut,
+    pub pieces: Vec<Bytes>,
+    pub received_bytes: usize,
+}
+
+impl<S: Service> InFlight<S> {
+    pub fn new(request: Request<S>, begun: Instant) -> InFlight<S> {
+        InFlight {
+            request,
+            end: u64::MAX,
+            begun,
+            written: None,
+            arrival: Arrival::default(),
+            answering: None,
+            head: None,
+            body: BytesMut::new(),
+            pieces: Vec::new(),
+            received_bytes: 0,
+        }
+    }
+
+    /// Whether the answer is what was asked for, in pieces, and no error.
+    fn is_in_pieces(&self) -> bool {
+        let is_good = |head: &ResponseHead| (200..300).contains(&head.status);
+        self.request.expected.in_pieces && self.head.as_deref().is_some_and(is_good)
+    }
+
+    /// Bytes of the answer's body.
+    pub fn push_body(&mut self, data: Bytes) {
+        self.received_bytes += data.len();
+        if !self.is_in_pieces() || data.len() < PIECE_BYTES_MIN {
+            self.body.extend_from_slice(&data);
+        } else {
+            self.end_piece();
+            self.pieces.push(data);
+        }
+    }
+
+    pub fn end_piece(&mut self) {
+        if self.is_in_pieces() && !self.body.is_empty() {
+            self.pieces.push(self.body.split().freeze());
+        }
+    }
+}
