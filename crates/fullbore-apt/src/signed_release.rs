@@ -52,7 +52,7 @@ impl CachedRelease {
         Release::parse(&SignedText::trusted(&self.content).ok()?).ok()
     }
 
-    /// The time to ask for changes since.
+    /// The time for `If-Modified-Since`.
     fn if_modified_since(&self) -> i64 {
         if_modified_since(self.release().and_then(|release| release.date), self.modified)
     }
@@ -187,7 +187,7 @@ pub async fn receive(request: ReleaseRequest<'_>) -> Answer {
             path: format!("{directory}{name}"),
             limit_bytes: limit as u64,
             if_none_match: kept.and_then(|kept| kept.tag.clone()),
-            // A tag is exact, and alone: nginx answers "not modified" only if the time says so as well.
+            // The `ETag` alone, which is exact: nginx would also require the time to match.
             if_modified_since: kept.filter(|kept| kept.tag.is_none()).map(CachedRelease::if_modified_since),
             head_seen: (name == "InRelease").then(|| head_seen.clone()),
             ..Get::default()

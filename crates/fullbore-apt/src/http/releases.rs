@@ -44,7 +44,7 @@ impl LocalRelease {
         LocalRelease { date: date_of(&content), content }
     }
 
-    /// The time to ask for changes since, where the file that apt has says that it is of `modified`.
+    /// The time for `If-Modified-Since`, by the date and the file's time `modified`.
     pub fn if_modified_since(&self, modified: i64) -> i64 {
         if_modified_since(self.date, modified)
     }
