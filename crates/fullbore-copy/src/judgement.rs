@@ -178,7 +178,7 @@ impl Judgement {
 
 /// Whom the two ends of a copy blame together: an end knows its own machine, the sender knows the path.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Blame {
+pub enum Attribution {
     /// The sender is sure of this part of its own.
     Sender(Part),
     /// The receiver is.
@@ -195,38 +195,38 @@ pub enum Blame {
     Nobody,
 }
 
-impl Blame {
+impl Attribution {
     /// Of these two ends.
-    pub fn of(sender: &Judgement, receiver: &Judgement) -> Blame {
+    pub fn of(sender: &Judgement, receiver: &Judgement) -> Attribution {
         let sends = sender.blames_itself(sender.disk(), Part::SourceCpu);
         let (part, blame, beside) = match (sends, receiver.blames_itself(Part::Write, Part::TargetCpu)) {
-            (Some(one), Some(other)) if one.is_cpu() && other.is_cpu() => return Blame::Processors,
-            (Some(_), Some(_)) => return Blame::Both,
+            (Some(one), Some(other)) if one.is_cpu() && other.is_cpu() => return Attribution::Processors,
+            (Some(_), Some(_)) => return Attribution::Both,
             (Some(Part::Read), None) => {
-                (Part::Read, Blame::Sender(Part::Read), vec![sender.path_beside(), receiver.disk_beside()])
+                (Part::Read, Attribution::Sender(Part::Read), vec![sender.path_beside(), receiver.disk_beside()])
             }
             (None, Some(Part::Write)) => {
                 let share = waited_for_path(sender, receiver).unwrap_or_default();
                 let path = OtherShare { part: Part::Network, share, as_full: TAKES_TURNS };
-                (Part::Write, Blame::Receiver(Part::Write), vec![path])
+                (Part::Write, Attribution::Receiver(Part::Write), vec![path])
             }
-            (Some(part), None) => (part, Blame::Sender(part), Vec::new()),
-            (None, Some(part)) => (part, Blame::Receiver(part), Vec::new()),
+            (Some(part), None) => (part, Attribution::Sender(part), Vec::new()),
+            (None, Some(part)) => (part, Attribution::Receiver(part), Vec::new()),
             (None, None) => {
                 let own = OtherShare { part: Part::Write, share: receiver.own_share(), as_full: SLIGHT };
-                (Part::Network, sender.blames_path(receiver).map_or(Blame::Nobody, Blame::Path), vec![own])
+                (Part::Network, sender.blames_path(receiver).map_or(Attribution::Nobody, Attribution::Path), vec![own])
             }
         };
-        alone(&beside).map_or_else(|other| Blame::Beside(part, other), |()| blame)
+        alone(&beside).map_or_else(|other| Attribution::Beside(part, other), |()| blame)
     }
 
     /// The parts of a copy that it means; none where two signals do not agree on one.
     pub fn parts(&self) -> &[Part] {
         match self {
-            Blame::Sender(part) | Blame::Receiver(part) => std::slice::from_ref(part),
-            Blame::Processors => &[Part::SourceCpu, Part::TargetCpu],
-            Blame::Path(_) => &[Part::Network],
-            Blame::Both | Blame::Beside(..) | Blame::Nobody => &[],
+            Attribution::Sender(part) | Attribution::Receiver(part) => std::slice::from_ref(part),
+            Attribution::Processors => &[Part::SourceCpu, Part::TargetCpu],
+            Attribution::Path(_) => &[Part::Network],
+            Attribution::Both | Attribution::Beside(..) | Attribution::Nobody => &[],
         }
     }
 }
@@ -279,26 +279,26 @@ pub fn joined(near: &Judgement, far: Option<&Judgement>, host: &str, near_sends:
         Some(far) if near_sends => (near, far),
         Some(far) => (far, near),
     };
-    let blame = Blame::of(sender, receiver);
+    let blame = Attribution::of(sender, receiver);
     let on_host = format!(" on {host}");
     let place_of = |end: &Judgement| if std::ptr::eq(end, near) { "" } else { &*on_host };
     let (end, limit, reason) = match &blame {
         // One process has one verdict.
         _ if far.is_none() => own(near, ""),
-        Blame::Sender(_) => own(sender, place_of(sender)),
-        Blame::Receiver(_) => own(receiver, place_of(receiver)),
-        Blame::Processors if sender.part == receiver.part => {
+        Attribution::Sender(_) => own(sender, place_of(sender)),
+        Attribution::Receiver(_) => own(receiver, place_of(receiver)),
+        Attribution::Processors if sender.part == receiver.part => {
             (near, format!("{}, here and on {host}", near.part), near.reason.clone())
         }
-        Blame::Processors => {
+        Attribution::Processors => {
             let far = if near_sends { receiver } else { sender };
             (near, format!("{} here, {} on {host}", near.part, far.part), String::new())
         }
-        Blame::Both => {
+        Attribution::Both => {
             let far = if near_sends { receiver } else { sender };
             mixed(near, format!("{} here; {} on {host}", near.part, far.part))
         }
-        Blame::Beside(part, other) => {
+        Attribution::Beside(part, other) => {
             let share = percent(other.share);
             let (here, there) = ("here".to_owned(), format!("on {host}"));
             let (source, target) = if near_sends { (here, there) } else { (there, here) };
@@ -320,8 +320,8 @@ pub fn joined(near: &Judgement, far: Option<&Judgement>, host: &str, near_sends:
                 }
             }
         }
-        Blame::Path(why) => (sender, "the network".to_owned(), (*why).to_owned()),
-        Blame::Nobody => (sender, sender.part.clone(), sender.reason.clone()),
+        Attribution::Path(why) => (sender, "the network".to_owned(), (*why).to_owned()),
+        Attribution::Nobody => (sender, sender.part.clone(), sender.reason.clone()),
     };
     let mut shares: Vec<(String, f64)> = end.shares.iter().map(|(part, share)| (part.clone(), *share)).collect();
     shares.sort_by(|one, other| other.1.total_cmp(&one.1));
@@ -363,7 +363,7 @@ mod tests {
         assert_eq!(sentence(joined(&mixed, Some(&path), "host", false)), "the network");
         let cpu = judgement(Limit::Cpu { consumer: "read".to_owned() }, "CPU (read)");
         assert_eq!(sentence(joined(&cpu, Some(&disk), "host", true)), "mixed (CPU (read) here; disk writes on host)");
-        assert_eq!(Blame::of(&cpu, &disk).parts(), []);
+        assert_eq!(Attribution::of(&cpu, &disk).parts(), []);
         let path = Path { streams: 4, loss: 0.01, control: Some("bbr".to_owned()), ..Path::default() };
         let cpu = cpu.with(DiskFacts::default(), path);
         assert_eq!(Judgement::decode(&cpu.encode()), Some(cpu));
@@ -402,7 +402,7 @@ mod tests {
             let sender = Judgement { wall_us: 10_000_000, sending, ..reads };
             let receiver = Judgement { confident: false, ..judgement(Limit::Mixed, "mixed") };
             let expected: &[Part] = if alike { &[] } else { &[Part::Read] };
-            assert_eq!(Blame::of(&sender, &receiver).parts(), expected, "{streams} connections, {busy}");
+            assert_eq!(Attribution::of(&sender, &receiver).parts(), expected, "{streams} connections, {busy}");
             let words = sentence(joined(&sender, Some(&receiver), "host", true));
             assert_eq!(words.starts_with("mixed (disk reads; the network had something to carry "), alike, "{words}");
         }
@@ -417,14 +417,14 @@ mod tests {
             Judgement { confident: false, ..judgement(Limit::Mixed, "mixed") }.with(disks, Path::default())
         };
         let alike = receiver(0.88, true);
-        assert_eq!(Blame::of(&sender, &alike).parts(), []);
+        assert_eq!(Attribution::of(&sender, &alike).parts(), []);
         let words = "mixed (disk reads here; the disk on host was busy for 88 % of the time)";
         assert_eq!(sentence(joined(&sender, Some(&alike), "host", true)), words);
         let words = "mixed (disk reads on host; the disk here was busy for 88 % of the time)";
         assert_eq!(sentence(joined(&alike, Some(&sender), "host", false)), words);
         // A quarter more than the source, and an array, whose members count.
-        assert_eq!(Blame::of(&sender, &receiver(0.7, true)).parts(), [Part::Read]);
-        assert_eq!(Blame::of(&sender, &receiver(0.88, false)).parts(), [Part::Read]);
+        assert_eq!(Attribution::of(&sender, &receiver(0.7, true)).parts(), [Part::Read]);
+        assert_eq!(Attribution::of(&sender, &receiver(0.88, false)).parts(), [Part::Read]);
     }
 
     #[test]
@@ -443,9 +443,9 @@ mod tests {
         assert_eq!(waited_for_path(&sender, &receiver), Some(0.42));
         let words = "mixed (the network for 42 % of the time; disk writes afterwards)";
         assert_eq!(sentence(joined(&sender, Some(&receiver), "host", true)), words);
-        assert_eq!(Blame::of(&sender, &receiver).parts(), []);
+        assert_eq!(Attribution::of(&sender, &receiver).parts(), []);
         let (sender, receiver) = ends(0.32);
-        assert_eq!(Blame::of(&sender, &receiver).parts(), [Part::Write]);
+        assert_eq!(Attribution::of(&sender, &receiver).parts(), [Part::Write]);
     }
 
     #[test]
@@ -454,13 +454,13 @@ mod tests {
         assert_eq!(sentence(joined(&cpu("CPU"), Some(&cpu("CPU")), "host", true)), "CPU, here and on host");
         let two = (cpu("CPU (read)"), cpu("CPU (receive)"));
         assert_eq!(sentence(joined(&two.0, Some(&two.1), "host", true)), "CPU (read) here, CPU (receive) on host");
-        assert_eq!(Blame::of(&two.0, &two.1).parts(), [Part::SourceCpu, Part::TargetCpu]);
+        assert_eq!(Attribution::of(&two.0, &two.1).parts(), [Part::SourceCpu, Part::TargetCpu]);
         let disks = (judgement(Limit::Disk, "disk reads"), judgement(Limit::Disk, "disk writes"));
         assert_eq!(
             sentence(joined(&disks.1, Some(&disks.0), "host", false)),
             "mixed (disk writes here; disk reads on host)"
         );
-        assert_eq!(Blame::of(&disks.0, &disks.1).parts(), []);
+        assert_eq!(Attribution::of(&disks.0, &disks.1).parts(), []);
     }
 
     #[test]
@@ -476,7 +476,7 @@ mod tests {
         let mixed = Judgement { reason: "read 40 %, send 30 %".to_owned(), ..judgement(Limit::Mixed, "mixed") };
         let both = sentence(joined(&mixed, Some(&receiver(0.3)), "host", true));
         assert_eq!(both, "mixed (read 40 %, send 30 %; 30 % of the time who receives)");
-        assert_eq!(Blame::of(&path, &receiver(0.3)).parts(), []);
+        assert_eq!(Attribution::of(&path, &receiver(0.3)).parts(), []);
     }
 
     #[test]
@@ -490,7 +490,7 @@ mod tests {
         assert_eq!(sentence(joined(&sender, Some(&receiver(900, 10)), "host", true)), path);
         assert_eq!(sentence(joined(&receiver(900, 10), Some(&sender), "host", false)), path);
         assert_eq!(sentence(joined(&sender, Some(&receiver(500, 400)), "host", true)), "the receiver");
-        assert_eq!(Blame::of(&sender, &receiver(900, 10)).parts(), [Part::Network]);
-        assert_eq!(Blame::of(&sender, &receiver(500, 400)).parts(), []);
+        assert_eq!(Attribution::of(&sender, &receiver(900, 10)).parts(), [Part::Network]);
+        assert_eq!(Attribution::of(&sender, &receiver(500, 400)).parts(), []);
     }
 }

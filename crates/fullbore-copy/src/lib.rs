@@ -1,14 +1,31 @@
-//! Copies a tree, on one machine or to another.
+//! Copies a tree, on one machine or to another, and says what limits the copy.
 //!
-//! A [`sender`] lists the source and reads what is wanted; a [`receiver`] compares, writes, verifies
+//! [`run::run`] copies: settings in, a report out. [`probe::run`] measures what a copy would be limited by. [`server`] is
+//! the far end of either, which ssh starts on the other machine.
+//!
+//! ```
+//! use fullbore_copy::CopySettings;
+//! use fullbore_engine::run::events::Event;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let directory = tempfile::tempdir()?;
+//! # let (source, target) = (directory.path().join("photos"), directory.path().join("backup"));
+//! # std::fs::create_dir(&source)?;
+//! # std::fs::write(source.join("one.jpeg"), "light")?;
+//! let settings = CopySettings::new(&source, &target);
+//! fullbore_copy::run::run(&settings, &mut |_: Event| {})?;
+//! assert_eq!(std::fs::read(target.join("photos/one.jpeg"))?, b"light");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A [`sender`] lists the source and reads the files that are wanted; a [`receiver`] compares, writes, verifies
 //! and gives names. They know each other only by the messages of [`wire`], which a [`session::Link`]
 //! carries: between threads of one process for a local copy, over encrypted connections for another
 //! machine. So a local copy is the same program as a remote one, without a network.
 //!
-//! [`run::run`] is the near end of a copy from settings to a report; [`server`] is the far end, which ssh starts.
-//! [`probe::run`] measures what a copy would be limited by.
-//!
-//! The crate never prints, never reads the environment, never exits.
+//! The crate never prints, reads no configuration and never exits. It speaks no protocol but its own: the other machine
+//! needs fullbore, too.
 
 /// The version of the program, which the two ends tell each other.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -18,13 +35,13 @@ pub mod entry;
 pub mod error;
 pub mod judgement;
 pub mod local;
+mod location;
 mod names;
 mod open_files;
 pub mod options;
 pub mod overlap;
 pub mod owners;
 pub mod paths;
-mod place;
 pub mod probe;
 pub mod queue;
 pub mod reach;
@@ -40,3 +57,8 @@ pub mod wire;
 mod xattrs;
 
 pub use fullbore_engine::filter;
+pub use local::LocalCopy;
+pub use options::{Compress, Options};
+pub use probe::ProbeSettings;
+pub use reach::Reach;
+pub use run::CopySettings;

@@ -10,15 +10,15 @@ use crate::error::CopyError;
 use crate::options::{Compress, Options};
 use crate::receiver::{self, Destination};
 use crate::sender::{self, LOCAL_WINDOW_BYTES, Skip, Source, Sources};
-use crate::session::{Brake, Context, Event, Exchange, Link, Progress, RateLimit, Tell};
+use crate::session::{CancelToken, Context, Event, Exchange, Link, Progress, RateLimit, Tell};
 use crate::wire::Account;
 
-/// A copy that has not begun. The brake ends it from outside.
+/// A copy that has not begun. `cancel` ends it from outside.
 #[derive(Debug)]
 pub struct LocalCopy {
     ends: (Link, Link),
     /// Ends the copy early.
-    pub brake: Brake,
+    pub cancel: CancelToken,
     /// How fast content may go.
     pub limit: Arc<RateLimit>,
 }
@@ -26,8 +26,8 @@ pub struct LocalCopy {
 impl Default for LocalCopy {
     fn default() -> LocalCopy {
         let ends = Link::pair();
-        let brake = Brake::new(&ends.0);
-        LocalCopy { ends, brake, limit: Arc::new(RateLimit::new(0, Instant::now())) }
+        let cancel = CancelToken::new(&ends.0);
+        LocalCopy { ends, cancel, limit: Arc::new(RateLimit::new(0, Instant::now())) }
     }
 }
 
@@ -64,7 +64,7 @@ impl LocalCopy {
         let sending = Context {
             options,
             link: one,
-            brake: self.brake.clone(),
+            cancel: self.cancel.clone(),
             ledger,
             progress: &own,
             tell,
@@ -74,7 +74,7 @@ impl LocalCopy {
         let receiving = Context {
             options,
             link: other,
-            brake: self.brake,
+            cancel: self.cancel,
             ledger,
             progress,
             tell: &silent,

@@ -18,7 +18,16 @@ pub const GROUP_WORTH_BYTES: u64 = 16 << 20;
 /// See [`GROUP_WORTH_BYTES`].
 pub const GROUP_WORTH_TIME: Duration = Duration::from_secs(1);
 
-/// The wishes of the user, as far as they concern both ends or the far one.
+/// What the user asks of a copy, as far as it concerns both ends or the far one.
+///
+/// The default keeps everything that a file has, deletes nothing and syncs once at the end.
+///
+/// ```
+/// use fullbore_copy::Options;
+///
+/// let options = Options { delete: true, limit_bytes_per_s: 10_000_000, ..Options::default() };
+/// assert!(options.hard_links && !options.dry_run);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Options {
     /// Compare and tell, write nothing.

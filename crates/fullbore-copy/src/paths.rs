@@ -5,6 +5,12 @@ use crate::entry::is_path;
 /// Paths made relative, one a line; `#` and `;` begin comments. A text with a NUL has a NUL behind each path and
 /// nothing else. One with a slash at its end, or a `.`, stands for what is in the directory.
 ///
+/// ```
+/// let paths = fullbore_copy::paths::parse(b"etc/hosts\n# all of it:\nusr/share/doc/\n", false)?;
+/// assert_eq!(paths, [&b"etc/hosts"[..], b"usr/share/doc/"]);
+/// # Ok::<(), String>(())
+/// ```
+///
 /// # Errors
 /// The first line that is no path below a source.
 pub fn parse(text: &[u8], ended_by_nul: bool) -> Result<Vec<Vec<u8>>, String> {

@@ -21,7 +21,7 @@ mod words;
 mod write;
 
 pub use compute::{Compress, Compute};
-pub use conduct::{Connections, Figures, Joint, Trial, Wish, conduct};
+pub use conduct::{Connections, Figures, Joint, Trial, TrialSettings, conduct};
 pub use disks::{DiskFacts, Disks, Reading, Trouble, Used};
 pub use end::{End, Means};
 pub use extent::Basis;
@@ -32,5 +32,5 @@ pub use read::{Class, Rate, ReadFigures};
 pub(crate) use run::serve;
 pub use run::{ProbeSettings, run};
 pub use tree::Tree;
-pub use words::{Answer, Fate, Order, Supply, Word};
+pub use words::{Answer, Request, SinkMode, SourceMode, Word};
 pub use write::WriteFigures;

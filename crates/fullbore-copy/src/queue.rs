@@ -11,15 +11,26 @@ use std::time::{Duration, Instant};
 
 use fullbore_engine::stage::StageClock;
 
-/// The queue. Clones are handles to the same one.
+/// A bounded queue. Clones are handles to the same one.
+///
+/// ```
+/// use fullbore_copy::queue::Queue;
+/// use fullbore_engine::stage::{Kind, Ledger};
+///
+/// let clock = Ledger::new().stage("write", Kind::Thread);
+/// let queue = Queue::new(2);
+/// queue.push("first", &clock).unwrap();
+/// queue.close();
+/// assert_eq!((queue.pop(&clock), queue.pop(&clock)), (Some("first"), None));
+/// ```
 #[derive(Debug)]
 pub struct Queue<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<Inner<T>>,
 }
 
 #[derive(Debug)]
-struct Shared<T> {
-    /// It is full when all items weigh so much, and what one does.
+struct Inner<T> {
+    /// The queue is full when its items together have this weight.
     most_weight: usize,
     weigh: fn(&T) -> usize,
     state: Mutex<State<T>>,
@@ -32,7 +43,7 @@ struct State<T> {
     items: VecDeque<T>,
     weight: usize,
     closed: bool,
-    /// Who waits with a limit of time shall look around now.
+    /// A thread that waits with a time limit returns now.
     nudged: bool,
     /// Threads that wait for an item, and for room.
     takers: usize,
@@ -49,27 +60,27 @@ impl<T> Clone for Queue<T> {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Closed;
 
-/// What came of waiting for an item with a limit of time.
+/// The result of waiting for an item with a time limit.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Taken<T> {
     /// An item.
     Item(T),
     /// The queue is closed and empty.
     End,
-    /// Nothing came in time.
+    /// The time limit passed without an item.
     TimedOut,
 }
 
 impl<T> Queue<T> {
-    /// A queue of at most so many items; zero is taken as one.
+    /// A queue of at most `capacity` items; zero is taken as one.
     pub fn new(capacity: usize) -> Queue<T> {
         Queue::of_weight(capacity.max(1), |_| 1)
     }
 
-    /// A queue that takes items until together they weigh so much.
+    /// A queue that takes items until their weight reaches `most_weight`.
     pub fn of_weight(most_weight: usize, weigh: fn(&T) -> usize) -> Queue<T> {
         Queue {
-            shared: Arc::new(Shared {
+            shared: Arc::new(Inner {
                 most_weight,
                 weigh,
                 state: Mutex::new(State {

@@ -7,7 +7,7 @@ use fullbore_engine::run::error::CommandError;
 
 use crate::VERSION;
 use crate::send_program::Parcel;
-use crate::transport::near::Wish;
+use crate::transport::near::ConnectSettings;
 
 /// What the program there is called with.
 pub(crate) const SERVER: &str = " copy --server";
@@ -17,9 +17,9 @@ const SSH_OPTIONS: &[&str] = &["-oServerAliveInterval=15", "-oServerAliveCountMa
 const REDIAL_OPTIONS: &[&str] = &["-oServerAliveInterval=15", "-oServerAliveCountMax=3", "-oConnectTimeout=30"];
 
 /// As it is reached once more.
-pub(crate) fn again(wish: &Wish) -> Wish {
+pub(crate) fn again(wish: &ConnectSettings) -> ConnectSettings {
     let options = if wish.options.is_empty() { &[] } else { REDIAL_OPTIONS };
-    Wish { options, ..wish.clone() }
+    ConnectSettings { options, ..wish.clone() }
 }
 
 /// What the user wants of the way to the other machine.
@@ -42,7 +42,7 @@ pub struct Reach {
 impl Reach {
     /// What the connection's near end needs to know: the command that runs the program there (the user's ssh, the
     /// host, and one word for its shell) and the ways to try.
-    pub(crate) fn wish(&self, host: &str) -> Result<Wish, CommandError> {
+    pub(crate) fn wish(&self, host: &str) -> Result<ConnectSettings, CommandError> {
         let rsh = self.rsh.as_deref().unwrap_or("ssh");
         let mut command: Vec<OsString> = words(rsh).into_iter().map(OsString::from).collect();
         command.push(host.into());
@@ -60,7 +60,7 @@ impl Reach {
             Some(parcel) => parcel.script(program).into(),
             None => format!("{program}{SERVER}").into(),
         });
-        Ok(Wish {
+        Ok(ConnectSettings {
             command,
             options: if is_ssh { SSH_OPTIONS } else { &[] },
             preface: sent.map(|parcel| parcel.program).unwrap_or_default(),

@@ -10,6 +10,7 @@ mod bulk;
 mod commit;
 mod compare;
 mod finish;
+mod free_space;
 mod held;
 mod in_the_way;
 pub mod journal;
@@ -17,7 +18,6 @@ mod listing;
 mod marker;
 mod opened;
 mod partial;
-mod room;
 mod runs;
 mod shared;
 mod tree;
@@ -41,11 +41,11 @@ use attributes::Attributes;
 use bulk::Bulk;
 use commit::Commit;
 use compare::Comparing;
+use free_space::{FreeSpace, Shortage};
 use held::Held;
 use listing::Listing;
 use marker::Marker;
 use opened::Opened;
-use room::{Room, Shortage};
 use shared::Shared;
 use tree::Tree;
 pub use tree::reserve_descriptors;
@@ -136,12 +136,12 @@ fn make_directories(path: &Path) -> std::io::Result<Vec<PathBuf>> {
 /// are told as events.
 pub fn run(context: &Context<'_>, destination: &Destination) -> Result<Account, Arc<CopyError>> {
     let received = receive(context, destination).unwrap_or_else(|error| {
-        context.brake.pull(error);
+        context.cancel.cancel(error);
         None
     });
     received.ok_or_else(|| {
         destination.take_back();
-        context.brake.verdict()
+        context.cancel.verdict()
     })
 }
 
@@ -199,7 +199,7 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         problem: &problem,
         clock: context.ledger.stage("disk write", Kind::Thread),
     };
-    let mut listing = Listing::new(&writers, Room::of(tree.root()), marker.as_ref());
+    let mut listing = Listing::new(&writers, FreeSpace::of(tree.root()), marker.as_ref());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = if options.threads > 0 { options.threads.min(WRITERS) } else { cores.clamp(2, WRITERS) };
     let finished = std::thread::scope(|scope| {
@@ -222,7 +222,7 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
             begun: false,
         };
         let heard = control.listen(destination.rename_to.as_deref());
-        let finished = heard.map_err(|error| context.brake.pull(error)).is_ok();
+        let finished = heard.map_err(|error| context.cancel.cancel(error)).is_ok();
         comparing.queue.break_off();
         // Writers end with their queue, and only then has the committer heard of all files.
         context.link.data.close();
@@ -236,14 +236,14 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
     });
     if let Some(marker) = marker.as_ref().filter(|_| listing.made.is_none()) {
         // What a disk that is full or failing took into memory it may have lost there.
-        let is_disk = context.brake.reason().is_some_and(|reason| matches!(*reason, CopyError::Disk(_)));
+        let is_disk = context.cancel.reason().is_some_and(|reason| matches!(*reason, CopyError::Disk(_)));
         let flushes = is_disk && options.durability != Durability::None;
         let clock = context.ledger.stage("sync", Kind::Thread);
         if commit.has_failed() || flushes && commit::flush(&tree, &clock).is_err() {
             marker.lose(tree.root())?;
         }
     }
-    if !finished || context.brake.is_pulled() {
+    if !finished || context.cancel.is_cancelled() {
         if let Some(marker) = marker.filter(|_| listing.made.is_some()) {
             // No content has come: nothing shall be left of it.
             listing.take_back();
@@ -287,7 +287,7 @@ impl Control<'_, '_> {
     /// To the end: until the sender has sent all.
     fn listen(&mut self, rename_to: Option<&[u8]>) -> Result<(), CopyError> {
         let context = self.writers.context;
-        let _guard = context.brake.guard();
+        let _guard = context.cancel.guard();
         let clock = context.ledger.stage("control", Kind::Thread);
         clock.adopt_thread();
         let mut told = Instant::now();
@@ -437,7 +437,7 @@ impl Control<'_, '_> {
     }
 
     fn send(&self, message: Message) {
-        // A closed queue belongs to a run that ends; its reason is known to the brake.
+        // A closed queue belongs to a run that ends; its reason is known to the cancel token.
         let clock = self.writers.context.ledger.stage("control", Kind::Thread);
         let _ = self.writers.context.link.control_out.push(message, &clock);
     }

@@ -5,9 +5,9 @@
 //! lets other processes of the user ask a copy where it stands, and change its rate limit.
 
 pub mod control;
+pub mod live_progress;
 mod remote;
 mod report;
-pub mod standing;
 mod stopping;
 mod table;
 mod teller;
@@ -29,10 +29,10 @@ use fullbore_engine::verdict::{Sampler, SamplerConfig};
 use crate::error::CopyError;
 use crate::judgement::{Judgement, joined};
 use crate::local::LocalCopy;
+use crate::location::{Location, Locations};
 use crate::open_files;
 use crate::options::Options;
 use crate::overlap;
-use crate::place::{Common, Place};
 use crate::probe::Disks;
 use crate::reach::Reach;
 use crate::receiver::{self, Destination};
@@ -40,10 +40,10 @@ use crate::sender::Source;
 use crate::session::Progress;
 use crate::wire::Account;
 use control::Levers;
+use live_progress::LiveProgress;
 pub(crate) use remote::{connections, explain};
 pub(crate) use report::unix_s;
 use report::{Done, Ends};
-use standing::Standing;
 pub(crate) use stopping::Current;
 pub(crate) use table::disk_words;
 pub(crate) use teller::Teller;
@@ -70,6 +70,18 @@ pub struct CopySettings {
 }
 
 impl CopySettings {
+    /// Copies one source with the default options; a lost connection is not dialled again.
+    pub fn new(source: impl Into<OsString>, destination: impl Into<OsString>) -> CopySettings {
+        CopySettings {
+            sources: vec![source.into()],
+            destination: destination.into(),
+            only: None,
+            options: Options::default(),
+            reach: Reach::default(),
+            retry_for: Duration::ZERO,
+        }
+    }
+
     /// Source and destination as the user named them.
     fn places(&self) -> (String, String) {
         let first = self.sources.first().map_or_else(String::new, |first| first.to_string_lossy().into_owned());
@@ -107,7 +119,7 @@ impl Copying<'_, '_> {
         }
         let began = Instant::now();
         let only = settings.only.clone();
-        let ends = (Place::common(&settings.sources)?, Place::parse(&settings.destination)?);
+        let ends = (Location::common(&settings.sources)?, Location::parse(&settings.destination)?);
         self.teller.emit(Event::Started {
             command: "copy".to_owned(),
             version: crate::VERSION.to_owned(),
@@ -116,17 +128,17 @@ impl Copying<'_, '_> {
             started_unix_s: report::unix_s(),
         });
         let done = match ends {
-            (Common::Local(paths), Place::Local(target)) => self.here(&paths, only, target),
-            (Common::Local(paths), Place::Remote { host, path }) => {
+            (Locations::Local(paths), Location::Local(target)) => self.here(&paths, only, target),
+            (Locations::Local(paths), Location::Remote { host, path }) => {
                 let sources = open(&paths, only.is_some())?;
                 let task = remote::Task { sends: Some(sources), paths: Vec::new(), only, target: path, host };
                 remote::run(*self, task)
             }
-            (Common::Remote { host, paths }, Place::Local(target)) => {
+            (Locations::Remote { host, paths }, Location::Local(target)) => {
                 let target = target.into();
                 remote::run(*self, remote::Task { sends: None, paths, only, target, host })
             }
-            (Common::Remote { .. }, Place::Remote { .. }) => {
+            (Locations::Remote { .. }, Location::Remote { .. }) => {
                 Err(CommandError::usage("one of SRC and DST has to be on this machine"))
             }
         };
@@ -150,13 +162,13 @@ impl Copying<'_, '_> {
         let config = SamplerConfig { destination: Some(destination.directory.clone()), ..SamplerConfig::default() };
         let sampler = Sampler::start(&ledger, config).map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
         let began = Instant::now();
-        Current::of(&copy.brake).listen()?;
+        Current::of(&copy.cancel).listen()?;
         let levers = Levers::new(options.limit_bytes_per_s, &ledger);
         copy.limit = levers.limit.clone();
-        let standing = Arc::new(Standing::of(&progress));
-        let _socket = self.listen(&levers, &standing);
+        let live = Arc::new(LiveProgress::of(&progress));
+        let _socket = self.listen(&levers, &live);
         let waits = Waits::default();
-        let watch = Watch { standing: &standing, levers: &levers, sampler: &sampler, waits: &waits };
+        let watch = Watch { live: &live, levers: &levers, sampler: &sampler, waits: &waits };
         let result = watch.watched(
             self.teller,
             || Duration::ZERO,
@@ -177,9 +189,9 @@ impl Copying<'_, '_> {
     }
 
     /// Makes a run answer to `--status` and `--set`, as long as the result is held.
-    fn listen(&self, levers: &Levers, standing: &Arc<Standing>) -> Option<control::Socket> {
+    fn listen(&self, levers: &Levers, live: &Arc<LiveProgress>) -> Option<control::Socket> {
         let directory = control::directory();
-        let socket = control::serve(&directory, levers.clone(), self.settings.places(), standing.clone());
+        let socket = control::serve(&directory, levers.clone(), self.settings.places(), live.clone());
         let directory = directory.display();
         socket
             .inspect_err(|error| {
@@ -211,7 +223,7 @@ fn open(paths: &[&Path], listed: bool) -> Result<Vec<Source>, CommandError> {
 
 /// Shows where a copy stands.
 struct Watch<'a> {
-    standing: &'a Standing,
+    live: &'a LiveProgress,
     levers: &'a Levers,
     sampler: &'a Sampler,
     waits: &'a Waits,
@@ -228,7 +240,7 @@ impl Watch<'_> {
                 let timed_out = |waited| matches!(waited, Err(RecvTimeoutError::Timeout));
                 while timed_out(self.waits.timed(LOOK_TIME, || ended.recv_timeout(LOOK_TIME))) {
                     let limit = self.levers.present(self.sampler.present());
-                    teller.emit(Event::Progress(self.standing.look(limit, silent())));
+                    teller.emit(Event::Progress(self.live.look(limit, silent())));
                 }
             });
             let result = work();

@@ -104,10 +104,10 @@ pub fn run(context: &Context<'_>, sources: &Sources, window: &Window) -> Result<
             visible
         });
         // Whoever still has something to say would wait for ever.
-        let result = listen(context, &wants, &removables, visible).map_err(|error| context.brake.pull(error));
+        let result = listen(context, &wants, &removables, visible).map_err(|error| context.cancel.cancel(error));
         scan.break_off();
         wants.break_off();
-        result.map_err(|()| context.brake.verdict())
+        result.map_err(|()| context.cancel.verdict())
     })
 }
 
@@ -118,7 +118,7 @@ fn listen(
     removables: &Removables,
     mut visible: Option<mpsc::Sender<Visible>>,
 ) -> Result<Account, CopyError> {
-    let _guard = context.brake.guard();
+    let _guard = context.cancel.guard();
     let clock = context.ledger.stage("control", Kind::Thread);
     clock.adopt_thread();
     let options = context.options;

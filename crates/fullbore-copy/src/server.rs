@@ -22,7 +22,7 @@ use crate::receiver::{self, Destination};
 use crate::run::Current;
 use crate::send_program;
 use crate::sender::{self, REMOTE_WINDOW_BYTES, Source, Sources, WINDOW_RECORDS};
-use crate::session::{Brake, Context, Event, Exchange, Link, Progress, RateLimit};
+use crate::session::{CancelToken, Context, Event, Exchange, Link, Progress, RateLimit};
 use crate::transport::Transport;
 use crate::transport::near::ssh_connection;
 use crate::transport::setup::{Ready, Role, Task};
@@ -87,7 +87,7 @@ fn serve(server: Server) -> Result<(), Arc<CopyError>> {
     };
     let refused = part.as_ref().err().map(|error| (error.exit_code(), error.to_string()));
     let (link, ledger, progress) = (Link::remote(), Ledger::new(), Progress::default());
-    let brake = Brake::new(&link);
+    let cancel = CancelToken::new(&link);
     let config = SamplerConfig {
         destination: Some(match &part {
             Ok(Part::Receive(destination)) => destination.directory.clone(),
@@ -98,7 +98,7 @@ fn serve(server: Server) -> Result<(), Arc<CopyError>> {
     };
     let sampler = Sampler::start(&ledger, config).map_err(|error| CopyError::System { what: "a thread", error })?;
     let transport =
-        Arc::new(Transport::new(&link, &brake, task.role == Role::Send, &ledger, task.options.congestion.as_deref()));
+        Arc::new(Transport::new(&link, &cancel, task.role == Role::Send, &ledger, task.options.congestion.as_deref()));
     let whereabouts = match &part {
         Ok(Part::Send(sources)) => sources.iter().filter_map(Source::whereabouts).collect(),
         _ => Vec::new(),
@@ -107,7 +107,7 @@ fn serve(server: Server) -> Result<(), Arc<CopyError>> {
     let started = far.start(input, output, &ready, &transport)?;
     let part = part?;
     // A signal ends this end as well as a lost connection does.
-    let _ = Current::of(&brake).listen();
+    let _ = Current::of(&cancel).listen();
     let sampler = Mutex::new(Some(sampler));
     let disks = Disks::under(&match &part {
         Part::Receive(destination) => destination.directory.clone(),
@@ -129,7 +129,7 @@ fn serve(server: Server) -> Result<(), Arc<CopyError>> {
     let context = Context {
         options: &task.options,
         link,
-        brake,
+        cancel,
         ledger: &ledger,
         progress: &progress,
         tell: &silent,
@@ -152,8 +152,8 @@ fn serve(server: Server) -> Result<(), Arc<CopyError>> {
 fn send(context: &Context<'_>, task: &Task, sources: Vec<Source>) -> Result<Account, Arc<CopyError>> {
     let only = if task.only { Some(context.link.hear_paths(context.ledger)) } else { None };
     let only = only.transpose().map_err(|error| {
-        context.brake.pull(error);
-        context.brake.reason().unwrap_or_else(|| Arc::new(CopyError::Interrupted))
+        context.cancel.cancel(error);
+        context.cancel.reason().unwrap_or_else(|| Arc::new(CopyError::Interrupted))
     })?;
     let rotational = sources.iter().any(Source::is_rotational);
     let sources = Sources { sources, only, skip: None, rotational };

@@ -1,4 +1,4 @@
-//! What joins the two ends: queues of messages, the brake, and the figures of progress.
+//! What joins the two ends: queues of messages, the cancel token, and the figures of progress.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +10,7 @@ use crate::entry::Entry;
 use crate::error::CopyError;
 use crate::options::Options;
 use crate::queue::{Closed, Queue};
-use crate::wire::{Account, LIST_BYTES, Message, Owner, PATHS_BYTES, Problem, Wanted};
+use crate::wire::{Account, LIST_BYTES, Message, Owner, PATHS_BYTES, Problem, Wanted, with_counters};
 use fullbore_engine::memory_pool::MemoryPool;
 
 /// Control messages under way in one direction, from either end.
@@ -152,31 +152,31 @@ fn memory_bytes(message: &Message) -> usize {
 
 /// Ends a run before its end, once, and keeps the reason.
 #[derive(Clone, Debug)]
-pub struct Brake {
-    shared: Arc<BrakeState>,
+pub struct CancelToken {
+    shared: Arc<CancelState>,
 }
 
 #[derive(Debug)]
-struct BrakeState {
-    pulled: AtomicBool,
+struct CancelState {
+    cancelled: AtomicBool,
     reason: Mutex<Option<Arc<CopyError>>>,
     link: Link,
 }
 
-impl Brake {
-    /// A brake that breaks this link off.
-    pub fn new(link: &Link) -> Brake {
-        let state = BrakeState { pulled: AtomicBool::new(false), reason: Mutex::new(None), link: link.clone() };
-        Brake { shared: Arc::new(state) }
+impl CancelToken {
+    /// A token that closes `link` when it is cancelled.
+    pub fn new(link: &Link) -> CancelToken {
+        let state = CancelState { cancelled: AtomicBool::new(false), reason: Mutex::new(None), link: link.clone() };
+        CancelToken { shared: Arc::new(state) }
     }
 
-    /// Stops everything; the first reason is kept, and is the last that the other end hears.
-    pub fn pull(&self, reason: CopyError) {
+    /// Ends the run. The first reason counts; it is the last message to the other end.
+    pub fn cancel(&self, reason: CopyError) {
         let last = Message::Abort { exit_code: reason.code(), text: reason.to_string() };
         {
             let mut kept = self.shared.reason.lock().unwrap_or_else(PoisonError::into_inner);
             kept.get_or_insert_with(|| Arc::new(reason));
-            self.shared.pulled.store(true, Ordering::Release);
+            self.shared.cancelled.store(true, Ordering::Release);
         }
         let link = &self.shared.link;
         // The reason may be that there are problems; each of them was told for the person at the other end.
@@ -186,17 +186,17 @@ impl Brake {
         link.data.break_off();
     }
 
-    /// Pulls it if the thread that holds this panics: the others would wait for it for ever.
+    /// Cancels the run if the thread that holds the guard panics: the other threads would wait for it for ever.
     pub(crate) fn guard(&self) -> Guard<'_> {
-        Guard { brake: self }
+        Guard { cancel: self }
     }
 
-    /// Whether it was pulled.
-    pub fn is_pulled(&self) -> bool {
-        self.shared.pulled.load(Ordering::Acquire)
+    /// Whether the run was cancelled.
+    pub fn is_cancelled(&self) -> bool {
+        self.shared.cancelled.load(Ordering::Acquire)
     }
 
-    /// Why it was pulled.
+    /// Why the run was cancelled.
     pub fn reason(&self) -> Option<Arc<CopyError>> {
         self.shared.reason.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -209,14 +209,14 @@ impl Brake {
 
 /// Held by a thread whose work others wait for.
 pub(crate) struct Guard<'a> {
-    brake: &'a Brake,
+    cancel: &'a CancelToken,
 }
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let error = std::io::Error::other("it panicked; this is a mistake in the program");
-            self.brake.pull(CopyError::System { what: "a thread", error });
+            self.cancel.cancel(CopyError::System { what: "a thread", error });
         }
     }
 }
@@ -268,7 +268,7 @@ pub struct Context<'a> {
     /// The connection.
     pub link: Link,
     /// Ends it early.
-    pub brake: Brake,
+    pub cancel: CancelToken,
     /// All clocks of this process.
     pub ledger: &'a Ledger,
     /// Where it stands.
@@ -292,7 +292,7 @@ impl Context<'_> {
 }
 
 macro_rules! progress {
-    ($($field:ident)*) => {
+    ($(#[$doc:meta] $field:ident)*) => {
         /// Where a copy stands; counted by the receiver, told to the sender.
         #[derive(Debug, Default)]
         pub struct Progress {
@@ -317,8 +317,7 @@ macro_rules! progress {
     };
 }
 
-progress!(entries files written_bytes visible_bytes kept retouched made deleted resumed_bytes wanted_files wanted_bytes sync_us
-    reused_bytes verified_bytes verify_us);
+with_counters!(progress);
 
 impl Progress {
     /// Whether everything has been listed, so that the totals are final.
@@ -351,11 +350,12 @@ pub(crate) mod tests {
     /// Works with one end of a copy that has no other end.
     pub(crate) fn with_context<R>(options: &Options, work: impl FnOnce(&Context<'_>) -> R) -> R {
         let (ledger, progress, link) = (Ledger::off(), Progress::default(), Link::remote());
-        let (exchange, limit, brake) = (Exchange::default(), RateLimit::new(0, Instant::now()), Brake::new(&link));
+        let (exchange, limit, cancel) =
+            (Exchange::default(), RateLimit::new(0, Instant::now()), CancelToken::new(&link));
         work(&Context {
             options,
             link,
-            brake,
+            cancel,
             ledger: &ledger,
             progress: &progress,
             tell: &|_: Event| {},

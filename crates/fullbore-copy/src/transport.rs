@@ -1,9 +1,9 @@
 //! Between machines: messages over connections.
 //!
-//! A [`lane::Lane`] is a stream of bytes both ways: an encrypted TCP connection, or the pipe of ssh. The
-//! pipe carries control messages in both directions until another lane takes them over (`handover`), further
-//! lanes content in one; where there is only the pipe it carries everything. [`Transport`] has the threads that
-//! move messages between lanes and the queues of a [`Link`], so that sender and receiver do not know of any of this.
+//! A [`stream::Stream`] is a stream of bytes both ways: an encrypted TCP connection, or the pipe of ssh. The
+//! pipe carries control messages in both directions until another stream takes them over (`handover`), further
+//! streams content in one; where there is only the pipe it carries everything. [`Transport`] has the threads that
+//! move messages between streams and the queues of a [`Link`], so that sender and receiver do not know of any of this.
 
 pub(crate) mod congestion;
 pub mod far;
@@ -11,9 +11,9 @@ pub mod grow;
 mod handover;
 pub mod join;
 pub mod keys;
-pub mod lane;
 pub mod near;
 pub mod setup;
+pub mod stream;
 pub mod tls;
 
 use std::io::{self, Read, Write};
@@ -30,12 +30,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::CopyError;
 use crate::queue::{Queue, Taken};
-use crate::session::{Brake, Link};
+use crate::session::{CancelToken, Link};
 use crate::wire::{Decoder, Message, encode};
 use congestion::{Evidence, Sight, segments};
 pub(crate) use handover::FIRST_BYTES;
 use handover::Handover;
-use lane::Lane;
+use stream::Stream;
 
 /// Time that the last messages have to leave in before connections are cut.
 const FAREWELL: Duration = Duration::from_secs(5);
@@ -46,9 +46,9 @@ const LOOK: Duration = Duration::from_millis(100);
 const GATHERING: Duration = Duration::from_millis(1);
 /// Time that the other end's connection may take after it was said that messages come by it.
 const FIRST_TIME: Duration = Duration::from_secs(10);
-/// Lanes of one session: each costs a thread, and who proved the key may open as many as it likes. More than
+/// Streams of one session: each costs a thread, and who proved the key may open as many as it likes. More than
 /// `--streams`, a number below 256, asks for.
-const LANES: usize = 256;
+const STREAMS_MAX: usize = 256;
 /// What the other end's transport said and nobody has heard yet. It says a few things in a session, and then asks for
 /// connections, seconds apart.
 const WAYS: usize = 64;
@@ -82,7 +82,7 @@ const PULSE: Pulse = Pulse { beat: Duration::from_secs(10), silence: Duration::f
 /// A message that says nothing, and goes no further: no counters.
 const BEAT: Message = Message::Counters(Vec::new());
 
-/// Moves messages between a link and its lanes.
+/// Moves messages between a link and its streams.
 #[derive(Debug)]
 pub struct Transport {
     shared: Arc<Shared>,
@@ -91,7 +91,7 @@ pub struct Transport {
 #[derive(Debug)]
 struct Shared {
     link: Link,
-    brake: Brake,
+    cancel: CancelToken,
     /// This end sends content; else it receives.
     sends: bool,
     /// The congestion control that the user wants.
@@ -99,7 +99,7 @@ struct Shared {
     clock: Arc<StageClock>,
     ledger: Ledger,
     state: Mutex<State>,
-    /// Bytes that went through all lanes, in either direction.
+    /// Bytes that went through all streams, in either direction.
     moved_bytes: AtomicU64,
     over: AtomicBool,
     /// This end's last message is on its way: the other end may close connections now.
@@ -127,11 +127,11 @@ enum Side {
 #[derive(Default)]
 struct State {
     sockets: Vec<Watched>,
-    /// Lanes with content so far.
+    /// Streams with content so far.
     streams: usize,
     writers: Vec<JoinHandle<()>>,
     readers: Vec<JoinHandle<()>>,
-    /// Not all that was written to the lanes arrives by itself if this process ends.
+    /// Not all that was written to the streams arrives by itself if this process ends.
     lingers: bool,
     /// The pipe that control messages went by. As long as it is open, the other end knows that this one is there.
     pipe: Option<Box<dyn Write + Send>>,
@@ -180,15 +180,15 @@ impl Path {
 }
 
 impl Transport {
-    /// A transport without lanes yet.
-    pub fn new(link: &Link, brake: &Brake, sends: bool, ledger: &Ledger, congestion: Option<&str>) -> Transport {
-        Transport::with(PULSE, link, brake, sends, ledger, congestion)
+    /// A transport without streams yet.
+    pub fn new(link: &Link, cancel: &CancelToken, sends: bool, ledger: &Ledger, congestion: Option<&str>) -> Transport {
+        Transport::with(PULSE, link, cancel, sends, ledger, congestion)
     }
 
     fn with(
         pulse: Pulse,
         link: &Link,
-        brake: &Brake,
+        cancel: &CancelToken,
         sends: bool,
         ledger: &Ledger,
         congestion: Option<&str>,
@@ -196,7 +196,7 @@ impl Transport {
         let clock = ledger.stage(if sends { "send" } else { "receive" }, Kind::Thread);
         let shared = Arc::new(Shared {
             link: link.clone(),
-            brake: brake.clone(),
+            cancel: cancel.clone(),
             sends,
             congestion: congestion.map(str::to_owned),
             clock,
@@ -218,12 +218,12 @@ impl Transport {
         Transport { shared }
     }
 
-    /// Puts a lane to work that carries content; closes it if there are too many.
-    pub fn add(&self, lane: Lane) {
+    /// Puts a stream to work that carries content; closes it if there are too many.
+    pub fn add(&self, stream: Stream) {
         let shared = &self.shared;
-        let Lane { reader, writer, socket, lingers } = lane;
+        let Stream { reader, writer, socket, lingers } = stream;
         let mut state = shared.lock();
-        if state.streams >= LANES {
+        if state.streams >= STREAMS_MAX {
             tracing::debug!(streams = state.streams, "one connection more than there may be: closed");
             return;
         }
@@ -255,7 +255,7 @@ impl Transport {
         let mut state = shared.lock();
         state.streams += 1;
         let (queue, own) = (shared.link.control_out.clone(), shared.clone());
-        let writer = Box::new(io::BufWriter::with_capacity(lane::PIPE_BYTES, writer));
+        let writer = Box::new(io::BufWriter::with_capacity(stream::PIPE_BYTES, writer));
         state.writers.extend(spawn("control out", move || own.write(writer, &queue, true)));
         if shared.sends {
             // One pipe for all: content goes by the way of control messages.
@@ -269,7 +269,7 @@ impl Transport {
         let own = self.shared.clone();
         // Until now others have heard it.
         own.hears();
-        let reader = Box::new(io::BufReader::with_capacity(lane::PIPE_BYTES, reader));
+        let reader = Box::new(io::BufReader::with_capacity(stream::PIPE_BYTES, reader));
         self.shared.lock().readers.extend(spawn("control in", move || own.read(reader, Some(side))));
     }
 
@@ -287,19 +287,19 @@ impl Transport {
         receiver
     }
 
-    /// Control messages go by this lane as soon as they can, no longer by the pipe. The end that decided it says so
+    /// Control messages go by this stream as soon as they can, no longer by the pipe. The end that decided it says so
     /// first, the other one when it hears of it.
-    fn hand_over(&self, lane: Lane, decided: bool) {
+    fn hand_over(&self, stream: Stream, decided: bool) {
         let shared = &self.shared;
-        let is_short = lane.round_trip().is_some_and(|trip| trip < LONG_TRIP);
-        let Lane { reader, writer, socket, lingers } = lane;
+        let is_short = stream.round_trip().is_some_and(|trip| trip < LONG_TRIP);
+        let Stream { reader, writer, socket, lingers } = stream;
         {
             let mut state = shared.lock();
             state.streams -= 1;
             state.lingers |= lingers;
             shared.look_after(socket, false, &mut state);
         }
-        shared.handover.offer(Lane { reader, writer, socket: None, lingers }, is_short);
+        shared.handover.offer(Stream { reader, writer, socket: None, lingers }, is_short);
         if shared.sends {
             // Whoever waits for content for the pipe.
             shared.link.data.nudge();
@@ -351,10 +351,10 @@ impl Transport {
 
     /// Whether the run has ended.
     pub fn is_over(&self) -> bool {
-        self.shared.over.load(Ordering::Acquire) || self.shared.brake.is_pulled()
+        self.shared.over.load(Ordering::Acquire) || self.shared.cancel.is_cancelled()
     }
 
-    /// Sends what is left, ends the lanes, and waits for the threads and for the other end to do the same.
+    /// Sends what is left, ends the streams, and waits for the threads and for the other end to do the same.
     pub fn finish(&self) {
         self.end(true);
     }
@@ -381,7 +381,7 @@ impl Transport {
             !writer.is_finished()
         });
         shared.over.store(true, Ordering::Release);
-        shared.cut(if waiting || shared.brake.is_pulled() { Shutdown::Both } else { Shutdown::Write });
+        shared.cut(if waiting || shared.cancel.is_cancelled() { Shutdown::Both } else { Shutdown::Write });
         shared.link.control_in.break_off();
         let (readers, pipe) = {
             let mut state = shared.lock();
@@ -481,7 +481,7 @@ impl Shared {
             if !self.last_said.load(Ordering::Acquire) {
                 tracing::info!(%error, "the connection broke");
             }
-            self.brake.pull(CopyError::Network(format!("the connection broke: {reason}")));
+            self.cancel.cancel(CopyError::Network(format!("the connection broke: {reason}")));
         }
     }
 
@@ -495,7 +495,7 @@ impl Shared {
         self.moved_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// From a queue to a lane, until the queue is closed and empty; `beats` on a pipe, which shows that this end is
+    /// From a queue to a stream, until the queue is closed and empty; `beats` on a pipe, which shows that this end is
     /// there.
     fn write(&self, mut writer: Box<dyn Write + Send>, queue: &Queue<Message>, mut beats: bool) {
         self.clock.adopt_thread();
@@ -560,7 +560,7 @@ impl Shared {
         }
     }
 
-    /// From a lane to the queues, until it ends; with control messages if it is an end of ssh's pipe.
+    /// From a stream to the queues, until it ends; with control messages if it is an end of ssh's pipe.
     fn read(self: &Arc<Shared>, mut reader: Box<dyn Read + Send>, pipe: Option<Side>) {
         self.clock.adopt_thread();
         let control = pipe.is_some();
@@ -599,7 +599,9 @@ impl Shared {
                     if let Some(ways) = &*self.ways.lock().unwrap_or_else(PoisonError::into_inner) {
                         // Nobody listens who has decided, or whose run is over.
                         if let Err(mpsc::TrySendError::Full(_)) = ways.try_send(json) {
-                            return self.brake.pull(CopyError::Meaning("more words on connections than a copy needs"));
+                            return self
+                                .cancel
+                                .cancel(CopyError::Meaning("more words on connections than a copy needs"));
                         }
                     }
                 }
@@ -613,14 +615,14 @@ impl Shared {
                 Ok(Some(message)) => {
                     let is_data = message.is_data();
                     if !control && !is_data || is_data && self.sends {
-                        return self.brake.pull(CopyError::Meaning("a message on the wrong connection"));
+                        return self.cancel.cancel(CopyError::Meaning("a message on the wrong connection"));
                     }
                     let queue = if is_data { &self.link.data } else { &self.link.control_in };
                     if queue.push(message, &self.clock).is_err() {
                         break;
                     }
                 }
-                Err(error) => return self.brake.pull(error.into()),
+                Err(error) => return self.cancel.cancel(error.into()),
             }
         }
         if control {
@@ -646,7 +648,10 @@ impl Shared {
     /// lost; but the reason may be about to come by another one.
     fn ended_early(&self) {
         let until = Instant::now() + FAREWELL;
-        while !self.last_said.load(Ordering::Acquire) && !self.over.load(Ordering::Acquire) && !self.brake.is_pulled() {
+        while !self.last_said.load(Ordering::Acquire)
+            && !self.over.load(Ordering::Acquire)
+            && !self.cancel.is_cancelled()
+        {
             if Instant::now() >= until {
                 return self.broken(&io::ErrorKind::UnexpectedEof.into());
             }

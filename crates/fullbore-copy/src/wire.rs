@@ -18,6 +18,7 @@ mod tests;
 pub use decode::WireError;
 pub use encode::encode;
 pub use frame::Decoder;
+pub(crate) use message::with_counters;
 pub use message::{
     Account, Answer, Basis, Block, List, Message, Owner, Pack, Packed, Payload, Problem, ProblemKind, Run, Segment,
     Wanted,

@@ -20,7 +20,7 @@ pub use treatment::Treatment;
 
 /// What a file's attributes are reached by.
 #[derive(Clone, Copy, Debug)]
-pub enum Place<'a> {
+pub enum FileRef<'a> {
     /// An open file or directory.
     Open(BorrowedFd<'a>),
     /// A name in an open directory; a symbolic link is not followed.
@@ -44,11 +44,11 @@ enum Reached<'a> {
     Path(Vec<u8>),
 }
 
-impl Place<'_> {
+impl FileRef<'_> {
     fn reached(&self) -> Reached<'_> {
         match self {
-            Place::Open(file) => Reached::Open(*file),
-            Place::Name(directory, name) => {
+            FileRef::Open(file) => Reached::Open(*file),
+            FileRef::Name(directory, name) => {
                 let mut path = format!("/proc/self/fd/{}/", directory.as_raw_fd()).into_bytes();
                 path.extend_from_slice(name);
                 Reached::Path(path)
@@ -77,11 +77,11 @@ impl Reached<'_> {
 ///
 /// # Errors
 /// Other refusals of the system; `E2BIG` for more than we carry.
-pub fn read(place: Place<'_>, acls: bool, others: bool) -> Result<Xattrs, Errno> {
+pub fn read(place: FileRef<'_>, acls: bool, others: bool) -> Result<Xattrs, Errno> {
     let mut list = [0_u8; 1024];
     let first = match place {
-        Place::Name(directory, name) => kernel::list_at(directory.as_fd(), name, &mut list),
-        Place::Open(_) => None,
+        FileRef::Name(directory, name) => kernel::list_at(directory.as_fd(), name, &mut list),
+        FileRef::Open(_) => None,
     };
     // Most files have none.
     if matches!(first, Some(Ok(0) | Err(Errno::NOTSUP))) {
@@ -133,7 +133,7 @@ fn read_one(reached: &Reached<'_>, name: &[u8]) -> Result<Option<Vec<u8>>, Errno
 ///
 /// # Errors
 /// As the system says.
-pub fn set(place: Place<'_>, name: &[u8], value: &[u8]) -> Result<(), Errno> {
+pub fn set(place: FileRef<'_>, name: &[u8], value: &[u8]) -> Result<(), Errno> {
     match place.reached() {
         Reached::Open(file) => rustix::fs::fsetxattr(file, name, value, XattrFlags::empty()),
         Reached::Path(path) => rustix::fs::lsetxattr(&path[..], name, value, XattrFlags::empty()),
@@ -144,7 +144,7 @@ pub fn set(place: Place<'_>, name: &[u8], value: &[u8]) -> Result<(), Errno> {
 ///
 /// # Errors
 /// As the system says.
-pub fn remove(place: Place<'_>, name: &[u8]) -> Result<(), Errno> {
+pub fn remove(place: FileRef<'_>, name: &[u8]) -> Result<(), Errno> {
     let removed = match place.reached() {
         Reached::Open(file) => rustix::fs::fremovexattr(file, name),
         Reached::Path(path) => rustix::fs::lremovexattr(&path[..], name),

@@ -45,7 +45,7 @@ fn run(
 ) -> Result<Account, Arc<CopyError>> {
     let sources = sources.iter().map(|path| Source::open(path).unwrap()).collect();
     let destination = Destination::at(target);
-    let (ledger, progress, brake) = (Ledger::off(), Progress::default(), copy.brake.clone());
+    let (ledger, progress, cancel) = (Ledger::off(), Progress::default(), copy.cancel.clone());
     std::thread::scope(|scope| {
         let copying = scope.spawn(|| copy.run((sources, None), &destination, options, &ledger, &progress, tell));
         meanwhile();
@@ -54,7 +54,7 @@ fn run(
             std::thread::sleep(Duration::from_millis(5));
         }
         let ended = copying.is_finished();
-        brake.pull(CopyError::Interrupted);
+        cancel.cancel(CopyError::Interrupted);
         let result = copying.join().unwrap();
         assert!(ended, "the copy does not come to its end");
         result

@@ -8,7 +8,7 @@ use std::time::Instant;
 use fullbore_copy::queue::Taken;
 use fullbore_copy::receiver::{self, Destination};
 use fullbore_copy::sender::{self, Source, Sources};
-use fullbore_copy::session::{Brake, Context, Event, Exchange, Progress, RateLimit};
+use fullbore_copy::session::{CancelToken, Context, Event, Exchange, Progress, RateLimit};
 use fullbore_copy::wire::{Account, Basis, Message, Owner, Problem, ProblemKind};
 use fullbore_engine::stage::{Kind, Ledger};
 use fullbore_engine::window::Window;
@@ -48,7 +48,7 @@ fn flood(scene: &Scene, end: impl FnOnce(&Context<'_>) + Send, message: &Say<'_>
             end(&Context {
                 options: &scene.options,
                 link: scene.link.clone(),
-                brake: Brake::new(&scene.link),
+                cancel: CancelToken::new(&scene.link),
                 ledger: &ledger,
                 progress: &progress,
                 tell: &|_: Event| {},

@@ -75,7 +75,7 @@ fn run(ledger: &Ledger, pace: Pace, items: u64) -> Result<Duration, Box<dyn std:
         let mut pacer = Pacer { began: Instant::now(), items: 0 };
         let first = number == 0;
         let paced = if pace == Pace::Starved { first } else { number + 1 == STAGES };
-        threads.push(std::thread::Builder::new().name(clock.name().to_owned()).spawn(move || {
+        threads.push(std::thread::spawn(move || {
             clock.adopt_thread();
             let item: Item = Arc::new([7; ITEM_BYTES]);
             let mut input = input;
@@ -97,11 +97,11 @@ fn run(ledger: &Ledger, pace: Pace, items: u64) -> Result<Duration, Box<dyn std:
                     sender.send_blocking(item).map_err(|error| error.to_string())?;
                 }
             }
-            Ok::<_, String>(())
-        })?);
+            Ok::<(), String>(())
+        }));
     }
     for thread in threads {
-        thread.join().map_err(|_| "a stage panicked")??;
+        thread.join().map_err(|_| "a thread panicked")??;
     }
     Ok(process_cpu() - before)
 }

@@ -39,6 +39,14 @@ pub fn encode(data: &[u8]) -> String {
 
 /// Reads base32. There is one text for every sequence of bytes; all others are refused.
 ///
+/// ```
+/// use fullbore_lafs::base32::{decode, encode};
+///
+/// assert_eq!(decode(&encode(b"any bytes"))?, b"any bytes");
+/// assert!(decode("nbur").is_err(), "bits left over");
+/// # Ok::<(), fullbore_lafs::base32::Base32Error>(())
+/// ```
+///
 /// # Errors
 /// [`Base32Error`]: a foreign character, or bits left over.
 pub fn decode(text: &str) -> Result<Vec<u8>, Base32Error> {

@@ -170,7 +170,16 @@ impl Cap {
         }
     }
 
-    /// Reads a cap; white space around it is nothing.
+    /// Reads a cap; white space around it does not count.
+    ///
+    /// ```
+    /// use fullbore_lafs::{Cap, base32};
+    ///
+    /// let Cap::Literal(content) = Cap::parse("URI:LIT:nbuq")? else { panic!("a literal") };
+    /// assert_eq!(content, b"hi");
+    /// assert_eq!(base32::encode(b"hi"), "nbuq");
+    /// # Ok::<(), fullbore_lafs::CapError>(())
+    /// ```
     ///
     /// # Errors
     /// [`CapError`].

@@ -96,8 +96,16 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Cuts a file of `size` bytes into segments of at most `segment_max` bytes, rounded up to a multiple of
-    /// k as the stock client does.
+    /// Divides a file of `size` bytes into segments of at most `segment_max` bytes, rounded up to a multiple of k, as the
+    /// stock client does.
+    ///
+    /// ```
+    /// use fullbore_lafs::{Encoding, Geometry};
+    ///
+    /// let geometry = Geometry::new(Encoding::new(3, 7, 10)?, 1_000_000, 128 << 10)?;
+    /// assert_eq!((geometry.segment_size, geometry.segments), (131_073, 8));
+    /// # Ok::<(), fullbore_lafs::GeometryError>(())
+    /// ```
     ///
     /// # Errors
     /// [`GeometryError`]: an empty or too large file, or a segment size that is not taken.

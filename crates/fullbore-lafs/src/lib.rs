@@ -21,7 +21,7 @@
 //! let key = convergent_key(&geometry, b"the secret of its users", &content);
 //! let (chk, shares) = encode_whole(geometry, key, Arc::new(Code::new(3, 10)), &content)?;
 //! assert_eq!(shares.len(), 10);
-//! assert!(Cap::Chk(chk).to_string().starts_with("URI:CHK:"));
+//! assert!(Cap::Chk(chk).to_text().starts_with("URI:CHK:"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

@@ -53,8 +53,15 @@ pub enum NurlError {
 impl Nurl {
     /// Reads a NURL.
     ///
+    /// ```
+    /// let text = "pb://AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8@[2001:db8::1]:3456/swissnum#v=1";
+    /// let nurl = fullbore_lafs::Nurl::parse(text)?;
+    /// assert_eq!((&*nurl.authority(), nurl.port), ("[2001:db8::1]:3456", 3456));
+    /// # Ok::<(), fullbore_lafs::NurlError>(())
+    /// ```
+    ///
     /// # Errors
-    /// [`NurlError`].
+    /// [`NurlError::Form`] for another form; [`NurlError::Tor`] and [`NurlError::Version`] for what is not supported.
     pub fn parse(text: &str) -> Result<Nurl, NurlError> {
         let form = |what| NurlError::Form { what };
         if text.len() > TEXT_BYTES_MAX {

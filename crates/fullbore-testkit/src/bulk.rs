@@ -261,7 +261,8 @@ impl Maker<'_> {
         let (mut md5, mut sha256) = (Md5::new(), sha2::Sha256::new());
         if self.settings.content == Content::None {
             let name = format!("{}!{path}", self.settings.seed);
-            (md5.update(&name), sha256.update(&name));
+            md5.update(&name);
+            sha256.update(&name);
         } else {
             if let Some(parent) = full.parent() {
                 make_directories(parent)?;
@@ -270,7 +271,8 @@ impl Maker<'_> {
             let mut file = io::BufWriter::with_capacity(256 << 10, file);
             let mut written = Ok(());
             let mut take = |piece: &[u8]| {
-                (md5.update(piece), sha256.update(piece));
+                md5.update(piece);
+                sha256.update(piece);
                 if written.is_ok() {
                     written = file.write_all(piece);
                 }

@@ -4,12 +4,12 @@
 //! host is wanted, opens it, serves it to its end, and starts over. What a connection does while it
 //! is open is in `http1` and `http2` below this.
 
-mod detour;
 mod http1;
 mod http2;
 mod io;
 mod part;
 mod plus;
+mod redirected;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,8 +27,8 @@ use crate::redirect::{REDIRECTS_MAX, Redirects};
 use crate::tls::Protocol;
 use crate::url::{self, Url};
 
-pub(crate) use detour::{Detour, keep_detours};
 pub(crate) use plus::PlusForm;
+pub(crate) use redirected::{RedirectedRequest, keep_detours};
 
 /// How often a waiting task looks whether a connection is wanted although nobody woke it: work
 /// becomes worth taking from a slow host by time alone.

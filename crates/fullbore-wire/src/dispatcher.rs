@@ -10,22 +10,22 @@
 
 mod answers;
 mod caller;
-mod detours;
 mod files;
 mod flight;
 mod hedge;
+mod redirected;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-pub use self::detours::Ticket;
 use self::files::History;
 pub use self::files::{GivenUp, Remedy};
-use self::flight::{Asked, Connection};
+use self::flight::{Connection, InFlight};
 pub(crate) use self::hedge::HEDGE_LOOK_EVERY;
-use crate::hosts::{FAILURES_UNTIL_DEAD, Fault, Host, HostId, HostSet, Occasion, Standing};
+pub use self::redirected::Ticket;
+use crate::hosts::{FAILURES_UNTIL_DEAD, Fault, Host, HostId, HostSet, HostState, Occasion};
 use crate::http1::PIPELINE_DEPTH;
-use crate::queue::{Item, ItemId, Lane, Queue, Segment, Wish};
+use crate::queue::{Item, ItemId, Priority, Queue, Segment, WantedFile};
 
 /// Number of a connection, never used twice in a run.
 pub type ConnectionId = u64;
@@ -169,7 +169,7 @@ pub struct Dispatcher {
     /// Connections that are being opened, per host.
     opening: Vec<usize>,
     /// Requests whose answer is at another address, and whose host they are; until somebody asks there.
-    detours: BTreeMap<Ticket, (HostId, Asked)>,
+    detours: BTreeMap<Ticket, (HostId, InFlight)>,
     next_ticket: Ticket,
     /// Who gets nothing more for the moment, for a trial.
     held: Option<Hold>,
@@ -284,7 +284,7 @@ impl Dispatcher {
     /// When a paused host may be asked again; `None` if it is not paused.
     pub fn paused_until(&mut self, host: HostId, now: Instant) -> Option<Instant> {
         match self.hosts[host as usize].standing(now) {
-            Standing::Paused(until) => Some(*until),
+            HostState::Paused(until) => Some(*until),
             _ => None,
         }
     }
@@ -351,7 +351,7 @@ impl Dispatcher {
     pub fn opened(&mut self, host: HostId, rtt: Duration, now: Instant) -> ConnectionId {
         self.opening[host as usize] = self.opening[host as usize].saturating_sub(1);
         let entry = &mut self.hosts[host as usize];
-        entry.saw_rtt(rtt);
+        entry.record_rtt(rtt);
         let explores = entry.requests_on_next_connection();
         self.add_connection(Connection { explores, ..Connection::to(host, now) })
     }
@@ -402,9 +402,9 @@ impl Dispatcher {
         if connection.owes() && self.known_rate(connection).is_none() && self.opening.iter().any(|count| *count > 0) {
             return Next::Wait;
         }
-        let lane = if connection.small_due < 1.0 { Lane::Bulk } else { Lane::Small };
+        let lane = if connection.small_due < 1.0 { Priority::Bulk } else { Priority::Small };
         let small_per_byte = self.queue.small_per_byte();
-        let wish = Wish {
+        let wish = WantedFile {
             host: connection.host,
             lane,
             segment_bytes: self.segment_bytes(connection),
@@ -414,7 +414,7 @@ impl Dispatcher {
         let taken = self.queue.take(&wish).or_else(|| self.take_from_detours(&wish, now));
         match taken.or_else(|| self.hedge(id, now)) {
             Some(segment) => {
-                let due = if lane == Lane::Bulk { segment.len() as f64 * small_per_byte } else { -1.0 };
+                let due = if lane == Priority::Bulk { segment.len() as f64 * small_per_byte } else { -1.0 };
                 let next = self.ask(id, segment, now);
                 if let Some(connection) = self.connections.get_mut(&id) {
                     connection.small_due = (connection.small_due + due).min(SMALL_DUE_MAX);
@@ -479,7 +479,7 @@ impl Dispatcher {
         let tag = connection.next_tag;
         connection.next_tag += 1;
         connection.current = (segment.end < segment.size).then_some(segment.item);
-        let asked = Asked { tag, until: segment.end, received: 0, is_of_before: false, segment: segment.clone() };
+        let asked = InFlight { tag, until: segment.end, received: 0, is_of_before: false, segment: segment.clone() };
         connection.asked.push_back(asked);
         let recent = &mut self.recent[connection.host as usize];
         recent.push_back(segment.item);

@@ -189,7 +189,7 @@ impl std::fmt::Display for Fault {
 
 /// Whether a host may be asked now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum HostState {
     /// Ask it.
     Up,
     /// Leave it alone until then.
@@ -250,7 +250,7 @@ pub struct Host {
     pub name: String,
     /// Totals for the report.
     pub totals: HostTotals,
-    standing: Standing,
+    standing: HostState,
     strikes: u32,
     misses: u32,
     failures: u32,
@@ -277,7 +277,7 @@ impl Host {
         Host {
             name: name.into(),
             totals: HostTotals::default(),
-            standing: Standing::Up,
+            standing: HostState::Up,
             strikes: 0,
             misses: 0,
             failures: 0,
@@ -304,9 +304,9 @@ impl Host {
     }
 
     /// Whether it may be asked at `now`; a pause that is over ends here.
-    pub fn standing(&mut self, now: Instant) -> &Standing {
-        if matches!(self.standing, Standing::Paused(until) if until <= now) {
-            self.standing = Standing::Up;
+    pub fn standing(&mut self, now: Instant) -> &HostState {
+        if matches!(self.standing, HostState::Paused(until) if until <= now) {
+            self.standing = HostState::Up;
             self.told_to_wait = false;
         }
         &self.standing
@@ -315,20 +315,20 @@ impl Host {
     /// Whether the host has asked us to leave it alone at present (429, 503 and the like): open
     /// connections wait as well. After a broken connection the others go on.
     pub fn is_told_to_wait(&mut self, now: Instant) -> bool {
-        matches!(self.standing(now), Standing::Paused(_)) && self.told_to_wait
+        matches!(self.standing(now), HostState::Paused(_)) && self.told_to_wait
     }
 
     /// Whether it is out for the rest of the run.
     pub fn is_out(&self) -> bool {
-        matches!(self.standing, Standing::Out(_))
+        matches!(self.standing, HostState::Out(_))
     }
 
     /// Whether it is neither paused at `now` nor out.
     pub fn is_up(&self, now: Instant) -> bool {
         match self.standing {
-            Standing::Up => true,
-            Standing::Paused(until) => until <= now,
-            Standing::Out(_) => false,
+            HostState::Up => true,
+            HostState::Paused(until) => until <= now,
+            HostState::Out(_) => false,
         }
     }
 
@@ -340,7 +340,7 @@ impl Host {
     /// Why it is out, if it is.
     pub fn out_reason(&self) -> Option<&str> {
         match &self.standing {
-            Standing::Out(reason) => Some(reason),
+            HostState::Out(reason) => Some(reason),
             _ => None,
         }
     }
@@ -404,7 +404,7 @@ impl Host {
     }
 
     /// Notes a measured round-trip time.
-    pub fn saw_rtt(&mut self, rtt: Duration) {
+    pub fn record_rtt(&mut self, rtt: Duration) {
         if !rtt.is_zero() {
             self.rtt = Some(self.rtt.map_or(rtt, |known| known.min(rtt)));
         }
@@ -426,7 +426,7 @@ impl Host {
             return;
         }
         // What closes during a pause is the same incident, as with failures.
-        if *self.standing(now) != Standing::Up {
+        if *self.standing(now) != HostState::Up {
             return;
         }
         self.early_closes = self.early_closes.saturating_add(1);
@@ -533,7 +533,7 @@ impl Host {
     /// One failure more, and a longer pause. What fails during a pause is the same incident: the
     /// other connections of a host that went down.
     fn failed(&mut self, now: Instant) {
-        if matches!(self.standing(now), Standing::Up) {
+        if matches!(self.standing(now), HostState::Up) {
             let pause = (BACK_OFF_FIRST * 2u32.pow(self.failures.min(8))).min(BACK_OFF_MAX);
             self.failures += 1;
             self.pause(pause, now);
@@ -544,16 +544,16 @@ impl Host {
     fn pause(&mut self, pause: Duration, now: Instant) {
         let until = now + pause;
         match &mut self.standing {
-            Standing::Up => self.standing = Standing::Paused(until),
-            Standing::Paused(known) => *known = until.max(*known),
-            Standing::Out(_) => {}
+            HostState::Up => self.standing = HostState::Paused(until),
+            HostState::Paused(known) => *known = until.max(*known),
+            HostState::Out(_) => {}
         }
     }
 
     fn out(&mut self, reason: String) {
         if !self.is_out() {
             tracing::info!("{}: left alone from here on: {reason}", self.name);
-            self.standing = Standing::Out(reason);
+            self.standing = HostState::Out(reason);
         }
     }
 }

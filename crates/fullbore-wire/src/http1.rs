@@ -189,7 +189,7 @@ pub struct Http1 {
     limits: Limits,
     outgoing: Outgoing,
     /// Oldest first. The front one is being answered when `receiving` is a body.
-    in_flight: VecDeque<Asked>,
+    in_flight: VecDeque<PendingRequest>,
     sending: Option<Sending>,
     receiving: Receiving,
     /// From the head being answered: may the connection be used afterwards?
@@ -201,7 +201,7 @@ pub struct Http1 {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Asked {
+struct PendingRequest {
     tag: u64,
     method: Method,
 }
@@ -256,7 +256,7 @@ impl Http1 {
             return Err(RequestError::TooManyInFlight { limit: self.limits.requests_in_flight });
         }
         head.write(body, self.outgoing.buffer())?;
-        self.in_flight.push_back(Asked { tag, method: head.method });
+        self.in_flight.push_back(PendingRequest { tag, method: head.method });
         self.sending = match body {
             BodyLength::None => None,
             BodyLength::Known(length) => Some(Sending { tag, remaining: Some(length) }),

@@ -1,8 +1,28 @@
-//! Bytes over networks, whatever they are.
+//! HTTP for bulk data: pipelined HTTP/1.1, HTTP/2, TLS, and two clients on top of them.
 //!
-//! [`fetch`] is the run over many mirrors: it asks [`dispatcher`] who is to bring what, and its
-//! connections speak [`http1`] or [`http2`] over the streams that [`connect`] opens. `dispatcher`, `queue`,
-//! `hosts` and the protocols do no I/O: bytes and time in, bytes and events out.
+//! - [`fetch`] downloads files from several mirrors at once. It asks [`dispatcher`] which connection requests which file;
+//!   [`hosts`] has what was measured of each host.
+//! - [`exchange`] sends many requests to one server: objects to a store, shares to a storage server.
+//!
+//! Both open connections by [`connect`] and read the kernel's counters by [`tcp_info`]. The protocol machines [`http1`] and
+//! [`http2`], `dispatcher`, `queue` and `hosts` do no I/O: bytes and time in, bytes and events out.
+//!
+//! The crate is no general HTTP library: it has no cookies, no caches, no compression, and no servers.
+//!
+//! ```
+//! use bytes::BytesMut;
+//! use fullbore_wire::http1::{BodyLength, Event, Http1, Limits, Method, RequestHead};
+//!
+//! let mut client = Http1::new(Limits::with_depth(99));
+//! client.request(&RequestHead::new(Method::Get, "mirror.example.org", "/a"), 1, BodyLength::None)?;
+//! client.request(&RequestHead::new(Method::Get, "mirror.example.org", "/b"), 2, BodyLength::None)?;
+//! let mut received = BytesMut::from("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhiHTTP/1.1 404");
+//! assert!(matches!(client.receive(&mut received)?, Some(Event::Head { tag: 1, .. })));
+//! assert!(matches!(client.receive(&mut received)?, Some(Event::Body { tag: 1, data }) if data == "hi"));
+//! assert!(matches!(client.receive(&mut received)?, Some(Event::End { tag: 1, keep_alive: true })));
+//! assert!(client.receive(&mut received)?.is_none(), "the second head is not complete yet");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![deny(unsafe_code)]
 

@@ -62,7 +62,7 @@ const SMALL_BYTES: u64 = 64 << 10;
 
 /// Which end of the queue a connection takes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lane {
+pub enum Priority {
     /// The biggest files first.
     Bulk,
     /// The smallest files first.
@@ -71,11 +71,11 @@ pub enum Lane {
 
 /// What a connection would like to be given.
 #[derive(Clone, Copy, Debug)]
-pub struct Wish {
+pub struct WantedFile {
     /// The host it is connected to.
     pub host: HostId,
     /// Which end it takes from.
-    pub lane: Lane,
+    pub lane: Priority,
     /// Bytes in one request at most; a file up to half as much again is taken whole.
     pub segment_bytes: u64,
     /// Whether the host answers ranges.
@@ -184,7 +184,7 @@ impl Queue {
     }
 
     /// The next part for a connection, or `None` if nothing here is for its host.
-    pub fn take(&mut self, wish: &Wish) -> Option<Segment> {
+    pub fn take(&mut self, wish: &WantedFile) -> Option<Segment> {
         self.take_current(wish)
             .or_else(|| self.take_begun(wish, true))
             .or_else(|| self.take_waiting(wish))
@@ -274,11 +274,11 @@ impl Queue {
         }
     }
 
-    fn take_current(&mut self, wish: &Wish) -> Option<Segment> {
+    fn take_current(&mut self, wish: &WantedFile) -> Option<Segment> {
         self.take_from(wish.current?, wish)
     }
 
-    fn take_begun(&mut self, wish: &Wish, only_returned: bool) -> Option<Segment> {
+    fn take_begun(&mut self, wish: &WantedFile, only_returned: bool) -> Option<Segment> {
         let item = *self.ready.iter().find(|item| {
             let begun = &self.begun[item];
             (begun.returned || !only_returned)
@@ -288,10 +288,10 @@ impl Queue {
         self.take_from(item, wish)
     }
 
-    fn take_waiting(&mut self, wish: &Wish) -> Option<Segment> {
+    fn take_waiting(&mut self, wish: &WantedFile) -> Option<Segment> {
         let (size, item) = match wish.lane {
-            Lane::Bulk => self.waiting.pop_back()?,
-            Lane::Small => self.waiting.pop_front()?,
+            Priority::Bulk => self.waiting.pop_back()?,
+            Priority::Small => self.waiting.pop_front()?,
         };
         self.small_files -= usize::from(size <= SMALL_BYTES);
         let begun = self.begin(item, size);
@@ -304,7 +304,7 @@ impl Queue {
         self.take_from(item, wish)
     }
 
-    fn take_from(&mut self, item: ItemId, wish: &Wish) -> Option<Segment> {
+    fn take_from(&mut self, item: ItemId, wish: &WantedFile) -> Option<Segment> {
         let begun = self.begun.get_mut(&item)?;
         if begun.excluded.contains(wish.host) {
             return None;
@@ -374,29 +374,29 @@ mod tests {
         Item { id, size, ..Item::default() }
     }
 
-    fn wish(lane: Lane, segment_bytes: u64) -> Wish {
-        Wish { host: 0, lane, segment_bytes, ranges: true, current: None }
+    fn wish(lane: Priority, segment_bytes: u64) -> WantedFile {
+        WantedFile { host: 0, lane, segment_bytes, ranges: true, current: None }
     }
 
     #[test]
     fn bulk_takes_the_biggest_small_takes_the_smallest() {
         let mut queue = Queue::default();
         queue.add([item(1, 10), item(2, 1000), item(3, 5)]);
-        assert_eq!(queue.take(&wish(Lane::Bulk, 4000)).map(|s| s.item), Some(2));
-        assert_eq!(queue.take(&wish(Lane::Small, 4000)).map(|s| s.item), Some(3));
+        assert_eq!(queue.take(&wish(Priority::Bulk, 4000)).map(|s| s.item), Some(2));
+        assert_eq!(queue.take(&wish(Priority::Small, 4000)).map(|s| s.item), Some(3));
     }
 
     #[test]
     fn a_connection_stays_with_its_file_and_others_begin_new_ones_before_they_help() {
         let mut queue = Queue::default();
         queue.add([item(1, 1000), item(2, 900)]);
-        let first = queue.take(&wish(Lane::Bulk, 100)).expect("work");
+        let first = queue.take(&wish(Priority::Bulk, 100)).expect("work");
         assert_eq!((first.item, first.start, first.end), (1, 0, 100));
-        let other = queue.take(&wish(Lane::Bulk, 100)).expect("work");
+        let other = queue.take(&wish(Priority::Bulk, 100)).expect("work");
         assert_eq!(other.item, 2);
-        let next = queue.take(&Wish { current: Some(1), ..wish(Lane::Bulk, 100) }).expect("work");
+        let next = queue.take(&WantedFile { current: Some(1), ..wish(Priority::Bulk, 100) }).expect("work");
         assert_eq!((next.item, next.start), (1, 100));
-        let help = queue.take(&wish(Lane::Bulk, 10_000)).expect("work");
+        let help = queue.take(&wish(Priority::Bulk, 10_000)).expect("work");
         assert_eq!((help.item, help.start, help.end), (1, 200, 1000));
     }
 
@@ -404,12 +404,12 @@ mod tests {
     fn what_came_back_goes_out_before_new_files_but_not_to_an_excluded_host() {
         let mut queue = Queue::default();
         queue.add([item(1, 50), item(2, 60)]);
-        let segment = queue.take(&wish(Lane::Bulk, 100)).expect("work");
+        let segment = queue.take(&wish(Priority::Bulk, 100)).expect("work");
         queue.exclude(segment.item, segment.size, 0);
         queue.give_back(&segment);
-        assert_eq!(queue.take(&wish(Lane::Bulk, 100)).map(|s| s.item), Some(1));
-        assert_eq!(queue.take(&wish(Lane::Bulk, 100)), None);
-        assert_eq!(queue.take(&Wish { host: 1, ..wish(Lane::Bulk, 100) }).map(|s| s.item), Some(2));
+        assert_eq!(queue.take(&wish(Priority::Bulk, 100)).map(|s| s.item), Some(1));
+        assert_eq!(queue.take(&wish(Priority::Bulk, 100)), None);
+        assert_eq!(queue.take(&WantedFile { host: 1, ..wish(Priority::Bulk, 100) }).map(|s| s.item), Some(2));
         assert!(queue.is_drained());
     }
 
@@ -417,8 +417,8 @@ mod tests {
     fn a_host_without_ranges_gets_whole_files_only() {
         let mut queue = Queue::default();
         queue.add([item(1, 1000)]);
-        let part = queue.take(&wish(Lane::Bulk, 100)).expect("work");
-        let whole = Wish { host: 1, ranges: false, ..wish(Lane::Bulk, 100) };
+        let part = queue.take(&wish(Priority::Bulk, 100)).expect("work");
+        let whole = WantedFile { host: 1, ranges: false, ..wish(Priority::Bulk, 100) };
         assert_eq!(queue.take(&whole), None);
         queue.give_back(&part);
         assert_eq!(queue.take(&whole).map(|s| s.len()), Some(1000));
@@ -428,12 +428,12 @@ mod tests {
     fn an_empty_file_is_asked_for_once_and_again_when_it_came_back() {
         let mut queue = Queue::default();
         queue.add([item(1, 0)]);
-        let segment = queue.take(&wish(Lane::Small, 100)).expect("work");
+        let segment = queue.take(&wish(Priority::Small, 100)).expect("work");
         assert!(segment.is_whole() && queue.is_drained());
         queue.give_back(&segment);
         assert!(!queue.is_drained());
-        assert!(queue.take(&wish(Lane::Small, 100)).is_some());
-        assert!(queue.take(&wish(Lane::Small, 100)).is_none());
+        assert!(queue.take(&wish(Priority::Small, 100)).is_some());
+        assert!(queue.take(&wish(Priority::Small, 100)).is_none());
     }
 
     #[test]
@@ -442,7 +442,7 @@ mod tests {
         queue.add([Item { present: vec![10..20, 90..100], ..item(1, 100) }]);
         assert_eq!(queue.unasked_bytes(), 80);
         let mut taken = Vec::new();
-        while let Some(segment) = queue.take(&wish(Lane::Bulk, 1000)) {
+        while let Some(segment) = queue.take(&wish(Priority::Bulk, 1000)) {
             taken.push(segment.start..segment.end);
         }
         assert_eq!(taken, [0..10, 20..90]);
@@ -454,9 +454,9 @@ mod tests {
         let mut excluded = HostSet::default();
         excluded.insert(0);
         queue.add([Item { excluded, ..item(1, 100) }, item(2, 10)]);
-        assert_eq!(queue.take(&wish(Lane::Bulk, 1000)).map(|s| s.item), Some(2));
-        assert_eq!(queue.take(&wish(Lane::Bulk, 1000)), None);
-        assert_eq!(queue.take(&Wish { host: 1, ..wish(Lane::Bulk, 1000) }).map(|s| s.item), Some(1));
+        assert_eq!(queue.take(&wish(Priority::Bulk, 1000)).map(|s| s.item), Some(2));
+        assert_eq!(queue.take(&wish(Priority::Bulk, 1000)), None);
+        assert_eq!(queue.take(&WantedFile { host: 1, ..wish(Priority::Bulk, 1000) }).map(|s| s.item), Some(1));
     }
 
     proptest! {
@@ -471,13 +471,13 @@ mod tests {
                 if action == 0 && !out.is_empty() {
                     let segment = out.swap_remove(length as usize % out.len());
                     queue.give_back(&segment);
-                } else if let Some(segment) = queue.take(&wish(if bulk { Lane::Bulk } else { Lane::Small }, length)) {
+                } else if let Some(segment) = queue.take(&wish(if bulk { Priority::Bulk } else { Priority::Small }, length)) {
                     out.push(segment);
                 }
                 let held: u64 = out.iter().map(Segment::len).sum();
                 prop_assert_eq!(held + queue.unasked_bytes(), sizes.iter().sum::<u64>());
             }
-            while let Some(segment) = queue.take(&wish(Lane::Bulk, 700)) {
+            while let Some(segment) = queue.take(&wish(Priority::Bulk, 700)) {
                 out.push(segment);
             }
             prop_assert!(queue.is_drained());

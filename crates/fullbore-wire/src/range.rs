@@ -20,6 +20,14 @@ impl ByteRange {
     }
 
     /// From a half-open range; `None` when it is empty.
+    ///
+    /// ```
+    /// use fullbore_wire::range::ByteRange;
+    ///
+    /// let range = ByteRange::of(&(100..200)).unwrap();
+    /// assert_eq!((range.first(), range.last()), (100, Some(199)));
+    /// assert_eq!(ByteRange::of(&(100..100)), None);
+    /// ```
     pub fn of(range: &std::ops::Range<u64>) -> Option<Self> {
         Self::new(range.start, Some(range.end.checked_sub(1)?))
     }

@@ -9,14 +9,22 @@ pub const RETRY_AFTER_MAX_S: u64 = 3600;
 /// The field, in its two forms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryAfter {
-    /// So many seconds after the answer.
+    /// Seconds after the answer.
     Seconds(u64),
     /// At this time, unix seconds by the server's clock.
     At(i64),
 }
 
 impl RetryAfter {
-    /// Seconds or an HTTP date.
+    /// Reads the field's value: seconds, or an HTTP date.
+    ///
+    /// ```
+    /// use fullbore_wire::retry_after::RetryAfter;
+    ///
+    /// let after = RetryAfter::parse("120").unwrap();
+    /// assert_eq!(after.delay_s(None, 1_700_000_000), 120);
+    /// assert_eq!(RetryAfter::parse("soon"), None);
+    /// ```
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim_ascii();
         if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -157,7 +157,7 @@ pub struct Arrival {
 
 impl Arrival {
     /// To be called from when all of it is written, now and then.
-    pub fn look(&mut self, info: &TcpInfo, now: Instant) {
+    pub fn update(&mut self, info: &TcpInfo, now: Instant) {
         let in_kernel = info.in_kernel_bytes();
         let end = *self.end.get_or_insert(info.bytes_acknowledged + in_kernel);
         // An open segment counts as a full one; nothing under way means that all is there.

@@ -191,6 +191,15 @@ pub struct Url {
 
 impl Url {
     /// Parses a URL; userinfo is refused.
+    ///
+    /// ```
+    /// use fullbore_wire::url::{Plus, Url};
+    ///
+    /// let archive = Url::parse("http://deb.example.org/debian")?;
+    /// let file = archive.join("pool/main/g/g++_1.deb", Plus::Encoded)?;
+    /// assert_eq!(file.to_string(), "http://deb.example.org/debian/pool/main/g/g%2B%2B_1.deb");
+    /// # Ok::<(), fullbore_wire::url::UrlError>(())
+    /// ```
     pub fn parse(text: &str) -> Result<Self, UrlError> {
         match Self::parse_with_userinfo(text)? {
             (url, None) => Ok(url),

@@ -259,7 +259,7 @@ fn pipes_are_spooled_or_streamed(grid: &Grid) {
         let before = grid.shares();
         let put = grid.fullbore_with(["put", "-q", "--random-key", "--size", wrong, "--node", grid.node(), "-"], &data);
         assert_eq!((put.code, put.stdout.as_str()), (7, ""), "{}", put.stderr);
-        assert!(put.stderr.contains("as was announced"), "{}", put.stderr);
+        assert!(put.stderr.contains("--size is wrong"), "{}", put.stderr);
         assert_eq!((grid.shares(), grid.incoming()), (before, 0), "all shares are aborted");
     }
 }

@@ -12,7 +12,7 @@ use super::end::End;
 use super::flow::{Flow, Landed, UNDER_WAY_S};
 use super::read::{Class, ReadFigures};
 use super::tree::Tree;
-use super::words::{Answer, Fate, Order, Supply, Word};
+use super::words::{Answer, Request, SinkMode, SourceMode, Word};
 use super::write::WriteFigures;
 use crate::error::CopyError;
 use crate::wire::SMALL_BYTES;
@@ -44,7 +44,7 @@ const FLUSH_SHARE: f64 = 1.5;
 
 /// What the user wants of a probe.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Wish {
+pub struct TrialSettings {
     /// For all of it, from `began`.
     pub time: Duration,
     /// When it began: set-up counts.
@@ -160,7 +160,7 @@ fn matters(tree: &Tree, class: Class) -> bool {
 /// When the connection breaks, or the source or destination cannot be used.
 pub fn conduct(
     end: &mut End,
-    wish: Wish,
+    wish: TrialSettings,
     connections: Option<&mut dyn Connections>,
     tell: &dyn Fn(&str),
 ) -> Result<Figures, CopyError> {
@@ -169,19 +169,19 @@ pub fn conduct(
     let mut figures = Figures { local, setup_s: wish.began.elapsed().as_secs_f64(), ..Figures::default() };
     let whole_s = wish.time.as_secs_f64();
 
-    let scan = Order::Scan { seconds: whole_s * SCAN, one_file_system: wish.one_file_system };
+    let scan = Request::Scan { seconds: whole_s * SCAN, one_file_system: wish.one_file_system };
     if let Answer::Scanned(tree) = course.at_source("listing", scan)? {
         figures.tree = tree;
     }
-    if let Answer::Computed(compute) = course.at_source("hash, cipher, compression", Order::Compute)? {
+    if let Answer::Computed(compute) = course.at_source("hash, cipher, compression", Request::Compute)? {
         figures.source = compute;
     }
     figures.target = figures.source;
-    if !local && let Answer::Computed(compute) = course.at_target("hash, cipher", Order::Compute)? {
+    if !local && let Answer::Computed(compute) = course.at_target("hash, cipher", Request::Compute)? {
         figures.target = compute;
     }
     if figures.tree.bytes() > 0
-        && let Answer::Read(read) = course.at_source("reading", Order::Read { seconds: whole_s * READ })?
+        && let Answer::Read(read) = course.at_source("reading", Request::Read { seconds: whole_s * READ })?
     {
         figures.read = *read;
     }
@@ -192,13 +192,14 @@ pub fn conduct(
     let rest_s = whole_s * WRITE + 3.0 * kinds * (together_s + UNDER_WAY_S);
     let mut allowance = 0;
     if let Some(connections) = connections {
-        let one = course.flow("one connection", Supply::Memory, Fate::Drop, whole_s * ONE_STREAM, u64::MAX, 0)?;
+        let one =
+            course.flow("one connection", SourceMode::Memory, SinkMode::Drop, whole_s * ONE_STREAM, u64::MAX, 0)?;
         figures.one_stream = one.map(|(flow, _)| flow);
         connections.begin();
         let mut first = figures.one_stream.as_ref().map_or(0.0, |flow| flow.steady / 4.0) as u64;
         let mut share = STREAMS;
         while let Some((flow, _)) =
-            course.flow("all connections", Supply::Memory, Fate::Drop, whole_s * share, u64::MAX, first)?
+            course.flow("all connections", SourceMode::Memory, SinkMode::Drop, whole_s * share, u64::MAX, first)?
         {
             let rate = flow.steady;
             figures.streams = Some(flow);
@@ -211,7 +212,7 @@ pub fn conduct(
         }
     }
     let small_bytes = if small { figures.tree.small_mean().clamp(1, SMALL_BYTES) as u32 } else { 0 };
-    let write = Order::Write { seconds: whole_s * WRITE, small_bytes, big };
+    let write = Request::Write { seconds: whole_s * WRITE, small_bytes, big };
     if let Answer::Written(write) = course.at_target("writing", write)? {
         figures.write = *write;
     }
@@ -222,14 +223,15 @@ pub fn conduct(
     {
         for (class, _) in classes.into_iter().filter(|(_, matters)| *matters) {
             let supply = match (joint, class) {
-                (Joint::SendWrite, Class::Big) => Supply::Memory,
-                (Joint::SendWrite, Class::Small) => Supply::SmallMemory(small_bytes),
-                (_, Class::Big) => Supply::Big,
-                (_, Class::Small) => Supply::Small,
+                (Joint::SendWrite, Class::Big) => SourceMode::Memory,
+                (Joint::SendWrite, Class::Small) => SourceMode::SmallMemory(small_bytes),
+                (_, Class::Big) => SourceMode::Big,
+                (_, Class::Small) => SourceMode::Small,
             };
-            let fate = if joint == Joint::ReadSend { Fate::Verify } else { Fate::Write };
+            let fate = if joint == Joint::ReadSend { SinkMode::Verify } else { SinkMode::Write };
             let kind = if class == Class::Small { "small files" } else { "big files" };
-            let most_bytes = if fate == Fate::Write { most_bytes(&figures.write, class, together_s) } else { u64::MAX };
+            let most_bytes =
+                if fate == SinkMode::Write { most_bytes(&figures.write, class, together_s) } else { u64::MAX };
             let words = format!("{what}, {kind}");
             match course.flow(&words, supply, fate, together_s, most_bytes, allowance)? {
                 Some((flow, landed)) => figures.trials.push(Trial { joint, class, flow, landed }),
@@ -251,26 +253,26 @@ fn most_bytes(write: &WriteFigures, class: Class, seconds: f64) -> u64 {
 
 struct Course<'a> {
     end: &'a mut End,
-    wish: Wish,
+    wish: TrialSettings,
     tell: &'a dyn Fn(&str),
 }
 
 impl Course<'_> {
-    fn at_source(&mut self, what: &str, order: Order) -> Result<Answer, CopyError> {
+    fn at_source(&mut self, what: &str, order: Request) -> Result<Answer, CopyError> {
         self.at(self.end.is_source(), what, order)
     }
 
-    fn at_target(&mut self, what: &str, order: Order) -> Result<Answer, CopyError> {
+    fn at_target(&mut self, what: &str, order: Request) -> Result<Answer, CopyError> {
         self.at(!self.end.is_source(), what, order)
     }
 
-    fn at(&mut self, here: bool, what: &str, order: Order) -> Result<Answer, CopyError> {
+    fn at(&mut self, here: bool, what: &str, order: Request) -> Result<Answer, CopyError> {
         (self.tell)(what);
         let order = order.within(self.left_s().max(SHORTEST_S));
         if here {
             return self.end.perform(order);
         }
-        self.end.means.say(&Word::Order(order))?;
+        self.end.means.say(&Word::Request(order))?;
         self.answer()
     }
 
@@ -291,8 +293,8 @@ impl Course<'_> {
     fn flow(
         &mut self,
         what: &str,
-        supply: Supply,
-        fate: Fate,
+        supply: SourceMode,
+        fate: SinkMode,
         seconds: f64,
         bytes: u64,
         allowance: u64,
@@ -303,9 +305,9 @@ impl Course<'_> {
             return Ok(None);
         }
         (self.tell)(what);
-        let (send, receive) = (Order::Send { supply, seconds, bytes, allowance }, Order::Receive { fate });
+        let (send, receive) = (Request::Send { supply, seconds, bytes, allowance }, Request::Receive { fate });
         let (own, others) = if self.end.is_source() { (send, receive) } else { (receive, send) };
-        self.end.means.say(&Word::Order(others))?;
+        self.end.means.say(&Word::Request(others))?;
         let answers = (self.end.perform(own)?, self.answer()?);
         match answers {
             (Answer::Sent(flow), Answer::Received(landed)) | (Answer::Received(landed), Answer::Sent(flow)) => {
@@ -322,7 +324,7 @@ mod tests {
 
     use super::super::end::Means;
     use super::*;
-    use crate::session::{Brake, Link};
+    use crate::session::{CancelToken, Link};
 
     /// A copy would try more connections twice, and then no more.
     #[derive(Default)]
@@ -346,14 +348,14 @@ mod tests {
     fn the_network_is_tried_with_as_many_connections_as_a_copy_makes() {
         let [source, target] = [(); 2].map(|()| tempfile::tempdir().unwrap());
         let (one, other) = Link::pair();
-        let (brake, ledger) = (Brake::new(&one), Ledger::new());
-        let near = Means::new(one.clone(), brake.clone(), ledger.clone(), None, source.path().to_owned());
-        let far = End::target(Means::new(other, brake, ledger, None, target.path().to_owned())).unwrap();
+        let (cancel, ledger) = (CancelToken::new(&one), Ledger::new());
+        let near = Means::new(one.clone(), cancel.clone(), ledger.clone(), None, source.path().to_owned());
+        let far = End::target(Means::new(other, cancel, ledger, None, target.path().to_owned())).unwrap();
         let mut near = End::source(near, vec![source.path().to_owned()]).unwrap();
         let mut growing = Growing::default();
         let figures = std::thread::scope(|scope| {
             scope.spawn(|| far.serve());
-            let wish = Wish { time: Duration::from_secs(10), began: Instant::now(), one_file_system: false };
+            let wish = TrialSettings { time: Duration::from_secs(10), began: Instant::now(), one_file_system: false };
             let figures = conduct(&mut near, wish, Some(&mut growing), &|_| ());
             one.control_out.close();
             figures.unwrap()

@@ -11,10 +11,10 @@ use super::disks::Disks;
 use super::flow;
 use super::read::{self, Files};
 use super::tree::{self, Sample};
-use super::words::{Answer, Order, Word};
+use super::words::{Answer, Request, Word};
 use super::write::{self, Target};
 use crate::error::CopyError;
-use crate::session::{Brake, Link};
+use crate::session::{CancelToken, Link};
 use crate::transport::Transport;
 use crate::wire::Message;
 
@@ -27,7 +27,7 @@ pub struct Means {
     /// The connection to the other end.
     pub link: Link,
     /// Ends the session early.
-    pub brake: Brake,
+    pub cancel: CancelToken,
     /// Clocks of this process.
     pub ledger: Ledger,
     /// What moves messages to another machine; none within one process.
@@ -44,7 +44,13 @@ pub struct Means {
 
 impl Means {
     /// Of an end that reads or writes here.
-    pub fn new(link: Link, brake: Brake, ledger: Ledger, transport: Option<Arc<Transport>>, path: PathBuf) -> Means {
+    pub fn new(
+        link: Link,
+        cancel: CancelToken,
+        ledger: Ledger,
+        transport: Option<Arc<Transport>>,
+        path: PathBuf,
+    ) -> Means {
         let existing = path.ancestors().find(|path| path.exists()).unwrap_or(&path).to_owned();
         let directory = rustix::fs::open(
             if existing.is_dir() { &*existing } else { existing.parent().unwrap_or(&existing) },
@@ -55,7 +61,7 @@ impl Means {
             directory.is_ok_and(|directory| crate::device::is_rotational(std::os::fd::AsFd::as_fd(&directory)));
         let disks = Disks::under(&existing);
         let watched = Some(path.clone());
-        Means { link, brake, ledger, transport, path, watched, disks, rotational }
+        Means { link, cancel, ledger, transport, path, watched, disks, rotational }
     }
 
     /// Says a word to the other end.
@@ -78,7 +84,7 @@ impl Means {
 
     /// Why the other end is silent.
     pub(super) fn gone(&self) -> CopyError {
-        match self.brake.reason().as_deref() {
+        match self.cancel.reason().as_deref() {
             Some(CopyError::Interrupted) => CopyError::Interrupted,
             Some(reason) => CopyError::Network(reason.to_string()),
             None => CopyError::Network("the other end has gone".to_owned()),
@@ -135,7 +141,7 @@ impl End {
     /// When the connection breaks, or an order cannot be carried out. The other end has been told.
     pub fn serve(mut self) -> Result<(), CopyError> {
         while let Some(word) = self.means.hear()? {
-            let Word::Order(order) = word else { return Err(CopyError::Meaning("a word out of turn")) };
+            let Word::Request(order) = word else { return Err(CopyError::Meaning("a word out of turn")) };
             match self.perform(order) {
                 Ok(answer) => self.means.say(&Word::Answer(answer))?,
                 Err(error) => {
@@ -149,9 +155,9 @@ impl End {
     }
 
     /// Does one thing.
-    pub(super) fn perform(&mut self, order: Order) -> Result<Answer, CopyError> {
+    pub(super) fn perform(&mut self, order: Request) -> Result<Answer, CopyError> {
         match order {
-            Order::Scan { seconds, one_file_system } => {
+            Request::Scan { seconds, one_file_system } => {
                 let (now, time) = (Instant::now(), Duration::from_secs_f64(seconds));
                 let threads = read::readers(self.means.rotational);
                 let (tree, sample) = tree::scan(&self.sources, now + time.mul_f64(LISTING), one_file_system, threads)?;
@@ -159,13 +165,13 @@ impl End {
                 self.sample = sample;
                 Ok(Answer::Scanned(tree))
             }
-            Order::Compute => Ok(Answer::Computed(compute::measure(&self.sample))),
-            Order::Read { seconds } => {
+            Request::Compute => Ok(Answer::Computed(compute::measure(&self.sample))),
+            Request::Read { seconds } => {
                 let time = Duration::from_secs_f64(seconds);
                 let figures = read::measure(&self.files, &self.means.disks, self.means.rotational, time);
                 Ok(Answer::Read(Box::new(figures)))
             }
-            Order::Write { seconds, small_bytes, big } => {
+            Request::Write { seconds, small_bytes, big } => {
                 let target = self.target.as_ref().ok_or(CopyError::Meaning("nothing can be written here"))?;
                 let small_bytes = small_bytes.min(crate::wire::SMALL_BYTES as u32);
                 let figures = write::measure(target, Duration::from_secs_f64(seconds), small_bytes, big);
@@ -173,12 +179,12 @@ impl End {
                     figures.map_err(|error| CopyError::Disk(format!("{}: {error}", self.means.path.display())))?;
                 Ok(Answer::Written(Box::new(figures)))
             }
-            Order::Send { supply, seconds, bytes, allowance } => {
+            Request::Send { supply, seconds, bytes, allowance } => {
                 let time = Duration::from_secs_f64(seconds);
                 let flow = flow::send(&self.means, &self.files, supply, time, bytes, allowance)?;
                 Ok(Answer::Sent(Box::new(flow)))
             }
-            Order::Receive { fate } => {
+            Request::Receive { fate } => {
                 Ok(Answer::Received(Box::new(flow::receive(&self.means, fate, self.target.as_ref())?)))
             }
         }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::conduct::{Figures, Joint, Trial};
 use super::prediction::{Part, Prediction, alone};
 use super::read::Class;
-use crate::judgement::Blame;
+use crate::judgement::Attribution;
 
 /// What holds it up.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -83,12 +83,12 @@ fn judged(whole: &Trial) -> (Option<Part>, String) {
         return (Some(Part::Write), format!("a trial of {stream_s:.1} s, and {flush_s:.1} s to flush it"));
     }
     let (sender, receiver) = (&whole.flow.judgement, &whole.landed.judgement);
-    let blame = Blame::of(sender, receiver);
+    let blame = Attribution::of(sender, receiver);
     let part = blame.parts().first().copied();
     match blame {
-        Blame::Receiver(_) => (part, receiver.words()),
-        Blame::Path(why) if why.is_empty() => (part, "the network".to_owned()),
-        Blame::Path(why) => (part, format!("the network ({why})")),
+        Attribution::Receiver(_) => (part, receiver.words()),
+        Attribution::Path("") => (part, "the network".to_owned()),
+        Attribution::Path(why) => (part, format!("the network ({why})")),
         _ => (part, sender.words()),
     }
 }

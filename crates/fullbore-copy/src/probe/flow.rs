@@ -17,7 +17,7 @@ use super::disks::DiskFacts;
 use super::end::Means;
 use super::read::{Class, Feeder, Files, Which, readers};
 use super::tree::Draw;
-use super::words::{Fate, Supply, Word};
+use super::words::{SinkMode, SourceMode, Word};
 use super::write::{Held, Pen, Target, flush_time, writers};
 use crate::error::CopyError;
 use crate::judgement::Judgement;
@@ -204,7 +204,7 @@ impl Allowance {
 /// Where records come from.
 struct Source<'a> {
     files: &'a Files,
-    supply: Supply,
+    supply: SourceMode,
     block: &'a [u8],
     hash: [u8; 32],
 }
@@ -213,7 +213,7 @@ struct Source<'a> {
 pub(super) fn send(
     means: &Means,
     files: &Files,
-    supply: Supply,
+    supply: SourceMode,
     time: Duration,
     most_bytes: u64,
     first: u64,
@@ -221,7 +221,7 @@ pub(super) fn send(
     let path_before = means.transport.as_ref().map(|transport| transport.path());
     let allowance = Allowance::new(path_before.as_ref(), first);
     let block = match supply {
-        Supply::SmallMemory(length) => Draw(17).bytes((length as usize).clamp(1, SMALL_BYTES as usize)),
+        SourceMode::SmallMemory(length) => Draw(17).bytes((length as usize).clamp(1, SMALL_BYTES as usize)),
         _ => Draw(17).bytes(PACK_BYTES),
     };
     let source = Source { files, supply, hash: *blake3::hash(&block).as_bytes(), block: &block };
@@ -229,8 +229,8 @@ pub(super) fn send(
     let watch = Watch::start(means, "read", Some(&allowance.window))?;
     let began = Instant::now();
     let threads = match supply {
-        Supply::Big | Supply::Small => readers(means.rotational),
-        Supply::Memory | Supply::SmallMemory(_) => 1,
+        SourceMode::Big | SourceMode::Small => readers(means.rotational),
+        SourceMode::Memory | SourceMode::SmallMemory(_) => 1,
     };
     let mut curve = vec![(0.0, 0_u64)];
     let result = std::thread::scope(|scope| {
@@ -292,7 +292,7 @@ fn steady(curve: &[(f64, u64)], seconds: f64) -> f64 {
 fn supply_records(means: &Means, allowance: &Allowance, source: &Source<'_>, until: Instant, most_bytes: u64) {
     let clock = means.ledger.stage("read", Kind::Thread);
     clock.adopt_thread();
-    let class = if source.supply == Supply::Small { Class::Small } else { Class::Big };
+    let class = if source.supply == SourceMode::Small { Class::Small } else { Class::Big };
     let mut feeder = Feeder::new(source.files, class, Which::AsFound);
     while Instant::now() < until
         && !allowance.over.load(Ordering::Acquire)
@@ -308,23 +308,23 @@ fn supply_records(means: &Means, allowance: &Allowance, source: &Source<'_>, unt
         permit.at(Place::In(Work::Read));
         let mut buffer = means.link.pool.take(length);
         let packed = match source.supply {
-            Supply::Memory => {
+            SourceMode::Memory => {
                 buffer.copy_from_slice(&source.block[..length]);
                 None
             }
-            Supply::SmallMemory(_) => {
+            SourceMode::SmallMemory(_) => {
                 let count = (length / source.block.len()).clamp(1, PACK_FILES);
                 buffer.clear();
                 (0..count).for_each(|_| buffer.extend_from_slice(source.block));
                 let one = |id| Packed { id, length: source.block.len() as u32 };
                 Some((0..count as u64).map(one).collect::<Vec<_>>())
             }
-            Supply::Big => {
+            SourceMode::Big => {
                 let Some(read) = clock.device(|| feeder.block(&mut buffer)) else { return };
                 buffer.truncate(read);
                 None
             }
-            Supply::Small => {
+            SourceMode::Small => {
                 buffer.clear();
                 Some(clock.device(|| feeder.pack(&mut buffer, length)))
             }
@@ -333,7 +333,7 @@ fn supply_records(means: &Means, allowance: &Allowance, source: &Source<'_>, unt
             return;
         }
         let hash = match source.supply {
-            Supply::Memory if length == source.block.len() => source.hash,
+            SourceMode::Memory if length == source.block.len() => source.hash,
             _ => *blake3::hash(&buffer).as_bytes(),
         };
         let (bytes, items) = (buffer.len() as u64, packed.as_ref().map_or(1, |files| files.len() as u64));
@@ -357,7 +357,7 @@ fn supply_records(means: &Means, allowance: &Allowance, source: &Source<'_>, unt
                 payload,
             }),
         };
-        // A closed queue belongs to a session that ends; its reason is known to the brake.
+        // A closed queue belongs to a session that ends; its reason is known to the cancel token.
         if means.link.data.push(message, &clock).is_err() {
             return;
         }
@@ -401,10 +401,10 @@ fn listen(
 }
 
 /// Receives until the sender says that it was all.
-pub(super) fn receive(means: &Means, fate: Fate, target: Option<&Target>) -> Result<Landed, CopyError> {
+pub(super) fn receive(means: &Means, fate: SinkMode, target: Option<&Target>) -> Result<Landed, CopyError> {
     let target = match (fate, target) {
-        (Fate::Write, None) => return Err(CopyError::Meaning("nothing can be written here")),
-        (Fate::Write, target) => target,
+        (SinkMode::Write, None) => return Err(CopyError::Meaning("nothing can be written here")),
+        (SinkMode::Write, target) => target,
         _ => None,
     };
     let disks = means.disks.read();
@@ -462,7 +462,7 @@ fn wait_for_end(means: &Means, failure: &Mutex<Option<CopyError>>) -> Result<(),
 /// A thread that takes records, verifies and writes them.
 fn take_records(
     means: &Means,
-    fate: Fate,
+    fate: SinkMode,
     held: Option<&Held<'_>>,
     over: &AtomicBool,
     bytes: &AtomicU64,
@@ -483,7 +483,7 @@ fn take_records(
             _ => return Err(CopyError::Meaning("a control message among the data")),
         };
         let content = payload.bytes();
-        if fate != Fate::Drop && *blake3::hash(content).as_bytes() != hash {
+        if fate != SinkMode::Drop && *blake3::hash(content).as_bytes() != hash {
             return Err(CopyError::Verification { path: "a record of the probe".to_owned() });
         }
         if let (Some(held), Some(pen)) = (held, &mut pen) {

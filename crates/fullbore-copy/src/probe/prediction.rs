@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::conduct::{Figures, Joint};
 use super::read::{Class, Rate};
-use crate::judgement::Blame;
+use crate::judgement::Attribution;
 use crate::options::{GROUP_BYTES, GROUP_TIME_MS, GROUP_WORTH_BYTES, GROUP_WORTH_TIME};
 use crate::receiver::LISTING_TIME;
 use crate::sender::compress;
@@ -266,7 +266,9 @@ fn growing_s(figures: &Figures, whole_s: f64, network_s: f64) -> f64 {
 
 fn waited_for_path(figures: &Figures, class: Class) -> bool {
     let whole = figures.trial(Joint::Whole, class);
-    whole.is_some_and(|whole| matches!(Blame::of(&whole.flow.judgement, &whole.landed.judgement), Blame::Path(_)))
+    whole.is_some_and(|whole| {
+        matches!(Attribution::of(&whole.flow.judgement, &whole.landed.judgement), Attribution::Path(_))
+    })
 }
 
 /// The cost with a part that is a quarter faster.

@@ -14,14 +14,14 @@ use fullbore_engine::run::events::{Event, Events};
 use fullbore_engine::stage::Ledger;
 
 use super::report::Found;
-use super::{Connections, End, Figures, Means, Wish, conduct, find, predict};
+use super::{Connections, End, Figures, Means, TrialSettings, conduct, find, predict};
 use crate::error::CopyError;
+use crate::location::Location;
 use crate::open_files;
 use crate::options::Options;
-use crate::place::Place;
 use crate::reach::Reach;
 use crate::run::{Current, Teller, connections, explain, failure, failure_with};
-use crate::session::{Brake, Link};
+use crate::session::{CancelToken, Link};
 use crate::ssh_messages::Messages;
 use crate::transport::Transport;
 use crate::transport::far::Far;
@@ -55,20 +55,20 @@ pub struct ProbeSettings {
 /// When an end cannot be measured, or the other machine cannot be reached.
 pub fn run(settings: &ProbeSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
     let teller = &Teller::new(events);
-    let wish = Wish { time: settings.time, began: Instant::now(), one_file_system: settings.one_file_system };
+    let wish = TrialSettings { time: settings.time, began: Instant::now(), one_file_system: settings.one_file_system };
     let tell = |what: &str| teller.emit(Event::Trial { what: what.to_owned() });
     open_files::allow();
-    let (figures, way) = match (Place::parse(&settings.source)?, Place::parse(&settings.destination)?) {
-        (Place::Local(source), Place::Local(target)) => (here(source, target, wish, &tell)?, String::new()),
-        (Place::Local(source), Place::Remote { host, path }) => {
+    let (figures, way) = match (Location::parse(&settings.source)?, Location::parse(&settings.destination)?) {
+        (Location::Local(source), Location::Local(target)) => (here(source, target, wish, &tell)?, String::new()),
+        (Location::Local(source), Location::Remote { host, path }) => {
             let remote = Remote { reach: &settings.reach, teller, host, near: source, far: path, sends: true };
             there(&remote, wish, &tell)?
         }
-        (Place::Remote { host, path }, Place::Local(target)) => {
+        (Location::Remote { host, path }, Location::Local(target)) => {
             let remote = Remote { reach: &settings.reach, teller, host, near: target, far: path, sends: false };
             there(&remote, wish, &tell)?
         }
-        (Place::Remote { .. }, Place::Remote { .. }) => {
+        (Location::Remote { .. }, Location::Remote { .. }) => {
             return Err(CommandError::usage("one of SRC and DST has to be on this machine"));
         }
     };
@@ -87,17 +87,17 @@ pub fn run(settings: &ProbeSettings, events: &mut dyn Events) -> Result<Report, 
 }
 
 /// Both on this machine: two ends in this process.
-fn here(source: &Path, target: &Path, wish: Wish, tell: &dyn Fn(&str)) -> Result<Figures, CommandError> {
+fn here(source: &Path, target: &Path, wish: TrialSettings, tell: &dyn Fn(&str)) -> Result<Figures, CommandError> {
     let wrong = |error: CopyError| failure(&error);
     let (one, other) = Link::pair();
-    let (brake, ledger) = (Brake::new(&one), Ledger::new());
-    let mut near = Means::new(one.clone(), brake.clone(), ledger.clone(), None, source.to_owned());
-    let mut far = Means::new(other, brake.clone(), ledger, None, target.to_owned());
+    let (cancel, ledger) = (CancelToken::new(&one), Ledger::new());
+    let mut near = Means::new(one.clone(), cancel.clone(), ledger.clone(), None, source.to_owned());
+    let mut far = Means::new(other, cancel.clone(), ledger, None, target.to_owned());
     // One pair of eyes for both.
     (near.watched, far.watched) = (Some(target.to_owned()), None);
     let mut near = End::source(near, vec![source.to_owned()]).map_err(wrong)?;
     let far = End::target(far).map_err(wrong)?;
-    Current::of(&brake).listen()?;
+    Current::of(&cancel).listen()?;
     let serving = std::thread::spawn(move || far.serve());
     let figures = conduct(&mut near, wish, None, tell);
     one.control_out.close();
@@ -119,20 +119,20 @@ struct Remote<'a> {
     sends: bool,
 }
 
-fn there(remote: &Remote<'_>, wish: Wish, tell: &dyn Fn(&str)) -> Result<(Figures, String), CommandError> {
+fn there(remote: &Remote<'_>, wish: TrialSettings, tell: &dyn Fn(&str)) -> Result<(Figures, String), CommandError> {
     tell("ssh");
     std::thread::scope(|scope| {
         let messages = Messages::listen(scope, |line| remote.teller.said(&remote.host, line));
         let messages = messages.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
-        let peer_wish = near::Wish { messages: messages.descriptor(), ..remote.reach.wish(&remote.host)? };
+        let peer_wish = near::ConnectSettings { messages: messages.descriptor(), ..remote.reach.wish(&remote.host)? };
         reached(remote, &peer_wish, wish, tell)
     })
 }
 
 fn reached(
     remote: &Remote<'_>,
-    peer_wish: &near::Wish,
-    wish: Wish,
+    peer_wish: &near::ConnectSettings,
+    wish: TrialSettings,
     tell: &dyn Fn(&str),
 ) -> Result<(Figures, String), CommandError> {
     let options = Options { congestion: remote.reach.congestion.clone(), ..Options::default() };
@@ -143,10 +143,10 @@ fn reached(
         Task { sources: vec![path], ..Task::new(Role::ProbeSource, options) }
     };
     let (link, ledger) = (Link::remote(), Ledger::new());
-    let brake = Brake::new(&link);
+    let cancel = CancelToken::new(&link);
     let congestion = remote.reach.congestion.as_deref();
-    let transport = Arc::new(Transport::new(&link, &brake, remote.sends, &ledger, congestion));
-    let means = Means::new(link, brake.clone(), ledger, Some(transport.clone()), remote.near.to_owned());
+    let transport = Arc::new(Transport::new(&link, &cancel, remote.sends, &ledger, congestion));
+    let means = Means::new(link, cancel.clone(), ledger, Some(transport.clone()), remote.near.to_owned());
     // What is wrong here is told before ssh asks for anything.
     let end = if remote.sends { End::source(means, vec![remote.near.to_owned()]) } else { End::target(means) };
     let mut end = end.map_err(|error| failure(&error))?;
@@ -154,7 +154,7 @@ fn reached(
         Peer::start(peer_wish, task, &transport, drop).map_err(|no_peer| explain(no_peer, peer_wish, &remote.host))?;
     let wrong = |error: CopyError| failure_with(&remote.host, &error);
     let mut connection = peer.connect(peer_wish).map_err(wrong)?;
-    Current::of(&brake).listen()?;
+    Current::of(&cancel).listen()?;
     let begun = connection.begin(&transport).map_err(CopyError::from_pipe);
     let route = connection.routing.now();
     // By ssh the first one is the pipe, which is there.
@@ -229,16 +229,16 @@ pub(crate) fn serve(
     let task = far.task.clone();
     let sends = task.role == Role::ProbeSource;
     let (link, ledger) = (Link::remote(), Ledger::new());
-    let brake = Brake::new(&link);
-    let transport = Arc::new(Transport::new(&link, &brake, sends, &ledger, task.options.congestion.as_deref()));
+    let cancel = CancelToken::new(&link);
+    let transport = Arc::new(Transport::new(&link, &cancel, sends, &ledger, task.options.congestion.as_deref()));
     let sources: Vec<PathBuf> = task.sources.iter().map(|path| local(path)).collect();
     let path = if sends { sources.first().cloned().unwrap_or_default() } else { local(&task.target) };
-    let means = Means::new(link, brake.clone(), ledger, Some(transport.clone()), path);
+    let means = Means::new(link, cancel.clone(), ledger, Some(transport.clone()), path);
     let end = if sends { End::source(means, sources) } else { End::target(means) };
     let refused = end.as_ref().err().map(|error| (error.exit_code(), error.to_string()));
     let started = far.start(input, output, &Ready { refused, ..Ready::default() }, &transport)?;
     let end = end?;
-    end_with(&brake, give_up);
+    end_with(&cancel, give_up);
     let result = end.serve();
     transport.finish();
     drop(started);
@@ -246,10 +246,10 @@ pub(crate) fn serve(
 }
 
 /// Nobody waits for an end whose connection has gone, not even a disk.
-fn end_with(brake: &Brake, give_up: fn()) {
-    let brake = brake.clone();
+fn end_with(cancel: &CancelToken, give_up: fn()) {
+    let cancel = cancel.clone();
     std::thread::spawn(move || {
-        while !brake.is_pulled() {
+        while !cancel.is_cancelled() {
             std::thread::sleep(LOOK);
         }
         std::thread::sleep(LAST_TIME);

@@ -18,7 +18,7 @@ const ALLOWANCE: (u64, u64) = (64 << 10, 256 << 20);
 /// Where content comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Supply {
+pub enum SourceMode {
     /// Blocks of bytes that do not compress, made once.
     Memory,
     /// Records of small files of this length, made once.
@@ -32,7 +32,7 @@ pub enum Supply {
 /// Where content goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Fate {
+pub enum SinkMode {
     /// Thrown away.
     Drop,
     /// Its hash compared, then thrown away.
@@ -44,7 +44,7 @@ pub enum Fate {
 /// What an end shall do.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Order {
+pub enum Request {
     /// Count the tree, and remember files to try.
     Scan {
         /// Longest time.
@@ -71,7 +71,7 @@ pub enum Order {
     /// Send content.
     Send {
         /// What.
-        supply: Supply,
+        supply: SourceMode,
         /// How long.
         seconds: f64,
         /// At most so many bytes.
@@ -82,28 +82,30 @@ pub enum Order {
     /// Receive content.
     Receive {
         /// What becomes of it.
-        fate: Fate,
+        fate: SinkMode,
     },
 }
 
-impl Order {
+impl Request {
     /// Takes no longer than this.
-    pub(super) fn within(mut self, most_s: f64) -> Order {
-        if let Order::Scan { seconds, .. } | Order::Read { seconds } | Order::Write { seconds, .. } = &mut self {
+    pub(super) fn within(mut self, most_s: f64) -> Request {
+        if let Request::Scan { seconds, .. } | Request::Read { seconds } | Request::Write { seconds, .. } = &mut self {
             *seconds = seconds.min(most_s);
         }
         self
     }
 
     /// Within bounds, whatever the other end says.
-    pub(super) fn bounded(mut self) -> Order {
+    pub(super) fn bounded(mut self) -> Request {
         match &mut self {
-            Order::Scan { seconds, .. } | Order::Read { seconds } | Order::Write { seconds, .. } => bound(seconds),
-            Order::Send { seconds, allowance, .. } => {
+            Request::Scan { seconds, .. } | Request::Read { seconds } | Request::Write { seconds, .. } => {
+                bound(seconds)
+            }
+            Request::Send { seconds, allowance, .. } => {
                 bound(seconds);
                 *allowance = (*allowance).clamp(ALLOWANCE.0, ALLOWANCE.1);
             }
-            Order::Compute | Order::Receive { .. } => {}
+            Request::Compute | Request::Receive { .. } => {}
         }
         self
     }
@@ -117,17 +119,17 @@ fn bound(seconds: &mut f64) {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
-    /// Of [`Order::Scan`].
+    /// Of [`Request::Scan`].
     Scanned(Tree),
-    /// Of [`Order::Compute`].
+    /// Of [`Request::Compute`].
     Computed(Compute),
-    /// Of [`Order::Read`].
+    /// Of [`Request::Read`].
     Read(Box<ReadFigures>),
-    /// Of [`Order::Write`].
+    /// Of [`Request::Write`].
     Written(Box<WriteFigures>),
-    /// Of [`Order::Send`].
+    /// Of [`Request::Send`].
     Sent(Box<Flow>),
-    /// Of [`Order::Receive`].
+    /// Of [`Request::Receive`].
     Received(Box<Landed>),
     /// It could not be done.
     Failed {
@@ -143,7 +145,8 @@ pub enum Answer {
 #[serde(rename_all = "kebab-case")]
 pub enum Word {
     /// The near end's.
-    Order(Order),
+    #[serde(rename = "order")]
+    Request(Request),
     /// All content of a trial was sent and acknowledged.
     End,
     /// The far end's.
@@ -162,7 +165,7 @@ impl Word {
             return None;
         }
         match serde_json::from_slice(json).ok()? {
-            Word::Order(order) => Some(Word::Order(order.bounded())),
+            Word::Request(order) => Some(Word::Request(order.bounded())),
             word => Some(word),
         }
     }
@@ -176,10 +179,10 @@ mod tests {
 
     #[test]
     fn what_is_said_is_heard_and_claims_are_bounded() {
-        let order = Order::Send { supply: Supply::Big, seconds: 1e9, bytes: 5, allowance: u64::MAX };
-        let Message::Counters(json) = Word::Order(order).message() else { panic!("not counters") };
-        let heard = Order::Send { supply: Supply::Big, seconds: 600.0, bytes: 5, allowance: 256 << 20 };
-        assert_eq!(Word::parse(&json), Some(Word::Order(heard)));
+        let order = Request::Send { supply: SourceMode::Big, seconds: 1e9, bytes: 5, allowance: u64::MAX };
+        let Message::Counters(json) = Word::Request(order).message() else { panic!("not counters") };
+        let heard = Request::Send { supply: SourceMode::Big, seconds: 600.0, bytes: 5, allowance: 256 << 20 };
+        assert_eq!(Word::parse(&json), Some(Word::Request(heard)));
         assert_eq!(Word::parse(b"{\"order\":\"dance\"}"), None);
     }
 

@@ -175,7 +175,7 @@ pub(super) fn writers() -> usize {
 
 /// Files with the bytes that are in them.
 #[derive(Debug, Default)]
-struct Kept {
+struct HeldFiles {
     files: Vec<(File, u64)>,
     bytes: u64,
 }
@@ -184,7 +184,7 @@ struct Kept {
 #[derive(Debug)]
 pub(super) struct Held<'a> {
     pub(super) target: &'a Target,
-    kept: Mutex<Kept>,
+    kept: Mutex<HeldFiles>,
     /// How many files may be open.
     most_files: usize,
     direct: bool,
@@ -216,7 +216,7 @@ impl<'a> Held<'a> {
         self.target.free_bytes / ROOM_SHARE
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, HeldFiles> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

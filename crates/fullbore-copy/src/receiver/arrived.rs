@@ -27,7 +27,7 @@ impl Arrived {
         self.is_all()
     }
 
-    /// There are so many.
+    /// ExistingFile are so many.
     pub(super) fn expect(&self, records: u64) {
         self.all.store(records, Ordering::SeqCst);
     }

@@ -16,7 +16,7 @@ use crate::error::CopyError;
 use crate::options::Options;
 use crate::owners::{Mapping, Names};
 use crate::wire::{Owner, ProblemKind};
-use crate::xattrs::{self, ACL_ACCESS, Place, Treatment, Xattrs};
+use crate::xattrs::{self, ACL_ACCESS, FileRef, Treatment, Xattrs};
 
 /// Set-user-id and set-group-id.
 const SET_ID: u32 = 0o6000;
@@ -160,11 +160,11 @@ impl Attributes {
         }
         if folder.gives_acl && self.acls && !entry.xattrs.iter().any(|(name, _)| name == ACL_ACCESS) {
             // What the directory gave to the new file, the source does not have.
-            if let Err(error) = xattrs::remove(Place::Open(file), ACL_ACCESS) {
+            if let Err(error) = xattrs::remove(FileRef::Open(file), ACL_ACCESS) {
                 failed(&mut failures, ProblemKind::Acls, error);
             }
         }
-        self.set_xattrs(Place::Open(file), &self.xattrs_of(entry), &mut failures);
+        self.set_xattrs(FileRef::Open(file), &self.xattrs_of(entry), &mut failures);
         if !owned && mode & SET_ID != 0 {
             // Not for an owner whom nobody meant.
             mode &= !SET_ID;
@@ -281,7 +281,7 @@ impl Attributes {
         false
     }
 
-    fn set_xattrs(&self, place: Place<'_>, wanted: &Xattrs, failures: &mut Failures) {
+    fn set_xattrs(&self, place: FileRef<'_>, wanted: &Xattrs, failures: &mut Failures) {
         for (name, value) in wanted {
             if let Err(error) = xattrs::set(place, name, value) {
                 let kind = if xattrs::is_acl(name) { ProblemKind::Acls } else { ProblemKind::Xattrs };
@@ -290,7 +290,7 @@ impl Attributes {
         }
     }
 
-    fn mend_xattrs(&self, place: Place<'_>, present: &Xattrs, wanted: &Xattrs, failures: &mut Failures) {
+    fn mend_xattrs(&self, place: FileRef<'_>, present: &Xattrs, wanted: &Xattrs, failures: &mut Failures) {
         for (name, _) in present.iter().filter(|(name, _)| !has(wanted, name)) {
             if let Err(error) = xattrs::remove(place, name) {
                 let kind = if xattrs::is_acl(name) { ProblemKind::Acls } else { ProblemKind::Xattrs };

@@ -38,7 +38,7 @@ const MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
 
 /// A way to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum WriteMode {
     /// By way of the page cache.
     Cached,
     /// Around it.
@@ -59,7 +59,7 @@ pub(super) struct Bulk {
 #[derive(Debug, Default)]
 struct Trial {
     /// How it ended.
-    chosen: Option<Way>,
+    chosen: Option<WriteMode>,
     /// Turns that are over.
     turns: u32,
     /// Bytes given out in this turn, and threads that write them.
@@ -78,11 +78,11 @@ impl Trial {
     /// On the file system of this file. One of memory has nothing but the cache.
     fn on(file: &File) -> Trial {
         let is_memory = rustix::fs::fstatfs(file).is_ok_and(|status| MEMORY.contains(&(status.f_type as u32)));
-        Trial { chosen: is_memory.then_some(Way::Cached), ..Trial::default() }
+        Trial { chosen: is_memory.then_some(WriteMode::Cached), ..Trial::default() }
     }
 
-    fn way(&self) -> Way {
-        self.chosen.unwrap_or(if self.turns.is_multiple_of(2) { Way::Cached } else { Way::Direct })
+    fn way(&self) -> WriteMode {
+        self.chosen.unwrap_or(if self.turns.is_multiple_of(2) { WriteMode::Cached } else { WriteMode::Direct })
     }
 
     /// A block of this turn is to be written.
@@ -113,15 +113,15 @@ impl Trial {
         self.turns += 1;
         self.given = 0;
         if self.turns >= TURNS {
-            self.chosen = Some(if self.gain() >= GAIN { Way::Direct } else { Way::Cached });
+            self.chosen = Some(if self.gain() >= GAIN { WriteMode::Direct } else { WriteMode::Cached });
             tracing::debug!(gain = self.gain(), chosen = ?self.chosen, "how big files are written");
         }
     }
 
     /// How much faster the way around the cache is.
     fn gain(&self) -> f64 {
-        let rate = |way: Way| self.bytes[way as usize] as f64 / self.time[way as usize].as_secs_f64().max(1e-9);
-        rate(Way::Direct) / rate(Way::Cached).max(1e-9)
+        let rate = |way: WriteMode| self.bytes[way as usize] as f64 / self.time[way as usize].as_secs_f64().max(1e-9);
+        rate(WriteMode::Direct) / rate(WriteMode::Cached).max(1e-9)
     }
 }
 
@@ -146,7 +146,7 @@ impl Bulk {
 
     /// Whether big files on one of the file systems are written around the cache, by a trial.
     pub(super) fn is_direct(&self) -> bool {
-        self.lock().values().any(|trial| trial.chosen == Some(Way::Direct))
+        self.lock().values().any(|trial| trial.chosen == Some(WriteMode::Direct))
     }
 
     /// Writes a block, whole.
@@ -159,14 +159,14 @@ impl Bulk {
         let length = content.len() as u64;
         let (way, is_trial) = self.begin(target, length);
         let written = match way {
-            Way::Cached => Some(cached()),
-            Way::Direct => self.direct(target, content, offset),
+            WriteMode::Cached => Some(cached()),
+            WriteMode::Direct => self.direct(target, content, offset),
         };
         if written.is_none() {
-            self.lock().entry(target.device).or_default().chosen = Some(Way::Cached);
+            self.lock().entry(target.device).or_default().chosen = Some(WriteMode::Cached);
         }
         if is_trial {
-            let in_cache = way == Way::Cached && matches!(written, Some(Ok(())));
+            let in_cache = way == WriteMode::Cached && matches!(written, Some(Ok(())));
             self.end(target.device, length, in_cache.then(|| (target.file.clone(), offset, length)));
         }
         written.unwrap_or_else(cached)
@@ -186,7 +186,7 @@ impl Bulk {
     }
 
     /// Which way a block goes, and whether it is part of a trial. Waits while a turn ends.
-    fn begin(&self, target: &Target<'_>, bytes: u64) -> (Way, bool) {
+    fn begin(&self, target: &Target<'_>, bytes: u64) -> (WriteMode, bool) {
         let ends = |trials: &mut HashMap<u64, Trial>| {
             trials.get(&target.device).is_some_and(|trial| trial.chosen.is_none() && trial.given >= TURN_BYTES)
         };
@@ -229,11 +229,11 @@ mod tests {
     use super::*;
 
     /// The way chosen where turns take so long, each given the blocks of two threads.
-    fn chosen(cached_ms: u64, direct_ms: u64) -> Option<Way> {
+    fn chosen(cached_ms: u64, direct_ms: u64) -> Option<WriteMode> {
         let mut trial = Trial::default();
         let mut now = Instant::now();
         for _ in 0..TURNS {
-            let ms = if trial.way() == Way::Cached { cached_ms } else { direct_ms };
+            let ms = if trial.way() == WriteMode::Cached { cached_ms } else { direct_ms };
             for half in 0..2 {
                 trial.begin(TURN_BYTES / 4, now);
                 trial.begin(TURN_BYTES / 4, now);
@@ -250,9 +250,9 @@ mod tests {
 
     #[test]
     fn the_faster_way_is_taken_and_the_cache_where_there_is_little_in_it() {
-        assert_eq!(chosen(200, 100), Some(Way::Direct));
-        assert_eq!(chosen(100, 200), Some(Way::Cached));
-        assert_eq!(chosen(110, 100), Some(Way::Cached));
+        assert_eq!(chosen(200, 100), Some(WriteMode::Direct));
+        assert_eq!(chosen(100, 200), Some(WriteMode::Cached));
+        assert_eq!(chosen(110, 100), Some(WriteMode::Cached));
     }
 
     fn written(refuse: Option<Errno>) -> (Vec<u8>, Bulk) {
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn where_the_system_refuses_everything_goes_by_way_of_the_cache() {
         let (_, bulk) = written(Some(Errno::INVAL));
-        assert_eq!(bulk.lock()[&1].chosen, Some(Way::Cached));
+        assert_eq!(bulk.lock()[&1].chosen, Some(WriteMode::Cached));
         assert!(!bulk.is_direct());
     }
 }

@@ -146,7 +146,7 @@ impl Commit {
         tree: &Tree,
         problem: &(dyn Fn(ProblemKind, &[u8], String) + Sync),
     ) {
-        let _guard = context.brake.guard();
+        let _guard = context.cancel.guard();
         let clock = context.ledger.stage("sync", Kind::Thread);
         clock.adopt_thread();
         let written = || context.progress.account().written_bytes;
@@ -174,7 +174,7 @@ impl Commit {
                 if let Err(error) = self.group(context, tree, files, &clock, problem) {
                     // Nobody takes what is finished any more.
                     self.close();
-                    return context.brake.pull(error);
+                    return context.cancel.cancel(error);
                 }
             }
             if over {
@@ -216,7 +216,7 @@ impl Commit {
             let own = shares.next().unwrap_or_default();
             let spawn = |files| {
                 scope.spawn(move || {
-                    let _guard = context.brake.guard();
+                    let _guard = context.cancel.guard();
                     clock.adopt_thread();
                     self.give_names(context, tree, files, clock, problem)
                 })
@@ -276,7 +276,7 @@ pub(super) fn tell_visible(context: &Context<'_>, ids: &[u64], last: bool, clock
     let mut chunks = ids.chunks(VISIBLE_IDS).peekable();
     while let Some(ids) = chunks.next() {
         let message = Message::Visible { ids: ids.to_vec(), last: last && chunks.peek().is_none() };
-        // A closed queue belongs to a run that ends; its reason is known to the brake.
+        // A closed queue belongs to a run that ends; its reason is known to the cancel token.
         let _ = context.link.control_out.push(message, clock);
     }
     if last && ids.is_empty() {

@@ -60,7 +60,7 @@ impl Comparing {
 
     /// Compares until the queue is closed.
     pub(super) fn run(&self, context: &Context<'_>, tree: &Tree) {
-        let _guard = context.brake.guard();
+        let _guard = context.cancel.guard();
         let clock = context.ledger.stage("compare", Clock::Thread);
         clock.adopt_thread();
         let comparer = Comparer { context, clock: &clock, outrun: &self.outrun };
@@ -130,7 +130,7 @@ impl Comparer<'_> {
         let (mut first, mut hashes, mut hashed_bytes) = (0, Vec::new(), 0);
         let mut next = 0;
         while next < blocks(file.size) {
-            if self.context.brake.is_pulled() || !file.awaited && self.outrun.load(Ordering::Relaxed) {
+            if self.context.cancel.is_cancelled() || !file.awaited && self.outrun.load(Ordering::Relaxed) {
                 break;
             }
             // Of an earlier run, or the sender has overtaken us.

@@ -111,7 +111,7 @@ impl Writers<'_> {
         std::thread::scope(|scope| {
             for others in shares {
                 scope.spawn(move || {
-                    let _guard = self.context.brake.guard();
+                    let _guard = self.context.cancel.guard();
                     self.clock.adopt_thread();
                     others.iter().for_each(work);
                 });
@@ -206,7 +206,7 @@ impl Writers<'_> {
                     Ok(None) => {}
                     Err(error) => self.undeleted(&path, error),
                 }
-                if self.context.brake.is_pulled() {
+                if self.context.cancel.is_cancelled() {
                     return Err(CopyError::Interrupted);
                 }
             }
@@ -241,7 +241,7 @@ impl Writers<'_> {
 
     /// Deletes one thing with all that is in it. False if something stays, which was told of.
     pub(super) fn delete_one(&self, folder: &Folder, name: &[u8], kind: FileType, path: &[u8], depth: usize) -> bool {
-        if self.context.brake.is_pulled() {
+        if self.context.cancel.is_cancelled() {
             return false;
         }
         let is_dry = self.context.options.dry_run;

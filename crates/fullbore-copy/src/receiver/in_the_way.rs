@@ -122,7 +122,7 @@ impl Writers<'_> {
                 Ok(false) => {}
                 Err(error) => (self.problem)(ProblemKind::Unwritable, &path, std::io::Error::from(error).to_string()),
             }
-            if self.context.brake.is_pulled() {
+            if self.context.cancel.is_cancelled() {
                 return Err(CopyError::Interrupted);
             }
         }
@@ -135,7 +135,7 @@ impl Writers<'_> {
         let folder = self.tree.folder(directory)?;
         let kind = folder.status(name)?.map(|status| FileType::from_raw_mode(status.st_mode));
         if kind == Some(FileType::Directory) && !self.delete_one(&folder, name, FileType::Directory, path, 0) {
-            if !self.context.brake.is_pulled() {
+            if !self.context.cancel.is_cancelled() {
                 (self.problem)(ProblemKind::Unwritable, path, "the directory in its place stays".to_owned());
             }
             return Ok(false);

@@ -10,10 +10,10 @@ use rustix::io::Errno;
 use super::attributes::changed;
 use super::commit::{disk, is_fatal};
 use super::compare::Compare;
+use super::free_space::{ExistingFile, FreeSpace, Share};
 use super::marker::Marker;
 use super::opened::is_closed;
-use super::partial::{Asked, Found, Partial};
-use super::room::{Room, Share, There};
+use super::partial::{Found, Partial, RequestedFile};
 use super::tree::Folder;
 use super::write::{Pending, Writers};
 use crate::entry::{Entry, Kind, Time, join};
@@ -56,7 +56,7 @@ pub(super) struct Made {
 /// What the lists have told so far.
 pub(super) struct Listing<'a> {
     pub(super) writers: &'a Writers<'a>,
-    pub(super) room: Room,
+    pub(super) room: FreeSpace,
     pub(super) case_insensitive: bool,
     /// An earlier run into this destination was torn, which began then: unfinished files may be found.
     pub(super) torn: Option<Time>,
@@ -86,7 +86,7 @@ pub(super) struct Listing<'a> {
 }
 
 impl<'a> Listing<'a> {
-    pub(super) fn new(writers: &'a Writers<'a>, room: Room, marker: Option<&Marker>) -> Listing<'a> {
+    pub(super) fn new(writers: &'a Writers<'a>, room: FreeSpace, marker: Option<&Marker>) -> Listing<'a> {
         Listing {
             writers,
             room,
@@ -178,7 +178,7 @@ impl<'a> Listing<'a> {
     /// sender does not yet know to be wanted mean nothing to it.
     pub(super) fn compare(&mut self) {
         for compare in self.to_compare.drain(..) {
-            // A closed queue belongs to a run that ends; its reason is known to the brake.
+            // A closed queue belongs to a run that ends; its reason is known to the cancel token.
             let _ = self.writers.comparing.queue.push(compare, &self.writers.clock);
         }
     }
@@ -420,9 +420,9 @@ impl<'a> Listing<'a> {
                 // It is as long, and probably nothing is written.
                 Share::default()
             } else {
-                self.room.add_file(folder, entry.content_bytes(), There { old_bytes, left_bytes })
+                self.room.add_file(folder, entry.content_bytes(), ExistingFile { old_bytes, left_bytes })
             };
-            let asked = Asked { directory: directory.clone(), entry: Box::new(entry), share, compare };
+            let asked = RequestedFile { directory: directory.clone(), entry: Box::new(entry), share, compare };
             let pending = if !is_big {
                 Pending::Small(asked)
             } else if found.is_empty() && !compare && !delta {

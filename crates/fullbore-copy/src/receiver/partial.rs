@@ -11,8 +11,8 @@ use rustix::fs::{FallocateFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::bulk::{BULK_BYTES, Bulk, Target};
+use super::free_space::Share;
 use super::journal::{self, Boot, Entered, Header, Journal};
-use super::room::Share;
 use super::runs::Runs;
 use super::tree::Folder;
 use super::verify::Hashes;
@@ -22,7 +22,7 @@ use crate::wire::{Block, Run, block_bytes, block_len, blocks};
 
 /// A file that was asked for.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct RequestedFile {
     /// Its directory beneath the destination.
     pub(super) directory: Arc<Vec<u8>>,
     pub(super) entry: Box<Entry>,
@@ -168,8 +168,8 @@ pub(super) enum Promised {
 }
 
 impl Partial {
-    pub(super) fn new(id: u64, asked: Asked, found: Found, verify: bool) -> Partial {
-        let Asked { directory, entry, share, compare } = asked;
+    pub(super) fn new(id: u64, asked: RequestedFile, found: Found, verify: bool) -> Partial {
+        let RequestedFile { directory, entry, share, compare } = asked;
         let mut done = Runs::default();
         let mut left = blocks(entry.size);
         for block in &found.blocks {
@@ -447,9 +447,9 @@ pub(super) mod tests {
     use crate::wire::Payload;
     use fullbore_engine::memory_pool::MemoryPool;
 
-    pub(in super::super) fn asked(name: &[u8], size: u64) -> Asked {
+    pub(in super::super) fn asked(name: &[u8], size: u64) -> RequestedFile {
         let entry = Box::new(Entry { size, ..Entry::plain(name, Kind::File) });
-        Asked { directory: Arc::default(), entry, share: Share::default(), compare: false }
+        RequestedFile { directory: Arc::default(), entry, share: Share::default(), compare: false }
     }
 
     fn write(partial: &Partial, folder: &Folder, boot: &Boot, index: u64, content: &[u8]) {

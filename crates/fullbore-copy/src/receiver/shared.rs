@@ -185,7 +185,8 @@ impl Writers<'_> {
     fn set_apart(&self, apart: &[(&Later, bool)], threads: usize) -> Result<(), CopyError> {
         let made = Mutex::new((Vec::new(), None));
         self.share_out(apart, threads, |(later, _)| {
-            let result = if self.context.brake.is_pulled() { Err(CopyError::Interrupted) } else { self.beside(later) };
+            let result =
+                if self.context.cancel.is_cancelled() { Err(CopyError::Interrupted) } else { self.beside(later) };
             let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
             match result {
                 Ok(sure) => made.0.extend(sure.map(|sure| (*later, sure))),

@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use rustix::fs::{Access, AtFlags, Mode, OFlags, RenameFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-use super::room::FileSystem;
+use super::free_space::FileSystem;
 use crate::entry::PATH_BYTES;
-use crate::xattrs::{self, Place};
+use crate::xattrs::{self, FileRef};
 
 /// Directories kept open: half of the files that this process may have open, within these bounds. What is
 /// listed is far ahead of what is written and named, and each of them needs its directories.
@@ -95,8 +95,8 @@ impl Folder {
     }
 
     /// The place of a name's extended attributes.
-    pub(super) fn place<'a>(&'a self, name: &'a [u8]) -> Place<'a> {
-        Place::Name(&self.descriptor, name)
+    pub(super) fn place<'a>(&'a self, name: &'a [u8]) -> FileRef<'a> {
+        FileRef::Name(&self.descriptor, name)
     }
 
     /// Removes a file or link; fine when there is none.

@@ -85,11 +85,11 @@ impl Verify {
         let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         let began = Instant::now();
         let work = || {
-            let _guard = context.brake.guard();
+            let _guard = context.cancel.guard();
             clock.adopt_thread();
             let mut buffer = Vec::new();
             while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
-                if context.brake.is_pulled() {
+                if context.cancel.is_cancelled() {
                     return;
                 }
                 let path = join(&file.directory, &file.name);
@@ -114,7 +114,7 @@ impl Verify {
         add(&context.progress.verify_us, micros);
         match wrong.lock().unwrap_or_else(PoisonError::into_inner).first() {
             Some(path) => Err(CopyError::Damaged { path: shown(path) }),
-            None if context.brake.is_pulled() => Err(CopyError::Interrupted),
+            None if context.cancel.is_cancelled() => Err(CopyError::Interrupted),
             None => Ok(()),
         }
     }
@@ -260,7 +260,7 @@ mod tests {
         let (tree, verify) = (Tree::open(directory.path()).unwrap(), Verify::default());
         verify.note(written("file", b"x"));
         let result = with_context(&Options::default(), |context| {
-            context.brake.pull(CopyError::Interrupted);
+            context.cancel.cancel(CopyError::Interrupted);
             verify.run(context, &tree, 2, &|_, _, _| {})
         });
         assert!(matches!(result, Err(CopyError::Interrupted)), "{result:?}");

@@ -22,7 +22,7 @@ use super::compare::Comparing;
 use super::held::{Held, entry_bytes};
 use super::journal::Boot;
 use super::opened::Opened;
-use super::partial::{self, Asked, Found, Partial, Progress, Promised};
+use super::partial::{self, Found, Partial, Progress, Promised, RequestedFile};
 use super::shared::Shared;
 use super::tree::{Folder, Tree};
 use super::verify::{Verify, Written};
@@ -38,9 +38,9 @@ const PAGE_BYTES: usize = 4096;
 /// A file that was asked for.
 pub(super) enum Pending {
     /// It comes within a record.
-    Small(Asked),
+    Small(RequestedFile),
     /// It comes in blocks; none has come yet.
-    Big(Asked),
+    Big(RequestedFile),
     /// Some of it is there.
     Begun(Arc<Partial>),
     /// The sender cannot send it.
@@ -178,7 +178,7 @@ pub(super) struct Writers<'a> {
 impl Writers<'_> {
     /// Writes until no more data comes.
     pub(super) fn run(&self) {
-        let _guard = self.context.brake.guard();
+        let _guard = self.context.cancel.guard();
         self.clock.adopt_thread();
         while let Some(message) = self.context.link.data.pop(&self.clock) {
             let result = match message {
@@ -191,7 +191,7 @@ impl Writers<'_> {
                 _ => Err(CopyError::Meaning("a control message among the data")),
             };
             if let Err(error) = result {
-                return self.context.brake.pull(error);
+                return self.context.cancel.cancel(error);
             }
         }
     }
@@ -213,7 +213,7 @@ impl Writers<'_> {
         let mut open: Option<(Arc<Vec<u8>>, Arc<Folder>)> = None;
         let mut begin = 0;
         for (file, packed) in files.into_iter().zip(&pack.files) {
-            let Pending::Small(Asked { directory, entry, share, .. }) = file else {
+            let Pending::Small(RequestedFile { directory, entry, share, .. }) = file else {
                 return Err(CopyError::Meaning("a big file within a record of small ones"));
             };
             let end = begin + packed.length as usize;
@@ -424,7 +424,7 @@ impl Writers<'_> {
         let unasked = CopyError::Meaning("a file is the same that was never compared");
         let pending = self.pending.lock().remove(id);
         let (directory, entry, compare) = match pending {
-            Some(Pending::Small(Asked { directory, entry, compare: true, .. })) => (directory, entry, true),
+            Some(Pending::Small(RequestedFile { directory, entry, compare: true, .. })) => (directory, entry, true),
             Some(Pending::Begun(partial)) if partial.is_compared() => {
                 if let Ok(folder) = self.tree.folder(&partial.directory) {
                     partial.give_up(&folder, false);
@@ -493,7 +493,7 @@ impl Writers<'_> {
         add(&self.context.progress.made, 1);
         if self.context.options.tell_names {
             self.context.tell.tell(Event::Wanted(path.to_vec()));
-            // A closed queue belongs to a run that ends; its reason is known to the brake.
+            // A closed queue belongs to a run that ends; its reason is known to the cancel token.
             let _ = self.context.link.control_out.push(Message::Made { path: path.to_vec() }, &self.clock);
         }
     }

@@ -23,7 +23,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::standing::Standing;
+use super::live_progress::LiveProgress;
 use crate::session::{Link, RateLimit};
 
 /// Longest line in either direction.
@@ -127,7 +127,7 @@ pub fn serve(
     directory: &Path,
     levers: Levers,
     places: (String, String),
-    standing: Arc<Standing>,
+    live: Arc<LiveProgress>,
 ) -> io::Result<Socket> {
     match std::fs::DirBuilder::new().mode(0o700).create(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -150,7 +150,7 @@ pub fn serve(
         source: places.0.clone(),
         destination: places.1.clone(),
         bwlimit_bytes_per_s,
-        progress: standing.last(),
+        progress: live.last(),
     };
     let work = move || {
         for stream in listener.incoming().flatten() {
@@ -320,10 +320,10 @@ mod tests {
         drop(UnixListener::bind(&killed).unwrap());
         let busy = UnixListener::bind(directory.join("4194306")).unwrap();
         let levers = Levers::new(0, &Ledger::off());
-        let standing = Arc::new(Standing::of(&Arc::default()));
-        standing.look(Some("the network".to_owned()), Duration::ZERO);
+        let live = Arc::new(LiveProgress::of(&Arc::default()));
+        live.look(Some("the network".to_owned()), Duration::ZERO);
         let places = ("/srv".to_owned(), "host:/backup".to_owned());
-        let socket = serve(&directory, levers.clone(), places, standing).unwrap();
+        let socket = serve(&directory, levers.clone(), places, live).unwrap();
         let mode = std::fs::metadata(&socket.path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert!(!killed.exists() && directory.join("4194306").exists(), "who was killed has gone, who is busy has not");
@@ -333,8 +333,8 @@ mod tests {
         assert!(answers.len() == 1, "{answers:?}");
         let told = |answer: &Value| Status::deserialize(answer).unwrap();
         let status = told(&answers[0]);
-        let standing = (&*status.source, &*status.destination, status.progress.limit.as_deref());
-        assert_eq!((status.pid, standing), (pid, ("/srv", "host:/backup", Some("the network"))));
+        let live = (&*status.source, &*status.destination, status.progress.limit.as_deref());
+        assert_eq!((status.pid, live), (pid, ("/srv", "host:/backup", Some("the network"))));
         let answers = ask(&directory, Request::Limit(5000), Some(pid)).unwrap();
         assert_eq!(answers[0], json!({"pid": pid, "bwlimit_bytes_per_s": 5000}));
         assert_eq!(levers.limit.bytes_per_s(), 5000);
@@ -370,8 +370,8 @@ mod tests {
         let own = directory.path().join("own");
         std::fs::create_dir(&own).unwrap();
         let serve = |path: &Path| {
-            let standing = Arc::new(Standing::of(&Arc::default()));
-            serve(path, Levers::new(0, &Ledger::off()), Default::default(), standing)
+            let live = Arc::new(LiveProgress::of(&Arc::default()));
+            serve(path, Levers::new(0, &Ledger::off()), Default::default(), live)
         };
         std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o777)).unwrap();
         assert!(serve(&own).is_err() && ask(&own, Request::Status, None).is_err());

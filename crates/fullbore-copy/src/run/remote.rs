@@ -14,8 +14,8 @@ use fullbore_engine::verdict::{Sampler, SamplerConfig};
 use fullbore_engine::window::Window;
 
 use super::control::Levers;
+use super::live_progress::LiveProgress;
 use super::report::{Done, Ends};
-use super::standing::Standing;
 use super::waits::Waits;
 use super::{Copying, Current, Teller, Watch, failure, failure_with, torn};
 use crate::error::CopyError;
@@ -28,9 +28,9 @@ use crate::receiver::journal::boot;
 use crate::receiver::{self, Destination};
 use crate::send_program;
 use crate::sender::{self, REMOTE_WINDOW_BYTES, Source, Sources, WINDOW_RECORDS};
-use crate::session::{Brake, Context, Exchange, Link, Progress};
+use crate::session::{CancelToken, Context, Exchange, Link, Progress};
 use crate::ssh_messages::Messages;
-use crate::transport::near::{Connection, NoPeer, Peer, Route, Wish};
+use crate::transport::near::{ConnectSettings, Connection, NoPeer, Peer, Route};
 use crate::transport::setup::{self, Role, Way};
 use crate::transport::{FIRST_BYTES, Path as NetworkPath, Transport};
 use crate::wire::Account;
@@ -58,14 +58,14 @@ pub(super) struct Task {
     pub(super) host: String,
 }
 
-struct Run<'a, 't> {
+struct RemoteRun<'a, 't> {
     task: &'a Task,
     options: &'a Options,
-    wish: Wish,
+    wish: ConnectSettings,
     teller: &'a Teller<'t>,
     ledger: Ledger,
     progress: Arc<Progress>,
-    standing: Arc<Standing>,
+    live: Arc<LiveProgress>,
     levers: Levers,
     current: Current,
     sampler: Sampler,
@@ -90,19 +90,19 @@ pub(super) fn run(copy: Copying<'_, '_>, task: Task) -> Result<Done, CommandErro
         let host = task.host.clone();
         let messages = Messages::listen(scope, move |line| copy.teller.said(&host, line));
         let messages = messages.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
-        let wish = Wish { messages: messages.descriptor(), ..copy.settings.reach.wish(&task.host)? };
+        let wish = ConnectSettings { messages: messages.descriptor(), ..copy.settings.reach.wish(&task.host)? };
         dialled(copy, &task, wish)
     })
 }
 
-fn dialled(copy: Copying<'_, '_>, task: &Task, wish: Wish) -> Result<Done, CommandError> {
+fn dialled(copy: Copying<'_, '_>, task: &Task, wish: ConnectSettings) -> Result<Done, CommandError> {
     let Copying { settings, teller } = copy;
     let options = &settings.options;
     let ledger = Ledger::new();
     let levers = Levers::new(options.limit_bytes_per_s, &ledger);
     let progress = Arc::new(Progress::default());
-    let standing = Arc::new(Standing::of(&progress));
-    let _socket = copy.listen(&levers, &standing);
+    let live = Arc::new(LiveProgress::of(&progress));
+    let _socket = copy.listen(&levers, &live);
     let config = SamplerConfig {
         destination: task.sends.is_none().then(|| PathBuf::from(&task.target)),
         delivery_stage: if task.sends.is_some() { "send" } else { "disk write" }.to_owned(),
@@ -117,7 +117,7 @@ fn dialled(copy: Copying<'_, '_>, task: &Task, wish: Wish) -> Result<Done, Comma
     let current = Current::default();
     current.listen()?;
     let (waits, lost) = (Waits::default(), Mutex::default());
-    let run = Run { task, options, wish, teller, ledger, progress, standing, levers, current, sampler, waits, lost };
+    let run = RemoteRun { task, options, wish, teller, ledger, progress, live, levers, current, sampler, waits, lost };
     let began = Instant::now();
     let retry_for = settings.retry_for;
     let (mut lost_since, mut wait, mut under_way) = (None::<Instant>, FIRST_WAIT, false);
@@ -167,7 +167,7 @@ fn dialled(copy: Copying<'_, '_>, task: &Task, wish: Wish) -> Result<Done, Comma
                     return Err(torn(failure_with(&task.host, &error), &sum));
                 }
                 under_way |= session.account.is_some();
-                run.standing.away();
+                run.live.away();
                 run.lost.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(Instant::now);
                 tracing::info!(host = %task.host, %error, wait_s = wait.as_secs(), "connection lost; dialling again");
                 teller.warn(format!("{error}; dialling again in {} s", wait.as_secs()));
@@ -184,20 +184,20 @@ fn dialled(copy: Copying<'_, '_>, task: &Task, wish: Wish) -> Result<Done, Comma
     }
 }
 
-impl Run<'_, '_> {
+impl RemoteRun<'_, '_> {
     /// One connection, from ssh to its end. The outer error is one that dialling again does not mend. Once a copy
     /// is under way, its next connection has to be there within this time.
     fn session(&self, again_within: Option<Duration>) -> Result<Session, CommandError> {
         let link = Link::remote();
-        let brake = Brake::new(&link);
+        let cancel = CancelToken::new(&link);
         let sends = self.task.sends.is_some();
         let congestion = self.options.congestion.as_deref();
-        let transport = Arc::new(Transport::new(&link, &brake, sends, &self.ledger, congestion));
+        let transport = Arc::new(Transport::new(&link, &cancel, sends, &self.ledger, congestion));
         let exchange = Exchange::default();
         let context = Context {
             options: self.options,
             link,
-            brake,
+            cancel,
             ledger: &self.ledger,
             progress: &self.progress,
             tell: self.teller,
@@ -211,7 +211,7 @@ impl Run<'_, '_> {
             let reached = self.reach(&transport, again_within);
             if !matches!(reached, Ok(Ok(_))) {
                 // Nobody hears of the lists.
-                context.brake.pull(CopyError::Interrupted);
+                context.cancel.cancel(CopyError::Interrupted);
                 transport.finish();
             }
             reached?.map_or_else(Ok, |connection| self.copy(&context, &transport, connection, ahead))
@@ -302,11 +302,11 @@ impl Run<'_, '_> {
         mut connection: Connection,
         ahead: Option<ScopedJoinHandle<'_, Result<Account, Arc<CopyError>>>>,
     ) -> Result<Session, CommandError> {
-        let (link, brake) = (&context.link, &context.brake);
+        let (link, cancel) = (&context.link, &context.cancel);
         if let Some(lost) = self.lost.lock().unwrap_or_else(PoisonError::into_inner).take() {
             self.waits.away(lost.elapsed());
         }
-        self.current.set(brake);
+        self.current.set(cancel);
         self.progress.restart();
         let destination = match &self.task.sends {
             Some(_) => None,
@@ -346,8 +346,8 @@ impl Run<'_, '_> {
         };
         let result = std::thread::scope(|scope| {
             scope.spawn(move || self.tell_fallback(&decided));
-            let Run { standing, levers, sampler, waits, .. } = self;
-            let result = Watch { standing, levers, sampler, waits }.watched(self.teller, || transport.silence(), work);
+            let RemoteRun { live, levers, sampler, waits, .. } = self;
+            let result = Watch { live, levers, sampler, waits }.watched(self.teller, || transport.silence(), work);
             // Nothing may have been decided on by then.
             drop(end.send(None));
             result
@@ -429,7 +429,7 @@ fn add(sum: &mut Account, account: &Account) {
 }
 
 /// Why the program does not run on the other machine, and what to do.
-pub(crate) fn explain(no_peer: NoPeer, wish: &Wish, host: &str) -> CommandError {
+pub(crate) fn explain(no_peer: NoPeer, wish: &ConnectSettings, host: &str) -> CommandError {
     let ssh: Vec<String> = wish.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let ssh = ssh[..ssh.len().saturating_sub(2)].join(" ");
     let install = format!("{ssh} {host} 'cat > fullbore && chmod +x fullbore' < \"$(command -v fullbore)\"");
@@ -473,7 +473,7 @@ mod tests {
 
     #[test]
     fn wherever_the_program_may_be_missing_the_command_that_puts_it_there_is_named() {
-        let wish = |program: &str| Wish {
+        let wish = |program: &str| ConnectSettings {
             command: ["ssh", "-p", "22", "host", &format!("{program} copy --server")].map(OsString::from).into(),
             options: &[],
             preface: Vec::new(),
@@ -505,7 +505,7 @@ mod tests {
         }
         let error = explain(NoPeer::Ended(Some(NOT_FOUND)), &wish("sudo -n fullbore"), "host").to_string();
         assert!(error.contains("fullbore is not installed there, or `sudo -n` is not\n"), "{error}");
-        let sent = Wish { preface: vec![1], ..wish("fullbore") };
+        let sent = ConnectSettings { preface: vec![1], ..wish("fullbore") };
         let error = explain(NoPeer::Ended(Some(1)), &sent, "host").to_string();
         assert!(error.contains("ended with exit code 1") && !error.contains("hint"), "{error}");
     }

@@ -9,7 +9,7 @@ use fullbore_engine::run::report::{CopyReport, Report, Summary, Timeline, Totals
 use fullbore_engine::verdict::Verdict;
 
 use super::CopySettings;
-use super::table::Run;
+use super::table::Outcome;
 use super::teller::{Counted, name};
 use crate::judgement::Judgement;
 use crate::probe::DiskFacts;
@@ -154,7 +154,7 @@ impl Done {
     }
 
     /// The run as its table wants it.
-    fn with_run<R>(&self, places: (&str, &str), use_run: impl FnOnce(&Run<'_>) -> R) -> R {
+    fn with_run<R>(&self, places: (&str, &str), use_run: impl FnOnce(&Outcome<'_>) -> R) -> R {
         let verdict = &self.verdict;
         let (near, nobody) = (Judgement::of(verdict), Judgement::default());
         let far = self.far.as_ref().unwrap_or(&nobody);
@@ -164,7 +164,7 @@ impl Done {
             (true, false) => (&near, Some(far), &ends.disks, &far.disks),
             _ => (far, Some(&near), &far.disks, &ends.disks),
         };
-        use_run(&Run {
+        use_run(&Outcome {
             sender,
             receiver,
             path: ends.path.as_ref(),

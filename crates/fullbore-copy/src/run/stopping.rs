@@ -6,10 +6,10 @@ use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::run::stop::Stop;
 
 use crate::error::CopyError;
-use crate::session::Brake;
-use crate::transport::near::Tether;
+use crate::session::CancelToken;
+use crate::transport::near::SshHandle;
 
-/// The brake of the run that is under way; a lost connection makes another one.
+/// The cancel token of the run that is under way; a lost connection makes another one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Current {
     state: Arc<Mutex<State>>,
@@ -18,16 +18,16 @@ pub(crate) struct Current {
 #[derive(Debug, Default)]
 struct State {
     stopped: bool,
-    brake: Option<Brake>,
+    cancel: Option<CancelToken>,
     /// While there is no connection yet: what is waited for.
-    ssh: Option<Tether>,
+    ssh: Option<SshHandle>,
 }
 
 impl Current {
-    /// With one brake.
-    pub(crate) fn of(brake: &Brake) -> Current {
+    /// Of a run with this cancel token.
+    pub(crate) fn of(cancel: &CancelToken) -> Current {
         let current = Current::default();
-        current.set(brake);
+        current.set(cancel);
         current
     }
 
@@ -35,31 +35,31 @@ impl Current {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on this one is pulled; at once, if a signal has come already.
-    pub(crate) fn set(&self, brake: &Brake) {
+    /// Signals cancel this run from now on; at once, if a signal has come already.
+    pub(crate) fn set(&self, cancel: &CancelToken) {
         let stopped = {
             let mut state = self.lock();
-            state.brake = Some(brake.clone());
+            state.cancel = Some(cancel.clone());
             state.ssh = None;
             state.stopped
         };
         if stopped {
-            brake.pull(CopyError::Interrupted);
+            cancel.cancel(CopyError::Interrupted);
         }
     }
 
     /// Until then this one is ended; at once, if a signal has come already.
-    pub(crate) fn dial(&self, ssh: Option<Tether>) {
+    pub(crate) fn dial(&self, ssh: Option<SshHandle>) {
         let mut state = self.lock();
         state.ssh = ssh;
         if state.stopped {
-            state.ssh.iter().for_each(Tether::cut);
+            state.ssh.iter().for_each(SshHandle::cut);
         }
     }
 
     /// Ends what is waited for, if there is no connection yet.
     pub(crate) fn give_up_dialling(&self) {
-        self.lock().ssh.iter().for_each(Tether::cut);
+        self.lock().ssh.iter().for_each(SshHandle::cut);
     }
 
     /// Whether a signal has come.
@@ -68,18 +68,18 @@ impl Current {
     }
 
     fn stop(&self) {
-        let brake = {
+        let cancel = {
             let mut state = self.lock();
             state.stopped = true;
-            state.ssh.iter().for_each(Tether::cut);
-            state.brake.clone()
+            state.ssh.iter().for_each(SshHandle::cut);
+            state.cancel.clone()
         };
-        if let Some(brake) = brake {
-            brake.pull(CopyError::Interrupted);
+        if let Some(cancel) = cancel {
+            cancel.cancel(CopyError::Interrupted);
         }
     }
 
-    /// Signals pull the brake from now on; a second one ends the program.
+    /// Signals cancel the run from now on; a second one ends the program.
     pub(crate) fn listen(&self) -> Result<(), CommandError> {
         let current = self.clone();
         let listening = Stop::in_thread(move || current.stop());

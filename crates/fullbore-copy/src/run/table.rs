@@ -9,7 +9,7 @@ use fullbore_engine::verdict::Verdict;
 use fullbore_engine::verdict::thresholds::ROUNDS_TO_NOTHING;
 
 use super::remote::connections;
-use crate::judgement::{self, Blame, Judgement};
+use crate::judgement::{self, Attribution, Judgement};
 use crate::probe::{DiskFacts, Part, Trouble};
 use crate::transport::Path as NetworkPath;
 
@@ -20,7 +20,7 @@ const STALLED: f64 = 0.02;
 
 /// What both ends of a copy knew at its end.
 #[derive(Clone, Copy)]
-pub(super) struct Run<'a> {
+pub(super) struct Outcome<'a> {
     /// Clocks and verdict of the sender; of both ends on one machine.
     pub(super) sender: &'a Judgement,
     /// Of the receiver, if it is another process.
@@ -52,7 +52,7 @@ struct Spent {
     bytes: u64,
 }
 
-impl Run<'_> {
+impl Outcome<'_> {
     fn spent(&self, end: &Judgement, role: &str) -> Option<Spent> {
         let stage = end.stage(role).filter(|stage| stage.threads > 0)?;
         let whole_ns = stage.threads as f64 * (self.wall.as_nanos() as f64).max(1.0);
@@ -81,7 +81,7 @@ impl Run<'_> {
         let receiver = self.receiver.unwrap_or(self.sender);
         let (read, write) = (self.spent(self.sender, "read"), self.spent(receiver, "disk write"));
         let (send, receive) = (self.spent(self.sender, "send"), self.spent(receiver, "receive"));
-        let blame = Blame::of(self.sender, self.receiver.unwrap_or(&Judgement::default()));
+        let blame = Attribution::of(self.sender, self.receiver.unwrap_or(&Judgement::default()));
         let limits = |part| blame.parts().contains(&part);
         let cpu_per_gb =
             |spent: Spent| format!("{:.2} cpu-s/GB", spent.compute_s / (self.bytes as f64 / 1e9).max(1e-9));
@@ -300,7 +300,7 @@ mod tests {
         };
         let path = NetworkPath { streams: 4, loss: 0.001, ..NetworkPath::default() };
         let disks = DiskFacts::default();
-        let run = Run {
+        let run = Outcome {
             sender: &sender,
             receiver: Some(&receiver),
             path: Some(&path),
@@ -320,7 +320,7 @@ mod tests {
         let write = row("verify + write /backup");
         assert!(!write.limits && (write.used.unwrap() - 0.45).abs() < 0.01);
         assert_eq!(row("protocol").evidence, ["2.0 % overhead"]);
-        let protocol = |bytes| Run { bytes, ..run }.rows().pop().unwrap().evidence;
+        let protocol = |bytes| Outcome { bytes, ..run }.rows().pop().unwrap().evidence;
         assert_eq!(protocol(204_500_000), ["0.0 % overhead"], "nothing was compressed");
         assert_eq!(protocol(408_000_000), ["content made 50 % smaller"]);
         assert_eq!(
@@ -336,7 +336,7 @@ mod tests {
     fn where_none_is_named_none_is_marked_and_nothing_is_promised() {
         let both = Judgement { stages: vec![stage("disk write", 4_000_000_000, 0, 0)], ..Judgement::default() };
         let disks = DiskFacts::default();
-        let run = Run {
+        let run = Outcome {
             sender: &both,
             receiver: None,
             path: None,

@@ -41,7 +41,7 @@ struct State {
 
 /// What becomes of a block that was read and hashed.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum BlockOutcome {
     /// It is sent. With `first` it is the first of its file that differs.
     Differs { first: bool, held: Vec<u64> },
     /// The destination takes it from its old file.
@@ -115,17 +115,17 @@ impl BigFile {
     }
 
     /// Says what becomes of a block, whose content has this hash.
-    pub(super) fn judge(&self, index: u64, hash: &[u8; 32]) -> Fate {
+    pub(super) fn judge(&self, index: u64, hash: &[u8; 32]) -> BlockOutcome {
         let mut state = self.lock();
         let same = state.there.remove(&index).is_some_and(|there| there == *hash);
         match (same, state.held.take()) {
             (true, Some(mut held)) => {
                 held.push(index);
                 state.held = Some(held);
-                Fate::Held
+                BlockOutcome::Held
             }
-            (true, None) => Fate::Same,
-            (false, held) => Fate::Differs { first: held.is_some(), held: held.unwrap_or_default() },
+            (true, None) => BlockOutcome::Same,
+            (false, held) => BlockOutcome::Differs { first: held.is_some(), held: held.unwrap_or_default() },
         }
     }
 

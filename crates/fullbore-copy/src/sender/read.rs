@@ -14,7 +14,7 @@ use fullbore_engine::stage::StageClock;
 use fullbore_engine::window::{Permit, Place, Window, Work};
 use rustix::io::Errno;
 
-use super::big::{BigFile, Fate, Next};
+use super::big::{BigFile, BlockOutcome, Next};
 use super::compress::{Compressor, Pays};
 use super::source::{Directory, SourceFile};
 use super::wants::{Job, Small, Wants};
@@ -46,7 +46,7 @@ pub(super) struct Reader<'a> {
 impl Reader<'_> {
     /// Reads until nothing is wanted any more.
     pub(super) fn run(&mut self, prefer_small: bool) {
-        let _guard = self.context.brake.guard();
+        let _guard = self.context.cancel.guard();
         self.clock.adopt_thread();
         while let Some(job) = self.wants.next(prefer_small, &self.clock) {
             match job {
@@ -262,15 +262,15 @@ impl Reader<'_> {
         let hash = *blake3::hash(&buffer).as_bytes();
         self.clock.add_items(0, length as u64);
         let held = match big.is_compared().then(|| big.judge(index, &hash)) {
-            Some(same @ (Fate::Same | Fate::Held)) => {
+            Some(same @ (BlockOutcome::Same | BlockOutcome::Held)) => {
                 drop(permit);
                 self.context.link.pool.give(buffer);
-                if same == Fate::Same {
+                if same == BlockOutcome::Same {
                     self.same(big.id, vec![index]);
                 }
                 return Ok(());
             }
-            Some(Fate::Differs { first, held }) => {
+            Some(BlockOutcome::Differs { first, held }) => {
                 if first && big.compare {
                     self.tell_difference(big.id, &big.source);
                 }
@@ -323,7 +323,7 @@ impl Reader<'_> {
 
     fn data(&self, message: Message) {
         self.pay(message.content_bytes() as u64);
-        // A closed queue belongs to a run that ends; its reason is known to the brake.
+        // A closed queue belongs to a run that ends; its reason is known to the cancel token.
         let _ = self.context.link.data.push(message, &self.clock);
     }
 
@@ -337,14 +337,14 @@ impl Reader<'_> {
                 return;
             }
             let until = Instant::now() + wait;
-            let waits = || !self.context.brake.is_pulled() && limit.changes() == changes;
+            let waits = || !self.context.cancel.is_cancelled() && limit.changes() == changes;
             self.clock.blocked_in(|| {
                 while Instant::now() < until && waits() {
                     std::thread::sleep(until.saturating_duration_since(Instant::now()).min(LIMIT_LOOK));
                 }
             });
             // Under another limit it is paid anew.
-            if waits() || self.context.brake.is_pulled() {
+            if waits() || self.context.cancel.is_cancelled() {
                 return;
             }
         }

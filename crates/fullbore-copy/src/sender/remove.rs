@@ -87,14 +87,14 @@ impl Removables {
     /// Removes what it is told of, until nothing more comes or the run is broken off. A thread of its own:
     /// who hears of these must not wait until the receiver hears of others.
     pub(super) fn run(&self, context: &Context<'_>, visible: &mpsc::Receiver<Visible>) {
-        let _guard = context.brake.guard();
+        let _guard = context.cancel.guard();
         let clock = context.ledger.stage("control", RoleKind::Thread);
         let mut gone = 0;
-        // A closed queue belongs to a run that ends; its reason is known to the brake.
+        // A closed queue belongs to a run that ends; its reason is known to the cancel token.
         let say = |message| drop(context.link.control_out.push(message, &clock));
         while let Ok(Visible { names, last }) = visible.recv() {
             for name in names {
-                if context.brake.is_pulled() {
+                if context.cancel.is_cancelled() {
                     return;
                 }
                 let path = join(&name.directory.path, &name.name);

@@ -19,7 +19,7 @@ use crate::names;
 use crate::owners;
 use crate::session::{Context, Event};
 use crate::wire::{LIST_BYTES, LIST_ENTRIES, List, Message, Owner, Problem, ProblemKind};
-use crate::xattrs::{self, Place, Treatment};
+use crate::xattrs::{self, FileRef, Treatment};
 
 /// File systems that are views of the kernel, never copied (`linux/magic.h`): proc, sysfs.
 const KERNEL_VIEWS: [u64; 2] = [0x9fa0, 0x6265_6572];
@@ -93,7 +93,7 @@ impl<'a> Scan<'a> {
     /// Lists all of it with so many threads, this one among them, and tells the end.
     pub(super) fn run(&self, sources: &[Source], only: Option<&[Vec<u8>]>, threads: usize) {
         self.clock.adopt_thread();
-        let _guard = self.context.brake.guard();
+        let _guard = self.context.cancel.guard();
         // Where two may have the same path, the first one has it: then they are listed one after the other.
         let together = if may_collide(sources) {
             locked(&self.teller).seen = Some(HashMap::new());
@@ -119,7 +119,7 @@ impl<'a> Scan<'a> {
         self.send(Message::Listed { entries, errors });
         self.wants.listed(entries);
         if let Some(records) = self.wants.settle() {
-            // A closed queue belongs to a run that ends; its reason is known to the brake.
+            // A closed queue belongs to a run that ends; its reason is known to the cancel token.
             let _ = self.context.say_last(Message::Finish { records }, &self.clock);
         }
     }
@@ -155,7 +155,7 @@ impl<'a> Scan<'a> {
     }
 
     fn work(&self) {
-        let _guard = self.context.brake.guard();
+        let _guard = self.context.cancel.guard();
         self.clock.adopt_thread();
         while let Some(directory) = self.next() {
             self.list(&directory);
@@ -239,7 +239,7 @@ impl<'a> Scan<'a> {
             if batch.is_full() {
                 self.tell(directory, batch.take(), false, true);
             }
-            if self.context.brake.is_pulled() {
+            if self.context.cancel.is_cancelled() {
                 return;
             }
         }
@@ -303,7 +303,7 @@ impl<'a> Scan<'a> {
             }
         }
         if options.acls || options.xattrs {
-            match xattrs::read(Place::Name(descriptor, own), options.acls, options.xattrs) {
+            match xattrs::read(FileRef::Name(descriptor, own), options.acls, options.xattrs) {
                 Ok(xattrs) => entry.xattrs = xattrs,
                 // Gone meanwhile; or `/proc` is not there, by which they are reached, and then the file still is.
                 Err(Errno::NOENT) => match rustix::fs::statat(descriptor, own, AtFlags::SYMLINK_NOFOLLOW) {
@@ -461,7 +461,7 @@ impl<'a> Scan<'a> {
     }
 
     fn send(&self, message: Message) {
-        // A closed queue belongs to a run that ends; its reason is known to the brake.
+        // A closed queue belongs to a run that ends; its reason is known to the cancel token.
         let _ = self.context.link.control_out.push(message, &self.clock);
     }
 

@@ -13,10 +13,10 @@ use rustls::{ClientConfig, ServerConfig};
 use super::grow::MOST_STREAMS;
 use super::join;
 use super::keys::{Cipher, OwnKey, Speeds};
-use super::lane::Lane;
 use super::near::RACE_TIME;
 use super::near::opener::{ACCEPT_LOOK, PROVING, await_dialler};
 use super::setup::{self, Decision, Hello, Ready, Task, Way};
+use super::stream::Stream;
 use super::{Side, Transport, tls};
 use crate::error::CopyError;
 use crate::wire::VERSION;
@@ -31,7 +31,7 @@ pub struct Far {
     /// What to do.
     pub task: Task,
     dialler: Dialler,
-    lanes: mpsc::Receiver<(u8, Lane)>,
+    found_streams: mpsc::Receiver<(u8, Stream)>,
     over: Arc<AtomicBool>,
     /// Connections that this end may still make.
     dials: u8,
@@ -42,7 +42,7 @@ pub struct Far {
 struct Dialler {
     client: Arc<ClientConfig>,
     near: Option<SocketAddr>,
-    found: mpsc::Sender<(u8, Lane)>,
+    found: mpsc::Sender<(u8, Stream)>,
 }
 
 /// Says what this end is, hears the task, and begins to look for connections.
@@ -75,7 +75,7 @@ pub fn greet(
     let cipher: Cipher = speeds.choose(&task.speeds);
     tracing::debug!(role = ?task.role, cipher = cipher.name(), "the near end has given a task");
     let (client, server) = (own.client(&task.key, cipher)?, own.server(&task.key, cipher)?);
-    let (found, lanes) = mpsc::channel();
+    let (found, found_streams) = mpsc::channel();
     let over = Arc::new(AtomicBool::new(false));
     if let Some(listener) = listener {
         let (found, over) = (found.clone(), over.clone());
@@ -84,10 +84,10 @@ pub fn greet(
     let near = addresses.and_then(|(client, _)| Some(SocketAddr::new(client, task.port?)));
     let dialler = Dialler { client, near, found };
     dialler.dial(1);
-    Ok(Far { task, dialler, lanes, over, dials: DIALS })
+    Ok(Far { task, dialler, found_streams, over, dials: DIALS })
 }
 
-fn accept(listener: &TcpListener, server: &Arc<ServerConfig>, found: &mpsc::Sender<(u8, Lane)>, over: &AtomicBool) {
+fn accept(listener: &TcpListener, server: &Arc<ServerConfig>, found: &mpsc::Sender<(u8, Stream)>, over: &AtomicBool) {
     if listener.set_nonblocking(true).is_err() {
         return;
     }
@@ -97,9 +97,9 @@ fn accept(listener: &TcpListener, server: &Arc<ServerConfig>, found: &mpsc::Send
             Ok((socket, _)) if Arc::strong_count(&proving) <= PROVING && socket.set_nonblocking(false).is_ok() => {
                 let (server, found, held) = (server.clone(), found.clone(), proving.clone());
                 std::thread::spawn(move || {
-                    if let Ok(lane) = tls::accept(socket, server) {
+                    if let Ok(stream) = tls::accept(socket, server) {
                         drop(held);
-                        hear(lane, &found);
+                        hear(stream, &found);
                     }
                 });
             }
@@ -111,10 +111,10 @@ fn accept(listener: &TcpListener, server: &Arc<ServerConfig>, found: &mpsc::Send
 }
 
 /// Waits for what the near end wants of a connection.
-fn hear(mut lane: Lane, found: &mpsc::Sender<(u8, Lane)>) {
+fn hear(mut stream: Stream, found: &mpsc::Sender<(u8, Stream)>) {
     let mut number = [0];
-    if lane.reader.read_exact(&mut number).is_ok() {
-        let _ = found.send((number[0], lane));
+    if stream.reader.read_exact(&mut number).is_ok() {
+        let _ = found.send((number[0], stream));
     }
 }
 
@@ -124,10 +124,10 @@ impl Dialler {
         for _ in 0..count {
             let (client, found) = (self.client.clone(), self.found.clone());
             std::thread::spawn(move || {
-                let lane =
+                let stream =
                     TcpStream::connect_timeout(&address, RACE_TIME).and_then(|socket| tls::connect(socket, client));
-                match lane {
-                    Ok(lane) => hear(lane, &found),
+                match stream {
+                    Ok(stream) => hear(stream, &found),
                     Err(error) => tracing::debug!(%address, %error, "no connection to the near end"),
                 }
             });
@@ -157,15 +157,15 @@ impl Far {
         let ways = transport.ways();
         transport.speak(output);
         transport.hear(Side::Far, input);
-        let lanes = std::mem::replace(&mut self.lanes, mpsc::channel().1);
+        let found_streams = std::mem::replace(&mut self.found_streams, mpsc::channel().1);
         let adding = transport.clone();
         std::thread::spawn(move || {
             let mut controlled = false;
-            while let Ok((number, lane)) = lanes.recv() {
+            while let Ok((number, stream)) = found_streams.recv() {
                 match number {
                     0 if std::mem::replace(&mut controlled, true) => {}
-                    0 => adding.hand_over(lane, false),
-                    _ => adding.add(lane),
+                    0 => adding.hand_over(stream, false),
+                    _ => adding.add(stream),
                 }
             }
         });

@@ -12,7 +12,7 @@ use std::io::{Read, Write};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::lane::Lane;
+use super::stream::Stream;
 
 /// Content that goes by the pipe until it is known whether there is anything better, in bytes: what many a small
 /// copy has in all, and what ssh's own connection sends in its first round trips. One record may exceed it.
@@ -85,10 +85,10 @@ impl Handover {
         self.changed.notify_all();
     }
 
-    /// Control messages may go on by this lane; whether its path is short.
-    pub(super) fn offer(&self, lane: Lane, is_short: bool) {
+    /// Control messages may go on by this stream; whether its path is short.
+    pub(super) fn offer(&self, stream: Stream, is_short: bool) {
         self.change(|state| {
-            (state.reader, state.writer, state.content) = (Some(lane.reader), Some(lane.writer), Content::Nothing);
+            (state.reader, state.writer, state.content) = (Some(stream.reader), Some(stream.writer), Content::Nothing);
             state.is_short = is_short;
         });
     }
@@ -179,7 +179,7 @@ mod tests {
         assert!(handover.may_carry());
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| handover.reader(Duration::from_secs(3600)));
-            handover.offer(Lane::pipe(std::io::empty(), std::io::sink()), false);
+            handover.offer(Stream::pipe(std::io::empty(), std::io::sink()), false);
             assert!(waiting.join().unwrap().is_some());
         });
         assert!(!handover.may_carry() && handover.writer().is_some());

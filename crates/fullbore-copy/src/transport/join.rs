@@ -15,8 +15,8 @@ use std::time::Duration;
 use aws_lc_rs::rand::{SecureRandom as _, SystemRandom};
 
 use super::Transport;
-use super::lane::Lane;
 use super::setup::{self, Joined, Joint};
+use super::stream::Stream;
 use crate::error::CopyError;
 
 /// Time that a connection has to say the token in.
@@ -56,8 +56,8 @@ pub(super) fn listen(transport: &Arc<Transport>) -> io::Result<Joint> {
                     left -= 1;
                     let (transport, token) = (transport.clone(), token.clone());
                     std::thread::spawn(move || {
-                        if let Ok(lane) = admit(socket, &token) {
-                            transport.add(lane);
+                        if let Ok(stream) = admit(socket, &token) {
+                            transport.add(stream);
                         }
                     });
                 }
@@ -69,7 +69,7 @@ pub(super) fn listen(transport: &Arc<Transport>) -> io::Result<Joint> {
 }
 
 /// A connection that says the token.
-fn admit(socket: UnixStream, token: &str) -> io::Result<Lane> {
+fn admit(socket: UnixStream, token: &str) -> io::Result<Stream> {
     socket.set_nonblocking(false)?;
     socket.set_read_timeout(Some(TOKEN_TIME))?;
     let mut said = vec![0; token.len() + 1];
@@ -79,7 +79,7 @@ fn admit(socket: UnixStream, token: &str) -> io::Result<Lane> {
     }
     socket.set_read_timeout(None)?;
     setup::write(&mut &socket, &Joined { joined: true })?;
-    Ok(Lane::pipe(socket.try_clone()?, socket))
+    Ok(Stream::pipe(socket.try_clone()?, socket))
 }
 
 /// The program that ssh has started once more: carries bytes between ssh and the one that it joins.
@@ -112,7 +112,7 @@ fn copy(mut from: impl Read, to: &mut impl Write) -> io::Result<()> {
 }
 
 /// The near end: one more connection.
-pub(super) fn dial(command: &[OsString], joint: &Joint, children: &Mutex<Vec<Child>>) -> io::Result<Lane> {
+pub(super) fn dial(command: &[OsString], joint: &Joint, children: &Mutex<Vec<Child>>) -> io::Result<Stream> {
     let (last, before) = command.split_last().ok_or(io::ErrorKind::InvalidInput)?;
     let mut last = last.clone();
     last.push(&joint.name);
@@ -130,5 +130,5 @@ pub(super) fn dial(command: &[OsString], joint: &Joint, children: &Mutex<Vec<Chi
     input.write_all(format!("{}\n", joint.token).as_bytes())?;
     let mut output = BufReader::with_capacity(64 << 10, output);
     let joined = setup::read::<Joined>(&mut output, setup::ANSWER_BYTES).map_err(io::Error::other)?;
-    joined.map(|_| Lane::pipe(output, input)).ok_or(io::ErrorKind::UnexpectedEof.into())
+    joined.map(|_| Stream::pipe(output, input)).ok_or(io::ErrorKind::UnexpectedEof.into())
 }

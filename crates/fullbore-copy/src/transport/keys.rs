@@ -302,7 +302,7 @@ pub(super) mod tests {
     }
 
     /// Two ends of which one is not who it should be.
-    pub(in super::super) fn strangers() -> Vec<(&'static str, Ends)> {
+    pub(in super::super) fn impostors() -> Vec<(&'static str, Ends)> {
         let [near, far, stranger] = [(); 3].map(|()| OwnKey::generate().unwrap());
         let client = |own: &OwnKey| own.client(far.public(), Cipher::Aes).unwrap();
         let server = |own: &OwnKey| own.server(near.public(), Cipher::Aes).unwrap();
@@ -329,15 +329,15 @@ pub(super) mod tests {
         let address = listener.local_addr().unwrap();
         let accepting = std::thread::spawn(move || tls::accept(listener.accept().unwrap().0, server).is_ok());
         // Held until the other end has decided: it speaks last.
-        let lane = tls::connect(TcpStream::connect(address).unwrap(), client);
+        let stream = tls::connect(TcpStream::connect(address).unwrap(), client);
         let is_taken = accepting.join().unwrap();
-        lane.is_ok() && is_taken
+        stream.is_ok() && is_taken
     }
 
     #[test]
     fn connections_are_made_with_the_expected_key_alone() {
         assert!(meet(friends()));
-        for (who, ends) in strangers() {
+        for (who, ends) in impostors() {
             assert!(!meet(ends), "{who}");
         }
     }

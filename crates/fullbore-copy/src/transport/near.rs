@@ -34,7 +34,7 @@ const END_LOOK: Duration = Duration::from_millis(1);
 
 /// What the near end wants of the connection.
 #[derive(Clone, Debug)]
-pub struct Wish {
+pub struct ConnectSettings {
     /// The command that runs the program on the other machine, its pipes joined to ours.
     pub command: Vec<OsString>,
     /// What is said to the command first, where it is known to be ssh.
@@ -72,15 +72,15 @@ pub struct Peer {
 
 /// Another thread's hold on ssh. It refers to that process, and never to another of the same number.
 #[derive(Debug)]
-pub struct Tether {
+pub struct SshHandle {
     process: OwnedFd,
 }
 
-impl Tether {
+impl SshHandle {
     /// None before Linux 5.3, or where a container forbids it.
-    fn of(child: &Child) -> Option<Tether> {
+    fn of(child: &Child) -> Option<SshHandle> {
         use rustix::process::{Pid, PidfdFlags, pidfd_open};
-        pidfd_open(Pid::from_child(child), PidfdFlags::empty()).ok().map(|process| Tether { process })
+        pidfd_open(Pid::from_child(child), PidfdFlags::empty()).ok().map(|process| SshHandle { process })
     }
 
     /// Ends it: whoever waits for it goes on.
@@ -163,10 +163,10 @@ impl Peer {
     /// # Errors
     /// When it does not run there.
     pub fn start(
-        wish: &Wish,
+        wish: &ConnectSettings,
         mut task: Task,
         transport: &Transport,
-        started: impl FnOnce(Option<Tether>),
+        started: impl FnOnce(Option<SshHandle>),
     ) -> Result<Peer, NoPeer> {
         let failed = |what, error| NoPeer::Failed(CopyError::System { what, error });
         let (program, arguments) = wish.command.split_first().ok_or(NoPeer::Ended(None))?;
@@ -180,7 +180,7 @@ impl Peer {
         }
         let mut child = command.spawn().map_err(|error| failed("start ssh", error))?;
         drop(command);
-        started(Tether::of(&child));
+        started(SshHandle::of(&child));
         let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(NoPeer::Ended(None));
         };
@@ -235,7 +235,7 @@ impl Peer {
     ///
     /// # Errors
     /// When the task cannot be done there, or ssh breaks.
-    pub fn connect(mut self, wish: &Wish) -> Result<Connection, CopyError> {
+    pub fn connect(mut self, wish: &ConnectSettings) -> Result<Connection, CopyError> {
         let (own, speeds) = (&self.own, self.speeds);
         let cipher = self.hello.speeds.map_or(Cipher::Aes, |theirs| speeds.choose(&theirs));
         let (client, server) = (own.client(&self.hello.key, cipher)?, own.server(&self.hello.key, cipher)?);
@@ -369,11 +369,11 @@ mod tests {
     use fullbore_engine::stage::Ledger;
 
     use super::*;
-    use crate::session::{Brake, Link};
+    use crate::session::{CancelToken, Link};
 
     #[test]
     fn another_version_is_told_from_no_program_at_all() {
-        let wish = |script: &str| Wish {
+        let wish = |script: &str| ConnectSettings {
             command: ["sh", "-c", script].map(OsString::from).into(),
             options: &[],
             preface: Vec::new(),
@@ -385,9 +385,9 @@ mod tests {
             messages: None,
         };
         let other = format!("echo 'fullbore-copy {{\"version\":{},\"program\":\"9.9\"}}'; cat", VERSION + 1);
-        let start = |wish: &Wish| {
+        let start = |wish: &ConnectSettings| {
             let link = Link::remote();
-            let transport = Transport::new(&link, &Brake::new(&link), true, &Ledger::off(), None);
+            let transport = Transport::new(&link, &CancelToken::new(&link), true, &Ledger::off(), None);
             let task = Task::new(setup::Role::Receive, Default::default());
             Peer::start(wish, task, &transport, |_| {})
         };

@@ -12,17 +12,17 @@ fn record(sequence: u64) -> Message {
 }
 
 /// One end with two connections for content, and the other end.
-fn pair(ledger: &Ledger) -> [(Link, Brake, Transport); 2] {
+fn pair(ledger: &Ledger) -> [(Link, CancelToken, Transport); 2] {
     let ends = [true, false].map(|sends| {
         let link = Link::remote();
-        let brake = Brake::new(&link);
-        let transport = Transport::new(&link, &brake, sends, ledger, None);
-        (link, brake, transport)
+        let cancel = CancelToken::new(&link);
+        let transport = Transport::new(&link, &cancel, sends, ledger, None);
+        (link, cancel, transport)
     });
     for _ in 0..2 {
         let (one, other) = UnixStream::pair().unwrap();
         for (socket, (_, _, transport)) in [one, other].into_iter().zip(&ends) {
-            transport.add(Lane::pipe(socket.try_clone().unwrap(), socket));
+            transport.add(Stream::pipe(socket.try_clone().unwrap(), socket));
         }
     }
     ends
@@ -52,7 +52,7 @@ fn the_congestion_control_that_is_wanted_is_told_or_why_it_is_not_had() {
     for (name, told) in [("reno", "reno"), ("nosuch", "not nosuch (No such file or directory")] {
         let [near, _far] = by_tls();
         let link = Link::remote();
-        let transport = Transport::new(&link, &Brake::new(&link), false, &Ledger::off(), Some(name));
+        let transport = Transport::new(&link, &CancelToken::new(&link), false, &Ledger::off(), Some(name));
         transport.add(near);
         let path = Path { loss: 0.25, ..transport.path() };
         assert!(path.control.as_ref().is_some_and(|control| control.starts_with(told)), "{path:?}");
@@ -68,7 +68,7 @@ fn the_last_word_arrives_though_who_said_it_has_left() {
     let clock = ledger.stage("test", Kind::Thread);
     let [mut near, far] = by_tls();
     let link = Link::remote();
-    let transport = Transport::new(&link, &Brake::new(&link), false, &ledger, None);
+    let transport = Transport::new(&link, &CancelToken::new(&link), false, &ledger, None);
     transport.speak(io::sink());
     transport.hand_over(far, true);
     let last = || Message::Account { account: Default::default(), last: true };
@@ -81,13 +81,13 @@ fn the_last_word_arrives_though_who_said_it_has_left() {
 }
 
 /// Two ends with ssh's pipe between them; what it is for the near one ends with the sockets that come with them.
-fn by_pipe(ledger: &Ledger) -> ([(Link, Brake, Transport); 2], UnixStream) {
+fn by_pipe(ledger: &Ledger) -> ([(Link, CancelToken, Transport); 2], UnixStream) {
     let [forth, back] = [(); 2].map(|()| UnixStream::pair().unwrap());
     let ends = [true, false].map(|sends| {
         let link = Link::remote();
-        let brake = Brake::new(&link);
-        let transport = Transport::new(&link, &brake, sends, ledger, None);
-        (link, brake, transport)
+        let cancel = CancelToken::new(&link);
+        let transport = Transport::new(&link, &cancel, sends, ledger, None);
+        (link, cancel, transport)
     });
     let kept = forth.0.try_clone().unwrap();
     ends[0].2.speak(forth.0);
@@ -98,7 +98,7 @@ fn by_pipe(ledger: &Ledger) -> ([(Link, Brake, Transport); 2], UnixStream) {
 }
 
 /// Two ends of a connection that proved its keys.
-fn by_tls() -> [Lane; 2] {
+fn by_tls() -> [Stream; 2] {
     let (client, server) = keys::tests::friends();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -119,7 +119,7 @@ fn finish(one: &Transport, other: &Transport) {
 fn messages_keep_their_order_when_a_connection_takes_them_over_from_the_pipe() {
     let ledger = Ledger::new();
     let clock = ledger.stage("test", Kind::Thread);
-    let ([(near, near_brake, sender), (far, far_brake, receiver)], pipe) = by_pipe(&ledger);
+    let ([(near, near_cancel, sender), (far, far_cancel, receiver)], pipe) = by_pipe(&ledger);
     let count = 2000;
     let talk = |link: &Link| {
         for records in 0..count {
@@ -147,10 +147,10 @@ fn messages_keep_their_order_when_a_connection_takes_them_over_from_the_pipe() {
     near.data.push(record(7), &clock).unwrap();
     assert_eq!(far.data.pop_within(PATIENCE, &clock), Taken::Item(record(7)));
     assert_eq!((sender.path().streams, receiver.path().streams), (1, 1));
-    assert!(!near_brake.is_pulled() && !far_brake.is_pulled());
+    assert!(!near_cancel.is_cancelled() && !far_cancel.is_cancelled());
     pipe.shutdown(Shutdown::Both).unwrap();
     let until = Instant::now() + PATIENCE;
-    while !near_brake.is_pulled() && Instant::now() < until {
+    while !near_cancel.is_cancelled() && Instant::now() < until {
         // What the far end says last goes by the connection.
         match near.control_in.pop_within(LOOK, &clock) {
             Taken::Item(Message::Abort { text, .. }) => {
@@ -161,7 +161,7 @@ fn messages_keep_their_order_when_a_connection_takes_them_over_from_the_pipe() {
             other => panic!("{other:?}"),
         }
     }
-    assert!(far_brake.is_pulled());
+    assert!(far_cancel.is_cancelled());
     finish(&sender, &receiver);
 }
 
@@ -170,7 +170,7 @@ fn what_waits_for_a_slow_pipe_goes_by_the_connection_as_soon_as_there_is_one() {
     let ledger = Ledger::new();
     let clock = ledger.stage("test", Kind::Thread);
     let link = Link::remote();
-    let transport = Transport::new(&link, &Brake::new(&link), true, &ledger, None);
+    let transport = Transport::new(&link, &CancelToken::new(&link), true, &ledger, None);
     let (pipe, mut end) = UnixStream::pair().unwrap();
     let long = |number: u8| Message::Counters(vec![number; 200_000]);
     let count = 50;
@@ -248,17 +248,17 @@ fn content_goes_by_the_pipe_until_it_is_known_whether_there_is_anything_better()
 fn an_end_that_was_killed_is_told_of_in_words_for_people() {
     let ledger = Ledger::new();
     let link = Link::remote();
-    let brake = Brake::new(&link);
-    let transport = Transport::new(&link, &brake, false, &ledger, None);
+    let cancel = CancelToken::new(&link);
+    let transport = Transport::new(&link, &cancel, false, &ledger, None);
     let [near, far] = by_tls();
     transport.add(near);
     // As the system does it when it ends a process.
     far.socket.as_ref().unwrap().shutdown(Shutdown::Both).unwrap();
     let until = Instant::now() + PATIENCE;
-    while !brake.is_pulled() && Instant::now() < until {
+    while !cancel.is_cancelled() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(1));
     }
-    let reason = brake.reason().unwrap().to_string();
+    let reason = cancel.reason().unwrap().to_string();
     assert!(reason.ends_with("the connection broke: the other end has gone without a last word"), "{reason}");
     transport.finish();
 }
@@ -281,16 +281,16 @@ fn a_connection_that_fails_when_it_is_flushed_ends_the_run() {
     let ledger = Ledger::new();
     let clock = ledger.stage("test", Kind::Thread);
     let link = Link::remote();
-    let brake = Brake::new(&link);
-    let transport = Transport::new(&link, &brake, true, &ledger, None);
-    let lane = Lane { reader: Box::new(io::empty()), writer: Box::new(Broken), socket: None, lingers: false };
+    let cancel = CancelToken::new(&link);
+    let transport = Transport::new(&link, &cancel, true, &ledger, None);
+    let stream = Stream { reader: Box::new(io::empty()), writer: Box::new(Broken), socket: None, lingers: false };
     link.data.push(record(0), &clock).unwrap();
-    transport.add(lane);
+    transport.add(stream);
     let until = Instant::now() + PATIENCE;
-    while !brake.is_pulled() && Instant::now() < until {
+    while !cancel.is_cancelled() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert!(matches!(brake.reason().as_deref(), Some(CopyError::Network(_))), "{:?}", brake.reason());
+    assert!(matches!(cancel.reason().as_deref(), Some(CopyError::Network(_))), "{:?}", cancel.reason());
     assert!(transport.is_over());
     transport.finish();
 }
@@ -300,20 +300,20 @@ fn a_connection_that_ends_between_two_records_is_missed() {
     let ledger = Ledger::new();
     let clock = ledger.stage("test", Kind::Thread);
     let link = Link::remote();
-    let brake = Brake::new(&link);
-    let transport = Transport::new(&link, &brake, false, &ledger, None);
+    let cancel = CancelToken::new(&link);
+    let transport = Transport::new(&link, &cancel, false, &ledger, None);
     let (one, other) = UnixStream::pair().unwrap();
-    transport.add(Lane::pipe(one.try_clone().unwrap(), one));
+    transport.add(Stream::pipe(one.try_clone().unwrap(), one));
     let mut frame = Vec::new();
     encode(&record(0), &mut frame);
     (&other).write_all(&frame).unwrap();
     assert!(matches!(link.data.pop_within(PATIENCE, &clock), Taken::Item(Message::Holes { .. })));
     drop(other);
     let until = Instant::now() + PATIENCE;
-    while !brake.is_pulled() && Instant::now() < until {
+    while !cancel.is_cancelled() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert!(matches!(brake.reason().as_deref(), Some(CopyError::Network(_))), "{:?}", brake.reason());
+    assert!(matches!(cancel.reason().as_deref(), Some(CopyError::Network(_))), "{:?}", cancel.reason());
     transport.finish();
 }
 
@@ -350,12 +350,12 @@ fn ends_of_a_pipe_hear_each_other_and_miss_each_other_when_the_way_forgets_them(
     let way = Way::default();
     let [near, far] = [true, false].map(|sends| {
         let link = Link::remote();
-        let brake = Brake::new(&link);
-        let transport = Transport::with(QUICK, &link, &brake, sends, &ledger, None);
+        let cancel = CancelToken::new(&link);
+        let transport = Transport::with(QUICK, &link, &cancel, sends, &ledger, None);
         let (inside, outside) = UnixStream::pair().unwrap();
         transport.speak(inside.try_clone().unwrap());
         transport.hear(Side::Near, inside);
-        (link, brake, transport, outside)
+        (link, cancel, transport, outside)
     });
     for (from, to) in [(&near.3, &far.3), (&far.3, &near.3)] {
         way.forward(from.try_clone().unwrap(), to.try_clone().unwrap());
@@ -371,12 +371,12 @@ fn ends_of_a_pipe_hear_each_other_and_miss_each_other_when_the_way_forgets_them(
     // It disturbs nothing.
     near.0.control_out.push(Message::Finish { records: 0 }, &clock).unwrap();
     assert_eq!(far.0.control_in.pop_within(PATIENCE, &clock), Taken::Item(Message::Finish { records: 0 }));
-    assert!(!near.1.is_pulled() && !far.1.is_pulled());
+    assert!(!near.1.is_cancelled() && !far.1.is_cancelled());
     way.forgets.store(true, Ordering::Release);
-    until("the far end waits for ever", &|| far.1.is_pulled());
-    until("the near end waits for ever", &|| near.1.is_pulled());
-    for (_, brake, transport, outside) in [near, far] {
-        assert!(brake.reason().is_some_and(|reason| reason.is_lost_connection()), "{:?}", brake.reason());
+    until("the far end waits for ever", &|| far.1.is_cancelled());
+    until("the near end waits for ever", &|| near.1.is_cancelled());
+    for (_, cancel, transport, outside) in [near, far] {
+        assert!(cancel.reason().is_some_and(|reason| reason.is_lost_connection()), "{:?}", cancel.reason());
         outside.shutdown(Shutdown::Both).unwrap();
         transport.finish();
     }

@@ -14,7 +14,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 use socket2::{SockRef, TcpKeepalive};
 
-use super::lane::Lane;
+use super::stream::Stream;
 
 /// Bytes read from a socket at once.
 const READ_BYTES: usize = 256 << 10;
@@ -29,7 +29,7 @@ const DEAD_TIME: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// When the other end is not the owner of the expected key, or goes away.
-pub fn connect(socket: TcpStream, config: Arc<ClientConfig>) -> io::Result<Lane> {
+pub fn connect(socket: TcpStream, config: Arc<ClientConfig>) -> io::Result<Stream> {
     let name = ServerName::try_from("copy.invalid").map_err(io::Error::other)?;
     let connection = ClientConnection::new(config, name).map_err(io::Error::other)?;
     secure(socket, connection.into())
@@ -39,12 +39,12 @@ pub fn connect(socket: TcpStream, config: Arc<ClientConfig>) -> io::Result<Lane>
 ///
 /// # Errors
 /// As [`connect`].
-pub fn accept(socket: TcpStream, config: Arc<ServerConfig>) -> io::Result<Lane> {
+pub fn accept(socket: TcpStream, config: Arc<ServerConfig>) -> io::Result<Stream> {
     let connection = ServerConnection::new(config).map_err(io::Error::other)?;
     secure(socket, connection.into())
 }
 
-fn secure(mut socket: TcpStream, mut connection: Connection) -> io::Result<Lane> {
+fn secure(mut socket: TcpStream, mut connection: Connection) -> io::Result<Stream> {
     socket.set_nodelay(true)?;
     let options = SockRef::from(&socket);
     options.set_tcp_user_timeout(Some(DEAD_TIME))?;
@@ -62,7 +62,7 @@ fn secure(mut socket: TcpStream, mut connection: Connection) -> io::Result<Lane>
     let reader =
         Reader { state: state.clone(), socket: socket.try_clone()?, inbox: vec![0; READ_BYTES], at: 0, end: 0 };
     let writer = Writer { state, socket: socket.try_clone()?, plain: Vec::with_capacity(WRITE_BYTES) };
-    Ok(Lane { reader: Box::new(reader), writer: Box::new(writer), socket: Some(socket), lingers: false })
+    Ok(Stream { reader: Box::new(reader), writer: Box::new(writer), socket: Some(socket), lingers: false })
 }
 
 fn locked(state: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
@@ -218,8 +218,8 @@ mod tests {
         });
         let sent: Arc<[u8]> = (0..MUCH).map(|at| (at / 7) as u8).collect();
         let (ended, ends) = std::sync::mpsc::channel();
-        for lane in [near, far] {
-            let (mut reader, mut writer, sent, ended) = (lane.reader, lane.writer, sent.clone(), ended.clone());
+        for stream in [near, far] {
+            let (mut reader, mut writer, sent, ended) = (stream.reader, stream.writer, sent.clone(), ended.clone());
             let written = sent.clone();
             // Detached: one that hangs is told by the time limit below.
             std::thread::spawn(move || writer.write_all(&written).and_then(|()| writer.flush()));

@@ -48,7 +48,7 @@ pub(super) fn longest(kind: u8) -> Result<usize, WireError> {
 
 /// The message of a frame's body, which it takes if content is in it.
 pub(super) fn message(kind: u8, body: &mut Vec<u8>) -> Result<Message, WireError> {
-    let mut reader = Reader { bytes: body, at: 0 };
+    let mut reader = BodyReader { bytes: body, at: 0 };
     let malformed = |what| WireError::Malformed { kind, what };
     let head = reader.head(kind).map_err(malformed)?;
     let at = reader.at;
@@ -89,12 +89,12 @@ enum Head {
 /// What is wrong, in words.
 type Wrong = &'static str;
 
-struct Reader<'a> {
+struct BodyReader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> BodyReader<'a> {
     fn head(&mut self, kind: u8) -> Result<Head, Wrong> {
         Ok(Head::Whole(match kind {
             kind::OWNERS => Message::Owners(self.owners()?),
@@ -113,7 +113,7 @@ impl<'a> Reader<'a> {
                 let ids = (0..count).map(|_| self.number()).collect::<Result<_, _>>()?;
                 Message::Visible { ids, last }
             }
-            kind::ACCOUNT => Message::Account { last: self.flag()?, account: self.account()? },
+            kind::ACCOUNT => Message::Account { last: self.flag()?, account: Account::of(|| self.number())? },
             kind::MADE => Message::Made { path: self.told_path()? },
             kind::DELETED => Message::Deleted { path: self.told_path()? },
             kind::PROBLEM => Message::Problem(self.problem()?),
@@ -281,26 +281,6 @@ impl<'a> Reader<'a> {
         }
         let hashes = (0..count).map(|_| self.hash()).collect::<Result<_, _>>()?;
         Ok(Basis { id, first, hashes, last })
-    }
-
-    fn account(&mut self) -> Result<Account, Wrong> {
-        Ok(Account {
-            entries: self.number()?,
-            files: self.number()?,
-            written_bytes: self.number()?,
-            visible_bytes: self.number()?,
-            kept: self.number()?,
-            retouched: self.number()?,
-            made: self.number()?,
-            deleted: self.number()?,
-            resumed_bytes: self.number()?,
-            wanted_files: self.number()?,
-            wanted_bytes: self.number()?,
-            sync_us: self.number()?,
-            reused_bytes: self.number()?,
-            verified_bytes: self.number()?,
-            verify_us: self.number()?,
-        })
     }
 
     fn problem(&mut self) -> Result<Problem, Wrong> {

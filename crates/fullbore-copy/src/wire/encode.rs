@@ -2,7 +2,7 @@
 //!
 //! The content of data messages is not copied: it follows the head that is made here.
 
-use super::message::{Account, Message};
+use super::message::Message;
 use crate::entry::{Entry, Kind, PATH_BYTES, Time};
 
 /// Kinds of frames; new ones come with a new version of the protocol.
@@ -51,8 +51,8 @@ pub(super) const MORE: u8 = 2;
 pub fn encode<'a>(message: &'a Message, out: &mut Vec<u8>) -> &'a [u8] {
     let begin = out.len();
     out.extend_from_slice(&[0; 5]);
-    let mut writer = Writer { out };
-    let (kind, payload) = writer.message(message);
+    Writer { out }.body(message);
+    let (kind, payload) = kind_and_content(message);
     let length = out.len() - begin - 5 + payload.len();
     // Frames are far shorter: the bounds in `wire` are held by those who make messages.
     let length = u32::try_from(length).unwrap_or(u32::MAX);
@@ -61,13 +61,46 @@ pub fn encode<'a>(message: &'a Message, out: &mut Vec<u8>) -> &'a [u8] {
     payload
 }
 
+/// The kind of a message's frame, and the content that follows its body.
+fn kind_and_content(message: &Message) -> (u8, &[u8]) {
+    const NONE: &[u8] = &[];
+    match message {
+        Message::Owners { .. } => (kind::OWNERS, NONE),
+        Message::List { .. } => (kind::LIST, NONE),
+        Message::Listed { .. } => (kind::LISTED, NONE),
+        Message::Lost { .. } => (kind::LOST, NONE),
+        Message::Finish { .. } => (kind::FINISH, NONE),
+        Message::Answer { .. } => (kind::ANSWER, NONE),
+        Message::Begin => (kind::BEGIN, NONE),
+        Message::Acknowledge { .. } => (kind::ACKNOWLEDGE, NONE),
+        Message::Basis { .. } => (kind::BASIS, NONE),
+        Message::Removed { .. } => (kind::REMOVED, NONE),
+        Message::Visible { .. } => (kind::VISIBLE, NONE),
+        Message::Account { .. } => (kind::ACCOUNT, NONE),
+        Message::Made { .. } => (kind::MADE, NONE),
+        Message::Deleted { .. } => (kind::DELETED, NONE),
+        Message::Problem { .. } => (kind::PROBLEM, NONE),
+        Message::Abort { .. } => (kind::ABORT, NONE),
+        Message::Limit { .. } => (kind::LIMIT, NONE),
+        Message::Counters { .. } => (kind::COUNTERS, NONE),
+        Message::Paths { .. } => (kind::PATHS, NONE),
+        Message::Way { .. } => (kind::WAY, NONE),
+        Message::Switch => (kind::SWITCH, NONE),
+        Message::Pack(pack) => (kind::PACK, pack.payload.bytes()),
+        Message::Block(block) => (kind::BLOCK, block.payload.bytes()),
+        Message::Holes { .. } => (kind::HOLES, NONE),
+        Message::Same { .. } => (kind::SAME, NONE),
+        Message::Identical { .. } => (kind::IDENTICAL, NONE),
+        Message::Differs { .. } => (kind::DIFFERS, NONE),
+    }
+}
+
 struct Writer<'a> {
     out: &'a mut Vec<u8>,
 }
 
 impl Writer<'_> {
-    fn message<'a>(&mut self, message: &'a Message) -> (u8, &'a [u8]) {
-        const NONE: &[u8] = &[];
+    fn body(&mut self, message: &Message) {
         match message {
             Message::Owners(owners) => {
                 self.number(owners.len() as u64);
@@ -76,7 +109,6 @@ impl Writer<'_> {
                     self.number(u64::from(owner.id));
                     self.bytes(&owner.name);
                 }
-                (kind::OWNERS, NONE)
             }
             Message::List(list) => {
                 self.number(list.first);
@@ -84,20 +116,10 @@ impl Writer<'_> {
                 self.byte(if list.complete { COMPLETE } else { 0 } | if list.more { MORE } else { 0 });
                 self.number(list.entries.len() as u64);
                 list.entries.iter().for_each(|entry| self.entry(entry));
-                (kind::LIST, NONE)
             }
-            Message::Listed { entries, errors } => {
-                self.numbers(&[*entries, *errors]);
-                (kind::LISTED, NONE)
-            }
-            Message::Lost { id } => {
-                self.number(*id);
-                (kind::LOST, NONE)
-            }
-            Message::Finish { records } => {
-                self.number(*records);
-                (kind::FINISH, NONE)
-            }
+            Message::Listed { entries, errors } => self.numbers(&[*entries, *errors]),
+            Message::Lost { id } => self.number(*id),
+            Message::Finish { records } => self.number(*records),
             Message::Answer(answer) => {
                 self.number(answer.through);
                 self.number(answer.wanted.len() as u64);
@@ -112,73 +134,43 @@ impl Writer<'_> {
                         self.numbers(&[run.first, run.count]);
                     }
                 }
-                (kind::ANSWER, NONE)
             }
-            Message::Begin => (kind::BEGIN, NONE),
-            Message::Acknowledge { sequence } => {
-                self.number(*sequence);
-                (kind::ACKNOWLEDGE, NONE)
-            }
+            Message::Acknowledge { sequence } => self.number(*sequence),
             Message::Basis(basis) => {
                 self.numbers(&[basis.id, basis.first]);
                 self.byte(u8::from(basis.last));
                 self.number(basis.hashes.len() as u64);
                 basis.hashes.iter().for_each(|hash| self.out.extend_from_slice(hash));
-                (kind::BASIS, NONE)
             }
-            Message::Removed { count } => {
-                self.number(*count);
-                (kind::REMOVED, NONE)
-            }
+            Message::Removed { count } => self.number(*count),
             Message::Visible { ids, last } => {
                 self.byte(u8::from(*last));
                 self.number(ids.len() as u64);
                 ids.iter().for_each(|id| self.number(*id));
-                (kind::VISIBLE, NONE)
             }
             Message::Account { account, last } => {
                 self.byte(u8::from(*last));
-                self.numbers(&fields(account));
-                (kind::ACCOUNT, NONE)
+                account.counters().for_each(|counter| self.number(counter));
             }
-            Message::Made { path } => {
-                self.told_path(path);
-                (kind::MADE, NONE)
-            }
-            Message::Deleted { path } => {
-                self.told_path(path);
-                (kind::DELETED, NONE)
-            }
+            Message::Made { path } => self.told_path(path),
+            Message::Deleted { path } => self.told_path(path),
             Message::Problem(problem) => {
                 self.byte(problem.kind as u8);
                 self.told_path(&problem.path);
                 self.text(&problem.text);
-                (kind::PROBLEM, NONE)
             }
             Message::Abort { exit_code, text } => {
                 self.byte(*exit_code);
                 self.text(text);
-                (kind::ABORT, NONE)
             }
-            Message::Limit { bytes_per_s } => {
-                self.number(*bytes_per_s);
-                (kind::LIMIT, NONE)
-            }
-            Message::Counters(json) => {
-                self.bytes(json);
-                (kind::COUNTERS, NONE)
-            }
+            Message::Limit { bytes_per_s } => self.number(*bytes_per_s),
+            Message::Counters(json) => self.bytes(json),
             Message::Paths { paths, more } => {
                 self.byte(u8::from(*more));
                 self.number(paths.len() as u64);
                 paths.iter().for_each(|path| self.bytes(path));
-                (kind::PATHS, NONE)
             }
-            Message::Way(json) => {
-                self.bytes(json);
-                (kind::WAY, NONE)
-            }
-            Message::Switch => (kind::SWITCH, NONE),
+            Message::Way(json) => self.bytes(json),
             Message::Pack(pack) => {
                 self.number(pack.sequence);
                 self.out.extend_from_slice(&pack.hash);
@@ -187,7 +179,6 @@ impl Writer<'_> {
                 for file in &pack.files {
                     self.numbers(&[file.id, u64::from(file.length)]);
                 }
-                (kind::PACK, pack.payload.bytes())
             }
             Message::Block(block) => {
                 self.numbers(&[block.sequence, block.id, block.index]);
@@ -198,24 +189,12 @@ impl Writer<'_> {
                 for segment in &block.segments {
                     self.numbers(&[u64::from(segment.offset), u64::from(segment.length)]);
                 }
-                (kind::BLOCK, block.payload.bytes())
             }
-            Message::Holes { sequence, id, run } => {
-                self.numbers(&[*sequence, *id, run.first, run.count]);
-                (kind::HOLES, NONE)
-            }
-            Message::Same { sequence, id, run } => {
-                self.numbers(&[*sequence, *id, run.first, run.count]);
-                (kind::SAME, NONE)
-            }
-            Message::Identical { sequence, id } => {
-                self.numbers(&[*sequence, *id]);
-                (kind::IDENTICAL, NONE)
-            }
-            Message::Differs { sequence, id } => {
-                self.numbers(&[*sequence, *id]);
-                (kind::DIFFERS, NONE)
-            }
+            Message::Holes { sequence, id, run } => self.numbers(&[*sequence, *id, run.first, run.count]),
+            Message::Same { sequence, id, run } => self.numbers(&[*sequence, *id, run.first, run.count]),
+            Message::Identical { sequence, id } => self.numbers(&[*sequence, *id]),
+            Message::Differs { sequence, id } => self.numbers(&[*sequence, *id]),
+            Message::Begin | Message::Switch => {}
         }
     }
 
@@ -298,25 +277,4 @@ impl Writer<'_> {
         }
         self.out.push(number as u8);
     }
-}
-
-/// The figures of an account in their order on the wire.
-pub(super) fn fields(account: &Account) -> [u64; 15] {
-    [
-        account.entries,
-        account.files,
-        account.written_bytes,
-        account.visible_bytes,
-        account.kept,
-        account.retouched,
-        account.made,
-        account.deleted,
-        account.resumed_bytes,
-        account.wanted_files,
-        account.wanted_bytes,
-        account.sync_us,
-        account.reused_bytes,
-        account.verified_bytes,
-        account.verify_us,
-    ]
 }

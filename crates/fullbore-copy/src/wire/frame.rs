@@ -13,6 +13,20 @@ use super::message::Message;
 const HEAD_BYTES: usize = 5;
 
 /// Takes bytes, gives messages.
+///
+/// ```
+/// use fullbore_copy::wire::{Decoder, Message, encode};
+///
+/// let mut frame = Vec::new();
+/// encode(&Message::Finish { records: 7 }, &mut frame);
+/// let (mut decoder, mut message) = (Decoder::new(), None);
+/// for byte in frame {
+///     decoder.space()[0] = byte;
+///     message = decoder.filled(1)?;
+/// }
+/// assert_eq!(message, Some(Message::Finish { records: 7 }));
+/// # Ok::<(), fullbore_copy::wire::WireError>(())
+/// ```
 #[derive(Debug, Default)]
 pub struct Decoder {
     head: [u8; HEAD_BYTES],

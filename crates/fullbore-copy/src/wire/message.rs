@@ -274,40 +274,67 @@ pub struct Problem {
     pub text: String,
 }
 
-/// What the receiver counted, told at the end and while it goes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Account {
-    /// Entries listed.
-    pub entries: u64,
-    /// Files whose content was written.
-    pub files: u64,
-    /// Bytes of content written.
-    pub written_bytes: u64,
-    /// Bytes of files that are now visible.
-    pub visible_bytes: u64,
-    /// Entries that were up to date.
-    pub kept: u64,
-    /// Entries whose attributes alone were changed.
-    pub retouched: u64,
-    /// Directories, links, devices made.
-    pub made: u64,
-    /// Entries deleted.
-    pub deleted: u64,
-    /// Bytes of an earlier, broken off copy that were used.
-    pub resumed_bytes: u64,
-    /// Files to be transferred, as far as is known.
-    pub wanted_files: u64,
-    /// Bytes to be transferred, as far as is known.
-    pub wanted_bytes: u64,
-    /// Time that the final sync took, microseconds.
-    pub sync_us: u64,
-    /// Bytes of content that were taken from the old files at the destination.
-    pub reused_bytes: u64,
-    /// Bytes read back from the device and found right.
-    pub verified_bytes: u64,
-    /// Time that reading back took, microseconds.
-    pub verify_us: u64,
+/// Hands the counters of a copy, in their order on the wire, to another macro.
+macro_rules! with_counters {
+    ($use:ident) => {
+        $use! {
+            /// Entries listed.
+            entries
+            /// Files whose content was written.
+            files
+            /// Bytes of content written.
+            written_bytes
+            /// Bytes of files that are now visible.
+            visible_bytes
+            /// Entries that were up to date.
+            kept
+            /// Entries whose attributes alone were changed.
+            retouched
+            /// Directories, links, devices made.
+            made
+            /// Entries deleted.
+            deleted
+            /// Bytes of an earlier, broken off copy that were used.
+            resumed_bytes
+            /// Files to be transferred, as far as is known.
+            wanted_files
+            /// Bytes to be transferred, as far as is known.
+            wanted_bytes
+            /// Time that the final sync took, microseconds.
+            sync_us
+            /// Bytes of content that were taken from the old files at the destination.
+            reused_bytes
+            /// Bytes read back from the device and found right.
+            verified_bytes
+            /// Time that reading back took, microseconds.
+            verify_us
+        }
+    };
 }
+pub(crate) use with_counters;
+
+macro_rules! account {
+    ($(#[$doc:meta] $field:ident)*) => {
+        /// What the receiver counted, told at the end and while it goes.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Account {
+            $(#[$doc] pub $field: u64,)*
+        }
+
+        impl Account {
+            /// The counters in their order on the wire.
+            pub(super) fn counters(&self) -> impl Iterator<Item = u64> {
+                [$(self.$field),*].into_iter()
+            }
+
+            /// An account of counters in their order on the wire.
+            pub(super) fn of<E>(mut next: impl FnMut() -> Result<u64, E>) -> Result<Account, E> {
+                Ok(Account { $($field: next()?,)* })
+            }
+        }
+    };
+}
+with_counters!(account);
 
 /// One message.
 #[derive(Clone, Debug, PartialEq, Eq)]

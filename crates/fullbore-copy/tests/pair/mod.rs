@@ -16,7 +16,7 @@ use fullbore_copy::options::{Compress, Options};
 use fullbore_copy::queue::{Queue, Taken};
 use fullbore_copy::receiver::{self, Destination};
 use fullbore_copy::sender::{self, Source, Sources};
-use fullbore_copy::session::{Brake, Context, Event, Exchange, Link, Progress, RateLimit};
+use fullbore_copy::session::{CancelToken, Context, Event, Exchange, Link, Progress, RateLimit};
 use fullbore_copy::wire::{Account, Decoder, Message, WireError, encode};
 use fullbore_engine::durability::Durability;
 use fullbore_engine::stage::{Kind, Ledger};
@@ -68,7 +68,7 @@ impl<'a> Ends<'a> {
         tell: &(dyn Fn(Event) + Sync),
     ) -> Option<Account> {
         let (near, far) = (Link::remote(), Link::remote());
-        let (near_brake, far_brake) = (Brake::new(&near), Brake::new(&far));
+        let (near_cancel, far_cancel) = (CancelToken::new(&near), CancelToken::new(&far));
         let ledger = Ledger::off();
         let clock = ledger.stage("test", Kind::Thread);
         let look = Mutex::new(look);
@@ -84,14 +84,14 @@ impl<'a> Ends<'a> {
                             next = step();
                         }
                         if matches!(next, Step::Cut) {
-                            near_brake.pull(CopyError::Network("cut".to_owned()));
-                            far_brake.pull(CopyError::Network("cut".to_owned()));
+                            near_cancel.cancel(CopyError::Network("cut".to_owned()));
+                            far_cancel.cancel(CopyError::Network("cut".to_owned()));
                             return;
                         }
                         let message = match carried(&message) {
                             Ok(message) => message,
                             Err(error) => {
-                                near_brake.pull(CopyError::Protocol(error));
+                                near_cancel.cancel(CopyError::Protocol(error));
                                 return;
                             }
                         };
@@ -107,11 +107,11 @@ impl<'a> Ends<'a> {
         let tell = &tell;
         let (exchange, limit) = (Exchange::default(), RateLimit::new(0, Instant::now()));
         let (near_progress, far_progress) = (Progress::default(), Progress::default());
-        let ends = [(&near, &near_brake, &near_progress), (&far, &far_brake, &far_progress)];
-        let [sends, receives] = ends.map(|(link, brake, progress)| Context {
+        let ends = [(&near, &near_cancel, &near_progress), (&far, &far_cancel, &far_progress)];
+        let [sends, receives] = ends.map(|(link, cancel, progress)| Context {
             options: self.options,
             link: link.clone(),
-            brake: brake.clone(),
+            cancel: cancel.clone(),
             ledger: &ledger,
             progress,
             tell,

@@ -9,7 +9,7 @@ use fullbore_copy::error::CopyError;
 use fullbore_copy::options::Options;
 use fullbore_copy::queue::Taken;
 use fullbore_copy::receiver::{self, Destination};
-use fullbore_copy::session::{Brake, Context, Event, Exchange, Link, Progress, RateLimit};
+use fullbore_copy::session::{CancelToken, Context, Event, Exchange, Link, Progress, RateLimit};
 use fullbore_copy::wire::{Block, List, Message, Pack, Packed, Payload, Problem};
 use fullbore_engine::stage::{Kind, Ledger};
 
@@ -46,7 +46,7 @@ impl Scene {
         work(&Context {
             options: &self.options,
             link: self.link.clone(),
-            brake: Brake::new(&self.link),
+            cancel: CancelToken::new(&self.link),
             ledger: &ledger,
             progress: &progress,
             tell: &tell,
@@ -91,7 +91,7 @@ impl Scene {
 
     /// Ends whoever has not ended by itself.
     pub fn end(&self) {
-        Brake::new(&self.link).pull(CopyError::Interrupted);
+        CancelToken::new(&self.link).cancel(CopyError::Interrupted);
     }
 }
 

@@ -83,6 +83,7 @@ impl Reader {
     }
 
     /// Bytes of blocks that it was asked for, or has sent.
+    #[cfg(test)]
     pub(super) fn asked_bytes(&self) -> u64 {
         self.bytes + self.pending.values().map(|pending| pending.0).sum::<u64>()
     }

@@ -26,7 +26,6 @@ pub(super) struct ShareLists {
     /// When the first one was.
     begun: Option<Instant>,
     pub answered: usize,
-    pub first_answer: Option<Instant>,
 }
 
 impl ShareLists {
@@ -37,14 +36,6 @@ impl ShareLists {
     /// Servers that are well answer sooner.
     fn are_late(&self) -> bool {
         self.are_awaited() && self.begun.is_some_and(|begun| begun.elapsed() >= Patience::SILENCE)
-    }
-
-    /// They were all asked when the first was, who has answered: the others take a part of that time more.
-    fn are_about_to_come(&self, begun: Instant) -> bool {
-        let took = |first: Instant| first.saturating_duration_since(begun);
-        self.are_awaited()
-            && !self.are_late()
-            && self.first_answer.is_none_or(|first| first.elapsed() < took(first) / 4)
     }
 }
 
@@ -248,9 +239,7 @@ impl Download<'_> {
     fn ask_parts(&mut self) -> bool {
         let from = self.next * self.geometry.block_size();
         let ahead = (AHEAD_BYTES / u64::from(self.cap.needed)).max(2 * self.geometry.block_size());
-        let part_each = self.part_each();
-        let mut full: BTreeSet<usize> =
-            (0..self.readers.len()).filter(|&n| self.readers[n].asked_bytes() >= part_each).collect();
+        let mut full = BTreeSet::new();
         for part in self.cut.parts(&(from.min(self.cut.data)..from.saturating_add(ahead))) {
             let range = self.cut.range(part);
             loop {
@@ -269,9 +258,6 @@ impl Download<'_> {
                 let Some(number) = choose(choices, &taken) else { break };
                 if self.request_data(number, range.clone()) {
                     self.asked.entry(part).or_default().push(number);
-                    if self.readers[number].asked_bytes() >= part_each {
-                        full.insert(number);
-                    }
                 } else {
                     full.insert(number);
                 }
@@ -291,18 +277,6 @@ impl Download<'_> {
         };
         let asked = self.asked.get(&part).map_or(&[][..], Vec::as_slice);
         asked.iter().filter(|n| has(n)).map(|&n| self.readers[n].share).collect()
-    }
-
-    /// Bytes that a reader is asked for at most while it is not known who else can be read from: neither the first server to
-    /// say what it has is to be asked for everything, nor those that have not said yet that nothing is there.
-    fn part_each(&self) -> u64 {
-        if self.is_careful || !self.lists.are_about_to_come(self.begun) {
-            return u64::MAX;
-        }
-        let alive = (0..self.order.len()).filter(|&server| self.link(server).given_up().is_none()).count();
-        let expected = READERS.min(alive).min(usize::from(self.cap.total)).max(1);
-        let parts = self.cut.parts(&(0..self.cut.data)).end;
-        (parts * u64::from(self.cap.needed)).div_ceil(expected as u64) * self.cut.part
     }
 
     /// Readers that can be asked for blocks: all that answer, or when nobody is trusted the first of k shares.

@@ -524,7 +524,7 @@ mod tests {
     #[test]
     fn a_node_that_knows_no_servers_is_to_be_started() {
         let hints = |usable| explain(&PutError::TooFewServers { usable, happy: 7 }).hints;
-        assert!(hints(0)[0].contains("start it once") && hints(6).is_empty());
+        assert!(hints(0)[0].contains("start the node once") && hints(6).is_empty());
     }
 
     #[test]

@@ -12,7 +12,6 @@ use fullbore_engine::memory_pool::MemoryPool;
 use fullbore_engine::window::Window;
 use fullbore_lafs::gbs::link::LinkOptions;
 use fullbore_lafs::servers::Announcements;
-
 use fullbore_lafs::upload::journal::{Journal, KnownShare};
 use fullbore_lafs::upload::produce::{Meter, Pool, ProducerContext};
 use fullbore_lafs::upload::source::Source;

@@ -15,7 +15,7 @@ use fullbore_engine::window::{Permit, Place};
 
 use super::io::{Turn, read_now, turn};
 use super::part::{FilePart, Part, SmallPart, land};
-use super::{Busy, Detour, Followed};
+use super::{Busy, Followed, RedirectedRequest};
 use crate::answer::{Answer, judge};
 use crate::connect::Connected;
 use crate::dispatcher::{ConnectionId, Ended, Keep, Next};
@@ -41,7 +41,7 @@ pub(super) enum Work {
     /// The queue: a connection to the host itself.
     Queue,
     /// What the host has redirected to this address, and the first of it. See [`super::detour`].
-    Detours(Option<Detour>),
+    Detours(Option<RedirectedRequest>),
 }
 
 /// Serves one connection until it ends.
@@ -181,12 +181,12 @@ impl Serving<'_> {
     }
 
     /// One request at a time, of what was redirected to this address. `Some` ends the connection.
-    fn ask_detour(&mut self, mut first: Option<Detour>) -> Option<Ended> {
+    fn ask_detour(&mut self, mut first: Option<RedirectedRequest>) -> Option<Ended> {
         while self.parts.is_empty() && !self.http.is_closing() {
             match first.take().or_else(|| self.shared.next_detour(self.host, &self.base.url)) {
-                Some(Detour::Small(small, _)) if small.is_waited_for() => self.ask_small(*small),
-                Some(Detour::Small(..)) => {}
-                Some(Detour::File(ticket, part, _)) => {
+                Some(RedirectedRequest::Small(small, _)) if small.is_waited_for() => self.ask_small(*small),
+                Some(RedirectedRequest::Small(..)) => {}
+                Some(RedirectedRequest::File(ticket, part, _)) => {
                     let tag = self.shared.dispatcher().take_detour(ticket, self.id, Instant::now());
                     if let Some(how) = tag.and_then(|tag| self.ask_file(tag, *part)) {
                         return Some(how);
@@ -413,7 +413,7 @@ impl Serving<'_> {
         part.again = false;
         let ticket = self.shared.dispatcher().detour(self.id, tag, Instant::now());
         if let Some((ticket, to)) = ticket.zip(part.to.as_ref().map(|to| to.current().clone())) {
-            self.shared.detour(self.host, Detour::File(ticket, Box::new(part), to));
+            self.shared.detour(self.host, RedirectedRequest::File(ticket, Box::new(part), to));
         }
     }
 

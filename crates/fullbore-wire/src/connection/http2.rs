@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::part::{FilePart, SmallPart};
-use super::{Busy, Detour, Followed};
+use super::{Busy, Followed, RedirectedRequest};
 use crate::answer::{Answer, judge};
 use crate::connect::{Connected, Scheme};
 use crate::counted::Counted;
@@ -129,7 +129,7 @@ impl Serving<'_> {
             let mut woken = pin!(shared.wake.notified());
             woken.as_mut().enable();
             let asked = self.ask().await;
-            if let Asked::End(how) = asked {
+            if let PendingRequest::End(how) = asked {
                 return how;
             }
             busy.set(!self.streams.is_empty());
@@ -176,7 +176,7 @@ impl Serving<'_> {
                         Err(_) => Ended::Fault(Fault::Broken("connection task ended".into())),
                     });
                 }
-                _ = self.http.ready(), if matches!(asked, Asked::NotReady) => {}
+                _ = self.http.ready(), if matches!(asked, PendingRequest::NotReady) => {}
                 () = woken => {}
                 () = shared.look_again(), if looks => {}
                 () = self.more.notified() => {}
@@ -205,13 +205,13 @@ impl Serving<'_> {
         dispatcher.overdue(self.id, now)
     }
 
-    async fn ask(&mut self) -> Asked {
+    async fn ask(&mut self) -> PendingRequest {
         while self.closing.is_none() && self.streams.len() < self.http.streams_allowed() {
             // Not awaited here: who allows no further stream may do so for ever.
             match poll_fn(|context| Poll::Ready(self.http.poll_ready(context))).await {
                 Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(error)) => return Asked::of(self.cannot_send(&error)),
-                Poll::Pending => return Asked::NotReady,
+                Poll::Ready(Err(error)) => return PendingRequest::of(self.cannot_send(&error)),
+                Poll::Pending => return PendingRequest::NotReady,
             }
             let pending = lock(&self.shared.gets)[self.host as usize].pop_front();
             if let Some(pending) = pending {
@@ -230,7 +230,7 @@ impl Serving<'_> {
                         }
                         Err(error) => {
                             lock(&self.shared.gets)[self.host as usize].extend(small.again());
-                            return Asked::of(self.cannot_send(&error));
+                            return PendingRequest::of(self.cannot_send(&error));
                         }
                     },
                     Err(reason) => small.fail(GetError::Unreachable { host: self.base.url.host_and_port(), reason }),
@@ -242,14 +242,14 @@ impl Serving<'_> {
                     let path = self.shared.begin(segment.item);
                     let part = FilePart::new(segment, path);
                     if let Some(how) = self.send(tag, part) {
-                        return Asked::End(how);
+                        return PendingRequest::End(how);
                     }
                 }
                 Next::Wait => break,
-                Next::Close => return Asked::End(Ended::Ours),
+                Next::Close => return PendingRequest::End(Ended::Ours),
             }
         }
-        Asked::All
+        PendingRequest::All
     }
 
     /// Asks for a part of a file, on a stream of its own.
@@ -290,7 +290,7 @@ impl Serving<'_> {
 }
 
 /// What came of asking.
-enum Asked {
+enum PendingRequest {
     /// There is nothing more to ask for now.
     All,
     /// The server is to allow a further stream first.
@@ -299,9 +299,9 @@ enum Asked {
     End(Ended),
 }
 
-impl Asked {
-    fn of(how: Option<Ended>) -> Asked {
-        how.map_or(Asked::All, Asked::End)
+impl PendingRequest {
+    fn of(how: Option<Ended>) -> PendingRequest {
+        how.map_or(PendingRequest::All, PendingRequest::End)
     }
 }
 
@@ -453,7 +453,7 @@ impl Stream {
         }
         let ticket = self.shared.dispatcher().detour(self.id, self.tag, Instant::now());
         if let Some(ticket) = ticket {
-            self.shared.detour(self.host, Detour::File(ticket, Box::new(self.part), target));
+            self.shared.detour(self.host, RedirectedRequest::File(ticket, Box::new(self.part), target));
         }
         StreamEnd::Answered
     }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use fullbore_engine::landing::Chunk;
 use fullbore_engine::window::{Permit, Place, Work};
 
-use super::{Detour, Followed, follow, request};
+use super::{Followed, RedirectedRequest, follow, request};
 use crate::answer::range_of;
 use crate::fetch::{Base, Get, GetError, Got, PendingGet, Piece, Reply, Shared};
 use crate::hosts::{Fault, HostId};
@@ -184,10 +184,10 @@ impl SmallPart {
     }
 
     /// It is to be asked for there.
-    pub fn elsewhere(mut self, to: Box<Redirects>) -> Detour {
+    pub fn elsewhere(mut self, to: Box<Redirects>) -> RedirectedRequest {
         let target = to.current().clone();
         self.to = Some(to);
-        Detour::Small(Box::new(self), target)
+        RedirectedRequest::Small(Box::new(self), target)
     }
 
     pub fn head(&mut self, head: ResponseHead) {

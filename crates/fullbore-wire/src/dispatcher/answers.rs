@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::flight::Asked;
+use super::flight::InFlight;
 use super::hedge::SILENCE_UNTIL_HEDGED;
 use super::{ConnectionId, Dispatcher, Ended, Keep, SEGMENT_MIN_BYTES};
-use crate::hosts::{Fault, HostId, Standing};
+use crate::hosts::{Fault, HostId, HostState};
 use crate::queue::ItemId;
 
 /// The same while another host delivers: long enough for a disk to spin up.
@@ -58,7 +58,7 @@ impl Dispatcher {
         self.came_in_vain += bytes - wanted;
         if wanted == 0 {
             let connection = &self.connections[&id];
-            let ahead: u64 = connection.asked.iter().take_while(|a| a.wanted() == 0).map(Asked::unwanted).sum();
+            let ahead: u64 = connection.asked.iter().take_while(|a| a.wanted() == 0).map(InFlight::unwanted).sum();
             let drain_bytes = self.drain_bytes(connection, connection.rate.at_least());
             if connection.owed() == 0 && ahead > drain_bytes || ahead > UNWANTED_CLOSE_BYTES {
                 return Keep::Close;
@@ -111,7 +111,7 @@ impl Dispatcher {
 
     /// What of a part did not arrive goes back to the queue; or to the connection that it was taken
     /// from, if that one is still at it, so that nothing comes twice.
-    pub(super) fn give_back(&mut self, asked: &Asked, now: Instant) {
+    pub(super) fn give_back(&mut self, asked: &InFlight, now: Instant) {
         let Some(rest) = asked.rest() else { return };
         let excluded = self.queue.excluded(rest.item);
         let giver = self
@@ -150,7 +150,7 @@ impl Dispatcher {
     /// False when the host is left alone already: a server that goes takes all its connections with it, and
     /// they may all have been at the same file.
     fn is_new_incident(&mut self, host: HostId, now: Instant) -> bool {
-        matches!(self.hosts[host as usize].standing(now), Standing::Up)
+        matches!(self.hosts[host as usize].standing(now), HostState::Up)
     }
 
     /// An answer was a fault; the connection goes on.
@@ -170,12 +170,12 @@ impl Dispatcher {
         self.settle(host, &asked, &fault, now);
     }
 
-    fn is_last_trouble(&mut self, host: HostId, asked: &Asked) -> bool {
+    fn is_last_trouble(&mut self, host: HostId, asked: &InFlight) -> bool {
         asked.rest().is_none_or(|rest| self.trouble(rest.item, rest.size, host, TROUBLES_PER_HOST))
     }
 
     /// What a fault of a host with one request means for the file and for the host.
-    pub(super) fn settle(&mut self, host: HostId, asked: &Asked, fault: &Fault, now: Instant) {
+    pub(super) fn settle(&mut self, host: HostId, asked: &InFlight, fault: &Fault, now: Instant) {
         let item = asked.item_now();
         // A file that a host has wrong is one fault of it, however many parts of it were asked for.
         let is_known =
@@ -228,7 +228,7 @@ impl Dispatcher {
             history.note(connection.host, fault);
             self.trouble(front.segment.item, front.segment.size, connection.host, TROUBLES_PER_HOST);
         }
-        let owed = connection.asked.iter().filter_map(Asked::rest).next();
+        let owed = connection.asked.iter().filter_map(InFlight::rest).next();
         if let (Ended::Fault(_), Some(rest)) = (how, owed) {
             let (name, others) = (self.name(rest.item), connection.asked.len() - 1);
             tracing::info!("{name}: asked for again, from byte {} on, and {others} requests behind it", rest.start);
@@ -252,9 +252,10 @@ impl Dispatcher {
             Ended::Ours => {}
             Ended::Fault(fault) => {
                 // Of what broke before its answer began, it says nothing.
-                let is_of_front =
-                    |front: &&Asked| front.received > 0 || matches!(fault, Fault::WrongAnswer(_) | Fault::WrongSize(_));
-                let item = connection.asked.front().filter(is_of_front).and_then(Asked::item_now);
+                let is_of_front = |front: &&InFlight| {
+                    front.received > 0 || matches!(fault, Fault::WrongAnswer(_) | Fault::WrongSize(_))
+                };
+                let item = connection.asked.front().filter(is_of_front).and_then(InFlight::item_now);
                 self.fault(connection.host, item, fault, now);
             }
         }

@@ -9,7 +9,7 @@ use crate::rate::Rate;
 
 /// A part in flight.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct InFlight {
     pub(super) tag: u64,
     pub(super) segment: Segment,
     pub(super) received: u64,
@@ -19,7 +19,7 @@ pub(super) struct Asked {
     pub(super) is_of_before: bool,
 }
 
-impl Asked {
+impl InFlight {
     pub(super) fn at(&self) -> u64 {
         self.segment.start + self.received
     }
@@ -49,7 +49,7 @@ pub(super) struct Connection {
     pub(super) host: HostId,
     /// Small files that it owes for the large ones it was given.
     pub(super) small_due: f64,
-    pub(super) asked: VecDeque<Asked>,
+    pub(super) asked: VecDeque<InFlight>,
     pub(super) next_tag: u64,
     pub(super) answered: u64,
     /// Requests whose answer was what was asked for; refused ones are only answered.
@@ -89,12 +89,12 @@ impl Connection {
 
     /// Wanted bytes that were asked for and did not arrive yet.
     pub(super) fn owed(&self) -> u64 {
-        self.asked.iter().map(Asked::wanted).sum()
+        self.asked.iter().map(InFlight::wanted).sum()
     }
 
     /// Bytes that will arrive although others bring them by now.
     pub(super) fn unwanted(&self) -> u64 {
-        self.asked.iter().map(Asked::unwanted).sum()
+        self.asked.iter().map(InFlight::unwanted).sum()
     }
 
     /// Bytes that will arrive, whether they are wanted or not.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::flight::{Asked, Connection};
+use super::flight::{Connection, InFlight};
 use super::{ConnectionId, DRAIN_BYTES, Dispatcher, Hold, SEGMENT_MIN_BYTES};
 use crate::hosts::HostId;
 use crate::queue::{ItemId, Segment};
@@ -136,7 +136,7 @@ impl Dispatcher {
     }
 
     /// How many times a file was taken over from this host because nothing of it came.
-    fn silences(&self, asked: &Asked, host: HostId) -> u32 {
+    fn silences(&self, asked: &InFlight, host: HostId) -> u32 {
         let history = asked.item_now().and_then(|item| self.histories.get(&item));
         history.and_then(|history| history.silences.get(&host)).copied().unwrap_or(0)
     }

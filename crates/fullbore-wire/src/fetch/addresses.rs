@@ -20,11 +20,11 @@ pub(crate) type Slot = OwnedSemaphorePermit;
 pub(crate) struct Addresses {
     /// Connections to each.
     most: usize,
-    places: Mutex<BTreeMap<String, Place>>,
+    places: Mutex<BTreeMap<String, ServerSlot>>,
 }
 
 #[derive(Clone, Debug)]
-struct Place {
+struct ServerSlot {
     room: Arc<Semaphore>,
     waiting: Arc<AtomicUsize>,
 }
@@ -56,11 +56,11 @@ impl Addresses {
         lock(&self.places).get(&name(to)).is_some_and(|place| place.waiting.load(Ordering::Relaxed) > 0)
     }
 
-    fn place(&self, to: &Url) -> Place {
+    fn place(&self, to: &Url) -> ServerSlot {
         let mut places = lock(&self.places);
         // Those that nobody uses are made anew when they are wanted.
         places.retain(|_, place| Arc::strong_count(&place.room) > 1);
-        let anew = || Place { room: Arc::new(Semaphore::new(self.most)), waiting: Arc::default() };
+        let anew = || ServerSlot { room: Arc::new(Semaphore::new(self.most)), waiting: Arc::default() };
         places.entry(name(to)).or_insert_with(anew).clone()
     }
 }

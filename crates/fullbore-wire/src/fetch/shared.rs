@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use super::addresses::Addresses;
 use super::{Catalogue, FetchOptions, PendingGet};
 use crate::auth::AuthConf;
-use crate::connection::{Detour, PlusForm};
+use crate::connection::{PlusForm, RedirectedRequest};
 use crate::dispatcher::{ConnectionId, Dispatcher, HEDGE_LOOK_EVERY, Next};
 use crate::hosts::HostId;
 use crate::proxy::Route;
@@ -72,7 +72,7 @@ pub(crate) struct Shared {
     pub gets: Mutex<Vec<VecDeque<PendingGet>>>,
     /// Per host, what it has redirected and nobody asks for yet. Bounded by the dispatcher, and for small files
     /// by who asks for them.
-    pub(super) detours: Mutex<Vec<VecDeque<Detour>>>,
+    pub(super) detours: Mutex<Vec<VecDeque<RedirectedRequest>>>,
     /// Wakes those who take them.
     pub detoured: Notify,
     /// Room for connections.
@@ -100,7 +100,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// A host has redirected this request to an address of its own.
-    pub fn detour(&self, host: HostId, detour: Detour) {
+    pub fn detour(&self, host: HostId, detour: RedirectedRequest) {
         lock(&self.detours)[host as usize].push_back(detour);
         self.detoured.notify_waiters();
         self.wake.notify_waiters();
@@ -114,7 +114,7 @@ impl Shared {
     }
 
     /// The next request that this host has redirected to this address.
-    pub fn next_detour(&self, host: HostId, to: &Url) -> Option<Detour> {
+    pub fn next_detour(&self, host: HostId, to: &Url) -> Option<RedirectedRequest> {
         let waiting = &mut lock(&self.detours)[host as usize];
         let place = waiting.iter().position(|detour| detour.target().same_origin(to))?;
         waiting.remove(place)
@@ -123,7 +123,8 @@ impl Shared {
     /// Whether others would make better use of an idle connection to this address: requests of its host that go
     /// elsewhere, those of other hosts that come here, or whoever waits for room there.
     pub fn is_detour_in_the_way(&self, host: HostId, to: &Url) -> bool {
-        let is_elsewhere = |of: usize, detour: &Detour| (of == host as usize) != detour.target().same_origin(to);
+        let is_elsewhere =
+            |of: usize, detour: &RedirectedRequest| (of == host as usize) != detour.target().same_origin(to);
         let detours = lock(&self.detours);
         self.addresses.is_wanted(to)
             || detours.iter().enumerate().any(|(of, waiting)| waiting.iter().any(|detour| is_elsewhere(of, detour)))

@@ -10,7 +10,6 @@ use fullbore_lafs::grid::GridSettings;
 use fullbore_lafs::{get as grid_get, put as grid_put};
 use fullbore_mirror::OWN_DIRECTORY;
 use fullbore_mirror::SNAPSHOT_DIRECTORY;
-
 use fullbore_s3::bucket::{self, BucketSettings};
 use fullbore_s3::credentials::Aws;
 use fullbore_s3::{Addressing, Location, SCHEME, get as bucket_get, put as bucket_put};

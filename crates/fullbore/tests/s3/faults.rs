@@ -643,7 +643,7 @@ fn flags_that_do_not_go_together() {
     assert!(error(&["put", "--connections", "2", file]).contains("s3://"));
     assert!(error(&["put", "--delete", file, "s3://bucket/f"]).contains("directory"));
     assert!(error(&["put", "--acl", "private", file]).contains("s3://"));
-    assert!(error(&["put", "s3://bucket/f"]).contains("what is to be put"));
+    assert!(error(&["put", "s3://bucket/f"]).contains("no FILE or DIR to put"));
     assert!(error(&["get", "s3://bucket/"]).contains("names no object"));
     assert!(error(&["get", "s3://bucket/a/../b"]).contains("another object"));
     assert!(error(&["put", "-", "-", "s3://bucket/f"]).contains("stdin"));

@@ -58,7 +58,7 @@ fn with_options(
             problem: &problem,
             clock: context.ledger.stage("disk write", Clock::Thread),
         };
-        let mut listing = Listing::new(&writers, Room::of(tree.root()), None);
+        let mut listing = Listing::new(&writers, FreeSpace::of(tree.root()), None);
         (listing.case_insensitive, listing.torn) = (case_insensitive, torn);
         work(&mut listing);
         problems.into_inner().unwrap()

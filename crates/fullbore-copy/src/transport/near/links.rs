@@ -8,8 +8,8 @@ use std::time::Instant;
 use super::Route;
 use super::opener::Opener;
 use crate::transport::grow::{self, Growth, Step};
-use crate::transport::lane::Lane;
 use crate::transport::setup::{Decision, Way};
+use crate::transport::stream::Stream;
 use crate::transport::{Transport, join};
 
 /// Makes connections for content.
@@ -27,7 +27,7 @@ impl Links {
                 let Some((command, joint)) = route.joining.clone() else { break };
                 let children = self.children.clone();
                 std::thread::spawn(move || match join::dial(&command, &joint, &children) {
-                    Ok(lane) => transport.add(lane),
+                    Ok(stream) => transport.add(stream),
                     // One less is no matter: the first one carries everything.
                     Err(error) => tracing::info!(%error, "a further connection by ssh failed"),
                 });
@@ -36,8 +36,8 @@ impl Links {
             let (opener, way) = (self.opener.clone(), route.way);
             std::thread::spawn(move || {
                 // One less is no matter, if it is not the only one.
-                match opener.open(way).and_then(|mut lane| lane.mark(number).map(|()| lane)) {
-                    Ok(lane) if !transport.is_over() => transport.add(lane),
+                match opener.open(way).and_then(|mut stream| stream.mark(number).map(|()| stream)) {
+                    Ok(stream) if !transport.is_over() => transport.add(stream),
                     Ok(_) => {}
                     Err(error) if number == 1 => transport.fail(&error),
                     Err(error) => tracing::info!(%error, number, "a connection failed"),
@@ -78,7 +78,7 @@ impl Links {
     }
 }
 
-impl Lane {
+impl Stream {
     /// Tells the far end which connection this is.
     pub(super) fn mark(&mut self, number: u8) -> std::io::Result<()> {
         self.writer.write_all(&[number])?;

@@ -10,8 +10,8 @@ use fullbore_wire::tcp_info::TcpInfo;
 use rustls::{ClientConfig, ServerConfig};
 
 use super::RACE_TIME;
-use crate::transport::lane::Lane;
 use crate::transport::setup::Way;
+use crate::transport::stream::Stream;
 use crate::transport::tls;
 
 /// Connections that are being proved at once. Strangers cannot make us hold more.
@@ -41,7 +41,7 @@ pub(super) struct Opener {
     /// The number of connections for content that the user wants; 0 for as many as the path needs.
     streams: u8,
     /// Connections of the far end that have proved its key.
-    proved: Mutex<(mpsc::Sender<Lane>, mpsc::Receiver<Lane>)>,
+    proved: Mutex<(mpsc::Sender<Stream>, mpsc::Receiver<Stream>)>,
     /// Held by each that is being proved.
     proving: Arc<()>,
 }
@@ -50,7 +50,7 @@ pub(super) struct Opener {
 #[derive(Debug)]
 struct Ahead {
     address: SocketAddr,
-    lanes: Vec<JoinHandle<std::io::Result<Lane>>>,
+    dialled: Vec<JoinHandle<std::io::Result<Stream>>>,
 }
 
 /// Connections for content at first, of which the user wants so many, on a path with this round trip.
@@ -81,7 +81,7 @@ pub(super) fn listen() -> Option<TcpListener> {
     Some(listener)
 }
 
-fn dial(address: &SocketAddr, client: Arc<ClientConfig>) -> std::io::Result<Lane> {
+fn dial(address: &SocketAddr, client: Arc<ClientConfig>) -> std::io::Result<Stream> {
     tls::connect(TcpStream::connect_timeout(address, RACE_TIME)?, client)
 }
 
@@ -104,12 +104,12 @@ impl Opener {
         }
     }
 
-    pub(super) fn accept(&self, until: Instant) -> std::io::Result<Lane> {
+    pub(super) fn accept(&self, until: Instant) -> std::io::Result<Stream> {
         let listener = self.listener.as_ref().ok_or(std::io::ErrorKind::AddrNotAvailable)?;
         loop {
             // Strangers who say nothing keep nobody waiting: each is proved by a thread of its own.
-            if let Ok(lane) = self.proved.lock().unwrap_or_else(PoisonError::into_inner).1.try_recv() {
-                return Ok(lane);
+            if let Ok(stream) = self.proved.lock().unwrap_or_else(PoisonError::into_inner).1.try_recv() {
+                return Ok(stream);
             }
             match listener.accept() {
                 Ok((socket, _)) if Arc::strong_count(&self.proving) <= PROVING => {
@@ -118,8 +118,8 @@ impl Opener {
                     let (server, held) = (self.server.clone(), self.proving.clone());
                     std::thread::spawn(move || {
                         // Whoever dialled without the key is nobody.
-                        if let Ok(lane) = tls::accept(socket, server) {
-                            let _ = found.send(lane);
+                        if let Ok(stream) = tls::accept(socket, server) {
+                            let _ = found.send(stream);
                         }
                         drop(held);
                     });
@@ -138,15 +138,15 @@ impl Opener {
     }
 
     /// Makes the first connection to an address.
-    pub(super) fn dial_first(self: &Arc<Self>, address: &SocketAddr) -> std::io::Result<Lane> {
+    pub(super) fn dial_first(self: &Arc<Self>, address: &SocketAddr) -> std::io::Result<Stream> {
         let socket = TcpStream::connect_timeout(address, RACE_TIME)?;
         let trip = TcpInfo::read(socket.as_fd()).map(|info| info.path_rtt()).unwrap_or_default();
         let (own, to) = (self.clone(), *address);
         // At once, but not in front of its handshake: when the first file is wanted, the others have had theirs.
         std::thread::spawn(move || own.dial_ahead(to, streams(own.streams, trip)));
-        let lane = tls::connect(socket, self.client.clone())?;
+        let stream = tls::connect(socket, self.client.clone())?;
         self.address.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(*address);
-        Ok(lane)
+        Ok(stream)
     }
 
     /// Dials for content, where a first connection gets through.
@@ -156,10 +156,10 @@ impl Opener {
             std::thread::spawn(move || dial(&address, client))
         };
         let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
-        ahead.get_or_insert_with(|| Ahead { address, lanes: (0..streams).map(dial).collect() });
+        ahead.get_or_insert_with(|| Ahead { address, dialled: (0..streams).map(dial).collect() });
     }
 
-    pub(super) fn open(&self, way: Way) -> std::io::Result<Lane> {
+    pub(super) fn open(&self, way: Way) -> std::io::Result<Stream> {
         if way == Way::FarDials {
             // What asks for it goes behind content in ssh's pipe, which may be slow.
             return self.accept(Instant::now() + ASKED_TIME);
@@ -169,11 +169,11 @@ impl Opener {
         let ahead = {
             let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
             // From now on nobody dials ahead. Where another first one got through, its followers may wait long.
-            let ahead = ahead.get_or_insert_with(|| Ahead { address, lanes: Vec::new() });
-            if ahead.address == address { ahead.lanes.pop() } else { None }
+            let ahead = ahead.get_or_insert_with(|| Ahead { address, dialled: Vec::new() });
+            if ahead.address == address { ahead.dialled.pop() } else { None }
         };
         match ahead.map(JoinHandle::join) {
-            Some(Ok(Ok(lane))) => Ok(lane),
+            Some(Ok(Ok(stream))) => Ok(stream),
             _ => dial(&address, self.client.clone()),
         }
     }

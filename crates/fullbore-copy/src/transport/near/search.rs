@@ -11,8 +11,8 @@ use fullbore_wire::resolve::is_onion;
 use super::opener::{Opener, streams};
 use super::{RACE_TIME, Route};
 use crate::transport::Transport;
-use crate::transport::lane::Lane;
 use crate::transport::setup::{Decision, Hello, Way};
+use crate::transport::stream::Stream;
 
 /// Time that the far end may take to be ready for further connections by ssh.
 const JOINT_TIME: Duration = Duration::from_secs(30);
@@ -36,7 +36,7 @@ impl Search {
         let mut route = Route::PIPE;
         let mut first = None;
         match self.race.map(Race::winner) {
-            Some(Ok((way, lane))) => (route.way, first) = (way, Some(lane)),
+            Some(Ok((way, stream))) => (route.way, first) = (way, Some(stream)),
             Some(Err(reason)) => {
                 tracing::info!(reason, "no TCP connection in either direction");
                 route.fallback = Some(reason);
@@ -45,7 +45,7 @@ impl Search {
         }
         route.searched = began.elapsed();
         let searched_ms = route.searched.as_millis();
-        let Some(mut lane) = first else {
+        let Some(mut stream) = first else {
             tracing::info!(searched_ms, "content goes by ssh");
             transport.stay_with_pipe();
             if self.more_pipes.is_some() {
@@ -60,15 +60,15 @@ impl Search {
             }
             return Ok(route);
         };
-        route.streams = streams(self.streams, lane.round_trip().unwrap_or_default());
-        let peer = lane.socket.as_ref().and_then(|socket| socket.peer_addr().ok());
-        let (round_trip, streams) = (lane.round_trip(), route.streams);
+        route.streams = streams(self.streams, stream.round_trip().unwrap_or_default());
+        let peer = stream.socket.as_ref().and_then(|socket| socket.peer_addr().ok());
+        let (round_trip, streams) = (stream.round_trip(), route.streams);
         tracing::info!(way = ?route.way, ?peer, ?round_trip, streams, searched_ms, "content goes by connections");
         if route.way == Way::FarDials {
             transport.say_way(&Decision { way: route.way, streams: route.streams })?;
         }
-        lane.mark(0)?;
-        transport.hand_over(lane, true);
+        stream.mark(0)?;
+        transport.hand_over(stream, true);
         Ok(route)
     }
 }
@@ -83,7 +83,7 @@ fn named(host: &str, port: u16) -> impl Iterator<Item = SocketAddr> {
 /// Both directions at once.
 #[derive(Debug)]
 pub(super) struct Race {
-    results: mpsc::Receiver<Result<(Way, Lane), String>>,
+    results: mpsc::Receiver<Result<(Way, Stream), String>>,
     until: Instant,
 }
 
@@ -96,12 +96,12 @@ pub(super) fn race(opener: &Arc<Opener>, hello: &Hello, host: &str) -> Race {
             let (sender, own) = (dialling.clone(), own.clone());
             std::thread::spawn(move || {
                 tracing::info!(%address, "dialling");
-                let lane = own.dial_first(&address).map(|lane| (Way::NearDials, lane));
-                match &lane {
+                let stream = own.dial_first(&address).map(|stream| (Way::NearDials, stream));
+                match &stream {
                     Ok(_) => tracing::info!(%address, "connected; the far end has proved its key"),
                     Err(error) => tracing::info!(%address, %error, "no connection"),
                 }
-                let _ = sender.send(lane.map_err(|error| format!("{address}: {}", said_of(&error))));
+                let _ = sender.send(stream.map_err(|error| format!("{address}: {}", said_of(&error))));
             });
         };
         // What the name stands for may take long to find.
@@ -112,7 +112,7 @@ pub(super) fn race(opener: &Arc<Opener>, hello: &Hello, host: &str) -> Race {
     }
     let own = opener.clone();
     std::thread::spawn(move || {
-        let _ = sender.send(own.accept(until).map(|lane| (Way::FarDials, lane)).map_err(|error| error.to_string()));
+        let _ = sender.send(own.accept(until).map(|stream| (Way::FarDials, stream)).map_err(|error| error.to_string()));
     });
     Race { results, until }
 }
@@ -128,7 +128,7 @@ fn said_of(error: &std::io::Error) -> String {
 
 impl Race {
     /// The first connection that proved the right key; else what went wrong.
-    fn winner(self) -> Result<(Way, Lane), String> {
+    fn winner(self) -> Result<(Way, Stream), String> {
         let mut reasons = Vec::new();
         loop {
             match self.results.recv_timeout(self.until.saturating_duration_since(Instant::now())) {
@@ -150,8 +150,8 @@ impl Race {
 mod tests {
     use super::*;
 
-    fn lane() -> Lane {
-        Lane::pipe(std::io::empty(), std::io::sink())
+    fn stream() -> Stream {
+        Stream::pipe(std::io::empty(), std::io::sink())
     }
 
     #[test]
@@ -166,7 +166,7 @@ mod tests {
     fn a_connection_that_comes_right_behind_one_that_failed_is_taken() {
         let (sender, results) = mpsc::channel();
         sender.send(Err("no".to_owned())).unwrap();
-        sender.send(Ok((Way::NearDials, lane()))).unwrap();
+        sender.send(Ok((Way::NearDials, stream()))).unwrap();
         let won = Race { results, until: Instant::now() + RACE_TIME }.winner();
         assert!(matches!(won, Ok((Way::NearDials, _))), "{:?}", won.err());
         let (sender, results) = mpsc::channel();

@@ -23,7 +23,7 @@ impl<S: Service> Connection<'_, S> {
         let (written, flushed) = (self.written(), self.writer.flushed);
         let left = |in_flight: &&mut InFlight<S>| in_flight.written.is_some() && (flushed || in_flight.end < written);
         for in_flight in self.in_flight.iter_mut().take_while(left) {
-            in_flight.arrival.look(&info, now);
+            in_flight.arrival.update(&info, now);
         }
     }
 

@@ -18,26 +18,26 @@ use crate::url::Url;
 
 /// A request that its host has redirected.
 #[derive(Debug)]
-pub(crate) enum Detour {
+pub(crate) enum RedirectedRequest {
     /// A part of a file, which waits in the dispatcher under this ticket.
     File(Ticket, Box<FilePart>, Url),
     /// A small file.
     Small(Box<SmallPart>, Url),
 }
 
-impl Detour {
+impl RedirectedRequest {
     /// Where it is now.
     pub fn target(&self) -> &Url {
         match self {
-            Detour::File(_, _, to) | Detour::Small(_, to) => to,
+            RedirectedRequest::File(_, _, to) | RedirectedRequest::Small(_, to) => to,
         }
     }
 
     /// Whether it is still to be asked for.
     pub fn is_waited_for(&self, dispatcher: &Dispatcher) -> bool {
         match self {
-            Detour::File(ticket, ..) => dispatcher.awaits_detour(*ticket),
-            Detour::Small(small, _) => small.is_waited_for(),
+            RedirectedRequest::File(ticket, ..) => dispatcher.awaits_detour(*ticket),
+            RedirectedRequest::Small(small, _) => small.is_waited_for(),
         }
     }
 }
@@ -68,7 +68,7 @@ pub(crate) async fn keep_detours(shared: Arc<Shared>, host: HostId) {
     }
 }
 
-async fn serve(shared: &Arc<Shared>, host: HostId, base: &Base, connected: Connected, first: Detour) {
+async fn serve(shared: &Arc<Shared>, host: HostId, base: &Base, connected: Connected, first: RedirectedRequest) {
     let id = shared.dispatcher().opened_detour(host, Instant::now());
     let serving = http1::serve(shared, host, id, base, connected, http1::Work::Detours(Some(first)));
     let at = |why: String| format!("{}: {why}", base.url.host_and_port());
@@ -85,7 +85,7 @@ async fn serve(shared: &Arc<Shared>, host: HostId, base: &Base, connected: Conne
 }
 
 /// Nothing of what is to be had there will come.
-fn fail(shared: &Shared, host: HostId, first: Detour, endpoint: &Endpoint, error: &ConnectError) {
+fn fail(shared: &Shared, host: HostId, first: RedirectedRequest, endpoint: &Endpoint, error: &ConnectError) {
     let why = error.to_string();
     tracing::info!("{why}");
     // It is this address that cannot be trusted or may not be asked; the host itself was.
@@ -95,8 +95,8 @@ fn fail(shared: &Shared, host: HostId, first: Detour, endpoint: &Endpoint, error
     let mut next = Some(first);
     while let Some(detour) = next {
         match detour {
-            Detour::File(ticket, ..) => shared.dispatcher().lost_detour(ticket, &fault, Instant::now()),
-            Detour::Small(small, _) => {
+            RedirectedRequest::File(ticket, ..) => shared.dispatcher().lost_detour(ticket, &fault, Instant::now()),
+            RedirectedRequest::Small(small, _) => {
                 let (host, reason) = (endpoint.host.clone(), why.clone());
                 small.fail(match is_final {
                     true => GetError::Final { host, reason },

@@ -15,7 +15,7 @@ const AWAY: &str = "the connection, which is dialled again";
 
 /// A copy's figures, and its rate over the last looks.
 #[derive(Debug)]
-pub struct Standing {
+pub struct LiveProgress {
     progress: Arc<Progress>,
     state: Mutex<State>,
 }
@@ -29,12 +29,12 @@ struct State {
     silent: Duration,
 }
 
-impl Standing {
+impl LiveProgress {
     /// Of a copy that counts here.
-    pub fn of(progress: &Arc<Progress>) -> Standing {
+    pub fn of(progress: &Arc<Progress>) -> LiveProgress {
         let (last, silent) = (None, Duration::ZERO);
         let state = State { began: Instant::now(), last, rate_bytes_per_s: 0.0, limit: None, silent };
-        Standing { progress: progress.clone(), state: Mutex::new(state) }
+        LiveProgress { progress: progress.clone(), state: Mutex::new(state) }
     }
 
     /// Takes a look: `limit` is what limits it now, `silent` for how long nothing was heard of another machine.
@@ -91,16 +91,16 @@ mod tests {
 
     #[test]
     fn a_copy_whose_connection_is_lost_says_so() {
-        let standing = Standing::of(&Arc::default());
-        standing.look(Some("the network".to_owned()), Duration::ZERO);
-        standing.away();
-        assert_eq!((standing.last().limit.as_deref(), standing.last().rate_bytes_per_s), (Some(AWAY), 0));
+        let live = LiveProgress::of(&Arc::default());
+        live.look(Some("the network".to_owned()), Duration::ZERO);
+        live.away();
+        assert_eq!((live.last().limit.as_deref(), live.last().rate_bytes_per_s), (Some(AWAY), 0));
     }
 
     #[test]
     fn a_silence_is_told_once_it_is_long() {
-        let standing = Standing::of(&Arc::default());
-        assert_eq!(standing.look(None, Duration::from_secs(19)).silent_s, None);
-        assert_eq!(standing.look(None, Duration::from_millis(21_900)).silent_s, Some(21));
+        let live = LiveProgress::of(&Arc::default());
+        assert_eq!(live.look(None, Duration::from_secs(19)).silent_s, None);
+        assert_eq!(live.look(None, Duration::from_millis(21_900)).silent_s, Some(21));
     }
 }

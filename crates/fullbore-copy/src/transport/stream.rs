@@ -12,7 +12,7 @@ use fullbore_wire::tcp_info::TcpInfo;
 pub(super) const PIPE_BYTES: usize = 64 << 10;
 
 /// One connection, its directions apart so that each has a thread.
-pub struct Lane {
+pub struct Stream {
     pub(super) reader: Box<dyn Read + Send>,
     pub(super) writer: Box<dyn Write + Send>,
     pub(super) socket: Option<TcpStream>,
@@ -20,16 +20,16 @@ pub struct Lane {
     pub(super) lingers: bool,
 }
 
-impl fmt::Debug for Lane {
+impl fmt::Debug for Stream {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Lane").field("socket", &self.socket).finish_non_exhaustive()
+        formatter.debug_struct("Stream").field("socket", &self.socket).finish_non_exhaustive()
     }
 }
 
-impl Lane {
+impl Stream {
     /// The two pipes of a process that carries the bytes to the other machine.
-    pub fn pipe(reader: impl Read + Send + 'static, writer: impl Write + Send + 'static) -> Lane {
-        Lane {
+    pub fn pipe(reader: impl Read + Send + 'static, writer: impl Write + Send + 'static) -> Stream {
+        Stream {
             reader: Box::new(BufReader::with_capacity(PIPE_BYTES, reader)),
             writer: Box::new(BufWriter::with_capacity(PIPE_BYTES, writer)),
             socket: None,

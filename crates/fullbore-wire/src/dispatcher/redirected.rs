@@ -10,7 +10,7 @@ use std::time::Instant;
 use super::flight::Connection;
 use super::{ConnectionId, Dispatcher};
 use crate::hosts::{Fault, HostId};
-use crate::queue::{Segment, Wish};
+use crate::queue::{Segment, WantedFile};
 
 /// Names a request that waits for a connection to its new address; never used twice.
 pub type Ticket = u64;
@@ -91,7 +91,7 @@ impl Dispatcher {
     }
 
     /// Such a part.
-    pub(super) fn take_from_detours(&mut self, wish: &Wish, now: Instant) -> Option<Segment> {
+    pub(super) fn take_from_detours(&mut self, wish: &WantedFile, now: Instant) -> Option<Segment> {
         let ticket = self.waiting_elsewhere(wish.host)?;
         let (_, asked) = self.detours.remove(&ticket)?;
         self.give_back(&asked, now);

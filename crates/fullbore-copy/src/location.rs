@@ -8,7 +8,7 @@ use fullbore_engine::run::error::CommandError;
 
 /// One argument of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place<'a> {
+pub(crate) enum Location<'a> {
     /// A path on this machine.
     Local(&'a Path),
     /// A path on another one.
@@ -22,7 +22,7 @@ pub(crate) enum Place<'a> {
 
 /// Where all sources are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Common<'a> {
+pub(crate) enum Locations<'a> {
     /// On this machine.
     Local(Vec<&'a Path>),
     /// On another one.
@@ -34,14 +34,14 @@ pub(crate) enum Common<'a> {
     },
 }
 
-impl<'a> Place<'a> {
+impl<'a> Location<'a> {
     /// Where all of them are.
-    pub(crate) fn common(texts: &'a [OsString]) -> Result<Common<'a>, CommandError> {
+    pub(crate) fn common(texts: &'a [OsString]) -> Result<Locations<'a>, CommandError> {
         let (mut local, mut remote, mut hosts) = (Vec::new(), Vec::new(), Vec::new());
         for text in texts {
-            match Place::parse(text)? {
-                Place::Local(path) => local.push(path),
-                Place::Remote { host, path } => {
+            match Location::parse(text)? {
+                Location::Local(path) => local.push(path),
+                Location::Remote { host, path } => {
                     remote.push(path);
                     hosts.push(host);
                 }
@@ -49,9 +49,9 @@ impl<'a> Place<'a> {
         }
         hosts.dedup();
         match (&hosts[..], local.is_empty()) {
-            ([], false) => Ok(Common::Local(local)),
-            ([host], true) => Ok(Common::Remote { host: host.clone(), paths: remote }),
-            ([], true) => Err(CommandError::usage("what to copy?")),
+            ([], false) => Ok(Locations::Local(local)),
+            ([host], true) => Ok(Locations::Remote { host: host.clone(), paths: remote }),
+            ([], true) => Err(CommandError::usage("no SRC: name what to copy")),
             _ => Err(CommandError::usage("all SRC have to be on one machine")),
         }
     }
@@ -61,9 +61,9 @@ impl<'a> Place<'a> {
     ///
     /// # Errors
     /// What means rsync's own daemon to rsync, and hosts that ssh would take for an option.
-    pub(crate) fn parse(text: &'a OsStr) -> Result<Place<'a>, CommandError> {
+    pub(crate) fn parse(text: &'a OsStr) -> Result<Location<'a>, CommandError> {
         let bytes = text.as_bytes();
-        let local = Place::Local(Path::new(text));
+        let local = Location::Local(Path::new(text));
         let user = bytes.iter().position(|byte| *byte == b'@').map_or(0, |at| at + 1);
         let colon = if bytes[user..].starts_with(b"[") {
             bytes.windows(2).position(|pair| pair == b"]:").map(|at| at + 1)
@@ -85,7 +85,7 @@ impl<'a> Place<'a> {
         }
         let Ok(host) = std::str::from_utf8(&bytes[..colon]) else { return Ok(local) };
         let host = host.replace(['[', ']'], "");
-        Ok(Place::Remote { host, path: OsStr::from_bytes(&bytes[colon + 1..]).to_owned() })
+        Ok(Location::Remote { host, path: OsStr::from_bytes(&bytes[colon + 1..]).to_owned() })
     }
 }
 
@@ -95,21 +95,21 @@ mod tests {
 
     #[test]
     fn a_colon_before_any_slash_makes_a_host() {
-        let remote = |host: &str, path: &str| Place::Remote { host: host.into(), path: path.into() };
+        let remote = |host: &str, path: &str| Location::Remote { host: host.into(), path: path.into() };
         for (text, place) in [
-            ("a/b:c", Place::Local(Path::new("a/b:c"))),
-            ("./a:b", Place::Local(Path::new("./a:b"))),
-            (":b", Place::Local(Path::new(":b"))),
+            ("a/b:c", Location::Local(Path::new("a/b:c"))),
+            ("./a:b", Location::Local(Path::new("./a:b"))),
+            (":b", Location::Local(Path::new(":b"))),
             ("host:", remote("host", "")),
             ("me@host:/a:b", remote("me@host", "/a:b")),
             ("me@[fe80::1]:x", remote("me@fe80::1", "x")),
         ] {
-            assert_eq!(Place::parse(OsStr::new(text)).unwrap(), place, "{text}");
+            assert_eq!(Location::parse(OsStr::new(text)).unwrap(), place, "{text}");
         }
         let refused =
             ["host::module/path", "me@host::module", "rsync://host/module", "-oProxyCommand=x:path", "-l@host:"];
         for text in refused {
-            assert!(Place::parse(OsStr::new(text)).is_err(), "{text}");
+            assert!(Location::parse(OsStr::new(text)).is_err(), "{text}");
         }
     }
 }

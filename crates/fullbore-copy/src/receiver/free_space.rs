@@ -97,7 +97,7 @@ pub(super) struct Share {
 
 /// What is there already of a file that is wanted.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct There {
+pub(super) struct ExistingFile {
     /// What the file that it replaces takes, in bytes.
     pub(super) old_bytes: Option<u64>,
     /// What an earlier run has left of it, in bytes.
@@ -106,7 +106,7 @@ pub(super) struct There {
 
 /// What is needed of the destination's file systems.
 #[derive(Debug, Default)]
-pub(super) struct Room {
+pub(super) struct FreeSpace {
     /// Longest name that the destination itself takes, in bytes.
     pub(super) longest_name: Option<u64>,
     needs: HashMap<u64, Needs>,
@@ -130,14 +130,14 @@ pub(super) enum Shortage {
     Inodes { needed: u64, free: u64 },
 }
 
-impl Room {
-    pub(super) fn of(root: &Folder) -> Room {
+impl FreeSpace {
+    pub(super) fn of(root: &Folder) -> FreeSpace {
         let longest_name = root.file_system.status().map(|status| status.f_namemax).filter(|longest| *longest > 0);
-        Room { longest_name, needs: HashMap::new() }
+        FreeSpace { longest_name, needs: HashMap::new() }
     }
 
     /// A file is wanted in this directory.
-    pub(super) fn add_file(&mut self, folder: &Folder, bytes: u64, there: There) -> Share {
+    pub(super) fn add_file(&mut self, folder: &Folder, bytes: u64, there: ExistingFile) -> Share {
         let file_system = &folder.file_system;
         let needs = self.needs.entry(file_system.device).or_insert_with(|| Needs {
             file_system: file_system.clone(),
