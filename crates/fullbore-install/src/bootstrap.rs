@@ -42,7 +42,7 @@ use crate::installing::course::Expected;
 use crate::installing::download::{Downloads, is_remote};
 use crate::installing::log::Log;
 use crate::installing::unpacker::Unpacker;
-use crate::installing::whole::{Standing, Whole};
+use crate::installing::whole::{RunProgress, Whole};
 use crate::installing::{NO_NEW_PRIVILEGES, Part, still_syncing};
 use crate::nosync::Process;
 use crate::nosync::session::Session;
@@ -65,12 +65,12 @@ const ARCHIVES: &str = "var/cache/apt/archives";
 /// removed.
 pub fn run(settings: &BootstrapSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
     let whole = Whole::new(events);
-    whole.tell_during(|| made(settings, &whole.standing(), &mut &whole))
+    whole.tell_during(|| made(settings, &whole.run_progress(), &mut &whole))
 }
 
 fn made(
     settings: &BootstrapSettings,
-    standing: &Arc<Standing>,
+    run_progress: &Arc<RunProgress>,
     events: &mut dyn Events,
 ) -> Result<Report, CommandError> {
     // Modes are those of packages and of Debian's defaults, not the caller's.
@@ -104,19 +104,19 @@ fn made(
         let threads = cores().saturating_sub(1).max(1);
         let ahead = Arc::new(ReadAhead::start(threads, bytes_ahead()));
         downloads.decompress_ahead(ahead.clone());
-        let walk = Walk { settings, inside: &inside, log: &log, stop: &stop, may_cut, ahead, standing };
+        let walk = Walk { settings, inside: &inside, log: &log, stop: &stop, may_cut, ahead, run_progress };
         let result = match walk.run(&mut downloads, &mut account, events) {
-            Ok(Walked::Whole) => walk.finish(&place, &session, &mut account, events),
-            Ok(Walked::OtherThanAll) if stop.check().is_ok() => {
+            Ok(Attempt::Whole) => walk.finish(&place, &session, &mut account, events),
+            Ok(Attempt::OtherThanAll) if stop.check().is_ok() => {
                 events.note("with all packages of the archive apt decides differently: starting over".to_owned());
                 account.part(Part::Around);
                 account.forget();
-                standing.begin_anew();
+                run_progress.begin_anew();
                 place.begin_anew()?;
                 may_cut = false;
                 continue;
             }
-            Ok(Walked::OtherThanAll) => Err(interrupted()),
+            Ok(Attempt::OtherThanAll) => Err(interrupted()),
             Err(error) => Err(error),
         };
         // A process that a signal killed has failed as well.
@@ -196,12 +196,12 @@ struct Walk<'a> {
     /// Whether apt may see only a part of the archive first.
     may_cut: bool,
     ahead: Arc<ReadAhead>,
-    standing: &'a Arc<Standing>,
+    run_progress: &'a Arc<RunProgress>,
 }
 
 /// How an attempt ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Walked {
+enum Attempt {
     /// The root has its packages.
     Whole,
     /// With the whole archive, apt would have made another root.
@@ -241,7 +241,7 @@ impl Walk<'_> {
         downloads: &mut Downloads,
         account: &mut Account,
         events: &mut dyn Events,
-    ) -> Result<Walked, CommandError> {
+    ) -> Result<Attempt, CommandError> {
         let root = self.inside.root();
         let skeleton = Skeleton {
             root,
@@ -300,7 +300,7 @@ impl Walk<'_> {
                     Err(error) => return say.send(Err(error)).is_ok(),
                 };
                 let (first_packages, packages) = (first.files.len(), first.files.len() + rest.files.len());
-                self.standing.expect(Expected {
+                self.run_progress.expect(Expected {
                     bytes: first.files.iter().chain(&rest.files).map(|file| file.size).sum(),
                     packages: packages as u64,
                     first_packages: first_packages as u64,
@@ -326,7 +326,7 @@ impl Walk<'_> {
                 account.turn(events, Phase::Fetch, Part::Download);
                 arrived()?;
                 account.turn(events, Phase::Unpack, Part::Unpack);
-                let mut unpacker = Unpacker::new(self.inside, self.log, &first.files, self.standing.clone());
+                let mut unpacker = Unpacker::new(self.inside, self.log, &first.files, self.run_progress.clone());
                 unpacker.take_from(self.ahead.clone());
                 let done = self.unpack_first(&unpacker, first, account)?;
                 let _ = begin.send(());
@@ -338,12 +338,12 @@ impl Walk<'_> {
                 self.configure_first(&mut unpacker, &done, first)?;
                 account.turn(events, Phase::Resolve, Part::Resolve);
                 let rest = match said.recv().unwrap_or_else(|_| Err(interrupted())) {
-                    Err(_) if is_cut => return Ok(Walked::OtherThanAll),
+                    Err(_) if is_cut => return Ok(Attempt::OtherThanAll),
                     rest => rest?,
                 };
                 // The user's commands run only once, so the root must be final here.
                 if self.has_hooks(Moment::Essential) && !confirmation.is_given() {
-                    return Ok(Walked::OtherThanAll);
+                    return Ok(Attempt::OtherThanAll);
                 }
                 self.hooks(Moment::Essential, apt, first, account, events)?;
                 account.turn(events, Phase::Fetch, Part::Download);
@@ -353,17 +353,17 @@ impl Walk<'_> {
                 self.install_rest(apt, &unpacker, &rest, wishes, shown, account, events)?;
                 account.turn(events, Phase::Resolve, Part::Resolve);
                 if !confirmation.is_given() {
-                    return Ok(Walked::OtherThanAll);
+                    return Ok(Attempt::OtherThanAll);
                 }
                 self.hooks(Moment::Customize, apt, first, account, events)?;
-                Ok(Walked::Whole)
+                Ok(Attempt::Whole)
             };
             let mut walked = walk_on();
             // What fails with other packages than those that all would give has not failed yet.
             if is_cut && walked.as_ref().is_err_and(|error: &CommandError| error.kind == ErrorKind::Partial) {
                 let _ = begin.send(());
                 if !confirmation.is_given() {
-                    walked = Ok(Walked::OtherThanAll);
+                    walked = Ok(Attempt::OtherThanAll);
                 }
             }
             account.turn(events, Phase::Clean, Part::Around);
@@ -391,8 +391,8 @@ impl Walk<'_> {
         clean::clean(self.inside.root())?;
         if self.settings.format != Format::Dir {
             account.turn(events, Phase::Pack, Part::Pack);
-            self.standing.root_has(account.unpacked_bytes());
-            return pack::pack(self.settings, self.inside, self.log, &self.standing.packed_bytes);
+            self.run_progress.root_has(account.unpacked_bytes());
+            return pack::pack(self.settings, self.inside, self.log, &self.run_progress.packed_bytes);
         }
         account.turn(events, Phase::Sync, Part::Sync);
         synced(session, events)?;

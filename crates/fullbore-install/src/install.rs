@@ -35,7 +35,7 @@ use crate::installing::download::Downloads;
 use crate::installing::log::{Log, removed};
 use crate::installing::serving::{Serving, of_relay};
 use crate::installing::unpacker::Unpacker;
-use crate::installing::whole::{Standing, Whole};
+use crate::installing::whole::{RunProgress, Whole};
 use crate::installing::{NO_NEW_PRIVILEGES, Part, still_syncing};
 use crate::nosync;
 use crate::nosync::session::Session;
@@ -75,13 +75,13 @@ pub type Confirm<'a> = dyn Fn(&Changes, &dyn Fn() -> Result<(), CommandError>) -
 /// See [`ErrorKind`]. After an error the root is in the state in which apt and dpkg left it.
 pub fn run(settings: &InstallSettings, confirm: &Confirm<'_>, events: &mut dyn Events) -> Result<Report, CommandError> {
     let whole = Whole::new(events);
-    whole.tell_during(|| installed(settings, confirm, &whole.standing(), &mut &whole))
+    whole.tell_during(|| installed(settings, confirm, &whole.run_progress(), &mut &whole))
 }
 
 fn installed(
     settings: &InstallSettings,
     confirm: &Confirm<'_>,
-    standing: &Arc<Standing>,
+    run_progress: &Arc<RunProgress>,
     events: &mut dyn Events,
 ) -> Result<Report, CommandError> {
     if !rustix::process::geteuid().is_root() {
@@ -119,7 +119,7 @@ fn installed(
         log: &log,
         stop: &stop,
         confirm,
-        standing,
+        run_progress,
     };
     let result = walk.run(&mut downloads, &mut account, events);
     let report = account.report(&mut downloads);
@@ -206,7 +206,7 @@ struct Walk<'a> {
     log: &'a Log,
     stop: &'a Stop,
     confirm: &'a Confirm<'a>,
-    standing: &'a Arc<Standing>,
+    run_progress: &'a Arc<RunProgress>,
 }
 
 impl Walk<'_> {
@@ -227,7 +227,7 @@ impl Walk<'_> {
         // Without any change apt still prints a message, and may have to mark packages.
         if !plan.steps.is_empty() {
             self.agree(&plan, self.confirm)?;
-            self.standing.expect(plan.expected());
+            self.run_progress.expect(plan.expected());
             if let Some(line) = account.flush().expectation(plan.unpacked()) {
                 events.note(line);
             }
@@ -318,7 +318,7 @@ impl Walk<'_> {
         let root = &self.settings.root;
         account.turn(events, Phase::Unpack, Part::Dpkg);
         let mut child = waiting.go().map_err(CommandError::usage)?;
-        let mut unpacker = Unpacker::new(self.inside, self.log, wanted, self.standing.clone());
+        let mut unpacker = Unpacker::new(self.inside, self.log, wanted, self.run_progress.clone());
         unpacker.ask_dpkg();
         let mut serving = Serving::new(root, &unpacker, Vec::new(), self.settings.epoch);
         let served = serving.serve(&relay, &mut child, account, events);

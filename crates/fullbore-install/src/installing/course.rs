@@ -1,66 +1,66 @@
-//! How far a run of `bootstrap` or `install` is, over all of its phases: a share of its time, and what is left of it.
+//! Progress of a run of `bootstrap` or `install` over all phases: the percentage of its time, and the time left.
 //!
-//! The time to come of each part is its remaining units times what a unit costs: at first the figure below, and more
-//! and more what this run was seen to take. [`Course`] knows neither clock nor file; [`Whole`](super::whole::Whole)
-//! feeds it.
+//! The time left for each part is the number of remaining units times the cost of a unit: at first the figure below,
+//! later more and more the measured cost in this run. [`Course`] uses no clock and no files;
+//! [`Whole`](super::whole::Whole) updates it.
 
 use std::time::{Duration, Instant};
 
 use fullbore_engine::run::events::{Phase, Progress};
 
-/// Seconds to fetch a byte, until a rate is seen. A guess: a line of 100 Mb/s.
+/// Seconds to fetch a byte, until a rate is measured. A guess: a line of 100 Mb/s.
 const FETCH_S_PER_BYTE: f64 = 1.0 / 12e6;
 /// Seconds to unpack a byte of a package file. Measured: 1.2 s for the 37 MB of `bench/install plain-minbase`.
 const UNPACK_S_PER_BYTE: f64 = 1.0 / 30e6;
 /// Seconds to configure a package, its scripts and apt's own time included. Measured: 3.4 s for 96 packages
 /// (`bench/install plain-minbase`) and 17.5 s for 485 (`plain-large`).
 const CONFIGURE_S_PER_PACKAGE: f64 = 0.036;
-/// Seconds to make a byte of a root a part of an archive. A guess: tar without compression on one core; what a
-/// compressor takes is soon seen.
+/// Seconds to pack a byte of a root. A guess: tar without compression on one core; the cost of a compressor is
+/// measured soon.
 const PACK_S_PER_BYTE: f64 = 1.0 / 150e6;
 /// Bytes of a root for each byte of its package files, until they are counted. A guess.
 const UNPACKED_PER_PACKED: f64 = 3.5;
 /// Seconds to sync what a byte of a package file becomes. Measured: 0.19 s for 37 MB (`bench/install plain-minbase`).
 const SYNC_S_PER_BYTE: f64 = 1.0 / 200e6;
 
-/// Share of a part's units for which its first figure counts as if it had been seen. A guess: a quarter, so that one
+/// Share of a part's units for which its first figure counts as if it had been measured. A guess: a quarter, so that one
 /// slow script at the beginning does not multiply the time left.
 const TRUST: f64 = 0.25;
 
 /// The percentage of a run that has not ended.
 const PERCENT_MAX: u64 = 99;
 
-/// What is to be done, as soon as apt has said it.
+/// The total amounts of a run, from apt's plan.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Expected {
     /// Bytes of the package files.
     pub bytes: u64,
-    /// Packages that are to be configured.
+    /// Packages to configure.
     pub packages: u64,
-    /// Of these, those that are configured while other files are still fetched.
+    /// Number of these that are configured during the download of the others.
     pub first_packages: u64,
-    /// A root becomes an archive at the end; else the disk is waited for.
+    /// Whether the root is packed into an archive at the end; otherwise it is synced.
     pub becomes_archive: bool,
 }
 
-/// A part of the run.
+/// The estimate of a part of the run.
 #[derive(Debug, Clone, Copy, Default)]
-struct Work {
+struct Estimate {
     total: f64,
     done: f64,
     spent_s: f64,
     s_per_unit: f64,
 }
 
-impl Work {
-    fn of(total: f64, s_per_unit: f64) -> Work {
-        Work { total, s_per_unit, ..Work::default() }
+impl Estimate {
+    fn of(total: f64, s_per_unit: f64) -> Estimate {
+        Estimate { total, s_per_unit, ..Estimate::default() }
     }
 
     fn left_s(&self) -> f64 {
         let trusted = self.total * TRUST;
         if self.done <= 0.0 {
-            // Nothing is seen that could be compared with the time.
+            // No unit is done yet, so no cost is measured.
             return (self.total * self.s_per_unit - self.spent_s).max(0.0);
         }
         let to_go = (self.total - self.done).max(0.0);
@@ -72,27 +72,27 @@ impl Work {
     }
 }
 
-/// The whole run.
+/// The estimate of the whole run.
 #[derive(Debug, Clone)]
 pub struct Course {
     began: Instant,
     looked: Instant,
     phase: Phase,
     expected: Option<Expected>,
-    /// As the download tells of them.
+    /// Progress of the download.
     fetch: Progress,
-    unpack: Work,
-    configure: Work,
-    pack: Work,
-    sync: Work,
-    /// The percentage that was shown: it never goes back.
+    unpack: Estimate,
+    configure: Estimate,
+    pack: Estimate,
+    sync: Estimate,
+    /// The last percentage, which never decreases.
     percent: u64,
 }
 
 impl Course {
-    /// Of a run that begins now.
+    /// Estimate of a run that begins now.
     pub fn new(now: Instant) -> Course {
-        let none = Work::default();
+        let none = Estimate::default();
         Course {
             began: now,
             looked: now,
@@ -107,13 +107,13 @@ impl Course {
         }
     }
 
-    /// The next phase.
+    /// Starts the next phase.
     pub fn turn(&mut self, phase: Phase, now: Instant) {
         self.spend(now);
         self.phase = phase;
     }
 
-    /// The present phase.
+    /// The current phase.
     pub fn phase(&self) -> Phase {
         self.phase
     }
@@ -122,12 +122,12 @@ impl Course {
     pub fn expect(&mut self, expected: Expected) {
         let bytes = expected.bytes as f64;
         self.unpack =
-            Work { spent_s: self.unpack.spent_s, done: self.unpack.done, ..Work::of(bytes, UNPACK_S_PER_BYTE) };
-        let configure = Work::of(expected.packages as f64, CONFIGURE_S_PER_PACKAGE);
-        self.configure = Work { spent_s: self.configure.spent_s, done: self.configure.done, ..configure };
+            Estimate { spent_s: self.unpack.spent_s, done: self.unpack.done, ..Estimate::of(bytes, UNPACK_S_PER_BYTE) };
+        let configure = Estimate::of(expected.packages as f64, CONFIGURE_S_PER_PACKAGE);
+        self.configure = Estimate { spent_s: self.configure.spent_s, done: self.configure.done, ..configure };
         let (pack, sync) = if expected.becomes_archive { (bytes * UNPACKED_PER_PACKED, 0.0) } else { (0.0, bytes) };
-        self.pack = Work::of(pack, PACK_S_PER_BYTE);
-        self.sync = Work::of(sync, SYNC_S_PER_BYTE);
+        self.pack = Estimate::of(pack, PACK_S_PER_BYTE);
+        self.sync = Estimate::of(sync, SYNC_S_PER_BYTE);
         self.expected = Some(expected);
     }
 
@@ -194,7 +194,7 @@ impl Course {
             return last;
         }
         // dpkg may unpack some of them, which nobody counts; but what is configured was unpacked.
-        let unpack = Work { done: self.unpack.done.max(self.unpack.total * self.configure.share()), ..self.unpack };
+        let unpack = Estimate { done: self.unpack.done.max(self.unpack.total * self.configure.share()), ..self.unpack };
         let left = unpack.left_s() + self.configure.left_s();
         // What is fetched meanwhile is not waited for. Packages count the same: their sizes are not known apart.
         let first = expected.first_packages as f64 / (expected.packages as f64).max(1.0);

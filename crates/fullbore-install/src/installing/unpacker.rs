@@ -11,7 +11,7 @@ use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::stage::Ledger;
 
 use super::log::Log;
-use super::whole::Standing;
+use super::whole::RunProgress;
 use super::{UnpackTimes, bytecode};
 use crate::database::{Directive, Lock, Stanza};
 use crate::inside::Inside;
@@ -55,7 +55,7 @@ pub struct Unpacker<'a> {
     dpkg_version: String,
     expected: HashMap<String, (u64, Sha256)>,
     ahead: Option<Arc<ReadAhead>>,
-    standing: Arc<Standing>,
+    run_progress: Arc<RunProgress>,
 }
 
 /// The result of a batch.
@@ -80,10 +80,15 @@ pub struct Done {
 }
 
 impl<'a> Unpacker<'a> {
-    /// For package files with these sizes and hashes; each that is unpacked counts in `standing`.
-    pub fn new(inside: &'a Inside<'a>, log: &'a Log, wanted: &[Wanted], standing: Arc<Standing>) -> Unpacker<'a> {
+    /// For package files with these sizes and hashes; each that is unpacked counts in `run_progress`.
+    pub fn new(
+        inside: &'a Inside<'a>,
+        log: &'a Log,
+        wanted: &[Wanted],
+        run_progress: Arc<RunProgress>,
+    ) -> Unpacker<'a> {
         let (dpkg_version, expected) = (String::new(), HashMap::new());
-        let mut unpacker = Unpacker { inside, log, dpkg_version, expected, ahead: None, standing };
+        let mut unpacker = Unpacker { inside, log, dpkg_version, expected, ahead: None, run_progress };
         unpacker.expect(wanted);
         unpacker
     }
@@ -103,7 +108,7 @@ impl<'a> Unpacker<'a> {
     /// What dpkg's scripts are told of the dpkg that runs them, and where it logs what it configures.
     pub fn ask_dpkg(&mut self) {
         let log = self.log_of_dpkg().and_then(|path| within(self.inside.root(), Path::new(&path)).ok());
-        self.standing.count_in(log);
+        self.run_progress.count_in(log);
         let mut command = self.inside.command("dpkg-query");
         command.args(["--show", "--showformat=${Version}", "dpkg"]);
         self.dpkg_version = self.log.read(&mut command, "dpkg-query").unwrap_or_default();
@@ -175,7 +180,7 @@ impl<'a> Unpacker<'a> {
                 Scripts::After => unpack::Scripts::Later,
             },
             ledger: Some(&ledger),
-            done_bytes: Some(&self.standing.unpacked_bytes),
+            done_bytes: Some(&self.run_progress.unpacked_bytes),
             ..Options::default()
         };
         let paused = self.ahead.as_ref().map(|ahead| ahead.pause());

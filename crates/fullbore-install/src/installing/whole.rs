@@ -1,5 +1,7 @@
-//! The events of a run, with its progress over all phases: what a download tells is completed, and while no download
-//! tells anything a thread looks how far unpacking, dpkg and the archive are.
+//! The events of a run, with progress over all phases.
+//!
+//! The progress of a download is extended to that of the whole run. While no download emits progress, a thread observes
+//! unpacking, dpkg and packing.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -14,16 +16,16 @@ use fullbore_engine::run::events::{Event, Events, Phase, Progress};
 
 use super::course::{Course, Expected, TELL_EVERY};
 
-/// Bytes of dpkg's log that are read at a look. A guess: more than dpkg writes in a second.
+/// Bytes of dpkg's log that are read at once. A guess: more than dpkg writes in a second.
 const LOG_BYTES_AT_ONCE: usize = 256 << 10;
 
-/// Where a run stands; each of its steps says here what it has done.
+/// The progress of a run; each step updates it.
 #[derive(Debug)]
-pub struct Standing {
+pub struct RunProgress {
     state: Mutex<State>,
-    /// Bytes of package files that are unpacked.
+    /// Unpacked bytes of package files.
     pub unpacked_bytes: Arc<AtomicU64>,
-    /// Bytes of the root that are in its archive.
+    /// Packed bytes of the root.
     pub packed_bytes: AtomicU64,
 }
 
@@ -32,23 +34,23 @@ struct State {
     course: Course,
     told: Instant,
     log: Option<DpkgLog>,
-    /// Bytes of a root that becomes an archive; 0 before that.
+    /// Bytes of a root to pack; 0 before packing.
     root_bytes: u64,
 }
 
-impl Standing {
-    fn new() -> Standing {
+impl RunProgress {
+    fn new() -> RunProgress {
         let now = Instant::now();
         let state = State { course: Course::new(now), told: now, log: None, root_bytes: 0 };
-        Standing { state: Mutex::new(state), unpacked_bytes: Arc::default(), packed_bytes: AtomicU64::new(0) }
+        RunProgress { state: Mutex::new(state), unpacked_bytes: Arc::default(), packed_bytes: AtomicU64::new(0) }
     }
 
-    /// All that is to be done is known now.
+    /// Sets the total amounts, once they are known.
     pub fn expect(&self, expected: Expected) {
         self.state().course.expect(expected);
     }
 
-    /// Packages that are configured have lines in this file of dpkg's, from its present end on.
+    /// Counts configured packages by new lines in this log of dpkg.
     pub fn count_in(&self, dpkgs_log: Option<PathBuf>) {
         let mut state = self.state();
         if state.log.is_none() {
@@ -56,12 +58,12 @@ impl Standing {
         }
     }
 
-    /// The root that becomes an archive has so many bytes.
+    /// Sets the size of the root to pack.
     pub fn root_has(&self, bytes: u64) {
         self.state().root_bytes = bytes;
     }
 
-    /// The run starts over.
+    /// Resets everything, because the run starts over.
     pub fn begin_anew(&self) {
         let mut state = self.state();
         (state.course, state.log) = (Course::new(Instant::now()), None);
@@ -72,7 +74,7 @@ impl Standing {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what the counters say.
+    /// Updates from the counters.
     fn look(&self, state: &mut State) -> Progress {
         let now = Instant::now();
         if let Some(log) = &mut state.log {
@@ -90,7 +92,7 @@ impl Standing {
     fn completed(&self, of_download: Progress) -> Progress {
         let mut state = self.state();
         if state.course.phase() == Phase::Indexes {
-            // Nobody knows yet what is to come.
+            // The total amounts are not known yet.
             let percent = self.look(&mut state).percent;
             return Progress { percent, eta_s: None, ..of_download };
         }
@@ -98,10 +100,10 @@ impl Standing {
         self.look(&mut state)
     }
 
-    /// Progress where no download has just told of it, and where there is more to say than the phase.
+    /// Progress, unless a download emitted it recently, or only the phase is known.
     fn beside_downloads(&self) -> Option<Progress> {
         let mut state = self.state();
-        // A little more than the time between two tellings of a download.
+        // A little more than the interval of a download's progress.
         if state.told.elapsed() < TELL_EVERY + TELL_EVERY / 4 {
             return None;
         }
@@ -113,27 +115,27 @@ impl Standing {
 /// Events of the run, from any thread.
 pub struct Whole<'a> {
     events: Mutex<&'a mut dyn Events>,
-    standing: Arc<Standing>,
+    run_progress: Arc<RunProgress>,
 }
 
 impl<'a> Whole<'a> {
-    /// Of a run that begins now.
+    /// Events of a run that begins now.
     pub fn new(events: &'a mut dyn Events) -> Whole<'a> {
-        Whole { events: Mutex::new(events), standing: Arc::new(Standing::new()) }
+        Whole { events: Mutex::new(events), run_progress: Arc::new(RunProgress::new()) }
     }
 
-    /// Where the run stands.
-    pub fn standing(&self) -> Arc<Standing> {
-        self.standing.clone()
+    /// The progress of the run.
+    pub fn run_progress(&self) -> Arc<RunProgress> {
+        self.run_progress.clone()
     }
 
-    /// Runs this, and tells of progress meanwhile.
+    /// Calls this, and emits progress meanwhile.
     pub fn tell_during<R>(&self, run: impl FnOnce() -> R) -> R {
         std::thread::scope(|scope| {
             let (running, ended) = mpsc::channel::<()>();
             scope.spawn(move || {
                 while ended.recv_timeout(TELL_EVERY) == Err(mpsc::RecvTimeoutError::Timeout) {
-                    if let Some(progress) = self.standing.beside_downloads() {
+                    if let Some(progress) = self.run_progress.beside_downloads() {
                         self.events().emit(Event::Progress(progress));
                     }
                 }
@@ -152,11 +154,11 @@ impl<'a> Whole<'a> {
 impl Events for &Whole<'_> {
     fn emit(&mut self, event: Event) {
         let event = match event {
-            Event::Progress(progress) => Event::Progress(self.standing.completed(progress)),
+            Event::Progress(progress) => Event::Progress(self.run_progress.completed(progress)),
             event => event,
         };
         if let Event::Phase { phase } = event {
-            self.standing.state().course.turn(phase, Instant::now());
+            self.run_progress.state().course.turn(phase, Instant::now());
         }
         self.events().emit(event);
     }
@@ -237,7 +239,7 @@ mod tests {
         let progress = || Progress { bytes: 10, total_bytes: 10, eta_s: Some(0), ..Progress::default() };
         to.emit(Event::Phase { phase: Phase::Indexes });
         to.emit(Event::Progress(progress()));
-        whole.standing().expect(Expected { bytes: 10_000_000, packages: 100, ..Expected::default() });
+        whole.run_progress().expect(Expected { bytes: 10_000_000, packages: 100, ..Expected::default() });
         to.emit(Event::Phase { phase: Phase::Fetch });
         to.emit(Event::Progress(progress()));
         to.emit(Event::Phase { phase: Phase::Configure });
