@@ -122,14 +122,14 @@ const SETTING_SHOWN: usize = 60;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Draft {
     /// The sections.
-    pub mirrors: Vec<Section>,
+    pub mirrors: Vec<ConvertedMirror>,
     /// What has no counterpart.
     pub notes: Vec<Note>,
 }
 
 /// One `[mirror.NAME]`.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Section {
+pub struct ConvertedMirror {
     /// Its name.
     pub name: String,
     /// Lines of comment above it.
@@ -140,7 +140,7 @@ pub struct Section {
     pub sources: Vec<Vec<(&'static str, toml::Value)>>,
 }
 
-impl Section {
+impl ConvertedMirror {
     /// Adds a text.
     fn text(&mut self, key: &'static str, value: impl Into<String>) {
         self.values.push((key, toml::Value::String(value.into())));

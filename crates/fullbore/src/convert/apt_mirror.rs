@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use fullbore_apt::system::sources::native_architecture;
 use fullbore_wire::url::without_credentials;
 
-use super::{Draft, Section, names, without_installer};
+use super::{ConvertedMirror, Draft, names, without_installer};
 
 /// Replacements of `$variable` in one value; apt-mirror's own depth is 16.
 const EXPANSIONS_MAX: usize = 16;
@@ -107,8 +107,10 @@ pub(super) fn convert(text: &str) -> Draft {
         let installer = lines.iter().any(|line| line.components.iter().any(|c| c.ends_with("/debian-installer")));
         let address = without_credentials(&uri);
         let rest = address.split_once("://").map_or("", |(_, rest)| rest);
-        let mut section =
-            Section { name: draft.free_name(rest.rsplit('/').next().unwrap_or("")), ..Section::default() };
+        let mut section = ConvertedMirror {
+            name: draft.free_name(rest.rsplit('/').next().unwrap_or("")),
+            ..ConvertedMirror::default()
+        };
         section.comment("The tree of apt-mirror is taken over: files that are right are not fetched again.");
         section.comment("apt-mirror does not verify signatures, fullbore does; name other keys with `keyring`.");
         section.text("from", &uri);

@@ -1,6 +1,6 @@
 //! `debmirror.conf`: a perl script that assigns. Plain assignments are read, the rest is named.
 
-use super::{Draft, Section, names, without_installer};
+use super::{ConvertedMirror, Draft, names, without_installer};
 
 /// Longest list or string read.
 const VALUE_BYTES_MAX: usize = 64 << 10;
@@ -55,7 +55,8 @@ pub(super) fn convert(text: &str) -> Draft {
         );
     }
 
-    let mut section = Section { name: draft.free_name(root.rsplit('/').next().unwrap_or("")), ..Section::default() };
+    let mut section =
+        ConvertedMirror { name: draft.free_name(root.rsplit('/').next().unwrap_or("")), ..ConvertedMirror::default() };
     section.comment("The tree of debmirror is taken over: files that are right are not fetched again.");
     section.text("from", format!("{scheme}://{host}/{root}").trim_end_matches('/'));
     section.list("suite", &separated("@dists", "sid"));
@@ -116,7 +117,13 @@ pub(super) fn convert(text: &str) -> Draft {
 }
 
 /// What debmirror leaves out by default and fullbore does not.
-fn kinds(section: &mut Section, udebs: bool, is: impl Fn(&str) -> bool, installer: bool, diff_mode: Option<String>) {
+fn kinds(
+    section: &mut ConvertedMirror,
+    udebs: bool,
+    is: impl Fn(&str) -> bool,
+    installer: bool,
+    diff_mode: Option<String>,
+) {
     let mut without = Vec::new();
     for (left_out, kind) in [
         (!installer, "installer"),

@@ -2,7 +2,7 @@
 
 use fullbore_mirror::check_host;
 
-use super::{Draft, Section, names};
+use super::{ConvertedMirror, Draft, names};
 
 /// Debian's architectures when ftpsync mirrors all but some; the list is of Debian 13 with sid.
 const ARCHITECTURES: &[&str] =
@@ -47,7 +47,8 @@ pub(super) fn convert(text: &str) -> Draft {
     }
     let path = value("RSYNC_PATH").unwrap_or_else(|| "debian".to_owned());
     let path = path.trim_matches('/').to_owned();
-    let mut section = Section { name: draft.free_name(path.rsplit('/').next().unwrap_or("")), ..Section::default() };
+    let mut section =
+        ConvertedMirror { name: draft.free_name(path.rsplit('/').next().unwrap_or("")), ..ConvertedMirror::default() };
     section.comment("The tree of ftpsync is taken over: files that are right are not fetched again.");
     match value("RSYNC_HOST") {
         Some(host) => {
