@@ -350,7 +350,7 @@ impl Walk<'_> {
                 arrived()?;
                 unpacker.expect(&rest.files);
                 account.turn(events, Phase::Unpack, Part::Dpkg);
-                self.install_rest(apt, &unpacker, &rest, wishes, shown, account, events)?;
+                self.install_rest(apt.installing(shown), &unpacker, &rest, wishes, account, events)?;
                 account.turn(events, Phase::Resolve, Part::Resolve);
                 if !confirmation.is_given() {
                     return Ok(Attempt::OtherThanAll);

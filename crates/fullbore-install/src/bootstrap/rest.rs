@@ -2,11 +2,12 @@
 
 use std::ffi::OsString;
 use std::path::Path;
+use std::process::Command;
 
 use fullbore_engine::run::error::CommandError;
 use fullbore_engine::run::events::Events;
 
-use super::apt::{PrivateApt, Selection, Shown};
+use super::apt::Selection;
 use super::{ARCHIVES, Walk};
 use crate::installing::account::Account;
 use crate::installing::download::local;
@@ -19,14 +20,13 @@ use crate::resolve::Wanted;
 const OUTSIDE_ONLY: [&str; 2] = ["APT_CONFIG", "TMPDIR"];
 
 impl Walk<'_> {
-    /// Installs the requested packages.
+    /// Installs the requested packages by `apt_get`, which has the options for the archive that apt sees.
     pub(super) fn install_rest(
         &self,
-        apt: &PrivateApt<'_>,
+        mut apt_get: Command,
         unpacker: &Unpacker<'_>,
         rest: &Selection,
         wishes: &[String],
-        shown: &Shown,
         account: &mut Account,
         events: &mut dyn Events,
     ) -> Result<(), CommandError> {
@@ -37,18 +37,17 @@ impl Walk<'_> {
         let root = self.inside.root();
         let disk = |error: std::io::Error| CommandError::disk(root, &error);
         let relay = Relay::place(root, &OUTSIDE_ONLY).map_err(|error| of_relay(&error))?;
-        let mut command = apt.installing(shown);
         let option = |name: &str, value: &Path| {
             let mut option = OsString::from(name);
             option.push("=");
             option.push(value);
             option
         };
-        command.arg("--yes").arg("--option").arg(option("Dir::Bin::dpkg", relay.program()));
-        command.arg("--option").arg(option("DPkg::Chroot-Directory", root));
-        command.args(["--option", "Dpkg::Use-Pty=0", "install"]).args(wishes);
-        self.log.take(&mut command, true)?;
-        let mut child = command.spawn().map_err(|error| CommandError::usage(format_args!("apt-get: {error}")))?;
+        apt_get.arg("--yes").arg("--option").arg(option("Dir::Bin::dpkg", relay.program()));
+        apt_get.arg("--option").arg(option("DPkg::Chroot-Directory", root));
+        apt_get.args(["--option", "Dpkg::Use-Pty=0", "install"]).args(wishes);
+        self.log.take(&mut apt_get, true)?;
+        let mut child = apt_get.spawn().map_err(|error| CommandError::usage(format_args!("apt-get: {error}")))?;
         let archived =
             |wanted: &Wanted| Some((local(&wanted.uri)?, Path::new("/").join(ARCHIVES).join(&wanted.file_name)));
         let elsewhere = rest.files.iter().filter_map(archived).collect();
