@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use fullbore_engine::digest::{Sha256, Sha256Hasher};
 use fullbore_engine::files::unnamed::{ROOM_LEFT_BYTES, free_bytes, unnamed};
+use fullbore_engine::units;
 use fullbore_wire::exchange::ReadAt;
 
 use super::work::Work;
@@ -155,7 +156,10 @@ impl Spool {
                     break;
                 }
                 if state.parts == 0 {
-                    let text = format!("no room for a part of {bytes} bytes of a pipe; TMPDIR chooses another place");
+                    let text = format!(
+                        "no space for a part of {} of a pipe; TMPDIR chooses another place",
+                        units::bytes(bytes)
+                    );
                     return Err(io::Error::new(io::ErrorKind::StorageFull, text));
                 }
             }

@@ -70,7 +70,7 @@ fn tell(notice: &Notice<'_>) {
         }
         Notice::Answered => {
             note(
-                "somebody around this answers sync calls already: none can be counted or saved, and the last sync is theirs",
+                "an outer nosync already answers the sync calls: this one can neither count nor save any, and the outer one syncs",
             );
         }
         Notice::NoNewPrivileges => {

@@ -4,6 +4,7 @@
 //! for some generations *and* some hours. The guard stops a run that would delete too much: an upstream that is
 //! suddenly empty is more often a fault than intended.
 
+use fullbore_engine::units;
 use serde::{Deserialize, Serialize};
 
 use super::membership::Departure;
@@ -64,8 +65,9 @@ const GUARDED_FILES_MIN: u64 = 20;
 /// A refused deletion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "refused to delete {files} of {files_all} files ({bytes} of {bytes_all} bytes): \
-     more than the allowed {share_max_percent} %"
+    "refused to delete {files} of {files_all} files ({} of {}): more than the allowed {share_max_percent} %",
+    units::bytes(*bytes),
+    units::bytes(*bytes_all)
 )]
 pub struct GuardError {
     /// Files to be deleted.
@@ -116,10 +118,7 @@ mod tests {
         let guard = DeleteGuard::default();
         assert_eq!(guard.check(400, 1000, 0, 10), Ok(()));
         let error = guard.check(401, 1000, 0, 10).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "refused to delete 401 of 1000 files (0 of 10 bytes): more than the allowed 40 %"
-        );
+        assert_eq!(error.to_string(), "refused to delete 401 of 1000 files (0 B of 10 B): more than the allowed 40 %");
         assert!(guard.check(30, 1000, 9, 10).is_err(), "few files but most bytes");
         assert!(guard.check(5, 5, 9, 9).is_err(), "everything, though it is little");
         assert_eq!(guard.check(3, 5, 9, 9), Ok(()));

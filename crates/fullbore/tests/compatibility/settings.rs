@@ -14,9 +14,9 @@ use crate::fixture_text;
 fn written(text: &str) -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let here = directory.path().to_str().unwrap();
-    // Whether they are keyrings and certificates is found out when they are used.
-    for name in ["key.gpg", "auth.conf", "ca.pem"] {
-        fs::write(directory.path().join(name), "").unwrap();
+    // A keyring is recognised by its first byte; whether the others are what they are named is found out in use.
+    for (name, start) in [("key.gpg", &b"\x99"[..]), ("auth.conf", b""), ("ca.pem", b"")] {
+        fs::write(directory.path().join(name), start).unwrap();
     }
     let sources = format!(
         "Types: deb\nURIs: http://packages.example.org/apt\nSuites: stable\nComponents: main\nSigned-By: {here}/key.gpg\n"
