@@ -350,7 +350,8 @@ impl<'a> Files<'a> {
 impl Reading {
     fn new(settings: &GetSettings, stop: &Stop, seen: &Seen) -> Result<Reading, CommandError> {
         let Some(place) = place(&settings.grid)? else {
-            return Err(CommandError::usage("which grid? --node or --servers says it"));
+            return Err(CommandError::usage("no Tahoe-LAFS grid is named")
+                .hint("give --node ~/.tahoe for the grid of a Tahoe-LAFS node, or --servers FILE"));
         };
         let grid = Arc::new(connect(settings.grid.patience, &place, None, &Ledger::off()));
         let _ = seen.grid.set(Arc::clone(&grid));

@@ -141,7 +141,7 @@ fn what_is_wrong_leaves_the_new_file_as_it_was() {
     let good = files.write("good", "2c\nx\n.\n");
     let cases: [(&str, &[&str], i32, &str); 7] = [
         ("1d\n2d\n", &[], 4, "line 2 (byte 3): line 2 is changed after line 1 was"),
-        ("2c\nx\n", &[], 4, "line 3 (byte 5): the script is cut"),
+        ("2c\nx\n", &[], 4, "line 3 (byte 5): the script is incomplete"),
         ("9d\n", &[], 4, "changes line 9, the old file has 3 lines"),
         ("1d\n", &["--sha256", &hash], 4, "expected is 000000"),
         ("!reboot\n", &[], 4, "line 1 (byte 0): \"!reboot\" is no command"),

@@ -175,7 +175,7 @@ fn sizes_that_are_claimed_cost_nothing() {
     lists.patch(".ed", &bomb);
     let request = lists.request(&[STEPS[0].0]);
     let error = patch(expecting(request, STEPS[0].1)).unwrap_err();
-    assert!(error.to_string().contains("goes on after"), "{error}");
+    assert!(error.to_string().contains("exceeds the announced"), "{error}");
     for (size, expected) in
         [("18446744073709551615", "bytes for"), ("536870912", "12 bytes with SHA-256"), ("-1", "no size")]
     {

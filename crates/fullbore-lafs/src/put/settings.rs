@@ -93,8 +93,8 @@ impl Resolved {
     pub fn new(settings: &PutSettings, events: &mut dyn Events) -> Result<Resolved, CommandError> {
         let place = place(&settings.grid)?;
         if place.is_none() && !settings.dry_run {
-            return Err(CommandError::usage("which grid? --node or --servers says it")
-                .hint("pass --node ~/.tahoe to read all settings from the directory of a Tahoe-LAFS node"));
+            return Err(CommandError::usage("no Tahoe-LAFS grid is named")
+                .hint("give --node ~/.tahoe for the grid of a Tahoe-LAFS node, or --servers FILE"));
         }
         let node = place.as_ref().and_then(|place| place.node.as_ref());
         let encoding = match &settings.encoding {

@@ -51,10 +51,14 @@ const START_BYTES: u64 = 64 << 10;
 fn keyring(file: &Path) -> Result<PathBuf, CommandError> {
     readable(file)?;
     let mut start = Vec::new();
-    std::fs::File::open(file)
-        .and_then(|opened| opened.take(START_BYTES).read_to_end(&mut start))
-        .map_err(|error| CommandError::usage(format_args!("cannot read {}: {error}", file.display())))?;
-    if !is_keyring(&start) {
+    // Reading would empty a pipe.
+    let is_regular = file.metadata().is_ok_and(|metadata| metadata.is_file());
+    if is_regular {
+        std::fs::File::open(file)
+            .and_then(|opened| opened.take(START_BYTES).read_to_end(&mut start))
+            .map_err(|error| CommandError::usage(format_args!("cannot read {}: {error}", file.display())))?;
+    }
+    if is_regular && !is_keyring(&start) {
         return Err(CommandError::usage(format_args!("{}: not an OpenPGP keyring", file.display()))
             .hint("give a file such as /usr/share/keyrings/debian-archive-keyring.gpg"));
     }

@@ -81,7 +81,7 @@ pub fn put(arguments: &PutArgs, environment: &Environment) -> Result<(Put, Outpu
             .hint("name the bucket last, as in `fullbore put DIR s3://BUCKET/PREFIX`"));
     }
     if !arguments.grid.is_named() && !arguments.dry_run {
-        return Err(no_store("end with s3://BUCKET/PREFIX for an S3 store"));
+        return Err(no_store());
     }
     let key = match (&arguments.convergence, &arguments.convergence_file) {
         _ if arguments.random_key => grid_put::KeySettings::Random,
@@ -183,9 +183,6 @@ pub fn get(arguments: &GetArgs, environment: &Environment) -> Result<(Get, Outpu
         ))
         .hint("a cap begins with URI:CHK: or URI:LIT:; an object is s3://BUCKET/KEY"));
     }
-    if !arguments.grid.is_named() {
-        return Err(no_store("name an object as s3://BUCKET/KEY"));
-    }
     let (caps, file) = (arguments.caps.clone(), arguments.output.clone());
     Ok((Get::Grid(grid_get::GetSettings { grid: grid(&arguments.grid), caps, output: file }), output))
 }
@@ -208,9 +205,9 @@ fn refuse_flags_of_grids(arguments: &PutArgs) -> Result<(), CommandError> {
 }
 
 /// Neither a grid nor a bucket is named.
-fn no_store(hint: &str) -> CommandError {
+fn no_store() -> CommandError {
     CommandError::usage("no S3 store and no Tahoe-LAFS grid is named")
-        .hint(hint)
+        .hint("end with s3://BUCKET/PREFIX for an S3 store")
         .hint("give --node ~/.tahoe for the grid of a Tahoe-LAFS node, or --servers FILE")
 }
 
