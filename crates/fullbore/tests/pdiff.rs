@@ -144,7 +144,7 @@ fn what_is_wrong_leaves_the_new_file_as_it_was() {
         ("2c\nx\n", &[], 4, "line 3 (byte 5): the script is incomplete"),
         ("9d\n", &[], 4, "changes line 9, the old file has 3 lines"),
         ("1d\n", &["--sha256", &hash], 4, "expected is 000000"),
-        ("!reboot\n", &[], 4, "line 1 (byte 0): \"!reboot\" is no command"),
+        ("!reboot\n", &[], 4, "line 1 (byte 0): \"!reboot\" is no patch command"),
         ("1d\n", &["--sha256", "xyz"], 1, "64 hexadecimal digits"),
         ("99999999999999999999d\n", &[], 4, "a line number beyond"),
     ];
