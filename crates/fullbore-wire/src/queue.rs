@@ -178,11 +178,6 @@ impl Queue {
         }
     }
 
-    /// Files not begun yet.
-    pub fn waiting_files(&self) -> usize {
-        self.waiting.len()
-    }
-
     /// The next part for a connection, or `None` if nothing here is for its host.
     pub fn take(&mut self, wish: &WantedFile) -> Option<Segment> {
         self.take_current(wish)

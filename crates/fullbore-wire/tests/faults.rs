@@ -9,6 +9,7 @@ use std::time::Duration;
 use common::*;
 use fullbore_testkit::server::{Fault, FaultRule, PathMatch, Server};
 use fullbore_wire::http1::PIPELINE_DEPTH;
+use fullbore_wire::run::RemoteFile;
 
 /// Some files of every size; enough that each host is asked for several.
 fn sizes() -> Vec<u64> {
@@ -74,6 +75,7 @@ fn the_other_path_is_asked_for_when_no_host_has_the_first() {
     let mut tree = Tree::of(&[5000]);
     let by_hash = tree.add("dists/by-hash/aa", 7000);
     tree.files[by_hash as usize].path = "dists/Packages".into();
+    tree.files[by_hash as usize].target = "dists/Packages".into();
     tree.files[by_hash as usize].other_path = Some("dists/by-hash/aa".into());
     all_arrives(&tree, &[&tree.good(), &tree.good()]);
 }
@@ -344,9 +346,10 @@ fn permuted_answers_of_the_only_host() {
 
 /// A host that always has each of two files' bytes for the other.
 fn swaps(tree: &Tree) -> Server {
-    let body = |file: &File| std::fs::read(tree.directory.path().join(&file.path)).unwrap().into();
+    let body = |file: &RemoteFile| std::fs::read(tree.directory.path().join(&file.path)).unwrap().into();
     let [a, b] = &tree.files[..] else { panic!("two files are swapped") };
-    let rule = |asked: &File, sent| FaultRule::always(PathMatch::Suffix(asked.path.clone()), Fault::Body(body(sent)));
+    let rule =
+        |asked: &RemoteFile, sent| FaultRule::always(PathMatch::Suffix(asked.path.clone()), Fault::Body(body(sent)));
     tree.server().fault(rule(a, b)).fault(rule(b, a)).start().unwrap()
 }
 

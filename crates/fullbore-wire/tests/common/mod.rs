@@ -10,7 +10,7 @@ use fullbore_engine::digest::Sha256;
 use fullbore_engine::durability::Durability;
 use fullbore_engine::files::Root;
 use fullbore_engine::journal::Journal;
-use fullbore_engine::landing::{FileSpec, Landing};
+use fullbore_engine::landing::Landing;
 use fullbore_engine::stage::{Ledger, LedgerReading};
 use fullbore_engine::target::LocalTarget;
 use fullbore_engine::target::faults::{self, FaultyTarget};
@@ -18,8 +18,9 @@ use fullbore_engine::window::Window;
 use fullbore_testkit::random::noise;
 use fullbore_testkit::server::{Fault, FaultRule, PathMatch, Server, ServerBuilder};
 use fullbore_wire::dispatcher::GivenUp;
-use fullbore_wire::fetch::{Catalogue, FetchEvent, FetchOptions, Fetcher, HostSeen, Parts, Piece};
+use fullbore_wire::fetch::{FetchEvent, FetchOptions, Fetcher, HostSeen, Parts, Piece};
 use fullbore_wire::queue::{Item, ItemId};
+use fullbore_wire::run::{FileList, RemoteFile};
 use fullbore_wire::url::Url;
 use tempfile::TempDir;
 
@@ -29,18 +30,10 @@ pub const MIB: u64 = 1 << 20;
 /// No test may hang; the longest bounded wait of a run is about 15 s.
 const RUN_LIMIT: Duration = Duration::from_secs(40);
 
-#[derive(Clone, Debug)]
-pub struct File {
-    pub path: String,
-    pub size: u64,
-    pub sha256: Sha256,
-    pub other_path: Option<String>,
-}
-
 /// Files on the servers' side.
 pub struct Tree {
     pub directory: TempDir,
-    pub files: Vec<File>,
+    pub files: Vec<RemoteFile>,
 }
 
 impl Tree {
@@ -57,7 +50,7 @@ impl Tree {
         let data = noise(size as usize, self.files.len() as u64 + 1);
         put(self.directory.path(), path, &data);
         let sha256 = Sha256::of(&data);
-        self.files.push(File { path: path.into(), size, sha256, other_path: None });
+        self.files.push(RemoteFile { path: path.into(), other_path: None, target: path.into(), size, sha256 });
         self.files.len() as ItemId - 1
     }
 
@@ -88,27 +81,6 @@ pub fn put(root: &Path, path: &str, data: &[u8]) {
     let path = root.join(path);
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     std::fs::write(path, data).unwrap();
-}
-
-struct Plan(Vec<File>);
-
-impl Catalogue for Plan {
-    fn path(&self, item: ItemId) -> String {
-        self.0[item as usize].path.clone()
-    }
-
-    fn other_path(&self, item: ItemId) -> Option<String> {
-        self.0[item as usize].other_path.clone()
-    }
-
-    fn sha256(&self, item: ItemId) -> Sha256 {
-        self.0[item as usize].sha256
-    }
-
-    fn spec(&self, item: ItemId) -> FileSpec {
-        let file = &self.0[item as usize];
-        FileSpec { item, path: file.path.clone(), size: file.size, sha256: file.sha256, mtime: None }
-    }
 }
 
 /// A disk that takes nothing while it is closed.
@@ -238,7 +210,7 @@ impl Client {
             hosts: Vec::new(),
         };
         let began = Instant::now();
-        let plan = Arc::new(Plan(tree.files.clone()));
+        let plan = Arc::new(FileList(tree.files.clone()));
         let fetcher = &mut self.fetcher;
         let mut on_event = |event: FetchEvent| match event {
             FetchEvent::Verified(item) => {
@@ -276,7 +248,7 @@ impl Client {
     pub fn fetch_while(&mut self, tree: &Tree, so: impl Fn(&Landing) -> bool) {
         let items =
             tree.files.iter().zip(0..).map(|(file, id)| Item { id, size: file.size, ..Item::default() }).collect();
-        let plan = Arc::new(Plan(tree.files.clone()));
+        let plan = Arc::new(FileList(tree.files.clone()));
         let (fetcher, landing) = (&mut self.fetcher, &self.landing);
         let mut on_event = |_| {};
         self.runtime.block_on(async {
@@ -346,7 +318,7 @@ impl Client {
         }
     }
 
-    pub fn has(&self, file: &File) -> bool {
+    pub fn has(&self, file: &RemoteFile) -> bool {
         self.directory.path().join(&file.path).exists()
     }
 }
