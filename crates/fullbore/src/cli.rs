@@ -221,7 +221,7 @@ pub fn show(mut error: clap::Error, command: Option<&str>, no_color: bool) {
 }
 
 /// What to type instead, where another tool has such an option or command.
-fn hint(error: &clap::Error, command: &str) -> Option<String> {
+fn hint(error: &clap::Error, command: &str) -> Option<&'static str> {
     let word = |kind| match error.get(kind) {
         Some(ContextValue::String(word)) => Some(word.as_str()),
         _ => None,
@@ -229,15 +229,12 @@ fn hint(error: &clap::Error, command: &str) -> Option<String> {
     match error.kind() {
         ErrorKind::UnknownArgument => {
             let word = word(ContextKind::InvalidArg)?;
-            let url = (!word.starts_with('-') && word.contains("://")).then_some("--sources FILE");
-            let url = url.filter(|_| command == "update");
-            let instead =
-                url.map(|flag| format!("an archive's address stands in apt's sources; use {flag} for others"));
-            instead.or_else(|| other_tools::for_option(command, word).map(str::to_owned))
+            if command == "update" && !word.starts_with('-') && word.contains("://") {
+                return Some("an archive's address stands in apt's sources; use --sources FILE for others");
+            }
+            other_tools::for_option(command, word)
         }
-        ErrorKind::InvalidSubcommand => {
-            other_tools::for_command(word(ContextKind::InvalidSubcommand)?).map(str::to_owned)
-        }
+        ErrorKind::InvalidSubcommand => other_tools::for_command(word(ContextKind::InvalidSubcommand)?),
         _ => None,
     }
 }

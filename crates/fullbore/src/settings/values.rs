@@ -49,18 +49,18 @@ impl FromStr for Rate {
 
     fn from_str(text: &str) -> Result<Self, ValueError> {
         let wrong = || ValueError("expected bytes per second, such as 20M, 2.5MB, 512KiB or 100Mbit".to_owned());
-        let unit = text.trim().trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').trim();
-        if unit.trim_end_matches("/s").ends_with('b') {
+        let rate = text.trim();
+        let rate = rate.strip_suffix("/s").or(rate.strip_suffix("/S")).unwrap_or(rate);
+        let digits = rate.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rate.len());
+        let (number, unit) = rate.split_at(digits);
+        let unit = unit.trim();
+        if unit.ends_with('b') {
             return Err(ValueError(format!(
                 "{text:?} may be bits or bytes: a capital B is bytes, as in 20MB; bits are written 20Mbit"
             )));
         }
-        let lower = text.trim().to_ascii_lowercase();
-        let lower = lower.strip_suffix("/s").unwrap_or(&lower);
-        let digits = lower.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(lower.len());
-        let (number, unit) = lower.split_at(digits);
         let number: f64 = number.parse().map_err(|_| wrong())?;
-        let (_, factor) = RATE_UNITS.iter().find(|(name, _)| *name == unit.trim()).ok_or_else(wrong)?;
+        let (_, factor) = RATE_UNITS.iter().find(|(name, _)| unit.eq_ignore_ascii_case(name)).ok_or_else(wrong)?;
         let rate = number * factor;
         if rate.is_nan() || rate < RATE_MIN_BYTES_PER_S {
             return Err(ValueError(format!("{text} is less than 1 KiB/s, the slowest rate that can be kept")));
