@@ -8,3 +8,28 @@
 fn texts() {
     trycmd::TestCases::new().case("tests/cmd/*.trycmd").env("COLUMNS", "100").env("NO_COLOR", "1");
 }
+
+/// Nothing is listening at the address: a command that does not look first ends with another code.
+#[test]
+fn a_file_that_is_not_a_keyring_is_refused_by_every_command() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let (text, sources, signed) = (path("text"), path("a.sources"), path("signed.sources"));
+    std::fs::write(&text, "root:x:0:0:root:/root:/bin/sh\n").unwrap();
+    let entry = "Types: deb\nURIs: http://127.0.0.1:9/debian\nSuites: sid\nComponents: main\n";
+    std::fs::write(&sources, entry).unwrap();
+    std::fs::write(&signed, format!("{entry}Signed-By: {text}\n")).unwrap();
+    let (to, root) = (path("to"), path("root"));
+    for arguments in [
+        &["mirror", "--keyring", &text, "--from", "http://127.0.0.1:9/debian", "--suite", "sid", "--to", &to][..],
+        &["mirror", "--sources", &signed, "--to", &to],
+        &["check", "--keyring", &text, directory.path().to_str().unwrap()],
+        &["update", "--keyring", &text, "--sources", &sources, "--lists", &to],
+        &["bootstrap", "--keyring", &text, "sid", &root, "http://127.0.0.1:9/debian"],
+    ] {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_fullbore")).args(arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        assert!(said.contains("text: not an OpenPGP keyring"), "{arguments:?}: {said}");
+    }
+}

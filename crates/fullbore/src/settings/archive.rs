@@ -7,11 +7,10 @@ use fullbore_debian::keys::KeySource;
 use fullbore_debian::release_date::MAX_FUTURE_S;
 use fullbore_debian::sources_list::{ArchiveSource, ByHash, ListOption};
 use fullbore_engine::run::error::CommandError;
-use fullbore_engine::run::named_files::readable;
 use fullbore_wire::run::address;
 
 use super::file::{Section, SourceSection};
-use super::keys::{keys_or_default, signed_by};
+use super::keys::{keyring, keys_or_default, signed_by};
 use super::{SignedBy, SourceSpec};
 
 /// One archive and what to take from it.
@@ -217,7 +216,7 @@ fn apt_signed_by(entry: &ArchiveSource, keyrings: &[PathBuf]) -> Result<SignedBy
     };
     for key in &named.keys {
         if let KeySource::File(file) = key {
-            readable(file)?;
+            keyring(file)?;
         }
     }
     let keys = if named.keys.is_empty() { keys_or_default(&[])? } else { named.keys.clone() };

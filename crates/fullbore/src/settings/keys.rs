@@ -29,10 +29,15 @@ pub(super) fn signed_by(named: &[PathBuf]) -> Result<SignedBy, CommandError> {
     Ok(SignedBy::Keys { keys: keys_or_default(&keyrings)?, fingerprints })
 }
 
-/// The keyrings named, which must be readable, or those of the system.
+/// The keyrings named, which must be readable.
+pub(super) fn named(files: &[PathBuf]) -> Result<Vec<KeySource>, CommandError> {
+    files.iter().map(|file| keyring(file).map(KeySource::File)).collect()
+}
+
+/// The keyrings named, or those of the system.
 pub(super) fn keys_or_default(named: &[PathBuf]) -> Result<Vec<KeySource>, CommandError> {
     if !named.is_empty() {
-        return named.iter().map(|file| keyring(file).map(KeySource::File)).collect();
+        return self::named(named);
     }
     let found: Vec<KeySource> =
         DEFAULT_KEYRINGS.iter().map(PathBuf::from).filter(|path| readable(path).is_ok()).map(KeySource::File).collect();
@@ -47,22 +52,29 @@ pub(super) fn keys_or_default(named: &[PathBuf]) -> Result<Vec<KeySource>, Comma
 /// Bytes of a keyring that are looked at: an armored one may begin with comments.
 const START_BYTES: u64 = 64 << 10;
 
-/// Refuses a file that no keyring looks like, before the network is used: gpgv would only say that keys are missing.
-fn keyring(file: &Path) -> Result<PathBuf, CommandError> {
+/// The absolute path of a keyring that is named, which must be readable.
+pub(super) fn keyring(file: &Path) -> Result<PathBuf, CommandError> {
     readable(file)?;
-    let mut start = Vec::new();
-    // Reading would empty a pipe.
-    let is_regular = file.metadata().is_ok_and(|metadata| metadata.is_file());
-    if is_regular {
-        std::fs::File::open(file)
-            .and_then(|opened| opened.take(START_BYTES).read_to_end(&mut start))
-            .map_err(|error| CommandError::usage(format_args!("cannot read {}: {error}", file.display())))?;
-    }
-    if is_regular && !is_keyring(&start) {
-        return Err(CommandError::usage(format_args!("{}: not an OpenPGP keyring", file.display()))
-            .hint("give a file such as /usr/share/keyrings/debian-archive-keyring.gpg"));
-    }
+    check_keyring(file)?;
     absolute(file)
+}
+
+/// Refuses a file that does not look like a keyring, before the network is used: gpgv would only say that keys are
+/// missing.
+pub(super) fn check_keyring(path: &Path) -> Result<(), CommandError> {
+    // Reading would empty a pipe, and apt takes directories of keyrings as well.
+    if !path.is_file() {
+        return Ok(());
+    }
+    let mut start = Vec::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(START_BYTES).read_to_end(&mut start))
+        .map_err(|error| CommandError::usage(format_args!("cannot read {}: {error}", path.display())))?;
+    if is_keyring(&start) {
+        return Ok(());
+    }
+    Err(CommandError::usage(format_args!("{}: not an OpenPGP keyring", path.display()))
+        .hint("give a file such as /usr/share/keyrings/debian-archive-keyring.gpg"))
 }
 
 /// Whether a file that begins so may hold keys: packets (RFC 9580, section 4.2: the first bit of a packet is set), a
@@ -91,7 +103,9 @@ mod tests {
         };
         assert_eq!(named, expected);
         assert!(signed_by(&[format!("./{hex}").into()]).is_err(), "a file that is not there");
+        assert!(check_keyring(directory.path()).is_ok(), "a directory of keyrings, for apt");
     }
+
     #[test]
     fn a_file_of_another_kind_is_no_keyring() {
         for start in [&b""[..], b"root:x:0:0:root:/root:/bin/bash\n", b"\x7fELF", b"-----BEGIN CERTIFICATE-----\n"] {

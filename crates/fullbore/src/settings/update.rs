@@ -1,18 +1,16 @@
 //! What `fullbore update` is to do.
 
-use std::path::PathBuf;
-
 use fullbore_apt::acquire::Configuration;
 use fullbore_apt::frames::Level;
 use fullbore_apt::system::files::trusted_keyrings;
 use fullbore_apt::system::{configuration, proxies, sources};
 use fullbore_apt::update::UpdateSettings;
-use fullbore_debian::keys::KeySource;
 use fullbore_debian::sources_list::ArchiveSource;
 use fullbore_engine::durability::Durability;
 use fullbore_engine::run::error::CommandError;
-use fullbore_engine::run::named_files::{absolute, readable};
+use fullbore_engine::run::named_files::absolute;
 
+use super::keys::named;
 use super::resolve::{network, output};
 use super::{Environment, OutputSettings};
 use crate::cli::{KeptLevel, UpdateArgs};
@@ -32,7 +30,7 @@ pub fn update(
         sources: sources_of(arguments, &configuration)?,
         is_system,
         locale: environment.locale.clone(),
-        keyrings: named_keyrings(&arguments.trust.keyring)?,
+        keyrings: named(&arguments.trust.keyring)?,
         trusted: trusted_keyrings(&configuration),
         ignore_valid_until: arguments.ignore_valid_until,
         pdiffs: !arguments.no_pdiffs,
@@ -61,8 +59,4 @@ fn sources_of(arguments: &UpdateArgs, configuration: &Configuration) -> Result<V
         Some(path) => sources::read(path),
         None => sources::configured(configuration),
     }
-}
-
-fn named_keyrings(files: &[PathBuf]) -> Result<Vec<KeySource>, CommandError> {
-    files.iter().map(|file| readable(file).and_then(|()| absolute(file)).map(KeySource::File)).collect()
 }
