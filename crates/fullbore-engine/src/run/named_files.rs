@@ -1,5 +1,6 @@
 //! Files that the user named.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use super::error::CommandError;
@@ -47,10 +48,50 @@ pub fn directory(path: &Path) -> Result<(), CommandError> {
     }
 }
 
+/// Longest scheme that is taken for one.
+const SCHEME_BYTES: usize = 16;
+
+/// The scheme of an address `scheme://rest`, in lower case, and the rest (RFC 3986, section 3.1: letter case does not
+/// matter).
+pub fn scheme(text: &OsStr) -> Option<(String, String)> {
+    let text = text.to_string_lossy();
+    let (scheme, rest) = text.split_once("://")?;
+    let mut letters = scheme.bytes();
+    let is_scheme = scheme.len() <= SCHEME_BYTES
+        && letters.next().is_some_and(|first| first.is_ascii_alphabetic())
+        && letters.all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
+    is_scheme.then(|| (scheme.to_ascii_lowercase(), rest.to_owned()))
+}
+
 /// The path from the root on; it need not be there.
 ///
 /// # Errors
-/// The present directory is gone.
+/// It is an address, or the present directory is gone.
 pub fn absolute(path: &Path) -> Result<PathBuf, CommandError> {
+    if scheme(path.as_os_str()).is_some() {
+        return Err(CommandError::usage(format_args!("{}: an address, and a path is expected", path.display()))
+            .hint("write ./ before a path that looks like an address"));
+    }
     std::path::absolute(path).map_err(|error| CommandError::usage(format_args!("{}: {error}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scheme_is_letters_before_two_slashes() {
+        let read = |text: &str| scheme(OsStr::new(text)).map(|(scheme, rest)| format!("{scheme} {rest}"));
+        assert_eq!(read("S3://b/k"), Some("s3 b/k".into()));
+        for text in ["", "://x", "1x://y", "a/b://c", "host:/x", "averyveryverylongscheme://x"] {
+            assert_eq!(read(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_address_is_not_a_path() {
+        assert!(absolute(Path::new("https://deb.example.org/debian")).is_err());
+        assert_eq!(absolute(Path::new("/srv/m")).unwrap(), Path::new("/srv/m"));
+        assert!(absolute(Path::new("./https://x")).is_ok());
+    }
 }

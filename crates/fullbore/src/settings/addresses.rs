@@ -5,24 +5,10 @@
 
 use std::ffi::OsStr;
 use std::fmt::Display;
-use std::os::unix::ffi::OsStrExt as _;
 
 use fullbore_engine::run::error::CommandError;
+use fullbore_engine::run::named_files::scheme;
 use fullbore_s3::SCHEME;
-
-/// Longest scheme that is taken for one.
-const SCHEME_BYTES: usize = 16;
-
-/// The scheme of `scheme://rest` in lower case (RFC 3986, section 3.1: case does not matter), and the rest.
-pub(super) fn scheme(text: &OsStr) -> Option<(String, String)> {
-    let text = text.to_string_lossy();
-    let (scheme, rest) = text.split_once("://")?;
-    let mut letters = scheme.bytes();
-    let is_scheme = scheme.len() <= SCHEME_BYTES
-        && letters.next().is_some_and(|first| first.is_ascii_alphabetic())
-        && letters.all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
-    is_scheme.then(|| (scheme.to_ascii_lowercase(), rest.to_owned()))
-}
 
 /// The error for a path argument of `put` or `get` that is an address of another store, or a misspelt one of S3.
 pub(super) fn not_of_a_store(text: &OsStr) -> Option<CommandError> {
@@ -71,6 +57,18 @@ pub(super) fn not_of_a_store(text: &OsStr) -> Option<CommandError> {
     }
 }
 
+/// The error for a source of `put` into a bucket that is an address: it sends local files.
+pub(super) fn not_a_local_source(text: &OsStr) -> Option<CommandError> {
+    scheme(text)?;
+    let shown = text.to_string_lossy();
+    let error = CommandError::usage(format_args!("{shown}: an address, and put sends local files and directories"));
+    Some(if shown.starts_with(SCHEME) {
+        error.hint(format_args!("fetch it first with `fullbore get -o FILE {shown}`"))
+    } else {
+        error.hint("download it first, or write ./ before a path that looks like an address")
+    })
+}
+
 /// The error for an argument of `copy` or `probe` that is an address: they take paths and `HOST:PATH`.
 pub(super) fn not_of_a_tree(text: &OsStr) -> Option<CommandError> {
     let shown = text.to_string_lossy();
@@ -104,7 +102,7 @@ pub(super) fn not_a_name(text: &OsStr, what: &str, hint: &dyn Display) -> Option
 
 /// The error for the path of a file where a name of a section is expected.
 pub(super) fn file_for_name(text: &str) -> Option<CommandError> {
-    if !text.as_bytes().contains(&b'/') && !OsStr::new(text).as_bytes().ends_with(b".toml") {
+    if !text.contains('/') && !text.ends_with(".toml") {
         return None;
     }
     let error =
@@ -120,16 +118,9 @@ pub(super) fn file_for_name(text: &str) -> Option<CommandError> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::os::unix::ffi::OsStrExt as _;
 
-    #[test]
-    fn a_scheme_is_letters_before_two_slashes() {
-        let read = |text: &str| scheme(OsStr::new(text)).map(|(scheme, rest)| format!("{scheme} {rest}"));
-        assert_eq!(read("S3://b/k"), Some("s3 b/k".into()));
-        for text in ["", "://x", "1x://y", "a/b://c", "host:/x", "averyveryverylongscheme://x"] {
-            assert_eq!(read(text), None, "{text}");
-        }
-    }
+    use super::*;
 
     #[test]
     fn paths_and_right_addresses_pass() {

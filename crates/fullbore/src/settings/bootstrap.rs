@@ -13,6 +13,7 @@ use fullbore_install::bootstrap::tools;
 use fullbore_install::hooks::{self, Hook, Moment};
 use fullbore_install::settings::{BootstrapSettings, Format, Mode, Stream, Variant};
 
+use super::keys::check_keyring;
 use super::resolve::{network, output};
 use super::suites::{Known, Releases};
 use super::{Environment, OutputSettings};
@@ -61,7 +62,12 @@ pub fn bootstrap(
         return Err(CommandError::usage(format_args!("SOURCE_DATE_EPOCH: `{wrong}` is no number of seconds")));
     }
     let to_stdout = arguments.target.as_os_str() == STDOUT;
-    let target = if to_stdout { arguments.target.clone() } else { absolute(&arguments.target)? };
+    let target = if to_stdout {
+        arguments.target.clone()
+    } else {
+        let order = "name the target before the mirror, as in `fullbore bootstrap SUITE root URL`";
+        absolute(&arguments.target).map_err(|error| error.hint(order))?
+    };
     if target == Path::new("/") {
         return Err(CommandError::usage("/ is where this machine's own root is; name another directory"));
     }
@@ -83,6 +89,7 @@ pub fn bootstrap(
         let keyring = keyring
             .canonicalize()
             .map_err(|error| CommandError::usage(format_args!("cannot read {}: {error}", keyring.display())))?;
+        check_keyring(&keyring)?;
         trusted.push(keyring);
     }
     if trusted.is_empty() {

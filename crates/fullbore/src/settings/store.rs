@@ -76,6 +76,10 @@ pub fn put(arguments: &PutArgs, environment: &Environment) -> Result<(Put, Outpu
     if let Some(error) = arguments.paths.iter().find_map(|path| addresses::not_of_a_store(path.as_os_str())) {
         return Err(error);
     }
+    if arguments.paths.iter().any(|path| bucket::is_address(path.as_os_str())) {
+        return Err(CommandError::usage("the s3:// address is not the last argument")
+            .hint("put sends to the last argument; `fullbore get -o FILE s3://BUCKET/KEY` fetches an object"));
+    }
     if arguments.s3.any() || arguments.s3_put.any() {
         return Err(CommandError::usage("flags for S3 stores are given, but no s3:// address")
             .hint("name the bucket last, as in `fullbore put DIR s3://BUCKET/PREFIX`"));
@@ -119,6 +123,9 @@ fn put_into_bucket(
         return Err(CommandError::usage("no FILE or DIR to put")
             .hint("name it before the address, as in `fullbore put DIR s3://BUCKET/PREFIX`"));
     }
+    if let Some(error) = sources.iter().find_map(|source| addresses::not_a_local_source(source.as_os_str())) {
+        return Err(error);
+    }
     let given = &arguments.s3_put;
     let delete = given.delete.then(|| bucket_put::DeleteSettings {
         share_max: given.max_delete.map_or(MAX_DELETE, Percent::fraction),
@@ -157,6 +164,10 @@ pub fn get(arguments: &GetArgs, environment: &Environment) -> Result<(Get, Outpu
     let output = resolve::output(&arguments.shown, false);
     let output = OutputSettings { stdout_has_data: true, stdout_is_taken: is_on_stdout, ..output };
     if let Some(address) = arguments.caps.iter().find(|cap| bucket::is_address(cap)) {
+        if let Some(other) = arguments.caps.iter().find(|cap| !bucket::is_address(cap)) {
+            return Err(CommandError::usage(format_args!("{}: not an s3:// address", other.to_string_lossy()))
+                .hint("name the file to write with -o FILE; caps of a grid need a run of their own"));
+        }
         if arguments.caps.len() > 1 {
             return Err(CommandError::usage("several objects are named, and get fetches one at a time")
                 .hint("run get once for each object"));
