@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use fullbore_engine::run::error::CommandError;
 
 use crate::VERSION;
-use crate::send_program::Parcel;
+use crate::send_program::{self, Programs};
 use crate::transport::near::ConnectSettings;
 
 /// What the program there is called with.
@@ -31,7 +31,7 @@ pub struct Reach {
     pub remote_path: Option<String>,
     /// Connections for content; as many as the path needs if none are named.
     pub streams: Option<u8>,
-    /// Send a program along and run it there: this one, or a file.
+    /// Send a program along and run it there: the one for that machine's processor, or a file.
     pub send_program: Option<Option<PathBuf>>,
     /// Make no connections beside ssh's.
     pub ssh_only: bool,
@@ -55,15 +55,15 @@ impl Reach {
             quiet.push(format!("{program}{SERVER} --join ").into());
             quiet
         });
-        let sent = self.send_program.as_ref().map(|file| Parcel::open(file.as_deref())).transpose()?;
-        command.push(match &sent {
-            Some(parcel) => parcel.script(program).into(),
+        let programs = self.send_program.as_ref().map(|file| Programs::new(file.as_deref())).transpose()?;
+        command.push(match &programs {
+            Some(_) => send_program::script(program).into(),
             None => format!("{program}{SERVER}").into(),
         });
         Ok(ConnectSettings {
             command,
             options: if is_ssh { SSH_OPTIONS } else { &[] },
-            preface: sent.map(|parcel| parcel.program).unwrap_or_default(),
+            programs,
             host: host.to_owned(),
             tcp: !self.ssh_only,
             streams: self.streams.unwrap_or(0),

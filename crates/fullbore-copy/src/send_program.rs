@@ -1,76 +1,233 @@
-//! `--send-program`: the program goes along by ssh, is compared with its hash, runs from a temporary directory,
-//! and removes itself as soon as it runs.
+//! `--send-program`: the program travels by ssh, and runs from a temporary directory on the other machine.
+//!
+//! A script for the shell there begins. It prints the kind of machine it runs on, finds a directory from which programs
+//! may run, reads the program, compares its hash, and runs it. The program deletes its file as soon as it runs.
+
+mod elf;
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::io::{BufRead, Write};
+use std::path::{Path, PathBuf};
 
 use fullbore_engine::run::error::CommandError;
+use serde::Deserialize;
 
-/// Exit codes of the script for what can go wrong before the program runs. Others than a shell's own.
-const NO_ROOM: i32 = 91;
+use crate::error::CopyError;
+use crate::transport::setup;
+use elf::Elf;
+
+/// Exit codes of the script before the program runs, which no shell has of its own.
+const NO_DIRECTORY: i32 = 91;
 const DAMAGED: i32 = 92;
-/// As a shell says that a file cannot be run.
+const NO_TOOL: i32 = 93;
+/// A shell's exit code for a file that it cannot run.
 const NOT_RUNNABLE: i32 = 126;
+/// A shell's exit code for a program, or its loader, that it cannot find.
+const NOT_FOUND: i32 = 127;
 /// Largest program that is sent, in bytes; ours has a tenth of it.
 const PROGRAM_BYTES: u64 = 256 << 20;
-/// How the temporary directory is called: `remove_self` removes no other.
+/// Longest line with the kind of a machine, in bytes.
+const MACHINE_LINE_BYTES: u64 = 1 << 10;
+/// First part of the temporary directory's name: `remove_self` removes no other.
 const PREFIX: &str = "fullbore-sent.";
+/// Where packages and users put programs for other processors, besides the directory of this program.
+const LIBRARY: &str = "/usr/lib/fullbore";
 
-/// A program to be sent.
-#[derive(Debug)]
-pub(crate) struct Parcel {
-    /// Its bytes.
-    pub(crate) program: Vec<u8>,
-    hash: String,
+/// The kind of the other machine, as `uname` there prints it.
+#[derive(Clone, Debug, Deserialize)]
+struct Machine {
+    /// Of `uname -s`: `Linux`.
+    system: String,
+    /// Of `uname -m`: `aarch64`.
+    machine: String,
 }
 
-impl Parcel {
-    /// This program, if it is linked statically, or another file.
-    pub(crate) fn open(file: Option<&Path>) -> Result<Parcel, CommandError> {
-        let path = file.unwrap_or(Path::new("/proc/self/exe"));
-        let length = std::fs::metadata(path).map_err(|error| CommandError::disk(path, &error))?.len();
-        if length > PROGRAM_BYTES {
-            return Err(CommandError::usage(format_args!("{}: too large for a program", path.display())));
+/// No program can be sent.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NoProgram {
+    /// What is wrong.
+    pub reason: String,
+    /// What to do.
+    pub hint: String,
+}
+
+/// The programs that can be sent: FILE of `--send-program=FILE`, or this one and those for other processors.
+#[derive(Clone, Debug)]
+pub(crate) enum Programs {
+    /// The user's file, for whatever machine.
+    File(PathBuf),
+    /// Whichever of these is static and for the right processor: this program, then `fullbore-MACHINE` in each of the
+    /// directories.
+    Search { own: PathBuf, directories: Vec<PathBuf> },
+}
+
+impl Programs {
+    /// The user's file, or else the programs found on this machine.
+    ///
+    /// # Errors
+    /// If the user's file cannot be read, and if there is no static program at all.
+    pub(crate) fn new(file: Option<&Path>) -> Result<Programs, CommandError> {
+        let programs = match file {
+            Some(file) => Programs::File(file.to_owned()),
+            None => {
+                let own = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/proc/self/exe"));
+                let beside = own.parent().map(Path::to_owned);
+                Programs::Search { own, directories: beside.into_iter().chain([LIBRARY.into()]).collect() }
+            }
+        };
+        match &programs {
+            Programs::File(file) => drop(read(file)?),
+            Programs::Search { own, directories } => {
+                let for_others = directories.iter().any(|directory| has_programs(directory));
+                if !for_others && !Elf::read(&read(own)?).is_some_and(|elf| elf.is_static) {
+                    return Err(CommandError::usage(
+                        "this fullbore needs libraries that the other machine may not have, and there is no static one",
+                    )
+                    .hint(format_args!(
+                        "put a static fullbore-MACHINE (such as fullbore-x86_64) into {LIBRARY}, or pass \
+                         --send-program=FILE"
+                    )));
+                }
+            }
         }
-        let program = std::fs::read(path).map_err(|error| CommandError::disk(path, &error))?;
-        if file.is_none() && !is_static(&program) {
-            return Err(CommandError::usage("this fullbore needs libraries of this machine, which may not be there")
-                .hint("give it a statically linked one: --send-program=FILE"));
-        }
-        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &program);
-        let hash = digest.as_ref().iter().fold(String::new(), |mut hash, byte| {
-            let _ = write!(hash, "{byte:02x}");
-            hash
-        });
-        Ok(Parcel { program, hash })
+        Ok(programs)
     }
 
-    /// What the shell on the other machine runs. `command` is that of `--remote-path`, of which all words but
-    /// the last, for example `sudo`, stay.
-    pub(crate) fn script(&self, command: &str) -> String {
-        let before = command.trim_end().rsplit_once(' ').map_or(String::new(), |(before, _)| format!("{before} "));
-        let script = format!(
-            "d=$(mktemp -d \"${{TMPDIR:-/tmp}}/{PREFIX}XXXXXXXX\") || exit {NO_ROOM}; \
-             trap 'rm -rf \"$d\"' EXIT; trap 'exit 1' HUP INT TERM; \
-             head -c {length} > \"$d/fullbore\" || exit {NO_ROOM}; \
-             test \"$(sha256sum < \"$d/fullbore\" | cut -c 1-64)\" = {hash} || exit {DAMAGED}; \
-             chmod 700 \"$d/fullbore\"; {before}\"$d/fullbore\" copy --server --remove-self",
-            length = self.program.len(),
-            hash = self.hash,
-        );
-        format!("exec sh -c '{}'", script.replace('\'', "'\\''"))
+    /// Sends a program to the script on the other machine, after it has told its kind. If the script ends before that,
+    /// nothing is sent: its exit code tells why.
+    ///
+    /// # Errors
+    /// If there is no program for that machine, and if the connection breaks.
+    pub(crate) fn send(
+        &self,
+        output: &mut impl BufRead,
+        input: &mut impl Write,
+    ) -> Result<Result<(), NoProgram>, CopyError> {
+        let Some(machine) = setup::read::<Machine>(output, MACHINE_LINE_BYTES)? else { return Ok(Ok(())) };
+        let (path, program) = match self.choose(&machine) {
+            Ok(chosen) => chosen,
+            Err(no_program) => return Ok(Err(no_program)),
+        };
+        tracing::info!(machine = machine.machine, program = %path.display(), bytes = program.len(), "sending the program");
+        // If nobody takes it, the exit code tells why.
+        let _ = writeln!(input, "{} {}", program.len(), sha256(&program)).and_then(|()| input.write_all(&program));
+        Ok(Ok(()))
     }
+
+    /// The program for a machine, and its path.
+    fn choose(&self, machine: &Machine) -> Result<(PathBuf, Vec<u8>), NoProgram> {
+        let Machine { system, machine } = machine;
+        if system != "Linux" {
+            return Err(NoProgram {
+                reason: format!("it runs {system}, and fullbore runs on Linux only"),
+                hint: "copy through another machine, for example one that mounts the directory".to_owned(),
+            });
+        }
+        let unreadable = |error: CommandError| NoProgram { reason: error.to_string(), hint: String::new() };
+        let (own, directories) = match self {
+            Programs::File(file) => {
+                let program = read(file).map_err(unreadable)?;
+                let elf = Elf::read(&program);
+                return match elf.and_then(|elf| elf.machine) {
+                    Some(own) if elf.is_some_and(|elf| !elf.runs_on(machine)) => Err(NoProgram {
+                        reason: format!("its processor is {machine}, and {} is for {own}", file.display()),
+                        hint: format!("pass a program for {machine}"),
+                    }),
+                    _ => Ok((file.clone(), program)),
+                };
+            }
+            Programs::Search { own, directories } => (own, directories),
+        };
+        let name = format!("fullbore-{}", if machine == "armv8l" { "armv7l" } else { machine });
+        let others = directories.iter().map(|directory| directory.join(&name));
+        let candidates = std::iter::once(own.clone()).chain(others);
+        let mut needs_libraries = None;
+        for path in candidates {
+            let Ok(program) = read(&path) else { continue };
+            match Elf::read(&program) {
+                Some(elf) if !elf.runs_on(machine) => {}
+                Some(Elf { is_static: true, .. }) => return Ok((path, program)),
+                _ => needs_libraries = Some(path),
+            }
+        }
+        let places: Vec<String> = directories.iter().map(|directory| directory.display().to_string()).collect();
+        Err(NoProgram {
+            reason: match needs_libraries {
+                Some(path) => format!("its processor is {machine}, and {} is no static program", path.display()),
+                None => format!("its processor is {machine}, and there is no fullbore for it here"),
+            },
+            hint: format!("put a static {name} into {}, or pass --send-program=FILE", places.join(" or ")),
+        })
+    }
+}
+
+/// Whether a directory has programs for other machines. The machine's name is known later.
+fn has_programs(directory: &Path) -> bool {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.take(10_000).any(|entry| {
+        let name = entry.file_name();
+        name.to_str().and_then(|name| name.strip_prefix("fullbore-")).is_some_and(|machine| !machine.contains('.'))
+            && read(&entry.path()).is_ok_and(|program| Elf::read(&program).is_some_and(|elf| elf.is_static))
+    })
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, CommandError> {
+    let length = std::fs::metadata(path).map_err(|error| CommandError::disk(path, &error))?.len();
+    if length > PROGRAM_BYTES {
+        return Err(CommandError::usage(format_args!("{}: too large for a program", path.display())));
+    }
+    std::fs::read(path).map_err(|error| CommandError::disk(path, &error))
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes);
+    digest.as_ref().iter().fold(String::new(), |mut hash, byte| {
+        let _ = write!(hash, "{byte:02x}");
+        hash
+    })
+}
+
+/// The command for the shell on the other machine. `command` is that of `--remote-path`, of which all words but the
+/// last, for example `sudo`, stay.
+pub(crate) fn script(command: &str) -> String {
+    let before = command.trim_end().rsplit_once(' ').map_or(String::new(), |(before, _)| format!("{before} "));
+    // A directory may be missing, full, or on a file system from which nothing may run.
+    let script = format!(
+        r#"for t in mktemp head sha256sum cut; do command -v $t >/dev/null || exit {NO_TOOL}; done
+echo "fullbore-copy {{\"system\":\"$(uname -s)\",\"machine\":\"$(uname -m)\"}}"
+read -r length hash || exit 1
+trap 'rm -rf "$t"' EXIT; trap 'exit 1' HUP INT TERM
+t=
+for d in "$TMPDIR" /tmp /var/tmp "$HOME" /dev/shm .; do
+[ -d "$d" ] || continue
+free=$(df -Pk "$d" 2>/dev/null | awk 'NR == 2 {{ print $(NF - 2) }}')
+[ "${{free:-9999999}}" -gt $((length / 1024 + 1024)) ] || continue
+t=$(mktemp -d "$d/{PREFIX}XXXXXXXX" 2>/dev/null) || continue
+printf '#!/bin/sh\n' > "$t/test" && chmod 700 "$t/test" && "$t/test" 2>/dev/null && break
+rm -rf "$t"
+t=
+done
+[ -n "$t" ] || exit {NO_DIRECTORY}
+rm -f "$t/test"
+head -c "$length" > "$t/fullbore" || exit {NO_DIRECTORY}
+test "$(sha256sum < "$t/fullbore" | cut -c 1-64)" = "$hash" || exit {DAMAGED}
+chmod 700 "$t/fullbore"
+{before}"$t/fullbore" copy --server --remove-self"#
+    );
+    format!("exec sh -c '{}'", script.replace('\'', "'\\''"))
 }
 
 /// What an exit code of the script means.
 pub(crate) fn explain(code: i32) -> Option<&'static str> {
     match code {
-        NO_ROOM => Some("there is no room for the program in the temporary directory there (TMPDIR, or /tmp)"),
-        DAMAGED => Some("the program did not arrive there as it was sent"),
-        NOT_RUNNABLE => Some(
-            "the program that was sent cannot be run there: another processor, or a temporary directory from which \
-             nothing may be run (set TMPDIR there to another one)",
+        NO_DIRECTORY => Some(
+            "no directory there has room for the program and may run it (tried TMPDIR, /tmp, /var/tmp, the home \
+             directory and /dev/shm)",
         ),
+        DAMAGED => Some("the program did not arrive there as it was sent"),
+        NO_TOOL => Some("mktemp, head, sha256sum or cut is missing there: --send-program needs them"),
+        NOT_RUNNABLE => Some("the program that was sent cannot run there: it is for another processor"),
+        NOT_FOUND => Some("the file that was sent is no program, or needs a loader that is missing there"),
         _ => None,
     }
 }
@@ -81,46 +238,103 @@ pub(crate) fn remove_self() {
     let Some(directory) = program.parent() else { return };
     let is_ours = directory.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX));
     if is_ours {
-        // What is left, the shell that started us removes.
+        // The shell that started us removes the rest.
         let _ = std::fs::remove_file(&program);
         let _ = std::fs::remove_dir(directory);
     }
 }
 
-/// Whether a program needs no loader: it has no `PT_INTERP` (elf(5)). Files that are no 64-bit ELF do.
-fn is_static(program: &[u8]) -> bool {
-    const PT_INTERP: u32 = 3;
-    let u16_at = |at: usize| Some(u16::from_le_bytes(program.get(at..at + 2)?.try_into().ok()?));
-    let headers = || {
-        let table = u64::from_le_bytes(program.get(32..40)?.try_into().ok()?) as usize;
-        let (size, count) = (usize::from(u16_at(54)?), usize::from(u16_at(56)?));
-        let kind = |number: usize| {
-            let at = table.checked_add(number * size)?;
-            Some(u32::from_le_bytes(program.get(at..at.checked_add(4)?)?.try_into().ok()?))
-        };
-        (0..count).map(kind).collect::<Option<Vec<u32>>>()
-    };
-    program.starts_with(b"\x7fELF\x02\x01") && headers().is_some_and(|kinds| !kinds.contains(&PT_INTERP))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io::{BufReader, Cursor, Read as _};
+    use std::process::{Command, Stdio};
+
+    use super::elf::sample;
     use super::*;
 
-    #[test]
-    fn a_program_that_needs_a_loader_is_told_from_one_that_does_not() {
-        let mut elf = vec![0; 64 + 56];
-        elf[..6].copy_from_slice(b"\x7fELF\x02\x01");
-        (elf[32], elf[54], elf[56]) = (64, 56, 1);
-        assert!(is_static(&elf));
-        elf[64] = 3;
-        assert!(!is_static(&elf) && !is_static(&elf[..100]) && !is_static(b"#!/bin/sh\n"));
+    fn linux(machine: &str) -> Machine {
+        Machine { system: "Linux".to_owned(), machine: machine.to_owned() }
     }
 
     #[test]
-    fn what_stands_before_the_program_stays_before_it() {
-        let parcel = Parcel { program: vec![1; 10], hash: "ab".to_owned() };
-        assert!(parcel.script("sudo -n fullbore").contains("sudo -n \"$d/fullbore\" copy --server --remove-self"));
-        assert!(parcel.script("fullbore").contains("head -c 10"));
+    fn the_program_for_the_other_processor_is_sent() {
+        let directory = tempfile::tempdir().unwrap();
+        let (own, beside) = (directory.path().join("fullbore"), directory.path().join("fullbore-aarch64"));
+        std::fs::write(&own, sample(62, 0)).unwrap();
+        let programs = Programs::Search { own: own.clone(), directories: vec![directory.path().to_owned()] };
+        assert_eq!(programs.choose(&linux("x86_64")).unwrap().0, own);
+        let missing = programs.choose(&linux("aarch64")).unwrap_err();
+        assert_eq!(missing.reason, "its processor is aarch64, and there is no fullbore for it here");
+        assert!(missing.hint.starts_with("put a static fullbore-aarch64 into "), "{}", missing.hint);
+        std::fs::write(&beside, sample(183, 3)).unwrap();
+        let dynamic = programs.choose(&linux("aarch64")).unwrap_err();
+        assert!(dynamic.reason.ends_with("fullbore-aarch64 is no static program"), "{}", dynamic.reason);
+        std::fs::write(&beside, sample(183, 0)).unwrap();
+        assert_eq!(programs.choose(&linux("aarch64")).unwrap().0, beside);
+        let other = programs.choose(&Machine { system: "FreeBSD".to_owned(), machine: "amd64".to_owned() });
+        assert!(other.unwrap_err().reason.contains("it runs FreeBSD"));
+    }
+
+    #[test]
+    fn a_file_for_another_processor_is_not_sent() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("program");
+        std::fs::write(&file, sample(62, 3)).unwrap();
+        let programs = Programs::new(Some(&file)).unwrap();
+        assert_eq!(programs.choose(&linux("x86_64")).unwrap().0, file);
+        let reason = programs.choose(&linux("aarch64")).unwrap_err().reason;
+        assert_eq!(reason, format!("its processor is aarch64, and {} is for x86_64", file.display()));
+    }
+
+    #[test]
+    fn words_before_the_program_stay_before_it() {
+        assert!(script("sudo -n fullbore").contains("\nsudo -n \"$t/fullbore\" copy --server --remove-self"));
+        assert!(script("fullbore").contains("\n\"$t/fullbore\" copy"));
+    }
+
+    /// Runs the script as ssh would, with this file as the program. Gives what it printed after the machine's line, and
+    /// its exit code.
+    fn sent(program: &str, environment: &[(&str, &Path)]) -> (String, Option<i32>) {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("program");
+        std::fs::write(&file, program).unwrap();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script("fullbore")]).envs(environment.iter().copied());
+        let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (mut input, output) = (shell.stdin.take().unwrap(), shell.stdout.take().unwrap());
+        let mut output = BufReader::new(output);
+        let programs = Programs::new(Some(&file)).unwrap();
+        assert_eq!(programs.send(&mut output, &mut input).unwrap(), Ok(()));
+        drop(input);
+        let mut rest = String::new();
+        output.read_to_string(&mut rest).unwrap();
+        (rest, shell.wait().unwrap().code())
+    }
+
+    #[test]
+    fn the_script_runs_the_program_and_removes_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let ran = sent("#!/bin/sh\necho \"$0 $*\"\n", &[("TMPDIR", directory.path())]);
+        let (path, arguments) = ran.0.trim().split_once(' ').unwrap();
+        assert!(path.starts_with(directory.path().to_str().unwrap()), "{path}");
+        assert_eq!((arguments, ran.1), ("copy --server --remove-self", Some(0)));
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left");
+    }
+
+    #[test]
+    fn a_directory_that_runs_nothing_is_passed_over() {
+        // mktemp cannot create anything in /proc, and nothing runs from there.
+        let ran = sent("#!/bin/sh\necho \"$0\"\n", &[("TMPDIR", Path::new("/proc"))]);
+        assert!(ran.0.starts_with("/tmp/fullbore-sent.") && ran.1 == Some(0), "{ran:?}");
+    }
+
+    #[test]
+    fn a_shell_that_ends_at_once_is_sent_nothing() {
+        let mut input = Vec::new();
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("program"), "text").unwrap();
+        let programs = Programs::new(Some(&directory.path().join("program"))).unwrap();
+        assert_eq!(programs.send(&mut Cursor::new(b"Welcome\n".to_vec()), &mut input).unwrap(), Ok(()));
+        assert!(input.is_empty());
     }
 }

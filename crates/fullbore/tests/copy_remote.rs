@@ -6,6 +6,7 @@ mod harness;
 mod lab;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -276,7 +277,48 @@ fn a_program_that_is_sent_along_leaves_nothing_behind() {
     fs::write(place.path("text"), "no program").unwrap();
     let program = format!("--send-program={}", place.path("text").display());
     let output = lab.command(&[&program, &format!("{}/", source.display()), &lab.there(&target)]).output().unwrap();
-    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    let text = said(&output);
+    assert!(output.status.code() == Some(3) && text.contains("the file that was sent is no program"), "{text}");
+}
+
+#[test]
+fn a_machine_of_another_processor_gets_no_program_of_ours() {
+    let place = Place::new();
+    let source = place.tree("src");
+    fs::create_dir(place.path("bin")).unwrap();
+    fs::write(place.path("bin/uname"), "#!/bin/sh\ncase $1 in -s) echo Linux;; *) echo aarch64;; esac\n").unwrap();
+    let shell = format!("#!/bin/sh\nshift\nPATH={}:$PATH exec sh -c \"$*\"\n", place.path("bin").display());
+    fs::write(place.path("shell"), shell).unwrap();
+    for program in ["bin/uname", "shell"] {
+        fs::set_permissions(place.path(program), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    // A program that stands alone, with one for the other processor beside it.
+    let ours = place.path("bin/fullbore");
+    fs::hard_link(env!("CARGO_BIN_EXE_fullbore"), &ours)
+        .or_else(|_| fs::copy(env!("CARGO_BIN_EXE_fullbore"), &ours).map(drop))
+        .unwrap();
+    let copy = |send: &str| {
+        let mut command = Command::new(&ours);
+        command.args(["copy", send, "--ssh-only", "-e", place.path("shell").to_str().unwrap()]);
+        let output = command.arg(&source).arg(format!("host:{}", place.path("dst").display())).output().unwrap();
+        (output.status.code(), said(&output))
+    };
+    let (code, text) = copy(&format!("--send-program={}", ours.display()));
+    let reason = format!("host: its processor is aarch64, and {} is for x86_64", ours.display());
+    if cfg!(target_arch = "x86_64") {
+        assert!(code == Some(3) && text.contains(&reason), "{text}");
+    }
+    // A test's own program needs libraries, so without one for another processor there is nothing to send.
+    let (code, text) = copy("--send-program");
+    assert!(code == Some(1) && text.contains("there is no static one"), "{text}");
+    let mut elf = fs::read(&ours).unwrap()[..64].to_vec();
+    // Of the processor `s390x`, without segments.
+    (elf[18], elf[19], elf[56], elf[57]) = (22, 0, 0, 0);
+    fs::write(place.path("bin/fullbore-s390x"), elf).unwrap();
+    let (code, text) = copy("--send-program");
+    let reason = "host: its processor is aarch64, and there is no fullbore for it here";
+    assert!(code == Some(3) && text.contains(reason) && text.contains("put a static fullbore-aarch64 into"), "{text}");
+    assert!(!place.path("dst").exists());
 }
 
 #[test]

@@ -369,7 +369,7 @@ fn is_away(no_peer: &NoPeer) -> bool {
         // Ended by a signal, or by us.
         NoPeer::Ended(code) => matches!(code, None | Some(SSH_FAILED)),
         NoPeer::Failed(error) => error.is_lost_connection(),
-        NoPeer::Version(_) => false,
+        NoPeer::Version(_) | NoPeer::NoProgram(_) => false,
     }
 }
 
@@ -442,18 +442,18 @@ pub(crate) fn explain(no_peer: NoPeer, wish: &ConnectSettings, host: &str) -> Co
     let network = |text: String| CommandError::new(ErrorKind::Network, text);
     match no_peer {
         NoPeer::Ended(Some(SSH_FAILED)) => network(format!("{host}: ssh does not get through")),
+        NoPeer::Ended(Some(code)) if wish.programs.is_some() && send_program::explain(code).is_some() => {
+            network(format!("{host}: {}", send_program::explain(code).unwrap_or_default()))
+        }
         NoPeer::Ended(Some(NOT_FOUND)) => {
             // As a shell says of the first word, and some that run the next one, as env does, of that.
             let or = before.map_or_else(String::new, |(before, _)| format!(", or `{before}` is not"));
             network(format!("{host}: fullbore is not installed there{or}")).hint(install).hint(send)
         }
-        NoPeer::Ended(Some(code)) if !wish.preface.is_empty() && send_program::explain(code).is_some() => {
-            network(format!("{host}: {}", send_program::explain(code).unwrap_or_default()))
-        }
         NoPeer::Ended(None) => network(format!("{host}: `{command}` was ended by a signal before it said anything")),
         NoPeer::Ended(Some(code)) => {
             let error = network(format!("{host}: `{command}` ended with exit code {code} before it said anything"));
-            match wish.preface.is_empty() {
+            match wish.programs.is_none() {
                 // sudo says 1 where there is no such program, and so does a fullbore that knows no copy.
                 true => error.hint(format_args!("if fullbore is missing or too old there: {install}")).hint(send),
                 false => error,
@@ -463,6 +463,7 @@ pub(crate) fn explain(no_peer: NoPeer, wish: &ConnectSettings, host: &str) -> Co
             let text = format!("{host}: fullbore {} there does not speak with {} here", hello.program, crate::VERSION);
             network(text).hint(install).hint(send)
         }
+        NoPeer::NoProgram(none) => network(format!("{host}: {}", none.reason)).hint(none.hint),
         NoPeer::Failed(error) => failure(&error),
     }
 }
@@ -476,7 +477,7 @@ mod tests {
         let wish = |program: &str| ConnectSettings {
             command: ["ssh", "-p", "22", "host", &format!("{program} copy --server")].map(OsString::from).into(),
             options: &[],
-            preface: Vec::new(),
+            programs: None,
             host: "host".to_owned(),
             tcp: true,
             streams: 0,
@@ -505,7 +506,8 @@ mod tests {
         }
         let error = explain(NoPeer::Ended(Some(NOT_FOUND)), &wish("sudo -n fullbore"), "host").to_string();
         assert!(error.contains("fullbore is not installed there, or `sudo -n` is not\n"), "{error}");
-        let sent = ConnectSettings { preface: vec![1], ..wish("fullbore") };
+        let programs = Some(send_program::Programs::File("program".into()));
+        let sent = ConnectSettings { programs, ..wish("fullbore") };
         let error = explain(NoPeer::Ended(Some(1)), &sent, "host").to_string();
         assert!(error.contains("ended with exit code 1") && !error.contains("hint"), "{error}");
     }

@@ -10,7 +10,7 @@ pub(super) mod opener;
 mod search;
 
 use std::ffi::OsString;
-use std::io::{BufReader, Write as _};
+use std::io::BufReader;
 use std::net::{IpAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -22,6 +22,7 @@ use super::keys::{Cipher, OwnKey, Speeds};
 use super::setup::{self, Hello, Joint, Ready, Task, Way};
 use super::{Side, Transport};
 use crate::error::CopyError;
+use crate::send_program::{NoProgram, Programs};
 use crate::wire::VERSION;
 use links::Links;
 use opener::{Opener, listen};
@@ -39,9 +40,8 @@ pub struct ConnectSettings {
     pub command: Vec<OsString>,
     /// What is said to the command first, where it is known to be ssh.
     pub options: &'static [&'static str],
-    /// Bytes that the command reads before the program there says anything: the program itself, if it is sent
-    /// along.
-    pub preface: Vec<u8>,
+    /// The programs of which one is sent to the command before anything else, if `--send-program` asks for it.
+    pub(crate) programs: Option<Programs>,
     /// The host as the user named it, to dial it.
     pub host: String,
     /// TCP connections of our own are tried; else everything goes by ssh.
@@ -97,6 +97,8 @@ pub enum NoPeer {
     Ended(Option<i32>),
     /// Another version.
     Version(Hello),
+    /// There is no program to be sent to that machine.
+    NoProgram(NoProgram),
     /// Anything else.
     Failed(CopyError),
 }
@@ -184,8 +186,6 @@ impl Peer {
         let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(NoPeer::Ended(None));
         };
-        // If nobody takes it, the exit code tells why.
-        let _ = input.write_all(&wish.preface);
         let mut output = BufReader::with_capacity(64 << 10, output);
         // While ssh is on its way.
         let own = OwnKey::generate().map_err(NoPeer::Failed)?;
@@ -194,13 +194,26 @@ impl Peer {
         task.key = own.public().to_vec();
         task.port = listener.as_ref().and_then(|listener| Some(listener.local_addr().ok()?.port()));
         task.speeds = speeds;
+        if let Some(programs) = &wish.programs {
+            match programs.send(&mut output, &mut input) {
+                Ok(Ok(())) => {}
+                Ok(Err(no_program)) => {
+                    end(&mut child);
+                    return Err(NoPeer::NoProgram(no_program));
+                }
+                Err(error) => {
+                    end(&mut child);
+                    return Err(NoPeer::Failed(error));
+                }
+            }
+        }
         let give = |mut input: ChildStdin| {
-            // As above.
+            // If nobody takes it, the exit code tells why.
             let _ = setup::write(&mut input, &task);
             transport.speak(input);
         };
-        // What takes the program off the pipe may take more than that.
-        let waiting = if wish.preface.is_empty() {
+        // The command that reads the program from the pipe may read more than the program.
+        let waiting = if wish.programs.is_none() {
             give(input);
             None
         } else {
@@ -376,7 +389,7 @@ mod tests {
         let wish = |script: &str| ConnectSettings {
             command: ["sh", "-c", script].map(OsString::from).into(),
             options: &[],
-            preface: Vec::new(),
+            programs: None,
             host: "host".to_owned(),
             tcp: false,
             streams: 0,

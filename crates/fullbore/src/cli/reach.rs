@@ -23,8 +23,8 @@ pub struct ReachArgs {
     #[arg(long, value_name = "N", help_heading = NETWORK, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub streams: Option<u8>,
 
-    /// Send this program, or FILE, to the other machine and run it there; leave nothing behind. It must be statically
-    /// linked
+    /// Send a program for the other machine's processor, or FILE, and run it there; leave nothing behind. It must be
+    /// statically linked
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, help_heading = NETWORK)]
     pub send_program: Option<Option<PathBuf>>,
 
