@@ -23,7 +23,7 @@ use cache::VerificationCache;
 pub use error::SignatureError;
 pub use files::sweep;
 pub use gpgv_status::Signer;
-pub use policy::set_policy_from;
+pub use policy::{PolicyVariables, set_policy_variables};
 
 /// Maximum size of an `InRelease` or `Release`, in bytes: apt's `Acquire::MaxReleaseFileSize`. Debian's has 150 KB.
 pub const RELEASE_BYTES_MAX: usize = 10_000_000;

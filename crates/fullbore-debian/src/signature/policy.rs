@@ -24,28 +24,37 @@ const FILES: [&str; 3] = [
     "/usr/share/apt/default-sequoia.config",
 ];
 
-/// Values of the two variables.
-#[derive(Debug, Default)]
-struct Variables {
-    apt: Option<OsString>,
-    all: Option<OsString>,
+/// Policies for `sqv` that the environment names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PolicyVariables {
+    /// `APT_SEQUOIA_CRYPTO_POLICY`
+    pub apt: Option<OsString>,
+    /// `SEQUOIA_CRYPTO_POLICY`
+    pub all: Option<OsString>,
 }
 
-static VARIABLES: OnceLock<Variables> = OnceLock::new();
+impl PolicyVariables {
+    /// Reads variables by this function.
+    pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> PolicyVariables {
+        let path = |name: &str| lookup(name).map(OsString::from);
+        PolicyVariables { apt: path(APT_VARIABLE), all: path(VARIABLE) }
+    }
+}
 
-/// Takes the policy for `sqv` from the environment, if it names one. The program calls this at its start, because a
-/// library does not read the environment; a policy holds for the whole process.
-pub fn set_policy_from(environment: impl Fn(&str) -> Option<OsString>) {
-    // A second call changes nothing: a check may have begun.
-    let _ = VARIABLES.set(Variables { apt: environment(APT_VARIABLE), all: environment(VARIABLE) });
+static VARIABLES: OnceLock<PolicyVariables> = OnceLock::new();
+
+/// Sets what the environment says about the policy. The program calls this at its start, because a library does not read
+/// the environment. It holds for all verifiers of the process, as the variables do; a second call changes nothing.
+pub fn set_policy_variables(variables: PolicyVariables) {
+    let _ = VARIABLES.set(variables);
 }
 
 /// The policy for `sqv`; `None` leaves it to `sqv` itself.
 pub(super) fn of_this_machine() -> Option<OsString> {
-    choose(VARIABLES.get().unwrap_or(&Variables::default()), |path| Path::new(path).is_file())
+    choose(VARIABLES.get().unwrap_or(&PolicyVariables::default()), |path| Path::new(path).is_file())
 }
 
-fn choose(variables: &Variables, exists: impl Fn(&str) -> bool) -> Option<OsString> {
+fn choose(variables: &PolicyVariables, exists: impl Fn(&str) -> bool) -> Option<OsString> {
     let first = |files: &[&str]| files.iter().find(|file| exists(file)).map(OsString::from);
     variables.apt.clone().or_else(|| first(&APT_FILES)).or_else(|| variables.all.clone()).or_else(|| first(&FILES))
 }
@@ -56,17 +65,17 @@ mod tests {
 
     #[test]
     fn in_the_order_of_apt() {
-        let none = Variables::default();
-        let chosen = |variables: &Variables, files: &[&str]| {
+        let none = PolicyVariables::default();
+        let chosen = |variables: &PolicyVariables, files: &[&str]| {
             choose(variables, |path| files.contains(&path)).and_then(|path| path.into_string().ok())
         };
         assert_eq!(chosen(&none, &[]), None);
         assert_eq!(chosen(&none, &[FILES[2]]).as_deref(), Some(FILES[2]));
         assert_eq!(chosen(&none, &FILES).as_deref(), Some(FILES[0]));
-        let all = Variables { apt: None, all: Some("/all".into()) };
+        let all = PolicyVariables { apt: None, all: Some("/all".into()) };
         assert_eq!(chosen(&all, &FILES).as_deref(), Some("/all"));
         assert_eq!(chosen(&all, &APT_FILES).as_deref(), Some(APT_FILES[0]));
-        let both = Variables { apt: Some("/apt".into()), all: Some("/all".into()) };
+        let both = PolicyVariables { apt: Some("/apt".into()), all: Some("/all".into()) };
         assert_eq!(chosen(&both, &APT_FILES).as_deref(), Some("/apt"));
     }
 }

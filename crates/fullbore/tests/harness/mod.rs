@@ -182,12 +182,16 @@ impl Mirror {
 
     /// `fullbore check` of it.
     pub fn check(&self, more: &[&str]) -> Ran {
+        self.finish(self.check_command(more))
+    }
+
+    pub fn check_command(&self, more: &[&str]) -> Command {
         let mut command = clean_command(env!("CARGO_BIN_EXE_fullbore"));
         command.arg("check").arg(&self.to).arg("--report").arg(&self.report).args(more);
         if let Some(keyring) = &self.keyring {
             command.arg("--keyring").arg(keyring);
         }
-        self.finish(command)
+        command
     }
 
     /// Runs a command made elsewhere and reads the report.
