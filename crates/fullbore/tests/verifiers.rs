@@ -209,6 +209,13 @@ fn ended(mut command: Command) -> Ran {
     }
 }
 
+/// A hook that puts the programs that dpkg requires into the root, which has no package with any.
+const WITH_DPKG: &str = r#"
+for program in sh rm tar diff dpkg dpkg-deb dpkg-query dpkg-split dpkg-divert ldconfig start-stop-daemon; do
+    file=$(PATH=/usr/sbin:/usr/bin:/sbin:/bin command -v "$program")
+    cp --parents --dereference "$file" $(ldd "$file" 2>/dev/null | grep -o '/[^ ]*') "$1"
+done"#;
+
 /// Packages that can be installed, without scripts.
 fn installable() -> (TempDir, Archive) {
     own_archive(|builder| builder.installable(true).odd_names(false))
@@ -220,7 +227,7 @@ fn bootstrap(programs: &Programs, server: &Server, archive: &Archive, key: &Path
     let package = index.lines().find_map(|line| line.strip_prefix("Package: ")).unwrap();
     let mut command = clean_command(FULLBORE);
     command.args(["bootstrap", "--quiet", "--variant", "custom", "--arch", "amd64", "--include", package]);
-    command.arg("--keyring").arg(key).arg("trixie").arg(root).arg(server.url());
+    command.args(["--setup-hook", WITH_DPKG, "--keyring"]).arg(key).arg("trixie").arg(root).arg(server.url());
     ended(programs.run(command))
 }
 
