@@ -290,8 +290,17 @@ pub fn as_another() -> Command {
 /// A program that the test cannot do without.
 #[track_caller]
 pub fn need(program: &str, package: &str) {
-    let found = std::env::var_os("PATH")
+    assert!(is_installed(program), "{program} is missing: apt-get install {package}");
+}
+
+/// A program that verifies signatures, as apt needs one.
+#[track_caller]
+pub fn need_verifier() {
+    assert!(is_installed("gpgv") || is_installed("sqv"), "gpgv and sqv are missing: apt-get install gpgv");
+}
+
+fn is_installed(program: &str) -> bool {
+    std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|directory| directory.join(program).exists()))
-        || ["/usr/sbin", "/sbin"].iter().any(|directory| Path::new(directory).join(program).exists());
-    assert!(found, "{program} is missing: apt-get install {package}");
+        || ["/usr/sbin", "/sbin"].iter().any(|directory| Path::new(directory).join(program).exists())
 }
