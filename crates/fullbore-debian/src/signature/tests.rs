@@ -48,6 +48,7 @@ with_every_verifier! {
     another_mirror_signs_with_another_key
     weak_digests
     expired_keys
+    a_signature_of_tomorrow
     revoked_keys
     detached_signatures
     the_same_files_are_checked_once_unless_that_fails
@@ -359,6 +360,17 @@ fn expired_keys(lab: &Lab) {
     }
 }
 
+/// The caller compares the `Date` of the Release with the clock. sqv refuses by itself.
+fn a_signature_of_tomorrow(lab: &Lab) {
+    lab.key("one", "never");
+    let tomorrow = jiff::Timestamp::now().as_second() + 86_400;
+    let message = lab.clearsign(TEXT, &["--faked-system-time", &format!("{tomorrow}!"), "-u", "one"]);
+    match lab.verifier(vec![lab.keyring("one.gpg", &["one"])]).verify_inrelease(&message) {
+        Ok(_) => assert!(lab.is_gpgv()),
+        Err(error) => assert!(!lab.is_gpgv() && error.to_string().contains("Not live until"), "{error}"),
+    }
+}
+
 fn revoked_keys(lab: &Lab) {
     let revoked = lab.key("revoked", "never");
     let message = lab.clearsign(TEXT, &["-u", "revoked"]);
@@ -415,6 +427,12 @@ fn detached_signatures(lab: &Lab) {
     let other = lab.gpg(&["-u", "stranger", "--armor", "--detach-sign", "--output", "-"], TEXT.as_bytes());
     for both in [[&signature[..], &other[..]].concat(), [&other[..], &signature[..]].concat()] {
         assert_eq!(verifier.verify_detached(TEXT.as_bytes(), &both).expect("one of two").signers().len(), 1);
+    }
+    // As apt with the same program: for gpgv, a bad signature spoils a good one.
+    let bad = lab.gpg(&["-u", "one", "--armor", "--detach-sign", "--output", "-"], changed.as_bytes());
+    match verifier.verify_detached(TEXT.as_bytes(), &[&bad[..], &signature[..]].concat()) {
+        Ok(_) => assert!(!lab.is_gpgv()),
+        Err(error) => assert!(lab.is_gpgv() && matches!(error, SignatureError::Bad { .. }), "{error}"),
     }
     let error = verifier.verify_detached(TEXT.as_bytes(), &other).expect_err("a stranger's alone");
     assert!(matches!(error, SignatureError::NoPublicKey { .. }), "{error}");
