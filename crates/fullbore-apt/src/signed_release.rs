@@ -3,12 +3,14 @@
 //! After an answer "not modified" the local copy is verified again (CVE-2014-0487). The caller compares the result with
 //! what it has.
 
+use std::fmt::Display;
 use std::ops::Range;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use fullbore_debian::release::{Release, if_modified_since};
 use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignatureError, SignedText, Verifier};
+use fullbore_engine::run::error::CommandError;
 use fullbore_wire::answer::is_transient;
 use fullbore_wire::conditional::EntityTag;
 use fullbore_wire::fetch::{Fetcher, Get, GetError, Got, HeadSeen, Watch};
@@ -96,6 +98,8 @@ pub enum Refusal {
     Verification(String, Option<&'static str>),
     /// A local error, such as a full disk; the Release was not checked.
     Local(String),
+    /// No program that verifies signatures can be run; the Release was not checked.
+    NoVerifier(String),
 }
 
 /// Answers with the names of the requested files.
@@ -381,6 +385,7 @@ pub fn accept(
     let find = |wanted: &str| files.iter().find(|(name, _)| *name == wanted).map(|(_, content)| content.as_slice());
     let bad = |error: SignatureError| match &error {
         SignatureError::Scratch { .. } => Refusal::Local(error.to_string()),
+        missing if missing.is_missing_program() => Refusal::NoVerifier(error.to_string()),
         other => Refusal::Verification(other.to_string(), hint_of(other)),
     };
     let text = match (find("InRelease"), find("Release"), find("Release.gpg"), verifier) {
@@ -406,8 +411,14 @@ fn hint_of(error: &SignatureError) -> Option<&'static str> {
             Some("pass the archive's keyring with --keyring (Debian's is in the package debian-archive-keyring)")
         }
         SignatureError::NotClearsigned { .. } => Some("check the address: the answer looks like a login or error page"),
-        SignatureError::GpgvMissing { .. } => Some("install gpgv: apt-get install gpgv"),
         SignatureError::Expired { .. } => Some("update the keyring, or the archive is no longer maintained"),
+        SignatureError::Keybox { .. } => Some(
+            "write its keys to a file that sqv can read, with gpg --no-default-keyring --keyring KEYBOX --export, or \
+             install gpgv",
+        ),
+        SignatureError::OtherKey { primary_only: true, .. } => {
+            Some("name primary keys without `!` in Signed-By, or install gpgv: sqv does not say which subkey signed")
+        }
         _ => None,
     }
 }
@@ -422,6 +433,11 @@ pub struct WrongSuite {
     pub suite: String,
     /// `Codename` of the Release.
     pub codename: String,
+}
+
+/// The error if no program that verifies signatures can be run; `subject` is the suite or directory.
+pub fn no_verifier(subject: impl Display, why: impl Display) -> CommandError {
+    CommandError::usage(format_args!("{subject}: {why}")).hint("install gpgv or sqv: apt-get install gpgv")
 }
 
 /// Checks that a Release is of the requested suite, so that nobody can serve another suite in its place. As in apt, the

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use fullbore_apt::signed_release::no_verifier;
 use fullbore_engine::durability::Durability;
 use fullbore_engine::files::{FileError, Root};
 use fullbore_engine::machine::boot_id;
@@ -188,6 +189,7 @@ fn read(
     };
     let findings = local::check(root, state, &options).map_err(|error| match error {
         CheckError::NoSuites { .. } => CommandError::usage(error),
+        CheckError::NoVerifier { directory, error } => no_verifier(directory, error),
         CheckError::File(error) => disk(&error),
         CheckError::State(error) => error.into(),
     })?;

@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use fullbore_apt::update;
+use fullbore_debian::signature::set_policy_variables;
 use fullbore_engine::output::write_atomically;
 use fullbore_engine::run::Stop;
 use fullbore_engine::run::costs::process_costs;
@@ -24,6 +25,7 @@ pub fn run(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment:
 }
 
 fn run_command(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment: &Environment) -> u8 {
+    set_policy_variables(environment.crypto_policy.clone());
     let arguments: Vec<_> = arguments.into_iter().collect();
     let command = arguments.get(1).and_then(|command| command.to_str()).map(str::to_owned);
     let is_nosync = command.as_deref() == Some("nosync");

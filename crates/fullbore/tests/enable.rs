@@ -12,7 +12,7 @@ use fullbore_testkit::archive::ArchiveBuilder;
 use fullbore_testkit::process::clean_command;
 use fullbore_testkit::server::Server;
 use harness::apt::{Apt, FULLBORE, is_root, passable, script};
-use harness::{need, signer};
+use harness::{need, need_verifier, signer};
 use tempfile::TempDir;
 
 /// Where the snippet is, below the root.
@@ -100,9 +100,8 @@ impl System {
 
 #[test]
 fn real_apt_uses_what_was_enabled_and_nothing_is_left_of_it() {
-    for program in ["apt-get", "gpgv"] {
-        need(program, program);
-    }
+    need("apt-get", "apt");
+    need_verifier();
     let system = System::new();
     let archive = ArchiveBuilder::tiny(system.directory.path().join("archive"))
         .signer(signer())

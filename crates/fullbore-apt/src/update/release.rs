@@ -21,8 +21,8 @@ use super::settings::UpdateSettings;
 use crate::lists::file_name;
 use crate::signed_release::check_suite;
 use crate::signed_release::{
-    Answer, CachedRelease, HINT_REACH, NamedAnswers, ReceivedRelease, Refusal, ReleaseRequest, accept, all, receive,
-    valid_until,
+    Answer, CachedRelease, HINT_REACH, NamedAnswers, ReceivedRelease, Refusal, ReleaseRequest, accept, all,
+    no_verifier, receive, valid_until,
 };
 
 /// Longest wait for a mirror after another one has answered.
@@ -63,7 +63,7 @@ pub fn fetch(
     let requests = repositories.iter().zip(&conditions);
     let requests = requests.map(|(own, kept)| ask(session, own, *kept, 0, patience)).collect();
     let answers = session.runtime.block_on(stop.or(all(requests)))?;
-    // Not `partial/`: apt's own user may write there, and must not decide what `gpgv` reads.
+    // Not `partial/`: apt's own user may write there, and must not decide what the verifier reads.
     let scratch = session.root.path();
     let verified: Vec<(Result<ReceivedRelease, Refusal>, usize)> = std::thread::scope(|scope| {
         let mut threads = Vec::new();
@@ -250,6 +250,7 @@ fn judge(
     let received = received.map_err(|refusal| match refusal {
         Refusal::Unavailable(why, hint) => refused(ErrorKind::Network, why).hint(hint),
         Refusal::Local(why) => refused(ErrorKind::Disk, why).context("its indexes stay as they were"),
+        Refusal::NoVerifier(why) => no_verifier(own.shown(), why).context("its indexes stay as they were"),
         Refusal::Verification(why, hint) => {
             let error = refused(ErrorKind::Verification, why).context("its indexes stay as they were");
             hint.into_iter().fold(error, CommandError::hint)

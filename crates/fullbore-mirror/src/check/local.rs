@@ -13,7 +13,7 @@ use fullbore_apt::signed_release::contradiction;
 use fullbore_debian::classify::{IndexKind, classify};
 use fullbore_debian::compression::Form;
 use fullbore_debian::release::{IndexEntry, Release};
-use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignedText, Verifier};
+use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignatureError, SignedText, Verifier};
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::files::{FileError, Kind, Root};
 use fullbore_engine::stage::StageClock;
@@ -58,6 +58,14 @@ pub enum CheckError {
         /// The directory.
         directory: String,
     },
+    /// No program that verifies signatures can be run.
+    #[error("{directory}: {error}")]
+    NoVerifier {
+        /// The suite.
+        directory: String,
+        /// The error.
+        error: SignatureError,
+    },
     /// The tree cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
@@ -85,7 +93,12 @@ pub fn check(root: &Root, state: &State, options: &Options<'_>) -> Result<Findin
         if unsigned && options.verifier.is_some() {
             checker.findings.unsigned.push(directory.clone());
         }
-        let text = signed_text(root, &directory, verifier);
+        let text = match signed_text(root, &directory, verifier) {
+            Err(SuiteFault::Signature(error)) if error.is_missing_program() => {
+                return Err(CheckError::NoVerifier { directory, error });
+            }
+            other => other,
+        };
         if let Ok(text) = &text {
             checker.beside(&directory, text, verifier)?;
         }

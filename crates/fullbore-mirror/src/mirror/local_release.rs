@@ -64,6 +64,7 @@ impl LocalRelease {
         match text {
             Ok(text) => Ok(Release::parse(&text).ok().and_then(|release| release.date)),
             Err(error @ SignatureError::Scratch { .. }) => Err(LocalReleaseError::Scratch(error)),
+            Err(error) if error.is_missing_program() => Err(LocalReleaseError::Scratch(error)),
             Err(_) => Ok(None),
         }
     }

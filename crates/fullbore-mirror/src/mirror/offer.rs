@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use fullbore_apt::signed_release::{
     AlternateHosts, CachedRelease, Equivalence, HINT_ABSENT, HINT_ABSENT_FLAT, HINT_BUSY, HINT_CERTIFICATE,
     HINT_CREDENTIALS, HINT_ELSEWHERE, HINT_OTHER_AUTHORITY, HINT_REACH, HINT_TRUST, NamedAnswers, ReceivedRelease,
-    Refusal, ReleaseRequest, accept, check_suite, contradiction, get_hedged, receive, receive_all, remote_directory,
-    valid_until,
+    Refusal, ReleaseRequest, accept, check_suite, contradiction, get_hedged, no_verifier, receive, receive_all,
+    remote_directory, valid_until,
 };
 use fullbore_debian::release::Release;
 use fullbore_debian::release_date::{DateCheck, HINT_FUTURE};
@@ -130,6 +130,9 @@ pub fn fetch(
                 return Err(unverified(&shown(settings, ORIGIN), suite, &why, hint));
             }
             Err(Refusal::Local(why)) => return Err(unwritable(suite, &why)),
+            Err(Refusal::NoVerifier(why)) => {
+                return Err(no_verifier(suite, why).context("nothing was published or deleted"));
+            }
             Err(Refusal::Unavailable(why, hint)) => {
                 let check = date_check(wish.sources[0], now);
                 newest_of_others(settings, session, suite, verifier.as_ref(), (&why, hint), check, stop, warn)?
@@ -217,6 +220,9 @@ fn newest_of_others(
                 refusals.push(format!("{}: {why}", shown(settings, host)));
             }
             Err(Refusal::Local(why)) => return Err(unwritable(suite, &why)),
+            Err(Refusal::NoVerifier(why)) => {
+                return Err(no_verifier(suite, why).context("nothing was published or deleted"));
+            }
         }
     }
     if let Some((received, host)) = best {
