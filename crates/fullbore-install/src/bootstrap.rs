@@ -18,10 +18,12 @@ mod first;
 mod foreign;
 mod hook;
 mod indexes;
+pub mod oci;
 mod pack;
 mod rest;
 mod target;
 pub mod tools;
+mod ustar;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -77,6 +79,7 @@ fn made(
     rustix::process::umask(rustix::fs::Mode::from_bits_retain(0o022));
     foreign::check(settings)?;
     tools::check(settings)?;
+    oci::check(settings, events)?;
     let place = TargetDirectory::open(settings)?;
     let root = place.root().to_owned();
     let session = Arc::new(Session::open(&root).map_err(|error| CommandError::disk(&root, &error))?);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use fullbore_wire::run::NetworkSettings;
 
+use crate::bootstrap::oci::Platform;
 use crate::hooks::Hook;
 use crate::skeleton::SourcesFile;
 
@@ -37,8 +38,23 @@ pub enum Mode {
     Unshare,
 }
 
+impl Variant {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Variant::Custom => "custom",
+            Variant::Essential => "essential",
+            Variant::Apt => "apt",
+            Variant::Required => "required",
+            Variant::Buildd => "buildd",
+            Variant::Important => "important",
+            Variant::Standard => "standard",
+        }
+    }
+}
+
 /// Format of a new root.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Format {
     /// A directory.
     Dir,
@@ -46,6 +62,28 @@ pub enum Format {
     Tar,
     /// A squashfs image.
     Squashfs,
+    /// An OCI image.
+    Oci(OciSettings),
+}
+
+/// Settings of an OCI image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OciSettings {
+    /// Form of the layout.
+    pub container: OciContainer,
+    /// Name of the image in its layout, as [`is_tag`](crate::bootstrap::oci::is_tag) allows it.
+    pub tag: String,
+    /// Architecture of the image.
+    pub platform: Platform,
+}
+
+/// Form of an image layout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OciContainer {
+    /// A tar archive, `oci-archive:` of skopeo.
+    Archive,
+    /// A directory, `oci:` of skopeo.
+    Directory,
 }
 
 /// An archive written to a stream.

@@ -189,6 +189,14 @@ fn a_squashfs_image_is_the_same_each_time_and_for_everybody() {
     is_sound(&root);
 }
 
+#[test]
+fn an_image_is_the_same_each_time_and_for_everybody() {
+    let (dir, server) = (place(), packages().serve());
+    let image = same_for_everybody(dir.path(), "root.oci.tar", &server, "essential", &[]);
+    let mut skopeo = clean_command("skopeo");
+    well(skopeo.arg("inspect").arg(format!("oci-archive:{}", image.display())));
+}
+
 /// Makes an archive, and another one without rights; they are the same. Where the first is.
 fn same_for_everybody(dir: &Path, name: &str, server: &Server, variant: &str, more: &[&str]) -> PathBuf {
     let file = |name: &str| dir.join(name);

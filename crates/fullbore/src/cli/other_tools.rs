@@ -202,6 +202,9 @@ const ROWS: &[Row] = &[
     row(BOOTSTRAP, &["--extra-suites"], "give a sources.list as the mirror argument"),
     row(BOOTSTRAP, &["--cache-dir"], "use several mirrors, or a mirror made by `fullbore mirror`"),
     row(BOOTSTRAP, &["--certificate", "--ca-certificate"], "use --cacert FILE"),
+    // docker build, podman build
+    row(BOOTSTRAP, &["--tag", "-t"], "use --oci-tag NAME with --format oci"),
+    row(BOOTSTRAP, &["--platform"], "use --arch, such as --arch arm64"),
     // apt-get(8)
     row(&["install"], &["--assume-yes", "--force-yes"], "use --yes"),
     row(
