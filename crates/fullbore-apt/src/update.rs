@@ -31,6 +31,7 @@ use fullbore_engine::run::Stop;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::run::events::{Events, Phase};
 use fullbore_engine::run::report::Report;
+use fullbore_engine::units;
 use fullbore_wire::fetch::Catalogue as _;
 use fullbore_wire::run::RemoteFile;
 use fullbore_wire::run::refusals::{self, Hosts};
@@ -311,7 +312,10 @@ impl Run<'_> {
             };
             let size = index.plain.map_or(0, |(size, _)| size);
             let best = strategy::best(patched, whole, size, network, limits);
-            ways.push(best.ok_or_else(|| CommandError::new(ErrorKind::Internal, "an index without a form"))?);
+            let best = best.ok_or_else(|| CommandError::new(ErrorKind::Internal, "an index without a form"))?;
+            let (own, bytes) = (self.repository(index.repository).shown(), units::bytes(best.bytes()));
+            tracing::info!("{own}: {}: {best}, {bytes}", index.meta_key);
+            ways.push(best);
         }
         Ok(ways)
     }

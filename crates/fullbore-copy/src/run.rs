@@ -42,7 +42,6 @@ use crate::wire::Account;
 use control::Levers;
 use live_progress::LiveProgress;
 pub(crate) use remote::{connections, explain};
-pub(crate) use report::unix_s;
 use report::{Done, Ends};
 pub(crate) use stopping::Current;
 pub(crate) use table::disk_words;
@@ -120,13 +119,7 @@ impl Copying<'_, '_> {
         let began = Instant::now();
         let only = settings.only.clone();
         let ends = (Location::common(&settings.sources)?, Location::parse(&settings.destination)?);
-        self.teller.emit(Event::Started {
-            command: "copy".to_owned(),
-            version: crate::VERSION.to_owned(),
-            name: None,
-            dir: settings.destination.to_string_lossy().into_owned(),
-            started_unix_s: report::unix_s(),
-        });
+        self.teller.emit(Event::started("copy", settings.destination.to_string_lossy().into_owned()));
         let done = match ends {
             (Locations::Local(paths), Location::Local(target)) => self.here(&paths, only, target),
             (Locations::Local(paths), Location::Remote { host, path }) => {

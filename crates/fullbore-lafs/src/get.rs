@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use fullbore_engine::run::costs::process_costs;
 use fullbore_engine::run::pace::PROGRESS_EVERY;
-use fullbore_engine::run::report::{self, Report, StageTimes, StoreReport, Summary, UsedShare, began};
+use fullbore_engine::run::report::{self, Report, StageTimes, StoreReport, Summary, UsedShare};
 use fullbore_engine::run::sink::Sink;
 use fullbore_engine::run::{CommandError, Counts, ErrorKind, Event, Events, Pace, Phase, Stop};
 use fullbore_engine::stage::Ledger;
@@ -73,13 +73,7 @@ pub fn run(
 ) -> Result<Option<Report>, CommandError> {
     let caps = caps::read(&settings.caps)?;
     let begun = Instant::now();
-    events.emit(Event::Started {
-        command: "get".to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        name: None,
-        dir: settings.grid.name(),
-        started_unix_s: began(Duration::ZERO),
-    });
+    events.emit(Event::started("get", settings.grid.name()));
     let runtime = sending_runtime(&Ledger::off())?;
     let seen = Arc::new(Seen::default());
     let mut files = Files::new(settings, caps, stop.clone(), Arc::clone(&seen));

@@ -61,13 +61,7 @@ fn attempt(settings: &CheckSettings, events: &mut dyn Events) -> Result<Report, 
         Some(Err(error)) if settings.repair => return Err(disk(&error)),
         Some(Err(_)) | None => None,
     };
-    events.emit(Event::Started {
-        command: "check".to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        name: None,
-        dir: settings.dir.display().to_string(),
-        started_unix_s: jiff::Timestamp::now().as_second(),
-    });
+    events.emit(Event::started("check", settings.dir.display().to_string()));
     events.emit(Event::Phase { phase: Phase::Read });
     let started = Instant::now();
     let ledger = Ledger::new();

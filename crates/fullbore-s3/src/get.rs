@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use fullbore_engine::run::costs::process_costs;
 use fullbore_engine::run::pace::PROGRESS_EVERY;
-use fullbore_engine::run::report::{self, Report, StageTimes, StoreKind, StoreReport, Summary, began};
+use fullbore_engine::run::report::{self, Report, StageTimes, StoreKind, StoreReport, Summary};
 use fullbore_engine::run::sink::Sink;
 use fullbore_engine::run::{CommandError, Counts, ErrorKind, Event, Events, Pace, Phase, Stop, interruption};
 use fullbore_engine::stage::Ledger;
@@ -57,13 +57,7 @@ pub fn run(
     }
     key::check(&location.key).map_err(CommandError::usage)?;
     let begun = Instant::now();
-    events.emit(Event::Started {
-        command: "get".to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        name: None,
-        dir: address,
-        started_unix_s: began(Duration::ZERO),
-    });
+    events.emit(Event::started("get", address));
     let ledger = Ledger::off();
     let runtime = sending_runtime(&ledger)?;
     let client = bucket::open(&settings.bucket, None, stop.watch(), &ledger)?;

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use fullbore_engine::run::costs::process_costs;
 use fullbore_engine::run::list::List;
-use fullbore_engine::run::report::{Report, began};
+use fullbore_engine::run::report::Report;
 use fullbore_engine::run::stored::{NotStored, all_stored};
 use fullbore_engine::run::{CommandError, ErrorKind, Event, Events, Phase, Stop, units};
 use fullbore_engine::stage::Ledger;
@@ -102,13 +102,7 @@ pub fn run(settings: &PutSettings, events: &mut dyn Events, stop: &Stop) -> Resu
     let common_fields = fields::common(&settings.fields)?;
     let begun = Instant::now();
     let location = &settings.bucket.location;
-    events.emit(Event::Started {
-        command: "put".to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        name: None,
-        dir: format!("{SCHEME}{}/{}", location.bucket, location.key),
-        started_unix_s: began(Duration::ZERO),
-    });
+    events.emit(Event::started("put", format!("{SCHEME}{}/{}", location.bucket, location.key)));
     events.emit(Event::Phase { phase: Phase::Plan });
     let last = Last::new(&settings.last);
     let tell = &mut |listing: &fullbore_engine::tree::Listing| listing.tell_left_out(&mut *events);

@@ -4,10 +4,12 @@
 //! as log lines, or as lines of JSON. The JSON form of this enum is the schema of
 //! `--json`: names are kept, new fields and events may come.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use super::error::{CommandError, ErrorKind};
-use super::report::{IndexPatches, Summary};
+use super::report::{IndexPatches, Summary, began};
 use super::stored::StoredFile;
 
 /// One thing that happened. In JSON, `event` has the name in snake case.
@@ -162,6 +164,19 @@ pub enum Event {
     },
     /// The totals and the verdict; always the last of a mirror.
     Summary(Box<Summary>),
+}
+
+impl Event {
+    /// The beginning, now, of a run of `command` on `dir`: a directory, or the address of a store or a grid.
+    pub fn started(command: &str, dir: impl Into<String>) -> Event {
+        Event::Started {
+            command: command.to_owned(),
+            version: crate::VERSION.to_owned(),
+            name: None,
+            dir: dir.into(),
+            started_unix_s: began(Duration::ZERO),
+        }
+    }
 }
 
 /// The parts of a run, in order.

@@ -1,9 +1,10 @@
 //! The time report of a run of `bootstrap` or `install`, for events and the summary.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use fullbore_engine::run::events::{Event, Events, Phase};
-use fullbore_engine::run::report::{PackageTotals, Report, Summary};
+use fullbore_engine::run::report::{PackageTotals, Report, Summary, began};
 
 use super::download::Downloads;
 use super::unpacker::Done;
@@ -25,16 +26,9 @@ impl Account {
     /// Starts with this part and emits the event. `dir` is the directory that the user gave, and the cost of a flush is
     /// measured in `on_disk`.
     pub fn begin(command: &str, dir: &Path, on_disk: &Path, part: Part, events: &mut dyn Events) -> Account {
-        let started_unix_s = jiff::Timestamp::now().as_second();
-        events.emit(Event::Started {
-            command: command.to_owned(),
-            version: fullbore_engine::VERSION.to_owned(),
-            name: None,
-            dir: dir.display().to_string(),
-            started_unix_s,
-        });
+        events.emit(Event::started(command, dir.display().to_string()));
         Account {
-            summary: Summary { started_unix_s, changed: true, ..Summary::default() },
+            summary: Summary { started_unix_s: began(Duration::ZERO), changed: true, ..Summary::default() },
             phases: Vec::new(),
             clock: PartClock::start(part),
             on_disk: on_disk.to_owned(),
@@ -70,8 +64,11 @@ impl Account {
         packages.unpacked += done.packages.len() as u64;
         packages.files += done.files;
         packages.file_bytes += done.bytes;
-        let name = |file: &Path| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        packages.by_dpkg.extend(done.left.iter().map(|(file, reason)| format!("{}: {reason}", name(file))));
+        for (file, reason) in &done.left {
+            let name = file.file_name().unwrap_or_default().to_string_lossy();
+            tracing::info!("{name}: left to dpkg: {reason}");
+            packages.by_dpkg.push(format!("{name}: {reason}"));
+        }
     }
 
     /// Adds removed packages.

@@ -133,24 +133,21 @@ impl Pool {
     /// Has work done, for those who wait without blocking.
     pub fn run_async<R: Send + 'static>(&self, work: impl FnOnce() -> R + Send + 'static) -> oneshot::Receiver<R> {
         let (sender, receiver) = oneshot::channel();
-        let job: Job = Box::new(move || {
-            let _ = sender.send(work());
-        });
-        if let Err(threads::SendError(job)) = self.jobs.send(job) {
-            job();
-        }
+        self.hand_out(move || drop(sender.send(work())));
         receiver
     }
 
     fn run<R: Send + 'static>(&self, work: impl FnOnce() -> R + Send + 'static) -> threads::Receiver<R> {
         let (sender, receiver) = threads::channel();
-        let job: Job = Box::new(move || {
-            let _ = sender.send(work());
-        });
-        if let Err(threads::SendError(job)) = self.jobs.send(job) {
+        self.hand_out(move || drop(sender.send(work())));
+        receiver
+    }
+
+    /// To a thread of the pool; here, if there is none.
+    fn hand_out(&self, job: impl FnOnce() + Send + 'static) {
+        if let Err(threads::SendError(job)) = self.jobs.send(Box::new(job)) {
             job();
         }
-        receiver
     }
 }
 

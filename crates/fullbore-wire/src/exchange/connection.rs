@@ -141,12 +141,15 @@ impl<'a, S: Service> Connection<'a, S> {
         let Shared { queue, options, .. } = &**self.shared;
         options.sockets.budget.give_back(self.unconfirmed);
         let requests = self.in_flight.drain(..).map(|in_flight| in_flight.request);
+        let (server, in_flight) = (self.shared.service.name(&self.server), requests.len());
         let (reason, tolerance) = match ended {
-            CloseReason::Clean => return queue.push_back(requests),
+            CloseReason::Clean => {
+                tracing::debug!(server, in_flight, "connection closed");
+                return queue.push_back(requests);
+            }
             CloseReason::Broken(reason) | CloseReason::Stalled(reason) => (reason, options.tolerance),
         };
-        let name = self.shared.service.name(&self.server);
-        tracing::debug!(server = name, reason, in_flight = requests.len(), "connection broken");
+        tracing::info!(server, reason, in_flight, "connection broken");
         match tolerance {
             Tolerance::Attempts(_) => queue.push_back(requests),
             Tolerance::Time { .. } => requests.for_each(|request| {
