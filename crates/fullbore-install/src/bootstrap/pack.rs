@@ -12,7 +12,7 @@ use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 use super::target::MARKER;
 use super::tools::{self, Compressor, MKSQUASHFS, TAR, Tool};
-use crate::inside::Inside;
+use crate::inside::RootCommands;
 use crate::installing::log::Log;
 use crate::settings::BootstrapSettings;
 use crate::settings::Format;
@@ -41,7 +41,7 @@ const DEVICES: [(&str, u32, u8, &str, u32, u32); 15] = [
 /// grows meanwhile.
 pub fn pack(
     settings: &BootstrapSettings,
-    inside: &Inside<'_>,
+    inside: &RootCommands<'_>,
     log: &Log,
     packed_bytes: &AtomicU64,
 ) -> Result<(), CommandError> {
@@ -70,7 +70,7 @@ pub fn pack(
 
 fn tar(
     settings: &BootstrapSettings,
-    inside: &Inside<'_>,
+    inside: &RootCommands<'_>,
     log: &Log,
     part: &Path,
     mut output: File,
@@ -158,7 +158,7 @@ fn header((name, mode, kind, link, major, minor): (&str, u32, u8, &str, u32, u32
     block
 }
 
-fn squashfs(inside: &Inside<'_>, log: &Log, part: &Path) -> Result<(), CommandError> {
+fn squashfs(inside: &RootCommands<'_>, log: &Log, part: &Path) -> Result<(), CommandError> {
     let mut command = inside.plain(MKSQUASHFS.program);
     command.arg(inside.root()).arg(part).args(["-noappend", "-no-progress", "-quiet"]);
     for (name, mode, kind, link, major, minor) in DEVICES {
