@@ -205,7 +205,7 @@ impl Draft {
             ForeignFormat::Ftpsync => "ftpsync",
         };
         let mut text = format!("# Made by `fullbore convert` from {program}'s {}.\n", escape::line(from));
-        text.push_str("# See what it would do: fullbore mirror --config THIS-FILE --dry-run\n");
+        text.push_str("# Show the plan: fullbore mirror --config THIS-FILE --dry-run\n");
         if !self.notes.is_empty() {
             text.push_str("#\n# Without counterpart, or to be looked at:\n");
             for note in &self.notes {

@@ -25,8 +25,8 @@ pub fn run(arguments: &NosyncArgs) -> u8 {
     if !arguments.force
         && let Some(manager) = nosync::service_manager()
     {
-        let error = CommandError::usage(format_args!("services could be started here: process 1 is {manager}"))
-            .context("a service started by the command would never again wait for the disk, as long as it lives")
+        let error = CommandError::usage(format_args!("process 1 ({manager}) could start services here"))
+            .context("a service started by the command would run without syncs until it ends")
             .hint("deny starts by a policy-rc.d while this runs, use a chroot or container, or insist with --force");
         say_error(&error);
         return EXIT_NOT_RUN;
@@ -150,7 +150,7 @@ fn end(outcome: &Outcome, arguments: &NosyncArgs) -> u8 {
     }
     for (path, error) in &outcome.sync.failed {
         let error = CommandError::new(ErrorKind::Disk, format_args!("{}: final sync: {error}", path.display()))
-            .context("what was written there since the start may not be on the disk");
+            .context("data written there since the start may not be on disk");
         say_error(&error);
         exit_code = error.exit_code();
     }

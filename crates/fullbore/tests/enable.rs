@@ -234,7 +234,7 @@ fn lists_of_mirrors_come_with_the_other_methods() {
         assert!(code == 1 && text.contains("mirrors.txt"), "{wrong:?}: {text}");
     }
     std::fs::write(&list, good).unwrap();
-    let (code, text) = system.enable(&["--mirrors", mirrors, "--level", "apt"]);
+    let (code, text) = system.enable(&["--mirrors", mirrors, "--level", "best"]);
     assert_eq!(code, 0, "{text}");
     let (code, text) = system.apt(&["status"]);
     assert_eq!(code, 0, "{text}");

@@ -81,7 +81,7 @@ fn permitted(path: &Path) -> Result<(), CommandError> {
     if metadata.mode() & 0o002 != 0 || !is_own(&metadata) {
         return refuse(
             "users other than root can change this program",
-            "apt starts methods as root; make root the owner, and let nobody else write to it",
+            "apt starts methods as root; make root the owner, and the only user who may write to it",
         );
     }
     directories(path)
@@ -106,7 +106,7 @@ fn directories(path: &Path) -> Result<(), CommandError> {
         let open = metadata.mode() & 0o002 != 0 && metadata.mode() & 0o1000 == 0;
         if open || !is_own(&metadata) {
             let hint =
-                "apt starts methods as root; install the program where root alone may write, such as below /usr/local";
+                "apt starts methods as root; install the program where only root may write, such as below /usr/local";
             return refuse("users other than root can change this directory", hint);
         }
     }

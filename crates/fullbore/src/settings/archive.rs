@@ -51,7 +51,7 @@ pub(super) fn archives(wishes: &Section) -> Result<Vec<Archive>, CommandError> {
     let mut sources = Vec::new();
     for part in parts {
         if part.suite.0.is_empty() {
-            return Err(CommandError::usage("no suite to mirror").hint("say `--suite NAME`, such as trixie or stable"));
+            return Err(CommandError::usage("no suite to mirror").hint("pass --suite NAME, such as trixie or stable"));
         }
         for suite in &part.suite.0 {
             check_name("suite", suite)?;

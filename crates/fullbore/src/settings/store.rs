@@ -144,7 +144,7 @@ fn put_into_bucket(
             sse: given.sse.clone(),
         },
         last: given.last.clone(),
-        resend: given.resend,
+        overwrite: given.overwrite,
         delete,
         dry_run: arguments.dry_run,
         list: arguments.caps.clone(),
@@ -267,7 +267,7 @@ fn bucket_settings(
 /// Where journals are kept.
 fn journals(arguments: &PutArgs, environment: &Environment) -> Option<PathBuf> {
     let usual = || environment.state_directory.as_ref().map(|state| state.join("fullbore/put"));
-    arguments.journals.clone().or_else(usual)
+    arguments.state_dir.clone().or_else(usual)
 }
 
 /// Where pipes are kept. Not /tmp, unless TMPDIR says so: it may be in memory.
