@@ -48,7 +48,7 @@ pub fn run(arguments: &ConvertArgs, screen: &mut Screen) -> Result<(), CommandEr
                 let failure = CommandError::disk(output, &error);
                 if error.kind() == std::io::ErrorKind::AlreadyExists {
                     CommandError { kind: fullbore_engine::run::error::ErrorKind::Usage, ..failure }
-                        .hint("an existing file is not replaced; move it away, or write to another")
+                        .hint("move the existing file away, or write to another one")
                 } else {
                     failure
                 }

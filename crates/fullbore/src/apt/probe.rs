@@ -74,7 +74,7 @@ fn permitted(path: &Path) -> Result<(), CommandError> {
         |what: &str, hint: &str| Err(CommandError::usage(format_args!("{}: {what}", path.display())).hint(hint));
     if !metadata.is_file() || metadata.mode() & 0o001 == 0 {
         return refuse(
-            "not a program that everybody may run",
+            "not every user may run this program",
             "apt also runs its methods for ordinary users; `install -m 755` it to /usr/local/bin",
         );
     }
@@ -100,7 +100,7 @@ fn directories(path: &Path) -> Result<(), CommandError> {
         if metadata.mode() & 0o001 == 0 {
             let hint =
                 "apt's methods run for ordinary users, too; install the program elsewhere, such as below /usr/local";
-            return refuse("not everybody may enter this directory", hint);
+            return refuse("not every user may enter this directory", hint);
         }
         // In a directory like /tmp (sticky bit) nobody can replace the files of others.
         let open = metadata.mode() & 0o002 != 0 && metadata.mode() & 0o1000 == 0;

@@ -142,8 +142,7 @@ pub fn bootstrap(
 /// An archive on stdout has it for itself, and is nothing for people to read.
 fn may_go_to_stdout(arguments: &BootstrapArgs) -> Result<(), CommandError> {
     if !matches!(arguments.format, BootstrapFormat::Auto | BootstrapFormat::Tar) {
-        return Err(CommandError::usage("only a tar archive can be written to stdout")
-            .hint("name a TARGET, or pass --format tar"));
+        return Err(CommandError::usage("only a tar archive goes to stdout").hint("name a TARGET, or say --format tar"));
     }
     if arguments.output.json {
         return Err(CommandError::usage("--json needs stdout, which is for the archive").hint("name a TARGET"));
@@ -190,7 +189,7 @@ fn format_of(wish: BootstrapFormat, target: &Path) -> Result<Format, CommandErro
     } else if name.ends_with(".tar") || tools::compressor(target).is_some() {
         Ok(Format::Tar)
     } else if name.contains(".tar.") {
-        Err(CommandError::usage(format_args!("{name}: unknown compression of an archive with this ending"))
+        Err(CommandError::usage(format_args!("{name}: it is not known what compresses an archive of this ending"))
             .hint("name one that ends in .gz, .bz2, .xz, .zst, .lz4 or .lzma; --format tar makes a plain archive"))
     } else {
         Ok(Format::Dir)

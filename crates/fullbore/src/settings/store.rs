@@ -217,7 +217,7 @@ fn refuse_flags_of_grids(arguments: &PutArgs) -> Result<(), CommandError> {
 
 /// Neither a grid nor a bucket is named.
 fn no_store() -> CommandError {
-    CommandError::usage("no S3 store and no Tahoe-LAFS grid is named")
+    CommandError::usage("no S3 store or Tahoe-LAFS grid given")
         .hint("end with s3://BUCKET/PREFIX for an S3 store")
         .hint("give --node ~/.tahoe for the grid of a Tahoe-LAFS node, or --servers FILE")
 }
