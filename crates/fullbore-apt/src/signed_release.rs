@@ -38,11 +38,11 @@ const PAUSE_TOLD: Duration = Duration::from_secs(5);
 
 /// The local copy of a signed file, for a conditional request.
 pub struct CachedRelease {
-    /// Its name, such as `InRelease`.
+    /// Name in the suite's directory: `InRelease`, `Release` or `Release.gpg`.
     pub name: &'static str,
-    /// Its content.
+    /// Bytes of the file, as received.
     pub content: Vec<u8>,
-    /// Its modification time, Unix seconds.
+    /// Modification time in seconds since 1970.
     pub modified: i64,
     /// Its `ETag` from the host.
     pub tag: Option<EntityTag>,
@@ -84,9 +84,9 @@ pub struct ReceivedRelease {
     pub modified: Option<i64>,
     /// `ETag` of the `InRelease`.
     pub tag: Option<EntityTag>,
-    /// The verified text.
+    /// The signed text, which the verifier has accepted.
     pub text: SignedText,
-    /// The parsed text.
+    /// The fields of `text`, parsed.
     pub release: Release,
 }
 
@@ -134,14 +134,14 @@ pub fn valid_until(release: &Release, min_s: Option<u64>, max_s: Option<u64>) ->
     until.map(|until| after(min_s).map_or(until, |least| until.max(least)))
 }
 
-/// The answers of one host.
+/// The answers of one host to the requests for a Release, or why there are none.
 pub type Answer = Result<NamedAnswers, GetError>;
 
 /// A request for the Release of a suite.
 pub struct ReleaseRequest<'a> {
     /// Sends the requests.
     pub fetcher: &'a Fetcher,
-    /// The host to ask.
+    /// Number of the host to ask.
     pub host: HostId,
     /// The directory of the `Release` below the mirror's address, with `/` at its end or empty.
     pub directory: String,
@@ -160,7 +160,7 @@ pub async fn receive_all(requests: Vec<ReleaseRequest<'_>>) -> Vec<Answer> {
     all(requests.into_iter().map(receive).collect()).await
 }
 
-/// Waits for all futures concurrently.
+/// Waits for all futures concurrently, and returns their results in order.
 pub async fn all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
     let mut done: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
     // The first poll queues a request, so all are sent together.
@@ -212,9 +212,9 @@ pub async fn receive(request: ReleaseRequest<'_>) -> Answer {
 
 /// Other hosts that may send a file instead of the first one.
 pub struct AlternateHosts {
-    /// The hosts.
+    /// Numbers of the hosts that may answer instead.
     pub hosts: Range<HostId>,
-    /// Which of their answers count.
+    /// Which of their answers count as the requested file.
     pub alike: Equivalence,
     /// Ask them after a short delay, even without a head of the first host.
     pub at_once: bool,
@@ -231,6 +231,9 @@ pub enum Equivalence {
 
 /// Requests a file from one host, and from some others if its body is slow to follow the head. The first equivalent
 /// answer wins; the signature is checked later.
+///
+/// # Errors
+/// [`GetError`] of the first host, if no other host has an equivalent file by then.
 pub async fn get_hedged(
     watch: &Watch,
     host: HostId,
@@ -258,14 +261,14 @@ pub async fn get_hedged(
         let (watch, get) = (watch.clone(), for_others.clone());
         asking.spawn(async move { watch.get(other, get).await });
     }
-    let mut came: Vec<Got> = Vec::new();
+    let mut answers: Vec<Got> = Vec::new();
     loop {
         let is_alike = |got: &Got| match alike {
             Equivalence::SameHead => seen.is_same_as(got),
             Equivalence::Any => got.head.status == 200,
         };
-        if let Some(place) = came.iter().position(is_alike) {
-            let got = came.swap_remove(place);
+        if let Some(position) = answers.iter().position(is_alike) {
+            let got = answers.swap_remove(position);
             return Ok(match alike {
                 // The next run asks the first host again, for which another's `ETag` means nothing.
                 Equivalence::SameHead => Got { head: seen.head().unwrap_or_else(|| got.head.clone()), ..got },
@@ -275,7 +278,7 @@ pub async fn get_hedged(
         tokio::select! {
             biased;
             got = &mut own => return got,
-            Some(ended) = asking.join_next() => came.extend(ended.ok().and_then(Result::ok)),
+            Some(ended) = asking.join_next() => answers.extend(ended.ok().and_then(Result::ok)),
             () = seen.comes(), if seen.head().is_none() => {}
         }
     }
@@ -283,13 +286,21 @@ pub async fn get_hedged(
 
 /// Requests a file from one host, with retries if it is busy or breaks the connection. No pause ends later than `patience`
 /// after the first request.
-pub async fn get_with_retries(watch: &Watch, host: HostId, get: Get, patience: Duration) -> Result<Got, GetError> {
+///
+/// # Errors
+/// [`GetError`] of the last try. A busy host is no error: its answer is returned after the last try.
+pub(crate) async fn get_with_retries(
+    watch: &Watch,
+    host: HostId,
+    get: Get,
+    patience: Duration,
+) -> Result<Got, GetError> {
     let began = Instant::now();
     let mut pause = PAUSE_FIRST;
     for _ in 1..TRIES {
         let got = watch.get(host, get.clone()).await;
         let wait = match &got {
-            Ok(got) if is_transient(got.head.status) => told_pause(got).map_or(pause, |told| told.max(pause)),
+            Ok(got) if is_transient(got.head.status) => requested_pause(got).map_or(pause, |told| told.max(pause)),
             Err(GetError::Unreachable { .. }) if began.elapsed() < BROKEN_WITHIN => pause,
             _ => return got,
         };
@@ -310,13 +321,16 @@ pub async fn get_with_retries(watch: &Watch, host: HostId, get: Get, patience: D
 }
 
 /// The pause of `Retry-After`.
-fn told_pause(got: &Got) -> Option<Duration> {
+fn requested_pause(got: &Got) -> Option<Duration> {
     let told = got.head.retry_after?;
     let now = jiff::Timestamp::now().as_second();
     Some(Duration::from_secs(told.delay_s(got.head.date, now)))
 }
 
 /// Verifies the received files. Without a verifier they are trusted.
+///
+/// # Errors
+/// [`Refusal`] if no file arrived, or if the files have no valid signature of the verifier's keyrings.
 pub fn accept(
     answer: Answer,
     kept: Option<&CachedRelease>,
@@ -360,7 +374,7 @@ pub fn accept(
             }
             (status, _) if is_transient(status) => {
                 busy = true;
-                let pause = told_pause(&got).map(|told| format!(", asks for a pause of {} s", told.as_secs()));
+                let pause = requested_pause(&got).map(|told| format!(", asks for a pause of {} s", told.as_secs()));
                 statuses.push(format!("{name}: {status}{}", pause.unwrap_or_default()));
             }
             (status, _) => {
@@ -444,7 +458,7 @@ pub fn no_verifier(subject: impl Display, why: impl Display) -> CommandError {
 /// part after the last slash of the request does not count (`buster/updates`), and a Release without both names passes.
 ///
 /// # Errors
-/// [`WrongSuite`].
+/// [`WrongSuite`] if neither `Suite` nor `Codename` of the Release is the requested name.
 pub fn check_suite(requested: &str, release: &Release) -> Result<(), WrongSuite> {
     let names = [release.suite.as_deref(), release.codename.as_deref()];
     let trimmed = requested.trim_end_matches('/');
@@ -468,7 +482,7 @@ pub const HINT_ELSEWHERE: &str = "a redirect is not followed from https to http,
 /// The server is overloaded or out of order.
 pub const HINT_BUSY: &str = "the mirror is overloaded or out of order for the moment: run again later, or name another \
      mirror in its place";
-/// The server requires credentials.
+/// Hint for a server that requires credentials.
 pub const HINT_CREDENTIALS: &str = "the mirror asks for credentials: put them into apt's auth.conf (or another file, \
      named with --auth); for a plain http address its entry must begin with `machine http://HOST`";
 /// The certificate of the server is not issued by the authority of `--cacert`.

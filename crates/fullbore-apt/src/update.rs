@@ -61,7 +61,7 @@ const DIFF_INDEX_ENDING: &str = ".diff_Index";
 /// Largest local index that is hashed, in bytes, if no Release has its hash.
 const OLD_INDEX_BYTES_MAX: u64 = 64 << 30;
 
-/// Refreshes a lists directory.
+/// Brings a lists directory to the state of its sources, as `apt-get update` does.
 ///
 /// # Errors
 /// - [`ErrorKind::Usage`]: contradicting sources;

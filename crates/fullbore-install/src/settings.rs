@@ -29,7 +29,7 @@ pub enum Variant {
     Standard,
 }
 
-/// Privileges for making a root.
+/// With which privileges a root is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// As root.
@@ -95,10 +95,10 @@ pub struct Stream {
     pub root_below: PathBuf,
 }
 
-/// Settings of a bootstrap.
+/// Settings of one `fullbore bootstrap`.
 #[derive(Debug, Clone)]
 pub struct BootstrapSettings {
-    /// Suite or codename.
+    /// Suite or codename of the packages, such as `trixie`.
     pub suite: String,
     /// Absolute path of the result.
     pub target: PathBuf,
@@ -106,11 +106,11 @@ pub struct BootstrapSettings {
     pub format: Format,
     /// Stream for the result; `target` is then only a name for messages.
     pub stream: Option<Stream>,
-    /// Privileges.
+    /// With which privileges the root is made.
     pub mode: Mode,
     /// Architectures, the native one first. Never empty.
     pub architectures: Vec<String>,
-    /// Package set.
+    /// Which packages the root has, beside `include`.
     pub variant: Variant,
     /// Further packages, in the syntax of apt.
     pub include: Vec<String>,
@@ -128,9 +128,9 @@ pub struct BootstrapSettings {
     pub hooks: Vec<Hook>,
     /// `SOURCE_DATE_EPOCH`, in Unix seconds: later modification times in an archive are set to it.
     pub epoch: Option<i64>,
-    /// Search path for programs.
+    /// Search path for programs of the host, such as tar.
     pub path: String,
-    /// Network settings.
+    /// Proxies, certificates, rate limit and connections for all requests of the run.
     pub network: NetworkSettings,
     /// Verbosity for hooks: 0 for errors only, 1 by default, one more for each level of detail.
     pub verbosity: u8,
@@ -140,16 +140,16 @@ pub struct BootstrapSettings {
 }
 
 impl BootstrapSettings {
-    /// Native architecture of the root.
+    /// Native architecture of the root, such as `amd64`.
     pub fn architecture(&self) -> &str {
         &self.architectures[0]
     }
 }
 
-/// Settings of an installation.
+/// Settings of one `fullbore install`.
 #[derive(Debug, Clone)]
 pub struct InstallSettings {
-    /// Canonical path of the root.
+    /// Canonical path of the root to install into; `/` for this machine.
     pub root: PathBuf,
     /// Packages, in the syntax of apt. Never empty.
     pub packages: Vec<String>,
@@ -173,7 +173,7 @@ pub struct InstallSettings {
 
 impl InstallSettings {
     /// Whether this is the root of the running program.
-    pub fn is_own_root(&self) -> bool {
+    pub(crate) fn is_own_root(&self) -> bool {
         self.root == Path::new("/")
     }
 }

@@ -22,7 +22,7 @@ use settings::Resolved;
 pub use settings::{KeySettings, PutSettings};
 use work::{PutContext, PutEvent, PutResult};
 
-/// Puts everything.
+/// Uploads all files and directories, and emits their caps.
 ///
 /// # Errors
 /// See [`ErrorKind`]. Files that could be put have their caps told all the same.

@@ -238,25 +238,25 @@ fn walk(
     let warn = &mut |line| report.warn(events, line);
     let mut wanted = pool::need(&plan, &state, session, &signed, &in_conflict, stop, warn)?;
     let others = indexes::missing(&offers, &suites, false);
-    let room = pool::room(&wanted, &others, session)?;
+    let space = pool::free_space(&wanted, &others, session)?;
     if settings.dry_run {
         suites.iter_mut().for_each(SuiteIndexes::all_came);
         offer::take_side_files(side, session, stop, &mut offers)?;
         let run = Run { settings, plan: &plan, offers: &offers, suites: &suites, ids: &ids, now };
         let deletions = run.preview(session, &state, &mut wanted, report, events)?;
-        report.planned(events, &plan, &wanted, &others, &room, Tally::of(&deletions));
+        report.planned(events, &plan, &wanted, &others, &space, Tally::of(&deletions));
         report.would_delete(events, deletions);
         return Ok(());
     }
-    report.planned(events, &plan, &wanted, &others, &room, Tally::default());
-    room.check().map_err(|error| pool::no_room(&error))?;
+    report.planned(events, &plan, &wanted, &others, &space, Tally::default());
+    space.check().map_err(|error| pool::no_space(&error))?;
 
     report.phase(events, session, Phase::Fetch);
-    let mut came = pool::fetch(&plan, &mut wanted, others, &mut refusals, session, stop, events)?;
-    for sha256 in &came.indexes {
-        suites.iter_mut().for_each(|suite| suite.came(*sha256));
+    let mut result = pool::fetch(&plan, &mut wanted, others, &mut refusals, session, stop, events)?;
+    for sha256 in &result.indexes {
+        suites.iter_mut().for_each(|suite| suite.received(*sha256));
     }
-    came.lack(indexes::lacking(&offers, &suites, &refusals));
+    result.lack(indexes::lacking(&offers, &suites, &refusals));
     report.wrong_forms(events, indexes::wrong_forms(&offers, &suites, &refusals));
     offer::take_side_files(side, session, stop, &mut offers)?;
     stop.check()?;
@@ -266,10 +266,10 @@ fn walk(
 
     report.phase(events, session, Phase::Publish);
     let run = Run { settings, plan: &plan, offers: &offers, suites: &suites, ids: &ids, now };
-    run.publish(session, state, wanted, &came, report, events)?;
-    report.complete = (0..offers.len()).all(|place| run.is_complete(place, &came));
+    run.publish(session, state, wanted, &result, report, events)?;
+    report.complete = (0..offers.len()).all(|position| run.is_complete(position, &result));
     run.finish(session, above, report, events);
-    Ok(report.missing(came.missing, came.why)?)
+    Ok(report.missing(result.missing, result.why)?)
 }
 
 /// The inputs of publishing.
@@ -289,15 +289,15 @@ impl Run<'_> {
         session: &Session,
         state: State,
         wanted: FetchPlan,
-        came: &FetchResult,
+        result: &FetchResult,
         report: &mut ReportBuilder,
         events: &mut dyn Events,
     ) -> Result<(), CommandError> {
         let (root, was_killed) = (&session.root, state.marked);
-        let complete = |place: usize| self.is_complete(place, came);
+        let complete = |position: usize| self.is_complete(position, result);
         let mut publications = Vec::new();
-        for place in (0..self.offers.len()).filter(|place| complete(*place)) {
-            publications.push(self.publication(session, place)?);
+        for position in (0..self.offers.len()).filter(|position| complete(*position)) {
+            publications.push(self.publication(session, position)?);
         }
         publish::check(&publications, self.plan).map_err(|error| CommandError::new(ErrorKind::Verification, error))?;
         let replaced = self.plan.files().map(|file| file.id).filter(|id| {
@@ -420,7 +420,7 @@ impl Run<'_> {
             plan: self.plan,
             done,
             published: publications.iter().flat_map(Publication::files).collect(),
-            suites: (0..self.offers.len()).map(|place| self.update(place, state, complete(place))).collect(),
+            suites: (0..self.offers.len()).map(|position| self.update(position, state, complete(position))).collect(),
             orphans,
             named_elsewhere,
             retention: self.settings.keep.retention,
@@ -432,8 +432,8 @@ impl Run<'_> {
     }
 
     /// The files of one suite, for publishing.
-    fn publication(&self, session: &Session, place: usize) -> Result<Publication, CommandError> {
-        let offer = &self.offers[place];
+    fn publication(&self, session: &Session, position: usize) -> Result<Publication, CommandError> {
+        let offer = &self.offers[position];
         let mut stored = BTreeMap::new();
         for (name, content) in &offer.files {
             let sha256 = store::put(&session.directories.work, content, Some(offer.modified))?;
@@ -442,7 +442,7 @@ impl Run<'_> {
                 StoredFile { path: (*name).to_owned(), size: content.len() as u64, sha256, sha512: None },
             );
         }
-        let mut files = self.suites[place].stored();
+        let mut files = self.suites[position].stored();
         files.sort_by(|a, b| a.path.cmp(&b.path));
         let mut left_out = Vec::new();
         for entry in &offer.release.entries {
@@ -457,7 +457,7 @@ impl Run<'_> {
             }
         }
         Ok(Publication {
-            id: self.ids[place],
+            id: self.ids[position],
             layout: offer.layout.clone(),
             by_hash: offer.release.acquire_by_hash,
             indexes: files,
@@ -468,13 +468,13 @@ impl Run<'_> {
         })
     }
 
-    fn update(&self, place: usize, state: &State, published: bool) -> SuiteUpdate {
-        let offer = &self.offers[place];
+    fn update(&self, position: usize, state: &State, published: bool) -> SuiteUpdate {
+        let offer = &self.offers[position];
         let before = state.suite(&offer.layout.directory);
         let mut sources = self.settings.sources.iter();
         let source = sources.find(|source| source.suites.contains(&offer.requested));
         SuiteUpdate {
-            id: self.ids[place],
+            id: self.ids[position],
             record: SuiteRecord {
                 directory: offer.layout.directory.clone(),
                 requested: offer.requested.clone(),
@@ -490,7 +490,7 @@ impl Run<'_> {
                 filtered: !self.settings.filters.is_empty() || !within_indexes(&offer.selections).is_empty(),
                 generation: before.map_or(1, |before| before.generation),
                 adopted: match offer.is_found {
-                    true => Some(Departure { suite: self.ids[place], generation: 1, at: self.now }),
+                    true => Some(Departure { suite: self.ids[position], generation: 1, at: self.now }),
                     false => before.and_then(|before| before.adopted.clone()),
                 },
                 published_at: self.now,
@@ -501,8 +501,8 @@ impl Run<'_> {
     }
 
     /// Whether all files of a suite are there.
-    fn is_complete(&self, place: usize, came: &FetchResult) -> bool {
-        !came.incomplete.contains(&self.ids[place]) && self.suites[place].missing().is_none()
+    fn is_complete(&self, position: usize, result: &FetchResult) -> bool {
+        !result.incomplete.contains(&self.ids[position]) && self.suites[position].missing().is_none()
     }
 
     /// Writes the trace files, which say when the mirror was last complete.

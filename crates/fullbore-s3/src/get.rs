@@ -29,18 +29,18 @@ use crate::verdict::{Facts, judge};
 /// Ranges between the network and the file.
 const RANGES: usize = 1;
 
-/// What is got.
+/// Settings of one `fullbore get` from a bucket.
 #[derive(Debug, Clone)]
 pub struct GetSettings {
     /// The bucket, and the object's key.
     pub bucket: BucketSettings,
-    /// The file that it is written to; none: stdout.
+    /// File to write; `None`: stdout.
     pub output: Option<PathBuf>,
-    /// Write no object that a checksum of the store does not verify.
+    /// Whether to fail, and write nothing, if no checksum of the store verifies the object.
     pub require_checksum: bool,
 }
 
-/// Gets an object; `stdout` takes it where no file is named. Nothing comes of it when nobody reads stdout any more.
+/// Downloads an object to a file or to `stdout`. Returns `None` if the reader of stdout has closed it.
 ///
 /// # Errors
 /// See [`ErrorKind`]. No file has its name then.

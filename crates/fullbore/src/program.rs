@@ -263,7 +263,7 @@ fn with_room_for_reports<T>((settings, output): (T, OutputSettings)) -> Result<(
         let Some(parent) = path.as_deref().and_then(Path::parent) else { continue };
         if !parent.as_os_str().is_empty() && !parent.is_dir() {
             return Err(CommandError::usage(format_args!("{flag}: {} is not a directory", parent.display()))
-                .hint("make it first; fullbore makes only the directory of --to"));
+                .hint("create it first; fullbore makes only the directory of --to"));
         }
     }
     Ok((settings, output))

@@ -292,7 +292,7 @@ fn what_could_not_be_made_is_refused_at_once() {
     assert!(error.contains("file: exists and is no directory"), "{error}");
     let (status, error) = refused("exec \"$@\" --customize-hook 'copy-in /etc/hosts'", "sh", "root");
     assert_eq!(status, Some(1), "{error}");
-    assert!(error.contains("needs what to move and where to"), "{error}");
+    assert!(error.contains("needs a source and a destination"), "{error}");
     let (status, error) = refused("SOURCE_DATE_EPOCH=today exec \"$@\"", "sh", "root.tar");
     assert_eq!(status, Some(1), "{error}");
     assert!(error.contains("SOURCE_DATE_EPOCH: `today` is no number"), "{error}");

@@ -190,11 +190,11 @@ impl Session {
     /// The mirror set for a file, started if necessary, and the file's path below its addresses.
     fn mirror_set(&mut self, wanted: &WantedFile) -> Result<(usize, String), String> {
         let url = &wanted.url;
-        let place = self.settings.mirrors.find(url);
-        let (key, mirrors, path) = match place {
-            Some(place) => {
-                let mirrors = self.settings.mirrors.origin_first(place.set, place.member);
-                (Key::Set(place.set, place.member), mirrors, place.path)
+        let mirror_path = self.settings.mirrors.find(url);
+        let (key, mirrors, path) = match mirror_path {
+            Some(mirror_path) => {
+                let mirrors = self.settings.mirrors.origin_first(mirror_path.set, mirror_path.member);
+                (Key::Set(mirror_path.set, mirror_path.member), mirrors, mirror_path.path)
             }
             None => {
                 let site = format!("{}://{}/", url.scheme().as_str(), url.host_and_port());

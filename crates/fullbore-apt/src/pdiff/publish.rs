@@ -27,7 +27,7 @@ use states::States;
 /// Largest Release that is read, as in apt.
 const RELEASE_BYTES_MAX: u64 = 10_000_000;
 
-/// Settings of publishing patches.
+/// Settings of one `fullbore pdiff publish`.
 #[derive(Debug, Clone)]
 pub struct PublishSettings {
     /// The directory of a suite, or a directory of indexes below it.
@@ -50,7 +50,7 @@ pub struct PublishSettings {
     pub now_unix_s: i64,
 }
 
-/// The published patches.
+/// Totals of one `fullbore pdiff publish`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Published {
     /// The result for each index, in order of path.

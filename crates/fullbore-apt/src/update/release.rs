@@ -165,16 +165,16 @@ fn release_head(answers: &NamedAnswers) -> Option<&ResponseHead> {
 
 /// The first completed answer, removed from `asked`.
 async fn next_answer<F: Future<Output = Answer>>(asked: &mut Vec<(HeadSeen, Pin<Box<F>>)>) -> Answer {
-    let (place, answer) = std::future::poll_fn(|context| {
-        for (place, (_, answer)) in asked.iter_mut().enumerate() {
+    let (position, answer) = std::future::poll_fn(|context| {
+        for (position, (_, answer)) in asked.iter_mut().enumerate() {
             if let Poll::Ready(answer) = answer.as_mut().poll(context) {
-                return Poll::Ready((place, answer));
+                return Poll::Ready((position, answer));
             }
         }
         Poll::Pending
     })
     .await;
-    drop(asked.remove(place));
+    drop(asked.remove(position));
     answer
 }
 

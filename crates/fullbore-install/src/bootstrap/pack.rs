@@ -15,7 +15,7 @@ use super::oci::{self, Image};
 use super::target::{MARKER, layout_place};
 use super::tools::{self, Compressor, MKSQUASHFS, TAR, Tool};
 use super::ustar::{Kind, header};
-use crate::inside::Inside;
+use crate::inside::RootCommands;
 use crate::installing::log::Log;
 use crate::settings::{BootstrapSettings, Format, OciContainer, Stream};
 
@@ -46,7 +46,7 @@ pub const LEFT_OUT: [&str; 4] = ["dev", "lost+found", MARKER, oci::UNFINISHED];
 /// an image when it is complete. `packed_bytes` grows meanwhile.
 pub fn pack(
     settings: &BootstrapSettings,
-    inside: &Inside<'_>,
+    inside: &RootCommands<'_>,
     log: &Log,
     packed_bytes: &AtomicU64,
 ) -> Result<(), CommandError> {
@@ -94,7 +94,7 @@ fn synced(file: &File, name: &str) -> Result<(), CommandError> {
 
 /// A root that is being packed.
 struct Packing<'a> {
-    inside: &'a Inside<'a>,
+    inside: &'a RootCommands<'a>,
     log: &'a Log,
     mtime: i64,
     packed_bytes: &'a AtomicU64,
@@ -202,7 +202,7 @@ impl std::io::Write for Counting<'_> {
     }
 }
 
-fn squashfs(inside: &Inside<'_>, log: &Log, part: &Path) -> Result<(), CommandError> {
+fn squashfs(inside: &RootCommands<'_>, log: &Log, part: &Path) -> Result<(), CommandError> {
     let mut command = inside.plain(MKSQUASHFS.program);
     command.arg(inside.root()).arg(part).args(["-noappend", "-no-progress", "-quiet"]);
     for (name, mode, kind) in DEVICES {

@@ -172,7 +172,7 @@ fn is_writable_in(target: &Path, paths: &[&Path]) -> Result<(), CommandError> {
         if !directory.is_dir() {
             return Err(CommandError::usage(format_args!("{}: is not a directory", directory.display()))
                 .context(format_args!("{} would be created in it", target.display()))
-                .hint("make it first"));
+                .hint("create it first"));
         }
         rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK)
             .map_err(|error| CommandError::disk(directory, &error.into()))?;

@@ -61,6 +61,9 @@ pub fn compressor(target: &Path) -> Option<&'static Compressor> {
 }
 
 /// Checks that the programs for the format exist, before anything is fetched.
+///
+/// # Errors
+/// A usage error that names the missing program and its package.
 pub fn check(settings: &BootstrapSettings) -> Result<(), CommandError> {
     let needed = match &settings.format {
         Format::Dir => [None, None],

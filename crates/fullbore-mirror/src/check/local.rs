@@ -100,7 +100,7 @@ pub fn check(root: &Root, state: &State, options: &Options<'_>) -> Result<Findin
             other => other,
         };
         if let Ok(text) = &text {
-            checker.beside(&directory, text, verifier)?;
+            checker.check_detached(&directory, text, verifier)?;
         }
         let mut release = text.and_then(|text| Ok(Box::new(Release::parse(&text)?)));
         if let Ok(release) = &mut release {
@@ -172,7 +172,7 @@ struct IndexCopy {
 }
 
 impl IndexCopy {
-    fn place(&self) -> &str {
+    fn path(&self) -> &str {
         self.behind.as_deref().unwrap_or(&self.path)
     }
 }
@@ -226,7 +226,12 @@ impl<'a> Checker<'a> {
     }
 
     /// Checks `Release` and `Release.gpg` of a suite with an `InRelease`.
-    fn beside(&mut self, directory: &str, text: &SignedText, verifier: Option<&Verifier>) -> Result<(), CheckError> {
+    fn check_detached(
+        &mut self,
+        directory: &str,
+        text: &SignedText,
+        verifier: Option<&Verifier>,
+    ) -> Result<(), CheckError> {
         let path = |name: &str| below(directory, name);
         if self.root.stat(&path("InRelease"))?.is_none() {
             return Ok(());
@@ -275,7 +280,7 @@ impl<'a> Checker<'a> {
             // Files named in an index lie relative to its own name, not to its by-hash one.
             let path = format!("{}{}", below(directory, stem), form.extension());
             let limit = plain_bytes_max(release, stem, copy.size);
-            let Some((file, _)) = self.root.open_file(copy.place())? else { continue };
+            let Some((file, _)) = self.root.open_file(copy.path())? else { continue };
             let fed = match plan.index(&path, suite) {
                 Ok(id) => read_index(plan, id, reading, &path, form, limit, BufReader::new(file)).map(drop),
                 Err(error) => Err(error.into()),
@@ -356,7 +361,7 @@ impl<'a> Checker<'a> {
     fn read_copies(&mut self, copies: &[IndexCopy]) -> Vec<bool> {
         let job = |at: usize| {
             let copy = copies.get(at)?;
-            Some(Job { id: at as u32, path: copy.place(), size: Some(copy.size), sha256: copy.sha256 })
+            Some(Job { id: at as u32, path: copy.path(), size: Some(copy.size), sha256: copy.sha256 })
         };
         let mut right = vec![false; copies.len()];
         for (id, outcome) in self.read(&job) {

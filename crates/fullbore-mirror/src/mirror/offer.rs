@@ -339,11 +339,11 @@ fn judge(
     warn: &mut dyn FnMut(String),
 ) -> Result<OfferedSuite, CommandError> {
     let identity = candidate.identity();
-    let Candidate { requested: suite, host, selections, layout: place, received, verifier, check } = candidate;
+    let Candidate { requested: suite, host, selections, layout, received, verifier, check } = candidate;
     let ReceivedRelease { files, modified, tag, text, release } = received;
     let fingerprint = fingerprint(&selections, &settings.filters);
-    let unrecorded = unrecorded(session, state, &place.directory)?;
-    let is_recorded = state.suite(&place.directory).is_some();
+    let unrecorded = unrecorded(session, state, &layout.directory)?;
+    let is_recorded = state.suite(&layout.directory).is_some();
     // The log covers a run that was killed while it published.
     let is_found = unrecorded.is_some() && !(is_recorded && state.marked);
     let date = |here: LocalRelease| here.date(&session.root, verifier.as_ref()).map_err(|error| disk(&error));
@@ -353,7 +353,7 @@ fn judge(
         warn(format!("{suite}: the Release on disk is not the recorded one; files are read again"));
     }
     let offer = OfferedRelease {
-        directory: &place.directory,
+        directory: &layout.directory,
         inrelease: identity,
         date: release.date.unwrap_or_default(),
         signed: text.is_verified(),
@@ -370,9 +370,9 @@ fn judge(
     }
     let mut change = state.judge(&offer).map_err(refused)?;
     if change == ReleaseChange::Unchanged {
-        let files = altered(session, state, &place.directory, &files, &text, verifier.as_ref())?;
+        let files = altered(session, state, &layout.directory, &files, &text, verifier.as_ref())?;
         let links = broken_links(&session.root, &state.header.suites).map_err(|error| disk(&error))?;
-        let links = links.iter().filter(|lost| lost.directory == place.directory).map(|lost| lost.link);
+        let links = links.iter().filter(|lost| lost.directory == layout.directory).map(|lost| lost.link);
         for name in files.into_iter().chain(links) {
             warn(format!("{suite}: the published {name} was changed; it is restored"));
             change = ReleaseChange::Unfinished;
@@ -384,7 +384,7 @@ fn judge(
         requested: suite,
         host,
         selections,
-        layout: place,
+        layout,
         signed: text.is_verified(),
         release,
         change,
@@ -494,8 +494,9 @@ pub fn take_side_files(
             offer.files.extend(files.into_iter().map(|(name, got)| (name, got.body)));
         } else {
             // Side files on disk stay if they belong to this Release.
-            let beside = DetachedRelease::read(&session.root, &offer.layout.directory).map_err(|error| disk(&error))?;
-            offer.files.extend(beside.of(&offer.text, offer.verifier.as_ref()));
+            let detached =
+                DetachedRelease::read(&session.root, &offer.layout.directory).map_err(|error| disk(&error))?;
+            offer.files.extend(detached.of(&offer.text, offer.verifier.as_ref()));
         }
     }
     Ok(())

@@ -52,6 +52,7 @@ pub fn index_path(sha256: Sha256) -> String {
 
 /// A state that cannot be read, used or written.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum StateError {
     /// A file operation failed.
     #[error(transparent)]

@@ -163,7 +163,7 @@ const ROWS: &[Row] = &[
             "--no-traverse",
             "--fast-list",
         ],
-        "leave it out; objects with equal content are skipped, and --resend sends them again",
+        "leave it out; objects with equal content are skipped, and --overwrite uploads them again",
     ),
     row(PUT, &["--recursive", "-r", "-R"], "leave it out; directories are sent with everything in them"),
     row(PUT, &["--dryrun"], "use --dry-run"),

@@ -95,8 +95,8 @@ fn exit_name(code: u8) -> &'static str {
     match code {
         1 => "wrong usage or settings",
         2 => "some files are missing",
-        3 => "network, or all mirrors dead",
-        4 => "signature or hash wrong",
+        3 => "network error, or no mirror answers",
+        4 => "wrong signature or checksum",
         5 => "stale",
         6 => "locked by another run",
         7 => "disk",

@@ -88,7 +88,7 @@ impl Series<'_> {
         };
         let Some(last) = last else { return Ok(found) };
         let Some(found) = found else {
-            warn(format!("{}: no earlier state is kept; patches start over", index.path));
+            warn(format!("{}: no earlier state is recorded; patches start over", index.path));
             return Ok(None);
         };
         if found.sha256 == last.current.sha256 {

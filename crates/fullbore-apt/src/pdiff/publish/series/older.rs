@@ -40,13 +40,13 @@ impl Series<'_> {
         let mut older = published.last.as_ref().map(|last| last.older.clone()).unwrap_or_default();
         // Dropped patches, and files of a killed run or of an unusable Index.
         let dropped = published.last.iter().flat_map(Publication::patches).map(ListedPatch::file);
-        let beside = self.root.list(&format!("{}.diff", index.path)).map_err(file_error)?;
+        let entries = self.root.list(&format!("{}.diff", index.path)).map_err(file_error)?;
         // The lock excludes other writers.
-        let parts = beside.iter().filter_map(|(name, _)| name.to_str()).filter(|name| is_part_name(name));
+        let parts = entries.iter().filter_map(|(name, _)| name.to_str()).filter(|name| is_part_name(name));
         for part in parts.filter(|_| matches!(self.before, Before::Saved(_))) {
             self.root.unlink(&index.patch_path(part)).map_err(file_error)?;
         }
-        let strays = beside.iter().filter_map(|(name, _)| name.to_str()).filter(|name| name.ends_with(".gz"));
+        let strays = entries.iter().filter_map(|(name, _)| name.to_str()).filter(|name| name.ends_with(".gz"));
         let since_unix_s = self.now_unix_s;
         older.extend(dropped.chain(strays.map(str::to_owned)).map(|file| OlderFile { file, since_unix_s }));
         let mut known = HashSet::new();

@@ -7,11 +7,11 @@ use fullbore_engine::run::events::{Event, Events, Phase};
 use fullbore_engine::run::report::{PackageTotals, Report, Summary, began};
 
 use super::download::Downloads;
-use super::unpacker::Done;
+use super::unpacker::UnpackOutcome;
 use super::{Flush, Observer, Part, PartClock, UnpackTimes, totals, verdict};
 
 /// Totals and course of one run.
-pub struct Account {
+pub struct RunRecord {
     summary: Summary,
     phases: Vec<(u64, Phase)>,
     clock: PartClock,
@@ -22,12 +22,12 @@ pub struct Account {
     unpacking: UnpackTimes,
 }
 
-impl Account {
+impl RunRecord {
     /// Starts with this part and emits the event. `dir` is the directory that the user gave, and the cost of a flush is
     /// measured in `on_disk`.
-    pub fn begin(command: &str, dir: &Path, on_disk: &Path, part: Part, events: &mut dyn Events) -> Account {
+    pub fn begin(command: &str, dir: &Path, on_disk: &Path, part: Part, events: &mut dyn Events) -> RunRecord {
         events.emit(Event::started(command, dir.display().to_string()));
-        Account {
+        RunRecord {
             summary: Summary { started_unix_s: began(Duration::ZERO), changed: true, ..Summary::default() },
             phases: Vec::new(),
             clock: PartClock::start(part),
@@ -53,12 +53,12 @@ impl Account {
     pub fn part(&mut self, part: Part) {
         self.clock.turn(part);
         if let Some(observer) = &self.observer {
-            observer.look(part == Part::Dpkg);
+            observer.set_on(part == Part::Dpkg);
         }
     }
 
     /// Adds packages that were unpacked in parallel, and packages that were left to dpkg.
-    pub fn unpacked(&mut self, done: &Done) {
+    pub fn unpacked(&mut self, done: &UnpackOutcome) {
         self.unpacking.add(&done.times);
         let packages = &mut self.packages;
         packages.unpacked += done.packages.len() as u64;
