@@ -101,7 +101,7 @@ impl Places {
     }
 
     /// Bytes before or in any of the given works.
-    pub fn before_or_in(&self, works: &[Work]) -> u64 {
+    pub(crate) fn before_or_in(&self, works: &[Work]) -> u64 {
         works.iter().map(|work| self.at(Place::Before(*work)) + self.at(Place::In(*work))).sum()
     }
 }
