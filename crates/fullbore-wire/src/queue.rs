@@ -143,29 +143,29 @@ impl Queue {
     }
 
     /// Small files that wait, for each byte that nobody is asked for.
-    pub fn small_per_byte(&self) -> f64 {
+    pub(crate) fn small_per_byte(&self) -> f64 {
         self.small_files as f64 / self.unasked_bytes.max(1) as f64
     }
 
     /// Bytes nobody is asked for yet.
-    pub fn unasked_bytes(&self) -> u64 {
+    pub(crate) fn unasked_bytes(&self) -> u64 {
         self.unasked_bytes
     }
 
     /// Whether every byte has been asked for.
-    pub fn is_drained(&self) -> bool {
+    pub(crate) fn is_drained(&self) -> bool {
         self.waiting.is_empty() && self.ready.is_empty()
     }
 
     /// Whether what is here would make at least so many requests of this size.
-    pub fn requests_at_least(&self, requests: usize, segment_bytes: u64) -> bool {
+    pub(crate) fn requests_at_least(&self, requests: usize, segment_bytes: u64) -> bool {
         let files = self.waiting.len() + self.ready.len();
         files >= requests || (files > 0 && self.unasked_bytes / segment_bytes >= requests as u64)
     }
 
     /// Files of which a part is there, while no host of `with_ranges` may serve the rest, are to come
     /// again as a whole from one of `whole_only`, which send nothing less.
-    pub fn take_whole_again(&mut self, with_ranges: HostSet, whole_only: HostSet) {
+    pub(crate) fn take_whole_again(&mut self, with_ranges: HostSet, whole_only: HostSet) {
         for item in &self.ready {
             let Some(begun) = self.begun.get_mut(item) else { continue };
             if begun.excluded.covers(with_ranges)
@@ -222,7 +222,7 @@ impl Queue {
     }
 
     /// Every host may be asked for this file again (it is asked for under another name now).
-    pub fn include_all(&mut self, item: ItemId) {
+    pub(crate) fn include_all(&mut self, item: ItemId) {
         if let Some(begun) = self.begun.get_mut(&item) {
             begun.excluded.clear();
         }
@@ -237,7 +237,7 @@ impl Queue {
     }
 
     /// Files with parts nobody is asked for and which no host of `usable` may serve.
-    pub fn unservable(&self, usable: HostSet) -> Vec<ItemId> {
+    pub(crate) fn unservable(&self, usable: HostSet) -> Vec<ItemId> {
         let mut items: Vec<ItemId> =
             self.ready.iter().filter(|item| self.begun[item].excluded.covers(usable)).copied().collect();
         if usable == HostSet::default() {
@@ -247,7 +247,7 @@ impl Queue {
     }
 
     /// Empties the queue of files not begun: the run is given up.
-    pub fn abandon_waiting(&mut self) {
+    pub(crate) fn abandon_waiting(&mut self) {
         self.unasked_bytes -= self.waiting.iter().map(|(size, _)| size).sum::<u64>();
         self.waiting.clear();
         self.small_files = 0;

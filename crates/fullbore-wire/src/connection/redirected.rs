@@ -27,14 +27,14 @@ pub(crate) enum RedirectedRequest {
 
 impl RedirectedRequest {
     /// Where it is now.
-    pub fn target(&self) -> &Url {
+    pub(crate) fn target(&self) -> &Url {
         match self {
             RedirectedRequest::File(_, _, to) | RedirectedRequest::Small(_, to) => to,
         }
     }
 
     /// Whether it is still to be asked for.
-    pub fn is_waited_for(&self, dispatcher: &Dispatcher) -> bool {
+    pub(crate) fn is_waited_for(&self, dispatcher: &Dispatcher) -> bool {
         match self {
             RedirectedRequest::File(ticket, ..) => dispatcher.awaits_detour(*ticket),
             RedirectedRequest::Small(small, _) => small.is_waited_for(),

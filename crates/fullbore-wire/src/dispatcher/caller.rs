@@ -59,7 +59,7 @@ impl Dispatcher {
     }
 
     /// The head of an answer says that the file follows. True where that is news, and connections wait for it.
-    pub fn shows_files(&mut self, host: HostId) -> bool {
+    pub(crate) fn shows_files(&mut self, host: HostId) -> bool {
         let is_news = !self.serving.contains(host);
         self.serving.insert(host);
         is_news && self.limits.caller_retries

@@ -121,11 +121,9 @@ fn body_data_is_not_copied() {
     let mut input = BytesMut::from("HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n");
     input.extend_from_slice(&[b'x'; 70_000]);
     client.receive(&mut input).unwrap();
-    assert_eq!(client.body_remaining(), Some(100_000));
     let start = input.as_ptr();
     let Ok(Some(Event::Body { data, .. })) = client.receive(&mut input) else { panic!("no body") };
     assert_eq!((data.as_ptr(), data.len()), (start, 70_000));
-    assert_eq!(client.body_remaining(), Some(30_000));
 }
 
 /// M12: a close after k answers is normal; what stood behind it is asked again elsewhere.
