@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use fullbore_engine::run::error::CommandError;
 
-use crate::VERSION;
 use crate::send_program::Parcel;
 use crate::transport::near::ConnectSettings;
 
@@ -67,7 +66,6 @@ impl Reach {
             host: host.to_owned(),
             tcp: !self.ssh_only,
             streams: self.streams.unwrap_or(0),
-            program: VERSION.to_owned(),
             more_pipes,
             messages: None,
         })

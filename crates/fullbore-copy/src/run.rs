@@ -5,7 +5,7 @@
 //! lets other processes of the user ask a copy where it stands, and change its rate limit.
 
 pub mod control;
-pub mod live_progress;
+pub(crate) mod live_progress;
 mod remote;
 mod report;
 mod stopping;

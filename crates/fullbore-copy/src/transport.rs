@@ -6,15 +6,15 @@
 //! move messages between streams and the queues of a [`Link`], so that sender and receiver do not know of any of this.
 
 pub(crate) mod congestion;
-pub mod far;
-pub mod grow;
+pub(crate) mod far;
+pub(crate) mod grow;
 mod handover;
-pub mod join;
-pub mod keys;
-pub mod near;
+pub(crate) mod join;
+pub(crate) mod keys;
+pub(crate) mod near;
 pub mod setup;
-pub mod stream;
-pub mod tls;
+pub(crate) mod stream;
+pub(crate) mod tls;
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -174,7 +174,7 @@ pub struct Path {
 impl Path {
     /// With what only the end knows that sends.
     #[must_use]
-    pub fn as_sent(self, sender: Path) -> Path {
+    pub(crate) fn as_sent(self, sender: Path) -> Path {
         Path { loss: sender.loss, control: sender.control, ..self }
     }
 }

@@ -97,7 +97,7 @@ impl Trial {
     }
 
     /// Files per second, likewise.
-    pub fn files_per_s(&self) -> f64 {
+    pub(crate) fn files_per_s(&self) -> f64 {
         self.bytes_per_s() * self.flow.items as f64 / (self.flow.bytes as f64).max(1.0)
     }
 }
@@ -158,7 +158,7 @@ fn matters(tree: &Tree, class: Class) -> bool {
 ///
 /// # Errors
 /// When the connection breaks, or the source or destination cannot be used.
-pub fn conduct(
+pub(crate) fn conduct(
     end: &mut End,
     wish: TrialSettings,
     connections: Option<&mut dyn Connections>,

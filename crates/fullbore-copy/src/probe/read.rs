@@ -46,7 +46,7 @@ impl Rate {
     }
 
     /// Items per second.
-    pub fn items_per_s(&self) -> f64 {
+    pub(crate) fn items_per_s(&self) -> f64 {
         self.items as f64 / self.seconds.max(1e-9)
     }
 }

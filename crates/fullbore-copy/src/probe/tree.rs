@@ -63,7 +63,7 @@ impl Tree {
     }
 
     /// Mean length of the small files.
-    pub fn small_mean(&self) -> u64 {
+    pub(crate) fn small_mean(&self) -> u64 {
         self.small_bytes.checked_div(self.small_files).unwrap_or(0)
     }
 }

@@ -480,7 +480,6 @@ mod tests {
             host: "host".to_owned(),
             tcp: true,
             streams: 0,
-            program: crate::VERSION.to_owned(),
             more_pipes: None,
             messages: None,
         };

@@ -52,7 +52,7 @@ pub enum Compress {
 
 /// Decides whether records are compressed now. Shared by all readers.
 #[derive(Debug)]
-pub struct Pays {
+pub(crate) struct Pays {
     wish: Compress,
     state: Mutex<State>,
 }
@@ -105,11 +105,6 @@ impl Pays {
             Compress::Auto => self.lock().step(waiting, acknowledged_bytes, now),
             wish => wish == Compress::Always,
         }
-    }
-
-    /// Whether it was found to pay.
-    pub fn is_on(&self) -> bool {
-        self.wish == Compress::Always || matches!(self.lock().phase, Phase::On { .. })
     }
 }
 

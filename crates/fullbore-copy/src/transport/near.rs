@@ -28,13 +28,13 @@ use opener::{Opener, listen};
 use search::{Search, race};
 
 /// How long a direct connection is tried.
-pub const RACE_TIME: Duration = Duration::from_secs(3);
+pub(crate) const RACE_TIME: Duration = Duration::from_secs(3);
 /// Time between looks whether ssh has ended.
 const END_LOOK: Duration = Duration::from_millis(1);
 
 /// What the near end wants of the connection.
 #[derive(Clone, Debug)]
-pub struct ConnectSettings {
+pub(crate) struct ConnectSettings {
     /// The command that runs the program on the other machine, its pipes joined to ours.
     pub command: Vec<OsString>,
     /// What is said to the command first, where it is known to be ssh.
@@ -48,8 +48,6 @@ pub struct ConnectSettings {
     pub tcp: bool,
     /// Connections for content; 0 for as many as the path needs.
     pub streams: u8,
-    /// This program's version.
-    pub program: String,
     /// The command that runs the program there once more, without asking anybody for anything; the name that
     /// it is to join is still to be added to its last word. None where that cannot be known.
     pub more_pipes: Option<Vec<OsString>>,
@@ -60,7 +58,7 @@ pub struct ConnectSettings {
 
 /// The other machine answers.
 #[derive(Debug)]
-pub struct Peer {
+pub(crate) struct Peer {
     child: Child,
     output: BufReader<ChildStdout>,
     own: OwnKey,
@@ -72,7 +70,7 @@ pub struct Peer {
 
 /// Another thread's hold on ssh. It refers to that process, and never to another of the same number.
 #[derive(Debug)]
-pub struct SshHandle {
+pub(crate) struct SshHandle {
     process: OwnedFd,
 }
 
@@ -84,7 +82,7 @@ impl SshHandle {
     }
 
     /// Ends it: whoever waits for it goes on.
-    pub fn cut(&self) {
+    pub(crate) fn cut(&self) {
         // It may have ended by itself.
         let _ = rustix::process::pidfd_send_signal(&self.process, rustix::process::Signal::KILL);
     }
@@ -92,7 +90,7 @@ impl SshHandle {
 
 /// The program does not run there, or another version of it does.
 #[derive(Debug)]
-pub enum NoPeer {
+pub(crate) enum NoPeer {
     /// ssh's exit code; 127 where the program is not found.
     Ended(Option<i32>),
     /// Another version.
@@ -103,7 +101,7 @@ pub enum NoPeer {
 
 /// A connection to the other machine: by ssh's pipe at first.
 #[derive(Debug)]
-pub struct Connection {
+pub(crate) struct Connection {
     /// The cipher of direct connections.
     pub cipher: Cipher,
     /// Whether the task can be done there.
@@ -121,13 +119,13 @@ pub struct Connection {
 
 /// What is known of how messages go: more, once something is found.
 #[derive(Clone, Debug)]
-pub struct Routing {
+pub(crate) struct Routing {
     route: Arc<Mutex<Route>>,
 }
 
 impl Routing {
     /// How they go now.
-    pub fn now(&self) -> Route {
+    pub(crate) fn now(&self) -> Route {
         self.route.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -138,7 +136,7 @@ impl Routing {
 
 /// How messages go.
 #[derive(Clone, Debug)]
-pub struct Route {
+pub(crate) struct Route {
     /// By the pipe, until something else is decided on.
     pub way: Way,
     /// Why not directly.
@@ -162,7 +160,7 @@ impl Peer {
     ///
     /// # Errors
     /// When it does not run there.
-    pub fn start(
+    pub(crate) fn start(
         wish: &ConnectSettings,
         mut task: Task,
         transport: &Transport,
@@ -235,7 +233,7 @@ impl Peer {
     ///
     /// # Errors
     /// When the task cannot be done there, or ssh breaks.
-    pub fn connect(mut self, wish: &ConnectSettings) -> Result<Connection, CopyError> {
+    pub(crate) fn connect(mut self, wish: &ConnectSettings) -> Result<Connection, CopyError> {
         let (own, speeds) = (&self.own, self.speeds);
         let cipher = self.hello.speeds.map_or(Cipher::Aes, |theirs| speeds.choose(&theirs));
         let (client, server) = (own.client(&self.hello.key, cipher)?, own.server(&self.hello.key, cipher)?);
@@ -268,7 +266,7 @@ impl Connection {
     ///
     /// # Errors
     /// When it was started before.
-    pub fn start(
+    pub(crate) fn start(
         &mut self,
         transport: &Arc<Transport>,
         decided: impl FnOnce(Route) + Send + 'static,
@@ -294,7 +292,7 @@ impl Connection {
     ///
     /// # Errors
     /// When it was started before, or the other end has gone.
-    pub fn begin(&mut self, transport: &Arc<Transport>) -> std::io::Result<()> {
+    pub(crate) fn begin(&mut self, transport: &Arc<Transport>) -> std::io::Result<()> {
         let search = self.begin_by_pipe(transport)?;
         let decided = search.decide(transport)?;
         self.routing.decide(decided);
@@ -309,17 +307,17 @@ impl Connection {
     }
 
     /// Makes the connections with these numbers, and puts each to work as it comes.
-    pub fn open(&self, transport: &Arc<Transport>, from: u8, to: u8) {
+    pub(crate) fn open(&self, transport: &Arc<Transport>, from: u8, to: u8) {
         self.links(transport).open(&self.routing.now(), from, to);
     }
 
     /// The growth of the number of connections, for who has begun with those of the route; none if it is fixed.
-    pub fn growth(&self) -> Option<Growth> {
+    pub(crate) fn growth(&self) -> Option<Growth> {
         growth(self.streams, &self.routing.now())
     }
 
     /// Makes more connections if a copy with this rate would try more, and says whether.
-    pub fn grow(&self, transport: &Arc<Transport>, growth: &mut Growth, bytes_per_s: f64) -> bool {
+    pub(crate) fn grow(&self, transport: &Arc<Transport>, growth: &mut Growth, bytes_per_s: f64) -> bool {
         // If the far end has gone the next trial says so.
         self.links(transport).more(&self.routing.now(), growth, bytes_per_s).unwrap_or(false)
     }
@@ -329,7 +327,7 @@ impl Connection {
     }
 
     /// Ends the program on the other machine, if it has not ended by itself.
-    pub fn finish(mut self) {
+    pub(crate) fn finish(mut self) {
         let children = std::mem::take(&mut *self.children.lock().unwrap_or_else(PoisonError::into_inner));
         // What they had to carry has arrived, or never will.
         children.into_iter().for_each(|mut child| end(&mut child));
@@ -356,7 +354,7 @@ fn end(child: &mut Child) {
 }
 
 /// Addresses as ssh tells them in `SSH_CONNECTION`: client, its port, server, its port (ssh(1)).
-pub fn ssh_connection(text: &str) -> Option<(IpAddr, IpAddr)> {
+pub(crate) fn ssh_connection(text: &str) -> Option<(IpAddr, IpAddr)> {
     let mut words = text.split_whitespace();
     let address = |word: &str| word.split('%').next().and_then(|word| word.parse().ok());
     let client = address(words.next()?)?;
@@ -380,7 +378,6 @@ mod tests {
             host: "host".to_owned(),
             tcp: false,
             streams: 0,
-            program: "1.0".to_owned(),
             more_pipes: None,
             messages: None,
         };
