@@ -283,7 +283,7 @@ impl Dispatcher {
 
     /// When a paused host may be asked again; `None` if it is not paused.
     pub(crate) fn paused_until(&mut self, host: HostId, now: Instant) -> Option<Instant> {
-        match self.hosts[host as usize].standing(now) {
+        match self.hosts[host as usize].state(now) {
             HostState::Paused(until) => Some(*until),
             _ => None,
         }
@@ -402,19 +402,19 @@ impl Dispatcher {
         if connection.owes() && self.known_rate(connection).is_none() && self.opening.iter().any(|count| *count > 0) {
             return Next::Wait;
         }
-        let lane = if connection.small_due < 1.0 { Priority::Bulk } else { Priority::Small };
+        let priority = if connection.small_due < 1.0 { Priority::Bulk } else { Priority::Small };
         let small_per_byte = self.queue.small_per_byte();
-        let wish = WantedFile {
+        let wanted = WantedFile {
             host: connection.host,
-            lane,
+            priority,
             segment_bytes: self.segment_bytes(connection),
             ranges: host.answers_ranges(),
             current: connection.current,
         };
-        let taken = self.queue.take(&wish).or_else(|| self.take_from_detours(&wish, now));
+        let taken = self.queue.take(&wanted).or_else(|| self.take_from_detours(&wanted, now));
         match taken.or_else(|| self.hedge(id, now)) {
             Some(segment) => {
-                let due = if lane == Priority::Bulk { segment.len() as f64 * small_per_byte } else { -1.0 };
+                let due = if priority == Priority::Bulk { segment.len() as f64 * small_per_byte } else { -1.0 };
                 let next = self.ask(id, segment, now);
                 if let Some(connection) = self.connections.get_mut(&id) {
                     connection.small_due = (connection.small_due + due).min(SMALL_DUE_MAX);

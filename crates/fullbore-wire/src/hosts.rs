@@ -250,7 +250,7 @@ pub struct Host {
     pub name: String,
     /// Totals for the report.
     pub totals: HostTotals,
-    standing: HostState,
+    state: HostState,
     strikes: u32,
     misses: u32,
     failures: u32,
@@ -277,7 +277,7 @@ impl Host {
         Host {
             name: name.into(),
             totals: HostTotals::default(),
-            standing: HostState::Up,
+            state: HostState::Up,
             strikes: 0,
             misses: 0,
             failures: 0,
@@ -304,28 +304,28 @@ impl Host {
     }
 
     /// Whether it may be asked at `now`; a pause that is over ends here.
-    pub fn standing(&mut self, now: Instant) -> &HostState {
-        if matches!(self.standing, HostState::Paused(until) if until <= now) {
-            self.standing = HostState::Up;
+    pub fn state(&mut self, now: Instant) -> &HostState {
+        if matches!(self.state, HostState::Paused(until) if until <= now) {
+            self.state = HostState::Up;
             self.told_to_wait = false;
         }
-        &self.standing
+        &self.state
     }
 
     /// Whether the host has asked us to leave it alone at present (429, 503 and the like): open
     /// connections wait as well. After a broken connection the others go on.
     pub(crate) fn is_told_to_wait(&mut self, now: Instant) -> bool {
-        matches!(self.standing(now), HostState::Paused(_)) && self.told_to_wait
+        matches!(self.state(now), HostState::Paused(_)) && self.told_to_wait
     }
 
     /// Whether it is out for the rest of the run.
     pub fn is_out(&self) -> bool {
-        matches!(self.standing, HostState::Out(_))
+        matches!(self.state, HostState::Out(_))
     }
 
     /// Whether it is neither paused at `now` nor out.
     pub(crate) fn is_up(&self, now: Instant) -> bool {
-        match self.standing {
+        match self.state {
             HostState::Up => true,
             HostState::Paused(until) => until <= now,
             HostState::Out(_) => false,
@@ -339,7 +339,7 @@ impl Host {
 
     /// Why it is out, if it is.
     pub(crate) fn out_reason(&self) -> Option<&str> {
-        match &self.standing {
+        match &self.state {
             HostState::Out(reason) => Some(reason),
             _ => None,
         }
@@ -426,7 +426,7 @@ impl Host {
             return;
         }
         // What closes during a pause is the same incident, as with failures.
-        if *self.standing(now) != HostState::Up {
+        if *self.state(now) != HostState::Up {
             return;
         }
         self.early_closes = self.early_closes.saturating_add(1);
@@ -533,7 +533,7 @@ impl Host {
     /// One failure more, and a longer pause. What fails during a pause is the same incident: the
     /// other connections of a host that went down.
     fn failed(&mut self, now: Instant) {
-        if matches!(self.standing(now), HostState::Up) {
+        if matches!(self.state(now), HostState::Up) {
             let pause = (BACK_OFF_FIRST * 2u32.pow(self.failures.min(8))).min(BACK_OFF_MAX);
             self.failures += 1;
             self.pause(pause, now);
@@ -543,8 +543,8 @@ impl Host {
     /// Leaves the host alone for so long from now, or for longer if that was decided before.
     fn pause(&mut self, pause: Duration, now: Instant) {
         let until = now + pause;
-        match &mut self.standing {
-            HostState::Up => self.standing = HostState::Paused(until),
+        match &mut self.state {
+            HostState::Up => self.state = HostState::Paused(until),
             HostState::Paused(known) => *known = until.max(*known),
             HostState::Out(_) => {}
         }
@@ -553,7 +553,7 @@ impl Host {
     fn out(&mut self, reason: String) {
         if !self.is_out() {
             tracing::info!("{}: left alone from here on: {reason}", self.name);
-            self.standing = HostState::Out(reason);
+            self.state = HostState::Out(reason);
         }
     }
 }

@@ -369,7 +369,7 @@ impl Http1 {
     }
 
     /// How many requests may be queued now; 0 while a request body is open.
-    pub fn room(&self) -> usize {
+    pub fn free_slots(&self) -> usize {
         if self.is_closing() || self.sending.is_some() {
             return 0;
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use fullbore_engine::landing::Chunk;
-use fullbore_engine::window::{Permit, Place, Work};
+use fullbore_engine::window::{Operation, Permit, Position};
 
 use super::{Followed, RedirectedRequest, follow, request};
 use crate::answer::range_of;
@@ -269,6 +269,6 @@ impl SmallPart {
 
 /// Hands bytes of a file on. Waits while the landing is behind.
 pub(super) async fn land(shared: &Arc<Shared>, host: HostId, item: u32, offset: u64, data: Bytes, mut permit: Permit) {
-    permit.at(Place::Before(Work::Hash));
+    permit.at(Position::Before(Operation::Hash));
     shared.landing.chunk(Chunk { item, offset, data, permit, source: host }).await;
 }

@@ -70,7 +70,7 @@ pub(crate) async fn keep_detours(shared: Arc<Shared>, host: HostId) {
 
 async fn serve(shared: &Arc<Shared>, host: HostId, base: &Base, connected: Connected, first: RedirectedRequest) {
     let id = shared.dispatcher().opened_detour(host, Instant::now());
-    let serving = http1::serve(shared, host, id, base, connected, http1::Work::Detours(Some(first)));
+    let serving = http1::serve(shared, host, id, base, connected, http1::RequestSource::Detours(Some(first)));
     let at = |why: String| format!("{}: {why}", base.url.host_and_port());
     let how = match shared.network.watch(serving).await {
         Ended::Fault(Fault::Broken(why)) => Ended::Fault(Fault::Broken(at(why))),

@@ -150,7 +150,7 @@ impl Dispatcher {
     /// False when the host is left alone already: a server that goes takes all its connections with it, and
     /// they may all have been at the same file.
     fn is_new_incident(&mut self, host: HostId, now: Instant) -> bool {
-        matches!(self.hosts[host as usize].standing(now), HostState::Up)
+        matches!(self.hosts[host as usize].state(now), HostState::Up)
     }
 
     /// An answer was a fault; the connection goes on.

@@ -41,7 +41,7 @@ impl Dispatcher {
 
     /// Whether connections to the host may be opened now.
     pub(super) fn may_be_connected_to(&mut self, host: HostId, now: Instant) -> bool {
-        match self.hosts[host as usize].standing(now) {
+        match self.hosts[host as usize].state(now) {
             HostState::Up => true,
             HostState::Paused(_) => self.hosts[host as usize].is_told_to_wait(now) && !self.is_told_to_wait(host, now),
             HostState::Out(_) => false,
@@ -72,7 +72,7 @@ impl Dispatcher {
             return;
         }
         for other in self.usable().iter().filter(|other| *other != host) {
-            let is_down = matches!(self.hosts[other as usize].standing(now), HostState::Paused(_));
+            let is_down = matches!(self.hosts[other as usize].state(now), HostState::Paused(_));
             if !is_down || self.connections_begun_to(other) > 0 {
                 return;
             }

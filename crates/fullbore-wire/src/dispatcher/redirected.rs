@@ -91,11 +91,11 @@ impl Dispatcher {
     }
 
     /// Such a part.
-    pub(super) fn take_from_detours(&mut self, wish: &WantedFile, now: Instant) -> Option<Segment> {
-        let ticket = self.waiting_elsewhere(wish.host)?;
+    pub(super) fn take_from_detours(&mut self, wanted: &WantedFile, now: Instant) -> Option<Segment> {
+        let ticket = self.waiting_elsewhere(wanted.host)?;
         let (_, asked) = self.detours.remove(&ticket)?;
         self.give_back(&asked, now);
-        self.queue.take(wish)
+        self.queue.take(wanted)
     }
 
     /// The address cannot be reached.

@@ -179,7 +179,7 @@ impl<'a, S: Service> Connection<'a, S> {
     /// Whether another request may be started.
     fn has_room(&mut self) -> bool {
         let ahead = self.http.outgoing().len() as u64;
-        self.source_body.is_none() && self.http.room() > 0 && ahead < self.shared.service.ahead_bytes()
+        self.source_body.is_none() && self.http.free_slots() > 0 && ahead < self.shared.service.ahead_bytes()
     }
 
     fn start(&mut self, mut request: Request<S>, now: Instant) -> Result<(), String> {

@@ -35,7 +35,7 @@ fn run<'a>(client: &mut Http1, portions: impl IntoIterator<Item = &'a [u8]>) -> 
                 Ok(None) => break,
                 Err(error) => {
                     assert_eq!(client.receive(&mut input), Err(Http1Error::Failed));
-                    assert!(client.is_closing() && client.room() == 0);
+                    assert!(client.is_closing() && client.free_slots() == 0);
                     // How many bytes were there in excess depends on the portions.
                     seen.push(Seen::Error(match error {
                         Http1Error::UnexpectedBytes { .. } => Http1Error::UnexpectedBytes { bytes: 0 },
@@ -134,7 +134,7 @@ fn close_after_k_answers_leaves_the_rest_unanswered() {
     let seen = run(&mut closing, [answers.as_bytes()]);
     assert_eq!(seen.last(), Some(&Seen::End(2, false)));
     assert_eq!(closing.unanswered().collect::<Vec<_>>(), [3, 4]);
-    assert_eq!((closing.answered(), closing.room()), (2, 0));
+    assert_eq!((closing.answered(), closing.free_slots()), (2, 0));
     let head = RequestHead::get("h", "/");
     assert_eq!(closing.request(&head, 9, BodyLength::None), Err(RequestError::Closing));
 
@@ -224,7 +224,7 @@ fn a_tunnel_leaves_its_bytes_alone() {
     assert!(matches!(tunnel.receive(&mut input), Ok(Some(Event::Head { tag: 1, .. }))));
     assert_eq!(tunnel.receive(&mut input), Ok(None));
     assert_eq!(&input[..], b"\x16\x03");
-    assert_eq!(tunnel.room(), 0);
+    assert_eq!(tunnel.free_slots(), 0);
 }
 
 #[test]
@@ -261,14 +261,14 @@ fn heads_are_bounded() {
 fn the_window_of_requests_is_kept() {
     let mut client = Http1::new(Limits::with_depth(2));
     let head = RequestHead::get("h", "/");
-    assert_eq!(client.room(), 2);
+    assert_eq!(client.free_slots(), 2);
     for tag in [1, 2] {
         client.request(&head, tag, BodyLength::None).unwrap();
     }
     let full = Err(RequestError::TooManyInFlight { limit: 2 });
     assert_eq!(client.request(&head, 3, BodyLength::None), full);
     client.set_depth(1);
-    assert_eq!(client.room(), 0);
+    assert_eq!(client.free_slots(), 0);
     run(&mut client, []);
 }
 
