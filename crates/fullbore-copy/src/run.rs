@@ -240,7 +240,7 @@ impl Watch<'_> {
                 let timed_out = |waited| matches!(waited, Err(RecvTimeoutError::Timeout));
                 while timed_out(self.waits.timed(LOOK_TIME, || ended.recv_timeout(LOOK_TIME))) {
                     let limit = self.levers.present(self.sampler.present());
-                    teller.emit(Event::Progress(self.live.look(limit, silent())));
+                    teller.emit(Event::Progress(self.live.figures(limit, silent())));
                 }
             });
             let result = work();

@@ -77,9 +77,9 @@ impl Reached<'_> {
 ///
 /// # Errors
 /// Other refusals of the system; `E2BIG` for more than we carry.
-pub(crate) fn read(place: FileRef<'_>, acls: bool, others: bool) -> Result<Xattrs, Errno> {
+pub(crate) fn read(file: FileRef<'_>, acls: bool, others: bool) -> Result<Xattrs, Errno> {
     let mut list = [0_u8; 1024];
-    let first = match place {
+    let first = match file {
         FileRef::Name(directory, name) => kernel::list_at(directory.as_fd(), name, &mut list),
         FileRef::Open(_) => None,
     };
@@ -87,7 +87,7 @@ pub(crate) fn read(place: FileRef<'_>, acls: bool, others: bool) -> Result<Xattr
     if matches!(first, Some(Ok(0) | Err(Errno::NOTSUP))) {
         return Ok(Vec::new());
     }
-    let reached = place.reached();
+    let reached = file.reached();
     let mut long;
     let names = match first.unwrap_or_else(|| reached.list(&mut list)) {
         Ok(length) => &list[..length],
@@ -133,8 +133,8 @@ fn read_one(reached: &Reached<'_>, name: &[u8]) -> Result<Option<Vec<u8>>, Errno
 ///
 /// # Errors
 /// As the system says.
-pub(crate) fn set(place: FileRef<'_>, name: &[u8], value: &[u8]) -> Result<(), Errno> {
-    match place.reached() {
+pub(crate) fn set(file: FileRef<'_>, name: &[u8], value: &[u8]) -> Result<(), Errno> {
+    match file.reached() {
         Reached::Open(file) => rustix::fs::fsetxattr(file, name, value, XattrFlags::empty()),
         Reached::Path(path) => rustix::fs::lsetxattr(&path[..], name, value, XattrFlags::empty()),
     }
@@ -144,8 +144,8 @@ pub(crate) fn set(place: FileRef<'_>, name: &[u8], value: &[u8]) -> Result<(), E
 ///
 /// # Errors
 /// As the system says.
-pub(crate) fn remove(place: FileRef<'_>, name: &[u8]) -> Result<(), Errno> {
-    let removed = match place.reached() {
+pub(crate) fn remove(file: FileRef<'_>, name: &[u8]) -> Result<(), Errno> {
+    let removed = match file.reached() {
         Reached::Open(file) => rustix::fs::fremovexattr(file, name),
         Reached::Path(path) => rustix::fs::lremovexattr(&path[..], name),
     };

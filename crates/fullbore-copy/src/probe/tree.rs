@@ -312,9 +312,9 @@ impl Draw {
         if kept.len() < most {
             kept.push(item());
         } else {
-            let place = self.below(seen);
-            if place < most as u64 {
-                kept[place as usize] = item();
+            let position = self.below(seen);
+            if position < most as u64 {
+                kept[position as usize] = item();
             }
         }
     }

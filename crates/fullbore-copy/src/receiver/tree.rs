@@ -95,7 +95,7 @@ impl Folder {
     }
 
     /// The place of a name's extended attributes.
-    pub(super) fn place<'a>(&'a self, name: &'a [u8]) -> FileRef<'a> {
+    pub(super) fn file_ref<'a>(&'a self, name: &'a [u8]) -> FileRef<'a> {
         FileRef::Name(&self.descriptor, name)
     }
 

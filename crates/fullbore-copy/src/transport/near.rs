@@ -161,19 +161,19 @@ impl Peer {
     /// # Errors
     /// When it does not run there.
     pub(crate) fn start(
-        wish: &ConnectSettings,
+        settings: &ConnectSettings,
         mut task: Task,
         transport: &Transport,
         started: impl FnOnce(Option<SshHandle>),
     ) -> Result<Peer, NoPeer> {
         let failed = |what, error| NoPeer::Failed(CopyError::System { what, error });
-        let (program, arguments) = wish.command.split_first().ok_or(NoPeer::Ended(None))?;
+        let (program, arguments) = settings.command.split_first().ok_or(NoPeer::Ended(None))?;
         let began = Instant::now();
         // The last word is a command for the shell there: its host and the program are told, no more.
-        tracing::info!(host = %wish.host, program = %program.display(), "starting the far end");
+        tracing::info!(host = %settings.host, program = %program.display(), "starting the far end");
         let mut command = Command::new(program);
-        command.args(wish.options).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
-        if let Some(messages) = &wish.messages {
+        command.args(settings.options).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        if let Some(messages) = &settings.messages {
             command.stderr(messages.try_clone().map_err(|error| failed("start ssh", error))?);
         }
         let mut child = command.spawn().map_err(|error| failed("start ssh", error))?;
@@ -183,12 +183,12 @@ impl Peer {
             return Err(NoPeer::Ended(None));
         };
         // If nobody takes it, the exit code tells why.
-        let _ = input.write_all(&wish.preface);
+        let _ = input.write_all(&settings.preface);
         let mut output = BufReader::with_capacity(64 << 10, output);
         // While ssh is on its way.
         let own = OwnKey::generate().map_err(NoPeer::Failed)?;
         let speeds = Speeds::measure();
-        let listener = if wish.tcp { listen() } else { None };
+        let listener = if settings.tcp { listen() } else { None };
         task.key = own.public().to_vec();
         task.port = listener.as_ref().and_then(|listener| Some(listener.local_addr().ok()?.port()));
         task.speeds = speeds;
@@ -198,7 +198,7 @@ impl Peer {
             transport.speak(input);
         };
         // What takes the program off the pipe may take more than that.
-        let waiting = if wish.preface.is_empty() {
+        let waiting = if settings.preface.is_empty() {
             give(input);
             None
         } else {
@@ -207,19 +207,19 @@ impl Peer {
         match setup::read::<Hello>(&mut output, setup::ANSWER_BYTES) {
             Ok(Some(hello)) if hello.version == VERSION => {
                 let (version, protocol, time_ms) = (&hello.program, hello.version, began.elapsed().as_millis());
-                tracing::info!(host = %wish.host, %version, protocol, time_ms, "the far end answers");
+                tracing::info!(host = %settings.host, %version, protocol, time_ms, "the far end answers");
                 waiting.into_iter().for_each(give);
                 Ok(Peer { child, output, own, speeds, listener, hello })
             }
             Ok(Some(hello)) => {
                 end(&mut child);
                 let (version, protocol) = (&hello.program, hello.version);
-                tracing::info!(host = %wish.host, %version, protocol, "the far end has another protocol");
+                tracing::info!(host = %settings.host, %version, protocol, "the far end has another protocol");
                 Err(NoPeer::Version(hello))
             }
             Ok(None) => {
                 let code = child.wait().ok().and_then(|status| status.code());
-                tracing::info!(host = %wish.host, code, "ssh ended before the far end said anything");
+                tracing::info!(host = %settings.host, code, "ssh ended before the far end said anything");
                 Err(NoPeer::Ended(code))
             }
             Err(error) => {
@@ -233,20 +233,20 @@ impl Peer {
     ///
     /// # Errors
     /// When the task cannot be done there, or ssh breaks.
-    pub(crate) fn connect(mut self, wish: &ConnectSettings) -> Result<Connection, CopyError> {
+    pub(crate) fn connect(mut self, settings: &ConnectSettings) -> Result<Connection, CopyError> {
         let (own, speeds) = (&self.own, self.speeds);
         let cipher = self.hello.speeds.map_or(Cipher::Aes, |theirs| speeds.choose(&theirs));
         let (client, server) = (own.client(&self.hello.key, cipher)?, own.server(&self.hello.key, cipher)?);
-        let opener = Arc::new(Opener::new(client, server, self.listener, wish.streams));
-        let race = wish.tcp.then(|| race(&opener, &self.hello, &wish.host));
+        let opener = Arc::new(Opener::new(client, server, self.listener, settings.streams));
+        let race = settings.tcp.then(|| race(&opener, &self.hello, &settings.host));
         let ready = setup::read::<Ready>(&mut self.output, setup::ANSWER_BYTES)?;
         let ready = ready.ok_or_else(|| CopyError::Network("the program on the other machine ended".to_owned()))?;
         if let Some((exit_code, text)) = ready.refused {
-            tracing::info!(host = %wish.host, exit_code, reason = text, "the far end refuses the task");
+            tracing::info!(host = %settings.host, exit_code, reason = text, "the far end refuses the task");
             end(&mut self.child);
             return Err(CopyError::Remote { exit_code, text });
         }
-        let search = Search { race, streams: wish.streams, more_pipes: wish.more_pipes.clone() };
+        let search = Search { race, streams: settings.streams, more_pipes: settings.more_pipes.clone() };
         Ok(Connection {
             cipher,
             ready,
@@ -371,7 +371,7 @@ mod tests {
 
     #[test]
     fn another_version_is_told_from_no_program_at_all() {
-        let wish = |script: &str| ConnectSettings {
+        let settings = |script: &str| ConnectSettings {
             command: ["sh", "-c", script].map(OsString::from).into(),
             options: &[],
             preface: Vec::new(),
@@ -382,17 +382,17 @@ mod tests {
             messages: None,
         };
         let other = format!("echo 'fullbore-copy {{\"version\":{},\"program\":\"9.9\"}}'; cat", VERSION + 1);
-        let start = |wish: &ConnectSettings| {
+        let start = |settings: &ConnectSettings| {
             let link = Link::remote();
             let transport = Transport::new(&link, &CancelToken::new(&link), true, &Ledger::off(), None);
             let task = Task::new(setup::Role::Receive, Default::default());
-            Peer::start(wish, task, &transport, |_| {})
+            Peer::start(settings, task, &transport, |_| {})
         };
-        match start(&wish(&other)) {
+        match start(&settings(&other)) {
             Err(NoPeer::Version(hello)) => assert_eq!((hello.version, &*hello.program), (VERSION + 1, "9.9")),
             other => panic!("{other:?}"),
         }
-        let ended = start(&wish("echo Welcome; exit 3"));
+        let ended = start(&settings("echo Welcome; exit 3"));
         assert!(matches!(ended, Err(NoPeer::Ended(Some(3)))), "{ended:?}");
     }
 }
