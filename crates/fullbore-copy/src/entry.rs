@@ -5,12 +5,12 @@ pub const NAME_BYTES: usize = 255;
 /// Longest path, and longest text of a symbolic link, in bytes: Linux' `PATH_MAX`.
 pub const PATH_BYTES: usize = 4096;
 /// Longest value of an extended attribute, in bytes: Linux' `XATTR_SIZE_MAX`.
-pub const XATTR_BYTES: usize = 64 << 10;
+pub(crate) const XATTR_BYTES: usize = 64 << 10;
 /// Extended attributes of one file. Linux bounds the list of their names to 64 KiB
 /// (`XATTR_LIST_MAX`); names of less than sixteen bytes in such numbers are not met.
-pub const XATTRS: usize = 4096;
+pub(crate) const XATTRS: usize = 4096;
 /// All extended attributes of one file, in bytes. A guess: file systems in use hold 64 KiB to 128 KiB.
-pub const XATTRS_BYTES: usize = 1 << 20;
+pub(crate) const XATTRS_BYTES: usize = 1 << 20;
 
 /// What a name stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,12 +38,12 @@ impl Kind {
     }
 
     /// Whether it is a device.
-    pub fn is_device(self) -> bool {
+    pub(crate) fn is_device(self) -> bool {
         matches!(self, Kind::Character | Kind::Block)
     }
 
     /// From the mode of a `stat`.
-    pub fn of_mode(mode: u32) -> Option<Kind> {
+    pub(crate) fn of_mode(mode: u32) -> Option<Kind> {
         use rustix::fs::FileType;
         Some(match FileType::from_raw_mode(mode) {
             FileType::RegularFile => Kind::File,

@@ -102,7 +102,7 @@ impl CopyError {
     }
 
     /// What a pipe or connection that cannot be used means.
-    pub fn from_pipe(error: io::Error) -> CopyError {
+    pub(crate) fn from_pipe(error: io::Error) -> CopyError {
         CopyError::Network(format!("the connection broke: {error}"))
     }
 

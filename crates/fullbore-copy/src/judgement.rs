@@ -178,7 +178,7 @@ impl Judgement {
 
 /// Whom the two ends of a copy blame together: an end knows its own machine, the sender knows the path.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Attribution {
+pub(crate) enum Attribution {
     /// The sender is sure of this part of its own.
     Sender(Part),
     /// The receiver is.
@@ -197,7 +197,7 @@ pub enum Attribution {
 
 impl Attribution {
     /// Of these two ends.
-    pub fn of(sender: &Judgement, receiver: &Judgement) -> Attribution {
+    pub(crate) fn of(sender: &Judgement, receiver: &Judgement) -> Attribution {
         let sends = sender.blames_itself(sender.disk(), Part::SourceCpu);
         let (part, blame, beside) = match (sends, receiver.blames_itself(Part::Write, Part::TargetCpu)) {
             (Some(one), Some(other)) if one.is_cpu() && other.is_cpu() => return Attribution::Processors,
@@ -221,7 +221,7 @@ impl Attribution {
     }
 
     /// The parts of a copy that it means; none where two signals do not agree on one.
-    pub fn parts(&self) -> &[Part] {
+    pub(crate) fn parts(&self) -> &[Part] {
         match self {
             Attribution::Sender(part) | Attribution::Receiver(part) => std::slice::from_ref(part),
             Attribution::Processors => &[Part::SourceCpu, Part::TargetCpu],
@@ -232,7 +232,7 @@ impl Attribution {
 }
 
 /// Share of the time in which what was read waited for connections, and writers for what they bring.
-pub fn waited_for_path(sender: &Judgement, receiver: &Judgement) -> Option<f64> {
+pub(crate) fn waited_for_path(sender: &Judgement, receiver: &Judgement) -> Option<f64> {
     let blocked = sender.spent("read", |read| read.blocked_ns)?;
     let starved = receiver.spent("disk write", |write| write.starved_ns)?;
     Some(blocked.min(starved))
@@ -272,7 +272,7 @@ fn mixed(end: &Judgement, reason: String) -> (&Judgement, String, String) {
 
 /// What limited a copy, and why: the end that blames something of its own is believed, the sender's word on the path
 /// where neither does. Two that blame themselves are two limits. A copy within one machine has no far end.
-pub fn joined(near: &Judgement, far: Option<&Judgement>, host: &str, near_sends: bool) -> VerdictReport {
+pub(crate) fn joined(near: &Judgement, far: Option<&Judgement>, host: &str, near_sends: bool) -> VerdictReport {
     let nobody = Judgement::default();
     let (sender, receiver) = match far {
         None => (near, &nobody),

@@ -12,11 +12,11 @@ pub use crate::sender::compress::Compress;
 /// most files do, so not less.
 pub const GROUP_TIME_MS: u64 = 10_000;
 /// Files get their names when so many bytes were written since the last group ...
-pub const GROUP_BYTES: u64 = 1 << 30;
+pub(crate) const GROUP_BYTES: u64 = 1 << 30;
 /// ... or so many, and so long after that: the kernel by itself lets gigabytes gather before it gives a disk anything.
-pub const GROUP_WORTH_BYTES: u64 = 16 << 20;
+pub(crate) const GROUP_WORTH_BYTES: u64 = 16 << 20;
 /// See [`GROUP_WORTH_BYTES`].
-pub const GROUP_WORTH_TIME: Duration = Duration::from_secs(1);
+pub(crate) const GROUP_WORTH_TIME: Duration = Duration::from_secs(1);
 
 /// What the user asks of a copy, as far as it concerns both ends or the far one.
 ///

@@ -48,7 +48,7 @@ use marker::Marker;
 use opened::Opened;
 use shared::Shared;
 use tree::Tree;
-pub use tree::reserve_descriptors;
+pub(crate) use tree::reserve_descriptors;
 use verify::Verify;
 use write::{Failed, PendingFiles, Writers};
 

@@ -5,7 +5,7 @@
 //! lets other processes of the user ask a copy where it stands, and change its rate limit.
 
 pub mod control;
-pub mod live_progress;
+pub(crate) mod live_progress;
 mod remote;
 mod report;
 mod stopping;
@@ -233,7 +233,7 @@ impl Watch<'_> {
                 let timed_out = |waited| matches!(waited, Err(RecvTimeoutError::Timeout));
                 while timed_out(self.waits.timed(LOOK_TIME, || ended.recv_timeout(LOOK_TIME))) {
                     let limit = self.levers.present(self.sampler.present());
-                    teller.emit(Event::Progress(self.live.look(limit, silent())));
+                    teller.emit(Event::Progress(self.live.figures(limit, silent())));
                 }
             });
             let result = work();

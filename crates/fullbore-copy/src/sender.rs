@@ -4,7 +4,7 @@
 //! and hash what is wanted. They share [`wants::Wants`].
 
 mod big;
-pub mod compress;
+pub(crate) mod compress;
 mod read;
 mod remove;
 mod scan;
@@ -30,11 +30,11 @@ use wants::Wants;
 
 /// Bytes read and not yet acknowledged, in one process. Enough to keep a disk and a processor busy
 /// with each other.
-pub const LOCAL_WINDOW_BYTES: u64 = 64 << 20;
+pub(crate) const LOCAL_WINDOW_BYTES: u64 = 64 << 20;
 /// Bytes under way to another machine: ten gigabits per second for a fifth of a second.
-pub const REMOTE_WINDOW_BYTES: u64 = 256 << 20;
+pub(crate) const REMOTE_WINDOW_BYTES: u64 = 256 << 20;
 /// Records under way. No limit of its own in practice: the smallest record counts 4 KiB.
-pub const WINDOW_RECORDS: u32 = 65_536;
+pub(crate) const WINDOW_RECORDS: u32 = 65_536;
 /// Threads that list and that read. A guess: more do not help on two to eight cores.
 const SCANNERS: usize = 4;
 const READERS: usize = 8;

@@ -60,7 +60,7 @@ impl Link {
     ///
     /// # Errors
     /// When the run is over.
-    pub fn ask_for_limit(&self, bytes_per_s: u64, ledger: &Ledger) -> Result<(), Closed> {
+    pub(crate) fn ask_for_limit(&self, bytes_per_s: u64, ledger: &Ledger) -> Result<(), Closed> {
         let clock = ledger.stage("control", Kind::Thread);
         self.control_out.push(Message::Limit { bytes_per_s }, &clock)
     }
@@ -69,7 +69,7 @@ impl Link {
     ///
     /// # Errors
     /// When the run is over.
-    pub fn ask_for_paths(&self, paths: &[Vec<u8>], ledger: &Ledger) -> Result<(), Closed> {
+    pub(crate) fn ask_for_paths(&self, paths: &[Vec<u8>], ledger: &Ledger) -> Result<(), Closed> {
         let clock = ledger.stage("control", Kind::Thread);
         let mut rest = paths;
         loop {
@@ -93,7 +93,7 @@ impl Link {
     ///
     /// # Errors
     /// When it has gone, wants too many, or says something else.
-    pub fn hear_paths(&self, ledger: &Ledger) -> Result<Vec<Vec<u8>>, CopyError> {
+    pub(crate) fn hear_paths(&self, ledger: &Ledger) -> Result<Vec<Vec<u8>>, CopyError> {
         let clock = ledger.stage("control", Kind::Thread);
         let (mut wanted, mut bytes) = (Vec::new(), 0);
         loop {
@@ -192,7 +192,7 @@ impl CancelToken {
     }
 
     /// Whether the run was cancelled.
-    pub fn is_cancelled(&self) -> bool {
+    pub(crate) fn is_cancelled(&self) -> bool {
         self.shared.cancelled.load(Ordering::Acquire)
     }
 
@@ -332,7 +332,7 @@ impl Progress {
     }
 
     /// Whether this end wrote big files around the page cache, as a trial showed that to be faster.
-    pub fn is_direct(&self) -> bool {
+    pub(crate) fn is_direct(&self) -> bool {
         self.direct.load(Ordering::Relaxed)
     }
 }

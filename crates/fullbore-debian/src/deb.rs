@@ -18,7 +18,7 @@ pub use control::{Control, ControlFile};
 pub use data::{DataReader, Proof, blocks_of_xz, data};
 
 /// Maximum size of a `control.tar`, compressed or not, in bytes. The largest in Debian has 2 MB of md5sums.
-pub const CONTROL_BYTES_MAX: u64 = 64 << 20;
+pub(crate) const CONTROL_BYTES_MAX: u64 = 64 << 20;
 
 /// Compression of `control.tar` or `data.tar`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

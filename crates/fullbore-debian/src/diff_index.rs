@@ -17,7 +17,7 @@ use fullbore_digest::Sha256;
 pub use publication::{Listed, ListedPatch, OlderFile, Publication, Sha1};
 
 /// Maximum number of lines in a list. Debian has 56 (14 days with 4 updates each); the limit is a guess.
-pub const LIST_ENTRIES_MAX: usize = 10_000;
+pub(crate) const LIST_ENTRIES_MAX: usize = 10_000;
 
 /// Hash, size and name of a patch or of the state before it.
 #[derive(Debug, Clone, PartialEq, Eq)]

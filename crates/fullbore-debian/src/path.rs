@@ -188,7 +188,7 @@ impl ArchivePath {
     ///
     /// # Errors
     /// Like [`ArchivePath::parse`].
-    pub fn parse_dotted(path: &str) -> Result<Self, PathError> {
+    pub(crate) fn parse_dotted(path: &str) -> Result<Self, PathError> {
         Self::parse(without_dot(path))
     }
 

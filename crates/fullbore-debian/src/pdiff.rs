@@ -29,10 +29,10 @@ pub const SCRIPT_BYTES_MAX: usize = 1 << 30;
 
 /// Maximum number of edits of a script, or of joined steps. Fourteen days of Debian's `Contents` have some ten
 /// thousand; a million takes about 80 MB of memory.
-pub const EDITS_MAX: usize = 1 << 20;
+pub(crate) const EDITS_MAX: usize = 1 << 20;
 
 /// Largest line number in a script. `Contents` has 7 million lines; sums of such numbers cannot overflow.
-pub const LINE_MAX: u64 = 1 << 42;
+pub(crate) const LINE_MAX: u64 = 1 << 42;
 
 /// Maximum number of steps that [`Edits::chain`] joins. Debian lists 56.
 pub const STEPS_MAX: usize = 10_000;

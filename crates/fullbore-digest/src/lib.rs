@@ -8,6 +8,7 @@
 //! `vector` has the other implementations.
 
 #![deny(unsafe_code)]
+#![warn(unreachable_pub)]
 
 mod streams;
 mod vector;

@@ -6,7 +6,7 @@
 //! directory of the final name; it gets the final name by one rename. Files are 0644
 //! and directories 0755 whatever the umask. Nothing here syncs: see `durability`.
 
-pub mod beneath;
+pub(crate) mod beneath;
 mod directory;
 mod name;
 mod part;
@@ -485,7 +485,8 @@ impl Root {
 ///
 /// # Errors
 /// Names that are no paths beneath a root, and those of unfinished files.
-pub fn check_final(path: &str) -> Result<(), FileError> {
+#[cfg(test)]
+pub(crate) fn check_final(path: &str) -> Result<(), FileError> {
     name::split_final(path).map(drop)
 }
 

@@ -46,6 +46,8 @@
 //! assert_eq!((write.reading().items, window.reading().held_bytes), (100, 0));
 //! ```
 
+#![warn(unreachable_pub)]
+
 /// The version of fullbore.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 

@@ -15,7 +15,7 @@ use crate::temporary;
 pub const FOR_ALL: u32 = 0o666;
 
 /// The mode of files with secrets in them.
-pub const PRIVATE: u32 = 0o600;
+pub(crate) const PRIVATE: u32 = 0o600;
 
 /// How temporary names end.
 const ENDING: &str = ".part";

@@ -36,7 +36,7 @@ impl Ranges {
     }
 
     /// The end of the run of bytes that starts at `offset`; `offset` if none does.
-    pub fn end_of_run(&self, offset: u64) -> u64 {
+    pub(crate) fn end_of_run(&self, offset: u64) -> u64 {
         let after = self.0.partition_point(|range| range.end <= offset);
         match self.0.get(after) {
             Some(range) if range.start <= offset => range.end,
@@ -45,7 +45,7 @@ impl Ranges {
     }
 
     /// Whether any byte of `range` is there.
-    pub fn overlaps(&self, range: &Range<u64>) -> bool {
+    pub(crate) fn overlaps(&self, range: &Range<u64>) -> bool {
         let first = self.0.partition_point(|old| old.end <= range.start);
         !range.is_empty() && self.0.get(first).is_some_and(|old| old.start < range.end)
     }

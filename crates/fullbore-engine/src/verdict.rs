@@ -169,7 +169,7 @@ impl Verdict {
 
     /// The limit and its reason without the figures of the run:
     /// `disk writes (busy 91 %; network blocked 74 %)`.
-    pub fn limited_by(&self) -> String {
+    pub(crate) fn limited_by(&self) -> String {
         if self.reason.is_empty() { self.part.clone() } else { format!("{} ({})", self.part, self.reason) }
     }
 }

@@ -260,31 +260,31 @@ pub enum ConnectError {
 impl ConnectError {
     /// Whether the server could not show that it is the one asked for: not worth another try.
     #[must_use]
-    pub fn is_untrusted(&self) -> bool {
+    pub(crate) fn is_untrusted(&self) -> bool {
         matches!(self, ConnectError::Tls(error) if error.is_untrusted())
     }
 
     /// Whether the name may not be looked up: no other try has another end.
     #[must_use]
-    pub fn is_blocked(&self) -> bool {
+    pub(crate) fn is_blocked(&self) -> bool {
         matches!(self, ConnectError::Blocked { .. })
     }
 
     /// Whether nobody who is trusted vouches for the server's certificate.
     #[must_use]
-    pub fn is_of_unknown_issuer(&self) -> bool {
+    pub(crate) fn is_of_unknown_issuer(&self) -> bool {
         matches!(self, ConnectError::Tls(error) if error.is_of_unknown_issuer())
     }
 
     /// Whether the limit passed without an end: another try would wait as long.
     #[must_use]
-    pub fn is_timeout(&self) -> bool {
+    pub(crate) fn is_timeout(&self) -> bool {
         matches!(self, ConnectError::Timeout { .. })
     }
 
     /// The same in words for who knows which host was asked: it is not named again. A proxy is.
     #[must_use]
-    pub fn without_host(&self, asked: &Endpoint) -> String {
+    pub(crate) fn without_host(&self, asked: &Endpoint) -> String {
         let named = |host: &str, port| [authority(host, port), host.to_owned()];
         let mut names: Vec<(String, String)> =
             named(&asked.host, asked.port).into_iter().map(|name| (name, String::new())).collect();

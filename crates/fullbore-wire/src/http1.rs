@@ -29,15 +29,15 @@ pub const PIPELINE_DEPTH: usize = 99;
 
 /// Bytes of one response head, status line included. Apache and nginx limit what
 /// they take to 8 KiB per line; 32 KiB leaves room for chatty CDNs.
-pub const HEAD_BYTES_MAX: usize = 32 * 1024;
+pub(crate) const HEAD_BYTES_MAX: usize = 32 * 1024;
 
 /// Header fields of one response head. CDNs in front of Debian mirrors send about
 /// 25; 100 is what Apache accepts (`LimitRequestFields`).
-pub const HEADERS_MAX: usize = 100;
+pub(crate) const HEADERS_MAX: usize = 100;
 
 /// Interim (1xx) answers before the final one. We never ask for any; a guess that
 /// tolerates early hints and proxies that say 100 or 102 unasked.
-pub const INFORMATIONAL_MAX: usize = 8;
+pub(crate) const INFORMATIONAL_MAX: usize = 8;
 
 /// The bounds of one connection; `default()` takes the constants of this module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -368,17 +368,8 @@ impl Http1 {
         }
     }
 
-    /// Bytes until the end of the body being received, when its length is known; lets
-    /// the caller size its reads.
-    pub fn body_remaining(&self) -> Option<u64> {
-        match self.receiving {
-            Receiving::Length(remaining) if remaining > 0 => Some(remaining),
-            _ => None,
-        }
-    }
-
     /// How many requests may be queued now; 0 while a request body is open.
-    pub fn room(&self) -> usize {
+    pub fn free_slots(&self) -> usize {
         if self.is_closing() || self.sending.is_some() {
             return 0;
         }
@@ -386,12 +377,12 @@ impl Http1 {
     }
 
     /// Changes how many requests may be in flight (1 after permuted answers or HTTP/1.0).
-    pub fn set_depth(&mut self, requests_in_flight: usize) {
+    pub(crate) fn set_depth(&mut self, requests_in_flight: usize) {
         self.limits.requests_in_flight = requests_in_flight.max(1);
     }
 
     /// Whether the server closes after the present answer, or has closed.
-    pub fn is_closing(&self) -> bool {
+    pub(crate) fn is_closing(&self) -> bool {
         !self.persistent || matches!(self.receiving, Receiving::Closed | Receiving::Failed | Receiving::Tunnel)
     }
 

@@ -172,7 +172,7 @@ pub enum RangeError {
 ///
 /// 206 is accepted only with exactly the bytes asked for; an end beyond the file is cut
 /// to it, as servers must do.
-pub fn check_answer(
+pub(crate) fn check_answer(
     asked: Option<ByteRange>,
     expected: Option<u64>,
     head: &crate::http1::ResponseHead,

@@ -109,7 +109,7 @@ impl Allowance {
     }
 
     /// When more may be written, if it is the limit that is waited for.
-    pub fn held_until(&self, now: Instant) -> Option<Instant> {
+    pub(crate) fn held_until(&self, now: Instant) -> Option<Instant> {
         self.not_before.filter(|from| self.bytes > 0 && *from > now)
     }
 

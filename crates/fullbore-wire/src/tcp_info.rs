@@ -142,7 +142,7 @@ impl TcpInfo {
 
     /// Payload bytes written to the socket that the other end is not known to have.
     #[must_use]
-    pub fn in_kernel_bytes(&self) -> u64 {
+    pub(crate) fn in_kernel_bytes(&self) -> u64 {
         u64::from(self.unsent_bytes) + self.under_way_bytes()
     }
 }

@@ -198,7 +198,7 @@ impl Tls {
 
     /// Whether [`Tls::config`] would return without reading the system's authorities.
     #[must_use]
-    pub fn is_loaded(&self) -> bool {
+    pub(crate) fn is_loaded(&self) -> bool {
         self.configs.get().is_some()
     }
 
@@ -256,7 +256,7 @@ impl Tls {
 ///
 /// # Errors
 /// [`TlsError::BadName`].
-pub fn server_name(host: &str) -> Result<ServerName<'static>, TlsError> {
+pub(crate) fn server_name(host: &str) -> Result<ServerName<'static>, TlsError> {
     let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
     let bare = bare.strip_suffix('.').unwrap_or(bare);
     ServerName::try_from(bare.to_owned()).map_err(|_| TlsError::BadName { host: host.to_owned() })

@@ -12,7 +12,7 @@ use std::str::FromStr;
 use crate::auth::Credentials;
 
 /// Bytes of a URL. RFC 9110, 4.1 asks for support of at least 8000.
-pub const URL_BYTES_MAX: usize = 8000;
+pub(crate) const URL_BYTES_MAX: usize = 8000;
 
 /// Bytes of a host name (RFC 1035, 2.3.4: 255 on the wire, 253 as text).
 const HOST_BYTES_MAX: usize = 253;
@@ -39,7 +39,7 @@ impl Scheme {
     }
 
     /// 80 or 443.
-    pub fn default_port(self) -> u16 {
+    pub(crate) fn default_port(self) -> u16 {
         match self {
             Self::Http => 80,
             Self::Https => 443,
@@ -308,7 +308,7 @@ impl Url {
 
     /// The URL of a file beneath this one, whose path is encoded already; a query may follow it.
     /// `..` is refused, for it would leave what credentials were given for.
-    pub fn join_encoded(&self, path: &str) -> Result<Self, UrlError> {
+    pub(crate) fn join_encoded(&self, path: &str) -> Result<Self, UrlError> {
         let before_query = path.split_once('?').map_or(path, |(before, _)| before);
         let climbs = |part: &str| part == ".." || part.to_ascii_lowercase().replace("%2e", ".") == "..";
         if before_query.split('/').any(climbs) {

@@ -169,7 +169,7 @@ impl Disks {
     }
 
     /// Whether the file system is one of memory: nothing there is read from a disk.
-    pub fn is_memory(&self) -> bool {
+    pub(crate) fn is_memory(&self) -> bool {
         matches!(self.file_system.as_str(), "tmpfs" | "ramfs" | "devtmpfs" | "hugetlbfs")
     }
 

@@ -161,7 +161,7 @@ impl End {
                 let (now, time) = (Instant::now(), Duration::from_secs_f64(seconds));
                 let threads = read::readers(self.means.rotational);
                 let (tree, sample) = tree::scan(&self.sources, now + time.mul_f64(LISTING), one_file_system, threads)?;
-                self.files = Files::look(&sample, now + time);
+                self.files = Files::examine(&sample, now + time);
                 self.sample = sample;
                 Ok(Answer::Scanned(tree))
             }
@@ -179,13 +179,13 @@ impl End {
                     figures.map_err(|error| CopyError::Disk(format!("{}: {error}", self.means.path.display())))?;
                 Ok(Answer::Written(Box::new(figures)))
             }
-            Request::Send { supply, seconds, bytes, allowance } => {
+            Request::Send { source_mode, seconds, bytes, allowance } => {
                 let time = Duration::from_secs_f64(seconds);
-                let flow = flow::send(&self.means, &self.files, supply, time, bytes, allowance)?;
+                let flow = flow::send(&self.means, &self.files, source_mode, time, bytes, allowance)?;
                 Ok(Answer::Sent(Box::new(flow)))
             }
-            Request::Receive { fate } => {
-                Ok(Answer::Received(Box::new(flow::receive(&self.means, fate, self.target.as_ref())?)))
+            Request::Receive { sink } => {
+                Ok(Answer::Received(Box::new(flow::receive(&self.means, sink, self.target.as_ref())?)))
             }
         }
     }

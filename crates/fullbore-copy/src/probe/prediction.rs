@@ -42,7 +42,7 @@ impl Part {
     pub const ALL: [Part; 5] = [Part::Read, Part::SourceCpu, Part::Network, Part::TargetCpu, Part::Write];
 
     /// Whether it is a processor.
-    pub fn is_cpu(self) -> bool {
+    pub(crate) fn is_cpu(self) -> bool {
         matches!(self, Part::SourceCpu | Part::TargetCpu)
     }
 
@@ -193,7 +193,7 @@ fn units(figures: &Figures, class: Class) -> f64 {
 const CLASSES: [Class; 2] = [Class::Big, Class::Small];
 
 /// What the copy of this tree will take.
-pub fn predict(figures: &Figures) -> Prediction {
+pub(crate) fn predict(figures: &Figures) -> Prediction {
     let tree = &figures.tree;
     let ramp_s = figures.streams.as_ref().map_or(0.0, |flow| {
         let steady_s = if flow.steady > 0.0 { flow.bytes as f64 / flow.steady } else { flow.seconds };
@@ -342,7 +342,7 @@ pub(super) mod tests {
     use super::*;
     use crate::judgement::Judgement;
 
-    pub fn flow(bytes: u64, items: u64, steady: f64) -> Flow {
+    pub(crate) fn flow(bytes: u64, items: u64, steady: f64) -> Flow {
         Flow {
             bytes,
             items,
@@ -354,18 +354,18 @@ pub(super) mod tests {
         }
     }
 
-    pub fn trial(joint: Joint, class: Class, bytes: u64, items: u64, steady: f64, flush_s: f64) -> Trial {
+    pub(crate) fn trial(joint: Joint, class: Class, bytes: u64, items: u64, steady: f64, flush_s: f64) -> Trial {
         let landed =
             Landed { bytes, flush_s, flushed: true, judgement: Judgement::default(), disks: DiskFacts::default() };
         Trial { joint, class, flow: flow(bytes, items, steady), landed }
     }
 
-    pub fn rate(bytes: u64, items: u64) -> Option<Rate> {
+    pub(crate) fn rate(bytes: u64, items: u64) -> Option<Rate> {
         Some(Rate { bytes, items, seconds: 1.0 })
     }
 
     /// 20 GB in big files and 100,000 files of 10 kB; a link of 100 MB/s, a disk of 200 MB/s behind it.
-    pub fn figures() -> Figures {
+    pub(crate) fn figures() -> Figures {
         let compute = Compute { cores: 4, hash: 4e9, aes: 4e9, chacha: 1e9, compress: None };
         Figures {
             tree: Tree {

@@ -250,9 +250,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("journal");
         let mut journal = Journal::begin(File::create(&path).unwrap(), &header()).unwrap();
-        for (place, index) in blocks.iter().enumerate() {
+        for (position, index) in blocks.iter().enumerate() {
             journal.enter(*index, &[*index as u8; 32]).unwrap();
-            if place as u64 + 1 == checkpoint {
+            if position as u64 + 1 == checkpoint {
                 journal.checkpoint(checkpoint).unwrap();
             }
         }

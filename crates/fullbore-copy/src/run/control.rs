@@ -321,7 +321,7 @@ mod tests {
         let busy = UnixListener::bind(directory.join("4194306")).unwrap();
         let levers = Levers::new(0, &Ledger::off());
         let live = Arc::new(LiveProgress::of(&Arc::default()));
-        live.look(Some("the network".to_owned()), Duration::ZERO);
+        live.figures(Some("the network".to_owned()), Duration::ZERO);
         let places = ("/srv".to_owned(), "host:/backup".to_owned());
         let socket = serve(&directory, levers.clone(), places, live).unwrap();
         let mode = std::fs::metadata(&socket.path).unwrap().permissions().mode();

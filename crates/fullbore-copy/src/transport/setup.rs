@@ -20,9 +20,9 @@ use crate::overlap::Whereabouts;
 /// First word of each line.
 const MAGIC: &str = "fullbore-copy";
 /// Longest line of the near end, in bytes. The task has all filters in it.
-pub const TASK_BYTES: u64 = 256 << 20;
+pub(crate) const TASK_BYTES: u64 = 256 << 20;
 /// Longest line of the far end, in bytes: where a hundred thousand sources lie. A guess; a command line has fewer.
-pub const ANSWER_BYTES: u64 = 16 << 20;
+pub(crate) const ANSWER_BYTES: u64 = 16 << 20;
 /// What a login shell may print before.
 const BANNER_BYTES: usize = 64 << 10;
 

@@ -46,7 +46,7 @@ impl Decoder {
     }
 
     /// A decoder that takes memory from a pool, to which the content's reader gives it back.
-    pub fn with_pool(pool: MemoryPool) -> Decoder {
+    pub(crate) fn with_pool(pool: MemoryPool) -> Decoder {
         Decoder { pool, ..Decoder::default() }
     }
 
@@ -56,7 +56,7 @@ impl Decoder {
     }
 
     /// Whether the stream may end here.
-    pub fn is_between_frames(&self) -> bool {
+    pub(crate) fn is_between_frames(&self) -> bool {
         self.head_bytes == 0
     }
 

@@ -26,7 +26,7 @@ impl Payload {
     }
 
     /// The memory, to be used again.
-    pub fn into_buffer(self) -> Vec<u8> {
+    pub(crate) fn into_buffer(self) -> Vec<u8> {
         self.buffer
     }
 }
@@ -220,7 +220,7 @@ impl ProblemKind {
     ];
 
     /// Whether the copy is not whole: then nothing is deleted.
-    pub fn prevents_deletion(self) -> bool {
+    pub(crate) fn prevents_deletion(self) -> bool {
         !matches!(
             self,
             ProblemKind::Changed
@@ -237,7 +237,7 @@ impl ProblemKind {
     }
 
     /// Whether it is what was wished for, and only told: the copy ends well all the same.
-    pub fn is_wished(self) -> bool {
+    pub(crate) fn is_wished(self) -> bool {
         self == ProblemKind::Protected
     }
 

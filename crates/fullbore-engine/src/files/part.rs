@@ -79,7 +79,7 @@ impl Root {
     ///
     /// # Errors
     /// As [`Root::create_part`].
-    pub fn resume_part(&self, path: &str) -> Result<Option<PartFile>, FileError> {
+    pub(crate) fn resume_part(&self, path: &str) -> Result<Option<PartFile>, FileError> {
         let (_, final_name) = name::split_final(path)?;
         self.resume_named(path, name::part_name(final_name))
     }
@@ -88,7 +88,7 @@ impl Root {
     ///
     /// # Errors
     /// As there.
-    pub fn resume_in_place(&self, path: &str) -> Result<Option<PartFile>, FileError> {
+    pub(crate) fn resume_in_place(&self, path: &str) -> Result<Option<PartFile>, FileError> {
         let (_, final_name) = name::split_final(path)?;
         self.resume_named(path, final_name.to_owned())
     }
@@ -230,7 +230,7 @@ impl PartFile {
     ///
     /// # Errors
     /// When the system cannot tell the length either.
-    pub fn end_of_data(&self) -> Result<u64, FileError> {
+    pub(crate) fn end_of_data(&self) -> Result<u64, FileError> {
         let length = self.size()?;
         match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Hole(0)) {
             // The block before the hole may end in zeros that nobody wrote.
@@ -243,7 +243,7 @@ impl PartFile {
     ///
     /// # Errors
     /// Refusals of the system.
-    pub fn set_size(&self, size: u64) -> Result<(), FileError> {
+    pub(crate) fn set_size(&self, size: u64) -> Result<(), FileError> {
         self.file.set_len(size).map_err(|error| self.error("truncate", error))
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// Silence that is told. A guess: shorter ones are usual while a server looks for a file; copy's ends say something
 /// every ten seconds.
-pub const SILENT: Duration = Duration::from_secs(20);
+pub(crate) const SILENT: Duration = Duration::from_secs(20);
 
 static MOVED: AtomicU64 = AtomicU64::new(0);
 

@@ -144,7 +144,7 @@ pub enum Finding {
 
 impl Trial {
     /// How much faster the others were without it; none when it is not known what it brought.
-    pub fn others_faster(&self) -> Option<f64> {
+    pub(crate) fn others_faster(&self) -> Option<f64> {
         let others = self.after_bytes_per_s - self.brought_bytes_per_s;
         (self.brought_bytes_per_s > 0.0 && others > 0.0).then(|| self.before_bytes_per_s / others)
     }

@@ -236,10 +236,10 @@ impl Eyes {
         for window in &reading.windows {
             sample.bytes += window.bytes;
             sample.items += u64::from(window.items);
-            sample.places += window.places;
+            sample.positions += window.positions;
             exhausted_ns += window.exhausted_ns;
         }
-        sample.held_byte_seconds = sample.places.total() as f64 * length.as_secs_f64();
+        sample.held_byte_seconds = sample.positions.total() as f64 * length.as_secs_f64();
         sample.exhausted_ns = exhausted_ns.saturating_sub(self.exhausted_ns);
         self.exhausted_ns = self.exhausted_ns.max(exhausted_ns);
         sample

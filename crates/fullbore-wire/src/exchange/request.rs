@@ -103,7 +103,7 @@ pub(super) struct Request<S: Service> {
 }
 
 impl<S: Service> Request<S> {
-    pub fn is_small(&self) -> bool {
+    pub(super) fn is_small(&self) -> bool {
         self.length.max(self.expected.bytes_max as u64) <= SMALL_BYTES
     }
 }

@@ -110,8 +110,8 @@ impl HeadSeen {
     pub(crate) fn note(&self, head: &ResponseHead) {
         let now = Instant::now();
         // The way there and back is in the time that the head took.
-        let patience = now.saturating_duration_since(self.asked).clamp(LINGERS_LEAST, LINGERS_MOST);
-        self.noted.send_replace(Some(Noted { head: head.clone(), until: now + patience }));
+        let timeout = now.saturating_duration_since(self.asked).clamp(LINGERS_LEAST, LINGERS_MOST);
+        self.noted.send_replace(Some(Noted { head: head.clone(), until: now + timeout }));
     }
 
     /// The head, once it has come.
@@ -236,11 +236,11 @@ impl Watch {
     }
 
     /// As [`Watch::get`], but the body is handed out as it arrives. Both the head and each piece
-    /// must come within `patience`; it is for the caller to say so of the pieces.
+    /// must come within `timeout`; it is for the caller to say so of the pieces.
     ///
     /// # Errors
     /// The host is not to be reached, or says nothing.
-    pub async fn stream(&self, host: HostId, get: Get, patience: Duration) -> Result<Streamed, GetError> {
+    pub async fn stream(&self, host: HostId, get: Get, timeout: Duration) -> Result<Streamed, GetError> {
         let name = self.shared.dispatcher().host_mut(host).name.clone();
         let unreachable = |reason: String| GetError::Unreachable { host: name.clone(), reason };
         let out = self.shared.dispatcher().host_mut(host).out_reason().map(str::to_owned);
@@ -252,10 +252,10 @@ impl Watch {
         let reply = Reply::Stream(Some(head), pieces);
         lock(&self.shared.gets)[host as usize].push_back(PendingGet { get, reply });
         self.shared.wake.notify_waiters();
-        match tokio::time::timeout(patience, answer).await {
+        match tokio::time::timeout(timeout, answer).await {
             Ok(Ok(head)) => head.map(|head| Streamed { head, body }),
             Ok(Err(_)) => Err(unreachable("connection lost".into())),
-            Err(_) => Err(unreachable(format!("no answer within {} s", patience.as_secs_f64()))),
+            Err(_) => Err(unreachable(format!("no answer within {} s", timeout.as_secs_f64()))),
         }
     }
 

@@ -100,7 +100,7 @@ impl ResponseHead {
 
     /// Whether the body's bytes are those of the file `path` as stored: no
     /// Content-Encoding, or the one that merely repeats the file's suffix.
-    pub fn is_stored_form(&self, path: &str) -> bool {
+    pub(crate) fn is_stored_form(&self, path: &str) -> bool {
         match self.content_encoding.as_deref() {
             None => true,
             Some("gzip" | "x-gzip") => path.ends_with(".gz") || path.ends_with(".tgz"),

@@ -71,7 +71,7 @@ fn is_of_one_file(cause: &Cause) -> bool {
 }
 
 /// A file that could not be written.
-pub fn local_failure(path: &str, cause: &Cause) -> CommandError {
+pub(crate) fn local_failure(path: &str, cause: &Cause) -> CommandError {
     let error = CommandError::new(ErrorKind::Disk, format_args!("{path}: {cause}"));
     let hint = if cause.is_out_of_space() {
         "the file system is full; what was fetched is kept, and a run with more room goes on from there"

@@ -72,7 +72,7 @@ pub struct ProxyAddresses {
 }
 
 /// The window of a run with so many hosts.
-pub fn window(hosts: usize, network: &NetworkSettings) -> Window {
+pub(super) fn window(hosts: usize, network: &NetworkSettings) -> Window {
     let connections = hosts as u64 * network.connections_per_host as u64;
     Window::new((connections * WINDOW_BYTES_PER_CONNECTION).min(WINDOW_BYTES_MAX), WINDOW_ITEMS)
 }
