@@ -146,7 +146,7 @@ pub struct ReleaseRequest<'a> {
     /// The directory of the `Release` below the mirror's address, with `/` at its end or empty.
     pub directory: String,
     /// The local copy, for a conditional request.
-    pub kept: Option<&'a CachedRelease>,
+    pub cached: Option<&'a CachedRelease>,
     /// Longest wait for a busy host.
     pub patience: Duration,
     /// Hosts that may send the same file if this one is slow.
@@ -183,25 +183,25 @@ pub async fn all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
 /// Requests `InRelease`; if there is none, `Release` and `Release.gpg`. A busy host does not count as one without
 /// `InRelease`.
 pub async fn receive(request: ReleaseRequest<'_>) -> Answer {
-    let ReleaseRequest { fetcher, host, directory, kept, patience, others, head_seen } = request;
+    let ReleaseRequest { fetcher, host, directory, cached, patience, others, head_seen } = request;
     let watch = fetcher.watch();
-    let kept_before = kept;
-    let get = |name: &str, limit: usize, kept: Option<&CachedRelease>| {
+    let cached_before = cached;
+    let get = |name: &str, limit: usize, cached: Option<&CachedRelease>| {
         let get = Get {
             path: format!("{directory}{name}"),
             limit_bytes: limit as u64,
-            if_none_match: kept.and_then(|kept| kept.tag.clone()),
+            if_none_match: cached.and_then(|cached| cached.tag.clone()),
             // The `ETag` alone, which is exact: nginx would also require the time to match.
-            if_modified_since: kept.filter(|kept| kept.tag.is_none()).map(CachedRelease::if_modified_since),
+            if_modified_since: cached.filter(|cached| cached.tag.is_none()).map(CachedRelease::if_modified_since),
             head_seen: (name == "InRelease").then(|| head_seen.clone()),
             ..Get::default()
         };
         // Without a local copy the other hosts are needed for files anyway.
         let others =
-            AlternateHosts { hosts: others.clone(), alike: Equivalence::SameHead, at_once: kept_before.is_none() };
+            AlternateHosts { hosts: others.clone(), alike: Equivalence::SameHead, at_once: cached_before.is_none() };
         get_hedged(&watch, host, others, get, patience)
     };
-    let inrelease = get("InRelease", RELEASE_BYTES_MAX, kept).await?;
+    let inrelease = get("InRelease", RELEASE_BYTES_MAX, cached).await?;
     if !matches!(inrelease.head.status, 403 | 404 | 410) {
         return Ok(vec![("InRelease", inrelease)]);
     }
@@ -333,7 +333,7 @@ fn requested_pause(got: &Got) -> Option<Duration> {
 /// [`Refusal`] if no file arrived, or if the files have no valid signature of the verifier's keyrings.
 pub fn accept(
     answer: Answer,
-    kept: Option<&CachedRelease>,
+    cached: Option<&CachedRelease>,
     verifier: Option<&Verifier>,
 ) -> Result<ReceivedRelease, Refusal> {
     let answer = answer.map_err(|error| match error {
@@ -352,7 +352,7 @@ pub fn accept(
     let mut modified = None;
     let mut tag = None;
     for (name, got) in answer {
-        match (got.head.status, kept) {
+        match (got.head.status, cached) {
             (200, _) => {
                 modified = modified.or(got.head.last_modified);
                 if name == "InRelease" {
@@ -361,16 +361,16 @@ pub fn accept(
                 files.push((name, got.body));
             }
             // "Not modified", but an older file than the local one (M10).
-            (304, Some(kept)) if got.head.last_modified.is_some_and(|modified| modified < kept.modified) => {
+            (304, Some(cached)) if got.head.last_modified.is_some_and(|modified| modified < cached.modified) => {
                 return Err(Refusal::Verification(
                     format!("{name}: not modified, and older than the local copy"),
                     None,
                 ));
             }
-            (304, Some(kept)) => {
-                modified = Some(kept.modified);
-                tag = kept.tag.clone();
-                files.push((kept.name, kept.content.clone()));
+            (304, Some(cached)) => {
+                modified = Some(cached.modified);
+                tag = cached.tag.clone();
+                files.push((cached.name, cached.content.clone()));
             }
             (status, _) if is_transient(status) => {
                 busy = true;

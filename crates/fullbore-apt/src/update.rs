@@ -538,7 +538,7 @@ fn rebuild_job(number: usize, update: &IndexUpdate<'_>, lists: &std::path::Path)
             old_form: *form,
             patches: Vec::new(),
             new,
-            new_form: index.kept,
+            new_form: index.stored_form,
             expected,
         }),
         Strategy::Patches(patches) => {
@@ -550,7 +550,7 @@ fn rebuild_job(number: usize, update: &IndexUpdate<'_>, lists: &std::path::Path)
                 old_form: old.form,
                 patches: patches.iter().map(file).collect(),
                 new,
-                new_form: index.kept,
+                new_form: index.stored_form,
                 expected,
             })
         }

@@ -195,7 +195,7 @@ impl Encoder {
     /// Returns the cap and the ends of all shares, once every segment is encoded and added.
     ///
     /// # Errors
-    /// [`EncodeError::Missing`].
+    /// [`EncodeError::Missing`] if some segments were not taken, or their hashes not added.
     pub fn finish(self) -> Result<Finished, EncodeError> {
         let segments = self.geometry.segments;
         let missing = segments.saturating_sub(self.taken.min(self.added));

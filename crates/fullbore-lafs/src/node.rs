@@ -278,7 +278,7 @@ mod tests {
             ("[node]\nreveal-IP-address = false\n", "[node] reveal-IP-address = false"),
             ("[node]\nreveal-IP-address: No\n[client]\n", "[node] reveal-IP-address = No"),
             ("[connections]\ntcp = tor\n", "[connections] tcp = tor"),
-            ("[connections]\ntcp = disabled\n", "does not show its address"),
+            ("[connections]\ntcp = disabled\n", "hides its address"),
         ];
         for (settings, expected) in cases {
             let directory = node(settings);

@@ -356,11 +356,11 @@ impl Run<'_> {
         events: &mut dyn Events,
     ) -> (Option<OtherSuites>, bool) {
         let ours: Vec<String> = self.offers.iter().map(|offer| offer.layout.directory.clone()).collect();
-        let wished = self.settings.keep.clean != Clean::Nothing;
+        let may_clean = self.settings.keep.clean != Clean::Nothing;
         match other_suites::read(root, state, &ours) {
-            Ok(foreign) => (Some(foreign), wished),
+            Ok(foreign) => (Some(foreign), may_clean),
             Err(error) => {
-                if wished {
+                if may_clean {
                     report.warn(events, format!("{error}: nothing is deleted"));
                 }
                 (None, false)

@@ -209,18 +209,18 @@ pub struct CredentialCache {
     /// None: requests are not signed.
     providers: Option<Vec<Provider>>,
     connect: ConnectOptions,
-    kept: Mutex<Option<Arc<Identity>>>,
+    cached: Mutex<Option<Arc<Identity>>>,
 }
 
 impl CredentialCache {
     /// Asks these, in order, when credentials are first needed; `connect` is for those that are services.
     pub fn new(providers: Vec<Provider>, connect: ConnectOptions) -> CredentialCache {
-        CredentialCache { providers: Some(providers), connect, kept: Mutex::new(None) }
+        CredentialCache { providers: Some(providers), connect, cached: Mutex::new(None) }
     }
 
     /// Makes a cache without credentials: requests stay unsigned.
     pub fn anonymous() -> CredentialCache {
-        CredentialCache { providers: None, connect: ConnectOptions::default(), kept: Mutex::new(None) }
+        CredentialCache { providers: None, connect: ConnectOptions::default(), cached: Mutex::new(None) }
     }
 
     /// Returns current credentials, fetching or renewing them if necessary; `None` for unsigned requests. `refused` are
@@ -231,17 +231,17 @@ impl CredentialCache {
     /// credentials stay in use if their renewal fails, unless the store has refused them.
     pub async fn identity(&self, refused: Option<&Identity>) -> Result<Option<Arc<Identity>>, CredentialsError> {
         let Some(providers) = &self.providers else { return Ok(None) };
-        let mut kept = self.kept.lock().await;
-        if let Some(identity) = kept.as_ref() {
+        let mut cached = self.cached.lock().await;
+        if let Some(identity) = cached.as_ref() {
             let ends = identity.expires.is_some_and(|expires| expires - RENEW_BEFORE_S <= unix_now());
             if !ends && refused != Some(&**identity) {
                 return Ok(Some(Arc::clone(identity)));
             }
         }
         match self.ask(providers).await {
-            Ok(identity) => Ok(Some(Arc::clone(kept.insert(Arc::new(identity))))),
+            Ok(identity) => Ok(Some(Arc::clone(cached.insert(Arc::new(identity))))),
             // What is there may still do: it ends soon, not now.
-            Err(error) => match kept.as_ref().filter(|kept| refused.is_none() && !is_over(kept)) {
+            Err(error) => match cached.as_ref().filter(|cached| refused.is_none() && !is_over(cached)) {
                 Some(identity) => {
                     tracing::warn!(%error, "credentials could not be renewed");
                     Ok(Some(Arc::clone(identity)))

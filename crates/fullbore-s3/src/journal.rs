@@ -220,7 +220,7 @@ impl Journal {
     /// It is complete, or given up.
     ///
     /// # Errors
-    /// The file's.
+    /// The line cannot be written to the journal file.
     pub fn ended(&self, upload_id: &str) -> io::Result<()> {
         self.write(&Line::Ended { upload_id: upload_id.to_owned() })
     }

@@ -76,7 +76,7 @@ impl FreeSpace {
     /// Whether the run fits.
     ///
     /// # Errors
-    /// [`FreeSpaceError`] with both figures.
+    /// [`FreeSpaceError`] with both figures if the file system has too little space or too few inodes.
     pub fn check(&self) -> Result<(), FreeSpaceError> {
         if self.needed_bytes > self.free_bytes {
             return Err(FreeSpaceError::Bytes { needed: self.needed_bytes, free: self.free_bytes });

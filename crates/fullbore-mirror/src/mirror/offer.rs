@@ -94,30 +94,38 @@ pub fn fetch(
     warn: &mut dyn FnMut(String),
 ) -> Result<Vec<OfferedSuite>, CommandError> {
     let wanted_suites = wanted_suites(&settings.sources);
-    let condition = |wish: &WantedSuite<'_>| {
-        cached_release(session, state, wish.suite, &settings.origins[0], date_check(wish.sources[0], now))
+    let condition = |wanted_suite: &WantedSuite<'_>| {
+        cached_release(
+            session,
+            state,
+            wanted_suite.suite,
+            &settings.origins[0],
+            date_check(wanted_suite.sources[0], now),
+        )
     };
     let conditions: Vec<Option<CachedRelease>> = wanted_suites.iter().map(condition).collect();
     let verifiers: Vec<Option<Verifier>> = wanted_suites
         .iter()
-        .map(|wish| wish.sources[0].signed_by.verifier(session.directories.work.path().join(OWN_DIRECTORY)))
+        .map(|wanted_suite| {
+            wanted_suite.sources[0].signed_by.verifier(session.directories.work.path().join(OWN_DIRECTORY))
+        })
         .collect();
     let early = EarlyChecks::begin(session, state, &wanted_suites, &conditions, &verifiers);
     let patience = if others(settings).is_empty() { ORIGIN_PATIENCE_ALONE } else { ORIGIN_PATIENCE };
-    let requests = wanted_suites.iter().zip(&conditions).map(|(wish, kept)| ReleaseRequest {
+    let requests = wanted_suites.iter().zip(&conditions).map(|(wanted_suite, cached)| ReleaseRequest {
         others: others(settings),
-        ..request(session, ORIGIN, wish.suite, kept.as_ref(), patience)
+        ..request(session, ORIGIN, wanted_suite.suite, cached.as_ref(), patience)
     });
     let requests = requests.collect();
     let origin_answers = session.runtime.block_on(stop.or(receive_all(requests)))?;
     drop(early);
     let mut candidates = Vec::new();
     let asked = wanted_suites.iter().zip(&conditions).zip(verifiers);
-    for (((wish, kept), verifier), answer) in asked.zip(origin_answers) {
-        let suite = wish.suite;
-        let accepted = match accept(answer, kept.as_ref(), verifier.as_ref()) {
+    for (((wanted_suite, cached), verifier), answer) in asked.zip(origin_answers) {
+        let suite = wanted_suite.suite;
+        let accepted = match accept(answer, cached.as_ref(), verifier.as_ref()) {
             // The local copy or an answer was altered: ask the origin alone, without a condition.
-            Err(Refusal::Verification(..)) if kept.is_some() || !others(settings).is_empty() => {
+            Err(Refusal::Verification(..)) if cached.is_some() || !others(settings).is_empty() => {
                 let again = receive(request(session, ORIGIN, suite, None, patience));
                 let again = session.runtime.block_on(stop.or(again))?;
                 accept(again, None, verifier.as_ref())
@@ -134,11 +142,21 @@ pub fn fetch(
                 return Err(no_verifier(suite, why).context("nothing was published or deleted"));
             }
             Err(Refusal::Unavailable(why, hint)) => {
-                let check = date_check(wish.sources[0], now);
+                let check = date_check(wanted_suite.sources[0], now);
                 newest_of_others(settings, session, suite, verifier.as_ref(), (&why, hint), check, stop, warn)?
             }
         };
-        candidates.push(candidate(settings, session, state, wish, (received, host), verifier, now, stop, warn)?);
+        candidates.push(candidate(
+            settings,
+            session,
+            state,
+            wanted_suite,
+            (received, host),
+            verifier,
+            now,
+            stop,
+            warn,
+        )?);
     }
     join(candidates)?.into_iter().map(|candidate| judge(settings, session, state, candidate, warn)).collect()
 }
@@ -147,12 +165,12 @@ fn request<'a>(
     session: &'a Session,
     host: HostId,
     suite: &str,
-    kept: Option<&'a CachedRelease>,
+    cached: Option<&'a CachedRelease>,
     patience: Duration,
 ) -> ReleaseRequest<'a> {
     let directory = remote_directory(suite);
     let head_seen = HeadSeen::default();
-    ReleaseRequest { fetcher: &session.site.fetcher, host, directory, kept, patience, others: 0..0, head_seen }
+    ReleaseRequest { fetcher: &session.site.fetcher, host, directory, cached, patience, others: 0..0, head_seen }
 }
 
 /// The other mirrors.
@@ -259,14 +277,14 @@ fn candidate(
     settings: &MirrorSettings,
     session: &Session,
     state: &State,
-    wish: &WantedSuite<'_>,
+    wanted_suite: &WantedSuite<'_>,
     (received, host): (ReceivedRelease, HostId),
     verifier: Option<Verifier>,
     now: i64,
     stop: &Stop,
     warn: &mut dyn FnMut(String),
 ) -> Result<Candidate, CommandError> {
-    let (suite, source, release) = (wish.suite, wish.sources[0], &received.release);
+    let (suite, source, release) = (wanted_suite.suite, wanted_suite.sources[0], &received.release);
     let from = || format!("from {}", shown(settings, host));
     check_suite(suite, release).map_err(|error| {
         CommandError::usage(error)
@@ -313,7 +331,7 @@ fn candidate(
         None => false,
     };
     let layout = layout(suite, release, taken, &session.root).map_err(|error| disk(&error))?;
-    let selections = wish.sources.iter().map(selection).collect();
+    let selections = wanted_suite.sources.iter().map(selection).collect();
     Ok(Candidate { requested: suite.to_owned(), host, selections, layout, received, verifier, check })
 }
 

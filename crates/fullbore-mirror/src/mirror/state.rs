@@ -400,7 +400,7 @@ impl State {
     /// The list of files, in order of path; `None` when there is none.
     ///
     /// # Errors
-    /// Errors of the file system.
+    /// The list of files exists and cannot be read.
     pub fn records(&self, root: &Root) -> Result<Option<RecordReader<File>>, StateError> {
         if self.header.number == 0 {
             return Ok(None);
@@ -417,7 +417,7 @@ impl State {
     /// Writes the header as it is now, and makes it current.
     ///
     /// # Errors
-    /// Errors of the file system.
+    /// The state file cannot be written and renamed.
     pub fn write_header(&self, root: &Root) -> Result<(), StateError> {
         let part = root.write_part(STATE_PATH, &render(&self.header))?;
         if self.header.synced {
@@ -431,7 +431,7 @@ impl State {
     /// a state removes the mark.
     ///
     /// # Errors
-    /// Errors of the file system.
+    /// The marker of an unfinished run cannot be written.
     pub fn begin(&mut self, root: &Root, unsigned: bool) -> Result<(), StateError> {
         self.unfinished_unsigned |= unsigned;
         root.create_directory(OWN_DIRECTORY, 0o700)?;

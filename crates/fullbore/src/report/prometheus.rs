@@ -101,7 +101,9 @@ pub fn render(reports: &[Report], now_unix_s: i64, before: &BTreeMap<String, i64
     each("fullbore_mirrored_files", "gauge", "Files that the published suites name, indexes included.", &|report| {
         number(report.summary.mirrored?.files)
     });
-    each("fullbore_mirrored_bytes", "gauge", "Bytes of the files that the published suites name.", &|report| number(report.summary.mirrored?.bytes));
+    each("fullbore_mirrored_bytes", "gauge", "Bytes of the files that the published suites name.", &|report| {
+        number(report.summary.mirrored?.bytes)
+    });
     for report in reports {
         hosts(&mut metrics, report);
         suites(&mut metrics, report, now_unix_s);

@@ -106,7 +106,7 @@ impl Series<'_> {
         let (mut state, mut states_before) = (None, Vec::new());
         if let Before::Saved(states) = self.before {
             states_before = states.of(&index.path)?;
-            if states_before.iter().all(|kept| kept.sha256 != current.sha256) {
+            if states_before.iter().all(|saved| saved.sha256 != current.sha256) {
                 state = Some(states.write(&index.path, current.sha256, text)?);
             }
         }

@@ -61,8 +61,8 @@ impl Series<'_> {
         older.sort_by(|a, b| (a.since_unix_s, &a.file).cmp(&(b.since_unix_s, &b.file)));
         let last = self.now_unix_s - self.keep_s;
         let too_old = older.partition_point(|older| older.since_unix_s < last);
-        let kept = older.split_off(too_old.max(older.len().saturating_sub(OLDER_MAX)));
-        (kept, older.into_iter().map(|older| index.patch_path(&older.file)).collect())
+        let saved = older.split_off(too_old.max(older.len().saturating_sub(OLDER_MAX)));
+        (saved, older.into_iter().map(|older| index.patch_path(&older.file)).collect())
     }
 
     /// Gives the Index a by-hash name if indexes have them, for clients of the previous Release.
