@@ -431,7 +431,7 @@ fn hint_of(error: &SignatureError) -> Option<&'static str> {
              install gpgv",
         ),
         SignatureError::OtherKey { primary_only: true, .. } => {
-            Some("name primary keys without `!` in Signed-By, or install gpgv: sqv does not say which subkey signed")
+            Some("if Signed-By means a subkey, name its primary key without `!`, or install gpgv: sqv names no subkeys")
         }
         _ => None,
     }

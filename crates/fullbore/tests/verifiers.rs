@@ -151,7 +151,7 @@ fn fingerprints_and_kinds_of_keyrings_with_sqv_alone() {
         run(&other, &["--keyring", armored.to_str().unwrap()]).exits(0);
         run(&armored, &["--keyring", signer().fingerprint()]).exits(0);
         let only_the_primary = format!("{}!", signer().fingerprint());
-        run(&armored, &["--keyring", &only_the_primary]).exits(4).says("hint: name primary keys without `!`");
+        run(&armored, &["--keyring", &only_the_primary]).exits(4).says("name its primary key without `!`");
         run(&armored, &["--keyring", stranger().fingerprint()]).exits(4).says("which Signed-By does not list");
         run(&keybox, &[]).exits(4).says("sqv cannot read a GnuPG keybox").says("hint: write its keys to a file");
     }

@@ -15,6 +15,7 @@
 //! https://mirror.example.org/debian-security
 //! ```
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use fullbore_wire::auth::AuthConf;
@@ -67,7 +68,9 @@ impl MirrorSets {
         read: impl Fn(&Path) -> Result<String, E>,
     ) -> (MirrorSets, Vec<String>) {
         let (mut sets, mut warnings) = (MirrorSets::default(), Vec::new());
-        for list in configuration.list(MIRRORS_SETTING) {
+        // unattended-upgrades reads apt's settings twice, so that lists in them have all values twice.
+        let mut seen = HashSet::new();
+        for list in configuration.list(MIRRORS_SETTING).into_iter().filter(|list| seen.insert(*list)) {
             match read(Path::new(list)) {
                 Ok(text) => warnings.extend(sets.add(&text).iter().map(|error| format!("{list}: {error}"))),
                 Err(error) => warnings.push(format!("cannot read {list} ({MIRRORS_SETTING}): {error}")),

@@ -466,6 +466,8 @@ mod tests {
             &[
                 ("Acquire::fullbore::Mirrors::", &list.display().to_string()),
                 ("Acquire::fullbore::Mirrors::", "/none"),
+                ("Acquire::fullbore::Mirrors::", &list.display().to_string()),
+                ("Acquire::fullbore::Mirrors::", "/none"),
                 ("Dir::Etc::netrc", &auth.display().to_string()),
                 ("Dir::Etc::netrcparts", "/none"),
             ],
