@@ -271,7 +271,10 @@ fn an_image_has_the_wanted_names_and_no_names_of_deleted_files() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "{told}");
 
     // Without bash, with a shell that is a link, and with text of its own; its author claims another architecture.
-    let hook = "rm \"$1\"/bin/bash \"$1\"/etc/os-release && printf 'PRETTY_NAME=\"A \\\\\"b\\\\\"\"\\n' >\"$1\"/etc/os-release";
+    let hook = concat!(
+        "rm \"$1\"/bin/bash \"$1\"/etc/os-release && ",
+        "printf 'PRETTY_NAME=\"A \\\\\"b\\\\\"\"\\n' >\"$1\"/etc/os-release",
+    );
     let more = ["--oci-tag", "example.org/base:1.0", "--oci-arch", "armhf", "--customize-hook", hook];
     let before = unix_seconds();
     let output = well(&mut bootstrap(&server, "essential", &[], &at("image.oci"), &more));

@@ -19,8 +19,8 @@ use crate::inside::RootCommands;
 use crate::installing::log::Log;
 use crate::settings::{BootstrapSettings, Format, OciContainer, Stream};
 
-/// Entries of `/dev` in the archive: name, mode, kind. They are the same in every mode; with a user namespace or `nodev`
-/// the root itself has none.
+/// Entries of `/dev` in the archive: name, mode, kind. They are the same in every mode; with a user namespace or
+/// `nodev` the root itself has none.
 const DEVICES: [(&str, u32, Kind); 15] = [
     ("./dev/", 0o755, Kind::Directory),
     ("./dev/console", 0o666, Kind::Device(5, 1)),

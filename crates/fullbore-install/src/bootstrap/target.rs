@@ -60,7 +60,7 @@ impl TargetDirectory {
         }
         if root.symlink_metadata().is_ok() && !root.is_dir() {
             return Err(CommandError::usage(format_args!("{}: exists and is no directory", root.display()))
-                .hint("name an empty or new directory, or pass --format tar, squashfs or oci"));
+                .hint("name an empty or new directory, or pass --format tar or squashfs"));
         }
         let disk = |error: std::io::Error| CommandError::disk(root, &error);
         fs::create_dir_all(root).map_err(disk)?;

@@ -38,8 +38,8 @@ pub struct BootstrapArgs {
     #[arg(value_name = "SUITE")]
     pub suite: String,
 
-    /// The new root: a directory that is empty or does not exist, a file for --format tar, squashfs or oci, or `-` for an
-    /// archive on stdout
+    /// The new root: a directory that is empty or does not exist, a file for --format tar, squashfs or oci, or `-` for
+    /// an archive on stdout
     #[arg(value_name = "TARGET", default_value = "-")]
     pub target: PathBuf,
 

@@ -101,7 +101,10 @@ mod tests {
 
     #[test]
     fn values_of_os_release_are_unquoted() {
-        let text = "# VERSION_ID=0\nPRETTY_NAME=\"A \\\"B\\\" \\$5\"\nVERSION_ID='12'\nNAME=Debian\nVERSION_ID=13\nEMPTY=\"\"\n";
+        let text = concat!(
+            "# VERSION_ID=0\nPRETTY_NAME=\"A \\\"B\\\" \\$5\"\n",
+            "VERSION_ID='12'\nNAME=Debian\nVERSION_ID=13\nEMPTY=\"\"\n",
+        );
         assert_eq!(value(text, "PRETTY_NAME").as_deref(), Some("A \"B\" $5"));
         assert_eq!(value(text, "NAME").as_deref(), Some("Debian"));
         assert_eq!(value(text, "VERSION_ID").as_deref(), Some("13"), "the last one counts");

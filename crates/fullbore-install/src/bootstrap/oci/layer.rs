@@ -13,18 +13,23 @@ use flate2::{Compress, Compression, Crc, FlushCompress, Status};
 use fullbore_digest::{Sha256, Sha256Hasher};
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 
-/// Size of a block. Another size makes other bytes of the same root. With 1 MiB, flushing costs under 0.1 % of the size.
+/// Size of a block. Another size makes other bytes of the same root. A guess: large enough that a block's end, which
+/// costs some bytes, does not matter, and small enough that all cores get work from a small root.
 const BLOCK_BYTES: usize = 1 << 20;
 
 /// Size of the dictionary: the window of deflate (RFC 1951).
 const DICTIONARY_BYTES: usize = 32 << 10;
 
-/// Blocks per core that are being compressed or wait for their turn to be written. Two, so that no core waits for a slow
-/// block.
-const BLOCKS_PER_CORE: usize = 2;
+/// Maximum number of threads that compress. A guess: one thread hashes the archive, hardly faster than this many
+/// compress it.
+const THREADS_MAX: usize = 16;
 
-/// Room for output beside the size of the input, in bytes, for content that cannot be compressed. If it is too small, more
-/// is added.
+/// Blocks per thread that are being compressed or wait for their turn to be written. Two, so that no thread waits for a
+/// slow block.
+const BLOCKS_PER_THREAD: usize = 2;
+
+/// Room for output beside the size of the input, in bytes, for content that cannot be compressed. If it is too small,
+/// more is added.
 const SPARE_BYTES: usize = 64 << 10;
 
 /// Header of gzip: no name, no time, unknown system (RFC 1952, 2.3).
@@ -51,11 +56,12 @@ pub fn compress(
     cores: usize,
     fill: impl FnOnce(&mut dyn Write) -> Result<(), CommandError>,
 ) -> Result<Layer, CommandError> {
-    let (jobs, waiting) = mpsc::sync_channel(cores);
+    let threads = cores.min(THREADS_MAX);
+    let (jobs, waiting) = mpsc::sync_channel(threads);
     let waiting = Mutex::new(waiting);
-    let (order, ordered) = mpsc::sync_channel(cores * BLOCKS_PER_CORE);
+    let (order, ordered) = mpsc::sync_channel(threads * BLOCKS_PER_THREAD);
     std::thread::scope(|scope| {
-        for _ in 0..cores {
+        for _ in 0..threads {
             scope.spawn(|| deflate_blocks(&waiting));
         }
         let writing = scope.spawn(move || write_in_order(to, &ordered));

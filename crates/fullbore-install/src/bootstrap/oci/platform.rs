@@ -39,8 +39,8 @@ impl Platform {
         Some(Platform { architecture, variant: variant.map(str::to_owned) })
     }
 
-    /// An architecture by Go's or Debian's name, with `/VARIANT` or without, and with `linux/` or without. `None` for an
-    /// unknown name.
+    /// An architecture by Go's or Debian's name, with `/VARIANT` or without, and with `linux/` or without. `None` for
+    /// an unknown name.
     ///
     /// ```
     /// use fullbore_install::bootstrap::oci::Platform;
