@@ -89,6 +89,8 @@ pub fn run(arguments: &PublishSettings, warn: &mut dyn FnMut(String)) -> Result<
     let mut ready = Vec::new();
     for index in indexes {
         let next = settings.advance(&index, warn)?;
+        let IndexPatches { index: path, what, added, patches, .. } = &next.outcome;
+        tracing::debug!(path, ?what, added, patches, "index compared with its last state");
         ready.push((index, next));
     }
     // Patches first, then each `Index`, then the states for the next run.

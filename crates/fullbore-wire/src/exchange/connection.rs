@@ -143,8 +143,9 @@ impl<'a, S: Service> Connection<'a, S> {
         let requests = self.in_flight.drain(..).map(|in_flight| in_flight.request);
         let (server, in_flight) = (self.shared.service.name(&self.server), requests.len());
         let (reason, tolerance) = match ended {
+            CloseReason::Clean if in_flight == 0 => return tracing::debug!(server, "connection closed"),
             CloseReason::Clean => {
-                tracing::debug!(server, in_flight, "connection closed");
+                tracing::info!(server, in_flight, "connection closed before all answers; the requests are sent again");
                 return queue.push_back(requests);
             }
             CloseReason::Broken(reason) | CloseReason::Stalled(reason) => (reason, options.tolerance),
