@@ -183,7 +183,7 @@ impl Root {
     /// Room on the file system of the root.
     ///
     /// # Errors
-    /// When the system cannot tell.
+    /// A [`FileError`] with the path of the root if `fstatvfs` fails.
     pub fn space(&self) -> Result<Space, FileError> {
         let figures = rustix::fs::fstatvfs(self.directories.root())
             .map_err(|errno| FileError::io("measure", self.path.to_string_lossy(), errno))?;
@@ -213,7 +213,8 @@ impl Root {
     /// Removes an empty directory; `false` when it is missing or not empty.
     ///
     /// # Errors
-    /// Other refusals of the system.
+    /// A [`FileError`] if `path` is no path beneath the root, or if the system refuses for another reason than a
+    /// missing or non-empty directory.
     pub fn remove_directory(&self, path: &str) -> Result<bool, FileError> {
         let Some((directory, name)) = self.existing(path)? else {
             return Ok(false);
@@ -269,7 +270,8 @@ impl Root {
     /// Reads a whole file of at most `limit_bytes`; `None` when there is none.
     ///
     /// # Errors
-    /// As [`Root::open_file`], and [`FileError::TooLarge`].
+    /// As [`Root::open_file`]; [`FileError::TooLarge`] if the file has more than `limit_bytes`; a [`FileError`] with
+    /// the path if reading fails.
     pub fn read(&self, path: &str, limit_bytes: u64) -> Result<Option<Vec<u8>>, FileError> {
         let Some((file, status)) = self.open_file(path)? else {
             return Ok(None);

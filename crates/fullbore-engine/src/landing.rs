@@ -459,7 +459,7 @@ impl Landing {
     /// takes a last checkpoint if anything came at all. Blocks: for a plain thread.
     ///
     /// # Errors
-    /// As [`Landing::checkpoint`].
+    /// A [`LandingError`] if the last sync, an earlier sync, or a write to the journal has failed.
     pub fn finish(&self) -> Result<(), LandingError> {
         for writer in &self.inner.writers {
             writer.send(Command::End);

@@ -75,7 +75,7 @@ impl Output {
     /// Waits until all of it is on the disk.
     ///
     /// # Errors
-    /// When it is not.
+    /// The error of `fsync`: the content may not be on the disk.
     pub fn sync(&self) -> io::Result<()> {
         self.file.sync_all()
     }
@@ -102,7 +102,8 @@ impl Drop for Output {
 /// Writes a whole file: a reader finds the old or the new one.
 ///
 /// # Errors
-/// As [`Output::begin`].
+/// The error of the system if the temporary file cannot be created ([`Output::begin`]), written or renamed. An old file
+/// at `path` stays as it was then.
 pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let output = Output::begin(path, FOR_ALL)?;
     output.file().write_all(bytes)?;

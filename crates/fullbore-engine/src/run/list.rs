@@ -25,7 +25,7 @@ impl List {
     /// Begins a list at this path, if one is wanted, under a temporary name beside it.
     ///
     /// # Errors
-    /// It cannot be made there.
+    /// A [`CommandError`] about the disk if the temporary file cannot be created beside `path`.
     pub fn open(path: Option<&Path>) -> Result<List, CommandError> {
         let Some(path) = path else { return Ok(List(None)) };
         let failed = |error| CommandError::disk(path, &error).context("--caps");

@@ -28,7 +28,7 @@ impl<'a> Sink<'a> {
     /// To the file of this name, or to `stdout`.
     ///
     /// # Errors
-    /// The file cannot be begun.
+    /// A [`CommandError`] about the disk if the temporary file cannot be created beside `path`.
     pub fn open(path: Option<&Path>, stdout: &'a mut (dyn Write + Send)) -> Result<Sink<'a>, CommandError> {
         let begin = |path| {
             let output = Output::begin(path, output::FOR_ALL);
@@ -46,7 +46,7 @@ impl<'a> Sink<'a> {
     /// Writes the next bytes.
     ///
     /// # Errors
-    /// They cannot be written.
+    /// A [`CommandError`] about the disk if the file or stdout cannot be written. A closed pipe is no error.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), CommandError> {
         self.written += bytes.len() as u64;
         let begun = Instant::now();
@@ -70,7 +70,7 @@ impl<'a> Sink<'a> {
     /// Gives the file its name: all of it is there, and right. Returns the time that all writing took.
     ///
     /// # Errors
-    /// It does not get it.
+    /// A [`CommandError`] about the disk if the file cannot be synced or renamed.
     pub fn publish(self) -> Result<Duration, CommandError> {
         let begun = Instant::now();
         let published = match self.to {

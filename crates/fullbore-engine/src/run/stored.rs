@@ -80,7 +80,8 @@ pub type NotStored = Vec<(PathBuf, CommandError)>;
 /// The error that says what is missing, if anything is: `done` files are there.
 ///
 /// # Errors
-/// That one.
+/// The error of the first missing file, with a line for each other one. If `done` is above 0, its kind becomes
+/// [`ErrorKind::Partial`], except after an interruption.
 pub fn all_stored(mut missing: NotStored, done: u64) -> Result<(), CommandError> {
     if missing.is_empty() {
         return Ok(());

@@ -22,7 +22,7 @@ impl Root {
     /// Opens it.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the system if `argument` cannot be opened for reading.
     pub fn open(argument: &Path) -> io::Result<Arc<Root>> {
         Ok(Arc::new(Root { argument: argument.to_owned(), handle: File::open(argument)? }))
     }

@@ -61,7 +61,7 @@ pub struct OtherShare<P> {
 /// Whether nothing is as full as the named part; else the first that is.
 ///
 /// # Errors
-/// That one.
+/// The first of `others` whose share reaches its `as_full`.
 pub fn alone<P: Clone>(others: &[OtherShare<P>]) -> Result<(), OtherShare<P>> {
     let as_full = others.iter().find(|other| other.share >= other.as_full);
     as_full.map_or(Ok(()), |other| Err(other.clone()))

@@ -59,6 +59,9 @@ pub struct Sampler {
 
 impl Sampler {
     /// Starts the sampler's thread. Fails only if the system gives no thread.
+    ///
+    /// # Errors
+    /// The error of the system if it cannot start a thread.
     pub fn start(ledger: &Ledger, config: SamplerConfig) -> io::Result<Sampler> {
         let (stop, stopped) = mpsc::channel();
         let began = Instant::now();
