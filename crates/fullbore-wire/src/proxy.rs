@@ -100,24 +100,40 @@ impl ProxySettings {
     }
 
     /// `http_proxy`, `Acquire::http::Proxy`.
+    ///
+    /// # Errors
+    /// [`ProxyError::Url`] if `value` is no address; [`ProxyError::Unsupported`] for schemes other than
+    /// `http` and `https`.
     pub fn set_http(&mut self, value: &str) -> Result<(), ProxyError> {
         self.http = parse_choice(value)?;
         Ok(())
     }
 
     /// `https_proxy`, `Acquire::https::Proxy`.
+    ///
+    /// # Errors
+    /// [`ProxyError::Url`] if `value` is no address; [`ProxyError::Unsupported`] for schemes other than
+    /// `http` and `https`.
     pub fn set_https(&mut self, value: &str) -> Result<(), ProxyError> {
         self.https = parse_choice(value)?;
         Ok(())
     }
 
     /// `all_proxy`.
+    ///
+    /// # Errors
+    /// [`ProxyError::Url`] if `value` is no address; [`ProxyError::Unsupported`] for schemes other than
+    /// `http` and `https`.
     pub fn set_all(&mut self, value: &str) -> Result<(), ProxyError> {
         self.all = parse_choice(value)?;
         Ok(())
     }
 
     /// `Acquire::http::Proxy::HOST`; goes before everything else.
+    ///
+    /// # Errors
+    /// [`ProxyError::Url`] if `host` is no host or `value` no address; [`ProxyError::Unsupported`] for schemes
+    /// other than `http` and `https`.
     pub fn set_host(&mut self, host: &str, value: &str) -> Result<(), ProxyError> {
         let host = Host::parse(host)?;
         self.hosts.retain(|(known, _)| *known != host);
@@ -130,6 +146,9 @@ impl ProxySettings {
     /// `no_proxy`: names (with all below them; a leading dot changes nothing), addresses,
     /// networks (`10.0.0.0/8`), each but networks with an optional port; `*` is
     /// everything. Separated by commas or blanks. Entries that are none of these are skipped.
+    ///
+    /// # Errors
+    /// [`ProxyError::TooManyEntries`] beyond the limit of entries; the entries before it are kept.
     pub fn set_no_proxy(&mut self, value: &str) -> Result<(), ProxyError> {
         let entries = value.split([',', ' ', '\t']).map(str::trim).filter(|entry| !entry.is_empty());
         self.no_proxy.clear();

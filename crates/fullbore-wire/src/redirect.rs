@@ -91,6 +91,10 @@ impl Redirects {
     }
 
     /// Takes the next step and gives the URL to ask.
+    ///
+    /// # Errors
+    /// [`RedirectError::NoLocation`] without a Location; [`RedirectError::Loop`] back to a URL of the chain;
+    /// [`RedirectError::TooMany`] beyond [`REDIRECTS_MAX`]; otherwise as [`resolve`].
     pub fn follow(&mut self, location: Option<&str>) -> Result<&Url, RedirectError> {
         let current = self.current();
         let from = shown(current);
@@ -108,6 +112,10 @@ impl Redirects {
 }
 
 /// Resolves a Location against the URL it answered.
+///
+/// # Errors
+/// [`RedirectError::Control`] if `location` has a control character; [`RedirectError::Downgrade`] from `https` to
+/// `http`; [`RedirectError::Url`] if the result is no URL.
 pub fn resolve(base: &Url, location: &str) -> Result<Url, RedirectError> {
     let from = shown(base);
     let refused = |error| RedirectError::Url { from: from.clone(), error };

@@ -68,7 +68,7 @@ impl Stream {
     /// Waits until a read would give something (data, the end, or an error).
     ///
     /// # Errors
-    /// The connection's.
+    /// The error of the socket, if polling it fails.
     pub async fn readable(&mut self) -> io::Result<()> {
         std::future::poll_fn(|cx| self.poll_readable(cx)).await
     }

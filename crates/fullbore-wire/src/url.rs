@@ -58,6 +58,9 @@ pub enum Host {
 
 impl Host {
     /// A name, an IPv4 address, or an IPv6 address in brackets.
+    ///
+    /// # Errors
+    /// [`UrlError::Host`] with the reason if the text is no valid host.
     pub fn parse(text: &str) -> Result<Self, UrlError> {
         let bad = |reason| UrlError::Host { host: shortened(text), reason };
         if let Some(inner) = text.strip_prefix('[') {
@@ -200,6 +203,9 @@ impl Url {
     /// assert_eq!(file.to_string(), "http://deb.example.org/debian/pool/main/g/g%2B%2B_1.deb");
     /// # Ok::<(), fullbore_wire::url::UrlError>(())
     /// ```
+    ///
+    /// # Errors
+    /// [`UrlError::UserInfo`] if the URL has a user name or password; otherwise as [`Url::parse_with_userinfo`].
     pub fn parse(text: &str) -> Result<Self, UrlError> {
         match Self::parse_with_userinfo(text)? {
             (url, None) => Ok(url),
@@ -208,6 +214,10 @@ impl Url {
     }
 
     /// Parses a URL as a person may write it, and splits `user:password@` off.
+    ///
+    /// # Errors
+    /// The [`UrlError`] that names the wrong part: scheme, host, port, path, a fragment, or a length above
+    /// [`URL_BYTES_MAX`].
     pub fn parse_with_userinfo(text: &str) -> Result<(Self, Option<Credentials>), UrlError> {
         if text.len() > URL_BYTES_MAX {
             return Err(UrlError::TooLong { bytes: text.len() });
@@ -284,6 +294,10 @@ impl Url {
 
     /// The URL of a file beneath this one, which is taken as a directory. `path` is the
     /// file's raw name from an index; every byte that may not stand raw is encoded.
+    ///
+    /// # Errors
+    /// [`UrlError::ArchivePath`] if `path` has an empty part, `.` or `..`; [`UrlError::Byte`] if it has a control
+    /// character.
     pub fn join(&self, path: &str, plus: Plus) -> Result<Self, UrlError> {
         let improper = |part: &str| part.is_empty() || part == "." || part == "..";
         // A final slash may stand: directories of a flat repository.

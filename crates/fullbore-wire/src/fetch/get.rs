@@ -213,7 +213,8 @@ impl Watch {
     /// As [`Fetcher::get`](super::Fetcher::get).
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`Fetcher::get`](super::Fetcher::get): [`GetError`] says whether the host refused, or was
+    /// unreachable.
     pub async fn get(&self, host: HostId, get: Get) -> Result<Got, GetError> {
         let unreachable = |reason: &str| GetError::Unreachable {
             host: self.shared.dispatcher().host_mut(host).name.clone(),

@@ -114,6 +114,9 @@ pub struct Progression {
 
 impl Progression {
     /// Starts to sample; `destination` is where the run writes.
+    ///
+    /// # Errors
+    /// A [`CommandError`] if the file of `record` cannot be created, or the system cannot start a thread.
     pub fn start(ledger: &Ledger, destination: &Path, record: Option<&Path>) -> Result<Progression, CommandError> {
         let config = SamplerConfig {
             destination: Some(destination.to_owned()),
@@ -134,6 +137,10 @@ impl Progression {
     /// Fetches a batch with each of these fetchers, all at once; `on_verified` hears of each file (by the
     /// place of its job) when it has its final name. Failures of our own side end it; what was fetched by then
     /// stays for the next run.
+    ///
+    /// # Errors
+    /// A [`CommandError`] of kind interrupted after a signal, or of the destination if files cannot be written or
+    /// synced. Faults of mirrors are no errors: [`Fetched`] has them.
     pub fn fetch(
         &self,
         runtime: &tokio::runtime::Runtime,

@@ -78,6 +78,9 @@ pub(super) fn window(hosts: usize, network: &NetworkSettings) -> Window {
 }
 
 /// Mirrors' addresses, with the credentials that were written into them.
+///
+/// # Errors
+/// A [`CommandError`] of kind usage if a text is no URL, or has more credentials than fit.
 pub fn addresses<'a>(texts: impl Iterator<Item = &'a String>) -> Result<(Vec<Url>, AuthConf), CommandError> {
     let mut auth = AuthConf::new();
     let mut urls = Vec::new();
@@ -94,6 +97,10 @@ pub fn addresses<'a>(texts: impl Iterator<Item = &'a String>) -> Result<(Vec<Url
 }
 
 /// How the wire uses the network, as these settings say.
+///
+/// # Errors
+/// A [`CommandError`] of kind usage if a file of credentials or certificates cannot be read or parsed, or a proxy is no
+/// address.
 pub fn fetch_options(network: &NetworkSettings, mut auth: AuthConf) -> Result<FetchOptions, CommandError> {
     for path in &network.auth_files {
         let text = std::fs::read_to_string(path).map_err(|error| usage_of(path, &error))?;
