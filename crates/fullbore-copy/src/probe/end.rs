@@ -118,7 +118,7 @@ impl End {
     /// The end that has the source.
     ///
     /// # Errors
-    /// When there is nothing.
+    /// [`CopyError::Usage`] with the path and the reason if a source does not exist or cannot be opened.
     pub fn source(means: Means, sources: Vec<PathBuf>) -> Result<End, CopyError> {
         for path in &sources {
             path.symlink_metadata().map_err(|error| CopyError::Usage(format!("{}: {error}", path.display())))?;

@@ -249,7 +249,8 @@ impl Request {
 /// Asks the copies of this user, or the one with this process number, and gives the answer of each.
 ///
 /// # Errors
-/// When there are none.
+/// A [`CommandError`] of kind usage if no copy of this user, or none with this `pid`, is running; of the disk if
+/// `directory` cannot be read.
 pub fn ask(directory: &Path, request: Request, pid: Option<u32>) -> Result<Vec<Value>, CommandError> {
     let none = || {
         let which = pid.map_or_else(String::new, |pid| format!(" with the number {pid}"));

@@ -172,7 +172,7 @@ pub struct Joined {
 /// Writes a line.
 ///
 /// # Errors
-/// When the pipe is closed.
+/// The error of the pipe, e.g. `BrokenPipe` if the other end has closed it.
 pub fn write(pipe: &mut impl Write, value: &impl Serialize) -> std::io::Result<()> {
     let json = serde_json::to_string(value).map_err(std::io::Error::other)?;
     pipe.write_all(format!("{MAGIC} {json}\n").as_bytes())?;
