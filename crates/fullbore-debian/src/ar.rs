@@ -75,7 +75,8 @@ impl<R: Read> Reader<R> {
     /// Skips the rest of the current member and reads the next header; `None` at the end of the archive.
     ///
     /// # Errors
-    /// Every variant of [`ArError`].
+    /// [`ArError::Magic`] at the first call, if the input is no ar archive; [`ArError::Header`] for a malformed header;
+    /// [`ArError::Truncated`] if the archive ends within a member; [`ArError::Read`] if the input fails.
     pub fn next_member(&mut self) -> Result<Option<Member>, ArError> {
         if !self.begun {
             let mut magic = [0; MAGIC.len()];

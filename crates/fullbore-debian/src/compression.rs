@@ -182,7 +182,7 @@ impl<R: BufRead> Reader<R> {
     /// Opens a compressed file. `limit_bytes` is the size of the plain content in the signed `Release`.
     ///
     /// # Errors
-    /// The decoder cannot be made.
+    /// The error of the decompressor, if it cannot allocate its state or read the start of `input`.
     pub fn open(form: Form, input: R, limit_bytes: u64) -> io::Result<Self> {
         Ok(Reader { decoder: Decoder::open(form, input)?, limit_bytes, produced_bytes: 0 })
     }

@@ -113,7 +113,9 @@ impl Package {
     /// Reads a package from its start to the start of `data.tar`.
     ///
     /// # Errors
-    /// Every variant of [`DebError`].
+    /// [`DebError::Ar`], [`DebError::Members`] or [`DebError::Format`] if the file is no package of format 2;
+    /// [`DebError::Compression`] for an unknown one; [`DebError::Control`] or [`DebError::ControlFile`] if
+    /// `control.tar` is malformed; [`DebError::Read`] if the input fails.
     pub fn read<R: Read>(input: R) -> Result<Package, DebError> {
         let mut archive = ar::Reader::new(input);
         let version = archive.next_member()?.ok_or(DebError::Members("it is empty"))?;

@@ -168,7 +168,7 @@ impl<'a> Stanza<'a> {
     /// Value of a field as text; `None` if the stanza has no such field.
     ///
     /// # Errors
-    /// [`Deb822Error::Duplicate`] and [`Deb822Error::NotUtf8`].
+    /// [`Deb822Error::Duplicate`] if the stanza has the field twice; [`Deb822Error::NotUtf8`] if its value is no text.
     pub fn get_text(&self, name: &'static str) -> Result<Option<&'a str>, Deb822Error> {
         let mut found =
             self.spans.iter().filter(|span| slice(self.text, span.name).eq_ignore_ascii_case(name.as_bytes()));

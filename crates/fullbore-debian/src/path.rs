@@ -79,7 +79,8 @@ impl PathError {
 /// ```
 ///
 /// # Errors
-/// Every variant of [`PathFault`].
+/// The first [`PathFault`] found: an empty or absolute path, a part that is empty, hidden, `.` or `..`, a forbidden or
+/// encoded character, or a length above [`PATH_BYTES_MAX`] or [`PART_BYTES_MAX`].
 pub fn check(path: &str) -> Result<(), PathFault> {
     if path.is_empty() {
         return Err(PathFault::Empty);

@@ -40,7 +40,7 @@ impl IndexEntry {
     /// Paths by hash under which clients may request the file.
     ///
     /// # Errors
-    /// A path is too long.
+    /// A [`PathError`] if a path by hash exceeds [`PATH_BYTES_MAX`](crate::path::PATH_BYTES_MAX).
     pub fn by_hash(&self) -> Result<Vec<ArchivePath>, PathError> {
         let sha256 = self.path.by_hash("SHA256", self.sha256.to_hex().as_str());
         let sha512 = self.sha512.as_ref().map(|hex| self.path.by_hash("SHA512", hex));
@@ -155,7 +155,9 @@ impl Release {
     /// ```
     ///
     /// # Errors
-    /// Every variant of [`ReleaseError`].
+    /// [`ReleaseError::Syntax`] or [`ReleaseError::Stanzas`] if the text is not one stanza; [`ReleaseError::NoSha256`]
+    /// without such a list; [`ReleaseError::Entry`], [`ReleaseError::Path`], [`ReleaseError::Conflict`] or
+    /// [`ReleaseError::TooMany`] if the list is invalid; [`ReleaseError::Date`] for an invalid date.
     pub fn parse(text: &SignedText) -> Result<Release, ReleaseError> {
         let mut stanzas = Stanzas::new(text.as_str().as_bytes(), Limits::RELEASE);
         let release = match stanzas.next()? {

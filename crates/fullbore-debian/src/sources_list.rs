@@ -287,7 +287,8 @@ impl ArchiveSource {
 /// ```
 ///
 /// # Errors
-/// Every variant of [`SourcesListError`].
+/// A [`SourcesListError`] with the line: `Syntax` if the file is malformed, `Missing` if a required field or word is
+/// absent, `Invalid` if a value is.
 pub fn parse_deb822(text: &str, architecture: &str) -> Result<Vec<ArchiveSource>, SourcesListError> {
     let mut stanzas = Stanzas::new(text.as_bytes(), Limits::SOURCES_LIST);
     let mut sources = Vec::new();
@@ -332,7 +333,7 @@ fn from_stanza(stanza: &Stanza<'_>, architecture: &str) -> Result<Option<Archive
 /// Parses a one-line `.list` file; `architecture` replaces `$(ARCH)`.
 ///
 /// # Errors
-/// Every variant of [`SourcesListError`].
+/// A [`SourcesListError`] with the line: `Missing` if a required word is absent, `Invalid` if an option or value is.
 pub fn parse_one_line(text: &str, architecture: &str) -> Result<Vec<ArchiveSource>, SourcesListError> {
     let mut sources = Vec::new();
     for (content, line) in text.lines().zip(1u64..) {

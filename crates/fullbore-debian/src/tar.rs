@@ -227,7 +227,8 @@ impl<R: BufRead> Reader<R> {
     /// bytes that were used.
     ///
     /// # Errors
-    /// [`TarError::Truncated`] and [`TarError::Read`].
+    /// [`TarError::Truncated`] if the archive ends within the file; [`TarError::Read`] if the input cannot be read or
+    /// decompressed.
     pub fn chunk(&mut self) -> Result<Option<Chunk<'_>>, TarError> {
         let mut room = self.left;
         if self.sparse {

@@ -52,7 +52,8 @@ pub enum GenerateError {
 /// ```
 ///
 /// # Errors
-/// Every variant of [`GenerateError`].
+/// [`GenerateError::LoneDot`] or [`GenerateError::NoFinalNewline`] if no ed script can express `new`;
+/// [`GenerateError::TooLarge`] if a file or the difference exceeds a limit.
 pub fn generate(old: &[u8], new: &[u8]) -> Result<Edits, GenerateError> {
     if new.last().is_some_and(|last| *last != b'\n') {
         return Err(GenerateError::NoFinalNewline);
