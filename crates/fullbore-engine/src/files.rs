@@ -36,6 +36,7 @@ const FILE_MODE: Mode = Mode::from_raw_mode(0o644);
 
 /// What went wrong with a file, and with which.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum FileError {
     /// A name from outside that is no path beneath the destination.
     #[error("{path:?} is no path beneath the destination: {reason}")]
@@ -96,7 +97,7 @@ impl FileError {
     }
 }
 
-/// What a name stands for.
+/// Type of the file that a name refers to (inode(7)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A regular file.
@@ -112,17 +113,17 @@ pub enum Kind {
 /// What the file system knows about a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
-    /// What it is.
+    /// Type of the file: regular, directory, link or other.
     pub kind: Kind,
-    /// Length, in bytes.
+    /// Length of the content, in bytes.
     pub size: u64,
     /// Time of last change of content, Unix seconds.
     pub mtime: i64,
-    /// Permission bits.
+    /// Permission bits, without the type (inode(7)).
     pub mode: u32,
     /// Inode number; equal for hard links of one file.
     pub inode: u64,
-    /// Number of names.
+    /// Number of hard links to the file.
     pub links: u64,
 }
 

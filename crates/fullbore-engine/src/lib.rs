@@ -48,7 +48,7 @@
 
 #![warn(unreachable_pub)]
 
-/// The version of fullbore.
+/// The version of fullbore, as in the package.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub mod buffers;

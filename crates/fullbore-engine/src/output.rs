@@ -57,7 +57,7 @@ impl Output {
         Ok(Output { path, part, file, published: false })
     }
 
-    /// To be written to.
+    /// The temporary file, for writing the content.
     pub fn file(&self) -> &File {
         &self.file
     }
@@ -67,7 +67,7 @@ impl Output {
         &self.part
     }
 
-    /// Where it will be.
+    /// The final path that `publish` gives the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -80,7 +80,7 @@ impl Output {
         self.file.sync_all()
     }
 
-    /// Gives it its name.
+    /// Renames the temporary file to its final path.
     ///
     /// # Errors
     /// When the kernel refuses; nothing is left of it then.

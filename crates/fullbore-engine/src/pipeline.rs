@@ -41,7 +41,7 @@ impl<T> Clone for Sender<T> {
 }
 
 impl<T> Sender<T> {
-    /// Sends from async code.
+    /// Sends an item from async code; waits while the channel is full.
     ///
     /// # Errors
     /// [`Closed`] with the item if the receiver is gone.
@@ -90,7 +90,7 @@ impl<T> Sender<T> {
         self.inner.try_send(item).map_err(|error| Closed(error.into_inner()))
     }
 
-    /// Whether the receiver is gone.
+    /// Whether the receiver is gone, so that sending fails.
     pub fn is_closed(&self) -> bool {
         self.inner.is_closed()
     }
@@ -128,7 +128,7 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// Whether nothing waits now.
+    /// Whether the channel holds no item at the moment.
     pub fn is_empty(&self) -> bool {
         self.inner.is_empty()
     }

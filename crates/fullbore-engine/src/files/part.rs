@@ -193,12 +193,12 @@ impl PartFile {
         &self.path
     }
 
-    /// The directory that holds it.
+    /// The open directory that holds the unfinished file.
     pub fn directory(&self) -> &Arc<Directory> {
         &self.directory
     }
 
-    /// Length now, in bytes.
+    /// Current length of the unfinished file, in bytes.
     ///
     /// # Errors
     /// A [`FileError`] with the path if the system cannot read the status of the open file.
@@ -272,7 +272,7 @@ impl PartFile {
             .map_err(|errno| self.error("give the final name to", errno.into()))
     }
 
-    /// Removes the unfinished file.
+    /// Removes the unfinished file, content and name.
     ///
     /// # Errors
     /// Refusals of the system; fine when it is gone already.

@@ -9,7 +9,7 @@ use super::stored::StoredFile;
 use crate::escape;
 use crate::output::{self, Output};
 
-/// The list on its way.
+/// A list of stored files that is being written.
 #[derive(Debug)]
 pub struct List(Option<Open>);
 
@@ -34,7 +34,7 @@ impl List {
         Ok(List(Some(Open { output, lines, is_empty: true, failed: None })))
     }
 
-    /// Adds a file.
+    /// Adds the entry of a stored file to the list.
     pub fn add(&mut self, file: &StoredFile) {
         let Some(open) = &mut self.0 else { return };
         open.is_empty = false;

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use super::error::CommandError;
 use crate::output::{self, Output};
 
-/// Where the content goes.
+/// Destination of content: a file under a temporary name, or stdout.
 pub struct Sink<'a> {
     to: To<'a>,
     /// Nobody reads stdout any more (`fullbore get CAP | head`): a quiet, normal end.
     pub is_abandoned: bool,
-    /// Bytes that were written.
+    /// Number of bytes that were given to `write`.
     pub written: u64,
     /// Time that writing took.
     worked: Duration,
@@ -43,7 +43,7 @@ impl<'a> Sink<'a> {
         self.worked
     }
 
-    /// Writes the next bytes.
+    /// Appends bytes to the file or to stdout.
     ///
     /// # Errors
     /// A [`CommandError`] about the disk if the file or stdout cannot be written. A closed pipe is no error.

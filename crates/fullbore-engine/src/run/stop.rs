@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::error::{CommandError, ErrorKind};
 use super::signals::Signals;
 
-/// A signal ended the run.
+/// The error of a run that a signal ended.
 pub fn interruption() -> CommandError {
     CommandError::new(ErrorKind::Interrupted, "interrupted; nothing new was published")
         .hint("run again: what was fetched is kept")

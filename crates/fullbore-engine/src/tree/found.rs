@@ -19,7 +19,7 @@ pub struct Root {
 }
 
 impl Root {
-    /// Opens it.
+    /// Opens the file or directory that the user named.
     ///
     /// # Errors
     /// The error of the system if `argument` cannot be opened for reading.
