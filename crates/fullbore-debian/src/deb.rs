@@ -20,7 +20,7 @@ pub use data::{DataReader, Proof, blocks_of_xz, data};
 /// Maximum size of a `control.tar`, compressed or not, in bytes. The largest in Debian has 2 MB of md5sums.
 pub(crate) const CONTROL_BYTES_MAX: u64 = 64 << 20;
 
-/// Compression of `control.tar` or `data.tar`.
+/// Compression of the members `control.tar` and `data.tar` (deb(5)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Compression {
     /// No compression.
@@ -57,23 +57,24 @@ impl Compression {
 pub struct DataMember {
     /// Offset in bytes from the start of the package.
     pub offset: u64,
-    /// Compressed size in bytes.
+    /// Size of the compressed `data.tar`, in bytes.
     pub bytes: u64,
-    /// Compression.
+    /// Compression of `data.tar`, told from its suffix.
     pub compression: Compression,
 }
 
 /// Everything before the files of a package.
 #[derive(Debug, Clone)]
 pub struct Package {
-    /// Content of `control.tar`.
+    /// Content of `control.tar`, read whole.
     pub control: Control,
-    /// Position of the files.
+    /// Position of `data.tar` in the package.
     pub data: DataMember,
 }
 
-/// Error in a package.
+/// Why a binary package could not be read.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum DebError {
     /// The ar archive is malformed.
     #[error(transparent)]

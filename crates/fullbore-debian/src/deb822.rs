@@ -62,6 +62,7 @@ impl Limits {
 
 /// Error in a control file. Line numbers start at 1.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum Deb822Error {
     /// The input cannot be read, or exceeds the limit of the decompressor.
     #[error("line {line}: cannot read: {source}")]

@@ -21,6 +21,7 @@ const LINES_MAX: usize = (i32::MAX - 1) as usize;
 
 /// Reason why no patch can express the difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum GenerateError {
     /// A new line is a lone dot, which would end the text in an ed script.
     #[error("line {line} of the new file is a lone dot, which no patch can express")]

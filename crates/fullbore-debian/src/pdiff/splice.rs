@@ -26,6 +26,7 @@ pub enum Piece<'a> {
 
 /// The edits do not fit the old file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum SpliceError {
     /// An edit lies beyond the end of the file.
     #[error("a patch changes line {line}, the old file has {lines} lines")]
@@ -57,7 +58,7 @@ pub struct Splice<'e> {
 }
 
 impl<'e> Splice<'e> {
-    /// Starts a pass.
+    /// Starts to apply the edits to a file.
     pub fn new(edits: &'e Edits) -> Splice<'e> {
         Splice { edits, rest: &edits.edits, line: 0, inside_line: false, skip_to: 0 }
     }
