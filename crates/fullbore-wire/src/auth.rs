@@ -23,7 +23,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// From plain text.
+    /// Makes credentials from a plain user name and password.
     pub fn new(user: impl Into<String>, password: impl Into<String>) -> Self {
         Self { user: user.into(), password: password.into() }
     }
@@ -34,7 +34,7 @@ impl Credentials {
         Some(Self::new(decode(user)?, decode(password)?))
     }
 
-    /// The user's name.
+    /// The user name, without the password.
     pub fn user(&self) -> &str {
         &self.user
     }
@@ -117,7 +117,7 @@ struct Entry {
 }
 
 impl AuthConf {
-    /// No credentials.
+    /// Makes an empty list of credentials.
     pub fn new() -> Self {
         Self::default()
     }

@@ -63,7 +63,7 @@ impl Limits {
     }
 }
 
-/// What the received bytes mean.
+/// An event of the protocol, decoded from received bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
     /// The final status line and header fields of the answer to `tag`.
@@ -228,7 +228,7 @@ enum Receiving {
 }
 
 impl Http1 {
-    /// A fresh connection.
+    /// Makes the state of a fresh connection.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -302,7 +302,7 @@ impl Http1 {
         Ok(())
     }
 
-    /// Ends the open request body.
+    /// Ends the open body of the request `tag`.
     ///
     /// # Errors
     /// [`RequestError::NoBodyOpen`] if the open body belongs to another request; [`RequestError::BodyTooShort`] before

@@ -70,12 +70,12 @@ pub struct Redirects {
 }
 
 impl Redirects {
-    /// Begins a chain.
+    /// Starts a chain of redirects at the requested URL.
     pub fn from(url: Url) -> Self {
         Self { chain: vec![url] }
     }
 
-    /// The URL to ask now.
+    /// The URL to request now: the last of the chain.
     pub fn current(&self) -> &Url {
         self.chain.last().expect("the chain begins with one URL")
     }
@@ -85,7 +85,7 @@ impl Redirects {
         self.chain.len() == 1
     }
 
-    /// The URL first asked for.
+    /// The URL that was requested first.
     pub fn first(&self) -> &Url {
         self.chain.first().expect("the chain begins with one URL")
     }

@@ -20,7 +20,7 @@ const HOST_BYTES_MAX: usize = 253;
 /// Bytes of one label of a host name (RFC 1035, 2.3.4).
 const LABEL_BYTES_MAX: usize = 63;
 
-/// The schemes we speak.
+/// Schemes of URLs that fullbore can fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Scheme {
     /// Plain HTTP.
@@ -30,7 +30,7 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// `http` or `https`.
+    /// The scheme as text: `http` or `https`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -248,12 +248,12 @@ impl Url {
         Ok((url, credentials))
     }
 
-    /// The scheme.
+    /// The scheme of the URL, which decides about TLS.
     pub fn scheme(&self) -> Scheme {
         self.scheme
     }
 
-    /// The host.
+    /// The host of the URL: a name or an address.
     pub fn host(&self) -> &Host {
         &self.host
     }
@@ -268,7 +268,7 @@ impl Url {
         &self.path
     }
 
-    /// Path without query.
+    /// The path of the URL, without the query.
     pub fn path(&self) -> &str {
         self.path.split_once('?').map_or(&self.path, |(path, _)| path)
     }

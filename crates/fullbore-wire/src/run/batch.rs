@@ -50,10 +50,10 @@ impl Faults {
     }
 }
 
-/// What became of a batch.
+/// Result of a batch: verified files and failures.
 #[derive(Debug, Default)]
 pub struct Fetched {
-    /// Files verified and in place.
+    /// Files that were verified and have their final names.
     pub verified: Vec<ItemId>,
     /// Files that no host served right.
     pub given_up: Vec<GivenUp>,
@@ -81,15 +81,15 @@ pub(crate) fn local_failure(path: &str, cause: &Cause) -> CommandError {
     error.hint(hint)
 }
 
-/// One batch for one fetcher.
+/// One batch of files, for one fetcher.
 pub struct Job<'a> {
-    /// What the files are.
+    /// Names, sizes and hashes of the files.
     pub batch: Arc<dyn Catalogue>,
-    /// Which of them.
+    /// The files to fetch, by number.
     pub items: Vec<Item>,
-    /// Who brings them.
+    /// The fetcher that requests the files.
     pub fetcher: &'a mut Fetcher,
-    /// Where they land.
+    /// The landing that writes the files.
     pub landing: &'a Landing,
     /// What is told of the hosts.
     pub faults: &'a mut Faults,
@@ -224,7 +224,7 @@ impl Progression {
         (self.files.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
     }
 
-    /// Bytes that had to come.
+    /// Number of bytes that were not present and had to be fetched.
     pub fn needed_bytes(&self) -> u64 {
         self.total_bytes.load(Ordering::Relaxed)
     }

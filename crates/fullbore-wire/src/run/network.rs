@@ -52,7 +52,7 @@ pub fn sending_runtime(ledger: &Ledger) -> Result<tokio::runtime::Runtime, Comma
 pub struct Network(Option<tokio::runtime::Runtime>);
 
 impl Network {
-    /// As [`network_runtime`].
+    /// Starts the runtime of [`network_runtime`] for a run.
     ///
     /// # Errors
     /// A [`CommandError`] of kind internal if the system cannot start the thread.
