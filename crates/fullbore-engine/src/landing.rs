@@ -132,7 +132,6 @@ pub enum Outcome {
 
 /// Why a file failed on this side.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum Cause {
     /// The destination refused.
     #[error(transparent)]

@@ -38,7 +38,6 @@ use crate::units;
 /// The part of the system that limited a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
 pub enum Limit {
     /// The cores we may use are full, or a quota holds us back.
     Cpu {
