@@ -7,7 +7,6 @@ use crate::path::without_dot;
 
 /// Kind of an index, told from its path in the `Release`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum IndexKind<'a> {
     /// `binary-ARCH/Packages`, or below `debian-installer/` for udebs.
     Packages {
