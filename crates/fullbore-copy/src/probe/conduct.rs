@@ -136,11 +136,6 @@ impl Figures {
     pub(crate) fn trial(&self, joint: Joint, class: Class) -> Option<&Trial> {
         self.trials.iter().find(|trial| trial.joint == joint && trial.class == class && trial.flow.bytes > 0)
     }
-
-    /// Whether files of a kind matter for this tree.
-    pub(crate) fn matters(&self, class: Class) -> bool {
-        matters(&self.tree, class)
-    }
 }
 
 fn matters(tree: &Tree, class: Class) -> bool {

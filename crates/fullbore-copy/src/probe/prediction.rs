@@ -97,6 +97,7 @@ pub(crate) struct Prediction {
 
 impl Prediction {
     /// What a part takes by itself.
+    #[cfg(test)]
     pub(crate) fn part(&self, part: Part) -> f64 {
         self.parts.iter().find(|(known, _)| *known == part).map_or(0.0, |(_, seconds)| *seconds)
     }
