@@ -26,7 +26,6 @@ pub enum Piece<'a> {
 
 /// The edits do not fit the old file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[non_exhaustive]
 pub enum SpliceError {
     /// An edit lies beyond the end of the file.
     #[error("a patch changes line {line}, the old file has {lines} lines")]
