@@ -15,24 +15,24 @@ use crate::transport::Path;
 /// One end's verdict, without the course of time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Judgement {
-    /// What limited it.
+    /// Part of the system that limited this end.
     pub limit: Limit,
-    /// As a person says it.
+    /// Name of the limiting part, as reports show it.
     pub part: String,
-    /// The strongest evidence.
+    /// The strongest evidence for the limit.
     pub reason: String,
-    /// Whether two signals agreed.
+    /// Whether two signals agreed on the limit.
     pub confident: bool,
     /// Share of the wall time of the named part.
     #[serde(default)]
     pub share: f64,
     /// All parts with their shares of the wall time.
     pub shares: BTreeMap<String, f64>,
-    /// Measured facts.
+    /// Measured facts for the limit, one per line.
     pub evidence: Vec<String>,
-    /// Clocks of the roles.
+    /// Readings of the stages of this end.
     pub stages: Vec<StageReading>,
-    /// Length of the run, microseconds.
+    /// Wall time of the run, in microseconds.
     #[serde(default)]
     pub wall_us: u64,
     /// What held connections up, if this end sent.
@@ -41,7 +41,7 @@ pub struct Judgement {
     /// Cores that may be used here.
     #[serde(default)]
     pub cores: usize,
-    /// What the disks here did.
+    /// What the disks of this end did during the run.
     #[serde(default)]
     pub disks: DiskFacts,
     /// What it knows of the connections.
@@ -93,7 +93,7 @@ impl Judgement {
         Judgement { disks, path, ..self }
     }
 
-    /// For the wire.
+    /// Encodes the judgement for a message to the other end.
     pub fn encode(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }
@@ -103,7 +103,7 @@ impl Judgement {
         serde_json::from_slice(json).ok()
     }
 
-    /// The clock of this role.
+    /// Returns the reading of the stage with this role.
     pub fn stage(&self, role: &str) -> Option<&StageReading> {
         self.stages.iter().find(|stage| stage.name == role)
     }
@@ -170,7 +170,7 @@ impl Judgement {
         OtherShare { part: Part::Network, share, as_full: FED_IN_TURN + NAMED / streams }
     }
 
-    /// `part (reason)`.
+    /// Formats the limit as `part (reason)`.
     pub fn words(&self) -> String {
         if self.reason.is_empty() { self.part.clone() } else { format!("{} ({})", self.part, self.reason) }
     }

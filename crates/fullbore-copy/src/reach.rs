@@ -32,7 +32,7 @@ pub struct Reach {
     pub streams: Option<u8>,
     /// Send a program along and run it there: the one for that machine's processor, or a file.
     pub send_program: Option<Option<PathBuf>>,
-    /// Make no connections beside ssh's.
+    /// Whether to use ssh alone, without direct connections.
     pub ssh_only: bool,
     /// Congestion control of the connections; the system's, and bbr where loss asks for it, if none is named.
     pub congestion: Option<String>,

@@ -51,12 +51,12 @@ use waits::Waits;
 /// Time between looks at where the copy stands.
 const LOOK_TIME: Duration = Duration::from_millis(250);
 
-/// What to copy, and how.
+/// Settings of a copy: sources, destination, options.
 #[derive(Clone, Debug)]
 pub struct CopySettings {
     /// The sources: paths of this machine, or `[user@]host:PATH` of another one. Never empty.
     pub sources: Vec<OsString>,
-    /// The destination, likewise.
+    /// The destination, as the user named it.
     pub destination: OsString,
     /// Only these paths below the one source ([`crate::paths`]).
     pub only: Option<Vec<Vec<u8>>>,

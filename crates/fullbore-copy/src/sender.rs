@@ -39,10 +39,10 @@ pub(crate) const WINDOW_RECORDS: u32 = 65_536;
 const SCANNERS: usize = 4;
 const READERS: usize = 8;
 
-/// What is sent.
+/// The files and directories to send.
 #[derive(Debug)]
 pub struct Sources {
-    /// The arguments, in order.
+    /// The sources, in the order of the command line.
     pub sources: Vec<Source>,
     /// Only these paths beneath the first of them.
     pub only: Option<Vec<Vec<u8>>>,
@@ -55,9 +55,9 @@ pub struct Sources {
 /// A directory that is not copied, as it is the destination itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Skip {
-    /// Number of its device.
+    /// Number of the device that has the file.
     pub device: u64,
-    /// Its number there.
+    /// Inode number of the file on its device.
     pub inode: u64,
     /// It was made for this copy, so that nobody misses it.
     pub is_new: bool,

@@ -196,7 +196,7 @@ impl CancelToken {
         self.shared.cancelled.load(Ordering::Acquire)
     }
 
-    /// Why the run was cancelled.
+    /// Returns the error that cancelled the run, if any.
     pub fn reason(&self) -> Option<Arc<CopyError>> {
         self.shared.reason.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -223,6 +223,7 @@ impl Drop for Guard<'_> {
 
 /// What an end of a copy tells while it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Event {
     /// Something is wrong with one file.
     Problem(Problem),
@@ -263,19 +264,19 @@ impl Exchange<'_> {
 
 /// What both ends of a run work with.
 pub struct Context<'a> {
-    /// The wishes of the user.
+    /// Options that the user gave for the copy.
     pub options: &'a Options,
-    /// The connection.
+    /// The connection between sender and receiver.
     pub link: Link,
-    /// Ends it early.
+    /// Token that ends the session early.
     pub cancel: CancelToken,
-    /// All clocks of this process.
+    /// Ledger with all clocks of this process.
     pub ledger: &'a Ledger,
-    /// Where it stands.
+    /// Counters of files and bytes, for progress lines.
     pub progress: &'a Progress,
-    /// Who is told of events.
+    /// Receives the events of the session.
     pub tell: &'a dyn Tell,
-    /// Counters of both ends.
+    /// Counters that both ends send each other.
     pub exchange: &'a Exchange<'a>,
     /// How fast content may be sent.
     pub limit: &'a RateLimit,
@@ -304,7 +305,7 @@ macro_rules! progress {
         }
 
         impl Progress {
-            /// The figures now.
+            /// Returns the current figures of this end.
             pub fn account(&self) -> Account {
                 Account { $($field: self.$field.load(Ordering::Relaxed),)* }
             }

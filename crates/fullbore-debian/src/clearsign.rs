@@ -19,6 +19,7 @@ const ARMOUR_LINE_BYTES_MAX: usize = 1024;
 
 /// Fault in the armour around a signed message.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum FrameFault {
     /// The file is no clear-signed message, but for instance a login page.
     #[error("does not begin with {MESSAGE_BEGIN:?}")]

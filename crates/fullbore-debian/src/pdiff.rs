@@ -73,7 +73,7 @@ pub struct Edits {
 pub struct Edit {
     /// Number of lines of the old file before the edit.
     pub line: u64,
-    /// Number of removed lines.
+    /// Number of lines that the edit removes.
     pub removed: u64,
     /// Number of new lines; [`Edits::text`] returns their bytes.
     pub added: u64,
@@ -104,7 +104,7 @@ impl Edits {
         &self.edits
     }
 
-    /// Whether there are no edits.
+    /// Whether there are no edits: both files are equal.
     pub fn is_empty(&self) -> bool {
         self.edits.is_empty()
     }

@@ -48,7 +48,9 @@
 
 #![warn(unreachable_pub)]
 
-/// The version of fullbore.
+// Errors are `#[non_exhaustive]`. Events, phases, error kinds and limits are not: whoever shows them must handle each.
+
+/// The version of fullbore, as in the package.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub mod buffers;

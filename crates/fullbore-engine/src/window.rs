@@ -80,7 +80,7 @@ pub struct PositionBytes {
 }
 
 impl PositionBytes {
-    /// Bytes standing at `position`.
+    /// Number of bytes that permits hold at `position`.
     pub fn at(&self, position: Position) -> u64 {
         self.bytes[position.index()]
     }
@@ -91,7 +91,7 @@ impl PositionBytes {
         self
     }
 
-    /// Bytes of all permits.
+    /// Number of bytes that all permits hold.
     pub fn total(&self) -> u64 {
         self.bytes.iter().sum()
     }
@@ -122,11 +122,11 @@ pub struct WindowReading {
     pub bytes: u64,
     /// Size of the window in items.
     pub items: u32,
-    /// Bytes held by permits.
+    /// Number of bytes that permits hold at the moment.
     pub held_bytes: u64,
-    /// Items held by permits.
+    /// Number of items that permits hold at the moment.
     pub held_items: u32,
-    /// Where the held bytes stand.
+    /// Bytes held by permits, for each position.
     pub positions: PositionBytes,
     /// Time during which somebody waited for a permit, in nanoseconds.
     pub exhausted_ns: u64,
@@ -470,7 +470,7 @@ impl Permit {
         self.bytes
     }
 
-    /// Where its bytes stand.
+    /// The position at which the permit's bytes are counted.
     pub fn position(&self) -> Position {
         self.position
     }

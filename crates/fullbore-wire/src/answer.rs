@@ -31,7 +31,7 @@ pub fn is_transient(status: u16) -> bool {
     TRANSIENT_STATUSES.contains(&status)
 }
 
-/// What an answer is.
+/// What an answer to a request for a file means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The bytes that were asked for follow.

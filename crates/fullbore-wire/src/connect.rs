@@ -28,13 +28,13 @@ pub const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// A server, and the way to it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Endpoint {
-    /// Plain or TLS.
+    /// Whether the connection uses plain TCP or TLS.
     pub scheme: Scheme,
     /// Name or address; an IPv6 address with or without brackets.
     pub host: String,
-    /// TCP port.
+    /// TCP port of the server, 1 to 65535.
     pub port: u16,
-    /// The proxy to go through.
+    /// Proxy to connect through; `None` for a direct connection.
     pub proxy: Option<ProxyServer>,
 }
 
@@ -43,9 +43,9 @@ pub struct Endpoint {
 pub struct ProxyServer {
     /// How the proxy itself is spoken to; with `Https` everything to it is encrypted.
     pub scheme: Scheme,
-    /// Name or address.
+    /// Name or address of the proxy.
     pub host: String,
-    /// TCP port.
+    /// TCP port of the proxy, 1 to 65535.
     pub port: u16,
     /// Value of `Proxy-Authorization`, e.g. `Basic …`; sent here for a tunnel only. With plain http
     /// the request itself carries it.
@@ -82,11 +82,11 @@ pub enum Handshake {
 /// How to connect. Clones share the TLS session cache.
 #[derive(Debug, Clone)]
 pub struct ConnectOptions {
-    /// Whom to believe.
+    /// Which certificates the client accepts.
     pub tls: Tls,
-    /// Which protocols to offer.
+    /// Which protocols the client offers by ALPN (RFC 7301).
     pub offer: Offer,
-    /// Where names come from.
+    /// Resolver for names of servers and proxies.
     pub resolver: Arc<Resolver>,
     /// What to ask of the kernel.
     pub socket: SocketOptions,
@@ -119,35 +119,35 @@ impl Default for ConnectOptions {
 /// A connection ready for its first request.
 #[derive(Debug)]
 pub struct Connected {
-    /// The bytes.
+    /// The open stream, through TLS if the scheme asks for it.
     pub stream: Stream,
-    /// What to speak on it.
+    /// Protocol that client and server agreed on.
     pub protocol: Protocol,
     /// The counters of the TCP connection (to the proxy, if there is one).
     pub tcp: TcpProbe,
-    /// The address that answered.
+    /// Address of the server or proxy that accepted the connection.
     pub peer: SocketAddr,
     /// Requests must name the whole URL (RFC 9112, section 3.2.2): plain http over a proxy.
     pub absolute_form: bool,
-    /// How long it took.
+    /// Duration of each step of the connection.
     pub timings: Timings,
 }
 
 /// Where the time to connect went, in microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Timings {
-    /// Name lookup.
+    /// Time of the name lookup, in microseconds.
     pub resolve_us: u64,
     /// TCP handshake, lost attempts included: about one round trip, to the proxy if there is one.
     pub tcp_us: u64,
     /// The way through a proxy: its own TLS, and its answer to CONNECT.
     pub proxy_us: u64,
-    /// TLS handshake.
+    /// Time of the TLS handshake, in microseconds.
     pub tls_us: u64,
 }
 
 impl Timings {
-    /// All of it.
+    /// Time of all steps of the connection together.
     pub fn total(&self) -> Duration {
         Duration::from_micros(self.resolve_us + self.tcp_us + self.proxy_us + self.tls_us)
     }
@@ -155,6 +155,7 @@ impl Timings {
 
 /// The steps of connecting, for errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Phase {
     /// Looking the name up.
     Resolve,
@@ -177,8 +178,9 @@ impl fmt::Display for Phase {
     }
 }
 
-/// Why there is no connection.
+/// Why a connection could not be opened.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConnectError {
     /// The name could not be looked up.
     #[error("{host}: name lookup: {source}")]

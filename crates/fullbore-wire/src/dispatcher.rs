@@ -96,7 +96,7 @@ pub enum Keep {
     Close,
 }
 
-/// How a connection ended.
+/// Why a connection ended, as the dispatcher counts it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// The server closed between answers although more was asked, or announced it
@@ -117,7 +117,7 @@ pub enum Hold {
     Connection(ConnectionId),
 }
 
-/// Settings of a run.
+/// Limits of a run: connections per host, segments, hedging.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Connections to one host at most.
@@ -156,7 +156,7 @@ impl Default for Limits {
 /// Gives files their names, for the report.
 pub type NameOf = Box<dyn Fn(ItemId) -> String + Send>;
 
-/// The decisions of a run.
+/// Decides which connection requests which part of which file.
 pub struct Dispatcher {
     hosts: Vec<Host>,
     name_of: Option<NameOf>,
@@ -347,7 +347,7 @@ impl Dispatcher {
         self.opening[host as usize] += 1;
     }
 
-    /// A connection is open.
+    /// Registers a connection that has been opened.
     pub fn opened(&mut self, host: HostId, rtt: Duration, now: Instant) -> ConnectionId {
         self.opening[host as usize] = self.opening[host as usize].saturating_sub(1);
         let entry = &mut self.hosts[host as usize];

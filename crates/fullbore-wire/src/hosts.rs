@@ -71,17 +71,17 @@ const FAULTS_KEPT: usize = 32;
 /// Longest pause after broken connections.
 const BACK_OFF_MAX: Duration = Duration::from_secs(60);
 
-/// A set of hosts.
+/// A set of at most 64 hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostSet(u64);
 
 impl HostSet {
-    /// Adds a host.
+    /// Adds a host to the set.
     pub fn insert(&mut self, host: HostId) {
         self.0 |= 1 << host;
     }
 
-    /// Takes a host out.
+    /// Removes a host from the set.
     pub fn remove(&mut self, host: HostId) {
         self.0 &= !(1 << host);
     }
@@ -96,13 +96,13 @@ impl HostSet {
         other.0 & !self.0 == 0
     }
 
-    /// The hosts of both sets.
+    /// Returns the hosts that are in either set.
     #[must_use]
     pub fn union(self, other: HostSet) -> HostSet {
         HostSet(self.0 | other.0)
     }
 
-    /// Empties the set.
+    /// Removes all hosts from the set.
     pub fn clear(&mut self) {
         self.0 = 0;
     }
@@ -113,8 +113,9 @@ impl HostSet {
     }
 }
 
-/// What a host did wrong.
+/// Kinds of faults of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Fault {
     /// It does not have the file (404, 410, 403).
     Missing(u16),
@@ -201,11 +202,11 @@ pub enum HostState {
 /// A fault as it was seen, for the report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeenFault {
-    /// When.
+    /// Time at which the fault was noticed.
     pub at: Instant,
     /// With which file, where it was about one: its path in the catalogue.
     pub path: Option<String>,
-    /// What, as text.
+    /// Description of the fault, for reports.
     pub fault: String,
 }
 
@@ -221,17 +222,17 @@ pub struct Occasion {
 /// Totals of one host, for the report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HostTotals {
-    /// Body bytes received.
+    /// Number of body bytes received from the host.
     pub received_bytes: u64,
     /// Body bytes received that were already there or had to be thrown away.
     pub wasted_bytes: u64,
-    /// Requests sent.
+    /// Number of requests sent to the host.
     pub requests: u64,
-    /// Connections opened.
+    /// Number of connections opened to the host.
     pub connections: u64,
     /// Files or ranges it was asked for and did not have.
     pub missing: u64,
-    /// All other faults.
+    /// Number of faults of other kinds.
     pub faults: u64,
     /// Files that it brought alone and right.
     pub files: u64,
@@ -243,12 +244,12 @@ pub struct HostTotals {
     pub waited_alone: Duration,
 }
 
-/// One mirror, as learned.
+/// What was measured of one mirror: speed, faults, state.
 #[derive(Clone, Debug)]
 pub struct Host {
     /// Name for people: host and port.
     pub name: String,
-    /// Totals for the report.
+    /// Totals of the host for the report.
     pub totals: HostTotals,
     state: HostState,
     strikes: u32,

@@ -63,7 +63,7 @@ impl Limits {
     }
 }
 
-/// What the received bytes mean.
+/// An event of the protocol, decoded from received bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
     /// The final status line and header fields of the answer to `tag`.
@@ -228,7 +228,7 @@ enum Receiving {
 }
 
 impl Http1 {
-    /// A fresh connection.
+    /// Makes the state of a fresh connection.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -245,6 +245,11 @@ impl Http1 {
 
     /// Queues a request. With a body, the caller goes on with [`body`](Self::body)
     /// and [`body_end`](Self::body_end) before the next request.
+    ///
+    /// # Errors
+    /// [`RequestError::Closing`] if the connection takes no more requests; [`RequestError::BodyOpen`] before
+    /// [`body_end`](Self::body_end); [`RequestError::TooManyInFlight`] at the limit of requests in flight; other
+    /// variants if `head` cannot be written as HTTP/1.1.
     pub fn request(&mut self, head: &RequestHead, tag: u64, body: BodyLength) -> Result<(), RequestError> {
         if self.is_closing() {
             return Err(RequestError::Closing);
@@ -267,6 +272,10 @@ impl Http1 {
 
     /// Queues a piece of the open request body. The caller bounds what it queues by
     /// looking at [`Outgoing::len`].
+    ///
+    /// # Errors
+    /// [`RequestError::NoBodyOpen`] if the open body belongs to another request; [`RequestError::BodyTooLong`] beyond
+    /// the declared length.
     pub fn body(&mut self, tag: u64, data: Bytes) -> Result<(), RequestError> {
         let sending =
             self.sending.as_mut().filter(|sending| sending.tag == tag).ok_or(RequestError::NoBodyOpen { tag })?;
@@ -293,7 +302,11 @@ impl Http1 {
         Ok(())
     }
 
-    /// Ends the open request body.
+    /// Ends the open body of the request `tag`.
+    ///
+    /// # Errors
+    /// [`RequestError::NoBodyOpen`] if the open body belongs to another request; [`RequestError::BodyTooShort`] before
+    /// the declared length.
     pub fn body_end(&mut self, tag: u64) -> Result<(), RequestError> {
         match &self.sending {
             Some(sending) if sending.tag == tag => match sending.remaining {
@@ -314,6 +327,9 @@ impl Http1 {
 
     /// Takes what it can from `input` and gives the next event; `None`: read more.
     /// Unconsumed bytes stay in `input`, at most [`Limits::head_bytes`] of them.
+    ///
+    /// # Errors
+    /// An [`Http1Error`] if the bytes break HTTP/1.1 (RFC 9112) or a limit of [`Limits`]. Each later call fails, too.
     pub fn receive(&mut self, input: &mut BytesMut) -> Result<Option<Event>, Http1Error> {
         let event = self.next_event(input);
         if event.is_err() {
@@ -326,6 +342,10 @@ impl Http1 {
     /// A close between answers is clean (`Ok(None)`; see [`unanswered`](Self::unanswered)),
     /// and it ends a body that has no other end. That body may have been cut:
     /// only size and hash tell.
+    ///
+    /// # Errors
+    /// [`Http1Error::TruncatedHead`] or [`Http1Error::TruncatedBody`] if an answer is incomplete;
+    /// [`Http1Error::Failed`] after an earlier error.
     pub fn end_of_stream(&mut self) -> Result<Option<Event>, Http1Error> {
         let tag = self.in_flight.front().map_or(0, |asked| asked.tag);
         let event = match &self.receiving {

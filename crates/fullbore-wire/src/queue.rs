@@ -13,10 +13,10 @@ use crate::hosts::{HostId, HostSet};
 /// Number of an item in the caller's catalogue.
 pub type ItemId = u32;
 
-/// A file to fetch.
+/// A file to fetch, with the parts already present.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Item {
-    /// The caller's number for it.
+    /// Number of the file, chosen by the caller.
     pub id: ItemId,
     /// Its size in bytes, from the signed index.
     pub size: u64,
@@ -29,18 +29,18 @@ pub struct Item {
 /// A part of a file that one host is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Which file.
+    /// Number of the file that the segment is of.
     pub item: ItemId,
-    /// First byte.
+    /// Offset of the first byte of the segment.
     pub start: u64,
     /// Byte after the last; equal to `start` only for an empty file.
     pub end: u64,
-    /// Size of the whole file.
+    /// Size of the whole file, in bytes.
     pub size: u64,
 }
 
 impl Segment {
-    /// Bytes of this part.
+    /// Length of the segment, in bytes.
     pub fn len(&self) -> u64 {
         self.end - self.start
     }
@@ -74,11 +74,11 @@ pub enum Priority {
 pub struct WantedFile {
     /// The host it is connected to.
     pub host: HostId,
-    /// Which end it takes from.
+    /// Whether to take small files or large ones first.
     pub priority: Priority,
     /// Bytes in one request at most; a file up to half as much again is taken whole.
     pub segment_bytes: u64,
-    /// Whether the host answers ranges.
+    /// Whether the host answers requests for byte ranges.
     pub ranges: bool,
     /// The file this connection is in the midst of.
     pub current: Option<ItemId>,
@@ -121,7 +121,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Adds files.
+    /// Adds files to the queue.
     pub fn add(&mut self, items: impl IntoIterator<Item = Item>) {
         for item in items {
             if item.present.is_empty() && item.excluded == HostSet::default() {

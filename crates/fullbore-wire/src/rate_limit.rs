@@ -90,7 +90,7 @@ pub struct Allowance {
 }
 
 impl Allowance {
-    /// Under this limit.
+    /// Makes an allowance under this limit; `None` for no limit.
     pub fn new(limit: Option<Arc<RateLimit>>) -> Allowance {
         Allowance { limit, ..Allowance::default() }
     }

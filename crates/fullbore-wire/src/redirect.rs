@@ -70,12 +70,12 @@ pub struct Redirects {
 }
 
 impl Redirects {
-    /// Begins a chain.
+    /// Starts a chain of redirects at the requested URL.
     pub fn from(url: Url) -> Self {
         Self { chain: vec![url] }
     }
 
-    /// The URL to ask now.
+    /// The URL to request now: the last of the chain.
     pub fn current(&self) -> &Url {
         self.chain.last().expect("the chain begins with one URL")
     }
@@ -85,12 +85,16 @@ impl Redirects {
         self.chain.len() == 1
     }
 
-    /// The URL first asked for.
+    /// The URL that was requested first.
     pub fn first(&self) -> &Url {
         self.chain.first().expect("the chain begins with one URL")
     }
 
     /// Takes the next step and gives the URL to ask.
+    ///
+    /// # Errors
+    /// [`RedirectError::NoLocation`] without a Location; [`RedirectError::Loop`] back to a URL of the chain;
+    /// [`RedirectError::TooMany`] beyond [`REDIRECTS_MAX`]; otherwise as [`resolve`].
     pub fn follow(&mut self, location: Option<&str>) -> Result<&Url, RedirectError> {
         let current = self.current();
         let from = shown(current);
@@ -108,6 +112,10 @@ impl Redirects {
 }
 
 /// Resolves a Location against the URL it answered.
+///
+/// # Errors
+/// [`RedirectError::Control`] if `location` has a control character; [`RedirectError::Downgrade`] from `https` to
+/// `http`; [`RedirectError::Url`] if the result is no URL.
 pub fn resolve(base: &Url, location: &str) -> Result<Url, RedirectError> {
     let from = shown(base);
     let refused = |error| RedirectError::Url { from: from.clone(), error };

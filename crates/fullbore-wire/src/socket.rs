@@ -110,7 +110,7 @@ impl Socket {
         self.probe.clone()
     }
 
-    /// The stream itself, for readiness.
+    /// The TCP stream, to wait for readiness.
     #[must_use]
     pub fn tcp(&self) -> &TcpStream {
         &self.stream

@@ -28,7 +28,7 @@ const TLS_READ_AHEAD_BYTES: usize = 256 << 10;
 /// record's payload, and about what a system call is worth.
 const MIN_SPARE_BYTES: usize = 16 << 10;
 
-/// A connection to a server.
+/// A connection to a server, plain or through TLS.
 #[derive(Debug)]
 pub enum Stream {
     /// Plain TCP.
@@ -37,10 +37,10 @@ pub enum Stream {
     Tls(Box<TlsSocket>),
 }
 
-/// What one [`Stream::read_into`] did.
+/// Result of one call of [`Stream::read_into`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Filled {
-    /// Bytes appended.
+    /// Number of bytes that were appended to the buffer.
     pub bytes: usize,
     /// Nothing was there at first: the socket was found empty and we waited.
     pub waited: bool,
@@ -68,7 +68,7 @@ impl Stream {
     /// Waits until a read would give something (data, the end, or an error).
     ///
     /// # Errors
-    /// The connection's.
+    /// The error of the socket, if polling it fails.
     pub async fn readable(&mut self) -> io::Result<()> {
         std::future::poll_fn(|cx| self.poll_readable(cx)).await
     }

@@ -47,6 +47,7 @@ fn provider(small_key_shares: bool) -> CryptoProvider {
 
 /// Who may vouch for a server.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub enum Trust {
     /// The authorities of the operating system. What is trusted here and in the next two is also accepted as a
     /// server's own certificate, for the names and the time that it has.

@@ -44,7 +44,7 @@ const FLUSH_SHARE: f64 = 1.5;
 
 /// What the user wants of a probe.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TrialSettings {
+pub(crate) struct TrialSettings {
     /// For all of it, from `began`.
     pub time: Duration,
     /// When it began: set-up counts.
@@ -54,7 +54,7 @@ pub struct TrialSettings {
 }
 
 /// Makes the connections that carry content, as a copy does.
-pub trait Connections {
+pub(crate) trait Connections {
     /// Those that a copy begins with, beyond the first one.
     fn begin(&mut self);
     /// More of them, if a copy with this rate would try more; says whether it did.
@@ -64,7 +64,7 @@ pub trait Connections {
 /// Parts that were tried together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Joint {
+pub(crate) enum Joint {
     /// The source and the network.
     ReadSend,
     /// The network and the destination.
@@ -75,7 +75,7 @@ pub enum Joint {
 
 /// What a trial of parts together gave.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Trial {
+pub(crate) struct Trial {
     /// Which parts.
     pub joint: Joint,
     /// With which files.
@@ -88,7 +88,7 @@ pub struct Trial {
 
 impl Trial {
     /// Bytes per second with the flush counted, as a copy of less than a group of files has it.
-    pub fn bytes_per_s(&self) -> f64 {
+    pub(crate) fn bytes_per_s(&self) -> f64 {
         let bytes = self.flow.bytes as f64;
         if bytes == 0.0 || self.flow.steady <= 0.0 {
             return 0.0;
@@ -104,7 +104,7 @@ impl Trial {
 
 /// Everything that was measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Figures {
+pub(crate) struct Figures {
     /// The tree.
     pub tree: Tree,
     /// Processor-bound work at the source.
@@ -133,13 +133,8 @@ pub struct Figures {
 
 impl Figures {
     /// A trial of parts together.
-    pub fn trial(&self, joint: Joint, class: Class) -> Option<&Trial> {
+    pub(crate) fn trial(&self, joint: Joint, class: Class) -> Option<&Trial> {
         self.trials.iter().find(|trial| trial.joint == joint && trial.class == class && trial.flow.bytes > 0)
-    }
-
-    /// Whether files of a kind matter for this tree.
-    pub fn matters(&self, class: Class) -> bool {
-        matters(&self.tree, class)
     }
 }
 

@@ -23,7 +23,7 @@ const LISTING: f64 = 0.8;
 
 /// What an end works with.
 #[derive(Debug)]
-pub struct Means {
+pub(crate) struct Means {
     /// The connection to the other end.
     pub link: Link,
     /// Ends the session early.
@@ -44,7 +44,7 @@ pub struct Means {
 
 impl Means {
     /// Of an end that reads or writes here.
-    pub fn new(
+    pub(crate) fn new(
         link: Link,
         cancel: CancelToken,
         ledger: Ledger,
@@ -106,7 +106,7 @@ impl Means {
 
 /// One end.
 #[derive(Debug)]
-pub struct End {
+pub(crate) struct End {
     pub(super) means: Means,
     sources: Vec<PathBuf>,
     sample: Sample,
@@ -118,8 +118,8 @@ impl End {
     /// The end that has the source.
     ///
     /// # Errors
-    /// When there is nothing.
-    pub fn source(means: Means, sources: Vec<PathBuf>) -> Result<End, CopyError> {
+    /// [`CopyError::Usage`] with the path and the reason if a source does not exist or cannot be opened.
+    pub(crate) fn source(means: Means, sources: Vec<PathBuf>) -> Result<End, CopyError> {
         for path in &sources {
             path.symlink_metadata().map_err(|error| CopyError::Usage(format!("{}: {error}", path.display())))?;
         }
@@ -130,7 +130,7 @@ impl End {
     ///
     /// # Errors
     /// When nothing can be written there.
-    pub fn target(means: Means) -> Result<End, CopyError> {
+    pub(crate) fn target(means: Means) -> Result<End, CopyError> {
         let target = Some(Target::open(&means.path)?);
         Ok(End { means, sources: Vec::new(), sample: Sample::default(), files: Files::default(), target })
     }
@@ -139,7 +139,7 @@ impl End {
     ///
     /// # Errors
     /// When the connection breaks, or an order cannot be carried out. The other end has been told.
-    pub fn serve(mut self) -> Result<(), CopyError> {
+    pub(crate) fn serve(mut self) -> Result<(), CopyError> {
         while let Some(word) = self.means.hear()? {
             let Word::Request(order) = word else { return Err(CopyError::Meaning("a word out of turn")) };
             match self.perform(order) {

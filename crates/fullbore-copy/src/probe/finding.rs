@@ -17,7 +17,7 @@ use crate::judgement::Attribution;
 
 /// What holds it up.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Finding {
+pub(crate) struct Finding {
     /// The part; none if no two signals agree.
     pub part: Option<Part>,
     /// What the engine's verdict says, at the end that knows.

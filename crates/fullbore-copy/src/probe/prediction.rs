@@ -24,7 +24,7 @@ const RAMP: Duration = Duration::from_secs(3);
 /// A part of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Part {
+pub(crate) enum Part {
     /// The source's disk.
     Read,
     /// The source's processor: hash and cipher.
@@ -39,7 +39,7 @@ pub enum Part {
 
 impl Part {
     /// All, in the order of the data.
-    pub const ALL: [Part; 5] = [Part::Read, Part::SourceCpu, Part::Network, Part::TargetCpu, Part::Write];
+    pub(crate) const ALL: [Part; 5] = [Part::Read, Part::SourceCpu, Part::Network, Part::TargetCpu, Part::Write];
 
     /// Whether it is a processor.
     pub(crate) fn is_cpu(self) -> bool {
@@ -47,7 +47,7 @@ impl Part {
     }
 
     /// As a person says it.
-    pub fn words(self) -> &'static str {
+    pub(crate) fn words(self) -> &'static str {
         match self {
             Part::Read => "reading the source",
             Part::SourceCpu => "the source's processor",
@@ -76,7 +76,7 @@ fn compression(figures: &Figures, class: Class, stream_s: f64) -> f64 {
 
 /// Seconds that the copy will take.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Prediction {
+pub(crate) struct Prediction {
     /// All of it.
     pub seconds: f64,
     /// Of it, ssh, connections, listing, coming up to speed.
@@ -97,13 +97,14 @@ pub struct Prediction {
 
 impl Prediction {
     /// What a part takes by itself.
-    pub fn part(&self, part: Part) -> f64 {
+    #[cfg(test)]
+    pub(crate) fn part(&self, part: Part) -> f64 {
         self.parts.iter().find(|(known, _)| *known == part).map_or(0.0, |(_, seconds)| *seconds)
     }
 
     /// The part that a quarter more of would speed the copy by a tenth, if no other does much: what the matrix of
     /// verdicts calls the limit.
-    pub fn limit(&self) -> Option<Part> {
+    pub(crate) fn limit(&self) -> Option<Part> {
         let helps = |least: f64| self.quarter.iter().filter(move |(_, gain)| *gain >= least).map(|(part, _)| *part);
         let mut limits = helps(GAIN);
         let limit = limits.next()?;
@@ -112,7 +113,7 @@ impl Prediction {
     }
 
     /// What removing a part saves.
-    pub fn saves(&self, part: Part) -> f64 {
+    pub(crate) fn saves(&self, part: Part) -> f64 {
         let without =
             self.without.iter().find(|(known, _)| *known == part).map_or(self.seconds, |(_, seconds)| *seconds);
         (self.seconds - without).max(0.0)

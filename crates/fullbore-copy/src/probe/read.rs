@@ -79,7 +79,7 @@ pub struct ReadFigures {
 /// Whether files are small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Class {
+pub(crate) enum Class {
     /// Packed.
     Small,
     /// Cut into blocks.

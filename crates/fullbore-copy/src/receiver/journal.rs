@@ -34,7 +34,7 @@ const UNKNOWN: Boot = [0; 36];
 pub struct Header {
     /// The source's file in the state in which it was listed.
     pub source: Identity,
-    /// Its length, in bytes.
+    /// Length of the file, in bytes.
     pub size: u64,
     /// Time of its last change of content.
     pub modified: Time,
@@ -119,10 +119,10 @@ pub struct Entered {
     pub flushed: bool,
 }
 
-/// What a journal says.
+/// Contents of a journal: its header and the finished blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contents {
-    /// Of what.
+    /// Which file the journal belongs to.
     pub header: Header,
     /// Its blocks, in the order in which they were written.
     pub blocks: Vec<Entered>,

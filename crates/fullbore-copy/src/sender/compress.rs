@@ -37,7 +37,7 @@ const FIRST_PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(120);
 const KEPT_FOR: Duration = Duration::from_secs(30);
 
-/// What the user wants.
+/// When the sender compresses content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Compress {

@@ -15,6 +15,7 @@ use crate::entry::{
 
 /// What is wrong with bytes from the other end.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum WireError {
     /// A frame longer than any of its kind can be.
     #[error("a frame of kind {kind} with {length} bytes, more than the protocol allows")]

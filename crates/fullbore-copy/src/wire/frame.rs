@@ -40,7 +40,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Nothing has come yet.
+    /// Makes a decoder that has received nothing.
     pub fn new() -> Decoder {
         Decoder::default()
     }

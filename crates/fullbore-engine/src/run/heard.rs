@@ -31,12 +31,12 @@ pub struct Silence {
 }
 
 impl Silence {
-    /// Begins now.
+    /// Starts to measure silence at `now`.
     pub fn new(now: Instant) -> Silence {
         Silence { moved: MOVED.load(Ordering::Relaxed), since: now }
     }
 
-    /// How long it lasts.
+    /// Returns the time since the last sign of life.
     pub fn lasts(&mut self, now: Instant) -> Duration {
         self.compared(MOVED.load(Ordering::Relaxed), now)
     }

@@ -31,7 +31,7 @@ pub enum Remedy {
 /// Why a file will not come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenUp {
-    /// Which file.
+    /// Number of the file, chosen by the caller.
     pub item: ItemId,
     /// Hosts that do not have it or served it wrong.
     pub tried: HostSet,

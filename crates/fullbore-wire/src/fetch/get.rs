@@ -67,7 +67,7 @@ pub enum GetError {
 /// knows yet.
 #[derive(Clone, Debug, Default)]
 pub struct Get {
-    /// Path below the mirror's address.
+    /// Path of the file below the mirror's address.
     pub path: String,
     /// Size at which it is refused.
     pub limit_bytes: u64,
@@ -77,7 +77,7 @@ pub struct Get {
     pub if_modified_since: Option<i64>,
     /// Only the head is wanted (HEAD).
     pub head_only: bool,
-    /// Further fields of the request.
+    /// Further header fields of the request, name and value.
     pub fields: Vec<(String, String)>,
     /// Where the head is noted when it comes, before the body does.
     pub head_seen: Option<HeadSeen>,
@@ -163,7 +163,7 @@ impl HeadSeen {
 /// The answer to a [`Get`], whatever its status.
 #[derive(Clone, Debug)]
 pub struct Got {
-    /// The head.
+    /// Status and header fields of the answer.
     pub head: ResponseHead,
     /// The body; of an error page too.
     pub body: Vec<u8>,
@@ -181,7 +181,7 @@ pub enum Piece {
 /// The answer to a [`Get`] whose body comes as it arrives.
 #[derive(Debug)]
 pub struct Streamed {
-    /// The head.
+    /// Status and header fields of the answer.
     pub head: ResponseHead,
     /// The body in order, up to [`Piece::End`]. Slow takers slow the sender.
     pub body: mpsc::Receiver<Result<Piece, GetError>>,
@@ -210,10 +210,11 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// As [`Fetcher::get`](super::Fetcher::get).
+    /// Requests a small file, as [`Fetcher::get`](super::Fetcher::get) does.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`Fetcher::get`](super::Fetcher::get): [`GetError`] says whether the host refused, or was
+    /// unreachable.
     pub async fn get(&self, host: HostId, get: Get) -> Result<Got, GetError> {
         let unreachable = |reason: &str| GetError::Unreachable {
             host: self.shared.dispatcher().host_mut(host).name.clone(),

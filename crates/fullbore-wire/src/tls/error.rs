@@ -10,6 +10,7 @@ use super::pins::WrongKey;
 
 /// What went wrong with TLS, for the person reading it.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TlsError {
     /// A file of authorities cannot be used.
     #[error("{}: {reason}", file.display())]
