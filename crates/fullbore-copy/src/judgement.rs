@@ -342,7 +342,7 @@ mod tests {
     use fullbore_engine::stage::Kind;
 
     use super::*;
-    use crate::probe::Used;
+    use crate::probe::disks::Used;
 
     fn sentence(found: VerdictReport) -> String {
         if found.reason.is_empty() { found.limit } else { format!("{} ({})", found.limit, found.reason) }

@@ -6,7 +6,7 @@
 
 mod compute;
 mod conduct;
-mod disks;
+pub(crate) mod disks;
 mod end;
 mod extent;
 mod finding;

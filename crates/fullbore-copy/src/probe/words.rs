@@ -71,6 +71,7 @@ pub enum Request {
     /// Send content.
     Send {
         /// What.
+        #[serde(rename = "supply")]
         source_mode: SourceMode,
         /// How long.
         seconds: f64,
@@ -82,6 +83,7 @@ pub enum Request {
     /// Receive content.
     Receive {
         /// What becomes of it.
+        #[serde(rename = "fate")]
         sink: SinkMode,
     },
 }
