@@ -1,7 +1,7 @@
 //! Which algorithms `sqv` accepts: the policy that apt's method gives it, so that both trust the same signatures.
 //!
-//! The first of these is used: `APT_SEQUOIA_CRYPTO_POLICY`, a file of the system's for apt, `SEQUOIA_CRYPTO_POLICY`, a file of
-//! the system's for all programs, and apt's own file, which accepts some algorithms longer than `sqv` alone would.
+//! The first of these is used: `APT_SEQUOIA_CRYPTO_POLICY`, the system's file for apt, `SEQUOIA_CRYPTO_POLICY`, the
+//! system's file for all programs, and apt's own file, which accepts some algorithms longer than `sqv` alone would.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -43,8 +43,8 @@ impl PolicyVariables {
 
 static VARIABLES: OnceLock<PolicyVariables> = OnceLock::new();
 
-/// Sets what the environment says about the policy. The program calls this at its start, because a library does not read
-/// the environment. It holds for all verifiers of the process, as the variables do; a second call changes nothing.
+/// Sets what the environment says about the policy. The program calls this at its start, because a library does not
+/// read the environment. It holds for all verifiers of the process, as the variables do; a second call changes nothing.
 pub fn set_policy_variables(variables: PolicyVariables) {
     let _ = VARIABLES.set(variables);
 }

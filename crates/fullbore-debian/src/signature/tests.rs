@@ -1,4 +1,5 @@
-//! Signatures of keys that `gpg` creates for the test, in a separate home directory. Each case runs with every verifier.
+//! Signatures of keys that `gpg` creates for the test, in a separate home directory. Each case runs with every
+//! verifier.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
