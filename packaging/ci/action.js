@@ -1,5 +1,5 @@
-// The steps of the GitHub action: runs apt-setup.sh to enable, and after the job's last step to disable. It is a node action
-// because composite actions have no step after the job (actions/runner issue 1478). It uses nothing but node.
+// The steps of the GitHub action: runs apt-setup.sh to enable, and after the job's last step to disable. It is a node
+// action because composite actions have no step after the job (actions/runner issue 1478). It uses nothing but node.
 //
 //   node action.js                 as the runner calls it, at the beginning and at the end
 //   node action.js fetch URL FILE  for apt-setup.sh, in containers without curl and wget

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes apt on a CI machine fetch from several mirrors with fullbore, and undoes it. The GitHub action, the GitLab include
-# and the lines for a Dockerfile all call this script. docs/guide/ci.md is for their users.
+# Makes apt on a CI machine fetch from several mirrors with fullbore, and undoes it. The GitHub action, the GitLab
+# include and the lines for a Dockerfile all call this script. docs/guide/ci.md is for their users.
 #
 #   apt-setup.sh enable                  from now on, apt uses fullbore's methods
 #   apt-setup.sh disable                 /etc/apt is as it was before
@@ -8,10 +8,10 @@
 #
 # Whatever goes wrong here, the job continues with apt's own methods, and a warning says why. The settings:
 #
-#   APT_FULLBORE_MIRRORS   addresses of mirrors; an empty line ends a set. A line that starts with / names a list in a file.
-#                          Default: the lists of the `mirror+file:` sources of this machine
+#   APT_FULLBORE_MIRRORS   addresses of mirrors; an empty line ends a set. A line that starts with / names a list in a
+#                          file. Default: the lists of the `mirror+file:` sources of this machine
 #   APT_FULLBORE_PROGRAM   path of the program
-#   APT_FULLBORE_URL       or: a directory with fullbore-x86_64, fullbore-aarch64 and SHA256SUMS, as `xtask dist` makes it
+#   APT_FULLBORE_URL       or: a directory with fullbore-x86_64, fullbore-aarch64 and SHA256SUMS, as of a release
 #   APT_FULLBORE_SHA256    SHA-256 of the program, or several; then SHA256SUMS is not fetched
 #   APT_FULLBORE_STRICT    1 or true: fail instead of continuing without fullbore
 #   APT_FULLBORE_NODE      a node that fetches where neither curl nor wget is installed; set by the GitHub action
@@ -51,11 +51,12 @@ as_root() {
     if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi
 }
 
-# fetch URL FILE. Containers of CI jobs often have neither curl nor wget; apt itself can fetch over http everywhere, and over
-# https where ca-certificates is installed.
+# fetch URL FILE. Containers of CI jobs often have neither curl nor wget; apt itself can fetch over http everywhere, and
+# over https where ca-certificates is installed.
 fetch() {
     if command -v curl >/dev/null; then
-        timeout "$FETCH_S" curl --fail --silent --show-error --location --retry 2 --connect-timeout 20 --output "$2" "$1"
+        timeout "$FETCH_S" curl --fail --silent --show-error --location --retry 2 --connect-timeout 20 \
+            --output "$2" "$1"
     elif command -v wget >/dev/null; then
         timeout "$FETCH_S" wget --quiet --tries=3 --timeout=20 --output-document="$2" "$1"
     elif [ -n "${APT_FULLBORE_NODE:-}" ]; then

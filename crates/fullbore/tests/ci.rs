@@ -1,8 +1,9 @@
-//! `packaging/ci`: apt of a CI job fetches from several mirrors, whichever way the job calls the script, and is as before
-//! afterwards.
+//! `packaging/ci`: apt of a CI job fetches from several mirrors, whichever way the job calls the script, and is as
+//! before afterwards.
 //!
-//! Most tests run with this machine's apt, below directories of their own in a private mount namespace. Long ones, run by
-//! `script/test-long`, do the same in roots of three Debian releases that mmdebstrap makes, with their own apt and dpkg.
+//! Most tests run with this machine's apt, below directories of their own in a private mount namespace. Long ones, run
+//! by `script/test-long`, do the same in roots of three Debian releases that mmdebstrap makes, with their own apt and
+//! dpkg.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod harness;
@@ -210,7 +211,8 @@ impl Machine {
 
     /// Forgets lists and packages, for the next job.
     fn forget(&self) {
-        let text = format!("dpkg --purge {} 2>/dev/null; rm -rf /var/lib/apt/lists/* && apt-get clean", packages().join(" "));
+        let text =
+            format!("dpkg --purge {} 2>/dev/null; rm -rf /var/lib/apt/lists/* && apt-get clean", packages().join(" "));
         let clean = "rm -rf /var/lib/apt/lists/* && apt-get clean";
         let text = if matches!(self, Machine::Root(_)) { text.as_str() } else { clean };
         let ran = self.run(&[], &["sh", "-c", text]);
@@ -272,7 +274,10 @@ fn gitlab_setup() -> String {
     let (_, block) = text.split_once("&fullbore-apt-setup |-\n").unwrap();
     let block = block.lines().take_while(|line| line.is_empty() || line.starts_with("  "));
     let text: String = block.map(|line| line.strip_prefix("  ").unwrap_or(line).to_owned() + "\n").collect();
-    assert!(text.starts_with("sh -s -- \"$fullbore_step\" <<'END-OF-APT-SETUP'\n") && text.contains("turn_on"), "{text}");
+    assert!(
+        text.starts_with("sh -s -- \"$fullbore_step\" <<'END-OF-APT-SETUP'\n") && text.contains("turn_on"),
+        "{text}"
+    );
     text
 }
 
@@ -502,7 +507,9 @@ fn every_input_of_the_action_is_read_and_explained() {
         assert!(used.iter().any(|text| program.contains(text)), "action.js does not read {name}");
         assert!(guide.contains(&format!("| `{name}` |")), "docs/guide/ci.md does not explain {name}");
     }
-    for path in rest.lines().filter_map(|line| line.trim().strip_prefix("main: ").or(line.trim().strip_prefix("post: "))) {
+    for path in
+        rest.lines().filter_map(|line| line.trim().strip_prefix("main: ").or(line.trim().strip_prefix("post: ")))
+    {
         assert!(repository(path).exists(), "{path}");
     }
     let script = read("packaging/ci/apt-setup.sh");
@@ -632,8 +639,7 @@ mod long {
         let before = machine.etc_apt();
         for (strict, code) in [("false", 0), ("true", 1)] {
             let inputs = [("INPUT_MIRRORS", url.as_str()), ("INPUT_VERSION", "v9.9"), ("INPUT_STRICT", strict)];
-            let ran =
-                machine.run(&[&runner[..], &inputs].concat(), &["node", "/srv/action/packaging/ci/action.js"]);
+            let ran = machine.run(&[&runner[..], &inputs].concat(), &["node", "/srv/action/packaging/ci/action.js"]);
             assert!(ran.code == Some(code) && ran.text.contains("download/v9.9/fullbore-"), "{ran:?}");
             machine.is_as_before(&before);
         }
