@@ -25,7 +25,7 @@ set -u
 state=${APT_FULLBORE_STATE:-/usr/lib/fullbore-ci}
 snippet=/etc/apt/apt.conf.d/90fullbore
 
-# Longest time for one download. The program has 10 MB; a slower server would cost the job more than fullbore saves.
+# Longest time for one download. The program has 30 MB; a slower server would cost the job more than fullbore saves.
 FETCH_S=120
 
 say() {
@@ -107,9 +107,13 @@ place_program() {
     fi
     sum=$(sha256sum "$state/fullbore")
     sum=${sum%% *}
+    if [ "${#sum}" != 64 ]; then
+        failure="cannot hash $state/fullbore"
+        return 1
+    fi
     case " $sums " in
     *" $sum "*) ;;
-    *[0-9a-f]*)
+    *[![:space:]]*)
         failure="$from has the SHA-256 $sum, expected: $(echo "$sums" | tr -s ' ')"
         return 1
         ;;
@@ -119,7 +123,7 @@ place_program() {
 # The lists that this machine's sources name, as on GitHub's Ubuntu runners.
 lists_of_sources() {
     cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources 2>/dev/null |
-        sed 's/#.*//; s/[[:space:]]\{1,\}/\n/g' | sed -n 's,^mirror+file:\(//\)\{0,1\}/,/,p' | sort -u
+        sed 's/#.*//; s/[[:space:]]\{1,\}/\n/g' | sed -n 's|^mirror+file:\(//\)\{0,1\}/|/|p' | sort -u
 }
 
 # Writes the list of mirrors to $work/mirrors, and the names of other lists to $work/lists.
@@ -150,6 +154,10 @@ try_enable() {
     if ! output=$(as_root "$state/fullbore" apt enable --program "$state/fullbore" "$@" 2>&1 </dev/null); then
         # A message for GitHub is one line.
         failure=$(printf %s "$output" | tr '\n' ' ')
+        return 1
+    fi
+    if ! grep -qF "\"$state/fullbore\"" "$snippet" 2>/dev/null; then
+        failure="$from is not fullbore: $snippet does not name it"
         return 1
     fi
     say "$output"

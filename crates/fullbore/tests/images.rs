@@ -221,9 +221,8 @@ fn the_lines_for_a_dockerfile_leave_nothing_in_the_image() {
     // The copy of the base is part of it.
     assert!(begun.elapsed() < 2 * INSTALL_LIMIT, "{:?}", begun.elapsed());
     assert!(image.root.join("usr/bin/file").exists());
-    let compared =
-        clean_command("diff").arg("-r").args([bench.base(), image.root.clone()].map(|root| root.join("etc/apt")));
-    let output = { compared }.output().unwrap();
+    let both = [bench.base(), image.root.clone()].map(|root| root.join("etc/apt"));
+    let output = clean_command("diff").arg("-r").args(both).output().unwrap();
     assert!(output.status.success(), "{}", text(&output));
     for left in ["run/fullbore", "usr/lib/fullbore-ci"] {
         assert!(!image.root.join(left).exists(), "{left}");
@@ -253,8 +252,8 @@ fn the_static_program_works_in_an_empty_root() {
     }
     std::os::unix::fs::symlink("below/small", root.join("tree/link")).unwrap();
     let same = |name: &str| {
-        let output = clean_command("diff").args(["--recursive", "--no-dereference"]);
-        let output = { output }.args([root.join("tree"), root.join(name)]).output().unwrap();
+        let both = [root.join("tree"), root.join(name)];
+        let output = clean_command("diff").args(["--recursive", "--no-dereference"]).args(both).output().unwrap();
         assert!(output.status.success(), "{name}: {}", text(&output));
     };
     good(&run(&["copy", "/tree/", "/copied"]));
