@@ -112,12 +112,15 @@ impl Build<'_> {
     }
 }
 
-/// Mounts what every container has, and further directories; then runs a command in the root. The image's PATH counts
-/// here as well, so chroot has its own.
+/// Mounts what every container has, even if the image has no such directory, and further directories; then runs a
+/// command in the root. The image's PATH counts here as well, so chroot is named by its own.
 const ENTER: &str = r#"
 root=$1; shift
-if [ -d "$root/proc" ]; then mount -t proc proc "$root/proc"; fi
-if [ -d "$root/dev" ]; then mount --rbind /dev "$root/dev"; fi
+mkdir -p "$root/proc" "$root/dev" "$root/etc"
+[ -e "$root/etc/hosts" ] || : >"$root/etc/hosts"
+mount --bind /etc/hosts "$root/etc/hosts"
+mount -t proc proc "$root/proc"
+mount --rbind /dev "$root/dev"
 while [ "$1" != -- ]; do
     mkdir -p "$root$2"
     mount --bind "$1" "$root$2"
