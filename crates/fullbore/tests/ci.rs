@@ -236,7 +236,7 @@ fn well(ran: &Ran) {
 }
 
 /// Enables, updates, installs and disables, the mirror of the sources being stalled. `step` runs a step of a CI system.
-fn a_job_goes_on(machine: &Machine, environment: &[(&str, &str)], step: &dyn Fn(&[(&str, &str)], &str) -> Ran) {
+fn a_job_goes_on(machine: &Machine, environment: &[(&str, &str)], step: impl Fn(&[(&str, &str)], &str) -> Ran) {
     let (stalled, good) = (stalled_mirror(), good_mirror());
     machine.sources(&stalled.url());
     let before = machine.etc_apt();
@@ -264,7 +264,7 @@ fn a_job_goes_on(machine: &Machine, environment: &[(&str, &str)], step: &dyn Fn(
 #[test]
 fn a_stalled_mirror_does_not_stop_a_job() {
     let machine = Machine::layer("http://127.0.0.1:9/");
-    a_job_goes_on(&machine, &[], &|environment, step| machine.setup(environment, &[step]));
+    a_job_goes_on(&machine, &[], |environment, step| machine.setup(environment, &[step]));
 }
 
 /// What stands in the include for GitLab.
@@ -291,7 +291,7 @@ const GITLAB: [(&str, &str); 3] = [("CI", "true"), ("GITLAB_CI", "true"), ("CI_P
 #[test]
 fn the_include_for_gitlab_does_the_same() {
     let machine = Machine::layer("http://127.0.0.1:9/");
-    a_job_goes_on(&machine, &GITLAB, &|environment, step| gitlab_step(&machine, environment, step));
+    a_job_goes_on(&machine, &GITLAB, |environment, step| gitlab_step(&machine, environment, step));
 }
 
 #[test]
@@ -558,17 +558,17 @@ mod long {
     /// The three ways of a release's plain root, which has neither curl nor certificates.
     fn jobs(suite: &str) {
         let (_directory, machine) = root(suite, "");
-        a_job_goes_on(&machine, &[("GITHUB_ACTIONS", "true"), ("CI", "true")], &|environment, step| {
+        a_job_goes_on(&machine, &[("GITHUB_ACTIONS", "true"), ("CI", "true")], |environment, step| {
             machine.setup(environment, &[step])
         });
-        a_job_goes_on(&machine, &GITLAB, &|environment, step| gitlab_step(&machine, environment, step));
+        a_job_goes_on(&machine, &GITLAB, |environment, step| gitlab_step(&machine, environment, step));
         // apt itself fetches the program.
         assert!(!machine.at("usr/bin/curl").exists() && !machine.at("usr/bin/wget").exists());
         let (directory, _) = release(&machine);
         let server = Server::start(&directory).unwrap();
         let url = server.url();
         let environment = [&GITLAB[..], &[("APT_FULLBORE_URL", url.as_str())]].concat();
-        a_job_goes_on(&machine, &environment, &|environment, step| gitlab_step(&machine, environment, step));
+        a_job_goes_on(&machine, &environment, |environment, step| gitlab_step(&machine, environment, step));
         // As in a Dockerfile.
         let (stalled, good) = (stalled_mirror(), good_mirror());
         machine.sources(&stalled.url());
@@ -635,7 +635,7 @@ mod long {
             }
             machine.run(&inputs, &["node", "/srv/action/packaging/ci/action.js"])
         };
-        a_job_goes_on(&machine, &[("APT_FULLBORE_URL", "unused")], &step);
+        a_job_goes_on(&machine, &[("APT_FULLBORE_URL", "unused")], step);
         assert_eq!(fs::read_to_string(machine.at("srv/output")).unwrap(), "enabled=true\n");
         // Nothing is to be had: the step warns, and the job continues. With `strict`, it fails.
         let before = machine.etc_apt();
