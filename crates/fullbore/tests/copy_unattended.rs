@@ -244,3 +244,26 @@ fn events_come_each_second_and_a_log_beside_them_has_few_lines() {
         "it took less than half a minute: {logged:?}"
     );
 }
+
+/// As in an empty root, in which only the static program is. Permissions were not kept there.
+#[test]
+fn without_proc_permissions_are_kept() {
+    let place = Place::new();
+    fs::create_dir_all(place.path("src/below")).unwrap();
+    fs::write(place.path("src/below/file"), "text").unwrap();
+    let copy = |directory: u32, file: u32| {
+        let set = |path: &str, mode| fs::set_permissions(place.path(path), fs::Permissions::from_mode(mode)).unwrap();
+        set("src/below/file", file);
+        set("src/below", directory);
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "--mount", "sh", "-c", "mount -t tmpfs tmpfs /proc && exec \"$@\"", "sh"]);
+        command.args([env!("CARGO_BIN_EXE_fullbore"), "copy", "src/", "dst"]).current_dir(place.path(""));
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+        let mode = |path: &str| fs::metadata(place.path(path)).unwrap().mode() & 0o7777;
+        assert_eq!((mode("dst/below"), mode("dst/below/file")), (directory, file));
+    };
+    copy(0o2750, 0o640);
+    // What is there already.
+    copy(0o711, 0o604);
+}

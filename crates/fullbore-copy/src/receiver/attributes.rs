@@ -314,11 +314,20 @@ fn has(xattrs: &Xattrs, name: &[u8]) -> bool {
 /// Changes the permissions of a name that is no link; a link put in its place is not followed.
 pub(super) fn change_mode(directory: &OwnedFd, name: &[u8], mode: u32) -> Result<(), Errno> {
     let own = if name.is_empty() { b"." } else { name };
-    let held = rustix::fs::openat(directory, own, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
-    if Kind::of_mode(rustix::fs::fstat(&held)?.st_mode) == Some(Kind::Symlink) {
+    let open = |flags| rustix::fs::openat(directory, own, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
+    let held = open(OFlags::PATH)?;
+    let kind = Kind::of_mode(rustix::fs::fstat(&held)?.st_mode);
+    if kind == Some(Kind::Symlink) {
         return Err(Errno::LOOP);
     }
-    rustix::fs::chmod(format!("/proc/self/fd/{}", held.as_raw_fd()), Mode::from_raw_mode(mode))
+    let mode = Mode::from_raw_mode(mode);
+    match rustix::fs::chmod(format!("/proc/self/fd/{}", held.as_raw_fd()), mode) {
+        // Without /proc, as in an empty root. Opening anything else can have side effects.
+        Err(Errno::NOENT) if matches!(kind, Some(Kind::File | Kind::Directory)) => {
+            rustix::fs::fchmod(open(OFlags::RDONLY | OFlags::NONBLOCK)?, mode)
+        }
+        result => result,
+    }
 }
 
 /// For calls that set the time of the last change, and leave that of the last access alone.
