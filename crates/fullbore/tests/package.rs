@@ -32,6 +32,8 @@ fn generated() -> &'static Path {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         }
+        // `cargo xtask deb` writes it with the date of the last commit.
+        std::fs::write(directory.path().join("changelog"), "fullbore\n").unwrap();
         directory
     };
     DIRECTORY.get_or_init(make).path()

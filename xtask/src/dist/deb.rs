@@ -8,7 +8,7 @@ use super::{Run, binaries};
 use crate::command::{output, run};
 use crate::docs;
 
-/// Where the package description of cargo-deb expects Debian's changelog.
+/// Where the description of the package in crates/fullbore/Cargo.toml expects Debian's changelog.
 const CHANGELOG: &str = "packaging/generated/changelog";
 
 /// Builds the package into the output directory. Returns its name.
@@ -39,7 +39,7 @@ fn write_changelog(run_of: &Run) -> io::Result<()> {
     let date = format!("--date=@{}", environment.epoch_s);
     let date = output(environment.command("date").args(["--utc", "--rfc-email", &date]))?;
     let text = format!(
-        "fullbore ({}) unstable; urgency=medium\n\n  * See /usr/share/doc/fullbore/CHANGELOG.md.gz.\n\n -- {}  {}\n",
+        "fullbore ({}) unstable; urgency=medium\n\n  * See /usr/share/doc/fullbore/CHANGELOG.md.\n\n -- {}  {}\n",
         run_of.version,
         run_of.maintainer,
         date.trim()
