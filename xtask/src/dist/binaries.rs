@@ -38,9 +38,8 @@ fn add_standard_library(run_of: &Run, triple: &str) -> io::Result<()> {
     if Path::new(found.trim()).exists() {
         return Ok(());
     }
-    run(run_of.environment.command("rustup").args(["target", "add", triple])).map_err(|error| {
-        io::Error::new(error.kind(), format!("Rust's library for {triple} is missing, and {error}"))
-    })
+    run(run_of.environment.command("rustup").args(["target", "add", triple]))
+        .map_err(|error| io::Error::new(error.kind(), format!("Rust's library for {triple} is missing, and {error}")))
 }
 
 fn check_static(run_of: &Run, program: &Path) -> io::Result<()> {

@@ -88,8 +88,7 @@ fn list(
         }
     }
     let own = reference(&("fullbore".to_owned(), version.to_owned()));
-    let mut program =
-        components.remove(&own).ok_or_else(|| io::Error::other(format!("cargo does not know {own}")))?;
+    let mut program = components.remove(&own).ok_or_else(|| io::Error::other(format!("cargo does not know {own}")))?;
     program["type"] = json!("application");
     let mut list = json!({
         "bomFormat": "CycloneDX",

@@ -11,7 +11,11 @@ pub fn build(run_of: &Run, target: Target) -> io::Result<String> {
     let program = binaries::build(run_of, target)?;
     let script = run_of.environment.root.join("packaging/debian-installer/build");
     let mut command = run_of.environment.command(script);
-    command.arg(program).arg(&run_of.output).args([target.debian(), &run_of.version]).stdout(std::process::Stdio::null());
+    command
+        .arg(program)
+        .arg(&run_of.output)
+        .args([target.debian(), &run_of.version])
+        .stdout(std::process::Stdio::null());
     run(&mut command)?;
     Ok(format!("fullbore-nosync-udeb_{}_{}.udeb", run_of.version, target.debian()))
 }
