@@ -9,12 +9,22 @@ use liblzma::stream::{Check, MtStreamBuilder};
 use liblzma::write::XzEncoder;
 
 use super::{Run, environment};
-use crate::command::{output, run};
+use crate::command::run;
 
 /// Settings of the compressor. With the size of blocks fixed, the number of threads does not change the result.
 const PRESET: u32 = 6;
 const BLOCK_BYTES: u64 = 24 << 20;
 const THREADS_MAX: u32 = 8;
+
+/// What cargo needs to know about the directory. `cargo vendor` prints the same, but nothing with --quiet.
+const SETTINGS: &str = r#"
+# Crates come from the directory vendor; no network is needed.
+[source.crates-io]
+replace-with = "vendored-sources"
+
+[source.vendored-sources]
+directory = "vendor"
+"#;
 
 /// Packs the commit and its crates into the output directory. Returns the tarball's name.
 pub fn build(run_of: &Run) -> io::Result<String> {
@@ -41,9 +51,9 @@ pub fn build(run_of: &Run) -> io::Result<String> {
 fn vendor(run_of: &Run, tree: &Path) -> io::Result<()> {
     let mut command = run_of.environment.command(environment::cargo());
     command.current_dir(tree).args(["vendor", "--locked", "--quiet", "--versioned-dirs", "vendor"]);
-    let settings = output(&mut command)?;
+    run(command.stdout(Stdio::null()))?;
     let mut file = File::options().append(true).open(tree.join(".cargo/config.toml"))?;
-    writeln!(file, "\n# Crates come from the directory vendor; no network is needed.\n{}", settings.trim_end())
+    file.write_all(SETTINGS.as_bytes())
 }
 
 /// Names in order, one time, no owner, modes without the umask: the same tree gives the same bytes.
