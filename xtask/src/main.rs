@@ -1,13 +1,14 @@
-//! Tasks around the build: `cargo xtask docs`, `cargo xtask deb`.
+//! Tasks around the build: `cargo xtask docs`, `cargo xtask dist`.
 
 #![forbid(unsafe_code)]
 
-use std::io;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::path::Path;
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod command;
+mod dist;
 mod docs;
 
 /// Do tasks around the build
@@ -25,20 +26,24 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
-    /// Build the Debian package with cargo-deb
-    Deb {
-        /// Arguments for cargo deb
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<String>,
-    },
+    /// Make all files of a release: static programs, packages, source tarball, SBOM, checksums
+    Dist(dist::DistArguments),
+    /// Build the Debian package of this machine's architecture into target/dist
+    Deb(dist::DistArguments),
+    /// Build the static program and print its path
+    Static(dist::StaticArguments),
 }
 
 fn main() -> ExitCode {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    // cargo names the clone in which it was called; a program that was copied knows the one that it was built in.
+    let manifest = std::env::var("CARGO_MANIFEST_DIR").unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_owned());
+    let root = Path::new(&manifest).join("..");
     let done = match Arguments::parse().task {
         Task::Docs { check: false } => docs::write(&root),
         Task::Docs { check: true } => docs::check(&root),
-        Task::Deb { arguments } => deb(&root, &arguments),
+        Task::Dist(arguments) => dist::run(&root, arguments),
+        Task::Deb(arguments) => dist::build_deb(&root, arguments),
+        Task::Static(arguments) => dist::build_static(&root, arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -46,16 +51,5 @@ fn main() -> ExitCode {
             eprintln!("error: {error}");
             ExitCode::FAILURE
         }
-    }
-}
-
-fn deb(root: &PathBuf, arguments: &[String]) -> io::Result<()> {
-    docs::write_packaged(root)?;
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let command = ["deb", "--locked", "--package", "fullbore"];
-    let status = Command::new(cargo).current_dir(root).args(command).args(arguments).status()?;
-    match status.success() {
-        true => Ok(()),
-        false => Err(io::Error::other("cargo deb failed; install it with: cargo install --locked cargo-deb")),
     }
 }

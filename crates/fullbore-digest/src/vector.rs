@@ -28,6 +28,7 @@ pub(super) type State = [u32; 8];
 /// Maximum number of streams in parallel.
 pub(super) const LANES: usize = 8;
 /// Number of blocks whose message schedule is computed in parallel.
+#[cfg(target_arch = "x86_64")]
 const AHEAD: usize = 8;
 
 /// Implementation for a set of processor features.
@@ -138,6 +139,7 @@ pub(super) fn compress_lanes(tier: Tier, states: &mut [State], data: &[&[Block]]
 }
 
 /// FIPS 180-4, 4.2.2.
+#[cfg(target_arch = "x86_64")]
 const K: [u32; 64] = [
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5, 0xd807aa98,
     0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786,

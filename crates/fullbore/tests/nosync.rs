@@ -731,7 +731,7 @@ cp "$(command -v id)" /bin/true /usr/bin/dpkg-divert "$target/usr/bin"
 : >"$target/var/lib/dpkg/status" && : >"$target/var/lib/dpkg/diversions"
 list() { (cd "$target" && find . -xdev ! -name diversions-old -type f -exec md5sum {} +) | sort; }
 before=$(list)
-udeb=$("$packaging/build" "$program" "$top")
+udeb=${given_udeb:-$("$packaging/build" "$program" "$top")}
 dpkg-deb -x "$udeb" "$installer"
 
 hook() { chroot "$installer" "/usr/lib/$1/$2fullbore-nosync" >/dev/null; }
@@ -754,14 +754,17 @@ fn the_debian_installer_installs_without_syncs() {
     let dir = tempfile::tempdir().unwrap();
     let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/debian-installer");
     // The one that an installer gets takes long to build: script/test-long names it.
+    // script/test-dist names the udeb of a release, which is static too.
+    let udeb = std::env::var_os("FULLBORE_TEST_UDEB").unwrap_or_default();
     let named = std::env::var("FULLBORE_TEST_STATIC");
     let program = named.as_deref().unwrap_or(env!("CARGO_BIN_EXE_fullbore"));
     let output = unshared(Path::new(""), INSTALLER)
         // A program with all its symbols takes long to compress.
         .env("DPKG_DEB_COMPRESSOR_TYPE", "none")
+        .env("given_udeb", &udeb)
         .args([program, &programs().fixed])
         .args([packaging.as_path(), dir.path()])
-        .arg(if named.is_ok() { "" } else { "yes" })
+        .arg(if named.is_ok() || !udeb.is_empty() { "" } else { "yes" })
         .output()
         .unwrap();
     let lines: Vec<_> = stdout(&output).lines().map(str::to_owned).collect();

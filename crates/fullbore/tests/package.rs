@@ -32,6 +32,8 @@ fn generated() -> &'static Path {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         }
+        // `cargo xtask deb` writes it with the date of the last commit.
+        std::fs::write(directory.path().join("changelog"), "fullbore\n").unwrap();
         directory
     };
     DIRECTORY.get_or_init(make).path()
@@ -129,6 +131,18 @@ fn what_the_package_holds_is_there() {
     }
 }
 
+#[test]
+fn the_package_description_names_every_command() {
+    let description = description();
+    let text = description["extended-description"].as_str().unwrap();
+    let words: BTreeSet<&str> = text.split(|c: char| !c.is_ascii_lowercase()).collect();
+    let pages: Vec<_> = fullbore::manual::packaged_files().into_iter().map(|(name, _)| name).collect();
+    let commands = pages.iter().filter_map(|name| name.strip_prefix("man/fullbore-")?.strip_suffix(".1"));
+    let missing: BTreeSet<_> =
+        commands.map(|page| page.split('-').next().unwrap()).filter(|name| !words.contains(name)).collect();
+    assert!(missing.is_empty() && pages.len() > 10, "{missing:?}");
+}
+
 fn done(command: &mut Command) -> String {
     let ran = command.output().unwrap();
     let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
@@ -152,7 +166,8 @@ fn package(directory: &Path) -> PathBuf {
     let description = description();
     let text = |name: &str| description[name].as_str().unwrap();
     let architecture = done(clean_command("dpkg").arg("--print-architecture"));
-    let depends = text("depends").replace("$auto", "libc6");
+    // The release's program is static; this one needs a C library, which this machine has.
+    let depends = text("depends");
     let fields = format!(
         "Package: fullbore\nVersion: {}\nArchitecture: {}\nMaintainer: {}\nSection: {}\nPriority: {}\nDepends: {depends}\n\
          Description: moves Debian archives\n",
@@ -196,11 +211,15 @@ dpkg --verify fullbore
 # Again over itself, with apt using it, and with what runs and people have left.
 dpkg -i /fullbore.deb
 fullbore apt enable
+mkdir -p /etc/systemd/system/timers.target.wants
+ln -s /usr/lib/systemd/system/fullbore-mirror@.timer \
+    /etc/systemd/system/timers.target.wants/fullbore-mirror@debian.timer
 [ -e /etc/apt/apt.conf.d/90fullbore ] || say "apt enable wrote nothing"
 touch /var/lib/fullbore/debian.prom /var/lib/fullbore/debian.html
 mkdir /var/lib/fullbore/mine
 dpkg -r fullbore
 [ ! -e /etc/apt/apt.conf.d/90fullbore ] || say "apt is left with methods that are gone"
+[ ! -L /etc/systemd/system/timers.target.wants/fullbore-mirror@debian.timer ] || say "a timer is left without its unit"
 [ ! -e /usr/bin/fullbore ] || say "the program is still there"
 [ -e /var/lib/fullbore/debian.prom ] || say "removed what only a purge removes"
 apt-config dump >/dev/null

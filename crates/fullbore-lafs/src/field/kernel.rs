@@ -32,20 +32,21 @@ impl Kernel {
     /// All that this processor can do, the best one last.
     pub fn available() -> Vec<Kernel> {
         let mut kernels = vec![Kernel::Scalar];
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::is_x86_feature_detected as has;
-            if has!("ssse3") {
-                kernels.push(Kernel::Ssse3);
-            }
-            if has!("avx2") {
-                kernels.push(Kernel::Avx2);
-                if has!("gfni") {
-                    kernels.push(Kernel::Gfni);
-                }
-            }
-        }
+        kernels.extend(Kernel::vectors());
         kernels
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn vectors() -> impl Iterator<Item = Kernel> {
+        use std::arch::is_x86_feature_detected as has;
+        let (ssse3, avx2) = (has!("ssse3"), has!("avx2"));
+        let found = [(Kernel::Ssse3, ssse3), (Kernel::Avx2, avx2), (Kernel::Gfni, avx2 && has!("gfni"))];
+        found.into_iter().filter_map(|(kernel, is_there)| is_there.then_some(kernel))
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn vectors() -> impl Iterator<Item = Kernel> {
+        std::iter::empty()
     }
 
     /// The best of them.

@@ -31,7 +31,7 @@ fn summary() -> Summary {
         probe: None,
         waits: Vec::new(),
         command: "mirror".into(),
-        version: "0.1.0".into(),
+        version: "0.2.0".into(),
         name: Some("debian".into()),
         dir: "/srv/mirror/debian".into(),
         started_unix_s: 1_795_217_885,
