@@ -1,0 +1,84 @@
+//! Indexes in one form only, in another form than the name says, padded, empty, with other line ends.
+
+use super::OddArchive;
+use super::draft::Draft;
+use crate::compression::Form;
+
+pub(super) const ALL: &[OddArchive] = &[
+    OddArchive::usual("form-plain-only", |draft| draft.forms = vec![Form::Plain]),
+    OddArchive::usual("form-gz-only", |draft| draft.forms = vec![Form::Gz]),
+    OddArchive::usual("form-bz2-only", |draft| draft.forms = vec![Form::Bz2]),
+    OddArchive::usual("form-xz-only", |draft| draft.forms = vec![Form::Xz]),
+    OddArchive::usual("form-zst-only", |draft| draft.forms = vec![Form::Zst]),
+    OddArchive::usual("form-lzma-only", |draft| named(draft, ".lzma", &lzma)),
+    OddArchive::usual("form-lzma-in-xz", |draft| named(draft, ".xz", &lzma)),
+    OddArchive::usual("form-gz-in-xz", |draft| named(draft, ".xz", &|text| Form::Gz.compress(text))),
+    OddArchive::usual("form-xz-in-gz", |draft| named(draft, ".gz", &|text| Form::Xz.compress(text))),
+    OddArchive::usual("form-gz-in-plain", |draft| named(draft, "", &|text| Form::Gz.compress(text))),
+    OddArchive::usual("form-plain-in-gz", |draft| named(draft, ".gz", &|text| Ok(text.to_vec()))),
+    OddArchive::usual("form-plain-in-xz", |draft| named(draft, ".xz", &|text| Ok(text.to_vec()))),
+    OddArchive::usual("form-gz-padded", |draft| named(draft, ".gz", &|text| padded(Form::Gz, text))),
+    OddArchive::usual("form-xz-padded", |draft| named(draft, ".xz", &|text| padded(Form::Xz, text))),
+    OddArchive::usual("form-gz-of-two", |draft| named(draft, ".gz", &of_two)),
+    OddArchive::usual("form-gz-cut", |draft| named(draft, ".gz", &cut)),
+    OddArchive::usual("form-empty-gz", |draft| empty(draft, ".gz", b"")),
+    OddArchive::usual("form-empty-plain", |draft| empty(draft, "", b"")),
+    OddArchive::usual("form-gz-of-nothing", gz_of_nothing),
+    OddArchive::usual("crlf-packages", |draft| named(draft, "", &crlf)),
+    OddArchive::usual("crlf-packages-gz", |draft| named(draft, ".gz", &|text| Form::Gz.compress(&crlf(text)?))),
+];
+
+/// The index alone, made by `make`, under this ending.
+fn named(draft: &mut Draft, ending: &str, make: &dyn Fn(&[u8]) -> std::io::Result<Vec<u8>>) {
+    draft.forms.clear();
+    let bytes = make(draft.index_text().as_bytes()).expect("compressors write into memory");
+    draft.index_as(ending, &bytes);
+}
+
+/// An index without packages, as these bytes.
+fn empty(draft: &mut Draft, ending: &str, bytes: &[u8]) {
+    draft.forms.clear();
+    draft.stanzas.clear();
+    draft.index_as(ending, bytes);
+}
+
+/// A compressed file of nothing (oerdnj/deb.sury.org#1978).
+fn gz_of_nothing(draft: &mut Draft) {
+    let gz = Form::Gz.compress(b"").expect("gzip writes into memory");
+    empty(draft, ".gz", &gz);
+}
+
+/// The form of LZMA utils, which `xz --format=lzma` writes (rickysarraf/apt-offline#24 asks for such files).
+fn lzma(text: &[u8]) -> std::io::Result<Vec<u8>> {
+    use std::io::Write as _;
+    let options = liblzma::stream::LzmaOptions::new_preset(6)?;
+    let stream = liblzma::stream::Stream::new_lzma_encoder(&options)?;
+    let mut encoder = liblzma::write::XzEncoder::new_stream(Vec::new(), stream);
+    encoder.write_all(text)?;
+    encoder.finish()
+}
+
+/// Zeros at the end, as of a tool that writes whole blocks (openbao/openbao#3799).
+fn padded(form: Form, text: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut bytes = form.compress(text)?;
+    bytes.resize(bytes.len().next_multiple_of(512) + 512, 0);
+    Ok(bytes)
+}
+
+/// Two members, one after the other.
+fn of_two(text: &[u8]) -> std::io::Result<Vec<u8>> {
+    let (first, second) = text.split_at(text.len() / 2);
+    Ok([Form::Gz.compress(first)?, Form::Gz.compress(second)?].concat())
+}
+
+/// The end is missing, and the Release was made afterwards (ntop/ntopng#6137).
+fn cut(text: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Form::Gz.compress(text)?;
+    bytes.truncate(bytes.len() - 20);
+    Ok(bytes)
+}
+
+/// Line ends of Windows (sonatype-nexus-community/nexus-repository-apt#65).
+fn crlf(text: &[u8]) -> std::io::Result<Vec<u8>> {
+    Ok(String::from_utf8_lossy(text).replace('\n', "\r\n").into_bytes())
+}
