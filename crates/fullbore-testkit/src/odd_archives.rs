@@ -20,8 +20,8 @@ use std::path::Path;
 use crate::archive::ArchiveError;
 use crate::signer::Signer;
 
-pub use draft::PACKAGES;
 use draft::Draft;
+pub use draft::PACKAGES;
 
 /// What a client trusts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,14 +51,7 @@ pub struct OddArchive {
 impl OddArchive {
     /// The suite `stable`, component main, amd64.
     const fn usual(name: &'static str, change: fn(&mut Draft)) -> OddArchive {
-        OddArchive {
-            name,
-            suite: "stable",
-            components: "main",
-            architectures: "amd64",
-            trust: Trust::Key,
-            change,
-        }
+        OddArchive { name, suite: "stable", components: "main", architectures: "amd64", trust: Trust::Key, change }
     }
 
     const fn suite(self, suite: &'static str) -> OddArchive {
@@ -101,8 +94,6 @@ impl OddArchive {
 
 /// All odd archives, by subject.
 pub fn all() -> Vec<OddArchive> {
-    [
-        dates::ALL, paths::ALL, stanzas::ALL, hashes::ALL, names::ALL, missing::ALL, forms::ALL, release::ALL, flat::ALL,
-    ]
-    .concat()
+    [dates::ALL, paths::ALL, stanzas::ALL, hashes::ALL, names::ALL, missing::ALL, forms::ALL, release::ALL, flat::ALL]
+        .concat()
 }

@@ -91,16 +91,26 @@ fn entry(archive: &OddArchive, url: &str, key: &Path) -> String {
 fn download(apt: &Apt, names: &BTreeSet<String>, text: &mut String) -> BTreeSet<String> {
     let into = apt.directory.join("downloads");
     std::fs::create_dir_all(&into).unwrap();
-    let mut get = |names: &[&String]| {
-        let mut command = apt.command("apt-get");
-        let output = command.arg("download").args(names).current_dir(&into).output().unwrap();
-        text.push_str(&String::from_utf8_lossy(&output.stderr));
-        output.status.success()
-    };
-    if names.is_empty() || get(&names.iter().collect::<Vec<_>>()) {
-        return names.clone();
+    // APT fetches none of several packages if it does not know one of them.
+    let mut known = names.clone();
+    while !known.is_empty() {
+        let output = apt.command("apt-get").arg("download").args(&known).current_dir(&into).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        text.push_str(&said);
+        let is_unknown = |name: &String| {
+            let after =
+                |start: &str| said.lines().any(|line| line.strip_prefix(start).is_some_and(|rest| rest == name));
+            after("E: Unable to locate package ")
+                || said.contains(&format!("E: Can't find a source to download version '1.0' of '{name}:"))
+        };
+        let before = known.len();
+        known.retain(|name| !is_unknown(name));
+        if known.len() == before {
+            break;
+        }
     }
-    names.iter().filter(|name| get(&[*name])).cloned().collect()
+    let come = std::fs::read_dir(&into).unwrap().filter_map(|entry| entry.unwrap().file_name().into_string().ok());
+    come.filter_map(|file| file.strip_suffix(".deb")?.split_once('_').map(|(name, _)| name.to_owned())).collect()
 }
 
 fn by_apt(apt: &Apt, names: &BTreeSet<String>) -> Tried {
@@ -150,7 +160,8 @@ fn observe(archive: &OddArchive) -> Observed {
 fn differences(line: &Line, observed: &Observed) -> Vec<String> {
     let Observed { apt, mirror, update, names } = observed;
     let mut found = Vec::new();
-    for (who, tried, expected) in [("apt", apt, line.apt), ("mirror", mirror, line.mirror), ("update", update, line.update)]
+    for (who, tried, expected) in
+        [("apt", apt, line.apt), ("mirror", mirror, line.mirror), ("update", update, line.update)]
     {
         let outcome = tried.outcome(names);
         if outcome != expected {
@@ -210,16 +221,34 @@ fn temporary_dump() {
             scope.spawn(|| {
                 while let Some(archive) = archives.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let o = observe(archive);
-                    let text = format!("{}\t{:?} {}\t{:?} {}\t{:?} {}", archive.name, o.apt.outcome(&o.names), o.apt.code, o.mirror.outcome(&o.names), o.mirror.code, o.update.outcome(&o.names), o.update.code);
-                    let logs = format!("### {text}\n--- apt\n{}\n--- mirror\n{}\n--- update\n{}\n", o.apt.text, o.mirror.text, o.update.text);
+                    let text = format!(
+                        "{}\t{:?} {}\t{:?} {}\t{:?} {}",
+                        archive.name,
+                        o.apt.outcome(&o.names),
+                        o.apt.code,
+                        o.mirror.outcome(&o.names),
+                        o.mirror.code,
+                        o.update.outcome(&o.names),
+                        o.update.code
+                    );
+                    let logs = format!(
+                        "### {text}\n--- apt\n{}\n--- mirror\n{}\n--- update\n{}\n",
+                        o.apt.text, o.mirror.text, o.update.text
+                    );
                     found.lock().unwrap().push((archive.name, text, logs));
                 }
             });
         }
     });
     let found = found.into_inner().unwrap();
-    let mut table = String::new(); let mut logs = String::new();
-    for a in &archives { let (_, t, l) = found.iter().find(|(n, _, _)| *n == a.name).unwrap(); table.push_str(t); table.push('\n'); logs.push_str(l); }
+    let mut table = String::new();
+    let mut logs = String::new();
+    for a in &archives {
+        let (_, t, l) = found.iter().find(|(n, _, _)| *n == a.name).unwrap();
+        table.push_str(t);
+        table.push('\n');
+        logs.push_str(l);
+    }
     std::fs::write("/tmp/odd-table.tsv", table).unwrap();
     std::fs::write("/tmp/odd-logs.txt", logs).unwrap();
 }

@@ -24,6 +24,7 @@ pub(super) const ALL: &[OddArchive] = &[
         .suite("/")
         .components(""),
     OddArchive::usual("flat-without-release", |draft| draft.signed.clear()).suite("./").components("").trusted(),
+    OddArchive::usual("flat-entries-dotted", entries_dotted).suite("./").components(""),
     OddArchive::usual("flat-lists-itself", lists_itself).suite("./").components(""),
 ];
 
@@ -53,4 +54,12 @@ fn lists_itself(draft: &mut Draft) {
     draft.list("./InRelease", b"an earlier one");
     let deb = draft.first_deb();
     draft.list("odd-01_1.0_amd64.deb", &deb);
+}
+
+/// Entries of the Release that begin with `./` (NVIDIA/nvidia-docker#730).
+fn entries_dotted(draft: &mut Draft) {
+    let text = draft.index_text();
+    draft.forms.clear();
+    draft.publish("Packages", text.as_bytes());
+    "./Packages".clone_into(&mut draft.listed[0].0);
 }

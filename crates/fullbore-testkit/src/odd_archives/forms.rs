@@ -6,10 +6,10 @@ use crate::compression::Form;
 
 pub(super) const ALL: &[OddArchive] = &[
     OddArchive::usual("form-plain-only", |draft| draft.forms = vec![Form::Plain]),
-    OddArchive::usual("form-gz-only", |draft| draft.forms = vec![Form::Gz]),
-    OddArchive::usual("form-bz2-only", |draft| draft.forms = vec![Form::Bz2]),
-    OddArchive::usual("form-xz-only", |draft| draft.forms = vec![Form::Xz]),
-    OddArchive::usual("form-zst-only", |draft| draft.forms = vec![Form::Zst]),
+    OddArchive::usual("form-gz-only", |draft| named(draft, ".gz", &|text| Form::Gz.compress(text))),
+    OddArchive::usual("form-bz2-only", |draft| named(draft, ".bz2", &|text| Form::Bz2.compress(text))),
+    OddArchive::usual("form-xz-only", |draft| named(draft, ".xz", &|text| Form::Xz.compress(text))),
+    OddArchive::usual("form-zst-only", |draft| named(draft, ".zst", &|text| Form::Zst.compress(text))),
     OddArchive::usual("form-lzma-only", |draft| named(draft, ".lzma", &lzma)),
     OddArchive::usual("form-lzma-in-xz", |draft| named(draft, ".xz", &lzma)),
     OddArchive::usual("form-gz-in-xz", |draft| named(draft, ".xz", &|text| Form::Gz.compress(text))),
@@ -24,22 +24,30 @@ pub(super) const ALL: &[OddArchive] = &[
     OddArchive::usual("form-empty-gz", |draft| empty(draft, ".gz", b"")),
     OddArchive::usual("form-empty-plain", |draft| empty(draft, "", b"")),
     OddArchive::usual("form-gz-of-nothing", gz_of_nothing),
-    OddArchive::usual("crlf-packages", |draft| named(draft, "", &crlf)),
-    OddArchive::usual("crlf-packages-gz", |draft| named(draft, ".gz", &|text| Form::Gz.compress(&crlf(text)?))),
+    OddArchive::usual("crlf-packages", |draft| named(draft, "", &|text| Ok(crlf(text)))),
+    OddArchive::usual("crlf-packages-gz", crlf_gz),
 ];
 
-/// The index alone, made by `make`, under this ending.
+/// The index alone, made by `make`, under this ending. The plain text is listed, as APT wants it, and absent.
 fn named(draft: &mut Draft, ending: &str, make: &dyn Fn(&[u8]) -> std::io::Result<Vec<u8>>) {
+    let text = draft.index_text();
+    of_text(draft, ending, text.as_bytes(), make);
+}
+
+fn of_text(draft: &mut Draft, ending: &str, text: &[u8], make: &dyn Fn(&[u8]) -> std::io::Result<Vec<u8>>) {
     draft.forms.clear();
-    let bytes = make(draft.index_text().as_bytes()).expect("compressors write into memory");
+    let bytes = make(text).expect("compressors write into memory");
     draft.index_as(ending, &bytes);
+    if !ending.is_empty() {
+        let path = draft.index.clone();
+        draft.list(&path, text);
+    }
 }
 
 /// An index without packages, as these bytes.
 fn empty(draft: &mut Draft, ending: &str, bytes: &[u8]) {
-    draft.forms.clear();
     draft.stanzas.clear();
-    draft.index_as(ending, bytes);
+    of_text(draft, ending, b"", &|_| Ok(bytes.to_vec()));
 }
 
 /// A compressed file of nothing (oerdnj/deb.sury.org#1978).
@@ -79,6 +87,12 @@ fn cut(text: &[u8]) -> std::io::Result<Vec<u8>> {
 }
 
 /// Line ends of Windows (sonatype-nexus-community/nexus-repository-apt#65).
-fn crlf(text: &[u8]) -> std::io::Result<Vec<u8>> {
-    Ok(String::from_utf8_lossy(text).replace('\n', "\r\n").into_bytes())
+fn crlf(text: &[u8]) -> Vec<u8> {
+    String::from_utf8_lossy(text).replace('\n', "\r\n").into_bytes()
+}
+
+/// The same, compressed.
+fn crlf_gz(draft: &mut Draft) {
+    let text = crlf(draft.index_text().as_bytes());
+    of_text(draft, ".gz", &text, &|text| Form::Gz.compress(text));
 }

@@ -13,7 +13,9 @@ pub(super) const ALL: &[OddArchive] = &[
     OddArchive::usual("missing-index", missing_index),
     OddArchive::usual("missing-translation", |draft| draft.list("main/i18n/Translation-en.bz2", b"a translation")),
     OddArchive::usual("missing-contents", |draft| draft.list("main/Contents-amd64.gz", b"a list")),
-    OddArchive::usual("missing-pdiff", |draft| draft.list("main/binary-amd64/Packages.diff/Index", b"SHA256-Current:\n")),
+    OddArchive::usual("missing-pdiff", |draft| {
+        draft.list("main/binary-amd64/Packages.diff/Index", b"SHA256-Current:\n")
+    }),
     OddArchive::usual("missing-sources", missing_sources),
     OddArchive::usual("by-hash-promised", |draft| draft.set("Acquire-By-Hash", "yes")),
     OddArchive::usual("by-hash-only", by_hash_only),

@@ -24,7 +24,6 @@ pub(super) const ALL: &[OddArchive] = &[
     OddArchive::usual("release-entry-outside", |draft| draft.list("../../x", b"outside")),
     OddArchive::usual("release-entry-hidden", |draft| draft.list(".htaccess", b"hidden")),
     OddArchive::usual("release-entry-slash", |draft| draft.list("/main/x", b"a slash")),
-    OddArchive::usual("release-entry-dot", entry_dot),
     OddArchive::usual("release-entry-with-blank", |draft| draft.list("main/a file", b"a blank")),
     OddArchive::usual("release-entry-broken", entry_broken),
     OddArchive::usual("release-list-without-colon", list_without_colon),
@@ -92,15 +91,6 @@ fn entry_two_contents(draft: &mut Draft) {
 fn entry_other_two_contents(draft: &mut Draft) {
     draft.list("main/Contents-amd64", b"an earlier one");
     draft.publish("main/Contents-amd64", b"a later one");
-}
-
-/// Entries that begin with a dot (apt-ftparchive in the directory; basho/node_package#161).
-fn entry_dot(draft: &mut Draft) {
-    let text = draft.index_text();
-    draft.forms.clear();
-    draft.publish("main/binary-amd64/Packages", text.as_bytes());
-    let (path, _) = &mut draft.listed[0];
-    *path = format!("./{path}");
 }
 
 /// A line of a list that lost its size.
