@@ -8,7 +8,9 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use fullbore_debian::release::{Release, if_modified_since};
-use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignatureError, SignedText, Verifier};
+use fullbore_debian::signature::{
+    RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignatureError, SignedText, Verifier, is_same_text,
+};
 use fullbore_wire::answer::is_transient;
 use fullbore_wire::conditional::EntityTag;
 use fullbore_wire::fetch::{Fetcher, Get, GetError, Got, HeadSeen, Watch};
@@ -66,7 +68,7 @@ pub fn contradiction(
     inrelease: &SignedText,
     verifier: Option<&Verifier>,
 ) -> Option<(&'static str, String)> {
-    let is_same = std::str::from_utf8(release).is_ok_and(|text| text.trim_end() == inrelease.as_str().trim_end());
+    let is_same = is_same_text(release, inrelease);
     if !is_same {
         return Some(("Release", "says something else than the signed InRelease".to_owned()));
     }

@@ -37,6 +37,8 @@ pub enum FrameFault {
 }
 
 /// Returns the text of a clear-signed message, without dash escapes, with a newline at its end. Checks no signature.
+///
+/// Line ends must be unified already (see [`crate::signature`]): they are no part of what is signed.
 pub(crate) fn text_within(message: &str) -> Result<String, FrameFault> {
     let mut lines = message.split_inclusive('\n').zip(1usize..);
     if lines.next().map(|(line, _)| line) != Some("-----BEGIN PGP SIGNED MESSAGE-----\n") {
