@@ -468,7 +468,9 @@ fn find_field(
     }
     let start = range.start as u32;
     spans.push(match colon {
-        Some(colon) => Span { name: (start, start + colon as u32), value: (start + colon as u32 + 1, range.end as u32) },
+        Some(colon) => {
+            Span { name: (start, start + colon as u32), value: (start + colon as u32 + 1, range.end as u32) }
+        }
         // Nobody asks for a field without a name.
         None if memchr(b':', content).is_some() => Span { name: (start, start), value: (start, range.end as u32) },
         None => Span { name: (start, start), value: (start, OPEN) },

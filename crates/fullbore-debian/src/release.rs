@@ -306,7 +306,11 @@ fn entry(line: &str, number: usize) -> Result<Result<IndexEntry, String>, Releas
     };
     let size = parse_size(size.as_bytes()).filter(|&size| size <= INDEX_BYTES_MAX);
     let Some(size) = size else {
-        return Err(ReleaseError::Entry { number, text: shown(), what: "the size is no number, or beyond every index" });
+        return Err(ReleaseError::Entry {
+            number,
+            text: shown(),
+            what: "the size is no number, or beyond every index",
+        });
     };
     // Capital letters are no hash for apt, which compares text.
     let is_lower = !hash.bytes().any(|byte| byte.is_ascii_uppercase());
@@ -471,7 +475,10 @@ mod tests {
         assert_eq!(release.suite.as_deref(), Some("last"), "the last field");
         for second in [format!("{HASH} 2 path"), format!("{} 1 path", HASH.replace('e', "f"))] {
             let release = parse(&format!("SHA256:\n {HASH} 1 path\n {second}\n")).expect("valid");
-            assert_eq!(release.find("path").map(|entry| (entry.size, entry.sha256.to_string())), Some((1, HASH.into())));
+            assert_eq!(
+                release.find("path").map(|entry| (entry.size, entry.sha256.to_string())),
+                Some((1, HASH.into()))
+            );
             assert!(release.notes.iter().any(|note| note.contains("path twice")), "{second}");
         }
         // The same twice is harmless.

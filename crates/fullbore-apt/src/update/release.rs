@@ -272,6 +272,7 @@ fn judge(
     if let Err(error) = check_suite(&own.suite, &release) {
         warn(format!("{}: {error}", own.shown()));
     }
+    release.notes.iter().for_each(|note| warn(format!("{}: {note}", own.shown())));
     if let Some(before) = &before {
         match check.succession(release.date, before.date, may_correct) {
             Succession::Follows => {}

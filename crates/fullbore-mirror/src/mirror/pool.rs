@@ -197,6 +197,10 @@ pub struct FetchResult {
     pub incomplete: Vec<SuiteId>,
     /// Fetched indexes.
     pub indexes: Vec<Sha256>,
+    /// Lines about files that no mirror has, without which suites are published (`--ignore-missing`).
+    pub ignored: Vec<String>,
+    /// Whether a missing file is one that no mirror has.
+    pub is_absent: bool,
 }
 
 impl FetchResult {
@@ -217,6 +221,7 @@ pub fn fetch(
     need: &mut FetchPlan,
     indexes: Vec<IndexDownload>,
     refusals: &mut Refusals,
+    ignore_missing: bool,
     session: &mut Session,
     stop: &Stop,
     events: &mut dyn Events,
@@ -225,7 +230,14 @@ pub fn fetch(
     let files = Arc::new(Files::of_plan(plan.clone(), subtraction.replace.clone(), need.learned.clone(), indexes));
     let items = files.items(&subtraction.fetch, session);
     let fetched = session.fetch(files.clone(), items, stop, events)?;
-    let mut came = FetchResult { missing: Vec::new(), why: Why::Various, incomplete: Vec::new(), indexes: Vec::new() };
+    let mut came = FetchResult {
+        missing: Vec::new(),
+        why: Why::Various,
+        incomplete: Vec::new(),
+        indexes: Vec::new(),
+        ignored: Vec::new(),
+        is_absent: false,
+    };
     for item in fetched.verified {
         match files.index(item) {
             Some(index) => came.indexes.push(index.sha256),
@@ -241,7 +253,13 @@ pub fn fetch(
             continue;
         }
         let file = plan.file(given_up.item);
-        came.missing.push(format!("{}: {}", file.path, hosts.why(given_up)));
+        let line = format!("{}: {}", file.path, hosts.why(given_up));
+        if ignore_missing && given_up.missing {
+            came.ignored.push(line);
+            continue;
+        }
+        came.is_absent |= given_up.missing;
+        came.missing.push(line);
         came.incomplete.extend(file.suites);
     }
     for id in without_outcome(&subtraction.fetch, &subtraction.done, given_up_files()) {

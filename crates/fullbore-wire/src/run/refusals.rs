@@ -66,6 +66,8 @@ pub struct Refusal {
     pub reasons: Vec<String>,
     /// Some host sent something else.
     pub is_wrong: bool,
+    /// Every host said that it is not there.
+    pub is_absent: bool,
 }
 
 impl Refusals {
@@ -73,7 +75,13 @@ impl Refusals {
     pub fn note(&mut self, sha256: Sha256, given_up: &GivenUp, hosts: &Hosts) {
         let faults = hosts.faults(given_up);
         let reasons = if faults.is_empty() { vec![hosts.why(given_up)] } else { faults };
-        self.0.insert(sha256, Refusal { reasons, is_wrong: is_wrong(given_up) });
+        self.0.insert(sha256, Refusal { reasons, is_wrong: is_wrong(given_up), is_absent: given_up.missing });
+    }
+
+    /// Whether every host said of all these that they are not there.
+    pub fn are_absent(&self, forms: &mut dyn Iterator<Item = Sha256>) -> bool {
+        let mut forms = forms.peekable();
+        forms.peek().is_some() && forms.all(|sha256| self.0.get(&sha256).is_some_and(|refusal| refusal.is_absent))
     }
 
     /// The forms of an index that tell most of why it is missing: the first that came wrong, else the first.
