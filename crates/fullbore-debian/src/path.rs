@@ -45,6 +45,9 @@ pub enum PathFault {
     /// `%2e`, `%2f`, `%5c`, `%25` or an encoded control character; one more decoding would change the path.
     #[error("has a percent-encoded dot, slash, percent or control character")]
     Encoded,
+    /// An address of another place, such as `https://example.org/x.deb`.
+    #[error("is an address")]
+    Address,
     /// A part exceeds [`PART_BYTES_MAX`].
     #[error("has a part longer than {PART_BYTES_MAX} bytes")]
     PartTooLong,
@@ -138,6 +141,7 @@ pub fn check_name(name: &str) -> Result<(), PathFault> {
 pub fn normalise<'a>(path: &'a str, scratch: &'a mut String) -> Result<&'a str, PathFault> {
     match check(path) {
         Ok(()) => Ok(path),
+        Err(_) if path.contains("://") => Err(PathFault::Address),
         // The rule of nearly all paths costs nothing more than their check.
         Err(PathFault::Absolute | PathFault::EmptyPart | PathFault::Dots) if !path.ends_with('/') => {
             scratch.clear();
@@ -339,6 +343,8 @@ mod tests {
         for path in ["pool/a.deb", "./pool/a.deb", "/pool/a.deb", "//pool/a.deb", ".//pool//./a.deb", "pool/./a.deb"] {
             assert_eq!(ArchivePath::parse_spelled(path).map(|p| p.to_string()), Ok("pool/a.deb".into()), "{path}");
         }
+        let address = ArchivePath::parse_spelled("https://example.org/a.deb").map_err(|error| error.fault);
+        assert_eq!(address, Err(PathFault::Address));
         for path in ["", "/", "./", "./../a.deb", "/..", "pool/../a", "pool/", "./.fullbore/x", "/pool/%2e%2e/a"] {
             assert!(ArchivePath::parse_spelled(path).is_err(), "{path}");
         }

@@ -208,7 +208,7 @@ pub fn ignore_absent(
 ) -> Vec<String> {
     let mut lines = Vec::new();
     for (offer, suite) in offers.iter().zip(suites) {
-        while let Some(want) = suite.missing_of(&|want| refusals.are_absent(&mut suite.forms(want))) {
+        while let Some(want) = suite.missing_of(&|want| is_lost(suite, want, refusals)) {
             let names_files = want.reading.is_some_and(|reading| reading != Reading::DiffIndex);
             let mut forms = suite.wants.iter().filter(|other| group(other) == group(want));
             let is_here = |form: &WantedIndex| session.root.stat(&offer.layout.path(&form.path));
@@ -221,6 +221,15 @@ pub fn ignore_absent(
         }
     }
     lines
+}
+
+/// Whether every host answered, and none has the index in any form. One that names packages and has other content belongs
+/// to another state of the archive, and is not lost.
+fn is_lost(suite: &SuiteIndexes, want: &WantedIndex, refusals: &Refusals) -> bool {
+    match want.reading {
+        Some(_) => refusals.are(&mut suite.forms(want), |refusal| refusal.is_absent),
+        None => refusals.are(&mut suite.forms(want), |refusal| refusal.is_lost),
+    }
 }
 
 /// For each suite the first required index that no mirror had, and whether a mirror sent other content. Such a suite is
@@ -314,8 +323,7 @@ pub fn unreadable_suites(
 }
 
 /// The mirrors agree that a file is not there.
-pub const HINT_IGNORE_MISSING: &str = "the mirrors may be half-way through an update: try again in some minutes, or add \
-     another --from; if the archive lost the file for good, --ignore-missing publishes without it";
+pub const HINT_IGNORE_MISSING: &str = "if the archive lost it for good, --ignore-missing publishes the rest";
 
 /// The error for a required index without any form.
 fn unreadable(offer: &OfferedSuite, suite: &SuiteIndexes, want: &WantedIndex, refusals: &Refusals) -> CommandError {
@@ -338,10 +346,8 @@ fn unreadable(offer: &OfferedSuite, suite: &SuiteIndexes, want: &WantedIndex, re
         error = error.context(reason);
     }
     let error = error.context("the Release names it; nothing was published");
-    if refusals.are_absent(&mut suite.forms(want)) {
-        return error.hint(HINT_IGNORE_MISSING);
-    }
-    error.hint(match wrong {
+    let is_absent = refusals.are(&mut suite.forms(want), |refusal| refusal.is_absent);
+    let error = error.hint(match wrong {
         Some(_) => {
             "the mirrors may be half-way through an update: try again in some minutes; if that does not help, add \
              another --from: a mirror's storage or a cache in between may be at fault"
@@ -350,7 +356,8 @@ fn unreadable(offer: &OfferedSuite, suite: &SuiteIndexes, want: &WantedIndex, re
             "the mirrors may be half-way through an update: try again in some minutes, or add another --from"
         }
         None => "remove --index-formats: no mirror has the index in these forms",
-    })
+    });
+    if is_absent { error.hint(HINT_IGNORE_MISSING) } else { error }
 }
 
 /// The plan of all suites whose indexes can be read, what was left out of it, and the refusals of the other suites.

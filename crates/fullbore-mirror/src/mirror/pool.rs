@@ -9,7 +9,7 @@ use fullbore_engine::run::Stop;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::run::events::Events;
 use fullbore_wire::dispatcher::GivenUp;
-use fullbore_wire::run::refusals::{Hosts, Refusals, Why};
+use fullbore_wire::run::refusals::{Hosts, Refusals, Why, is_lost};
 
 use super::batch::{Files, IndexDownload};
 use super::free_space::{FreeSpace, FreeSpaceError, Need};
@@ -199,7 +199,7 @@ pub struct FetchResult {
     pub indexes: Vec<Sha256>,
     /// Lines about files that no mirror has, without which suites are published (`--ignore-missing`).
     pub ignored: Vec<String>,
-    /// Whether a missing file is one that no mirror has.
+    /// Whether every mirror answered for a missing file, and none has it.
     pub is_absent: bool,
 }
 
@@ -254,11 +254,11 @@ pub fn fetch(
         }
         let file = plan.file(given_up.item);
         let line = format!("{}: {}", file.path, hosts.why(given_up));
-        if ignore_missing && given_up.missing {
+        if ignore_missing && is_lost(given_up) {
             came.ignored.push(line);
             continue;
         }
-        came.is_absent |= given_up.missing;
+        came.is_absent |= is_lost(given_up);
         came.missing.push(line);
         came.incomplete.extend(file.suites);
     }

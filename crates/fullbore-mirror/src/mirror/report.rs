@@ -229,14 +229,14 @@ impl ReportBuilder {
             error = error.context(line);
         }
         missing.into_iter().for_each(|line| self.run.summary.problem(line));
-        Err(error.hint(match why {
+        let error = error.hint(match why {
             Why::Corrupt | Why::Wrong => {
                 "add another --from: the received content is not what the archive signed, perhaps for damaged \
                  storage or a cache"
             }
-            Why::Various if is_absent => indexes::HINT_IGNORE_MISSING,
             Why::Various => "the mirrors may be half-way through an update: run again later, or add another --from",
-        }))
+        });
+        Err(if is_absent { error.hint(indexes::HINT_IGNORE_MISSING) } else { error })
     }
 
     /// The content of the trace file.

@@ -132,7 +132,7 @@ pub struct MirrorArgs {
     #[arg(long, help_heading = TRUST)]
     pub ignore_valid_until: bool,
 
-    /// Publish without files and indexes that no mirror has, name them, and exit with code 2
+    /// Publish without files that no mirror has as the indexes say; name them and exit with code 2
     #[arg(long, help_heading = TRUST)]
     pub ignore_missing: bool,
 
