@@ -28,10 +28,10 @@ CASES = {
     "uneven": UNEVEN,
     "three": THREE,
     # The fourth mirror drips or falls silent after 3 s; serves the previous InRelease and lacks the new files; lacks all of pool/.
-    "drips": and_bad("faulty", change="drip=2000"),
-    "dies": and_bad("faulty", change="blackhole=1"),
+    "drips": and_bad("faulty", change="connection_rate=2000"),
+    "dies": and_bad("faulty", change="silent"),
     "stale": and_bad("nginx,keepalive=1000,state=T0", archive="older", state="T1"),
-    "empty": and_bad("faulty,e404=1"),
+    "empty": and_bad("faulty,status:404=1"),
     "h2-20": dict(NEAR, tls=True, tools=["fullbore", "curl", "raw"]),
     "h2-100": dict(FAR, tls=True, tools=["fullbore", "curl", "raw"]),
     "loopback": dict(links=[]),

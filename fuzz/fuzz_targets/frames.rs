@@ -16,7 +16,7 @@ const LIMIT_BYTES: u64 = 64 << 20;
 
 /// A file of ours, of these texts.
 fn ours(form: Form, texts: &[&[u8]]) -> Vec<u8> {
-    let mut encoder = Encoder::new(form, Level::Own).expect("memory").expect("a form of frames");
+    let mut encoder = Encoder::new(form, Level::Fast).expect("memory").expect("a form of frames");
     let mut container = Container::new(form);
     let mut file = container.head().to_vec();
     for text in texts {

@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         edits: &edits,
         new: Path::new(&new),
         new_form: None,
-        level: if variable("LEVEL") == "apt" { Level::Apt } else { Level::Own },
+        level: if variable("LEVEL") == "best" { Level::Best } else { Level::Fast },
         expected: None,
         ledger: Some(&ledger),
         threads: variable("THREADS").parse().unwrap_or(0),

@@ -18,4 +18,5 @@ pub(crate) use conversation::panic_text;
 pub use conversation::{Capabilities, Incoming, IncomingError, Method, Outgoing, serve};
 pub use message::{Message, MessageError, Messages, percent_decode};
 pub use request::{Failure, Request};
-pub use sandbox::{SandboxError, User, drop_privileges};
+pub(crate) use sandbox::drop_privileges;
+pub use sandbox::{SandboxError, User};

@@ -17,7 +17,7 @@
 //! use fullbore_debian::compression::Form;
 //!
 //! let (mut container, mut file) = (Container::new(Form::Gz), Vec::new());
-//! let mut encoder = Encoder::new(Form::Gz, Level::Own)?.expect("gzip has frames");
+//! let mut encoder = Encoder::new(Form::Gz, Level::Fast)?.expect("gzip has frames");
 //! for text in [b"Package: a\n\n", b"Package: b\n\n"] {
 //!     container.add(encoder.encode(text, &mut file)?);
 //! }
@@ -66,17 +66,17 @@ const FRAME_OVERHEAD_BYTES: usize = FRAME_BYTES_MAX / 128;
 /// table (12 bytes for each).
 pub const FRAMES_MAX: usize = 1 << 18;
 
-/// The compression level.
+/// How hard an [`Encoder`] compresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Level {
     /// Fast, for files that change four times a day: zstd 3, xz 0, gz 6, lz4 1.
     #[default]
-    Own,
-    /// The levels of apt: zstd 19, xz 6, gz 6, lz4 1.
-    Apt,
+    Fast,
+    /// As small as apt makes them: zstd 19, xz 6, gz 6, lz4 1.
+    Best,
 }
 
-/// A frame.
+/// Position data of one frame: a part of the file that can be decompressed alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame {
     /// Length in the file, in bytes, with headers.
@@ -92,7 +92,7 @@ pub struct Frame {
 pub struct Layout {
     /// Offset of the first frame in bytes.
     pub start: u64,
-    /// The frames, in order.
+    /// All frames, in the order of the file.
     pub frames: Vec<Frame>,
 }
 
@@ -101,7 +101,7 @@ impl Layout {
     /// beginning. It takes one read per frame for gzip and LZ4, three reads for the others.
     ///
     /// # Errors
-    /// Read errors of the disk.
+    /// The file cannot be read. A truncated or foreign file is no error, but `None`.
     pub fn of(file: &File, form: Form) -> io::Result<Option<Layout>> {
         let mut file = Bytes { file, size: file.metadata()?.len() };
         let layout = match form {
@@ -154,17 +154,17 @@ impl Default for Buffer {
 }
 
 impl Buffer {
-    /// Empties the buffer.
+    /// Empties the buffer, and keeps its memory.
     pub fn clear(&mut self) {
         self.filled = 0;
     }
 
-    /// The free space.
-    pub fn room(&mut self) -> &mut [u8] {
+    /// The unused part of the buffer, to be filled.
+    pub fn spare(&mut self) -> &mut [u8] {
         &mut self.bytes[self.filled..]
     }
 
-    /// Adds `bytes` bytes that were written into [`Buffer::room`].
+    /// Adds `bytes` bytes that were written into [`Buffer::spare`].
     ///
     /// # Panics
     /// If `bytes` exceeds the free space.

@@ -36,8 +36,8 @@ use std::io::{self, Read};
 
 pub use mirrors::{LIST_BYTES_MAX, MirrorListError, MirrorPath, MirrorSets};
 use session::Session;
+pub use settings::Environment;
 use settings::Settings;
-pub use settings::{CONNECTIONS_SETTING, Environment, MIRRORS_SETTING};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 

@@ -10,6 +10,7 @@ mod names;
 mod targets;
 
 pub use languages::{Locale, languages};
-pub use lock::{LOCK_NAME, Lock, LockError};
+pub use lock::{Lock, LockError};
 pub use names::file_name;
-pub use targets::{Defaults, IndexTarget, SourceType, base_uri, targets};
+pub(crate) use targets::base_uri;
+pub use targets::{Defaults, IndexTarget, SourceType, targets};

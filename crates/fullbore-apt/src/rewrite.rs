@@ -39,7 +39,7 @@ pub struct Rewrite<'a> {
     pub new: &'a Path,
     /// Its form; by its extension if not given. bz2 cannot be written.
     pub new_form: Option<Form>,
-    /// The compression level.
+    /// How hard changed frames are compressed.
     pub level: Level,
     /// The expected result. Without it, the result is not verified.
     pub expected: Option<Expected>,
@@ -49,16 +49,16 @@ pub struct Rewrite<'a> {
     pub threads: usize,
 }
 
-/// The expected plain content.
+/// Size and hash that the new index must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expected {
-    /// Length, in bytes.
+    /// Length of the decompressed content in bytes.
     pub size: u64,
-    /// SHA-256.
+    /// SHA-256 of the decompressed content, from the signed Release.
     pub sha256: Sha256,
 }
 
-/// The result of a pass.
+/// Result of a completed pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rewritten {
     /// Length of the plain content, in bytes.
@@ -67,9 +67,9 @@ pub struct Rewritten {
     pub sha256: Sha256,
     /// Length of the new file, in bytes.
     pub file_size: u64,
-    /// Number of copied frames.
+    /// Number of frames that were copied unchanged.
     pub frames_copied: u64,
-    /// Number of compressed frames.
+    /// Number of frames that were compressed anew.
     pub frames_encoded: u64,
 }
 
@@ -120,7 +120,7 @@ pub enum RewriteError {
         wrong: Box<Mismatch>,
     },
     /// Implausibly large content without an expected size.
-    #[error("{}: more than {limit_bytes} bytes come out of it", path.display())]
+    #[error("{}: decompresses to more than {limit_bytes} bytes", path.display())]
     TooLarge {
         /// The path of the old index.
         path: PathBuf,
@@ -173,7 +173,8 @@ const EXPLAINED_BYTES: u64 = 64 << 20;
 /// Makes the new index from the old one.
 ///
 /// # Errors
-/// As [`RewriteError`] says.
+/// [`RewriteError`] if the old index cannot be read or does not fit the edits, if the new one cannot be written, or if
+/// its hash is not the expected one.
 pub fn rewrite(job: &Rewrite<'_>) -> Result<Rewritten, RewriteError> {
     let old_form = job.old_form.unwrap_or_else(|| form_of(job.old));
     let new_form = job.new_form.unwrap_or_else(|| form_of(job.new));

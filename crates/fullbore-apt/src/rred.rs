@@ -25,10 +25,11 @@ pub use patches::PatchError;
 pub use target::TargetError;
 
 /// The setting of the compression level: `apt` for APT's levels.
-pub const LEVEL_SETTING: &str = "Acquire::fullbore::Level";
+pub(crate) const LEVEL_SETTING: &str = "Acquire::fullbore::Level";
 
-/// Why no index was made.
+/// Why the rred method made no index.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RredError {
     /// A request without a target or a source.
     #[error("the request has no {0}")]
@@ -55,7 +56,7 @@ pub enum RredError {
     },
 }
 
-/// The method.
+/// The acquire method rred, which patches indexes for APT.
 #[derive(Debug, Default)]
 pub struct Rred {
     level: Level,
@@ -64,7 +65,7 @@ pub struct Rred {
 }
 
 impl Rred {
-    /// A new method.
+    /// Makes the method; APT's configuration follows with its first message.
     pub fn new() -> Rred {
         Rred::default()
     }
@@ -77,7 +78,9 @@ impl Method for Rred {
 
     fn configure(&mut self, configuration: Configuration) -> Result<(), String> {
         self.debug = configuration.bool("Debug::Acquire::rred", false);
-        self.level = if configuration.get(LEVEL_SETTING) == Some("apt") { Level::Apt } else { Level::Own };
+        // `apt` is the older name; configuration files of apt may still have it.
+        let is_best = matches!(configuration.get(LEVEL_SETTING), Some("best" | "apt"));
+        self.level = if is_best { Level::Best } else { Level::Fast };
         drop_privileges(&configuration).map_err(|error| error.to_string())
     }
 
@@ -86,9 +89,9 @@ impl Method for Rred {
             // An error means that APT is gone.
             apt.send(&request.started()).map_err(Failure::new)?;
         }
-        let (done, told) = self.patch(request).map_err(Failure::new)?;
+        let (done, message) = self.patch(request).map_err(Failure::new)?;
         if self.debug {
-            apt.log(request, &told).map_err(Failure::new)?;
+            apt.log(request, &message).map_err(Failure::new)?;
         }
         Ok(done)
     }
@@ -116,7 +119,7 @@ impl Rred {
         };
         let made = rewrite(&job)?;
         set_times(&old, &new, mtime)?;
-        let told = format!(
+        let message = format!(
             "{count} patches, {} changes; {} frames taken over, {} made; {} bytes",
             edits.edits().len(),
             made.frames_copied,
@@ -129,7 +132,7 @@ impl Rred {
             .with("Last-Modified", rfc1123(mtime))
             .with("SHA256-Hash", made.sha256)
             .with("Checksum-FileSize-Hash", made.plain_size);
-        Ok((done, told))
+        Ok((done, message))
     }
 }
 

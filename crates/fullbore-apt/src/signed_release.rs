@@ -3,6 +3,7 @@
 //! After an answer "not modified" the local copy is verified again (CVE-2014-0487). The caller compares the result with
 //! what it has.
 
+use std::fmt::Display;
 use std::ops::Range;
 use std::pin::pin;
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ use fullbore_debian::release::{Release, if_modified_since};
 use fullbore_debian::signature::{
     RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignatureError, SignedText, Verifier, is_same_text,
 };
+use fullbore_engine::run::error::CommandError;
 use fullbore_wire::answer::is_transient;
 use fullbore_wire::conditional::EntityTag;
 use fullbore_wire::fetch::{Fetcher, Get, GetError, Got, HeadSeen, Watch};
@@ -38,11 +40,11 @@ const PAUSE_TOLD: Duration = Duration::from_secs(5);
 
 /// The local copy of a signed file, for a conditional request.
 pub struct CachedRelease {
-    /// Its name, such as `InRelease`.
+    /// Name in the suite's directory: `InRelease`, `Release` or `Release.gpg`.
     pub name: &'static str,
-    /// Its content.
+    /// Bytes of the file, as received.
     pub content: Vec<u8>,
-    /// Its modification time, Unix seconds.
+    /// Modification time in seconds since 1970.
     pub modified: i64,
     /// Its `ETag` from the host.
     pub tag: Option<EntityTag>,
@@ -84,9 +86,9 @@ pub struct ReceivedRelease {
     pub modified: Option<i64>,
     /// `ETag` of the `InRelease`.
     pub tag: Option<EntityTag>,
-    /// The verified text.
+    /// The signed text, which the verifier has accepted.
     pub text: SignedText,
-    /// The parsed text.
+    /// The fields of `text`, parsed.
     pub release: Release,
 }
 
@@ -98,6 +100,8 @@ pub enum Refusal {
     Verification(String, Option<&'static str>),
     /// A local error, such as a full disk; the Release was not checked.
     Local(String),
+    /// No program that verifies signatures can be run; the Release was not checked.
+    NoVerifier(String),
 }
 
 /// Answers with the names of the requested files.
@@ -132,19 +136,19 @@ pub fn valid_until(release: &Release, min_s: Option<u64>, max_s: Option<u64>) ->
     until.map(|until| after(min_s).map_or(until, |least| until.max(least)))
 }
 
-/// The answers of one host.
+/// The answers of one host to the requests for a Release, or why there are none.
 pub type Answer = Result<NamedAnswers, GetError>;
 
 /// A request for the Release of a suite.
 pub struct ReleaseRequest<'a> {
     /// Sends the requests.
     pub fetcher: &'a Fetcher,
-    /// The host to ask.
+    /// Number of the host to ask.
     pub host: HostId,
     /// The directory of the `Release` below the mirror's address, with `/` at its end or empty.
     pub directory: String,
     /// The local copy, for a conditional request.
-    pub kept: Option<&'a CachedRelease>,
+    pub cached: Option<&'a CachedRelease>,
     /// Longest wait for a busy host.
     pub patience: Duration,
     /// Hosts that may send the same file if this one is slow.
@@ -158,7 +162,7 @@ pub async fn receive_all(requests: Vec<ReleaseRequest<'_>>) -> Vec<Answer> {
     all(requests.into_iter().map(receive).collect()).await
 }
 
-/// Waits for all futures concurrently.
+/// Waits for all futures concurrently, and returns their results in order.
 pub async fn all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
     let mut done: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
     // The first poll queues a request, so all are sent together.
@@ -181,25 +185,25 @@ pub async fn all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
 /// Requests `InRelease`; if there is none, `Release` and `Release.gpg`. A busy host does not count as one without
 /// `InRelease`.
 pub async fn receive(request: ReleaseRequest<'_>) -> Answer {
-    let ReleaseRequest { fetcher, host, directory, kept, patience, others, head_seen } = request;
+    let ReleaseRequest { fetcher, host, directory, cached, patience, others, head_seen } = request;
     let watch = fetcher.watch();
-    let kept_before = kept;
-    let get = |name: &str, limit: usize, kept: Option<&CachedRelease>| {
+    let cached_before = cached;
+    let get = |name: &str, limit: usize, cached: Option<&CachedRelease>| {
         let get = Get {
             path: format!("{directory}{name}"),
             limit_bytes: limit as u64,
-            if_none_match: kept.and_then(|kept| kept.tag.clone()),
+            if_none_match: cached.and_then(|cached| cached.tag.clone()),
             // The `ETag` alone, which is exact: nginx would also require the time to match.
-            if_modified_since: kept.filter(|kept| kept.tag.is_none()).map(CachedRelease::if_modified_since),
+            if_modified_since: cached.filter(|cached| cached.tag.is_none()).map(CachedRelease::if_modified_since),
             head_seen: (name == "InRelease").then(|| head_seen.clone()),
             ..Get::default()
         };
         // Without a local copy the other hosts are needed for files anyway.
         let others =
-            AlternateHosts { hosts: others.clone(), alike: Equivalence::SameHead, at_once: kept_before.is_none() };
+            AlternateHosts { hosts: others.clone(), alike: Equivalence::SameHead, at_once: cached_before.is_none() };
         get_hedged(&watch, host, others, get, patience)
     };
-    let inrelease = get("InRelease", RELEASE_BYTES_MAX, kept).await?;
+    let inrelease = get("InRelease", RELEASE_BYTES_MAX, cached).await?;
     if !matches!(inrelease.head.status, 403 | 404 | 410) {
         return Ok(vec![("InRelease", inrelease)]);
     }
@@ -210,9 +214,9 @@ pub async fn receive(request: ReleaseRequest<'_>) -> Answer {
 
 /// Other hosts that may send a file instead of the first one.
 pub struct AlternateHosts {
-    /// The hosts.
+    /// Numbers of the hosts that may answer instead.
     pub hosts: Range<HostId>,
-    /// Which of their answers count.
+    /// Which of their answers count as the requested file.
     pub alike: Equivalence,
     /// Ask them after a short delay, even without a head of the first host.
     pub at_once: bool,
@@ -229,6 +233,9 @@ pub enum Equivalence {
 
 /// Requests a file from one host, and from some others if its body is slow to follow the head. The first equivalent
 /// answer wins; the signature is checked later.
+///
+/// # Errors
+/// [`GetError`] of the first host, if no other host has an equivalent file by then.
 pub async fn get_hedged(
     watch: &Watch,
     host: HostId,
@@ -256,14 +263,14 @@ pub async fn get_hedged(
         let (watch, get) = (watch.clone(), for_others.clone());
         asking.spawn(async move { watch.get(other, get).await });
     }
-    let mut came: Vec<Got> = Vec::new();
+    let mut answers: Vec<Got> = Vec::new();
     loop {
         let is_alike = |got: &Got| match alike {
             Equivalence::SameHead => seen.is_same_as(got),
             Equivalence::Any => got.head.status == 200,
         };
-        if let Some(place) = came.iter().position(is_alike) {
-            let got = came.swap_remove(place);
+        if let Some(position) = answers.iter().position(is_alike) {
+            let got = answers.swap_remove(position);
             return Ok(match alike {
                 // The next run asks the first host again, for which another's `ETag` means nothing.
                 Equivalence::SameHead => Got { head: seen.head().unwrap_or_else(|| got.head.clone()), ..got },
@@ -273,7 +280,7 @@ pub async fn get_hedged(
         tokio::select! {
             biased;
             got = &mut own => return got,
-            Some(ended) = asking.join_next() => came.extend(ended.ok().and_then(Result::ok)),
+            Some(ended) = asking.join_next() => answers.extend(ended.ok().and_then(Result::ok)),
             () = seen.comes(), if seen.head().is_none() => {}
         }
     }
@@ -281,13 +288,21 @@ pub async fn get_hedged(
 
 /// Requests a file from one host, with retries if it is busy or breaks the connection. No pause ends later than `patience`
 /// after the first request.
-pub async fn get_with_retries(watch: &Watch, host: HostId, get: Get, patience: Duration) -> Result<Got, GetError> {
+///
+/// # Errors
+/// [`GetError`] of the last try. A busy host is no error: its answer is returned after the last try.
+pub(crate) async fn get_with_retries(
+    watch: &Watch,
+    host: HostId,
+    get: Get,
+    patience: Duration,
+) -> Result<Got, GetError> {
     let began = Instant::now();
     let mut pause = PAUSE_FIRST;
     for _ in 1..TRIES {
         let got = watch.get(host, get.clone()).await;
         let wait = match &got {
-            Ok(got) if is_transient(got.head.status) => told_pause(got).map_or(pause, |told| told.max(pause)),
+            Ok(got) if is_transient(got.head.status) => requested_pause(got).map_or(pause, |told| told.max(pause)),
             Err(GetError::Unreachable { .. }) if began.elapsed() < BROKEN_WITHIN => pause,
             _ => return got,
         };
@@ -308,16 +323,19 @@ pub async fn get_with_retries(watch: &Watch, host: HostId, get: Get, patience: D
 }
 
 /// The pause of `Retry-After`.
-fn told_pause(got: &Got) -> Option<Duration> {
+fn requested_pause(got: &Got) -> Option<Duration> {
     let told = got.head.retry_after?;
     let now = jiff::Timestamp::now().as_second();
     Some(Duration::from_secs(told.delay_s(got.head.date, now)))
 }
 
 /// Verifies the received files. Without a verifier they are trusted.
+///
+/// # Errors
+/// [`Refusal`] if no file arrived, or if the files have no valid signature of the verifier's keyrings.
 pub fn accept(
     answer: Answer,
-    kept: Option<&CachedRelease>,
+    cached: Option<&CachedRelease>,
     verifier: Option<&Verifier>,
 ) -> Result<ReceivedRelease, Refusal> {
     let answer = answer.map_err(|error| match error {
@@ -336,7 +354,7 @@ pub fn accept(
     let mut modified = None;
     let mut tag = None;
     for (name, got) in answer {
-        match (got.head.status, kept) {
+        match (got.head.status, cached) {
             (200, _) => {
                 modified = modified.or(got.head.last_modified);
                 if name == "InRelease" {
@@ -345,20 +363,20 @@ pub fn accept(
                 files.push((name, got.body));
             }
             // "Not modified", but an older file than the local one (M10).
-            (304, Some(kept)) if got.head.last_modified.is_some_and(|modified| modified < kept.modified) => {
+            (304, Some(cached)) if got.head.last_modified.is_some_and(|modified| modified < cached.modified) => {
                 return Err(Refusal::Verification(
                     format!("{name}: not modified, and older than the local copy"),
                     None,
                 ));
             }
-            (304, Some(kept)) => {
-                modified = Some(kept.modified);
-                tag = kept.tag.clone();
-                files.push((kept.name, kept.content.clone()));
+            (304, Some(cached)) => {
+                modified = Some(cached.modified);
+                tag = cached.tag.clone();
+                files.push((cached.name, cached.content.clone()));
             }
             (status, _) if is_transient(status) => {
                 busy = true;
-                let pause = told_pause(&got).map(|told| format!(", asks for a pause of {} s", told.as_secs()));
+                let pause = requested_pause(&got).map(|told| format!(", asks for a pause of {} s", told.as_secs()));
                 statuses.push(format!("{name}: {status}{}", pause.unwrap_or_default()));
             }
             (status, _) => {
@@ -383,6 +401,7 @@ pub fn accept(
     let find = |wanted: &str| files.iter().find(|(name, _)| *name == wanted).map(|(_, content)| content.as_slice());
     let bad = |error: SignatureError| match &error {
         SignatureError::Scratch { .. } => Refusal::Local(error.to_string()),
+        missing if missing.is_missing_program() => Refusal::NoVerifier(error.to_string()),
         other => Refusal::Verification(other.to_string(), hint_of(other)),
     };
     let text = match (find("InRelease"), find("Release"), find("Release.gpg"), verifier) {
@@ -408,8 +427,14 @@ fn hint_of(error: &SignatureError) -> Option<&'static str> {
             Some("pass the archive's keyring with --keyring (Debian's is in the package debian-archive-keyring)")
         }
         SignatureError::NotClearsigned { .. } => Some("check the address: the answer looks like a login or error page"),
-        SignatureError::GpgvMissing { .. } => Some("install gpgv: apt-get install gpgv"),
         SignatureError::Expired { .. } => Some("update the keyring, or the archive is no longer maintained"),
+        SignatureError::Keybox { .. } => Some(
+            "write its keys to a file that sqv can read, with gpg --no-default-keyring --keyring KEYBOX --export, or \
+             install gpgv",
+        ),
+        SignatureError::OtherKey { primary_only: true, .. } => {
+            Some("if Signed-By means a subkey, name its primary key without `!`, or install gpgv: sqv names no subkeys")
+        }
         _ => None,
     }
 }
@@ -426,11 +451,16 @@ pub struct WrongSuite {
     pub codename: String,
 }
 
+/// The error if no program that verifies signatures can be run; `subject` is the suite or directory.
+pub fn no_verifier(subject: impl Display, why: impl Display) -> CommandError {
+    CommandError::usage(format_args!("{subject}: {why}")).hint("install gpgv or sqv: apt-get install gpgv")
+}
+
 /// Checks that a Release is of the requested suite, so that nobody can serve another suite in its place. As in apt, the
 /// part after the last slash of the request does not count (`buster/updates`), and a Release without both names passes.
 ///
 /// # Errors
-/// [`WrongSuite`].
+/// [`WrongSuite`] if neither `Suite` nor `Codename` of the Release is the requested name.
 pub fn check_suite(requested: &str, release: &Release) -> Result<(), WrongSuite> {
     let names = [release.suite.as_deref(), release.codename.as_deref()];
     let trimmed = requested.trim_end_matches('/');
@@ -454,7 +484,7 @@ pub const HINT_ELSEWHERE: &str = "a redirect is not followed from https to http,
 /// The server is overloaded or out of order.
 pub const HINT_BUSY: &str = "the mirror is overloaded or out of order for the moment: run again later, or name another \
      mirror in its place";
-/// The server requires credentials.
+/// Hint for a server that requires credentials.
 pub const HINT_CREDENTIALS: &str = "the mirror asks for credentials: put them into apt's auth.conf (or another file, \
      named with --auth); for a plain http address its entry must begin with `machine http://HOST`";
 /// The certificate of the server is not issued by the authority of `--cacert`.

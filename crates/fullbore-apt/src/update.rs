@@ -31,6 +31,7 @@ use fullbore_engine::run::Stop;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::run::events::{Events, Phase};
 use fullbore_engine::run::report::Report;
+use fullbore_engine::units;
 use fullbore_wire::fetch::Catalogue as _;
 use fullbore_wire::run::RemoteFile;
 use fullbore_wire::run::refusals::{self, Hosts};
@@ -60,7 +61,7 @@ const DIFF_INDEX_ENDING: &str = ".diff_Index";
 /// Largest local index that is hashed, in bytes, if no Release has its hash.
 const OLD_INDEX_BYTES_MAX: u64 = 64 << 30;
 
-/// Refreshes a lists directory.
+/// Brings a lists directory to the state of its sources, as `apt-get update` does.
 ///
 /// # Errors
 /// - [`ErrorKind::Usage`]: contradicting sources;
@@ -311,7 +312,10 @@ impl Run<'_> {
             };
             let size = index.plain.map_or(0, |(size, _)| size);
             let best = strategy::best(patched, whole, size, network, limits);
-            ways.push(best.ok_or_else(|| CommandError::new(ErrorKind::Internal, "an index without a form"))?);
+            let best = best.ok_or_else(|| CommandError::new(ErrorKind::Internal, "an index without a form"))?;
+            let (own, bytes) = (self.repository(index.repository).shown(), units::bytes(best.bytes()));
+            tracing::info!("{own}: {}: {best}, {bytes}", index.meta_key);
+            ways.push(best);
         }
         Ok(ways)
     }
@@ -534,7 +538,7 @@ fn rebuild_job(number: usize, update: &IndexUpdate<'_>, lists: &std::path::Path)
             old_form: *form,
             patches: Vec::new(),
             new,
-            new_form: index.kept,
+            new_form: index.stored_form,
             expected,
         }),
         Strategy::Patches(patches) => {
@@ -546,7 +550,7 @@ fn rebuild_job(number: usize, update: &IndexUpdate<'_>, lists: &std::path::Path)
                 old_form: old.form,
                 patches: patches.iter().map(file).collect(),
                 new,
-                new_form: index.kept,
+                new_form: index.stored_form,
                 expected,
             })
         }

@@ -5,14 +5,14 @@ pub const NAME_BYTES: usize = 255;
 /// Longest path, and longest text of a symbolic link, in bytes: Linux' `PATH_MAX`.
 pub const PATH_BYTES: usize = 4096;
 /// Longest value of an extended attribute, in bytes: Linux' `XATTR_SIZE_MAX`.
-pub const XATTR_BYTES: usize = 64 << 10;
+pub(crate) const XATTR_BYTES: usize = 64 << 10;
 /// Extended attributes of one file. Linux bounds the list of their names to 64 KiB
 /// (`XATTR_LIST_MAX`); names of less than sixteen bytes in such numbers are not met.
-pub const XATTRS: usize = 4096;
+pub(crate) const XATTRS: usize = 4096;
 /// All extended attributes of one file, in bytes. A guess: file systems in use hold 64 KiB to 128 KiB.
-pub const XATTRS_BYTES: usize = 1 << 20;
+pub(crate) const XATTRS_BYTES: usize = 1 << 20;
 
-/// What a name stands for.
+/// Type of a directory entry (inode(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A regular file.
@@ -38,12 +38,12 @@ impl Kind {
     }
 
     /// Whether it is a device.
-    pub fn is_device(self) -> bool {
+    pub(crate) fn is_device(self) -> bool {
         matches!(self, Kind::Character | Kind::Block)
     }
 
     /// From the mode of a `stat`.
-    pub fn of_mode(mode: u32) -> Option<Kind> {
+    pub(crate) fn of_mode(mode: u32) -> Option<Kind> {
         use rustix::fs::FileType;
         Some(match FileType::from_raw_mode(mode) {
             FileType::RegularFile => Kind::File,
@@ -57,7 +57,7 @@ impl Kind {
         })
     }
 
-    /// As a person says it.
+    /// Name of the type in messages, such as `symbolic link`.
     pub fn name(self) -> &'static str {
         match self {
             Kind::File => "file",
@@ -74,9 +74,9 @@ impl Kind {
 /// A moment, seconds and nanoseconds since 1970.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time {
-    /// Whole seconds; negative before 1970.
+    /// Whole seconds since 1970; negative before.
     pub seconds: i64,
-    /// Nanoseconds past them, below 1,000,000,000.
+    /// Nanoseconds after `seconds`, below 1,000,000,000.
     pub nanoseconds: u32,
 }
 
@@ -86,7 +86,7 @@ pub struct Time {
 pub struct Identity {
     /// Device number of its file system.
     pub device: u64,
-    /// Inode number.
+    /// Inode number of the file at the source.
     pub inode: u64,
     /// Time of the last change of content or attributes.
     pub changed: Time,
@@ -95,12 +95,12 @@ pub struct Identity {
 /// Extended attributes: names and values, sorted by name.
 pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// One name of the source.
+/// A directory entry of the source, with its attributes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The last part of its path; any bytes but `/` and NUL.
     pub name: Vec<u8>,
-    /// What it is.
+    /// Type of the entry: file, directory, link or device.
     pub kind: Kind,
     /// Permission bits, set-id and sticky bits: the low twelve bits.
     pub mode: u32,
@@ -118,7 +118,7 @@ pub struct Entry {
     pub identity: Identity,
     /// Names of one file share a number; the first of them listed brings the content.
     pub link_group: Option<u64>,
-    /// What a symbolic link says.
+    /// Target of a symbolic link, else empty.
     pub target: Vec<u8>,
     /// Major and minor number of a device.
     pub device: (u32, u32),

@@ -9,6 +9,7 @@ const LOST_CONNECTION: u8 = 255;
 
 /// Why a copy could not go on.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CopyError {
     /// What was asked for cannot be.
     #[error("{0}")]
@@ -102,11 +103,11 @@ impl CopyError {
     }
 
     /// What a pipe or connection that cannot be used means.
-    pub fn from_pipe(error: io::Error) -> CopyError {
+    pub(crate) fn from_pipe(error: io::Error) -> CopyError {
         CopyError::Network(format!("the connection broke: {error}"))
     }
 
-    /// Whether dialling again may help.
+    /// Whether the connection was lost, so that dialling again may help.
     pub fn is_lost_connection(&self) -> bool {
         matches!(self, CopyError::Network(_))
     }

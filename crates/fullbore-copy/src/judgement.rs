@@ -15,24 +15,24 @@ use crate::transport::Path;
 /// One end's verdict, without the course of time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Judgement {
-    /// What limited it.
+    /// Part of the system that limited this end.
     pub limit: Limit,
-    /// As a person says it.
+    /// Name of the limiting part, as reports show it.
     pub part: String,
-    /// The strongest evidence.
+    /// The strongest evidence for the limit.
     pub reason: String,
-    /// Whether two signals agreed.
+    /// Whether two signals agreed on the limit.
     pub confident: bool,
     /// Share of the wall time of the named part.
     #[serde(default)]
     pub share: f64,
     /// All parts with their shares of the wall time.
     pub shares: BTreeMap<String, f64>,
-    /// Measured facts.
+    /// Measured facts for the limit, one per line.
     pub evidence: Vec<String>,
-    /// Clocks of the roles.
+    /// Readings of the stages of this end.
     pub stages: Vec<StageReading>,
-    /// Length of the run, microseconds.
+    /// Wall time of the run, in microseconds.
     #[serde(default)]
     pub wall_us: u64,
     /// What held connections up, if this end sent.
@@ -41,7 +41,7 @@ pub struct Judgement {
     /// Cores that may be used here.
     #[serde(default)]
     pub cores: usize,
-    /// What the disks here did.
+    /// What the disks of this end did during the run.
     #[serde(default)]
     pub disks: DiskFacts,
     /// What it knows of the connections.
@@ -93,7 +93,7 @@ impl Judgement {
         Judgement { disks, path, ..self }
     }
 
-    /// For the wire.
+    /// Encodes the judgement for a message to the other end.
     pub fn encode(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }
@@ -103,7 +103,7 @@ impl Judgement {
         serde_json::from_slice(json).ok()
     }
 
-    /// The clock of this role.
+    /// Returns the reading of the stage with this role.
     pub fn stage(&self, role: &str) -> Option<&StageReading> {
         self.stages.iter().find(|stage| stage.name == role)
     }
@@ -170,7 +170,7 @@ impl Judgement {
         OtherShare { part: Part::Network, share, as_full: FED_IN_TURN + NAMED / streams }
     }
 
-    /// `part (reason)`.
+    /// Formats the limit as `part (reason)`.
     pub fn words(&self) -> String {
         if self.reason.is_empty() { self.part.clone() } else { format!("{} ({})", self.part, self.reason) }
     }
@@ -178,7 +178,7 @@ impl Judgement {
 
 /// Whom the two ends of a copy blame together: an end knows its own machine, the sender knows the path.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Attribution {
+pub(crate) enum Attribution {
     /// The sender is sure of this part of its own.
     Sender(Part),
     /// The receiver is.
@@ -197,7 +197,7 @@ pub enum Attribution {
 
 impl Attribution {
     /// Of these two ends.
-    pub fn of(sender: &Judgement, receiver: &Judgement) -> Attribution {
+    pub(crate) fn of(sender: &Judgement, receiver: &Judgement) -> Attribution {
         let sends = sender.blames_itself(sender.disk(), Part::SourceCpu);
         let (part, blame, beside) = match (sends, receiver.blames_itself(Part::Write, Part::TargetCpu)) {
             (Some(one), Some(other)) if one.is_cpu() && other.is_cpu() => return Attribution::Processors,
@@ -221,7 +221,7 @@ impl Attribution {
     }
 
     /// The parts of a copy that it means; none where two signals do not agree on one.
-    pub fn parts(&self) -> &[Part] {
+    pub(crate) fn parts(&self) -> &[Part] {
         match self {
             Attribution::Sender(part) | Attribution::Receiver(part) => std::slice::from_ref(part),
             Attribution::Processors => &[Part::SourceCpu, Part::TargetCpu],
@@ -232,7 +232,7 @@ impl Attribution {
 }
 
 /// Share of the time in which what was read waited for connections, and writers for what they bring.
-pub fn waited_for_path(sender: &Judgement, receiver: &Judgement) -> Option<f64> {
+pub(crate) fn waited_for_path(sender: &Judgement, receiver: &Judgement) -> Option<f64> {
     let blocked = sender.spent("read", |read| read.blocked_ns)?;
     let starved = receiver.spent("disk write", |write| write.starved_ns)?;
     Some(blocked.min(starved))
@@ -272,7 +272,7 @@ fn mixed(end: &Judgement, reason: String) -> (&Judgement, String, String) {
 
 /// What limited a copy, and why: the end that blames something of its own is believed, the sender's word on the path
 /// where neither does. Two that blame themselves are two limits. A copy within one machine has no far end.
-pub fn joined(near: &Judgement, far: Option<&Judgement>, host: &str, near_sends: bool) -> VerdictReport {
+pub(crate) fn joined(near: &Judgement, far: Option<&Judgement>, host: &str, near_sends: bool) -> VerdictReport {
     let nobody = Judgement::default();
     let (sender, receiver) = match far {
         None => (near, &nobody),

@@ -27,20 +27,22 @@
 //! The crate never prints, reads no configuration and never exits. It speaks no protocol but its own: the other machine
 //! needs fullbore, too.
 
+#![warn(unreachable_pub)]
+
 /// The version of the program, which the two ends tell each other.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 mod device;
 pub mod entry;
 pub mod error;
-pub mod judgement;
+mod judgement;
 pub mod local;
 mod location;
 mod names;
 mod open_files;
 pub mod options;
-pub mod overlap;
-pub mod owners;
+mod overlap;
+mod owners;
 pub mod paths;
 pub mod probe;
 pub mod queue;

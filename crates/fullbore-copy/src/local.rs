@@ -17,9 +17,9 @@ use crate::wire::Account;
 #[derive(Debug)]
 pub struct LocalCopy {
     ends: (Link, Link),
-    /// Ends the copy early.
+    /// Token that ends the copy before it is complete.
     pub cancel: CancelToken,
-    /// How fast content may go.
+    /// Limit of the rate at which content is copied.
     pub limit: Arc<RateLimit>,
 }
 

@@ -8,28 +8,28 @@
 const OWN_BYTES: usize = 143;
 
 /// At the root of the destination while a copy writes there: lock, and sign of a copy that was torn.
-pub const MARKER: &[u8] = b".fullbore-copy";
+pub(crate) const MARKER: &[u8] = b".fullbore-copy";
 const PART: &[u8] = b".fullbore-part";
 const BLOCKS: &[u8] = b".fullbore-blocks";
 const NEXT: &[u8] = b".fullbore-next";
 
 /// The unfinished file for a name.
-pub fn part(name: &[u8]) -> Vec<u8> {
+pub(crate) fn part(name: &[u8]) -> Vec<u8> {
     with_suffix(name, PART)
 }
 
 /// The journal of the unfinished file for a name.
-pub fn blocks(name: &[u8]) -> Vec<u8> {
+pub(crate) fn blocks(name: &[u8]) -> Vec<u8> {
     with_suffix(name, BLOCKS)
 }
 
 /// The journal that takes its place, while it is being written.
-pub fn next_blocks(name: &[u8]) -> Vec<u8> {
+pub(crate) fn next_blocks(name: &[u8]) -> Vec<u8> {
     with_suffix(name, NEXT)
 }
 
 /// Whether a name is one of ours.
-pub fn is_ours(name: &[u8]) -> bool {
+pub(crate) fn is_ours(name: &[u8]) -> bool {
     name == MARKER || name.starts_with(b".") && [PART, BLOCKS, NEXT].iter().any(|suffix| name.ends_with(suffix))
 }
 

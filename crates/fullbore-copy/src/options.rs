@@ -12,11 +12,11 @@ pub use crate::sender::compress::Compress;
 /// most files do, so not less.
 pub const GROUP_TIME_MS: u64 = 10_000;
 /// Files get their names when so many bytes were written since the last group ...
-pub const GROUP_BYTES: u64 = 1 << 30;
+pub(crate) const GROUP_BYTES: u64 = 1 << 30;
 /// ... or so many, and so long after that: the kernel by itself lets gigabytes gather before it gives a disk anything.
-pub const GROUP_WORTH_BYTES: u64 = 16 << 20;
+pub(crate) const GROUP_WORTH_BYTES: u64 = 16 << 20;
 /// See [`GROUP_WORTH_BYTES`].
-pub const GROUP_WORTH_TIME: Duration = Duration::from_secs(1);
+pub(crate) const GROUP_WORTH_TIME: Duration = Duration::from_secs(1);
 
 /// What the user asks of a copy, as far as it concerns both ends or the far one.
 ///
@@ -30,31 +30,31 @@ pub const GROUP_WORTH_TIME: Duration = Duration::from_secs(1);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Options {
-    /// Compare and tell, write nothing.
+    /// Compare and report, but write nothing.
     pub dry_run: bool,
     /// Delete what the source does not have, after a copy without errors.
     pub delete: bool,
     /// Keep numbers of owners and groups instead of looking for their names.
     pub numeric_ids: bool,
-    /// Keep owners.
+    /// Whether to keep owners (`--owner`).
     pub owner: bool,
-    /// Keep groups.
+    /// Whether to keep groups (`--group`).
     pub group: bool,
-    /// Keep permission bits.
+    /// Whether to keep permission bits (`--perms`).
     pub permissions: bool,
-    /// Keep times.
+    /// Whether to keep modification times (`--times`).
     pub times: bool,
     /// Keep extended attributes other than ACLs.
     pub xattrs: bool,
-    /// Keep ACLs.
+    /// Whether to keep access control lists (`--acls`).
     pub acls: bool,
-    /// Keep hard links.
+    /// Whether to keep hard links among copied files.
     pub hard_links: bool,
     /// Make devices, named pipes and sockets.
     pub specials: bool,
     /// Stay on the file system of each source.
     pub one_file_system: bool,
-    /// Descend into directories.
+    /// Whether to descend into directories (`--recursive`).
     pub recursive: bool,
     /// Tell the sender which files are visible and on the disk, so that it removes them.
     pub remove_source_files: bool,
@@ -62,13 +62,13 @@ pub struct Options {
     pub checksum: bool,
     /// Take from an old file at the destination what is the same in the new one; worth it between machines.
     pub delta: bool,
-    /// Compress content.
+    /// When to compress content between machines.
     pub compress: Compress,
     /// Read back from the device what was written.
     pub verify: bool,
     /// Tell the names of files whose content is wanted.
     pub tell_names: bool,
-    /// Which names are copied.
+    /// Rules that decide which names are copied.
     pub filters: Filters,
     /// When data has to be on the disk.
     pub durability: Durability,

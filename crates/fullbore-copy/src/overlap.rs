@@ -46,7 +46,7 @@ impl Number {
 ///
 /// # Errors
 /// What is wrong with it, and what to do.
-pub fn refuse(sources: &[Whereabouts], destination: &Destination, options: &Options) -> Result<(), CopyError> {
+pub(crate) fn refuse(sources: &[Whereabouts], destination: &Destination, options: &Options) -> Result<(), CopyError> {
     if sources.iter().any(|source| source.is(destination)) {
         return Err(CopyError::Usage("SRC and DST are the same, or SRC would go into itself".to_owned()));
     }
@@ -64,7 +64,11 @@ pub fn refuse(sources: &[Whereabouts], destination: &Destination, options: &Opti
 ///
 /// # Errors
 /// What is wrong with it, and what to do.
-pub fn refuse_by_ssh(sources: &[Whereabouts], destination: &Destination, options: &Options) -> Result<(), CopyError> {
+pub(crate) fn refuse_by_ssh(
+    sources: &[Whereabouts],
+    destination: &Destination,
+    options: &Options,
+) -> Result<(), CopyError> {
     refuse(sources, destination, options)?;
     let Some(path) = sources.iter().find_map(|source| source.path_of(destination, options)) else { return Ok(()) };
     destination.take_back();

@@ -22,7 +22,7 @@ const OWNERS: usize = FILE_BYTES as usize / 16;
 
 /// What this machine calls its users and groups.
 #[derive(Debug)]
-pub struct Names {
+pub(crate) struct Names {
     by_id: HashMap<(bool, u32), Vec<u8>>,
     by_name: HashMap<(bool, Vec<u8>), u32>,
 }
@@ -57,26 +57,26 @@ impl Names {
     }
 
     /// The name of a number.
-    pub fn of(&self, group: bool, id: u32) -> Option<Vec<u8>> {
+    pub(crate) fn of(&self, group: bool, id: u32) -> Option<Vec<u8>> {
         self.by_id.get(&(group, id)).cloned()
     }
 
     /// The number of a name.
-    pub fn id(&self, group: bool, name: &[u8]) -> Option<u32> {
+    pub(crate) fn id(&self, group: bool, name: &[u8]) -> Option<u32> {
         self.by_name.get(&(group, name.to_vec())).copied()
     }
 }
 
 /// From the source's numbers to ours, as far as they differ.
 #[derive(Debug, Default)]
-pub struct Mapping {
+pub(crate) struct Mapping {
     ids: HashMap<(bool, u32), u32>,
 }
 
 impl Mapping {
     /// Learns what the source calls a number. Root is root everywhere. False if there are more than any source has.
     #[must_use]
-    pub fn learn(&mut self, names: &Names, group: bool, id: u32, name: &[u8]) -> bool {
+    pub(crate) fn learn(&mut self, names: &Names, group: bool, id: u32, name: &[u8]) -> bool {
         if id != 0
             && let Some(ours) = names.id(group, name)
             && ours != id
@@ -87,12 +87,12 @@ impl Mapping {
     }
 
     /// Our number for a number of the source.
-    pub fn of(&self, group: bool, id: u32) -> u32 {
+    pub(crate) fn of(&self, group: bool, id: u32) -> u32 {
         self.ids.get(&(group, id)).copied().unwrap_or(id)
     }
 
     /// An ACL with our numbers in it.
-    pub fn acl(&self, value: &[u8]) -> Vec<u8> {
+    pub(crate) fn acl(&self, value: &[u8]) -> Vec<u8> {
         let mut value = value.to_vec();
         if !self.ids.is_empty() && value.starts_with(&ACL_VERSION) {
             for entry in value[4..].chunks_exact_mut(8) {
@@ -105,7 +105,7 @@ impl Mapping {
     }
 
     /// File capabilities with our number of the user in them, if they name one.
-    pub fn capability(&self, value: &[u8]) -> Vec<u8> {
+    pub(crate) fn capability(&self, value: &[u8]) -> Vec<u8> {
         let mut value = value.to_vec();
         if let Some(id) = id_in_capability(&value) {
             value[CAPABILITY_BYTES - 4..].copy_from_slice(&self.of(false, id).to_le_bytes());
@@ -115,14 +115,14 @@ impl Mapping {
 }
 
 /// The user that file capabilities name: root of the user namespace in which they hold.
-pub fn id_in_capability(value: &[u8]) -> Option<u32> {
+pub(crate) fn id_in_capability(value: &[u8]) -> Option<u32> {
     let is_third = value.len() == CAPABILITY_BYTES && value[3] == CAPABILITY_REVISION;
     let id = value.get(CAPABILITY_BYTES - 4..)?.try_into().ok().map(u32::from_le_bytes);
     id.filter(|_| is_third)
 }
 
 /// Users and groups that an ACL names.
-pub fn ids_in_acl(value: &[u8]) -> Vec<(bool, u32)> {
+pub(crate) fn ids_in_acl(value: &[u8]) -> Vec<(bool, u32)> {
     let entries = value.strip_prefix(&ACL_VERSION).unwrap_or_default();
     entries.chunks_exact(8).filter_map(named).collect()
 }

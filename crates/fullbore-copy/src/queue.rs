@@ -78,7 +78,7 @@ impl<T> Queue<T> {
     }
 
     /// A queue that takes items until their weight reaches `most_weight`.
-    pub fn of_weight(most_weight: usize, weigh: fn(&T) -> usize) -> Queue<T> {
+    pub(crate) fn of_weight(most_weight: usize, weigh: fn(&T) -> usize) -> Queue<T> {
         Queue {
             shared: Arc::new(Inner {
                 most_weight,
@@ -122,7 +122,7 @@ impl<T> Queue<T> {
     ///
     /// # Errors
     /// As [`Queue::push`].
-    pub fn push_behind(&self, item: T, most: usize, clock: &StageClock) -> Result<(), Closed> {
+    pub(crate) fn push_behind(&self, item: T, most: usize, clock: &StageClock) -> Result<(), Closed> {
         let is_full = |state: &State<T>| {
             !state.closed && (state.items.len() >= most.max(1) || state.weight >= self.shared.most_weight)
         };
@@ -157,7 +157,7 @@ impl<T> Queue<T> {
     ///
     /// # Errors
     /// As [`Queue::push`].
-    pub fn push_first(&self, item: T) -> Result<(), Closed> {
+    pub(crate) fn push_first(&self, item: T) -> Result<(), Closed> {
         let mut state = self.lock();
         if state.closed {
             return Err(Closed);
@@ -201,7 +201,7 @@ impl<T> Queue<T> {
     }
 
     /// Whoever waits for an item with a limit of time, or is the next to do so, waits no longer.
-    pub fn nudge(&self) {
+    pub(crate) fn nudge(&self) {
         self.lock().nudged = true;
         self.shared.filled.notify_all();
     }
@@ -258,12 +258,12 @@ impl<T> Queue<T> {
     }
 
     /// Closes it and throws away what is in it, but for what is worth to be heard of by whoever takes the rest.
-    pub fn break_off_but(&self, keep: impl Fn(&T) -> bool) {
+    pub(crate) fn break_off_but(&self, keep: impl Fn(&T) -> bool) {
         self.end(None, keep);
     }
 
     /// As [`Queue::break_off_but`], and leaves this as the last item; not if it is closed already.
-    pub fn end_with(&self, last: T, keep: impl Fn(&T) -> bool) {
+    pub(crate) fn end_with(&self, last: T, keep: impl Fn(&T) -> bool) {
         self.end(Some(last), keep);
     }
 

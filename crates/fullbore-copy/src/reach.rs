@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use fullbore_engine::run::error::CommandError;
 
-use crate::VERSION;
 use crate::send_program::{self, Programs};
 use crate::transport::near::ConnectSettings;
 
@@ -17,9 +16,9 @@ const SSH_OPTIONS: &[&str] = &["-oServerAliveInterval=15", "-oServerAliveCountMa
 const REDIAL_OPTIONS: &[&str] = &["-oServerAliveInterval=15", "-oServerAliveCountMax=3", "-oConnectTimeout=30"];
 
 /// As it is reached once more.
-pub(crate) fn again(wish: &ConnectSettings) -> ConnectSettings {
-    let options = if wish.options.is_empty() { &[] } else { REDIAL_OPTIONS };
-    ConnectSettings { options, ..wish.clone() }
+pub(crate) fn again(settings: &ConnectSettings) -> ConnectSettings {
+    let options = if settings.options.is_empty() { &[] } else { REDIAL_OPTIONS };
+    ConnectSettings { options, ..settings.clone() }
 }
 
 /// What the user wants of the way to the other machine.
@@ -33,7 +32,7 @@ pub struct Reach {
     pub streams: Option<u8>,
     /// Send a program along and run it there: the one for that machine's processor, or a file.
     pub send_program: Option<Option<PathBuf>>,
-    /// Make no connections beside ssh's.
+    /// Whether to use ssh alone, without direct connections.
     pub ssh_only: bool,
     /// Congestion control of the connections; the system's, and bbr where loss asks for it, if none is named.
     pub congestion: Option<String>,
@@ -42,7 +41,7 @@ pub struct Reach {
 impl Reach {
     /// What the connection's near end needs to know: the command that runs the program there (the user's ssh, the
     /// host, and one word for its shell) and the ways to try.
-    pub(crate) fn wish(&self, host: &str) -> Result<ConnectSettings, CommandError> {
+    pub(crate) fn connect_settings(&self, host: &str) -> Result<ConnectSettings, CommandError> {
         let rsh = self.rsh.as_deref().unwrap_or("ssh");
         let mut command: Vec<OsString> = words(rsh).into_iter().map(OsString::from).collect();
         command.push(host.into());
@@ -67,7 +66,6 @@ impl Reach {
             host: host.to_owned(),
             tcp: !self.ssh_only,
             streams: self.streams.unwrap_or(0),
-            program: VERSION.to_owned(),
             more_pipes,
             messages: None,
         })

@@ -48,7 +48,7 @@ use marker::Marker;
 use opened::Opened;
 use shared::Shared;
 use tree::Tree;
-pub use tree::reserve_descriptors;
+pub(crate) use tree::reserve_descriptors;
 use verify::Verify;
 use write::{Failed, PendingFiles, Writers};
 
@@ -59,10 +59,10 @@ const TELL_TIME: Duration = Duration::from_millis(200);
 /// Threads that write at most. A guess: more only make a disk's queue longer.
 const WRITERS: usize = 8;
 
-/// Where a copy goes.
+/// The directory that a copy writes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// An existing directory.
+    /// Path of the directory, which must exist.
     pub directory: PathBuf,
     /// What the only source, which is no directory, shall be called.
     pub rename_to: Option<Vec<u8>>,

@@ -5,7 +5,7 @@
 //! lets other processes of the user ask a copy where it stands, and change its rate limit.
 
 pub mod control;
-pub mod live_progress;
+pub(crate) mod live_progress;
 mod remote;
 mod report;
 mod stopping;
@@ -42,7 +42,6 @@ use crate::wire::Account;
 use control::Levers;
 use live_progress::LiveProgress;
 pub(crate) use remote::{connections, explain};
-pub(crate) use report::unix_s;
 use report::{Done, Ends};
 pub(crate) use stopping::Current;
 pub(crate) use table::disk_words;
@@ -52,12 +51,12 @@ use waits::Waits;
 /// Time between looks at where the copy stands.
 const LOOK_TIME: Duration = Duration::from_millis(250);
 
-/// What to copy, and how.
+/// Settings of a copy: sources, destination, options.
 #[derive(Clone, Debug)]
 pub struct CopySettings {
     /// The sources: paths of this machine, or `[user@]host:PATH` of another one. Never empty.
     pub sources: Vec<OsString>,
-    /// The destination, likewise.
+    /// The destination, as the user named it.
     pub destination: OsString,
     /// Only these paths below the one source ([`crate::paths`]).
     pub only: Option<Vec<Vec<u8>>>,
@@ -120,13 +119,7 @@ impl Copying<'_, '_> {
         let began = Instant::now();
         let only = settings.only.clone();
         let ends = (Location::common(&settings.sources)?, Location::parse(&settings.destination)?);
-        self.teller.emit(Event::Started {
-            command: "copy".to_owned(),
-            version: crate::VERSION.to_owned(),
-            name: None,
-            dir: settings.destination.to_string_lossy().into_owned(),
-            started_unix_s: report::unix_s(),
-        });
+        self.teller.emit(Event::started("copy", settings.destination.to_string_lossy().into_owned()));
         let done = match ends {
             (Locations::Local(paths), Location::Local(target)) => self.here(&paths, only, target),
             (Locations::Local(paths), Location::Remote { host, path }) => {
@@ -240,7 +233,7 @@ impl Watch<'_> {
                 let timed_out = |waited| matches!(waited, Err(RecvTimeoutError::Timeout));
                 while timed_out(self.waits.timed(LOOK_TIME, || ended.recv_timeout(LOOK_TIME))) {
                     let limit = self.levers.present(self.sampler.present());
-                    teller.emit(Event::Progress(self.live.look(limit, silent())));
+                    teller.emit(Event::Progress(self.live.figures(limit, silent())));
                 }
             });
             let result = work();

@@ -44,11 +44,11 @@ struct Machine {
 
 /// No program can be sent.
 #[derive(Debug, PartialEq, Eq)]
-pub struct NoProgram {
+pub(crate) struct NoProgram {
     /// What is wrong.
-    pub reason: String,
+    pub(crate) reason: String,
     /// What to do.
-    pub hint: String,
+    pub(crate) hint: String,
 }
 
 /// The programs that can be sent: FILE of `--send-program=FILE`, or this one and those for other processors.

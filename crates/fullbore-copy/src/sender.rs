@@ -4,7 +4,7 @@
 //! and hash what is wanted. They share [`wants::Wants`].
 
 mod big;
-pub mod compress;
+pub(crate) mod compress;
 mod read;
 mod remove;
 mod scan;
@@ -30,19 +30,19 @@ use wants::Wants;
 
 /// Bytes read and not yet acknowledged, in one process. Enough to keep a disk and a processor busy
 /// with each other.
-pub const LOCAL_WINDOW_BYTES: u64 = 64 << 20;
+pub(crate) const LOCAL_WINDOW_BYTES: u64 = 64 << 20;
 /// Bytes under way to another machine: ten gigabits per second for a fifth of a second.
-pub const REMOTE_WINDOW_BYTES: u64 = 256 << 20;
+pub(crate) const REMOTE_WINDOW_BYTES: u64 = 256 << 20;
 /// Records under way. No limit of its own in practice: the smallest record counts 4 KiB.
-pub const WINDOW_RECORDS: u32 = 65_536;
+pub(crate) const WINDOW_RECORDS: u32 = 65_536;
 /// Threads that list and that read. A guess: more do not help on two to eight cores.
 const SCANNERS: usize = 4;
 const READERS: usize = 8;
 
-/// What is sent.
+/// The files and directories to send.
 #[derive(Debug)]
 pub struct Sources {
-    /// The arguments, in order.
+    /// The sources, in the order of the command line.
     pub sources: Vec<Source>,
     /// Only these paths beneath the first of them.
     pub only: Option<Vec<Vec<u8>>>,
@@ -55,9 +55,9 @@ pub struct Sources {
 /// A directory that is not copied, as it is the destination itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Skip {
-    /// Number of its device.
+    /// Number of the device that has the file.
     pub device: u64,
-    /// Its number there.
+    /// Inode number of the file on its device.
     pub inode: u64,
     /// It was made for this copy, so that nobody misses it.
     pub is_new: bool,

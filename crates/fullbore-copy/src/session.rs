@@ -60,7 +60,7 @@ impl Link {
     ///
     /// # Errors
     /// When the run is over.
-    pub fn ask_for_limit(&self, bytes_per_s: u64, ledger: &Ledger) -> Result<(), Closed> {
+    pub(crate) fn ask_for_limit(&self, bytes_per_s: u64, ledger: &Ledger) -> Result<(), Closed> {
         let clock = ledger.stage("control", Kind::Thread);
         self.control_out.push(Message::Limit { bytes_per_s }, &clock)
     }
@@ -69,7 +69,7 @@ impl Link {
     ///
     /// # Errors
     /// When the run is over.
-    pub fn ask_for_paths(&self, paths: &[Vec<u8>], ledger: &Ledger) -> Result<(), Closed> {
+    pub(crate) fn ask_for_paths(&self, paths: &[Vec<u8>], ledger: &Ledger) -> Result<(), Closed> {
         let clock = ledger.stage("control", Kind::Thread);
         let mut rest = paths;
         loop {
@@ -93,7 +93,7 @@ impl Link {
     ///
     /// # Errors
     /// When it has gone, wants too many, or says something else.
-    pub fn hear_paths(&self, ledger: &Ledger) -> Result<Vec<Vec<u8>>, CopyError> {
+    pub(crate) fn hear_paths(&self, ledger: &Ledger) -> Result<Vec<Vec<u8>>, CopyError> {
         let clock = ledger.stage("control", Kind::Thread);
         let (mut wanted, mut bytes) = (Vec::new(), 0);
         loop {
@@ -192,11 +192,11 @@ impl CancelToken {
     }
 
     /// Whether the run was cancelled.
-    pub fn is_cancelled(&self) -> bool {
+    pub(crate) fn is_cancelled(&self) -> bool {
         self.shared.cancelled.load(Ordering::Acquire)
     }
 
-    /// Why the run was cancelled.
+    /// Returns the error that cancelled the run, if any.
     pub fn reason(&self) -> Option<Arc<CopyError>> {
         self.shared.reason.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -223,6 +223,7 @@ impl Drop for Guard<'_> {
 
 /// What an end of a copy tells while it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Event {
     /// Something is wrong with one file.
     Problem(Problem),
@@ -263,19 +264,19 @@ impl Exchange<'_> {
 
 /// What both ends of a run work with.
 pub struct Context<'a> {
-    /// The wishes of the user.
+    /// Options that the user gave for the copy.
     pub options: &'a Options,
-    /// The connection.
+    /// The connection between sender and receiver.
     pub link: Link,
-    /// Ends it early.
+    /// Token that ends the session early.
     pub cancel: CancelToken,
-    /// All clocks of this process.
+    /// Ledger with all clocks of this process.
     pub ledger: &'a Ledger,
-    /// Where it stands.
+    /// Counters of files and bytes, for progress lines.
     pub progress: &'a Progress,
-    /// Who is told of events.
+    /// Receives the events of the session.
     pub tell: &'a dyn Tell,
-    /// Counters of both ends.
+    /// Counters that both ends send each other.
     pub exchange: &'a Exchange<'a>,
     /// How fast content may be sent.
     pub limit: &'a RateLimit,
@@ -304,7 +305,7 @@ macro_rules! progress {
         }
 
         impl Progress {
-            /// The figures now.
+            /// Returns the current figures of this end.
             pub fn account(&self) -> Account {
                 Account { $($field: self.$field.load(Ordering::Relaxed),)* }
             }
@@ -332,7 +333,7 @@ impl Progress {
     }
 
     /// Whether this end wrote big files around the page cache, as a trial showed that to be faster.
-    pub fn is_direct(&self) -> bool {
+    pub(crate) fn is_direct(&self) -> bool {
         self.direct.load(Ordering::Relaxed)
     }
 }

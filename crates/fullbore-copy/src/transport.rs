@@ -6,15 +6,15 @@
 //! move messages between streams and the queues of a [`Link`], so that sender and receiver do not know of any of this.
 
 pub(crate) mod congestion;
-pub mod far;
-pub mod grow;
+pub(crate) mod far;
+pub(crate) mod grow;
 mod handover;
-pub mod join;
-pub mod keys;
-pub mod near;
+pub(crate) mod join;
+pub(crate) mod keys;
+pub(crate) mod near;
 pub mod setup;
-pub mod stream;
-pub mod tls;
+pub(crate) mod stream;
+pub(crate) mod tls;
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -174,7 +174,7 @@ pub struct Path {
 impl Path {
     /// With what only the end knows that sends.
     #[must_use]
-    pub fn as_sent(self, sender: Path) -> Path {
+    pub(crate) fn as_sent(self, sender: Path) -> Path {
         Path { loss: sender.loss, control: sender.control, ..self }
     }
 }
@@ -232,7 +232,7 @@ impl Transport {
         if let Some(peer) = socket.as_ref().and_then(|socket| socket.peer_addr().ok()) {
             tracing::info!(%peer, streams = state.streams, "a connection carries content");
         }
-        shared.look_after(socket, true, &mut state);
+        shared.monitor(socket, true, &mut state);
         let own = shared.clone();
         if shared.sends {
             let queue = shared.link.data.clone();
@@ -297,7 +297,7 @@ impl Transport {
             let mut state = shared.lock();
             state.streams -= 1;
             state.lingers |= lingers;
-            shared.look_after(socket, false, &mut state);
+            shared.monitor(socket, false, &mut state);
         }
         shared.handover.offer(Stream { reader, writer, socket: None, lingers }, is_short);
         if shared.sends {
@@ -414,7 +414,7 @@ impl Shared {
     }
 
     /// Looks after a connection from now on; it gets the congestion control that the others have.
-    fn look_after(&self, socket: Option<TcpStream>, has_content: bool, state: &mut State) {
+    fn monitor(&self, socket: Option<TcpStream>, has_content: bool, state: &mut State) {
         let Some(socket) = socket else { return };
         let set = |name: &str| rustix::net::sockopt::set_tcp_congestion(&socket, name).map_err(io::Error::from);
         if let Some(name) = &self.congestion {
@@ -665,7 +665,7 @@ impl Shared {
         let mut silence = Silence::default();
         while !self.over.load(Ordering::Acquire) {
             std::thread::sleep(LOOK);
-            if silence.look(self.awaited.load(Ordering::Acquire)) >= self.pulse.silence {
+            if silence.observe(self.awaited.load(Ordering::Acquire)) >= self.pulse.silence {
                 self.broken(&io::Error::new(io::ErrorKind::TimedOut, "the other machine says nothing any more"));
             }
             let mut state = self.lock();
@@ -690,7 +690,7 @@ impl Shared {
             if self.sends {
                 self.ledger.add_sending(sum);
             }
-            state.evidence.look(&sights);
+            state.evidence.record(&sights);
             let free = self.sends && self.congestion.is_none();
             if free && state.control.is_none() && state.evidence.is_lossy() {
                 let changed = |watched: &Watched| {
@@ -714,7 +714,7 @@ struct Silence {
 }
 
 impl Silence {
-    fn look(&mut self, awaited: u64) -> Duration {
+    fn observe(&mut self, awaited: u64) -> Duration {
         self.looks = if awaited > 0 && awaited == self.awaited { self.looks + 1 } else { 0 };
         self.awaited = awaited;
         LOOK * self.looks

@@ -29,41 +29,41 @@ pub const VERSION: u32 = 7;
 
 /// Longest frame of control, in bytes: a list of names with their attributes. A list ends when it is
 /// [`LIST_BYTES`] long, and one entry more can hold a path and all its attributes.
-pub const CONTROL_BYTES: usize = 2 << 20;
+pub(crate) const CONTROL_BYTES: usize = 2 << 20;
 /// Longest word of one transport to the other: a name and a token, or numbers.
-pub const WAY_BYTES: usize = 4096;
+pub(crate) const WAY_BYTES: usize = 4096;
 /// A list is sent when its names and attributes are so many bytes.
 pub const LIST_BYTES: usize = 128 << 10;
 /// Most entries in one list. Few enough that the receiver answers soon.
-pub const LIST_ENTRIES: usize = 1000;
+pub(crate) const LIST_ENTRIES: usize = 1000;
 /// Most numbers in one message of what is visible.
-pub const VISIBLE_IDS: usize = 10_000;
+pub(crate) const VISIBLE_IDS: usize = 10_000;
 /// Paths that `--files-from` may name in all, in bytes. A guess: a few million paths.
 pub const PATHS_BYTES: usize = 256 << 20;
 /// Content of one record of small files, in bytes.
-pub const PACK_BYTES: usize = 1 << 20;
+pub(crate) const PACK_BYTES: usize = 1 << 20;
 /// Most files in one record. Empty files fill no record by their content.
-pub const PACK_FILES: usize = 1024;
+pub(crate) const PACK_FILES: usize = 1024;
 /// Files below this size are packed; larger ones are cut into blocks.
 pub const SMALL_BYTES: u64 = 256 << 10;
 /// Length of most files' blocks, in bytes. Large enough that a record's costs do not show, small
 /// enough that a megabyte's worth is all that a broken line costs.
 pub const BLOCK_BYTES: u64 = 1 << 20;
 /// Length of the blocks of files above [`HUGE_BYTES`]: fewer hashes to keep.
-pub const HUGE_BLOCK_BYTES: u64 = 4 << 20;
+pub(crate) const HUGE_BLOCK_BYTES: u64 = 4 << 20;
 /// Files above this size have longer blocks.
-pub const HUGE_BYTES: u64 = 256 << 30;
+pub(crate) const HUGE_BYTES: u64 = 256 << 30;
 /// Most hashes of old blocks in one message: few, as the sender may be about to read those blocks.
-pub const BASIS_HASHES: usize = 16;
+pub(crate) const BASIS_HASHES: usize = 16;
 /// Longest frame with data, in bytes.
-pub const DATA_BYTES: usize = HUGE_BLOCK_BYTES as usize + (64 << 10);
+pub(crate) const DATA_BYTES: usize = HUGE_BLOCK_BYTES as usize + (64 << 10);
 /// Parts with data of one block that has holes; a hole is at least a page.
-pub const SEGMENTS: usize = 1024;
+pub(crate) const SEGMENTS: usize = 1024;
 /// Largest size of a file, in bytes: Linux' own limit.
 pub const FILE_BYTES: u64 = i64::MAX as u64;
 
 /// The length of the blocks of a file of this size.
-pub fn block_bytes(size: u64) -> u64 {
+pub(crate) fn block_bytes(size: u64) -> u64 {
     if size > HUGE_BYTES { HUGE_BLOCK_BYTES } else { BLOCK_BYTES }
 }
 

@@ -11,16 +11,16 @@ use rustix::io::Errno;
 use crate::entry::{XATTR_BYTES, XATTRS, XATTRS_BYTES};
 
 /// The attribute that holds the ACL of a file or directory.
-pub const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
+pub(crate) const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 /// The attribute that holds the ACL that new files of a directory get.
-pub const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
+pub(crate) const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 
-pub use crate::entry::Xattrs;
-pub use treatment::Treatment;
+pub(crate) use crate::entry::Xattrs;
+pub(crate) use treatment::Treatment;
 
 /// What a file's attributes are reached by.
 #[derive(Clone, Copy, Debug)]
-pub enum FileRef<'a> {
+pub(crate) enum FileRef<'a> {
     /// An open file or directory.
     Open(BorrowedFd<'a>),
     /// A name in an open directory; a symbolic link is not followed.
@@ -28,12 +28,12 @@ pub enum FileRef<'a> {
 }
 
 /// Whether an attribute holds an ACL.
-pub fn is_acl(name: &[u8]) -> bool {
+pub(crate) fn is_acl(name: &[u8]) -> bool {
     Treatment::of(name) == Treatment::Acl
 }
 
 /// Whether an attribute takes part in a copy.
-pub fn is_carried(name: &[u8], acls: bool, others: bool) -> bool {
+pub(crate) fn is_carried(name: &[u8], acls: bool, others: bool) -> bool {
     Treatment::of(name).is_carried(acls, others)
 }
 
@@ -77,9 +77,9 @@ impl Reached<'_> {
 ///
 /// # Errors
 /// Other refusals of the system; `E2BIG` for more than we carry.
-pub fn read(place: FileRef<'_>, acls: bool, others: bool) -> Result<Xattrs, Errno> {
+pub(crate) fn read(file: FileRef<'_>, acls: bool, others: bool) -> Result<Xattrs, Errno> {
     let mut list = [0_u8; 1024];
-    let first = match place {
+    let first = match file {
         FileRef::Name(directory, name) => kernel::list_at(directory.as_fd(), name, &mut list),
         FileRef::Open(_) => None,
     };
@@ -87,7 +87,7 @@ pub fn read(place: FileRef<'_>, acls: bool, others: bool) -> Result<Xattrs, Errn
     if matches!(first, Some(Ok(0) | Err(Errno::NOTSUP))) {
         return Ok(Vec::new());
     }
-    let reached = place.reached();
+    let reached = file.reached();
     let mut long;
     let names = match first.unwrap_or_else(|| reached.list(&mut list)) {
         Ok(length) => &list[..length],
@@ -133,8 +133,8 @@ fn read_one(reached: &Reached<'_>, name: &[u8]) -> Result<Option<Vec<u8>>, Errno
 ///
 /// # Errors
 /// As the system says.
-pub fn set(place: FileRef<'_>, name: &[u8], value: &[u8]) -> Result<(), Errno> {
-    match place.reached() {
+pub(crate) fn set(file: FileRef<'_>, name: &[u8], value: &[u8]) -> Result<(), Errno> {
+    match file.reached() {
         Reached::Open(file) => rustix::fs::fsetxattr(file, name, value, XattrFlags::empty()),
         Reached::Path(path) => rustix::fs::lsetxattr(&path[..], name, value, XattrFlags::empty()),
     }
@@ -144,8 +144,8 @@ pub fn set(place: FileRef<'_>, name: &[u8], value: &[u8]) -> Result<(), Errno> {
 ///
 /// # Errors
 /// As the system says.
-pub fn remove(place: FileRef<'_>, name: &[u8]) -> Result<(), Errno> {
-    let removed = match place.reached() {
+pub(crate) fn remove(file: FileRef<'_>, name: &[u8]) -> Result<(), Errno> {
+    let removed = match file.reached() {
         Reached::Open(file) => rustix::fs::fremovexattr(file, name),
         Reached::Path(path) => rustix::fs::lremovexattr(&path[..], name),
     };

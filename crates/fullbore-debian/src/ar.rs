@@ -13,8 +13,9 @@ pub const MAGIC: &[u8; 8] = b"!<arch>\n";
 /// Size of a member's header, in bytes.
 pub const HEADER_BYTES: usize = 60;
 
-/// Error in reading an archive.
+/// Why an ar archive could not be read.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum ArError {
     /// The file does not start with [`MAGIC`].
     #[error("not an ar archive: no `!<arch>` at the start")]
@@ -44,7 +45,7 @@ pub enum ArError {
     },
 }
 
-/// Header of a member.
+/// Header of an archive member: name, size and offset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     /// Name of the member, without padding and without the slash that some archivers append.
@@ -75,7 +76,8 @@ impl<R: Read> Reader<R> {
     /// Skips the rest of the current member and reads the next header; `None` at the end of the archive.
     ///
     /// # Errors
-    /// Every variant of [`ArError`].
+    /// [`ArError::Magic`] at the first call, if the input is no ar archive; [`ArError::Header`] for a malformed header;
+    /// [`ArError::Truncated`] if the archive ends within a member; [`ArError::Read`] if the input fails.
     pub fn next_member(&mut self) -> Result<Option<Member>, ArError> {
         if !self.begun {
             let mut magic = [0; MAGIC.len()];

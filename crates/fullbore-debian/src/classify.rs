@@ -5,7 +5,7 @@
 use crate::compression::Form;
 use crate::path::without_dot;
 
-/// Kind of an index.
+/// Kind of an index, told from its path in the `Release`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum IndexKind<'a> {
     /// `binary-ARCH/Packages`, or below `debian-installer/` for udebs.
@@ -60,7 +60,7 @@ pub struct IndexName<'a> {
     pub component: Option<&'a str>,
     /// Architecture, such as `amd64`, `all` or `source`; `None` for a file of all architectures.
     pub architecture: Option<&'a str>,
-    /// Compression of the file.
+    /// Compression of the index file, told from its suffix.
     pub form: Form,
     /// Path without the extension of the compression; all variants of an index share it.
     pub stem: &'a str,

@@ -1,7 +1,7 @@
 //! The frame of clear-signed messages and armoured blocks (RFC 9580, sections 6 and 7).
 //!
 //! OpenPGP programs accept text around a message, several messages in one file and unknown headers, and each of these
-//! has let unsigned bytes into `Release` files. So the frame is checked here before `gpgv` reads it: exactly one
+//! has let unsigned bytes into `Release` files. So the frame is checked here before a verifier reads it: exactly one
 //! message, nothing before it and nothing after it.
 
 use thiserror::Error;
@@ -19,6 +19,7 @@ const ARMOUR_LINE_BYTES_MAX: usize = 1024;
 
 /// Fault in the armour around a signed message.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum FrameFault {
     /// The file is no clear-signed message, but for instance a login page.
     #[error("does not begin with {MESSAGE_BEGIN:?}")]
@@ -36,10 +37,24 @@ pub enum FrameFault {
     Truncated(&'static str),
 }
 
+/// The parts of a clear-signed message.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ClearSigned<'a> {
+    /// The text without dash escapes, with a newline at its end.
+    pub text: String,
+    /// The armoured signature, to the end of the file.
+    pub signature: &'a str,
+}
+
 /// Returns the text of a clear-signed message, without dash escapes, with a newline at its end. Checks no signature.
 ///
 /// Line ends must be unified already (see [`crate::signature`]): they are no part of what is signed.
 pub(crate) fn text_within(message: &str) -> Result<String, FrameFault> {
+    split(message).map(|parts| parts.text)
+}
+
+/// Returns the parts of a clear-signed message. Checks no signature.
+pub(crate) fn split(message: &str) -> Result<ClearSigned<'_>, FrameFault> {
     let mut lines = message.split_inclusive('\n').zip(1usize..);
     if lines.next().map(|(line, _)| line) != Some("-----BEGIN PGP SIGNED MESSAGE-----\n") {
         return Err(FrameFault::NotClearsigned);
@@ -48,12 +63,13 @@ pub(crate) fn text_within(message: &str) -> Result<String, FrameFault> {
     skip_hash_headers(&mut lines)?;
 
     let mut text = String::with_capacity(message.len());
-    loop {
+    let signature = loop {
         let Some((line, number)) = lines.next() else {
             return Err(FrameFault::Truncated(SIGNATURE_BEGIN));
         };
         if line.trim_end_matches('\n') == SIGNATURE_BEGIN {
-            break;
+            // Lines are parts of the message, so the difference of their addresses is an offset.
+            break &message[line.as_ptr() as usize - message.as_ptr() as usize..];
         }
         match line.strip_prefix("- ") {
             Some(escaped) => text.push_str(escaped),
@@ -62,12 +78,12 @@ pub(crate) fn text_within(message: &str) -> Result<String, FrameFault> {
             }
             None => text.push_str(line),
         }
-    }
+    };
     finish_signature(&mut lines)?;
     // Some files end with empty lines, which are harmless.
     match lines.find(|&(line, _)| line != "\n") {
         Some((_, line)) => Err(FrameFault::Extra { line, what: "something follows the signature" }),
-        None => Ok(text),
+        None => Ok(ClearSigned { text, signature }),
     }
 }
 
@@ -192,6 +208,9 @@ mod tests {
         assert_eq!(text_within(MESSAGE).as_deref(), Ok("Origin: x\n-dash\nDate: y\n"));
         assert_eq!(text_within(&format!("{MESSAGE}\n\n")).as_deref(), Ok("Origin: x\n-dash\nDate: y\n"));
         assert_eq!(text_within(MESSAGE.trim_end()).as_deref(), Ok("Origin: x\n-dash\nDate: y\n"));
+        let signature = split(MESSAGE).expect("parts").signature;
+        assert!(signature.starts_with(SIGNATURE_BEGIN) && MESSAGE.ends_with(signature));
+        assert_eq!(check_detached(signature), Ok(()));
     }
 
     #[test]

@@ -25,7 +25,7 @@ const XZ_MEMORY_BYTES: u64 = 128 << 20;
 /// Window of zstd, as power of two: 128 MiB, the limit of `zstd -d` without `--long`.
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 
-/// Compression of a file.
+/// Compression of a file, as archives and packages use it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Form {
     /// No compression.
@@ -43,7 +43,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// All compressions, fastest decompression first.
+    /// All compressions, the one that decompresses fastest first.
     pub const BY_SPEED: [Form; 6] = [Form::Plain, Form::Lz4, Form::Zst, Form::Gz, Form::Xz, Form::Bz2];
 
     /// Whether this compression is faster to decompress than another.
@@ -189,7 +189,7 @@ impl<R: BufRead> Reader<R> {
     /// Opens a compressed file. `limit_bytes` is the size of the plain content in the signed `Release`.
     ///
     /// # Errors
-    /// The decoder cannot be made.
+    /// The error of the decompressor, if it cannot allocate its state or read the start of `input`.
     pub fn open(form: Form, input: R, limit_bytes: u64) -> io::Result<Self> {
         Ok(Reader { decoder: Decoder::open(form, input)?, limit_bytes, produced_bytes: 0 })
     }
@@ -237,13 +237,13 @@ impl<R: BufRead> Read for Reader<R> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("content of {bytes} bytes has SHA-256 {actual}; the signed Release says {expected_bytes} bytes, {expected}")]
 pub struct Mismatch {
-    /// Actual size in bytes.
+    /// Actual size of the plain content, in bytes.
     pub bytes: u64,
-    /// Signed size in bytes.
+    /// Size in the signed `Release`, in bytes.
     pub expected_bytes: u64,
-    /// Actual SHA-256.
+    /// Actual SHA-256 of the plain content.
     pub actual: Sha256,
-    /// Signed SHA-256.
+    /// SHA-256 in the signed `Release`.
     pub expected: Sha256,
 }
 

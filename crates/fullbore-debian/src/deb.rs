@@ -18,9 +18,9 @@ pub use control::{Control, ControlFile};
 pub use data::{DataReader, Proof, blocks_of_xz, data};
 
 /// Maximum size of a `control.tar`, compressed or not, in bytes. The largest in Debian has 2 MB of md5sums.
-pub const CONTROL_BYTES_MAX: u64 = 64 << 20;
+pub(crate) const CONTROL_BYTES_MAX: u64 = 64 << 20;
 
-/// Compression of `control.tar` or `data.tar`.
+/// Compression of the members `control.tar` and `data.tar` (deb(5)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Compression {
     /// No compression.
@@ -57,23 +57,24 @@ impl Compression {
 pub struct DataMember {
     /// Offset in bytes from the start of the package.
     pub offset: u64,
-    /// Compressed size in bytes.
+    /// Size of the compressed `data.tar`, in bytes.
     pub bytes: u64,
-    /// Compression.
+    /// Compression of `data.tar`, told from its suffix.
     pub compression: Compression,
 }
 
 /// Everything before the files of a package.
 #[derive(Debug, Clone)]
 pub struct Package {
-    /// Content of `control.tar`.
+    /// Content of `control.tar`, read whole.
     pub control: Control,
-    /// Position of the files.
+    /// Position of `data.tar` in the package.
     pub data: DataMember,
 }
 
-/// Error in a package.
+/// Why a binary package could not be read.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum DebError {
     /// The ar archive is malformed.
     #[error(transparent)]
@@ -113,7 +114,9 @@ impl Package {
     /// Reads a package from its start to the start of `data.tar`.
     ///
     /// # Errors
-    /// Every variant of [`DebError`].
+    /// [`DebError::Ar`], [`DebError::Members`] or [`DebError::Format`] if the file is no package of format 2;
+    /// [`DebError::Compression`] for an unknown one; [`DebError::Control`] or [`DebError::ControlFile`] if
+    /// `control.tar` is malformed; [`DebError::Read`] if the input fails.
     pub fn read<R: Read>(input: R) -> Result<Package, DebError> {
         let mut archive = ar::Reader::new(input);
         let version = archive.next_member()?.ok_or(DebError::Members("it is empty"))?;

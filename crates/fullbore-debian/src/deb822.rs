@@ -71,6 +71,7 @@ impl Limits {
 
 /// Error in a control file. Line numbers start at 1.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum Deb822Error {
     /// The input cannot be read, or exceeds the limit of the decompressor.
     #[error("line {line}: cannot read: {source}")]
@@ -187,7 +188,7 @@ impl<'a> Stanza<'a> {
     /// Value of a field as text; `None` if the stanza has no such field.
     ///
     /// # Errors
-    /// [`Deb822Error::Duplicate`] and [`Deb822Error::NotUtf8`].
+    /// [`Deb822Error::Duplicate`] if the stanza has the field twice; [`Deb822Error::NotUtf8`] if its value is no text.
     pub fn get_text(&self, name: &'static str) -> Result<Option<&'a str>, Deb822Error> {
         let mut found =
             self.spans.iter().filter(|span| slice(self.text, span.name).eq_ignore_ascii_case(name.as_bytes()));

@@ -17,14 +17,14 @@ use fullbore_digest::Sha256;
 pub use publication::{Listed, ListedPatch, OlderFile, Publication, Sha1};
 
 /// Maximum number of lines in a list. Debian has 56 (14 days with 4 updates each); the limit is a guess.
-pub const LIST_ENTRIES_MAX: usize = 10_000;
+pub(crate) const LIST_ENTRIES_MAX: usize = 10_000;
 
 /// Hash, size and name of a patch or of the state before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiffFile {
     /// File name, checked: `2026-10-30-0800.52` or `T-…-F-…`, with `.gz` in downloads.
     pub name: String,
-    /// Size in bytes.
+    /// Size of the file, in bytes.
     pub size: u64,
     /// SHA-256 of the file, or of the index in that state.
     pub sha256: Sha256,
@@ -35,20 +35,20 @@ pub struct DiffFile {
 pub struct PatchSet {
     /// State of the index before each patch, oldest first.
     pub history: Vec<DiffFile>,
-    /// Uncompressed patches.
+    /// Uncompressed patches, from the oldest to the newest.
     pub patches: Vec<DiffFile>,
     /// Compressed patches, as the archive serves them in the directory of the `Index`.
     pub downloads: Vec<DiffFile>,
 }
 
-/// A parsed `diff/Index`.
+/// A parsed `diff/Index`: the patches of one index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiffIndex {
     /// `SHA256-Current`: hash and size of the index after all patches.
     pub current: (Sha256, u64),
     /// `X-Patch-Precedence: merged`: each patch of `main` leads to `current` directly.
     pub merged: bool,
-    /// The patches for clients.
+    /// The patches that clients apply, one after another or merged.
     pub main: PatchSet,
     /// Patches from each state to the next, if `main` has merged ones.
     pub unmerged: PatchSet,

@@ -23,6 +23,7 @@ const FILE_BYTES_MAX: u64 = 1 << 50;
 
 /// Error in an index. Line numbers are those of the plain text and start at 1.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum IndexError {
     /// The index is no control file, or cannot be read.
     #[error(transparent)]
@@ -149,25 +150,25 @@ pub type Visited<'e, E> = Result<&'e E, OddEntry>;
 /// One package of a `Packages` index, borrowed from the read buffer.
 #[derive(Debug, Clone, Copy)]
 pub struct PackageEntry<'a> {
-    /// `Package`
+    /// Field `Package`: name of the package (Policy 5.6.7).
     pub package: &'a str,
-    /// `Version`
+    /// Field `Version`, not yet parsed (Policy 5.6.12).
     pub version: &'a str,
-    /// `Architecture`; `all` if it is missing.
+    /// Field `Architecture` (Policy 5.6.8), such as `amd64` or `all`; `all` if it is missing.
     pub architecture: &'a str,
     /// Name of the source package: the first word of `Source`, otherwise the value of `Package`.
     pub source: &'a str,
-    /// `Section`, such as `non-free/libs`.
+    /// Field `Section` (Policy 5.6.5), such as `non-free/libs`.
     pub section: Option<&'a str>,
-    /// `Priority`, such as `optional`.
+    /// Field `Priority` (Policy 5.6.6), such as `optional`.
     pub priority: Option<&'a str>,
     /// `Filename`, by [`path::normalise`]. Relative to the root of the archive; in a flat repository too, as for apt.
     pub path: &'a str,
-    /// Size in bytes.
+    /// Field `Size`: size of the package file, in bytes.
     pub size: u64,
-    /// SHA-256 of the whole file.
+    /// Field `SHA256`: hash of the package file.
     pub sha256: Sha256,
-    /// All fields.
+    /// The whole stanza, for fields without a member here.
     pub stanza: Stanza<'a>,
 }
 
@@ -324,19 +325,19 @@ fn hash(line: u64, field: &'static str, hex: &[u8]) -> Result<Sha256, IndexError
 /// One source package of a `Sources` index, borrowed from the read buffer.
 #[derive(Debug, Clone, Copy)]
 pub struct SourceEntry<'a> {
-    /// `Package`
+    /// Field `Package`: name of the source (Policy 5.6.1).
     pub package: &'a str,
-    /// `Version`
+    /// Field `Version`, not yet parsed (Policy 5.6.12).
     pub version: &'a str,
-    /// `Section`
+    /// Field `Section` (Policy 5.6.5), if present.
     pub section: Option<&'a str>,
-    /// `Priority`
+    /// Field `Priority` (Policy 5.6.6), if present.
     pub priority: Option<&'a str>,
     /// `Extra-Source-Only: yes`: the archive keeps it only for `Built-Using` of a binary package.
     pub extra_source_only: bool,
     /// `Directory` without a leading `./`, checked; empty for the root of a flat repository.
     pub directory: &'a str,
-    /// All fields.
+    /// The whole stanza, for fields without a member here.
     pub stanza: Stanza<'a>,
     checksums: &'a str,
 }
@@ -354,7 +355,7 @@ impl<'a> SourceEntry<'a> {
 pub struct SourceFile<'a> {
     /// Directory, as in [`SourceEntry::directory`].
     pub directory: &'a str,
-    /// File name, checked.
+    /// Name of the file, checked to be a single path part.
     pub name: &'a str,
     /// Size in bytes.
     pub size: u64,

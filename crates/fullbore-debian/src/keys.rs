@@ -28,10 +28,10 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// Whether this fingerprint covers a signature by the key `signing` with the primary key `primary`. Both are in
-    /// upper case, as in the `VALIDSIG` line of gpgv.
-    pub fn covers(&self, signing: &str, primary: &str) -> bool {
-        self.hex == signing || (!self.exact && self.hex == primary)
+    /// Whether this fingerprint covers a signature by the key `signing`, if that is known, with the primary key
+    /// `primary`. Both are in upper case, as in the `VALIDSIG` line of gpgv.
+    pub fn covers(&self, signing: Option<&str>, primary: &str) -> bool {
+        signing == Some(self.hex.as_str()) || (!self.exact && self.hex == primary)
     }
 }
 
@@ -75,11 +75,16 @@ mod tests {
     #[test]
     fn exact_means_this_subkey_only() {
         let (primary, signing) = ("A".repeat(40), "B".repeat(40));
-        let covers = |text: String| text.parse::<Fingerprint>().expect("valid").covers(&signing, &primary);
+        let parsed = |text: String| text.parse::<Fingerprint>().expect("valid");
+        let covers = |text: String| parsed(text).covers(Some(&signing), &primary);
         assert!(covers(primary.clone()));
         assert!(covers(signing.clone()));
         assert!(covers(format!("{signing}!")));
         assert!(!covers(format!("{primary}!")));
         assert!(!covers("C".repeat(40)));
+        // Of a signature by an unknown key of `primary`.
+        assert!(parsed(primary.clone()).covers(None, &primary));
+        assert!(!parsed(format!("{primary}!")).covers(None, &primary));
+        assert!(!parsed(signing.clone()).covers(None, &primary));
     }
 }

@@ -2,7 +2,7 @@
 //! versions and binary packages.
 //!
 //! The crate has no sockets and no archive on disk. Parsers take bytes or a reader and return checked values; they treat
-//! all input as hostile, and every size has a limit. Only [`signature`] starts another program, `gpgv`.
+//! all input as hostile, and every size has a limit. Only [`signature`] starts another program, `gpgv` or `sqv`.
 //!
 //! Trust goes in this order: a [`Verifier`](signature::Verifier) makes a [`SignedText`](signature::SignedText),
 //! [`Release::parse`](release::Release::parse) accepts nothing else, and the `Release` has size and SHA-256 of each index.
@@ -33,6 +33,7 @@
 //! ```
 
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
 pub mod ar;
 pub mod classify;
@@ -42,7 +43,6 @@ pub mod date;
 pub mod deb;
 pub mod deb822;
 pub mod diff_index;
-mod gpgv_status;
 pub mod index;
 pub mod keys;
 pub mod path;

@@ -20,6 +20,7 @@ const SHOWN_CHARS_MAX: usize = 120;
 
 /// Reason why a path is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum PathFault {
     /// Empty.
     #[error("is empty")]
@@ -62,7 +63,7 @@ pub enum PathFault {
 pub struct PathError {
     /// The path, at most 120 characters of it.
     pub shown: String,
-    /// The reason.
+    /// Why [`check`] refused the path.
     pub fault: PathFault,
 }
 
@@ -82,7 +83,8 @@ impl PathError {
 /// ```
 ///
 /// # Errors
-/// Every variant of [`PathFault`].
+/// The first [`PathFault`] found: an empty or absolute path, a part that is empty, hidden, `.` or `..`, a forbidden or
+/// encoded character, or a length above [`PATH_BYTES_MAX`] or [`PART_BYTES_MAX`].
 pub fn check(path: &str) -> Result<(), PathFault> {
     if path.is_empty() {
         return Err(PathFault::Empty);
@@ -210,7 +212,7 @@ fn check_part(part: &[u8]) -> Result<(), PathFault> {
 pub struct ArchivePath(Box<str>);
 
 impl ArchivePath {
-    /// Checks a path with [`check`].
+    /// Checks a path with [`check`], and takes a copy.
     ///
     /// # Errors
     /// The reason of [`check`], with the path.
@@ -224,13 +226,13 @@ impl ArchivePath {
     ///
     /// # Errors
     /// Those of [`normalise`].
-    pub fn parse_spelled(path: &str) -> Result<Self, PathError> {
+    pub(crate) fn parse_spelled(path: &str) -> Result<Self, PathError> {
         let mut scratch = String::new();
         let path = normalise(path, &mut scratch).map_err(|fault| PathError::new(path, fault))?;
         Ok(ArchivePath(path.into()))
     }
 
-    /// The path as text.
+    /// The checked path as text, without a leading slash.
     pub fn as_str(&self) -> &str {
         &self.0
     }

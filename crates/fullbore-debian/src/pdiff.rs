@@ -29,10 +29,10 @@ pub const SCRIPT_BYTES_MAX: usize = 1 << 30;
 
 /// Maximum number of edits of a script, or of joined steps. Fourteen days of Debian's `Contents` have some ten
 /// thousand; a million takes about 80 MB of memory.
-pub const EDITS_MAX: usize = 1 << 20;
+pub(crate) const EDITS_MAX: usize = 1 << 20;
 
 /// Largest line number in a script. `Contents` has 7 million lines; sums of such numbers cannot overflow.
-pub const LINE_MAX: u64 = 1 << 42;
+pub(crate) const LINE_MAX: u64 = 1 << 42;
 
 /// Maximum number of steps that [`Edits::chain`] joins. Debian lists 56.
 pub const STEPS_MAX: usize = 10_000;
@@ -73,7 +73,7 @@ pub struct Edits {
 pub struct Edit {
     /// Number of lines of the old file before the edit.
     pub line: u64,
-    /// Number of removed lines.
+    /// Number of lines that the edit removes.
     pub removed: u64,
     /// Number of new lines; [`Edits::text`] returns their bytes.
     pub added: u64,
@@ -104,7 +104,7 @@ impl Edits {
         &self.edits
     }
 
-    /// Whether there are no edits.
+    /// Whether there are no edits: both files are equal.
     pub fn is_empty(&self) -> bool {
         self.edits.is_empty()
     }

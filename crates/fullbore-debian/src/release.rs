@@ -33,7 +33,7 @@ const NOTES_MAX: usize = 8;
 pub struct IndexEntry {
     /// Path relative to the directory of the `Release`.
     pub path: ArchivePath,
-    /// Size in bytes.
+    /// Size of the index file, in bytes.
     pub size: u64,
     /// SHA-256 of the file as served, compressed or not.
     pub sha256: Sha256,
@@ -46,7 +46,7 @@ impl IndexEntry {
     /// Paths by hash under which clients may request the file.
     ///
     /// # Errors
-    /// A path is too long.
+    /// A [`PathError`] if a path by hash exceeds [`PATH_BYTES_MAX`](crate::path::PATH_BYTES_MAX).
     pub fn by_hash(&self) -> Result<Vec<ArchivePath>, PathError> {
         let sha256 = self.path.by_hash("SHA256", self.sha256.to_hex().as_str());
         let sha512 = self.sha512.as_ref().map(|hex| self.path.by_hash("SHA512", hex));
@@ -54,30 +54,30 @@ impl IndexEntry {
     }
 }
 
-/// A parsed `Release`.
+/// A parsed `Release`; its text was verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Release {
-    /// `Origin`, such as `Debian`.
+    /// Field `Origin`: who publishes the archive, such as `Debian`.
     pub origin: Option<String>,
-    /// `Label`, such as `Debian-Security`.
+    /// Field `Label`, such as `Debian` or `Debian-Security`.
     pub label: Option<String>,
-    /// `Suite`, such as `stable`.
+    /// Field `Suite`, such as `stable`; may change with time.
     pub suite: Option<String>,
-    /// `Codename`, such as `bookworm`.
+    /// Field `Codename`, such as `bookworm`; does not change.
     pub codename: Option<String>,
-    /// `Version`, such as `12.5`.
+    /// Field `Version` of the distribution, such as `12.5`.
     pub version: Option<String>,
-    /// `Description`.
+    /// Field `Description`, a free text of one line.
     pub description: Option<String>,
     /// `Date`, in seconds since 1970 UTC. Missing in some flat repositories, and `None` if it cannot be read.
     pub date: Option<i64>,
     /// `Valid-Until`, in seconds since 1970 UTC.
     pub valid_until: Option<i64>,
-    /// `Architectures`, which never contains `source`.
+    /// Words of field `Architectures`, which never contain `source`.
     pub architectures: Vec<String>,
     /// `Components`, perhaps with slashes (`updates/main`); empty in flat repositories.
     pub components: Vec<String>,
-    /// `Acquire-By-Hash: yes`.
+    /// Whether the field `Acquire-By-Hash` is `yes`.
     pub acquire_by_hash: bool,
     /// Default priority of the packages (apt_preferences(5)): 100 with `NotAutomatic` and `ButAutomaticUpgrades`, 1
     /// with `NotAutomatic` alone, otherwise 500.
@@ -93,8 +93,9 @@ pub struct Release {
     pub notes: Vec<String>,
 }
 
-/// Error in a `Release`.
+/// Why the text of a `Release` was refused.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum ReleaseError {
     /// The file is no control file.
     #[error("Release: {0}")]
@@ -148,7 +149,9 @@ impl Release {
     /// ```
     ///
     /// # Errors
-    /// Every variant of [`ReleaseError`].
+    /// [`ReleaseError::Syntax`] or [`ReleaseError::Stanzas`] if the text is not one stanza; [`ReleaseError::NoSha256`]
+    /// without such a list; [`ReleaseError::Entry`], [`ReleaseError::Path`], [`ReleaseError::Conflict`] or
+    /// [`ReleaseError::TooMany`] if the list is invalid; [`ReleaseError::Date`] for an invalid date.
     pub fn parse(text: &SignedText) -> Result<Release, ReleaseError> {
         let mut stanzas = Stanzas::new(text.as_str().as_bytes(), Limits::RELEASE);
         let mut release = match stanzas.next()? {

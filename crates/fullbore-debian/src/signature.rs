@@ -1,30 +1,29 @@
 //! Checking signatures: from downloaded bytes to text signed by a trusted key.
 //!
-//! Only this module makes a [`SignedText`]: `gpgv` checks an `InRelease` (or `Release` with `Release.gpg`) against
-//! given keyrings, and sources with `Trusted: yes` have an explicit function. The frame around the text is checked
-//! first (`clearsign`). `gpgv` writes the text that it verified to a file, and only that text is returned.
+//! Only this module makes a [`SignedText`]: `gpgv` or `sqv` checks an `InRelease` (or `Release` with `Release.gpg`)
+//! against given keyrings, and sources with `Trusted: yes` have an explicit function. The frame around the text is
+//! checked first (`clearsign`). The returned text is what the verifier wrote or read, nothing else.
 
 mod cache;
-mod gpgv_files;
+mod error;
+mod files;
+mod gpgv;
+mod gpgv_status;
+mod policy;
 mod process;
+mod sqv;
 
-use std::fs;
-use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use thiserror::Error;
-
 use crate::clearsign::{self, FrameFault};
-pub use crate::gpgv_status::Signer;
-use crate::gpgv_status::{self, SignatureState};
 use crate::keys::{Fingerprint, KeySource};
 use cache::VerificationCache;
-use gpgv_files::GpgvFiles;
-pub use gpgv_files::sweep;
-use process::run_bounded;
+pub use error::SignatureError;
+pub use files::sweep;
+pub use gpgv_status::Signer;
+pub use policy::{PolicyVariables, set_policy_variables};
 
 /// Maximum size of an `InRelease` or `Release`, in bytes: apt's `Acquire::MaxReleaseFileSize`. Debian's has 150 KB.
 pub const RELEASE_BYTES_MAX: usize = 10_000_000;
@@ -32,11 +31,11 @@ pub const RELEASE_BYTES_MAX: usize = 10_000_000;
 /// Maximum size of a detached signature, in bytes; one of Debian's, by three keys, has 3 KB.
 pub const SIGNATURE_BYTES_MAX: usize = 1 << 20;
 
-/// Time limit for `gpgv`, which usually takes 20 ms.
-pub const GPGV_TIME_LIMIT: Duration = Duration::from_secs(30);
+/// Time limit for a verifier, which usually takes 20 ms.
+pub const VERIFIER_TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// Message of `gpgv` about a full disk, in the C locale.
-const NO_SPACE: &str = "No space left on device";
+const NAME_OF_GPGV: &str = "gpgv";
+const NAME_OF_SQV: &str = "sqv";
 
 /// Text with a valid signature by a trusted key, or declared trusted by [`SignedText::trusted`]. Parsers of signed
 /// files accept no other text.
@@ -82,116 +81,32 @@ pub fn text_of_inrelease(bytes: &[u8]) -> Result<String, SignatureError> {
     Ok(clearsign::text_within(&bounded_text(bytes)?)?)
 }
 
-/// Error in verifying a signature.
-#[derive(Debug, Error)]
-pub enum SignatureError {
-    /// The keyrings have no key for the signature.
-    #[error("no public key for the signature by {}", .fingerprints.join(", "))]
-    NoPublicKey {
-        /// Fingerprints, or long key ids if the signature has no fingerprint.
-        fingerprints: Vec<String>,
-    },
-    /// The signature is valid, but `Signed-By` does not name its key.
-    #[error("signed by {}, which Signed-By does not list", .found.join(", "))]
-    OtherKey {
-        /// Fingerprints of the signing keys.
-        found: Vec<String>,
-    },
-    /// A signature by a known key does not match the text.
-    #[error("bad signature by {}", .keys.join(", "))]
-    Bad {
-        /// Long key ids of the signing keys.
-        keys: Vec<String>,
-    },
-    /// The signature or its key has expired.
-    #[error("signature or key expired: {}", .keys.join(", "))]
-    Expired {
-        /// Long key ids of the signing keys.
-        keys: Vec<String>,
-    },
-    /// The key was revoked.
-    #[error("key revoked: {}", .keys.join(", "))]
-    Revoked {
-        /// Long key ids of the signing keys.
-        keys: Vec<String>,
-    },
-    /// All signatures use MD5, SHA-1 or RIPEMD-160.
-    #[error("signature with a weak digest ({digest}) by {}", .keys.join(", "))]
-    WeakDigest {
-        /// Name of the algorithm.
-        digest: &'static str,
-        /// Long key ids or fingerprints.
-        keys: Vec<String>,
-    },
-    /// The file is not clear-signed, but for instance the login page of a captive portal.
-    #[error("not a clear-signed file (starts with {start:?})")]
-    NotClearsigned {
-        /// Start of the file.
-        start: String,
-    },
-    /// The file has bytes that the signature does not cover, or malformed armour.
-    #[error("malformed signed file: {0}")]
-    Tampered(String),
-    /// The file has no signature.
-    #[error("no signature found")]
-    NoSignature,
-    /// A file exceeds its limit.
-    #[error("{what} has {bytes} bytes; the limit is {limit}")]
-    TooLarge {
-        /// Name of the file.
-        what: &'static str,
-        /// Size in bytes.
-        bytes: usize,
-        /// Limit in bytes.
-        limit: usize,
-    },
-    /// `gpgv` cannot be started.
-    #[error("cannot run {}: {source} (package gpgv)", .path.display())]
-    GpgvMissing {
-        /// Path of the program.
-        path: PathBuf,
-        /// The underlying error.
-        source: io::Error,
-    },
-    /// `gpgv` did not finish in time, or failed.
-    #[error("gpgv {what}: {messages}")]
-    GpgvFailed {
-        /// Description of the failure.
-        what: &'static str,
-        /// Messages of `gpgv`, at most 400 characters.
-        messages: String,
-    },
-    /// A keyring cannot be used.
-    #[error("keyring {keyring}: {what}")]
-    Keyring {
-        /// Path, or `Signed-By` for a key within a sources file.
-        keyring: String,
-        /// The fault.
-        what: String,
-    },
-    /// There is no key to check with.
-    #[error("no keyring given")]
-    NoKeyring,
-    /// The scratch directory cannot be used.
-    #[error("scratch directory {}: {source}", .path.display())]
-    Scratch {
-        /// Path of the file.
-        path: PathBuf,
-        /// The underlying error.
-        source: io::Error,
-    },
+/// A program that verifies signatures. A path without a slash is looked up in `PATH`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Program {
+    /// `gpgv` of GnuPG.
+    Gpgv(PathBuf),
+    /// `sqv` of Sequoia-PGP.
+    Sqv(PathBuf),
 }
 
-impl From<FrameFault> for SignatureError {
-    fn from(fault: FrameFault) -> Self {
-        match fault {
-            FrameFault::NotClearsigned => SignatureError::NotClearsigned { start: String::new() },
-            other => SignatureError::Tampered(other.to_string()),
-        }
+impl Program {
+    fn path(&self) -> &Path {
+        let (Program::Gpgv(path) | Program::Sqv(path)) = self;
+        path
     }
 }
 
-/// Verifies signatures with `gpgv` against a set of keys.
+/// What a verifier needs besides the signed file.
+#[derive(Clone, Copy)]
+struct Check<'a> {
+    program: &'a Path,
+    scratch: &'a Path,
+    keys: &'a [KeySource],
+    time_limit: Duration,
+}
+
+/// Verifies signatures against a set of keys, with `gpgv`, or with `sqv` if there is no `gpgv`.
 ///
 /// A verifier and its clones check the same bytes once, so that a check may start before its result is needed.
 ///
@@ -210,7 +125,7 @@ impl From<FrameFault> for SignatureError {
 /// ```
 #[derive(Debug, Clone)]
 pub struct Verifier {
-    gpgv: PathBuf,
+    programs: Vec<Program>,
     scratch: PathBuf,
     keys: Vec<KeySource>,
     fingerprints: Vec<Fingerprint>,
@@ -220,22 +135,23 @@ pub struct Verifier {
 
 impl Verifier {
     /// Makes a verifier with these keys. No other user may be able to write to the directory `scratch`. The files for
-    /// `gpgv` have no names; without `/proc`, they are in a subdirectory of mode 0700 during a check.
+    /// the verifier have no names; without `/proc`, they are in a subdirectory of mode 0700 during a check.
     pub fn new(scratch: impl Into<PathBuf>, keys: Vec<KeySource>) -> Self {
         Verifier {
-            gpgv: PathBuf::from("gpgv"),
+            // gpgv first: it also refuses keys that expired after they signed, and knows subkeys.
+            programs: vec![Program::Gpgv(NAME_OF_GPGV.into()), Program::Sqv(NAME_OF_SQV.into())],
             scratch: scratch.into(),
             keys,
             fingerprints: Vec::new(),
-            time_limit: GPGV_TIME_LIMIT,
+            time_limit: VERIFIER_TIME_LIMIT,
             cache: Arc::default(),
         }
     }
 
-    /// Uses this `gpgv` instead of the one in `PATH`.
+    /// Uses this program instead of `gpgv` or `sqv` in `PATH`.
     #[must_use]
-    pub fn with_gpgv(mut self, path: impl Into<PathBuf>) -> Self {
-        self.gpgv = path.into();
+    pub fn with_program(mut self, program: Program) -> Self {
+        self.programs = vec![program];
         self.afresh()
     }
 
@@ -252,7 +168,7 @@ impl Verifier {
         self
     }
 
-    /// Uses this time limit instead of [`GPGV_TIME_LIMIT`].
+    /// Uses this time limit instead of [`VERIFIER_TIME_LIMIT`].
     #[must_use]
     pub fn with_time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = limit;
@@ -269,21 +185,15 @@ impl Verifier {
 
     fn check_inrelease(&self, bytes: &[u8]) -> Result<SignedText, SignatureError> {
         let message = bounded_text(bytes)?;
-        let expected = clearsign::text_within(&message).map_err(|fault| match fault {
+        let parts = clearsign::split(&message).map_err(|fault| match fault {
             FrameFault::NotClearsigned => SignatureError::NotClearsigned { start: message.chars().take(60).collect() },
             other => other.into(),
         })?;
-        let files = GpgvFiles::create(&self.scratch)?;
-        let input = files.write("InRelease", bytes)?;
-        let output = files.output()?;
-        let signers = self.run(&files, Some(&output), &[&input])?;
-        let text = read_output(&output)?;
-        // gpgv skips everything that it does not take for a part of the message. The text in the checked frame must be
-        // the text that it verified; otherwise it is an attack.
-        if !same_lines(&text, &expected) {
-            return Err(SignatureError::Tampered("gpgv verified another text than the frame holds".to_owned()));
-        }
-        Ok(SignedText { text, signers })
+        let (text, signers) = self.by_first_program(|program, check| match program {
+            Program::Gpgv(_) => gpgv::clearsigned(check, bytes, &parts.text),
+            Program::Sqv(_) => sqv::clearsigned(check, &parts),
+        })?;
+        Ok(SignedText { text, signers: self.accepted(signers)? })
     }
 
     /// Verifies a `Release` with its detached, armoured `Release.gpg`.
@@ -302,91 +212,53 @@ impl Verifier {
         }
         let armour = std::str::from_utf8(signature)
             .map_err(|_| SignatureError::Tampered("the signature is not armoured".to_owned()))?;
-        clearsign::check_detached(&armour.replace("\r\n", "\n"))?;
-        let files = GpgvFiles::create(&self.scratch)?;
-        let data = files.write("Release", release)?;
-        let signature = files.write("Release.gpg", signature)?;
-        let signers = self.run(&files, None, &[&signature, &data])?;
-        Ok(SignedText { text, signers })
+        let armour = &armour.replace("\r\n", "\n");
+        clearsign::check_detached(armour)?;
+        let signers = self.by_first_program(|program, check| match program {
+            Program::Gpgv(_) => gpgv::detached(check, release, armour),
+            Program::Sqv(_) => sqv::detached(check, release, armour),
+        })?;
+        Ok(SignedText { text, signers: self.accepted(signers)? })
     }
 
-    /// Runs `gpgv` and evaluates its status; returns the accepted signers.
-    fn run(&self, files: &GpgvFiles, output: Option<&Path>, inputs: &[&Path]) -> Result<Vec<Signer>, SignatureError> {
+    /// Checks with the first program that is installed.
+    fn by_first_program<T>(
+        &self,
+        verify: impl Fn(&Program, &Check<'_>) -> Result<T, SignatureError>,
+    ) -> Result<T, SignatureError> {
         if self.keys.is_empty() {
             return Err(SignatureError::NoKeyring);
         }
-        let mut command = Command::new(&self.gpgv);
-        // A separate home directory, so that the user's ~/.gnupg/trustedkeys.gpg is not used.
-        command.arg("--homedir").arg(files.home()).args(["--status-fd", "1", "--ignore-time-conflict"]);
-        for weak in ["MD5", "SHA1", "RIPEMD160"] {
-            command.args(["--weak-digest", weak]);
+        let mut missing = Vec::new();
+        for program in &self.programs {
+            let check = Check {
+                program: program.path(),
+                scratch: &self.scratch,
+                keys: &self.keys,
+                time_limit: self.time_limit,
+            };
+            match verify(program, &check) {
+                Err(SignatureError::NoProgram { programs }) => missing.extend(programs),
+                other => return other,
+            }
         }
-        for (number, key) in self.keys.iter().enumerate() {
-            command.arg("--keyring").arg(files.keyring(number, key)?);
-        }
-        if let Some(output) = output {
-            command.arg("--output").arg(output);
-        }
-        command.arg("--").args(inputs);
-        let said = run_bounded(command, &self.gpgv, self.time_limit);
-        let messages = match &said {
-            Ok((_, messages)) | Err(SignatureError::GpgvFailed { messages, .. }) => messages.as_str(),
-            Err(_) => "",
-        };
-        // A write error is no statement about the signature.
-        if messages.contains(NO_SPACE) {
-            let source = io::ErrorKind::StorageFull.into();
-            return Err(SignatureError::Scratch { path: self.scratch.clone(), source });
-        }
-        let (status, messages) = said?;
-        self.judge(&status, &messages, output.is_some())
+        Err(SignatureError::NoProgram { programs: missing })
     }
 
-    fn judge(&self, status: &str, messages: &str, clearsigned: bool) -> Result<Vec<Signer>, SignatureError> {
-        let report = gpgv_status::read(status);
-        // A detached signature must not contain text.
-        if report.texts > usize::from(clearsigned) {
-            return Err(SignatureError::Tampered("more than one text in the signed file".to_owned()));
+    /// The signers whose keys `Signed-By` lists.
+    fn accepted(&self, good: Vec<Signer>) -> Result<Vec<Signer>, SignatureError> {
+        let (accepted, others): (Vec<_>, Vec<_>) = good.into_iter().partition(|signer| self.accepts(signer));
+        if accepted.is_empty() {
+            let primary_only = others.iter().all(|signer| signer.fingerprint.is_none());
+            let found = others.into_iter().map(|signer| signer.fingerprint.unwrap_or(signer.primary)).collect();
+            return Err(SignatureError::OtherKey { found, primary_only });
         }
-        let keys = |state: SignatureState| {
-            let signatures = report.signatures.iter().filter(|signature| signature.state == state);
-            Some(signatures.map(|signature| signature.key.clone()).collect()).filter(|keys: &Vec<_>| !keys.is_empty())
-        };
-        if let Some(keys) = keys(SignatureState::Bad) {
-            return Err(SignatureError::Bad { keys });
-        }
-        let good: Vec<Signer> = report.signatures.iter().filter_map(|s| s.good_signer()).collect();
-        if !good.is_empty() {
-            let (accepted, others): (Vec<_>, Vec<_>) = good.into_iter().partition(|signer| self.accepts(signer));
-            if accepted.is_empty() {
-                let found = others.into_iter().map(|signer| signer.fingerprint).collect();
-                return Err(SignatureError::OtherKey { found });
-            }
-            return Ok(accepted);
-        }
-        for signature in &report.signatures {
-            if let SignatureState::Weak(digest) = signature.state {
-                return Err(SignatureError::WeakDigest { digest, keys: vec![signature.key.clone()] });
-            }
-        }
-        if let Some(keys) = keys(SignatureState::Revoked) {
-            return Err(SignatureError::Revoked { keys });
-        }
-        if let Some(keys) = keys(SignatureState::Expired) {
-            return Err(SignatureError::Expired { keys });
-        }
-        if let Some(fingerprints) = keys(SignatureState::NoKey) {
-            return Err(SignatureError::NoPublicKey { fingerprints });
-        }
-        if report.signatures.is_empty() && !messages.contains("keyring") {
-            return Err(SignatureError::NoSignature);
-        }
-        Err(SignatureError::GpgvFailed { what: "found no valid signature", messages: shorten(messages) })
+        Ok(accepted)
     }
 
     fn accepts(&self, signer: &Signer) -> bool {
         self.fingerprints.is_empty()
-            || self.fingerprints.iter().any(|wanted| wanted.covers(&signer.fingerprint, &signer.primary))
+            || self.fingerprints.iter().any(|wanted| wanted.covers(signer.fingerprint.as_deref(), &signer.primary))
     }
 }
 
@@ -402,23 +274,6 @@ fn bounded_text(bytes: &[u8]) -> Result<String, SignatureError> {
 /// Whether an unsigned `Release` has the text of this signed one, apart from line ends and white space at its end.
 pub fn is_same_text(release: &[u8], signed: &SignedText) -> bool {
     bounded_text(release).is_ok_and(|text| text.trim_end() == signed.as_str().trim_end())
-}
-
-fn read_output(path: &Path) -> Result<String, SignatureError> {
-    let scratch = |source| SignatureError::Scratch { path: path.to_owned(), source };
-    let mut text = Vec::new();
-    fs::File::open(path)
-        .map_err(scratch)?
-        .take(RELEASE_BYTES_MAX as u64 + 1)
-        .read_to_end(&mut text)
-        .map_err(scratch)?;
-    bounded_text(&text)
-}
-
-/// Compares lines without trailing white space, which a clear-text signature does not cover.
-fn same_lines(left: &str, right: &str) -> bool {
-    let left = left.trim_end().lines().map(str::trim_end);
-    left.eq(right.trim_end().lines().map(str::trim_end))
 }
 
 fn shorten(messages: &str) -> String {

@@ -16,6 +16,7 @@ const LINE_BYTES_MAX: usize = 16 << 10;
 
 /// Error in a sources file. Line numbers start at 1.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum SourcesListError {
     /// The file is no control file.
     #[error(transparent)]
@@ -76,11 +77,11 @@ impl Suite {
 /// A list that replaces its default or changes it (`Architectures-Add`, `arch+=`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ListOption {
-    /// List that replaces the default.
+    /// Words that replace the default list (`Option: a b`).
     pub set: Option<Vec<String>>,
-    /// Words added to the list.
+    /// Words that are added to the list (`Option-Add`).
     pub add: Vec<String>,
-    /// Words removed from the list.
+    /// Words that are removed from the list (`Option-Remove`).
     pub remove: Vec<String>,
 }
 
@@ -95,12 +96,12 @@ impl ListOption {
     }
 }
 
-/// Value of `Signed-By`.
+/// Value of `Signed-By`: keyrings and fingerprints (sources.list(5)).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SignedBy {
     /// Keyrings and keys; if empty, the default keyrings contain the keys of `fingerprints`.
     pub keys: Vec<KeySource>,
-    /// Accepted keys; empty accepts all.
+    /// Fingerprints of accepted keys; empty accepts all keys.
     pub fingerprints: Vec<Fingerprint>,
 }
 
@@ -109,27 +110,27 @@ pub struct SignedBy {
 pub struct ArchiveSource {
     /// Number of the first line of the entry.
     pub line: u64,
-    /// `deb`: packages are wanted.
+    /// Whether `deb` is set, so that binary packages are wanted.
     pub binary: bool,
-    /// `deb-src`: sources are wanted.
+    /// Whether `deb-src` is set, so that source packages are wanted.
     pub source: bool,
     /// URIs as written, with `$(ARCH)` replaced.
     pub uris: Vec<String>,
-    /// Suites, at least one.
+    /// Suites or flat repositories of this source, at least one.
     pub suites: Vec<Suite>,
     /// Suites as written: apt derives file names from them (`./` and `/` are the same suite).
     pub suite_names: Vec<String>,
     /// Components; empty if and only if all suites are flat.
     pub components: Vec<String>,
-    /// `Architectures`
+    /// Option `Architectures`: changes of the default list.
     pub architectures: ListOption,
-    /// `Languages`
+    /// Option `Languages`: changes of the default list.
     pub languages: ListOption,
     /// `Signed-By`; `None` means the default keyrings.
     pub signed_by: Option<SignedBy>,
     /// `Trusted`: `Some(true)` accepts a `Release` without a signature, `Some(false)` never does.
     pub trusted: Option<bool>,
-    /// `By-Hash`
+    /// Option `By-Hash`: whether indexes are requested by hash.
     pub by_hash: ByHash,
     /// `Check-Valid-Until: no` accepts an expired `Release`.
     pub check_valid_until: bool,
@@ -137,9 +138,9 @@ pub struct ArchiveSource {
     pub check_date: Option<bool>,
     /// `Date-Max-Future`: how far the `Date` may be ahead of the clock, in seconds.
     pub date_max_future_s: Option<u64>,
-    /// `Valid-Until-Max` in seconds after `Date`.
+    /// Option `Valid-Until-Max`, in seconds after `Date` of the Release.
     pub valid_until_max_s: Option<u64>,
-    /// `Valid-Until-Min` in seconds after `Date`.
+    /// Option `Valid-Until-Min`, in seconds after `Date` of the Release.
     pub valid_until_min_s: Option<u64>,
     /// `Targets`: kinds of indexes (`Packages`, `Contents-deb`, …) that an update fetches.
     pub targets: ListOption,
@@ -287,7 +288,8 @@ impl ArchiveSource {
 /// ```
 ///
 /// # Errors
-/// Every variant of [`SourcesListError`].
+/// A [`SourcesListError`] with the line: `Syntax` if the file is malformed, `Missing` if a required field or word is
+/// absent, `Invalid` if a value is.
 pub fn parse_deb822(text: &str, architecture: &str) -> Result<Vec<ArchiveSource>, SourcesListError> {
     let mut stanzas = Stanzas::new(text.as_bytes(), Limits::SOURCES_LIST);
     let mut sources = Vec::new();
@@ -332,7 +334,7 @@ fn from_stanza(stanza: &Stanza<'_>, architecture: &str) -> Result<Option<Archive
 /// Parses a one-line `.list` file; `architecture` replaces `$(ARCH)`.
 ///
 /// # Errors
-/// Every variant of [`SourcesListError`].
+/// A [`SourcesListError`] with the line: `Missing` if a required word is absent, `Invalid` if an option or value is.
 pub fn parse_one_line(text: &str, architecture: &str) -> Result<Vec<ArchiveSource>, SourcesListError> {
     let mut sources = Vec::new();
     for (content, line) in text.lines().zip(1u64..) {

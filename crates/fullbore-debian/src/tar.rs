@@ -30,8 +30,9 @@ const PAX_BYTES_MAX: u64 = 1 << 20;
 /// Global pax records of one archive; each is looked at for every entry. git writes one.
 const GLOBAL_RECORDS_MAX: usize = 256;
 
-/// Error in a tar archive.
+/// Why a tar archive could not be read.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum TarError {
     /// An entry is malformed, or programs would read it in different ways.
     #[error("tar entry at byte {offset}: {what}")]
@@ -66,7 +67,7 @@ pub enum TarError {
     },
 }
 
-/// Type of an entry.
+/// Type of an entry, from the type flag of its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Kind {
     /// A regular file.
@@ -92,13 +93,13 @@ pub struct Entry {
     /// Path as in the archive, without a slash at the end of a directory. Unchecked: it may be absolute or contain
     /// `..`.
     pub path: Vec<u8>,
-    /// Type of the entry.
+    /// Type of the entry: file, link, directory or device.
     pub kind: Kind,
     /// Permission bits with set-user-id, set-group-id and sticky bit.
     pub mode: u32,
-    /// User id of the owner.
+    /// User id of the owner, from the header.
     pub uid: u32,
-    /// Group id.
+    /// Group id of the owner, from the header.
     pub gid: u32,
     /// Name of the owner; may be empty.
     pub user: Vec<u8>,
@@ -110,7 +111,7 @@ pub struct Entry {
     pub mtime_ns: u32,
     /// Size of the file in bytes, holes included; 0 for other types.
     pub size: u64,
-    /// Target of a link.
+    /// Target of a symbolic or hard link, else empty.
     pub link: Vec<u8>,
     /// Major and minor number of a device.
     pub device: (u32, u32),
@@ -122,7 +123,7 @@ pub struct Entry {
     pub flag: u8,
     /// Whether the entry has a pax header, even an empty one.
     pub pax: bool,
-    /// Format of the header.
+    /// Format of the header: ustar, GNU or pax.
     pub format: Format,
     /// Offset of the header, in bytes from the start of the archive.
     pub offset: u64,
@@ -227,7 +228,8 @@ impl<R: BufRead> Reader<R> {
     /// bytes that were used.
     ///
     /// # Errors
-    /// [`TarError::Truncated`] and [`TarError::Read`].
+    /// [`TarError::Truncated`] if the archive ends within the file; [`TarError::Read`] if the input cannot be read or
+    /// decompressed.
     pub fn chunk(&mut self) -> Result<Option<Chunk<'_>>, TarError> {
         let mut room = self.left;
         if self.sparse {

@@ -8,6 +8,7 @@
 //! `vector` has the other implementations.
 
 #![deny(unsafe_code)]
+#![warn(unreachable_pub)]
 
 mod streams;
 mod vector;
@@ -45,6 +46,7 @@ pub struct Sha256(pub [u8; 32]);
 
 /// The text is no SHA-256.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ParseSha256Error {
     /// Another length than 64 digits.
     #[error("a SHA-256 has 64 hexadecimal digits, not {0} characters")]
@@ -55,7 +57,7 @@ pub enum ParseSha256Error {
 }
 
 impl Sha256 {
-    /// SHA-256 of the empty input.
+    /// SHA-256 of the empty input, `e3b0c442…`.
     pub const EMPTY: Sha256 = Sha256([
         0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14, 0x9a, 0xfb, 0xf4, 0xc8, 0x99, 0x6f, 0xb9, 0x24, 0x27, 0xae,
         0x41, 0xe4, 0x64, 0x9b, 0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52, 0xb8, 0x55,
@@ -76,7 +78,7 @@ impl Sha256 {
         hasher.finish()
     }
 
-    /// The value as bytes.
+    /// The value as its 32 bytes, in the order of the text.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
@@ -116,7 +118,7 @@ impl Sha256 {
 pub struct Hex([u8; 64]);
 
 impl Hex {
-    /// The digits as text.
+    /// The 64 lower-case hexadecimal digits as text.
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).expect("hexadecimal digits are ASCII")
     }
@@ -204,7 +206,7 @@ impl Sha256Hasher {
         Sha256Hasher { state: FIRST_STATE, block: [0; 64], filled: 0, bytes: 0, tier }
     }
 
-    /// Adds bytes.
+    /// Adds the bytes of `data` to the hashed stream.
     pub fn update(&mut self, data: &[u8]) {
         let (blocks, rest) = self.align(data);
         vector::compress(self.tier, &mut self.state, blocks);
@@ -250,7 +252,7 @@ impl Sha256Hasher {
         }
     }
 
-    /// Number of bytes added.
+    /// Number of bytes that were added so far.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -298,12 +300,12 @@ pub struct Verified {
 }
 
 impl Verified {
-    /// Size in bytes.
+    /// Size of the verified content, in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// The verified SHA-256.
+    /// SHA-256 of the verified content.
     pub fn sha256(&self) -> Sha256 {
         self.sha256
     }

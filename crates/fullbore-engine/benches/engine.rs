@@ -6,7 +6,7 @@ use divan::{Bencher, black_box};
 use fullbore_engine::buffers::Buffers;
 use fullbore_engine::pipeline::channel;
 use fullbore_engine::stage::{Kind, Ledger, StageClock};
-use fullbore_engine::window::{Place, Window, Work};
+use fullbore_engine::window::{Operation, Position, Window};
 
 fn main() {
     divan::main();
@@ -28,8 +28,13 @@ fn permit_through_four_places(bencher: Bencher<'_, '_>) {
     let window = Window::new(1 << 30, 1 << 20);
     bencher.bench(|| {
         let mut permit = window.acquire_blocking(65_536);
-        for place in [Place::Wire, Place::Before(Work::Hash), Place::In(Work::Hash), Place::In(Work::Write)] {
-            permit.at(place);
+        for position in [
+            Position::OnTheWire,
+            Position::Before(Operation::Hash),
+            Position::In(Operation::Hash),
+            Position::In(Operation::Write),
+        ] {
+            permit.at(position);
         }
     });
 }

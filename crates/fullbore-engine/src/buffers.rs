@@ -14,11 +14,11 @@ use bytes::BytesMut;
 /// Size of one read buffer in bytes. 256 KiB: beyond it larger reads from a
 /// socket no longer save measurable CPU (a guess from published socket
 /// benchmarks, to be confirmed by `bench/`), and 16 connections hold 4 MiB.
-pub const BUFFER_BYTES: usize = 256 * 1024;
+pub(crate) const BUFFER_BYTES: usize = 256 * 1024;
 
 /// Below this much room a read costs a system call for too little. A guess:
 /// one full TLS record (16 KiB).
-pub const LEAST_ROOM_BYTES: usize = 16 * 1024;
+pub(crate) const LEAST_ROOM_BYTES: usize = 16 * 1024;
 
 /// How many resting buffers are asked whether their slices are gone before a
 /// new one is allocated; bounds the time of one refill.
@@ -51,7 +51,7 @@ impl Buffers {
     }
 
     /// A pool of buffers of another size.
-    pub fn with_size(keep: usize, size: usize) -> Buffers {
+    pub(crate) fn with_size(keep: usize, size: usize) -> Buffers {
         Buffers { shared: Arc::new(Pool { keep, size: size.max(1), resting: Mutex::default() }) }
     }
 

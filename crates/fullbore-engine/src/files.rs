@@ -6,7 +6,7 @@
 //! directory of the final name; it gets the final name by one rename. Files are 0644
 //! and directories 0755 whatever the umask. Nothing here syncs: see `durability`.
 
-pub mod beneath;
+pub(crate) mod beneath;
 mod directory;
 mod name;
 mod part;
@@ -36,6 +36,7 @@ const FILE_MODE: Mode = Mode::from_raw_mode(0o644);
 
 /// What went wrong with a file, and with which.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum FileError {
     /// A name from outside that is no path beneath the destination.
     #[error("{path:?} is no path beneath the destination: {reason}")]
@@ -96,7 +97,7 @@ impl FileError {
     }
 }
 
-/// What a name stands for.
+/// Type of the file that a name refers to (inode(7)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A regular file.
@@ -112,17 +113,17 @@ pub enum Kind {
 /// What the file system knows about a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
-    /// What it is.
+    /// Type of the file: regular, directory, link or other.
     pub kind: Kind,
-    /// Length, in bytes.
+    /// Length of the content, in bytes.
     pub size: u64,
     /// Time of last change of content, Unix seconds.
     pub mtime: i64,
-    /// Permission bits.
+    /// Permission bits, without the type (inode(7)).
     pub mode: u32,
     /// Inode number; equal for hard links of one file.
     pub inode: u64,
-    /// Number of names.
+    /// Number of hard links to the file.
     pub links: u64,
 }
 
@@ -183,7 +184,7 @@ impl Root {
     /// Room on the file system of the root.
     ///
     /// # Errors
-    /// When the system cannot tell.
+    /// A [`FileError`] with the path of the root if `fstatvfs` fails.
     pub fn space(&self) -> Result<Space, FileError> {
         let figures = rustix::fs::fstatvfs(self.directories.root())
             .map_err(|errno| FileError::io("measure", self.path.to_string_lossy(), errno))?;
@@ -213,7 +214,8 @@ impl Root {
     /// Removes an empty directory; `false` when it is missing or not empty.
     ///
     /// # Errors
-    /// Other refusals of the system.
+    /// A [`FileError`] if `path` is no path beneath the root, or if the system refuses for another reason than a
+    /// missing or non-empty directory.
     pub fn remove_directory(&self, path: &str) -> Result<bool, FileError> {
         let Some((directory, name)) = self.existing(path)? else {
             return Ok(false);
@@ -269,7 +271,8 @@ impl Root {
     /// Reads a whole file of at most `limit_bytes`; `None` when there is none.
     ///
     /// # Errors
-    /// As [`Root::open_file`], and [`FileError::TooLarge`].
+    /// As [`Root::open_file`]; [`FileError::TooLarge`] if the file has more than `limit_bytes`; a [`FileError`] with
+    /// the path if reading fails.
     pub fn read(&self, path: &str, limit_bytes: u64) -> Result<Option<Vec<u8>>, FileError> {
         let Some((file, status)) = self.open_file(path)? else {
             return Ok(None);
@@ -485,7 +488,8 @@ impl Root {
 ///
 /// # Errors
 /// Names that are no paths beneath a root, and those of unfinished files.
-pub fn check_final(path: &str) -> Result<(), FileError> {
+#[cfg(test)]
+pub(crate) fn check_final(path: &str) -> Result<(), FileError> {
     name::split_final(path).map(drop)
 }
 

@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 /// Most rules of one copy. A guess: lists of excluded paths are made by programs.
 pub const RULES: usize = 100_000;
 
-/// One `--include` or `--exclude`.
+/// One rule of `--include` or `--exclude`, compiled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
     /// Copy what matches; else leave it out.
     pub include: bool,
-    /// The pattern as given.
+    /// The pattern as the user wrote it.
     pub pattern: Vec<u8>,
 }
 
@@ -54,12 +54,12 @@ impl Filters {
         }
     }
 
-    /// Whether there are no rules.
+    /// Whether no rule was given, so that everything passes.
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// How many there are.
+    /// Number of rules, in the order of the command line.
     pub fn len(&self) -> usize {
         self.rules.len()
     }

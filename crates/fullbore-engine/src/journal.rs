@@ -266,7 +266,7 @@ impl Journal {
     ///
     /// # Errors
     /// When the log cannot be written.
-    pub fn begin_checkpoint(&self) -> Result<Checkpoint, FileError> {
+    pub(crate) fn begin_checkpoint(&self) -> Result<Checkpoint, FileError> {
         let mut inner = self.lock();
         inner.flush()?;
         let (upto, rewrites) = inner.log.as_ref().map_or((0, 0), |log| (log.bytes, log.rewrites));
@@ -278,7 +278,7 @@ impl Journal {
     ///
     /// # Errors
     /// When the log cannot be written.
-    pub fn complete_checkpoint(&self, checkpoint: Checkpoint) -> Result<(), FileError> {
+    pub(crate) fn complete_checkpoint(&self, checkpoint: Checkpoint) -> Result<(), FileError> {
         let mut inner = self.lock();
         if inner.log.as_ref().is_some_and(|log| log.rewrites != checkpoint.rewrites) {
             return Ok(()); // the next checkpoint covers it

@@ -50,7 +50,7 @@ pub const RESUMED: u16 = u16::MAX;
 /// A file that is to come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileSpec {
-    /// The caller's number for it.
+    /// Number of the file, chosen by the caller.
     pub item: u32,
     /// Its final path beneath the target.
     pub path: String,
@@ -62,18 +62,18 @@ pub struct FileSpec {
     pub mtime: Option<i64>,
 }
 
-/// Some bytes of a file.
+/// Bytes of a file at an offset, with the permit they hold.
 #[derive(Debug)]
 pub struct Chunk {
-    /// The file.
+    /// Number of the file that the bytes belong to.
     pub item: u32,
     /// Where in it the bytes belong.
     pub offset: u64,
-    /// The bytes.
+    /// The bytes, as received from the source.
     pub data: Bytes,
     /// Goes home when they are written and hashed.
     pub permit: Permit,
-    /// Who sent them (below [`RESUMED`]).
+    /// Number of the source that sent the bytes, below [`RESUMED`].
     pub source: u16,
 }
 
@@ -97,7 +97,7 @@ pub enum Retry {
     Ranges(Vec<Range<u64>>),
 }
 
-/// What became of a file.
+/// Result of a file: verified, or the reason why not.
 #[derive(Debug)]
 pub enum Outcome {
     /// It is right and has its final name.
@@ -173,6 +173,7 @@ impl Cause {
 
 /// Why a landing cannot vouch for what it wrote.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum LandingError {
     /// The sync of a checkpoint failed: files since the last good one are in doubt.
     #[error("what was written may not be on the disk: {0}")]
@@ -444,7 +445,7 @@ impl Landing {
         self.inner.shared.journal_result()
     }
 
-    /// Counters so far.
+    /// Returns the counters since the landing was made.
     pub fn counts(&self) -> LandingCounts {
         let counters = &self.inner.shared.counters;
         LandingCounts {
@@ -459,7 +460,7 @@ impl Landing {
     /// takes a last checkpoint if anything came at all. Blocks: for a plain thread.
     ///
     /// # Errors
-    /// As [`Landing::checkpoint`].
+    /// A [`LandingError`] if the last sync, an earlier sync, or a write to the journal has failed.
     pub fn finish(&self) -> Result<(), LandingError> {
         for writer in &self.inner.writers {
             writer.send(Command::End);
@@ -512,7 +513,7 @@ pub struct ChunkSlot<'a> {
 }
 
 impl ChunkSlot<'_> {
-    /// Hands the chunk over.
+    /// Hands the chunk to the thread that writes its file.
     pub fn take(self, chunk: Chunk) {
         let bytes = chunk.data.len() as u64;
         let Some((entry, load, slot)) = self.to else {

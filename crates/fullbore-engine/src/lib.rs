@@ -46,7 +46,11 @@
 //! assert_eq!((write.reading().items, window.reading().held_bytes), (100, 0));
 //! ```
 
-/// The version of fullbore.
+#![warn(unreachable_pub)]
+
+// Errors are `#[non_exhaustive]`. Events, phases, error kinds and limits are not: whoever shows them must handle each.
+
+/// The version of fullbore, as in the package.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub mod buffers;

@@ -18,11 +18,11 @@ pub struct Mount {
     pub device: String,
     /// The directory of the file system that is mounted.
     pub root: String,
-    /// Where.
+    /// Path of the mount point, absolute.
     pub path: PathBuf,
-    /// Type of file system.
+    /// Type of the file system, such as `ext4`.
     pub kind: String,
-    /// What is mounted.
+    /// Mounted device or remote directory, as in mountinfo.
     pub source: String,
     /// Options of the file system, not of this mount.
     pub options: String,

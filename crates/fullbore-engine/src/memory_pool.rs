@@ -44,7 +44,7 @@ impl MemoryPool {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
     }
 
-    /// Takes a buffer back.
+    /// Returns a buffer to the pool, for the next caller.
     pub fn give(&self, buffer: Vec<u8>) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < KEPT && buffer.capacity() > 0 {

@@ -15,7 +15,7 @@ use crate::temporary;
 pub const FOR_ALL: u32 = 0o666;
 
 /// The mode of files with secrets in them.
-pub const PRIVATE: u32 = 0o600;
+pub(crate) const PRIVATE: u32 = 0o600;
 
 /// How temporary names end.
 const ENDING: &str = ".part";
@@ -57,7 +57,7 @@ impl Output {
         Ok(Output { path, part, file, published: false })
     }
 
-    /// To be written to.
+    /// The temporary file, for writing the content.
     pub fn file(&self) -> &File {
         &self.file
     }
@@ -67,7 +67,7 @@ impl Output {
         &self.part
     }
 
-    /// Where it will be.
+    /// The final path that `publish` gives the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -75,12 +75,12 @@ impl Output {
     /// Waits until all of it is on the disk.
     ///
     /// # Errors
-    /// When it is not.
+    /// The error of `fsync`: the content may not be on the disk.
     pub fn sync(&self) -> io::Result<()> {
         self.file.sync_all()
     }
 
-    /// Gives it its name.
+    /// Renames the temporary file to its final path.
     ///
     /// # Errors
     /// When the kernel refuses; nothing is left of it then.
@@ -102,7 +102,8 @@ impl Drop for Output {
 /// Writes a whole file: a reader finds the old or the new one.
 ///
 /// # Errors
-/// As [`Output::begin`].
+/// The error of the system if the temporary file cannot be created ([`Output::begin`]), written or renamed. An old file
+/// at `path` stays as it was then.
 pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let output = Output::begin(path, FOR_ALL)?;
     output.file().write_all(bytes)?;

@@ -41,7 +41,10 @@ impl<T> Clone for Sender<T> {
 }
 
 impl<T> Sender<T> {
-    /// Sends from async code.
+    /// Sends an item from async code; waits while the channel is full.
+    ///
+    /// # Errors
+    /// [`Closed`] with the item if the receiver is gone.
     pub async fn send(&self, item: T) -> Result<(), Closed<T>> {
         match self.inner.try_send(item) {
             Ok(()) => Ok(()),
@@ -53,6 +56,9 @@ impl<T> Sender<T> {
     }
 
     /// Sends from a plain thread. Panics within an async task, as tokio's own does.
+    ///
+    /// # Errors
+    /// [`Closed`] with the item if the receiver is gone.
     pub fn send_blocking(&self, item: T) -> Result<(), Closed<T>> {
         match self.inner.try_send(item) {
             Ok(()) => Ok(()),
@@ -65,6 +71,9 @@ impl<T> Sender<T> {
 
     /// Waits in async code for a free slot. Sending into the slot does not wait, so a sender that is dropped while it
     /// waits loses no item.
+    ///
+    /// # Errors
+    /// [`Closed`] without an item if the receiver is gone.
     pub async fn reserve(&self) -> Result<Slot<'_, T>, Closed<()>> {
         match self.inner.try_reserve() {
             Ok(slot) => Ok(slot),
@@ -74,11 +83,14 @@ impl<T> Sender<T> {
     }
 
     /// Sends if there is room now; gives the item back otherwise.
+    ///
+    /// # Errors
+    /// [`Closed`] with the item if the channel is full or the receiver is gone; [`Sender::is_closed`] tells which.
     pub fn try_send(&self, item: T) -> Result<(), Closed<T>> {
         self.inner.try_send(item).map_err(|error| Closed(error.into_inner()))
     }
 
-    /// Whether the receiver is gone.
+    /// Whether the receiver is gone, so that sending fails.
     pub fn is_closed(&self) -> bool {
         self.inner.is_closed()
     }
@@ -116,7 +128,7 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// Whether nothing waits now.
+    /// Whether the channel holds no item at the moment.
     pub fn is_empty(&self) -> bool {
         self.inner.is_empty()
     }

@@ -1,6 +1,6 @@
 //! Bytes of chance from the kernel: keys, secrets, names of journals.
 
-/// Bytes that nobody can guess.
+/// Returns `N` unpredictable bytes from the kernel's generator.
 ///
 /// # Panics
 /// When the kernel gives none, which no supported kernel does.

@@ -10,22 +10,22 @@ use std::ops::Range;
 pub struct Ranges(Vec<Range<u64>>);
 
 impl Ranges {
-    /// No bytes.
+    /// Makes a set that has no bytes.
     pub fn new() -> Ranges {
         Ranges::default()
     }
 
-    /// The ranges, in order.
+    /// The ranges in ascending order; none touch.
     pub fn as_slice(&self) -> &[Range<u64>] {
         &self.0
     }
 
-    /// Number of bytes.
+    /// Number of bytes in all ranges together.
     pub fn bytes(&self) -> u64 {
         self.0.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// Whether there are none.
+    /// Whether the set has no bytes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -36,7 +36,7 @@ impl Ranges {
     }
 
     /// The end of the run of bytes that starts at `offset`; `offset` if none does.
-    pub fn end_of_run(&self, offset: u64) -> u64 {
+    pub(crate) fn end_of_run(&self, offset: u64) -> u64 {
         let after = self.0.partition_point(|range| range.end <= offset);
         match self.0.get(after) {
             Some(range) if range.start <= offset => range.end,
@@ -45,12 +45,12 @@ impl Ranges {
     }
 
     /// Whether any byte of `range` is there.
-    pub fn overlaps(&self, range: &Range<u64>) -> bool {
+    pub(crate) fn overlaps(&self, range: &Range<u64>) -> bool {
         let first = self.0.partition_point(|old| old.end <= range.start);
         !range.is_empty() && self.0.get(first).is_some_and(|old| old.start < range.end)
     }
 
-    /// Adds a range.
+    /// Adds the bytes of a range; ranges that touch are merged.
     pub fn insert(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -68,7 +68,7 @@ impl Ranges {
         }
     }
 
-    /// Takes a range away.
+    /// Removes the bytes of a range from the set.
     pub fn remove(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -104,7 +104,7 @@ impl Ranges {
         gaps
     }
 
-    /// Forgets everything from `end` on.
+    /// Removes all bytes from offset `end` on.
     pub fn clamp(&mut self, end: u64) {
         self.remove(end..u64::MAX);
     }

@@ -93,7 +93,7 @@ impl StageClock {
         slot::enter(self)
     }
 
-    /// Counts finished work.
+    /// Counts items and bytes that the stage has finished.
     pub fn add_items(&self, items: u64, bytes: u64) {
         if self.on {
             self.with_slot(false, |slot| slot.add_items(items, bytes));

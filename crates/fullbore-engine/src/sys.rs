@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// # Errors
 /// As the system call; `EIO` and `ENOSPC` are real, `EINVAL`, `ENOSYS` and `ESPIPE`
 /// only say that this kind of file has nothing to start.
-pub fn start_write_back(file: BorrowedFd<'_>, offset: u64, len_bytes: u64) -> io::Result<()> {
+pub(crate) fn start_write_back(file: BorrowedFd<'_>, offset: u64, len_bytes: u64) -> io::Result<()> {
     let too_far = |_| io::Error::from(io::ErrorKind::InvalidInput);
     let offset = libc::off64_t::try_from(offset).map_err(too_far)?;
     let len = libc::off64_t::try_from(len_bytes).map_err(too_far)?;

@@ -19,6 +19,7 @@ use crate::files::{FileError, PartFile, Root};
 
 /// What a target could not do.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TargetError {
     /// A file beneath a directory.
     #[error(transparent)]
@@ -166,7 +167,7 @@ pub trait Target: Send + Sync + 'static {
     fn publish(&self, names: &[Name]) -> Result<(), TargetError>;
 }
 
-/// A directory as target.
+/// A target that is a local directory.
 #[derive(Debug)]
 pub struct LocalTarget {
     root: Arc<Root>,
@@ -187,12 +188,12 @@ impl LocalTarget {
         LocalTarget { root, barrier }
     }
 
-    /// The directory.
+    /// The directory that the target writes to.
     pub fn root(&self) -> &Arc<Root> {
         &self.root
     }
 
-    /// The durability.
+    /// When this target syncs what it has written.
     pub fn durability(&self) -> Durability {
         self.barrier.durability()
     }

@@ -38,7 +38,7 @@ fn is_unforeseen(name: &[u8]) -> bool {
 /// Calls `make` with names, `before` and `after` a part that cannot be foreseen, until one was not there.
 ///
 /// # Errors
-/// What `make` says.
+/// The error of `make`; `AlreadyExists` only after several names that all existed.
 pub fn with_name<T>(before: &OsStr, after: &str, make: impl Fn(&OsStr) -> io::Result<T>) -> io::Result<T> {
     let mut made = Err(io::ErrorKind::AlreadyExists.into());
     for _ in 0..TRIES {
@@ -56,7 +56,7 @@ pub fn with_name<T>(before: &OsStr, after: &str, make: impl Fn(&OsStr) -> io::Re
 /// Makes a directory of mode 0700 whose name begins so.
 ///
 /// # Errors
-/// It cannot be made.
+/// The error of the system if it cannot create a directory in `below`.
 pub fn directory(below: &Path, begin: &OsStr) -> io::Result<PathBuf> {
     with_name(begin, "", |name| {
         let path = below.join(name);

@@ -17,7 +17,7 @@ use crate::run::events::Events;
 use crate::units::several;
 use found::{Found, Root};
 
-/// One thing to put.
+/// One directory, file or other entry that the walk found.
 #[derive(Debug, Clone)]
 pub enum Item {
     /// A file.
@@ -41,7 +41,7 @@ pub enum Item {
 }
 
 impl Item {
-    /// Where it is.
+    /// Path of the entry, as the walk found it.
     pub fn path(&self) -> &Path {
         match self {
             Item::File { path, .. } | Item::Directory { path, .. } => path,

@@ -79,7 +79,7 @@ pub fn percent(share: f64) -> String {
     format!("{:.0} %", share.clamp(0.0, 1.0) * 100.0)
 }
 
-/// `1 file`, `12 files`.
+/// Formats a count with its noun: `1 file`, `12 files`.
 pub fn several(n: u64, one: &str, many: &str) -> String {
     format!("{n} {}", noun(n, one, many))
 }

@@ -35,7 +35,7 @@ pub use timeline::{StagePoint, Timeline, TimelinePoint};
 use crate::stage::{LedgerReading, Trial};
 use crate::units;
 
-/// What limited a run.
+/// The part of the system that limited a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Limit {
@@ -109,25 +109,25 @@ impl Limit {
 /// A part and its share of the wall time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Share {
-    /// The part.
+    /// Name of the part, as reports show it.
     pub part: String,
-    /// From 0 to 1.
+    /// Share of the run's time, from 0 to 1.
     pub share: f64,
 }
 
 /// The part that would limit next.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NextLimit {
-    /// The part.
+    /// Name of the part that would limit the run next.
     pub part: String,
     /// How much of it this run used, from 0 to 1.
     pub used: f64,
 }
 
-/// The verdict on a run.
+/// What limited a run, with the evidence for it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// What limited the run.
+    /// The part that limited the run.
     pub limit: Limit,
     /// The same as a person says it: "disk writes".
     pub part: String,
@@ -143,21 +143,21 @@ pub struct Verdict {
     /// Bytes safely written or acknowledged; the program may set it to what it
     /// counts as delivered.
     pub bytes: u64,
-    /// Bytes received, useful or not.
+    /// Number of bytes received, useful or not.
     pub received_bytes: u64,
     /// All parts with their shares of the wall time, the largest first.
     pub shares: Vec<Share>,
-    /// The next limit behind it.
+    /// The part that would be the limit after this one.
     pub next: Option<NextLimit>,
     /// What would help, and what would not pay.
     pub advice: String,
-    /// Measured facts, one per line.
+    /// Measured facts for the verdict, one per line.
     pub evidence: Vec<String>,
     /// What more hosts and connections did.
     pub trials: Vec<Trial>,
-    /// All counters of the run.
+    /// All counters of the run, from its ledger.
     pub counters: LedgerReading,
-    /// The run as a picture.
+    /// The course of the run as consecutive points.
     pub timeline: Timeline,
 }
 
@@ -169,7 +169,7 @@ impl Verdict {
 
     /// The limit and its reason without the figures of the run:
     /// `disk writes (busy 91 %; network blocked 74 %)`.
-    pub fn limited_by(&self) -> String {
+    pub(crate) fn limited_by(&self) -> String {
         if self.reason.is_empty() { self.part.clone() } else { format!("{} ({})", self.part, self.reason) }
     }
 }

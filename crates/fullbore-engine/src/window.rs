@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 /// The kinds of work a permit's bytes can stand before or in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Work {
+pub enum Operation {
     /// Reading a local file.
     Read,
     /// Decompressing, compressing, encrypting, encoding.
@@ -37,77 +37,78 @@ pub enum Work {
     Send,
 }
 
-impl Work {
-    const ALL: [Work; 5] = [Work::Read, Work::Encode, Work::Hash, Work::Write, Work::Send];
+impl Operation {
+    const ALL: [Operation; 5] =
+        [Operation::Read, Operation::Encode, Operation::Hash, Operation::Write, Operation::Send];
 }
 
 /// Where the bytes of a permit stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Place {
+pub enum Position {
     /// Asked for; the other side has the next move.
-    Asked,
+    Requested,
     /// Partly on the wire: the answer has begun, or the request is being sent.
-    Wire,
+    OnTheWire,
     /// In a queue before this work.
-    Before(Work),
+    Before(Operation),
     /// In the hands of this work.
-    In(Work),
+    In(Operation),
     /// Done here; the other side (or the disk) has not confirmed yet.
     AwaitingAcknowledgement,
 }
 
-/// Number of distinct places.
-const PLACES: usize = 3 + 2 * Work::ALL.len();
+/// Number of distinct positions.
+const POSITIONS: usize = 3 + 2 * Operation::ALL.len();
 
-impl Place {
+impl Position {
     fn index(self) -> usize {
         match self {
-            Place::Asked => 0,
-            Place::Wire => 1,
-            Place::AwaitingAcknowledgement => 2,
-            Place::Before(work) => 3 + 2 * work as usize,
-            Place::In(work) => 4 + 2 * work as usize,
+            Position::Requested => 0,
+            Position::OnTheWire => 1,
+            Position::AwaitingAcknowledgement => 2,
+            Position::Before(work) => 3 + 2 * work as usize,
+            Position::In(work) => 4 + 2 * work as usize,
         }
     }
 }
 
-/// Bytes of permits held per place at one moment; adds across windows and processes.
+/// Bytes of permits held per position at one moment; adds across windows and processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Places {
-    bytes: [u64; PLACES],
+pub struct PositionBytes {
+    bytes: [u64; POSITIONS],
 }
 
-impl Places {
-    /// Bytes standing at `place`.
-    pub fn at(&self, place: Place) -> u64 {
-        self.bytes[place.index()]
+impl PositionBytes {
+    /// Number of bytes that permits hold at `position`.
+    pub fn at(&self, position: Position) -> u64 {
+        self.bytes[position.index()]
     }
 
-    /// Sets the bytes at one place; for tests and for readings of other machines.
-    pub fn with(mut self, place: Place, bytes: u64) -> Places {
-        self.bytes[place.index()] = bytes;
+    /// Sets the bytes at one position; for tests and for readings of other machines.
+    pub fn with(mut self, position: Position, bytes: u64) -> PositionBytes {
+        self.bytes[position.index()] = bytes;
         self
     }
 
-    /// Bytes of all permits.
+    /// Number of bytes that all permits hold.
     pub fn total(&self) -> u64 {
         self.bytes.iter().sum()
     }
 
     /// Bytes asked for or on the wire: the network's part.
     pub fn network(&self) -> u64 {
-        self.at(Place::Asked) + self.at(Place::Wire)
+        self.at(Position::Requested) + self.at(Position::OnTheWire)
     }
 
     /// Bytes before or in any of the given works.
-    pub fn before_or_in(&self, works: &[Work]) -> u64 {
-        works.iter().map(|work| self.at(Place::Before(*work)) + self.at(Place::In(*work))).sum()
+    pub(crate) fn before_or_in(&self, works: &[Operation]) -> u64 {
+        works.iter().map(|work| self.at(Position::Before(*work)) + self.at(Position::In(*work))).sum()
     }
 }
 
-impl std::ops::AddAssign for Places {
-    fn add_assign(&mut self, other: Places) {
+impl std::ops::AddAssign for PositionBytes {
+    fn add_assign(&mut self, other: PositionBytes) {
         for (mine, theirs) in self.bytes.iter_mut().zip(other.bytes) {
             *mine += theirs;
         }
@@ -121,12 +122,12 @@ pub struct WindowReading {
     pub bytes: u64,
     /// Size of the window in items.
     pub items: u32,
-    /// Bytes held by permits.
+    /// Number of bytes that permits hold at the moment.
     pub held_bytes: u64,
-    /// Items held by permits.
+    /// Number of items that permits hold at the moment.
     pub held_items: u32,
-    /// Where the held bytes stand.
-    pub places: Places,
+    /// Bytes held by permits, for each position.
+    pub positions: PositionBytes,
     /// Time during which somebody waited for a permit, in nanoseconds.
     pub exhausted_ns: u64,
     /// Permits that could not be had at once.
@@ -144,7 +145,7 @@ struct Shared {
     bytes: u64,
     items: u32,
     state: Mutex<State>,
-    places: [AtomicU64; PLACES],
+    positions: [AtomicU64; POSITIONS],
 }
 
 #[derive(Debug)]
@@ -192,14 +193,14 @@ impl Window {
                     waits: 0,
                     permits: 0,
                 }),
-                places: std::array::from_fn(|_| AtomicU64::new(0)),
+                positions: std::array::from_fn(|_| AtomicU64::new(0)),
             }),
         }
     }
 
     /// Waits for one item of `bytes`. A permit bigger than the window is
     /// clamped to it: the item then has the window to itself. Dropping the
-    /// future gives up the place in the queue.
+    /// future gives up the position in the queue.
     pub fn acquire(&self, bytes: u64) -> Acquire {
         self.acquire_parts(bytes, 1)
     }
@@ -260,8 +261,8 @@ impl Window {
     /// What the window looks like now.
     pub fn reading(&self) -> WindowReading {
         let shared = &self.shared;
-        let mut places = Places::default();
-        for (reading, counter) in places.bytes.iter_mut().zip(&shared.places) {
+        let mut positions = PositionBytes::default();
+        for (reading, counter) in positions.bytes.iter_mut().zip(&shared.positions) {
             *reading = counter.load(Ordering::Relaxed);
         }
         let state = shared.lock();
@@ -271,7 +272,7 @@ impl Window {
             items: shared.items,
             held_bytes: shared.bytes - state.free_bytes,
             held_items: shared.items - state.free_items,
-            places,
+            positions,
             exhausted_ns: (state.exhausted + waiting).as_nanos() as u64,
             waits: state.waits,
         }
@@ -286,8 +287,8 @@ impl Shared {
     }
 
     fn permit(self: &Arc<Self>, bytes: u64, items: u32) -> Permit {
-        self.places[Place::Asked.index()].fetch_add(bytes, Ordering::Relaxed);
-        Permit { shared: self.clone(), bytes, items, place: Place::Asked }
+        self.positions[Position::Requested.index()].fetch_add(bytes, Ordering::Relaxed);
+        Permit { shared: self.clone(), bytes, items, position: Position::Requested }
     }
 
     /// Takes bytes, items and permits back and serves whoever waits.
@@ -460,7 +461,7 @@ pub struct Permit {
     shared: Arc<Shared>,
     bytes: u64,
     items: u32,
-    place: Place,
+    position: Position,
 }
 
 impl Permit {
@@ -469,19 +470,19 @@ impl Permit {
         self.bytes
     }
 
-    /// Where its bytes stand.
-    pub fn place(&self) -> Place {
-        self.place
+    /// The position at which the permit's bytes are counted.
+    pub fn position(&self) -> Position {
+        self.position
     }
 
-    /// Moves its bytes to another place.
-    pub fn at(&mut self, place: Place) {
-        if place == self.place {
+    /// Moves its bytes to another position.
+    pub fn at(&mut self, position: Position) {
+        if position == self.position {
             return;
         }
-        self.shared.places[place.index()].fetch_add(self.bytes, Ordering::Relaxed);
-        self.shared.places[self.place.index()].fetch_sub(self.bytes, Ordering::Relaxed);
-        self.place = place;
+        self.shared.positions[position.index()].fetch_add(self.bytes, Ordering::Relaxed);
+        self.shared.positions[self.position.index()].fetch_sub(self.bytes, Ordering::Relaxed);
+        self.position = position;
     }
 
     /// Gives back all but `bytes`; a permit never grows.
@@ -491,23 +492,23 @@ impl Permit {
             return;
         }
         self.bytes -= surplus;
-        self.shared.places[self.place.index()].fetch_sub(surplus, Ordering::Relaxed);
+        self.shared.positions[self.position.index()].fetch_sub(surplus, Ordering::Relaxed);
         self.shared.give_back(surplus, 0, 0);
     }
 
     /// Splits off a permit for up to `bytes` of what this one holds. The item
-    /// stays with the original, the new permit stands at the same place.
+    /// stays with the original, the new permit stands at the same position.
     pub fn split(&mut self, bytes: u64) -> Permit {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
         self.shared.lock().permits += 1;
-        Permit { shared: self.shared.clone(), bytes, items: 0, place: self.place }
+        Permit { shared: self.shared.clone(), bytes, items: 0, position: self.position }
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.shared.places[self.place.index()].fetch_sub(self.bytes, Ordering::Relaxed);
+        self.shared.positions[self.position.index()].fetch_sub(self.bytes, Ordering::Relaxed);
         self.shared.give_back(self.bytes, self.items, 1);
     }
 }

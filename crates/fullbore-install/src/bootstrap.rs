@@ -18,10 +18,12 @@ mod first;
 mod foreign;
 mod hook;
 mod indexes;
+pub mod oci;
 mod pack;
 mod rest;
 mod target;
 pub mod tools;
+mod ustar;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -36,13 +38,13 @@ use fullbore_engine::stage::Ledger;
 
 use crate::apt_network::apt_network;
 use crate::hooks::Moment;
-use crate::inside::{Inside, may_have_own_processes};
-use crate::installing::account::Account;
-use crate::installing::course::Expected;
+use crate::inside::{RootCommands, may_have_own_processes};
 use crate::installing::download::{Downloads, is_remote};
+use crate::installing::estimate::Expected;
 use crate::installing::log::Log;
+use crate::installing::record::RunRecord;
+use crate::installing::run_events::{RunEvents, RunProgress};
 use crate::installing::unpacker::Unpacker;
-use crate::installing::whole::{RunProgress, Whole};
 use crate::installing::{NO_NEW_PRIVILEGES, Part, still_syncing};
 use crate::nosync::Process;
 use crate::nosync::session::Session;
@@ -52,7 +54,7 @@ use crate::settings::BootstrapSettings;
 use crate::settings::Format;
 use crate::skeleton::{ScriptMounts, Skeleton};
 use crate::unpack::ReadAhead;
-use apt::{PrivateApt, Selection, Shown};
+use apt::{AptOptions, PrivateApt, Selection};
 use target::TargetDirectory;
 
 /// Directory in which apt looks for package files.
@@ -64,8 +66,8 @@ const ARCHIVES: &str = "var/cache/apt/archives";
 /// See [`ErrorKind`]. After an error a directory is marked as unfinished, and the next run starts over; an archive is
 /// removed.
 pub fn run(settings: &BootstrapSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
-    let whole = Whole::new(events);
-    whole.tell_during(|| made(settings, &whole.run_progress(), &mut &whole))
+    let run_events = RunEvents::new(events);
+    run_events.tell_during(|| made(settings, &run_events.run_progress(), &mut &run_events))
 }
 
 fn made(
@@ -77,10 +79,11 @@ fn made(
     rustix::process::umask(rustix::fs::Mode::from_bits_retain(0o022));
     foreign::check(settings)?;
     tools::check(settings)?;
+    oci::check(settings, events)?;
     let place = TargetDirectory::open(settings)?;
     let root = place.root().to_owned();
     let session = Arc::new(Session::open(&root).map_err(|error| CommandError::disk(&root, &error))?);
-    let mut account = Account::begin("bootstrap", &settings.target, &root, Part::Around, events);
+    let mut record = RunRecord::begin("bootstrap", &settings.target, &root, Part::Around, events);
     if session.gives_up_privileges() {
         events.note(NO_NEW_PRIVILEGES.to_owned());
     }
@@ -99,18 +102,18 @@ fn made(
         let own_processes = may_have_own_processes(&archives).map_err(|error| {
             CommandError::usage(format_args!("unshare: {error}")).hint("install the package util-linux")
         })?;
-        let inside = Inside::alone(&root, &session, own_processes, environment(settings));
+        let inside = RootCommands::alone(&root, &session, own_processes, environment(settings));
         // The download and dpkg use one core.
         let threads = cores().saturating_sub(1).max(1);
         let ahead = Arc::new(ReadAhead::start(threads, bytes_ahead()));
         downloads.decompress_ahead(ahead.clone());
-        let walk = Walk { settings, inside: &inside, log: &log, stop: &stop, may_cut, ahead, run_progress };
-        let result = match walk.run(&mut downloads, &mut account, events) {
-            Ok(Attempt::Whole) => walk.finish(&place, &session, &mut account, events),
+        let run = BootstrapRun { settings, inside: &inside, log: &log, stop: &stop, may_cut, ahead, run_progress };
+        let result = match run.run(&mut downloads, &mut record, events) {
+            Ok(Attempt::Complete) => run.finish(&place, &session, &mut record, events),
             Ok(Attempt::OtherThanAll) if stop.check().is_ok() => {
                 events.note("with all packages of the archive apt decides differently: starting over".to_owned());
-                account.part(Part::Around);
-                account.forget();
+                record.part(Part::Around);
+                record.forget();
                 run_progress.begin_anew();
                 place.begin_anew()?;
                 may_cut = false;
@@ -127,7 +130,7 @@ fn made(
             session.end_survivors();
         }
         let result = if settings.format == Format::Dir { result } else { discard(place, result) };
-        let report = account.report(&mut downloads);
+        let report = record.report(&mut downloads);
         return match result {
             Ok(()) => Ok(report),
             Err(error) => Err(error.with_report(report)),
@@ -142,7 +145,7 @@ fn discard(place: TargetDirectory, result: Result<(), CommandError>) -> Result<(
         (Ok(()), result) => result,
         (Err(error), Ok(())) => Err(error),
         (Err(left), Err(error)) => {
-            Err(error.context(format_args!("what was made is still in {}: {}", root.display(), left.message)))
+            Err(error.context(format_args!("the unfinished root is still in {}: {}", root.display(), left.message)))
         }
     }
 }
@@ -150,7 +153,7 @@ fn discard(place: TargetDirectory, result: Result<(), CommandError>) -> Result<(
 /// Removes an incomplete root, which is never reused, even if its package files were kept.
 fn starts_over(mut error: CommandError) -> CommandError {
     if error.kind == ErrorKind::Disk && !error.hints.is_empty() {
-        error.hints = vec!["see to room on a disk that works, and run again: it starts over".to_owned()];
+        error.hints = vec!["free some space or use another disk, and run again: the root is made anew".to_owned()];
     }
     error
 }
@@ -188,9 +191,9 @@ fn bytes_ahead() -> u64 {
 }
 
 /// State that all steps use.
-struct Walk<'a> {
+struct BootstrapRun<'a> {
     settings: &'a BootstrapSettings,
-    inside: &'a Inside<'a>,
+    inside: &'a RootCommands<'a>,
     log: &'a Log,
     stop: &'a Stop,
     /// Whether apt may see only a part of the archive first.
@@ -203,7 +206,7 @@ struct Walk<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Attempt {
     /// The root has its packages.
-    Whole,
+    Complete,
     /// With the whole archive, apt would have made another root.
     OtherThanAll,
 }
@@ -234,12 +237,12 @@ impl Events for Shared<'_, '_> {
     }
 }
 
-impl Walk<'_> {
+impl BootstrapRun<'_> {
     /// Runs all steps in order.
     fn run(
         &self,
         downloads: &mut Downloads,
-        account: &mut Account,
+        record: &mut RunRecord,
         events: &mut dyn Events,
     ) -> Result<Attempt, CommandError> {
         let root = self.inside.root();
@@ -252,24 +255,25 @@ impl Walk<'_> {
         };
         let has_devices = skeleton.lay_out().map_err(|error| disk(&error))?;
         let apt = PrivateApt::prepare(self.settings, self.inside, self.log)?;
-        self.hooks(Moment::Setup, &apt, &Selection::default(), account, events)?;
+        self.hooks(Moment::Setup, &apt, &Selection::default(), record, events)?;
         self.check_apt_paths()?;
-        account.turn(events, Phase::Indexes, Part::Indexes);
+        record.turn(events, Phase::Indexes, Part::Indexes);
         let configuration = apt.dump()?;
         // Settings of the new root's apt, besides those of this machine's apt.
         let network = apt_network(&self.settings.network, &configuration, Path::new("/"));
         downloads.reach_by(network.clone());
         indexes::refresh(self.settings, network, &apt, configuration.clone(), root, events)?;
         self.stop.check()?;
-        account.turn(events, Phase::Resolve, Part::Resolve);
+        record.turn(events, Phase::Resolve, Part::Resolve);
         let cut = if self.may_cut { indexes::cut(self.settings, &apt, &configuration, root)? } else { None };
-        let (is_cut, shown, first) = match cut.map(|shown| apt.first(self.settings, &shown).map(|first| (shown, first)))
+        let (is_cut, options, first) = match cut
+            .map(|options| apt.first(self.settings, &options).map(|first| (options, first)))
         {
-            Some(Ok((shown, first))) => (true, shown, first),
+            Some(Ok((options, first))) => (true, options, first),
             // What it cannot do it is to say of the whole.
-            Some(Err(_)) | None => (false, Shown::default(), apt.first(self.settings, &Shown::default())?),
+            Some(Err(_)) | None => (false, AptOptions::default(), apt.first(self.settings, &AptOptions::default())?),
         };
-        let wishes = PrivateApt::wishes(self.settings);
+        let requested = PrivateApt::requested(self.settings);
         let events = Mutex::new(events);
         let (orders, ordered) = mpsc::channel::<Vec<Wanted>>();
         let (tell, told) = mpsc::channel::<Result<(), CommandError>>();
@@ -293,9 +297,9 @@ impl Walk<'_> {
             let gone = |_| CommandError::new(ErrorKind::Internal, "the download has ended");
             orders.send(first.files.clone()).map_err(gone)?;
             // Concurrent with the download and all steps of the first packages.
-            let (apt, first, wishes, shown, flush) = (&apt, &first, &wishes, &shown, account.flush());
+            let (apt, first, requested, options, flush) = (&apt, &first, &requested, &options, record.flush());
             let confirming = scope.spawn(move || {
-                let rest = match apt.rest(first, wishes, shown) {
+                let rest = match apt.rest(first, requested, options) {
                     Ok(rest) => rest,
                     Err(error) => return say.send(Err(error)).is_ok(),
                 };
@@ -318,25 +322,25 @@ impl Walk<'_> {
                 }
                 // With two cores, dpkg uses the other one.
                 let _paused = (cores() <= 2).then(|| self.ahead.pause());
-                !is_cut || apt.confirms(self.settings, first, &rest, wishes)
+                !is_cut || apt.confirms(self.settings, first, &rest, requested)
             });
             let mut confirmation = Confirmation::Open(confirming);
             let mut stage = None;
             let mut walk_on = || {
-                account.turn(events, Phase::Fetch, Part::Download);
+                record.turn(events, Phase::Fetch, Part::Download);
                 arrived()?;
-                account.turn(events, Phase::Unpack, Part::Unpack);
+                record.turn(events, Phase::Unpack, Part::Unpack);
                 let mut unpacker = Unpacker::new(self.inside, self.log, &first.files, self.run_progress.clone());
                 unpacker.take_from(self.ahead.clone());
-                let done = self.unpack_first(&unpacker, first, account)?;
+                let done = self.unpack_first(&unpacker, first, record)?;
                 let _ = begin.send(());
                 let mut warn = |line| events.warn(line);
                 let entered = ScriptMounts::enter(root, has_devices, &mut warn);
                 stage = Some(entered.map_err(|error| disk(&error))?);
-                self.hooks(Moment::Extract, apt, first, account, events)?;
-                account.turn(events, Phase::Configure, Part::Dpkg);
+                self.hooks(Moment::Extract, apt, first, record, events)?;
+                record.turn(events, Phase::Configure, Part::Dpkg);
                 self.configure_first(&mut unpacker, &done, first)?;
-                account.turn(events, Phase::Resolve, Part::Resolve);
+                record.turn(events, Phase::Resolve, Part::Resolve);
                 let rest = match said.recv().unwrap_or_else(|_| Err(interrupted())) {
                     Err(_) if is_cut => return Ok(Attempt::OtherThanAll),
                     rest => rest?,
@@ -345,18 +349,18 @@ impl Walk<'_> {
                 if self.has_hooks(Moment::Essential) && !confirmation.is_given() {
                     return Ok(Attempt::OtherThanAll);
                 }
-                self.hooks(Moment::Essential, apt, first, account, events)?;
-                account.turn(events, Phase::Fetch, Part::Download);
+                self.hooks(Moment::Essential, apt, first, record, events)?;
+                record.turn(events, Phase::Fetch, Part::Download);
                 arrived()?;
                 unpacker.expect(&rest.files);
-                account.turn(events, Phase::Unpack, Part::Dpkg);
-                self.install_rest(apt.installing(shown), &unpacker, &rest, wishes, account, events)?;
-                account.turn(events, Phase::Resolve, Part::Resolve);
+                record.turn(events, Phase::Unpack, Part::Dpkg);
+                self.install_rest(apt.installing(options), &unpacker, &rest, requested, record, events)?;
+                record.turn(events, Phase::Resolve, Part::Resolve);
                 if !confirmation.is_given() {
                     return Ok(Attempt::OtherThanAll);
                 }
-                self.hooks(Moment::Customize, apt, first, account, events)?;
-                Ok(Attempt::Whole)
+                self.hooks(Moment::Customize, apt, first, record, events)?;
+                Ok(Attempt::Complete)
             };
             let mut walked = walk_on();
             // What fails with other packages than those that all would give has not failed yet.
@@ -366,7 +370,7 @@ impl Walk<'_> {
                     walked = Ok(Attempt::OtherThanAll);
                 }
             }
-            account.turn(events, Phase::Clean, Part::Around);
+            record.turn(events, Phase::Clean, Part::Around);
             if let Some(left) = stage.map(ScriptMounts::leave)
                 && walked.is_ok()
             {
@@ -383,18 +387,18 @@ impl Walk<'_> {
         &self,
         place: &TargetDirectory,
         session: &Session,
-        account: &mut Account,
+        record: &mut RunRecord,
         events: &mut dyn Events,
     ) -> Result<(), CommandError> {
         self.stop.check()?;
         end_survivors(session, events)?;
         clean::clean(self.inside.root())?;
         if self.settings.format != Format::Dir {
-            account.turn(events, Phase::Pack, Part::Pack);
-            self.run_progress.root_has(account.unpacked_bytes());
+            record.turn(events, Phase::Pack, Part::Pack);
+            self.run_progress.root_has(record.unpacked_bytes());
             return pack::pack(self.settings, self.inside, self.log, &self.run_progress.packed_bytes);
         }
-        account.turn(events, Phase::Sync, Part::Sync);
+        record.turn(events, Phase::Sync, Part::Sync);
         synced(session, events)?;
         place.complete()?;
         synced(session, events)
@@ -425,7 +429,7 @@ fn synced(session: &Session, events: &mut dyn Events) -> Result<(), CommandError
     match flushed.failed.iter().chain(&flushed.missed).next() {
         None => Ok(()),
         Some((path, error)) => {
-            Err(CommandError::disk(path, error).context("the root may not be on the disk as it should"))
+            Err(CommandError::disk(path, error).context("some files of the root may not be on disk"))
         }
     }
 }

@@ -18,9 +18,9 @@ pub struct Seeds<'a> {
     pub names: &'a [&'a str],
     /// Priorities of which all packages belong to the closure.
     pub priorities: &'a [&'a str],
-    /// Whether to follow `Recommends`.
+    /// Whether the closure follows `Recommends`, as apt does by default.
     pub recommends: bool,
-    /// Whether to follow `Suggests`.
+    /// Whether the closure follows `Suggests`, which apt does not by default.
     pub suggests: bool,
 }
 

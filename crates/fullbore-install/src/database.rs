@@ -31,6 +31,7 @@ pub const DIRECTORY: &str = "var/lib/dpkg";
 
 /// Error in reading or writing the database.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum DatabaseError {
     /// A file cannot be read or written.
     #[error(transparent)]

@@ -58,7 +58,7 @@ const MARK: &str = "# Placed by `fullbore divert on`; `fullbore divert off` puts
 /// Maximum size of a wrapper, in bytes. Those of fullbore have a fraction of it.
 const LONGEST_WRAPPER: u64 = 4096;
 
-/// State of a program.
+/// Whether a program runs through the wrapper of fullbore.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// The program runs without syncs.
@@ -71,6 +71,7 @@ pub enum State {
 
 /// Error in diverting a program, or in removing a diversion.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum DivertError {
     /// The path is not absolute, or names nothing that can be diverted.
     #[error("{}: {reason}", path.display())]
@@ -106,7 +107,7 @@ pub enum DivertError {
 pub type BeforeStep<'a> = &'a mut dyn FnMut(&'static str) -> io::Result<()>;
 
 /// Whether a program of this root may be diverted.
-pub fn is_in_use(root: &Path) -> bool {
+pub(crate) fn is_in_use(root: &Path) -> bool {
     within(root, Path::new(HELPER)).is_ok_and(|helper| helper.exists())
 }
 
@@ -132,7 +133,7 @@ pub struct Root {
 }
 
 impl Root {
-    /// Opens the root at `path`.
+    /// Opens the directory `path`, which must contain dpkg's database.
     ///
     /// # Errors
     /// There is no such directory, or it has no database of dpkg.
@@ -149,7 +150,8 @@ impl Root {
     /// `helper` is a fullbore that can run in the root, where a copy is placed. With `try_helper` it is tested first.
     ///
     /// # Errors
-    /// Every variant of [`DivertError`].
+    /// [`DivertError`] if a path cannot be diverted, a file cannot be changed, dpkg-divert fails, or `helper` cannot
+    /// run in this root.
     pub fn on(
         &self,
         programs: &[PathBuf],
@@ -379,11 +381,11 @@ impl Root {
     /// These programs and whether they are diverted: as diverted, otherwise as given, and then they must exist.
     fn named(&self, programs: &[PathBuf]) -> Result<Vec<(PathBuf, bool)>, DivertError> {
         let registered = self.registered()?;
-        let look = |program: &PathBuf| match self.same(program, &registered)? {
+        let state_of = |program: &PathBuf| match self.same(program, &registered)? {
             Some(known) => Ok((known.clone(), true)),
             None => self.has_program(program).map(|()| (program.clone(), false)),
         };
-        programs.iter().map(look).collect()
+        programs.iter().map(state_of).collect()
     }
 
     /// The name that leads to the program, preferably its own.
@@ -422,7 +424,7 @@ impl Root {
         let plain = relative.components().all(|part| matches!(part, std::path::Component::Normal(_)));
         let is_text = program.to_str().is_some_and(|text| !text.contains(['\'', '\n']));
         let (Some(parent), Some(name), true, true) = (relative.parent(), relative.file_name(), plain, is_text) else {
-            return Err(wrong("no such path can be diverted"));
+            return Err(wrong("this path cannot be diverted"));
         };
         Ok(within(&self.path, parent).map_err(file(program))?.join(name))
     }

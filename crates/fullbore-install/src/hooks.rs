@@ -26,7 +26,7 @@ pub enum Moment {
 }
 
 impl Moment {
-    /// Name, as in the flags.
+    /// Name of the moment, as in `--setup-hook`.
     pub fn name(self) -> &'static str {
         match self {
             Moment::Setup => "setup",
@@ -36,7 +36,7 @@ impl Moment {
         }
     }
 
-    /// All moments, in order.
+    /// All moments, in the order of a run.
     pub const ALL: [Moment; 4] = [Moment::Setup, Moment::Extract, Moment::Essential, Moment::Customize];
 }
 
@@ -51,7 +51,7 @@ impl Moment {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hook {
-    /// When the hook runs.
+    /// Moment of the bootstrap at which the hook runs.
     pub moment: Moment,
     /// Path of a program, or a shell snippet.
     pub script: String,
@@ -139,7 +139,7 @@ impl Hook {
 /// Hooks of a directory: programs whose names start with the name of a moment, sorted by name.
 ///
 /// # Errors
-/// The directory cannot be read.
+/// The directory does not exist or cannot be read.
 pub fn of_directory(directory: &Path) -> io::Result<Vec<Hook>> {
     let mut files: Vec<PathBuf> =
         fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
@@ -160,7 +160,7 @@ pub fn of_directory(directory: &Path) -> io::Result<Vec<Hook>> {
 fn paths<'a>(word: &str, arguments: &'a [String]) -> io::Result<(&'a String, &'a [String])> {
     let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("{word}: {what}"));
     let Some((last, others)) = arguments.split_last().filter(|(_, others)| !others.is_empty()) else {
-        return Err(wrong("needs what to move and where to"));
+        return Err(wrong("needs a source and a destination"));
     };
     if !word.starts_with("copy-") && others.len() != 1 {
         return Err(wrong("takes two paths"));

@@ -28,7 +28,7 @@ const WITH_PROC: &str =
 
 /// Starts commands in a root and on it.
 #[derive(Debug)]
-pub struct Inside<'a> {
+pub struct RootCommands<'a> {
     root: PathBuf,
     session: &'a Session,
     own_processes: bool,
@@ -36,7 +36,7 @@ pub struct Inside<'a> {
     environment: Vec<(String, String)>,
 }
 
-impl<'a> Inside<'a> {
+impl<'a> RootCommands<'a> {
     /// For a new root at the canonical path `root`. With `own_processes` each command gets a PID namespace and
     /// `/proc` of its own, which only privileged processes may have. Commands are killed when this process ends.
     pub fn alone(
@@ -44,16 +44,22 @@ impl<'a> Inside<'a> {
         session: &'a Session,
         own_processes: bool,
         environment: Vec<(String, String)>,
-    ) -> Inside<'a> {
-        Inside { root: root.to_owned(), session, own_processes, on_exit: OnParentExit::Kill, environment }
+    ) -> RootCommands<'a> {
+        RootCommands { root: root.to_owned(), session, own_processes, on_exit: OnParentExit::Kill, environment }
     }
 
     /// For an existing root: commands run to their end when this process is killed. Wrappers of diverted programs
     /// execute the program in the same process, because another one would not have its locks.
-    pub fn living(root: &Path, session: &'a Session) -> Inside<'a> {
+    pub fn living(root: &Path, session: &'a Session) -> RootCommands<'a> {
         let known = divert::is_in_use(root).then_some(divert::IS_WITHOUT_SYNCS);
         let environment = known.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect();
-        Inside { root: root.to_owned(), session, own_processes: false, on_exit: OnParentExit::Continue, environment }
+        RootCommands {
+            root: root.to_owned(),
+            session,
+            own_processes: false,
+            on_exit: OnParentExit::Continue,
+            environment,
+        }
     }
 
     /// Path of the root.
@@ -80,7 +86,7 @@ impl<'a> Inside<'a> {
         command
     }
 
-    /// Like [`Inside::command`], with the working directory and umask of dpkg's scripts.
+    /// Like [`RootCommands::command`], with the working directory and umask of dpkg's scripts.
     pub fn script(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = self.command(program);
         set_mask(&mut command, Mode::from_raw_mode(0o022));

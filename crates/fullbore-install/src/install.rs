@@ -29,13 +29,13 @@ use fullbore_wire::run::NetworkSettings;
 
 use crate::apt_network::apt_network;
 use crate::frontend::{FrontendError, LockTimeout, WaitingFrontend};
-use crate::inside::Inside;
-use crate::installing::account::Account;
+use crate::inside::RootCommands;
 use crate::installing::download::Downloads;
+use crate::installing::dpkg_server::{DpkgServer, of_relay};
 use crate::installing::log::{Log, removed};
-use crate::installing::serving::{Serving, of_relay};
+use crate::installing::record::RunRecord;
+use crate::installing::run_events::{RunEvents, RunProgress};
 use crate::installing::unpacker::Unpacker;
-use crate::installing::whole::{RunProgress, Whole};
 use crate::installing::{NO_NEW_PRIVILEGES, Part, still_syncing};
 use crate::nosync;
 use crate::nosync::session::Session;
@@ -59,7 +59,7 @@ pub struct Changes {
     pub new: u64,
     /// Number of packages that change their version.
     pub upgraded: u64,
-    /// Number of packages to remove.
+    /// Number of packages that apt would remove.
     pub removed: u64,
     /// Bytes of package files to fetch.
     pub fetch_bytes: u64,
@@ -69,13 +69,13 @@ pub struct Changes {
 /// argument repeatedly, and returns if that fails, because the run was stopped.
 pub type Confirm<'a> = dyn Fn(&Changes, &dyn Fn() -> Result<(), CommandError>) -> Result<bool, CommandError> + 'a;
 
-/// Installs packages.
+/// Installs packages into an existing root; apt decides which.
 ///
 /// # Errors
 /// See [`ErrorKind`]. After an error the root is in the state in which apt and dpkg left it.
 pub fn run(settings: &InstallSettings, confirm: &Confirm<'_>, events: &mut dyn Events) -> Result<Report, CommandError> {
-    let whole = Whole::new(events);
-    whole.tell_during(|| installed(settings, confirm, &whole.run_progress(), &mut &whole))
+    let run_events = RunEvents::new(events);
+    run_events.tell_during(|| installed(settings, confirm, &run_events.run_progress(), &mut &run_events))
 }
 
 fn installed(
@@ -85,33 +85,31 @@ fn installed(
     events: &mut dyn Events,
 ) -> Result<Report, CommandError> {
     if !rustix::process::geteuid().is_root() {
-        return Err(CommandError::usage("packages are installed by root only"));
+        return Err(CommandError::usage("only root can install packages"));
     }
     if settings.is_own_root()
         && !settings.force
         && let Some(manager) = nosync::service_manager()
     {
-        return Err(CommandError::usage(format_args!("services could be started here: process 1 is {manager}"))
-            .context("a service that a package starts would never again wait for the disk, as long as it lives")
-            .hint(
-                "deny starts by a policy-rc.d while this runs, install into an image by --root, or insist with --force",
-            ));
+        return Err(CommandError::usage(format_args!("process 1 ({manager}) could start services here"))
+            .context("a service started by a package would run without syncs until it ends")
+            .hint("forbid starts with a policy-rc.d, install into an image with --root, or pass --force"));
     }
     let root = &settings.root;
     let session = Arc::new(Session::open(root).map_err(|error| CommandError::disk(root, &error))?);
     let database = Path::new("var/lib/dpkg");
     let database = within(root, database).map_err(|error| CommandError::disk(database, &error))?;
     let log = Log::open(&database, None)?;
-    let inside = Inside::living(root, &session);
+    let inside = RootCommands::living(root, &session);
     let configured = Configured::ask(settings, &inside, &log, events)?;
-    let mut account = Account::begin("install", &settings.root, &database, Part::Resolve, events);
+    let mut record = RunRecord::begin("install", &settings.root, &database, Part::Resolve, events);
     let mut downloads =
         Downloads::open(&configured.archives, &configured.network, configured.mirrors.clone(), &Ledger::new())?;
     if session.gives_up_privileges() {
         events.note(NO_NEW_PRIVILEGES.to_owned());
     }
     let stop = downloads.listen();
-    let walk = Walk {
+    let run = InstallRun {
         settings,
         configured: &configured,
         inside: &inside,
@@ -121,8 +119,8 @@ fn installed(
         confirm,
         run_progress,
     };
-    let result = walk.run(&mut downloads, &mut account, events);
-    let report = account.report(&mut downloads);
+    let result = run.run(&mut downloads, &mut record, events);
+    let report = record.report(&mut downloads);
     match result {
         Ok(()) => Ok(report),
         Err(error) => Err(error.with_report(report)),
@@ -150,7 +148,7 @@ struct Configured {
 impl Configured {
     fn ask(
         settings: &InstallSettings,
-        inside: &Inside<'_>,
+        inside: &RootCommands<'_>,
         log: &Log,
         events: &mut dyn Events,
     ) -> Result<Configured, CommandError> {
@@ -198,10 +196,10 @@ fn mirrors(configuration: &Configuration, root: &Path, events: &mut dyn Events) 
 }
 
 /// State that all steps use.
-struct Walk<'a> {
+struct InstallRun<'a> {
     settings: &'a InstallSettings,
     configured: &'a Configured,
-    inside: &'a Inside<'a>,
+    inside: &'a RootCommands<'a>,
     session: &'a Session,
     log: &'a Log,
     stop: &'a Stop,
@@ -209,15 +207,15 @@ struct Walk<'a> {
     run_progress: &'a Arc<RunProgress>,
 }
 
-impl Walk<'_> {
+impl InstallRun<'_> {
     /// Runs all steps in order.
     fn run(
         &self,
         downloads: &mut Downloads,
-        account: &mut Account,
+        record: &mut RunRecord,
         events: &mut dyn Events,
     ) -> Result<(), CommandError> {
-        account.turn(events, Phase::Resolve, Part::Resolve);
+        record.turn(events, Phase::Resolve, Part::Resolve);
         let root = &self.settings.root;
         let relay = Relay::place(root, &[]).map_err(|error| of_relay(&error))?;
         let waiting = self.take_locks(&relay, events)?;
@@ -228,14 +226,14 @@ impl Walk<'_> {
         if !plan.steps.is_empty() {
             self.agree(&plan, self.confirm)?;
             self.run_progress.expect(plan.expected());
-            if let Some(line) = account.flush().expectation(plan.unpacked()) {
+            if let Some(line) = record.flush().expectation(plan.unpacked()) {
                 events.note(line);
             }
-            self.fetch(&plan.wanted, downloads, account, events)?;
+            self.fetch(&plan.wanted, downloads, record, events)?;
             self.stop.check()?;
         }
-        self.install(relay, waiting, &plan.wanted, account, events)?;
-        account.removed(plan.removed());
+        self.install(relay, waiting, &plan.wanted, record, events)?;
+        record.removed(plan.removed());
         Ok(())
     }
 
@@ -254,7 +252,7 @@ impl Walk<'_> {
         wanted?;
         waiting.map_err(|error| match error {
             FrontendError::Held(_) => CommandError::new(ErrorKind::Locked, error)
-                .hint("wait for it to end, or have this wait by --aptopt DPkg::Lock::Timeout=SECONDS"),
+                .hint("wait for it to end, or pass --aptopt DPkg::Lock::Timeout=SECONDS"),
             error => CommandError::usage(error),
         })
     }
@@ -264,17 +262,16 @@ impl Walk<'_> {
         &self,
         wanted: &[Wanted],
         downloads: &mut Downloads,
-        account: &mut Account,
+        record: &mut RunRecord,
         events: &mut dyn Events,
     ) -> Result<(), CommandError> {
-        account.turn(events, Phase::Fetch, Part::Download);
+        record.turn(events, Phase::Fetch, Part::Download);
         if wanted.is_empty() {
             return Ok(());
         }
         // apt-get holds this lock too while it fetches.
-        let _lock = Lock::take(&self.configured.archives).map_err(|error| {
-            CommandError::new(ErrorKind::Locked, error).hint("another apt-get runs; wait for it to end")
-        })?;
+        let _lock = Lock::take(&self.configured.archives)
+            .map_err(|error| CommandError::new(ErrorKind::Locked, error).hint("wait for the other apt-get to end"))?;
         let fetched = downloads.fetch(wanted, self.stop, events);
         downloads.finish()?;
         let Err(error) = fetched else { return Ok(()) };
@@ -283,7 +280,7 @@ impl Walk<'_> {
         }
         downloads.discard_unfinished(wanted)?;
         let why: Vec<&str> = std::iter::once(&error.message).chain(&error.context).map(String::as_str).collect();
-        events.warn(format!("{}; what is missing is left to apt", why.join(": ")));
+        events.warn(format!("{}; apt fetches the missing files", why.join(": ")));
         Ok(())
     }
 
@@ -312,35 +309,35 @@ impl Walk<'_> {
         relay: Relay,
         waiting: WaitingFrontend,
         wanted: &[Wanted],
-        account: &mut Account,
+        record: &mut RunRecord,
         events: &mut dyn Events,
     ) -> Result<(), CommandError> {
         let root = &self.settings.root;
-        account.turn(events, Phase::Unpack, Part::Dpkg);
+        record.turn(events, Phase::Unpack, Part::Dpkg);
         let mut child = waiting.go().map_err(CommandError::usage)?;
         let mut unpacker = Unpacker::new(self.inside, self.log, wanted, self.run_progress.clone());
         unpacker.ask_dpkg();
-        let mut serving = Serving::new(root, &unpacker, Vec::new(), self.settings.epoch);
-        let served = serving.serve(&relay, &mut child, account, events);
+        let mut server = DpkgServer::new(root, &unpacker, Vec::new(), self.settings.epoch);
+        let served = server.serve(&relay, &mut child, record, events);
         // Without its pipes nobody can wait for an answer that will not come.
         drop(relay);
         if served.is_err() {
             let _ = child.wait();
         }
-        let ended = match serving.failure.take() {
+        let ended = match server.failure.take() {
             Some(error) => Err(error),
             None => served
                 .map_err(|error| CommandError::disk(root, &error))
                 .and_then(|status| self.log.judge(status, "apt-get install")),
         };
         let ended = ended.and_then(|()| self.configured.remove_unless_kept(wanted));
-        account.turn(events, Phase::Sync, Part::Sync);
+        record.turn(events, Phase::Sync, Part::Sync);
         // Also after a failure, because dpkg's changes stay.
         let flushed = self.session.sync(&mut |path| events.note(still_syncing(path)));
         ended?;
         if let Some((path, error)) = flushed.failed.iter().chain(&flushed.missed).next() {
             return Err(CommandError::disk(path, error)
-                .context("the packages are installed, but may not be on the disk as they should"));
+                .context("the packages are installed, but some files may not be on disk"));
         }
         for (path, error) in &flushed.beyond {
             events.warn(format!("{}: not synced: {error}; dpkg has nothing there", path.display()));
@@ -353,14 +350,14 @@ impl Walk<'_> {
             survivors.iter().map(|process| format!("{} ({})", process.name, process.pid)).collect();
         Err(CommandError::new(
             ErrorKind::Partial,
-            format_args!("programs were started that run on, with their sync calls void: {}", names.join(", ")),
+            format_args!("programs that packages started still run, without syncs: {}", names.join(", ")),
         )
-        .hint("end them, and start them again outside: they stay so as long as they live"))
+        .hint("restart them outside of fullbore: they run without syncs until they end"))
     }
 }
 
 /// A command of the root's apt, with the user's options.
-fn apt(settings: &InstallSettings, inside: &Inside<'_>, program: &str, configuration: Option<&Path>) -> Command {
+fn apt(settings: &InstallSettings, inside: &RootCommands<'_>, program: &str, configuration: Option<&Path>) -> Command {
     let mut command = inside.command(program);
     match (configuration, &settings.apt_config) {
         (Some(configuration), _) => command.env("APT_CONFIG", configuration),

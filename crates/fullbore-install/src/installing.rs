@@ -1,13 +1,13 @@
 //! Shared parts of `bootstrap` and `install`. This module has the time report of a run.
 
-pub mod account;
 pub mod bytecode;
-pub mod course;
 pub mod download;
+pub mod dpkg_server;
+pub mod estimate;
 pub mod log;
-pub mod serving;
+pub mod record;
+pub mod run_events;
 pub mod unpacker;
-pub mod whole;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -339,34 +339,34 @@ impl Observed {
 #[derive(Debug)]
 pub struct Observer {
     stop: Arc<AtomicBool>,
-    looks: Arc<AtomicBool>,
+    is_on: Arc<AtomicBool>,
     thread: Option<JoinHandle<Observed>>,
 }
 
 impl Observer {
     /// Starts the observer, switched off.
     pub fn start() -> Observer {
-        let (stop, looks) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-        let (stopped, looking) = (stop.clone(), looks.clone());
+        let (stop, is_on) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (stopped, is_on_now) = (stop.clone(), is_on.clone());
         let thread = std::thread::Builder::new().name("observer".to_owned()).spawn(move || {
             let mut observed = Observed::default();
             let mut last = Instant::now();
             while !stopped.load(Ordering::Relaxed) {
                 std::thread::sleep(LOOK_EVERY);
                 let now = Instant::now();
-                if looking.load(Ordering::Relaxed) {
+                if is_on_now.load(Ordering::Relaxed) {
                     note(&mut observed, now - last);
                 }
                 last = now;
             }
             observed
         });
-        Observer { stop, looks, thread: thread.ok() }
+        Observer { stop, is_on, thread: thread.ok() }
     }
 
     /// Switches the observer on or off.
-    pub fn look(&self, on: bool) {
-        self.looks.store(on, Ordering::Relaxed);
+    pub fn set_on(&self, on: bool) {
+        self.is_on.store(on, Ordering::Relaxed);
     }
 
     /// Stops the observer and returns its result.
@@ -377,7 +377,7 @@ impl Observer {
 }
 
 fn note(observed: &mut Observed, time: Duration) {
-    match look() {
+    match sample() {
         Seen::Script(name) => {
             observed.scripts += time;
             *observed.by_script.entry(name).or_default() += time;
@@ -402,7 +402,7 @@ enum Seen {
 }
 
 /// Descends from this process to the deepest dpkg, and classifies its child.
-fn look() -> Seen {
+fn sample() -> Seen {
     let mut seen = Seen::Nothing;
     let mut parents = vec!["self".to_owned()];
     while let Some(parent) = parents.pop() {

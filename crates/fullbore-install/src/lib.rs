@@ -1,6 +1,6 @@
 //! Debian package roots: made, extended, and unpacked in parallel.
 //!
-//! - [`bootstrap::run`] makes a root as mmdebstrap does: a directory, a tar archive or a squashfs image.
+//! - [`bootstrap::run`] makes a root as mmdebstrap does: a directory, a tar archive, a squashfs image or an OCI image.
 //! - [`install::run`] installs packages into an existing root, as its own apt would.
 //! - [`unpack`] does the work of `dpkg --unpack` on all cores, for packages that the root does not know yet.
 //! - [`nosync`] runs a command whose sync calls return at once, and syncs once when the command has ended.

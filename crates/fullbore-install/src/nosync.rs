@@ -56,12 +56,12 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// milliseconds.
 const MOUNT_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A command to run.
+/// A command to run without syncs.
 #[derive(Debug)]
 pub struct Job {
-    /// Program, looked up in `PATH`.
+    /// The program, found in `PATH` if it has no slash.
     pub program: OsString,
-    /// Arguments of the program.
+    /// Arguments of the program, without its name.
     pub arguments: Vec<OsString>,
     /// Whether sync calls are counted. Counting is slower, and the run lasts until the last program ends.
     pub counted: bool,
@@ -84,8 +84,9 @@ pub enum Notice<'a> {
     Syncing(&'a Path),
 }
 
-/// Error in starting the command.
+/// Why the command did not start.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum StartError {
     /// The program does not exist, or cannot be executed.
     #[error("{}: {error}", program.to_string_lossy())]
@@ -116,7 +117,7 @@ pub enum StartError {
     },
 }
 
-/// End of the command.
+/// How the command ended: by exit status or by signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     /// Exit status.
@@ -125,7 +126,7 @@ pub enum Ended {
     Signal(i32),
 }
 
-/// Result of a run.
+/// Result of a run, with its final sync.
 #[derive(Debug)]
 pub struct Outcome {
     /// End of the command.
@@ -134,7 +135,7 @@ pub struct Outcome {
     pub survivors: Vec<Process>,
     /// Result of the final sync; empty if it was skipped.
     pub sync: SyncReport,
-    /// Duration of the final sync.
+    /// Time that the final sync took.
     pub sync_time: Duration,
     /// File systems not synced, because they are in mount namespaces of survivors that cannot be entered.
     pub out_of_sight: Vec<PathBuf>,

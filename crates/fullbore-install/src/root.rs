@@ -28,11 +28,11 @@ pub const FILE_BYTES_MAX: u64 = 256 << 20;
 #[derive(Debug, thiserror::Error)]
 #[error("{}: cannot {operation}: {source}", path.display())]
 pub struct RootError {
-    /// Path within the root.
+    /// Path of the file within the root.
     pub path: PathBuf,
-    /// The failed operation.
+    /// The failed operation, as a verb for the message.
     pub operation: &'static str,
-    /// The system's error.
+    /// The error that the system returned.
     #[source]
     pub source: io::Error,
 }
@@ -99,7 +99,7 @@ impl Root {
         &self.path
     }
 
-    /// Descriptor of the directory.
+    /// Descriptor of the root directory, opened by [`Root::open`].
     pub fn handle(&self) -> BorrowedFd<'_> {
         self.handle.as_fd()
     }
@@ -152,7 +152,7 @@ impl Root {
     /// Names in a directory, without `.` and `..`; empty if it does not exist.
     ///
     /// # Errors
-    /// The directory cannot be read.
+    /// [`RootError`] if the path exists and is no readable directory.
     pub fn names(&self, path: &str) -> Result<Vec<Vec<u8>>, RootError> {
         let error = |errno: Errno| RootError::new(path.as_bytes(), "list", errno);
         let directory = match self.resolve(path.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY) {
@@ -208,7 +208,7 @@ pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, 
 /// For programs and libraries that take paths: a process that changes the root at the same time can redirect them.
 ///
 /// # Errors
-/// A link loop.
+/// `ELOOP` if the path leads through more than 40 symbolic links.
 pub fn within(root: &Path, path: &Path) -> io::Result<PathBuf> {
     /// Maximum number of links, as in the kernel (path_resolution(7)).
     const LINKS_MAX: usize = 40;
@@ -238,7 +238,7 @@ pub fn within(root: &Path, path: &Path) -> io::Result<PathBuf> {
 /// out of it. For a missing file its existing parent directories count.
 ///
 /// # Errors
-/// A link loop.
+/// `ELOOP` for too many symbolic links, or the system's error if a directory of the path cannot be searched.
 pub fn is_same_outside(root: &Path, path: &Path) -> io::Result<bool> {
     let inside = within(root, path)?;
     let outside = root.join(path.strip_prefix("/").unwrap_or(path));

@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 use std::process::Command;
 
-use crate::inside::Inside;
+use crate::inside::RootCommands;
 use crate::root::{Root, RootError};
 use crate::unpack::{Archive, Script};
 
@@ -19,7 +19,7 @@ const CONTROL: &str = "var/lib/dpkg/tmp.ci";
 /// # Errors
 /// The control files cannot be written.
 pub fn command(
-    inside: &Inside<'_>,
+    inside: &RootCommands<'_>,
     archive: &Archive,
     dpkg_version: &str,
     script: Script,

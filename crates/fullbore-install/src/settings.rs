@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use fullbore_wire::run::NetworkSettings;
 
+use crate::bootstrap::oci::Platform;
 use crate::hooks::Hook;
 use crate::skeleton::SourcesFile;
 
@@ -28,7 +29,7 @@ pub enum Variant {
     Standard,
 }
 
-/// Privileges for making a root.
+/// With which privileges a root is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// As root.
@@ -37,8 +38,23 @@ pub enum Mode {
     Unshare,
 }
 
+impl Variant {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Variant::Custom => "custom",
+            Variant::Essential => "essential",
+            Variant::Apt => "apt",
+            Variant::Required => "required",
+            Variant::Buildd => "buildd",
+            Variant::Important => "important",
+            Variant::Standard => "standard",
+        }
+    }
+}
+
 /// Format of a new root.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Format {
     /// A directory.
     Dir,
@@ -46,6 +62,28 @@ pub enum Format {
     Tar,
     /// A squashfs image.
     Squashfs,
+    /// An OCI image.
+    Oci(OciSettings),
+}
+
+/// Settings of an OCI image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OciSettings {
+    /// Form of the layout.
+    pub container: OciContainer,
+    /// Name of the image in its layout, as [`is_tag`](crate::bootstrap::oci::is_tag) allows it.
+    pub tag: String,
+    /// Architecture of the image.
+    pub platform: Platform,
+}
+
+/// Form of an image layout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OciContainer {
+    /// A tar archive, `oci-archive:` of skopeo.
+    Archive,
+    /// A directory, `oci:` of skopeo.
+    Directory,
 }
 
 /// An archive written to a stream.
@@ -57,10 +95,10 @@ pub struct Stream {
     pub root_below: PathBuf,
 }
 
-/// Settings of a bootstrap.
+/// Settings of one `fullbore bootstrap`.
 #[derive(Debug, Clone)]
 pub struct BootstrapSettings {
-    /// Suite or codename.
+    /// Suite or codename of the packages, such as `trixie`.
     pub suite: String,
     /// Absolute path of the result.
     pub target: PathBuf,
@@ -68,11 +106,11 @@ pub struct BootstrapSettings {
     pub format: Format,
     /// Stream for the result; `target` is then only a name for messages.
     pub stream: Option<Stream>,
-    /// Privileges.
+    /// With which privileges the root is made.
     pub mode: Mode,
     /// Architectures, the native one first. Never empty.
     pub architectures: Vec<String>,
-    /// Package set.
+    /// Which packages the root has, beside `include`.
     pub variant: Variant,
     /// Further packages, in the syntax of apt.
     pub include: Vec<String>,
@@ -90,9 +128,9 @@ pub struct BootstrapSettings {
     pub hooks: Vec<Hook>,
     /// `SOURCE_DATE_EPOCH`, in Unix seconds: later modification times in an archive are set to it.
     pub epoch: Option<i64>,
-    /// Search path for programs.
+    /// Search path for programs of the host, such as tar.
     pub path: String,
-    /// Network settings.
+    /// Proxies, certificates, rate limit and connections for all requests of the run.
     pub network: NetworkSettings,
     /// Verbosity for hooks: 0 for errors only, 1 by default, one more for each level of detail.
     pub verbosity: u8,
@@ -102,16 +140,16 @@ pub struct BootstrapSettings {
 }
 
 impl BootstrapSettings {
-    /// Native architecture of the root.
+    /// Native architecture of the root, such as `amd64`.
     pub fn architecture(&self) -> &str {
         &self.architectures[0]
     }
 }
 
-/// Settings of an installation.
+/// Settings of one `fullbore install`.
 #[derive(Debug, Clone)]
 pub struct InstallSettings {
-    /// Canonical path of the root.
+    /// Canonical path of the root to install into; `/` for this machine.
     pub root: PathBuf,
     /// Packages, in the syntax of apt. Never empty.
     pub packages: Vec<String>,
@@ -135,7 +173,7 @@ pub struct InstallSettings {
 
 impl InstallSettings {
     /// Whether this is the root of the running program.
-    pub fn is_own_root(&self) -> bool {
+    pub(crate) fn is_own_root(&self) -> bool {
         self.root == Path::new("/")
     }
 }

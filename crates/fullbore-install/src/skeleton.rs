@@ -212,35 +212,35 @@ pub struct ScriptMounts {
 
 impl ScriptMounts {
     /// Mounts `/dev/pts`, `/dev/shm`, `/sys` and `/proc`. This process must be in a mount namespace of its own.
-    /// Failed mounts are reported to `told` and skipped. Commands with a PID namespace mount their own `/proc` over
+    /// Failed mounts are reported to `warn` and skipped. Commands with a PID namespace mount their own `/proc` over
     /// this one; hooks use this one.
     ///
     /// # Errors
     /// A file cannot be created.
-    pub fn enter(root: &Path, has_devices: bool, told: &mut dyn FnMut(String)) -> Result<ScriptMounts, RootError> {
+    pub fn enter(root: &Path, has_devices: bool, warn: &mut dyn FnMut(String)) -> Result<ScriptMounts, RootError> {
         let root = Root::open(root)?;
         let mut stage = ScriptMounts { root, mounted: Vec::new(), made: Vec::new(), policy: false, starter: false };
         if !has_devices {
-            stage.bind_devices(told)?;
+            stage.bind_devices(warn)?;
         }
         let quiet = MountFlags::NOSUID | MountFlags::NOEXEC;
-        stage.mount("dev/pts", told, |to| {
+        stage.mount("dev/pts", warn, |to| {
             rustix::mount::mount("devpts", to, "devpts", quiet, c"newinstance,gid=5,mode=620,ptmxmode=666")
                 .or_else(|_| rustix::mount::mount("devpts", to, "devpts", quiet, c"newinstance,ptmxmode=666"))
         });
         if Path::new("/dev/shm").is_dir() {
-            stage.mount("dev/shm", told, |to| {
+            stage.mount("dev/shm", warn, |to| {
                 // A user namespace cannot bind it if a file system is mounted in it (mount_namespaces(7)).
                 rustix::mount::mount_bind("/dev/shm", to)
                     .or_else(|_| rustix::mount::mount("tmpfs", to, "tmpfs", quiet, c"mode=1777"))
             });
         }
-        stage.mount("sys", told, |to| {
+        stage.mount("sys", warn, |to| {
             let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
             rustix::mount::mount("sysfs", to, "sysfs", flags, None)
                 .or_else(|_| rustix::mount::mount_bind_recursive("/sys", to))
         });
-        stage.mount("proc", told, |to| {
+        stage.mount("proc", warn, |to| {
             rustix::mount::mount("proc", to, "proc", MountFlags::RDONLY, None)
                 .or_else(|_| rustix::mount::mount_bind_recursive("/proc", to))
         });
@@ -248,9 +248,9 @@ impl ScriptMounts {
         Ok(stage)
     }
 
-    fn mount(&mut self, name: &str, told: &mut dyn FnMut(String), mount: impl FnOnce(&str) -> rustix::io::Result<()>) {
+    fn mount(&mut self, name: &str, warn: &mut dyn FnMut(String), mount: impl FnOnce(&str) -> rustix::io::Result<()>) {
         if self.root.leads_to(name) == Some(FileType::Directory) {
-            self.mount_on(name, told, mount);
+            self.mount_on(name, warn, mount);
         }
     }
 
@@ -258,7 +258,7 @@ impl ScriptMounts {
     fn mount_on(
         &mut self,
         name: &str,
-        told: &mut dyn FnMut(String),
+        warn: &mut dyn FnMut(String),
         mount: impl FnOnce(&str) -> rustix::io::Result<()>,
     ) {
         let mounted = self.root.place(name).and_then(|place| {
@@ -267,11 +267,11 @@ impl ScriptMounts {
         });
         match mounted {
             Ok(mounted) => self.mounted.push((name.to_owned(), mounted)),
-            Err(error) => told(error.to_string()),
+            Err(error) => warn(error.to_string()),
         }
     }
 
-    fn bind_devices(&mut self, told: &mut dyn FnMut(String)) -> Result<(), RootError> {
+    fn bind_devices(&mut self, warn: &mut dyn FnMut(String)) -> Result<(), RootError> {
         for (name, target) in DEVICE_LINKS.into_iter().chain([("ptmx", "/dev/pts/ptmx")]) {
             let path = format!("dev/{name}");
             if !self.root.symlink(target, &path)? {
@@ -288,14 +288,14 @@ impl ScriptMounts {
         for (name, ..) in DEVICES.into_iter().filter(|(name, ..)| *name != "ptmx") {
             let (from, to) = (Path::new("/dev").join(name), format!("dev/{name}"));
             if !from.exists() {
-                told(format!("{}: not there on the outside, left out", from.display()));
+                warn(format!("{}: not on this machine, left out", from.display()));
                 continue;
             }
             if self.root.create_new(&to, 0o644)?.is_none() {
                 return Err(RootError::new(to.as_bytes(), "create", Errno::EXIST));
             }
             self.made.push(to.clone());
-            self.mount_on(&to, told, |place| rustix::mount::mount_bind(&from, place));
+            self.mount_on(&to, warn, |place| rustix::mount::mount_bind(&from, place));
         }
         Ok(())
     }

@@ -61,7 +61,7 @@ pub enum Script {
 /// Runs a script, if the package has it.
 pub type RunScript<'a> = &'a mut dyn FnMut(&Archive, Script) -> Result<(), String>;
 
-/// What becomes of maintainer scripts.
+/// Who runs the maintainer scripts of unpacked packages.
 #[derive(Default)]
 pub enum Scripts<'a> {
     /// Packages with a preinst are refused.
@@ -73,19 +73,19 @@ pub enum Scripts<'a> {
     Run(RunScript<'a>),
 }
 
-/// How to unpack.
+/// Options of [`unpack`]: threads, filters, durability and scripts.
 #[derive(Default)]
 pub struct Options<'a> {
     /// Packages at a time; 0 for as many as there are cores.
     pub threads: usize,
     /// Takes the clocks of the stages `verify`, `decompress`, `write` and `bookkeeping`.
     pub ledger: Option<&'a Ledger>,
-    /// dpkg's `--path-exclude` and `--path-include`.
+    /// Paths to leave out, as by dpkg's `--path-exclude` and `--path-include`.
     pub filters: Filters,
     /// Whether all is durable before the status file says so. [`Durability::None`] leaves that to
     /// a barrier of the caller's; there is no syncing of single files.
     pub durability: Durability,
-    /// What becomes of scripts.
+    /// Who runs the maintainer scripts of the packages.
     pub scripts: Scripts<'a>,
     /// Set by the caller to end the run, with everything taken back.
     pub stop: Option<&'a AtomicBool>,
@@ -136,7 +136,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// The packages, in their order.
+    /// All packages of the batch, in the order of unpacking.
     pub fn archives(&self) -> impl Iterator<Item = &Archive> {
         self.packages.iter().map(|planned| &planned.archive)
     }
@@ -147,27 +147,27 @@ impl Batch {
     }
 }
 
-/// What was unpacked.
+/// Totals of one [`unpack`].
 #[derive(Debug, Default)]
 pub struct Unpacked {
     /// Packages that the status file now has as `install ok unpacked`.
     pub packages: Vec<UnpackedPackage>,
     /// Packages of which nothing was left in the root, because only dpkg can do them exactly.
     pub refused: Vec<Refusal>,
-    /// Entries of all lists together.
+    /// Number of paths in the lists of all packages together.
     pub paths: u64,
-    /// Regular files that were made.
+    /// Number of regular files that were written.
     pub files: u64,
     /// Plain bytes of all `data.tar` together.
     pub plain_bytes: u64,
 }
 
-/// A package that was unpacked.
+/// One package that was unpacked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnpackedPackage {
     /// Its name.
     pub name: String,
-    /// Its architecture.
+    /// Architecture of the package; `all` if it fits any.
     pub architecture: String,
     /// Its version, as dpkg writes it.
     pub version: String,
@@ -191,6 +191,7 @@ impl fmt::Display for Refusal {
 /// Why nothing was unpacked. Files that were written are taken back, except after
 /// [`UnpackError::Root`] and [`UnpackError::Database`], which mean a disk in trouble.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum UnpackError {
     /// A package cannot be read, or is not the one that the index names.
     #[error(transparent)]

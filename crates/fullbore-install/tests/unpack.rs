@@ -334,8 +334,8 @@ fn what_is_left_to_dpkg() {
         (build(Tree::new("a", "2", "")), "it is an upgrade from 1"),
         (build(Tree::new("a", "0", "")), "it is a downgrade from 1"),
         (build(Tree::new("clash", "1", "").file("usr/share/clash/x", "").file("usr/bin/a", "b")), "belongs to a"),
-        (build(Tree::new("conflict", "1", "Conflicts: a\n")), "does not go with a"),
-        (build(Tree::new("breaks", "1", "Breaks: a (<< 2)\n")), "does not go with a"),
+        (build(Tree::new("conflict", "1", "Conflicts: a\n")), "conflicts with a"),
+        (build(Tree::new("breaks", "1", "Breaks: a (<< 2)\n")), "conflicts with a"),
         (
             build(Tree::new("script", "1", "").file("DEBIAN/preinst", "#!/bin/sh\n").mode("DEBIAN/preinst", 0o755)),
             "preinst",

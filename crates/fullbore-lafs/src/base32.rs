@@ -4,6 +4,7 @@ const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 
 /// What is wrong with a text that should be base32. The text itself is not repeated: it is often a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Base32Error {
     /// A character outside `a-z2-7`.
     #[error("character {position} is not one of a-z and 2-7")]
@@ -19,7 +20,7 @@ pub enum Base32Error {
     },
 }
 
-/// Writes bytes as base32.
+/// Encodes bytes in the base32 of Tahoe-LAFS: lower case, without padding.
 pub fn encode(data: &[u8]) -> String {
     let mut text = String::with_capacity(data.len().div_ceil(5) * 8);
     let (mut bits, mut count) = (0_u32, 0);
@@ -75,7 +76,7 @@ pub fn decode(text: &str) -> Result<Vec<u8>, Base32Error> {
 ///
 /// # Errors
 /// As [`decode`], and [`Base32Error::Length`] when it is another number.
-pub fn decode_array<const N: usize>(text: &str) -> Result<[u8; N], Base32Error> {
+pub(crate) fn decode_array<const N: usize>(text: &str) -> Result<[u8; N], Base32Error> {
     decode(text)?.try_into().map_err(|_| Base32Error::Length { length: text.len() })
 }
 

@@ -37,15 +37,15 @@ pub(super) fn first_half(hash: &Hash) -> [u8; 16] {
 /// The right to read a file that was cut into shares.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Chk {
-    /// The key.
+    /// AES-128 key that decrypts the file.
     pub key: Key,
     /// Hash of the URI extension block, from which everything else is checked.
     pub extension_hash: Hash,
-    /// Shares needed, k.
+    /// Number of shares needed to restore the file, k.
     pub needed: u16,
-    /// Shares made, n.
+    /// Number of shares that were made, n.
     pub total: u16,
-    /// Size of the file, bytes.
+    /// Size of the file in bytes.
     pub size: u64,
 }
 
@@ -85,11 +85,11 @@ pub struct Verifier {
     pub storage_index: StorageIndex,
     /// Hash of the URI extension block.
     pub extension_hash: Hash,
-    /// Shares needed.
+    /// Number of shares needed to restore the file, k.
     pub needed: u16,
-    /// Shares made.
+    /// Number of shares that were made, n.
     pub total: u16,
-    /// Size of the file, bytes.
+    /// Size of the file in bytes.
     pub size: u64,
 }
 
@@ -182,7 +182,7 @@ impl Cap {
     /// ```
     ///
     /// # Errors
-    /// [`CapError`].
+    /// [`CapError`] if the text is too long, is of an unsupported kind, or has a missing or malformed part.
     pub fn parse(text: &str) -> Result<Cap, CapError> {
         let text = text.trim();
         if text.len() > TEXT_BYTES_MAX {
@@ -209,7 +209,7 @@ impl Cap {
         }
     }
 
-    /// Size of the content, bytes.
+    /// Size of the content that the cap refers to, in bytes.
     pub fn size(&self) -> u64 {
         match self {
             Cap::Literal(data) | Cap::LiteralDirectory(data) => data.len() as u64,

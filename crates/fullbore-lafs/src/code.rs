@@ -13,7 +13,7 @@ const WORKING_BYTES: usize = 32 << 10;
 /// Least bytes of one block worked on at once.
 const PIECE_BYTES_MIN: usize = 512;
 
-/// A k-of-n code.
+/// A systematic k-of-n Reed-Solomon code over GF(2^8).
 #[derive(Debug, Clone)]
 pub struct Code {
     needed: usize,
@@ -80,7 +80,7 @@ impl Code {
     }
 
     /// Factors of the block of this number; `None` for those that are the data itself.
-    pub fn parity_row(&self, number: usize) -> Option<&[u8]> {
+    pub(crate) fn parity_row(&self, number: usize) -> Option<&[u8]> {
         let index = number.checked_sub(self.needed)?;
         self.parity.get(index * self.needed..(index + 1) * self.needed)
     }
@@ -105,7 +105,7 @@ impl Code {
     /// Gives the k blocks of data back, from any k different blocks and their numbers; more than k are fine.
     ///
     /// # Errors
-    /// [`DecodeError`].
+    /// [`DecodeError`] if there are too few different blocks, an impossible block number, or blocks of unequal length.
     pub fn decode(&self, blocks: &[(usize, &[u8])]) -> Result<Vec<u8>, DecodeError> {
         let mut known: Vec<Option<&[u8]>> = vec![None; self.total];
         for &(number, block) in blocks {

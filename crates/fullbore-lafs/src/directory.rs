@@ -35,7 +35,7 @@ impl Directory {
     /// Adds a child.
     ///
     /// # Errors
-    /// [`NameError`].
+    /// [`NameError`] if the directory cannot hold an entry of this name.
     pub fn add(&mut self, name: &[u8], cap: Cap) -> Result<(), NameError> {
         let lossy = || String::from_utf8_lossy(name).into_owned();
         let text = std::str::from_utf8(name).map_err(|_| NameError::NotUnicode { name: lossy() })?;

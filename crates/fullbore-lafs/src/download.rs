@@ -54,7 +54,7 @@ const SERVERS_ASKED_MAX: usize = 1000;
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 const LATE_EVERY: Duration = Duration::from_millis(100);
 
-/// A file that was read.
+/// Result of a completed download.
 #[derive(Debug, Default)]
 pub struct Downloaded {
     /// Shares that it was made of, and their servers.
@@ -89,7 +89,7 @@ pub enum GetError {
         segment: u64,
     },
     /// Nobody takes the bytes.
-    #[error("the reader of the content is gone")]
+    #[error("the receiver of the content has stopped")]
     Unwanted,
     /// The run is to end.
     #[error("interrupted")]
@@ -117,7 +117,7 @@ enum DownloadEvent {
 
 type Decoded = Result<Vec<u8>, SegmentError>;
 
-/// Reads files of a grid.
+/// Downloads and verifies files of a grid.
 #[derive(Debug)]
 pub struct Downloader {
     grid: Arc<Grid>,
@@ -134,14 +134,14 @@ pub struct Downloader {
 }
 
 impl Downloader {
-    /// Joins what is needed.
+    /// Makes a downloader for this grid; `pool` decodes, and `stop` ends all downloads.
     pub fn new(grid: Arc<Grid>, pool: Pool, stop: watch::Receiver<bool>) -> Downloader {
         let [is_used, is_moved, is_far] = [const { AtomicBool::new(false) }; 3];
         Downloader { grid, pool, stop, is_used, is_moved, is_far, decode_ns: Arc::default() }
     }
 
     /// Time that segments were decoded, checked and decrypted, over all threads.
-    pub fn decode_time(&self) -> Duration {
+    pub(crate) fn decode_time(&self) -> Duration {
         Duration::from_nanos(self.decode_ns.load(Ordering::Relaxed))
     }
 
@@ -535,7 +535,10 @@ impl<'a> Download<'a> {
             }
             Err(SegmentError::Segment) => return Err(GetError::Segment { segment }),
             Err(SegmentError::Somewhere) => {
-                tracing::info!(segment, "wrong, and nobody to blame; reading whole blocks of the same shares");
+                tracing::info!(
+                    segment,
+                    "wrong content, but no damaged share found; reading whole blocks of the same shares"
+                );
                 self.again(segment);
                 self.is_careful = true;
             }

@@ -42,7 +42,7 @@ impl KeyHasher {
         self.0.update(plaintext);
     }
 
-    /// The key.
+    /// Returns the key of the hashed content.
     pub fn finish(self) -> Key {
         first_half(&self.0.finish())
     }
@@ -145,7 +145,7 @@ impl Encoder {
         &self.layout
     }
 
-    /// Bytes of each share.
+    /// Length of each share in bytes.
     pub fn share_len(&self) -> u64 {
         self.layout.share_len(Extension::length(self.geometry))
     }
@@ -160,7 +160,7 @@ impl Encoder {
     /// when the last of them is gone.
     ///
     /// # Errors
-    /// [`EncodeError::Length`].
+    /// [`EncodeError::Length`] if the segment is empty, or shorter or longer than its number in the file demands.
     pub fn segment(
         &mut self,
         mut memory: Vec<u8>,
@@ -182,7 +182,7 @@ impl Encoder {
         Ok(Segment { index, encoding, length, crypttext: leaf.finish(), blocks, code: Arc::clone(&self.code) })
     }
 
-    /// Notes a segment's hashes.
+    /// Adds the hashes of an encoded segment to the trees.
     pub fn add(&mut self, hashes: &SegmentHashes) {
         let Some(leaf) = self.crypttext_leaves.get_mut(hashes.index as usize) else { return };
         *leaf = hashes.crypttext;
@@ -192,10 +192,10 @@ impl Encoder {
         self.added += 1;
     }
 
-    /// The cap, and what stands behind the blocks of each share.
+    /// Returns the cap and the ends of all shares, once every segment is encoded and added.
     ///
     /// # Errors
-    /// [`EncodeError::Missing`].
+    /// [`EncodeError::Missing`] if some segments were not taken, or their hashes not added.
     pub fn finish(self) -> Result<Finished, EncodeError> {
         let segments = self.geometry.segments;
         let missing = segments.saturating_sub(self.taken.min(self.added));
@@ -304,7 +304,7 @@ pub struct SegmentHashes {
 
 impl SegmentHashes {
     /// Hash of the segment's ciphertext.
-    pub fn crypttext(&self) -> &Hash {
+    pub(crate) fn crypttext(&self) -> &Hash {
         &self.crypttext
     }
 }

@@ -10,7 +10,7 @@ pub const EXTENSION_BYTES_MAX: u64 = 16 << 10;
 /// Name of the code in every block.
 const CODEC: &[u8] = b"crs";
 
-/// What the block says.
+/// Content of a share's URI extension block: sizes, and the roots of all hash trees.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Extension {
     /// How the file is cut; `happy` is not known to readers and is 1.
@@ -97,7 +97,7 @@ impl Extension {
     /// Unknown fields are nothing.
     ///
     /// # Errors
-    /// [`ExtensionError`].
+    /// [`ExtensionError`] if the block is malformed, lacks a field, or contradicts itself, the size or the code.
     pub fn parse(block: &[u8], needed: u16, total: u16, size: u64) -> Result<Extension, ExtensionError> {
         let fields = fields(block)?;
         let field = |name: &'static str| -> Result<&[u8], ExtensionError> {

@@ -34,7 +34,7 @@ const fn logarithms() -> Logarithms {
 
 static LOGARITHMS: Logarithms = logarithms();
 
-/// Product of two elements.
+/// Product of two elements of GF(2^8).
 pub fn multiply(a: u8, b: u8) -> u8 {
     if a == 0 || b == 0 {
         return 0;

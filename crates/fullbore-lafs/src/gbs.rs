@@ -36,27 +36,27 @@ pub type UploadSecret = [u8; 20];
 /// A request, its body in pieces.
 #[derive(Debug, Clone)]
 pub struct Call {
-    /// The head.
+    /// Method, path and fields of the request.
     pub head: RequestHead,
-    /// The body.
+    /// Pieces of the request's body, in order.
     pub body: Vec<Bytes>,
     /// Bytes of the answer that are read; more is a fault of the server.
     pub answer_bytes_max: usize,
 }
 
 impl Call {
-    /// Bytes of the body.
-    pub fn body_len(&self) -> u64 {
+    /// Length of the request's body in bytes.
+    pub(crate) fn body_len(&self) -> u64 {
         self.body.iter().map(|piece| piece.len() as u64).sum()
     }
 }
 
-/// The answer to a call.
+/// Complete answer of a server to a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// HTTP's status code.
+    /// HTTP status code of the answer.
     pub status: u16,
-    /// The body.
+    /// Body of the answer: CBOR, or the requested bytes.
     pub body: Bytes,
 }
 
@@ -82,7 +82,7 @@ fn meaning(status: u16) -> &'static str {
     match status {
         401 => " (it does not accept our secret)",
         404 => " (not there)",
-        409 => " (other bytes are there already)",
+        409 => " (the share has other content already)",
         416 => " (range not acceptable)",
         500..=599 => " (the server failed)",
         _ => "",
@@ -110,7 +110,7 @@ impl Requests {
         Call { head, body: Vec::new(), answer_bytes_max: ANSWER_BYTES_MAX }
     }
 
-    /// What the server can take.
+    /// Asks for the server's version and free space.
     pub fn version(&self) -> Call {
         self.call(Method::Get, "/storage/v1/version".into())
     }
@@ -203,7 +203,7 @@ fn allocation(shares: &BTreeSet<u16>, size: u64) -> Vec<u8> {
 pub struct AllocateAnswer {
     /// Complete shares of the file that are there.
     pub already_have: BTreeSet<u16>,
-    /// Shares that may be written.
+    /// Numbers of the shares that this client may now write.
     pub allocated: BTreeSet<u16>,
 }
 
@@ -211,7 +211,8 @@ impl AllocateAnswer {
     /// Reads the answer.
     ///
     /// # Errors
-    /// [`AnswerError`].
+    /// [`AnswerError::Status`] if the server refuses the request, [`AnswerError::Malformed`] if the body is not the
+    /// expected CBOR.
     pub fn read(answer: &Answer) -> Result<AllocateAnswer, AnswerError> {
         let mut decoder = body(answer, &[200])?;
         let mut result = AllocateAnswer::default();
@@ -230,7 +231,8 @@ impl AllocateAnswer {
 /// Reads the answer to [`Requests::shares`].
 ///
 /// # Errors
-/// [`AnswerError`].
+/// [`AnswerError::Status`] if the server refuses the request, [`AnswerError::Malformed`] if the body is not the
+/// expected CBOR.
 pub fn held_shares(answer: &Answer) -> Result<BTreeSet<u16>, AnswerError> {
     set(&mut body(answer, &[200])?)
 }
@@ -248,7 +250,8 @@ impl WriteAnswer {
     /// Reads the answer.
     ///
     /// # Errors
-    /// [`AnswerError`].
+    /// [`AnswerError::Status`] if the server refuses the request, [`AnswerError::Malformed`] if the body is not the
+    /// expected CBOR.
     pub fn read(answer: &Answer) -> Result<WriteAnswer, AnswerError> {
         let mut decoder = body(answer, &[200, 201])?;
         let mut required = Vec::new();
@@ -277,7 +280,7 @@ impl WriteAnswer {
 /// What a server can take, bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AvailableSpace {
-    /// Largest share.
+    /// Largest share that the server accepts, in bytes.
     pub share_max: u64,
     /// Space that is left, where it tells.
     pub available: Option<u64>,
@@ -287,23 +290,24 @@ impl AvailableSpace {
     /// Reads the answer to [`Requests::version`].
     ///
     /// # Errors
-    /// [`AnswerError`].
+    /// [`AnswerError::Status`] if the server refuses the request, [`AnswerError::Malformed`] if the body is not the
+    /// expected CBOR.
     pub fn read(answer: &Answer) -> Result<AvailableSpace, AnswerError> {
-        let mut room = AvailableSpace { share_max: u64::MAX, available: None };
+        let mut space = AvailableSpace { share_max: u64::MAX, available: None };
         for_each_entry(&mut body(answer, &[200])?, |key, decoder| {
             if key != b"http://allmydata.org/tahoe/protocols/storage/v1" {
                 return Ok(decoder.skip()?);
             }
             for_each_entry(decoder, |key, decoder| {
                 match key {
-                    b"maximum-immutable-share-size" => room.share_max = decoder.u64()?,
-                    b"available-space" => room.available = Some(decoder.u64()?),
+                    b"maximum-immutable-share-size" => space.share_max = decoder.u64()?,
+                    b"available-space" => space.available = Some(decoder.u64()?),
                     _ => decoder.skip()?,
                 }
                 Ok(())
             })
         })?;
-        Ok(room)
+        Ok(space)
     }
 }
 

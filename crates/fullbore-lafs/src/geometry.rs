@@ -22,11 +22,11 @@ pub struct Encoding {
     pub needed: u16,
     /// Servers that must hold different shares at the end of an upload.
     pub happy: u16,
-    /// Shares that are made, n.
+    /// Number of shares that are made, n.
     pub total: u16,
 }
 
-/// Numbers that make no code.
+/// Why these numbers make no valid encoding or geometry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GeometryError {
@@ -67,10 +67,11 @@ pub enum GeometryError {
 const FILE_BYTES_MAX: u64 = 1 << 56;
 
 impl Encoding {
-    /// Checks the numbers.
+    /// Checks the three numbers of an encoding.
     ///
     /// # Errors
-    /// [`GeometryError::Shares`], [`GeometryError::Happy`].
+    /// [`GeometryError::Shares`] unless `needed` is at least 1 and at most `total`, or if `total` exceeds the code's
+    /// limit. [`GeometryError::Happy`] unless `happy` is at least 1 and at most `total`.
     pub fn new(needed: u16, happy: u16, total: u16) -> Result<Encoding, GeometryError> {
         if needed == 0 || needed > total || total > SHARES_MAX {
             return Err(GeometryError::Shares { needed, total });
@@ -85,13 +86,13 @@ impl Encoding {
 /// How one file is cut. All sizes in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
-    /// k and n.
+    /// The numbers k, happy and n of the encoding.
     pub encoding: Encoding,
-    /// Of the file.
+    /// Size of the file in bytes.
     pub size: u64,
-    /// Of each segment but the last; a multiple of k.
+    /// Size of each segment but the last in bytes; a multiple of k.
     pub segment_size: u64,
-    /// How many segments, the last one included.
+    /// Number of segments, including the last.
     pub segments: u64,
 }
 
@@ -134,12 +135,12 @@ impl Geometry {
     }
 
     /// Bytes of the file in a segment.
-    pub fn segment_len(&self, segment: u64) -> u64 {
+    pub(crate) fn segment_len(&self, segment: u64) -> u64 {
         self.size.saturating_sub(segment.saturating_mul(self.segment_size)).min(self.segment_size)
     }
 
     /// The last segment, filled up to a multiple of k.
-    pub fn padded_tail(&self) -> u64 {
+    pub(crate) fn padded_tail(&self) -> u64 {
         self.segment_len(self.segments - 1).next_multiple_of(self.needed())
     }
 

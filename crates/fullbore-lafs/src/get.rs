@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use fullbore_engine::run::costs::process_costs;
 use fullbore_engine::run::pace::PROGRESS_EVERY;
-use fullbore_engine::run::report::{self, Report, StageTimes, StoreReport, Summary, UsedShare, began};
+use fullbore_engine::run::report::{self, Report, StageTimes, StoreReport, Summary, UsedShare};
 use fullbore_engine::run::sink::Sink;
 use fullbore_engine::run::{CommandError, Counts, ErrorKind, Event, Events, Pace, Phase, Stop};
 use fullbore_engine::stage::Ledger;
@@ -26,7 +26,7 @@ use tokio::time::timeout;
 
 use crate::cap::Chk;
 use crate::download::{Downloaded, Downloader, GetError};
-use crate::grid::{self, GridSettings, connect, place};
+use crate::grid::{self, GridSettings, access, connect};
 use crate::upload::Grid;
 use crate::upload::produce::Pool;
 use crate::verdict::{DownloadCosts, Facts, judge};
@@ -43,14 +43,14 @@ const AHEAD_BYTES: u64 = 32 << 20;
 /// Servers of a grid that are all connected to while the next cap is awaited.
 const WARM_SERVERS: usize = 100;
 
-/// What is got.
+/// Settings of one `fullbore get` from a grid.
 #[derive(Clone)]
 pub struct GetSettings {
     /// The grid; literal caps need none.
     pub grid: GridSettings,
-    /// Caps of files; `-` is stdin, with one in each line.
+    /// Caps of files; `-` stands for stdin, with one cap per line.
     pub caps: Vec<OsString>,
-    /// The file that they are written to; none: stdout.
+    /// File to write; `None`: stdout.
     pub output: Option<PathBuf>,
 }
 
@@ -60,11 +60,11 @@ impl fmt::Debug for GetSettings {
     }
 }
 
-/// Gets files, one after the other into one place; `stdout` takes them where no file is named. Nothing comes of it when
-/// nobody reads stdout any more.
+/// Downloads files one after the other to a file or to `stdout`. Returns `None` if the reader of stdout has closed it.
 ///
 /// # Errors
-/// See [`ErrorKind`].
+/// A usage error for an invalid cap, node directory or servers file. A network error if too few servers answer, a
+/// verification error if too few shares are good, a local error if the output cannot be written.
 pub fn run(
     settings: &GetSettings,
     stdout: &mut (dyn Write + Send),
@@ -73,13 +73,7 @@ pub fn run(
 ) -> Result<Option<Report>, CommandError> {
     let caps = caps::read(&settings.caps)?;
     let begun = Instant::now();
-    events.emit(Event::Started {
-        command: "get".to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        name: None,
-        dir: settings.grid.name(),
-        started_unix_s: began(Duration::ZERO),
-    });
+    events.emit(Event::started("get", settings.grid.name()));
     let runtime = sending_runtime(&Ledger::off())?;
     let seen = Arc::new(Seen::default());
     let mut files = Files::new(settings, caps, stop.clone(), Arc::clone(&seen));
@@ -108,7 +102,7 @@ pub fn run(
         }
     }
     if seen.files.load(Ordering::Relaxed) == 0 {
-        return Err(CommandError::usage("no cap came from stdin"));
+        return Err(CommandError::usage("stdin has no cap"));
     }
     seen.show(&mut pace, &sink, begun, events);
     let bytes = sink.written;
@@ -349,11 +343,11 @@ impl<'a> Files<'a> {
 
 impl Reading {
     fn new(settings: &GetSettings, stop: &Stop, seen: &Seen) -> Result<Reading, CommandError> {
-        let Some(place) = place(&settings.grid)? else {
+        let Some(access) = access(&settings.grid)? else {
             return Err(CommandError::usage("no Tahoe-LAFS grid is named")
                 .hint("give --node ~/.tahoe for the grid of a Tahoe-LAFS node, or --servers FILE"));
         };
-        let grid = Arc::new(connect(settings.grid.patience, &place, None, &Ledger::off()));
+        let grid = Arc::new(connect(settings.grid.patience, &access, None, &Ledger::off()));
         let _ = seen.grid.set(Arc::clone(&grid));
         let downloader = Arc::new(Downloader::new(Arc::clone(&grid), Pool::new(threads()), stop.watch()));
         Ok(Reading { grid, downloader })

@@ -22,7 +22,7 @@ use crate::upload::Grid;
 pub struct GridSettings {
     /// The directory of a Tahoe-LAFS node, which says everything.
     pub node: Option<PathBuf>,
-    /// A file of servers, instead.
+    /// File of servers in the form of `private/servers.yaml`, if there is no node directory.
     pub servers: Option<PathBuf>,
     /// A server is given up after this time in which nothing moves.
     pub patience: Duration,
@@ -49,7 +49,7 @@ pub(crate) struct GridAccess {
 }
 
 /// Reads the grid that the settings name; `None` if they name none.
-pub(crate) fn place(settings: &GridSettings) -> Result<Option<GridAccess>, CommandError> {
+pub(crate) fn access(settings: &GridSettings) -> Result<Option<GridAccess>, CommandError> {
     if let Some(directory) = &settings.node {
         let node = Node::read(directory).map_err(|error| unreadable(&error))?;
         return Ok(Some(GridAccess { servers: node.servers.clone(), lease: node.lease.clone(), node: Some(node) }));
@@ -72,10 +72,10 @@ fn unreadable(error: &NodeError) -> CommandError {
 }
 
 /// The connections of a run, counted in this ledger.
-pub(crate) fn connect(patience: Duration, place: &GridAccess, limit: Option<Arc<RateLimit>>, ledger: &Ledger) -> Grid {
+pub(crate) fn connect(patience: Duration, access: &GridAccess, limit: Option<Arc<RateLimit>>, ledger: &Ledger) -> Grid {
     let options = LinkOptions { limit, ledger: ledger.clone(), ..LinkOptions::new(patience) };
-    let preferred = place.node.as_ref().map(|node| node.preferred.clone()).unwrap_or_default();
-    Grid::new(place.servers.clone(), preferred, options)
+    let preferred = access.node.as_ref().map(|node| node.preferred.clone()).unwrap_or_default();
+    Grid::new(access.servers.clone(), preferred, options)
 }
 
 /// What was measured of the servers.

@@ -29,7 +29,7 @@ static ZEROS: [u8; 16 << 10] = [0; 16 << 10];
 /// The layout of one share. All in bytes from the share's beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
-    /// 1 or 2.
+    /// Version of the share format: 1 for 32-bit offsets, 2 for 64-bit offsets.
     pub version: u32,
     /// Of a block of each segment but the last, as the header says it.
     pub block_size: u64,
@@ -97,7 +97,7 @@ impl Layout {
     }
 
     /// Bytes of the length in front of the URI extension block.
-    pub fn length_bytes(&self) -> u64 {
+    pub(crate) fn length_bytes(&self) -> u64 {
         if self.version == 1 { 4 } else { 8 }
     }
 
@@ -106,7 +106,7 @@ impl Layout {
         self.extension + self.length_bytes() + extension_len
     }
 
-    /// Writes the header.
+    /// Encodes the header of the share.
     pub fn header(&self) -> Vec<u8> {
         let mut header = Vec::with_capacity(HEADER_V2 as usize);
         header.extend_from_slice(&self.version.to_be_bytes());
@@ -161,7 +161,7 @@ impl Layout {
     /// Reads a header. Nothing is believed but that the offsets are in order.
     ///
     /// # Errors
-    /// [`LayoutError`].
+    /// [`LayoutError`] if the header is truncated, has an unknown version, or has offsets out of order.
     pub fn parse(share: &[u8]) -> Result<Layout, LayoutError> {
         let (version, rest) = share.split_first_chunk::<4>().ok_or(LayoutError::Truncated)?;
         let version = u32::from_be_bytes(*version);

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::hash::{Hash, tagged, tagged_pair};
 
-/// Bytes of a node.
+/// Length of a node of the tree in bytes.
 pub const NODE_BYTES: u64 = 32;
 
 fn empty_leaf(index: usize) -> Hash {
@@ -23,7 +23,7 @@ pub fn node_count(leaves: u64) -> u64 {
     leaves.max(1).next_power_of_two() * 2 - 1
 }
 
-/// A whole tree.
+/// A complete binary hash tree, as Tahoe-LAFS builds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tree {
     nodes: Vec<Hash>,
@@ -55,18 +55,18 @@ impl Tree {
         Some(Tree::new(nodes.get(width - 1..width - 1 + leaves)?))
     }
 
-    /// The root.
+    /// Hash at the root of the tree.
     pub fn root(&self) -> &Hash {
         &self.nodes[0]
     }
 
     /// A leaf, if there is one of this number.
-    pub fn leaf(&self, index: usize) -> Option<&Hash> {
+    pub(crate) fn leaf(&self, index: usize) -> Option<&Hash> {
         let width = self.nodes.len().div_ceil(2);
         self.nodes.get(width - 1 + index).filter(|_| index < self.leaves)
     }
 
-    /// All nodes, root first.
+    /// Hashes of all nodes, the root first.
     pub fn nodes(&self) -> &[Hash] {
         &self.nodes
     }

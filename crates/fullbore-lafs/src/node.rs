@@ -65,7 +65,7 @@ pub enum NodeError {
     },
     /// The node does not connect to servers directly, and here nothing else is done.
     #[error(
-        "{}: {setting}: the node does not show its address to servers, and fullbore would, as it connects to them directly",
+        "{}: {setting}: the node hides its address from servers, but fullbore would connect to them directly",
         path.display()
     )]
     Hidden {
@@ -105,7 +105,7 @@ impl Node {
     /// Reads a node's directory.
     ///
     /// # Errors
-    /// [`NodeError`], naming the file.
+    /// [`NodeError`] if a file of the node cannot be read or parsed; it names the file.
     pub fn read(directory: &Path) -> Result<Node, NodeError> {
         let settings_path = directory.join("tahoe.cfg");
         let settings = Settings::parse(&needed(&settings_path)?);
@@ -141,7 +141,7 @@ impl Node {
 /// Reads a convergence secret from a file that holds it in base32, as `private/convergence` does.
 ///
 /// # Errors
-/// [`NodeError`], naming the file.
+/// [`NodeError`] if the file cannot be read, or is no secret in base32; it names the file.
 pub fn read_convergence(path: &Path) -> Result<Secret, NodeError> {
     base32::decode(needed(path)?.trim()).map(Secret).map_err(|error| NodeError::form(path, error))
 }
@@ -149,7 +149,7 @@ pub fn read_convergence(path: &Path) -> Result<Secret, NodeError> {
 /// Reads a `servers.yaml`.
 ///
 /// # Errors
-/// [`NodeError`], naming the file.
+/// [`NodeError`] if the file cannot be read or parsed; it names the file.
 pub fn read_servers(path: &Path) -> Result<Servers, NodeError> {
     let mut announcements = Announcements::default();
     announcements.add_servers_yaml(&needed(path)?).map_err(|error: ServersError| NodeError::form(path, error))?;
@@ -278,7 +278,7 @@ mod tests {
             ("[node]\nreveal-IP-address = false\n", "[node] reveal-IP-address = false"),
             ("[node]\nreveal-IP-address: No\n[client]\n", "[node] reveal-IP-address = No"),
             ("[connections]\ntcp = tor\n", "[connections] tcp = tor"),
-            ("[connections]\ntcp = disabled\n", "does not show its address"),
+            ("[connections]\ntcp = disabled\n", "hides its address"),
         ];
         for (settings, expected) in cases {
             let directory = node(settings);

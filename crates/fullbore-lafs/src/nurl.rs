@@ -10,14 +10,14 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 /// Characters of a NURL that is read: a guess that is several times the longest.
 const TEXT_BYTES_MAX: usize = 2048;
 
-/// A storage server's address.
+/// Address of a storage server: host, port, hash of the public key, swissnum.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Nurl {
     /// SHA-256 of the server's public key, as SubjectPublicKeyInfo.
     pub pin: [u8; 32],
-    /// Name or address, without brackets.
+    /// Host name or IP address, without brackets.
     pub host: String,
-    /// TCP port.
+    /// TCP port of the server.
     pub port: u16,
     /// The secret part of the path.
     swissnum: String,

@@ -8,10 +8,10 @@ mod settings;
 mod spool;
 mod work;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use fullbore_engine::run::list::List;
-use fullbore_engine::run::report::{self, Report, StageTimes, StoreReport, Summary, Timeline, began};
+use fullbore_engine::run::report::{self, Report, StageTimes, StoreReport, Summary, Timeline};
 use fullbore_engine::run::stored::{NotStored, all_stored};
 use fullbore_engine::run::{CommandError, Counts, ErrorKind, Event, Events, Pace, Phase, Stop, StoredFile};
 use fullbore_engine::tree::{self, Item};
@@ -22,20 +22,14 @@ use settings::Resolved;
 pub use settings::{KeySettings, PutSettings};
 use work::{PutContext, PutEvent, PutResult};
 
-/// Puts everything.
+/// Uploads all files and directories, and emits their caps.
 ///
 /// # Errors
 /// See [`ErrorKind`]. Files that could be put have their caps told all the same.
 pub fn run(settings: &PutSettings, events: &mut dyn Events, stop: &Stop) -> Result<Report, CommandError> {
     let resolved = Resolved::new(settings, events)?;
     let begun = Instant::now();
-    events.emit(Event::Started {
-        command: "put".to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        name: None,
-        dir: settings.grid.name(),
-        started_unix_s: began(Duration::ZERO),
-    });
+    events.emit(Event::started("put", settings.grid.name()));
     events.emit(Event::Phase { phase: Phase::Plan });
     let listing = tree::list(&settings.paths, &settings.choice)?;
     listing.tell_left_out(events);

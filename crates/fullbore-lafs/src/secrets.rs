@@ -22,9 +22,9 @@ impl fmt::Debug for LeaseSecrets {
 /// The two secrets of one file's lease on one server.
 #[derive(Clone, Copy)]
 pub struct Lease {
-    /// To renew it.
+    /// Secret that renews the lease.
     pub renew: Hash,
-    /// To cancel it.
+    /// Secret that cancels the lease.
     pub cancel: Hash,
 }
 
@@ -44,10 +44,10 @@ impl LeaseSecrets {
         }
     }
 
-    /// From the text of `private/secret`.
+    /// Derives the secrets from the text of a node's `private/secret`.
     ///
     /// # Errors
-    /// When it is not base32.
+    /// [`base32::Base32Error`] if the text, without surrounding white space, is not base32.
     pub fn parse(text: &str) -> Result<LeaseSecrets, base32::Base32Error> {
         Ok(LeaseSecrets::new(&base32::decode(text.trim())?))
     }

@@ -21,7 +21,7 @@ pub struct Server {
     pub id: String,
     /// What its operator calls it; may be empty.
     pub nickname: String,
-    /// Where it is.
+    /// Address of the server's storage protocol.
     pub nurl: Nurl,
     /// Decides its place in the order of each file.
     permutation_seed: Vec<u8>,
@@ -69,12 +69,12 @@ pub struct Unusable {
     pub reason: String,
 }
 
-/// The servers of a grid.
+/// The servers of a grid, usable and unusable.
 #[derive(Debug, Clone, Default)]
 pub struct Servers {
     /// Those that can be spoken to.
     pub usable: Vec<Server>,
-    /// The others.
+    /// Announced servers that fullbore cannot use, with the reason.
     pub unusable: Vec<Unusable>,
 }
 
@@ -104,7 +104,7 @@ impl Announcements {
     /// Adds those of an introducer's cache: a list of `key_s` and `ann`.
     ///
     /// # Errors
-    /// [`ServersError`].
+    /// [`ServersError`] if the text is not YAML, is no list, or names too many servers.
     pub fn add_introducer_cache(&mut self, text: &str) -> Result<(), ServersError> {
         let yaml = Yaml::parse(text)?;
         if !matches!(yaml, Yaml::List(_)) {
@@ -123,7 +123,7 @@ impl Announcements {
     /// Adds those of a `servers.yaml`: `storage: {ID: {ann: {…}}}`. They override earlier ones.
     ///
     /// # Errors
-    /// [`ServersError`].
+    /// [`ServersError`] if the text is not YAML, has no `storage` map, or names too many servers.
     pub fn add_servers_yaml(&mut self, text: &str) -> Result<(), ServersError> {
         let yaml = Yaml::parse(text)?;
         let storage = match &yaml {
@@ -147,7 +147,7 @@ impl Announcements {
         Ok(())
     }
 
-    /// The servers that are announced.
+    /// All announced servers, sorted into usable and unusable ones.
     pub fn servers(&self) -> Servers {
         let mut servers = Servers::default();
         for (id, ann) in &self.0 {
@@ -183,7 +183,7 @@ fn server(id: &str, ann: &Yaml) -> Result<Server, String> {
     let lease_seed = text("anonymous-storage-FURL")
         .and_then(|furl| furl.strip_prefix("pb://")?.split_once('@'))
         .and_then(|(tub, _)| base32::decode(&tub.to_lowercase()).ok())
-        .ok_or("its anonymous-storage-FURL is missing or malformed; the secrets of leases come from it")?;
+        .ok_or("its anonymous-storage-FURL, needed for lease secrets, is missing or malformed")?;
     let permutation_seed = match text("permutation-seed-base32") {
         Some(seed) => base32::decode(&seed.to_lowercase()).map_err(|error| format!("its permutation seed: {error}"))?,
         None => match id.strip_prefix("v0-").and_then(|key| base32::decode_array::<32>(key).ok()) {

@@ -108,14 +108,14 @@ impl fmt::Debug for KeyChoice {
     }
 }
 
-/// How files are put.
+/// How files are encoded and encrypted.
 #[derive(Debug, Clone)]
 pub struct PutOptions {
-    /// k, happy, n.
+    /// The numbers k, happy and n of the encoding.
     pub encoding: Encoding,
     /// Bytes of a segment at most.
     pub segment_max: u64,
-    /// The key.
+    /// How the key of each file is made.
     pub key: KeyChoice,
 }
 
@@ -137,7 +137,7 @@ pub struct Uploader {
 pub struct Stored {
     /// The right to read it: a secret.
     pub cap: Cap,
-    /// Servers with different shares.
+    /// Number of servers that hold different shares, as Tahoe-LAFS counts it.
     pub happiness: usize,
     /// Shares that were sent, and shares that were there.
     pub shares: (usize, usize),
@@ -159,7 +159,7 @@ pub enum PutError {
     Geometry(#[from] GeometryError),
     /// Too few servers took shares.
     #[error(
-        "shares of it are on {reached} servers, {happy} are needed (happy); of {asked} servers asked, {failed} failed or refused"
+        "shares are on {reached} servers, but {happy} are needed (happy); {failed} of {asked} servers failed or refused"
     )]
     Unhappy {
         /// Different servers with different shares.

@@ -18,19 +18,19 @@ use super::upload::produce::Costs;
 /// What is known of a run at its end.
 #[derive(Debug, Clone, Default)]
 pub struct Facts {
-    /// Wall time.
+    /// Duration of the run.
     pub wall: Duration,
-    /// Time on processors, all threads.
+    /// Processor time of all threads together.
     pub processor: Duration,
-    /// Processors that may be used.
+    /// Number of processors that this process may use.
     pub cores: usize,
-    /// Threads that encode, or decode.
+    /// Number of threads that encode or decode.
     pub threads: usize,
-    /// The stages of an upload.
+    /// Time in each stage of an upload.
     pub costs: Costs,
-    /// Those of a download, instead.
+    /// Time in each stage of a download, for a run of `get`.
     pub download: Option<DownloadCosts>,
-    /// The servers.
+    /// Name and measurements of each server.
     pub servers: Vec<(String, FlowReading)>,
     /// A limit on the rate was asked for: bytes per second.
     pub rate_limit: Option<u64>,
@@ -51,7 +51,7 @@ pub struct DownloadCosts {
     pub target: Duration,
 }
 
-/// Judges a run.
+/// Names the part that limited the run.
 pub fn judge(facts: &Facts) -> VerdictReport {
     let peer = |(name, server): &(String, FlowReading)| Peer {
         name: name.clone(),
@@ -114,7 +114,7 @@ fn advice(facts: &Facts) -> String {
     let held = server.sending.receive_window.as_secs_f64() / server.sending.busy.as_secs_f64().max(1e-6);
     if held >= SLIGHT && facts.download.is_none() {
         return format!(
-            "server {name} held us back by its receive window {} % of the time: its net.ipv4.tcp_rmem",
+            "the receive window of server {name} held fullbore back {} % of the time: its net.ipv4.tcp_rmem",
             percent(held)
         );
     }

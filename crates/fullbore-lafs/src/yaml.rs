@@ -45,7 +45,7 @@ impl Yaml {
     /// Reads the first document; an empty one is an empty text.
     ///
     /// # Errors
-    /// [`YamlError`].
+    /// [`YamlError`] if the text is not YAML, has an alias, or exceeds the bounds of values and levels.
     pub fn parse(text: &str) -> Result<Yaml, YamlError> {
         // Maps and lists that are open, with the key that waits for its value.
         let mut open: Vec<(Yaml, Option<Yaml>)> = Vec::new();

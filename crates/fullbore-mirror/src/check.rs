@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use fullbore_apt::signed_release::no_verifier;
 use fullbore_engine::durability::Durability;
 use fullbore_engine::files::{FileError, Root};
 use fullbore_engine::machine::boot_id;
@@ -60,13 +61,7 @@ fn attempt(settings: &CheckSettings, events: &mut dyn Events) -> Result<Report, 
         Some(Err(error)) if settings.repair => return Err(disk(&error)),
         Some(Err(_)) | None => None,
     };
-    events.emit(Event::Started {
-        command: "check".to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        name: None,
-        dir: settings.dir.display().to_string(),
-        started_unix_s: jiff::Timestamp::now().as_second(),
-    });
+    events.emit(Event::started("check", settings.dir.display().to_string()));
     events.emit(Event::Phase { phase: Phase::Read });
     let started = Instant::now();
     let ledger = Ledger::new();
@@ -188,6 +183,7 @@ fn read(
     };
     let findings = local::check(root, state, &options).map_err(|error| match error {
         CheckError::NoSuites { .. } => CommandError::usage(error),
+        CheckError::NoVerifier { directory, error } => no_verifier(directory, error),
         CheckError::File(error) => disk(&error),
         CheckError::State(error) => error.into(),
     })?;
@@ -201,7 +197,7 @@ struct ReadProgress<'a> {
     total_files: u64,
     total_bytes: u64,
     began: Instant,
-    told: Mutex<(Instant, &'a mut dyn Events)>,
+    progress: Mutex<(Instant, &'a mut dyn Events)>,
 }
 
 /// Time between two progress events.
@@ -210,20 +206,20 @@ const TELL_EVERY: Duration = Duration::from_millis(250);
 impl<'a> ReadProgress<'a> {
     fn new(total_files: u64, total_bytes: u64, events: &'a mut dyn Events) -> Self {
         let (files, bytes, began) = (AtomicU64::new(0), AtomicU64::new(0), Instant::now());
-        ReadProgress { files, bytes, total_files, total_bytes, began, told: Mutex::new((began, events)) }
+        ReadProgress { files, bytes, total_files, total_bytes, began, progress: Mutex::new((began, events)) }
     }
 
     fn looked_at(&self, bytes: u64) {
         let files = self.files.fetch_add(1, Ordering::Relaxed) + 1;
         let bytes = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let Ok(mut told) = self.told.try_lock() else { return };
-        if told.0.elapsed() < TELL_EVERY {
+        let Ok(mut progress) = self.progress.try_lock() else { return };
+        if progress.0.elapsed() < TELL_EVERY {
             return;
         }
-        told.0 = Instant::now();
+        progress.0 = Instant::now();
         let rate = bytes as f64 / self.began.elapsed().as_secs_f64();
         let to_go = self.total_bytes.saturating_sub(bytes) as f64;
-        told.1.emit(Event::Progress(Progress {
+        progress.1.emit(Event::Progress(Progress {
             files,
             bytes,
             total_files: self.total_files,
@@ -306,9 +302,9 @@ fn repair(
     let items = files.items(&[], &session);
     let fetched = session.fetch(files.clone(), items, &stop, events)?;
     session.site.landing.finish().map_err(|error| disk(&error))?;
-    let came: Vec<&IndexDownload> = fetched.verified.iter().filter_map(|item| files.index(*item)).collect();
+    let received: Vec<&IndexDownload> = fetched.verified.iter().filter_map(|item| files.index(*item)).collect();
     for problem in wrong {
-        let Some(index) = came.iter().find(|index| index.sha256 == problem.sha256) else { continue };
+        let Some(index) = received.iter().find(|index| index.sha256 == problem.sha256) else { continue };
         match root.hard_link(&index_path(problem.sha256), &problem.path) {
             // A `fullbore mirror` run puts directories in the place of links; what lies behind is not ours to change.
             Err(FileError::Symlink { .. }) => continue,

@@ -254,33 +254,33 @@ fn walk(
     let warn = &mut |line| report.warn(events, line);
     let mut wanted = pool::need(&plan, &state, session, &signed, &in_conflict, stop, warn)?;
     let others = indexes::missing(&offers, &suites, false);
-    let room = pool::room(&wanted, &others, session)?;
+    let space = pool::free_space(&wanted, &others, session)?;
     if settings.dry_run {
         suites.iter_mut().for_each(SuiteIndexes::all_came);
         offer::take_side_files(side, session, stop, &mut offers)?;
         let run = Run { settings, plan: &plan, offers: &offers, suites: &suites, ids: &ids, refused: &refused, now };
         let deletions = run.preview(session, &state, &mut wanted, report, events)?;
-        report.planned(events, &plan, &wanted, &others, &room, Tally::of(&deletions));
+        report.planned(events, &plan, &wanted, &others, &space, Tally::of(&deletions));
         report.would_delete(events, deletions);
         report.refused(refused.into_iter().map(|(_, error)| error).chain(unusable).collect())?;
         return Ok(report.left_out(left_out)?);
     }
-    report.planned(events, &plan, &wanted, &others, &room, Tally::default());
-    room.check().map_err(|error| pool::no_room(&error))?;
+    report.planned(events, &plan, &wanted, &others, &space, Tally::default());
+    space.check().map_err(|error| pool::no_space(&error))?;
 
     report.phase(events, session, Phase::Fetch);
     let ignore_missing = settings.ignore_missing;
-    let mut came = pool::fetch(&plan, &mut wanted, others, &mut refusals, ignore_missing, session, stop, events)?;
-    for sha256 in &came.indexes {
-        suites.iter_mut().for_each(|suite| suite.came(*sha256));
+    let mut result = pool::fetch(&plan, &mut wanted, others, &mut refusals, ignore_missing, session, stop, events)?;
+    for sha256 in &result.indexes {
+        suites.iter_mut().for_each(|suite| suite.received(*sha256));
     }
-    left_out.append(&mut came.ignored);
+    left_out.append(&mut result.ignored);
     if ignore_missing {
         left_out.extend(indexes::ignore_absent(&offers, &mut suites, &refusals, session));
     }
     let lacking = indexes::lacking(&offers, &suites, &refusals);
-    came.is_absent |= lacking.iter().any(|(_, is_wrong)| !is_wrong);
-    came.lack(lacking);
+    result.is_absent |= lacking.iter().any(|(_, is_wrong)| !is_wrong);
+    result.lack(lacking);
     report.wrong_forms(events, indexes::wrong_forms(&offers, &suites, &refusals));
     offer::take_side_files(side, session, stop, &mut offers)?;
     stop.check()?;
@@ -290,11 +290,11 @@ fn walk(
 
     report.phase(events, session, Phase::Publish);
     let run = Run { settings, plan: &plan, offers: &offers, suites: &suites, ids: &ids, refused: &refused, now };
-    run.publish(session, state, wanted, &came, report, events)?;
-    report.complete = unusable.is_empty() && (0..offers.len()).all(|place| run.is_complete(place, &came));
+    run.publish(session, state, wanted, &result, report, events)?;
+    report.complete = unusable.is_empty() && (0..offers.len()).all(|position| run.is_complete(position, &result));
     run.finish(session, above, report, events);
     report.refused(refused.into_iter().map(|(_, error)| error).chain(unusable).collect())?;
-    report.missing(came.missing, came.why, came.is_absent)?;
+    report.missing(result.missing, result.why, result.is_absent)?;
     Ok(report.left_out(left_out)?)
 }
 
@@ -317,15 +317,15 @@ impl Run<'_> {
         session: &Session,
         state: State,
         wanted: FetchPlan,
-        came: &FetchResult,
+        result: &FetchResult,
         report: &mut ReportBuilder,
         events: &mut dyn Events,
     ) -> Result<(), CommandError> {
         let (root, was_killed) = (&session.root, state.marked);
-        let complete = |place: usize| self.is_complete(place, came);
+        let complete = |position: usize| self.is_complete(position, result);
         let mut publications = Vec::new();
-        for place in (0..self.offers.len()).filter(|place| complete(*place)) {
-            publications.push(self.publication(session, place)?);
+        for position in (0..self.offers.len()).filter(|position| complete(*position)) {
+            publications.push(self.publication(session, position)?);
         }
         publish::check(&publications, self.plan).map_err(|error| CommandError::new(ErrorKind::Verification, error))?;
         let replaced = self.plan.files().map(|file| file.id).filter(|id| {
@@ -384,11 +384,11 @@ impl Run<'_> {
         events: &mut dyn Events,
     ) -> (Option<OtherSuites>, bool) {
         let ours: Vec<String> = self.offers.iter().map(|offer| offer.layout.directory.clone()).collect();
-        let wished = self.settings.keep.clean != Clean::Nothing;
+        let may_clean = self.settings.keep.clean != Clean::Nothing;
         match other_suites::read(root, state, &ours) {
-            Ok(foreign) => (Some(foreign), wished),
+            Ok(foreign) => (Some(foreign), may_clean),
             Err(error) => {
-                if wished {
+                if may_clean {
                     report.warn(events, format!("{error}: nothing is deleted"));
                 }
                 (None, false)
@@ -450,7 +450,9 @@ impl Run<'_> {
             plan: self.plan,
             done,
             published: publications.iter().flat_map(Publication::files).collect(),
-            suites: (0..self.offers.len()).map(|place| self.update(place, state, complete(place), done)).collect(),
+            suites: (0..self.offers.len())
+                .map(|position| self.update(position, state, complete(position), done))
+                .collect(),
             orphans,
             named_elsewhere,
             retention: self.settings.keep.retention,
@@ -462,8 +464,8 @@ impl Run<'_> {
     }
 
     /// The files of one suite, for publishing.
-    fn publication(&self, session: &Session, place: usize) -> Result<Publication, CommandError> {
-        let offer = &self.offers[place];
+    fn publication(&self, session: &Session, position: usize) -> Result<Publication, CommandError> {
+        let offer = &self.offers[position];
         let mut stored = BTreeMap::new();
         for (name, content) in &offer.files {
             let sha256 = store::put(&session.directories.work, content, Some(offer.modified))?;
@@ -472,7 +474,7 @@ impl Run<'_> {
                 StoredFile { path: (*name).to_owned(), size: content.len() as u64, sha256, sha512: None },
             );
         }
-        let mut files = self.suites[place].stored();
+        let mut files = self.suites[position].stored();
         files.sort_by(|a, b| a.path.cmp(&b.path));
         let mut left_out = Vec::new();
         for entry in &offer.release.entries {
@@ -487,7 +489,7 @@ impl Run<'_> {
             }
         }
         Ok(Publication {
-            id: self.ids[place],
+            id: self.ids[position],
             layout: offer.layout.clone(),
             by_hash: offer.release.acquire_by_hash,
             indexes: files,
@@ -498,13 +500,13 @@ impl Run<'_> {
         })
     }
 
-    fn update(&self, place: usize, state: &State, published: bool, done: &FileSet) -> SuiteUpdate {
-        let offer = &self.offers[place];
+    fn update(&self, position: usize, state: &State, published: bool, done: &FileSet) -> SuiteUpdate {
+        let offer = &self.offers[position];
         let before = state.suite(&offer.layout.directory);
         let mut sources = self.settings.sources.iter();
         let source = sources.find(|source| source.suites.contains(&offer.requested));
         SuiteUpdate {
-            id: self.ids[place],
+            id: self.ids[position],
             record: SuiteRecord {
                 directory: offer.layout.directory.clone(),
                 requested: offer.requested.clone(),
@@ -519,10 +521,10 @@ impl Run<'_> {
                 selection: offer.selections.iter().map(Selection::describe).collect::<Vec<_>>().join(" and "),
                 filtered: !self.settings.filters.is_empty()
                     || !within_indexes(&offer.selections).is_empty()
-                    || (self.settings.ignore_missing && self.lacks_files(place, done)),
+                    || (self.settings.ignore_missing && self.lacks_files(position, done)),
                 generation: before.map_or(1, |before| before.generation),
                 adopted: match offer.is_found {
-                    true => Some(Departure { suite: self.ids[place], generation: 1, at: self.now }),
+                    true => Some(Departure { suite: self.ids[position], generation: 1, at: self.now }),
                     false => before.and_then(|before| before.adopted.clone()),
                 },
                 published_at: self.now,
@@ -543,8 +545,10 @@ impl Run<'_> {
     }
 
     /// Whether all files of a suite are there.
-    fn is_complete(&self, place: usize, came: &FetchResult) -> bool {
-        !self.is_refused(place) && !came.incomplete.contains(&self.ids[place]) && self.suites[place].missing().is_none()
+    fn is_complete(&self, position: usize, result: &FetchResult) -> bool {
+        !self.is_refused(position)
+            && !result.incomplete.contains(&self.ids[position])
+            && self.suites[position].missing().is_none()
     }
 
     /// Writes the trace files, which say when the mirror was last complete.

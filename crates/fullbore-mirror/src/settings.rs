@@ -25,15 +25,15 @@ pub struct MirrorSettings {
     /// Addresses of the archive (`http://` or `https://`, without a slash at the end). The first
     /// is the origin. Never empty.
     pub origins: Vec<String>,
-    /// Use the origin alone.
+    /// Whether fullbore fetches only from the first of `origins`; default: from all.
     pub origin_only: bool,
     /// The suites to mirror, and which parts of them. Never empty.
     pub sources: Vec<SourceSpec>,
-    /// Selects packages.
+    /// Filters that select packages; by default every package passes.
     pub filters: Filters,
     /// Compression formats of each index; empty: all that the Release lists.
     pub index_formats: Vec<IndexFormat>,
-    /// Kinds of files left out.
+    /// Kinds of files that are not mirrored, such as debug packages; empty by default.
     pub without: Vec<Kind>,
     /// Languages of translated descriptions; empty: all.
     pub languages: Vec<String>,
@@ -45,7 +45,7 @@ pub struct MirrorSettings {
     pub keep: Keep,
     /// When files are synced to disk.
     pub durability: Durability,
-    /// How to reach the mirrors.
+    /// Proxies, certificates, rate limit and connections for all requests of the run.
     pub network: NetworkSettings,
     /// Name of the snapshot to make when the run is complete.
     pub snapshot: Option<String>,
@@ -95,9 +95,9 @@ pub struct SourceSpec {
     pub components: Vec<String>,
     /// Binary architectures, including `all` if requested; empty: all of the Release.
     pub architectures: Vec<String>,
-    /// Whether binary packages are wanted.
+    /// Whether binary packages (`Packages` indexes) are mirrored; true by default.
     pub binaries: bool,
-    /// Whether source packages are wanted.
+    /// Whether source packages (`Sources` indexes) are mirrored; true by default.
     pub sources: bool,
     /// Whether a component or architecture that an archive lacks is expected, as in sources for several archives.
     pub skips_absent: bool,
@@ -186,7 +186,7 @@ impl SignedBy {
 /// What a mirror run keeps and deletes.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Keep {
-    /// Which files may be deleted.
+    /// Which obsolete files a run may delete; by default those that fullbore wrote.
     pub clean: Clean,
     /// How much one run may delete.
     pub guard: DeleteGuard,
@@ -194,7 +194,7 @@ pub struct Keep {
     pub retention: Retention,
 }
 
-/// Which files may be deleted.
+/// Which files a mirror run may delete at its end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Clean {
     /// None.
@@ -206,7 +206,7 @@ pub enum Clean {
     Untracked,
 }
 
-/// Settings of a check.
+/// Settings of one check of a mirror on disk.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CheckSettings {
     /// The directory that holds `dists/`; absolute.
@@ -219,6 +219,6 @@ pub struct CheckSettings {
     pub origins: Vec<String>,
     /// The keys that may have signed the Release.
     pub signed_by: SignedBy,
-    /// How to reach the mirrors.
+    /// Proxies, certificates, rate limit and connections for the repair.
     pub network: NetworkSettings,
 }

@@ -25,6 +25,7 @@ pub enum Addressing {
 
 /// What is wrong with an address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum AddressError {
     /// No `s3://bucket/…`.
     #[error("{text:?}: not of the form s3://BUCKET/KEY")]
@@ -57,13 +58,13 @@ pub enum AddressError {
 /// `s3://bucket/key`; the key may be empty, or a prefix of keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
-    /// The bucket.
+    /// Name of the bucket, 3 to 255 characters.
     pub bucket: String,
-    /// What follows, not encoded: the text as it was written.
+    /// Key or prefix: the text after the slash, not decoded.
     pub key: String,
 }
 
-/// How such addresses begin.
+/// Prefix of the address of a bucket or object.
 pub const SCHEME: &str = "s3://";
 
 impl Location {
@@ -96,11 +97,11 @@ pub struct Bucket {
     pub name: String,
     /// The host that is connected to.
     pub endpoint: Endpoint,
-    /// The Host field.
+    /// Value of the Host field, which the signature covers.
     pub host: String,
     /// What precedes the slash before a key: empty, or `/bucket` after what the endpoint's URL has.
     pub base: String,
-    /// For signatures.
+    /// Region that requests are signed for, such as `eu-north-1`.
     pub region: String,
     /// The endpoint is Amazon's own, made from the region: another region is another host.
     pub is_default: bool,
@@ -135,7 +136,9 @@ impl Bucket {
         let shown = text.rsplit_once('@').map_or(text.as_str(), |(_, rest)| rest);
         let bad = |reason: String| AddressError::Endpoint { text: shown.to_owned(), reason };
         let url = Url::parse(&text).map_err(|error| match error {
-            UrlError::UserInfo { .. } => bad("keys come from the environment or a profile, not from a URL".into()),
+            UrlError::UserInfo { .. } => {
+                bad("put credentials into the environment or a profile, not into the URL".into())
+            }
             error => bad(error.to_string()),
         })?;
         if url.target().contains('?') {

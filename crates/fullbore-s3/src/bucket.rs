@@ -32,16 +32,16 @@ pub fn is_address(text: &std::ffi::OsStr) -> bool {
     text.as_encoded_bytes().starts_with(SCHEME.as_bytes())
 }
 
-/// Reads an address.
+/// Parses the address `s3://BUCKET/KEY` of a command line.
 ///
 /// # Errors
-/// It is none.
+/// A usage error if the text is not UTF-8, or if [`Location::parse`] refuses it.
 pub fn location(text: &std::ffi::OsStr) -> Result<Location, CommandError> {
     let text = text.to_str().ok_or_else(|| CommandError::usage("the address of a store must be UTF-8"))?;
     Location::parse(text).map_err(CommandError::usage)
 }
 
-/// Which bucket, and how it is reached.
+/// A bucket, and how fullbore reaches it.
 #[derive(Debug, Clone)]
 pub struct BucketSettings {
     /// The bucket, and a key or prefix in it.
@@ -52,15 +52,15 @@ pub struct BucketSettings {
     pub region: Option<String>,
     /// Where the bucket stands in addresses; `Auto` is as `aws` has it.
     pub addressing: Addressing,
-    /// Whether requests are signed.
+    /// Whether requests are signed; false for public buckets.
     pub signs: bool,
     /// Certificates trusted in addition to the system's, a PEM file.
     pub authorities: Option<PathBuf>,
-    /// Connections at most.
+    /// Most connections to the store at once.
     pub connections: usize,
-    /// A server in whose connection nothing moves is given up after this time.
+    /// Time without any progress after which fullbore gives up a connection.
     pub patience: Duration,
-    /// Proxies.
+    /// Proxies of the environment, for stores that are reached through one.
     pub proxy: ProxyAddresses,
     /// What the settings of the AWS tools say.
     pub aws: Aws,

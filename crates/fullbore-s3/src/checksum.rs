@@ -26,7 +26,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All, in order of strength.
+    /// All algorithms, the strongest first.
     pub const ALL: [Algorithm; 5] =
         [Algorithm::Sha256, Algorithm::Sha1, Algorithm::Crc64Nvme, Algorithm::Crc32c, Algorithm::Crc32];
 
@@ -41,7 +41,7 @@ impl Algorithm {
         }
     }
 
-    /// Bytes of a checksum.
+    /// Length of a checksum of this algorithm in bytes.
     pub fn bytes(self) -> usize {
         match self {
             Algorithm::Sha256 => 32,
@@ -52,7 +52,7 @@ impl Algorithm {
     }
 }
 
-/// What a checksum is of.
+/// The data that a checksum covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// The full object.
@@ -69,11 +69,11 @@ pub enum Form {
 /// A checksum that a store has of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checksum {
-    /// How it is made.
+    /// Algorithm that computes the checksum.
     pub algorithm: Algorithm,
-    /// The bytes.
+    /// Value of the checksum, decoded from base64.
     pub sum: Vec<u8>,
-    /// What it is of.
+    /// The data that the checksum covers: the object, or the checksums of its parts.
     pub form: Form,
 }
 
@@ -109,7 +109,7 @@ impl Checksum {
     }
 }
 
-/// Makes a checksum.
+/// Computes a checksum of any algorithm of [`Algorithm`].
 pub enum Hasher {
     /// SHA-256.
     Sha256(Box<Sha256Hasher>),
@@ -120,7 +120,7 @@ pub enum Hasher {
 }
 
 impl Hasher {
-    /// Of no bytes yet.
+    /// Starts the checksum of an empty content.
     pub fn new(algorithm: Algorithm) -> Hasher {
         let crc = |name| Hasher::Crc(Box::new(crc_fast::Digest::new(name)), algorithm.bytes());
         match algorithm {
@@ -132,7 +132,7 @@ impl Hasher {
         }
     }
 
-    /// The next bytes.
+    /// Adds the next bytes of the content.
     pub fn update(&mut self, bytes: &[u8]) {
         match self {
             Hasher::Sha256(hasher) => hasher.update(bytes),

@@ -66,23 +66,23 @@ const IDLE: Duration = Duration::from_secs(10);
 /// Bodies from this size on have their acknowledgement by TCP looked at; for smaller ones a round trip is taken off.
 const OBSERVED_BYTES: u64 = 64 << 10;
 
-/// The field of SHA-256 checksums.
+/// Name of the header field for the SHA-256 of an object or part.
 pub const CHECKSUM_FIELD: &str = "x-amz-checksum-sha256";
 
-/// How a store is spoken to.
+/// How a [`Client`] connects to its store.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// How connections are made.
+    /// Certificates, proxy and address family of connections.
     pub connect: ConnectOptions,
-    /// Connections at most.
+    /// Most connections to the store at once.
     pub connections: usize,
-    /// Time without any progress until a connection is given up.
+    /// Time without any progress after which a connection is given up.
     pub stall_timeout: Duration,
-    /// Time without a good answer after which what fails is not sent again; [`TRY_FOR`].
+    /// Time without a good answer after which failed requests are not sent again; see [`TRY_FOR`].
     pub try_for: Duration,
-    /// Bytes per second over all connections.
+    /// Limit on the upload rate over all connections; `None`: unlimited.
     pub limit: Option<Arc<RateLimit>>,
-    /// Hears of what is sent.
+    /// Clocks of the run that this client contributes to; [`Ledger::off`] records nothing.
     pub ledger: Ledger,
 }
 
@@ -258,17 +258,17 @@ impl Client {
         self.exchange.bucket()
     }
 
-    /// What was measured so far.
+    /// Counters and times of all requests so far, for the verdict.
     pub fn reading(&self) -> Reading {
         self.exchange.meter.reading()
     }
 
-    /// How often the store asked for less.
+    /// How many answers asked for fewer requests (503 and the like).
     pub fn slowed(&self) -> u64 {
         self.exchange.slowed()
     }
 
-    /// Connections at most.
+    /// Most connections that this client opens at once.
     pub fn connections(&self) -> usize {
         self.exchange.options().connections
     }
@@ -287,7 +287,8 @@ impl Client {
     /// caller's to judge.
     ///
     /// # Errors
-    /// [`CallError`]
+    /// [`CallError::Refused`] for a status of 400 or more, except 404 and 412. Otherwise the variant of [`CallError`]
+    /// that names why no usable answer arrived, after all retries; [`CallError::Interrupted`] after a stop.
     pub async fn call(&self, call: Call) -> Result<Answer, CallError> {
         let at_the_end = call.at_the_end;
         let made = self.make(Arc::new(call));
@@ -405,9 +406,9 @@ impl Client {
             return self.compare(call, answer, tries);
         };
         if error.message.is_empty()
-            && let Some(place) = answer.head.location.as_ref().filter(|_| (300..400).contains(&status))
+            && let Some(location) = answer.head.location.as_ref().filter(|_| (300..400).contains(&status))
         {
-            error.message = format!("it sends us on to {place}");
+            error.message = format!("the store redirects to {location}");
         }
         error.message = error.message.chars().take(300).collect();
         let region = answer.head.store_field("x-amz-bucket-region").map(str::to_owned).or(error.region.clone());

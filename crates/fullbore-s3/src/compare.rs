@@ -246,7 +246,7 @@ impl Checker {
 /// Whether a file has the content that a proof tells of. Reads from where the file stands.
 ///
 /// # Errors
-/// The file's.
+/// The file cannot be read, or cannot be rewound to its start.
 pub fn file_matches(mut file: &File, proof: Proof) -> io::Result<bool> {
     let mut checker = Checker::new(proof);
     let mut buffer = vec![0; READ_BYTES];
@@ -263,7 +263,7 @@ pub fn file_matches(mut file: &File, proof: Proof) -> io::Result<bool> {
 /// Asks for an object; `None`: there is none.
 ///
 /// # Errors
-/// [`CallError`]
+/// [`CallError`] if the request fails after all retries, or the store refuses it. A missing object is no error.
 pub async fn head(client: &Client, key: &str) -> Result<Option<Present>, CallError> {
     let call = Call::new(Method::Head, Some(key)).field("x-amz-checksum-mode", "ENABLED");
     let answer = client.call(call).await?;
@@ -273,7 +273,7 @@ pub async fn head(client: &Client, key: &str) -> Result<Option<Present>, CallErr
 /// What shows an object's content; the store is asked for the sizes of its parts, where these matter.
 ///
 /// # Errors
-/// [`CallError`]
+/// [`CallError`] if the request fails after all retries, or the store refuses it.
 pub async fn proof(client: &Client, key: &str, present: &Present) -> Result<Proof, CallError> {
     let layout = match present.parts() {
         Some(count) => {

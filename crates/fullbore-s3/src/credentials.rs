@@ -28,6 +28,7 @@ const SOURCES_MAX: usize = 5;
 
 /// Why there are no credentials. No text holds a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CredentialsError {
     /// A file of settings.
     #[error("{}: {reason}", path.display())]
@@ -74,18 +75,18 @@ pub enum CredentialsError {
 /// A way to look up a variable of the environment.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// What environment and files say.
+/// Settings of the AWS tools: environment variables and the two files of profiles.
 #[derive(Debug, Clone)]
 pub struct Aws {
     /// Where credentials may come from, in this order.
     pub providers: Vec<Provider>,
-    /// The region, if one is set.
+    /// Region of the environment or the profile; `None` if neither sets one.
     pub region: Option<String>,
-    /// The endpoint, if one is set.
+    /// URL of the store from the environment or the profile; `None` if neither sets one.
     pub endpoint: Option<String>,
-    /// Where buckets stand in addresses.
+    /// How URLs contain the bucket; from `s3.addressing_style`.
     pub addressing: Addressing,
-    /// A file of authorities (`AWS_CA_BUNDLE`, `ca_bundle`).
+    /// File of trusted certificates, from `AWS_CA_BUNDLE` or `ca_bundle`.
     pub authorities: Option<PathBuf>,
 }
 
@@ -208,37 +209,39 @@ pub struct CredentialCache {
     /// None: requests are not signed.
     providers: Option<Vec<Provider>>,
     connect: ConnectOptions,
-    kept: Mutex<Option<Arc<Identity>>>,
+    cached: Mutex<Option<Arc<Identity>>>,
 }
 
 impl CredentialCache {
     /// Asks these, in order, when credentials are first needed; `connect` is for those that are services.
     pub fn new(providers: Vec<Provider>, connect: ConnectOptions) -> CredentialCache {
-        CredentialCache { providers: Some(providers), connect, kept: Mutex::new(None) }
+        CredentialCache { providers: Some(providers), connect, cached: Mutex::new(None) }
     }
 
-    /// For requests without signatures.
+    /// Makes a cache without credentials: requests stay unsigned.
     pub fn anonymous() -> CredentialCache {
-        CredentialCache { providers: None, connect: ConnectOptions::default(), kept: Mutex::new(None) }
+        CredentialCache { providers: None, connect: ConnectOptions::default(), cached: Mutex::new(None) }
     }
 
-    /// The credentials of now; `refused` are those that the store no longer takes. `None`: not to be signed.
+    /// Returns current credentials, fetching or renewing them if necessary; `None` for unsigned requests. `refused` are
+    /// credentials that the store no longer accepts.
     ///
     /// # Errors
-    /// [`CredentialsError`]
+    /// [`CredentialsError`] of the first provider that fails, or of all of them if none has credentials. Unexpired
+    /// credentials stay in use if their renewal fails, unless the store has refused them.
     pub async fn identity(&self, refused: Option<&Identity>) -> Result<Option<Arc<Identity>>, CredentialsError> {
         let Some(providers) = &self.providers else { return Ok(None) };
-        let mut kept = self.kept.lock().await;
-        if let Some(identity) = kept.as_ref() {
+        let mut cached = self.cached.lock().await;
+        if let Some(identity) = cached.as_ref() {
             let ends = identity.expires.is_some_and(|expires| expires - RENEW_BEFORE_S <= unix_now());
             if !ends && refused != Some(&**identity) {
                 return Ok(Some(Arc::clone(identity)));
             }
         }
         match self.ask(providers).await {
-            Ok(identity) => Ok(Some(Arc::clone(kept.insert(Arc::new(identity))))),
+            Ok(identity) => Ok(Some(Arc::clone(cached.insert(Arc::new(identity))))),
             // What is there may still do: it ends soon, not now.
-            Err(error) => match kept.as_ref().filter(|kept| refused.is_none() && !is_over(kept)) {
+            Err(error) => match cached.as_ref().filter(|cached| refused.is_none() && !is_over(cached)) {
                 Some(identity) => {
                     tracing::warn!(%error, "credentials could not be renewed");
                     Ok(Some(Arc::clone(identity)))
@@ -266,7 +269,7 @@ fn is_over(identity: &Identity) -> bool {
     identity.expires.is_some_and(|expires| expires <= unix_now())
 }
 
-/// Now, seconds since 1970.
+/// Current time in seconds since 1970.
 pub fn unix_now() -> i64 {
     let passed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(passed.as_secs()).unwrap_or(i64::MAX)

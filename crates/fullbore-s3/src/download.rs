@@ -34,12 +34,13 @@ const NEAR_RANGE_BYTES: u64 = 16 << 20;
 
 /// Why an object is not here.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum DownloadError {
     /// The store's part.
     #[error(transparent)]
     Call(#[from] CallError),
     /// There is no such object.
-    #[error("{key:?}: there is no such object in this bucket")]
+    #[error("{key:?}: no such object in this bucket")]
     Missing {
         /// Its key.
         key: String,
@@ -71,14 +72,14 @@ pub enum DownloadError {
         key: String,
     },
     /// Whoever wanted it has gone.
-    #[error("the reader of the content is gone")]
+    #[error("the receiver of the content has stopped")]
     Unwanted,
 }
 
-/// What was got.
+/// Result of a download.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Downloaded {
-    /// Bytes.
+    /// Length of the object in bytes.
     pub size: u64,
     /// Why no checksum of the store proves them; `None`: one does.
     pub doubt: Option<Doubt>,
@@ -87,9 +88,9 @@ pub struct Downloaded {
 /// What is known of content that is unverified.
 pub fn unverified(doubt: Doubt) -> &'static str {
     match doubt {
-        Doubt::NoChecksum => "the store has no checksum of this object: its length is right, and no more is known",
+        Doubt::NoChecksum => "the store has no checksum of this object; only its length is verified",
         Doubt::UnknownParts => {
-            "the content is unverified: the store has a checksum of the object's parts, and does not tell their sizes"
+            "the content is unverified: the store has a checksum of the object's parts, but not their sizes"
         }
         Doubt::EtagOnly => {
             "the content is unverified: the store has no checksum of this object, and its ETag is not the content's MD5"

@@ -48,7 +48,7 @@ impl Gathering {
     /// Reads so many bytes, or to the end. On a thread of a runtime that may wait.
     ///
     /// # Errors
-    /// The source's.
+    /// The source cannot be read; its error is returned unchanged.
     pub fn read(&self, from: &mut dyn Read, bytes: u64, work: &Work) -> io::Result<Gathered> {
         let (mut content, mut held, mut unfinished) = (Vec::new(), Vec::new(), Vec::new());
         let (mut room, mut has_turn) = (0, false);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use fullbore_engine::run::costs::process_costs;
 use fullbore_engine::run::pace::PROGRESS_EVERY;
-use fullbore_engine::run::report::{self, Report, StageTimes, StoreKind, StoreReport, Summary, began};
+use fullbore_engine::run::report::{self, Report, StageTimes, StoreKind, StoreReport, Summary};
 use fullbore_engine::run::sink::Sink;
 use fullbore_engine::run::{CommandError, Counts, ErrorKind, Event, Events, Pace, Phase, Stop, interruption};
 use fullbore_engine::stage::Ledger;
@@ -29,18 +29,18 @@ use crate::verdict::{Facts, judge};
 /// Ranges between the network and the file.
 const RANGES: usize = 1;
 
-/// What is got.
+/// Settings of one `fullbore get` from a bucket.
 #[derive(Debug, Clone)]
 pub struct GetSettings {
     /// The bucket, and the object's key.
     pub bucket: BucketSettings,
-    /// The file that it is written to; none: stdout.
+    /// File to write; `None`: stdout.
     pub output: Option<PathBuf>,
-    /// Write no object that a checksum of the store does not verify.
+    /// Whether to fail, and write nothing, if no checksum of the store verifies the object.
     pub require_checksum: bool,
 }
 
-/// Gets an object; `stdout` takes it where no file is named. Nothing comes of it when nobody reads stdout any more.
+/// Downloads an object to a file or to `stdout`. Returns `None` if the reader of stdout has closed it.
 ///
 /// # Errors
 /// See [`ErrorKind`]. No file has its name then.
@@ -57,13 +57,7 @@ pub fn run(
     }
     key::check(&location.key).map_err(CommandError::usage)?;
     let begun = Instant::now();
-    events.emit(Event::Started {
-        command: "get".to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        name: None,
-        dir: address,
-        started_unix_s: began(Duration::ZERO),
-    });
+    events.emit(Event::started("get", address));
     let ledger = Ledger::off();
     let runtime = sending_runtime(&ledger)?;
     let client = bucket::open(&settings.bucket, None, stop.watch(), &ledger)?;

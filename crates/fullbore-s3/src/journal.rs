@@ -185,7 +185,7 @@ impl Journal {
     /// The store is about to be asked to begin an upload. Gives the intent's id.
     ///
     /// # Errors
-    /// The file's.
+    /// The line cannot be written to the journal file.
     pub fn will_begin(&self, store: &str, bucket: &str, key: &str) -> io::Result<u64> {
         let (id, now) = (u64::from_le_bytes(random()), unix_now());
         let (store, bucket, key) = (store.to_owned(), bucket.to_owned(), key.to_owned());
@@ -196,7 +196,7 @@ impl Journal {
     /// The store has not answered yet.
     ///
     /// # Errors
-    /// The file's.
+    /// The line cannot be written to the journal file.
     pub fn waits(&self, id: u64) -> io::Result<()> {
         self.write(&Line::Waits { id, at_s: unix_now() })
     }
@@ -204,7 +204,7 @@ impl Journal {
     /// The store has answered, or the run gives up asking. `is_settled`: there is no upload of unknown id.
     ///
     /// # Errors
-    /// The file's.
+    /// The line cannot be written to the journal file.
     pub fn answered(&self, id: u64, is_settled: bool) -> io::Result<()> {
         self.write(&Line::Answered { id, at_s: unix_now(), is_settled })
     }
@@ -212,7 +212,7 @@ impl Journal {
     /// An upload was begun.
     ///
     /// # Errors
-    /// The file's.
+    /// The line cannot be written to the journal file.
     pub fn begun(&self, open: &Open) -> io::Result<()> {
         self.write(&Line::Begun(open.clone()))
     }
@@ -220,7 +220,7 @@ impl Journal {
     /// It is complete, or given up.
     ///
     /// # Errors
-    /// The file's.
+    /// The line cannot be written to the journal file.
     pub fn ended(&self, upload_id: &str) -> io::Result<()> {
         self.write(&Line::Ended { upload_id: upload_id.to_owned() })
     }

@@ -14,7 +14,7 @@ pub enum KeyError {
     #[error("the key is empty")]
     Empty,
     /// More than [`KEY_BYTES_MAX`].
-    #[error("key {key:?}: {bytes} bytes, at most {KEY_BYTES_MAX} are possible")]
+    #[error("key {key:?}: {bytes} bytes exceed the limit of {KEY_BYTES_MAX}")]
     TooLong {
         /// Its beginning.
         key: String,
@@ -32,7 +32,7 @@ pub enum KeyError {
 /// Refuses what no store could hold, or would hold under another name.
 ///
 /// # Errors
-/// [`KeyError`]
+/// [`KeyError`] with the rule of the key that this text breaks.
 pub fn check(key: &str) -> Result<(), KeyError> {
     if key.is_empty() {
         return Err(KeyError::Empty);

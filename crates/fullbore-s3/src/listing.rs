@@ -23,7 +23,7 @@ pub enum More {
 /// Lists objects whose keys begin with `prefix`, in the order of their keys; `each` hears of every page.
 ///
 /// # Errors
-/// [`CallError`]
+/// [`CallError`] if a page cannot be fetched or parsed, or if the listing does not advance from page to page.
 pub async fn list(
     client: &Client,
     prefix: &str,
@@ -77,7 +77,7 @@ impl Endless {
         // The last page may have anything.
         let next = page.next.as_ref()?;
         if Some(next) == self.token.as_ref() {
-            return Some("named a page as the next one that was there already".into());
+            return Some("named a page as the next one that it had already listed".into());
         }
         self.empty = if page.objects.is_empty() { self.empty + 1 } else { 0 };
         if self.empty >= EMPTY_PAGES_MAX {

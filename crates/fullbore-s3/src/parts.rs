@@ -21,12 +21,12 @@ pub const PARTS_MAX: u64 = 10_000;
 /// servers more (each is a file of its own in many of them).
 pub const PART_BYTES: u64 = 8 << 20;
 
-/// How parts of a pipe grow.
+/// How the parts of an upload from a pipe grow, so that 10,000 parts suffice for any length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Growth {
-    /// Bytes of the first part.
+    /// Length of the first part in bytes; 8 MiB by default.
     pub first_bytes: u64,
-    /// Parts after which they double.
+    /// Number of parts after which their length doubles; 1000 by default.
     pub double_after: u64,
 }
 

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use fullbore_engine::run::costs::process_costs;
 use fullbore_engine::run::list::List;
-use fullbore_engine::run::report::{Report, began};
+use fullbore_engine::run::report::Report;
 use fullbore_engine::run::stored::{NotStored, all_stored};
 use fullbore_engine::run::{CommandError, ErrorKind, Event, Events, Phase, Stop, units};
 use fullbore_engine::stage::Ledger;
@@ -54,47 +54,47 @@ const WINDOW_BYTES: u64 = 64 << 20;
 /// Small objects that are ready beside those that are on their way.
 const READY: u32 = 64;
 
-/// What is put, and how.
+/// Settings of one `fullbore put` into a bucket.
 #[derive(Debug, Clone)]
 pub struct PutSettings {
-    /// Where to.
+    /// Destination: the bucket, and the prefix of all keys.
     pub bucket: BucketSettings,
-    /// Files and directories; `-` is stdin.
+    /// Files and directories to upload; `-` is stdin.
     pub sources: Vec<PathBuf>,
-    /// What of directories is put.
+    /// Which files of directories to upload, and how to treat links.
     pub choice: Choice,
-    /// What objects are stored with.
+    /// Attributes of the uploaded objects.
     pub fields: FieldSettings,
-    /// Patterns of files that are sent after all others.
+    /// Patterns of files to upload after all others, in this order.
     pub last: Vec<String>,
-    /// Whether objects that are there are sent again.
-    pub resend: bool,
-    /// What is done about objects that are not among the files.
+    /// Whether to upload files whose object exists with the same content.
+    pub overwrite: bool,
+    /// Whether to delete objects that are not among the files; `None`: no.
     pub delete: Option<DeleteSettings>,
-    /// Only says what would be done.
+    /// Whether to report the plan only, and to upload and delete nothing.
     pub dry_run: bool,
-    /// Where the list of files and addresses is written.
+    /// File for the list of uploaded files and their addresses; `None`: no list.
     pub list: Option<PathBuf>,
-    /// Where uploads in parts are noted.
+    /// Directory for the journals of multipart uploads; `None`: no journal.
     pub journals: Option<PathBuf>,
-    /// Where parts of pipes are kept that are too large for memory.
+    /// Directory for parts of pipes that are too large for memory.
     pub spool: PathBuf,
-    /// Bytes sent per second at most.
+    /// Highest upload rate in bytes per second; `None`: unlimited.
     pub limit_rate_bytes_per_s: Option<u64>,
-    /// Somebody wants to see the clocks of stages.
+    /// Whether to sample the stage clocks even without a report that shows them.
     pub watch_stages: bool,
 }
 
-/// How objects are deleted that are not among the files.
+/// Limits on the deletion of objects that are not among the files.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DeleteSettings {
-    /// Share of the objects that may be deleted.
+    /// Largest share of the objects below the prefix that one run may delete, 0 to 1.
     pub share_max: f64,
-    /// Delete even more.
+    /// Whether to delete even more than `share_max`.
     pub force: bool,
 }
 
-/// Puts everything.
+/// Uploads all files, then deletes other objects if `delete` says so.
 ///
 /// # Errors
 /// See [`ErrorKind`]. What could be put stays, and is in the report.
@@ -102,13 +102,7 @@ pub fn run(settings: &PutSettings, events: &mut dyn Events, stop: &Stop) -> Resu
     let common_fields = fields::common(&settings.fields)?;
     let begun = Instant::now();
     let location = &settings.bucket.location;
-    events.emit(Event::Started {
-        command: "put".to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        name: None,
-        dir: format!("{SCHEME}{}/{}", location.bucket, location.key),
-        started_unix_s: began(Duration::ZERO),
-    });
+    events.emit(Event::started("put", format!("{SCHEME}{}/{}", location.bucket, location.key)));
     events.emit(Event::Phase { phase: Phase::Plan });
     let last = Last::new(&settings.last);
     let tell = &mut |listing: &fullbore_engine::tree::Listing| listing.tell_left_out(&mut *events);
@@ -117,7 +111,7 @@ pub fn run(settings: &PutSettings, events: &mut dyn Events, stop: &Stop) -> Resu
     // Behind the plan, which it is no part of: it may be in a directory that is put.
     let mut list = List::open(settings.list.as_deref())?;
     if settings.delete.is_some() && plan.prefix.is_none() {
-        return Err(CommandError::usage("--delete needs a directory among the files: what is not in it is deleted"));
+        return Err(CommandError::usage("--delete needs a directory among the files, to compare the objects with"));
     }
     if stop.check().is_err() {
         return Err(CommandError::new(ErrorKind::Interrupted, "interrupted; nothing was put"));
@@ -170,8 +164,8 @@ fn put(
     if let Some(path) = journals {
         runtime.block_on(orphans::give_up(events, &uploader, path));
     }
-    let known = match settings.resend {
-        true => Known::resend(),
+    let known = match settings.overwrite {
+        true => Known::overwrite(),
         false => runtime.block_on(Known::find(&client, &plan.objects))?,
     };
     let content_type = {

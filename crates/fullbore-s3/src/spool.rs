@@ -123,10 +123,10 @@ impl Spool {
     /// there is no room for them, unless nothing is on its way that could give some back.
     ///
     /// # Errors
-    /// The source's, or the disk's.
+    /// The source cannot be read, or the spool file cannot be written.
     pub fn keep(&self, from: &mut dyn Read, bytes: u64, work: &Work) -> io::Result<(Arc<SpooledPart>, u64, Sha256)> {
         let mut file = unnamed(&self.0.directory).map_err(|error| self.named(&error))?;
-        let mut slot = work.wait(|| self.room(&file, bytes)).map_err(|error| self.named(&error))?;
+        let mut slot = work.wait(|| self.reserve(&file, bytes)).map_err(|error| self.named(&error))?;
         let (mut hasher, mut length) = (Sha256Hasher::new(), 0);
         let mut buffer = vec![0; READ_BYTES];
         while length < bytes {
@@ -147,7 +147,7 @@ impl Spool {
         Ok((Arc::new(SpooledPart { file, _slot: slot }), length, hasher.finish()))
     }
 
-    fn room(&self, file: &File, bytes: u64) -> io::Result<Slot> {
+    fn reserve(&self, file: &File, bytes: u64) -> io::Result<Slot> {
         let mut state = self.0.state();
         loop {
             if state.parts < PARTS_AT_ONCE || state.bytes.saturating_add(bytes) <= BYTES_AT_ONCE {
@@ -180,7 +180,7 @@ mod tests {
 
     /// A part of this size, of nothing: what was promised and did not come.
     fn promised(spool: &Spool, bytes: u64) -> io::Result<Slot> {
-        spool.room(&unnamed(&spool.0.directory).unwrap(), bytes)
+        spool.reserve(&unnamed(&spool.0.directory).unwrap(), bytes)
     }
 
     /// Parts, their bytes, and those still to be written.

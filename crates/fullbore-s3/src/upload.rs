@@ -50,6 +50,7 @@ const LATE_PARTS: Duration = Duration::from_millis(200);
 
 /// Why an object is not there.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum UploadError {
     /// The store's part.
     #[error(transparent)]
@@ -64,7 +65,7 @@ pub enum UploadError {
     #[error("more than {} TiB, which is the most that an object can have", OBJECT_BYTES_MAX >> 40)]
     TooLarge,
     /// The whole is not what was sent.
-    #[error("checksum mismatch: the store has {theirs}, sent was {ours}; do not use the object")]
+    #[error("checksum mismatch: the store has {theirs}, fullbore sent {ours}; do not use the object")]
     Damaged {
         /// By the store.
         theirs: String,
@@ -73,12 +74,12 @@ pub enum UploadError {
     },
 }
 
-/// Puts objects into a bucket.
+/// Uploads bytes, files and pipes into one bucket.
 #[derive(Debug, Clone)]
 pub struct Uploader {
-    /// The bucket.
+    /// Client of the bucket that receives the objects.
     pub client: Client,
-    /// How the parts of pipes grow.
+    /// How parts of pipes grow with the length of the pipe.
     pub growth: Growth,
     /// Memory.
     pub(crate) window: Window,
@@ -93,14 +94,14 @@ pub struct Uploader {
     pub(crate) conditions: Arc<Conditions>,
 }
 
-/// An object that is there now.
+/// An object that the store has acknowledged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Stored {
-    /// Its length in bytes.
+    /// Length of the object in bytes.
     pub size: u64,
-    /// Its SHA-256 as stores have it: base64, with the number of parts where it has any.
+    /// SHA-256 of the object in base64; for an object in parts, the composite checksum and the number of parts.
     pub checksum: String,
-    /// The store said that it has the same.
+    /// Whether the store returned this checksum itself.
     pub confirmed: bool,
 }
 
@@ -146,10 +147,10 @@ impl Uploader {
         self.conditions.are_kept()
     }
 
-    /// Puts a small object. `fields` are of the object: Content-Type, metadata.
+    /// Uploads a small object with one request. `fields` are attributes of the object, such as `Content-Type`.
     ///
     /// # Errors
-    /// [`UploadError`]
+    /// [`UploadError::Call`] if the store refuses the request, or the request fails after all retries.
     pub async fn put_whole(
         &self,
         key: &str,
@@ -192,17 +193,24 @@ impl Uploader {
 
     /// Puts an object that was just put once more, on the condition that it is not there: now it is known whether the
     /// store keeps to that.
-    pub async fn ask_for_conditions(&self, key: &str, fields: Vec<(String, String)>, content: Bytes, hash: Sha256) {
+    pub(crate) async fn ask_for_conditions(
+        &self,
+        key: &str,
+        fields: Vec<(String, String)>,
+        content: Bytes,
+        hash: Sha256,
+    ) {
         if let Ok(PutOutcome::Stored(_)) = self.put_whole(key, fields, content, hash, true).await {
-            tracing::info!("the store does not keep to conditions; each object is asked for");
+            tracing::info!("the store ignores conditions; fullbore asks for each object");
             self.conditions.ignored();
         }
     }
 
-    /// Puts a file in parts.
+    /// Uploads a file of `size` bytes in parts.
     ///
     /// # Errors
-    /// [`UploadError`]; nothing is left of it then, or the journal knows.
+    /// [`UploadError`] as for [`Uploader::put_pipe`], and [`UploadError::Changed`] if the file was written to
+    /// meanwhile. The store then keeps no parts, or the journal names them for a later run.
     pub async fn put_file(
         &self,
         key: &str,
@@ -227,10 +235,13 @@ impl Uploader {
         self.in_parts(upload, ready, reader, Some(original)).await
     }
 
-    /// Puts what a pipe gives, in parts that grow. Its beginning is not waited for any more when `over` ends.
+    /// Uploads the content of a pipe, in parts that grow. Returns early if `over` completes while the pipe is still
+    /// silent.
     ///
     /// # Errors
-    /// [`UploadError`]
+    /// [`UploadError::Source`] if the pipe cannot be read, [`UploadError::TooLarge`] beyond the largest object,
+    /// [`UploadError::Damaged`] if the store has other content. [`UploadError::Call`] if a request fails after all
+    /// retries, or after a stop.
     pub async fn put_pipe(
         &self,
         key: &str,
@@ -323,7 +334,7 @@ impl Uploader {
             Ok(written) => Some(written),
             Err(error) => {
                 if journal.tells() {
-                    tracing::warn!(%error, "no journal: if this run is killed, nobody will know of its uploads");
+                    tracing::warn!(%error, "no journal: if this run is killed, the next one cannot remove its unfinished uploads");
                 }
                 None
             }

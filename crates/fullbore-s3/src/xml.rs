@@ -22,6 +22,7 @@ const ETAG_BYTES_MAX: usize = 1024;
 
 /// An answer that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum XmlError {
     /// Too long, or no UTF-8.
     #[error("the server's answer is {0}")]
@@ -158,7 +159,7 @@ pub fn service_error(bytes: &[u8]) -> Option<ServiceError> {
 /// `InitiateMultipartUploadResult`: the upload's name.
 ///
 /// # Errors
-/// [`XmlError`]
+/// [`XmlError`] if the text is no well-formed XML within the bounds, or holds no `UploadId`.
 pub fn upload_id(bytes: &[u8]) -> Result<String, XmlError> {
     read(bytes, |root| needed(root, "UploadId"))
 }
@@ -166,7 +167,7 @@ pub fn upload_id(bytes: &[u8]) -> Result<String, XmlError> {
 /// `CompleteMultipartUploadResult`.
 ///
 /// # Errors
-/// [`XmlError`]
+/// [`XmlError`] if the text is no well-formed XML within the bounds, or holds no result of a completed upload.
 pub fn completed(bytes: &[u8]) -> Result<Completed, XmlError> {
     read(bytes, |root| {
         let etag = unquoted(&needed(root, "ETag")?);
@@ -178,7 +179,7 @@ pub fn completed(bytes: &[u8]) -> Result<Completed, XmlError> {
 /// `ListBucketResult` of ListObjectsV2, asked for with `encoding-type=url`.
 ///
 /// # Errors
-/// [`XmlError`]
+/// [`XmlError`] if the text is no well-formed XML within the bounds, or holds no page of a listing.
 pub fn page(bytes: &[u8]) -> Result<Page, XmlError> {
     read(bytes, |root| {
         if root.tag_name().name() != "ListBucketResult" {
@@ -219,7 +220,7 @@ fn decoded(key: &str, encoded: bool) -> Result<String, XmlError> {
 /// `ListMultipartUploadsResult`, asked for with `encoding-type=url`.
 ///
 /// # Errors
-/// [`XmlError`]
+/// [`XmlError`] if the text is no well-formed XML within the bounds, or holds no page of open uploads.
 pub fn uploads(bytes: &[u8]) -> Result<UploadsPage, XmlError> {
     read(bytes, |root| {
         if root.tag_name().name() != "ListMultipartUploadsResult" {
@@ -249,7 +250,7 @@ pub fn uploads(bytes: &[u8]) -> Result<UploadsPage, XmlError> {
 /// `DeleteResult`: the keys that were not deleted, and why.
 ///
 /// # Errors
-/// [`XmlError`]
+/// [`XmlError`] if the text is no well-formed XML within the bounds, or holds no result of a deletion.
 pub fn not_deleted(bytes: &[u8]) -> Result<Vec<(String, ServiceError)>, XmlError> {
     read(bytes, |root| {
         if root.tag_name().name() != "DeleteResult" {
@@ -266,7 +267,7 @@ pub fn not_deleted(bytes: &[u8]) -> Result<Vec<(String, ServiceError)>, XmlError
 /// `AssumeRole…Response` of the token service.
 ///
 /// # Errors
-/// [`XmlError`]
+/// [`XmlError`] if the text is no well-formed XML within the bounds, or holds no temporary credentials.
 pub fn temporary(bytes: &[u8]) -> Result<Temporary, XmlError> {
     read(bytes, |root| {
         let credentials = root

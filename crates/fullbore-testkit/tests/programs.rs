@@ -7,6 +7,8 @@ use std::{
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
     process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
 fn get(url: &str, path: &str) -> String {
@@ -40,6 +42,12 @@ fn the_server_obeys_its_standard_input() {
     input.write_all(b"clear=1\ncounters\n").unwrap();
     assert!(output.next().unwrap().unwrap().contains("\"requests\":1"));
     assert!(get(&url, "/pool/a").ends_with("\r\n\r\nhello"));
+    let written = || fs::read_to_string(&log).unwrap().lines().count();
+    let given_up = Instant::now() + Duration::from_secs(10);
+    while written() < 2 && Instant::now() < given_up {
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(written(), 2, "the log of a server that still runs");
     drop(input);
     assert!(child.wait().unwrap().success());
     let log = fs::read_to_string(&log).unwrap();

@@ -16,7 +16,7 @@ const NO_PAUSE_TOLD: Option<Duration> = None;
 
 /// Statuses that may pass by themselves; all other errors are final. The same as apt's own http method has
 /// (`TransientCodes` in its `basehttp.cc`), so that both ends of a run agree on what is worth a retry.
-pub const TRANSIENT_STATUSES: [u16; 7] = [
+pub(crate) const TRANSIENT_STATUSES: [u16; 7] = [
     408, // Request Timeout
     429, // Too Many Requests
     500, // Internal Server Error
@@ -31,7 +31,7 @@ pub fn is_transient(status: u16) -> bool {
     TRANSIENT_STATUSES.contains(&status)
 }
 
-/// What an answer is.
+/// What an answer to a request for a file means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The bytes that were asked for follow.
@@ -43,7 +43,7 @@ pub enum Answer {
 }
 
 /// The `Range` for a part; `None` when it is the whole file.
-pub fn range_of(segment: &Segment) -> Option<ByteRange> {
+pub(crate) fn range_of(segment: &Segment) -> Option<ByteRange> {
     if segment.is_whole() { None } else { ByteRange::of(&(segment.start..segment.end)) }
 }
 

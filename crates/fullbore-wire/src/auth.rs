@@ -23,7 +23,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// From plain text.
+    /// Makes credentials from a plain user name and password.
     pub fn new(user: impl Into<String>, password: impl Into<String>) -> Self {
         Self { user: user.into(), password: password.into() }
     }
@@ -34,7 +34,7 @@ impl Credentials {
         Some(Self::new(decode(user)?, decode(password)?))
     }
 
-    /// The user's name.
+    /// The user name, without the password.
     pub fn user(&self) -> &str {
         &self.user
     }
@@ -117,7 +117,7 @@ struct Entry {
 }
 
 impl AuthConf {
-    /// No credentials.
+    /// Makes an empty list of credentials.
     pub fn new() -> Self {
         Self::default()
     }
@@ -135,6 +135,10 @@ impl AuthConf {
 
     /// Adds the entries of one file's text. Unknown tokens are skipped, as apt does; a
     /// machine that is no host of ours (another scheme, a bad name) is skipped whole.
+    ///
+    /// # Errors
+    /// [`AuthError::TooLong`] if `text` has more than [`AUTH_FILE_BYTES_MAX`] bytes; [`AuthError::Incomplete`] if a
+    /// token lacks its argument; [`AuthError::TooManyEntries`] beyond the limit of entries.
     pub fn add_file(&mut self, text: &str) -> Result<(), AuthError> {
         if text.len() > AUTH_FILE_BYTES_MAX {
             return Err(AuthError::TooLong { bytes: text.len() });
@@ -177,6 +181,9 @@ impl AuthConf {
 
     /// Adds credentials that were written into a URL: good for that scheme, host and port,
     /// below that path.
+    ///
+    /// # Errors
+    /// [`AuthError::TooManyEntries`] beyond the limit of entries.
     pub fn add_for_url(&mut self, url: &Url, credentials: &Credentials) -> Result<(), AuthError> {
         self.add_entry(Some(Entry {
             scheme: url.scheme(),

@@ -12,7 +12,7 @@ const ENTITY_TAG_BYTES_MAX: usize = 512;
 /// Last second an HTTP date can tell: 9999-12-31T23:59:59.
 const DATE_MAX: i64 = 253_402_300_799;
 
-/// An entity tag.
+/// A well-formed entity tag (RFC 9110, section 8.8.3).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct EntityTag {
     /// Weak tags name equal meaning, not equal bytes, and never serve ranges.

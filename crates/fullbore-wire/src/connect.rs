@@ -28,13 +28,13 @@ pub const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// A server, and the way to it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Endpoint {
-    /// Plain or TLS.
+    /// Whether the connection uses plain TCP or TLS.
     pub scheme: Scheme,
     /// Name or address; an IPv6 address with or without brackets.
     pub host: String,
-    /// TCP port.
+    /// TCP port of the server, 1 to 65535.
     pub port: u16,
-    /// The proxy to go through.
+    /// Proxy to connect through; `None` for a direct connection.
     pub proxy: Option<ProxyServer>,
 }
 
@@ -43,9 +43,9 @@ pub struct Endpoint {
 pub struct ProxyServer {
     /// How the proxy itself is spoken to; with `Https` everything to it is encrypted.
     pub scheme: Scheme,
-    /// Name or address.
+    /// Name or address of the proxy.
     pub host: String,
-    /// TCP port.
+    /// TCP port of the proxy, 1 to 65535.
     pub port: u16,
     /// Value of `Proxy-Authorization`, e.g. `Basic …`; sent here for a tunnel only. With plain http
     /// the request itself carries it.
@@ -82,11 +82,11 @@ pub enum Handshake {
 /// How to connect. Clones share the TLS session cache.
 #[derive(Debug, Clone)]
 pub struct ConnectOptions {
-    /// Whom to believe.
+    /// Which certificates the client accepts.
     pub tls: Tls,
-    /// Which protocols to offer.
+    /// Which protocols the client offers by ALPN (RFC 7301).
     pub offer: Offer,
-    /// Where names come from.
+    /// Resolver for names of servers and proxies.
     pub resolver: Arc<Resolver>,
     /// What to ask of the kernel.
     pub socket: SocketOptions,
@@ -119,35 +119,35 @@ impl Default for ConnectOptions {
 /// A connection ready for its first request.
 #[derive(Debug)]
 pub struct Connected {
-    /// The bytes.
+    /// The open stream, through TLS if the scheme asks for it.
     pub stream: Stream,
-    /// What to speak on it.
+    /// Protocol that client and server agreed on.
     pub protocol: Protocol,
     /// The counters of the TCP connection (to the proxy, if there is one).
     pub tcp: TcpProbe,
-    /// The address that answered.
+    /// Address of the server or proxy that accepted the connection.
     pub peer: SocketAddr,
     /// Requests must name the whole URL (RFC 9112, section 3.2.2): plain http over a proxy.
     pub absolute_form: bool,
-    /// How long it took.
+    /// Duration of each step of the connection.
     pub timings: Timings,
 }
 
 /// Where the time to connect went, in microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Timings {
-    /// Name lookup.
+    /// Time of the name lookup, in microseconds.
     pub resolve_us: u64,
     /// TCP handshake, lost attempts included: about one round trip, to the proxy if there is one.
     pub tcp_us: u64,
     /// The way through a proxy: its own TLS, and its answer to CONNECT.
     pub proxy_us: u64,
-    /// TLS handshake.
+    /// Time of the TLS handshake, in microseconds.
     pub tls_us: u64,
 }
 
 impl Timings {
-    /// All of it.
+    /// Time of all steps of the connection together.
     pub fn total(&self) -> Duration {
         Duration::from_micros(self.resolve_us + self.tcp_us + self.proxy_us + self.tls_us)
     }
@@ -155,6 +155,7 @@ impl Timings {
 
 /// The steps of connecting, for errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Phase {
     /// Looking the name up.
     Resolve,
@@ -177,8 +178,9 @@ impl fmt::Display for Phase {
     }
 }
 
-/// Why there is no connection.
+/// Why a connection could not be opened.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConnectError {
     /// The name could not be looked up.
     #[error("{host}: name lookup: {source}")]
@@ -260,31 +262,31 @@ pub enum ConnectError {
 impl ConnectError {
     /// Whether the server could not show that it is the one asked for: not worth another try.
     #[must_use]
-    pub fn is_untrusted(&self) -> bool {
+    pub(crate) fn is_untrusted(&self) -> bool {
         matches!(self, ConnectError::Tls(error) if error.is_untrusted())
     }
 
     /// Whether the name may not be looked up: no other try has another end.
     #[must_use]
-    pub fn is_blocked(&self) -> bool {
+    pub(crate) fn is_blocked(&self) -> bool {
         matches!(self, ConnectError::Blocked { .. })
     }
 
     /// Whether nobody who is trusted vouches for the server's certificate.
     #[must_use]
-    pub fn is_of_unknown_issuer(&self) -> bool {
+    pub(crate) fn is_of_unknown_issuer(&self) -> bool {
         matches!(self, ConnectError::Tls(error) if error.is_of_unknown_issuer())
     }
 
     /// Whether the limit passed without an end: another try would wait as long.
     #[must_use]
-    pub fn is_timeout(&self) -> bool {
+    pub(crate) fn is_timeout(&self) -> bool {
         matches!(self, ConnectError::Timeout { .. })
     }
 
     /// The same in words for who knows which host was asked: it is not named again. A proxy is.
     #[must_use]
-    pub fn without_host(&self, asked: &Endpoint) -> String {
+    pub(crate) fn without_host(&self, asked: &Endpoint) -> String {
         let named = |host: &str, port| [authority(host, port), host.to_owned()];
         let mut names: Vec<(String, String)> =
             named(&asked.host, asked.port).into_iter().map(|name| (name, String::new())).collect();

@@ -55,8 +55,8 @@ pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
         let room = match reason {
             None => None,
             // Nobody makes room for a connection that may be needed some time.
-            Some(Reason::Warmth) => shared.addresses.free_slot(&base.url),
-            Some(Reason::Work) => {
+            Some(Reason::WarmUp) => shared.addresses.free_slot(&base.url),
+            Some(Reason::Requests) => {
                 let room = shared.addresses.slot(&base.url, &shared.wake);
                 let Ok(room) = tokio::time::timeout(LOOK_AGAIN, room).await else { continue };
                 room
@@ -124,9 +124,9 @@ pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
 /// What one more connection is for.
 enum Reason {
     /// There is something to ask for.
-    Work,
+    Requests,
     /// There will be.
-    Warmth,
+    WarmUp,
 }
 
 fn reason_to_open(shared: &Shared, host: HostId, slot: usize) -> Option<Reason> {
@@ -152,10 +152,10 @@ fn reason(shared: &Shared, dispatcher: &mut Dispatcher, host: HostId, slot: usiz
     let now = Instant::now();
     let got = slot == 0 && !lock(&shared.gets)[host as usize].is_empty();
     if got || dispatcher.wants_connection(host, now) {
-        return Some(Reason::Work);
+        return Some(Reason::Requests);
     }
     let warm = shared.warm.load(Ordering::Relaxed) && may_warm(shared, dispatcher, host, now);
-    warm.then_some(Reason::Warmth)
+    warm.then_some(Reason::WarmUp)
 }
 
 fn may_warm(shared: &Shared, dispatcher: &mut Dispatcher, host: HostId, now: Instant) -> bool {
@@ -204,7 +204,7 @@ async fn serve(shared: &Arc<Shared>, host: HostId, base: &Base, connected: Conne
     shared.host_clocks[host as usize].round_trip(rtt);
     let serving = async {
         match connected.protocol {
-            Protocol::Http1 => http1::serve(shared, host, id, base, connected, http1::Work::Queue).await,
+            Protocol::Http1 => http1::serve(shared, host, id, base, connected, http1::RequestSource::Queue).await,
             Protocol::Http2 => http2::serve(shared, host, id, base, connected).await,
         }
     };

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub(crate) struct Counted(Arc<AtomicUsize>);
 
 impl Counted {
-    pub fn one_more(count: &Arc<AtomicUsize>) -> Counted {
+    pub(crate) fn one_more(count: &Arc<AtomicUsize>) -> Counted {
         count.fetch_add(1, Ordering::Relaxed);
         Counted(count.clone())
     }

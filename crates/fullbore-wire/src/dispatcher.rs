@@ -96,7 +96,7 @@ pub enum Keep {
     Close,
 }
 
-/// How a connection ended.
+/// Why a connection ended, as the dispatcher counts it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// The server closed between answers although more was asked, or announced it
@@ -117,7 +117,7 @@ pub enum Hold {
     Connection(ConnectionId),
 }
 
-/// Settings of a run.
+/// Limits of a run: connections per host, segments, hedging.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Connections to one host at most.
@@ -156,7 +156,7 @@ impl Default for Limits {
 /// Gives files their names, for the report.
 pub type NameOf = Box<dyn Fn(ItemId) -> String + Send>;
 
-/// The decisions of a run.
+/// Decides which connection requests which part of which file.
 pub struct Dispatcher {
     hosts: Vec<Host>,
     name_of: Option<NameOf>,
@@ -242,7 +242,7 @@ impl Dispatcher {
     }
 
     /// Files neither verified nor given up.
-    pub fn unfinished_files(&self) -> u64 {
+    pub(crate) fn unfinished_files(&self) -> u64 {
         self.unfinished_files
     }
 
@@ -252,12 +252,12 @@ impl Dispatcher {
     }
 
     /// One host, to note what a connection learned.
-    pub fn host_mut(&mut self, host: HostId) -> &mut Host {
+    pub(crate) fn host_mut(&mut self, host: HostId) -> &mut Host {
         &mut self.hosts[host as usize]
     }
 
     /// Open connections to a host itself.
-    pub fn connections_to(&self, host: HostId) -> usize {
+    pub(crate) fn connections_to(&self, host: HostId) -> usize {
         self.connections.values().filter(|connection| connection.host == host && !connection.is_detour).count()
     }
 
@@ -282,20 +282,20 @@ impl Dispatcher {
     }
 
     /// When a paused host may be asked again; `None` if it is not paused.
-    pub fn paused_until(&mut self, host: HostId, now: Instant) -> Option<Instant> {
-        match self.hosts[host as usize].standing(now) {
+    pub(crate) fn paused_until(&mut self, host: HostId, now: Instant) -> Option<Instant> {
+        match self.hosts[host as usize].state(now) {
             HostState::Paused(until) => Some(*until),
             _ => None,
         }
     }
 
     /// Open connections to a host, and those being opened.
-    pub fn connections_begun_to(&self, host: HostId) -> usize {
+    pub(crate) fn connections_begun_to(&self, host: HostId) -> usize {
         self.connections_to(host) + self.opening[host as usize]
     }
 
     /// Whether one more connection to this host would have something to do.
-    pub fn wants_connection(&mut self, host: HostId, now: Instant) -> bool {
+    pub(crate) fn wants_connection(&mut self, host: HostId, now: Instant) -> bool {
         if !self.may_be_connected_to(host, now)
             || self.connections_begun_to(host) >= self.limits.connections_per_host
             || self.held == Some(Hold::Host(host))
@@ -333,12 +333,12 @@ impl Dispatcher {
     }
 
     /// Whether all has been asked for, of several hosts: then it is seen by looking often what is worth taking over.
-    pub fn is_at_the_end(&self) -> bool {
+    pub(crate) fn is_at_the_end(&self) -> bool {
         self.queue.is_drained() && self.unfinished_files > 0 && self.hosts.len() > 1 && self.limits.hedge
     }
 
     /// Whether a connection that waits for bytes is to look what it is to do; once.
-    pub fn take_news(&mut self) -> bool {
+    pub(crate) fn take_news(&mut self) -> bool {
         std::mem::take(&mut self.has_news)
     }
 
@@ -347,7 +347,7 @@ impl Dispatcher {
         self.opening[host as usize] += 1;
     }
 
-    /// A connection is open.
+    /// Registers a connection that has been opened.
     pub fn opened(&mut self, host: HostId, rtt: Duration, now: Instant) -> ConnectionId {
         self.opening[host as usize] = self.opening[host as usize].saturating_sub(1);
         let entry = &mut self.hosts[host as usize];
@@ -402,19 +402,19 @@ impl Dispatcher {
         if connection.owes() && self.known_rate(connection).is_none() && self.opening.iter().any(|count| *count > 0) {
             return Next::Wait;
         }
-        let lane = if connection.small_due < 1.0 { Priority::Bulk } else { Priority::Small };
+        let priority = if connection.small_due < 1.0 { Priority::Bulk } else { Priority::Small };
         let small_per_byte = self.queue.small_per_byte();
-        let wish = WantedFile {
+        let wanted = WantedFile {
             host: connection.host,
-            lane,
+            priority,
             segment_bytes: self.segment_bytes(connection),
             ranges: host.answers_ranges(),
             current: connection.current,
         };
-        let taken = self.queue.take(&wish).or_else(|| self.take_from_detours(&wish, now));
+        let taken = self.queue.take(&wanted).or_else(|| self.take_from_detours(&wanted, now));
         match taken.or_else(|| self.hedge(id, now)) {
             Some(segment) => {
-                let due = if lane == Priority::Bulk { segment.len() as f64 * small_per_byte } else { -1.0 };
+                let due = if priority == Priority::Bulk { segment.len() as f64 * small_per_byte } else { -1.0 };
                 let next = self.ask(id, segment, now);
                 if let Some(connection) = self.connections.get_mut(&id) {
                     connection.small_due = (connection.small_due + due).min(SMALL_DUE_MAX);
@@ -427,7 +427,7 @@ impl Dispatcher {
 
     /// Whether [`Dispatcher::next`] may have something more for the connection, although nothing that was asked for
     /// on it is complete.
-    pub fn may_ask_more(&self, id: ConnectionId) -> bool {
+    pub(crate) fn may_ask_more(&self, id: ConnectionId) -> bool {
         !self.queue.is_drained() && self.connections.get(&id).is_some_and(|connection| !self.has_enough(connection))
     }
 
@@ -449,7 +449,7 @@ impl Dispatcher {
     }
 
     /// Whether what is held has nothing left to bring.
-    pub fn held_is_quiet(&self) -> bool {
+    pub(crate) fn held_is_quiet(&self) -> bool {
         match self.held {
             None => false,
             Some(Hold::Host(host)) => !self.connections.values().any(|c| c.host == host && c.owes()),
@@ -458,7 +458,7 @@ impl Dispatcher {
     }
 
     /// The slowest of several busy connections to a host, which a trial can spare best.
-    pub fn sparable(&self, host: HostId) -> Option<ConnectionId> {
+    pub(crate) fn sparable(&self, host: HostId) -> Option<ConnectionId> {
         let busy = || self.connections.iter().filter(move |(_, c)| c.host == host && !c.is_detour && c.owes());
         let slowest =
             busy().min_by(|(_, a), (_, b)| a.rate.average().unwrap_or(0.0).total_cmp(&b.rate.average().unwrap_or(0.0)));
@@ -466,7 +466,7 @@ impl Dispatcher {
     }
 
     /// Bytes nobody is asked for yet.
-    pub fn unasked_bytes(&self) -> u64 {
+    pub(crate) fn unasked_bytes(&self) -> u64 {
         self.queue.unasked_bytes()
     }
 

@@ -175,7 +175,7 @@ impl<S: Service> Client<S> {
         self.shared().queue.until_given_up().await;
     }
 
-    /// What the client does.
+    /// The options that the client was made with.
     pub fn options(&self) -> &Options {
         &self.shared().options
     }

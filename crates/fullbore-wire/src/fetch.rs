@@ -67,11 +67,11 @@ pub trait Catalogue: Send + Sync {
 /// How a run uses the network.
 #[derive(Clone, Debug)]
 pub struct FetchOptions {
-    /// Connections per host, hedging.
+    /// Limits of connections per host, segments and hedging.
     pub limits: Limits,
-    /// TLS, time limits, sockets.
+    /// How connections are opened: TLS, time limits, sockets.
     pub connect: ConnectOptions,
-    /// The way to each host.
+    /// Which proxy leads to which host.
     pub proxies: ProxySettings,
     /// Credentials; each goes to its own host only.
     pub auth: AuthConf,
@@ -139,11 +139,11 @@ pub struct Fetcher {
     tasks: JoinSet<()>,
 }
 
-/// What a fetcher stands on.
+/// The parts of the engine that a fetcher uses.
 pub struct Parts {
-    /// Where bytes go.
+    /// Landing that writes and hashes received bytes.
     pub landing: Landing,
-    /// What became of files there.
+    /// Receives the outcome of each file of the landing.
     pub outcomes: mpsc::UnboundedReceiver<Outcome>,
     /// Bounds what is read and not yet written.
     pub window: Window,
@@ -154,17 +154,17 @@ pub struct Parts {
 /// One host as it was seen in the run.
 #[derive(Clone, Debug)]
 pub struct HostSeen {
-    /// Host and port.
+    /// Host and port of the mirror, as reports show them.
     pub name: String,
-    /// What it did.
+    /// Totals of the host: bytes, requests, faults.
     pub totals: HostTotals,
     /// Why it was left alone for the rest of the run.
     pub out: Option<String>,
-    /// Open connections.
+    /// Number of open connections to the host.
     pub connections: usize,
     /// Smallest round-trip time; `None` if no connection was opened.
     pub rtt: Option<Duration>,
-    /// What its last connection spoke.
+    /// Protocol of the last connection; `None` before the first one.
     pub protocol: Option<Protocol>,
     /// Requests that may be unanswered on one connection; 1 if it cannot pipeline.
     pub depth: usize,

@@ -28,7 +28,7 @@ const MISSES_UNTIL_STALE: u32 = 24;
 
 /// Failed or cut connections in a row after which a host counts as dead, unless told otherwise. With
 /// the doubling pause this is about 8 s of trying; time to connect comes on top.
-pub const FAILURES_UNTIL_DEAD: u32 = 6;
+pub(crate) const FAILURES_UNTIL_DEAD: u32 = 6;
 
 /// Wrong bytes in this many files, and more than one in [`FILES_PER_WRONG_ONE`], are a habit even
 /// with good files between them: a host may spoil ranges only, or what its cache holds.
@@ -71,17 +71,17 @@ const FAULTS_KEPT: usize = 32;
 /// Longest pause after broken connections.
 const BACK_OFF_MAX: Duration = Duration::from_secs(60);
 
-/// A set of hosts.
+/// A set of at most 64 hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostSet(u64);
 
 impl HostSet {
-    /// Adds a host.
+    /// Adds a host to the set.
     pub fn insert(&mut self, host: HostId) {
         self.0 |= 1 << host;
     }
 
-    /// Takes a host out.
+    /// Removes a host from the set.
     pub fn remove(&mut self, host: HostId) {
         self.0 &= !(1 << host);
     }
@@ -96,13 +96,13 @@ impl HostSet {
         other.0 & !self.0 == 0
     }
 
-    /// The hosts of both sets.
+    /// Returns the hosts that are in either set.
     #[must_use]
     pub fn union(self, other: HostSet) -> HostSet {
         HostSet(self.0 | other.0)
     }
 
-    /// Empties the set.
+    /// Removes all hosts from the set.
     pub fn clear(&mut self) {
         self.0 = 0;
     }
@@ -113,8 +113,9 @@ impl HostSet {
     }
 }
 
-/// What a host did wrong.
+/// Kinds of faults of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Fault {
     /// It does not have the file (404, 410, 403).
     Missing(u16),
@@ -201,11 +202,11 @@ pub enum HostState {
 /// A fault as it was seen, for the report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeenFault {
-    /// When.
+    /// Time at which the fault was noticed.
     pub at: Instant,
     /// With which file, where it was about one: its path in the catalogue.
     pub path: Option<String>,
-    /// What, as text.
+    /// Description of the fault, for reports.
     pub fault: String,
 }
 
@@ -221,17 +222,17 @@ pub struct Occasion {
 /// Totals of one host, for the report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HostTotals {
-    /// Body bytes received.
+    /// Number of body bytes received from the host.
     pub received_bytes: u64,
     /// Body bytes received that were already there or had to be thrown away.
     pub wasted_bytes: u64,
-    /// Requests sent.
+    /// Number of requests sent to the host.
     pub requests: u64,
-    /// Connections opened.
+    /// Number of connections opened to the host.
     pub connections: u64,
     /// Files or ranges it was asked for and did not have.
     pub missing: u64,
-    /// All other faults.
+    /// Number of faults of other kinds.
     pub faults: u64,
     /// Files that it brought alone and right.
     pub files: u64,
@@ -243,14 +244,14 @@ pub struct HostTotals {
     pub waited_alone: Duration,
 }
 
-/// One mirror, as learned.
+/// What was measured of one mirror: speed, faults, state.
 #[derive(Clone, Debug)]
 pub struct Host {
     /// Name for people: host and port.
     pub name: String,
-    /// Totals for the report.
+    /// Totals of the host for the report.
     pub totals: HostTotals,
-    standing: HostState,
+    state: HostState,
     strikes: u32,
     misses: u32,
     failures: u32,
@@ -277,7 +278,7 @@ impl Host {
         Host {
             name: name.into(),
             totals: HostTotals::default(),
-            standing: HostState::Up,
+            state: HostState::Up,
             strikes: 0,
             misses: 0,
             failures: 0,
@@ -299,33 +300,33 @@ impl Host {
     }
 
     /// Sets how many failures in a row make it count as dead.
-    pub fn dies_after(&mut self, failures: u32) {
+    pub(crate) fn dies_after(&mut self, failures: u32) {
         self.failures_until_dead = failures.max(1);
     }
 
     /// Whether it may be asked at `now`; a pause that is over ends here.
-    pub fn standing(&mut self, now: Instant) -> &HostState {
-        if matches!(self.standing, HostState::Paused(until) if until <= now) {
-            self.standing = HostState::Up;
+    pub fn state(&mut self, now: Instant) -> &HostState {
+        if matches!(self.state, HostState::Paused(until) if until <= now) {
+            self.state = HostState::Up;
             self.told_to_wait = false;
         }
-        &self.standing
+        &self.state
     }
 
     /// Whether the host has asked us to leave it alone at present (429, 503 and the like): open
     /// connections wait as well. After a broken connection the others go on.
-    pub fn is_told_to_wait(&mut self, now: Instant) -> bool {
-        matches!(self.standing(now), HostState::Paused(_)) && self.told_to_wait
+    pub(crate) fn is_told_to_wait(&mut self, now: Instant) -> bool {
+        matches!(self.state(now), HostState::Paused(_)) && self.told_to_wait
     }
 
     /// Whether it is out for the rest of the run.
     pub fn is_out(&self) -> bool {
-        matches!(self.standing, HostState::Out(_))
+        matches!(self.state, HostState::Out(_))
     }
 
     /// Whether it is neither paused at `now` nor out.
-    pub fn is_up(&self, now: Instant) -> bool {
-        match self.standing {
+    pub(crate) fn is_up(&self, now: Instant) -> bool {
+        match self.state {
             HostState::Up => true,
             HostState::Paused(until) => until <= now,
             HostState::Out(_) => false,
@@ -333,13 +334,13 @@ impl Host {
     }
 
     /// Whether its last connections failed, two times or more, and nothing came since.
-    pub fn is_failing(&self) -> bool {
+    pub(crate) fn is_failing(&self) -> bool {
         self.failures >= 2
     }
 
     /// Why it is out, if it is.
-    pub fn out_reason(&self) -> Option<&str> {
-        match &self.standing {
+    pub(crate) fn out_reason(&self) -> Option<&str> {
+        match &self.state {
             HostState::Out(reason) => Some(reason),
             _ => None,
         }
@@ -357,7 +358,7 @@ impl Host {
 
     /// Requests that the connection now opened may be given: what was learned, now and then twice
     /// as much.
-    pub fn requests_on_next_connection(&self) -> Option<u64> {
+    pub(crate) fn requests_on_next_connection(&self) -> Option<u64> {
         let explores = self.totals.connections % EXPLORE_EVERY == EXPLORE_EVERY - 1;
         explores.then(|| self.requests_per_connection().saturating_mul(2))
     }
@@ -368,18 +369,18 @@ impl Host {
     }
 
     /// What the last connection brought at least, in bytes per second, however short it was in use.
-    pub fn least_rate(&self) -> Option<f64> {
+    pub(crate) fn least_rate(&self) -> Option<f64> {
         self.least_rate
     }
 
     /// Notes the rate at which a connection ended, and what it had brought at least.
-    pub fn saw_connection_rate(&mut self, bytes_per_s: Option<f64>, at_least: Option<f64>) {
+    pub(crate) fn saw_connection_rate(&mut self, bytes_per_s: Option<f64>, at_least: Option<f64>) {
         self.connection_rate = bytes_per_s.or(self.connection_rate);
         self.least_rate = at_least.or(self.least_rate);
     }
 
     /// Whether it answers `Range` with 206.
-    pub fn answers_ranges(&self) -> bool {
+    pub(crate) fn answers_ranges(&self) -> bool {
         self.ranges
     }
 
@@ -389,7 +390,7 @@ impl Host {
     }
 
     /// Smallest round-trip time seen, if one was.
-    pub fn measured_rtt(&self) -> Option<Duration> {
+    pub(crate) fn measured_rtt(&self) -> Option<Duration> {
         self.rtt
     }
 
@@ -399,12 +400,12 @@ impl Host {
     }
 
     /// Notes what a connection speaks.
-    pub fn saw_protocol(&mut self, protocol: Protocol) {
+    pub(crate) fn saw_protocol(&mut self, protocol: Protocol) {
         self.protocol = Some(protocol);
     }
 
     /// Notes a measured round-trip time.
-    pub fn record_rtt(&mut self, rtt: Duration) {
+    pub(crate) fn record_rtt(&mut self, rtt: Duration) {
         if !rtt.is_zero() {
             self.rtt = Some(self.rtt.map_or(rtt, |known| known.min(rtt)));
         }
@@ -412,7 +413,7 @@ impl Host {
 
     /// A clean close by the server after `answers` answers: normal, and the length of the next
     /// connection. The last observation counts.
-    pub fn closed_after(&mut self, answers: u64) {
+    pub(crate) fn closed_after(&mut self, answers: u64) {
         if answers >= 1 {
             self.requests_per_connection = Some(answers);
         }
@@ -420,13 +421,13 @@ impl Host {
 
     /// A clean close by the server after `completed` requests were answered as asked. Over HTTP/2, early closes in a
     /// row cost a growing pause. Over HTTP/1 a server may well be set to one request per connection.
-    pub fn completed_before_close(&mut self, completed: u64, now: Instant) {
+    pub(crate) fn completed_before_close(&mut self, completed: u64, now: Instant) {
         if completed >= COMPLETED_PER_CONNECTION_MIN || self.protocol != Some(Protocol::Http2) {
             self.early_closes = 0;
             return;
         }
         // What closes during a pause is the same incident, as with failures.
-        if *self.standing(now) != HostState::Up {
+        if *self.state(now) != HostState::Up {
             return;
         }
         self.early_closes = self.early_closes.saturating_add(1);
@@ -456,7 +457,7 @@ impl Host {
     }
 
     /// Notes a fault and decides on the host's standing.
-    pub fn fault_on(&mut self, fault: &Fault, occasion: Occasion, now: Instant) {
+    pub(crate) fn fault_on(&mut self, fault: &Fault, occasion: Occasion, now: Instant) {
         let Occasion { path, alone } = occasion;
         self.saw(fault, path, now);
         match fault {
@@ -533,7 +534,7 @@ impl Host {
     /// One failure more, and a longer pause. What fails during a pause is the same incident: the
     /// other connections of a host that went down.
     fn failed(&mut self, now: Instant) {
-        if matches!(self.standing(now), HostState::Up) {
+        if matches!(self.state(now), HostState::Up) {
             let pause = (BACK_OFF_FIRST * 2u32.pow(self.failures.min(8))).min(BACK_OFF_MAX);
             self.failures += 1;
             self.pause(pause, now);
@@ -543,8 +544,8 @@ impl Host {
     /// Leaves the host alone for so long from now, or for longer if that was decided before.
     fn pause(&mut self, pause: Duration, now: Instant) {
         let until = now + pause;
-        match &mut self.standing {
-            HostState::Up => self.standing = HostState::Paused(until),
+        match &mut self.state {
+            HostState::Up => self.state = HostState::Paused(until),
             HostState::Paused(known) => *known = until.max(*known),
             HostState::Out(_) => {}
         }
@@ -553,7 +554,7 @@ impl Host {
     fn out(&mut self, reason: String) {
         if !self.is_out() {
             tracing::info!("{}: left alone from here on: {reason}", self.name);
-            self.standing = HostState::Out(reason);
+            self.state = HostState::Out(reason);
         }
     }
 }

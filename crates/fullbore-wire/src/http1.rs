@@ -29,15 +29,15 @@ pub const PIPELINE_DEPTH: usize = 99;
 
 /// Bytes of one response head, status line included. Apache and nginx limit what
 /// they take to 8 KiB per line; 32 KiB leaves room for chatty CDNs.
-pub const HEAD_BYTES_MAX: usize = 32 * 1024;
+pub(crate) const HEAD_BYTES_MAX: usize = 32 * 1024;
 
 /// Header fields of one response head. CDNs in front of Debian mirrors send about
 /// 25; 100 is what Apache accepts (`LimitRequestFields`).
-pub const HEADERS_MAX: usize = 100;
+pub(crate) const HEADERS_MAX: usize = 100;
 
 /// Interim (1xx) answers before the final one. We never ask for any; a guess that
 /// tolerates early hints and proxies that say 100 or 102 unasked.
-pub const INFORMATIONAL_MAX: usize = 8;
+pub(crate) const INFORMATIONAL_MAX: usize = 8;
 
 /// The bounds of one connection; `default()` takes the constants of this module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl Limits {
     }
 }
 
-/// What the received bytes mean.
+/// An event of the protocol, decoded from received bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
     /// The final status line and header fields of the answer to `tag`.
@@ -228,7 +228,7 @@ enum Receiving {
 }
 
 impl Http1 {
-    /// A fresh connection.
+    /// Makes the state of a fresh connection.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -245,6 +245,11 @@ impl Http1 {
 
     /// Queues a request. With a body, the caller goes on with [`body`](Self::body)
     /// and [`body_end`](Self::body_end) before the next request.
+    ///
+    /// # Errors
+    /// [`RequestError::Closing`] if the connection takes no more requests; [`RequestError::BodyOpen`] before
+    /// [`body_end`](Self::body_end); [`RequestError::TooManyInFlight`] at the limit of requests in flight; other
+    /// variants if `head` cannot be written as HTTP/1.1.
     pub fn request(&mut self, head: &RequestHead, tag: u64, body: BodyLength) -> Result<(), RequestError> {
         if self.is_closing() {
             return Err(RequestError::Closing);
@@ -267,6 +272,10 @@ impl Http1 {
 
     /// Queues a piece of the open request body. The caller bounds what it queues by
     /// looking at [`Outgoing::len`].
+    ///
+    /// # Errors
+    /// [`RequestError::NoBodyOpen`] if the open body belongs to another request; [`RequestError::BodyTooLong`] beyond
+    /// the declared length.
     pub fn body(&mut self, tag: u64, data: Bytes) -> Result<(), RequestError> {
         let sending =
             self.sending.as_mut().filter(|sending| sending.tag == tag).ok_or(RequestError::NoBodyOpen { tag })?;
@@ -293,7 +302,11 @@ impl Http1 {
         Ok(())
     }
 
-    /// Ends the open request body.
+    /// Ends the open body of the request `tag`.
+    ///
+    /// # Errors
+    /// [`RequestError::NoBodyOpen`] if the open body belongs to another request; [`RequestError::BodyTooShort`] before
+    /// the declared length.
     pub fn body_end(&mut self, tag: u64) -> Result<(), RequestError> {
         match &self.sending {
             Some(sending) if sending.tag == tag => match sending.remaining {
@@ -314,6 +327,9 @@ impl Http1 {
 
     /// Takes what it can from `input` and gives the next event; `None`: read more.
     /// Unconsumed bytes stay in `input`, at most [`Limits::head_bytes`] of them.
+    ///
+    /// # Errors
+    /// An [`Http1Error`] if the bytes break HTTP/1.1 (RFC 9112) or a limit of [`Limits`]. Each later call fails, too.
     pub fn receive(&mut self, input: &mut BytesMut) -> Result<Option<Event>, Http1Error> {
         let event = self.next_event(input);
         if event.is_err() {
@@ -326,6 +342,10 @@ impl Http1 {
     /// A close between answers is clean (`Ok(None)`; see [`unanswered`](Self::unanswered)),
     /// and it ends a body that has no other end. That body may have been cut:
     /// only size and hash tell.
+    ///
+    /// # Errors
+    /// [`Http1Error::TruncatedHead`] or [`Http1Error::TruncatedBody`] if an answer is incomplete;
+    /// [`Http1Error::Failed`] after an earlier error.
     pub fn end_of_stream(&mut self) -> Result<Option<Event>, Http1Error> {
         let tag = self.in_flight.front().map_or(0, |asked| asked.tag);
         let event = match &self.receiving {
@@ -368,17 +388,8 @@ impl Http1 {
         }
     }
 
-    /// Bytes until the end of the body being received, when its length is known; lets
-    /// the caller size its reads.
-    pub fn body_remaining(&self) -> Option<u64> {
-        match self.receiving {
-            Receiving::Length(remaining) if remaining > 0 => Some(remaining),
-            _ => None,
-        }
-    }
-
     /// How many requests may be queued now; 0 while a request body is open.
-    pub fn room(&self) -> usize {
+    pub fn free_slots(&self) -> usize {
         if self.is_closing() || self.sending.is_some() {
             return 0;
         }
@@ -386,12 +397,12 @@ impl Http1 {
     }
 
     /// Changes how many requests may be in flight (1 after permuted answers or HTTP/1.0).
-    pub fn set_depth(&mut self, requests_in_flight: usize) {
+    pub(crate) fn set_depth(&mut self, requests_in_flight: usize) {
         self.limits.requests_in_flight = requests_in_flight.max(1);
     }
 
     /// Whether the server closes after the present answer, or has closed.
-    pub fn is_closing(&self) -> bool {
+    pub(crate) fn is_closing(&self) -> bool {
         !self.persistent || matches!(self.receiving, Receiving::Closed | Receiving::Failed | Receiving::Tunnel)
     }
 

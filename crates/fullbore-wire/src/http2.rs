@@ -19,7 +19,6 @@ use h2::client::{Connection, ResponseFuture, SendRequest};
 use h2::{FlowControl, Reason, RecvStream, SendStream};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::task::JoinHandle;
 
 use self::frames::{Metered, Requests};
 use crate::conditional::http_date;
@@ -30,16 +29,16 @@ use crate::url::Scheme;
 
 /// Bytes a server may send on one stream before we give them back. The protocol's default of
 /// 64 KiB caps a stream at 0.65 MB/s over 100 ms; 16 MiB allow 1 Gbit/s over 134 ms.
-pub const STREAM_WINDOW_BYTES: u32 = 16 << 20;
+pub(crate) const STREAM_WINDOW_BYTES: u32 = 16 << 20;
 
 /// The same for all streams of the connection together. Equal to the stream's, so that one large
 /// file can fill the path and a connection never holds more than this in memory.
-pub const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
+pub(crate) const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 
 /// Largest frame we take. h2 holds a frame back until it is complete, so this is latency
 /// and memory as well; 256 KiB is the size of the chunks that travel on. Common servers
 /// send 8 to 16 KiB whatever is allowed.
-pub const FRAME_BYTES: u32 = 256 << 10;
+pub(crate) const FRAME_BYTES: u32 = 256 << 10;
 
 /// Streams to open before the server's settings are known, one round trip at most. The
 /// smallest limit seen is lighttpd's 8 (nginx 128, Apache 100).
@@ -53,7 +52,7 @@ const RESET_STREAMS: usize = 256;
 ///
 /// When all clones, answers and bodies are gone the driver says goodbye (GOAWAY) and ends.
 #[derive(Clone)]
-pub struct Http2 {
+pub(crate) struct Http2 {
     sender: SendRequest<Bytes>,
     scheme: Scheme,
     requests: Requests,
@@ -62,7 +61,7 @@ pub struct Http2 {
 /// Moves the connection's frames. Nothing happens unless it is polled: spawn it. It ends with `Ok`
 /// when either side closed in good order.
 #[must_use = "the connection stands still unless this is spawned"]
-pub struct Driver<S: AsyncRead + AsyncWrite + Unpin> {
+pub(crate) struct Driver<S: AsyncRead + AsyncWrite + Unpin> {
     connection: Connection<Metered<S>, Bytes>,
 }
 
@@ -84,7 +83,7 @@ impl Http2 {
     ///
     /// # Errors
     /// [`Http2Error::Io`].
-    pub async fn start<S>(stream: S, scheme: Scheme) -> Result<(Http2, Driver<S>), Http2Error>
+    pub(crate) async fn start<S>(stream: S, scheme: Scheme) -> Result<(Http2, Driver<S>), Http2Error>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -103,24 +102,12 @@ impl Http2 {
         Ok((Http2 { sender, scheme, requests }, Driver { connection }))
     }
 
-    /// [`Http2::start`] with the driver already running. The handle gives the connection's end.
-    ///
-    /// # Errors
-    /// [`Http2Error::Io`].
-    pub async fn spawn<S>(stream: S, scheme: Scheme) -> Result<(Http2, JoinHandle<Result<(), Http2Error>>), Http2Error>
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let (client, driver) = Http2::start(stream, scheme).await?;
-        Ok((client, tokio::spawn(driver)))
-    }
-
     /// Waits until the request last sent by this handle has a stream: the server's limit on
     /// streams is what makes it wait.
     ///
     /// # Errors
     /// [`Http2Error::GoneAway`] when the server takes no more; the connection's end otherwise.
-    pub async fn ready(&mut self) -> Result<(), Http2Error> {
+    pub(crate) async fn ready(&mut self) -> Result<(), Http2Error> {
         poll_fn(|cx| self.poll_ready(cx)).await
     }
 
@@ -128,13 +115,13 @@ impl Http2 {
     ///
     /// # Errors
     /// As `ready`.
-    pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Http2Error>> {
+    pub(crate) fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Http2Error>> {
         self.sender.poll_ready(cx).map_err(Http2Error::of)
     }
 
     /// How many streams the server lets run at once, as far as is known.
     #[must_use]
-    pub fn streams_allowed(&self) -> usize {
+    pub(crate) fn streams_allowed(&self) -> usize {
         self.sender.current_max_send_streams()
     }
 
@@ -142,23 +129,9 @@ impl Http2 {
     ///
     /// # Errors
     /// [`Http2Error::Request`] for what cannot be said in HTTP; otherwise as `ready`.
-    pub fn send(&mut self, request: &RequestHead) -> Result<Http2Response, Http2Error> {
+    pub(crate) fn send(&mut self, request: &RequestHead) -> Result<Http2Response, Http2Error> {
         let (response, _) = self.open(request, BodyLength::None)?;
         Ok(response)
-    }
-
-    /// Sends the head of a request whose body follows by [`Http2Upload`]. Call [`Http2::ready`] first.
-    ///
-    /// # Errors
-    /// As [`Http2::send`].
-    pub fn upload(
-        &mut self,
-        request: &RequestHead,
-        length: Option<u64>,
-    ) -> Result<(Http2Response, Http2Upload), Http2Error> {
-        let length = length.map_or(BodyLength::Chunked, BodyLength::Known);
-        let (response, stream) = self.open(request, length)?;
-        Ok((response, Http2Upload { stream }))
     }
 
     fn open(
@@ -183,7 +156,7 @@ impl fmt::Debug for Http2 {
 
 /// The answer to a request, to be awaited. Dropping it cancels the stream.
 #[derive(Debug)]
-pub struct Http2Response {
+pub(crate) struct Http2Response {
     response: ResponseFuture,
     /// Interim heads so far.
     informational: usize,
@@ -211,7 +184,7 @@ impl Future for Http2Response {
 /// The body of an answer. Dropping it before its end cancels the stream, which costs the
 /// connection nothing.
 #[derive(Debug)]
-pub struct Http2Body {
+pub(crate) struct Http2Body {
     stream: RecvStream,
 }
 
@@ -221,7 +194,7 @@ impl Http2Body {
     ///
     /// # Errors
     /// The stream's: cut off, reset, or not as long as was announced.
-    pub async fn chunk(&mut self) -> Result<Option<Bytes>, Http2Error> {
+    pub(crate) async fn chunk(&mut self) -> Result<Option<Bytes>, Http2Error> {
         poll_fn(|cx| self.poll_chunk(cx)).await
     }
 
@@ -229,20 +202,13 @@ impl Http2Body {
     ///
     /// # Errors
     /// As `chunk`.
-    pub fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Http2Error>> {
+    pub(crate) fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Http2Error>> {
         self.stream.poll_data(cx).map(|data| data.transpose().map_err(Http2Error::of))
-    }
-
-    /// Whether everything has been handed out, without waiting: true at once for an answer
-    /// without a body.
-    #[must_use]
-    pub fn is_end(&self) -> bool {
-        self.stream.is_end_stream()
     }
 
     /// A handle to give bytes back, which may travel with them to where they land.
     #[must_use]
-    pub fn release(&mut self) -> Release {
+    pub(crate) fn release(&mut self) -> Release {
         Release { flow: self.stream.flow_control().clone() }
     }
 }
@@ -250,68 +216,21 @@ impl Http2Body {
 /// Gives received bytes back to the stream's and the connection's window. Dropping the body and all of
 /// these gives back to the connection whatever is still owed.
 #[derive(Debug, Clone)]
-pub struct Release {
+pub(crate) struct Release {
     flow: FlowControl,
 }
 
 impl Release {
     /// Gives `bytes` back. More than was received is a mistake of the caller; nothing is given then.
-    pub fn release(&mut self, bytes: usize) {
+    pub(crate) fn release(&mut self, bytes: usize) {
         // Refused also when the stream has ended and h2 has given its share back already.
         let _ = self.flow.release_capacity(bytes);
     }
 }
 
-/// The body of a request under way. Dropping it before [`Http2Upload::finish`] cancels the request.
-#[derive(Debug)]
-pub struct Http2Upload {
-    stream: SendStream<Bytes>,
-}
-
-impl Http2Upload {
-    /// Sends `data` as the server's windows allow; returns when h2 has taken all of it. What h2 holds
-    /// is bounded (400 KB per stream).
-    ///
-    /// # Errors
-    /// [`Http2Error::BodyNotWanted`] when the server has already answered and reads no more
-    /// (RFC 9113, section 8.1): the answer counts.
-    pub async fn send(&mut self, mut data: Bytes) -> Result<(), Http2Error> {
-        while !data.is_empty() {
-            self.stream.reserve_capacity(data.len());
-            let room = match self.stream.capacity() {
-                0 => poll_fn(|cx| self.poll_room(cx)).await?,
-                room => room,
-            };
-            let piece = data.split_to(room.min(data.len()));
-            self.stream.send_data(piece, false).map_err(Http2Error::of)?;
-        }
-        Ok(())
-    }
-
-    /// Ends the body.
-    ///
-    /// # Errors
-    /// As [`Http2Upload::send`].
-    pub fn finish(mut self) -> Result<(), Http2Error> {
-        self.stream.send_data(Bytes::new(), true).map_err(Http2Error::of)
-    }
-
-    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, Http2Error>> {
-        match ready!(self.stream.poll_capacity(cx)) {
-            Some(room) => Poll::Ready(room.map_err(Http2Error::of)),
-            // The stream is closed; the reason is with the reset.
-            None => match self.stream.poll_reset(cx) {
-                Poll::Ready(Ok(reason)) => Poll::Ready(Err(Http2Error::of_reset(reason))),
-                Poll::Ready(Err(error)) => Poll::Ready(Err(Http2Error::of(error))),
-                Poll::Pending => Poll::Ready(Err(Http2Error::BodyNotWanted)),
-            },
-        }
-    }
-}
-
 /// What can go wrong, by what it means.
 #[derive(Debug, thiserror::Error)]
-pub enum Http2Error {
+pub(crate) enum Http2Error {
     /// The server says goodbye and has not looked at this request (RFC 9113, section 6.8). With
     /// `NO_ERROR` the normal end after so many requests; ask again on another connection.
     #[error("server closes the connection ({reason})")]
@@ -322,9 +241,6 @@ pub enum Http2Error {
     /// The server has not looked at this request (RFC 9113, section 8.7), often one stream too many.
     #[error("server refused the stream unseen")]
     Refused,
-    /// The server has answered and wants no more of the request's body.
-    #[error("server wants no more of the body")]
-    BodyNotWanted,
     /// The server cut this stream off.
     #[error("server reset the stream ({reason})")]
     Reset {
@@ -352,16 +268,9 @@ pub enum Http2Error {
 }
 
 impl Http2Error {
-    /// Whether the server says it did nothing with the request: asking again, elsewhere or here, is safe
-    /// and, unless the goodbye has another reason than `NO_ERROR`, not the host's fault.
-    #[must_use]
-    pub fn is_unanswered(&self) -> bool {
-        matches!(self, Http2Error::GoneAway { .. } | Http2Error::Refused)
-    }
-
     /// Whether the server floods us with interim heads: a fault of the whole connection.
     #[must_use]
-    pub fn is_flood(&self) -> bool {
+    pub(crate) fn is_flood(&self) -> bool {
         matches!(self, Http2Error::Head(Http1Error::TooManyInformational { .. }))
     }
 
@@ -377,7 +286,6 @@ impl Http2Error {
     fn of_reset(reason: Reason) -> Http2Error {
         match reason {
             Reason::REFUSED_STREAM => Http2Error::Refused,
-            Reason::NO_ERROR => Http2Error::BodyNotWanted,
             reason => Http2Error::Reset { reason },
         }
     }

@@ -25,6 +25,7 @@
 //! ```
 
 #![deny(unsafe_code)]
+#![warn(unreachable_pub)]
 
 pub mod answer;
 pub mod auth;
@@ -38,10 +39,10 @@ pub mod fetch;
 mod forward;
 pub mod hosts;
 pub mod http1;
-pub mod http2;
+mod http2;
 #[cfg(test)]
 mod loopback;
-pub mod pacing;
+mod pacing;
 pub mod proxy;
 pub mod queue;
 pub mod range;
@@ -52,8 +53,8 @@ pub mod resolve;
 pub mod retry_after;
 pub mod run;
 pub mod socket;
-pub mod stream;
+mod stream;
 pub mod tcp_info;
 pub mod tls;
-pub mod trial;
+mod trial;
 pub mod url;

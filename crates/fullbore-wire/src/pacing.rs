@@ -17,7 +17,7 @@ static NO_LIMIT: libc::c_uint = libc::c_uint::MAX - 1;
 /// # Errors
 /// What `setsockopt` says: `ENOTSOCK`, `ENOPROTOOPT` before Linux 3.13. Until 4.13 it does something only where
 /// the interface's queue is `fq`.
-pub fn pace(socket: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn pace(socket: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: the option's value is a `c_uint` that lives for the whole call, its size is the one that is told, and the kernel
     // only reads it. `socket` is open for the borrow's life.
     let status = unsafe {

@@ -13,16 +13,16 @@ use crate::url::{Host, Scheme, Url, UrlError, parse_host_and_port};
 /// Entries of a no_proxy list. A guess.
 const NO_PROXY_ENTRIES_MAX: usize = 1000;
 
-/// An HTTP proxy.
+/// An HTTP proxy: its address, scheme and credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proxy {
     /// Where it is; with https, TLS is spoken to the proxy itself.
     pub endpoint: Url,
-    /// For Proxy-Authorization.
+    /// Credentials for the field `Proxy-Authorization`, if any.
     pub credentials: Option<Credentials>,
 }
 
-/// The way to a URL.
+/// How to reach a URL: directly or through a proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
     /// To the host itself.
@@ -94,30 +94,46 @@ enum Exception {
 }
 
 impl ProxySettings {
-    /// No proxies.
+    /// Makes settings without any proxy.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// `http_proxy`, `Acquire::http::Proxy`.
+    /// Sets the proxy for `http` URLs (`http_proxy`, `Acquire::http::Proxy`).
+    ///
+    /// # Errors
+    /// [`ProxyError::Url`] if `value` is no address; [`ProxyError::Unsupported`] for schemes other than
+    /// `http` and `https`.
     pub fn set_http(&mut self, value: &str) -> Result<(), ProxyError> {
         self.http = parse_choice(value)?;
         Ok(())
     }
 
-    /// `https_proxy`, `Acquire::https::Proxy`.
+    /// Sets the proxy for `https` URLs (`https_proxy`, `Acquire::https::Proxy`).
+    ///
+    /// # Errors
+    /// [`ProxyError::Url`] if `value` is no address; [`ProxyError::Unsupported`] for schemes other than
+    /// `http` and `https`.
     pub fn set_https(&mut self, value: &str) -> Result<(), ProxyError> {
         self.https = parse_choice(value)?;
         Ok(())
     }
 
-    /// `all_proxy`.
+    /// Sets the proxy for URLs without one of their scheme (`all_proxy`).
+    ///
+    /// # Errors
+    /// [`ProxyError::Url`] if `value` is no address; [`ProxyError::Unsupported`] for schemes other than
+    /// `http` and `https`.
     pub fn set_all(&mut self, value: &str) -> Result<(), ProxyError> {
         self.all = parse_choice(value)?;
         Ok(())
     }
 
-    /// `Acquire::http::Proxy::HOST`; goes before everything else.
+    /// Sets the proxy for one host (`Acquire::http::Proxy::HOST`), which precedes all other settings.
+    ///
+    /// # Errors
+    /// [`ProxyError::Url`] if `host` is no host or `value` no address; [`ProxyError::Unsupported`] for schemes
+    /// other than `http` and `https`.
     pub fn set_host(&mut self, host: &str, value: &str) -> Result<(), ProxyError> {
         let host = Host::parse(host)?;
         self.hosts.retain(|(known, _)| *known != host);
@@ -130,6 +146,9 @@ impl ProxySettings {
     /// `no_proxy`: names (with all below them; a leading dot changes nothing), addresses,
     /// networks (`10.0.0.0/8`), each but networks with an optional port; `*` is
     /// everything. Separated by commas or blanks. Entries that are none of these are skipped.
+    ///
+    /// # Errors
+    /// [`ProxyError::TooManyEntries`] beyond the limit of entries; the entries before it are kept.
     pub fn set_no_proxy(&mut self, value: &str) -> Result<(), ProxyError> {
         let entries = value.split([',', ' ', '\t']).map(str::trim).filter(|entry| !entry.is_empty());
         self.no_proxy.clear();
@@ -142,7 +161,7 @@ impl ProxySettings {
         Ok(())
     }
 
-    /// The way to a URL.
+    /// Returns how to reach a URL under these settings.
     pub fn route(&self, url: &Url) -> Route {
         let by_host = self.hosts.iter().find(|(host, _)| host == url.host());
         let choice = match by_host {

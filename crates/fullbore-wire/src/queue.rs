@@ -13,10 +13,10 @@ use crate::hosts::{HostId, HostSet};
 /// Number of an item in the caller's catalogue.
 pub type ItemId = u32;
 
-/// A file to fetch.
+/// A file to fetch, with the parts already present.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Item {
-    /// The caller's number for it.
+    /// Number of the file, chosen by the caller.
     pub id: ItemId,
     /// Its size in bytes, from the signed index.
     pub size: u64,
@@ -29,18 +29,18 @@ pub struct Item {
 /// A part of a file that one host is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Which file.
+    /// Number of the file that the segment is of.
     pub item: ItemId,
-    /// First byte.
+    /// Offset of the first byte of the segment.
     pub start: u64,
     /// Byte after the last; equal to `start` only for an empty file.
     pub end: u64,
-    /// Size of the whole file.
+    /// Size of the whole file, in bytes.
     pub size: u64,
 }
 
 impl Segment {
-    /// Bytes of this part.
+    /// Length of the segment, in bytes.
     pub fn len(&self) -> u64 {
         self.end - self.start
     }
@@ -74,11 +74,11 @@ pub enum Priority {
 pub struct WantedFile {
     /// The host it is connected to.
     pub host: HostId,
-    /// Which end it takes from.
-    pub lane: Priority,
+    /// Whether to take small files or large ones first.
+    pub priority: Priority,
     /// Bytes in one request at most; a file up to half as much again is taken whole.
     pub segment_bytes: u64,
-    /// Whether the host answers ranges.
+    /// Whether the host answers requests for byte ranges.
     pub ranges: bool,
     /// The file this connection is in the midst of.
     pub current: Option<ItemId>,
@@ -121,7 +121,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Adds files.
+    /// Adds files to the queue.
     pub fn add(&mut self, items: impl IntoIterator<Item = Item>) {
         for item in items {
             if item.present.is_empty() && item.excluded == HostSet::default() {
@@ -143,29 +143,29 @@ impl Queue {
     }
 
     /// Small files that wait, for each byte that nobody is asked for.
-    pub fn small_per_byte(&self) -> f64 {
+    pub(crate) fn small_per_byte(&self) -> f64 {
         self.small_files as f64 / self.unasked_bytes.max(1) as f64
     }
 
     /// Bytes nobody is asked for yet.
-    pub fn unasked_bytes(&self) -> u64 {
+    pub(crate) fn unasked_bytes(&self) -> u64 {
         self.unasked_bytes
     }
 
     /// Whether every byte has been asked for.
-    pub fn is_drained(&self) -> bool {
+    pub(crate) fn is_drained(&self) -> bool {
         self.waiting.is_empty() && self.ready.is_empty()
     }
 
     /// Whether what is here would make at least so many requests of this size.
-    pub fn requests_at_least(&self, requests: usize, segment_bytes: u64) -> bool {
+    pub(crate) fn requests_at_least(&self, requests: usize, segment_bytes: u64) -> bool {
         let files = self.waiting.len() + self.ready.len();
         files >= requests || (files > 0 && self.unasked_bytes / segment_bytes >= requests as u64)
     }
 
     /// Files of which a part is there, while no host of `with_ranges` may serve the rest, are to come
     /// again as a whole from one of `whole_only`, which send nothing less.
-    pub fn take_whole_again(&mut self, with_ranges: HostSet, whole_only: HostSet) {
+    pub(crate) fn take_whole_again(&mut self, with_ranges: HostSet, whole_only: HostSet) {
         for item in &self.ready {
             let Some(begun) = self.begun.get_mut(item) else { continue };
             if begun.excluded.covers(with_ranges)
@@ -179,11 +179,11 @@ impl Queue {
     }
 
     /// The next part for a connection, or `None` if nothing here is for its host.
-    pub fn take(&mut self, wish: &WantedFile) -> Option<Segment> {
-        self.take_current(wish)
-            .or_else(|| self.take_begun(wish, true))
-            .or_else(|| self.take_waiting(wish))
-            .or_else(|| self.take_begun(wish, false))
+    pub fn take(&mut self, wanted: &WantedFile) -> Option<Segment> {
+        self.take_current(wanted)
+            .or_else(|| self.take_begun(wanted, true))
+            .or_else(|| self.take_waiting(wanted))
+            .or_else(|| self.take_begun(wanted, false))
     }
 
     /// Gives back a part that did not arrive.
@@ -222,7 +222,7 @@ impl Queue {
     }
 
     /// Every host may be asked for this file again (it is asked for under another name now).
-    pub fn include_all(&mut self, item: ItemId) {
+    pub(crate) fn include_all(&mut self, item: ItemId) {
         if let Some(begun) = self.begun.get_mut(&item) {
             begun.excluded.clear();
         }
@@ -237,7 +237,7 @@ impl Queue {
     }
 
     /// Files with parts nobody is asked for and which no host of `usable` may serve.
-    pub fn unservable(&self, usable: HostSet) -> Vec<ItemId> {
+    pub(crate) fn unservable(&self, usable: HostSet) -> Vec<ItemId> {
         let mut items: Vec<ItemId> =
             self.ready.iter().filter(|item| self.begun[item].excluded.covers(usable)).copied().collect();
         if usable == HostSet::default() {
@@ -247,7 +247,7 @@ impl Queue {
     }
 
     /// Empties the queue of files not begun: the run is given up.
-    pub fn abandon_waiting(&mut self) {
+    pub(crate) fn abandon_waiting(&mut self) {
         self.unasked_bytes -= self.waiting.iter().map(|(size, _)| size).sum::<u64>();
         self.waiting.clear();
         self.small_files = 0;
@@ -269,22 +269,22 @@ impl Queue {
         }
     }
 
-    fn take_current(&mut self, wish: &WantedFile) -> Option<Segment> {
-        self.take_from(wish.current?, wish)
+    fn take_current(&mut self, wanted: &WantedFile) -> Option<Segment> {
+        self.take_from(wanted.current?, wanted)
     }
 
-    fn take_begun(&mut self, wish: &WantedFile, only_returned: bool) -> Option<Segment> {
+    fn take_begun(&mut self, wanted: &WantedFile, only_returned: bool) -> Option<Segment> {
         let item = *self.ready.iter().find(|item| {
             let begun = &self.begun[item];
             (begun.returned || !only_returned)
-                && !begun.excluded.contains(wish.host)
-                && (wish.ranges || begun.unasked_bytes() == begun.size)
+                && !begun.excluded.contains(wanted.host)
+                && (wanted.ranges || begun.unasked_bytes() == begun.size)
         })?;
-        self.take_from(item, wish)
+        self.take_from(item, wanted)
     }
 
-    fn take_waiting(&mut self, wish: &WantedFile) -> Option<Segment> {
-        let (size, item) = match wish.lane {
+    fn take_waiting(&mut self, wanted: &WantedFile) -> Option<Segment> {
+        let (size, item) = match wanted.priority {
             Priority::Bulk => self.waiting.pop_back()?,
             Priority::Small => self.waiting.pop_front()?,
         };
@@ -296,12 +296,12 @@ impl Queue {
             begun.unasked = vec![Range { start: 0, end: size }];
         }
         self.ready.insert(item);
-        self.take_from(item, wish)
+        self.take_from(item, wanted)
     }
 
-    fn take_from(&mut self, item: ItemId, wish: &WantedFile) -> Option<Segment> {
+    fn take_from(&mut self, item: ItemId, wanted: &WantedFile) -> Option<Segment> {
         let begun = self.begun.get_mut(&item)?;
-        if begun.excluded.contains(wish.host) {
+        if begun.excluded.contains(wanted.host) {
             return None;
         }
         let size = begun.size;
@@ -311,10 +311,10 @@ impl Queue {
         }
         let first = begun.unasked.first()?.clone();
         let mut end = first.end;
-        if wish.ranges {
+        if wanted.ranges {
             // A file up to half as much again is not worth a second request.
-            if first.end - first.start > wish.segment_bytes + wish.segment_bytes / 2 {
-                end = first.start + wish.segment_bytes;
+            if first.end - first.start > wanted.segment_bytes + wanted.segment_bytes / 2 {
+                end = first.start + wanted.segment_bytes;
             }
         } else if first != (0..size) {
             return None;
@@ -369,29 +369,29 @@ mod tests {
         Item { id, size, ..Item::default() }
     }
 
-    fn wish(lane: Priority, segment_bytes: u64) -> WantedFile {
-        WantedFile { host: 0, lane, segment_bytes, ranges: true, current: None }
+    fn wanted(priority: Priority, segment_bytes: u64) -> WantedFile {
+        WantedFile { host: 0, priority, segment_bytes, ranges: true, current: None }
     }
 
     #[test]
     fn bulk_takes_the_biggest_small_takes_the_smallest() {
         let mut queue = Queue::default();
         queue.add([item(1, 10), item(2, 1000), item(3, 5)]);
-        assert_eq!(queue.take(&wish(Priority::Bulk, 4000)).map(|s| s.item), Some(2));
-        assert_eq!(queue.take(&wish(Priority::Small, 4000)).map(|s| s.item), Some(3));
+        assert_eq!(queue.take(&wanted(Priority::Bulk, 4000)).map(|s| s.item), Some(2));
+        assert_eq!(queue.take(&wanted(Priority::Small, 4000)).map(|s| s.item), Some(3));
     }
 
     #[test]
     fn a_connection_keeps_its_file_and_idle_ones_start_new_files_first() {
         let mut queue = Queue::default();
         queue.add([item(1, 1000), item(2, 900)]);
-        let first = queue.take(&wish(Priority::Bulk, 100)).expect("work");
+        let first = queue.take(&wanted(Priority::Bulk, 100)).expect("work");
         assert_eq!((first.item, first.start, first.end), (1, 0, 100));
-        let other = queue.take(&wish(Priority::Bulk, 100)).expect("work");
+        let other = queue.take(&wanted(Priority::Bulk, 100)).expect("work");
         assert_eq!(other.item, 2);
-        let next = queue.take(&WantedFile { current: Some(1), ..wish(Priority::Bulk, 100) }).expect("work");
+        let next = queue.take(&WantedFile { current: Some(1), ..wanted(Priority::Bulk, 100) }).expect("work");
         assert_eq!((next.item, next.start), (1, 100));
-        let help = queue.take(&wish(Priority::Bulk, 10_000)).expect("work");
+        let help = queue.take(&wanted(Priority::Bulk, 10_000)).expect("work");
         assert_eq!((help.item, help.start, help.end), (1, 200, 1000));
     }
 
@@ -399,12 +399,12 @@ mod tests {
     fn what_came_back_goes_out_before_new_files_but_not_to_an_excluded_host() {
         let mut queue = Queue::default();
         queue.add([item(1, 50), item(2, 60)]);
-        let segment = queue.take(&wish(Priority::Bulk, 100)).expect("work");
+        let segment = queue.take(&wanted(Priority::Bulk, 100)).expect("work");
         queue.exclude(segment.item, segment.size, 0);
         queue.give_back(&segment);
-        assert_eq!(queue.take(&wish(Priority::Bulk, 100)).map(|s| s.item), Some(1));
-        assert_eq!(queue.take(&wish(Priority::Bulk, 100)), None);
-        assert_eq!(queue.take(&WantedFile { host: 1, ..wish(Priority::Bulk, 100) }).map(|s| s.item), Some(2));
+        assert_eq!(queue.take(&wanted(Priority::Bulk, 100)).map(|s| s.item), Some(1));
+        assert_eq!(queue.take(&wanted(Priority::Bulk, 100)), None);
+        assert_eq!(queue.take(&WantedFile { host: 1, ..wanted(Priority::Bulk, 100) }).map(|s| s.item), Some(2));
         assert!(queue.is_drained());
     }
 
@@ -412,8 +412,8 @@ mod tests {
     fn a_host_without_ranges_gets_whole_files_only() {
         let mut queue = Queue::default();
         queue.add([item(1, 1000)]);
-        let part = queue.take(&wish(Priority::Bulk, 100)).expect("work");
-        let whole = WantedFile { host: 1, ranges: false, ..wish(Priority::Bulk, 100) };
+        let part = queue.take(&wanted(Priority::Bulk, 100)).expect("work");
+        let whole = WantedFile { host: 1, ranges: false, ..wanted(Priority::Bulk, 100) };
         assert_eq!(queue.take(&whole), None);
         queue.give_back(&part);
         assert_eq!(queue.take(&whole).map(|s| s.len()), Some(1000));
@@ -423,12 +423,12 @@ mod tests {
     fn an_empty_file_is_asked_for_once_and_again_when_it_came_back() {
         let mut queue = Queue::default();
         queue.add([item(1, 0)]);
-        let segment = queue.take(&wish(Priority::Small, 100)).expect("work");
+        let segment = queue.take(&wanted(Priority::Small, 100)).expect("work");
         assert!(segment.is_whole() && queue.is_drained());
         queue.give_back(&segment);
         assert!(!queue.is_drained());
-        assert!(queue.take(&wish(Priority::Small, 100)).is_some());
-        assert!(queue.take(&wish(Priority::Small, 100)).is_none());
+        assert!(queue.take(&wanted(Priority::Small, 100)).is_some());
+        assert!(queue.take(&wanted(Priority::Small, 100)).is_none());
     }
 
     #[test]
@@ -437,7 +437,7 @@ mod tests {
         queue.add([Item { present: vec![10..20, 90..100], ..item(1, 100) }]);
         assert_eq!(queue.unasked_bytes(), 80);
         let mut taken = Vec::new();
-        while let Some(segment) = queue.take(&wish(Priority::Bulk, 1000)) {
+        while let Some(segment) = queue.take(&wanted(Priority::Bulk, 1000)) {
             taken.push(segment.start..segment.end);
         }
         assert_eq!(taken, [0..10, 20..90]);
@@ -449,9 +449,9 @@ mod tests {
         let mut excluded = HostSet::default();
         excluded.insert(0);
         queue.add([Item { excluded, ..item(1, 100) }, item(2, 10)]);
-        assert_eq!(queue.take(&wish(Priority::Bulk, 1000)).map(|s| s.item), Some(2));
-        assert_eq!(queue.take(&wish(Priority::Bulk, 1000)), None);
-        assert_eq!(queue.take(&WantedFile { host: 1, ..wish(Priority::Bulk, 1000) }).map(|s| s.item), Some(1));
+        assert_eq!(queue.take(&wanted(Priority::Bulk, 1000)).map(|s| s.item), Some(2));
+        assert_eq!(queue.take(&wanted(Priority::Bulk, 1000)), None);
+        assert_eq!(queue.take(&WantedFile { host: 1, ..wanted(Priority::Bulk, 1000) }).map(|s| s.item), Some(1));
     }
 
     proptest! {
@@ -466,13 +466,13 @@ mod tests {
                 if action == 0 && !out.is_empty() {
                     let segment = out.swap_remove(length as usize % out.len());
                     queue.give_back(&segment);
-                } else if let Some(segment) = queue.take(&wish(if bulk { Priority::Bulk } else { Priority::Small }, length)) {
+                } else if let Some(segment) = queue.take(&wanted(if bulk { Priority::Bulk } else { Priority::Small }, length)) {
                     out.push(segment);
                 }
                 let held: u64 = out.iter().map(Segment::len).sum();
                 prop_assert_eq!(held + queue.unasked_bytes(), sizes.iter().sum::<u64>());
             }
-            while let Some(segment) = queue.take(&wish(Priority::Bulk, 700)) {
+            while let Some(segment) = queue.take(&wanted(Priority::Bulk, 700)) {
                 out.push(segment);
             }
             prop_assert!(queue.is_drained());

@@ -32,12 +32,12 @@ impl ByteRange {
         Self::new(range.start, Some(range.end.checked_sub(1)?))
     }
 
-    /// First byte.
+    /// Offset of the first byte of the range.
     pub fn first(self) -> u64 {
         self.first
     }
 
-    /// Last byte, inclusive.
+    /// Offset of the last byte, inclusive; `None` for all that follow.
     pub fn last(self) -> Option<u64> {
         self.last
     }
@@ -51,7 +51,7 @@ impl fmt::Display for ByteRange {
     }
 }
 
-/// The Content-Range field.
+/// Value of the field `Content-Range` (RFC 9110, section 14.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentRange {
     /// `bytes first-last/complete`, or `/*`.
@@ -172,7 +172,7 @@ pub enum RangeError {
 ///
 /// 206 is accepted only with exactly the bytes asked for; an end beyond the file is cut
 /// to it, as servers must do.
-pub fn check_answer(
+pub(crate) fn check_answer(
     asked: Option<ByteRange>,
     expected: Option<u64>,
     head: &crate::http1::ResponseHead,

@@ -28,7 +28,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Nothing received yet.
+    /// Makes a meter that has counted nothing.
     pub fn new(now: Instant) -> Self {
         Rate { average: None, newest: 0.0, since: now, bytes: 0, waits: true, burst: 0.0 }
     }
@@ -51,7 +51,7 @@ impl Rate {
         self.restart(now);
     }
 
-    /// Bytes arrived.
+    /// Counts bytes that were received at `now`.
     pub fn add(&mut self, bytes: u64, now: Instant) {
         self.bytes += bytes;
         self.settle(now);

@@ -90,7 +90,7 @@ pub struct Allowance {
 }
 
 impl Allowance {
-    /// Under this limit.
+    /// Makes an allowance under this limit; `None` for no limit.
     pub fn new(limit: Option<Arc<RateLimit>>) -> Allowance {
         Allowance { limit, ..Allowance::default() }
     }
@@ -109,7 +109,7 @@ impl Allowance {
     }
 
     /// When more may be written, if it is the limit that is waited for.
-    pub fn held_until(&self, now: Instant) -> Option<Instant> {
+    pub(crate) fn held_until(&self, now: Instant) -> Option<Instant> {
         self.not_before.filter(|from| self.bytes > 0 && *from > now)
     }
 

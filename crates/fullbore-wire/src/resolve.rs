@@ -15,11 +15,11 @@ use crate::socket::{self, Socket, SocketOptions};
 
 /// Head start of one attempt before the next begins: the recommended "Connection Attempt
 /// Delay" of RFC 8305, section 5.
-pub const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+pub(crate) const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
 /// Addresses of one host that are tried. Large mirrors have up to 8 of each family (a guess,
 /// doubled); a resolver's answer may hold hundreds.
-pub const MAX_ADDRESSES: usize = 16;
+pub(crate) const MAX_ADDRESSES: usize = 16;
 
 /// Addresses of which kind are used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

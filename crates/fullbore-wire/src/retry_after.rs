@@ -4,7 +4,7 @@ use crate::conditional::parse_http_date;
 
 /// Longest pause we let a host ask for. A run that waits longer for one host has no
 /// use for it; a guess.
-pub const RETRY_AFTER_MAX_S: u64 = 3600;
+pub(crate) const RETRY_AFTER_MAX_S: u64 = 3600;
 
 /// The field, in its two forms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

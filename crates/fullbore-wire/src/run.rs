@@ -3,7 +3,7 @@
 //! Commands are plain blocking code; connections live on the one worker of a tokio runtime, so that parsing an index
 //! never holds up a socket.
 
-pub mod batch;
+pub(crate) mod batch;
 pub mod hints;
 mod network;
 pub mod refusals;

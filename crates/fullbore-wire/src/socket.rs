@@ -23,11 +23,11 @@ use crate::tcp_info::TcpInfo;
 
 /// Silence before the kernel asks whether the other end still lives. Short of the 120 s after
 /// which many home routers forget a connection (a guess from common defaults).
-pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(45);
+pub(crate) const KEEPALIVE_IDLE: Duration = Duration::from_secs(45);
 /// Time between such questions.
-pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+pub(crate) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 /// Unanswered questions until the connection counts as dead: 45 s + 4 × 15 s.
-pub const KEEPALIVE_PROBES: u32 = 4;
+pub(crate) const KEEPALIVE_PROBES: u32 = 4;
 
 /// What to ask of the kernel for a connection.
 ///
@@ -110,7 +110,7 @@ impl Socket {
         self.probe.clone()
     }
 
-    /// The stream itself, for readiness.
+    /// The TCP stream, to wait for readiness.
     #[must_use]
     pub fn tcp(&self) -> &TcpStream {
         &self.stream
@@ -120,7 +120,7 @@ impl Socket {
     ///
     /// # Errors
     /// As there.
-    pub fn try_read_buf(&self, buf: &mut impl BufMut) -> io::Result<usize> {
+    pub(crate) fn try_read_buf(&self, buf: &mut impl BufMut) -> io::Result<usize> {
         self.stream.try_read_buf(buf).inspect(|bytes| moved(*bytes))
     }
 }

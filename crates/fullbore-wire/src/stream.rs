@@ -28,7 +28,7 @@ const TLS_READ_AHEAD_BYTES: usize = 256 << 10;
 /// record's payload, and about what a system call is worth.
 const MIN_SPARE_BYTES: usize = 16 << 10;
 
-/// A connection to a server.
+/// A connection to a server, plain or through TLS.
 #[derive(Debug)]
 pub enum Stream {
     /// Plain TCP.
@@ -37,10 +37,10 @@ pub enum Stream {
     Tls(Box<TlsSocket>),
 }
 
-/// What one [`Stream::read_into`] did.
+/// Result of one call of [`Stream::read_into`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Filled {
-    /// Bytes appended.
+    /// Number of bytes that were appended to the buffer.
     pub bytes: usize,
     /// Nothing was there at first: the socket was found empty and we waited.
     pub waited: bool,
@@ -61,14 +61,14 @@ impl Stream {
 
     /// Whether the bytes are encrypted.
     #[must_use]
-    pub fn is_tls(&self) -> bool {
+    pub(crate) fn is_tls(&self) -> bool {
         matches!(self, Stream::Tls(_))
     }
 
     /// Waits until a read would give something (data, the end, or an error).
     ///
     /// # Errors
-    /// The connection's.
+    /// The error of the socket, if polling it fails.
     pub async fn readable(&mut self) -> io::Result<()> {
         std::future::poll_fn(|cx| self.poll_readable(cx)).await
     }
@@ -77,7 +77,7 @@ impl Stream {
     ///
     /// # Errors
     /// As `readable`.
-    pub fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Stream::Plain(socket) => socket.tcp().poll_read_ready(cx),
             Stream::Tls(tls) if tls.deferred.is_some() => Poll::Ready(Ok(())),
@@ -92,7 +92,7 @@ impl Stream {
     ///
     /// # Errors
     /// `WouldBlock` when nothing is there; the connection's otherwise.
-    pub fn try_read_buf(&mut self, buf: &mut BytesMut) -> io::Result<usize> {
+    pub(crate) fn try_read_buf(&mut self, buf: &mut BytesMut) -> io::Result<usize> {
         let room = buf.capacity() - buf.len();
         if room == 0 {
             return Ok(0);
@@ -220,7 +220,7 @@ impl TlsSocket {
     ///
     /// # Errors
     /// As there.
-    pub async fn connect_to_write(
+    pub(crate) async fn connect_to_write(
         config: Arc<ClientConfig>,
         host: &str,
         stream: Stream,
@@ -246,12 +246,6 @@ impl TlsSocket {
             _ => Protocol::Http1,
         };
         Ok((TlsSocket { inner, deferred: None }, protocol))
-    }
-
-    /// Whether an earlier session was taken up again, which saves the server a signature.
-    #[must_use]
-    pub fn is_resumed(&self) -> bool {
-        self.inner.get_ref().1.handshake_kind() == Some(rustls::HandshakeKind::Resumed)
     }
 
     #[cfg(test)]

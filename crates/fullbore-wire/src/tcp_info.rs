@@ -28,7 +28,7 @@ const UNKNOWN: u32 = u32::MAX;
 pub struct TcpInfo {
     /// Smoothed round-trip time as the sender side of this end measures it.
     pub rtt: Duration,
-    /// Mean deviation of `rtt`.
+    /// Mean deviation of `rtt` (RFC 6298, RTTVAR).
     pub rtt_variation: Duration,
     /// Smallest round-trip time of the recent past (Linux 4.9).
     pub min_rtt: Option<Duration>,
@@ -37,9 +37,9 @@ pub struct TcpInfo {
     pub receive_rtt: Duration,
     /// What receive-buffer autotuning takes to be copied per round trip, bytes.
     pub receive_space_bytes: u32,
-    /// Congestion window, in segments.
+    /// Size of the congestion window, in segments.
     pub congestion_window_segments: u32,
-    /// Sender's maximum segment size, bytes.
+    /// Maximum segment size of the sender, in bytes.
     pub segment_bytes: u32,
     /// Segments sent and not yet acknowledged.
     pub unacknowledged_segments: u32,
@@ -47,7 +47,7 @@ pub struct TcpInfo {
     pub retransmitted_segments: u32,
     /// Payload bytes that the other end acknowledged (Linux 4.1).
     pub bytes_acknowledged: u64,
-    /// Payload bytes received (Linux 4.1).
+    /// Payload bytes received, in order; since Linux 4.1.
     pub bytes_received: u64,
     /// Bytes written to the socket and not sent yet (Linux 4.6).
     pub unsent_bytes: u32,
@@ -62,7 +62,7 @@ pub struct TcpInfo {
 }
 
 impl TcpInfo {
-    /// Reads a socket's counters.
+    /// Reads the kernel's counters of a TCP socket (`TCP_INFO`, tcp(7)).
     ///
     /// # Errors
     /// What `getsockopt` says: `ENOTSOCK`, `EOPNOTSUPP` for a socket that is not TCP;
@@ -134,7 +134,7 @@ impl TcpInfo {
         u64::from(self.unacknowledged_segments) * u64::from(self.segment_bytes)
     }
 
-    /// The congestion window in bytes.
+    /// Size of the congestion window, in bytes.
     #[must_use]
     pub fn congestion_window_bytes(&self) -> u64 {
         u64::from(self.congestion_window_segments) * u64::from(self.segment_bytes)
@@ -142,7 +142,7 @@ impl TcpInfo {
 
     /// Payload bytes written to the socket that the other end is not known to have.
     #[must_use]
-    pub fn in_kernel_bytes(&self) -> u64 {
+    pub(crate) fn in_kernel_bytes(&self) -> u64 {
         u64::from(self.unsent_bytes) + self.under_way_bytes()
     }
 }

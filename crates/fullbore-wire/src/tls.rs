@@ -47,6 +47,7 @@ fn provider(small_key_shares: bool) -> CryptoProvider {
 
 /// Who may vouch for a server.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub enum Trust {
     /// The authorities of the operating system. What is trusted here and in the next two is also accepted as a
     /// server's own certificate, for the names and the time that it has.
@@ -198,7 +199,7 @@ impl Tls {
 
     /// Whether [`Tls::config`] would return without reading the system's authorities.
     #[must_use]
-    pub fn is_loaded(&self) -> bool {
+    pub(crate) fn is_loaded(&self) -> bool {
         self.configs.get().is_some()
     }
 
@@ -256,7 +257,7 @@ impl Tls {
 ///
 /// # Errors
 /// [`TlsError::BadName`].
-pub fn server_name(host: &str) -> Result<ServerName<'static>, TlsError> {
+pub(crate) fn server_name(host: &str) -> Result<ServerName<'static>, TlsError> {
     let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
     let bare = bare.strip_suffix('.').unwrap_or(bare);
     ServerName::try_from(bare.to_owned()).map_err(|_| TlsError::BadName { host: host.to_owned() })

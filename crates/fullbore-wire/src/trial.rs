@@ -19,7 +19,7 @@ use fullbore_engine::stage::{Finding, Trial};
 use crate::hosts::HostId;
 
 /// How often [`Trials::tick`] is called.
-pub const TICK: Duration = Duration::from_millis(100);
+pub(crate) const TICK: Duration = Duration::from_millis(100);
 
 /// Before this, connections speed up and nothing is steady.
 const FIRST_AFTER: Duration = Duration::from_millis(1500);
@@ -73,7 +73,7 @@ const COST_SHARE: f64 = 0.03;
 
 /// What is held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Subject {
+pub(crate) enum Subject {
     /// The whole host.
     Host(HostId),
     /// One connection to it.
@@ -90,7 +90,7 @@ impl Subject {
 
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
+pub(crate) enum Step {
     /// Nothing.
     Go,
     /// Ask this for nothing more.
@@ -101,7 +101,7 @@ pub enum Step {
 
 /// What is known at a tick.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen<'a> {
+pub(crate) struct Seen<'a> {
     /// Bytes received so far, per host.
     pub received: &'a [u64],
     /// Largest round trip of the hosts in use.
@@ -121,7 +121,7 @@ enum Phase {
 
 /// The trials of a run.
 #[derive(Debug)]
-pub struct Trials {
+pub(crate) struct Trials {
     names: Vec<String>,
     started: Instant,
     phase: Phase,
@@ -137,7 +137,7 @@ pub struct Trials {
 
 impl Trials {
     /// A run over these hosts begins.
-    pub fn new(names: Vec<String>, now: Instant) -> Self {
+    pub(crate) fn new(names: Vec<String>, now: Instant) -> Self {
         Trials {
             told: vec![0; names.len()],
             names,
@@ -150,7 +150,7 @@ impl Trials {
     }
 
     /// What to do now.
-    pub fn tick(&mut self, now: Instant, seen: &Seen) -> Step {
+    pub(crate) fn tick(&mut self, now: Instant, seen: &Seen) -> Step {
         self.past.push_back((now, seen.received.to_vec()));
         while self.past.len() > 2 * WINDOW + 1 {
             self.past.pop_front();

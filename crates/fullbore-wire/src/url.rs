@@ -12,7 +12,7 @@ use std::str::FromStr;
 use crate::auth::Credentials;
 
 /// Bytes of a URL. RFC 9110, 4.1 asks for support of at least 8000.
-pub const URL_BYTES_MAX: usize = 8000;
+pub(crate) const URL_BYTES_MAX: usize = 8000;
 
 /// Bytes of a host name (RFC 1035, 2.3.4: 255 on the wire, 253 as text).
 const HOST_BYTES_MAX: usize = 253;
@@ -20,7 +20,7 @@ const HOST_BYTES_MAX: usize = 253;
 /// Bytes of one label of a host name (RFC 1035, 2.3.4).
 const LABEL_BYTES_MAX: usize = 63;
 
-/// The schemes we speak.
+/// Schemes of URLs that fullbore can fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Scheme {
     /// Plain HTTP.
@@ -30,7 +30,7 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// `http` or `https`.
+    /// The scheme as text: `http` or `https`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -39,7 +39,7 @@ impl Scheme {
     }
 
     /// 80 or 443.
-    pub fn default_port(self) -> u16 {
+    pub(crate) fn default_port(self) -> u16 {
         match self {
             Self::Http => 80,
             Self::Https => 443,
@@ -58,6 +58,9 @@ pub enum Host {
 
 impl Host {
     /// A name, an IPv4 address, or an IPv6 address in brackets.
+    ///
+    /// # Errors
+    /// [`UrlError::Host`] with the reason if the text is no valid host.
     pub fn parse(text: &str) -> Result<Self, UrlError> {
         let bad = |reason| UrlError::Host { host: shortened(text), reason };
         if let Some(inner) = text.strip_prefix('[') {
@@ -200,6 +203,9 @@ impl Url {
     /// assert_eq!(file.to_string(), "http://deb.example.org/debian/pool/main/g/g%2B%2B_1.deb");
     /// # Ok::<(), fullbore_wire::url::UrlError>(())
     /// ```
+    ///
+    /// # Errors
+    /// [`UrlError::UserInfo`] if the URL has a user name or password; otherwise as [`Url::parse_with_userinfo`].
     pub fn parse(text: &str) -> Result<Self, UrlError> {
         match Self::parse_with_userinfo(text)? {
             (url, None) => Ok(url),
@@ -208,6 +214,10 @@ impl Url {
     }
 
     /// Parses a URL as a person may write it, and splits `user:password@` off.
+    ///
+    /// # Errors
+    /// The [`UrlError`] that names the wrong part: scheme, host, port, path, a fragment, or a length above
+    /// [`URL_BYTES_MAX`].
     pub fn parse_with_userinfo(text: &str) -> Result<(Self, Option<Credentials>), UrlError> {
         if text.len() > URL_BYTES_MAX {
             return Err(UrlError::TooLong { bytes: text.len() });
@@ -238,12 +248,12 @@ impl Url {
         Ok((url, credentials))
     }
 
-    /// The scheme.
+    /// The scheme of the URL, which decides about TLS.
     pub fn scheme(&self) -> Scheme {
         self.scheme
     }
 
-    /// The host.
+    /// The host of the URL: a name or an address.
     pub fn host(&self) -> &Host {
         &self.host
     }
@@ -258,7 +268,7 @@ impl Url {
         &self.path
     }
 
-    /// Path without query.
+    /// The path of the URL, without the query.
     pub fn path(&self) -> &str {
         self.path.split_once('?').map_or(&self.path, |(path, _)| path)
     }
@@ -284,6 +294,10 @@ impl Url {
 
     /// The URL of a file beneath this one, which is taken as a directory. `path` is the
     /// file's raw name from an index; every byte that may not stand raw is encoded.
+    ///
+    /// # Errors
+    /// [`UrlError::ArchivePath`] if `path` has an empty part, `.` or `..`; [`UrlError::Byte`] if it has a control
+    /// character.
     pub fn join(&self, path: &str, plus: Plus) -> Result<Self, UrlError> {
         let improper = |part: &str| part.is_empty() || part == "." || part == "..";
         // A final slash may stand: directories of a flat repository.
@@ -308,7 +322,7 @@ impl Url {
 
     /// The URL of a file beneath this one, whose path is encoded already; a query may follow it.
     /// `..` is refused, for it would leave what credentials were given for.
-    pub fn join_encoded(&self, path: &str) -> Result<Self, UrlError> {
+    pub(crate) fn join_encoded(&self, path: &str) -> Result<Self, UrlError> {
         let before_query = path.split_once('?').map_or(path, |(before, _)| before);
         let climbs = |part: &str| part == ".." || part.to_ascii_lowercase().replace("%2e", ".") == "..";
         if before_query.split('/').any(climbs) {

@@ -34,7 +34,7 @@ use fullbore_install::divert::IS_WITHOUT_SYNCS;
 use crate::settings::file::nearest;
 use crate::{namespace, stdio};
 
-pub use apt::{AptArgs, AptCommand, AptDisableArgs, AptEnableArgs, AptLevel, AptStatusArgs};
+pub use apt::{AptArgs, AptCommand, AptDisableArgs, AptEnableArgs, AptStatusArgs};
 pub use bootstrap::{BootstrapArgs, BootstrapFormat, BootstrapMode, Variant};
 pub use check::CheckArgs;
 pub use completions::CompletionsArgs;
@@ -49,9 +49,15 @@ pub use probe::ProbeArgs;
 pub use s3::{AddressingChoice, S3Args, S3GetArgs, S3PutArgs};
 pub use shared::{NetworkArgs, OutputArgs, TrustArgs};
 pub use store::{GetArgs, GridArgs, PutArgs};
-pub use update::{KeptLevel, UpdateArgs};
+pub use update::{IndexLevel, UpdateArgs};
 
 const AFTER_HELP: &str = "\
+Examples:
+  Clone a suite of Debian:
+    fullbore mirror --from https://deb.debian.org/debian --suite trixie --to /srv/mirror/debian
+  Copy a tree to another machine:
+    fullbore copy /srv/data host:/srv/
+
 Every flag can be set in the environment: --limit-rate is FULLBORE_LIMIT_RATE.
 Flags override the environment, and the environment overrides the settings file.
 fullbore also reads http_proxy, https_proxy, no_proxy, NO_COLOR and SOURCE_DATE_EPOCH.
@@ -142,7 +148,7 @@ fn with_environment(command: clap::Command) -> clap::Command {
             if matches!(long, "help" | "version") {
                 return argument;
             }
-            let variable = variable_of(long);
+            let variable = set_variable(long, argument.get_all_aliases().unwrap_or_default());
             let argument = argument.env(variable).hide_env(true);
             // FULLBORE_DRY_RUN=1 and =yes count as well as =true.
             if matches!(argument.get_action(), clap::ArgAction::SetTrue) {
@@ -159,6 +165,13 @@ pub const PREFIX: &str = "FULLBORE_";
 
 fn variable_of(long: &str) -> String {
     format!("{PREFIX}{}", long.to_ascii_uppercase().replace('-', "_"))
+}
+
+/// The variable of a flag: that of an alias if only that one is set. Scripts may still set a flag by its older name.
+fn set_variable(long: &str, aliases: Vec<&str>) -> String {
+    let is_set = |name: &&str| std::env::var_os(variable_of(name)).is_some();
+    let set = if is_set(&long) { None } else { aliases.into_iter().find(is_set) };
+    variable_of(set.unwrap_or(long))
 }
 
 /// Variables that no flag stands for, and beginnings of names that belong to the tests and benchmarks.
@@ -186,7 +199,11 @@ pub fn unknown_variables(names: &[String]) -> Vec<String> {
 }
 
 fn collect_flags(command: &clap::Command, flags: &mut Vec<String>) {
-    flags.extend(command.get_arguments().filter_map(|argument| argument.get_long()).map(str::to_owned));
+    let names = |argument: &clap::Arg| {
+        let aliases = argument.get_all_aliases().unwrap_or_default();
+        argument.get_long().into_iter().chain(aliases).map(str::to_owned).collect::<Vec<_>>()
+    };
+    flags.extend(command.get_arguments().flat_map(names));
     command.get_subcommands().for_each(|command| collect_flags(command, flags));
 }
 
@@ -230,7 +247,7 @@ fn hint(error: &clap::Error, command: &str) -> Option<&'static str> {
         ErrorKind::UnknownArgument => {
             let word = word(ContextKind::InvalidArg)?;
             if command == "update" && !word.starts_with('-') && word.contains("://") {
-                return Some("an archive's address stands in apt's sources; use --sources FILE for others");
+                return Some("put the archive's address into apt's sources, or into a file for --sources");
             }
             other_tools::for_option(command, word)
         }
@@ -296,6 +313,38 @@ mod tests {
         let [near, far] = &warnings(&["FULLBORE_LIMIT_RAET", "FULLBORE_WEATHER_TODAY"])[..] else { panic!() };
         assert!(near.contains("FULLBORE_LIMIT_RATE"), "{near}");
         assert!(far.contains("no flag"), "{far}");
+    }
+
+    #[test]
+    fn flags_of_older_versions_are_taken() {
+        let Command::Put(put) =
+            parse(["fullbore", "put", "--resend", "--journals", "j", "x", "s3://b/"]).unwrap().command
+        else {
+            panic!("not put")
+        };
+        assert!(put.s3_put.overwrite);
+        assert_eq!(put.state_dir, Some("j".into()));
+        for (word, level) in [("own", IndexLevel::Fast), ("apt", IndexLevel::Best), ("best", IndexLevel::Best)] {
+            let Command::Update(update) = parse(["fullbore", "update", "--level", word]).unwrap().command else {
+                panic!("not update")
+            };
+            assert_eq!(update.level, level, "{word}");
+        }
+        assert!(unknown_variables(&["FULLBORE_RESEND".to_owned(), "FULLBORE_JOURNALS".to_owned()]).is_empty());
+    }
+
+    #[test]
+    fn the_help_of_every_command_shows_an_example() {
+        fn check(command: &mut clap::Command, path: &str, faults: &mut Vec<String>) {
+            let path = format!("{path}{} ", command.get_name());
+            if !command.render_long_help().to_string().contains("Examples:\n") {
+                faults.push(path.clone());
+            }
+            command.get_subcommands_mut().for_each(|command| check(command, &path, faults));
+        }
+        let mut faults = Vec::new();
+        check(&mut Cli::command(), "", &mut faults);
+        assert_eq!(faults, [] as [&str; 0]);
     }
 
     #[test]

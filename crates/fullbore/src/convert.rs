@@ -48,7 +48,7 @@ pub fn run(arguments: &ConvertArgs, screen: &mut Screen) -> Result<(), CommandEr
                 let failure = CommandError::disk(output, &error);
                 if error.kind() == std::io::ErrorKind::AlreadyExists {
                     CommandError { kind: fullbore_engine::run::error::ErrorKind::Usage, ..failure }
-                        .hint("an existing file is not replaced; move it away, or write to another")
+                        .hint("move the existing file away, or write to another one")
                 } else {
                     failure
                 }
@@ -205,7 +205,7 @@ impl Draft {
             ForeignFormat::Ftpsync => "ftpsync",
         };
         let mut text = format!("# Made by `fullbore convert` from {program}'s {}.\n", escape::line(from));
-        text.push_str("# See what it would do: fullbore mirror --config THIS-FILE --dry-run\n");
+        text.push_str("# Show the plan: fullbore mirror --config THIS-FILE --dry-run\n");
         if !self.notes.is_empty() {
             text.push_str("#\n# Without counterpart, or to be looked at:\n");
             for note in &self.notes {

@@ -39,7 +39,7 @@ pub fn run(arguments: &DivertArgs) -> Result<(), CommandError> {
 fn on(arguments: &DivertOnArgs) -> Result<(), CommandError> {
     let is_own = arguments.root.canonicalize().is_ok_and(|root| root == Path::new("/"));
     if is_own && let Some(manager) = nosync::service_manager() {
-        return Err(CommandError::usage(format_args!("services could be started here: process 1 is {manager}"))
+        return Err(CommandError::usage(format_args!("process 1 ({manager}) could start services here"))
             .hint("divert programs of a root in which no services are started"));
     }
     if arguments.via == DivertVia::AptConf && !arguments.programs.is_empty() {
@@ -71,7 +71,7 @@ fn off(arguments: &DivertOffArgs) -> Result<(), CommandError> {
     if was_on_by_apt && !is_on_by_apt()? {
         say("off", Path::new(BY_APT));
     } else if was_on_by_apt && arguments.programs.iter().any(is_dpkg) && !programs.iter().any(is_dpkg) {
-        return Err(CommandError::usage("dpkg is not diverted; APT's configuration names a wrapper of it")
+        return Err(CommandError::usage("dpkg is not diverted; APT's configuration runs a wrapper of it")
             .hint("`fullbore divert off` without programs undoes that, too"));
     }
     Ok(())
@@ -89,9 +89,9 @@ fn command_error(error: &DivertError) -> CommandError {
     };
     let shown = CommandError::from_error(kind, error);
     match error {
-        DivertError::Helper { .. } => shown.hint(
-            "the root needs the libraries that this program is linked with; one by script/build-static needs none",
-        ),
+        DivertError::Helper { .. } => {
+            shown.hint("install this program's libraries in the root, or use a static program (script/build-static)")
+        }
         DivertError::Path { .. } => shown,
         _ => shown.hint("run it again, or `fullbore divert off`: both go on from every state"),
     }

@@ -25,9 +25,9 @@ pub fn run(arguments: &NosyncArgs) -> u8 {
     if !arguments.force
         && let Some(manager) = nosync::service_manager()
     {
-        let error = CommandError::usage(format_args!("services could be started here: process 1 is {manager}"))
-            .context("a service started by the command would never again wait for the disk, as long as it lives")
-            .hint("deny starts by a policy-rc.d while this runs, use a chroot or container, or insist with --force");
+        let error = CommandError::usage(format_args!("process 1 ({manager}) could start services here"))
+            .context("a service started by the command would run without syncs until it ends")
+            .hint("forbid starts with a policy-rc.d, use a chroot or container, or pass --force");
         say_error(&error);
         return EXIT_NOT_RUN;
     }
@@ -136,21 +136,21 @@ fn end(outcome: &Outcome, arguments: &NosyncArgs) -> u8 {
         let mut error = CommandError::new(
             ErrorKind::Partial,
             format_args!(
-                "programs have outlived the command, with their sync calls void: {}",
+                "programs have outlived the command, and still run without syncs: {}",
                 names(&outcome.survivors)
             ),
         );
         error = if outcome.tally.is_some() {
             error.context("they have ended by now")
         } else {
-            error.hint("end them, and start them again outside: the filter stays with them as long as they live")
+            error.hint("restart them outside of nosync: they run without syncs until they end")
         };
         say_error(&error);
         exit_code = error.exit_code();
     }
     for (path, error) in &outcome.sync.failed {
         let error = CommandError::new(ErrorKind::Disk, format_args!("{}: final sync: {error}", path.display()))
-            .context("what was written there since the start may not be on the disk");
+            .context("data written there since the start may not be on disk");
         say_error(&error);
         exit_code = error.exit_code();
     }
@@ -183,7 +183,7 @@ fn report(outcome: &Outcome, tally: &Tally, sync_later: bool) {
     }
     let synchronous = list(false);
     if !synchronous.is_empty() {
-        note(&format!("left as they are, and synchronous: {synchronous}"));
+        note(&format!("unchanged, and still synchronous: {synchronous}"));
     }
     if !sync_later {
         let count = outcome.sync.count;

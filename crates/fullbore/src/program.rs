@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use fullbore_apt::update;
+use fullbore_debian::signature::set_policy_variables;
 use fullbore_engine::output::write_atomically;
 use fullbore_engine::run::Stop;
 use fullbore_engine::run::costs::process_costs;
@@ -24,6 +25,7 @@ pub fn run(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment:
 }
 
 fn run_command(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment: &Environment) -> u8 {
+    set_policy_variables(environment.crypto_policy.clone());
     let arguments: Vec<_> = arguments.into_iter().collect();
     let command = arguments.get(1).and_then(|command| command.to_str()).map(str::to_owned);
     let is_nosync = command.as_deref() == Some("nosync");
@@ -135,24 +137,17 @@ fn run_copy(arguments: &cli::CopyArgs, environment: &Environment) -> u8 {
         }
     };
     start_log(&screen, &output, environment);
-    let mut runs = Runs::new(&output, environment, 1);
     let result = fullbore_copy::run::run(&settings, &mut screen);
-    runs.finished(&mut screen, "copy", None, Path::new(&settings.destination), result);
-    runs.exit_code(&mut screen)
+    Runs::one(&output, environment, &mut screen, "copy", Path::new(&settings.destination), result)
 }
 
 fn run_probe(arguments: &cli::ProbeArgs, environment: &Environment) -> u8 {
-    let output = settings::probe_output(arguments);
-    let settings = match settings::probe(arguments) {
-        Ok(settings) => settings,
-        Err(error) => return refuse(&output, environment, &error),
-    };
-    let mut screen = Screen::new(&output, environment);
-    start_log(&screen, &output, environment);
-    let mut runs = Runs::new(&output, environment, 1);
-    let result = fullbore_copy::probe::run(&settings, &mut screen);
-    runs.finished(&mut screen, "probe", None, Path::new(&settings.destination), result);
-    runs.exit_code(&mut screen)
+    let early = settings::probe_output(arguments);
+    let settings = settings::probe(arguments).map(|settings| (settings, early.clone()));
+    frame(&early, environment, settings, |settings, screen, output| {
+        let result = fullbore_copy::probe::run(&settings, screen);
+        Runs::one(output, environment, screen, "probe", Path::new(&settings.destination), result)
+    })
 }
 
 fn run_nosync(arguments: &cli::NosyncArgs, environment: &Environment) -> u8 {
@@ -193,33 +188,30 @@ fn run_pdiff(arguments: &PdiffArgs, environment: &Environment) -> u8 {
         }
         _ => OutputSettings::default(),
     };
-    let mut screen = Screen::new(&output, environment);
-    match pdiff::run(arguments, environment, &mut screen) {
-        Ok(()) => 0,
-        Err(error) => refuse(&output, environment, &error),
-    }
+    without_report(&output, environment, |screen| pdiff::run(arguments, environment, screen).map(|()| 0))
 }
 
 fn run_convert(arguments: &ConvertArgs, environment: &Environment) -> u8 {
-    let output = OutputSettings::default();
-    let mut screen = Screen::new(&output, environment);
-    match convert::run(arguments, &mut screen) {
-        Ok(()) => 0,
-        Err(error) => refuse(&output, environment, &error),
-    }
+    without_report(&OutputSettings::default(), environment, |screen| convert::run(arguments, screen).map(|()| 0))
 }
 
 fn run_apt(arguments: &AptArgs, environment: &Environment) -> u8 {
-    let output = OutputSettings::default();
-    let mut screen = Screen::new(&output, environment);
-    apt::run(arguments, &mut screen).unwrap_or_else(|error| refuse(&output, environment, &error))
+    without_report(&OutputSettings::default(), environment, |screen| apt::run(arguments, screen))
 }
 
 fn run_divert(arguments: &cli::DivertArgs, environment: &Environment) -> u8 {
-    match divert::run(arguments) {
-        Ok(()) => 0,
-        Err(error) => refuse(&OutputSettings::default(), environment, &error),
-    }
+    without_report(&OutputSettings::default(), environment, |_| divert::run(arguments).map(|()| 0))
+}
+
+/// What stands around a command that ends without a report.
+fn without_report(
+    output: &OutputSettings,
+    environment: &Environment,
+    run: impl FnOnce(&mut Screen) -> Result<u8, CommandError>,
+) -> u8 {
+    let mut screen = Screen::new(output, environment);
+    start_log(&screen, output, environment);
+    run(&mut screen).unwrap_or_else(|error| refuse(output, environment, &error))
 }
 
 fn run_put(arguments: &cli::PutArgs, environment: &Environment) -> u8 {
@@ -271,7 +263,7 @@ fn with_room_for_reports<T>((settings, output): (T, OutputSettings)) -> Result<(
         let Some(parent) = path.as_deref().and_then(Path::parent) else { continue };
         if !parent.as_os_str().is_empty() && !parent.is_dir() {
             return Err(CommandError::usage(format_args!("{flag}: {} is not a directory", parent.display()))
-                .hint("make it first; fullbore makes only the directory of --to"));
+                .hint("create it first; fullbore makes only the directory of --to"));
         }
     }
     Ok((settings, output))

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fullbore_testkit::archive::{Archive, ArchiveBuilder};
 use fullbore_testkit::process::clean_command;
 use fullbore_testkit::server::Server;
-use harness::{Mirror, need, signer};
+use harness::{Mirror, need, need_verifier, signer};
 
 /// As the issue has it.
 const PUBLISHES: usize = 100;
@@ -147,7 +147,7 @@ fn a_client_with_the_previous_inrelease_still_installs_removed_packages() {
 #[test]
 fn apt_meets_no_error_during_a_hundred_publishes() {
     need("apt-get", "apt");
-    need("gpgv", "gpgv");
+    need_verifier();
     let directory = tempfile::tempdir().unwrap();
     let World { archive, origin, mirror, served: _served, apt } = World::new(directory.path());
     let packages: Vec<String> = archive

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use fullbore_testkit::archive::{Archive, ArchiveBuilder};
 use fullbore_testkit::server::{Fault, FaultRule, Life, PathMatch, Server, TestCa, TlsSpec};
 use harness::apt::{Apt, Ran, give_to_apt, passable, program};
-use harness::{need, remove_at_exit, signer};
+use harness::{need, need_verifier, remove_at_exit, signer};
 use tempfile::TempDir;
 
 /// An archive whose packages can be installed, in two states, that nobody changes.
@@ -21,7 +21,7 @@ fn archive() -> &'static Archive {
     static ARCHIVE: OnceLock<Archive> = OnceLock::new();
     ARCHIVE.get_or_init(|| {
         need("apt-get", "apt");
-        need("gpgv", "gpgv");
+        need_verifier();
         let directory = passable().keep();
         remove_at_exit(directory.clone());
         let builder = ArchiveBuilder::tiny(directory.join("archive")).signer(signer());

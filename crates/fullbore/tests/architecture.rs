@@ -1,4 +1,4 @@
-//! ARCHITECTURE.md names what is there, and can be read in one sitting.
+//! ARCHITECTURE.md names what is there, walks down through it, and can be read in one sitting.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -61,4 +61,92 @@ fn it_can_be_read_in_one_sitting() {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     let lines = text.lines().count();
     assert!(lines <= LINES_MAX, "{lines} lines");
+}
+
+/// The tables of the page: in each, the names of files in order.
+fn tables(text: &str) -> Vec<Vec<&str>> {
+    let lines: Vec<&str> = text.lines().collect();
+    let tables = lines.split(|line| !line.starts_with('|'));
+    tables
+        .map(|table| table.iter().flat_map(|row| named(row)).collect())
+        .filter(|names: &Vec<_>| !names.is_empty())
+        .collect()
+}
+
+/// The source that a name means, after `before` in the same table: `http2.rs` stands for a file beside the one before it
+/// or, if there is none, for the only one of that name in its crate or in all.
+fn meant<'a>(name: &str, before: Option<&str>, sources: &'a [String]) -> &'a str {
+    let same: Vec<&String> =
+        sources.iter().filter(|source| **source == name || source.ends_with(&format!("/{name}"))).collect();
+    let folder = before.map(|before| before.rsplit_once('/').unwrap().0);
+    let beside = folder.map(|folder| format!("{folder}/{name}"));
+    let in_crate = |source: &str| before.is_some_and(|before| package(before) == package(source));
+    let (exact, near) =
+        (sources.iter().find(|source| *source == name), same.iter().filter(|source| in_crate(source)).count());
+    let found =
+        exact.or(same.iter().find(|source| Some(**source) == beside.as_ref()).copied()).or(match (near, same.len()) {
+            (1, _) => same.iter().find(|source| in_crate(source)).copied(),
+            (0, 1) => same.first().copied(),
+            _ => None,
+        });
+    found.unwrap_or_else(|| panic!("`{name}` after {before:?} may be one of {same:?}"))
+}
+
+fn package(source: &str) -> &str {
+    source.split('/').next().unwrap()
+}
+
+/// Whether a crate uses another one, directly or not, by the manifests.
+fn uses(root: &Path, user: &str, used: &str) -> bool {
+    let name = if user == "fullbore" { user.to_owned() } else { format!("fullbore-{user}") };
+    let manifest = fs::read_to_string(root.join("crates").join(name).join("Cargo.toml")).unwrap();
+    let (_, after) = manifest.split_once("\n[dependencies]\n").unwrap();
+    let dependencies = after.split("\n[").next().unwrap();
+    let mut direct = dependencies.lines().filter_map(|line| line.strip_prefix("fullbore-")?.split(['.', ' ']).next());
+    direct.any(|next| next == used || uses(root, next, used))
+}
+
+/// What keeps a table from being a walk: a file that is met twice, or a step into a crate that the one before does not use.
+fn faults(root: &Path, names: &[&str], sources: &[String]) -> Vec<String> {
+    let (mut met, mut faults) = (Vec::new(), Vec::new());
+    for name in names {
+        let before = met.last().copied();
+        let source = meant(name, before, sources);
+        if met.contains(&source) {
+            faults.push(format!("{source} stands twice"));
+        }
+        if let Some(before) = before
+            && package(before) != package(source)
+            && !uses(root, package(before), package(source))
+        {
+            faults.push(format!(
+                "{before} is followed by {source}: {} does not use {}",
+                package(before),
+                package(source)
+            ));
+        }
+        met.push(source);
+    }
+    faults
+}
+
+#[test]
+fn each_table_is_a_walk_down_that_meets_each_file_once() {
+    let root = root();
+    let text = fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
+    let (sources, tables) = (sources(&root), tables(&text));
+    assert!(tables.iter().filter(|names| names.len() > 5).count() >= 8, "{tables:?}");
+    let faults: Vec<String> = tables.iter().flat_map(|names| faults(&root, names, &sources)).collect();
+    assert!(faults.is_empty(), "{faults:#?}");
+}
+
+#[test]
+fn a_table_that_climbs_or_returns_is_found() {
+    let (root, sources) = (root(), sources(&root()));
+    let found = |names: &[&str]| faults(&root, names, &sources);
+    assert!(found(&["fullbore/program.rs", "mirror/mirror.rs", "wire/stream.rs", "engine/landing.rs"]).is_empty());
+    let climbs = found(&["engine/durability.rs", "mirror/publish.rs"]);
+    assert_eq!(climbs, ["engine/durability.rs is followed by mirror/mirror/publish.rs: engine does not use mirror"]);
+    assert_eq!(found(&["engine/landing.rs", "landing/worker.rs", "landing.rs"]), ["engine/landing.rs stands twice"]);
+    assert_eq!(found(&["s3/put.rs", "lafs/put.rs"]).len(), 1, "neither uses the other");
 }

@@ -189,6 +189,14 @@ fn a_squashfs_image_is_the_same_each_time_and_for_everybody() {
     is_sound(&root);
 }
 
+#[test]
+fn an_image_is_the_same_each_time_and_for_everybody() {
+    let (dir, server) = (place(), packages().serve());
+    let image = same_for_everybody(dir.path(), "root.oci.tar", &server, "essential", &[]);
+    let mut skopeo = clean_command("skopeo");
+    well(skopeo.arg("inspect").arg(format!("oci-archive:{}", image.display())));
+}
+
 /// Makes an archive, and another one without rights; they are the same. Where the first is.
 fn same_for_everybody(dir: &Path, name: &str, server: &Server, variant: &str, more: &[&str]) -> PathBuf {
     let file = |name: &str| dir.join(name);
@@ -284,7 +292,7 @@ fn what_could_not_be_made_is_refused_at_once() {
     assert!(error.contains("file: exists and is no directory"), "{error}");
     let (status, error) = refused("exec \"$@\" --customize-hook 'copy-in /etc/hosts'", "sh", "root");
     assert_eq!(status, Some(1), "{error}");
-    assert!(error.contains("needs what to move and where to"), "{error}");
+    assert!(error.contains("needs a source and a destination"), "{error}");
     let (status, error) = refused("SOURCE_DATE_EPOCH=today exec \"$@\"", "sh", "root.tar");
     assert_eq!(status, Some(1), "{error}");
     assert!(error.contains("SOURCE_DATE_EPOCH: `today` is no number"), "{error}");

@@ -12,7 +12,7 @@ use fullbore_testkit::archive::ArchiveBuilder;
 use fullbore_testkit::process::clean_command;
 use fullbore_testkit::server::Server;
 use harness::apt::{Apt, FULLBORE, is_root, passable, script};
-use harness::{need, signer};
+use harness::{need, need_verifier, signer};
 use tempfile::TempDir;
 
 /// Where the snippet is, below the root.
@@ -100,9 +100,8 @@ impl System {
 
 #[test]
 fn real_apt_uses_what_was_enabled_and_nothing_is_left_of_it() {
-    for program in ["apt-get", "gpgv"] {
-        need(program, program);
-    }
+    need("apt-get", "apt");
+    need_verifier();
     let system = System::new();
     let archive = ArchiveBuilder::tiny(system.directory.path().join("archive"))
         .signer(signer())
@@ -199,12 +198,12 @@ fn a_program_that_would_not_do_is_not_enabled() {
     add("silent", "exit 0", 0o755, "ended without a message");
     add("talks", "echo 'Hello, world'", 0o755, "does not answer");
     add("hello", "printf '101 Log\\nMessage: hello\\n\\n'", 0o755, "its first message is 101");
-    add("mine", "exit 0", 0o750, "everybody may run");
+    add("mine", "exit 0", 0o750, "every user may run");
     add("open", "exit 0", 0o757, "can change this program");
     fs::create_dir(place.join("closed")).unwrap();
     fs::copy(FULLBORE, place.join("closed/fullbore")).unwrap();
     fs::set_permissions(place.join("closed"), PermissionsExt::from_mode(0o700)).unwrap();
-    programs.push((place.join("closed/fullbore"), "not everybody may enter"));
+    programs.push((place.join("closed/fullbore"), "not every user may enter"));
     programs.push((place.join("missing"), "cannot run"));
     for (program, why) in programs {
         system.install(&program);
@@ -234,7 +233,7 @@ fn lists_of_mirrors_come_with_the_other_methods() {
         assert!(code == 1 && text.contains("mirrors.txt"), "{wrong:?}: {text}");
     }
     std::fs::write(&list, good).unwrap();
-    let (code, text) = system.enable(&["--mirrors", mirrors, "--level", "apt"]);
+    let (code, text) = system.enable(&["--mirrors", mirrors, "--level", "best"]);
     assert_eq!(code, 0, "{text}");
     let (code, text) = system.apt(&["status"]);
     assert_eq!(code, 0, "{text}");

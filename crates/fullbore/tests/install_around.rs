@@ -304,7 +304,7 @@ fn what_the_wire_cannot_bring_apt_brings() {
     let root = place.path().join("root");
     let output = well(&mut install(&root, &["--json", "needed"]));
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("what is missing is left to apt"), "{said}");
+    assert!(said.contains("apt fetches the missing files"), "{said}");
     assert_eq!(summary(&output)["packages"]["unpacked"], 1);
     let archives = fs::read_dir(root.join("var/cache/apt/archives")).unwrap();
     let left: Vec<_> = archives.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();

@@ -380,7 +380,7 @@ fn a_full_server_and_one_of_another_key(grid: &Grid) {
         let file = grid.file("full", &content(size, 9));
         let put = grid.fullbore(["put", "--node", grid.node(), file.to_str().unwrap()]);
         assert_eq!(put.code, 0, "{setting}: {}", put.stderr);
-        assert!(put.stderr.contains("takes no share"), "{setting}: {}", put.stderr);
+        assert!(put.stderr.contains("accepts no share"), "{setting}: {}", put.stderr);
         assert_eq!(grid.stock_get(&put.stdout_line()), content(size, 9), "{setting}");
         grid.restart(0, |settings| settings.replace(setting, "reserved_space = 0"));
     }
@@ -478,7 +478,7 @@ fn places_of_a_killed_run_are_not_blocked(grid: &Grid) {
         fs::write(&file, &data).unwrap();
         let again = grid.fullbore_with(["put", "--node", grid.node(), path], &content(3_000_000, 20));
         assert_eq!(again.code, 0, "{}", again.stderr);
-        assert!(!again.stderr.contains("takes no share"), "{}", again.stderr);
+        assert!(!again.stderr.contains("accepts no share"), "{}", again.stderr);
         assert_eq!(grid.incoming(), 0);
         assert!(grid.journals().is_empty());
     }

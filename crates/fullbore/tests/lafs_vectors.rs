@@ -91,7 +91,7 @@ fn a_directory_without_a_cap_says_which_name_is_to_blame() {
     let mut reasons: Vec<String> = told.lines().filter_map(why).collect();
     reasons.sort();
     assert_eq!(reasons.len(), 2, "{told}");
-    assert_eq!(reasons[0], format!("{} has none", sub.display()));
+    assert_eq!(reasons[0], format!("{} has no cap", sub.display()));
     assert!(
         reasons[1].starts_with("the name \"x") && reasons[1].ends_with(" is not UTF-8, and names in a grid are"),
         "{told}"

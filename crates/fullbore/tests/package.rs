@@ -15,7 +15,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use fullbore_testkit::process::clean_command;
-use harness::need;
+use harness::{need, need_verifier};
 
 const PROGRAM: &str = "target/release/fullbore";
 
@@ -223,10 +223,11 @@ fn the_package_installs_and_removes_cleanly() {
         "installs a package in a layer over /: run as root (script/test does)"
     );
     for (program, package) in
-        [("dpkg-deb", "dpkg"), ("strip", "binutils"), ("unshare", "util-linux"), ("mount", "mount"), ("gpgv", "gpgv")]
+        [("dpkg-deb", "dpkg"), ("strip", "binutils"), ("unshare", "util-linux"), ("mount", "mount")]
     {
         need(program, package);
     }
+    need_verifier();
     let directory = tempfile::tempdir().unwrap();
     let package = match std::env::var_os("FULLBORE_TEST_DEB") {
         Some(given) => PathBuf::from(given),

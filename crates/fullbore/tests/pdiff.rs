@@ -582,6 +582,9 @@ fn json_has_a_line_for_each_index() {
     assert_eq!(events, ["index", "index", "index", "summary"]);
     assert_eq!((&lines[0]["index"], &lines[0]["outcome"]), (&PACKAGES.into(), &"extended".into()));
     assert_eq!(lines[0]["added"], "2026-10-30-1000.00");
+    let logged = archive.command(&[]).env("FULLBORE_LOG", "debug").output().unwrap();
+    let logged = String::from_utf8_lossy(&logged.stderr).into_owned();
+    assert!(logged.contains("DEBUG fullbore_apt::pdiff::publish") && logged.contains(PACKAGES), "{logged}");
     let lock = archive.suite().join(".fullbore/lock");
     let held = std::fs::File::open(lock).unwrap();
     held.lock().unwrap();

@@ -17,7 +17,7 @@ use fullbore_testkit::archive::{Archive, ArchiveBuilder};
 use fullbore_testkit::process::clean_command;
 use fullbore_testkit::server::Server;
 use harness::apt::{Apt, FULLBORE, give_to_apt, is_root, passable, program, script};
-use harness::{need, signer};
+use harness::{need, need_verifier, signer};
 
 /// Where the captured lists directory was.
 const LISTS: &str = "/var/lib/apt/lists";
@@ -265,7 +265,7 @@ fn archive(merged: bool) -> &'static Archive {
 
 fn needs() {
     need("apt-get", "apt");
-    need("gpgv", "gpgv");
+    need_verifier();
 }
 
 /// A private apt that has state `from`, and the server that has the last one.

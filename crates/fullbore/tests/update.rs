@@ -200,7 +200,7 @@ fn goes_with_apt(merged: bool, form: &str) {
     let (ours, theirs) = (Lists::new(&server, &archive, &kept_as(form)), Lists::new(&server, &archive, &kept_as(form)));
     for state in [0, 1, 3, 3] {
         server.switch_root(&archive.state(state).root);
-        let ran = ours.update(&[]).exits(0);
+        let ran = ours.update(&["-v"]).exits(0);
         theirs.update_by_apt();
         let (our, their) = (ours.content(), theirs.content());
         assert_eq!(our.keys().collect::<Vec<_>>(), their.keys().collect::<Vec<_>>(), "state {state}");
@@ -210,6 +210,9 @@ fn goes_with_apt(merged: bool, form: &str) {
         assert_eq!(ours.partial(), Vec::<String>::new());
         // The last round finds nothing new.
         assert_eq!(ran.number("indexes.patched") > 0, state > 0 && ran.number("indexes.current") == 0, "{ran:?}");
+        for (count, way) in [("indexes.patched", " patch"), ("indexes.whole", ": whole, as ")] {
+            assert_eq!(ran.number(count) > 0, told_way(&ran, way), "{way}: {}", ran.stderr);
+        }
     }
     assert_eq!(ours.seen_by_apt(), theirs.seen_by_apt());
     // apt finds nothing to do after us, and we nothing after apt.
@@ -217,6 +220,11 @@ fn goes_with_apt(merged: bool, form: &str) {
     ours.update_by_apt();
     assert_eq!(server.take_log().len(), 1, "apt asks for InRelease only");
     assert_eq!(theirs.update(&[]).exits(0).number("totals.requests"), 1);
+}
+
+/// Whether the log says of an index that it goes this way.
+fn told_way(ran: &Ran, way: &str) -> bool {
+    ran.stderr.lines().any(|line| line.contains("INFO fullbore_apt::update: ") && line.contains(way))
 }
 
 #[test]

@@ -16,6 +16,7 @@ const DEPTH_MAX: usize = 32;
 
 /// Why a text is no configuration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConfigurationError {
     /// A line without `=`, or not of the form `Name "value";`.
     #[error("line {line} of APT's configuration is no value: {text:?}")]
@@ -43,7 +44,7 @@ struct Node {
     children: Vec<Node>,
 }
 
-/// APT's configuration.
+/// APT's configuration: a tree of names and values.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Configuration {
     root: Node,
@@ -51,7 +52,7 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// An empty configuration.
+    /// Makes a configuration without any setting.
     pub fn new() -> Configuration {
         Configuration::default()
     }
@@ -77,7 +78,8 @@ impl Configuration {
     /// Reads the output of `apt-config` [`Configuration::DUMP`], or of a plain `apt-config dump`.
     ///
     /// # Errors
-    /// Lines that are neither.
+    /// [`ConfigurationError`] with the number of the first line that has neither format, or if there are too many
+    /// items.
     pub fn from_dump(text: &str) -> Result<Configuration, ConfigurationError> {
         let mut configuration = Configuration::new();
         for (number, line) in text.lines().enumerate() {
@@ -135,7 +137,7 @@ impl Configuration {
     }
 
     /// The value of this name, or this one.
-    pub fn get_or<'c>(&'c self, name: &str, default: &'c str) -> &'c str {
+    pub(crate) fn get_or<'c>(&'c self, name: &str, default: &'c str) -> &'c str {
         self.get(name).unwrap_or(default)
     }
 

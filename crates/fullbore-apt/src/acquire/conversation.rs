@@ -17,6 +17,7 @@ const READ_BYTES: usize = 64 << 10;
 
 /// Why reading from APT ended with an error.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum IncomingError {
     /// The pipe failed.
     #[error("cannot read from APT: {0}")]
@@ -48,7 +49,7 @@ impl Capabilities {
     }
 }
 
-/// Messages from APT.
+/// Reads messages of APT from a pipe.
 #[derive(Debug)]
 pub struct Incoming<R> {
     pipe: R,
@@ -94,7 +95,7 @@ impl Outgoing {
         Outgoing { pipe: Arc::new(Mutex::new(pipe)) }
     }
 
-    /// Sends a message at once.
+    /// Writes a message to APT and flushes the pipe.
     ///
     /// # Errors
     /// A failing pipe; `BrokenPipe` when APT is gone, which is a normal end.
@@ -109,7 +110,7 @@ impl Outgoing {
     /// Sends `101 Log`, shown when APT is asked to debug.
     ///
     /// # Errors
-    /// As [`Outgoing::send`].
+    /// The pipe cannot be written; `BrokenPipe` if APT has ended, which is a normal end.
     pub fn log(&self, request: &Request, text: &str) -> io::Result<()> {
         self.send(&Message::new(101, "Log").with("URI", &request.uri).with("Message", text))
     }
@@ -117,7 +118,7 @@ impl Outgoing {
     /// Sends `102 Status`, shown beside the item: `Connecting to deb.example.org`.
     ///
     /// # Errors
-    /// As [`Outgoing::send`].
+    /// The pipe cannot be written; `BrokenPipe` if APT has ended, which is a normal end.
     pub fn status(&self, request: &Request, text: &str) -> io::Result<()> {
         self.send(&Message::new(102, "Status").with("URI", &request.uri).with("Message", text))
     }
@@ -125,7 +126,7 @@ impl Outgoing {
     /// Sends `104 Warning`, shown at the end.
     ///
     /// # Errors
-    /// As [`Outgoing::send`].
+    /// The pipe cannot be written; `BrokenPipe` if APT has ended, which is a normal end.
     pub fn warning(&self, request: &Request, text: &str) -> io::Result<()> {
         self.send(&Message::new(104, "Warning").with("URI", &request.uri).with("Message", text))
     }

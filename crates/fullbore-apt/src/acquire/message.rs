@@ -19,11 +19,12 @@ use fullbore_engine::escape;
 /// APT itself has no limit; 16 MiB is a guess that no configuration reaches.
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
 
-/// An invalid message.
+/// Why bytes from APT are no valid message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum MessageError {
     /// No end of the message after [`MESSAGE_BYTES_MAX`] bytes.
-    #[error("a message of APT goes on after {MESSAGE_BYTES_MAX} bytes")]
+    #[error("a message of APT exceeds {MESSAGE_BYTES_MAX} bytes")]
     TooLarge,
     /// The first line does not begin with a number of three digits.
     #[error("a message begins with {0:?}, not with a code of three digits")]
@@ -59,12 +60,12 @@ pub struct Message {
 }
 
 impl Message {
-    /// A message without fields.
+    /// Makes a message with this status line and without fields.
     pub fn new(code: u16, text: &str) -> Message {
         Message { code, text: text.to_owned(), fields: Vec::new() }
     }
 
-    /// Adds a field.
+    /// Adds a field; several fields may have the same name.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl ToString) -> Message {
         self.fields.push((name.to_owned(), value.to_string()));
@@ -164,7 +165,7 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// An empty parser.
+    /// Makes a parser that has received no bytes.
     pub fn new() -> Messages {
         Messages::default()
     }
@@ -193,7 +194,7 @@ impl Messages {
         }
     }
 
-    /// The next complete message.
+    /// Removes and returns the next complete message, if any.
     pub fn take(&mut self) -> Option<Message> {
         self.ready.pop_front()
     }

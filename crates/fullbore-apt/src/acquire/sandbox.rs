@@ -17,6 +17,7 @@ const PASSWD_BYTES_MAX: u64 = 16 << 20;
 
 /// Why the privileges could not be dropped.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SandboxError {
     /// There is no such user.
     #[error("no user {0}, cannot drop rights")]
@@ -39,7 +40,7 @@ pub enum SandboxError {
     Reversible(String),
 }
 
-/// A user by number.
+/// User and groups to which a method drops its privileges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct User {
     /// Number of the user.
@@ -81,7 +82,7 @@ impl User {
 ///
 /// # Errors
 /// When the privileges may remain; the process must end then.
-pub fn drop_privileges(configuration: &Configuration) -> Result<(), SandboxError> {
+pub(crate) fn drop_privileges(configuration: &Configuration) -> Result<(), SandboxError> {
     if configuration.bool("Debug::NoDropPrivs", false) {
         return Ok(());
     }

@@ -20,7 +20,7 @@ impl Encoder {
     /// An encoder; `None` for forms without frames.
     ///
     /// # Errors
-    /// Out of memory.
+    /// The compression library cannot allocate its memory.
     pub fn new(form: Form, level: Level) -> io::Result<Option<Encoder>> {
         Ok(Some(Encoder(match form {
             Form::Gz => Compress::Gz(gz::Encoder::new(level)),
@@ -34,9 +34,9 @@ impl Encoder {
     /// Approximate memory of an encoder in bytes, measured per thread.
     pub fn memory_bytes(form: Form, level: Level) -> usize {
         match (form, level) {
-            (Form::Zst, Level::Apt) => 8 << 20,
-            (Form::Xz, Level::Apt) => 5 << 20,
-            (Form::Zst | Form::Xz, Level::Own) => 3 << 20,
+            (Form::Zst, Level::Best) => 8 << 20,
+            (Form::Xz, Level::Best) => 5 << 20,
+            (Form::Zst | Form::Xz, Level::Fast) => 3 << 20,
             (Form::Gz | Form::Lz4 | Form::Plain | Form::Bz2, _) => 1 << 20,
         }
     }
@@ -74,7 +74,7 @@ impl Decoder {
     /// A decoder; `None` for forms without frames.
     ///
     /// # Errors
-    /// Out of memory.
+    /// The decompression library cannot allocate its memory.
     pub fn new(form: Form) -> io::Result<Option<Decoder>> {
         Ok(Some(Decoder(match form {
             Form::Gz => Decompress::Gz(gz::Decoder::new()),
@@ -91,15 +91,15 @@ impl Decoder {
     /// Damaged data, text of another length, or trailing bytes.
     pub fn decode(&mut self, frame: &Frame, bytes: &[u8], out: &mut Buffer) -> io::Result<()> {
         out.clear();
-        let room = match frame.plain {
-            Some(plain) => out.room().get_mut(..plain as usize).ok_or_else(|| broken("frame too large"))?,
-            None => out.room(),
+        let spare = match frame.plain {
+            Some(plain) => out.spare().get_mut(..plain as usize).ok_or_else(|| broken("frame too large"))?,
+            None => out.spare(),
         };
         let length = match &mut self.0 {
-            Decompress::Gz(decoder) => decoder.decode(bytes, room),
-            Decompress::Xz => xz::decode(frame, bytes, room),
-            Decompress::Zst(decoder) => decoder.decode(bytes, room),
-            Decompress::Lz4 => lz4::decode(bytes, room),
+            Decompress::Gz(decoder) => decoder.decode(bytes, spare),
+            Decompress::Xz => xz::decode(frame, bytes, spare),
+            Decompress::Zst(decoder) => decoder.decode(bytes, spare),
+            Decompress::Lz4 => lz4::decode(bytes, spare),
         }?;
         if frame.plain.is_some_and(|plain| plain as usize != length) {
             return Err(broken("frame shorter than its table says"));

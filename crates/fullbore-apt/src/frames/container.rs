@@ -12,12 +12,12 @@ pub struct Container {
 }
 
 impl Container {
-    /// A file without frames.
+    /// Starts a file of this form without any frame.
     pub fn new(form: Form) -> Container {
         Container { form, frames: Vec::new(), count: 0 }
     }
 
-    /// The head of the file.
+    /// Bytes before the first frame.
     pub fn head(&self) -> &'static [u8] {
         match self.form {
             Form::Xz => &xz::HEAD,
@@ -27,7 +27,7 @@ impl Container {
     }
 
     /// Whether an empty file needs a frame.
-    pub fn needs_a_frame(&self) -> bool {
+    pub(crate) fn needs_a_frame(&self) -> bool {
         matches!(self.form, Form::Gz | Form::Zst)
     }
 
@@ -43,12 +43,12 @@ impl Container {
         }
     }
 
-    /// Number of frames so far.
+    /// Number of frames that were added.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The tail of the file.
+    /// Bytes after the last frame, such as an index of all frames.
     pub fn tail(&self) -> Vec<u8> {
         match self.form {
             Form::Xz => xz::tail(&self.frames),

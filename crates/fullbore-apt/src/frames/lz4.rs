@@ -65,15 +65,15 @@ impl Encoder {
     }
 }
 
-pub(super) fn decode(bytes: &[u8], room: &mut [u8]) -> io::Result<usize> {
+pub(super) fn decode(bytes: &[u8], spare: &mut [u8]) -> io::Result<usize> {
     let (length, block) = bytes.split_first_chunk().ok_or_else(|| broken("LZ4 block without a length"))?;
     let length = u32::from_le_bytes(*length);
     if (length & !STORED) as usize != block.len() || block.is_empty() {
         return Err(broken("LZ4 block of another length"));
     }
     if length & STORED == 0 {
-        return decompress_into(block, room).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error));
+        return decompress_into(block, spare).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error));
     }
-    room.get_mut(..block.len()).ok_or_else(|| broken("LZ4 block too large"))?.copy_from_slice(block);
+    spare.get_mut(..block.len()).ok_or_else(|| broken("LZ4 block too large"))?.copy_from_slice(block);
     Ok(block.len())
 }

@@ -21,7 +21,7 @@ fn text(lines: usize, seed: u64) -> Vec<u8> {
 }
 
 fn write(form: Form, frames: &[&[u8]]) -> Vec<u8> {
-    let mut encoder = Encoder::new(form, Level::Own).expect("memory").expect("a form of frames");
+    let mut encoder = Encoder::new(form, Level::Fast).expect("memory").expect("a form of frames");
     let mut container = Container::new(form);
     let mut file = container.head().to_vec();
     for text in frames {

@@ -107,13 +107,13 @@ fn number(bytes: &[u8]) -> u32 {
 /// Seven bits in each byte, the low ones first; the high bit says that more follow.
 fn variable(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
-    for place in 0..NUMBER_BYTES {
+    for index in 0..NUMBER_BYTES {
         let (&byte, rest) = bytes.split_first()?;
         *bytes = rest;
-        value |= u64::from(byte & 0x7f) << (7 * place);
+        value |= u64::from(byte & 0x7f) << (7 * index);
         if byte & 0x80 == 0 {
             // The shortest way to write it is the only one.
-            return (byte != 0 || place == 0).then_some(value);
+            return (byte != 0 || index == 0).then_some(value);
         }
     }
     None
@@ -135,10 +135,10 @@ pub(super) struct Encoder {
 impl Encoder {
     pub(super) fn new(level: Level) -> io::Result<Encoder> {
         let mut options = match level {
-            Level::Own => LzmaOptions::new_preset(0)?,
-            Level::Apt => LzmaOptions::new_preset(6)?,
+            Level::Fast => LzmaOptions::new_preset(0)?,
+            Level::Best => LzmaOptions::new_preset(6)?,
         };
-        if level == Level::Apt {
+        if level == Level::Best {
             // A dictionary larger than the block finds nothing more and costs 94 MB.
             options.dict_size(FRAME_BYTES_MAX as u32);
         }

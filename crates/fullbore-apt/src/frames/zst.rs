@@ -15,9 +15,9 @@ const ENTRY_BYTES: usize = 8;
 const FOOTER_BYTES: usize = 9;
 
 /// apt's level up to 2.9.33.
-const LEVEL_APT: i32 = 19;
+const LEVEL_BEST: i32 = 19;
 /// The lowest level at which Contents are as small as with gzip -9; see bench/README.md.
-const LEVEL_OWN: i32 = 3;
+const LEVEL_FAST: i32 = 3;
 
 pub(super) fn layout(file: &mut Bytes<'_>) -> io::Result<Option<Layout>> {
     let Some(footer_at) = file.size.checked_sub(FOOTER_BYTES as u64) else { return Ok(None) };
@@ -72,8 +72,8 @@ pub(super) struct Encoder {
 impl Encoder {
     pub(super) fn new(level: Level) -> io::Result<Encoder> {
         let level = match level {
-            Level::Own => LEVEL_OWN,
-            Level::Apt => LEVEL_APT,
+            Level::Fast => LEVEL_FAST,
+            Level::Best => LEVEL_BEST,
         };
         Ok(Encoder { context: zstd::bulk::Compressor::new(level)?, scratch: Vec::new() })
     }

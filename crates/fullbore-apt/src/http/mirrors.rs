@@ -15,6 +15,7 @@
 //! https://mirror.example.org/debian-security
 //! ```
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use fullbore_wire::auth::AuthConf;
@@ -34,9 +35,9 @@ const SETS_MAX: usize = 1000;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
 pub struct MirrorListError {
-    /// From 1.
+    /// Number of the line in the list, counted from 1.
     pub line: usize,
-    /// The reason.
+    /// Why the line is left out, as a clause.
     pub reason: String,
 }
 
@@ -51,23 +52,25 @@ pub struct MirrorSets {
 /// A file below an address of a set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MirrorPath {
-    /// Number of the set.
+    /// Number of the mirror set in [`MirrorSets`], counted from 0.
     pub set: usize,
-    /// Number of the address in it.
+    /// Number of the address within its set, counted from 0.
     pub member: usize,
     /// %-encoded, with a query if there is one, without a slash in front.
     pub path: String,
 }
 
 impl MirrorSets {
-    /// The sets of all lists that apt is configured to use ([`MIRRORS_SETTING`]), with a warning for each list that cannot
+    /// The sets of all lists that apt is configured to use (`Acquire::fullbore::Mirrors`), with a warning for each list that cannot
     /// be read and each line that is wrong: these are left out.
     pub fn configured<E: std::fmt::Display>(
         configuration: &Configuration,
         read: impl Fn(&Path) -> Result<String, E>,
     ) -> (MirrorSets, Vec<String>) {
         let (mut sets, mut warnings) = (MirrorSets::default(), Vec::new());
-        for list in configuration.list(MIRRORS_SETTING) {
+        // unattended-upgrades reads apt's settings twice, so that lists in them have all values twice.
+        let mut seen = HashSet::new();
+        for list in configuration.list(MIRRORS_SETTING).into_iter().filter(|list| seen.insert(*list)) {
             match read(Path::new(list)) {
                 Ok(text) => warnings.extend(sets.add(&text).iter().map(|error| format!("{list}: {error}"))),
                 Err(error) => warnings.push(format!("cannot read {list} ({MIRRORS_SETTING}): {error}")),
@@ -149,12 +152,12 @@ impl MirrorSets {
         urls.get(member).into_iter().chain(others).cloned().collect()
     }
 
-    /// Credentials from the lists.
+    /// Credentials that addresses of the lists contain.
     pub fn auth(&self) -> &AuthConf {
         &self.auth
     }
 
-    /// Whether there are none.
+    /// Whether no list names a mirror.
     pub fn is_empty(&self) -> bool {
         self.sets.is_empty()
     }

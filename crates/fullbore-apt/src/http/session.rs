@@ -190,11 +190,11 @@ impl Session {
     /// The mirror set for a file, started if necessary, and the file's path below its addresses.
     fn mirror_set(&mut self, wanted: &WantedFile) -> Result<(usize, String), String> {
         let url = &wanted.url;
-        let place = self.settings.mirrors.find(url);
-        let (key, mirrors, path) = match place {
-            Some(place) => {
-                let mirrors = self.settings.mirrors.origin_first(place.set, place.member);
-                (Key::Set(place.set, place.member), mirrors, place.path)
+        let mirror_path = self.settings.mirrors.find(url);
+        let (key, mirrors, path) = match mirror_path {
+            Some(mirror_path) => {
+                let mirrors = self.settings.mirrors.origin_first(mirror_path.set, mirror_path.member);
+                (Key::Set(mirror_path.set, mirror_path.member), mirrors, mirror_path.path)
             }
             None => {
                 let site = format!("{}://{}/", url.scheme().as_str(), url.host_and_port());
@@ -427,7 +427,7 @@ impl Task {
         let check = self.settings.date_check(SystemTime::now());
         // No condition if APT's own file is dated in the future.
         let is_future = is_release
-            && kept(&self.wanted.target, must.limit_bytes)
+            && read_partial(&self.wanted.target, must.limit_bytes)
                 .is_some_and(|own| check.future(LocalRelease::new(own).date).is_some());
         let get = self.get(must.limit_bytes, self.wanted.last_modified.filter(|_| !is_future));
         let patience = self.settings.timeout(&self.wanted.url);
@@ -444,8 +444,11 @@ impl Task {
     async fn release(&self, limit_bytes: u64) -> (Vec<Message>, Option<Freshness>) {
         let request = &self.wanted.request;
         let check = self.settings.date_check(SystemTime::now());
-        let known =
-            self.wanted.last_modified.and_then(|_| kept(&self.wanted.target, limit_bytes)).map(LocalRelease::new);
+        let known = self
+            .wanted
+            .last_modified
+            .and_then(|_| read_partial(&self.wanted.target, limit_bytes))
+            .map(LocalRelease::new);
         // A file dated in the future must not count as newest.
         let known = known.filter(|known| check.future(known.date).is_none());
         let since =
@@ -482,7 +485,7 @@ impl Task {
 }
 
 /// APT's own copy of a requested file: one directory above `partial`.
-fn kept(partial: &Path, limit_bytes: u64) -> Option<Vec<u8>> {
+fn read_partial(partial: &Path, limit_bytes: u64) -> Option<Vec<u8>> {
     let directory = partial.parent().filter(|directory| directory.ends_with("partial"))?.parent()?;
     let file = std::fs::File::open(directory.join(partial.file_name()?)).ok()?;
     let mut content = Vec::new();

@@ -26,10 +26,10 @@ use crate::acquire::Configuration;
 use crate::system::parts::files_of;
 
 /// The setting with lists of mirrors; a list of paths.
-pub const MIRRORS_SETTING: &str = "Acquire::fullbore::Mirrors";
+pub(crate) const MIRRORS_SETTING: &str = "Acquire::fullbore::Mirrors";
 
 /// The setting with the number of connections per host.
-pub const CONNECTIONS_SETTING: &str = "Acquire::fullbore::Connections";
+pub(crate) const CONNECTIONS_SETTING: &str = "Acquire::fullbore::Connections";
 
 /// Default of `Timeout` in seconds, as in APT: to connect, and for silence.
 const TIMEOUT_S: i64 = 30;
@@ -37,16 +37,16 @@ const TIMEOUT_S: i64 = 30;
 /// Failed connections in a row after which a single host is given up; APT retries by itself (`Acquire::Retries`).
 const FAILURES_ALONE: u32 = 3;
 
-/// The environment of the method.
+/// Environment variables that the http and https methods use.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Environment {
     /// APT's working directory, for relative paths.
     pub directory: PathBuf,
-    /// `http_proxy`.
+    /// Value of `http_proxy`, the proxy for http addresses.
     pub http_proxy: Option<String>,
-    /// `https_proxy`.
+    /// Value of `https_proxy`, the proxy for https addresses.
     pub https_proxy: Option<String>,
-    /// `no_proxy`.
+    /// Value of `no_proxy`, the hosts that are reached without a proxy.
     pub no_proxy: Option<String>,
 }
 
@@ -464,6 +464,8 @@ mod tests {
         std::fs::write(&auth, "machine http://a login l password p").unwrap();
         let settings = settings(
             &[
+                ("Acquire::fullbore::Mirrors::", &list.display().to_string()),
+                ("Acquire::fullbore::Mirrors::", "/none"),
                 ("Acquire::fullbore::Mirrors::", &list.display().to_string()),
                 ("Acquire::fullbore::Mirrors::", "/none"),
                 ("Dir::Etc::netrc", &auth.display().to_string()),

@@ -7,12 +7,12 @@ use crate::acquire::Configuration;
 /// Languages taken from `LANGUAGE`, as in libapt.
 const LANGUAGE_MAX: usize = 3;
 
-/// The locale of the user.
+/// Variables of the user's locale, from which APT derives its languages.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Locale {
     /// `LC_ALL`, else `LC_MESSAGES`, else `LANG`; such as `de_DE.UTF-8`. Empty is `C`.
     pub messages: String,
-    /// `LANGUAGE`: codes with `:` between.
+    /// Value of `LANGUAGE`: language codes separated by colons.
     pub language: String,
 }
 

@@ -11,10 +11,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FlockOperation;
 
 /// The name of the lock file in the lists directory.
-pub const LOCK_NAME: &str = "lock";
+const LOCK_NAME: &str = "lock";
 
 /// A lists directory that cannot be locked.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum LockError {
     /// apt or another run holds it.
     #[error("{} is locked by another process", .path.display())]
@@ -32,14 +33,14 @@ pub enum LockError {
     },
 }
 
-/// The lock, held until dropped.
+/// The lock of a lists directory, held until dropped.
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
 }
 
 impl Lock {
-    /// Takes the lock without waiting.
+    /// Takes the lock of the directory `lists` without waiting.
     ///
     /// # Errors
     /// [`LockError::Held`]; errors of the file system.

@@ -11,7 +11,7 @@ use crate::acquire::Configuration;
 /// Largest number of targets of one type, address and suite; a full Debian source with all architectures has some hundred.
 const TARGETS_MAX: usize = 20_000;
 
-/// `deb` or `deb-src`.
+/// Type of a source: binary or source packages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SourceType {
     /// Binary packages.
@@ -39,13 +39,13 @@ pub struct IndexTarget {
     pub base_uri: String,
     /// The name of its template, such as `Contents-deb`.
     pub created_by: String,
-    /// Its component.
+    /// Component of the index; `None` in flat repositories.
     pub component: Option<String>,
     /// Its architecture.
     pub architecture: Option<String>,
     /// Its language.
     pub language: Option<String>,
-    /// Whether it may be missing.
+    /// Whether the index may be missing without an error.
     pub optional: bool,
     /// Whether it stays compressed.
     pub keep_compressed: bool,
@@ -53,7 +53,7 @@ pub struct IndexTarget {
     pub keep_compressed_as: Vec<String>,
     /// Extensions under which it may be fetched, best first.
     pub compression_types: Vec<String>,
-    /// Whether patches are used.
+    /// Whether patches may be used for this index.
     pub pdiffs: bool,
     /// Whether it is requested by hash.
     pub by_hash: ByHash,
@@ -71,11 +71,11 @@ impl IndexTarget {
 /// Defaults for all sources, from APT's configuration.
 #[derive(Debug, Clone)]
 pub struct Defaults {
-    /// The native architecture.
+    /// Native architecture of the machine, such as `amd64`.
     pub native: String,
     /// All architectures, the native one first.
     pub architectures: Vec<String>,
-    /// As [`languages`](super::languages()) says.
+    /// Language codes for Translation indexes, from [`languages`](super::languages()).
     pub languages: Vec<String>,
     compression_types: Vec<String>,
     keep_compressed_as: Vec<String>,
@@ -182,7 +182,7 @@ pub fn targets(
 }
 
 /// The address of the `Release`'s directory, as APT writes it. A suite with `/` at its end is a directory itself.
-pub fn base_uri(uri: &str, suite: &str) -> String {
+pub(crate) fn base_uri(uri: &str, suite: &str) -> String {
     let slash = if uri.ends_with('/') { "" } else { "/" };
     match suite {
         "/" => format!("{uri}{slash}"),

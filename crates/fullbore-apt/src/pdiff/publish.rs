@@ -27,7 +27,7 @@ use states::States;
 /// Largest Release that is read, as in apt.
 const RELEASE_BYTES_MAX: u64 = 10_000_000;
 
-/// Settings of publishing patches.
+/// Settings of one `fullbore pdiff publish`.
 #[derive(Debug, Clone)]
 pub struct PublishSettings {
     /// The directory of a suite, or a directory of indexes below it.
@@ -50,7 +50,7 @@ pub struct PublishSettings {
     pub now_unix_s: i64,
 }
 
-/// The published patches.
+/// Totals of one `fullbore pdiff publish`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Published {
     /// The result for each index, in order of path.
@@ -89,6 +89,8 @@ pub fn run(arguments: &PublishSettings, warn: &mut dyn FnMut(String)) -> Result<
     let mut ready = Vec::new();
     for index in indexes {
         let next = settings.advance(&index, warn)?;
+        let IndexPatches { index: path, what, added, patches, .. } = &next.outcome;
+        tracing::debug!(path, ?what, added, patches, "index compared with its last state");
         ready.push((index, next));
     }
     // Patches first, then each `Index`, then the states for the next run.

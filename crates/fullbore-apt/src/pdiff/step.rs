@@ -4,6 +4,7 @@ use fullbore_debian::pdiff::{Edits, GenerateError, Piece, Splice};
 
 /// Why no patch could be generated.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum StepError {
     /// The difference cannot be expressed.
     #[error(transparent)]

@@ -32,8 +32,8 @@ pub(super) fn run(plan: &Plan<'_>, edits: &Edits, target: Target) -> Result<Pass
             while let Some((frame, bytes, is_last)) = frames.next().map_err(PassError::Read)? {
                 let mut text = pass.sink.spare();
                 decoder.decode(&frame, &bytes, &mut text).map_err(PassError::Frame)?;
-                let kept = plan.copies().then_some(EncodedFrame { frame, bytes });
-                pass.take(text, kept, is_last)?;
+                let encoded = plan.copies().then_some(EncodedFrame { frame, bytes });
+                pass.take(text, encoded, is_last)?;
             }
         }
         None => {
@@ -106,11 +106,11 @@ impl FrameSink for Inline {
 }
 
 impl Sink for Inline {
-    fn copy(&mut self, text: Buffer, kept: EncodedFrame) -> Result<(), PassError> {
+    fn copy(&mut self, text: Buffer, encoded: EncodedFrame) -> Result<(), PassError> {
         self.hash(&text)?;
-        self.container.add(kept.frame);
+        self.container.add(encoded.frame);
         self.copied += 1;
-        self.target.append(&kept.bytes)?;
+        self.target.append(&encoded.bytes)?;
         self.give_back(text);
         Ok(())
     }

@@ -168,8 +168,8 @@ impl ParallelPass {
         match plan.layout {
             Some(layout) => {
                 let mut frames = Frames::new(plan.file, layout, plan.clocks.read.clone());
-                while let Some((text, kept, is_last)) = pass.sink.next_frame(&mut frames)? {
-                    pass.take(text, plan.copies().then_some(kept), is_last)?;
+                while let Some((text, encoded, is_last)) = pass.sink.next_frame(&mut frames)? {
+                    pass.take(text, plan.copies().then_some(encoded), is_last)?;
                 }
             }
             None => {
@@ -209,13 +209,13 @@ impl ParallelPass {
     /// Receives one result of the workers.
     fn receive(&mut self) -> Result<(), PassError> {
         match self.results.recv_blocking().ok_or(PassError::Lost)? {
-            Outcome::Decoded { text, kept, number, is_last } => {
-                self.decoded[number - self.decoded_before] = Some((text, kept, is_last));
+            Outcome::Decoded { text, encoded, number, is_last } => {
+                self.decoded[number - self.decoded_before] = Some((text, encoded, is_last));
                 Ok(())
             }
-            Outcome::Encoded { kept, number } => {
-                self.waiting_bytes += kept.bytes.len();
-                self.outputs[number - self.outputs_before] = Some(kept);
+            Outcome::Encoded { encoded, number } => {
+                self.waiting_bytes += encoded.bytes.len();
+                self.outputs[number - self.outputs_before] = Some(encoded);
                 self.encoding -= 1;
                 self.write_ready()
             }
@@ -224,12 +224,12 @@ impl ParallelPass {
     }
 
     fn write_ready(&mut self) -> Result<(), PassError> {
-        while let Some(Some(kept)) = self.outputs.front_mut().map(Option::take) {
+        while let Some(Some(encoded)) = self.outputs.front_mut().map(Option::take) {
             self.outputs.pop_front();
             self.outputs_before += 1;
-            self.waiting_bytes -= kept.bytes.len();
-            self.container.add(kept.frame);
-            self.target.append(&kept.bytes)?;
+            self.waiting_bytes -= encoded.bytes.len();
+            self.container.add(encoded.frame);
+            self.target.append(&encoded.bytes)?;
         }
         Ok(())
     }
@@ -276,13 +276,13 @@ impl FrameSink for ParallelPass {
 }
 
 impl Sink for ParallelPass {
-    fn copy(&mut self, text: Buffer, kept: EncodedFrame) -> Result<(), PassError> {
+    fn copy(&mut self, text: Buffer, encoded: EncodedFrame) -> Result<(), PassError> {
         while self.waiting_bytes > WAITING_BYTES {
             self.receive()?;
         }
         self.copied += 1;
-        self.waiting_bytes += kept.bytes.len();
-        self.outputs.push_back(Some(kept));
+        self.waiting_bytes += encoded.bytes.len();
+        self.outputs.push_back(Some(encoded));
         self.hash(text, None)?;
         self.write_ready()
     }

@@ -14,7 +14,7 @@ pub(super) struct EncodedFrame {
 /// Hashes, compresses and writes.
 pub(super) trait Sink: FrameSink<Error = PassError> {
     /// Copies a frame.
-    fn copy(&mut self, text: Buffer, kept: EncodedFrame) -> Result<(), PassError>;
+    fn copy(&mut self, text: Buffer, encoded: EncodedFrame) -> Result<(), PassError>;
 
     /// Returns a buffer to the pool.
     fn give_back(&mut self, buffer: Buffer);
@@ -34,15 +34,15 @@ impl<'e, S: Sink> Pass<'e, S> {
         Pass { splice: Splice::new(edits), cutter: Cutter::default(), sink }
     }
 
-    /// Processes the next block of old text; `kept` is its frame, if it can be copied.
-    pub(super) fn take(&mut self, text: Buffer, kept: Option<EncodedFrame>, is_last: bool) -> Result<(), PassError> {
+    /// Processes the next block of old text; `encoded` is its frame, if it can be copied.
+    pub(super) fn take(&mut self, text: Buffer, encoded: Option<EncodedFrame>, is_last: bool) -> Result<(), PassError> {
         let untouched = self.splice.pass_untouched(&text);
         let plain = self.sink.is_plain();
         // A frame of a bad size is joined with its neighbours; the last one only if text follows.
         let stays = !text.is_empty() && (plain || is_good(text.len()) || (is_last && self.splice.is_done()));
         if untouched && stays && self.cutter.settle(plain, &mut self.sink)? {
-            return match kept {
-                Some(kept) => self.sink.copy(text, kept),
+            return match encoded {
+                Some(encoded) => self.sink.copy(text, encoded),
                 None => self.sink.frame(text),
             };
         }

@@ -91,7 +91,7 @@ impl Stream {
         self.carried.clear();
         while !self.ended && buffer.len() < FRAME_BYTES {
             let free = FRAME_BYTES - buffer.len();
-            let mut read = || self.reader.read(&mut buffer.room()[..free]);
+            let mut read = || self.reader.read(&mut buffer.spare()[..free]);
             let count = match if self.is_plain { self.clock.device(read) } else { read() } {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 count => count?,

@@ -25,6 +25,7 @@ const PATCHES_BYTES_MAX: u64 = 512 << 20;
 
 /// Unusable patches.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum PatchError {
     /// A patch, or the directory they are in, cannot be read.
     #[error("cannot read {}: {source}", path.display())]

@@ -26,12 +26,13 @@ const INDEX_BYTES_MAX: u64 = 64 << 20;
 
 /// Why the expected result is unknown.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TargetError {
     /// APT's expectation is incomplete or malformed.
     #[error("APT's expectation is no size with a SHA-256")]
     Expectation,
     /// No expectation, and no index of patches.
-    #[error("cannot verify the result: neither APT nor an index of patches beside {} says what it must be", .0.display())]
+    #[error("cannot verify the result: neither APT nor an index of patches beside {} gives its hash", .0.display())]
     NoIndex(PathBuf),
     /// The index of patches cannot be read.
     #[error("cannot read {}: {source}", path.display())]
@@ -94,9 +95,9 @@ fn diff_index(old: &Path) -> Result<(PathBuf, DiffIndex), TargetError> {
     let (stem, _) = Form::split(text);
     let stem = Path::new(stem);
     let above = stem.parent().and_then(Path::parent).zip(stem.file_name()).map(|(above, name)| above.join(name));
-    for place in [Some(stem.to_owned()), above].into_iter().flatten() {
+    for candidate in [Some(stem.to_owned()), above].into_iter().flatten() {
         for form in Form::BY_SPEED {
-            let path = with_suffix(&place, &format!(".diff_Index{}", form.extension()));
+            let path = with_suffix(&candidate, &format!(".diff_Index{}", form.extension()));
             let file = match File::open(&path) {
                 Ok(file) => file,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,

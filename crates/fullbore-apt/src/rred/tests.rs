@@ -262,7 +262,9 @@ proptest! {
 
 #[test]
 fn the_level_is_a_setting_of_apts_configuration() {
-    for (value, level) in [("apt", Level::Apt), ("own", Level::Own), ("", Level::Own)] {
+    let names = [("best", Level::Best), ("fast", Level::Fast), ("", Level::Fast)];
+    let old_names = [("apt", Level::Best), ("own", Level::Fast)];
+    for (value, level) in names.into_iter().chain(old_names) {
         let mut configuration = Configuration::new();
         configuration.set(LEVEL_SETTING, value);
         let mut rred = Rred::new();

@@ -13,7 +13,8 @@ use crate::lists::built_in;
 /// apt's configuration; its defaults on a machine without apt.
 ///
 /// # Errors
-/// Invalid files, with apt's message.
+/// A usage error with apt's message if apt-config fails or prints something unreadable. A machine without apt is no
+/// error.
 pub fn read() -> Result<Configuration, CommandError> {
     let dump = Command::new("apt-config").args(Configuration::DUMP).stdin(Stdio::null()).output();
     let output = match dump {

@@ -16,6 +16,9 @@ const MIRROR_LIST_BYTES_MAX: u64 = 1 << 20;
 const MIRROR_LIST_MAX: usize = 256;
 
 /// Reads a file of sources, or all `.sources` and `.list` files of a directory.
+///
+/// # Errors
+/// A usage error if a file cannot be read or parsed, or if no source is enabled.
 pub fn read(path: &Path) -> Result<Vec<ArchiveSource>, CommandError> {
     let cannot = |error: std::io::Error| CommandError::usage(format_args!("cannot read {}: {error}", path.display()));
     let mut files = vec![path.to_owned()];
@@ -40,20 +43,23 @@ pub fn read(path: &Path) -> Result<Vec<ArchiveSource>, CommandError> {
 }
 
 /// All sources of this configuration; never empty.
+///
+/// # Errors
+/// A usage error if a file cannot be read or parsed, or if apt has no source.
 pub fn configured(configuration: &Configuration) -> Result<Vec<ArchiveSource>, CommandError> {
     let mut sources = Vec::new();
-    let mut looked = Vec::new();
+    let mut searched = Vec::new();
     for key in ["Dir::Etc::sourcelist", "Dir::Etc::sourceparts"] {
         let Some(path) = configuration.path(key).filter(|path| path.exists()) else { continue };
         match read(&path) {
             Ok(more) => sources.extend(more),
             // An empty sources.list beside a directory of sources is usual.
-            Err(error) if error.message.ends_with("no enabled source") => looked.push(path.display().to_string()),
+            Err(error) if error.message.ends_with("no enabled source") => searched.push(path.display().to_string()),
             Err(error) => return Err(error),
         }
     }
     if sources.is_empty() {
-        return Err(CommandError::usage(format_args!("no sources: looked at {}", looked.join(" and ")))
+        return Err(CommandError::usage(format_args!("no sources: looked at {}", searched.join(" and ")))
             .hint("name apt's sources with --sources FILE|DIR"));
     }
     Ok(sources)
@@ -69,6 +75,9 @@ pub fn suite_name(suite: &Suite) -> String {
 }
 
 /// The addresses for an address: `mirror+file:` names a file with mirrors.
+///
+/// # Errors
+/// A usage error if the list of a `mirror+file:` address cannot be read, or names no mirror.
 pub fn expand(uri: &str) -> Result<Vec<String>, CommandError> {
     let Some(file) = uri.strip_prefix("mirror+file:") else {
         return Ok(vec![uri.to_owned()]);

@@ -38,7 +38,7 @@ pub struct Publication<'a> {
 
 /// The file name of an index as it is kept.
 pub fn kept_name(index: &WantedIndex) -> String {
-    format!("{}{}", index.name, index.kept.extension())
+    format!("{}{}", index.name, index.stored_form.extension())
 }
 
 impl Publication<'_> {
@@ -111,8 +111,8 @@ pub fn clean(
     let wanted: BTreeSet<String> = publications.iter().flat_map(Publication::files).collect();
     for (name, _) in session.root.list("").map_err(file)? {
         let Some(name) = name.to_str() else { continue };
-        let kept = KEPT_NAMES.contains(&name) || wanted.contains(name);
-        if kept || left.iter().any(|prefix| name.starts_with(prefix)) {
+        let stays = KEPT_NAMES.contains(&name) || wanted.contains(name);
+        if stays || left.iter().any(|prefix| name.starts_with(prefix)) {
             continue;
         }
         // Only names made of addresses can come from an update.
@@ -139,5 +139,5 @@ pub fn sweep(session: &Session) -> Result<(), CommandError> {
 
 /// Whether a download in this form is kept unchanged.
 pub fn is_kept_as_fetched(index: &WantedIndex, form: Form) -> bool {
-    index.kept == form
+    index.stored_form == form
 }

@@ -21,8 +21,8 @@ use super::settings::UpdateSettings;
 use crate::lists::file_name;
 use crate::signed_release::check_suite;
 use crate::signed_release::{
-    Answer, CachedRelease, HINT_REACH, NamedAnswers, ReceivedRelease, Refusal, ReleaseRequest, accept, all, receive,
-    valid_until,
+    Answer, CachedRelease, HINT_REACH, NamedAnswers, ReceivedRelease, Refusal, ReleaseRequest, accept, all,
+    no_verifier, receive, valid_until,
 };
 
 /// Longest wait for a mirror after another one has answered.
@@ -54,32 +54,33 @@ pub fn fetch(
     stop: &Stop,
     warn: &mut dyn FnMut(String),
 ) -> Result<Vec<Outcome>, CommandError> {
-    let kept: Vec<Option<CachedRelease>> = repositories.iter().map(|own| kept(&session.root, own)).collect();
+    let cached: Vec<Option<CachedRelease>> = repositories.iter().map(|own| local_copy(&session.root, own)).collect();
     let checks: Vec<DateCheck> = repositories.iter().map(|own| date_check(settings, own, now)).collect();
     // A local Release dated in the future may be replaced by an older one: no condition then.
     let conditions: Vec<Option<&CachedRelease>> =
-        kept.iter().zip(&checks).map(|(kept, check)| condition(kept.as_ref(), *check)).collect();
+        cached.iter().zip(&checks).map(|(cached, check)| condition(cached.as_ref(), *check)).collect();
     let patience = Duration::from_secs(settings.timeout_s());
     let requests = repositories.iter().zip(&conditions);
-    let requests = requests.map(|(own, kept)| ask(session, own, *kept, 0, patience)).collect();
+    let requests = requests.map(|(own, cached)| ask(session, own, *cached, 0, patience)).collect();
     let answers = session.runtime.block_on(stop.or(all(requests)))?;
-    // Not `partial/`: apt's own user may write there, and must not decide what `gpgv` reads.
+    // Not `partial/`: apt's own user may write there, and must not decide what the verifier reads.
     let scratch = session.root.path();
     let verified: Vec<(Result<ReceivedRelease, Refusal>, usize)> = std::thread::scope(|scope| {
         let mut threads = Vec::new();
         let asked_of = repositories.iter().zip(&conditions).zip(&checks);
-        for (((own, kept), check), (answers, asked)) in asked_of.zip(answers) {
+        for (((own, cached), check), (answers, asked)) in asked_of.zip(answers) {
             let verifier = verifier(own, scratch);
-            threads.push((scope.spawn(move || newest(answers, *kept, verifier.as_ref(), *check)), asked));
+            threads.push((scope.spawn(move || newest(answers, *cached, verifier.as_ref(), *check)), asked));
         }
         let lost = || Refusal::Unavailable("the verifying thread failed".to_owned(), "");
         threads.into_iter().map(|(thread, asked)| (thread.join().unwrap_or_else(|_| Err(lost())), asked)).collect()
     });
     let mut outcomes = Vec::new();
     drop(conditions);
-    for (((own, kept), check), (mut received, mut asked)) in repositories.iter().zip(kept).zip(checks).zip(verified) {
+    for (((own, cached), check), (mut received, mut asked)) in repositories.iter().zip(cached).zip(checks).zip(verified)
+    {
         // The local copy or the answer was altered: request again without a condition.
-        let mut again = kept.is_some();
+        let mut again = cached.is_some();
         // An unverifiable answer, such as a login page, does not count either.
         while matches!(received, Err(Refusal::Verification(..))) && (again || asked < hosts(session, own).len()) {
             let from = if again { 0 } else { asked };
@@ -90,7 +91,7 @@ pub fn fetch(
             }
             (again, asked) = (false, until);
         }
-        outcomes.push(judge(settings, session, own, kept, received, check, now, warn));
+        outcomes.push(judge(settings, session, own, cached, received, check, now, warn));
     }
     Ok(outcomes)
 }
@@ -105,7 +106,7 @@ fn hosts(session: &Session, own: &Repository) -> Vec<HostId> {
 async fn ask(
     session: &Session,
     own: &Repository,
-    kept: Option<&CachedRelease>,
+    cached: Option<&CachedRelease>,
     from: usize,
     patience: Duration,
 ) -> (Vec<Answer>, usize) {
@@ -118,7 +119,7 @@ async fn ask(
         let head_seen = HeadSeen::default();
         let seen = head_seen.clone();
         let request =
-            ReleaseRequest { fetcher, host, directory, kept, patience: patience_when_busy, others: 0..0, head_seen };
+            ReleaseRequest { fetcher, host, directory, cached, patience: patience_when_busy, others: 0..0, head_seen };
         let answer = async move {
             let silent = || GetError::Unreachable {
                 host: own.shown(),
@@ -137,7 +138,7 @@ async fn ask(
         match first {
             Some(first) => {
                 let grace = *grace.get_or_insert_with(|| Instant::now() + GRACE);
-                let modified = first.last_modified.or(kept.map(|kept| kept.modified));
+                let modified = first.last_modified.or(cached.map(|cached| cached.modified));
                 let is_awaited = |seen: &HeadSeen| modified.is_none_or(|modified| !seen.is_no_newer_than(modified));
                 if Instant::now() >= grace || !asked.iter().any(|(seen, _)| is_awaited(seen)) {
                     return (answers, asked_hosts);
@@ -165,29 +166,29 @@ fn release_head(answers: &NamedAnswers) -> Option<&ResponseHead> {
 
 /// The first completed answer, removed from `asked`.
 async fn next_answer<F: Future<Output = Answer>>(asked: &mut Vec<(HeadSeen, Pin<Box<F>>)>) -> Answer {
-    let (place, answer) = std::future::poll_fn(|context| {
-        for (place, (_, answer)) in asked.iter_mut().enumerate() {
+    let (position, answer) = std::future::poll_fn(|context| {
+        for (position, (_, answer)) in asked.iter_mut().enumerate() {
             if let Poll::Ready(answer) = answer.as_mut().poll(context) {
-                return Poll::Ready((place, answer));
+                return Poll::Ready((position, answer));
             }
         }
         Poll::Pending
     })
     .await;
-    drop(asked.remove(place));
+    drop(asked.remove(position));
     answer
 }
 
 /// The newest verified Release, one dated in the future last; otherwise the error of the first mirror.
 fn newest(
     answers: Vec<Answer>,
-    kept: Option<&CachedRelease>,
+    cached: Option<&CachedRelease>,
     verifier: Option<&Verifier>,
     check: DateCheck,
 ) -> Result<ReceivedRelease, Refusal> {
     let mut best: Option<Result<ReceivedRelease, Refusal>> = None;
     for answer in answers {
-        let received = accept(answer, kept, verifier);
+        let received = accept(answer, cached, verifier);
         let better = match (&best, &received) {
             (None, _) | (Some(Err(_)), Ok(_)) => true,
             (Some(Ok(best)), Ok(received)) => check.rank(received.release.date) > check.rank(best.release.date),
@@ -206,7 +207,7 @@ fn verifier(own: &Repository, scratch: &Path) -> Option<Verifier> {
 }
 
 /// The local signed file.
-fn kept(root: &Root, own: &Repository) -> Option<CachedRelease> {
+fn local_copy(root: &Root, own: &Repository) -> Option<CachedRelease> {
     ["InRelease", "Release"].into_iter().find_map(|name| {
         let path = name_of(own, name);
         let status = root.stat(&path).ok().flatten()?;
@@ -216,9 +217,9 @@ fn kept(root: &Root, own: &Repository) -> Option<CachedRelease> {
 }
 
 /// The local copy as a condition for `InRelease`; none if it is dated in the future.
-fn condition(kept: Option<&CachedRelease>, check: DateCheck) -> Option<&CachedRelease> {
-    let is_future = |kept: &CachedRelease| check.future(kept.release().and_then(|release| release.date)).is_some();
-    kept.filter(|kept| kept.name == "InRelease" && !is_future(kept))
+fn condition(cached: Option<&CachedRelease>, check: DateCheck) -> Option<&CachedRelease> {
+    let is_future = |cached: &CachedRelease| check.future(cached.release().and_then(|release| release.date)).is_some();
+    cached.filter(|cached| cached.name == "InRelease" && !is_future(cached))
 }
 
 /// The date check of a repository: by its source, else by apt's configuration.
@@ -240,7 +241,7 @@ fn judge(
     settings: &UpdateSettings,
     session: &Session,
     own: &Repository,
-    kept: Option<CachedRelease>,
+    cached: Option<CachedRelease>,
     received: Result<ReceivedRelease, Refusal>,
     check: DateCheck,
     now: i64,
@@ -250,6 +251,7 @@ fn judge(
     let received = received.map_err(|refusal| match refusal {
         Refusal::Unavailable(why, hint) => refused(ErrorKind::Network, why).hint(hint),
         Refusal::Local(why) => refused(ErrorKind::Disk, why).context("its indexes stay as they were"),
+        Refusal::NoVerifier(why) => no_verifier(own.shown(), why).context("its indexes stay as they were"),
         Refusal::Verification(why, hint) => {
             let error = refused(ErrorKind::Verification, why).context("its indexes stay as they were");
             hint.into_iter().fold(error, CommandError::hint)
@@ -262,13 +264,13 @@ fn judge(
             .hint(HINT_FUTURE));
     }
     // The local Release was verified on receipt; whoever may write here needs no forged one.
-    let before = kept.as_ref().and_then(CachedRelease::release);
-    let has_signature = |kept: &CachedRelease| {
-        kept.name == "InRelease"
+    let before = cached.as_ref().and_then(CachedRelease::release);
+    let has_signature = |cached: &CachedRelease| {
+        cached.name == "InRelease"
             || session.root.stat(&name_of(own, "Release.gpg")).map_or(true, |there| there.is_some())
     };
-    let may_correct = text.is_verified() || !kept.as_ref().is_some_and(has_signature);
-    let unchanged = kept.is_some_and(|kept| files.first().is_some_and(|(_, content)| *content == kept.content));
+    let may_correct = text.is_verified() || !cached.as_ref().is_some_and(has_signature);
+    let unchanged = cached.is_some_and(|cached| files.first().is_some_and(|(_, content)| *content == cached.content));
     if let Err(error) = check_suite(&own.suite, &release) {
         warn(format!("{}: {error}", own.shown()));
     }

@@ -156,9 +156,9 @@ fn add(
 ) -> Result<(), CommandError> {
     let keys = keys_of(settings, source);
     let prefix = file_name(&base_uri(uri, suite));
-    let place = all.iter().position(|own| own.prefix == prefix);
-    let repository = match place {
-        Some(place) => &mut all[place],
+    let position = all.iter().position(|own| own.prefix == prefix);
+    let repository = match position {
+        Some(position) => &mut all[position],
         None => {
             all.push(Repository {
                 uri: uri.to_owned(),

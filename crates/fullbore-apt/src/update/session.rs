@@ -105,8 +105,8 @@ impl Session {
     ) -> Result<Vec<Fetched>, CommandError> {
         let mut jobs: Vec<Option<Job<'_>>> = batches.iter().map(|_| None).collect();
         for (number, site) in self.sites.iter_mut().enumerate() {
-            let Some(place) = batches.iter().position(|batch| batch.site == number) else { continue };
-            jobs[place] = Some(site.job_of(&batches[place].files));
+            let Some(position) = batches.iter().position(|batch| batch.site == number) else { continue };
+            jobs[position] = Some(site.job_of(&batches[position].files));
         }
         let jobs = jobs.into_iter().flatten().collect();
         self.progression.fetch(&self.runtime, jobs, stop, events, on_verified)

@@ -20,19 +20,19 @@ pub struct UpdateSettings {
     pub lists: PathBuf,
     /// Whether apt on this machine uses it.
     pub is_system: bool,
-    /// apt's configuration.
+    /// apt's configuration, which decides the targets and their form.
     pub configuration: Configuration,
     /// The user's locale, for `Acquire::Languages "environment"`.
     pub locale: Locale,
     /// Keyrings given on the command line; they replace `Signed-By`.
     pub keyrings: Vec<KeySource>,
-    /// Keyrings for sources without `Signed-By`.
+    /// Keyrings for sources that have no `Signed-By`.
     pub trusted: Vec<KeySource>,
     /// Accept a Release whose `Valid-Until` has passed; each use is a warning.
     pub ignore_valid_until: bool,
     /// Use patches (pdiffs) where they are faster.
     pub pdiffs: bool,
-    /// Remove files of removed sources.
+    /// Whether to remove the lists of sources that no longer exist.
     pub clean: bool,
     /// Run the commands of `APT::Update::Pre-Invoke`, `Post-Invoke` and `Post-Invoke-Success`.
     pub hooks: bool,
@@ -42,7 +42,7 @@ pub struct UpdateSettings {
     pub durability: Durability,
     /// Addresses of mirrors of one archive among the sources, without a slash at the end.
     pub mirrors: Vec<String>,
-    /// How to reach the mirrors.
+    /// Proxies, certificates, rate limit and connections for all requests of the run.
     pub network: NetworkSettings,
 }
 
@@ -51,7 +51,7 @@ const TIMEOUT_S: u64 = 30;
 
 impl UpdateSettings {
     /// `Acquire::http::Timeout`: seconds that a host may be silent.
-    pub fn timeout_s(&self) -> u64 {
+    pub(crate) fn timeout_s(&self) -> u64 {
         let told = self.configuration.number("Acquire::http::Timeout", 0);
         u64::try_from(told).ok().filter(|seconds| *seconds > 0).unwrap_or(TIMEOUT_S)
     }

@@ -4,11 +4,13 @@
 //! need not be exact: usually the strategies differ tenfold.
 
 use std::collections::HashSet;
+use std::fmt;
 
 use fullbore_debian::compression::Form;
 use fullbore_debian::diff_index::{DiffFile, DiffIndex, PatchSet};
 use fullbore_debian::release::IndexEntry;
 use fullbore_engine::digest::Sha256;
+use fullbore_engine::units::several;
 
 use crate::acquire::Configuration;
 
@@ -81,6 +83,15 @@ pub enum Strategy {
     Patches(Vec<Patch>),
     /// The whole file in this form.
     Whole(Form, IndexEntry),
+}
+
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Strategy::Patches(patches) => f.write_str(&several(patches.len() as u64, "patch", "patches")),
+            Strategy::Whole(form, _) => write!(f, "whole, as {form}"),
+        }
+    }
 }
 
 impl Strategy {

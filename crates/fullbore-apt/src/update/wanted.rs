@@ -29,7 +29,7 @@ pub struct WantedIndex {
     /// Its name in the lists directory, without the ending of a form.
     pub name: String,
     /// The form in which it is kept.
-    pub kept: Form,
+    pub stored_form: Form,
     /// The local index.
     pub old: Option<OldIndex>,
     /// Size and hash of its plain content, if the Release lists it.
@@ -197,7 +197,7 @@ fn diff_index(release: &Release, target: &IndexTarget, forms: &[(Form, IndexEntr
 }
 
 /// The form in which a target is kept: the first writable one of its list.
-fn kept_form(target: &IndexTarget) -> Form {
+fn form_on_disk(target: &IndexTarget) -> Form {
     if !target.keep_compressed {
         return Form::Plain;
     }
@@ -215,14 +215,14 @@ fn wanted(
     pdiffs: bool,
 ) -> Result<WantedIndex, CommandError> {
     let forms: Vec<_> = forms(release, target).collect();
-    let kept = kept_form(target);
+    let stored_form = form_on_disk(target);
     let unusable = |why: &str| {
         let base = without_credentials(&target.base_uri);
         Err(CommandError::new(ErrorKind::Partial, format_args!("{base}{}: {why}", target.meta_key)))
     };
     // File names are made of it and a suffix.
     let fits = |ending: &str| name.len() + ending.len() <= PART_BYTES_MAX;
-    if !forms.iter().map(|(form, _)| *form).chain([kept]).all(|form| fits(form.extension())) {
+    if !forms.iter().map(|(form, _)| *form).chain([stored_form]).all(|form| fits(form.extension())) {
         return unusable("too long for the name of a file");
     }
     let patched = pdiffs && target.pdiffs && old.is_some() && plain.is_some() && fits(DIFF_INDEX_ENDING);
@@ -234,7 +234,7 @@ fn wanted(
         diff_index: patched.then(|| diff_index(release, target, &forms)).flatten(),
         meta_key: target.meta_key.clone(),
         name,
-        kept,
+        stored_form,
         old,
         plain,
         forms,

@@ -44,7 +44,7 @@ const FLUSH_SHARE: f64 = 1.5;
 
 /// What the user wants of a probe.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TrialSettings {
+pub(crate) struct TrialSettings {
     /// For all of it, from `began`.
     pub time: Duration,
     /// When it began: set-up counts.
@@ -54,7 +54,7 @@ pub struct TrialSettings {
 }
 
 /// Makes the connections that carry content, as a copy does.
-pub trait Connections {
+pub(crate) trait Connections {
     /// Those that a copy begins with, beyond the first one.
     fn begin(&mut self);
     /// More of them, if a copy with this rate would try more; says whether it did.
@@ -64,7 +64,7 @@ pub trait Connections {
 /// Parts that were tried together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Joint {
+pub(crate) enum Joint {
     /// The source and the network.
     ReadSend,
     /// The network and the destination.
@@ -75,7 +75,7 @@ pub enum Joint {
 
 /// What a trial of parts together gave.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Trial {
+pub(crate) struct Trial {
     /// Which parts.
     pub joint: Joint,
     /// With which files.
@@ -88,7 +88,7 @@ pub struct Trial {
 
 impl Trial {
     /// Bytes per second with the flush counted, as a copy of less than a group of files has it.
-    pub fn bytes_per_s(&self) -> f64 {
+    pub(crate) fn bytes_per_s(&self) -> f64 {
         let bytes = self.flow.bytes as f64;
         if bytes == 0.0 || self.flow.steady <= 0.0 {
             return 0.0;
@@ -97,14 +97,14 @@ impl Trial {
     }
 
     /// Files per second, likewise.
-    pub fn files_per_s(&self) -> f64 {
+    pub(crate) fn files_per_s(&self) -> f64 {
         self.bytes_per_s() * self.flow.items as f64 / (self.flow.bytes as f64).max(1.0)
     }
 }
 
 /// Everything that was measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Figures {
+pub(crate) struct Figures {
     /// The tree.
     pub tree: Tree,
     /// Processor-bound work at the source.
@@ -133,13 +133,8 @@ pub struct Figures {
 
 impl Figures {
     /// A trial of parts together.
-    pub fn trial(&self, joint: Joint, class: Class) -> Option<&Trial> {
+    pub(crate) fn trial(&self, joint: Joint, class: Class) -> Option<&Trial> {
         self.trials.iter().find(|trial| trial.joint == joint && trial.class == class && trial.flow.bytes > 0)
-    }
-
-    /// Whether files of a kind matter for this tree.
-    pub fn matters(&self, class: Class) -> bool {
-        matters(&self.tree, class)
     }
 }
 
@@ -158,18 +153,18 @@ fn matters(tree: &Tree, class: Class) -> bool {
 ///
 /// # Errors
 /// When the connection breaks, or the source or destination cannot be used.
-pub fn conduct(
+pub(crate) fn conduct(
     end: &mut End,
-    wish: TrialSettings,
+    settings: TrialSettings,
     connections: Option<&mut dyn Connections>,
     tell: &dyn Fn(&str),
 ) -> Result<Figures, CopyError> {
     let local = connections.is_none();
-    let mut course = Course { end, wish, tell };
-    let mut figures = Figures { local, setup_s: wish.began.elapsed().as_secs_f64(), ..Figures::default() };
-    let whole_s = wish.time.as_secs_f64();
+    let mut course = Course { end, settings, tell };
+    let mut figures = Figures { local, setup_s: settings.began.elapsed().as_secs_f64(), ..Figures::default() };
+    let whole_s = settings.time.as_secs_f64();
 
-    let scan = Request::Scan { seconds: whole_s * SCAN, one_file_system: wish.one_file_system };
+    let scan = Request::Scan { seconds: whole_s * SCAN, one_file_system: settings.one_file_system };
     if let Answer::Scanned(tree) = course.at_source("listing", scan)? {
         figures.tree = tree;
     }
@@ -222,18 +217,18 @@ pub fn conduct(
         [(Joint::Whole, "everything"), (Joint::ReadSend, "read + send"), (Joint::SendWrite, "send + write")]
     {
         for (class, _) in classes.into_iter().filter(|(_, matters)| *matters) {
-            let supply = match (joint, class) {
+            let source_mode = match (joint, class) {
                 (Joint::SendWrite, Class::Big) => SourceMode::Memory,
                 (Joint::SendWrite, Class::Small) => SourceMode::SmallMemory(small_bytes),
                 (_, Class::Big) => SourceMode::Big,
                 (_, Class::Small) => SourceMode::Small,
             };
-            let fate = if joint == Joint::ReadSend { SinkMode::Verify } else { SinkMode::Write };
+            let sink = if joint == Joint::ReadSend { SinkMode::Verify } else { SinkMode::Write };
             let kind = if class == Class::Small { "small files" } else { "big files" };
             let most_bytes =
-                if fate == SinkMode::Write { most_bytes(&figures.write, class, together_s) } else { u64::MAX };
+                if sink == SinkMode::Write { most_bytes(&figures.write, class, together_s) } else { u64::MAX };
             let words = format!("{what}, {kind}");
-            match course.flow(&words, supply, fate, together_s, most_bytes, allowance)? {
+            match course.flow(&words, source_mode, sink, together_s, most_bytes, allowance)? {
                 Some((flow, landed)) => figures.trials.push(Trial { joint, class, flow, landed }),
                 None => figures.left_out.push(words),
             }
@@ -253,7 +248,7 @@ fn most_bytes(write: &WriteFigures, class: Class, seconds: f64) -> u64 {
 
 struct Course<'a> {
     end: &'a mut End,
-    wish: TrialSettings,
+    settings: TrialSettings,
     tell: &'a dyn Fn(&str),
 }
 
@@ -286,15 +281,15 @@ impl Course<'_> {
     }
 
     fn left_s(&self) -> f64 {
-        self.wish.time.as_secs_f64() - self.wish.began.elapsed().as_secs_f64()
+        self.settings.time.as_secs_f64() - self.settings.began.elapsed().as_secs_f64()
     }
 
     /// Content from the source to the destination; nothing if there is no time left.
     fn flow(
         &mut self,
         what: &str,
-        supply: SourceMode,
-        fate: SinkMode,
+        source_mode: SourceMode,
+        sink: SinkMode,
         seconds: f64,
         bytes: u64,
         allowance: u64,
@@ -305,7 +300,7 @@ impl Course<'_> {
             return Ok(None);
         }
         (self.tell)(what);
-        let (send, receive) = (Request::Send { supply, seconds, bytes, allowance }, Request::Receive { fate });
+        let (send, receive) = (Request::Send { source_mode, seconds, bytes, allowance }, Request::Receive { sink });
         let (own, others) = if self.end.is_source() { (send, receive) } else { (receive, send) };
         self.end.means.say(&Word::Request(others))?;
         let answers = (self.end.perform(own)?, self.answer()?);
@@ -355,8 +350,9 @@ mod tests {
         let mut growing = Growing::default();
         let figures = std::thread::scope(|scope| {
             scope.spawn(|| far.serve());
-            let wish = TrialSettings { time: Duration::from_secs(10), began: Instant::now(), one_file_system: false };
-            let figures = conduct(&mut near, wish, Some(&mut growing), &|_| ());
+            let settings =
+                TrialSettings { time: Duration::from_secs(10), began: Instant::now(), one_file_system: false };
+            let figures = conduct(&mut near, settings, Some(&mut growing), &|_| ());
             one.control_out.close();
             figures.unwrap()
         });

@@ -28,7 +28,7 @@ struct Member {
 
 /// The disks under a path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Disks {
+pub(crate) struct Disks {
     /// Type of the file system, as mountinfo has it.
     pub file_system: String,
     members: Vec<Member>,
@@ -48,7 +48,7 @@ struct Counters {
 
 /// A reading of all of them.
 #[derive(Clone, Debug)]
-pub struct Reading {
+pub(crate) struct Reading {
     at: Instant,
     counters: HashMap<String, Counters>,
 }
@@ -161,7 +161,7 @@ impl DiskFacts {
 
 impl Disks {
     /// The disks under a path, or under what will hold it once it is made.
-    pub fn under(path: &Path) -> Disks {
+    pub(crate) fn under(path: &Path) -> Disks {
         let exists = |path: &&Path| path.exists();
         let device = Device::under(path.ancestors().find(exists).unwrap_or(Path::new(".")));
         let directories: Vec<PathBuf> = device.directories().map(Path::to_owned).collect();
@@ -169,12 +169,12 @@ impl Disks {
     }
 
     /// Whether the file system is one of memory: nothing there is read from a disk.
-    pub fn is_memory(&self) -> bool {
+    pub(crate) fn is_memory(&self) -> bool {
         matches!(self.file_system.as_str(), "tmpfs" | "ramfs" | "devtmpfs" | "hugetlbfs")
     }
 
     /// Their counters now.
-    pub fn read(&self) -> Reading {
+    pub(crate) fn read(&self) -> Reading {
         let counters = |member: &Member| {
             let text = std::fs::read_to_string(member.directory.join("stat")).ok()?;
             Some((member.name.clone(), parse(&text)?))
@@ -183,7 +183,7 @@ impl Disks {
     }
 
     /// What they did since then.
-    pub fn since(&self, before: &Reading) -> DiskFacts {
+    pub(crate) fn since(&self, before: &Reading) -> DiskFacts {
         let now = self.read();
         let seconds = now.at.saturating_duration_since(before.at).as_secs_f64().max(1e-3);
         self.between(before, &now, seconds)

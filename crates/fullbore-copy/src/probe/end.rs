@@ -23,7 +23,7 @@ const LISTING: f64 = 0.8;
 
 /// What an end works with.
 #[derive(Debug)]
-pub struct Means {
+pub(crate) struct Means {
     /// The connection to the other end.
     pub link: Link,
     /// Ends the session early.
@@ -44,7 +44,7 @@ pub struct Means {
 
 impl Means {
     /// Of an end that reads or writes here.
-    pub fn new(
+    pub(crate) fn new(
         link: Link,
         cancel: CancelToken,
         ledger: Ledger,
@@ -106,7 +106,7 @@ impl Means {
 
 /// One end.
 #[derive(Debug)]
-pub struct End {
+pub(crate) struct End {
     pub(super) means: Means,
     sources: Vec<PathBuf>,
     sample: Sample,
@@ -118,8 +118,8 @@ impl End {
     /// The end that has the source.
     ///
     /// # Errors
-    /// When there is nothing.
-    pub fn source(means: Means, sources: Vec<PathBuf>) -> Result<End, CopyError> {
+    /// [`CopyError::Usage`] with the path and the reason if a source does not exist or cannot be opened.
+    pub(crate) fn source(means: Means, sources: Vec<PathBuf>) -> Result<End, CopyError> {
         for path in &sources {
             path.symlink_metadata().map_err(|error| CopyError::Usage(format!("{}: {error}", path.display())))?;
         }
@@ -130,7 +130,7 @@ impl End {
     ///
     /// # Errors
     /// When nothing can be written there.
-    pub fn target(means: Means) -> Result<End, CopyError> {
+    pub(crate) fn target(means: Means) -> Result<End, CopyError> {
         let target = Some(Target::open(&means.path)?);
         Ok(End { means, sources: Vec::new(), sample: Sample::default(), files: Files::default(), target })
     }
@@ -139,7 +139,7 @@ impl End {
     ///
     /// # Errors
     /// When the connection breaks, or an order cannot be carried out. The other end has been told.
-    pub fn serve(mut self) -> Result<(), CopyError> {
+    pub(crate) fn serve(mut self) -> Result<(), CopyError> {
         while let Some(word) = self.means.hear()? {
             let Word::Request(order) = word else { return Err(CopyError::Meaning("a word out of turn")) };
             match self.perform(order) {
@@ -161,7 +161,7 @@ impl End {
                 let (now, time) = (Instant::now(), Duration::from_secs_f64(seconds));
                 let threads = read::readers(self.means.rotational);
                 let (tree, sample) = tree::scan(&self.sources, now + time.mul_f64(LISTING), one_file_system, threads)?;
-                self.files = Files::look(&sample, now + time);
+                self.files = Files::examine(&sample, now + time);
                 self.sample = sample;
                 Ok(Answer::Scanned(tree))
             }
@@ -179,13 +179,13 @@ impl End {
                     figures.map_err(|error| CopyError::Disk(format!("{}: {error}", self.means.path.display())))?;
                 Ok(Answer::Written(Box::new(figures)))
             }
-            Request::Send { supply, seconds, bytes, allowance } => {
+            Request::Send { source_mode, seconds, bytes, allowance } => {
                 let time = Duration::from_secs_f64(seconds);
-                let flow = flow::send(&self.means, &self.files, supply, time, bytes, allowance)?;
+                let flow = flow::send(&self.means, &self.files, source_mode, time, bytes, allowance)?;
                 Ok(Answer::Sent(Box::new(flow)))
             }
-            Request::Receive { fate } => {
-                Ok(Answer::Received(Box::new(flow::receive(&self.means, fate, self.target.as_ref())?)))
+            Request::Receive { sink } => {
+                Ok(Answer::Received(Box::new(flow::receive(&self.means, sink, self.target.as_ref())?)))
             }
         }
     }

@@ -17,7 +17,7 @@ use crate::judgement::Attribution;
 
 /// What holds it up.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Finding {
+pub(crate) struct Finding {
     /// The part; none if no two signals agree.
     pub part: Option<Part>,
     /// What the engine's verdict says, at the end that knows.
@@ -37,7 +37,7 @@ pub struct Finding {
 }
 
 /// Looks for it.
-pub fn find(figures: &Figures, prediction: &Prediction) -> Finding {
+pub(crate) fn find(figures: &Figures, prediction: &Prediction) -> Finding {
     let time_of = |class: Class| {
         figures.trial(Joint::Whole, class).map_or(0.0, |trial| match class {
             Class::Big => figures.tree.big_bytes as f64 / trial.bytes_per_s().max(1.0),

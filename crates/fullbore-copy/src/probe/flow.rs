@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use fullbore_engine::stage::{Kind, LedgerReading, SendReading, StageReading};
 use fullbore_engine::verdict::{Sampler, SamplerConfig};
-use fullbore_engine::window::{Permit, Place, Window, Work};
+use fullbore_engine::window::{Operation, Permit, Position, Window};
 use serde::{Deserialize, Serialize};
 
 use super::disks::DiskFacts;
@@ -204,7 +204,7 @@ impl Allowance {
 /// Where records come from.
 struct Source<'a> {
     files: &'a Files,
-    supply: SourceMode,
+    source_mode: SourceMode,
     block: &'a [u8],
     hash: [u8; 32],
 }
@@ -213,22 +213,22 @@ struct Source<'a> {
 pub(super) fn send(
     means: &Means,
     files: &Files,
-    supply: SourceMode,
+    source_mode: SourceMode,
     time: Duration,
     most_bytes: u64,
     first: u64,
 ) -> Result<Flow, CopyError> {
     let path_before = means.transport.as_ref().map(|transport| transport.path());
     let allowance = Allowance::new(path_before.as_ref(), first);
-    let block = match supply {
+    let block = match source_mode {
         SourceMode::SmallMemory(length) => Draw(17).bytes((length as usize).clamp(1, SMALL_BYTES as usize)),
         _ => Draw(17).bytes(PACK_BYTES),
     };
-    let source = Source { files, supply, hash: *blake3::hash(&block).as_bytes(), block: &block };
+    let source = Source { files, source_mode, hash: *blake3::hash(&block).as_bytes(), block: &block };
     let disks = means.disks.read();
     let watch = Watch::start(means, "read", Some(&allowance.window))?;
     let began = Instant::now();
-    let threads = match supply {
+    let threads = match source_mode {
         SourceMode::Big | SourceMode::Small => readers(means.rotational),
         SourceMode::Memory | SourceMode::SmallMemory(_) => 1,
     };
@@ -292,7 +292,7 @@ fn steady(curve: &[(f64, u64)], seconds: f64) -> f64 {
 fn supply_records(means: &Means, allowance: &Allowance, source: &Source<'_>, until: Instant, most_bytes: u64) {
     let clock = means.ledger.stage("read", Kind::Thread);
     clock.adopt_thread();
-    let class = if source.supply == SourceMode::Small { Class::Small } else { Class::Big };
+    let class = if source.source_mode == SourceMode::Small { Class::Small } else { Class::Big };
     let mut feeder = Feeder::new(source.files, class, Which::AsFound);
     while Instant::now() < until
         && !allowance.over.load(Ordering::Acquire)
@@ -305,9 +305,9 @@ fn supply_records(means: &Means, allowance: &Allowance, source: &Source<'_>, unt
         if allowance.over.load(Ordering::Acquire) {
             return;
         }
-        permit.at(Place::In(Work::Read));
+        permit.at(Position::In(Operation::Read));
         let mut buffer = means.link.pool.take(length);
-        let packed = match source.supply {
+        let packed = match source.source_mode {
             SourceMode::Memory => {
                 buffer.copy_from_slice(&source.block[..length]);
                 None
@@ -332,13 +332,13 @@ fn supply_records(means: &Means, allowance: &Allowance, source: &Source<'_>, unt
         if packed.as_ref().is_some_and(Vec::is_empty) {
             return;
         }
-        let hash = match source.supply {
+        let hash = match source.source_mode {
             SourceMode::Memory if length == source.block.len() => source.hash,
             _ => *blake3::hash(&buffer).as_bytes(),
         };
         let (bytes, items) = (buffer.len() as u64, packed.as_ref().map_or(1, |files| files.len() as u64));
         clock.add_items(items, bytes);
-        permit.at(Place::Before(Work::Send));
+        permit.at(Position::Before(Operation::Send));
         let sequence = allowance.sequence.fetch_add(1, Ordering::Relaxed);
         allowance.under_way().insert(sequence, (permit, bytes));
         allowance.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -401,8 +401,8 @@ fn listen(
 }
 
 /// Receives until the sender says that it was all.
-pub(super) fn receive(means: &Means, fate: SinkMode, target: Option<&Target>) -> Result<Landed, CopyError> {
-    let target = match (fate, target) {
+pub(super) fn receive(means: &Means, sink: SinkMode, target: Option<&Target>) -> Result<Landed, CopyError> {
+    let target = match (sink, target) {
         (SinkMode::Write, None) => return Err(CopyError::Meaning("nothing can be written here")),
         (SinkMode::Write, target) => target,
         _ => None,
@@ -416,7 +416,7 @@ pub(super) fn receive(means: &Means, fate: SinkMode, target: Option<&Target>) ->
     let result = std::thread::scope(|scope| {
         for _ in 0..writers() {
             scope.spawn(|| {
-                if let Err(error) = take_records(means, fate, held.as_ref(), &over, &bytes) {
+                if let Err(error) = take_records(means, sink, held.as_ref(), &over, &bytes) {
                     *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
                 }
             });
@@ -462,7 +462,7 @@ fn wait_for_end(means: &Means, failure: &Mutex<Option<CopyError>>) -> Result<(),
 /// A thread that takes records, verifies and writes them.
 fn take_records(
     means: &Means,
-    fate: SinkMode,
+    sink: SinkMode,
     held: Option<&Held<'_>>,
     over: &AtomicBool,
     bytes: &AtomicU64,
@@ -483,7 +483,7 @@ fn take_records(
             _ => return Err(CopyError::Meaning("a control message among the data")),
         };
         let content = payload.bytes();
-        if fate != SinkMode::Drop && *blake3::hash(content).as_bytes() != hash {
+        if sink != SinkMode::Drop && *blake3::hash(content).as_bytes() != hash {
             return Err(CopyError::Verification { path: "a record of the probe".to_owned() });
         }
         if let (Some(held), Some(pen)) = (held, &mut pen) {

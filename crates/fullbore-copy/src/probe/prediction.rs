@@ -24,7 +24,7 @@ const RAMP: Duration = Duration::from_secs(3);
 /// A part of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Part {
+pub(crate) enum Part {
     /// The source's disk.
     Read,
     /// The source's processor: hash and cipher.
@@ -39,15 +39,15 @@ pub enum Part {
 
 impl Part {
     /// All, in the order of the data.
-    pub const ALL: [Part; 5] = [Part::Read, Part::SourceCpu, Part::Network, Part::TargetCpu, Part::Write];
+    pub(crate) const ALL: [Part; 5] = [Part::Read, Part::SourceCpu, Part::Network, Part::TargetCpu, Part::Write];
 
     /// Whether it is a processor.
-    pub fn is_cpu(self) -> bool {
+    pub(crate) fn is_cpu(self) -> bool {
         matches!(self, Part::SourceCpu | Part::TargetCpu)
     }
 
     /// As a person says it.
-    pub fn words(self) -> &'static str {
+    pub(crate) fn words(self) -> &'static str {
         match self {
             Part::Read => "reading the source",
             Part::SourceCpu => "the source's processor",
@@ -76,7 +76,7 @@ fn compression(figures: &Figures, class: Class, stream_s: f64) -> f64 {
 
 /// Seconds that the copy will take.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Prediction {
+pub(crate) struct Prediction {
     /// All of it.
     pub seconds: f64,
     /// Of it, ssh, connections, listing, coming up to speed.
@@ -97,13 +97,14 @@ pub struct Prediction {
 
 impl Prediction {
     /// What a part takes by itself.
-    pub fn part(&self, part: Part) -> f64 {
+    #[cfg(test)]
+    pub(crate) fn part(&self, part: Part) -> f64 {
         self.parts.iter().find(|(known, _)| *known == part).map_or(0.0, |(_, seconds)| *seconds)
     }
 
     /// The part that a quarter more of would speed the copy by a tenth, if no other does much: what the matrix of
     /// verdicts calls the limit.
-    pub fn limit(&self) -> Option<Part> {
+    pub(crate) fn limit(&self) -> Option<Part> {
         let helps = |least: f64| self.quarter.iter().filter(move |(_, gain)| *gain >= least).map(|(part, _)| *part);
         let mut limits = helps(GAIN);
         let limit = limits.next()?;
@@ -112,7 +113,7 @@ impl Prediction {
     }
 
     /// What removing a part saves.
-    pub fn saves(&self, part: Part) -> f64 {
+    pub(crate) fn saves(&self, part: Part) -> f64 {
         let without =
             self.without.iter().find(|(known, _)| *known == part).map_or(self.seconds, |(_, seconds)| *seconds);
         (self.seconds - without).max(0.0)
@@ -193,7 +194,7 @@ fn units(figures: &Figures, class: Class) -> f64 {
 const CLASSES: [Class; 2] = [Class::Big, Class::Small];
 
 /// What the copy of this tree will take.
-pub fn predict(figures: &Figures) -> Prediction {
+pub(crate) fn predict(figures: &Figures) -> Prediction {
     let tree = &figures.tree;
     let ramp_s = figures.streams.as_ref().map_or(0.0, |flow| {
         let steady_s = if flow.steady > 0.0 { flow.bytes as f64 / flow.steady } else { flow.seconds };
@@ -342,7 +343,7 @@ pub(super) mod tests {
     use super::*;
     use crate::judgement::Judgement;
 
-    pub fn flow(bytes: u64, items: u64, steady: f64) -> Flow {
+    pub(crate) fn flow(bytes: u64, items: u64, steady: f64) -> Flow {
         Flow {
             bytes,
             items,
@@ -354,18 +355,18 @@ pub(super) mod tests {
         }
     }
 
-    pub fn trial(joint: Joint, class: Class, bytes: u64, items: u64, steady: f64, flush_s: f64) -> Trial {
+    pub(crate) fn trial(joint: Joint, class: Class, bytes: u64, items: u64, steady: f64, flush_s: f64) -> Trial {
         let landed =
             Landed { bytes, flush_s, flushed: true, judgement: Judgement::default(), disks: DiskFacts::default() };
         Trial { joint, class, flow: flow(bytes, items, steady), landed }
     }
 
-    pub fn rate(bytes: u64, items: u64) -> Option<Rate> {
+    pub(crate) fn rate(bytes: u64, items: u64) -> Option<Rate> {
         Some(Rate { bytes, items, seconds: 1.0 })
     }
 
     /// 20 GB in big files and 100,000 files of 10 kB; a link of 100 MB/s, a disk of 200 MB/s behind it.
-    pub fn figures() -> Figures {
+    pub(crate) fn figures() -> Figures {
         let compute = Compute { cores: 4, hash: 4e9, aes: 4e9, chacha: 1e9, compress: None };
         Figures {
             tree: Tree {

@@ -46,7 +46,7 @@ impl Rate {
     }
 
     /// Items per second.
-    pub fn items_per_s(&self) -> f64 {
+    pub(crate) fn items_per_s(&self) -> f64 {
         self.items as f64 / self.seconds.max(1e-9)
     }
 }
@@ -79,7 +79,7 @@ pub struct ReadFigures {
 /// Whether files are small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Class {
+pub(crate) enum Class {
     /// Packed.
     Small,
     /// Cut into blocks.
@@ -112,10 +112,10 @@ pub(super) struct Files {
 impl Files {
     /// Looks which files are in memory. Those that there is no time for are not tried: opening one may take a disk
     /// as long as reading it.
-    pub(super) fn look(sample: &Sample, until: Instant) -> Files {
+    pub(super) fn examine(sample: &Sample, until: Instant) -> Files {
         let time = until.saturating_duration_since(Instant::now());
-        let (big, big_cached) = look(&sample.big, until - time / 2);
-        let (small, small_cached) = look(&sample.small, until);
+        let (big, big_cached) = examine(&sample.big, until - time / 2);
+        let (small, small_cached) = examine(&sample.small, until);
         Files { small, big, small_cached, big_cached, ..Files::default() }
     }
 
@@ -133,7 +133,7 @@ impl Files {
 }
 
 /// One of them at least.
-fn look(files: &[(PathBuf, u64)], until: Instant) -> (Vec<Piece>, f64) {
+fn examine(files: &[(PathBuf, u64)], until: Instant) -> (Vec<Piece>, f64) {
     let (mut here, mut all) = (0, 0);
     let mut pieces = Vec::with_capacity(files.len());
     for (path, size) in files {
@@ -357,14 +357,14 @@ mod tests {
         std::fs::write(&big, Draw(2).bytes(3_000_000)).unwrap();
         let sample = Sample { small: vec![(small.clone(), 5000)], big: vec![(big.clone(), 3_000_000)] };
         let late = Instant::now() + Duration::from_secs(60);
-        let files = Files::look(&sample, late);
+        let files = Files::examine(&sample, late);
         assert_eq!((files.small_cached, files.big_cached), (1.0, 1.0));
         let stays = || {
             std::fs::read(&big).unwrap();
             let figures = measure(&files, &Disks::under(directory.path()), false, Duration::from_millis(400));
             assert!(figures.big_warm.unwrap().bytes >= 3_000_000, "{figures:?}");
             assert!(figures.small_warm.unwrap().items > 0, "{figures:?}");
-            Files::look(&sample, late).big_cached == 1.0
+            Files::examine(&sample, late).big_cached == 1.0
         };
         // The kernel takes memory back by itself at times; we would each time.
         assert!((0..3).any(|_| stays()));
@@ -383,16 +383,16 @@ mod tests {
         for (path, size) in sample.small.iter().chain(&sample.big) {
             std::fs::write(path, vec![1; *size as usize]).unwrap();
         }
-        let files = Files::look(&sample, Instant::now());
+        let files = Files::examine(&sample, Instant::now());
         assert_eq!((files.small.len(), files.big.len()), (1, 1));
-        let files = Files::look(&sample, Instant::now() + Duration::from_secs(60));
+        let files = Files::examine(&sample, Instant::now() + Duration::from_secs(60));
         assert_eq!((files.small.len(), files.big.len()), (100, 10));
     }
 
     #[test]
     fn files_that_vanish_end_the_trial_and_nothing_else() {
         let sample = Sample { small: Vec::new(), big: vec![(PathBuf::from("/nothing/here"), 5 << 20)] };
-        let files = Files::look(&sample, Instant::now());
+        let files = Files::examine(&sample, Instant::now());
         assert!(!files.has(Class::Big));
         assert!(trial(&files, Class::Big, Which::AsFound, 2, Duration::from_millis(50)).is_none());
     }

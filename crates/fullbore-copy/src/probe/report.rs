@@ -1,6 +1,8 @@
 //! What a probe found, in the report that all commands have.
 
-use fullbore_engine::run::report::{PartRow as Row, ProbeReport, Report, Summary, Totals, VerdictReport};
+use std::time::Duration;
+
+use fullbore_engine::run::report::{self, PartRow as Row, ProbeReport, Report, Summary, Totals, VerdictReport};
 use fullbore_engine::stage::StageReading;
 use fullbore_engine::units;
 use fullbore_engine::verdict::remote::MIXED;
@@ -8,7 +10,7 @@ use fullbore_engine::verdict::thresholds::LARGER_PART;
 
 use super::{Basis, Class, Figures, Finding, Flow, Joint, Part, Prediction, Rate, Trial};
 use crate::judgement::Judgement;
-use crate::run::{disk_words, unix_s};
+use crate::run::disk_words;
 use crate::sender::compress;
 use crate::transport::congestion::LOSS;
 
@@ -68,7 +70,7 @@ impl Found<'_> {
             prediction: value(serde_json::to_value(prediction)),
         };
         let summary = Summary {
-            started_unix_s: unix_s() - self.seconds as i64,
+            started_unix_s: report::began(Duration::from_secs_f64(self.seconds)),
             duration_ms: (self.seconds * 1e3) as u64,
             totals: Totals {
                 checked_files: figures.tree.files(),

@@ -55,18 +55,18 @@ pub struct ProbeSettings {
 /// When an end cannot be measured, or the other machine cannot be reached.
 pub fn run(settings: &ProbeSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
     let teller = &Teller::new(events);
-    let wish = TrialSettings { time: settings.time, began: Instant::now(), one_file_system: settings.one_file_system };
+    let trial = TrialSettings { time: settings.time, began: Instant::now(), one_file_system: settings.one_file_system };
     let tell = |what: &str| teller.emit(Event::Trial { what: what.to_owned() });
     open_files::allow();
     let (figures, way) = match (Location::parse(&settings.source)?, Location::parse(&settings.destination)?) {
-        (Location::Local(source), Location::Local(target)) => (here(source, target, wish, &tell)?, String::new()),
+        (Location::Local(source), Location::Local(target)) => (here(source, target, trial, &tell)?, String::new()),
         (Location::Local(source), Location::Remote { host, path }) => {
             let remote = Remote { reach: &settings.reach, teller, host, near: source, far: path, sends: true };
-            there(&remote, wish, &tell)?
+            there(&remote, trial, &tell)?
         }
         (Location::Remote { host, path }, Location::Local(target)) => {
             let remote = Remote { reach: &settings.reach, teller, host, near: target, far: path, sends: false };
-            there(&remote, wish, &tell)?
+            there(&remote, trial, &tell)?
         }
         (Location::Remote { .. }, Location::Remote { .. }) => {
             return Err(CommandError::usage("one of SRC and DST has to be on this machine"));
@@ -81,13 +81,13 @@ pub fn run(settings: &ProbeSettings, events: &mut dyn Events) -> Result<Report, 
         prediction: &prediction,
         finding: &finding,
         way,
-        seconds: wish.began.elapsed().as_secs_f64(),
+        seconds: trial.began.elapsed().as_secs_f64(),
     };
     Ok(found.report())
 }
 
 /// Both on this machine: two ends in this process.
-fn here(source: &Path, target: &Path, wish: TrialSettings, tell: &dyn Fn(&str)) -> Result<Figures, CommandError> {
+fn here(source: &Path, target: &Path, trial: TrialSettings, tell: &dyn Fn(&str)) -> Result<Figures, CommandError> {
     let wrong = |error: CopyError| failure(&error);
     let (one, other) = Link::pair();
     let (cancel, ledger) = (CancelToken::new(&one), Ledger::new());
@@ -99,7 +99,7 @@ fn here(source: &Path, target: &Path, wish: TrialSettings, tell: &dyn Fn(&str)) 
     let far = End::target(far).map_err(wrong)?;
     Current::of(&cancel).listen()?;
     let serving = std::thread::spawn(move || far.serve());
-    let figures = conduct(&mut near, wish, None, tell);
+    let figures = conduct(&mut near, trial, None, tell);
     one.control_out.close();
     let served = serving.join();
     match (figures, served) {
@@ -119,20 +119,21 @@ struct Remote<'a> {
     sends: bool,
 }
 
-fn there(remote: &Remote<'_>, wish: TrialSettings, tell: &dyn Fn(&str)) -> Result<(Figures, String), CommandError> {
+fn there(remote: &Remote<'_>, trial: TrialSettings, tell: &dyn Fn(&str)) -> Result<(Figures, String), CommandError> {
     tell("ssh");
     std::thread::scope(|scope| {
         let messages = Messages::listen(scope, |line| remote.teller.said(&remote.host, line));
         let messages = messages.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
-        let peer_wish = near::ConnectSettings { messages: messages.descriptor(), ..remote.reach.wish(&remote.host)? };
-        reached(remote, &peer_wish, wish, tell)
+        let peer_settings =
+            near::ConnectSettings { messages: messages.descriptor(), ..remote.reach.connect_settings(&remote.host)? };
+        reached(remote, &peer_settings, trial, tell)
     })
 }
 
 fn reached(
     remote: &Remote<'_>,
-    peer_wish: &near::ConnectSettings,
-    wish: TrialSettings,
+    peer_settings: &near::ConnectSettings,
+    trial: TrialSettings,
     tell: &dyn Fn(&str),
 ) -> Result<(Figures, String), CommandError> {
     let options = Options { congestion: remote.reach.congestion.clone(), ..Options::default() };
@@ -150,10 +151,10 @@ fn reached(
     // What is wrong here is told before ssh asks for anything.
     let end = if remote.sends { End::source(means, vec![remote.near.to_owned()]) } else { End::target(means) };
     let mut end = end.map_err(|error| failure(&error))?;
-    let peer =
-        Peer::start(peer_wish, task, &transport, drop).map_err(|no_peer| explain(no_peer, peer_wish, &remote.host))?;
+    let peer = Peer::start(peer_settings, task, &transport, drop)
+        .map_err(|no_peer| explain(no_peer, peer_settings, &remote.host))?;
     let wrong = |error: CopyError| failure_with(&remote.host, &error);
-    let mut connection = peer.connect(peer_wish).map_err(wrong)?;
+    let mut connection = peer.connect(peer_settings).map_err(wrong)?;
     Current::of(&cancel).listen()?;
     let begun = connection.begin(&transport).map_err(CopyError::from_pipe);
     let route = connection.routing.now();
@@ -162,7 +163,7 @@ fn reached(
     let mut dialled = Dialled { connection: &connection, transport: &transport, first, growth: connection.growth() };
     let figures = begun.and_then(|()| {
         connection.open(&transport, 1, first);
-        conduct(&mut end, wish, Some(&mut dialled), tell)
+        conduct(&mut end, trial, Some(&mut dialled), tell)
     });
     let way = way(&connection, transport.path().streams);
     transport.finish();

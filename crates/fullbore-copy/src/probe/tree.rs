@@ -63,7 +63,7 @@ impl Tree {
     }
 
     /// Mean length of the small files.
-    pub fn small_mean(&self) -> u64 {
+    pub(crate) fn small_mean(&self) -> u64 {
         self.small_bytes.checked_div(self.small_files).unwrap_or(0)
     }
 }
@@ -312,9 +312,9 @@ impl Draw {
         if kept.len() < most {
             kept.push(item());
         } else {
-            let place = self.below(seen);
-            if place < most as u64 {
-                kept[place as usize] = item();
+            let position = self.below(seen);
+            if position < most as u64 {
+                kept[position as usize] = item();
             }
         }
     }

@@ -71,7 +71,7 @@ pub enum Request {
     /// Send content.
     Send {
         /// What.
-        supply: SourceMode,
+        source_mode: SourceMode,
         /// How long.
         seconds: f64,
         /// At most so many bytes.
@@ -82,7 +82,7 @@ pub enum Request {
     /// Receive content.
     Receive {
         /// What becomes of it.
-        fate: SinkMode,
+        sink: SinkMode,
     },
 }
 
@@ -179,9 +179,9 @@ mod tests {
 
     #[test]
     fn what_is_said_is_heard_and_claims_are_bounded() {
-        let order = Request::Send { supply: SourceMode::Big, seconds: 1e9, bytes: 5, allowance: u64::MAX };
+        let order = Request::Send { source_mode: SourceMode::Big, seconds: 1e9, bytes: 5, allowance: u64::MAX };
         let Message::Counters(json) = Word::Request(order).message() else { panic!("not counters") };
-        let heard = Request::Send { supply: SourceMode::Big, seconds: 600.0, bytes: 5, allowance: 256 << 20 };
+        let heard = Request::Send { source_mode: SourceMode::Big, seconds: 600.0, bytes: 5, allowance: 256 << 20 };
         assert_eq!(Word::parse(&json), Some(Word::Request(heard)));
         assert_eq!(Word::parse(b"{\"order\":\"dance\"}"), None);
     }

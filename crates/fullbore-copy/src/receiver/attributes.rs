@@ -212,7 +212,7 @@ impl Attributes {
         }
         let wanted = self.xattrs_of(entry);
         let present = if self.acls || self.xattrs {
-            xattrs::read(folder.place(name), self.acls, self.xattrs)
+            xattrs::read(folder.file_ref(name), self.acls, self.xattrs)
         } else {
             Ok(Vec::new())
         };
@@ -224,7 +224,7 @@ impl Attributes {
                 if present != wanted || changed && !wanted.is_empty() {
                     differs |= present != wanted;
                     if !dry_run {
-                        self.mend_xattrs(folder.place(name), &present, &wanted, &mut failures);
+                        self.mend_xattrs(folder.file_ref(name), &present, &wanted, &mut failures);
                         mode_differs |= self.permissions && !is_link;
                     }
                 }

@@ -264,7 +264,7 @@ mod tests {
             None => File::options().write(true).open(&path).map(Arc::new).map_err(errno),
         };
         let bulk = Bulk::new(MemoryPool::default());
-        let block: Vec<u8> = (0..1 << 20).map(|place: u32| (place % 251) as u8).collect();
+        let block: Vec<u8> = (0..1 << 20).map(|index: u32| (index % 251) as u8).collect();
         let count = u64::from(TURNS) * (TURN_BYTES >> 20);
         std::thread::scope(|scope| {
             for first in 0..4 {

@@ -23,7 +23,7 @@ use crate::session::{Context, add};
 use crate::wire::{Message, ProblemKind, VISIBLE_IDS};
 
 /// How often the committer looks whether enough was written.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Finished files that wait for the committer. It holds no content, only names.
 const FINISHED: usize = 65_536;
 /// Threads that give names at most, and files that one of them has at least.
@@ -60,7 +60,7 @@ impl Gathered {
 pub(super) struct Commit {
     gathered: Mutex<Gathered>,
     /// The committer waits for work.
-    look: Condvar,
+    wake: Condvar,
     /// Writers wait until it has done some.
     room: Condvar,
     partials: Mutex<Vec<Weak<Partial>>>,
@@ -76,7 +76,7 @@ impl Commit {
     pub(super) fn new() -> Commit {
         Commit {
             gathered: Mutex::default(),
-            look: Condvar::new(),
+            wake: Condvar::new(),
             room: Condvar::new(),
             partials: Mutex::default(),
             named: Mutex::default(),
@@ -118,7 +118,7 @@ impl Commit {
         let mut finished = self.lock();
         if finished.is_full() {
             drop(finished);
-            self.look.notify_one();
+            self.wake.notify_one();
             finished = clock.blocked_in(|| {
                 let full = |finished: &mut Gathered| finished.is_full();
                 self.room.wait_while(self.lock(), full).unwrap_or_else(PoisonError::into_inner)
@@ -131,7 +131,7 @@ impl Commit {
     /// No more files will be finished.
     pub(super) fn close(&self) {
         self.lock().closed = true;
-        self.look.notify_one();
+        self.wake.notify_one();
         self.room.notify_all();
     }
 
@@ -151,12 +151,12 @@ impl Commit {
         clock.adopt_thread();
         let written = || context.progress.account().written_bytes;
         let group_time = Duration::from_millis(context.options.group_time_ms);
-        let look = LOOK.min(group_time);
+        let interval = POLL_INTERVAL.min(group_time);
         let (mut since, mut before) = (Instant::now(), 0);
         loop {
             let (over, full) = clock.starved_in(|| {
                 let idle = |gathered: &mut Gathered| !gathered.closed && !gathered.is_full();
-                let waited = self.look.wait_timeout_while(self.lock(), look, idle);
+                let waited = self.wake.wait_timeout_while(self.lock(), interval, idle);
                 let gathered = waited.unwrap_or_else(PoisonError::into_inner).0;
                 (gathered.closed, gathered.is_full())
             });

@@ -34,7 +34,7 @@ const UNKNOWN: Boot = [0; 36];
 pub struct Header {
     /// The source's file in the state in which it was listed.
     pub source: Identity,
-    /// Its length, in bytes.
+    /// Length of the file, in bytes.
     pub size: u64,
     /// Time of its last change of content.
     pub modified: Time,
@@ -119,10 +119,10 @@ pub struct Entered {
     pub flushed: bool,
 }
 
-/// What a journal says.
+/// Contents of a journal: its header and the finished blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contents {
-    /// Of what.
+    /// Which file the journal belongs to.
     pub header: Header,
     /// Its blocks, in the order in which they were written.
     pub blocks: Vec<Entered>,
@@ -250,9 +250,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("journal");
         let mut journal = Journal::begin(File::create(&path).unwrap(), &header()).unwrap();
-        for (place, index) in blocks.iter().enumerate() {
+        for (position, index) in blocks.iter().enumerate() {
             journal.enter(*index, &[*index as u8; 32]).unwrap();
-            if place as u64 + 1 == checkpoint {
+            if position as u64 + 1 == checkpoint {
                 journal.checkpoint(checkpoint).unwrap();
             }
         }

@@ -135,10 +135,10 @@ impl<'a> Listing<'a> {
                     self.visited.insert(directory.clone());
                 }
                 let taken = self.note_names(&directory, &folder, &list.entries, list.complete, list.more);
-                for (place, entry) in list.entries.into_iter().enumerate() {
-                    let id = list.first + place as u64;
+                for (position, entry) in list.entries.into_iter().enumerate() {
+                    let id = list.first + position as u64;
                     let path = join(&directory, &entry.name);
-                    if taken.contains(&place) {
+                    if taken.contains(&position) {
                         let text = "the destination takes it for the same as another name of that directory";
                         self.impossible(&path, text.to_owned());
                         continue;
@@ -151,9 +151,9 @@ impl<'a> Listing<'a> {
             }
             // It would have been made, in the place of a file or a link where there is one.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) if self.is_dry() => {
-                for (place, entry) in list.entries.into_iter().enumerate() {
+                for (position, entry) in list.entries.into_iter().enumerate() {
                     let path = join(&directory, &entry.name);
-                    if let Ok(want) = self.entry(list.first + place as u64, &directory, None, &path, entry) {
+                    if let Ok(want) = self.entry(list.first + position as u64, &directory, None, &path, entry) {
                         wanted.extend(want);
                     }
                 }
@@ -412,7 +412,7 @@ impl<'a> Listing<'a> {
         {
             let is_big = size >= SMALL_BYTES && !self.is_dry();
             let found = match self.torn {
-                Some(_) if is_big => Found::look(folder, &entry, &self.writers.boot, self.lost)?,
+                Some(_) if is_big => Found::read(folder, &entry, &self.writers.boot, self.lost)?,
                 _ => Found::default(),
             };
             let (old_bytes, left_bytes) = (there.map(allocated), self.left_bytes(folder, &entry)?);
@@ -554,9 +554,9 @@ impl<'a> Listing<'a> {
             }
             is_new
         };
-        for (place, entry) in entries.iter().enumerate().filter(|(_, entry)| !entry.name.is_empty()) {
+        for (position, entry) in entries.iter().enumerate().filter(|(_, entry)| !entry.name.is_empty()) {
             if self.case_insensitive && !note(lower_case(&entry.name)) {
-                taken.insert(place);
+                taken.insert(position);
             }
             note(entry.name.clone());
         }

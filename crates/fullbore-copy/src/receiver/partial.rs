@@ -83,7 +83,7 @@ impl Found {
     /// Looks for what an earlier run left of a file, and removes what is of no use. The names can be foreseen, so that
     /// where others may write they may be theirs: only files of our own count (see [`is_own`]). If that run `lost` what it had not
     /// flushed, memory may still have it, and the disk never will: it is not even looked at.
-    pub(super) fn look(folder: &Folder, entry: &Entry, boot: &Boot, lost: bool) -> Result<Found, Errno> {
+    pub(super) fn read(folder: &Folder, entry: &Entry, boot: &Boot, lost: bool) -> Result<Found, Errno> {
         let (part, journal) = (names::part(&entry.name), names::blocks(&entry.name));
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let text = match rustix::fs::openat(folder, &journal[..], OFlags::RDONLY | flags, Mode::empty()) {
@@ -501,7 +501,7 @@ pub(super) mod tests {
         write(&partial, folder, &first, 1, &[2; 1 << 20]);
         partial.give_up(folder, true);
         // The power fails twice; between that, one block comes, and there is no checkpoint.
-        let found = Found::look(folder, &entry, &second, false).unwrap();
+        let found = Found::read(folder, &entry, &second, false).unwrap();
         let partial = Partial::new(0, asked(b"file", 4 << 20), found, false);
         assert_eq!(partial.have(), [Run { first: 0, count: 2 }]);
         write(&partial, folder, &second, 2, &[3; 1 << 20]);
@@ -510,7 +510,7 @@ pub(super) mod tests {
         for index in 0..3 {
             part.write_all_at(b"damaged", index << 20).unwrap();
         }
-        let found = Found::look(folder, &entry, &third, false).unwrap();
+        let found = Found::read(folder, &entry, &third, false).unwrap();
         let have: Vec<u64> = found.blocks.iter().map(|block| block.index).collect();
         assert_eq!(have, [0, 1], "read again, they would not be right any more");
         assert!(!directory.path().join(".file.fullbore-next").exists());
@@ -533,10 +533,10 @@ pub(super) mod tests {
             let mut journal = Journal::begin(journal, &Header::of(&entry, boot, mount)).unwrap();
             let hash = *blake3::hash(&[7; 1 << 20]).as_bytes();
             (0..4).for_each(|index| journal.enter(index, &hash).unwrap());
-            let found = Found::look(folder, &entry, &boot, false).unwrap();
+            let found = Found::read(folder, &entry, &boot, false).unwrap();
             assert_eq!(found.blocks.len(), expected, "mount {mount}");
             assert!(found.blocks.iter().all(|block| !block.flushed), "what is read may be in memory only");
-            assert_eq!(Found::look(folder, &entry, &boot, true).unwrap().blocks, [], "the disk refused them");
+            assert_eq!(Found::read(folder, &entry, &boot, true).unwrap().blocks, [], "the disk refused them");
         }
     }
 
@@ -575,9 +575,9 @@ pub(super) mod tests {
         for (what, plant) in plants {
             for path in [&part, &journal] {
                 left_by_us();
-                assert!(!Found::look(folder, &entry, &boot, false).unwrap().is_empty(), "our own is gone on with");
+                assert!(!Found::read(folder, &entry, &boot, false).unwrap().is_empty(), "our own is gone on with");
                 plant(path);
-                let found = Found::look(folder, &entry, &boot, false).unwrap();
+                let found = Found::read(folder, &entry, &boot, false).unwrap();
                 assert!(found.is_empty(), "{what}: {}", path.display());
                 let left: Vec<_> =
                     std::fs::read_dir(directory.path()).unwrap().map(|name| name.unwrap().path()).collect();
@@ -598,7 +598,7 @@ pub(super) mod tests {
         partial.give_up(folder, true);
         let part = directory.path().join(".file.fullbore-part");
         File::options().write(true).open(&part).unwrap().set_len(1 << 20).unwrap();
-        let found = Found::look(folder, &entry, &second, false).unwrap();
+        let found = Found::read(folder, &entry, &second, false).unwrap();
         let partial = Partial::new(0, asked(b"file", 4 << 20), found, false);
         let rest = Run { first: 1, count: 3 };
         let progress = partial.holes(rest, folder, Mode::RUSR | Mode::WUSR, &second).unwrap();

@@ -31,7 +31,7 @@ fn most_open() -> u64 {
 /// doubles, who opens a file in a process of several threads waits for a grace period of RCU (`expand_fdtable` in
 /// `fs/file.c`): seven times 10 to 20 ms (measured) while all others wait for directories to be made. So it is to be
 /// called before there are other threads, where a copy may go to this machine.
-pub fn reserve_descriptors() {
+pub(crate) fn reserve_descriptors() {
     let any = rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     // It stays as large when this is closed again; where it may not be, it grows as it is needed.
     drop(any.and_then(|any| rustix::io::fcntl_dupfd_cloexec(any, most_open() as i32)));
@@ -95,7 +95,7 @@ impl Folder {
     }
 
     /// The place of a name's extended attributes.
-    pub(super) fn place<'a>(&'a self, name: &'a [u8]) -> FileRef<'a> {
+    pub(super) fn file_ref<'a>(&'a self, name: &'a [u8]) -> FileRef<'a> {
         FileRef::Name(&self.descriptor, name)
     }
 

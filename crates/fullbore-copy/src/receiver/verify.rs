@@ -237,7 +237,7 @@ mod tests {
     fn one_changed_byte_is_found_and_the_next_run_will_copy_it() {
         let directory = tempfile::tempdir().unwrap();
         for length in [0, 1, 4095, 4096, 70_000, (1 << 20) + 5] {
-            let mut content: Vec<u8> = (0..length).map(|place| (place / 7) as u8).collect();
+            let mut content: Vec<u8> = (0..length).map(|index| (index / 7) as u8).collect();
             let (path, file) = (directory.path().join("file"), written("file", &content));
             std::fs::write(&path, &content).unwrap();
             assert!(is_right(directory.path(), &file), "{length}");
@@ -300,7 +300,7 @@ mod tests {
     fn what_the_device_has_counts_and_not_what_the_cache_still_has() {
         let directory = tempfile::tempdir().unwrap();
         let disk = Disk::new(directory.path());
-        let content: Vec<u8> = (0..3 << 18).flat_map(|place: u32| place.to_le_bytes()).collect();
+        let content: Vec<u8> = (0..3 << 18).flat_map(|index: u32| index.to_le_bytes()).collect();
         let path = disk.path.join("file");
         std::fs::write(&path, &content).unwrap();
         rustix::fs::syncfs(std::fs::File::open(&path).unwrap()).unwrap();

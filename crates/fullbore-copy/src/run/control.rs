@@ -41,7 +41,7 @@ const RATE_LIMIT: &str = "rate limit";
 /// What of a run can be changed.
 #[derive(Clone, Debug)]
 pub struct Levers {
-    /// The limit of this end.
+    /// Rate limit of this end, which may change during the run.
     pub limit: Arc<RateLimit>,
     /// The link to a sender at the other end, which has to be asked.
     pub far_sender: Arc<Mutex<Option<Link>>>,
@@ -94,15 +94,15 @@ impl Levers {
 /// What `status` tells of a copy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// Number of its process.
+    /// Process number of the copy.
     pub pid: u32,
-    /// As the user named them.
+    /// Sources, as the user named them.
     pub source: String,
-    /// As the user named it.
+    /// Destination, as the user named it.
     pub destination: String,
     /// The limit that the user gave, bytes per second; 0 for none.
     pub bwlimit_bytes_per_s: u64,
-    /// Where it stands.
+    /// Files and bytes copied so far.
     #[serde(flatten)]
     pub progress: Progress,
 }
@@ -228,7 +228,7 @@ fn answer(mut stream: &UnixStream, levers: &Levers, status: &dyn Fn(u64) -> Stat
     stream.write_all(format!("{answer}\n").as_bytes())
 }
 
-/// What is asked of copies.
+/// A request to running copies: status, or another rate limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Where it stands.
@@ -249,7 +249,8 @@ impl Request {
 /// Asks the copies of this user, or the one with this process number, and gives the answer of each.
 ///
 /// # Errors
-/// When there are none.
+/// A [`CommandError`] of kind usage if no copy of this user, or none with this `pid`, is running; of the disk if
+/// `directory` cannot be read.
 pub fn ask(directory: &Path, request: Request, pid: Option<u32>) -> Result<Vec<Value>, CommandError> {
     let none = || {
         let which = pid.map_or_else(String::new, |pid| format!(" with the number {pid}"));
@@ -321,7 +322,7 @@ mod tests {
         let busy = UnixListener::bind(directory.join("4194306")).unwrap();
         let levers = Levers::new(0, &Ledger::off());
         let live = Arc::new(LiveProgress::of(&Arc::default()));
-        live.look(Some("the network".to_owned()), Duration::ZERO);
+        live.figures(Some("the network".to_owned()), Duration::ZERO);
         let places = ("/srv".to_owned(), "host:/backup".to_owned());
         let socket = serve(&directory, levers.clone(), places, live).unwrap();
         let mode = std::fs::metadata(&socket.path).unwrap().permissions().mode();

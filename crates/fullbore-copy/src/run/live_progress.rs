@@ -38,7 +38,7 @@ impl LiveProgress {
     }
 
     /// Takes a look: `limit` is what limits it now, `silent` for how long nothing was heard of another machine.
-    pub fn look(&self, limit: Option<String>, silent: Duration) -> Figures {
+    pub fn figures(&self, limit: Option<String>, silent: Duration) -> Figures {
         let bytes = self.progress.account().written_bytes;
         {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn a_copy_whose_connection_is_lost_says_so() {
         let live = LiveProgress::of(&Arc::default());
-        live.look(Some("the network".to_owned()), Duration::ZERO);
+        live.figures(Some("the network".to_owned()), Duration::ZERO);
         live.away();
         assert_eq!((live.last().limit.as_deref(), live.last().rate_bytes_per_s), (Some(AWAY), 0));
     }
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn a_silence_is_told_once_it_is_long() {
         let live = LiveProgress::of(&Arc::default());
-        assert_eq!(live.look(None, Duration::from_secs(19)).silent_s, None);
-        assert_eq!(live.look(None, Duration::from_millis(21_900)).silent_s, Some(21));
+        assert_eq!(live.figures(None, Duration::from_secs(19)).silent_s, None);
+        assert_eq!(live.figures(None, Duration::from_millis(21_900)).silent_s, Some(21));
     }
 }

@@ -61,7 +61,7 @@ pub(super) struct Task {
 struct RemoteRun<'a, 't> {
     task: &'a Task,
     options: &'a Options,
-    wish: ConnectSettings,
+    connect: ConnectSettings,
     teller: &'a Teller<'t>,
     ledger: Ledger,
     progress: Arc<Progress>,
@@ -90,12 +90,13 @@ pub(super) fn run(copy: Copying<'_, '_>, task: Task) -> Result<Done, CommandErro
         let host = task.host.clone();
         let messages = Messages::listen(scope, move |line| copy.teller.said(&host, line));
         let messages = messages.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
-        let wish = ConnectSettings { messages: messages.descriptor(), ..copy.settings.reach.wish(&task.host)? };
-        dialled(copy, &task, wish)
+        let connect =
+            ConnectSettings { messages: messages.descriptor(), ..copy.settings.reach.connect_settings(&task.host)? };
+        dialled(copy, &task, connect)
     })
 }
 
-fn dialled(copy: Copying<'_, '_>, task: &Task, wish: ConnectSettings) -> Result<Done, CommandError> {
+fn dialled(copy: Copying<'_, '_>, task: &Task, connect: ConnectSettings) -> Result<Done, CommandError> {
     let Copying { settings, teller } = copy;
     let options = &settings.options;
     let ledger = Ledger::new();
@@ -117,7 +118,8 @@ fn dialled(copy: Copying<'_, '_>, task: &Task, wish: ConnectSettings) -> Result<
     let current = Current::default();
     current.listen()?;
     let (waits, lost) = (Waits::default(), Mutex::default());
-    let run = RemoteRun { task, options, wish, teller, ledger, progress, live, levers, current, sampler, waits, lost };
+    let run =
+        RemoteRun { task, options, connect, teller, ledger, progress, live, levers, current, sampler, waits, lost };
     let began = Instant::now();
     let retry_for = settings.retry_for;
     let (mut lost_since, mut wait, mut under_way) = (None::<Instant>, FIRST_WAIT, false);
@@ -253,15 +255,15 @@ impl RemoteRun<'_, '_> {
             way: String::new(),
             path: NetworkPath::default(),
         };
-        let wish = &if again { reach::again(&self.wish) } else { self.wish.clone() };
-        let peer = match Peer::start(wish, self.setup(), transport, |ssh| self.current.dial(ssh)) {
+        let settings = &if again { reach::again(&self.connect) } else { self.connect.clone() };
+        let peer = match Peer::start(settings, self.setup(), transport, |ssh| self.current.dial(ssh)) {
             Ok(peer) => peer,
             Err(no_peer) if again && is_away(&no_peer) => {
                 return Ok(Err(lost(CopyError::Network(format!("{}: ssh does not get through", self.task.host)))));
             }
-            Err(no_peer) => return Err(explain(no_peer, &self.wish, &self.task.host)),
+            Err(no_peer) => return Err(explain(no_peer, &self.connect, &self.task.host)),
         };
-        match peer.connect(&self.wish) {
+        match peer.connect(&self.connect) {
             Ok(connection) => Ok(Ok(connection)),
             Err(error) if error.is_lost_connection() => Ok(Err(lost(error))),
             Err(error) => Err(failure_with(&self.task.host, &error)),
@@ -429,11 +431,11 @@ fn add(sum: &mut Account, account: &Account) {
 }
 
 /// Why the program does not run on the other machine, and what to do.
-pub(crate) fn explain(no_peer: NoPeer, wish: &ConnectSettings, host: &str) -> CommandError {
-    let ssh: Vec<String> = wish.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+pub(crate) fn explain(no_peer: NoPeer, settings: &ConnectSettings, host: &str) -> CommandError {
+    let ssh: Vec<String> = settings.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let ssh = ssh[..ssh.len().saturating_sub(2)].join(" ");
     let install = format!("{ssh} {host} 'cat > fullbore && chmod +x fullbore' < \"$(command -v fullbore)\"");
-    let command = wish.command.last().map_or("", |word| word.to_str().unwrap_or(""));
+    let command = settings.command.last().map_or("", |word| word.to_str().unwrap_or(""));
     // Of `sudo -n fullbore copy --server`, what stands before the program stays.
     let before = command.strip_suffix(SERVER).and_then(|program| program.trim_end().rsplit_once(' '));
     let remote_path = before.map_or("./fullbore".to_owned(), |(before, _)| format!("'{before} ./fullbore'"));
@@ -442,7 +444,7 @@ pub(crate) fn explain(no_peer: NoPeer, wish: &ConnectSettings, host: &str) -> Co
     let network = |text: String| CommandError::new(ErrorKind::Network, text);
     match no_peer {
         NoPeer::Ended(Some(SSH_FAILED)) => network(format!("{host}: ssh does not get through")),
-        NoPeer::Ended(Some(code)) if wish.programs.is_some() && send_program::explain(code).is_some() => {
+        NoPeer::Ended(Some(code)) if settings.programs.is_some() && send_program::explain(code).is_some() => {
             network(format!("{host}: {}", send_program::explain(code).unwrap_or_default()))
         }
         NoPeer::Ended(Some(NOT_FOUND)) => {
@@ -453,7 +455,7 @@ pub(crate) fn explain(no_peer: NoPeer, wish: &ConnectSettings, host: &str) -> Co
         NoPeer::Ended(None) => network(format!("{host}: `{command}` was ended by a signal before it said anything")),
         NoPeer::Ended(Some(code)) => {
             let error = network(format!("{host}: `{command}` ended with exit code {code} before it said anything"));
-            match wish.programs.is_none() {
+            match settings.programs.is_none() {
                 // sudo says 1 where there is no such program, and so does a fullbore that knows no copy.
                 true => error.hint(format_args!("if fullbore is missing or too old there: {install}")).hint(send),
                 false => error,
@@ -474,14 +476,13 @@ mod tests {
 
     #[test]
     fn a_missing_far_program_is_named_with_the_command_to_install_it() {
-        let wish = |program: &str| ConnectSettings {
+        let settings = |program: &str| ConnectSettings {
             command: ["ssh", "-p", "22", "host", &format!("{program} copy --server")].map(OsString::from).into(),
             options: &[],
             programs: None,
             host: "host".to_owned(),
             tcp: true,
             streams: 0,
-            program: crate::VERSION.to_owned(),
             more_pipes: None,
             messages: None,
         };
@@ -500,14 +501,14 @@ mod tests {
             (NoPeer::Ended(Some(2)), "sudo -n /opt/fullbore", "'sudo -n ./fullbore'"),
             (NoPeer::Version(hello), "fullbore", "./fullbore"),
         ] {
-            let error = explain(no_peer, &wish(program), "host").to_string();
+            let error = explain(no_peer, &settings(program), "host").to_string();
             assert!(error.contains(&format!("{put}; then add --remote-path {path}\n")), "{error}");
             assert!(error.contains("--send-program"), "{error}");
         }
-        let error = explain(NoPeer::Ended(Some(NOT_FOUND)), &wish("sudo -n fullbore"), "host").to_string();
+        let error = explain(NoPeer::Ended(Some(NOT_FOUND)), &settings("sudo -n fullbore"), "host").to_string();
         assert!(error.contains("fullbore is not installed there, or `sudo -n` is not\n"), "{error}");
         let programs = Some(send_program::Programs::File("program".into()));
-        let sent = ConnectSettings { programs, ..wish("fullbore") };
+        let sent = ConnectSettings { programs, ..settings("fullbore") };
         let error = explain(NoPeer::Ended(Some(1)), &sent, "host").to_string();
         assert!(error.contains("ended with exit code 1") && !error.contains("hint"), "{error}");
     }

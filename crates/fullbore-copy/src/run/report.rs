@@ -1,11 +1,11 @@
 //! From what came of a copy to the report that all commands have.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::run::events::Plan;
-use fullbore_engine::run::report::{CopyReport, Report, Summary, Timeline, Totals, VerdictReport};
+use fullbore_engine::run::report::{self, CopyReport, Report, Summary, Timeline, Totals, VerdictReport};
 use fullbore_engine::verdict::Verdict;
 
 use super::CopySettings;
@@ -50,12 +50,6 @@ fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Unix time in seconds.
-pub(crate) fn unix_s() -> i64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
-}
-
 fn section(settings: &CopySettings) -> CopyReport {
     let (source, destination) = settings.places();
     CopyReport { source, destination, ..CopyReport::default() }
@@ -88,7 +82,7 @@ pub(super) fn unfinished(mut error: CommandError, settings: &CopySettings, began
     let wall = began.elapsed();
     let known = error.report.take().map(|report| report.summary).unwrap_or_default();
     let summary = Summary {
-        started_unix_s: unix_s() - i64::try_from(wall.as_secs()).unwrap_or(0),
+        started_unix_s: report::began(wall),
         duration_ms: ms(wall).max(1),
         dry_run: settings.options.dry_run,
         copy: Some(section(settings)),
@@ -121,7 +115,7 @@ impl Done {
         };
         let missing = || problems.iter().filter(|(kind, _)| kind.prevents_deletion());
         let mut summary = Summary {
-            started_unix_s: unix_s() - i64::try_from(self.wall.as_secs()).unwrap_or(0),
+            started_unix_s: report::began(self.wall),
             duration_ms: ms(self.wall),
             exit_code: if faults().next().is_some() { ErrorKind::Partial.exit_code() } else { 0 },
             changed: !dry_run && account.files + account.made + account.retouched + account.deleted > 0,

@@ -37,7 +37,7 @@ const FIRST_PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(120);
 const KEPT_FOR: Duration = Duration::from_secs(30);
 
-/// What the user wants.
+/// When the sender compresses content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Compress {
@@ -52,8 +52,8 @@ pub enum Compress {
 
 /// Decides whether records are compressed now. Shared by all readers.
 #[derive(Debug)]
-pub struct Pays {
-    wish: Compress,
+pub(crate) struct Pays {
+    mode: Compress,
     state: Mutex<State>,
 }
 
@@ -82,7 +82,7 @@ enum Phase {
 }
 
 impl Pays {
-    pub(crate) fn new(wish: Compress) -> Pays {
+    pub(crate) fn new(mode: Compress) -> Pays {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let state = State {
             phase: Phase::Off { until: None },
@@ -91,7 +91,7 @@ impl Pays {
             records: (0, 0),
             fast_bytes_per_s: FAST_BYTES_PER_S * cores as f64,
         };
-        Pays { wish, state: Mutex::new(state) }
+        Pays { mode, state: Mutex::new(state) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -101,15 +101,10 @@ impl Pays {
     /// Whether the next record is compressed. `waiting`: records wait in front of the way to the other
     /// end; `acknowledged_bytes`: content that is there so far.
     pub(crate) fn try_now(&self, waiting: bool, acknowledged_bytes: u64, now: Instant) -> bool {
-        match self.wish {
+        match self.mode {
             Compress::Auto => self.lock().step(waiting, acknowledged_bytes, now),
-            wish => wish == Compress::Always,
+            mode => mode == Compress::Always,
         }
-    }
-
-    /// Whether it was found to pay.
-    pub fn is_on(&self) -> bool {
-        self.wish == Compress::Always || matches!(self.lock().phase, Phase::On { .. })
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fullbore_engine::stage::StageClock;
-use fullbore_engine::window::{Permit, Place, Window, Work};
+use fullbore_engine::window::{Operation, Permit, Position, Window};
 use rustix::io::Errno;
 
 use super::big::{BigFile, BlockOutcome, Next};
@@ -75,7 +75,7 @@ impl Reader<'_> {
     fn pack(&mut self, files: &[Small]) {
         let sum: u64 = files.iter().map(|small| small.file.size).sum();
         let mut permit = self.permit(sum);
-        permit.at(Place::In(Work::Read));
+        permit.at(Position::In(Operation::Read));
         let mut buffer = self.context.link.pool.take(sum as usize);
         let mut packed = Vec::with_capacity(files.len());
         let mut end = 0;
@@ -99,7 +99,7 @@ impl Reader<'_> {
         }
         let hash = *blake3::hash(&buffer).as_bytes();
         self.clock.add_items(packed.len() as u64, end as u64);
-        permit.at(Place::Before(Work::Send));
+        permit.at(Position::Before(Operation::Send));
         let (buffer, compressed) = self.compress(buffer);
         let sequence = self.wants.send(permit);
         self.data(Message::Pack(Pack { sequence, hash, files: packed, compressed, payload: Payload::new(buffer) }));
@@ -175,20 +175,20 @@ impl Reader<'_> {
     fn big(&mut self, big: &Arc<BigFile>) {
         match big.next() {
             Ok(Next::End) => {
-                self.look(big);
+                self.check_unchanged(big);
                 self.wants.read_to_its_end(big);
             }
             Ok(Next::Holes(_)) if self.context.options.dry_run => {}
             Ok(Next::Holes(run)) => {
                 self.record(|sequence| Message::Holes { sequence, id: big.id, run });
-                self.look(big);
+                self.check_unchanged(big);
             }
             Ok(Next::Block(index, file)) => {
                 let read = self.block(big, index, &file);
                 big.read();
                 match read {
                     Err(error) => self.lost(big, error),
-                    Ok(()) => self.look(big),
+                    Ok(()) => self.check_unchanged(big),
                 }
             }
             Err(error) => {
@@ -200,7 +200,7 @@ impl Reader<'_> {
     }
 
     /// Whoever reads the last of a file looks whether it is still the same.
-    fn look(&self, big: &BigFile) {
+    fn check_unchanged(&self, big: &BigFile) {
         if let Some(file) = big.to_be_looked_at() {
             self.end(big);
             if !big.source.is_unchanged(&*file).unwrap_or(false) {
@@ -244,7 +244,7 @@ impl Reader<'_> {
         let size = big.source.size;
         let length = block_len(size, index);
         let mut permit = self.permit(length);
-        permit.at(Place::In(Work::Read));
+        permit.at(Position::In(Operation::Read));
         let pool = &self.context.link.pool;
         let mut buffer = pool.take(length as usize);
         let read = self.clock.device(|| {
@@ -286,7 +286,7 @@ impl Reader<'_> {
             None => Vec::new(),
         };
         let (segments, content) = self.gather(buffer, segments);
-        permit.at(Place::Before(Work::Send));
+        permit.at(Position::Before(Operation::Send));
         let (content, compressed) = self.compress(content);
         let sequence = self.wants.send(permit);
         self.data(Message::Block(Block {
@@ -370,7 +370,7 @@ impl Reader<'_> {
     }
 }
 
-/// Fills the buffer from a place in a file, or what there is.
+/// Fills the buffer from a position in a file, or what there is.
 fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> Result<usize, Errno> {
     let mut filled = 0;
     while filled < buffer.len() {

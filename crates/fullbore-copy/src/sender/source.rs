@@ -23,7 +23,7 @@ pub(super) const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).uni
 
 /// A directory that sources lie beneath.
 #[derive(Debug)]
-pub struct Root {
+pub(super) struct Root {
     descriptor: OwnedFd,
     /// Its file system.
     pub(super) device: u64,
@@ -70,12 +70,12 @@ impl Source {
     }
 
     /// The name of a source that is no directory.
-    pub fn single_file(&self) -> Option<&[u8]> {
+    pub(crate) fn single_file(&self) -> Option<&[u8]> {
         self.name.as_deref().filter(|_| !self.is_directory)
     }
 
     /// Where it lies; nothing if it has gone meanwhile.
-    pub fn whereabouts(&self) -> Option<Whereabouts> {
+    pub(crate) fn whereabouts(&self) -> Option<Whereabouts> {
         let root = Number::of(&rustix::fs::fstat(&self.root.descriptor).ok()?);
         let status = |name: &Vec<u8>| rustix::fs::statat(&self.root.descriptor, name, AtFlags::SYMLINK_NOFOLLOW).ok();
         let own = self.name.as_ref().filter(|_| self.is_directory).and_then(status);
@@ -105,7 +105,7 @@ impl Root {
 
 /// A directory of the source; its path is the same beneath the root and beneath the destination.
 #[derive(Debug)]
-pub struct Directory {
+pub(super) struct Directory {
     pub(super) root: Arc<Root>,
     pub(super) path: Vec<u8>,
 }
@@ -139,7 +139,7 @@ impl Directory {
 
 /// A file of the source whose content may be wanted.
 #[derive(Debug)]
-pub struct SourceFile {
+pub(super) struct SourceFile {
     pub(super) directory: Arc<Directory>,
     pub(super) name: Box<[u8]>,
     pub(super) size: u64,

@@ -285,8 +285,8 @@ impl Wants {
         let mut state = self.lock();
         state.by_id.remove(&big.id);
         // Files are read in their order, so it is one of the first.
-        if let Some(place) = state.big.iter().position(|other| Arc::ptr_eq(other, big)) {
-            state.big.remove(place);
+        if let Some(position) = state.big.iter().position(|other| Arc::ptr_eq(other, big)) {
+            state.big.remove(position);
         }
         // A listing may wait for fewer files.
         self.wake(state);
@@ -406,8 +406,8 @@ mod tests {
         let (wants, clock) = (Wants::default(), Ledger::off().stage("test", Kind::Thread));
         let ids = 0..FILES as u64;
         wants.add(0, ids.clone().map(|_| Some(big(directory.path()))).collect(), &clock);
-        let wish = |id| Wanted { id, have: Vec::new(), compare: false, same_size: false };
-        let wanted = ids.map(wish).collect();
+        let wanted_entry = |id| Wanted { id, have: Vec::new(), compare: false, same_size: false };
+        let wanted = ids.map(wanted_entry).collect();
         wants.answer(&Answer { through: FILES as u64, wanted }, false, false).unwrap();
         wants.begin();
         assert_eq!(wants.lock().files(), FILES);

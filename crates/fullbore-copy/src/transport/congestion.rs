@@ -74,7 +74,7 @@ pub(super) struct Evidence {
 
 impl Evidence {
     /// Takes a look at all connections.
-    pub(super) fn look(&mut self, sights: &[Sight]) {
+    pub(super) fn record(&mut self, sights: &[Sight]) {
         let busy = || sights.iter().filter(|sight| sight.sent > 0);
         // One path, one queue: it stands for all connections or for none.
         self.queued = busy().filter(|sight| sight.is_queued()).count() * 2 > busy().count();
@@ -107,7 +107,7 @@ mod tests {
         for look in 0..20 {
             let (trip, shortest) = (Duration::from_millis(trip_ms), Duration::from_millis(50));
             let age = Duration::from_millis(age_ms + 100 * look);
-            evidence.look(&[Sight { sent: 1000, again, trip, shortest, age }; 4]);
+            evidence.record(&[Sight { sent: 1000, again, trip, shortest, age }; 4]);
         }
         evidence
     }
@@ -133,7 +133,7 @@ mod tests {
         ] {
             let [shortest, trip] = [shortest_us, trip_us].map(Duration::from_micros);
             let mut evidence = Evidence::default();
-            evidence.look(&[Sight { sent: 1000, trip, shortest, ..Sight::default() }; 2]);
+            evidence.record(&[Sight { sent: 1000, trip, shortest, ..Sight::default() }; 2]);
             assert_eq!(evidence.is_queued(), queued, "{trip:?} where {shortest:?} were seen");
         }
     }
@@ -144,7 +144,7 @@ mod tests {
             let mut evidence = Evidence::default();
             let trip = Duration::from_micros(trip_us);
             let sight = Sight { sent: 100_000, again: 1000, trip, shortest: trip, age: Duration::from_secs(9) };
-            evidence.look(&[sight]);
+            evidence.record(&[sight]);
             assert_eq!(evidence.is_lossy(), lossy, "{trip:?}");
         }
     }

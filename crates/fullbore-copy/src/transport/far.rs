@@ -27,7 +27,7 @@ const DIALS: u8 = 2 * MOST_STREAMS;
 
 /// The far end, told what to do.
 #[derive(Debug)]
-pub struct Far {
+pub(crate) struct Far {
     /// What to do.
     pub task: Task,
     dialler: Dialler,
@@ -51,7 +51,7 @@ struct Dialler {
 ///
 /// # Errors
 /// When the pipe ends, or what comes by it makes no sense.
-pub fn greet(
+pub(crate) fn greet(
     input: &mut impl BufRead,
     output: &mut impl Write,
     program: &str,
@@ -141,7 +141,7 @@ impl Far {
     ///
     /// # Errors
     /// When the near end has gone.
-    pub fn start<I: BufRead + Send + 'static, O: Write + Send + 'static>(
+    pub(crate) fn start<I: BufRead + Send + 'static, O: Write + Send + 'static>(
         mut self,
         mut input: I,
         mut output: O,
@@ -205,7 +205,7 @@ impl Far {
 
 /// The connections of the far end; takes no more when dropped.
 #[derive(Debug)]
-pub struct Started {
+pub(crate) struct Started {
     over: Arc<AtomicBool>,
 }
 

@@ -7,13 +7,13 @@
 use std::time::Duration;
 
 /// Most connections for content.
-pub const MOST_STREAMS: u8 = 48;
+pub(crate) const MOST_STREAMS: u8 = 48;
 /// A moment to get going ...
-pub const SETTLE: Duration = Duration::from_millis(1500);
+pub(crate) const SETTLE: Duration = Duration::from_millis(1500);
 /// ... and then how long each number is tried.
-pub const TRIAL: Duration = Duration::from_millis(1500);
+pub(crate) const TRIAL: Duration = Duration::from_millis(1500);
 /// Both together.
-pub const STEP: Duration = SETTLE.saturating_add(TRIAL);
+pub(crate) const STEP: Duration = SETTLE.saturating_add(TRIAL);
 /// A trial is won by so much more; less may be chance.
 const GAIN: f64 = 1.08;
 /// A rate that no more connections are needed for, in bytes per second: four fill what a core encrypts.
@@ -26,7 +26,7 @@ const CHANGED: f64 = 1.3;
 
 /// What to do after a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub(crate) enum Step {
     /// So many more connections, and then another trial.
     More(u8),
     /// It stays as it is.
@@ -35,7 +35,7 @@ pub enum Step {
 
 /// Decides from the rates of trials.
 #[derive(Debug)]
-pub struct Growth {
+pub(crate) struct Growth {
     streams: u8,
     state: State,
     /// Looks that the next rest will have.
@@ -52,17 +52,17 @@ enum State {
 
 impl Growth {
     /// With so many connections at first.
-    pub fn new(streams: u8) -> Growth {
+    pub(crate) fn new(streams: u8) -> Growth {
         Growth { streams, state: State::Trial { before_bytes_per_s: None }, rest: FIRST_REST }
     }
 
     /// How many there are now.
-    pub fn streams(&self) -> u8 {
+    pub(crate) fn streams(&self) -> u8 {
         self.streams
     }
 
     /// With as many connections as there are, this is the rate; `queued`: the link is full.
-    pub fn step(&mut self, bytes_per_s: f64, queued: bool) -> Step {
+    pub(crate) fn step(&mut self, bytes_per_s: f64, queued: bool) -> Step {
         let is_enough = queued || self.streams >= MOST_STREAMS || bytes_per_s >= ENOUGH_BYTES_PER_S;
         let is_about = |rate: f64| bytes_per_s < CHANGED * rate && bytes_per_s * CHANGED > rate;
         match self.state {

@@ -86,7 +86,7 @@ fn admit(socket: UnixStream, token: &str) -> io::Result<Stream> {
 ///
 /// # Errors
 /// When that one has gone.
-pub fn carry(name: &str, input: impl Read + Send + 'static, mut output: impl Write) -> Result<(), CopyError> {
+pub(crate) fn carry(name: &str, input: impl Read + Send + 'static, mut output: impl Write) -> Result<(), CopyError> {
     let gone = |error: io::Error| CopyError::Network(format!("the program to be joined has gone: {error}"));
     let socket = address(name).and_then(|address| UnixStream::connect_addr(&address)).map_err(gone)?;
     let mut out = socket.try_clone().map_err(gone)?;

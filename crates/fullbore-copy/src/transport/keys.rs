@@ -95,7 +95,7 @@ fn speed(algorithm: &'static Algorithm) -> f64 {
 
 /// This end's key of this run.
 #[derive(Clone, Debug)]
-pub struct OwnKey {
+pub(crate) struct OwnKey {
     key: Arc<CertifiedKey>,
     public: Vec<u8>,
 }
@@ -109,7 +109,7 @@ impl OwnKey {
     ///
     /// # Errors
     /// When the library gives none.
-    pub fn generate() -> Result<OwnKey, CopyError> {
+    pub(crate) fn generate() -> Result<OwnKey, CopyError> {
         let failed = |_| internal("make a key");
         let pair =
             EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &SystemRandom::new()).map_err(failed)?;
@@ -122,7 +122,7 @@ impl OwnKey {
     }
 
     /// What the other end must know of it.
-    pub fn public(&self) -> &[u8] {
+    pub(crate) fn public(&self) -> &[u8] {
         &self.public
     }
 
@@ -130,7 +130,7 @@ impl OwnKey {
     ///
     /// # Errors
     /// When the library does not take the settings.
-    pub fn client(&self, peer: &[u8], cipher: Cipher) -> Result<Arc<ClientConfig>, CopyError> {
+    pub(crate) fn client(&self, peer: &[u8], cipher: Cipher) -> Result<Arc<ClientConfig>, CopyError> {
         let provider = Arc::new(provider_with(cipher));
         let verifier = Arc::new(Pinned { peer: peer.to_vec(), algorithms: provider.signature_verification_algorithms });
         let config = ClientConfig::builder_with_provider(provider)
@@ -146,7 +146,7 @@ impl OwnKey {
     ///
     /// # Errors
     /// When the library does not take the settings.
-    pub fn server(&self, peer: &[u8], cipher: Cipher) -> Result<Arc<ServerConfig>, CopyError> {
+    pub(crate) fn server(&self, peer: &[u8], cipher: Cipher) -> Result<Arc<ServerConfig>, CopyError> {
         let provider = Arc::new(provider_with(cipher));
         let verifier = Arc::new(Pinned { peer: peer.to_vec(), algorithms: provider.signature_verification_algorithms });
         let mut config = ServerConfig::builder_with_provider(provider)

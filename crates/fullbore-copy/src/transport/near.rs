@@ -29,13 +29,13 @@ use opener::{Opener, listen};
 use search::{Search, race};
 
 /// How long a direct connection is tried.
-pub const RACE_TIME: Duration = Duration::from_secs(3);
+pub(crate) const RACE_TIME: Duration = Duration::from_secs(3);
 /// Time between looks whether ssh has ended.
 const END_LOOK: Duration = Duration::from_millis(1);
 
 /// What the near end wants of the connection.
 #[derive(Clone, Debug)]
-pub struct ConnectSettings {
+pub(crate) struct ConnectSettings {
     /// The command that runs the program on the other machine, its pipes joined to ours.
     pub command: Vec<OsString>,
     /// What is said to the command first, where it is known to be ssh.
@@ -48,8 +48,6 @@ pub struct ConnectSettings {
     pub tcp: bool,
     /// Connections for content; 0 for as many as the path needs.
     pub streams: u8,
-    /// This program's version.
-    pub program: String,
     /// The command that runs the program there once more, without asking anybody for anything; the name that
     /// it is to join is still to be added to its last word. None where that cannot be known.
     pub more_pipes: Option<Vec<OsString>>,
@@ -60,7 +58,7 @@ pub struct ConnectSettings {
 
 /// The other machine answers.
 #[derive(Debug)]
-pub struct Peer {
+pub(crate) struct Peer {
     child: Child,
     output: BufReader<ChildStdout>,
     own: OwnKey,
@@ -72,7 +70,7 @@ pub struct Peer {
 
 /// Another thread's hold on ssh. It refers to that process, and never to another of the same number.
 #[derive(Debug)]
-pub struct SshHandle {
+pub(crate) struct SshHandle {
     process: OwnedFd,
 }
 
@@ -84,7 +82,7 @@ impl SshHandle {
     }
 
     /// Ends it: whoever waits for it goes on.
-    pub fn cut(&self) {
+    pub(crate) fn cut(&self) {
         // It may have ended by itself.
         let _ = rustix::process::pidfd_send_signal(&self.process, rustix::process::Signal::KILL);
     }
@@ -92,7 +90,7 @@ impl SshHandle {
 
 /// The program does not run there, or another version of it does.
 #[derive(Debug)]
-pub enum NoPeer {
+pub(crate) enum NoPeer {
     /// ssh's exit code; 127 where the program is not found.
     Ended(Option<i32>),
     /// Another version.
@@ -105,7 +103,7 @@ pub enum NoPeer {
 
 /// A connection to the other machine: by ssh's pipe at first.
 #[derive(Debug)]
-pub struct Connection {
+pub(crate) struct Connection {
     /// The cipher of direct connections.
     pub cipher: Cipher,
     /// Whether the task can be done there.
@@ -123,13 +121,13 @@ pub struct Connection {
 
 /// What is known of how messages go: more, once something is found.
 #[derive(Clone, Debug)]
-pub struct Routing {
+pub(crate) struct Routing {
     route: Arc<Mutex<Route>>,
 }
 
 impl Routing {
     /// How they go now.
-    pub fn now(&self) -> Route {
+    pub(crate) fn now(&self) -> Route {
         self.route.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -140,7 +138,7 @@ impl Routing {
 
 /// How messages go.
 #[derive(Clone, Debug)]
-pub struct Route {
+pub(crate) struct Route {
     /// By the pipe, until something else is decided on.
     pub way: Way,
     /// Why not directly.
@@ -164,20 +162,20 @@ impl Peer {
     ///
     /// # Errors
     /// When it does not run there.
-    pub fn start(
-        wish: &ConnectSettings,
+    pub(crate) fn start(
+        settings: &ConnectSettings,
         mut task: Task,
         transport: &Transport,
         started: impl FnOnce(Option<SshHandle>),
     ) -> Result<Peer, NoPeer> {
         let failed = |what, error| NoPeer::Failed(CopyError::System { what, error });
-        let (program, arguments) = wish.command.split_first().ok_or(NoPeer::Ended(None))?;
+        let (program, arguments) = settings.command.split_first().ok_or(NoPeer::Ended(None))?;
         let began = Instant::now();
         // The last word is a command for the shell there: its host and the program are told, no more.
-        tracing::info!(host = %wish.host, program = %program.display(), "starting the far end");
+        tracing::info!(host = %settings.host, program = %program.display(), "starting the far end");
         let mut command = Command::new(program);
-        command.args(wish.options).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
-        if let Some(messages) = &wish.messages {
+        command.args(settings.options).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        if let Some(messages) = &settings.messages {
             command.stderr(messages.try_clone().map_err(|error| failed("start ssh", error))?);
         }
         let mut child = command.spawn().map_err(|error| failed("start ssh", error))?;
@@ -190,11 +188,11 @@ impl Peer {
         // While ssh is on its way.
         let own = OwnKey::generate().map_err(NoPeer::Failed)?;
         let speeds = Speeds::measure();
-        let listener = if wish.tcp { listen() } else { None };
+        let listener = if settings.tcp { listen() } else { None };
         task.key = own.public().to_vec();
         task.port = listener.as_ref().and_then(|listener| Some(listener.local_addr().ok()?.port()));
         task.speeds = speeds;
-        if let Some(programs) = &wish.programs {
+        if let Some(programs) = &settings.programs {
             match programs.send(&mut output, &mut input) {
                 Ok(Ok(())) => {}
                 Ok(Err(no_program)) => {
@@ -213,7 +211,7 @@ impl Peer {
             transport.speak(input);
         };
         // The command that reads the program from the pipe may read more than the program.
-        let waiting = if wish.programs.is_none() {
+        let waiting = if settings.programs.is_none() {
             give(input);
             None
         } else {
@@ -222,19 +220,19 @@ impl Peer {
         match setup::read::<Hello>(&mut output, setup::ANSWER_BYTES) {
             Ok(Some(hello)) if hello.version == VERSION => {
                 let (version, protocol, time_ms) = (&hello.program, hello.version, began.elapsed().as_millis());
-                tracing::info!(host = %wish.host, %version, protocol, time_ms, "the far end answers");
+                tracing::info!(host = %settings.host, %version, protocol, time_ms, "the far end answers");
                 waiting.into_iter().for_each(give);
                 Ok(Peer { child, output, own, speeds, listener, hello })
             }
             Ok(Some(hello)) => {
                 end(&mut child);
                 let (version, protocol) = (&hello.program, hello.version);
-                tracing::info!(host = %wish.host, %version, protocol, "the far end has another protocol");
+                tracing::info!(host = %settings.host, %version, protocol, "the far end has another protocol");
                 Err(NoPeer::Version(hello))
             }
             Ok(None) => {
                 let code = child.wait().ok().and_then(|status| status.code());
-                tracing::info!(host = %wish.host, code, "ssh ended before the far end said anything");
+                tracing::info!(host = %settings.host, code, "ssh ended before the far end said anything");
                 Err(NoPeer::Ended(code))
             }
             Err(error) => {
@@ -248,20 +246,20 @@ impl Peer {
     ///
     /// # Errors
     /// When the task cannot be done there, or ssh breaks.
-    pub fn connect(mut self, wish: &ConnectSettings) -> Result<Connection, CopyError> {
+    pub(crate) fn connect(mut self, settings: &ConnectSettings) -> Result<Connection, CopyError> {
         let (own, speeds) = (&self.own, self.speeds);
         let cipher = self.hello.speeds.map_or(Cipher::Aes, |theirs| speeds.choose(&theirs));
         let (client, server) = (own.client(&self.hello.key, cipher)?, own.server(&self.hello.key, cipher)?);
-        let opener = Arc::new(Opener::new(client, server, self.listener, wish.streams));
-        let race = wish.tcp.then(|| race(&opener, &self.hello, &wish.host));
+        let opener = Arc::new(Opener::new(client, server, self.listener, settings.streams));
+        let race = settings.tcp.then(|| race(&opener, &self.hello, &settings.host));
         let ready = setup::read::<Ready>(&mut self.output, setup::ANSWER_BYTES)?;
         let ready = ready.ok_or_else(|| CopyError::Network("the program on the other machine ended".to_owned()))?;
         if let Some((exit_code, text)) = ready.refused {
-            tracing::info!(host = %wish.host, exit_code, reason = text, "the far end refuses the task");
+            tracing::info!(host = %settings.host, exit_code, reason = text, "the far end refuses the task");
             end(&mut self.child);
             return Err(CopyError::Remote { exit_code, text });
         }
-        let search = Search { race, streams: wish.streams, more_pipes: wish.more_pipes.clone() };
+        let search = Search { race, streams: settings.streams, more_pipes: settings.more_pipes.clone() };
         Ok(Connection {
             cipher,
             ready,
@@ -281,7 +279,7 @@ impl Connection {
     ///
     /// # Errors
     /// When it was started before.
-    pub fn start(
+    pub(crate) fn start(
         &mut self,
         transport: &Arc<Transport>,
         decided: impl FnOnce(Route) + Send + 'static,
@@ -307,7 +305,7 @@ impl Connection {
     ///
     /// # Errors
     /// When it was started before, or the other end has gone.
-    pub fn begin(&mut self, transport: &Arc<Transport>) -> std::io::Result<()> {
+    pub(crate) fn begin(&mut self, transport: &Arc<Transport>) -> std::io::Result<()> {
         let search = self.begin_by_pipe(transport)?;
         let decided = search.decide(transport)?;
         self.routing.decide(decided);
@@ -322,17 +320,17 @@ impl Connection {
     }
 
     /// Makes the connections with these numbers, and puts each to work as it comes.
-    pub fn open(&self, transport: &Arc<Transport>, from: u8, to: u8) {
+    pub(crate) fn open(&self, transport: &Arc<Transport>, from: u8, to: u8) {
         self.links(transport).open(&self.routing.now(), from, to);
     }
 
     /// The growth of the number of connections, for who has begun with those of the route; none if it is fixed.
-    pub fn growth(&self) -> Option<Growth> {
+    pub(crate) fn growth(&self) -> Option<Growth> {
         growth(self.streams, &self.routing.now())
     }
 
     /// Makes more connections if a copy with this rate would try more, and says whether.
-    pub fn grow(&self, transport: &Arc<Transport>, growth: &mut Growth, bytes_per_s: f64) -> bool {
+    pub(crate) fn grow(&self, transport: &Arc<Transport>, growth: &mut Growth, bytes_per_s: f64) -> bool {
         // If the far end has gone the next trial says so.
         self.links(transport).more(&self.routing.now(), growth, bytes_per_s).unwrap_or(false)
     }
@@ -342,7 +340,7 @@ impl Connection {
     }
 
     /// Ends the program on the other machine, if it has not ended by itself.
-    pub fn finish(mut self) {
+    pub(crate) fn finish(mut self) {
         let children = std::mem::take(&mut *self.children.lock().unwrap_or_else(PoisonError::into_inner));
         // What they had to carry has arrived, or never will.
         children.into_iter().for_each(|mut child| end(&mut child));
@@ -369,7 +367,7 @@ fn end(child: &mut Child) {
 }
 
 /// Addresses as ssh tells them in `SSH_CONNECTION`: client, its port, server, its port (ssh(1)).
-pub fn ssh_connection(text: &str) -> Option<(IpAddr, IpAddr)> {
+pub(crate) fn ssh_connection(text: &str) -> Option<(IpAddr, IpAddr)> {
     let mut words = text.split_whitespace();
     let address = |word: &str| word.split('%').next().and_then(|word| word.parse().ok());
     let client = address(words.next()?)?;
@@ -386,29 +384,28 @@ mod tests {
 
     #[test]
     fn another_version_is_told_from_no_program_at_all() {
-        let wish = |script: &str| ConnectSettings {
+        let settings = |script: &str| ConnectSettings {
             command: ["sh", "-c", script].map(OsString::from).into(),
             options: &[],
             programs: None,
             host: "host".to_owned(),
             tcp: false,
             streams: 0,
-            program: "1.0".to_owned(),
             more_pipes: None,
             messages: None,
         };
         let other = format!("echo 'fullbore-copy {{\"version\":{},\"program\":\"9.9\"}}'; cat", VERSION + 1);
-        let start = |wish: &ConnectSettings| {
+        let start = |settings: &ConnectSettings| {
             let link = Link::remote();
             let transport = Transport::new(&link, &CancelToken::new(&link), true, &Ledger::off(), None);
             let task = Task::new(setup::Role::Receive, Default::default());
-            Peer::start(wish, task, &transport, |_| {})
+            Peer::start(settings, task, &transport, |_| {})
         };
-        match start(&wish(&other)) {
+        match start(&settings(&other)) {
             Err(NoPeer::Version(hello)) => assert_eq!((hello.version, &*hello.program), (VERSION + 1, "9.9")),
             other => panic!("{other:?}"),
         }
-        let ended = start(&wish("echo Welcome; exit 3"));
+        let ended = start(&settings("echo Welcome; exit 3"));
         assert!(matches!(ended, Err(NoPeer::Ended(Some(3)))), "{ended:?}");
     }
 }

@@ -20,34 +20,34 @@ use crate::overlap::Whereabouts;
 /// First word of each line.
 const MAGIC: &str = "fullbore-copy";
 /// Longest line of the near end, in bytes. The task has all filters in it.
-pub const TASK_BYTES: u64 = 256 << 20;
+pub(crate) const TASK_BYTES: u64 = 256 << 20;
 /// Longest line of the far end, in bytes: where a hundred thousand sources lie. A guess; a command line has fewer.
-pub const ANSWER_BYTES: u64 = 16 << 20;
+pub(crate) const ANSWER_BYTES: u64 = 16 << 20;
 /// What a login shell may print before.
 const BANNER_BYTES: usize = 64 << 10;
 
 /// What the far end says first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Hello {
-    /// Version of the protocol.
+    /// Version of the protocol ([`crate::wire::VERSION`]).
     pub version: u32,
-    /// Version of the program.
+    /// Version of the program on the other machine.
     pub program: String,
-    /// Its throw-away public key.
+    /// Public key of the other machine, made for this run only.
     #[serde(default)]
     pub key: Vec<u8>,
-    /// Where it listens.
+    /// TCP port on which the other machine listens, if it does.
     #[serde(default)]
     pub port: Option<u16>,
     /// By which address ssh reached it.
     #[serde(default)]
     pub address: Option<IpAddr>,
-    /// How fast it encrypts.
+    /// Encryption speed of the other machine, if measured.
     #[serde(default)]
     pub speeds: Option<Speeds>,
 }
 
-/// Which end does what.
+/// Which end of a copy sends and which receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
@@ -64,9 +64,9 @@ pub enum Role {
 /// What the near end says: the task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Task {
-    /// The far end's part.
+    /// What the other machine shall do.
     pub role: Role,
-    /// The wishes of the user.
+    /// Options that the user gave for the copy.
     pub options: Options,
     /// Paths of the sources, if the far end sends.
     pub sources: Vec<Vec<u8>>,
@@ -76,7 +76,7 @@ pub struct Task {
     pub target: Vec<u8>,
     /// All sources are files, not directories.
     pub single_file: bool,
-    /// There are several sources.
+    /// Whether there are several sources.
     pub many: bool,
     /// The near end's throw-away public key.
     pub key: Vec<u8>,
@@ -125,7 +125,7 @@ pub struct Ready {
     pub whereabouts: Vec<Whereabouts>,
 }
 
-/// How messages go.
+/// How messages travel between the machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
@@ -140,7 +140,7 @@ pub enum Way {
 /// What the near end has decided. Where the far end dials, another one asks for so many connections more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
-    /// How messages go.
+    /// How messages travel between the machines.
     pub way: Way,
     /// Connections for content that the far end shall make; by ssh, those that it shall be ready for.
     pub streams: u8,
@@ -165,14 +165,14 @@ impl fmt::Debug for Joint {
 /// What a further connection says when it is joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Joined {
-    /// Always true.
+    /// Always true; tells the line from others.
     pub joined: bool,
 }
 
-/// Writes a line.
+/// Writes a value as one line of JSON.
 ///
 /// # Errors
-/// When the pipe is closed.
+/// The error of the pipe, e.g. `BrokenPipe` if the other end has closed it.
 pub fn write(pipe: &mut impl Write, value: &impl Serialize) -> std::io::Result<()> {
     let json = serde_json::to_string(value).map_err(std::io::Error::other)?;
     pipe.write_all(format!("{MAGIC} {json}\n").as_bytes())?;

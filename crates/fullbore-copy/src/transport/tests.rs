@@ -385,10 +385,10 @@ fn ends_of_a_pipe_notice_a_path_that_drops_their_state() {
 #[test]
 fn only_waiting_for_the_same_thing_is_silence() {
     let mut silence = Silence::default();
-    assert!((0..100).all(|_| silence.look(0).is_zero()), "who does not wait misses nobody");
-    assert!((1..100).all(|number| silence.look(number).is_zero()), "something came between the looks");
+    assert!((0..100).all(|_| silence.observe(0).is_zero()), "who does not wait misses nobody");
+    assert!((1..100).all(|number| silence.observe(number).is_zero()), "something came between the looks");
     for looks in 0..10 {
-        assert_eq!(silence.look(7), LOOK * looks);
+        assert_eq!(silence.observe(7), LOOK * looks);
     }
-    assert!(silence.look(0).is_zero());
+    assert!(silence.observe(0).is_zero());
 }

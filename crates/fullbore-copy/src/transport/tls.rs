@@ -29,7 +29,7 @@ const DEAD_TIME: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// When the other end is not the owner of the expected key, or goes away.
-pub fn connect(socket: TcpStream, config: Arc<ClientConfig>) -> io::Result<Stream> {
+pub(crate) fn connect(socket: TcpStream, config: Arc<ClientConfig>) -> io::Result<Stream> {
     let name = ServerName::try_from("copy.invalid").map_err(io::Error::other)?;
     let connection = ClientConnection::new(config, name).map_err(io::Error::other)?;
     secure(socket, connection.into())
@@ -39,7 +39,7 @@ pub fn connect(socket: TcpStream, config: Arc<ClientConfig>) -> io::Result<Strea
 ///
 /// # Errors
 /// As [`connect`].
-pub fn accept(socket: TcpStream, config: Arc<ServerConfig>) -> io::Result<Stream> {
+pub(crate) fn accept(socket: TcpStream, config: Arc<ServerConfig>) -> io::Result<Stream> {
     let connection = ServerConnection::new(config).map_err(io::Error::other)?;
     secure(socket, connection.into())
 }

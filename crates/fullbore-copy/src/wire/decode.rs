@@ -15,6 +15,7 @@ use crate::entry::{
 
 /// What is wrong with bytes from the other end.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum WireError {
     /// A frame longer than any of its kind can be.
     #[error("a frame of kind {kind} with {length} bytes, more than the protocol allows")]
@@ -250,9 +251,9 @@ impl<'a> BodyReader<'a> {
         let count = self.count(LIST_ENTRIES)?;
         let mut wanted: Vec<Wanted> = Vec::with_capacity(count.min(LIST_ENTRIES));
         let mut before = 0_u64;
-        for place in 0..count {
+        for position in 0..count {
             let step = self.number()?;
-            let id = before.checked_add(step).filter(|id| *id < through && (place == 0 || step > 0));
+            let id = before.checked_add(step).filter(|id| *id < through && (position == 0 || step > 0));
             let id = id.ok_or("a number of an entry")?;
             before = id;
             let flags = self.byte()?;
@@ -408,13 +409,13 @@ impl<'a> BodyReader<'a> {
     /// LEB128, at most 64 bits, in its shortest form.
     fn number(&mut self) -> Result<u64, Wrong> {
         let mut number = 0_u64;
-        for place in 0..10 {
+        for position in 0..10 {
             let byte = self.byte()?;
             let bits = u64::from(byte & 0x7f);
-            if place == 9 && bits > 1 || place > 0 && byte == 0 {
+            if position == 9 && bits > 1 || position > 0 && byte == 0 {
                 return Err("a number");
             }
-            number |= bits << (7 * place);
+            number |= bits << (7 * position);
             if byte & 0x80 == 0 {
                 return Ok(number);
             }

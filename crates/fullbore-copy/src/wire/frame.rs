@@ -40,13 +40,13 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Nothing has come yet.
+    /// Makes a decoder that has received nothing.
     pub fn new() -> Decoder {
         Decoder::default()
     }
 
     /// A decoder that takes memory from a pool, to which the content's reader gives it back.
-    pub fn with_pool(pool: MemoryPool) -> Decoder {
+    pub(crate) fn with_pool(pool: MemoryPool) -> Decoder {
         Decoder { pool, ..Decoder::default() }
     }
 
@@ -56,7 +56,7 @@ impl Decoder {
     }
 
     /// Whether the stream may end here.
-    pub fn is_between_frames(&self) -> bool {
+    pub(crate) fn is_between_frames(&self) -> bool {
         self.head_bytes == 0
     }
 

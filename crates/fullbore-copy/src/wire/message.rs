@@ -10,7 +10,7 @@ pub struct Payload {
 }
 
 impl Payload {
-    /// All of a buffer.
+    /// Makes a payload of all bytes of a buffer.
     pub fn new(buffer: Vec<u8>) -> Payload {
         Payload { buffer, from: 0 }
     }
@@ -20,13 +20,13 @@ impl Payload {
         Payload { buffer, from }
     }
 
-    /// The bytes.
+    /// The bytes of the payload, without its header.
     pub fn bytes(&self) -> &[u8] {
         &self.buffer[self.from..]
     }
 
     /// The memory, to be used again.
-    pub fn into_buffer(self) -> Vec<u8> {
+    pub(crate) fn into_buffer(self) -> Vec<u8> {
         self.buffer
     }
 }
@@ -42,11 +42,11 @@ impl Eq for Payload {}
 /// A number of an owner or group, and its name at the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// A group, else a user.
+    /// Whether the number is of a group, else of a user.
     pub group: bool,
-    /// The number at the source.
+    /// Number of the user or group at the source.
     pub id: u32,
-    /// The name there.
+    /// Name of the user or group at the source.
     pub name: Vec<u8>,
 }
 
@@ -62,25 +62,25 @@ pub struct List {
     pub complete: bool,
     /// More of the same directory follows in the next list.
     pub more: bool,
-    /// The names.
+    /// Entries of the directory, in order of their numbers.
     pub entries: Vec<Entry>,
 }
 
 /// Blocks of a file that need not be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// The first of them.
+    /// Number of the first block of the run.
     pub first: u64,
-    /// How many.
+    /// Number of blocks in the run.
     pub count: u64,
 }
 
 /// A file whose content is wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// The entry's number.
+    /// Number of the entry whose content is wanted.
     pub id: u64,
-    /// Blocks that are there, ascending.
+    /// Runs of blocks that the receiver has, ascending.
     pub have: Vec<Run>,
     /// Hashes of what is there follow, and decide whether anything has to be sent.
     pub compare: bool,
@@ -91,9 +91,9 @@ pub struct Wanted {
 /// Hashes of what the destination has under a name, to be compared with the source's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Basis {
-    /// The entry's number.
+    /// Number of the entry that the hashes are of.
     pub id: u64,
-    /// The first block.
+    /// Number of the first block with a hash.
     pub first: u64,
     /// BLAKE3 of this block and of those behind it. A small file is one block.
     pub hashes: Vec<[u8; 32]>,
@@ -110,21 +110,21 @@ pub struct Answer {
     pub wanted: Vec<Wanted>,
 }
 
-/// One file in a record.
+/// One small file within a pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packed {
-    /// The entry's number.
+    /// Number of the entry that the content is of.
     pub id: u64,
     /// Length of its content in the record.
     pub length: u32,
 }
 
-/// A record of small files.
+/// Several small files in one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pack {
     /// The record's number, for its acknowledgement.
     pub sequence: u64,
-    /// BLAKE3 of the content.
+    /// BLAKE3 hash of the content of all files.
     pub hash: [u8; 32],
     /// Whose content it is, in order.
     pub files: Vec<Packed>,
@@ -139,7 +139,7 @@ pub struct Pack {
 pub struct Segment {
     /// Where it begins within the block.
     pub offset: u32,
-    /// Its length.
+    /// Length of the segment, in bytes.
     pub length: u32,
 }
 
@@ -148,9 +148,9 @@ pub struct Segment {
 pub struct Block {
     /// The record's number, for its acknowledgement.
     pub sequence: u64,
-    /// The entry's number.
+    /// Number of the entry that the block is of.
     pub id: u64,
-    /// Which block.
+    /// Number of the block within the file, counted from 0.
     pub index: u64,
     /// BLAKE3 of the whole block, holes read as zeros.
     pub hash: [u8; 32],
@@ -160,7 +160,7 @@ pub struct Block {
     pub segments: Vec<Segment>,
     /// Whether the payload is a zstd frame of the content.
     pub compressed: bool,
-    /// The content.
+    /// Content of the block, maybe compressed.
     pub payload: Payload,
 }
 
@@ -220,7 +220,7 @@ impl ProblemKind {
     ];
 
     /// Whether the copy is not whole: then nothing is deleted.
-    pub fn prevents_deletion(self) -> bool {
+    pub(crate) fn prevents_deletion(self) -> bool {
         !matches!(
             self,
             ProblemKind::Changed
@@ -237,11 +237,11 @@ impl ProblemKind {
     }
 
     /// Whether it is what was wished for, and only told: the copy ends well all the same.
-    pub fn is_wished(self) -> bool {
+    pub(crate) fn is_wished(self) -> bool {
         self == ProblemKind::Protected
     }
 
-    /// As the report names it.
+    /// Name of the kind in reports.
     pub fn words(self) -> &'static str {
         match self {
             ProblemKind::Unreadable => "could not be read",
@@ -266,11 +266,11 @@ impl ProblemKind {
 /// Something that went wrong with one file; the copy goes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// What kind.
+    /// Kind of the problem, which decides how it is reported.
     pub kind: ProblemKind,
-    /// The path beneath the root.
+    /// Path of the file beneath the root.
     pub path: Vec<u8>,
-    /// What the system said.
+    /// Message of the system about the problem.
     pub text: String,
 }
 
@@ -336,7 +336,7 @@ macro_rules! account {
 }
 with_counters!(account);
 
-/// One message.
+/// A message between sender and receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// Sender: names of owners and groups, before the first entry that has the number.

@@ -6,7 +6,7 @@
 
 /// What becomes of an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Treatment {
+pub(crate) enum Treatment {
     /// An ACL: users and groups in it are found by their names.
     Acl,
     /// File capabilities: copied; the user that they may name is found by its name.
@@ -89,7 +89,7 @@ const TABLE: &[(&str, Treatment)] = &[
 
 impl Treatment {
     /// The treatment of an attribute, by its name.
-    pub fn of(name: &[u8]) -> Treatment {
+    pub(crate) fn of(name: &[u8]) -> Treatment {
         let matches = |pattern: &str| match pattern.strip_suffix('*') {
             Some(prefix) => name.starts_with(prefix.as_bytes()),
             None => name == pattern.as_bytes(),
@@ -100,7 +100,7 @@ impl Treatment {
     }
 
     /// Whether it is listed, compared and set, where ACLs and other attributes are wished for or not.
-    pub fn is_carried(self, acls: bool, others: bool) -> bool {
+    pub(crate) fn is_carried(self, acls: bool, others: bool) -> bool {
         match self {
             Acl => acls,
             Capability | Copied | SetOnly => others,
@@ -109,7 +109,7 @@ impl Treatment {
     }
 
     /// Whether it goes where the source has none.
-    pub fn is_removed(self) -> bool {
+    pub(crate) fn is_removed(self) -> bool {
         matches!(self, Acl | Capability | Copied)
     }
 }

@@ -14,25 +14,25 @@ const FILES_MAX: usize = 256;
 pub struct ControlFile {
     /// Name, such as `postinst` or `conffiles`.
     pub name: String,
-    /// Permission bits.
+    /// Permission bits of the member, from its tar header.
     pub mode: u32,
     /// Id and name of the owner.
     pub user: (u32, Vec<u8>),
     /// Id and name of the group.
     pub group: (u32, Vec<u8>),
-    /// Content of the member.
+    /// Whole content of the member, uncompressed.
     pub content: Vec<u8>,
 }
 
 /// Members of `control.tar`, in the order of the archive.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Control {
-    /// Members, `control` included.
+    /// All regular members of `control.tar`, `control` included.
     pub files: Vec<ControlFile>,
 }
 
 impl Control {
-    /// Reads a whole `control.tar`.
+    /// Decompresses and reads a whole `control.tar`.
     ///
     /// # Errors
     /// A malformed archive, a member that is no regular file, an invalid or repeated name, no `control`.
@@ -95,7 +95,7 @@ impl Control {
         self.file(name).map_or(&[], |file| &file.content)
     }
 
-    /// Content of `control`.
+    /// Content of the member `control` (deb-control(5)).
     pub fn stanza(&self) -> &[u8] {
         self.content("control")
     }

@@ -36,7 +36,7 @@ pub enum Proof {
 /// beyond its end. Up to `threads` blocks of an xz stream are decoded in parallel.
 ///
 /// # Errors
-/// The decoder cannot be made.
+/// The error of the decompressor, if it cannot allocate its state or read the start of the member.
 pub fn data<R: Read>(packed: R, place: DataMember, threads: usize, proof: Proof) -> io::Result<DataReader<R>> {
     let packed = BufReader::with_capacity(PACKED_BYTES, packed.take(place.bytes));
     let form = match place.compression {

@@ -21,7 +21,7 @@ const DOWNLOAD_ENDING: &str = ".gz";
 pub struct Sha1(pub [u8; 20]);
 
 impl Sha1 {
-    /// Parses 40 hexadecimal digits.
+    /// Parses 40 hexadecimal digits; `None` for any other text.
     pub fn from_hex(digits: &[u8]) -> Option<Sha1> {
         let mut bytes = [0; 20];
         if digits.len() != 2 * bytes.len() || !digits.iter().all(u8::is_ascii_hexdigit) {
@@ -43,9 +43,9 @@ impl fmt::Display for Sha1 {
 /// Size and hashes of a file in a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listed {
-    /// Size in bytes.
+    /// Size of the content, in bytes.
     pub size: u64,
-    /// SHA-256 of the content.
+    /// SHA-256 of the whole content.
     pub sha256: Sha256,
     /// SHA-1 of the content, if known.
     pub sha1: Option<Sha1>,
@@ -58,14 +58,14 @@ pub struct ListedPatch {
     pub name: String,
     /// State of the index before the patch.
     pub history: Listed,
-    /// The uncompressed patch.
+    /// Size and hash of the uncompressed patch.
     pub patch: Listed,
-    /// The compressed patch, `NAME.gz`.
+    /// Size and hash of the compressed patch, `NAME.gz`.
     pub download: Listed,
 }
 
 impl ListedPatch {
-    /// Name of the compressed patch.
+    /// File name of the compressed patch, `NAME.gz`.
     pub fn file(&self) -> String {
         format!("{}{DOWNLOAD_ENDING}", self.name)
     }
@@ -83,7 +83,7 @@ pub struct OlderFile {
 /// A complete `Index`, for the operator of an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Publication {
-    /// Current state of the index.
+    /// Size and hash of the current index.
     pub current: Listed,
     /// Patches from each state to the next, oldest first.
     pub steps: Vec<ListedPatch>,
@@ -140,7 +140,7 @@ impl Publication {
         }
     }
 
-    /// All patches, `steps` first.
+    /// All patches in the list, those of `steps` first.
     pub fn patches(&self) -> impl Iterator<Item = &ListedPatch> {
         self.steps.iter().chain(self.merged.iter().flatten())
     }

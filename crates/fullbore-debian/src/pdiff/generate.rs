@@ -21,6 +21,7 @@ const LINES_MAX: usize = (i32::MAX - 1) as usize;
 
 /// Reason why no patch can express the difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum GenerateError {
     /// A new line is a lone dot, which would end the text in an ed script.
     #[error("line {line} of the new file is a lone dot, which no patch can express")]
@@ -52,7 +53,8 @@ pub enum GenerateError {
 /// ```
 ///
 /// # Errors
-/// Every variant of [`GenerateError`].
+/// [`GenerateError::LoneDot`] or [`GenerateError::NoFinalNewline`] if no ed script can express `new`;
+/// [`GenerateError::TooLarge`] if a file or the difference exceeds a limit.
 pub fn generate(old: &[u8], new: &[u8]) -> Result<Edits, GenerateError> {
     if new.last().is_some_and(|last| *last != b'\n') {
         return Err(GenerateError::NoFinalNewline);

@@ -33,7 +33,7 @@ pub struct ScriptError {
     pub line: u64,
     /// Offset of that line, in bytes.
     pub offset: usize,
-    /// The fault.
+    /// What is wrong with the script at that line.
     pub fault: ScriptFault,
 }
 
@@ -48,8 +48,9 @@ impl fmt::Display for ScriptError {
 
 impl std::error::Error for ScriptError {}
 
-/// Fault in a script.
+/// Kinds of faults in an ed script.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum ScriptFault {
     /// A line is no command: `N[,M]` with `a`, `c` or `d`.
     #[error("{command:?} is no patch command (N[,M] with a, c or d)")]
@@ -118,7 +119,7 @@ struct Command {
 type Head = (u64, u64, bool);
 
 impl Edits {
-    /// Parses an uncompressed ed script.
+    /// Parses an uncompressed ed script, as `diff --ed` writes it.
     ///
     /// # Errors
     /// Anything outside the subset, with line and offset.

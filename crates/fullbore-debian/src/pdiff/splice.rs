@@ -57,7 +57,7 @@ pub struct Splice<'e> {
 }
 
 impl<'e> Splice<'e> {
-    /// Starts a pass.
+    /// Starts to apply the edits to a file.
     pub fn new(edits: &'e Edits) -> Splice<'e> {
         Splice { edits, rest: &edits.edits, line: 0, inside_line: false, skip_to: 0 }
     }

@@ -1,6 +1,6 @@
-//! Running `gpgv` with a time limit and a limit on its output.
+//! Running a verifier with a time limit and a limit on its output.
 
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -8,50 +8,52 @@ use std::time::{Duration, Instant};
 
 use super::SignatureError;
 
-/// Maximum size of the status and of the messages of `gpgv`, in bytes; a signature takes a few hundred bytes.
-const GPGV_OUTPUT_BYTES_MAX: u64 = 1 << 20;
+/// Maximum size of each output of a verifier, in bytes; a signature takes a few hundred bytes.
+const OUTPUT_BYTES_MAX: u64 = 1 << 20;
 
-/// Runs `gpgv` to its end or to the time limit; returns status and messages.
+/// The end of a verifier that ran to its end.
+pub(super) struct Ended {
+    /// Exit code; `None` after a signal.
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// Runs a verifier to its end or to the time limit. `name` is its name for messages.
 pub(super) fn run_bounded(
     mut command: Command,
-    gpgv: &Path,
+    program: &Path,
+    name: &'static str,
     limit: Duration,
-) -> Result<(String, String), SignatureError> {
+) -> Result<Ended, SignatureError> {
     let deadline = Instant::now() + limit;
     command.env("LC_ALL", "C").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(|source| SignatureError::GpgvMissing { path: gpgv.to_owned(), source })?;
-    let status = read_in_thread(child.stdout.take());
-    let messages = read_in_thread(child.stderr.take());
+    let cannot_run = |source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound => SignatureError::NoProgram { programs: vec![program.display().to_string()] },
+        _ => SignatureError::CannotRun { path: program.to_owned(), source },
+    };
+    let mut child = command.spawn().map_err(cannot_run)?;
+    let stdout = read_in_thread(child.stdout.take());
+    let stderr = read_in_thread(child.stderr.take());
     let left = || deadline.saturating_duration_since(Instant::now());
-    let outputs = status.recv_timeout(left()).and_then(|status| Ok((status, messages.recv_timeout(left())?)));
-    let Ok((status, messages)) = outputs else {
+    let outputs = stdout.recv_timeout(left()).and_then(|stdout| Ok((stdout, stderr.recv_timeout(left())?)));
+    let Ok((stdout, stderr)) = outputs else {
         stop(&mut child);
-        return Err(SignatureError::GpgvFailed {
-            what: "did not finish in time",
-            messages: format!("limit {limit:?}"),
-        });
+        let messages = format!("limit {limit:?}");
+        return Err(SignatureError::VerifierFailed { program: name, what: "did not finish in time", messages });
     };
     // Its outputs are closed, so it exits soon.
-    let exit = loop {
+    loop {
         match child.try_wait() {
-            Ok(Some(exit)) => break exit,
+            Ok(Some(exit)) => return Ok(Ended { code: exit.code(), stdout, stderr }),
             Ok(None) if left().is_zero() => {
                 stop(&mut child);
-                return Err(SignatureError::GpgvFailed {
-                    what: "did not exit in time",
-                    messages: super::shorten(&messages),
-                });
+                let messages = super::shorten(&stderr);
+                return Err(SignatureError::VerifierFailed { program: name, what: "did not exit in time", messages });
             }
             Ok(None) => std::thread::sleep(Duration::from_millis(1)),
-            Err(source) => {
-                return Err(SignatureError::GpgvMissing { path: gpgv.to_owned(), source });
-            }
+            Err(source) => return Err(SignatureError::CannotRun { path: program.to_owned(), source }),
         }
-    };
-    // 1: a bad signature; 2: also "no key for a further signer". The status lines say which.
-    match exit.code() {
-        Some(0..=2) => Ok((status, messages)),
-        _ => Err(SignatureError::GpgvFailed { what: "failed", messages: super::shorten(&messages) }),
     }
 }
 
@@ -66,7 +68,7 @@ fn read_in_thread(stream: Option<impl Read + Send + 'static>) -> mpsc::Receiver<
         let mut bytes = Vec::new();
         if let Some(stream) = stream {
             // Output before a read error is used; without the rest the check fails.
-            let _ = stream.take(GPGV_OUTPUT_BYTES_MAX).read_to_end(&mut bytes);
+            let _ = stream.take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes);
         }
         let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
     });

@@ -25,7 +25,7 @@ pub(super) struct LongNames {
 }
 
 impl LongNames {
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.name.is_none() && self.link.is_none()
     }
 }
@@ -39,7 +39,7 @@ pub(super) struct Raw {
 }
 
 impl Raw {
-    pub fn parse(block: &[u8; BLOCK_BYTES], offset: u64) -> Result<Raw, TarError> {
+    pub(super) fn parse(block: &[u8; BLOCK_BYTES], offset: u64) -> Result<Raw, TarError> {
         let wrong = |what| TarError::Malformed { offset, what };
         // The sum of unsigned bytes, with the checksum field as spaces.
         let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
@@ -66,7 +66,7 @@ impl Raw {
         Ok(Raw { kind: block[156], size, format })
     }
 
-    pub fn fill(
+    pub(super) fn fill(
         &self,
         entry: &mut Entry,
         block: &[u8; BLOCK_BYTES],

@@ -28,22 +28,22 @@ pub(super) struct Sparse {
 }
 
 impl Records {
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
     /// Memory held, about.
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.records.iter().map(|(key, value)| (RECORD_BYTES + key.len() + value.len()) as u64).sum()
     }
 
     /// How many.
-    pub fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.records.len()
     }
 
     /// Adds the records of a header.
-    pub fn read(&mut self, mut text: &[u8], offset: u64) -> Result<(), TarError> {
+    pub(super) fn read(&mut self, mut text: &[u8], offset: u64) -> Result<(), TarError> {
         let wrong = |what| TarError::Malformed { offset, what };
         while !text.is_empty() {
             // A header can be padded with NUL bytes.
@@ -68,7 +68,7 @@ impl Records {
     }
 
     /// Puts what the records say into the entry; `stored` is its size in the archive.
-    pub fn apply(&self, entry: &mut Entry, stored: &mut u64, offset: u64) -> Result<(), TarError> {
+    pub(super) fn apply(&self, entry: &mut Entry, stored: &mut u64, offset: u64) -> Result<(), TarError> {
         let wrong = |what| TarError::Malformed { offset, what };
         let number = |value: &[u8], what| decimal(value).ok_or_else(|| wrong(what));
         let id =
@@ -111,7 +111,7 @@ impl Records {
     }
 
     /// The GNU sparse formats 0.0, 0.1 and 1.0.
-    pub fn sparse(&self, offset: u64) -> Result<Option<Sparse>, TarError> {
+    pub(super) fn sparse(&self, offset: u64) -> Result<Option<Sparse>, TarError> {
         let wrong = |what| TarError::Malformed { offset, what };
         let (mut size, mut name, mut map, mut major) = (None, None, None, None);
         let mut single = Vec::new();

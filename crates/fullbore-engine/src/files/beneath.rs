@@ -25,7 +25,7 @@ const FILE: OFlags =
 ///
 /// # Errors
 /// The system's, and [`io::ErrorKind::InvalidInput`] where a symbolic link or something else is in the file's place.
-pub fn open_file(directory: impl AsFd, path: &Path) -> io::Result<File> {
+pub(crate) fn open_file(directory: impl AsFd, path: &Path) -> io::Result<File> {
     let directory = directory.as_fd();
     let opened = match by_kernel(directory, path, FILE) {
         Err(Errno::NOSYS | Errno::PERM) => by_steps(directory, path, FILE),

@@ -44,7 +44,8 @@ impl Root {
     /// whoever gave them.
     ///
     /// # Errors
-    /// As there.
+    /// A [`FileError`] if `path` is no path beneath the root, if a symbolic link is in its way, or if the file cannot
+    /// be created or its space reserved.
     pub fn create_in_place(&self, path: &str, size: u64) -> Result<PartFile, FileError> {
         let (_, final_name) = name::split_final(path)?;
         self.create_named(path, final_name.to_owned(), size)
@@ -79,7 +80,7 @@ impl Root {
     ///
     /// # Errors
     /// As [`Root::create_part`].
-    pub fn resume_part(&self, path: &str) -> Result<Option<PartFile>, FileError> {
+    pub(crate) fn resume_part(&self, path: &str) -> Result<Option<PartFile>, FileError> {
         let (_, final_name) = name::split_final(path)?;
         self.resume_named(path, name::part_name(final_name))
     }
@@ -88,7 +89,7 @@ impl Root {
     ///
     /// # Errors
     /// As there.
-    pub fn resume_in_place(&self, path: &str) -> Result<Option<PartFile>, FileError> {
+    pub(crate) fn resume_in_place(&self, path: &str) -> Result<Option<PartFile>, FileError> {
         let (_, final_name) = name::split_final(path)?;
         self.resume_named(path, final_name.to_owned())
     }
@@ -118,7 +119,7 @@ impl Root {
     /// How long the unfinished file for `path` is; `None` when there is none.
     ///
     /// # Errors
-    /// As [`Root::stat`].
+    /// A [`FileError`] if `path` is no path beneath the root, or if the system cannot read its directory or status.
     pub fn part_size(&self, path: &str) -> Result<Option<u64>, FileError> {
         let (_, final_name) = name::split_final(path)?;
         Ok(self.part_status(path, final_name)?.map(|status| u64::try_from(status.st_size).unwrap_or(0)))
@@ -127,7 +128,7 @@ impl Root {
     /// Bytes of the disk that the unfinished file for `path` takes, reserved ones included; 0 when there is none.
     ///
     /// # Errors
-    /// As [`Root::stat`].
+    /// A [`FileError`] if `path` is no path beneath the root, or if the system cannot read its directory or status.
     pub fn part_room(&self, path: &str) -> Result<u64, FileError> {
         let (_, final_name) = name::split_final(path)?;
         // Blocks are counted by 512 bytes, whatever the file system's are (inode(7)).
@@ -149,7 +150,7 @@ impl Root {
     /// Removes the unfinished file for `path`; `false` when there was none.
     ///
     /// # Errors
-    /// Refusals of the system.
+    /// A [`FileError`] if `path` is no path beneath the root, or if the system refuses to remove the file.
     pub fn remove_part(&self, path: &str) -> Result<bool, FileError> {
         let (_, final_name) = name::split_final(path)?;
         let Some((directory, _)) = self.existing(path)? else {
@@ -166,7 +167,8 @@ impl Root {
     /// [`PartFile::finish`] makes it visible, after a sync where that is wanted.
     ///
     /// # Errors
-    /// As [`Root::create_part`] and [`PartFile::write_at`].
+    /// A [`FileError`] if the unfinished file cannot be created ([`Root::create_part`]) or written, e.g. on a full
+    /// disk.
     pub fn write_part(&self, path: &str, content: &[u8]) -> Result<PartFile, FileError> {
         let part = self.create_part(path, content.len() as u64)?;
         part.write_at(0, content)?;
@@ -191,15 +193,15 @@ impl PartFile {
         &self.path
     }
 
-    /// The directory that holds it.
+    /// The open directory that holds the unfinished file.
     pub fn directory(&self) -> &Arc<Directory> {
         &self.directory
     }
 
-    /// Length now, in bytes.
+    /// Current length of the unfinished file, in bytes.
     ///
     /// # Errors
-    /// When the system cannot tell.
+    /// A [`FileError`] with the path if the system cannot read the status of the open file.
     pub fn size(&self) -> Result<u64, FileError> {
         self.file.metadata().map(|data| data.len()).map_err(|error| self.error("look at", error))
     }
@@ -215,7 +217,7 @@ impl PartFile {
     /// Reads up to a buffer full at `offset`; 0 at the end.
     ///
     /// # Errors
-    /// A broken disk.
+    /// A [`FileError`] with the path if the system cannot read the file, e.g. from a broken disk.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, FileError> {
         loop {
             match self.file.read_at(buffer, offset) {
@@ -230,7 +232,7 @@ impl PartFile {
     ///
     /// # Errors
     /// When the system cannot tell the length either.
-    pub fn end_of_data(&self) -> Result<u64, FileError> {
+    pub(crate) fn end_of_data(&self) -> Result<u64, FileError> {
         let length = self.size()?;
         match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Hole(0)) {
             // The block before the hole may end in zeros that nobody wrote.
@@ -243,14 +245,14 @@ impl PartFile {
     ///
     /// # Errors
     /// Refusals of the system.
-    pub fn set_size(&self, size: u64) -> Result<(), FileError> {
+    pub(crate) fn set_size(&self, size: u64) -> Result<(), FileError> {
         self.file.set_len(size).map_err(|error| self.error("truncate", error))
     }
 
     /// Sets the time of last change, Unix seconds; the time of last access stays.
     ///
     /// # Errors
-    /// Refusals of the system.
+    /// A [`FileError`] with the path if the system refuses to set the time.
     pub fn set_mtime(&self, unix_s: i64) -> Result<(), FileError> {
         let times = Timestamps {
             last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
@@ -270,7 +272,7 @@ impl PartFile {
             .map_err(|errno| self.error("give the final name to", errno.into()))
     }
 
-    /// Removes the unfinished file.
+    /// Removes the unfinished file, content and name.
     ///
     /// # Errors
     /// Refusals of the system; fine when it is gone already.

@@ -14,7 +14,7 @@ pub const ROOM_LEFT_BYTES: u64 = 64 << 20;
 /// A new file of this directory that has no name, or has lost it at once; for its owner alone.
 ///
 /// # Errors
-/// The directory's.
+/// The error of the system if it cannot create a file in `directory`.
 pub fn unnamed(directory: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(0o600);
@@ -37,7 +37,7 @@ fn with_a_name_at_first(mut options: OpenOptions, directory: &Path) -> io::Resul
 /// Bytes that are free on the disk of a file.
 ///
 /// # Errors
-/// The system's.
+/// The error of `fstatvfs` for the file system that has `file`.
 pub fn free_bytes(file: &File) -> io::Result<u64> {
     let room = rustix::fs::fstatvfs(file)?;
     Ok(room.f_bavail.saturating_mul(room.f_frsize))

@@ -14,11 +14,11 @@ use crate::ranges::Ranges;
 /// A file that got its final name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finished {
-    /// Path beneath the destination.
+    /// Path of the file beneath the destination.
     pub path: String,
-    /// Length, in bytes.
+    /// Length of the file, in bytes.
     pub size: u64,
-    /// Its content.
+    /// SHA-256 of the whole content.
     pub sha256: Sha256,
 }
 

@@ -13,7 +13,7 @@ use crate::journal::Key;
 use crate::ranges::Ranges;
 use crate::stage::StageClock;
 use crate::target::{Target, TargetError};
-use crate::window::{Permit, Place, Work};
+use crate::window::{Operation, Permit, Position};
 
 /// Bytes of a file written before that is logged. With what the window holds, at most this much per
 /// connection is fetched again after a kill (the promise is 1 MB). Smaller files are not logged
@@ -80,7 +80,7 @@ impl Pending {
     /// The bytes, whose hash begins.
     pub(super) fn begin(&mut self) -> impl Iterator<Item = &[u8]> {
         for permit in &mut self.permits {
-            permit.at(Place::In(Work::Hash));
+            permit.at(Position::In(Operation::Hash));
         }
         self.data.iter().map(AsRef::as_ref)
     }
@@ -147,7 +147,7 @@ impl<P: Send + 'static> FileState<P> {
         let Chunk { offset, mut data, mut permit, source, .. } = chunk;
         let received = data.len() as u64;
         data.truncate(usize::try_from(self.entry.spec.size.saturating_sub(offset)).unwrap_or(usize::MAX));
-        permit.at(Place::In(Work::Write));
+        permit.at(Position::In(Operation::Write));
         let whole = offset..offset + data.len() as u64;
         let gaps;
         let missing = if whole.is_empty() {
@@ -192,7 +192,7 @@ impl<P: Send + 'static> FileState<P> {
         }
         if range.start == self.front {
             self.front = range.end;
-            permit.at(Place::Before(Work::Hash));
+            permit.at(Position::Before(Operation::Hash));
             self.pending.data.push(data);
             self.pending.permits.push(permit);
         }

@@ -88,13 +88,13 @@ const ACCESS_DENIED: &str = "Permission denied (os error 13)";
 /// ```
 #[derive(Debug)]
 pub struct CommandError {
-    /// Decides the exit code.
+    /// Kind of the error, which decides the exit code.
     pub kind: ErrorKind,
     /// What happened to which thing; one line, no full stop.
     pub message: String,
-    /// More on it, one line each.
+    /// Further facts about the error, one line each.
     pub context: Vec<String>,
-    /// What the reader could do.
+    /// What the user could do about the error, one sentence each.
     pub hints: Vec<String>,
     /// What was done until then, when there is something to report.
     pub report: Option<Box<Report>>,
@@ -131,7 +131,7 @@ impl CommandError {
         CommandError::new(kind, message)
     }
 
-    /// Wrong flags or settings.
+    /// An error about flags or settings, with exit code 2.
     pub fn usage(message: impl fmt::Display) -> Self {
         CommandError::new(ErrorKind::Usage, message)
     }
@@ -141,14 +141,14 @@ impl CommandError {
         CommandError::new(ErrorKind::Disk, format_args!("{}: {error}", path.display()))
     }
 
-    /// Adds a line of context.
+    /// Adds a line to the facts about the error.
     #[must_use]
     pub fn context(mut self, line: impl fmt::Display) -> Self {
         self.context.push(line.to_string());
         self
     }
 
-    /// Adds a hint.
+    /// Adds a sentence that says what the user could do.
     #[must_use]
     pub fn hint(mut self, line: impl fmt::Display) -> Self {
         self.hints.push(line.to_string());

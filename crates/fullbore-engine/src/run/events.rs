@@ -4,10 +4,12 @@
 //! as log lines, or as lines of JSON. The JSON form of this enum is the schema of
 //! `--json`: names are kept, new fields and events may come.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use super::error::{CommandError, ErrorKind};
-use super::report::{IndexPatches, Summary};
+use super::report::{IndexPatches, Summary, began};
 use super::stored::StoredFile;
 
 /// One thing that happened. In JSON, `event` has the name in snake case.
@@ -164,6 +166,19 @@ pub enum Event {
     Summary(Box<Summary>),
 }
 
+impl Event {
+    /// The beginning, now, of a run of `command` on `dir`: a directory, or the address of a store or a grid.
+    pub fn started(command: &str, dir: impl Into<String>) -> Event {
+        Event::Started {
+            command: command.to_owned(),
+            version: crate::VERSION.to_owned(),
+            name: None,
+            dir: dir.into(),
+            started_unix_s: began(Duration::ZERO),
+        }
+    }
+}
+
 /// The parts of a run, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -198,7 +213,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// The word shown.
+    /// The word for the phase that progress lines show.
     pub fn name(self) -> &'static str {
         match self {
             Phase::Release => "release",
@@ -225,15 +240,15 @@ impl Phase {
 pub struct Plan {
     /// Files named by the signed indexes.
     pub wanted_files: u64,
-    /// Their bytes.
+    /// Size of the wanted files, in bytes.
     pub wanted_bytes: u64,
     /// Of these, files to fetch, indexes included.
     pub fetch_files: u64,
-    /// Bytes to fetch.
+    /// Number of bytes to fetch from the network.
     pub fetch_bytes: u64,
-    /// Files to delete after publishing.
+    /// Number of files to delete after publishing.
     pub delete_files: u64,
-    /// Bytes to delete.
+    /// Size of the files to delete, in bytes.
     pub delete_bytes: u64,
     /// Free bytes of the destination's file system.
     pub free_bytes: u64,
@@ -246,11 +261,11 @@ pub struct Plan {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Progress {
-    /// Files verified and written.
+    /// Number of files verified and written so far.
     pub files: u64,
     /// Bytes verified and written; bytes in buffers do not count.
     pub bytes: u64,
-    /// Files of the whole run.
+    /// Number of files of the whole run.
     pub total_files: u64,
     /// Bytes of the whole run; 0 as long as nobody knows.
     pub total_bytes: u64,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// Silence that is told. A guess: shorter ones are usual while a server looks for a file; copy's ends say something
 /// every ten seconds.
-pub const SILENT: Duration = Duration::from_secs(20);
+pub(crate) const SILENT: Duration = Duration::from_secs(20);
 
 static MOVED: AtomicU64 = AtomicU64::new(0);
 
@@ -31,12 +31,12 @@ pub struct Silence {
 }
 
 impl Silence {
-    /// Begins now.
+    /// Starts to measure silence at `now`.
     pub fn new(now: Instant) -> Silence {
         Silence { moved: MOVED.load(Ordering::Relaxed), since: now }
     }
 
-    /// How long it lasts.
+    /// Returns the time since the last sign of life.
     pub fn lasts(&mut self, now: Instant) -> Duration {
         self.compared(MOVED.load(Ordering::Relaxed), now)
     }

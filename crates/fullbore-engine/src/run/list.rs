@@ -9,7 +9,7 @@ use super::stored::StoredFile;
 use crate::escape;
 use crate::output::{self, Output};
 
-/// The list on its way.
+/// A list of stored files that is being written.
 #[derive(Debug)]
 pub struct List(Option<Open>);
 
@@ -25,7 +25,7 @@ impl List {
     /// Begins a list at this path, if one is wanted, under a temporary name beside it.
     ///
     /// # Errors
-    /// It cannot be made there.
+    /// A [`CommandError`] about the disk if the temporary file cannot be created beside `path`.
     pub fn open(path: Option<&Path>) -> Result<List, CommandError> {
         let Some(path) = path else { return Ok(List(None)) };
         let failed = |error| CommandError::disk(path, &error).context("--caps");
@@ -34,7 +34,7 @@ impl List {
         Ok(List(Some(Open { output, lines, is_empty: true, failed: None })))
     }
 
-    /// Adds a file.
+    /// Adds the entry of a stored file to the list.
     pub fn add(&mut self, file: &StoredFile) {
         let Some(open) = &mut self.0 else { return };
         open.is_empty = false;

@@ -7,6 +7,9 @@ use super::error::CommandError;
 use crate::units;
 
 /// Reads a text file of at most so many bytes that the user named.
+///
+/// # Errors
+/// A [`CommandError`] of kind usage if the file cannot be read or has more than `bytes_max` bytes.
 pub fn read_text(path: &Path, bytes_max: u64) -> Result<String, CommandError> {
     use std::io::Read;
     let failed = |error: std::io::Error| CommandError::usage(format_args!("cannot read {}: {error}", path.display()));

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::events::Progress;
 use super::heard::{Silence, silent_s};
 
-/// How often progress is shown.
+/// Interval between progress events: four per second.
 pub const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 
 /// Weight of the newest quarter of a second in the rate shown.
@@ -14,17 +14,17 @@ const PACE_WEIGHT: f64 = 0.15;
 /// What is done, of what is to be done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Files that are done.
+    /// Number of files that are finished.
     pub files: u64,
     /// Bytes that are acknowledged, or safely written.
     pub bytes: u64,
-    /// Files of the whole run.
+    /// Number of files of the whole run.
     pub total_files: u64,
     /// Bytes of the whole run; 0 as long as nobody knows.
     pub total_bytes: u64,
 }
 
-/// How fast a run goes.
+/// Progress of a run, with its rate of late.
 #[derive(Debug)]
 pub struct Pace {
     started: Instant,

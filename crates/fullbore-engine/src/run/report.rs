@@ -24,11 +24,11 @@ pub use probe::ProbeReport;
 pub use store::{GivenUp, StageTimes, StoreKind, StoreReport, StoreServer, UsedShare};
 pub use timeline::{HostLane, Sample, StageLane, StageSample, Timeline};
 
-/// All about one run.
+/// Everything that is known about a finished run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Report {
-    /// Totals, hosts, suites, verdict.
+    /// Totals, hosts, suites and verdict of the run.
     pub summary: Summary,
     /// Rates, hosts and stages over time.
     pub timeline: Timeline,
@@ -39,14 +39,14 @@ pub struct Report {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Summary {
-    /// `mirror`, `check`, …
+    /// Name of the command, such as `mirror` or `check`.
     pub command: String,
-    /// fullbore's version.
+    /// Version of fullbore that made the report.
     pub version: String,
     /// The name of the section in the settings, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The directory worked on.
+    /// Directory that the command worked on.
     pub dir: String,
     /// Unix time of the start, seconds.
     pub started_unix_s: i64,
@@ -54,22 +54,22 @@ pub struct Summary {
     pub duration_ms: u64,
     /// Processor time of the whole process, user and system.
     pub cpu_ms: u64,
-    /// Largest resident memory.
+    /// Largest resident memory of the process, in bytes.
     pub peak_rss_bytes: u64,
-    /// The exit code.
+    /// Exit code of the process, as documented.
     pub exit_code: u8,
     /// Whether anything became visible that was not there before.
     pub changed: bool,
-    /// Whether this run only planned.
+    /// Whether the run only made a plan.
     pub dry_run: bool,
-    /// What was planned.
+    /// What the run planned to fetch and delete.
     pub plan: Plan,
     /// What is there (`mirror`, `check`), as far as that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mirrored: Option<Mirrored>,
-    /// What was done.
+    /// What the run fetched, wrote and deleted.
     pub totals: Totals,
-    /// What became of indexes (`update`).
+    /// What the run did with indexes (`update`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub indexes: Option<IndexTotals>,
     /// What became of packages (`bootstrap`, `install`).
@@ -88,7 +88,7 @@ pub struct Summary {
     pub suites: Vec<SuiteReport>,
     /// One entry per host, the origin first.
     pub hosts: Vec<HostReport>,
-    /// What limited the run.
+    /// What limited the run, with evidence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<VerdictReport>,
     /// Known waits in which no part was at work, such as `suspended for 75 s`; one clause each.
@@ -165,15 +165,15 @@ fn push_bounded(lines: &mut Vec<String>, line: String) {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct IndexTotals {
-    /// Were current.
+    /// Number of indexes that were already current.
     pub current: u64,
-    /// Made by patches.
+    /// Number of indexes that were made by patches.
     pub patched: u64,
-    /// Patches used for these.
+    /// Number of patches used for the patched indexes.
     pub patches: u64,
-    /// Fetched whole.
+    /// Number of indexes that were fetched whole.
     pub whole: u64,
-    /// Not to be had.
+    /// Number of indexes that could not be fetched.
     pub failed: u64,
 }
 
@@ -199,11 +199,11 @@ impl fmt::Display for IndexTotals {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct PackageTotals {
-    /// Packages unpacked in parallel.
+    /// Number of packages that were unpacked in parallel.
     pub unpacked: u64,
     /// Packages that dpkg unpacked, and why, one line each.
     pub by_dpkg: Vec<String>,
-    /// Packages that apt had removed.
+    /// Number of packages that apt had removed.
     pub removed: u64,
     /// Regular files of those unpacked in parallel, without what `path-exclude` left out.
     pub files: u64,
@@ -220,12 +220,12 @@ pub struct PackageTotals {
     pub slowest: Vec<(String, u64)>,
 }
 
-/// What was moved.
+/// Number of files and bytes that a run moved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Totals {
-    /// Files verified and written.
+    /// Number of files verified and written.
     pub files: u64,
     /// Bytes that were needed: the sum of the sizes of these files, less what an earlier run had.
     pub needed_bytes: u64,
@@ -233,13 +233,13 @@ pub struct Totals {
     pub received_bytes: u64,
     /// Body bytes thrown away: hedged twice, wrong, or broken off.
     pub wasted_bytes: u64,
-    /// Bytes verified and written.
+    /// Number of bytes verified and written.
     pub written_bytes: u64,
     /// Bytes of earlier interrupted runs that were used.
     pub resumed_bytes: u64,
-    /// Requests sent.
+    /// Number of requests sent to all hosts.
     pub requests: u64,
-    /// Connections opened.
+    /// Number of connections opened to all hosts.
     pub connections: u64,
     /// Requests asked for a second time of another host.
     pub hedged_requests: u64,
@@ -247,17 +247,17 @@ pub struct Totals {
     pub retried_files: u64,
     /// Files found present and right, not fetched.
     pub kept_files: u64,
-    /// Their bytes.
+    /// Size of the kept files, in bytes.
     pub kept_bytes: u64,
-    /// Files deleted.
+    /// Number of files that the run deleted.
     pub deleted_files: u64,
-    /// Their bytes.
+    /// Size of the deleted files, in bytes.
     pub deleted_bytes: u64,
     /// Files that are still missing or wrong.
     pub missing_files: u64,
-    /// Files read again (`check`).
+    /// Number of files read again and hashed (`check`).
     pub checked_files: u64,
-    /// Bytes read again (`check`).
+    /// Number of bytes read again and hashed (`check`).
     pub checked_bytes: u64,
 }
 
@@ -268,28 +268,28 @@ impl Totals {
     }
 }
 
-/// What became of one suite.
+/// What the run did with one suite.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct SuiteReport {
-    /// The suite as asked for.
+    /// Name of the suite, as the user gave it.
     pub suite: String,
-    /// The Release's Codename.
+    /// Field `Codename` of the suite's Release.
     pub codename: String,
     /// The Release's Version, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// The Release's Date, Unix time in seconds.
     pub date_unix_s: i64,
-    /// Valid-Until, Unix time in seconds.
+    /// Field `Valid-Until` of the Release, as Unix time in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub valid_until_unix_s: Option<i64>,
-    /// What happened.
+    /// Whether a new state of the suite was published.
     pub state: SuiteState,
 }
 
-/// What happened to a suite.
+/// What happened to a suite in a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -303,28 +303,28 @@ pub enum SuiteState {
     NotPublished,
 }
 
-/// What one host did.
+/// Bytes, requests and faults of one host.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct HostReport {
     /// Name and, when not the usual one, port.
     pub host: String,
-    /// Whether it decided the state.
+    /// Whether this host decided the state of the archive.
     pub origin: bool,
     /// `HTTP/1.1` or `HTTP/2`; empty if it never answered.
     pub protocol: String,
-    /// Body bytes received from it.
+    /// Number of body bytes received from the host.
     pub received_bytes: u64,
-    /// Of these, thrown away.
+    /// Number of received bytes that were thrown away.
     pub wasted_bytes: u64,
     /// Files of which all bytes came from it.
     pub files: u64,
-    /// Requests sent to it.
+    /// Number of requests sent to the host.
     pub requests: u64,
-    /// Connections opened to it.
+    /// Number of connections opened to the host.
     pub connections: u64,
-    /// Smallest round trip seen, milliseconds.
+    /// Smallest measured round trip, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rtt_ms: Option<f64>,
     /// Best rate it showed for a tenth of a second or longer, bytes per second.
@@ -338,7 +338,7 @@ pub struct HostReport {
     pub state: String,
 }
 
-/// One fault of a host.
+/// One fault of a host, with its time.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
@@ -348,12 +348,12 @@ pub struct FaultReport {
     /// The file it was about, below the mirror's address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// What it did.
+    /// Description of what the host did.
     pub fault: String,
 }
 
 impl FaultReport {
-    /// Both in one line.
+    /// Formats time and fault in one line.
     pub fn line(&self) -> String {
         let path = self.path.iter().map(|path| format!("{path}: "));
         path.chain([self.fault.clone()]).collect()
@@ -375,10 +375,10 @@ pub struct VerdictReport {
     pub share: f64,
     /// Every part that was named at some time, with its share, largest first.
     pub shares: Vec<(String, f64)>,
-    /// The limit behind it.
+    /// The part that would be the limit after this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-    /// What would help.
+    /// What would make the run faster.
     pub advice: String,
     /// The figures it rests on, one line each.
     pub evidence: Vec<String>,

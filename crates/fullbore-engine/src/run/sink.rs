@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use super::error::CommandError;
 use crate::output::{self, Output};
 
-/// Where the content goes.
+/// Destination of content: a file under a temporary name, or stdout.
 pub struct Sink<'a> {
     to: To<'a>,
     /// Nobody reads stdout any more (`fullbore get CAP | head`): a quiet, normal end.
     pub is_abandoned: bool,
-    /// Bytes that were written.
+    /// Number of bytes that were given to `write`.
     pub written: u64,
     /// Time that writing took.
     worked: Duration,
@@ -28,7 +28,7 @@ impl<'a> Sink<'a> {
     /// To the file of this name, or to `stdout`.
     ///
     /// # Errors
-    /// The file cannot be begun.
+    /// A [`CommandError`] about the disk if the temporary file cannot be created beside `path`.
     pub fn open(path: Option<&Path>, stdout: &'a mut (dyn Write + Send)) -> Result<Sink<'a>, CommandError> {
         let begin = |path| {
             let output = Output::begin(path, output::FOR_ALL);
@@ -43,10 +43,10 @@ impl<'a> Sink<'a> {
         self.worked
     }
 
-    /// Writes the next bytes.
+    /// Appends bytes to the file or to stdout.
     ///
     /// # Errors
-    /// They cannot be written.
+    /// A [`CommandError`] about the disk if the file or stdout cannot be written. A closed pipe is no error.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), CommandError> {
         self.written += bytes.len() as u64;
         let begun = Instant::now();
@@ -70,7 +70,7 @@ impl<'a> Sink<'a> {
     /// Gives the file its name: all of it is there, and right. Returns the time that all writing took.
     ///
     /// # Errors
-    /// It does not get it.
+    /// A [`CommandError`] about the disk if the file cannot be synced or renamed.
     pub fn publish(self) -> Result<Duration, CommandError> {
         let begun = Instant::now();
         let published = match self.to {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::error::{CommandError, ErrorKind};
 use super::signals::Signals;
 
-/// A signal ended the run.
+/// The error of a run that a signal ended.
 pub fn interruption() -> CommandError {
     CommandError::new(ErrorKind::Interrupted, "interrupted; nothing new was published")
         .hint("run again: what was fetched is kept")
@@ -70,6 +70,9 @@ impl Stop {
     }
 
     /// What comes of this, unless a signal comes first.
+    ///
+    /// # Errors
+    /// A [`CommandError`] of kind interrupted if a signal arrives before `future` ends.
     pub async fn or<F: Future>(&self, future: F) -> Result<F::Output, CommandError> {
         tokio::select! {
             biased;
@@ -89,6 +92,9 @@ impl Stop {
     }
 
     /// An error if a signal has come.
+    ///
+    /// # Errors
+    /// A [`CommandError`] of kind interrupted if a signal has arrived.
     pub fn check(&self) -> Result<(), CommandError> {
         if *self.seen.borrow() { Err(interruption()) } else { Ok(()) }
     }

@@ -25,12 +25,12 @@ pub struct StoredFile {
     /// Servers of the grid with different shares.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub happiness: Option<usize>,
-    /// Its name here.
+    /// Path of the file on this machine.
     pub path: String,
     /// The name's bytes in base64, if they are no Unicode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_base64: Option<String>,
-    /// Bytes.
+    /// Size of the file, in bytes.
     pub size: u64,
     /// Whether its cap is printed where people read: not that of each file in a directory, which has one itself.
     #[serde(skip)]
@@ -80,7 +80,8 @@ pub type NotStored = Vec<(PathBuf, CommandError)>;
 /// The error that says what is missing, if anything is: `done` files are there.
 ///
 /// # Errors
-/// That one.
+/// The error of the first missing file, with a line for each other one. If `done` is above 0, its kind becomes
+/// [`ErrorKind::Partial`], except after an interruption.
 pub fn all_stored(mut missing: NotStored, done: u64) -> Result<(), CommandError> {
     if missing.is_empty() {
         return Ok(());

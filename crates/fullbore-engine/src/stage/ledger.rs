@@ -16,7 +16,7 @@ const KEPT: usize = 1000;
 /// A named moment of the run, for the timeline.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Mark {
-    /// Since the ledger was made.
+    /// Time between the making of the ledger and the mark.
     pub at: Duration,
     /// What began then: "indexes", "pool", "sync".
     pub name: String,
@@ -137,12 +137,12 @@ impl Ledger {
         self.shared.origin.elapsed()
     }
 
-    /// The marks so far.
+    /// Returns all marks that were set so far.
     pub fn marks(&self) -> Vec<Mark> {
         lock(&self.shared.marks).clone()
     }
 
-    /// All counters so far.
+    /// Returns all counters since the ledger was made.
     pub fn reading(&self) -> LedgerReading {
         LedgerReading {
             stages: self.stages().iter().map(|stage| stage.reading()).collect(),

@@ -32,7 +32,7 @@ impl HostClock {
         }
     }
 
-    /// The host's name.
+    /// Name of the host, as in reports.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -72,7 +72,7 @@ impl HostClock {
         self.waited_alone_us.store(u64::try_from(time.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// The counters now.
+    /// Returns the counters of the host since its clock was made.
     pub fn reading(&self) -> HostReading {
         HostReading {
             name: self.name.clone(),
@@ -89,11 +89,11 @@ impl HostClock {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HostReading {
-    /// The host's name.
+    /// Name of the host, as in reports.
     pub name: String,
-    /// Bytes received.
+    /// Number of bytes received from the host.
     pub bytes: u64,
-    /// Connections with requests outstanding.
+    /// Number of connections with unanswered requests.
     pub connections: u32,
     /// The smallest round trip seen, in microseconds; 0 if unknown.
     pub round_trip_us: u64,
@@ -133,7 +133,7 @@ pub struct Trial {
     pub brought_bytes_per_s: f64,
 }
 
-/// What a trial shows.
+/// What a trial shows about the limit of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Finding {
     /// Others took up what the pause left: they share what limits them.
@@ -144,7 +144,7 @@ pub enum Finding {
 
 impl Trial {
     /// How much faster the others were without it; none when it is not known what it brought.
-    pub fn others_faster(&self) -> Option<f64> {
+    pub(crate) fn others_faster(&self) -> Option<f64> {
         let others = self.after_bytes_per_s - self.brought_bytes_per_s;
         (self.brought_bytes_per_s > 0.0 && others > 0.0).then(|| self.before_bytes_per_s / others)
     }

@@ -24,37 +24,37 @@ pub enum Kind {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StageReading {
-    /// The role's name.
+    /// Name of the role, such as `hash`.
     pub name: String,
-    /// Threads or tasks.
+    /// Whether threads or tasks play the role.
     pub kind: Kind,
     /// Threads whose CPU time counts for this role.
     pub threads: u64,
-    /// Finished items.
+    /// Number of items that the role has finished.
     pub items: u64,
-    /// Finished bytes.
+    /// Number of bytes that the role has finished.
     pub bytes: u64,
-    /// CPU time of its threads.
+    /// CPU time of the role's threads, in nanoseconds.
     pub compute_ns: u64,
     /// Time its threads were runnable and had no core.
     pub run_delay_ns: u64,
-    /// Waits for input.
+    /// Time that the role waited for input, in nanoseconds.
     pub starved_ns: u64,
     /// Waits for a taker of the output, or for a permit.
     pub blocked_ns: u64,
     /// Wall time of calls wrapped in `device`, CPU share included.
     pub device_ns: u64,
-    /// Number of those calls.
+    /// Number of calls that waited for a device.
     pub device_calls: u64,
-    /// Lifetime of its tasks.
+    /// Lifetime of the role's tasks together, in nanoseconds.
     pub task_ns: u64,
-    /// Polls of its tasks.
+    /// Number of times that tasks of the role were polled.
     pub polls: u64,
-    /// Time inside polls.
+    /// Time spent inside polls, in nanoseconds.
     pub poll_ns: u64,
-    /// Time from wake to poll.
+    /// Time between waking and polling of tasks, in nanoseconds.
     pub ready_ns: u64,
-    /// Reads from sockets.
+    /// Number of reads from sockets.
     pub reads: u64,
     /// Reads that found the socket empty at first.
     pub socket_empty: u64,
@@ -107,18 +107,18 @@ impl AddAssign<&StageReading> for StageReading {
 pub struct LedgerReading {
     /// The roles, in the order they were made.
     pub stages: Vec<StageReading>,
-    /// The windows.
+    /// Readings of all windows of the ledger.
     pub windows: Vec<WindowReading>,
-    /// The hosts we received from.
+    /// Readings of all hosts that sent bytes.
     pub hosts: Vec<HostReading>,
     /// Trials: what one more host or connection did to the total.
     pub trials: Vec<Trial>,
-    /// Kernel counters of sending sockets.
+    /// Kernel counters of the sockets that send, added up.
     pub sending: SendReading,
 }
 
 impl LedgerReading {
-    /// The role of that name.
+    /// Returns the reading of the role with this name.
     pub fn stage(&self, name: &str) -> Option<&StageReading> {
         self.stages.iter().find(|stage| stage.name == name)
     }

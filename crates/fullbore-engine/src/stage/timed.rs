@@ -9,13 +9,13 @@ use super::{Kind, Ledger, StageClock};
 /// A stage's clock in the run's ledger, and the time that it worked.
 #[derive(Debug)]
 pub struct TimedStage {
-    /// The clock, for waits.
+    /// Clock of the stage, for waits that the caller times.
     pub clock: Arc<StageClock>,
     worked_ns: AtomicU64,
 }
 
 impl TimedStage {
-    /// A stage of this ledger.
+    /// Makes a stage of this ledger, and its clock.
     pub fn new(ledger: &Ledger, name: &'static str) -> TimedStage {
         TimedStage { clock: ledger.stage(name, Kind::Thread), worked_ns: AtomicU64::new(0) }
     }
@@ -29,7 +29,7 @@ impl TimedStage {
         done
     }
 
-    /// All threads together.
+    /// Time that all threads of the stage have worked.
     pub fn worked(&self) -> Duration {
         Duration::from_nanos(self.worked_ns.load(Ordering::Relaxed))
     }

@@ -12,6 +12,7 @@ use crate::digest::Verified;
 
 /// What goes wrong. Operations count from 1; all that change the target count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Fault {
     /// Nothing: for counting.
     Never,

@@ -19,10 +19,10 @@ pub struct Root {
 }
 
 impl Root {
-    /// Opens it.
+    /// Opens the file or directory that the user named.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the system if `argument` cannot be opened for reading.
     pub fn open(argument: &Path) -> io::Result<Arc<Root>> {
         Ok(Arc::new(Root { argument: argument.to_owned(), handle: File::open(argument)? }))
     }

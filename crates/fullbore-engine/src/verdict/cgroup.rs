@@ -12,13 +12,13 @@ const LEVELS: usize = 32;
 
 /// The directories whose files speak about us, the innermost first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cgroup {
+pub(super) struct Cgroup {
     levels: Vec<PathBuf>,
 }
 
 /// What the groups say at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct CgroupReading {
+pub(super) struct CgroupReading {
     /// Cores' worth of CPU time allowed by the tightest level; none if unlimited.
     pub quota_cores: Option<f64>,
     /// Time during which runnable threads were held back by the quota.
@@ -27,7 +27,7 @@ pub struct CgroupReading {
 
 impl Cgroup {
     /// The groups of this process; none where `/proc` or `/sys` do not tell.
-    pub fn of_this_process() -> Cgroup {
+    pub(crate) fn of_this_process() -> Cgroup {
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let mounted = mounts(&fs::read("/proc/self/mountinfo").unwrap_or_default());
         Cgroup::parse(&own, &mounted)
@@ -63,7 +63,7 @@ impl Cgroup {
     }
 
     /// Reads quota and throttled time of all levels now.
-    pub fn reading(&self) -> CgroupReading {
+    pub(super) fn reading(&self) -> CgroupReading {
         let mut reading = CgroupReading::default();
         for level in &self.levels {
             let read = |name: &str| fs::read_to_string(level.join(name)).ok();

@@ -9,7 +9,7 @@ use std::fs;
 /// Fields 1 and 2 of `/proc/PID/task/TID/schedstat`: time on a core and time
 /// runnable without one (Documentation/scheduler/sched-stats.rst).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SchedStat {
+pub(crate) struct SchedStat {
     /// Time on a core.
     pub compute_ns: u64,
     /// Time in a run queue.
@@ -18,7 +18,7 @@ pub struct SchedStat {
 
 impl SchedStat {
     /// Parses the text of a schedstat file.
-    pub fn parse(text: &str) -> Option<SchedStat> {
+    pub(crate) fn parse(text: &str) -> Option<SchedStat> {
         let mut fields = text.split_ascii_whitespace().map(str::parse);
         let compute_ns = fields.next()?.ok()?;
         let run_delay_ns = fields.next()?.ok()?;
@@ -27,12 +27,12 @@ impl SchedStat {
 }
 
 /// The kernel's number of the calling thread.
-pub fn thread_id() -> u32 {
+pub(crate) fn thread_id() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
 }
 
 /// The counters of a thread of this process; none once it has ended.
-pub fn schedstat(thread_id: u32) -> Option<SchedStat> {
+pub(crate) fn schedstat(thread_id: u32) -> Option<SchedStat> {
     SchedStat::parse(&fs::read_to_string(format!("/proc/self/task/{thread_id}/schedstat")).ok()?)
 }
 
@@ -42,7 +42,7 @@ thread_local! {
 }
 
 /// The counters of the calling thread; zero where the kernel keeps none.
-pub fn own_schedstat() -> SchedStat {
+pub(crate) fn own_schedstat() -> SchedStat {
     use std::os::unix::fs::FileExt as _;
     /// Three numbers of 64 bits.
     const LINE_BYTES: usize = 64;
@@ -57,7 +57,7 @@ pub fn own_schedstat() -> SchedStat {
 }
 
 /// CPU time of all threads of this process, also of those that have ended (clock_gettime(2)).
-pub fn used_ns() -> u64 {
+pub(crate) fn used_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
@@ -65,7 +65,7 @@ pub fn used_ns() -> u64 {
 /// Jiffies of the allowed cores from `/proc/stat` (proc_stat(5)), in USER_HZ,
 /// which is 100 per second on every Linux port we run on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cores {
+pub(crate) struct Cores {
     /// Cores counted.
     pub count: u32,
     /// Time spent working for anybody, hypervisor included.
@@ -75,10 +75,10 @@ pub struct Cores {
 }
 
 /// Nanoseconds per tick of `/proc/stat`.
-pub const TICK_NS: u64 = 10_000_000;
+pub(crate) const TICK_NS: u64 = 10_000_000;
 
 /// Sums the cores for which `allowed` says yes.
-pub fn parse_cores(text: &str, allowed: impl Fn(u32) -> bool) -> Cores {
+pub(crate) fn parse_cores(text: &str, allowed: impl Fn(u32) -> bool) -> Cores {
     let mut cores = Cores::default();
     for line in text.lines() {
         let mut fields = line.split_ascii_whitespace();
@@ -102,7 +102,7 @@ pub fn parse_cores(text: &str, allowed: impl Fn(u32) -> bool) -> Cores {
 }
 
 /// The cores this process may use, read now.
-pub fn cores() -> Cores {
+pub(crate) fn cores() -> Cores {
     let Ok(text) = fs::read_to_string("/proc/stat") else {
         return Cores::default();
     };
@@ -116,7 +116,7 @@ pub fn cores() -> Cores {
 }
 
 /// CPU ticks (user and system) of a process and its name, from `/proc/PID/stat`.
-pub fn parse_process(text: &str) -> Option<(&str, u64)> {
+pub(crate) fn parse_process(text: &str) -> Option<(&str, u64)> {
     // The name may hold blanks and parentheses itself, so the last one counts.
     let open = text.find('(')?;
     let close = text.rfind(')')?;
@@ -133,13 +133,13 @@ const PROCESSES: usize = 5000;
 
 /// Finds the process (other than this one) that used most CPU between two scans.
 #[derive(Debug, Default)]
-pub struct Processes {
+pub(crate) struct Processes {
     ticks: HashMap<u32, u64>,
 }
 
 impl Processes {
     /// Scans now; the largest consumer since the scan before, with its ticks.
-    pub fn scan(&mut self) -> Option<(String, u64)> {
+    pub(crate) fn scan(&mut self) -> Option<(String, u64)> {
         let own = std::process::id();
         let mut ticks = HashMap::new();
         let mut largest: Option<(String, u64)> = None;

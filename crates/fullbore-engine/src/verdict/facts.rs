@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::sample::{Sample, StageSample};
 use super::timeline::StagePoint;
 use crate::stage::Kind;
-use crate::window::{Place, Work};
+use crate::window::{Operation, Position};
 
 /// What flushes to the disk, beside everything else or at the end.
 pub(super) const SYNC: &str = "sync";
@@ -49,7 +49,7 @@ pub(super) struct Facts {
     pub run_delay_cores: f64,
     pub device_busy: Option<f64>,
     pub network: NetworkFacts,
-    pub places: PlaceFacts,
+    pub positions: PositionFacts,
     /// Share of time somebody waited for a permit.
     pub window_exhausted: f64,
     /// Mean stay of a permit over the bare round trip; none if unknown.
@@ -74,7 +74,7 @@ pub(super) struct NetworkFacts {
 
 /// Shares of the bytes that hold permits.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct PlaceFacts {
+pub(super) struct PositionFacts {
     /// Whether any permit was held.
     pub known: bool,
     pub network: f64,
@@ -106,7 +106,7 @@ impl Facts {
             run_delay_cores: threads.iter().map(|thread| thread.run_delay).sum(),
             device_busy: sample.device.as_ref().map(|device| share(device.busy_ns, length_ns).min(1.0)),
             network: network_facts(&sample.stages),
-            places: place_facts(sample),
+            positions: position_facts(sample),
             window_exhausted: share(sample.window.exhausted_ns, length_ns).min(1.0),
             window_round_trips: window_round_trips(sample),
             threads,
@@ -259,20 +259,20 @@ fn network_facts(stages: &[StageSample]) -> NetworkFacts {
     facts
 }
 
-fn place_facts(sample: &Sample) -> PlaceFacts {
-    let places = &sample.window.places;
-    let total = places.total();
+fn position_facts(sample: &Sample) -> PositionFacts {
+    let positions = &sample.window.positions;
+    let total = positions.total();
     let room = sample.window.bytes as f64 * sample.length.as_secs_f64();
     let held = if room > 0.0 { sample.window.held_byte_seconds / room } else { 1.0 };
     if total == 0 {
-        return PlaceFacts { held, ..PlaceFacts::default() };
+        return PositionFacts { held, ..PositionFacts::default() };
     }
     let whole = total as f64;
-    PlaceFacts {
+    PositionFacts {
         known: true,
-        network: share(places.network(), whole),
-        local: share(places.before_or_in(&[Work::Encode, Work::Hash, Work::Write]), whole),
-        later: share(places.at(Place::AwaitingAcknowledgement), whole),
+        network: share(positions.network(), whole),
+        local: share(positions.before_or_in(&[Operation::Encode, Operation::Hash, Operation::Write]), whole),
+        later: share(positions.at(Position::AwaitingAcknowledgement), whole),
         held,
     }
 }

@@ -304,8 +304,8 @@ fn is_cpu_short(sample: &Sample, facts: &Facts, network_waits: bool) -> bool {
 /// Signal A for what stands behind the network: connections wait for it, or
 /// the bytes stand before or in it.
 fn is_local_pressed(facts: &Facts) -> bool {
-    let places = &facts.places;
-    let stands = places.local >= NAMED && places.later <= SLIGHT && places.held >= LARGER_PART;
+    let positions = &facts.positions;
+    let stands = positions.local >= NAMED && positions.later <= SLIGHT && positions.held >= LARGER_PART;
     facts.network.blocked >= NAMED || stands
 }
 
@@ -348,15 +348,15 @@ fn is_network_waiting(facts: &Facts) -> bool {
         return false;
     }
     // All that is not outside is later, so the second half of the rule decides.
-    let outside = facts.places.known && facts.places.network >= 1.0 - SLIGHT;
-    let passed_on = facts.places.held <= SLIGHT;
+    let outside = facts.positions.known && facts.positions.network >= 1.0 - SLIGHT;
+    let passed_on = facts.positions.held <= SLIGHT;
     let starved = facts
         .plain_threads()
         .filter(|thread| thread.alive >= MOSTLY_ALIVE)
         .map(|thread| thread.starved)
         .reduce(f64::min)
         .is_some_and(|least| least >= NAMED);
-    let unknown = !facts.places.known && facts.plain_threads().next().is_none();
+    let unknown = !facts.positions.known && facts.plain_threads().next().is_none();
     outside || passed_on || starved || (unknown && facts.network.empty >= NAMED)
 }
 

@@ -12,14 +12,14 @@ use super::{Limit, Share, Verdict, shares_text};
 use crate::run::report::VerdictReport;
 use crate::units;
 
-/// No single part.
+/// Name of the limit when no single part dominates.
 pub const MIXED: &str = "mixed";
-/// A run that did nothing.
+/// Name of the limit of a run that did nothing.
 pub const NOTHING: &str = "nothing in particular";
 /// What would help where no part is named.
 pub const MIXED_ADVICE: &str = "No single part would help much by itself.";
 
-/// Kinds of signals.
+/// Kinds of signals that a verdict compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// Clocks of our own stages: what they worked, and whether they had to wait for others.
@@ -50,9 +50,9 @@ pub fn agreed<P: Copy + PartialEq>(claims: &[(Signal, Option<P>)]) -> Option<P> 
 /// Another part that may have been as full as the named one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OtherShare<P> {
-    /// The other part.
+    /// The part that was compared with the named one.
     pub part: P,
-    /// Its share of the time.
+    /// Share of the run's time, from 0 to 1.
     pub share: f64,
     /// The share from which it counts as full as the named part.
     pub as_full: f64,
@@ -61,7 +61,7 @@ pub struct OtherShare<P> {
 /// Whether nothing is as full as the named part; else the first that is.
 ///
 /// # Errors
-/// That one.
+/// The first of `others` whose share reaches its `as_full`.
 pub fn alone<P: Clone>(others: &[OtherShare<P>]) -> Result<(), OtherShare<P>> {
     let as_full = others.iter().find(|other| other.share >= other.as_full);
     as_full.map_or(Ok(()), |other| Err(other.clone()))
@@ -73,27 +73,27 @@ pub fn largest<P>(shares: &[(P, f64)]) -> Option<&P> {
     shares.get(1).is_none_or(|(_, share)| *share <= NO_OTHER).then_some(part)
 }
 
-/// A stage of ours.
+/// A stage of this process, for the verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stage {
-    /// As people say it: `source`.
+    /// Name of the stage in reports, such as `source`.
     pub name: &'static str,
     /// Time at work, of all its threads.
     pub busy: Duration,
-    /// Threads that it may have.
+    /// Number of threads that the stage may use.
     pub threads: usize,
 }
 
 /// A machine that works for us, over all connections to it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Peer {
-    /// As it is called.
+    /// Name of the server, as the user knows it.
     pub name: String,
     /// Bytes were on the path, or waited to be sent.
     pub path: Duration,
     /// It had a whole request, and its answer was awaited.
     pub server: Duration,
-    /// Connections were there.
+    /// Time during which connections to the server were open.
     pub open: Duration,
     /// How often it asked for less.
     pub slowed: u64,
@@ -102,30 +102,30 @@ pub struct Peer {
 /// A limit on the rate that the user asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RateLimit {
-    /// Allowed.
+    /// Allowed rate, in bytes per second.
     pub bytes_per_s: u64,
-    /// Bytes that went.
+    /// Number of bytes sent under the limit.
     pub bytes: u64,
     /// Time in which it held bytes back, of all connections.
     pub held: Duration,
 }
 
-/// What a run did.
+/// What a run did and waited for: input of the verdict.
 #[derive(Clone, Debug, Default)]
 pub struct Work<'a> {
-    /// Wall time.
+    /// Wall time of the run.
     pub wall: Duration,
-    /// Time on processors, all threads.
+    /// CPU time of all threads of the process.
     pub processor: Duration,
-    /// Processors that may be used.
+    /// Number of cores that the process may use.
     pub cores: usize,
-    /// Ours.
+    /// Stages of this process, in the order of the data.
     pub stages: Vec<Stage>,
-    /// Theirs.
+    /// Servers that the run talked to.
     pub peers: Vec<Peer>,
-    /// If there was one.
+    /// The limit that the user set, if any.
     pub rate_limit: Option<RateLimit>,
-    /// Bytes that were of use.
+    /// Number of useful bytes that were moved.
     pub moved_bytes: u64,
     /// What the engine's sampler found on this machine; it needs two signals as well.
     pub near: Option<&'a Verdict>,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::stage::{Kind, SendReading, StageReading, ThreadReading};
-use crate::window::Places;
+use crate::window::PositionBytes;
 
 /// Threads that take a copy from its connections.
 const RECEIVE: &str = "receive";
@@ -97,7 +97,7 @@ pub struct WindowSample {
     /// Held bytes times the seconds they were held.
     pub held_byte_seconds: f64,
     /// Where the held bytes stood; summed over merged samples.
-    pub places: Places,
+    pub positions: PositionBytes,
     /// Time somebody waited for a permit.
     pub exhausted_ns: u64,
 }
@@ -147,13 +147,13 @@ impl Sample {
                 None => self.hosts.push(host.clone()),
             }
         }
-        // Places are states, not flows; summed they keep their proportions,
+        // PositionBytes are states, not flows; summed they keep their proportions,
         // which is all the judge looks at.
-        let mut places = self.window.places;
-        places += later.window.places;
+        let mut positions = self.window.positions;
+        positions += later.window.positions;
         let exhausted_ns = self.window.exhausted_ns + later.window.exhausted_ns;
         let held_byte_seconds = self.window.held_byte_seconds + later.window.held_byte_seconds;
-        self.window = WindowSample { places, exhausted_ns, held_byte_seconds, ..later.window };
+        self.window = WindowSample { positions, exhausted_ns, held_byte_seconds, ..later.window };
         self.cpu.allowed_cores = later.cpu.allowed_cores;
         self.cpu.busy_ns += later.cpu.busy_ns;
         self.cpu.steal_ns += later.cpu.steal_ns;

@@ -28,7 +28,7 @@ const DEVICE_LOOK: Duration = Duration::from_secs(1);
 /// others' work before the first one; a scan costs a few milliseconds.
 const PROCESS_SCAN: Duration = Duration::from_secs(2);
 
-/// What the sampler looks at.
+/// What the sampler observes, and where it records samples.
 #[derive(Debug)]
 pub struct SamplerConfig {
     /// The destination; the disk under it is watched. It need not exist yet.
@@ -59,6 +59,9 @@ pub struct Sampler {
 
 impl Sampler {
     /// Starts the sampler's thread. Fails only if the system gives no thread.
+    ///
+    /// # Errors
+    /// The error of the system if it cannot start a thread.
     pub fn start(ledger: &Ledger, config: SamplerConfig) -> io::Result<Sampler> {
         let (stop, stopped) = mpsc::channel();
         let began = Instant::now();
@@ -236,10 +239,10 @@ impl Eyes {
         for window in &reading.windows {
             sample.bytes += window.bytes;
             sample.items += u64::from(window.items);
-            sample.places += window.places;
+            sample.positions += window.positions;
             exhausted_ns += window.exhausted_ns;
         }
-        sample.held_byte_seconds = sample.places.total() as f64 * length.as_secs_f64();
+        sample.held_byte_seconds = sample.positions.total() as f64 * length.as_secs_f64();
         sample.exhausted_ns = exhausted_ns.saturating_sub(self.exhausted_ns);
         self.exhausted_ns = self.exhausted_ns.max(exhausted_ns);
         sample

@@ -15,24 +15,24 @@ const POINTS: usize = 600;
 pub struct StagePoint {
     /// Computing, or waiting for a core.
     pub busy: f32,
-    /// In calls for a device.
+    /// Share of time in calls that wait for a device, 0 to 1.
     pub device: f32,
     /// Waiting for input: starved, or the socket empty.
     pub starved: f32,
-    /// Waiting for a taker.
+    /// Share of time waiting for the next stage, 0 to 1.
     pub blocked: f32,
 }
 
-/// A stretch of the run.
+/// Rates and shares of one stretch of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TimelinePoint {
     /// Begin, in seconds since the run began.
     pub at_s: f64,
-    /// Length in seconds.
+    /// Length of the stretch, in seconds.
     pub length_s: f64,
     /// Bytes safely written or acknowledged per second.
     pub delivered_bytes_per_s: f64,
-    /// Bytes received per second.
+    /// Bytes received per second in the stretch.
     pub received_bytes_per_s: f64,
     /// Share of the allowed cores that was busy.
     pub cpu_busy: f32,
@@ -46,16 +46,16 @@ pub struct TimelinePoint {
     pub limit: String,
 }
 
-/// The whole run.
+/// The course of a whole run, as consecutive points.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Timeline {
-    /// Names of the roles.
+    /// Names of the roles, in the order of each point's values.
     pub stages: Vec<String>,
-    /// Names of the hosts.
+    /// Names of the hosts, in the order of each point's values.
     pub hosts: Vec<String>,
-    /// Named moments.
+    /// Moments that were named during the run.
     pub marks: Vec<Mark>,
-    /// The points, without gaps.
+    /// The stretches of the run, without gaps, in order.
     pub points: Vec<TimelinePoint>,
     /// Samples that make one point now.
     step: u32,

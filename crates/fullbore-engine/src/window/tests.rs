@@ -72,19 +72,22 @@ fn a_waiter_that_gives_up_lets_the_next_ones_through() {
 fn bytes_are_counted_where_they_stand() {
     let window = Window::new(1000, 10);
     let mut permit = window.acquire_blocking(300);
-    permit.at(Place::Wire);
+    permit.at(Position::OnTheWire);
     let mut chunk = permit.split(100);
-    chunk.at(Place::Before(Work::Hash));
-    let places = window.reading().places;
-    assert_eq!(places, Places::default().with(Place::Wire, 200).with(Place::Before(Work::Hash), 100));
-    chunk.at(Place::In(Work::Write));
+    chunk.at(Position::Before(Operation::Hash));
+    let positions = window.reading().positions;
+    assert_eq!(
+        positions,
+        PositionBytes::default().with(Position::OnTheWire, 200).with(Position::Before(Operation::Hash), 100)
+    );
+    chunk.at(Position::In(Operation::Write));
     permit.shrink(50);
     assert_eq!(window.reading().held_bytes, 150);
     drop(permit);
-    let places = window.reading().places;
-    assert_eq!(places, Places::default().with(Place::In(Work::Write), 100));
+    let positions = window.reading().positions;
+    assert_eq!(positions, PositionBytes::default().with(Position::In(Operation::Write), 100));
     drop(chunk);
-    assert_eq!(window.reading().places.total(), 0);
+    assert_eq!(window.reading().positions.total(), 0);
 }
 
 #[test]
@@ -191,7 +194,7 @@ fn under_stress_the_window_is_never_exceeded_and_nobody_is_forgotten() {
     returner.join().expect("no panic");
     window.flush_blocking();
     let reading = window.reading();
-    assert_eq!((reading.held_bytes, reading.held_items, reading.places.total()), (0, 0, 0));
+    assert_eq!((reading.held_bytes, reading.held_items, reading.positions.total()), (0, 0, 0));
 }
 
 #[derive(Clone, Debug)]
@@ -202,15 +205,15 @@ enum Step {
     Return(usize),
     Split(usize, u64),
     Shrink(usize, u64),
-    Move(usize, Place),
+    Move(usize, Position),
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let place = prop_oneof![
-        Just(Place::Wire),
-        Just(Place::In(Work::Hash)),
-        Just(Place::Before(Work::Send)),
-        Just(Place::AwaitingAcknowledgement)
+    let position = prop_oneof![
+        Just(Position::OnTheWire),
+        Just(Position::In(Operation::Hash)),
+        Just(Position::Before(Operation::Send)),
+        Just(Position::AwaitingAcknowledgement)
     ];
     prop_oneof![
         (0..200_u64).prop_map(Step::Try),
@@ -219,7 +222,7 @@ fn step() -> impl Strategy<Value = Step> {
         (0..9_usize).prop_map(Step::Return),
         (0..9_usize, 0..200_u64).prop_map(|(at, bytes)| Step::Split(at, bytes)),
         (0..9_usize, 0..200_u64).prop_map(|(at, bytes)| Step::Shrink(at, bytes)),
-        (0..9_usize, place).prop_map(|(at, place)| Step::Move(at, place)),
+        (0..9_usize, position).prop_map(|(at, position)| Step::Move(at, position)),
     ]
 }
 
@@ -240,7 +243,7 @@ proptest! {
                     permits.push(part);
                 }
                 Step::Shrink(at, bytes) if at < permits.len() => permits[at].shrink(bytes),
-                Step::Move(at, place) if at < permits.len() => permits[at].at(place),
+                Step::Move(at, position) if at < permits.len() => permits[at].at(position),
                 _ => (),
             }
             let mut still = Vec::new();
@@ -255,7 +258,7 @@ proptest! {
             let held: u64 = permits.iter().map(Permit::bytes).sum();
             prop_assert!(held <= bytes && reading.held_items <= items);
             prop_assert_eq!(reading.held_bytes, held);
-            prop_assert_eq!(reading.places.total(), held);
+            prop_assert_eq!(reading.positions.total(), held);
         }
         // With all permits returned, everyone who waits is served in turn.
         permits.clear();

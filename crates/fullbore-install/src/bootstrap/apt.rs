@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use fullbore_apt::acquire::Configuration;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 
-use crate::inside::Inside;
+use crate::inside::RootCommands;
 use crate::installing::log::Log;
 use crate::resolve::{self, Action, PRINT_URIS, Step, Wanted};
 use crate::root::Root;
@@ -28,7 +28,7 @@ const APT_HELPER: &str = "/usr/lib/apt/apt-helper";
 
 /// Programs of this machine's apt, with a configuration of their own for the root.
 pub struct PrivateApt<'a> {
-    inside: &'a Inside<'a>,
+    inside: &'a RootCommands<'a>,
     log: &'a Log,
     directory: PathBuf,
     configuration: PathBuf,
@@ -47,13 +47,13 @@ pub struct Selection {
 
 /// Options for apt's programs that restrict the packages; empty for all packages of the lists directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Shown(pub Vec<OsString>);
+pub struct AptOptions(pub Vec<OsString>);
 
 impl<'a> PrivateApt<'a> {
     /// Writes the configuration. The root already has its layout.
     pub fn prepare(
         settings: &BootstrapSettings,
-        inside: &'a Inside<'a>,
+        inside: &'a RootCommands<'a>,
         log: &'a Log,
     ) -> Result<PrivateApt<'a>, CommandError> {
         let root = inside.root();
@@ -97,9 +97,9 @@ impl<'a> PrivateApt<'a> {
     }
 
     /// Command for apt-get that runs dpkg: in a PID namespace of its own.
-    pub fn installing(&self, shown: &Shown) -> Command {
+    pub fn installing(&self, options: &AptOptions) -> Command {
         let mut command = self.with(self.inside.outside("apt-get"));
-        command.args(&shown.0);
+        command.args(&options.0);
         command
     }
 
@@ -137,10 +137,10 @@ impl<'a> PrivateApt<'a> {
     }
 
     /// Selects the Essential packages and their dependencies; in the variant `custom` those of `--include`.
-    pub fn first(&self, settings: &BootstrapSettings, shown: &Shown) -> Result<Selection, CommandError> {
-        let Some(wishes) = PrivateApt::first_wishes(settings) else { return Ok(Selection::default()) };
+    pub fn first(&self, settings: &BootstrapSettings, options: &AptOptions) -> Result<Selection, CommandError> {
+        let Some(requested) = PrivateApt::first_packages(settings) else { return Ok(Selection::default()) };
         let none = self.write_status(STATUS_NONE, "")?;
-        let first = self.select(&wishes, &none, shown)?;
+        let first = self.select(&requested, &none, options)?;
         if first.steps.is_empty() {
             // apt accepts a pattern without any matching package.
             let suite = &settings.suite;
@@ -154,7 +154,7 @@ impl<'a> PrivateApt<'a> {
     }
 
     /// Arguments for apt-get to select the first packages; `None` if there are none.
-    fn first_wishes(settings: &BootstrapSettings) -> Option<Vec<String>> {
+    fn first_packages(settings: &BootstrapSettings) -> Option<Vec<String>> {
         match settings.variant {
             Variant::Custom if settings.include.is_empty() => None,
             Variant::Custom => Some([vec!["install".to_owned()], settings.include.clone()].concat()),
@@ -164,21 +164,21 @@ impl<'a> PrivateApt<'a> {
     }
 
     /// Packages to install after the first ones.
-    pub fn wishes(settings: &BootstrapSettings) -> Vec<String> {
-        let mut wishes = settings.include.clone();
+    pub fn requested(settings: &BootstrapSettings) -> Vec<String> {
+        let mut requested = settings.include.clone();
         let priority = match settings.variant {
             Variant::Custom => return Vec::new(),
-            Variant::Essential | Variant::Apt => return wishes,
+            Variant::Essential | Variant::Apt => return requested,
             Variant::Required => "?and(?priority(required),?not(?essential))",
             Variant::Buildd => {
-                wishes.push("build-essential".to_owned());
+                requested.push("build-essential".to_owned());
                 "?and(?priority(required),?not(?essential))"
             }
             Variant::Important => "?and(?or(?priority(required),?priority(important)),?not(?essential))",
             Variant::Standard => "?and(?or(~prequired,~pimportant,~pstandard),?not(?essential))",
         };
-        wishes.push(narrowed(settings, priority));
-        wishes
+        requested.push(narrowed(settings, priority));
+        requested
     }
 
     /// Writes a status file; returns its path.
@@ -189,15 +189,20 @@ impl<'a> PrivateApt<'a> {
     }
 
     /// Selects the packages to install after `first`.
-    pub fn rest(&self, first: &Selection, wishes: &[String], shown: &Shown) -> Result<Selection, CommandError> {
-        if wishes.is_empty() {
+    pub fn rest(
+        &self,
+        first: &Selection,
+        requested: &[String],
+        options: &AptOptions,
+    ) -> Result<Selection, CommandError> {
+        if requested.is_empty() {
             return Ok(Selection::default());
         }
         let mut show = self.command("apt-cache");
-        show.args(&shown.0).arg("show").args(first.order.iter().map(|name| as_version(name)));
+        show.args(&options.0).arg("show").args(first.order.iter().map(|name| as_version(name)));
         let stanzas = self.log.read(&mut show, "apt-cache show")?;
         let status = self.write_status(STATUS_FIRST, &resolve::as_if_installed(&once_each(&stanzas)))?;
-        self.select(&installed(wishes), &status, shown)
+        self.select(&installed(requested), &status, options)
     }
 
     /// Whether apt takes exactly the steps of these selections with all packages of the archive. Call it after
@@ -207,24 +212,24 @@ impl<'a> PrivateApt<'a> {
         settings: &BootstrapSettings,
         first: &Selection,
         rest: &Selection,
-        wishes: &[String],
+        requested: &[String],
     ) -> bool {
-        let all = Shown::default();
-        let same = |wishes: &[String], status: &str, selection: &Selection| {
-            let steps = self.steps(wishes, &self.directory.join(status), &all);
+        let all = AptOptions::default();
+        let same = |requested: &[String], status: &str, selection: &Selection| {
+            let steps = self.steps(requested, &self.directory.join(status), &all);
             steps.is_ok_and(|steps| steps == selection.steps)
         };
-        PrivateApt::first_wishes(settings).is_none_or(|wishes| same(&wishes, STATUS_NONE, first))
-            && (wishes.is_empty() || same(&installed(wishes), STATUS_FIRST, rest))
+        PrivateApt::first_packages(settings).is_none_or(|requested| same(&requested, STATUS_NONE, first))
+            && (requested.is_empty() || same(&installed(requested), STATUS_FIRST, rest))
     }
 
-    fn select(&self, wishes: &[String], status: &Path, shown: &Shown) -> Result<Selection, CommandError> {
+    fn select(&self, requested: &[String], status: &Path, options: &AptOptions) -> Result<Selection, CommandError> {
         let nowhere = format!("Dir::Cache::Archives={}/", self.directory.join("none").display());
         let mut list = self.command("apt-get");
         list.args(PRINT_URIS).arg("--option").arg(state(status)).args(["--option", &nowhere]);
-        list.args(&shown.0).args(wishes);
+        list.args(&options.0).args(requested);
         let (uris, steps) = std::thread::scope(|scope| {
-            let steps = scope.spawn(|| self.steps(wishes, status, shown));
+            let steps = scope.spawn(|| self.steps(requested, status, options));
             let uris = self.log.ask(&mut list, "apt-get --print-uris");
             (uris, steps.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         });
@@ -242,17 +247,17 @@ impl<'a> PrivateApt<'a> {
     }
 
     /// Steps of a simulation.
-    fn steps(&self, wishes: &[String], status: &Path, shown: &Shown) -> Result<Vec<Step>, CommandError> {
+    fn steps(&self, requested: &[String], status: &Path, options: &AptOptions) -> Result<Vec<Step>, CommandError> {
         let mut simulate = self.command("apt-get");
         simulate.args(["--yes", "--simulate", "--option", "Debug::NoLocking=1", "--option"]).arg(state(status));
-        simulate.args(&shown.0).args(wishes);
+        simulate.args(&options.0).args(requested);
         let steps = self.log.ask(&mut simulate, "apt-get --simulate")?;
         resolve::steps(&steps).map_err(strange)
     }
 }
 
-fn installed(wishes: &[String]) -> Vec<String> {
-    [vec!["install".to_owned()], wishes.to_vec()].concat()
+fn installed(requested: &[String]) -> Vec<String> {
+    [vec!["install".to_owned()], requested.to_vec()].concat()
 }
 
 /// Option for another status file.

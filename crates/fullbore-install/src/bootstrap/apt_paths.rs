@@ -11,7 +11,7 @@ use fullbore_engine::run::error::CommandError;
 
 use super::apt::DIRECTORY;
 use super::indexes::LISTS;
-use super::{ARCHIVES, Walk};
+use super::{ARCHIVES, BootstrapRun};
 use crate::root::is_same_outside;
 
 /// Paths that apt reads or writes in the root, except those with constants of their own.
@@ -27,7 +27,7 @@ const PLACES: [&str; 9] = [
     "var/log/apt/term.log",
 ];
 
-impl Walk<'_> {
+impl BootstrapRun<'_> {
     /// Checks that no link leads apt out of the root.
     pub(super) fn check_apt_paths(&self) -> Result<(), CommandError> {
         let root = self.inside.root();

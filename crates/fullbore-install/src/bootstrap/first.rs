@@ -9,26 +9,26 @@ use std::path::PathBuf;
 use fullbore_engine::run::error::CommandError;
 
 use super::apt::Selection;
-use super::{ARCHIVES, Walk};
-use crate::installing::account::Account;
-use crate::installing::unpacker::{Done, Scripts, Unpacker};
+use super::{ARCHIVES, BootstrapRun};
+use crate::installing::record::RunRecord;
+use crate::installing::unpacker::{Scripts, UnpackOutcome, Unpacker};
 use crate::root::Root;
 
-impl Walk<'_> {
+impl BootstrapRun<'_> {
     /// Unpacks the first packages.
     pub(super) fn unpack_first(
         &self,
         unpacker: &Unpacker<'_>,
         first: &Selection,
-        account: &mut Account,
-    ) -> Result<Done, CommandError> {
+        record: &mut RunRecord,
+    ) -> Result<UnpackOutcome, CommandError> {
         if first.order.is_empty() {
-            return Ok(Done::default());
+            return Ok(UnpackOutcome::default());
         }
         let archives = self.inside.root().join(ARCHIVES);
         let files: Vec<PathBuf> = first.order.iter().map(|name| archives.join(name)).collect();
         let done = unpacker.unpack(&files, Scripts::After)?;
-        account.unpacked(&done);
+        record.unpacked(&done);
         for (file, _) in &done.left {
             unpacker.put_files(file)?;
             self.stop.check()?;
@@ -40,7 +40,7 @@ impl Walk<'_> {
     pub(super) fn configure_first(
         &self,
         unpacker: &mut Unpacker<'_>,
-        done: &Done,
+        done: &UnpackOutcome,
         first: &Selection,
     ) -> Result<(), CommandError> {
         if first.order.is_empty() {

@@ -4,13 +4,13 @@ use fullbore_engine::run::error::CommandError;
 use fullbore_engine::run::events::Events;
 
 use super::apt::{PrivateApt, Selection};
-use super::{ARCHIVES, Walk};
+use super::{ARCHIVES, BootstrapRun};
 use crate::hooks::{Moment, Ownership};
 use crate::installing::Part;
-use crate::installing::account::Account;
+use crate::installing::record::RunRecord;
 use crate::settings::Mode;
 
-impl Walk<'_> {
+impl BootstrapRun<'_> {
     /// Whether there are hooks for a moment.
     pub(super) fn has_hooks(&self, moment: Moment) -> bool {
         self.settings.hooks.iter().any(|hook| hook.moment == moment)
@@ -22,7 +22,7 @@ impl Walk<'_> {
         moment: Moment,
         apt: &PrivateApt<'_>,
         first: &Selection,
-        account: &mut Account,
+        record: &mut RunRecord,
         events: &mut dyn Events,
     ) -> Result<(), CommandError> {
         let root = self.inside.root();
@@ -34,7 +34,7 @@ impl Walk<'_> {
             self.settings.include.iter().map(|name| name.replace('%', "%25").replace(',', "%2C")).collect();
         let essential: Vec<String> = first.order.iter().map(|name| format!("/{ARCHIVES}/{name}")).collect();
         for hook in self.settings.hooks.iter().filter(|hook| hook.moment == moment) {
-            account.part(Part::Hooks);
+            record.part(Part::Hooks);
             let start = |program: &str| {
                 let mut command = self.inside.plain(program);
                 command
@@ -58,7 +58,7 @@ impl Walk<'_> {
                 log.follow(&mut command, &what, &mut |line| events.note(line))?;
                 self.stop.check()?;
             }
-            account.part(Part::Around);
+            record.part(Part::Around);
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ use fullbore_engine::run::events::{Event, Events};
 use fullbore_wire::run::NetworkSettings;
 
 use super::ARCHIVES;
-use super::apt::{DIRECTORY, PrivateApt, Shown};
+use super::apt::{AptOptions, DIRECTORY, PrivateApt};
 use crate::closure::{Seeds, dependency_closure};
 use crate::hooks::Moment;
 use crate::root::{FILE_BYTES_MAX, Root, RootError};
@@ -106,7 +106,7 @@ fn ours(
         clean: false,
         hooks: false,
         locale: Locale::default(),
-        level: Level::Own,
+        level: Level::Fast,
         // Removed when the root is complete.
         durability: Durability::None,
         mirrors: settings.mirrors.clone(),
@@ -145,7 +145,7 @@ pub fn cut(
     apt: &PrivateApt<'_>,
     configuration: &Configuration,
     root: &Path,
-) -> Result<Option<Shown>, CommandError> {
+) -> Result<Option<AptOptions>, CommandError> {
     if settings.hooks.iter().any(|hook| matches!(hook.moment, Moment::Setup | Moment::Extract)) {
         return Ok(None);
     }
@@ -154,7 +154,7 @@ pub fn cut(
         Variant::Buildd => vec!["build-essential"],
         _ => Vec::new(),
     };
-    names.extend(settings.include.iter().map(|wish| name_of(wish)));
+    names.extend(settings.include.iter().map(|request| name_of(request)));
     let handle = Root::open(root)?;
     let shown = format!("{DIRECTORY}/lists");
     handle.create_directories(&format!("{shown}/partial"), 0o755)?;
@@ -195,12 +195,12 @@ pub fn cut(
     options[1].push(directory);
     // Without cache files: building the cache is faster than reading one.
     options.extend(["--option", "Dir::Cache::pkgcache=", "--option", "Dir::Cache::srcpkgcache="].map(OsString::from));
-    Ok(Some(Shown(options)))
+    Ok(Some(AptOptions(options)))
 }
 
 /// Name in an argument of apt: `NAME[:ARCH][=VERSION|/RELEASE]`.
-fn name_of(wish: &str) -> &str {
-    wish.split([':', '=', '/']).next().unwrap_or_default()
+fn name_of(request: &str) -> &str {
+    request.split([':', '=', '/']).next().unwrap_or_default()
 }
 
 /// Priorities of which a variant has all packages.
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn wishes_name_packages() {
+    fn requests_name_packages() {
         assert_eq!(["g++", "x:i386", "y=1:2-3", "z/sid", "?name(a)"].map(name_of), ["g++", "x", "y", "z", "?name(a)"]);
     }
 }

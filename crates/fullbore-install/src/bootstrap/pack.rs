@@ -1,7 +1,7 @@
-//! Packing a root into one file, with the usual tools.
+//! Packing a root into one file with the usual tools, or into an image.
 
 use std::fs::File;
-use std::io::Write as _;
+use std::io::{Seek as _, Write as _};
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,113 +10,178 @@ use fullbore_engine::durability::sync_file;
 use fullbore_engine::output::{FOR_ALL, Output};
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 
-use super::target::MARKER;
+use super::cores;
+use super::oci::{self, Image};
+use super::target::{MARKER, layout_place};
 use super::tools::{self, Compressor, MKSQUASHFS, TAR, Tool};
-use crate::inside::Inside;
+use super::ustar::{Kind, header};
+use crate::inside::RootCommands;
 use crate::installing::log::Log;
-use crate::settings::BootstrapSettings;
-use crate::settings::Format;
+use crate::settings::{BootstrapSettings, Format, OciContainer, Stream};
 
-/// Entries of `/dev` in the archive: name, mode, kind, link, device numbers. They are the same in every mode; with a
-/// user namespace or `nodev` the root itself has none.
-const DEVICES: [(&str, u32, u8, &str, u32, u32); 15] = [
-    ("./dev/", 0o755, b'5', "", 0, 0),
-    ("./dev/console", 0o666, b'3', "", 5, 1),
-    ("./dev/fd", 0o777, b'2', "/proc/self/fd", 0, 0),
-    ("./dev/full", 0o666, b'3', "", 1, 7),
-    ("./dev/null", 0o666, b'3', "", 1, 3),
-    ("./dev/ptmx", 0o666, b'3', "", 5, 2),
-    ("./dev/pts/", 0o755, b'5', "", 0, 0),
-    ("./dev/random", 0o666, b'3', "", 1, 8),
-    ("./dev/shm/", 0o755, b'5', "", 0, 0),
-    ("./dev/stderr", 0o777, b'2', "/proc/self/fd/2", 0, 0),
-    ("./dev/stdin", 0o777, b'2', "/proc/self/fd/0", 0, 0),
-    ("./dev/stdout", 0o777, b'2', "/proc/self/fd/1", 0, 0),
-    ("./dev/tty", 0o666, b'3', "", 5, 0),
-    ("./dev/urandom", 0o666, b'3', "", 1, 9),
-    ("./dev/zero", 0o666, b'3', "", 1, 5),
+/// Entries of `/dev` in the archive: name, mode, kind. They are the same in every mode; with a user namespace or
+/// `nodev` the root itself has none.
+const DEVICES: [(&str, u32, Kind); 15] = [
+    ("./dev/", 0o755, Kind::Directory),
+    ("./dev/console", 0o666, Kind::Device(5, 1)),
+    ("./dev/fd", 0o777, Kind::Link("/proc/self/fd")),
+    ("./dev/full", 0o666, Kind::Device(1, 7)),
+    ("./dev/null", 0o666, Kind::Device(1, 3)),
+    ("./dev/ptmx", 0o666, Kind::Device(5, 2)),
+    ("./dev/pts/", 0o755, Kind::Directory),
+    ("./dev/random", 0o666, Kind::Device(1, 8)),
+    ("./dev/shm/", 0o755, Kind::Directory),
+    ("./dev/stderr", 0o777, Kind::Link("/proc/self/fd/2")),
+    ("./dev/stdin", 0o777, Kind::Link("/proc/self/fd/0")),
+    ("./dev/stdout", 0o777, Kind::Link("/proc/self/fd/1")),
+    ("./dev/tty", 0o666, Kind::Device(5, 0)),
+    ("./dev/urandom", 0o666, Kind::Device(1, 9)),
+    ("./dev/zero", 0o666, Kind::Device(1, 5)),
 ];
 
-/// Packs a root; the target appears when it is complete and on the disk. A stream gets it as it is made. `packed_bytes`
-/// grows meanwhile.
+/// Names in a root that no packed form contains; `dev` is [`DEVICES`].
+pub const LEFT_OUT: [&str; 4] = ["dev", "lost+found", MARKER, oci::UNFINISHED];
+
+/// Packs a root; the target appears when it is complete and on the disk. A stream gets a tar archive as it is made, and
+/// an image when it is complete. `packed_bytes` grows meanwhile.
 pub fn pack(
     settings: &BootstrapSettings,
-    inside: &Inside<'_>,
+    inside: &RootCommands<'_>,
     log: &Log,
     packed_bytes: &AtomicU64,
 ) -> Result<(), CommandError> {
     let mtime = settings.epoch.unwrap_or_else(|| jiff::Timestamp::now().as_second());
-    if let Some(stream) = &settings.stream {
-        let path = Path::new("stdout");
-        let file = stream.file.try_clone().map_err(|error| CommandError::disk(path, &error))?;
-        return tar(settings, inside, log, path, file, mtime, packed_bytes);
-    }
+    let packing = Packing { inside, log, mtime, packed_bytes };
     let failed = |error: std::io::Error| CommandError::disk(&settings.target, &error);
-    let output = Output::begin(&settings.target, FOR_ALL).map_err(failed)?;
-    // If packing fails, the file is removed.
-    match settings.format {
-        Format::Squashfs => squashfs(inside, log, output.part())?,
-        _ => {
-            let file = output.file().try_clone().map_err(failed)?;
-            tar(settings, inside, log, output.part(), file, mtime, packed_bytes)?;
+    match (&settings.format, &settings.stream) {
+        (Format::Oci(image), stream) => {
+            let written = Image::of_root(settings, image, inside.root(), mtime, cores())?;
+            match (image.container, stream) {
+                (_, Some(stream)) => packing.image_to_stream(&written, stream),
+                (OciContainer::Archive, None) => to_file(&settings.target, |output| {
+                    written.write_archive(output.file(), output.part(), &mut |to| packing.tar(output.part(), to))
+                }),
+                (OciContainer::Directory, None) => packing.image_to_directory(&written, &settings.target),
+            }
         }
+        (Format::Squashfs, _) => to_file(&settings.target, |output| squashfs(inside, log, output.part())),
+        (_, Some(stream)) => {
+            let path = Path::new("stdout");
+            let file = stream.file.try_clone().map_err(|error| CommandError::disk(path, &error))?;
+            packing.compressed_tar(tools::compressor(&settings.target), path, file)
+        }
+        (_, None) => to_file(&settings.target, |output| {
+            let file = output.file().try_clone().map_err(failed)?;
+            packing.compressed_tar(tools::compressor(&settings.target), output.part(), file)
+        }),
     }
-    let internal = |error| CommandError::new(ErrorKind::Disk, error);
-    sync_file(output.file(), "target").map_err(internal)?;
-    let directory = output.path().parent().unwrap_or(Path::new("/")).to_owned();
-    output.publish().map_err(failed)?;
-    sync_file(&File::open(directory).map_err(failed)?, "directory").map_err(internal)
 }
 
-fn tar(
-    settings: &BootstrapSettings,
-    inside: &Inside<'_>,
-    log: &Log,
-    part: &Path,
-    mut output: File,
+/// Writes a file under a temporary name, and names it when it is on the disk. If `write` fails, the file is removed.
+fn to_file(target: &Path, write: impl FnOnce(&Output) -> Result<(), CommandError>) -> Result<(), CommandError> {
+    let failed = |error: std::io::Error| CommandError::disk(target, &error);
+    let output = Output::begin(target, FOR_ALL).map_err(failed)?;
+    write(&output)?;
+    synced(output.file(), "target")?;
+    let directory = output.path().parent().unwrap_or(Path::new("/")).to_owned();
+    output.publish().map_err(failed)?;
+    synced(&File::open(directory).map_err(failed)?, "directory")
+}
+
+fn synced(file: &File, name: &str) -> Result<(), CommandError> {
+    sync_file(file, name).map_err(|error| CommandError::new(ErrorKind::Disk, error))
+}
+
+/// A root that is being packed.
+struct Packing<'a> {
+    inside: &'a RootCommands<'a>,
+    log: &'a Log,
     mtime: i64,
-    packed_bytes: &AtomicU64,
-) -> Result<(), CommandError> {
-    let disk = |error: std::io::Error| CommandError::disk(part, &error);
-    let not_started = |program: &str, error| CommandError::usage(format_args!("{program}: {error}"));
-    let mut compressing = None;
-    let mut to: Box<dyn std::io::Write> = match tools::compressor(&settings.target) {
-        None => Box::new(output.try_clone().map_err(disk)?),
-        Some(Compressor { tool: Tool { program, .. }, options, .. }) => {
-            let mut command = inside.plain(program);
-            log.take(&mut command, false)?;
-            command.args(*options).stdin(Stdio::piped()).stdout(output.try_clone().map_err(disk)?);
-            let mut child = command.spawn().map_err(|error| not_started(program, error))?;
-            let stdin = child.stdin.take().ok_or_else(|| CommandError::new(ErrorKind::Internal, "no pipe"))?;
-            compressing = Some((child, *program));
-            Box::new(stdin)
-        }
-    };
-    for device in DEVICES {
-        to.write_all(&header(device, mtime)).map_err(disk)?;
-    }
-    let mut tar = inside.plain(TAR.program);
-    log.take(&mut tar, false)?;
-    tar.arg("--directory").arg(inside.root());
-    tar.args(["--sort=name", "--clamp-mtime", "--numeric-owner", "--one-file-system", "--format=pax", "--xattrs"]);
-    tar.arg(format!("--mtime=@{mtime}"));
-    tar.arg("--pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime");
-    tar.args(["--exclude=./dev", "--exclude=./lost+found"]).arg(format!("--exclude=./{MARKER}"));
-    let mut tar =
-        tar.args(["--create", "."]).stdout(Stdio::piped()).spawn().map_err(|error| not_started(TAR.program, error))?;
-    let mut from = tar.stdout.take().ok_or_else(|| CommandError::new(ErrorKind::Internal, "no pipe"))?;
-    let copied = std::io::copy(&mut from, &mut Counting { to: &mut to, bytes: packed_bytes });
-    // Where nothing more can be written, it would wait for ever.
-    drop(from);
-    let status = tar.wait().map_err(disk)?;
-    drop(to);
-    if let Some((mut child, program)) = compressing {
+    packed_bytes: &'a AtomicU64,
+}
+
+impl Packing<'_> {
+    /// Writes a tar archive to a file, through a compressor or not.
+    fn compressed_tar(
+        &self,
+        compressor: Option<&Compressor>,
+        path: &Path,
+        mut output: File,
+    ) -> Result<(), CommandError> {
+        let disk = |error: std::io::Error| CommandError::disk(path, &error);
+        let Some(Compressor { tool: Tool { program, .. }, options, .. }) = compressor else {
+            self.tar(path, &mut output)?;
+            return output.flush().map_err(disk);
+        };
+        let mut command = self.inside.plain(program);
+        self.log.take(&mut command, false)?;
+        command.args(*options).stdin(Stdio::piped()).stdout(output.try_clone().map_err(disk)?);
+        let mut child = command.spawn().map_err(|error| not_started(program, &error))?;
+        let mut stdin = child.stdin.take().ok_or_else(no_pipe)?;
+        let packed = self.tar(path, &mut stdin);
+        drop(stdin);
         let status = child.wait().map_err(disk)?;
-        log.judge(status, program)?;
+        // A compressor that fails is the reason why tar cannot write.
+        self.log.judge(status, program)?;
+        packed?;
+        output.flush().map_err(disk)
     }
-    copied.map_err(disk)?;
-    log.judge(status, TAR.program)?;
-    output.flush().map_err(disk)
+
+    /// Writes a tar archive. Errors call its destination `path`.
+    fn tar(&self, path: &Path, to: &mut dyn std::io::Write) -> Result<(), CommandError> {
+        let disk = |error: std::io::Error| CommandError::disk(path, &error);
+        for (name, mode, kind) in DEVICES {
+            to.write_all(&header(name, mode, kind, self.mtime)).map_err(disk)?;
+        }
+        let mut tar = self.inside.plain(TAR.program);
+        self.log.take(&mut tar, false)?;
+        tar.arg("--directory").arg(self.inside.root());
+        tar.args(["--sort=name", "--clamp-mtime", "--numeric-owner", "--one-file-system", "--format=pax", "--xattrs"]);
+        tar.arg(format!("--mtime=@{}", self.mtime));
+        tar.arg("--pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime");
+        tar.args(LEFT_OUT.map(|name| format!("--exclude=./{name}")));
+        let tar = tar.args(["--create", "."]).stdout(Stdio::piped());
+        let mut tar = tar.spawn().map_err(|error| not_started(TAR.program, &error))?;
+        let mut from = tar.stdout.take().ok_or_else(no_pipe)?;
+        let copied = std::io::copy(&mut from, &mut Counting { to, bytes: self.packed_bytes });
+        // Where nothing more can be written, it would wait for ever.
+        drop(from);
+        let status = tar.wait().map_err(disk)?;
+        copied.map_err(disk)?;
+        self.log.judge(status, TAR.program)
+    }
+
+    /// Writes an image to a stream when it is complete: its first file contains the hash of the layer.
+    fn image_to_stream(&self, image: &Image, stream: &Stream) -> Result<(), CommandError> {
+        let path = self.inside.root().join(oci::UNFINISHED);
+        let disk = |error: std::io::Error| CommandError::disk(&path, &error);
+        let mut archive = oci::nameless_file(&path)?;
+        image.write_archive(&archive, &path, &mut |to| self.tar(&path, to))?;
+        archive.rewind().map_err(disk)?;
+        let stdout = |error: std::io::Error| CommandError::disk(Path::new("stdout"), &error);
+        let mut output = stream.file.try_clone().map_err(stdout)?;
+        std::io::copy(&mut archive, &mut output).map_err(stdout)?;
+        output.flush().map_err(stdout)
+    }
+
+    /// Writes the layout in the root, which is removed if the run fails or is killed, and then moves it to the target.
+    fn image_to_directory(&self, image: &Image, target: &Path) -> Result<(), CommandError> {
+        let unfinished = self.inside.root().join(oci::UNFINISHED);
+        image.write_layout(&unfinished, &mut |to| self.tar(&unfinished, to))?;
+        let place = layout_place(target)?;
+        let failed = |error: std::io::Error| CommandError::disk(&place, &error);
+        // An empty directory is replaced; one that somebody filled meanwhile is not.
+        std::fs::rename(&unfinished, &place).map_err(failed)?;
+        synced(&File::open(place.parent().unwrap_or(Path::new("/"))).map_err(failed)?, "directory")
+    }
+}
+
+fn not_started(program: &str, error: &std::io::Error) -> CommandError {
+    CommandError::usage(format_args!("{program}: {error}"))
+}
+
+fn no_pipe() -> CommandError {
+    CommandError::new(ErrorKind::Internal, "no pipe")
 }
 
 /// Counts what is written.
@@ -137,39 +202,18 @@ impl std::io::Write for Counting<'_> {
     }
 }
 
-/// A ustar header of 512 bytes (POSIX.1-1988), owned by root.
-fn header((name, mode, kind, link, major, minor): (&str, u32, u8, &str, u32, u32), mtime: i64) -> [u8; 512] {
-    let mut block = [0; 512];
-    let mut put = |at: usize, text: &str| block[at..at + text.len()].copy_from_slice(text.as_bytes());
-    put(0, name);
-    put(100, &format!("{mode:07o}"));
-    put(108, "0000000");
-    put(116, "0000000");
-    put(124, "00000000000");
-    put(136, &format!("{:011o}", mtime.max(0)));
-    put(148, "        ");
-    put(157, link);
-    put(257, "ustar\x0000");
-    put(329, &format!("{major:07o}"));
-    put(337, &format!("{minor:07o}"));
-    block[156] = kind;
-    let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
-    block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
-    block
-}
-
-fn squashfs(inside: &Inside<'_>, log: &Log, part: &Path) -> Result<(), CommandError> {
+fn squashfs(inside: &RootCommands<'_>, log: &Log, part: &Path) -> Result<(), CommandError> {
     let mut command = inside.plain(MKSQUASHFS.program);
     command.arg(inside.root()).arg(part).args(["-noappend", "-no-progress", "-quiet"]);
-    for (name, mode, kind, link, major, minor) in DEVICES {
+    for (name, mode, kind) in DEVICES {
         let name = name.trim_start_matches("./").trim_end_matches('/');
         if inside.root().join(name).symlink_metadata().is_ok() {
             continue;
         }
         command.arg("-p").arg(match kind {
-            b'2' => format!("{name} s {mode:o} 0 0 {link}"),
-            b'5' => format!("{name} d {mode:o} 0 0"),
-            _ => format!("{name} c {mode:o} 0 0 {major} {minor}"),
+            Kind::Link(link) => format!("{name} s {mode:o} 0 0 {link}"),
+            Kind::Device(major, minor) => format!("{name} c {mode:o} 0 0 {major} {minor}"),
+            Kind::Directory | Kind::File(_) => format!("{name} d {mode:o} 0 0"),
         });
     }
     command.args(["-e", MARKER, "lost+found"]);
@@ -179,14 +223,16 @@ fn squashfs(inside: &Inside<'_>, log: &Log, part: &Path) -> Result<(), CommandEr
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bootstrap::ustar::END;
 
     #[test]
     fn tar_reads_the_headers() {
         use std::process::Command;
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("dev.tar");
-        let mut bytes: Vec<u8> = DEVICES.iter().flat_map(|device| header(*device, 1_700_000_000)).collect();
-        bytes.extend([0; 1024]);
+        let headers = DEVICES.iter().flat_map(|(name, mode, kind)| header(name, *mode, *kind, 1_700_000_000));
+        let mut bytes: Vec<u8> = headers.collect();
+        bytes.extend(END);
         std::fs::write(&file, bytes).unwrap();
         let output = Command::new("tar").args(["--numeric-owner", "--utc", "-tvf"]).arg(&file).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();

@@ -14,8 +14,7 @@ use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::temporary;
 use rustix::fs::{Access, AtFlags, Mode, OFlags};
 
-use crate::settings::BootstrapSettings;
-use crate::settings::Format;
+use crate::settings::{BootstrapSettings, Format, OciContainer, OciSettings};
 
 /// Name of the marker in an incomplete root.
 pub const MARKER: &str = ".fullbore-unfinished";
@@ -37,17 +36,19 @@ pub struct TargetDirectory {
 impl TargetDirectory {
     /// Creates and locks the directory; removes an unfinished root in it.
     pub fn open(settings: &BootstrapSettings) -> Result<TargetDirectory, CommandError> {
-        let root = match (settings.format, &settings.stream) {
+        let root = match (&settings.format, &settings.stream) {
             (Format::Dir, _) => settings.target.clone(),
-            (Format::Tar | Format::Squashfs, None) => {
-                takes_a_file(&settings.target)?;
-                let below = settings.target.parent().unwrap_or(Path::new("/"));
-                let begin = beside(&settings.target);
-                clear_abandoned(below, &begin)?;
-                fresh(below, &begin)?
-            }
             (_, Some(stream)) => fresh(&stream.root_below, OsStr::new(NAME))
                 .map_err(|error| error.hint("set TMPDIR to another directory"))?,
+            (Format::Oci(OciSettings { container: OciContainer::Directory, .. }), None) => {
+                let place = layout_place(&settings.target)?;
+                is_writable_in(&place, &[&place])?;
+                fresh_beside(&place)?
+            }
+            (Format::Tar | Format::Squashfs | Format::Oci(_), None) => {
+                takes_a_file(&settings.target)?;
+                fresh_beside(&settings.target)?
+            }
         };
         TargetDirectory::take(&root)
     }
@@ -55,8 +56,7 @@ impl TargetDirectory {
     fn take(root: &Path) -> Result<TargetDirectory, CommandError> {
         runs_programs(root)?;
         if root.is_symlink() && !temporary::may_follow(root).map_err(|error| CommandError::disk(root, &error))? {
-            return Err(CommandError::usage(format_args!("{}: link of another user", root.display()))
-                .hint("name the directory itself"));
+            return Err(link_of_another(root));
         }
         if root.symlink_metadata().is_ok() && !root.is_dir() {
             return Err(CommandError::usage(format_args!("{}: exists and is no directory", root.display()))
@@ -163,11 +163,16 @@ impl TargetDirectory {
 /// in the one that a link leads to.
 fn takes_a_file(target: &Path) -> Result<(), CommandError> {
     let led_to = output::place(target).map_err(|error| CommandError::disk(target, &error))?;
-    for directory in [target, &led_to].map(|path| path.parent().unwrap_or(Path::new("/"))) {
+    is_writable_in(target, &[target, &led_to])
+}
+
+/// Checks that the directories of these paths exist, and that names in them can be created.
+fn is_writable_in(target: &Path, paths: &[&Path]) -> Result<(), CommandError> {
+    for directory in paths.iter().map(|path| path.parent().unwrap_or(Path::new("/"))) {
         if !directory.is_dir() {
             return Err(CommandError::usage(format_args!("{}: is not a directory", directory.display()))
                 .context(format_args!("{} would be created in it", target.display()))
-                .hint("make it first"));
+                .hint("create it first"));
         }
         rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK)
             .map_err(|error| CommandError::disk(directory, &error.into()))?;
@@ -186,6 +191,47 @@ fn runs_programs(root: &Path) -> Result<(), CommandError> {
     Err(CommandError::usage(format_args!("{}: mounted noexec", there.display()))
         .context("maintainer scripts must run in the new root")
         .hint("make the root elsewhere (set TMPDIR for an archive on stdout), or mount this without noexec"))
+}
+
+/// Where a layout that is to be at `target` may be put by a rename: there, or where a link there leads.
+///
+/// # Errors
+/// Something else than an empty directory is there, or it is the root of a file system. A layout is never added to
+/// another one.
+pub fn layout_place(target: &Path) -> Result<PathBuf, CommandError> {
+    let disk = |error: std::io::Error| CommandError::disk(target, &error);
+    let Ok(status) = target.symlink_metadata() else { return Ok(target.to_owned()) };
+    if status.is_symlink() && !temporary::may_follow(target).map_err(disk)? {
+        return Err(link_of_another(target));
+    }
+    let place = target.canonicalize().map_err(disk)?;
+    if !place.is_dir() {
+        return Err(CommandError::usage(format_args!("{}: exists and is no directory", target.display()))
+            .hint("name an empty or new directory, or a file that ends in .tar"));
+    }
+    if fs::read_dir(&place).map_err(disk)?.next().is_some() {
+        return Err(CommandError::usage(format_args!("{}: is not empty", target.display()))
+            .hint("name an empty or new directory; fullbore does not add to an existing layout"));
+    }
+    let device = |path: &Path| path.metadata().map(|status| status.dev());
+    if device(&place).map_err(disk)? != device(place.parent().unwrap_or(Path::new("/"))).map_err(disk)? {
+        return Err(CommandError::usage(format_args!("{}: is a mount point", target.display()))
+            .context("the layout is moved to its name when it is complete, which a mount point does not allow")
+            .hint("name a new directory in it"));
+    }
+    Ok(place)
+}
+
+fn link_of_another(path: &Path) -> CommandError {
+    CommandError::usage(format_args!("{}: link of another user", path.display())).hint("name the directory itself")
+}
+
+/// Creates a hidden directory beside the target, after those of killed runs are removed.
+fn fresh_beside(target: &Path) -> Result<PathBuf, CommandError> {
+    let below = target.parent().unwrap_or(Path::new("/"));
+    let begin = beside(target);
+    clear_abandoned(below, &begin)?;
+    fresh(below, &begin)
 }
 
 /// Creates a directory with a random name: in a world-writable directory an existing one may belong to another user.

@@ -61,10 +61,14 @@ pub fn compressor(target: &Path) -> Option<&'static Compressor> {
 }
 
 /// Checks that the programs for the format exist, before anything is fetched.
+///
+/// # Errors
+/// A usage error that names the missing program and its package.
 pub fn check(settings: &BootstrapSettings) -> Result<(), CommandError> {
-    let needed = match settings.format {
+    let needed = match &settings.format {
         Format::Dir => [None, None],
         Format::Squashfs => [Some(MKSQUASHFS), None],
+        Format::Oci(_) => [Some(TAR), None],
         Format::Tar => [Some(TAR), compressor(&settings.target).map(|compressor| compressor.tool)],
     };
     match needed.into_iter().flatten().find(|tool| !is_there(tool.program, &settings.path)) {

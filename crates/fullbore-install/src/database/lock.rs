@@ -17,6 +17,7 @@ pub struct Lock {
 
 /// Error in taking a lock.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum LockError {
     /// Another process holds the lock.
     #[error("/var/lib/dpkg/{0}: another process holds the lock (dpkg or apt is running)")]
@@ -31,7 +32,7 @@ impl Lock {
     /// `DPKG_FRONTEND_LOCKED` in its environment.
     ///
     /// # Errors
-    /// Every variant of [`LockError`].
+    /// [`LockError::Held`] if another process holds the lock, [`LockError::Root`] if the lock file cannot be opened.
     pub fn frontend(root: &Root) -> Result<Lock, LockError> {
         Lock::take(root, "lock-frontend")
     }
@@ -39,7 +40,7 @@ impl Lock {
     /// Takes `lock`, to read and change the database. dpkg takes it itself.
     ///
     /// # Errors
-    /// Every variant of [`LockError`].
+    /// [`LockError::Held`] if another process holds the lock, [`LockError::Root`] if the lock file cannot be opened.
     pub fn database(root: &Root) -> Result<Lock, LockError> {
         Lock::take(root, "lock")
     }

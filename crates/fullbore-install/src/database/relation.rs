@@ -68,7 +68,7 @@ impl Relation {
 
     /// Whether this relation is met by a name that a package provides: one without version meets
     /// only relations without (policy 7.5).
-    pub fn provided_by(&self, provided: &Relation) -> bool {
+    pub(crate) fn provided_by(&self, provided: &Relation) -> bool {
         self.name == provided.name
             && match (&self.version, &provided.version) {
                 (None, _) => true,

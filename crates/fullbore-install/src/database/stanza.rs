@@ -73,6 +73,10 @@ pub struct Stanza {
 
 impl Stanza {
     /// Reads one stanza as it stands, or says what is wrong with it.
+    ///
+    /// # Errors
+    /// The reason, as a clause: the text begins with a continued line, or has a line that is no field, or a field
+    /// twice.
     pub fn parse(text: &str) -> Result<Stanza, String> {
         let mut fields: Vec<(String, String)> = Vec::new();
         for line in text.trim_end_matches('\n').split('\n') {
@@ -87,7 +91,7 @@ impl Stanza {
                 return Err(format!("`{name}` is no field name"));
             }
             if fields.iter().any(|(known, _)| known.eq_ignore_ascii_case(name)) {
-                return Err(format!("{name} is there twice"));
+                return Err(format!("{name} occurs twice"));
             }
             fields.push((name.to_owned(), value.to_owned()));
         }
@@ -100,6 +104,10 @@ impl Stanza {
 
     /// The stanza that dpkg writes for a package of this control file that it has just unpacked,
     /// or why that is left to dpkg.
+    ///
+    /// # Errors
+    /// The reason why fullbore leaves the package to dpkg, as a clause: the control file has no single valid stanza,
+    /// lacks a mandatory field, or has a field that only dpkg handles.
     pub fn unpacked(control: &str, conffiles: &[String]) -> Result<Stanza, String> {
         let control = control.trim_matches('\n');
         if control.contains("\n\n") || control.contains(['\r', '\0']) {

@@ -44,7 +44,7 @@ impl Root {
     /// Whether APT starts dpkg through the wrapper.
     ///
     /// # Errors
-    /// A file cannot be read.
+    /// [`DivertError::File`] if the wrapper exists and cannot be read.
     pub fn is_on_by_apt(&self) -> Result<bool, DivertError> {
         Ok(self.at(CONFIGURATION)?.symlink_metadata().is_ok() && is_wrapper(&self.at(WRAPPER)?)?)
     }

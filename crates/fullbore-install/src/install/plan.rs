@@ -5,9 +5,9 @@ use std::process::Stdio;
 
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 
-use super::{Changes, Confirm, Walk, apt};
-use crate::installing::course::Expected;
+use super::{Changes, Confirm, InstallRun, apt};
 use crate::installing::download::is_remote;
+use crate::installing::estimate::Expected;
 use crate::resolve::{self, Action, PRINT_URIS, Step, Wanted};
 
 /// Options for simulations: apt takes no locks, because the waiting process holds them.
@@ -52,7 +52,7 @@ impl Plan {
     }
 }
 
-impl Walk<'_> {
+impl InstallRun<'_> {
     /// Asks apt for its plan and the required files.
     pub(super) fn plan(&self) -> Result<Plan, CommandError> {
         let ask = |arguments: &[&str]| {

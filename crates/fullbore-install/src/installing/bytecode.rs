@@ -11,7 +11,7 @@ use std::sync::PoisonError;
 use rustix::fs::FileType;
 
 use super::log::Log;
-use crate::inside::Inside;
+use crate::inside::RootCommands;
 use crate::root::Root;
 use crate::unpack::UnpackedPackage;
 
@@ -26,7 +26,7 @@ const WORTH_BYTES: u64 = 256 << 10;
 const LINES_MAX: usize = 200_000;
 
 /// Compiles the modules of these packages on all cores. Failures are ignored: the postinst repeats them.
-pub fn compile(inside: &Inside<'_>, log: &Log, packages: &[UnpackedPackage]) {
+pub fn compile(inside: &RootCommands<'_>, log: &Log, packages: &[UnpackedPackage]) {
     let Ok(root) = &Root::open(inside.root()) else { return };
     if root.leads_to(COMPILER) != Some(FileType::RegularFile) || root.kind(INTERPRETER).is_none() {
         return;

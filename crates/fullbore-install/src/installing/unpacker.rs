@@ -11,10 +11,10 @@ use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::stage::Ledger;
 
 use super::log::Log;
-use super::whole::RunProgress;
+use super::run_events::RunProgress;
 use super::{UnpackTimes, bytecode};
 use crate::database::{Directive, Lock, Stanza};
-use crate::inside::Inside;
+use crate::inside::RootCommands;
 use crate::resolve::Wanted;
 use crate::root::within;
 use crate::scripts;
@@ -50,7 +50,7 @@ pub enum Scripts {
 
 /// Unpacks packages into one root.
 pub struct Unpacker<'a> {
-    inside: &'a Inside<'a>,
+    inside: &'a RootCommands<'a>,
     log: &'a Log,
     dpkg_version: String,
     expected: HashMap<String, (u64, Sha256)>,
@@ -60,7 +60,7 @@ pub struct Unpacker<'a> {
 
 /// The result of a batch.
 #[derive(Debug, Default)]
-pub struct Done {
+pub struct UnpackOutcome {
     /// The unpacked packages, in the requested order.
     pub packages: Vec<UnpackedPackage>,
     /// Files for dpkg in the requested order, with the reasons.
@@ -82,7 +82,7 @@ pub struct Done {
 impl<'a> Unpacker<'a> {
     /// For package files with these sizes and hashes; each that is unpacked counts in `run_progress`.
     pub fn new(
-        inside: &'a Inside<'a>,
+        inside: &'a RootCommands<'a>,
         log: &'a Log,
         wanted: &[Wanted],
         run_progress: Arc<RunProgress>,
@@ -119,8 +119,8 @@ impl<'a> Unpacker<'a> {
     /// # Errors
     /// The root or its database cannot be used, or a file does not match the index. The changes of this batch are then
     /// undone.
-    pub fn unpack(&self, files: &[PathBuf], scripts: Scripts) -> Result<Done, CommandError> {
-        let mut done = Done::default();
+    pub fn unpack(&self, files: &[PathBuf], scripts: Scripts) -> Result<UnpackOutcome, CommandError> {
+        let mut done = UnpackOutcome::default();
         let (filters, is_understood) = self.filters();
         if !is_understood {
             let reason = "dpkg's configuration has options that only dpkg has";
@@ -221,7 +221,7 @@ impl<'a> Unpacker<'a> {
     ///
     /// # Errors
     /// A script fails.
-    pub fn run_preinsts(&self, done: &Done) -> Result<(), CommandError> {
+    pub fn run_preinsts(&self, done: &UnpackOutcome) -> Result<(), CommandError> {
         for archive in &done.preinsts {
             self.script(archive, Script::Preinst).map_err(|what| {
                 CommandError::new(ErrorKind::Partial, format_args!("{}: preinst: {what}", archive.name()))
@@ -231,12 +231,12 @@ impl<'a> Unpacker<'a> {
     }
 
     /// Compiles the Python modules of these packages on all cores.
-    pub fn compile_modules(&self, done: &Done) {
+    pub fn compile_modules(&self, done: &UnpackOutcome) {
         bytecode::compile(self.inside, self.log, &done.packages);
     }
 
     /// Writes dpkg's log. A failure is ignored, as dpkg does.
-    pub fn note_in_dpkgs_log(&self, done: &Done) {
+    pub fn note_in_dpkgs_log(&self, done: &UnpackOutcome) {
         let Some(path) = self.log_of_dpkg().filter(|_| !done.packages.is_empty()) else { return };
         let mut date = self.inside.command("date");
         let Ok(now) = self.log.read(date.arg("+%Y-%m-%d %H:%M:%S"), "date") else { return };
@@ -314,7 +314,7 @@ impl<'a> Unpacker<'a> {
         unpack::verify(file, *bytes, *sha256).map_err(|error| failure(&error.into()))
     }
 
-    fn sorted(&self, mut done: Done, files: &[PathBuf]) -> Done {
+    fn sorted(&self, mut done: UnpackOutcome, files: &[PathBuf]) -> UnpackOutcome {
         let place = |file: &Path| files.iter().position(|other| other == file);
         done.left.sort_by_key(|(file, _)| place(file));
         done

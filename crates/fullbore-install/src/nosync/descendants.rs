@@ -10,10 +10,10 @@ use std::io;
 
 use rustix::process::{Pid, Signal};
 
-/// A process in `/proc`.
+/// A process of the command that is still running.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Process {
-    /// Process id.
+    /// Process id, as in `/proc`.
     pub pid: i32,
     /// Name of the program, at most 15 bytes.
     pub name: String,

@@ -89,10 +89,10 @@ pub(crate) struct Disks {
     is_blind: bool,
 }
 
-/// Result of the final sync.
+/// Result of the final sync of all file systems.
 #[derive(Debug, Default)]
 pub struct SyncReport {
-    /// Number of synced file systems.
+    /// Number of file systems that were synced.
     pub count: usize,
     /// File systems and block devices whose sync failed, or reported a write error since the start.
     pub failed: Vec<(PathBuf, io::Error)>,

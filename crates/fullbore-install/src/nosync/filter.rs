@@ -55,7 +55,7 @@ impl Call {
         !matches!(self, Call::Open | Call::Openat2 | Call::Write | Call::Ring | Call::Submissions)
     }
 
-    /// Name of the call.
+    /// Name of the system call, as in its manual page.
     pub fn name(self) -> &'static str {
         match self {
             Call::Fsync => "fsync",

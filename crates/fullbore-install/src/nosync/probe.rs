@@ -15,7 +15,7 @@ use rustix::fs::{Mode, OFlags};
 /// Cost of a sync call on a file system, for a file with data to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlushCost {
-    /// Mount point.
+    /// Mount point of the measured file system.
     pub path: PathBuf,
     /// Device number, as in stat(2).
     pub device: u64,

@@ -20,7 +20,7 @@ use super::{host, kernel};
 pub(crate) use super::kernel::set_mask;
 
 /// Time limit for killed programs to end. A guess: one that waits for a disk ends after the disk answers.
-pub const KILL_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Interval between checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -64,12 +64,12 @@ impl Session {
 
     /// Whether setuid programs run without the rights of their owners, which the kernel requires of unprivileged
     /// users.
-    pub fn gives_up_privileges(&self) -> bool {
+    pub(crate) fn gives_up_privileges(&self) -> bool {
         self.no_new_privileges
     }
 
     /// Makes a command and its descendants run with sync calls answered at once.
-    pub fn apply_filter(&self, command: &mut Command, orphaned: OnParentExit) {
+    pub(crate) fn apply_filter(&self, command: &mut Command, orphaned: OnParentExit) {
         kernel::apply_filter(command, self.filter.clone(), self.no_new_privileges, orphaned == OnParentExit::Kill);
     }
 
@@ -79,7 +79,7 @@ impl Session {
     }
 
     /// Like [`Session::survivors`], after a grace period for programs that are ending.
-    pub fn settled_survivors(&self) -> Vec<Process> {
+    pub(crate) fn settled_survivors(&self) -> Vec<Process> {
         let begin = Instant::now();
         loop {
             let living = self.survivors();
@@ -98,7 +98,7 @@ impl Session {
     }
 
     /// Kills all survivors until none is left. Returns the survivors, and those left after [`KILL_TIMEOUT`].
-    pub fn end_survivors(&self) -> (Vec<Process>, Vec<Process>) {
+    pub(crate) fn end_survivors(&self) -> (Vec<Process>, Vec<Process>) {
         let first = self.survivors();
         let begin = Instant::now();
         let mut left = first.clone();
@@ -124,7 +124,7 @@ impl Session {
 
 /// Measures the cost of a flush in a directory, with a few small synced writes to a nameless file. `None` if the file
 /// system has no nameless files, as NFS, or if a filter around this process answers its sync calls.
-pub fn flush_cost(directory: &Path) -> Option<FlushCost> {
+pub(crate) fn flush_cost(directory: &Path) -> Option<FlushCost> {
     probe::flush_cost(directory, &[])
 }
 

@@ -36,7 +36,7 @@ impl Tally {
         self.by_call().filter(|(call, _)| call.is_answered()).map(|(_, count)| count).sum()
     }
 
-    /// Number of calls by kind.
+    /// Number of suppressed calls of each kind.
     pub fn by_call(&self) -> impl Iterator<Item = (Call, u64)> {
         let mut sums: BTreeMap<Call, u64> = BTreeMap::new();
         for ((_, call), count) in &self.counts {

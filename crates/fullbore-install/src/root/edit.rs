@@ -61,7 +61,7 @@ impl Root {
     /// Opens the file that a path leads to with `O_PATH`, as a mount point.
     ///
     /// # Errors
-    /// There is no such file.
+    /// [`RootError`] if no such file exists, or a directory of the path cannot be searched.
     pub fn place(&self, path: &str) -> Result<OwnedFd, RootError> {
         let found = self.resolve(path.as_bytes(), OFlags::PATH);
         found.map_err(|errno| RootError::new(path.as_bytes(), "open", errno))
@@ -70,7 +70,7 @@ impl Root {
     /// Creates a file; `None` if the name exists, even as a dangling link.
     ///
     /// # Errors
-    /// The file cannot be created.
+    /// [`RootError`] if the file cannot be created, for example because its directory is missing.
     pub fn create_new(&self, path: &str, mode: u32) -> Result<Option<File>, RootError> {
         self.in_parent(path, "create", |parent, name| {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -89,7 +89,7 @@ impl Root {
     /// Writes a file and replaces any file or link of this name.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// [`RootError`] if the file cannot be written, or a directory has this name.
     pub fn write(&self, path: &str, mode: u32, content: &[u8]) -> Result<(), RootError> {
         let error = |error: io::Error| RootError::new(path.as_bytes(), "write", error);
         let (parent, name) = self.parent(path).map_err(|errno| error(errno.into()))?;
@@ -119,7 +119,7 @@ impl Root {
     /// Creates a directory and its parents. Links to directories count as directories.
     ///
     /// # Errors
-    /// A directory cannot be created.
+    /// [`RootError`] if a directory cannot be created, or another file has its name.
     pub fn create_directories(&self, path: &str, mode: u32) -> Result<(), RootError> {
         let path = path.trim_matches('/');
         let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
@@ -165,7 +165,7 @@ impl Root {
     /// Creates a symbolic link; returns `false` if the name exists.
     ///
     /// # Errors
-    /// The link cannot be created.
+    /// [`RootError`] if the link cannot be created, for example because its directory is missing.
     pub fn symlink(&self, target: impl AsRef<Path>, path: &str) -> Result<bool, RootError> {
         let target = target.as_ref();
         self.in_parent(path, "create the link", |parent, name| match rustix::fs::symlinkat(target, parent, name) {
@@ -223,7 +223,7 @@ impl Root {
     /// Removes a file, a link, or a directory with its content; returns whether it existed.
     ///
     /// # Errors
-    /// It cannot be removed.
+    /// [`RootError`] if the file exists and cannot be removed.
     pub fn remove(&self, path: &str) -> Result<bool, RootError> {
         let removed = match self.parent(path) {
             Ok((parent, name)) => remove(parent.as_fd(), name.as_bytes(), 0),
@@ -239,7 +239,7 @@ impl Root {
     /// Removes an empty directory; returns `false` if it is not empty or no directory.
     ///
     /// # Errors
-    /// Any other failure.
+    /// [`RootError`] if the directory exists and cannot be removed, for a reason that is not its content.
     pub fn remove_directory(&self, path: &str) -> Result<bool, RootError> {
         self.in_parent(path, "remove", |parent, name| match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
             Ok(()) | Err(Errno::NOENT) => Ok(true),
@@ -251,7 +251,7 @@ impl Root {
     /// Removes the content of a directory except these names. Does nothing for a link or a missing directory.
     ///
     /// # Errors
-    /// A file cannot be removed.
+    /// [`RootError`] if the directory cannot be read, or a file in it cannot be removed.
     pub fn empty(&self, path: &str, kept: &[&str]) -> Result<(), RootError> {
         if self.kind(path) != Some(FileType::Directory) {
             return Ok(());

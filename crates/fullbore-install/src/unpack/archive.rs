@@ -13,6 +13,7 @@ use crate::database::Stanza;
 
 /// Error in opening or verifying a package.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ArchiveError {
     /// The file cannot be read.
     #[error("{}: {source}", path.display())]
@@ -111,12 +112,12 @@ impl Archive {
         self.ahead.as_ref()?.wait()
     }
 
-    /// Path of the package file.
+    /// Path of the package file, as given to [`Archive::open`].
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Name of the package.
+    /// Name of the package, from its control file.
     pub fn name(&self) -> &str {
         self.stanza.get("Package").unwrap_or_default()
     }
@@ -126,12 +127,12 @@ impl Archive {
         self.stanza.get("Version").unwrap_or_default()
     }
 
-    /// Architecture; `all` for any.
+    /// Architecture of the package; `all` if it fits any.
     pub fn architecture(&self) -> &str {
         self.stanza.get("Architecture").unwrap_or_default()
     }
 
-    /// Fields of the control file.
+    /// All fields of the package's control file.
     pub fn stanza(&self) -> &Stanza {
         &self.stanza
     }
@@ -146,7 +147,7 @@ impl Archive {
         self.control().file("preinst").is_some()
     }
 
-    /// Position of the files.
+    /// Position and format of `data.tar` in the package file.
     pub fn data(&self) -> DataMember {
         self.package.data
     }
@@ -154,7 +155,7 @@ impl Archive {
     /// Reads the whole file and compares it with the expected size and SHA-256, if set.
     ///
     /// # Errors
-    /// [`ArchiveError::Mismatch`], [`ArchiveError::Read`].
+    /// [`ArchiveError::Read`] if the file cannot be read, [`ArchiveError::Mismatch`] for another size or SHA-256.
     pub fn verify(&self) -> Result<(), ArchiveError> {
         if self.expected.is_none() {
             return Ok(());
@@ -193,7 +194,7 @@ impl Archive {
 /// Reads a whole file and compares it with the size and SHA-256 of a signed index.
 ///
 /// # Errors
-/// [`ArchiveError::Mismatch`], [`ArchiveError::Read`].
+/// [`ArchiveError::Read`] if the file cannot be read, [`ArchiveError::Mismatch`] for another size or SHA-256.
 pub fn verify(path: &Path, bytes: u64, sha256: Sha256) -> Result<(), ArchiveError> {
     let error = |source| ArchiveError::Read { path: path.to_owned(), source };
     let mut hasher = Sha256Hasher::new();

@@ -9,22 +9,22 @@ use crate::database::{Database, DatabaseError, Directive, Record, Stanza, State}
 /// Maximum length of the name of a control file in dpkg, in bytes.
 const CONTROL_NAME_BYTES_MAX: usize = 50;
 
-/// Result of [`examine`].
+/// Result of [`examine`]: packages to unpack, and packages left to dpkg.
 #[derive(Debug, Default)]
 pub struct Examined {
-    /// Packages for [`super::unpack`].
+    /// Packages that [`super::unpack`] can unpack together.
     pub batch: Batch,
     /// Packages left to dpkg, in the given order. They are not verified: call [`Archive::verify`] before dpkg gets
     /// them.
     pub refused: Vec<Refused>,
 }
 
-/// A package left to dpkg.
+/// A package that fullbore leaves to dpkg.
 #[derive(Debug)]
 pub struct Refused {
-    /// The package.
+    /// The package that fullbore does not unpack.
     pub archive: Archive,
-    /// Why.
+    /// Why fullbore does not unpack this package.
     pub refusal: Refusal,
 }
 
@@ -86,7 +86,7 @@ fn check(
 ) -> Result<Checked, String> {
     let name = archive.name();
     if names.contains(name) {
-        return Err("it is asked for twice".to_owned());
+        return Err("it is requested twice".to_owned());
     }
     if let Some(record) = database.named(name).next() {
         return Err(known(record, archive));
@@ -98,7 +98,7 @@ fn check(
     check_architecture(database, archive.architecture())?;
     for file in &control.files {
         if file.name == "list" || file.name.len() > CONTROL_NAME_BYTES_MAX {
-            return Err(format!("it brings a control file called {}", file.name));
+            return Err(format!("it has an unknown control file {}", file.name));
         }
     }
     let directives = Directive::parse(control.content("triggers"))?;
@@ -120,7 +120,7 @@ fn check(
 fn known(record: &Record, archive: &Archive) -> String {
     match record.state {
         State::NotInstalled => "dpkg keeps a selection for it".to_owned(),
-        State::ConfigFiles => "configuration files of it are left from before".to_owned(),
+        State::ConfigFiles => "its old configuration files are still installed".to_owned(),
         _ if record.architecture() != archive.architecture() => {
             format!("it is installed for {}", record.architecture())
         }
@@ -185,14 +185,14 @@ impl RelationIndex {
         for unwanted in unwanted(stanza).into_iter().flatten() {
             for (other, provided) in self.provided.get(&unwanted.name).into_iter().flatten() {
                 if other != name && unwanted.provided_by(provided) {
-                    return Err(format!("it does not go with {other} ({unwanted})"));
+                    return Err(format!("it conflicts with {other} ({unwanted})"));
                 }
             }
         }
         for provided in provisions(stanza) {
             for (other, unwanted) in self.unwanted.get(&provided.name).into_iter().flatten() {
                 if other != name && unwanted.provided_by(&provided) {
-                    return Err(format!("{other} does not go with it ({unwanted})"));
+                    return Err(format!("{other} conflicts with it ({unwanted})"));
                 }
             }
         }

@@ -24,12 +24,12 @@ impl Filters {
         Filters::default()
     }
 
-    /// Adds `--path-exclude=PATTERN` (fnmatch(3) without flags).
+    /// Adds a pattern of `--path-exclude`, matched as by fnmatch(3) without flags.
     pub fn exclude(&mut self, pattern: &str) {
         self.0.push(Filter { include: false, pattern: pattern.as_bytes().to_vec() });
     }
 
-    /// Adds `--path-include=PATTERN` (fnmatch(3) without flags).
+    /// Adds a pattern of `--path-include`, matched as by fnmatch(3) without flags.
     pub fn include(&mut self, pattern: &str) {
         self.0.push(Filter { include: true, pattern: pattern.as_bytes().to_vec() });
     }

@@ -57,11 +57,11 @@ impl Cut {
 
     /// The parts that the reader in this place is to be asked for, those of each request together. All readers' turns are
     /// all parts, each k times.
-    pub(super) fn turn(&self, place: u64) -> impl Iterator<Item = Range<u64>> + use<> {
+    pub(super) fn turn(&self, position: u64) -> impl Iterator<Item = Range<u64>> + use<> {
         let parts = self.data.div_ceil(self.part);
         let (turn, each) = (self.turn, self.turn.div_ceil(self.requests.max(1)).max(1));
         (0..turn).step_by(each as usize).flat_map(move |first| {
-            let begin = (place * turn + first) % parts;
+            let begin = (position * turn + first) % parts;
             let end = begin + each.min(turn - first);
             let behind = 0..end.saturating_sub(parts);
             [begin..end.min(parts), behind].into_iter().filter(|range| !range.is_empty())
@@ -182,9 +182,9 @@ mod tests {
 
     #[test]
     fn turns_are_in_one_piece_for_each_connection() {
-        let turn = |connections, place| {
+        let turn = |connections, position| {
             let cut = Cut::new(&geometry(3, 10, 1_000_000), 10, connections);
-            cut.turn(place).collect::<Vec<_>>()
+            cut.turn(position).collect::<Vec<_>>()
         };
         assert_eq!((turn(1, 0), turn(1, 3)), (vec![0..3], vec![9..10, 0..2]));
         assert_eq!((turn(2, 1), turn(3, 1)), (vec![6..9, 9..12], vec![3..4, 4..5, 5..6]));
@@ -240,7 +240,7 @@ mod tests {
             let shares = needed + more;
             let cut = Cut::new(&geometry(needed, shares, size), shares.into(), connections);
             let mut times = vec![0; cut.parts(&(0..cut.data)).count()];
-            let turns: Vec<_> = (0..u64::from(shares)).map(|place| cut.turn(place).flatten().collect::<Vec<_>>()).collect();
+            let turns: Vec<_> = (0..u64::from(shares)).map(|position| cut.turn(position).flatten().collect::<Vec<_>>()).collect();
             for turn in &turns {
                 prop_assert_eq!(turn.len(), turns[0].len());
                 turn.iter().for_each(|&part| times[part as usize] += 1);

@@ -33,7 +33,7 @@ pub(super) struct Reader {
     pub share: u16,
     pub server: usize,
     /// Its place among those that are read from: which parts are its turn.
-    pub place: u64,
+    pub position: u64,
     /// It was asked for those.
     pub had_turn: bool,
     /// It is of no use.
@@ -57,8 +57,8 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    pub(super) fn new(share: u16, server: usize, place: u64) -> Reader {
-        Reader { share, server, place, ..Reader::default() }
+    pub(super) fn new(share: u16, server: usize, position: u64) -> Reader {
+        Reader { share, server, position, ..Reader::default() }
     }
 
     /// Nothing came of it yet.
@@ -132,7 +132,7 @@ impl Reader {
                 let (data, hashes) = (layout.data as usize, layout.crypttext_tree as usize);
                 let end = layout.plaintext_tree as usize;
                 self.hashes = Some((layout.crypttext_tree, bytes.slice(hashes..)));
-                self.came(0, bytes.slice(data..end));
+                self.store(0, bytes.slice(data..end));
                 self.prove(cap)
             }
             ShareSection::Header => {
@@ -151,13 +151,13 @@ impl Reader {
                 if bytes.len() < length {
                     return Err("it is cut short".into());
                 }
-                self.came(range.start, bytes.slice(..length));
+                self.store(range.start, bytes.slice(..length));
                 Ok(())
             }
         }
     }
 
-    fn came(&mut self, offset: u64, bytes: Bytes) {
+    fn store(&mut self, offset: u64, bytes: Bytes) {
         self.slow = false;
         self.bytes += bytes.len() as u64;
         self.fetched.insert(offset, bytes);
@@ -247,8 +247,8 @@ mod tests {
             let (cap, shares) = file();
             let mut share = shares[0].clone();
             for (offset, byte) in bytes.iter().enumerate() {
-                if let Some(place) = share.get_mut(at + offset) {
-                    *place = *byte;
+                if let Some(position) = share.get_mut(at + offset) {
+                    *position = *byte;
                 }
             }
             share.truncate(cut.max(1));

@@ -55,7 +55,7 @@ impl Download<'_> {
         let again = again.into_iter().take(self.needed().saturating_sub(first.len()));
         let first = first.into_iter().take(most.max(self.needed()));
         let readers = (0..).zip(first.chain(again));
-        self.readers = readers.map(|(place, (share, server))| Reader::new(share, server, place)).collect();
+        self.readers = readers.map(|(position, (share, server))| Reader::new(share, server, position)).collect();
     }
 
     /// Asks servers what they have. Of small files those first whom they were looked for at: they are connected, and a
@@ -123,9 +123,9 @@ impl Download<'_> {
                 Some((share, server)) => {
                     self.forget_guesses(|reader| reader.share == share);
                     self.link(server).widen(self.connections);
-                    let taken: BTreeSet<u64> = self.live().map(|reader| reader.place).collect();
-                    let place = (0..).find(|place| !taken.contains(place)).unwrap_or_default();
-                    self.readers.push(Reader::new(share, server, place));
+                    let taken: BTreeSet<u64> = self.live().map(|reader| reader.position).collect();
+                    let position = (0..).find(|position| !taken.contains(position)).unwrap_or_default();
+                    self.readers.push(Reader::new(share, server, position));
                 }
                 None if is_enough || self.lists.are_awaited() => return Ok(()),
                 None if self.lists.asked.len() < self.order.len() => {
@@ -155,13 +155,13 @@ impl Download<'_> {
     /// Asks for what may be asked for now; false when there was no room for all of it.
     pub(super) fn ask(&mut self) -> bool {
         if self.is_whole {
-            let mut room = true;
+            let mut sent_all = true;
             for number in 0..self.readers.len() {
                 if !self.readers[number].failed && !self.readers[number].whole_asked {
-                    room &= self.request(number, ShareSection::Whole, 0, self.share_len + WHOLE_MORE_BYTES);
+                    sent_all &= self.request(number, ShareSection::Whole, 0, self.share_len + WHOLE_MORE_BYTES);
                 }
             }
-            return room;
+            return sent_all;
         }
         let proofs = self.ask_proofs();
         let turns = self.is_wary() || self.ask_turns();
@@ -207,15 +207,15 @@ impl Download<'_> {
     /// Blocks of a file that is cut for a number of readers: of each what is its turn, in as few requests as it has connections.
     fn ask_turns(&mut self) -> bool {
         let done = self.next * self.geometry.block_size();
-        let mut room = true;
+        let mut sent_all = true;
         for number in 0..self.readers.len() {
             let reader = &self.readers[number];
             if reader.failed || reader.slow || reader.had_turn {
                 continue;
             }
-            let (share, place) = (reader.share, reader.place);
+            let (share, position) = (reader.share, reader.position);
             self.readers[number].had_turn = true;
-            for parts in self.cut.turn(place) {
+            for parts in self.cut.turn(position) {
                 // Somebody else may have been asked instead of who was in this place before.
                 let is_needed = |part: u64| {
                     let taken = self.taken(part);
@@ -226,13 +226,13 @@ impl Download<'_> {
                 }
                 let (begin, end) = (self.cut.range(parts.start).start, self.cut.range(parts.end - 1).end);
                 if !self.request_data(number, begin..end) {
-                    room = false;
+                    sent_all = false;
                     break;
                 }
                 parts.for_each(|part| self.asked.entry(part).or_default().push(number));
             }
         }
-        room
+        sent_all
     }
 
     /// Blocks: each part from k shares.

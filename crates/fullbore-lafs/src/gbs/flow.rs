@@ -14,7 +14,7 @@ use fullbore_wire::tcp_info::TcpInfo;
 use tokio::sync::Notify;
 
 /// Least bytes under way, whatever is measured: less than the first second of a slow uplink.
-pub const WINDOW_BYTES_MIN: u64 = 256 << 10;
+pub(crate) const WINDOW_BYTES_MIN: u64 = 256 << 10;
 /// Most: 16 MiB carry 1 Gbit/s over 130 ms.
 pub const WINDOW_BYTES_MAX: u64 = 16 << 20;
 /// At the beginning, when nothing is measured: slow start of TCP takes some round trips to need more.
@@ -202,7 +202,7 @@ impl Flow {
     }
 
     /// As `admit`, without waiting: whether they may be.
-    pub fn try_admit(&self, bytes: u64) -> bool {
+    pub(crate) fn try_admit(&self, bytes: u64) -> bool {
         let mut state = self.state();
         let fits = state.closed || state.in_flight == 0 || state.in_flight + bytes <= state.window;
         if fits {
@@ -252,7 +252,7 @@ impl Flow {
 
     /// The kernel was asked. Its congestion window says before any answer what the path will take next, and
     /// slow start must not wait for answers.
-    pub fn looked(&self, before: &TcpInfo, now: &TcpInfo) {
+    pub(crate) fn record_tcp_info(&self, before: &TcpInfo, now: &TcpInfo) {
         let mut state = self.state();
         state.reading.sending.add(before, now);
         if !self.is_limited && !now.rtt.is_zero() && now.unacknowledged_segments > 0 {
@@ -264,7 +264,7 @@ impl Flow {
     }
 
     /// How many bytes the next write to this server should have.
-    pub fn write_bytes(&self) -> u64 {
+    pub(crate) fn write_bytes(&self) -> u64 {
         match self.carries() {
             Some(rate) => write_bytes(rate),
             None if self.is_limited => *WRITE_BYTES.start(),
@@ -373,7 +373,7 @@ mod tests {
             let flow = Flow::new(is_limited, start);
             let info = TcpInfo { rtt: Duration::from_millis(1), ..TcpInfo::default() };
             let fast = TcpInfo { congestion_window_segments: 100, segment_bytes: 1448, ..info };
-            flow.looked(&info, &TcpInfo { unacknowledged_segments: 1, ..fast });
+            flow.record_tcp_info(&info, &TcpInfo { unacknowledged_segments: 1, ..fast });
             let before = (flow.write_bytes(), flow.ahead_bytes(), flow.state().window);
             (1..=20_u64).for_each(|step| {
                 flow.answered(100_000, Duration::ZERO, None, start + Duration::from_millis(step * 500));

@@ -144,8 +144,8 @@ impl Service for Storage {
         Arc::clone(&self.endpoint)
     }
 
-    fn endpoint(place: &Endpoint) -> &Endpoint {
-        place
+    fn endpoint(endpoint: &Endpoint) -> &Endpoint {
+        endpoint
     }
 
     fn name(&self, _: &Endpoint) -> String {
@@ -167,7 +167,7 @@ impl Service for Storage {
             Measurement::Activity(doing) => self.flow.doing(doing, now),
             Measurement::Received(bytes) => self.flow.received(bytes, now),
             Measurement::Counters(before, after) => {
-                self.flow.looked(before, after);
+                self.flow.record_tcp_info(before, after);
                 self.count_sending(before, after);
             }
             Measurement::Answered(answered) => {
@@ -303,7 +303,7 @@ impl Link {
     }
 
     /// Bytes that the next write should have.
-    pub fn write_bytes(&self) -> u64 {
+    pub(crate) fn write_bytes(&self) -> u64 {
         self.exchange.flow.write_bytes()
     }
 

@@ -10,7 +10,7 @@ use fullbore_engine::units::bytes;
 
 use crate::base32;
 use crate::geometry::{DEFAULT_ENCODING, Encoding, Geometry, SEGMENT_BYTES};
-use crate::grid::{GridAccess, GridSettings, place};
+use crate::grid::{GridAccess, GridSettings, access};
 use crate::node::read_convergence;
 use crate::upload::{KeyChoice, PutOptions};
 
@@ -24,14 +24,14 @@ const SEGMENT_MEMORY_MAX: u64 = 1 << 30;
 /// Bytes of a segment at most, as the stock client has it.
 const DEFAULT_SEGMENT_BYTES: u64 = 1 << 20;
 
-/// What is put, and how.
+/// Settings of one `fullbore put` into a grid.
 #[derive(Debug, Clone)]
 pub struct PutSettings {
     /// Where to; `dry_run` needs no grid.
     pub grid: GridSettings,
     /// Files and directories; `-` is stdin.
     pub paths: Vec<PathBuf>,
-    /// What of directories is put.
+    /// Which files of directories to upload, and how to treat links.
     pub choice: Choice,
     /// Only tells the caps that files would have.
     pub dry_run: bool,
@@ -39,13 +39,13 @@ pub struct PutSettings {
     pub encoding: Option<String>,
     /// Bytes of a segment at most.
     pub segment_bytes: Option<u64>,
-    /// From what keys are made.
+    /// How fullbore makes the keys of files.
     pub key: KeySettings,
     /// Bytes of stdin, if they are known.
     pub stdin_bytes: Option<u64>,
     /// Where the list of files and caps is written.
     pub list: Option<PathBuf>,
-    /// Where uploads are noted.
+    /// Directory for the journals of uploads; `None`: no journal.
     pub journals: Option<PathBuf>,
     /// Where stdin is kept until its end is seen.
     pub spool: PathBuf,
@@ -53,7 +53,7 @@ pub struct PutSettings {
     pub limit_rate_bytes_per_s: Option<u64>,
 }
 
-/// From what keys are made.
+/// How fullbore makes the keys of files: convergent or random.
 #[derive(Clone, Default)]
 pub enum KeySettings {
     /// From the content and the node's convergence secret.
@@ -85,18 +85,18 @@ pub(super) struct Resolved {
     /// How files are encoded.
     pub options: PutOptions,
     /// The grid; none is needed for `--dry-run`.
-    pub place: Option<GridAccess>,
+    pub access: Option<GridAccess>,
 }
 
 impl Resolved {
     /// Reads what the settings name.
     pub fn new(settings: &PutSettings, events: &mut dyn Events) -> Result<Resolved, CommandError> {
-        let place = place(&settings.grid)?;
-        if place.is_none() && !settings.dry_run {
+        let access = access(&settings.grid)?;
+        if access.is_none() && !settings.dry_run {
             return Err(CommandError::usage("no Tahoe-LAFS grid is named")
                 .hint("give --node ~/.tahoe for the grid of a Tahoe-LAFS node, or --servers FILE"));
         }
-        let node = place.as_ref().and_then(|place| place.node.as_ref());
+        let node = access.as_ref().and_then(|access| access.node.as_ref());
         let encoding = match &settings.encoding {
             Some(text) => encoding(text)?,
             None => node.map_or(DEFAULT_ENCODING, |node| node.encoding),
@@ -122,10 +122,8 @@ impl Resolved {
             KeySettings::OfNode => match node {
                 Some(node) => KeyChoice::Convergent(node.convergence.0.clone()),
                 None => {
-                    return Err(CommandError::usage(
-                        "from what are keys made? Without a node there is no convergence secret",
-                    )
-                    .hint("pass --convergence-file FILE, or --random-key"));
+                    return Err(CommandError::usage("no convergence secret: no node is given")
+                        .hint("pass --convergence-file FILE, or --random-key"));
                 }
             },
         };
@@ -142,7 +140,7 @@ impl Resolved {
             ));
         }
         let options = PutOptions { encoding, segment_max, key };
-        Ok(Resolved { memory_bytes, options, place })
+        Ok(Resolved { memory_bytes, options, access })
     }
 }
 
@@ -165,7 +163,7 @@ fn memory(encoding: Encoding, segment_max: u64) -> Result<u64, CommandError> {
 fn encoding(text: &str) -> Result<Encoding, CommandError> {
     let numbers: Option<Vec<u16>> = text.split(',').map(|number| number.trim().parse().ok()).collect();
     let Some([needed, happy, total]) = numbers.and_then(|numbers| <[u16; 3]>::try_from(numbers).ok()) else {
-        return Err(CommandError::usage(format_args!("--encoding {text}: three numbers are needed, such as 3,7,10")));
+        return Err(CommandError::usage(format_args!("--encoding {text}: expected three numbers, such as 3,7,10")));
     };
     Encoding::new(needed, happy, total).map_err(|error| CommandError::usage(format_args!("--encoding {text}: {error}")))
 }

@@ -16,10 +16,11 @@ const LOOK_EVERY_BYTES: u64 = 16 << 20;
 /// Reads everything into an unlinked file of `directory`; the result is it and its length. `meter` counts what whoever
 /// writes into the pipe has us wait.
 pub(super) fn spool(mut from: impl Read, directory: &Path, meter: &Meter) -> Result<(File, u64), CommandError> {
-    let failed = |error: &io::Error| CommandError::disk(directory, error).context("while keeping what came from stdin");
+    let failed =
+        |error: &io::Error| CommandError::disk(directory, error).context("while writing stdin to a temporary file");
     let mut file = unnamed(directory).map_err(|error| failed(&error))?;
     let mut buffer = vec![0; 256 << 10];
-    let (mut size, mut looked) = (0_u64, None);
+    let (mut size, mut checked) = (0_u64, None);
     loop {
         let count = match meter.read(|| from.read(&mut buffer)) {
             Ok(0) => return Ok((file, size)),
@@ -27,10 +28,10 @@ pub(super) fn spool(mut from: impl Read, directory: &Path, meter: &Meter) -> Res
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(CommandError::disk(Path::new("stdin"), &error)),
         };
-        if looked.is_none_or(|looked| size >= looked + LOOK_EVERY_BYTES) {
-            looked = Some(size);
-            let room = free_bytes(&file).map_err(|error| failed(&error))?;
-            if room < ROOM_LEFT_BYTES + LOOK_EVERY_BYTES {
+        if checked.is_none_or(|checked| size >= checked + LOOK_EVERY_BYTES) {
+            checked = Some(size);
+            let free = free_bytes(&file).map_err(|error| failed(&error))?;
+            if free < ROOM_LEFT_BYTES + LOOK_EVERY_BYTES {
                 return Err(failed(&io::ErrorKind::StorageFull.into())
                     .hint("set TMPDIR to another directory, or pass --random-key --size BYTES, which needs no space"));
             }

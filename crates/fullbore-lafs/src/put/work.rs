@@ -106,12 +106,12 @@ impl<'a> PutContext<'a> {
             stopping.send_replace(true);
         });
         let limit = settings.limit_rate_bytes_per_s.map(|rate| Arc::new(RateLimit::new(rate, Instant::now())));
-        let place = resolved.place.as_ref().filter(|_| !settings.dry_run);
-        let grid = place.map(|place| Arc::new(connect(settings.grid.patience, place, limit, &ledger)));
+        let access = resolved.access.as_ref().filter(|_| !settings.dry_run);
+        let grid = access.map(|access| Arc::new(connect(settings.grid.patience, access, limit, &ledger)));
         let journals = settings.journals.as_deref().filter(|_| grid.is_some());
         let journal = journals.and_then(open_journal);
-        let uploader = place.zip(grid.as_ref()).map(|(place, grid)| {
-            let (grid, context, lease) = (Arc::clone(grid), context.clone(), place.lease.clone());
+        let uploader = access.zip(grid.as_ref()).map(|(access, grid)| {
+            let (grid, context, lease) = (Arc::clone(grid), context.clone(), access.lease.clone());
             Arc::new(Uploader::new(grid, context, lease, stop.subscribe(), journal.clone()))
         });
         if let Some(grid) = &grid {
@@ -128,7 +128,7 @@ impl<'a> PutContext<'a> {
 
     /// Puts everything; `each` hears of every item, in the order in which arguments were given.
     pub fn put_all(&self, items: &[Item], each: EventHandler<'_>) -> Result<(), CommandError> {
-        let mut run = Run { place: self, items, tasks: JoinSet::new(), open: BTreeMap::new(), done: BTreeMap::new() };
+        let mut run = Run { context: self, items, tasks: JoinSet::new(), open: BTreeMap::new(), done: BTreeMap::new() };
         let _inside = self.runtime.enter();
         let mut children = vec![0; items.len()];
         for parent in items.iter().filter_map(Item::parent) {
@@ -282,7 +282,7 @@ struct Open {
 type Outcome = (u64, Result<Stored, CommandError>);
 
 struct Run<'a> {
-    place: &'a PutContext<'a>,
+    context: &'a PutContext<'a>,
     items: &'a [Item],
     tasks: JoinSet<(usize, Outcome)>,
     open: BTreeMap<usize, Open>,
@@ -292,8 +292,8 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn begin(&mut self, number: usize) {
-        let putter = self.place.putter();
-        let size = self.place.settings.stdin_bytes;
+        let putter = self.context.putter();
+        let size = self.context.settings.stdin_bytes;
         match &self.items[number] {
             // It begins when the last of its children is done.
             Item::Directory { .. } => {}
@@ -309,7 +309,7 @@ impl Run<'_> {
 
     fn begin_directory(&mut self, number: usize) {
         let Some(open) = self.open.remove(&number) else { return };
-        let putter = self.place.putter();
+        let putter = self.context.putter();
         self.tasks.spawn(async move {
             let outcome = match open.failed {
                 Some(why) => (0, Err(CommandError::new(ErrorKind::Partial, format_args!("no cap, because {why}")))),
@@ -343,7 +343,7 @@ impl Run<'_> {
         let name = path.file_name().unwrap_or_default();
         let added = match result {
             Ok(cap) => open.directory.add(name.as_bytes(), cap.clone()).map_err(|error| error.to_string()),
-            Err(_) => Err(format!("{} has none", path.display())),
+            Err(_) => Err(format!("{} has no cap", path.display())),
         };
         if let Err(why) = added {
             open.failed.get_or_insert(why);

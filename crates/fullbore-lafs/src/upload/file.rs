@@ -87,7 +87,7 @@ pub(super) struct Upload<'a> {
     /// Some server has shares of the file: what is sent waits until it is known which ones are there.
     found: bool,
     /// The servers that get no share were asked what they have.
-    looked: bool,
+    asked_others: bool,
     /// For a run that takes this one up.
     notes: Option<Notes>,
     /// Answers that are awaited. What is asked and not sent is not sent any more when these end.
@@ -131,7 +131,7 @@ impl<'a> Upload<'a> {
             sent_bytes: 0,
             blocked: false,
             found: false,
-            looked: false,
+            asked_others: false,
             notes,
             answers: JoinSet::new(),
             aborts: JoinSet::new(),
@@ -204,7 +204,7 @@ impl<'a> Upload<'a> {
         let result = loop {
             self.blocked = false;
             self.assign();
-            self.look_elsewhere();
+            self.ask_others();
             self.send(all_out, flush);
             if self.is_hopeless() {
                 break Ok(());

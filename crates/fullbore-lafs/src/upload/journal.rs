@@ -398,7 +398,7 @@ impl Notes {
     }
 
     /// The key was not made from the content.
-    pub fn is_random(&self) -> bool {
+    pub(crate) fn is_random(&self) -> bool {
         self.is_random
     }
 

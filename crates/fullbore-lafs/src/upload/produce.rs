@@ -81,7 +81,7 @@ impl Meter {
         result
     }
 
-    /// The counters now.
+    /// Values of all counters at this moment.
     pub fn reading(&self) -> Costs {
         Costs {
             source: self.source.worked(),
@@ -95,7 +95,7 @@ impl Meter {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Threads that encode.
+/// Threads that encode and decode segments.
 #[derive(Debug, Clone)]
 pub struct Pool {
     jobs: threads::Sender<Job>,
@@ -125,32 +125,32 @@ impl Pool {
         Pool { jobs, threads: count }
     }
 
-    /// How many there are.
+    /// Number of threads in the pool.
     pub fn threads(&self) -> usize {
         self.threads
     }
 
     /// Has work done, for those who wait without blocking.
-    pub fn run_async<R: Send + 'static>(&self, work: impl FnOnce() -> R + Send + 'static) -> oneshot::Receiver<R> {
+    pub(crate) fn run_async<R: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> R + Send + 'static,
+    ) -> oneshot::Receiver<R> {
         let (sender, receiver) = oneshot::channel();
-        let job: Job = Box::new(move || {
-            let _ = sender.send(work());
-        });
-        if let Err(threads::SendError(job)) = self.jobs.send(job) {
-            job();
-        }
+        self.hand_out(move || drop(sender.send(work())));
         receiver
     }
 
     fn run<R: Send + 'static>(&self, work: impl FnOnce() -> R + Send + 'static) -> threads::Receiver<R> {
         let (sender, receiver) = threads::channel();
-        let job: Job = Box::new(move || {
-            let _ = sender.send(work());
-        });
-        if let Err(threads::SendError(job)) = self.jobs.send(job) {
+        self.hand_out(move || drop(sender.send(work())));
+        receiver
+    }
+
+    /// To a thread of the pool; here, if there is none.
+    fn hand_out(&self, job: impl FnOnce() + Send + 'static) {
+        if let Err(threads::SendError(job)) = self.jobs.send(Box::new(job)) {
             job();
         }
-        receiver
     }
 }
 
@@ -205,7 +205,7 @@ impl ProducerContext {
     /// The convergent key of a file. Reads all of it; blocks. `None`: it is not wanted any more.
     ///
     /// # Errors
-    /// [`SourceError`].
+    /// [`SourceError`] if the source cannot be read, or does not have the size of `geometry`.
     pub fn key(
         &self,
         source: &Source,
@@ -322,8 +322,8 @@ impl ProducerContext {
     /// Encodes a file for its cap alone; blocks.
     ///
     /// # Errors
-    /// [`SourceError`].
-    pub fn finish_only(
+    /// [`SourceError`] if the source cannot be read, has another size, or changed since its key was made.
+    pub(crate) fn finish_only(
         &self,
         source: &Source,
         geometry: Geometry,

@@ -38,20 +38,20 @@ impl Source {
         Source::File(Arc::new(file), written)
     }
 
-    /// A pipe.
+    /// Makes a source from a pipe, which can be read once.
     pub fn stream(reader: impl Read + Send + 'static) -> Source {
         Source::Stream(Arc::new(Mutex::new(Box::new(reader))))
     }
 
     /// Whether it can be read more than once.
-    pub fn is_repeatable(&self) -> bool {
+    pub(crate) fn is_repeatable(&self) -> bool {
         !matches!(self, Source::Stream(_))
     }
 
     /// Fills `into` with what is there from `offset` on; returns how many bytes that are. A stream has no offsets.
     ///
     /// # Errors
-    /// The reader's.
+    /// The file or stream cannot be read; the system's error is returned unchanged.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         match self {
             Source::Memory(bytes) => {
@@ -71,8 +71,8 @@ impl Source {
     /// Whether nothing comes behind `size` bytes, which have been read.
     ///
     /// # Errors
-    /// The reader's.
-    pub fn ends_at(&self, size: u64) -> io::Result<bool> {
+    /// The file or stream cannot be read; the system's error is returned unchanged.
+    pub(crate) fn ends_at(&self, size: u64) -> io::Result<bool> {
         Ok(self.read(size, &mut [0])? == 0)
     }
 

@@ -115,7 +115,7 @@ impl IndexNames {
     /// Links the content into the store from any name that has it.
     ///
     /// # Errors
-    /// Errors of the file system.
+    /// A file of the mirror cannot be read, written or removed.
     pub fn adopt(&self, root: &Root, sha256: Sha256, size: u64) -> Result<bool, StateError> {
         for name in self.all() {
             if store::adopt(root, name, sha256, size)? {

@@ -13,7 +13,7 @@ use fullbore_apt::signed_release::contradiction;
 use fullbore_debian::classify::{IndexKind, classify};
 use fullbore_debian::compression::Form;
 use fullbore_debian::release::{IndexEntry, Release};
-use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignedText, Verifier};
+use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignatureError, SignedText, Verifier};
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::files::{FileError, Kind, Root};
 use fullbore_engine::stage::StageClock;
@@ -58,6 +58,14 @@ pub enum CheckError {
         /// The directory.
         directory: String,
     },
+    /// No program that verifies signatures can be run.
+    #[error("{directory}: {error}")]
+    NoVerifier {
+        /// The suite.
+        directory: String,
+        /// The error.
+        error: SignatureError,
+    },
     /// The tree cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
@@ -85,9 +93,14 @@ pub fn check(root: &Root, state: &State, options: &Options<'_>) -> Result<Findin
         if unsigned && options.verifier.is_some() {
             checker.findings.unsigned.push(directory.clone());
         }
-        let text = signed_text(root, &directory, verifier);
+        let text = match signed_text(root, &directory, verifier) {
+            Err(SuiteFault::Signature(error)) if error.is_missing_program() => {
+                return Err(CheckError::NoVerifier { directory, error });
+            }
+            other => other,
+        };
         if let Ok(text) = &text {
-            checker.beside(&directory, text, verifier)?;
+            checker.check_detached(&directory, text, verifier)?;
         }
         let mut release = text.and_then(|text| Ok(Box::new(Release::parse(&text)?)));
         if let Ok(release) = &mut release {
@@ -160,7 +173,7 @@ struct IndexCopy {
 }
 
 impl IndexCopy {
-    fn place(&self) -> &str {
+    fn path(&self) -> &str {
         self.behind.as_deref().unwrap_or(&self.path)
     }
 }
@@ -214,7 +227,12 @@ impl<'a> Checker<'a> {
     }
 
     /// Checks `Release` and `Release.gpg` of a suite with an `InRelease`.
-    fn beside(&mut self, directory: &str, text: &SignedText, verifier: Option<&Verifier>) -> Result<(), CheckError> {
+    fn check_detached(
+        &mut self,
+        directory: &str,
+        text: &SignedText,
+        verifier: Option<&Verifier>,
+    ) -> Result<(), CheckError> {
         let path = |name: &str| below(directory, name);
         if self.root.stat(&path("InRelease"))?.is_none() {
             return Ok(());
@@ -263,7 +281,7 @@ impl<'a> Checker<'a> {
             // Files named in an index lie relative to its own name, not to its by-hash one.
             let path = format!("{}{}", below(directory, stem), form.extension());
             let limit = plain_bytes_max(release, stem, copy.size);
-            let Some((file, _)) = self.root.open_file(copy.place())? else { continue };
+            let Some((file, _)) = self.root.open_file(copy.path())? else { continue };
             let fed = match plan.index(&path, suite) {
                 // Entries that are left out of a mirror are no damage of it.
                 Ok(id) => read_index(plan, id, reading, &path, form, limit, BufReader::new(file)).map(drop),
@@ -359,7 +377,7 @@ impl<'a> Checker<'a> {
     fn read_copies(&mut self, copies: &[IndexCopy]) -> Vec<bool> {
         let job = |at: usize| {
             let copy = copies.get(at)?;
-            Some(Job { id: at as u32, path: copy.place(), size: Some(copy.size), sha256: copy.sha256 })
+            Some(Job { id: at as u32, path: copy.path(), size: Some(copy.size), sha256: copy.sha256 })
         };
         let mut right = vec![false; copies.len()];
         for (id, outcome) in self.read(&job) {

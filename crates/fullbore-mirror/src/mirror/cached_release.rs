@@ -59,7 +59,7 @@ impl DetachedRelease {
     /// Reads both from a suite's directory.
     ///
     /// # Errors
-    /// Errors of the file system.
+    /// A file or directory of the mirror cannot be read.
     pub fn read(root: &Root, directory: &str) -> Result<DetachedRelease, FileError> {
         let read = |name: &str, limit: usize| root.read(&below(directory, name), limit as u64);
         Ok(DetachedRelease {
@@ -95,11 +95,12 @@ impl EarlyChecks {
     ) -> EarlyChecks {
         let over = Arc::new(AtomicBool::new(false));
         let (mut inline, mut detached) = (Vec::new(), Vec::new());
-        for ((wish, kept), verifier) in wanted_suites.iter().zip(conditions).zip(verifiers) {
-            let (Some(kept), Some(verifier), Some(record)) = (kept, verifier, recorded(state, wish.suite)) else {
+        for ((wanted_suite, cached), verifier) in wanted_suites.iter().zip(conditions).zip(verifiers) {
+            let (Some(cached), Some(verifier), Some(record)) = (cached, verifier, recorded(state, wanted_suite.suite))
+            else {
                 continue;
             };
-            inline.push((verifier.clone(), kept.content.clone()));
+            inline.push((verifier.clone(), cached.content.clone()));
             detached.push((verifier.clone(), record.directory.clone()));
         }
         // Two threads: each check is a process, and there may be many suites.

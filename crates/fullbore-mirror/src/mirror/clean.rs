@@ -54,7 +54,7 @@ pub fn remove_expired<E: From<StateError>>(
 /// Existing files of a deletion that was begun, with their sizes.
 ///
 /// # Errors
-/// Errors of the file system.
+/// A file of the mirror cannot be read, written or removed.
 pub fn begun(root: &Root, state: &State) -> Result<Vec<(String, u64)>, StateError> {
     let mut files = Vec::new();
     if state.header.removal == Removal::Begun {
@@ -121,7 +121,7 @@ impl Emptied {
 /// Removes unfinished files that are not in the plan; `unfinished` is the journal's list after a run.
 ///
 /// # Errors
-/// Errors of the file system.
+/// A file of the mirror cannot be read, written or removed.
 pub fn stale_parts(root: &Root, unfinished: &[String], plan: &Plan) -> Result<u64, FileError> {
     let mut removed = 0;
     for path in unfinished {
@@ -136,7 +136,7 @@ pub fn stale_parts(root: &Root, unfinished: &[String], plan: &Plan) -> Result<u6
 /// this walks the tree.
 ///
 /// # Errors
-/// Errors of the file system.
+/// A file of the mirror cannot be read, written or removed.
 pub fn abandoned_parts(root: &Root, plan: &Plan, done: &FileSet) -> Result<u64, FileError> {
     let mut tops: BTreeSet<&str> = ["dists", "pool"].into();
     // Flat repositories have their files where they like.
@@ -169,7 +169,7 @@ pub fn abandoned_parts(root: &Root, plan: &Plan, done: &FileSet) -> Result<u64, 
 /// tools (`named_elsewhere`). `suites` are those of the state.
 ///
 /// # Errors
-/// Errors of the file system.
+/// A directory of the mirror cannot be read.
 pub fn find_untracked(
     root: &Root,
     known: &PathSet,
@@ -196,7 +196,7 @@ pub fn find_untracked(
 /// Removes the files of [`find_untracked`]; returns those that existed.
 ///
 /// # Errors
-/// Errors of the file system.
+/// A file of the mirror cannot be read, written or removed.
 pub fn remove_untracked(root: &Root, files: &[(String, u64)]) -> Result<Tally, FileError> {
     let mut emptied = Emptied::default();
     let mut removed = Tally::default();

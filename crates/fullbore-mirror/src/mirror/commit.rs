@@ -92,7 +92,7 @@ impl Counts {
     /// Asks the guard whether the expired and the `foreign` files may be deleted.
     ///
     /// # Errors
-    /// When it refuses.
+    /// [`GuardError`] if the run would delete more than `guard` allows.
     pub fn guarded(&self, guard: &DeleteGuard, foreign: Tally) -> Result<(), GuardError> {
         let (gone, all) = (self.expired.with(foreign), self.all.with(foreign));
         guard.check(gone.files, all.files, gone.bytes, all.bytes)

@@ -32,9 +32,9 @@ impl Run<'_> {
         for file in wanted.subtraction.fetch.clone() {
             wanted.subtraction.done.insert(file);
         }
-        let places = (0..self.offers.len()).filter(|place| !self.is_refused(*place));
+        let positions = (0..self.offers.len()).filter(|position| !self.is_refused(*position));
         let publications =
-            places.map(|place| self.publication(session, place)).collect::<Result<Vec<_>, CommandError>>()?;
+            positions.map(|position| self.publication(session, position)).collect::<Result<Vec<_>, CommandError>>()?;
         let named_elsewhere = |path: &str| foreign.as_ref().is_none_or(|foreign| foreign.names(path));
         let orphans = wanted.subtraction.orphans.clone();
         let done = &wanted.subtraction.done;

@@ -76,7 +76,7 @@ impl FreeSpace {
     /// Whether the run fits.
     ///
     /// # Errors
-    /// [`FreeSpaceError`] with both figures.
+    /// [`FreeSpaceError`] with both figures if the file system has too little space or too few inodes.
     pub fn check(&self) -> Result<(), FreeSpaceError> {
         if self.needed_bytes > self.free_bytes {
             return Err(FreeSpaceError::Bytes { needed: self.needed_bytes, free: self.free_bytes });
@@ -94,17 +94,17 @@ mod tests {
 
     #[test]
     fn both_figures_are_told() {
-        let room = FreeSpace { needed_bytes: 10, free_bytes: 4, needed_inodes: 3, free_inodes: Some(2) };
+        let space = FreeSpace { needed_bytes: 10, free_bytes: 4, needed_inodes: 3, free_inodes: Some(2) };
         assert_eq!(
-            room.check().unwrap_err().to_string(),
+            space.check().unwrap_err().to_string(),
             "the run needs 10 B, the file system has 4 B left: 6 B missing"
         );
-        let room = FreeSpace { free_bytes: 10, ..room };
+        let space = FreeSpace { free_bytes: 10, ..space };
         assert_eq!(
-            room.check().unwrap_err().to_string(),
+            space.check().unwrap_err().to_string(),
             "the run creates 3 files and directories, the file system has 2 inodes left"
         );
-        assert_eq!(FreeSpace { free_inodes: None, ..room }.check(), Ok(()));
+        assert_eq!(FreeSpace { free_inodes: None, ..space }.check(), Ok(()));
     }
 
     #[test]

@@ -51,9 +51,9 @@ impl SuiteIndexes {
 
     /// As [`SuiteIndexes::missing`], among those of this kind.
     fn missing_of(&self, kind: &dyn Fn(&&WantedIndex) -> bool) -> Option<&WantedIndex> {
-        let came: BTreeSet<u32> = self.wants.iter().filter(|want| self.has(want)).filter_map(group).collect();
+        let received: BTreeSet<u32> = self.wants.iter().filter(|want| self.has(want)).filter_map(group).collect();
         let is_missing = |want: &&WantedIndex| {
-            group(want).is_some_and(|group| !came.contains(&group) && !self.ignored.contains(&group))
+            group(want).is_some_and(|group| !received.contains(&group) && !self.ignored.contains(&group))
         };
         self.wants.iter().filter(is_missing).find(kind)
     }
@@ -84,7 +84,7 @@ impl SuiteIndexes {
     }
 
     /// Records a stored index.
-    pub fn came(&mut self, sha256: Sha256) {
+    pub fn received(&mut self, sha256: Sha256) {
         self.have.insert(sha256);
     }
 }
@@ -282,7 +282,7 @@ pub fn fetch(
             let fetched = session.fetch(files.clone(), items, stop, events)?;
             for item in fetched.verified {
                 let Some(index) = files.index(item) else { continue };
-                suites.iter_mut().for_each(|suite| suite.came(index.sha256));
+                suites.iter_mut().for_each(|suite| suite.received(index.sha256));
             }
             let hosts = Hosts::of(&session.site.fetcher.hosts());
             for given_up in &fetched.given_up {
@@ -294,9 +294,10 @@ pub fn fetch(
         indexes = Vec::new();
         let mut more = false;
         for (offer, suite) in offers.iter().zip(suites.iter()) {
-            let came: BTreeSet<u32> = suite.wants.iter().filter(|want| suite.has(want)).filter_map(group).collect();
-            let open =
-                |want: &&WantedIndex| want.reading.is_some() && group(want).is_some_and(|group| !came.contains(&group));
+            let received: BTreeSet<u32> = suite.wants.iter().filter(|want| suite.has(want)).filter_map(group).collect();
+            let open = |want: &&WantedIndex| {
+                want.reading.is_some() && group(want).is_some_and(|group| !received.contains(&group))
+            };
             more |= suite.wants.iter().filter(open).any(|want| want.rank >= rank);
             indexes.extend(
                 suite.wants.iter().filter(open).filter(|want| want.rank == rank).map(|want| stored_index(offer, want)),
@@ -330,8 +331,8 @@ fn unreadable(offer: &OfferedSuite, suite: &SuiteIndexes, want: &WantedIndex, re
     // If several are missing, a wrong one says most.
     let missing = || suite.wants.iter().filter(|want| want.reading.is_some() && !suite.has(want));
     let is_wrong = |want: &&WantedIndex| refusals.of(&mut std::iter::once(want.sha256)).is_some_and(|one| one.is_wrong);
-    let came = |want: &WantedIndex| suite.forms(want).any(|sha256| suite.have.contains(&sha256));
-    let wrong = missing().filter(|want| !came(want)).find(is_wrong);
+    let received = |want: &WantedIndex| suite.forms(want).any(|sha256| suite.have.contains(&sha256));
+    let wrong = missing().filter(|want| !received(want)).find(is_wrong);
     let want = wrong.unwrap_or(want);
     let path = format!("{}{}", offer.remote, want.path);
     let refusal = refusals.of(&mut suite.forms(want));

@@ -81,7 +81,7 @@ pub fn rival<'s>(requested: &str, release: &Release, state: &'s State) -> Option
 /// suite, it gets its requested name.
 ///
 /// # Errors
-/// Errors of the file system.
+/// A file or directory of the mirror cannot be read.
 pub fn layout(requested: &str, release: &Release, taken: bool, root: &Root) -> Result<Layout, FileError> {
     if requested.ends_with('/') {
         let directory = requested.trim_start_matches("./").trim_end_matches('/');
@@ -139,7 +139,7 @@ pub struct BrokenLink<'a> {
 /// does not count.
 ///
 /// # Errors
-/// Errors of the file system.
+/// A file or directory of the mirror cannot be read.
 pub fn broken_links<'a>(root: &Root, suites: &'a [SuiteRecord]) -> Result<Vec<BrokenLink<'a>>, FileError> {
     let mut lost = Vec::new();
     let published = || suites.iter().filter(|suite| !suite.retired);

@@ -14,7 +14,7 @@ const LINKS_MAX: usize = 40;
 /// The real path of a file; `None` if nothing is there, or it is outside the mirror.
 ///
 /// # Errors
-/// Errors of the file system.
+/// A file or directory of the mirror cannot be read.
 pub fn resolve(root: &Root, path: &str) -> Result<Option<String>, FileError> {
     let mut ahead: VecDeque<String> = path.split('/').map(str::to_owned).collect();
     let mut real: Vec<String> = Vec::new();
@@ -45,7 +45,7 @@ pub fn resolve(root: &Root, path: &str) -> Result<Option<String>, FileError> {
 /// The status of a file, with its real path if links lead to it.
 ///
 /// # Errors
-/// Errors of the file system.
+/// A file or directory of the mirror cannot be read.
 pub fn follow(root: &Root, path: &str) -> Result<Option<(Status, Option<String>)>, FileError> {
     match root.stat(path) {
         Ok(Some(status)) if status.kind == Kind::Symlink => {}
@@ -59,7 +59,7 @@ pub fn follow(root: &Root, path: &str) -> Result<Option<(Status, Option<String>)
 /// As [`Root::stat`], but `None` behind a link.
 ///
 /// # Errors
-/// Errors of the file system.
+/// A file or directory of the mirror cannot be read.
 pub fn stat(root: &Root, path: &str) -> Result<Option<Status>, FileError> {
     match root.stat(path) {
         Err(FileError::Symlink { .. }) => Ok(None),
@@ -70,7 +70,7 @@ pub fn stat(root: &Root, path: &str) -> Result<Option<Status>, FileError> {
 /// The first link between `directory` and a path below it.
 ///
 /// # Errors
-/// Errors of the file system.
+/// A file or directory of the mirror cannot be read.
 pub fn first_link<'p>(root: &Root, directory: &str, path: &'p str) -> Result<Option<&'p str>, FileError> {
     let below = if directory.is_empty() { 0 } else { directory.len() + 1 };
     for (slash, _) in path.match_indices('/').filter(|(slash, _)| *slash > below) {

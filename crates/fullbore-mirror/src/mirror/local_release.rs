@@ -32,7 +32,7 @@ impl LocalRelease {
     /// Reads the Release of a directory, if there is one.
     ///
     /// # Errors
-    /// Errors of the file system.
+    /// A file or directory of the mirror cannot be read.
     pub fn read(root: &Root, directory: &str) -> Result<Option<LocalRelease>, FileError> {
         for name in ["InRelease", "Release"] {
             if let Some(content) = content(root, directory, name, RELEASE_BYTES_MAX)? {
@@ -69,6 +69,7 @@ impl LocalRelease {
         match text {
             Ok(text) => Ok(Release::parse(&text).ok().and_then(|release| release.date)),
             Err(error @ SignatureError::Scratch { .. }) => Err(LocalReleaseError::Scratch(error)),
+            Err(error) if error.is_missing_program() => Err(LocalReleaseError::Scratch(error)),
             Err(_) => Ok(None),
         }
     }

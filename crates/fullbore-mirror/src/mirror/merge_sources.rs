@@ -27,9 +27,11 @@ pub fn wanted_suites(sources: &[SourceSpec]) -> Vec<WantedSuite<'_>> {
     let mut wanted_suites: Vec<WantedSuite<'_>> = Vec::new();
     for source in sources {
         for suite in &source.suites {
-            let same = |wish: &&mut WantedSuite<'_>| wish.suite == suite && wish.sources[0].trusts_like(source);
+            let same = |wanted_suite: &&mut WantedSuite<'_>| {
+                wanted_suite.suite == suite && wanted_suite.sources[0].trusts_like(source)
+            };
             match wanted_suites.iter_mut().find(same) {
-                Some(wish) => wish.sources.push(source),
+                Some(wanted_suite) => wanted_suite.sources.push(source),
                 None => wanted_suites.push(WantedSuite { suite, sources: vec![source] }),
             }
         }
@@ -183,7 +185,8 @@ mod tests {
             source(&["b"], "contrib", keys),
         ];
         let wanted_suites = wanted_suites(&sources);
-        let found: Vec<_> = wanted_suites.iter().map(|wish| (wish.suite, wish.sources.len())).collect();
+        let found: Vec<_> =
+            wanted_suites.iter().map(|wanted_suite| (wanted_suite.suite, wanted_suite.sources.len())).collect();
         assert_eq!(found, [("a", 1), ("b", 2), ("b", 1)]);
     }
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use fullbore_apt::signed_release::{
     AlternateHosts, Answer, CachedRelease, Equivalence, HINT_ABSENT, HINT_ABSENT_FLAT, HINT_BUSY, HINT_CERTIFICATE,
     HINT_CREDENTIALS, HINT_ELSEWHERE, HINT_OTHER_AUTHORITY, HINT_REACH, HINT_TRUST, NamedAnswers, ReceivedRelease,
-    Refusal, ReleaseRequest, accept, check_suite, contradiction, get_hedged, receive, receive_all, remote_directory,
-    valid_until,
+    Refusal, ReleaseRequest, accept, check_suite, contradiction, get_hedged, no_verifier, receive, receive_all,
+    remote_directory, valid_until,
 };
 use fullbore_debian::release::Release;
 use fullbore_debian::release_date::{DateCheck, HINT_FUTURE};
@@ -106,19 +106,27 @@ pub fn fetch(
     warn: &mut dyn FnMut(String),
 ) -> Result<Offers, CommandError> {
     let wanted_suites = wanted_suites(&settings.sources);
-    let condition = |wish: &WantedSuite<'_>| {
-        cached_release(session, state, wish.suite, &settings.origins[0], date_check(wish.sources[0], now))
+    let condition = |wanted_suite: &WantedSuite<'_>| {
+        cached_release(
+            session,
+            state,
+            wanted_suite.suite,
+            &settings.origins[0],
+            date_check(wanted_suite.sources[0], now),
+        )
     };
     let conditions: Vec<Option<CachedRelease>> = wanted_suites.iter().map(condition).collect();
     let verifiers: Vec<Option<Verifier>> = wanted_suites
         .iter()
-        .map(|wish| wish.sources[0].signed_by.verifier(session.directories.work.path().join(OWN_DIRECTORY)))
+        .map(|wanted_suite| {
+            wanted_suite.sources[0].signed_by.verifier(session.directories.work.path().join(OWN_DIRECTORY))
+        })
         .collect();
     let early = EarlyChecks::begin(session, state, &wanted_suites, &conditions, &verifiers);
     let patience = if others(settings).is_empty() { ORIGIN_PATIENCE_ALONE } else { ORIGIN_PATIENCE };
-    let requests = wanted_suites.iter().zip(&conditions).map(|(wish, kept)| ReleaseRequest {
+    let requests = wanted_suites.iter().zip(&conditions).map(|(wanted_suite, cached)| ReleaseRequest {
         others: others(settings),
-        ..request(session, ORIGIN, wish.suite, kept.as_ref(), patience)
+        ..request(session, ORIGIN, wanted_suite.suite, cached.as_ref(), patience)
     });
     let requests = requests.collect();
     let origin_answers = session.runtime.block_on(stop.or(receive_all(requests)))?;
@@ -126,12 +134,12 @@ pub fn fetch(
     let mut candidates = Vec::new();
     let mut refused = Vec::new();
     let asked = wanted_suites.iter().zip(&conditions).zip(verifiers);
-    for (((wish, kept), verifier), answer) in asked.zip(origin_answers) {
+    for (((wanted_suite, cached), verifier), answer) in asked.zip(origin_answers) {
         let offered = || {
-            let (check, first) = (date_check(wish.sources[0], now), (answer, kept.as_ref()));
+            let (check, first) = (date_check(wanted_suite.sources[0], now), (answer, cached.as_ref()));
             let received =
-                usable(settings, session, wish.suite, first, verifier.as_ref(), check, patience, stop, warn)?;
-            candidate(settings, session, state, wish, received, verifier, now, stop, warn)
+                usable(settings, session, wanted_suite.suite, first, verifier.as_ref(), check, patience, stop, warn)?;
+            candidate(settings, session, state, wanted_suite, received, verifier, now, stop, warn)
         };
         match offered() {
             Ok(candidate) => candidates.push(candidate),
@@ -174,16 +182,16 @@ fn usable(
     settings: &MirrorSettings,
     session: &Session,
     suite: &str,
-    (answer, kept): (Answer, Option<&CachedRelease>),
+    (answer, cached): (Answer, Option<&CachedRelease>),
     verifier: Option<&Verifier>,
     check: DateCheck,
     patience: Duration,
     stop: &Stop,
     warn: &mut dyn FnMut(String),
 ) -> Result<(ReceivedRelease, HostId), CommandError> {
-    let accepted = match accept(answer, kept, verifier) {
+    let accepted = match accept(answer, cached, verifier) {
         // The local copy or an answer was altered: ask the origin alone, without a condition.
-        Err(Refusal::Verification(..)) if kept.is_some() || !others(settings).is_empty() => {
+        Err(Refusal::Verification(..)) if cached.is_some() || !others(settings).is_empty() => {
             let again = receive(request(session, ORIGIN, suite, None, patience));
             let again = session.runtime.block_on(stop.or(again))?;
             accept(again, None, verifier)
@@ -194,6 +202,7 @@ fn usable(
         Ok(received) => Ok((received, ORIGIN)),
         Err(Refusal::Verification(why, hint)) => Err(unverified(&shown(settings, ORIGIN), suite, &why, hint)),
         Err(Refusal::Local(why)) => Err(unwritable(suite, &why)),
+        Err(Refusal::NoVerifier(why)) => Err(no_verifier(suite, why).context("nothing was published or deleted")),
         Err(Refusal::Unavailable(why, hint)) => {
             newest_of_others(settings, session, suite, verifier, (&why, hint), check, stop, warn)
         }
@@ -204,12 +213,12 @@ fn request<'a>(
     session: &'a Session,
     host: HostId,
     suite: &str,
-    kept: Option<&'a CachedRelease>,
+    cached: Option<&'a CachedRelease>,
     patience: Duration,
 ) -> ReleaseRequest<'a> {
     let directory = remote_directory(suite);
     let head_seen = HeadSeen::default();
-    ReleaseRequest { fetcher: &session.site.fetcher, host, directory, kept, patience, others: 0..0, head_seen }
+    ReleaseRequest { fetcher: &session.site.fetcher, host, directory, cached, patience, others: 0..0, head_seen }
 }
 
 /// The other mirrors.
@@ -284,6 +293,9 @@ fn newest_of_others(
                 refusals.push(format!("{}: {why}", shown(settings, host)));
             }
             Err(Refusal::Local(why)) => return Err(unwritable(suite, &why)),
+            Err(Refusal::NoVerifier(why)) => {
+                return Err(no_verifier(suite, why).context("nothing was published or deleted"));
+            }
         }
     }
     if let Some((received, host)) = best {
@@ -328,14 +340,14 @@ fn candidate(
     settings: &MirrorSettings,
     session: &Session,
     state: &State,
-    wish: &WantedSuite<'_>,
+    wanted_suite: &WantedSuite<'_>,
     (received, host): (ReceivedRelease, HostId),
     verifier: Option<Verifier>,
     now: i64,
     stop: &Stop,
     warn: &mut dyn FnMut(String),
 ) -> Result<Candidate, CommandError> {
-    let (suite, source, release) = (wish.suite, wish.sources[0], &received.release);
+    let (suite, source, release) = (wanted_suite.suite, wanted_suite.sources[0], &received.release);
     let from = || format!("from {}", shown(settings, host));
     let is_of_another = check_suite(suite, release).err();
     if let Some(error) = &is_of_another {
@@ -395,7 +407,7 @@ fn candidate(
         Some(_) => Layout::as_requested(suite),
         None => layout(suite, release, taken, &session.root).map_err(|error| disk(&error))?,
     };
-    let selections = wish.sources.iter().map(selection).collect();
+    let selections = wanted_suite.sources.iter().map(selection).collect();
     Ok(Candidate { requested: suite.to_owned(), host, selections, layout, received, verifier, check })
 }
 
@@ -429,11 +441,11 @@ fn judge(
     warn: &mut dyn FnMut(String),
 ) -> Result<OfferedSuite, CommandError> {
     let identity = candidate.identity();
-    let Candidate { requested: suite, host, selections, layout: place, received, verifier, check } = candidate;
+    let Candidate { requested: suite, host, selections, layout, received, verifier, check } = candidate;
     let ReceivedRelease { files, modified, tag, text, release } = received;
     let fingerprint = fingerprint(&selections, &settings.filters);
-    let unrecorded = unrecorded(session, state, &place.directory)?;
-    let is_recorded = state.suite(&place.directory).is_some();
+    let unrecorded = unrecorded(session, state, &layout.directory)?;
+    let is_recorded = state.suite(&layout.directory).is_some();
     // The log covers a run that was killed while it published.
     let is_found = unrecorded.is_some() && !(is_recorded && state.marked);
     let date = |here: LocalRelease| here.date(&session.root, verifier.as_ref()).map_err(|error| disk(&error));
@@ -443,7 +455,7 @@ fn judge(
         warn(format!("{suite}: the Release on disk is not the recorded one; files are read again"));
     }
     let offer = OfferedRelease {
-        directory: &place.directory,
+        directory: &layout.directory,
         inrelease: identity,
         date: release.date.unwrap_or_default(),
         signed: text.is_verified(),
@@ -460,9 +472,9 @@ fn judge(
     }
     let mut change = state.judge(&offer).map_err(refused)?;
     if change == ReleaseChange::Unchanged {
-        let files = altered(session, state, &place.directory, &files, &text, verifier.as_ref())?;
+        let files = altered(session, state, &layout.directory, &files, &text, verifier.as_ref())?;
         let links = broken_links(&session.root, &state.header.suites).map_err(|error| disk(&error))?;
-        let links = links.iter().filter(|lost| lost.directory == place.directory).map(|lost| lost.link);
+        let links = links.iter().filter(|lost| lost.directory == layout.directory).map(|lost| lost.link);
         for name in files.into_iter().chain(links) {
             warn(format!("{suite}: the published {name} was changed; it is restored"));
             change = ReleaseChange::Unfinished;
@@ -474,7 +486,7 @@ fn judge(
         requested: suite,
         host,
         selections,
-        layout: place,
+        layout,
         signed: text.is_verified(),
         release,
         change,
@@ -584,8 +596,9 @@ pub fn take_side_files(
             offer.files.extend(files.into_iter().map(|(name, got)| (name, got.body)));
         } else {
             // Side files on disk stay if they belong to this Release.
-            let beside = DetachedRelease::read(&session.root, &offer.layout.directory).map_err(|error| disk(&error))?;
-            offer.files.extend(beside.of(&offer.text, offer.verifier.as_ref()));
+            let detached =
+                DetachedRelease::read(&session.root, &offer.layout.directory).map_err(|error| disk(&error))?;
+            offer.files.extend(detached.of(&offer.text, offer.verifier.as_ref()));
         }
     }
     Ok(())

@@ -317,9 +317,9 @@ impl PlanBuilder {
         let keep = self.filters.newest.map_or(usize::MAX, |newest| newest as usize);
         for mut versions in held.packages.into_values() {
             versions.sort_by(|(a, _), (b, _)| version::compare(b, a));
-            for (place, (_, files)) in versions.into_iter().enumerate() {
+            for (age, (_, files)) in versions.into_iter().enumerate() {
                 for file in files {
-                    if place < keep {
+                    if age < keep {
                         self.insert(index, &file.path, file.size, file.sha256)?;
                     } else {
                         self.leave_out(&file.path);
@@ -378,8 +378,8 @@ impl PlanBuilder {
 
     fn insert(&mut self, index: IndexId, path: &str, size: u64, sha256: Sha256) -> Result<(), PlanError> {
         let info = &self.indexes[usize::from(index.0)];
-        let place = find(&self.table, &self.hasher, path, |slot| path_of(&self.arena, &self.slots[slot as usize]));
-        if let Some(slot) = self.table[place].checked_sub(1) {
+        let bucket = find(&self.table, &self.hasher, path, |slot| path_of(&self.arena, &self.slots[slot as usize]));
+        if let Some(slot) = self.table[bucket].checked_sub(1) {
             let slot = &mut self.slots[slot as usize];
             if slot.size() == SIZE_UNKNOWN {
                 slot.size_and_index = size | u64::from(slot.index()) << 48;
@@ -427,7 +427,7 @@ impl PlanBuilder {
         };
         self.arena.extend_from_slice(path.as_bytes());
         self.slots.push(slot);
-        self.table[place] = self.slots.len() as u32;
+        self.table[bucket] = self.slots.len() as u32;
         if self.slots.len() * 4 > self.table.len() * 3 {
             self.grow();
         }
@@ -437,11 +437,11 @@ impl PlanBuilder {
     fn grow(&mut self) {
         let mut table = vec![0_u32; self.table.len() * 2];
         for (number, slot) in self.slots.iter().enumerate() {
-            let mut place = self.hasher.hash_one(path_of(&self.arena, slot)) as usize & (table.len() - 1);
-            while table[place] != 0 {
-                place = (place + 1) & (table.len() - 1);
+            let mut bucket = self.hasher.hash_one(path_of(&self.arena, slot)) as usize & (table.len() - 1);
+            while table[bucket] != 0 {
+                bucket = (bucket + 1) & (table.len() - 1);
             }
-            table[place] = number as u32 + 1;
+            table[bucket] = number as u32 + 1;
         }
         self.table = table;
     }
@@ -454,11 +454,11 @@ impl PlanBuilder {
 /// The place of `path` in the table, or the free place where it belongs.
 fn find<'a>(table: &[u32], hasher: &RandomState, path: &str, path_at: impl Fn(u32) -> &'a [u8]) -> usize {
     let mask = table.len() - 1;
-    let mut place = hasher.hash_one(path.as_bytes()) as usize & mask;
-    while table[place] != 0 && path_at(table[place] - 1) != path.as_bytes() {
-        place = (place + 1) & mask;
+    let mut bucket = hasher.hash_one(path.as_bytes()) as usize & mask;
+    while table[bucket] != 0 && path_at(table[bucket] - 1) != path.as_bytes() {
+        bucket = (bucket + 1) & mask;
     }
-    place
+    bucket
 }
 
 fn path_of<'a>(arena: &'a [u8], slot: &Slot) -> &'a [u8] {
@@ -557,8 +557,8 @@ impl Plan {
 
     /// The file of this path.
     pub fn find(&self, path: &str) -> Option<PlanFile<'_>> {
-        let place = find(&self.table, &self.hasher, path, |file| path_of(&self.arena, &self.slots[file as usize]));
-        self.table[place].checked_sub(1).map(|file| self.file(file))
+        let bucket = find(&self.table, &self.hasher, path, |file| path_of(&self.arena, &self.slots[file as usize]));
+        self.table[bucket].checked_sub(1).map(|file| self.file(file))
     }
 
     /// Whether an index names the path though the filters leave it out.

@@ -166,7 +166,7 @@ fn learn_sizes(
 }
 
 /// Needed and free space; `indexes` are those still to fetch.
-pub fn room(need: &FetchPlan, indexes: &[IndexDownload], session: &Session) -> Result<FreeSpace, CommandError> {
+pub fn free_space(need: &FetchPlan, indexes: &[IndexDownload], session: &Session) -> Result<FreeSpace, CommandError> {
     let index_bytes: u64 = indexes.iter().map(|index| index.size).sum();
     super::free_space::measure(
         &session.directories.volume,
@@ -181,7 +181,7 @@ pub fn room(need: &FetchPlan, indexes: &[IndexDownload], session: &Session) -> R
 }
 
 /// The error of a run without enough space.
-pub fn no_room(error: &FreeSpaceError) -> CommandError {
+pub fn no_space(error: &FreeSpaceError) -> CommandError {
     CommandError::new(ErrorKind::Disk, error)
         .context("nothing was fetched; the mirror as it was published before is intact")
         .hint("free some space, mirror less (--arch, --component, --exclude), or choose another directory")
@@ -230,7 +230,7 @@ pub fn fetch(
     let files = Arc::new(Files::of_plan(plan.clone(), subtraction.replace.clone(), need.learned.clone(), indexes));
     let items = files.items(&subtraction.fetch, session);
     let fetched = session.fetch(files.clone(), items, stop, events)?;
-    let mut came = FetchResult {
+    let mut result = FetchResult {
         missing: Vec::new(),
         why: Why::Various,
         incomplete: Vec::new(),
@@ -240,13 +240,13 @@ pub fn fetch(
     };
     for item in fetched.verified {
         match files.index(item) {
-            Some(index) => came.indexes.push(index.sha256),
+            Some(index) => result.indexes.push(index.sha256),
             None => drop(subtraction.done.insert(item)),
         }
     }
     let hosts = Hosts::of(&session.site.fetcher.hosts());
     let given_up_files = || fetched.given_up.iter().filter(|given_up| files.index(given_up.item).is_none());
-    came.why = Why::of(given_up_files().flat_map(|given_up| &given_up.faults).map(|(_, fault)| fault));
+    result.why = Why::of(given_up_files().flat_map(|given_up| &given_up.faults).map(|(_, fault)| fault));
     for given_up in &fetched.given_up {
         if let Some(index) = files.index(given_up.item) {
             refusals.note(index.sha256, given_up, &hosts);
@@ -255,21 +255,21 @@ pub fn fetch(
         let file = plan.file(given_up.item);
         let line = format!("{}: {}", file.path, hosts.why(given_up));
         if ignore_missing && is_lost(given_up) {
-            came.ignored.push(line);
+            result.ignored.push(line);
             continue;
         }
-        came.is_absent |= is_lost(given_up);
-        came.missing.push(line);
-        came.incomplete.extend(file.suites);
+        result.is_absent |= is_lost(given_up);
+        result.missing.push(line);
+        result.incomplete.extend(file.suites);
     }
     for id in without_outcome(&subtraction.fetch, &subtraction.done, given_up_files()) {
         let file = plan.file(id);
-        came.missing.push(format!("{}: it was requested and not received", file.path));
-        came.incomplete.extend(file.suites);
+        result.missing.push(format!("{}: it was requested and not received", file.path));
+        result.incomplete.extend(file.suites);
     }
-    came.incomplete.sort_unstable();
-    came.incomplete.dedup();
-    Ok(came)
+    result.incomplete.sort_unstable();
+    result.incomplete.dedup();
+    Ok(result)
 }
 
 /// Requested files without an outcome; they count as missing.

@@ -103,7 +103,7 @@ pub struct PathClash {
 /// Checks that no file of the plan has the path of an index.
 ///
 /// # Errors
-/// [`PathClash`].
+/// [`PathClash`] if the plan has other content under the path of an index.
 pub fn check(publications: &[Publication], plan: &Plan) -> Result<(), PathClash> {
     for file in publications.iter().flat_map(Publication::files) {
         if let Some(planned) = plan.find(&file.path)
@@ -208,14 +208,14 @@ pub fn keep_what_others_name(
     let is_published = |member: &SuiteId| {
         state.header.suites.get(usize::from(*member)).is_some_and(|suite| !suite.retired) && !of_run(member)
     };
-    let mut kept = HashSet::new();
+    let mut recorded = HashSet::new();
     while let Ok(Some(record)) = records.next() {
         let members = state.header.memberships.get(record.membership as usize).map(|membership| &membership.members);
         if withdrawn.contains(record.path) && members.is_some_and(|members| members.iter().any(is_published)) {
-            kept.insert(record.path.to_owned());
+            recorded.insert(record.path.to_owned());
         }
     }
-    names.retain(|name| !matches!(name, Name::Remove { path } if kept.contains(path)));
+    names.retain(|name| !matches!(name, Name::Remove { path } if recorded.contains(path)));
     Ok(())
 }
 

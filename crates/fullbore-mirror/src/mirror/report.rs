@@ -100,7 +100,7 @@ impl ReportBuilder {
         plan: &Plan,
         wanted: &FetchPlan,
         indexes: &[IndexDownload],
-        room: &FreeSpace,
+        space: &FreeSpace,
         deletions: Tally,
     ) {
         let index_bytes: u64 = indexes.iter().map(|index| index.size).sum();
@@ -112,8 +112,8 @@ impl ReportBuilder {
             fetch_bytes: (wanted.fetch.bytes + index_bytes).saturating_sub(wanted.resumed_bytes),
             delete_files: deletions.files,
             delete_bytes: deletions.bytes,
-            free_bytes: room.free_bytes,
-            free_inodes: room.free_inodes.unwrap_or(u64::MAX),
+            free_bytes: space.free_bytes,
+            free_inodes: space.free_inodes.unwrap_or(u64::MAX),
         };
         self.run.summary.totals.kept_files = wanted.subtraction.present.files;
         self.run.summary.totals.kept_bytes = wanted.subtraction.present.bytes;
@@ -130,8 +130,8 @@ impl ReportBuilder {
 
     /// A suite was published.
     pub fn published(&mut self, events: &mut dyn Events, directory: &str) {
-        let Some(place) = self.directories.iter().position(|own| own == directory) else { return };
-        let suite = &mut self.run.summary.suites[place];
+        let Some(position) = self.directories.iter().position(|own| own == directory) else { return };
+        let suite = &mut self.run.summary.suites[position];
         if suite.state != SuiteState::Unchanged {
             suite.state = SuiteState::Published;
             self.run.summary.changed = true;

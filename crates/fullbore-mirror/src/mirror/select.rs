@@ -196,8 +196,8 @@ fn add_group(
             asked(name.form)
         }
     });
-    let place = |form: Form| READING_ORDER.iter().position(|&other| other == form).unwrap_or(READING_ORDER.len());
-    group.sort_by_key(|(_, name)| place(name.form));
+    let rank = |form: Form| READING_ORDER.iter().position(|&other| other == form).unwrap_or(READING_ORDER.len());
+    group.sort_by_key(|(_, name)| rank(name.form));
     for (rank, (entry, name)) in group.into_iter().enumerate() {
         wants.push(WantedIndex {
             path: entry.path.as_str().to_owned(),

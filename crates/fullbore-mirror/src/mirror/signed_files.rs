@@ -45,15 +45,15 @@ impl<'a> NestedSuites<'a> {
     /// Removes entries within inner suites from the outer suite's Release: only the inner suite publishes them.
     ///
     /// # Errors
-    /// Errors of the file system.
+    /// A file or directory of the mirror cannot be read.
     pub fn leave_out(&mut self, release: &mut Release) -> Result<(), FileError> {
-        let mut kept = Vec::with_capacity(release.entries.len());
+        let mut remaining = Vec::with_capacity(release.entries.len());
         for entry in release.entries.drain(..) {
             if !self.has(entry.path.as_str())? {
-                kept.push(entry);
+                remaining.push(entry);
             }
         }
-        release.entries = kept;
+        release.entries = remaining;
         Ok(())
     }
 
@@ -80,7 +80,7 @@ impl<'a> NestedSuites<'a> {
     /// no signature.
     ///
     /// # Errors
-    /// Errors of the file system.
+    /// A file or directory of the mirror cannot be read.
     pub fn is_suite(&self, directory: &str) -> Result<bool, FileError> {
         let is_there = |name: &str| Ok::<_, FileError>(links::stat(self.root, &below(directory, name))?.is_some());
         Ok(self.suites.contains(&directory) || is_there("InRelease")? || is_there("Release.gpg")?)

@@ -33,13 +33,13 @@ pub fn learn(paths: Vec<String>, session: &Session, stop: &Stop) -> Result<Vec<O
     for group in paths.chunks(ASKED_AT_ONCE) {
         let answers = session.runtime.block_on(stop.or(async {
             let mut asked = tokio::task::JoinSet::new();
-            for (place, path) in group.iter().cloned() {
+            for (position, path) in group.iter().cloned() {
                 let watch = session.site.fetcher.watch();
-                asked.spawn(async move { (place, on_some_host(&watch, &path).await) });
+                asked.spawn(async move { (position, on_some_host(&watch, &path).await) });
             }
             asked.join_all().await
         }))?;
-        answers.into_iter().for_each(|(place, size)| learned[place] = size);
+        answers.into_iter().for_each(|(position, size)| learned[position] = size);
     }
     Ok(learned)
 }

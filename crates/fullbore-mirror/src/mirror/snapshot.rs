@@ -19,6 +19,7 @@ const NAME_BYTES_MAX: usize = 100;
 
 /// A snapshot that cannot be made.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SnapshotError {
     /// An invalid name.
     #[error(
@@ -48,7 +49,7 @@ pub enum SnapshotError {
 /// Checks that `name` can name a snapshot: letters, digits and `. _ + -`, a letter or digit first, at most 100 bytes.
 ///
 /// # Errors
-/// [`SnapshotError::Name`].
+/// [`SnapshotError::Name`] if the name breaks this rule.
 ///
 /// ```
 /// assert!(fullbore_mirror::check_snapshot_name("2026-11-20").is_ok());

@@ -52,6 +52,7 @@ pub fn index_path(sha256: Sha256) -> String {
 
 /// A state that cannot be read, used or written.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum StateError {
     /// A file operation failed.
     #[error(transparent)]
@@ -404,7 +405,7 @@ impl State {
     /// The list of files, in order of path; `None` when there is none.
     ///
     /// # Errors
-    /// Errors of the file system.
+    /// The list of files exists and cannot be read.
     pub fn records(&self, root: &Root) -> Result<Option<RecordReader<File>>, StateError> {
         if self.header.number == 0 {
             return Ok(None);
@@ -421,7 +422,7 @@ impl State {
     /// Writes the header as it is now, and makes it current.
     ///
     /// # Errors
-    /// Errors of the file system.
+    /// The state file cannot be written and renamed.
     pub fn write_header(&self, root: &Root) -> Result<(), StateError> {
         let part = root.write_part(STATE_PATH, &render(&self.header))?;
         if self.header.synced {
@@ -435,7 +436,7 @@ impl State {
     /// a state removes the mark.
     ///
     /// # Errors
-    /// Errors of the file system.
+    /// The marker of an unfinished run cannot be written.
     pub fn begin(&mut self, root: &Root, unsigned: bool) -> Result<(), StateError> {
         self.unfinished_unsigned |= unsigned;
         root.create_directory(OWN_DIRECTORY, 0o700)?;

@@ -23,7 +23,7 @@ pub(super) fn hash(file: impl Read) -> io::Result<(Sha256, u64)> {
 /// Whether the store has this content, by hashing it (M4, M5). A file with other content is removed.
 ///
 /// # Errors
-/// Errors of the file system.
+/// The stored file exists and cannot be read or removed.
 pub fn verify(root: &Root, sha256: Sha256, size: u64) -> Result<bool, StateError> {
     let right = has(root, sha256, size)?;
     if !right {
@@ -35,7 +35,7 @@ pub fn verify(root: &Root, sha256: Sha256, size: u64) -> Result<bool, StateError
 /// As [`verify`], but removes nothing.
 ///
 /// # Errors
-/// Errors of the file system.
+/// The stored file exists and cannot be read.
 pub fn has(root: &Root, sha256: Sha256, size: u64) -> Result<bool, StateError> {
     let path = index_path(sha256);
     let Some((file, status)) = root.open_file(&path)? else { return Ok(false) };
@@ -46,7 +46,7 @@ pub fn has(root: &Root, sha256: Sha256, size: u64) -> Result<bool, StateError> {
 /// Hard-links a published file into the store if it has this content; returns whether it has.
 ///
 /// # Errors
-/// Errors of the file system.
+/// A file of the mirror cannot be read, written or removed.
 pub fn adopt(root: &Root, path: &str, sha256: Sha256, size: u64) -> Result<bool, StateError> {
     // Never follow a link or open a device.
     if !links::stat(root, path)?.is_some_and(|status| status.kind == Kind::File && status.size == size) {
@@ -65,7 +65,7 @@ pub fn adopt(root: &Root, path: &str, sha256: Sha256, size: u64) -> Result<bool,
 /// Content already in the store stays, so that its names stay valid.
 ///
 /// # Errors
-/// Errors of the file system.
+/// A file of the mirror cannot be read, written or removed.
 pub fn put(root: &Root, content: &[u8], modified: Option<i64>) -> Result<Sha256, StateError> {
     let sha256 = Sha256::of(content);
     if verify(root, sha256, content.len() as u64)? {
@@ -83,7 +83,7 @@ pub fn put(root: &Root, content: &[u8], modified: Option<i64>) -> Result<Sha256,
 /// Removes files without another name; call it after publishing and deleting. Returns the number of removed files.
 ///
 /// # Errors
-/// Errors of the file system.
+/// A file of the mirror cannot be read, written or removed.
 pub fn sweep(root: &Root) -> Result<u64, FileError> {
     let mut removed = 0;
     for (name, _) in root.list(INDEX_DIRECTORY)? {

@@ -237,7 +237,7 @@ impl<'a> Comparison<'a> {
             } else if result.replace.contains(file.id) && !self.doubtful.contains(file.id) {
                 result.fetch.push(file.id);
             } else {
-                match disk.look(file.path)? {
+                match disk.find(file.path)? {
                     Found::Nothing => result.fetch.push(file.id),
                     Found::File(size) if file.known_size().is_none_or(|known| known == size) => {
                         result.adopt.push(file.id)
@@ -355,7 +355,7 @@ struct Disk<'a> {
 }
 
 impl Disk<'_> {
-    fn look(&mut self, path: &str) -> Result<Found, FileError> {
+    fn find(&mut self, path: &str) -> Result<Found, FileError> {
         if !self.missing.is_empty() && path.starts_with(&self.missing) {
             return Ok(Found::Nothing);
         }

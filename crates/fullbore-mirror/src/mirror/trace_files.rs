@@ -45,6 +45,7 @@ pub struct Trace {
 
 /// A trace file that cannot be written.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TraceError {
     /// Not a host name.
     #[error("{0:?} is not a host name")]

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 
-/// An invalid regular expression.
+/// An invalid regular expression, with the message of the regex crate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct PatternError(pub String);

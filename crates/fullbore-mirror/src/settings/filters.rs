@@ -15,22 +15,23 @@ use super::Filter;
 /// ```
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Filters {
-    /// Alone: only matching paths pass. With `exclude`: matching paths pass although excluded.
+    /// Without `exclude`: only packages with a matching path pass. With `exclude`: a matching path passes although
+    /// excluded.
     pub include: Vec<Filter>,
-    /// Matching paths do not pass.
+    /// Packages whose path matches one of these are left out, unless `include` matches too.
     pub exclude: Vec<Filter>,
     /// Sections: `devel` in every component, `contrib/devel` exactly.
     pub sections: Vec<String>,
-    /// Priorities.
+    /// Priorities that pass, such as `required`; empty: all.
     pub priorities: Vec<String>,
-    /// Names of source packages.
+    /// Names of source packages whose packages pass; empty: all.
     pub source_packages: Vec<String>,
     /// Number of newest versions to keep of each package; applied by the caller, which sees all versions.
     pub newest: Option<u32>,
 }
 
 impl Filters {
-    /// Whether everything passes.
+    /// Whether no filter is set, so that every package passes.
     pub fn is_empty(&self) -> bool {
         *self == Filters::default()
     }
@@ -49,7 +50,7 @@ impl Filters {
     }
 
     /// Whether a file of this path, relative to the archive's root, is wanted.
-    pub fn wants_path(&self, path: &str) -> bool {
+    pub(crate) fn wants_path(&self, path: &str) -> bool {
         let any = |patterns: &[Filter]| patterns.iter().any(|pattern| pattern.0.is_match(path));
         if self.exclude.is_empty() {
             self.include.is_empty() || any(&self.include)

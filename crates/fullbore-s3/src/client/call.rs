@@ -23,32 +23,32 @@ pub const SMALL_ANSWER: usize = 64 << 10;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Call {
-    /// The method.
+    /// HTTP method of the request.
     pub method: Method,
-    /// The object; none for the bucket.
+    /// Key of the object; `None` for a request about the bucket.
     pub key: Option<String>,
-    /// The query.
+    /// Names and values of the query, not encoded.
     pub query: Vec<(&'static str, String)>,
-    /// Fields; all are signed.
+    /// Names and values of header fields, all of which are signed.
     pub fields: Vec<(String, String)>,
-    /// Part of the object that is asked for.
+    /// Range of the object to download; `None`: all of it.
     pub range: Option<ByteRange>,
-    /// The body.
+    /// Body of the request; empty by default.
     pub body: Body,
-    /// Its SHA-256.
+    /// SHA-256 of `body`, which the signature covers.
     pub hash: Sha256,
-    /// Sends the hash as the object's or part's checksum, and compares what the server says it has.
+    /// Whether to send `hash` as the checksum of the object or part, and to compare it with the store's answer.
     pub checksum: bool,
-    /// Bytes of the answer's body at most.
+    /// Largest body of an answer in bytes; a larger one is an error.
     pub answer_bytes_max: usize,
-    /// The answer may be a success by its status and an error by its body.
+    /// Whether the body of a successful answer may hold an error, as after completing an upload.
     pub errors_in_body: bool,
-    /// Is made even when the run is to end: it cleans up.
+    /// Whether to send the request even after a stop, because it cleans up.
     pub at_the_end: bool,
 }
 
 impl Call {
-    /// A request without a body.
+    /// Makes a request without a query, fields or a body.
     pub fn new(method: Method, key: Option<&str>) -> Call {
         Call {
             method,
@@ -72,14 +72,14 @@ impl Call {
         self
     }
 
-    /// Adds a field.
+    /// Adds a header field, which will be signed.
     #[must_use]
     pub fn field(mut self, name: &str, value: impl Into<String>) -> Call {
         self.fields.push((name.to_owned(), value.into()));
         self
     }
 
-    /// Gives it a body.
+    /// Sets the body and its SHA-256.
     #[must_use]
     pub fn body(mut self, body: impl Into<Body>, hash: Sha256) -> Call {
         (self.body, self.hash) = (body.into(), hash);
@@ -107,8 +107,9 @@ pub fn etag(head: &ResponseHead) -> Option<String> {
     }
 }
 
-/// Why a request has no answer that is of use.
+/// Why a request failed, after all retries.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CallError {
     /// The server said no.
     #[error("{what}: {status}{}", described(error))]
@@ -137,7 +138,7 @@ pub enum CallError {
     #[error("{0}")]
     GivenUp(String),
     /// Content arrived damaged, again and again.
-    #[error("{what}: checksum mismatch: the server has {theirs}, sent was {ours}")]
+    #[error("{what}: checksum mismatch: the server has {theirs}, fullbore sent {ours}")]
     Damaged {
         /// Method and key.
         what: String,
@@ -209,7 +210,7 @@ impl CallError {
         }
     }
 
-    /// The status of a refusal.
+    /// Status code of the answer, if the store refused the request.
     pub fn status(&self) -> Option<u16> {
         match self {
             CallError::Refused { status, .. } => Some(*status),

@@ -11,6 +11,7 @@ const SETTINGS_MAX: usize = 50_000;
 
 /// A line that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConfigError {
     /// Longer than [`FILE_BYTES_MAX`].
     #[error("longer than {FILE_BYTES_MAX} bytes")]
@@ -57,7 +58,8 @@ impl Sections {
     /// Reads a file's text.
     ///
     /// # Errors
-    /// [`ConfigError`]
+    /// [`ConfigError`] if the text is too long, has too many sections or settings, or has a malformed
+    /// line.
     pub fn parse(text: &str, kind: Kind) -> Result<Sections, ConfigError> {
         if text.len() > FILE_BYTES_MAX {
             return Err(ConfigError::TooLong);

@@ -36,16 +36,16 @@ const METADATA_SESSION_S: &str = "21600";
 /// Addresses that a container's credentials may come from without TLS, besides the loopback ones.
 const CONTAINER_HOSTS: [&str; 3] = ["169.254.170.2", "169.254.170.23", "[fd00:ec2::23]"];
 
-/// The security token service.
+/// The security token service (STS), which gives credentials for a role.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenService {
-    /// Its URL, if it is not Amazon's.
+    /// URL of the service; `None` for Amazon's in `region`.
     pub endpoint: Option<String>,
     /// The region to ask in, and to sign for.
     pub region: String,
 }
 
-/// One source.
+/// One source of credentials, in the terms of the AWS tools.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Provider {
     /// Given as they are.
@@ -95,7 +95,7 @@ pub enum Provider {
     },
 }
 
-/// The authorization of [`Provider::Container`].
+/// The `Authorization` field for requests to [`Provider::Container`].
 #[derive(Clone, PartialEq, Eq)]
 pub enum ContainerToken {
     /// As it is.
@@ -122,7 +122,7 @@ pub(super) fn chain(
     if !profile_asked && let Some(access_key_id) = given("AWS_ACCESS_KEY_ID") {
         let secret_access_key = given("AWS_SECRET_ACCESS_KEY").ok_or_else(|| CredentialsError::Source {
             source_name: "the environment".into(),
-            reason: "AWS_ACCESS_KEY_ID is set, and AWS_SECRET_ACCESS_KEY is not".into(),
+            reason: "AWS_ACCESS_KEY_ID is set, but AWS_SECRET_ACCESS_KEY is not".into(),
         })?;
         let session_token = given("AWS_SESSION_TOKEN").or_else(|| given("AWS_SECURITY_TOKEN"));
         chain.push(Provider::Fixed(Identity { access_key_id, secret_access_key, session_token, expires: None }));
@@ -155,7 +155,7 @@ fn of_profile(
 ) -> Result<Option<Provider>, CredentialsError> {
     let wrong = |reason: &str| CredentialsError::Profile { name: name.to_owned(), reason: reason.to_owned() };
     if depth > SOURCES_MAX {
-        return Err(wrong("its sources name one another in a circle"));
+        return Err(wrong("its source_profile settings form a loop"));
     }
     let of = |key: &str| {
         setting(profiles.credentials.profile(name), key).or_else(|| setting(profiles.config.profile(name), key))
@@ -176,9 +176,7 @@ fn of_profile(
             return Ok(Some(Provider::WebIdentity { token: token.into(), role, session, service: service.clone() }));
         }
         if of("mfa_serial").is_some() {
-            return Err(wrong(
-                "asks for a code of a device (mfa_serial), which is not supported; see credential_process",
-            ));
+            return Err(wrong("needs an MFA code (mfa_serial), which is not supported; use credential_process"));
         }
         let source = match (of("source_profile"), of("credential_source")) {
             // A profile may be its own source: then its keys are meant.
@@ -186,9 +184,9 @@ fn of_profile(
             (Some(source), _) if !profiles.has(&source) => return Err(profiles.missing(&source)),
             (Some(source), _) => of_profile(given, profiles, &source, service, depth + 1)?,
             (None, Some(source)) => of_source(given, &source),
-            (None, None) => return Err(wrong("has role_arn, and neither source_profile nor credential_source")),
+            (None, None) => return Err(wrong("has role_arn, but neither source_profile nor credential_source")),
         };
-        let source = source.ok_or_else(|| wrong("the source of its credentials has none"))?;
+        let source = source.ok_or_else(|| wrong("its source_profile has no credentials"))?;
         return Ok(Some(Provider::AssumeRole {
             role,
             session,
@@ -258,7 +256,7 @@ struct Printed {
 }
 
 impl Provider {
-    /// What it is, for errors.
+    /// Name of the source, for error messages.
     pub fn name(&self) -> String {
         match self {
             Provider::Fixed(_) => "environment or profile".into(),
@@ -270,15 +268,16 @@ impl Provider {
         }
     }
 
-    /// Nobody asked for this one.
+    /// Whether no setting names this source; its absence is then no error.
     pub fn is_guess(&self) -> bool {
         matches!(self, Provider::Metadata { guess: true, .. })
     }
 
-    /// Asks for credentials.
+    /// Gets credentials from the source: reads, runs or asks it.
     ///
     /// # Errors
-    /// [`CredentialsError::Source`]
+    /// [`CredentialsError::Source`] if the service, program or token file gives no credentials; it names the source and
+    /// the reason.
     pub async fn fetch(&self, connect: &ConnectOptions) -> Result<Identity, CredentialsError> {
         let fetched = match self {
             Provider::Fixed(identity) => Ok(identity.clone()),
@@ -321,8 +320,8 @@ fn read_token(path: &std::path::Path) -> Result<String, CredentialsError> {
 
 /// What was printed, without repeating any of it in an error.
 fn printed(bytes: &[u8]) -> Result<Identity, String> {
-    let printed: Printed = serde_json::from_slice(bytes)
-        .map_err(|error| format!("what it gives is not as expected: line {}", error.line()))?;
+    let printed: Printed =
+        serde_json::from_slice(bytes).map_err(|error| format!("unexpected output: line {}", error.line()))?;
     identity(printed.access_key_id, printed.secret_access_key, printed.session_token, printed.expiration.as_deref())
 }
 

@@ -100,7 +100,7 @@ async fn a_program_prints_credentials() {
     let found = Found::new(&format!("[default]\ncredential_process = printf %s '{json}'\n"), "");
     let identity = found.identity(None).await.unwrap();
     assert_eq!((identity.access_key_id.as_str(), identity.expires), ("P", Some(4_070_908_800)));
-    for (command, part) in [("exit 3", "3"), ("echo secret", "not as expected")] {
+    for (command, part) in [("exit 3", "3"), ("echo secret", "unexpected output")] {
         let found = Found::new(&format!("[default]\ncredential_process = {command}\n"), "");
         let error = found.identity(None).await.unwrap_err().to_string();
         assert!(error.contains(part) && !error.contains("secret"), "{error}");

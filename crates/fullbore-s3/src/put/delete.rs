@@ -70,7 +70,7 @@ impl Deletion {
             Some(ListingStop::Stray(stray)) => Err(CommandError::new(
                 ErrorKind::Network,
                 format_args!(
-                    "--delete: store {store} was asked what is beneath {prefix:?} and lists {stray:?}; nothing is deleted"
+                    "--delete: asked for keys below {prefix:?}, store {store} lists {stray:?}; nothing is deleted"
                 ),
             )),
             Some(ListingStop::TooMany) => Err(CommandError::new(

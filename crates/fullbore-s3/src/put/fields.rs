@@ -7,18 +7,18 @@ use fullbore_engine::run::error::CommandError;
 /// What a file is taken for whose name says nothing.
 const UNKNOWN_TYPE: &str = "application/octet-stream";
 
-/// What objects are stored with, as it was asked for.
+/// Attributes of uploaded objects, as given on the command line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FieldSettings {
-    /// Content-Type of all objects; none: by their names.
+    /// `Content-Type` of all objects; `None`: derived from each file name.
     pub content_type: Option<String>,
-    /// Cache-Control.
+    /// `Cache-Control` of all objects, such as `max-age=300`.
     pub cache_control: Option<String>,
-    /// Metadata, each `NAME=VALUE`.
+    /// User metadata of all objects, each as `NAME=VALUE`.
     pub metadata: Vec<String>,
-    /// Storage class.
+    /// Storage class of all objects, such as `STANDARD_IA`; `None`: the bucket's.
     pub storage_class: Option<String>,
-    /// Canned access control list.
+    /// Canned access control list of all objects, such as `public-read`.
     pub acl: Option<String>,
     /// Encryption by the store: `AES256`, `aws:kms` or `aws:kms:KEY-ID`.
     pub sse: Option<String>,

@@ -38,8 +38,8 @@ pub struct Known {
     listed: HashMap<String, (u64, String)>,
     /// Keys up to this one are known to be listed, or not to be there; `None`: nothing is known.
     through: Option<Through>,
-    /// Nothing of it matters.
-    resend: bool,
+    /// Upload everything, whatever the store has.
+    overwrite: bool,
 }
 
 #[derive(Debug)]
@@ -49,9 +49,9 @@ enum Through {
 }
 
 impl Known {
-    /// Everything is to be sent.
-    pub fn resend() -> Known {
-        Known { resend: true, ..Known::default() }
+    /// Treats every object as absent, so that all are uploaded.
+    pub fn overwrite() -> Known {
+        Known { overwrite: true, ..Known::default() }
     }
 
     /// Lists the bucket, if that pays.
@@ -78,11 +78,11 @@ impl Known {
             Ok(()) => {}
             // Who may put need not be allowed to list, and not every store can.
             Err(error @ CallError::Refused { status: 401..=499 | 501, .. }) if !is_fatal(&error) => {
-                tracing::info!(%error, "the bucket cannot be listed; each object is asked for");
+                tracing::info!(%error, "cannot list the bucket; fullbore asks for each object");
                 return Ok(Known::default());
             }
             Err(error @ (CallError::Endless { .. } | CallError::Answer { .. })) => {
-                return Err(explain(&error).hint("pass --resend to send everything without comparing"));
+                return Err(explain(&error).hint("pass --overwrite to upload everything without comparing"));
             }
             Err(error) => return Err(explain(&error)),
         }
@@ -96,12 +96,12 @@ impl Known {
 
     /// Whether nothing is known of so many objects that a request more to find out about conditions is well spent.
     pub fn leaves_many(&self, objects: &[Planned]) -> bool {
-        objects.len() >= LIST_FROM && !matches!(self.through, Some(Through::End)) && !self.resend
+        objects.len() >= LIST_FROM && !matches!(self.through, Some(Through::End)) && !self.overwrite
     }
 
     /// What is known of an object that is to have this size.
     pub fn of(&self, key: &str, size: u64) -> Presence {
-        if self.resend {
+        if self.overwrite {
             return Presence::Absent;
         }
         match (self.listed.get(key), &self.through) {
@@ -135,13 +135,13 @@ mod tests {
     #[test]
     fn what_a_listing_says_and_what_it_does_not() {
         let listed = HashMap::from([("b".to_owned(), (5, "e".to_owned()))]);
-        let known = Known { listed, through: Some(Through::Key("m".into())), resend: false };
+        let known = Known { listed, through: Some(Through::Key("m".into())), overwrite: false };
         assert_eq!(known.of("b", 5), Presence::SameSize("e".into()));
         assert_eq!(known.of("b", 6), Presence::Absent);
         assert_eq!(known.of("c", 5), Presence::Absent);
         assert_eq!(known.of("z", 5), Presence::Unknown);
         assert_eq!(Known::default().of("b", 5), Presence::Unknown);
-        assert_eq!(Known::resend().of("b", 5), Presence::Absent);
+        assert_eq!(Known::overwrite().of("b", 5), Presence::Absent);
     }
 
     #[test]

@@ -132,7 +132,7 @@ impl Plan {
                     (_, true) => location.key.clone(),
                     (Item::Stdin, false) => {
                         return Err(CommandError::usage(
-                            "stdin needs a key of its own: s3://BUCKET/KEY, and nothing else",
+                            "stdin needs the address of one object, s3://BUCKET/KEY, and no other file",
                         ));
                     }
                     _ => format!("{beneath}{relative}"),

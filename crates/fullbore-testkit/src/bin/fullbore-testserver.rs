@@ -4,18 +4,25 @@
 //!
 //! Prints its URL. Lines on standard input change it while it runs: a setting, `die`, `silent`,
 //! `revive`, or `counters`, which prints them as JSON. With `--tls` it writes the authority's
-//! certificate to the given file and offers HTTP/2.
+//! certificate to the given file and offers HTTP/2. The log is written while it runs, so that a
+//! server that is killed leaves one.
 
 use std::{
     fs,
     io::{self, BufRead, Write},
     process::ExitCode,
+    sync::mpsc,
+    thread,
+    time::Duration,
 };
 
 use fullbore_testkit::server::{Life, LogEntry, Server, TestCa, TlsSpec, settings};
 
 const USAGE: &str =
     "usage: fullbore-testserver ROOT [--listen ADDRESS:PORT] [--tls CA.pem] [--log FILE] [KEY=VALUE ...]\n";
+
+/// How often the log is written. A guess: a person who reads along does not notice it.
+const LOG_EVERY: Duration = Duration::from_millis(100);
 
 fn main() -> ExitCode {
     match run() {
@@ -61,13 +68,30 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let server = builder.start()?;
     println!("{}", server.url());
     io::stdout().flush()?;
+    let Some(path) = log else {
+        return obey(&server);
+    };
+    let file = fs::File::create(path)?;
+    // Its sender is dropped when standard input has ended.
+    let (ended, end) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| write_log(file, &server, end));
+        let obeyed = obey(&server);
+        drop(ended);
+        writer.join().map_err(|_| "the log's thread panicked")??;
+        obeyed
+    })
+}
+
+/// Reads standard input to its end.
+fn obey(server: &Server) -> Result<(), Box<dyn std::error::Error>> {
     for line in io::stdin().lock().lines() {
         match line?.trim() {
             "" => {}
             "die" => server.live(Life::Refusing),
             "silent" => server.live(Life::Silent),
             "revive" => server.live(Life::Alive),
-            "counters" => print_counters(&server)?,
+            "counters" => print_counters(server)?,
             setting => {
                 let mut result = Ok(());
                 server.change(|behaviour| result = settings::apply(behaviour, setting));
@@ -77,10 +101,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
             }
         }
     }
-    match log {
-        Some(path) => write_log(&path, &server.log()).map_err(Into::into),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 fn print_counters(server: &Server) -> io::Result<()> {
@@ -99,24 +120,35 @@ fn print_counters(server: &Server) -> io::Result<()> {
     io::stdout().flush()
 }
 
-/// One line per request: seconds, connection, number, method, path, range, status, fault, bytes, seconds.
-fn write_log(path: &str, entries: &[LogEntry]) -> io::Result<()> {
-    let mut file = io::BufWriter::new(fs::File::create(path)?);
-    for entry in entries {
-        writeln!(
-            file,
-            "{:.4}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{:.4}",
-            entry.at.as_secs_f64(),
-            entry.connection,
-            entry.number,
-            entry.method,
-            entry.path,
-            entry.range.as_deref().unwrap_or("-"),
-            entry.status,
-            entry.fault,
-            entry.body_bytes,
-            entry.took.as_secs_f64(),
-        )?;
+/// Writes the log until `end`.
+fn write_log(file: fs::File, server: &Server, end: mpsc::Receiver<()>) -> io::Result<()> {
+    let mut file = io::BufWriter::new(file);
+    loop {
+        let last = end.recv_timeout(LOG_EVERY) != Err(mpsc::RecvTimeoutError::Timeout);
+        for entry in server.take_log() {
+            write_entry(&mut file, &entry)?;
+        }
+        file.flush()?;
+        if last {
+            return Ok(());
+        }
     }
-    file.flush()
+}
+
+/// One line: seconds, connection, number, method, path, range, status, fault, bytes, seconds.
+fn write_entry(file: &mut impl Write, entry: &LogEntry) -> io::Result<()> {
+    writeln!(
+        file,
+        "{:.4}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{:.4}",
+        entry.at.as_secs_f64(),
+        entry.connection,
+        entry.number,
+        entry.method,
+        entry.path,
+        entry.range.as_deref().unwrap_or("-"),
+        entry.status,
+        entry.fault,
+        entry.body_bytes,
+        entry.took.as_secs_f64(),
+    )
 }

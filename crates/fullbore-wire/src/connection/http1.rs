@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use fullbore_engine::window::{Permit, Place};
+use fullbore_engine::window::{Permit, Position};
 
 use super::io::{Turn, read_now, turn};
 use super::part::{FilePart, Part, SmallPart, land};
@@ -37,7 +37,7 @@ const IDLE: Duration = Duration::from_secs(1);
 const DISCARD_BYTES: u64 = 64 << 10;
 
 /// Where a connection gets its work from.
-pub(super) enum Work {
+pub(super) enum RequestSource {
     /// The queue: a connection to the host itself.
     Queue,
     /// What the host has redirected to this address, and the first of it. See [`super::detour`].
@@ -51,11 +51,11 @@ pub(super) async fn serve(
     id: ConnectionId,
     base: &Base,
     connected: Connected,
-    work: Work,
+    source: RequestSource,
 ) -> Ended {
     let mut serving = Serving {
         shared,
-        work,
+        source,
         host,
         id,
         base,
@@ -80,7 +80,7 @@ pub(super) async fn serve(
 
 struct Serving<'a> {
     shared: &'a Arc<Shared>,
-    work: Work,
+    source: RequestSource,
     host: HostId,
     id: ConnectionId,
     base: &'a Base,
@@ -153,18 +153,18 @@ impl Serving<'_> {
 
     /// Queues requests for all that may be asked for now. `Some` ends the connection.
     fn ask(&mut self) -> Option<Ended> {
-        if let Work::Detours(first) = &mut self.work {
+        if let RequestSource::Detours(first) = &mut self.source {
             let first = first.take();
             return self.ask_detour(first);
         }
-        while self.http.room() > 0 && !self.http.is_closing() {
+        while self.http.free_slots() > 0 && !self.http.is_closing() {
             let Some(pending) = lock(&self.shared.gets)[self.host as usize].pop_front() else { break };
             self.ask_small(SmallPart::new(pending));
         }
         if self.moved {
             return self.parts.is_empty().then_some(Ended::Ours);
         }
-        while self.http.room() > 0 && !self.http.is_closing() {
+        while self.http.free_slots() > 0 && !self.http.is_closing() {
             match self.shared.next(self.id) {
                 Next::Ask { tag, segment } => {
                     let path = self.shared.begin(segment.item);
@@ -228,7 +228,7 @@ impl Serving<'_> {
     /// Whether this is a connection to where the host redirects. With nothing asked for behind an answer that is over,
     /// nobody would notice that its rest does not come: such a connection is closed then.
     fn is_detour(&self) -> bool {
-        matches!(self.work, Work::Detours(_))
+        matches!(self.source, RequestSource::Detours(_))
     }
 
     /// Whether nobody waits any more for the one small file that this connection is about.
@@ -254,7 +254,7 @@ impl Serving<'_> {
         shared.buffers.refill(inbox);
         let room = inbox.capacity() - inbox.len();
         let mut permit = shared.network.blocked(shared.window.acquire_bytes(room as u64)).await;
-        permit.at(Place::Wire);
+        permit.at(Position::OnTheWire);
         let (bytes, end) = match read_now(stream, inbox, &shared.tls).await {
             Ok(read) => read,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
@@ -417,7 +417,7 @@ impl Serving<'_> {
         }
     }
 
-    /// Whether the answer has the place and the length of another request in flight, and not those of
+    /// Whether the answer has the position and the length of another request in flight, and not those of
     /// the one it ought to answer.
     fn is_of_another(&self, head: &ResponseHead) -> bool {
         let first = match (head.status, &head.content_range) {

@@ -13,7 +13,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use fullbore_engine::landing::Chunk;
-use fullbore_engine::window::{Place, Work};
+use fullbore_engine::window::{Operation, Position};
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -478,13 +478,13 @@ impl Stream {
             // Before it is handed on: a run must not end before its last bytes are paid for.
             shared.throttle(bytes as u64).await;
             let mut permit = shared.network.blocked(shared.window.acquire_bytes(bytes as u64)).await;
-            permit.at(Place::Wire);
+            permit.at(Position::OnTheWire);
             let room = shared.landing.reserve(item).await;
             // From here to the landing nothing waits: this stream may be dropped wherever it does, and
             // what the dispatcher takes for received is asked for no more.
             let Some(wanted) = self.received(bytes as u64) else { return StreamEnd::Connection(Ended::Ours) };
             if wanted > 0 {
-                permit.at(Place::Before(Work::Hash));
+                permit.at(Position::Before(Operation::Hash));
                 let data = data.slice(..wanted as usize);
                 room.take(Chunk { item, offset: self.part.at, data, permit, source: self.host });
             }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use fullbore_engine::landing::Chunk;
-use fullbore_engine::window::{Permit, Place, Work};
+use fullbore_engine::window::{Operation, Permit, Position};
 
 use super::{Followed, RedirectedRequest, follow, request};
 use crate::answer::range_of;
@@ -52,7 +52,7 @@ pub(crate) struct FilePart {
 }
 
 impl FilePart {
-    pub fn new(segment: Segment, (path, fields): (String, Vec<(String, String)>)) -> Self {
+    pub(crate) fn new(segment: Segment, (path, fields): (String, Vec<(String, String)>)) -> Self {
         FilePart {
             at: segment.start,
             segment,
@@ -67,12 +67,12 @@ impl FilePart {
     }
 
     /// How `+` is written in the request.
-    pub fn plus(&self, base: &Base) -> Plus {
+    pub(crate) fn plus(&self, base: &Base) -> Plus {
         if self.other_form { Plus::Encoded } else { base.plus.form() }
     }
 
     /// The answer is "not there". Whether to ask once more, with `+` written in the other form.
-    pub fn try_other_form(&mut self, base: &Base) -> bool {
+    pub(crate) fn try_other_form(&mut self, base: &Base) -> bool {
         let again = matches!(self.fault, Some(Fault::Missing(_)))
             && !base.paths_are_encoded
             && self.to.is_none()
@@ -86,14 +86,14 @@ impl FilePart {
     }
 
     /// The answer is the file, or it is not there.
-    pub fn note_form(&self, base: &Base, found: bool) {
+    pub(crate) fn note_form(&self, base: &Base, found: bool) {
         if self.other_form {
             base.plus.tried(found);
         }
     }
 
     /// The request for it.
-    pub fn request(&mut self, base: &Base, absolute: bool) -> Result<RequestHead, String> {
+    pub(crate) fn request(&mut self, base: &Base, absolute: bool) -> Result<RequestHead, String> {
         self.asked_as = self.plus(base);
         self.again = false;
         let url = self.url(base).map_err(|error| error.to_string())?;
@@ -111,7 +111,7 @@ impl FilePart {
     }
 
     /// Where the redirect leads that answered it.
-    pub fn follow(&self, shared: &Shared, host: HostId, base: &Base, location: &str) -> Followed {
+    pub(crate) fn follow(&self, shared: &Shared, host: HostId, base: &Base, location: &str) -> Followed {
         match self.url(base) {
             Ok(url) => follow(shared, host, base, chain(&self.to, url), location),
             Err(error) => Followed::Refused(Fault::WrongAnswer(error.to_string())),
@@ -119,7 +119,7 @@ impl FilePart {
     }
 
     /// Why the answer, being over, is not what was asked for.
-    pub fn shortfall(&self) -> Option<Fault> {
+    pub(crate) fn shortfall(&self) -> Option<Fault> {
         (self.at < self.segment.end)
             .then(|| Fault::WrongSize(format!("answer ends {} B early", self.segment.end - self.at)))
     }
@@ -152,12 +152,12 @@ pub(crate) enum Unwanted {
 }
 
 impl SmallPart {
-    pub fn new(pending: PendingGet) -> Self {
+    pub(crate) fn new(pending: PendingGet) -> Self {
         SmallPart { get: pending.get, to: None, reply: pending.reply, head: None, body: Vec::new(), received: 0 }
     }
 
     /// The request for it.
-    pub fn request(&self, base: &Base, absolute: bool) -> Result<RequestHead, String> {
+    pub(crate) fn request(&self, base: &Base, absolute: bool) -> Result<RequestHead, String> {
         let url = self.url(base).map_err(|error| error.to_string())?;
         let mut head = request(base, &url, absolute);
         if self.get.head_only {
@@ -177,20 +177,20 @@ impl SmallPart {
     }
 
     /// Where it is if the answer says that it is elsewhere, and that can be followed.
-    pub fn follow(&self, shared: &Shared, host: HostId, base: &Base, head: &ResponseHead) -> Option<Followed> {
+    pub(crate) fn follow(&self, shared: &Shared, host: HostId, base: &Base, head: &ResponseHead) -> Option<Followed> {
         let location = head.location.as_deref().filter(|_| is_redirect(head.status))?;
         let followed = follow(shared, host, base, chain(&self.to, self.url(base).ok()?), location);
         (!matches!(followed, Followed::Refused(_))).then_some(followed)
     }
 
     /// It is to be asked for there.
-    pub fn elsewhere(mut self, to: Box<Redirects>) -> RedirectedRequest {
+    pub(crate) fn elsewhere(mut self, to: Box<Redirects>) -> RedirectedRequest {
         let target = to.current().clone();
         self.to = Some(to);
         RedirectedRequest::Small(Box::new(self), target)
     }
 
-    pub fn head(&mut self, head: ResponseHead) {
+    pub(crate) fn head(&mut self, head: ResponseHead) {
         if let Some(seen) = &self.get.head_seen {
             seen.note(&head);
         }
@@ -206,7 +206,7 @@ impl SmallPart {
     }
 
     /// Adds to the body, or says why not.
-    pub async fn body(&mut self, data: Bytes) -> Option<Unwanted> {
+    pub(crate) async fn body(&mut self, data: Bytes) -> Option<Unwanted> {
         self.received += data.len() as u64;
         if self.received > self.get.limit_bytes {
             return Some(Unwanted::TooLarge);
@@ -225,7 +225,7 @@ impl SmallPart {
     }
 
     /// Answers whoever asked. A caller that no longer waits is no error.
-    pub async fn done(self) {
+    pub(crate) async fn done(self) {
         match (self.reply, self.head) {
             (Reply::Whole(reply), Some(head)) => drop(reply.send(Ok(Got { head, body: self.body }))),
             (Reply::Whole(_), None) => {}
@@ -235,13 +235,13 @@ impl SmallPart {
 
     /// To be asked again on another connection. What has come of a stream cannot come again: it has
     /// failed then. Nor is it asked for again if nobody waits for it any more.
-    pub fn again(self) -> Option<PendingGet> {
+    pub(crate) fn again(self) -> Option<PendingGet> {
         let is_untouched = !matches!(self.reply, Reply::Stream(None, _));
         (is_untouched && self.is_waited_for()).then_some(PendingGet { get: self.get, reply: self.reply })
     }
 
     /// Whether whoever asked for it still waits.
-    pub fn is_waited_for(&self) -> bool {
+    pub(crate) fn is_waited_for(&self) -> bool {
         match &self.reply {
             Reply::Whole(reply) => !reply.is_closed(),
             Reply::Stream(Some(head), _) => !head.is_closed(),
@@ -250,14 +250,14 @@ impl SmallPart {
     }
 
     /// The body will not come as it should.
-    pub fn refuse(self, why: Unwanted, host: String) {
+    pub(crate) fn refuse(self, why: Unwanted, host: String) {
         let (path, limit_bytes) = (self.get.path.clone(), self.get.limit_bytes);
         if why == Unwanted::TooLarge {
             self.fail(GetError::TooLarge { host, path, limit_bytes });
         }
     }
 
-    pub fn fail(self, error: GetError) {
+    pub(crate) fn fail(self, error: GetError) {
         match self.reply {
             Reply::Whole(reply) => drop(reply.send(Err(error))),
             Reply::Stream(Some(head), _) => drop(head.send(Err(error))),
@@ -269,6 +269,6 @@ impl SmallPart {
 
 /// Hands bytes of a file on. Waits while the landing is behind.
 pub(super) async fn land(shared: &Arc<Shared>, host: HostId, item: u32, offset: u64, data: Bytes, mut permit: Permit) {
-    permit.at(Place::Before(Work::Hash));
+    permit.at(Position::Before(Operation::Hash));
     shared.landing.chunk(Chunk { item, offset, data, permit, source: host }).await;
 }

@@ -19,19 +19,19 @@ pub(crate) struct PlusForm(AtomicU32);
 
 impl PlusForm {
     /// The form to ask in.
-    pub fn form(&self) -> Plus {
+    pub(crate) fn form(&self) -> Plus {
         if self.0.load(Ordering::Relaxed) == ENCODED { Plus::Encoded } else { Plus::Raw }
     }
 
     /// Whether a miss of this path, asked for with a raw `+`, is worth another try in the other form:
     /// also when that was learned while the answer was on its way.
-    pub fn is_worth_a_try(&self, path: &str) -> bool {
+    pub(crate) fn is_worth_a_try(&self, path: &str) -> bool {
         let known = self.0.load(Ordering::Relaxed);
         path.contains('+') && (known < MISSED_IN_BOTH_FORMS || known == ENCODED)
     }
 
     /// The other form was asked for; whether the file was there.
-    pub fn tried(&self, found: bool) {
+    pub(crate) fn tried(&self, found: bool) {
         let next = |known: u32| {
             if found { Some(ENCODED) } else { (known != ENCODED).then(|| known + 1) }
         };

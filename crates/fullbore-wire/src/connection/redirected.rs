@@ -27,14 +27,14 @@ pub(crate) enum RedirectedRequest {
 
 impl RedirectedRequest {
     /// Where it is now.
-    pub fn target(&self) -> &Url {
+    pub(crate) fn target(&self) -> &Url {
         match self {
             RedirectedRequest::File(_, _, to) | RedirectedRequest::Small(_, to) => to,
         }
     }
 
     /// Whether it is still to be asked for.
-    pub fn is_waited_for(&self, dispatcher: &Dispatcher) -> bool {
+    pub(crate) fn is_waited_for(&self, dispatcher: &Dispatcher) -> bool {
         match self {
             RedirectedRequest::File(ticket, ..) => dispatcher.awaits_detour(*ticket),
             RedirectedRequest::Small(small, _) => small.is_waited_for(),
@@ -70,7 +70,7 @@ pub(crate) async fn keep_detours(shared: Arc<Shared>, host: HostId) {
 
 async fn serve(shared: &Arc<Shared>, host: HostId, base: &Base, connected: Connected, first: RedirectedRequest) {
     let id = shared.dispatcher().opened_detour(host, Instant::now());
-    let serving = http1::serve(shared, host, id, base, connected, http1::Work::Detours(Some(first)));
+    let serving = http1::serve(shared, host, id, base, connected, http1::RequestSource::Detours(Some(first)));
     let at = |why: String| format!("{}: {why}", base.url.host_and_port());
     let how = match shared.network.watch(serving).await {
         Ended::Fault(Fault::Broken(why)) => Ended::Fault(Fault::Broken(at(why))),

@@ -81,7 +81,7 @@ impl Dispatcher {
     }
 
     /// Something has arrived that our own side had no time to take yet: nobody is silent.
-    pub fn waits_for_us(&mut self, id: ConnectionId, now: Instant) {
+    pub(crate) fn waits_for_us(&mut self, id: ConnectionId, now: Instant) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.last_byte = now;
         }
@@ -89,7 +89,7 @@ impl Dispatcher {
 
     /// A request was refused without a look at it (HTTP/2: REFUSED_STREAM): it is one too many, or the
     /// host takes none.
-    pub fn refused_unseen(&mut self, id: ConnectionId, tag: u64, now: Instant) {
+    pub(crate) fn refused_unseen(&mut self, id: ConnectionId, tag: u64, now: Instant) {
         let Some(connection) = self.connections.get(&id) else { return };
         let host = connection.host;
         if let Some(asked) = connection.asked.iter().find(|asked| asked.tag == tag) {
@@ -150,7 +150,7 @@ impl Dispatcher {
     /// False when the host is left alone already: a server that goes takes all its connections with it, and
     /// they may all have been at the same file.
     fn is_new_incident(&mut self, host: HostId, now: Instant) -> bool {
-        matches!(self.hosts[host as usize].standing(now), HostState::Up)
+        matches!(self.hosts[host as usize].state(now), HostState::Up)
     }
 
     /// An answer was a fault; the connection goes on.
@@ -263,14 +263,14 @@ impl Dispatcher {
     }
 
     /// A connection could not be opened.
-    pub fn not_opened(&mut self, host: HostId, fault: &Fault, now: Instant) {
+    pub(crate) fn not_opened(&mut self, host: HostId, fault: &Fault, now: Instant) {
         self.opening[host as usize] = self.opening[host as usize].saturating_sub(1);
         self.fault(host, None, fault, now);
         self.not_reached(host, fault, now);
     }
 
     /// Whether the connection is to be given up for silence or drips. Ask every 250 ms or so.
-    pub fn overdue(&mut self, id: ConnectionId, now: Instant) -> Option<Fault> {
+    pub(crate) fn overdue(&mut self, id: ConnectionId, now: Instant) -> Option<Fault> {
         let connection = self.connections.get_mut(&id)?;
         if !connection.owes() {
             return None;

@@ -41,7 +41,7 @@ impl Dispatcher {
 
     /// Whether connections to the host may be opened now.
     pub(super) fn may_be_connected_to(&mut self, host: HostId, now: Instant) -> bool {
-        match self.hosts[host as usize].standing(now) {
+        match self.hosts[host as usize].state(now) {
             HostState::Up => true,
             HostState::Paused(_) => self.hosts[host as usize].is_told_to_wait(now) && !self.is_told_to_wait(host, now),
             HostState::Out(_) => false,
@@ -59,7 +59,7 @@ impl Dispatcher {
     }
 
     /// The head of an answer says that the file follows. True where that is news, and connections wait for it.
-    pub fn shows_files(&mut self, host: HostId) -> bool {
+    pub(crate) fn shows_files(&mut self, host: HostId) -> bool {
         let is_news = !self.serving.contains(host);
         self.serving.insert(host);
         is_news && self.limits.caller_retries
@@ -72,7 +72,7 @@ impl Dispatcher {
             return;
         }
         for other in self.usable().iter().filter(|other| *other != host) {
-            let is_down = matches!(self.hosts[other as usize].standing(now), HostState::Paused(_));
+            let is_down = matches!(self.hosts[other as usize].state(now), HostState::Paused(_));
             if !is_down || self.connections_begun_to(other) > 0 {
                 return;
             }

@@ -31,7 +31,7 @@ pub enum Remedy {
 /// Why a file will not come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenUp {
-    /// Which file.
+    /// Number of the file, chosen by the caller.
     pub item: ItemId,
     /// Hosts that do not have it or served it wrong.
     pub tried: HostSet,
@@ -160,7 +160,7 @@ impl Dispatcher {
 
     /// The bytes of another file came for this one, so many: its host cannot pipeline. They were right
     /// otherwise, which is no strike. False when that was said too often: they are wrong then.
-    pub fn mixed_up(&mut self, item: ItemId, host: HostId, bytes: u64, now: Instant) -> bool {
+    pub(crate) fn mixed_up(&mut self, item: ItemId, host: HostId, bytes: u64, now: Instant) -> bool {
         let history = self.histories.entry(item).or_default();
         history.mixed_up += 1;
         if history.mixed_up > MIXED_UP_MAX {
@@ -175,7 +175,7 @@ impl Dispatcher {
     }
 
     /// The files last asked for from a host, newest last.
-    pub fn recently_asked(&self, host: HostId) -> Vec<ItemId> {
+    pub(crate) fn recently_asked(&self, host: HostId) -> Vec<ItemId> {
         self.recent[host as usize].iter().copied().collect()
     }
 
@@ -190,7 +190,7 @@ impl Dispatcher {
     }
 
     /// The file has another name that no host was asked for yet.
-    pub fn ask_under_other_name(&mut self, item: ItemId) {
+    pub(crate) fn ask_under_other_name(&mut self, item: ItemId) {
         let size = self.queue.size(item);
         self.queue.include_all(item);
         if let Some(History { barred, faults, .. }) = self.histories.remove(&item) {
@@ -204,7 +204,7 @@ impl Dispatcher {
 
     /// Files that no host is left to serve. They stay until [`Dispatcher::abandon`] or
     /// [`Dispatcher::ask_under_other_name`].
-    pub fn hopeless(&mut self) -> Vec<GivenUp> {
+    pub(crate) fn hopeless(&mut self) -> Vec<GivenUp> {
         let usable = self.usable();
         let (with_ranges, whole_only) = self.usable_by_ranges();
         self.queue.take_whole_again(with_ranges, whole_only);
@@ -228,7 +228,7 @@ impl Dispatcher {
     }
 
     /// What each host was last seen to do wrong with a file.
-    pub fn faults_with(&self, item: ItemId) -> Vec<(HostId, Fault)> {
+    pub(crate) fn faults_with(&self, item: ItemId) -> Vec<(HostId, Fault)> {
         let history = self.histories.get(&item);
         history.into_iter().flat_map(|history| &history.faults).map(|(host, fault)| (*host, fault.clone())).collect()
     }

@@ -198,8 +198,8 @@ impl Dispatcher {
             move |(other, victim)| {
                 let rtt = self.hosts[victim.host as usize].rtt();
                 let silence = victim.silent_for(now);
-                let patience = SILENCE_UNTIL_HEDGED.max(4 * rtt);
-                let silent = silence > patience;
+                let silence_allowed = SILENCE_UNTIL_HEDGED.max(4 * rtt);
+                let silent = silence > silence_allowed;
                 if victim.host == host && !silent {
                     return None;
                 }
@@ -215,7 +215,7 @@ impl Dispatcher {
                 let brings_nothing = victim.asked.front().is_some_and(|front| front.received == 0);
                 let waited = |limit| Some(silence.div_duration_f64(limit));
                 let times_waited = match silent {
-                    true => waited(patience),
+                    true => waited(silence_allowed),
                     false if brings_nothing => waited(rtt + for_first_byte),
                     false => None,
                 };

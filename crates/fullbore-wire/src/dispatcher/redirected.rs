@@ -22,7 +22,7 @@ const DETOUR_BYTES_MAX: u64 = 32 << 20;
 
 impl Dispatcher {
     /// The answer is that the part is at another address. `None` if nobody wants it any more, or not from this host.
-    pub fn detour(&mut self, id: ConnectionId, tag: u64, now: Instant) -> Option<Ticket> {
+    pub(crate) fn detour(&mut self, id: ConnectionId, tag: u64, now: Instant) -> Option<Ticket> {
         let connection = self.connections.get_mut(&id)?;
         connection.answered += 1;
         connection.last_byte = now;
@@ -41,13 +41,13 @@ impl Dispatcher {
     }
 
     /// A connection to an address to which this host redirects is open.
-    pub fn opened_detour(&mut self, host: HostId, now: Instant) -> ConnectionId {
+    pub(crate) fn opened_detour(&mut self, host: HostId, now: Instant) -> ConnectionId {
         self.add_connection(Connection { is_detour: true, ..Connection::to(host, now) })
     }
 
     /// The part is asked for on this connection now; the tag names it from here on. `None` if nobody wants it
     /// any more.
-    pub fn take_detour(&mut self, ticket: Ticket, id: ConnectionId, now: Instant) -> Option<u64> {
+    pub(crate) fn take_detour(&mut self, ticket: Ticket, id: ConnectionId, now: Instant) -> Option<u64> {
         let (host, mut asked) = self.detours.remove(&ticket)?;
         asked.rest()?;
         let Some(connection) = self.connections.get_mut(&id) else {
@@ -67,7 +67,7 @@ impl Dispatcher {
     }
 
     /// Whether the part is still to be asked for at its address.
-    pub fn awaits_detour(&self, ticket: Ticket) -> bool {
+    pub(crate) fn awaits_detour(&self, ticket: Ticket) -> bool {
         self.detours.get(&ticket).is_some_and(|(_, asked)| asked.rest().is_some())
     }
 
@@ -91,15 +91,15 @@ impl Dispatcher {
     }
 
     /// Such a part.
-    pub(super) fn take_from_detours(&mut self, wish: &WantedFile, now: Instant) -> Option<Segment> {
-        let ticket = self.waiting_elsewhere(wish.host)?;
+    pub(super) fn take_from_detours(&mut self, wanted: &WantedFile, now: Instant) -> Option<Segment> {
+        let ticket = self.waiting_elsewhere(wanted.host)?;
         let (_, asked) = self.detours.remove(&ticket)?;
         self.give_back(&asked, now);
-        self.queue.take(wish)
+        self.queue.take(wanted)
     }
 
     /// The address cannot be reached.
-    pub fn lost_detour(&mut self, ticket: Ticket, fault: &Fault, now: Instant) {
+    pub(crate) fn lost_detour(&mut self, ticket: Ticket, fault: &Fault, now: Instant) {
         if let Some((host, asked)) = self.detours.remove(&ticket) {
             self.settle(host, &asked, fault, now);
         }

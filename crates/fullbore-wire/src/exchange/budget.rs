@@ -114,7 +114,7 @@ impl Budget {
 
     /// Takes up to `wanted` bytes of it for a write that follows at once; zero when it is not worth one. `free` of them are
     /// granted in any case.
-    pub fn reserve(&self, wanted: u64, free: u64, now: Instant) -> u64 {
+    pub(super) fn reserve(&self, wanted: u64, free: u64, now: Instant) -> u64 {
         let mut state = self.state();
         let room = state.allowed.saturating_sub(state.held).max(free);
         if room < wanted.min(if free > 0 { WRITE_FREE_LEAST } else { WRITE_LEAST }) {
@@ -129,7 +129,7 @@ impl Budget {
     }
 
     /// Gives back what was not written, or went with a connection.
-    pub fn give_back(&self, bytes: u64) {
+    pub(super) fn give_back(&self, bytes: u64) {
         if bytes == 0 {
             return;
         }
@@ -146,7 +146,7 @@ impl Budget {
     }
 
     /// Bytes have come to the other end.
-    pub fn delivered(&self, bytes: u64, now: Instant) {
+    pub(super) fn delivered(&self, bytes: u64, now: Instant) {
         let mut state = self.state();
         state.held = state.held.saturating_sub(bytes);
         state.delivered += bytes;
@@ -165,19 +165,19 @@ impl Budget {
     }
 
     /// A round trip on the path.
-    pub fn round_trip(&self, time: Duration) {
+    pub(super) fn round_trip(&self, time: Duration) {
         let mut state = self.state();
         state.round_trip = Some(state.round_trip.map_or(time, |known| known.min(time)));
     }
 
     /// Whether another request may be begun: those that are come first.
-    pub fn has_room(&self) -> bool {
+    pub(super) fn has_room(&self) -> bool {
         let state = self.state();
         state.held < state.beside()
     }
 
     /// Whether anything was delivered yet.
-    pub fn is_measured(&self) -> bool {
+    pub(crate) fn is_measured(&self) -> bool {
         !self.state().rates.is_empty()
     }
 }

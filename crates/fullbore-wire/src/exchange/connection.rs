@@ -74,7 +74,7 @@ pub(super) struct Connection<'a, S: Service> {
 }
 
 impl<'a, S: Service> Connection<'a, S> {
-    pub fn new(shared: &'a Arc<Shared<S>>, connected: Connected, server: Arc<S::Server>) -> Connection<'a, S> {
+    pub(super) fn new(shared: &'a Arc<Shared<S>>, connected: Connected, server: Arc<S::Server>) -> Connection<'a, S> {
         let now = Instant::now();
         Connection {
             shared,
@@ -100,7 +100,7 @@ impl<'a, S: Service> Connection<'a, S> {
     }
 
     /// Serves until the connection ends; whether it had nothing in flight then.
-    pub async fn run(mut self) -> (CloseReason, bool) {
+    pub(super) async fn run(mut self) -> (CloseReason, bool) {
         let mut inbox = self.shared.options.sockets.memory.inbox();
         let ended = loop {
             if self.in_flight.is_empty() && (!self.is_usable() || self.shared.queue.is_over()) {
@@ -141,12 +141,16 @@ impl<'a, S: Service> Connection<'a, S> {
         let Shared { queue, options, .. } = &**self.shared;
         options.sockets.budget.give_back(self.unconfirmed);
         let requests = self.in_flight.drain(..).map(|in_flight| in_flight.request);
+        let (server, in_flight) = (self.shared.service.name(&self.server), requests.len());
         let (reason, tolerance) = match ended {
-            CloseReason::Clean => return queue.push_back(requests),
+            CloseReason::Clean if in_flight == 0 => return tracing::debug!(server, "connection closed"),
+            CloseReason::Clean => {
+                tracing::info!(server, in_flight, "connection closed before all answers; the requests are sent again");
+                return queue.push_back(requests);
+            }
             CloseReason::Broken(reason) | CloseReason::Stalled(reason) => (reason, options.tolerance),
         };
-        let name = self.shared.service.name(&self.server);
-        tracing::debug!(server = name, reason, in_flight = requests.len(), "connection broken");
+        tracing::info!(server, reason, in_flight, "connection broken");
         match tolerance {
             Tolerance::Attempts(_) => queue.push_back(requests),
             Tolerance::Time { .. } => requests.for_each(|request| {
@@ -179,7 +183,7 @@ impl<'a, S: Service> Connection<'a, S> {
     /// Whether another request may be started.
     fn has_room(&mut self) -> bool {
         let ahead = self.http.outgoing().len() as u64;
-        self.source_body.is_none() && self.http.room() > 0 && ahead < self.shared.service.ahead_bytes()
+        self.source_body.is_none() && self.http.free_slots() > 0 && ahead < self.shared.service.ahead_bytes()
     }
 
     fn start(&mut self, mut request: Request<S>, now: Instant) -> Result<(), String> {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::tcp_info::TcpInfo;
 
-/// What was measured.
+/// A measured fact about requests or connections.
 #[derive(Debug, Clone, Copy)]
 pub enum Measurement<'a> {
     /// A connection was opened then.
@@ -25,7 +25,7 @@ pub enum Measurement<'a> {
     GivenUp,
 }
 
-/// What a connection does.
+/// What a connection does at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activity {
     /// Nothing is requested.
@@ -39,9 +39,9 @@ pub enum Activity {
 /// One answer as its connection measured it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RequestTiming {
-    /// Bytes of the request's body.
+    /// Size of the request's body, in bytes.
     pub sent_bytes: u64,
-    /// Bytes of the answer's body.
+    /// Size of the answer's body, in bytes.
     pub received_bytes: u64,
     /// From the request, or the answer before it, to the end of the answer.
     pub total: Duration,

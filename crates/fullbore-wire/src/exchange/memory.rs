@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use bytes::BytesMut;
 
 /// Bytes read from a socket at once.
-pub const READ_BYTES: usize = 256 << 10;
+pub(super) const READ_BYTES: usize = 256 << 10;
 
 /// Below this much room memory is left for other memory.
 const LEAST_ROOM: usize = 16 << 10;
@@ -23,17 +23,17 @@ pub(super) struct Memory {
 
 impl Memory {
     /// None yet; `kept_bytes` of it will be kept.
-    pub fn new(kept_bytes: usize) -> Memory {
+    pub(super) fn new(kept_bytes: usize) -> Memory {
         Memory { kept: Mutex::default(), most: kept_bytes / READ_BYTES }
     }
 
     /// Room for the first read of a connection.
-    pub fn inbox(&self) -> BytesMut {
+    pub(super) fn inbox(&self) -> BytesMut {
         self.take(READ_BYTES)
     }
 
     /// Gives `inbox` room for another read, if it has little left. What is in it stays.
-    pub fn make_room(&self, inbox: &mut BytesMut) {
+    pub(crate) fn make_room(&self, inbox: &mut BytesMut) {
         if inbox.capacity() - inbox.len() >= LEAST_ROOM {
             return;
         }

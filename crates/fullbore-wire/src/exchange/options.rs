@@ -10,9 +10,9 @@ use crate::rate_limit::RateLimit;
 /// What a client does, and within which bounds.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// How connections are made.
+    /// How the client opens connections: TLS, time limits, sockets.
     pub connect: ConnectOptions,
-    /// Connections at most.
+    /// Maximum number of open connections to the server.
     pub connections: usize,
     /// Requests on one connection before the first is answered.
     pub depth: usize,
@@ -24,7 +24,7 @@ pub struct Options {
     pub idle_timeout: Duration,
     /// Wait between attempts to connect; each is twice as long.
     pub connect_backoff: Duration,
-    /// What follows broken connections.
+    /// How many broken connections the client tolerates.
     pub tolerance: Tolerance,
     /// Requests with bodies of this size have their progress observed with each write; for others a round trip is
     /// assumed.

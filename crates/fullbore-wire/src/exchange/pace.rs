@@ -57,6 +57,9 @@ impl Pace {
     }
 
     /// Whether one more may be sent beside `in_flight`; otherwise when to ask again, if it is time that is missing.
+    ///
+    /// # Errors
+    /// `Some` with the time at which the pause ends; `None` if an answer must arrive before the next request.
     pub fn may(&mut self, in_flight: usize, now: Instant) -> Result<(), Option<Instant>> {
         if let Some(until) = self.not_before {
             if now < until {

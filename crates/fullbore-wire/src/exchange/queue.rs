@@ -67,7 +67,7 @@ struct State<S: Service> {
 }
 
 impl<S: Service> Queue<S> {
-    pub fn new(options: &Options) -> Queue<S> {
+    pub(super) fn new(options: &Options) -> Queue<S> {
         Queue {
             state: Mutex::new(State {
                 waiting: VecDeque::new(),
@@ -98,19 +98,19 @@ impl<S: Service> Queue<S> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn pipeline(&self, allowed: bool) {
+    pub(super) fn pipeline(&self, allowed: bool) {
         self.pipeline.store(allowed, Ordering::Relaxed);
     }
 
     /// A connection is opened that no request needs yet.
-    pub fn open_first(&self) {
+    pub(crate) fn open_first(&self) {
         let mut state = self.state();
         state.connections += 1;
         state.idle += 1;
     }
 
     /// Puts a request in; the result is how many connections are to be opened, which are counted already.
-    pub fn push(&self, request: Request<S>) -> Result<usize, Unreachable> {
+    pub(super) fn push(&self, request: Request<S>) -> Result<usize, Unreachable> {
         let mut state = self.state();
         if let Some(reason) = self.given_up() {
             return Err(reason);
@@ -123,7 +123,7 @@ impl<S: Service> Queue<S> {
     }
 
     /// Requests that were not answered, which was no fault of theirs: to the front.
-    pub fn push_back(&self, requests: impl DoubleEndedIterator<Item = Request<S>>) {
+    pub(super) fn push_back(&self, requests: impl DoubleEndedIterator<Item = Request<S>>) {
         let mut state = self.state();
         for request in requests.rev() {
             state.in_flight -= 1;
@@ -133,12 +133,12 @@ impl<S: Service> Queue<S> {
         self.arrived.notify_one();
     }
 
-    pub fn is_waiting(&self) -> bool {
+    pub(crate) fn is_waiting(&self) -> bool {
         !self.state().waiting.is_empty()
     }
 
     /// No more requests come.
-    pub fn close(&self) {
+    pub(super) fn close(&self) {
         self.state().is_closed = true;
         // All that wait, and one that is about to; it passes the call on (`closed`).
         self.arrived.notify_waiters();
@@ -146,7 +146,7 @@ impl<S: Service> Queue<S> {
     }
 
     /// Whether nothing waits, and nothing will come.
-    pub fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         let state = self.state();
         state.is_closed && state.waiting.is_empty()
     }
@@ -176,13 +176,13 @@ impl<S: Service> Queue<S> {
 
     /// Whether a connection that has `large` requests among those in flight may take another one: connections without a
     /// request come first.
-    pub fn may_pipeline(&self, large: usize) -> bool {
+    pub(crate) fn may_pipeline(&self, large: usize) -> bool {
         self.pipelining == Pipelining::Always || (large == 0 && self.pipelines(&self.state()))
     }
 
     /// For a connection with `in_flight` requests, `large` of them not small. Beside it: how many connections are to be
     /// opened, which are counted already.
-    pub fn take(&self, in_flight: usize, large: usize, now: Instant) -> (Assignment<S>, usize) {
+    pub(super) fn take(&self, in_flight: usize, large: usize, now: Instant) -> (Assignment<S>, usize) {
         let mut state = self.state();
         let state = &mut *state;
         while state.waiting.front().is_some_and(|request| request.reply.is_closed()) {
@@ -221,12 +221,12 @@ impl<S: Service> Queue<S> {
     }
 
     /// A connection has nothing in flight any more.
-    pub fn idle(&self) {
+    pub(super) fn idle(&self) {
         self.state().idle += 1;
     }
 
     /// A request was answered, or will not be.
-    pub fn ended(&self, answered: bool) {
+    pub(super) fn ended(&self, answered: bool) {
         let mut state = self.state();
         state.in_flight -= 1;
         if answered {
@@ -240,24 +240,24 @@ impl<S: Service> Queue<S> {
         }
     }
 
-    pub fn record_success(&self) {
+    pub(super) fn record_success(&self) {
         let mut state = self.state();
         state.pace.answered();
         state.last_success = Some(Instant::now());
     }
 
-    pub fn last_success(&self) -> Option<Instant> {
+    pub(super) fn last_success(&self) -> Option<Instant> {
         self.state().last_success
     }
 
-    pub fn slow_down(&self, asked: Option<Duration>, chance: f64, now: Instant) {
+    pub(super) fn slow_down(&self, asked: Option<Duration>, chance: f64, now: Instant) {
         let mut state = self.state();
         state.slowed += 1;
         let in_flight = state.in_flight + 1;
         state.pace.slow_down(in_flight, asked, chance, now);
     }
 
-    pub fn slowed(&self) -> u64 {
+    pub(super) fn slowed(&self) -> u64 {
         self.state().slowed
     }
 }
@@ -269,11 +269,11 @@ pub(super) mod tests {
     use super::*;
     use tokio::sync::oneshot;
 
-    pub fn queue(connections: usize) -> Queue<Plain> {
+    pub(crate) fn queue(connections: usize) -> Queue<Plain> {
         Queue::new(&small(connections))
     }
 
-    pub fn push(queue: &Queue<Plain>) -> usize {
+    pub(crate) fn push(queue: &Queue<Plain>) -> usize {
         let (reply, receiver) = oneshot::channel();
         // Somebody waits for the answer, for ever.
         std::mem::forget(receiver);

@@ -30,7 +30,7 @@ impl ReadAt for File {
     }
 }
 
-/// The body of a request.
+/// The body of a request, from memory or a reader.
 #[derive(Clone)]
 pub enum Body {
     /// Pieces in memory; may be none.
@@ -47,7 +47,7 @@ pub enum Body {
 }
 
 impl Body {
-    /// Its length, bytes.
+    /// Length of the body, in bytes.
     pub fn len(&self) -> u64 {
         match self {
             Body::Memory(pieces) => pieces.iter().map(|piece| piece.len() as u64).sum(),
@@ -55,7 +55,7 @@ impl Body {
         }
     }
 
-    /// Whether it has no bytes.
+    /// Whether the body has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -103,7 +103,7 @@ pub(super) struct Request<S: Service> {
 }
 
 impl<S: Service> Request<S> {
-    pub fn is_small(&self) -> bool {
+    pub(super) fn is_small(&self) -> bool {
         self.length.max(self.expected.bytes_max as u64) <= SMALL_BYTES
     }
 }
@@ -111,17 +111,17 @@ impl<S: Service> Request<S> {
 /// An answer, or what broke. The sender of a request hears nothing (the channel is closed) when the server is given up.
 pub type Outcome<S> = Result<Answer<<S as Service>::Server>, String>;
 
-/// An answer.
+/// The answer to a request: head and body.
 #[derive(Debug)]
 pub struct Answer<P> {
-    /// Status and fields.
+    /// Status and header fields of the answer.
     pub head: Box<ResponseHead>,
     /// The body, unless it is in pieces.
     pub body: Bytes,
-    /// The pieces ([`Expected::in_pieces`]).
+    /// Body of the answer in pieces, if [`Expected::in_pieces`] is set.
     pub pieces: Vec<Bytes>,
     /// Times that the request was sent: an earlier copy may have been carried out, and its answer lost.
     pub times_sent: u32,
-    /// Where it was sent.
+    /// The server that the request was sent to.
     pub server: Arc<P>,
 }

@@ -7,7 +7,7 @@ use crate::connect::{ConnectError, Endpoint};
 pub struct Unreachable {
     /// What happened. The host is not named.
     pub reason: String,
-    /// The kind of it.
+    /// Kind of the failure: which step of reaching the server failed.
     pub cause: Cause,
 }
 

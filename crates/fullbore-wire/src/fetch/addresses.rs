@@ -30,17 +30,17 @@ struct ServerSlot {
 }
 
 impl Addresses {
-    pub fn new(most: usize) -> Addresses {
+    pub(crate) fn new(most: usize) -> Addresses {
         Addresses { most: most.max(1), places: Mutex::default() }
     }
 
     /// Leave to open a connection there, if there is room.
-    pub fn free_slot(&self, to: &Url) -> Option<Slot> {
+    pub(crate) fn free_slot(&self, to: &Url) -> Option<Slot> {
         self.place(to).room.try_acquire_owned().ok()
     }
 
     /// The same, as soon as there is room. `wake` is for those who have a connection for nothing.
-    pub async fn slot(&self, to: &Url, wake: &Notify) -> Option<Slot> {
+    pub(crate) async fn slot(&self, to: &Url, wake: &Notify) -> Option<Slot> {
         if let Some(slot) = self.free_slot(to) {
             return Some(slot);
         }
@@ -52,7 +52,7 @@ impl Addresses {
     }
 
     /// Whether somebody waits for room there: whoever has nothing to ask for is to make it.
-    pub fn is_wanted(&self, to: &Url) -> bool {
+    pub(crate) fn is_wanted(&self, to: &Url) -> bool {
         lock(&self.places).get(&name(to)).is_some_and(|place| place.waiting.load(Ordering::Relaxed) > 0)
     }
 

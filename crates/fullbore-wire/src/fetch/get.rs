@@ -67,7 +67,7 @@ pub enum GetError {
 /// knows yet.
 #[derive(Clone, Debug, Default)]
 pub struct Get {
-    /// Path below the mirror's address.
+    /// Path of the file below the mirror's address.
     pub path: String,
     /// Size at which it is refused.
     pub limit_bytes: u64,
@@ -77,7 +77,7 @@ pub struct Get {
     pub if_modified_since: Option<i64>,
     /// Only the head is wanted (HEAD).
     pub head_only: bool,
-    /// Further fields of the request.
+    /// Further header fields of the request, name and value.
     pub fields: Vec<(String, String)>,
     /// Where the head is noted when it comes, before the body does.
     pub head_seen: Option<HeadSeen>,
@@ -110,8 +110,8 @@ impl HeadSeen {
     pub(crate) fn note(&self, head: &ResponseHead) {
         let now = Instant::now();
         // The way there and back is in the time that the head took.
-        let patience = now.saturating_duration_since(self.asked).clamp(LINGERS_LEAST, LINGERS_MOST);
-        self.noted.send_replace(Some(Noted { head: head.clone(), until: now + patience }));
+        let timeout = now.saturating_duration_since(self.asked).clamp(LINGERS_LEAST, LINGERS_MOST);
+        self.noted.send_replace(Some(Noted { head: head.clone(), until: now + timeout }));
     }
 
     /// The head, once it has come.
@@ -163,7 +163,7 @@ impl HeadSeen {
 /// The answer to a [`Get`], whatever its status.
 #[derive(Clone, Debug)]
 pub struct Got {
-    /// The head.
+    /// Status and header fields of the answer.
     pub head: ResponseHead,
     /// The body; of an error page too.
     pub body: Vec<u8>,
@@ -181,7 +181,7 @@ pub enum Piece {
 /// The answer to a [`Get`] whose body comes as it arrives.
 #[derive(Debug)]
 pub struct Streamed {
-    /// The head.
+    /// Status and header fields of the answer.
     pub head: ResponseHead,
     /// The body in order, up to [`Piece::End`]. Slow takers slow the sender.
     pub body: mpsc::Receiver<Result<Piece, GetError>>,
@@ -210,10 +210,11 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// As [`Fetcher::get`](super::Fetcher::get).
+    /// Requests a small file, as [`Fetcher::get`](super::Fetcher::get) does.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`Fetcher::get`](super::Fetcher::get): [`GetError`] says whether the host refused, or was
+    /// unreachable.
     pub async fn get(&self, host: HostId, get: Get) -> Result<Got, GetError> {
         let unreachable = |reason: &str| GetError::Unreachable {
             host: self.shared.dispatcher().host_mut(host).name.clone(),
@@ -236,11 +237,11 @@ impl Watch {
     }
 
     /// As [`Watch::get`], but the body is handed out as it arrives. Both the head and each piece
-    /// must come within `patience`; it is for the caller to say so of the pieces.
+    /// must come within `timeout`; it is for the caller to say so of the pieces.
     ///
     /// # Errors
     /// The host is not to be reached, or says nothing.
-    pub async fn stream(&self, host: HostId, get: Get, patience: Duration) -> Result<Streamed, GetError> {
+    pub async fn stream(&self, host: HostId, get: Get, timeout: Duration) -> Result<Streamed, GetError> {
         let name = self.shared.dispatcher().host_mut(host).name.clone();
         let unreachable = |reason: String| GetError::Unreachable { host: name.clone(), reason };
         let out = self.shared.dispatcher().host_mut(host).out_reason().map(str::to_owned);
@@ -252,10 +253,10 @@ impl Watch {
         let reply = Reply::Stream(Some(head), pieces);
         lock(&self.shared.gets)[host as usize].push_back(PendingGet { get, reply });
         self.shared.wake.notify_waiters();
-        match tokio::time::timeout(patience, answer).await {
+        match tokio::time::timeout(timeout, answer).await {
             Ok(Ok(head)) => head.map(|head| Streamed { head, body }),
             Ok(Err(_)) => Err(unreachable("connection lost".into())),
-            Err(_) => Err(unreachable(format!("no answer within {} s", patience.as_secs_f64()))),
+            Err(_) => Err(unreachable(format!("no answer within {} s", timeout.as_secs_f64()))),
         }
     }
 

@@ -43,11 +43,11 @@ pub(crate) struct Base {
 
 impl Base {
     /// Host and port, for the log.
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         self.url.host_and_port()
     }
 
-    pub fn at(url: Url, options: &FetchOptions) -> Base {
+    pub(crate) fn at(url: Url, options: &FetchOptions) -> Base {
         Base {
             auth: (!options.auth.is_empty()).then(|| Arc::new(options.auth.clone())),
             user_agent: options.user_agent.clone(),
@@ -60,7 +60,7 @@ impl Base {
     }
 
     /// The address of a file.
-    pub fn url_of(&self, path: &str, plus: Plus) -> Result<Url, UrlError> {
+    pub(crate) fn url_of(&self, path: &str, plus: Plus) -> Result<Url, UrlError> {
         if self.paths_are_encoded { self.url.join_encoded(path) } else { self.url.join(path, plus) }
     }
 }
@@ -100,21 +100,21 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// A host has redirected this request to an address of its own.
-    pub fn detour(&self, host: HostId, detour: RedirectedRequest) {
+    pub(crate) fn detour(&self, host: HostId, detour: RedirectedRequest) {
         lock(&self.detours)[host as usize].push_back(detour);
         self.detoured.notify_waiters();
         self.wake.notify_waiters();
     }
 
     /// Where the next request is to go that this host has redirected; what nobody waits for any more is forgotten.
-    pub fn next_detour_target(&self, host: HostId) -> Option<Url> {
+    pub(crate) fn next_detour_target(&self, host: HostId) -> Option<Url> {
         let waiting = &mut lock(&self.detours)[host as usize];
         waiting.retain(|detour| detour.is_waited_for(&self.dispatcher()));
         waiting.front().map(|detour| detour.target().clone())
     }
 
     /// The next request that this host has redirected to this address.
-    pub fn next_detour(&self, host: HostId, to: &Url) -> Option<RedirectedRequest> {
+    pub(crate) fn next_detour(&self, host: HostId, to: &Url) -> Option<RedirectedRequest> {
         let waiting = &mut lock(&self.detours)[host as usize];
         let place = waiting.iter().position(|detour| detour.target().same_origin(to))?;
         waiting.remove(place)
@@ -122,7 +122,7 @@ impl Shared {
 
     /// Whether others would make better use of an idle connection to this address: requests of its host that go
     /// elsewhere, those of other hosts that come here, or whoever waits for room there.
-    pub fn is_detour_in_the_way(&self, host: HostId, to: &Url) -> bool {
+    pub(crate) fn is_detour_in_the_way(&self, host: HostId, to: &Url) -> bool {
         let is_elsewhere =
             |of: usize, detour: &RedirectedRequest| (of == host as usize) != detour.target().same_origin(to);
         let detours = lock(&self.detours);
@@ -131,7 +131,7 @@ impl Shared {
     }
 
     /// What the connection is to do now. Those that have nothing to bring any more because of it are woken.
-    pub fn next(&self, id: ConnectionId) -> Next {
+    pub(crate) fn next(&self, id: ConnectionId) -> Next {
         let mut dispatcher = self.dispatcher();
         let next = dispatcher.next(id, Instant::now());
         if dispatcher.take_news() {
@@ -141,16 +141,16 @@ impl Shared {
     }
 
     /// Ends when an idle connection is to look again whether it has something to take over.
-    pub async fn look_again(&self) {
+    pub(crate) async fn look_again(&self) {
         tokio::time::sleep(HEDGE_LOOK_EVERY).await;
     }
 
-    pub fn dispatcher(&self) -> MutexGuard<'_, Dispatcher> {
+    pub(crate) fn dispatcher(&self) -> MutexGuard<'_, Dispatcher> {
         lock(&self.dispatcher)
     }
 
     /// The path to ask for and further fields, and the landing told that the file comes.
-    pub fn begin(&self, item: ItemId) -> (String, Vec<(String, String)>) {
+    pub(crate) fn begin(&self, item: ItemId) -> (String, Vec<(String, String)>) {
         let catalogue = lock(&self.catalogue).clone();
         if lock(&self.begun).insert(item) {
             self.landing.begin(catalogue.spec(item));
@@ -161,7 +161,7 @@ impl Shared {
     }
 
     /// Accounts for bytes read and waits as the user's rate limit demands.
-    pub async fn throttle(&self, bytes: u64) {
+    pub(crate) async fn throttle(&self, bytes: u64) {
         let Some(limit) = &self.rate_limit else { return };
         let pause = limit.pay(bytes, Instant::now());
         if !pause.is_zero() {

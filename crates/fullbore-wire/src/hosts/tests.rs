@@ -8,7 +8,7 @@ fn a_clean_close_is_no_strike_and_sets_the_length_of_connections() {
     host.closed_after(100);
     assert_eq!(host.requests_per_connection(), 100);
     assert_eq!(host.depth(), PIPELINE_DEPTH);
-    assert_eq!(host.standing(Instant::now()), &HostState::Up);
+    assert_eq!(host.state(Instant::now()), &HostState::Up);
 }
 
 #[test]
@@ -18,10 +18,10 @@ fn connections_that_fail_together_are_one_failure() {
     for _ in 0..4 {
         host.fault(&Fault::Broken("reset".into()), now);
     }
-    assert_eq!(host.standing(now), &HostState::Paused(now + BACK_OFF_FIRST));
+    assert_eq!(host.state(now), &HostState::Paused(now + BACK_OFF_FIRST));
     now += BACK_OFF_FIRST;
     host.fault(&Fault::Broken("refused".into()), now);
-    assert_eq!(host.standing(now), &HostState::Paused(now + 2 * BACK_OFF_FIRST));
+    assert_eq!(host.state(now), &HostState::Paused(now + 2 * BACK_OFF_FIRST));
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn a_host_that_is_busy_for_ever_is_left_alone() {
     let mut asked = 0;
     while !host.is_out() {
         host.fault(&Fault::Busy { status: 503, retry_after: None }, now);
-        if let HostState::Paused(until) = host.standing(now).clone() {
+        if let HostState::Paused(until) = host.state(now).clone() {
             now = until;
         }
         asked += 1;
@@ -95,10 +95,10 @@ fn retry_after_is_obeyed_or_the_host_is_left_alone() {
     let after = |seconds| now + Duration::from_secs(seconds);
     let mut host = Host::new("a");
     host.fault(&busy_until(3), now);
-    assert_eq!(host.standing(now), &HostState::Paused(after(3)));
-    assert_eq!(host.standing(after(3)), &HostState::Up);
+    assert_eq!(host.state(now), &HostState::Paused(after(3)));
+    assert_eq!(host.state(after(3)), &HostState::Up);
     host.fault(&busy_until(60), now);
-    assert_eq!(host.standing(now), &HostState::Paused(after(60)));
+    assert_eq!(host.state(now), &HostState::Paused(after(60)));
     host.fault(&busy_until(61), now);
     assert!(host.is_out(), "others do its work, and it is not asked before it said so");
 }
@@ -109,9 +109,9 @@ fn the_last_host_is_waited_for_as_it_says_until_that_is_too_long() {
     let after = |seconds| now + Duration::from_secs(seconds);
     let mut host = Host::new("a");
     host.fault_on(&busy_until(200), alone(), now);
-    assert_eq!(host.standing(after(199)), &HostState::Paused(after(200)));
+    assert_eq!(host.state(after(199)), &HostState::Paused(after(200)));
     host.fault_on(&busy_until(100), alone(), after(200));
-    assert_eq!(host.standing(after(200)), &HostState::Paused(after(300)));
+    assert_eq!(host.state(after(200)), &HostState::Paused(after(300)));
     host.fault_on(&busy_until(1), alone(), after(300));
     assert!(host.is_out(), "five minutes of nothing else");
     let mut host = Host::new("b");
@@ -124,7 +124,7 @@ fn a_pause_of_no_time_is_one_all_the_same() {
     let now = Instant::now();
     let mut host = Host::new("a");
     host.fault(&busy_until(0), now);
-    assert_eq!(host.standing(now), &HostState::Paused(now + BACK_OFF_FIRST));
+    assert_eq!(host.state(now), &HostState::Paused(now + BACK_OFF_FIRST));
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn broken_connections_pause_ever_longer_and_then_end_it() {
     let mut pauses = Vec::new();
     while !host.is_out() {
         host.fault(&Fault::Broken("reset".into()), now);
-        if let HostState::Paused(until) = host.standing(now).clone() {
+        if let HostState::Paused(until) = host.state(now).clone() {
             pauses.push(until - now);
             now = until;
         }
@@ -181,7 +181,7 @@ fn pauses_of_early_closes(protocol: Protocol, completed: u64, closes: u32) -> Ve
         host.completed_before_close(completed, now);
         // Other connections that close during the pause change nothing.
         host.completed_before_close(completed, now);
-        if let HostState::Paused(until) = host.standing(now).clone() {
+        if let HostState::Paused(until) = host.state(now).clone() {
             pauses.push(until - now);
             now = until;
         }
@@ -215,5 +215,5 @@ fn a_connection_with_enough_requests_ends_the_back_off() {
             now += BACK_OFF_FIRST;
         }
     }
-    assert_eq!(host.standing(now), &HostState::Up);
+    assert_eq!(host.state(now), &HostState::Up);
 }

@@ -21,12 +21,12 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// Bytes that wait.
+    /// Number of bytes that are not written yet.
     pub fn len(&self) -> usize {
         self.segment_bytes + self.tail.len()
     }
 
-    /// Whether nothing waits.
+    /// Whether all bytes have been written.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

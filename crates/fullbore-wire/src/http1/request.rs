@@ -37,7 +37,7 @@ const RESERVED_FIELDS: [&str; 14] = [
     "proxy-authorization",
 ];
 
-/// Request methods we use.
+/// Request methods that fullbore uses (RFC 9110, section 9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// Fetch.
@@ -85,21 +85,21 @@ pub enum BodyLength {
 /// What a request asks for. The field values are checked when it is queued.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestHead {
-    /// The method.
+    /// Method of the request (RFC 9110, section 9).
     pub method: Method,
     /// Origin form (`/path?query`), absolute form towards a proxy, or `host:port` for CONNECT.
     pub target: String,
     /// The Host field: host, and port if it is not the scheme's default.
     pub host: String,
-    /// Range.
+    /// Field `Range`: the requested bytes (RFC 9110, section 14.2).
     pub range: Option<ByteRange>,
-    /// If-None-Match.
+    /// Field `If-None-Match` (RFC 9110, section 13.1.2).
     pub if_none_match: Option<EntityTag>,
-    /// If-Modified-Since, unix seconds.
+    /// Field `If-Modified-Since` (RFC 9110, section 13.1.3), as Unix time in seconds.
     pub if_modified_since: Option<i64>,
-    /// Authorization.
+    /// Field `Authorization` (RFC 9110, section 11.6.2); never printed.
     pub authorization: Option<Authorization>,
-    /// Proxy-Authorization; only towards a proxy.
+    /// Field `Proxy-Authorization` (RFC 9110, section 11.7.2); sent to proxies only.
     pub proxy_authorization: Option<Authorization>,
     /// Says that no request will follow on this connection (`Connection: close`).
     pub close: bool,
@@ -182,7 +182,7 @@ pub enum RequestError {
 }
 
 impl RequestHead {
-    /// A request without conditions.
+    /// Makes a request without conditions and further fields.
     pub fn new(method: Method, host: impl Into<String>, target: impl Into<String>) -> Self {
         Self {
             method,

@@ -11,7 +11,7 @@ use crate::retry_after::RetryAfter;
 /// How the names of object stores' own fields begin.
 const STORE_PREFIX: &str = "x-amz-";
 
-/// Protocol version of an answer.
+/// Protocol version of an answer: HTTP/1.0 or HTTP/1.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
     /// HTTP/1.0: do not pipeline to this host.
@@ -20,7 +20,7 @@ pub enum Version {
     Http11,
 }
 
-/// The Accept-Ranges field.
+/// Value of the field `Accept-Ranges` (RFC 9110, section 14.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcceptRanges {
     /// `bytes`.
@@ -32,23 +32,23 @@ pub enum AcceptRanges {
 /// Status line and the header fields that matter here. Times are unix seconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResponseHead {
-    /// Protocol version.
+    /// Protocol version in the status line.
     pub version: Version,
-    /// Status code, 100 to 999.
+    /// Status code (RFC 9110, section 15), 100 to 999.
     pub status: u16,
     /// Content-Length, also where no body follows (HEAD, 304).
     pub content_length: Option<u64>,
     /// Content-Range; `Malformed` when it is there and cannot be used.
     pub content_range: Option<ContentRange>,
-    /// ETag, if well-formed.
+    /// Field `ETag` (RFC 9110, section 8.8.3), if well-formed.
     pub etag: Option<EntityTag>,
-    /// Last-Modified.
+    /// Field `Last-Modified`, as Unix time in seconds, if valid.
     pub last_modified: Option<i64>,
-    /// Retry-After.
+    /// Field `Retry-After` (RFC 9110, section 10.2.3), if valid.
     pub retry_after: Option<RetryAfter>,
     /// Location as received, for [`crate::redirect`] to judge.
     pub location: Option<String>,
-    /// Accept-Ranges.
+    /// Field `Accept-Ranges` (RFC 9110, section 14.3), if known.
     pub accept_ranges: Option<AcceptRanges>,
     /// Whether the server closes the connection after this answer.
     pub close: bool,
@@ -59,9 +59,9 @@ pub struct ResponseHead {
     pub content_encoding: Option<String>,
     /// Content-Type, e.g. to tell a login page from a file.
     pub content_type: Option<String>,
-    /// Server.
+    /// Field `Server`, as the server sent it.
     pub server: Option<String>,
-    /// Date.
+    /// Field `Date`, as Unix time in seconds, if valid.
     pub date: Option<i64>,
     /// Fields of object stores (`x-amz-…`), names in lower case: checksums, regions, versions. And `etag`, where it has
     /// another form than HTTP says.
@@ -100,7 +100,7 @@ impl ResponseHead {
 
     /// Whether the body's bytes are those of the file `path` as stored: no
     /// Content-Encoding, or the one that merely repeats the file's suffix.
-    pub fn is_stored_form(&self, path: &str) -> bool {
+    pub(crate) fn is_stored_form(&self, path: &str) -> bool {
         match self.content_encoding.as_deref() {
             None => true,
             Some("gzip" | "x-gzip") => path.ends_with(".gz") || path.ends_with(".tgz"),

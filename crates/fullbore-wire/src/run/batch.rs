@@ -50,10 +50,10 @@ impl Faults {
     }
 }
 
-/// What became of a batch.
+/// Result of a batch: verified files and failures.
 #[derive(Debug, Default)]
 pub struct Fetched {
-    /// Files verified and in place.
+    /// Files that were verified and have their final names.
     pub verified: Vec<ItemId>,
     /// Files that no host served right.
     pub given_up: Vec<GivenUp>,
@@ -71,7 +71,7 @@ fn is_of_one_file(cause: &Cause) -> bool {
 }
 
 /// A file that could not be written.
-pub fn local_failure(path: &str, cause: &Cause) -> CommandError {
+pub(crate) fn local_failure(path: &str, cause: &Cause) -> CommandError {
     let error = CommandError::new(ErrorKind::Disk, format_args!("{path}: {cause}"));
     let hint = if cause.is_out_of_space() {
         "the file system is full; what was fetched is kept, and a run with more room goes on from there"
@@ -81,15 +81,15 @@ pub fn local_failure(path: &str, cause: &Cause) -> CommandError {
     error.hint(hint)
 }
 
-/// One batch for one fetcher.
+/// One batch of files, for one fetcher.
 pub struct Job<'a> {
-    /// What the files are.
+    /// Names, sizes and hashes of the files.
     pub batch: Arc<dyn Catalogue>,
-    /// Which of them.
+    /// The files to fetch, by number.
     pub items: Vec<Item>,
-    /// Who brings them.
+    /// The fetcher that requests the files.
     pub fetcher: &'a mut Fetcher,
-    /// Where they land.
+    /// The landing that writes the files.
     pub landing: &'a Landing,
     /// What is told of the hosts.
     pub faults: &'a mut Faults,
@@ -114,6 +114,9 @@ pub struct Progression {
 
 impl Progression {
     /// Starts to sample; `destination` is where the run writes.
+    ///
+    /// # Errors
+    /// A [`CommandError`] if the file of `record` cannot be created, or the system cannot start a thread.
     pub fn start(ledger: &Ledger, destination: &Path, record: Option<&Path>) -> Result<Progression, CommandError> {
         let config = SamplerConfig {
             destination: Some(destination.to_owned()),
@@ -134,6 +137,10 @@ impl Progression {
     /// Fetches a batch with each of these fetchers, all at once; `on_verified` hears of each file (by the
     /// place of its job) when it has its final name. Failures of our own side end it; what was fetched by then
     /// stays for the next run.
+    ///
+    /// # Errors
+    /// A [`CommandError`] of kind interrupted after a signal, or of the destination if files cannot be written or
+    /// synced. Faults of mirrors are no errors: [`Fetched`] has them.
     pub fn fetch(
         &self,
         runtime: &tokio::runtime::Runtime,
@@ -217,7 +224,7 @@ impl Progression {
         (self.files.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
     }
 
-    /// Bytes that had to come.
+    /// Number of bytes that were not present and had to be fetched.
     pub fn needed_bytes(&self) -> u64 {
         self.total_bytes.load(Ordering::Relaxed)
     }

@@ -1,6 +1,6 @@
 //! What the person at the terminal can do about a host that cannot be spoken to.
 
-/// Nothing answers.
+/// Hint for a mirror that does not answer.
 pub const REACH: &str =
     "check the address and the network; a proxy is named by http_proxy and https_proxy in the environment";
 /// Nobody who is trusted vouches for the host.

@@ -17,6 +17,9 @@ pub const FILES_AT_ONCE: usize = 128;
 const BLOCKING_THREADS: usize = FILES_AT_ONCE + 64;
 
 /// Where connections live: one worker, accounted as the stage "network".
+///
+/// # Errors
+/// A [`CommandError`] of kind internal if the system cannot start the thread.
 pub fn network_runtime(ledger: &Ledger) -> Result<tokio::runtime::Runtime, CommandError> {
     let clock = ledger.stage("network", Kind::Task);
     tokio::runtime::Builder::new_multi_thread()
@@ -32,7 +35,7 @@ pub fn network_runtime(ledger: &Ledger) -> Result<tokio::runtime::Runtime, Comma
 /// `send`.
 ///
 /// # Errors
-/// The threads cannot be started.
+/// A [`CommandError`] of kind internal if the system cannot start the threads.
 pub fn sending_runtime(ledger: &Ledger) -> Result<tokio::runtime::Runtime, CommandError> {
     let clock = ledger.stage("send", Kind::Task);
     tokio::runtime::Builder::new_multi_thread()
@@ -49,7 +52,10 @@ pub fn sending_runtime(ledger: &Ledger) -> Result<tokio::runtime::Runtime, Comma
 pub struct Network(Option<tokio::runtime::Runtime>);
 
 impl Network {
-    /// As [`network_runtime`].
+    /// Starts the runtime of [`network_runtime`] for a run.
+    ///
+    /// # Errors
+    /// A [`CommandError`] of kind internal if the system cannot start the thread.
     pub fn start(ledger: &Ledger) -> Result<Network, CommandError> {
         network_runtime(ledger).map(|runtime| Network(Some(runtime)))
     }

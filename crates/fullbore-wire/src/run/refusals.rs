@@ -22,7 +22,7 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// As they are now.
+    /// Copies the current state of these hosts.
     pub fn of(hosts: &[HostSeen]) -> Hosts {
         let out = hosts.iter().filter_map(|host| Some(format!("{}: {}", host.name, host.out.as_ref()?)));
         Hosts { names: hosts.iter().map(|host| host.name.clone()).collect(), out: out.take(HOSTS_NAMED).collect() }
@@ -70,7 +70,7 @@ pub struct Refusals(BTreeMap<Sha256, Refusal>);
 pub struct Refusal {
     /// What each host did wrong, a line for each.
     pub reasons: Vec<String>,
-    /// Some host sent something else.
+    /// Whether some host sent other content than expected.
     pub is_wrong: bool,
     /// Every host said that it is not there.
     pub is_absent: bool,

@@ -12,9 +12,9 @@ use super::site::Site;
 use crate::fetch::HostSeen;
 use crate::hosts::SeenFault;
 
-/// A report in the making.
+/// The report of a run, while the run is going on.
 pub struct RunReport {
-    /// What is known so far.
+    /// The parts of the summary that are known so far.
     pub summary: Summary,
     started: Instant,
     phases: Vec<(u64, Phase)>,
@@ -35,7 +35,7 @@ impl RunReport {
         RunReport { summary, started: Instant::now(), phases: Vec::new() }
     }
 
-    /// Begins the next phase.
+    /// Begins the next phase, and emits it as an event.
     pub fn phase(&mut self, events: &mut dyn Events, ledger: &Ledger, phase: Phase) {
         self.phases.push((self.started.elapsed().as_millis() as u64, phase));
         ledger.mark(phase.name());

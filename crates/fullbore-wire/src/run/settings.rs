@@ -21,7 +21,7 @@ const WINDOW_BYTES_MAX: u64 = 32 << 20;
 /// Chunks read and not yet written. Small files make many of them.
 const WINDOW_ITEMS: u32 = 8192;
 
-/// How to reach the mirrors.
+/// How a run reaches mirrors: TLS, proxies, limits, addresses.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NetworkSettings {
     /// Connections to one host at once, 1 to 16.
@@ -30,13 +30,13 @@ pub struct NetworkSettings {
     pub limit_rate_bytes_per_s: Option<u64>,
     /// Certificates trusted in addition to the system's, a PEM file.
     pub ca_file: Option<PathBuf>,
-    /// Never HTTP/2.
+    /// Whether to use HTTP/1.1 only, and never HTTP/2.
     pub http1_only: bool,
     /// Ask a second host for what a measurably slower one is sending.
     pub hedge: bool,
     /// Files in apt's auth.conf format, readable when settings were made.
     pub auth_files: Vec<PathBuf>,
-    /// Proxies.
+    /// Addresses of proxies, and hosts that need none.
     pub proxy: ProxyAddresses,
     /// Where the verdict's samples are recorded, line by line as JSON, for whoever tunes it.
     pub record: Option<PathBuf>,
@@ -61,9 +61,9 @@ impl Default for NetworkSettings {
 /// Proxies as the usual variables name them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProxyAddresses {
-    /// Proxy for `http://`.
+    /// Address of the proxy for `http://` URLs.
     pub http: Option<String>,
-    /// Proxy for `https://`.
+    /// Address of the proxy for `https://` URLs.
     pub https: Option<String>,
     /// Hosts reached directly, as in the variable `no_proxy`, split at commas and spaces.
     pub no_proxy: Vec<String>,
@@ -72,12 +72,15 @@ pub struct ProxyAddresses {
 }
 
 /// The window of a run with so many hosts.
-pub fn window(hosts: usize, network: &NetworkSettings) -> Window {
+pub(super) fn window(hosts: usize, network: &NetworkSettings) -> Window {
     let connections = hosts as u64 * network.connections_per_host as u64;
     Window::new((connections * WINDOW_BYTES_PER_CONNECTION).min(WINDOW_BYTES_MAX), WINDOW_ITEMS)
 }
 
 /// Mirrors' addresses, with the credentials that were written into them.
+///
+/// # Errors
+/// A [`CommandError`] of kind usage if a text is no URL, or has more credentials than fit.
 pub fn addresses<'a>(texts: impl Iterator<Item = &'a String>) -> Result<(Vec<Url>, AuthConf), CommandError> {
     let mut auth = AuthConf::new();
     let mut urls = Vec::new();
@@ -94,6 +97,10 @@ pub fn addresses<'a>(texts: impl Iterator<Item = &'a String>) -> Result<(Vec<Url
 }
 
 /// How the wire uses the network, as these settings say.
+///
+/// # Errors
+/// A [`CommandError`] of kind usage if a file of credentials or certificates cannot be read or parsed, or a proxy is no
+/// address.
 pub fn fetch_options(network: &NetworkSettings, mut auth: AuthConf) -> Result<FetchOptions, CommandError> {
     for path in &network.auth_files {
         let text = std::fs::read_to_string(path).map_err(|error| usage_of(path, &error))?;

@@ -18,7 +18,7 @@ use crate::url::Url;
 
 /// Connections to the mirrors of one archive, and the landing of their files.
 pub struct Site {
-    /// Requests files from the mirrors.
+    /// The fetcher that requests files from the mirrors.
     pub fetcher: Fetcher,
     /// Writes and hashes the received data.
     pub landing: Landing,
@@ -27,7 +27,7 @@ pub struct Site {
 
 /// What the sites of a run share.
 pub struct SiteParts<'a> {
-    /// Runs the connections.
+    /// The runtime that has the connections' tasks.
     pub runtime: &'a Runtime,
     /// Holds the clocks of the stages.
     pub ledger: &'a Ledger,
@@ -61,7 +61,7 @@ impl Site {
         Ok(Site { faults: Faults::of(&fetcher), fetcher, landing })
     }
 
-    /// A job for [`Progression::fetch`](super::Progression::fetch).
+    /// Makes a job for [`Progression::fetch`](super::Progression::fetch).
     pub fn job(&mut self, batch: Arc<dyn Catalogue>, items: Vec<Item>) -> Job<'_> {
         Job { batch, items, fetcher: &mut self.fetcher, landing: &self.landing, faults: &mut self.faults }
     }
@@ -86,7 +86,7 @@ pub struct RemoteFile {
     pub path: String,
     /// Another path of the same content.
     pub other_path: Option<String>,
-    /// Path below the target's directory.
+    /// Path of the file below the target's directory.
     pub target: String,
     /// Size in bytes, from a signed index.
     pub size: u64,

@@ -10,6 +10,7 @@ use super::pins::WrongKey;
 
 /// What went wrong with TLS, for the person reading it.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TlsError {
     /// A file of authorities cannot be used.
     #[error("{}: {reason}", file.display())]
@@ -111,7 +112,7 @@ impl TlsError {
     /// Whether the server could not show that it is the one asked for. Trying again at once is
     /// of no use then, and going on with another certificate never happens.
     #[must_use]
-    pub fn is_untrusted(&self) -> bool {
+    pub(crate) fn is_untrusted(&self) -> bool {
         use TlsError::{Expired, NotYetValid, SelfSigned, UnknownIssuer, Untrusted, WrongKey, WrongName};
         matches!(
             self,
@@ -127,7 +128,7 @@ impl TlsError {
 
     /// Whether nobody who is trusted vouches for the certificate; another authority may help then, and only then.
     #[must_use]
-    pub fn is_of_unknown_issuer(&self) -> bool {
+    pub(crate) fn is_of_unknown_issuer(&self) -> bool {
         matches!(self, TlsError::UnknownIssuer { .. } | TlsError::SelfSigned { .. })
     }
 

@@ -10,8 +10,9 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::{TlsError, read_pem};
 
-/// What is not looked at.
+/// Checks of a server's certificate that the user has switched off.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Overlook {
     /// All is looked at.
     #[default]

@@ -74,14 +74,14 @@ fn permitted(path: &Path) -> Result<(), CommandError> {
         |what: &str, hint: &str| Err(CommandError::usage(format_args!("{}: {what}", path.display())).hint(hint));
     if !metadata.is_file() || metadata.mode() & 0o001 == 0 {
         return refuse(
-            "not a program that everybody may run",
+            "not every user may run this program",
             "apt also runs its methods for ordinary users; `install -m 755` it to /usr/local/bin",
         );
     }
     if metadata.mode() & 0o002 != 0 || !is_own(&metadata) {
         return refuse(
             "users other than root can change this program",
-            "apt starts methods as root; make root the owner, and let nobody else write to it",
+            "apt starts methods as root; make root the owner, and the only user who may write to it",
         );
     }
     directories(path)
@@ -100,13 +100,13 @@ fn directories(path: &Path) -> Result<(), CommandError> {
         if metadata.mode() & 0o001 == 0 {
             let hint =
                 "apt's methods run for ordinary users, too; install the program elsewhere, such as below /usr/local";
-            return refuse("not everybody may enter this directory", hint);
+            return refuse("not every user may enter this directory", hint);
         }
         // In a directory like /tmp (sticky bit) nobody can replace the files of others.
         let open = metadata.mode() & 0o002 != 0 && metadata.mode() & 0o1000 == 0;
         if open || !is_own(&metadata) {
             let hint =
-                "apt starts methods as root; install the program where root alone may write, such as below /usr/local";
+                "apt starts methods as root; install the program where only root may write, such as below /usr/local";
             return refuse("users other than root can change this directory", hint);
         }
     }

@@ -5,7 +5,7 @@
 
 use fullbore_engine::digest::Sha256;
 
-use crate::cli::AptLevel;
+use crate::cli::IndexLevel;
 
 /// Requests that apt hands to a method at once. Its default of 10 keeps several mirrors idle;
 /// a thousand is more than a method has in flight, and costs nothing.
@@ -21,8 +21,8 @@ pub struct Settings {
     pub program: String,
     /// Lists of mirrors; without any, http and https stay apt's own.
     pub mirrors: Vec<String>,
-    /// How hard kept indexes are compressed.
-    pub level: AptLevel,
+    /// How hard fullbore compresses stored indexes.
+    pub level: IndexLevel,
 }
 
 impl Settings {
@@ -55,13 +55,13 @@ impl Snippet {
         for method in settings.methods() {
             text.push_str(&format!("Dir::Bin::Methods::{method} \"{}\";\n", settings.program));
         }
-        if settings.level == AptLevel::Apt {
+        if settings.level == IndexLevel::Best {
             text.push_str(
-                "// Indexes are kept compressed as hard as apt does it.\nAcquire::fullbore::Level \"apt\";\n",
+                "// Stored indexes are compressed as hard as apt does it.\nAcquire::fullbore::Level \"best\";\n",
             );
         }
         if !settings.mirrors.is_empty() {
-            text.push_str("// Mirrors that are used beside those of the sources.\n");
+            text.push_str("// Mirrors in addition to those of the sources.\n");
             for mirrors in &settings.mirrors {
                 text.push_str(&format!("Acquire::fullbore::Mirrors:: \"{mirrors}\";\n"));
             }
@@ -83,7 +83,7 @@ impl Snippet {
         }
         let value = |line: &str| line.split('"').nth(1).unwrap_or_default().to_owned();
         let values = |name: &str| body.lines().filter(|line| line.starts_with(name)).map(value).collect::<Vec<_>>();
-        let level = if values("Acquire::fullbore::Level ").is_empty() { AptLevel::Own } else { AptLevel::Apt };
+        let level = if values("Acquire::fullbore::Level ").is_empty() { IndexLevel::Fast } else { IndexLevel::Best };
         let program = values("Dir::Bin::Methods::rred ").into_iter().next().unwrap_or_default();
         SnippetState::Ours(Settings { program, mirrors: values("Acquire::fullbore::Mirrors:: "), level })
     }
@@ -95,7 +95,8 @@ mod tests {
 
     #[test]
     fn a_snippet_is_known_again() {
-        let mut settings = Settings { program: "/usr/bin/fullbore".into(), mirrors: Vec::new(), level: AptLevel::Own };
+        let mut settings =
+            Settings { program: "/usr/bin/fullbore".into(), mirrors: Vec::new(), level: IndexLevel::Fast };
         let text = Snippet::render(&settings);
         insta::assert_snapshot!(text, @r#"
         // Written by `fullbore apt enable`, removed by `fullbore apt disable`.
@@ -105,7 +106,7 @@ mod tests {
         "#);
         assert_eq!(Snippet::read(text.as_bytes()), SnippetState::Ours(settings.clone()));
         settings.mirrors = vec!["/etc/a".into(), "/etc/b c".into()];
-        settings.level = AptLevel::Apt;
+        settings.level = IndexLevel::Best;
         let text = Snippet::render(&settings);
         assert!(text.contains("Dir::Bin::Methods::https \"/usr/bin/fullbore\";\n"), "{text}");
         assert_eq!(Snippet::read(text.as_bytes()), SnippetState::Ours(settings));

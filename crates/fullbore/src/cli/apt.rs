@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
+
+use super::update::IndexLevel;
 
 pub(super) const LONG: &str = "\
 Make the system's own apt use fullbore's methods, or undo it.
@@ -48,8 +50,16 @@ pub enum AptCommand {
     Status(AptStatusArgs),
 }
 
+const ENABLE_EXAMPLES: &str = "\
+Examples:
+  Let apt-get update apply patches faster:
+    fullbore apt enable
+  Let apt also fetch from several mirrors at once:
+    fullbore apt enable --mirrors /etc/fullbore/mirrors.txt";
+
 /// `fullbore apt enable`.
 #[derive(Debug, Args)]
+#[command(after_long_help = ENABLE_EXAMPLES)]
 pub struct AptEnableArgs {
     /// Change the system below this directory
     #[arg(long, value_name = "DIR", default_value = "/")]
@@ -63,17 +73,25 @@ pub struct AptEnableArgs {
     #[arg(long, value_name = "FILE")]
     pub mirrors: Vec<PathBuf>,
 
-    /// How hard to compress indexes that apt keeps compressed
-    #[arg(long, value_name = "LEVEL", default_value = "own")]
-    pub level: AptLevel,
+    /// Compress stored indexes fast, or into the smallest files, as apt does
+    #[arg(long, value_name = "LEVEL", default_value = "fast")]
+    pub level: IndexLevel,
 
     /// Replace the file even if it was edited by hand
     #[arg(long)]
     pub force: bool,
 }
 
+const DISABLE_EXAMPLES: &str = "\
+Examples:
+  Make apt on this machine use its own methods again:
+    fullbore apt disable
+  The same in a root below /srv/root:
+    fullbore apt disable --root /srv/root";
+
 /// `fullbore apt disable`.
 #[derive(Debug, Args)]
+#[command(after_long_help = DISABLE_EXAMPLES)]
 pub struct AptDisableArgs {
     /// Change the system below this directory
     #[arg(long, value_name = "DIR", default_value = "/")]
@@ -84,8 +102,16 @@ pub struct AptDisableArgs {
     pub force: bool,
 }
 
+const STATUS_EXAMPLES: &str = "\
+Examples:
+  Show which methods apt on this machine uses:
+    fullbore apt status
+  The same for scripts:
+    fullbore apt status --json";
+
 /// `fullbore apt status`.
 #[derive(Debug, Args)]
+#[command(after_long_help = STATUS_EXAMPLES)]
 pub struct AptStatusArgs {
     /// Inspect the system below this directory
     #[arg(long, value_name = "DIR", default_value = "/")]
@@ -94,13 +120,4 @@ pub struct AptStatusArgs {
     /// Print one line of JSON
     #[arg(long)]
     pub json: bool,
-}
-
-/// How hard kept indexes are compressed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum AptLevel {
-    /// Fast: zstd 3, xz 0, gz 6, lz4 1
-    Own,
-    /// As hard as apt does, for the smallest files
-    Apt,
 }

@@ -24,6 +24,8 @@ Examples:
     fullbore bootstrap --variant apt --include ca-certificates,curl trixie root.tar.zst
   A tar archive on stdout:
     fullbore bootstrap --variant minbase trixie - https://deb.example.org/debian | docker import -
+  A container image, for podman load, or skopeo copy oci-archive:trixie.oci.tar:
+    fullbore bootstrap --variant minbase trixie trixie.oci.tar https://deb.example.org/debian
   Other sources, and a hook:
     fullbore bootstrap --customize-hook 'chroot \"$1\" useradd --create-home user' \\
         trixie root /etc/apt/sources.list.d/debian.sources";
@@ -36,8 +38,8 @@ pub struct BootstrapArgs {
     #[arg(value_name = "SUITE")]
     pub suite: String,
 
-    /// The new root: a directory that is empty or does not exist, a file for --format tar or squashfs, or `-` for a tar
-    /// archive on stdout
+    /// The new root: a directory that is empty or does not exist, a file for --format tar, squashfs or oci, or `-` for
+    /// an archive on stdout
     #[arg(value_name = "TARGET", default_value = "-")]
     pub target: PathBuf,
 
@@ -79,6 +81,15 @@ pub struct BootstrapArgs {
     /// What to make
     #[arg(long, value_name = "FORMAT", default_value = "auto", help_heading = KEEP)]
     pub format: BootstrapFormat,
+
+    /// Name of the OCI image in its layout, such as `base:1.0` [default: SUITE]
+    #[arg(long, value_name = "NAME", help_heading = KEEP)]
+    pub oci_tag: Option<String>,
+
+    /// Architecture that the OCI image names, such as `arm/v6`: Go's or Debian's name, with a variant or without
+    /// [default: that of the root]
+    #[arg(long, value_name = "ARCH", help_heading = KEEP)]
+    pub oci_arch: Option<String>,
 
     /// Run this before any package is unpacked: a program, or a shell snippet with the root as $1; repeat for more
     #[arg(long, value_name = "COMMAND", help_heading = HOOKS)]
@@ -149,7 +160,7 @@ pub enum BootstrapMode {
 /// What a bootstrap makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum BootstrapFormat {
-    /// By the ending of TARGET: .tar and its compressed forms, .squashfs, .sqfs, otherwise a directory.
+    /// By the ending of TARGET: .tar and its compressed forms, .squashfs, .sqfs, .oci, .oci.tar, otherwise a directory.
     Auto,
     /// A directory.
     #[value(alias = "directory")]
@@ -159,4 +170,6 @@ pub enum BootstrapFormat {
     /// A squashfs image.
     #[value(alias = "sqfs")]
     Squashfs,
+    /// An OCI image: an archive if TARGET ends in .tar or is `-`, otherwise a layout directory.
+    Oci,
 }

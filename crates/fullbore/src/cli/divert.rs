@@ -44,8 +44,16 @@ pub enum DivertCommand {
     Status(DivertStatusArgs),
 }
 
+const ON_EXAMPLES: &str = "\
+Examples:
+  While a system is installed below /target:
+    fullbore divert on --root /target
+  Only dpkg, and only if APT starts it:
+    fullbore divert on --root /target --via apt-conf";
+
 /// `fullbore divert on`.
 #[derive(Debug, Args)]
+#[command(after_long_help = ON_EXAMPLES)]
 pub struct DivertOnArgs {
     /// Change the system below this directory
     #[arg(long, value_name = "DIR")]
@@ -69,8 +77,14 @@ pub enum DivertVia {
     AptConf,
 }
 
+const OFF_EXAMPLES: &str = "\
+Examples:
+  Restore all programs of the system below /target:
+    fullbore divert off --root /target";
+
 /// `fullbore divert off`.
 #[derive(Debug, Args)]
+#[command(after_long_help = OFF_EXAMPLES)]
 pub struct DivertOffArgs {
     /// Change the system below this directory
     #[arg(long, value_name = "DIR")]
@@ -81,8 +95,14 @@ pub struct DivertOffArgs {
     pub programs: Vec<PathBuf>,
 }
 
+const STATUS_EXAMPLES: &str = "\
+Examples:
+  Show which programs of the system below /target run without syncs:
+    fullbore divert status --root /target";
+
 /// `fullbore divert status`.
 #[derive(Debug, Args)]
+#[command(after_long_help = STATUS_EXAMPLES)]
 pub struct DivertStatusArgs {
     /// Inspect the system below this directory
     #[arg(long, value_name = "DIR")]

@@ -163,7 +163,7 @@ const ROWS: &[Row] = &[
             "--no-traverse",
             "--fast-list",
         ],
-        "leave it out; objects with equal content are skipped, and --resend sends them again",
+        "leave it out; objects with equal content are skipped, and --overwrite uploads them again",
     ),
     row(PUT, &["--recursive", "-r", "-R"], "leave it out; directories are sent with everything in them"),
     row(PUT, &["--dryrun"], "use --dry-run"),
@@ -202,6 +202,9 @@ const ROWS: &[Row] = &[
     row(BOOTSTRAP, &["--extra-suites"], "give a sources.list as the mirror argument"),
     row(BOOTSTRAP, &["--cache-dir"], "use several mirrors, or a mirror made by `fullbore mirror`"),
     row(BOOTSTRAP, &["--certificate", "--ca-certificate"], "use --cacert FILE"),
+    // docker build, podman build
+    row(BOOTSTRAP, &["--tag", "-t"], "use --oci-tag NAME with --format oci"),
+    row(BOOTSTRAP, &["--platform"], "use --arch, such as --arch arm64"),
     // apt-get(8)
     row(&["install"], &["--assume-yes", "--force-yes"], "use --yes"),
     row(

@@ -8,7 +8,7 @@ use fullbore_engine::durability::Durability;
 use fullbore_mirror::Filter;
 
 use super::choices;
-use super::update::KeptLevel;
+use super::update::IndexLevel;
 
 pub(super) const LONG: &str = "\
 Apply, join, make and publish patches for APT's indexes (pdiffs).
@@ -16,8 +16,16 @@ Apply, join, make and publish patches for APT's indexes (pdiffs).
 A patch is an ed script, as `diff --ed` writes it and an archive's `X.diff/Index` lists it. Files \
 may be compressed; the extension tells the form.";
 
+const EXAMPLES: &str = "\
+Examples:
+  Apply a patch to an index:
+    fullbore pdiff apply Packages 2026-10-30-0800.52.gz -o Packages.new
+  Publish patches beside the indexes of an archive that you run:
+    fullbore pdiff publish dists/trixie";
+
 /// `fullbore pdiff`.
 #[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
 pub struct PdiffArgs {
     /// What to do.
     #[command(subcommand)]
@@ -76,9 +84,9 @@ pub struct PdiffApplyArgs {
     #[arg(long, value_name = "HASH")]
     pub sha256: Option<Sha256>,
 
-    /// Compress for speed (`own`) or as hard as apt does (`apt`)
-    #[arg(long, value_name = "LEVEL", default_value = "own")]
-    pub level: KeptLevel,
+    /// Compress the result fast, or into the smallest file, as apt does
+    #[arg(long, value_name = "LEVEL", default_value = "fast")]
+    pub level: IndexLevel,
 }
 
 const MERGE_LONG: &str = "\
@@ -86,8 +94,14 @@ Join patches, oldest first, into one with the same effect.
 
 The index itself is not needed.";
 
+const MERGE_EXAMPLES: &str = "\
+Examples:
+  Join two patches:
+    fullbore pdiff merge 2026-10-29-2000.12.gz 2026-10-30-0800.52.gz -o both.gz";
+
 /// `fullbore pdiff merge`.
 #[derive(Debug, Args)]
+#[command(after_long_help = MERGE_EXAMPLES)]
 pub struct PdiffMergeArgs {
     /// The patches, oldest first
     #[arg(value_name = "PATCH", required = true)]
@@ -103,8 +117,14 @@ Make a patch from one state of an index to another.
 
 fullbore reads both states into memory, and tests the patch before it writes it.";
 
+const GENERATE_EXAMPLES: &str = "\
+Examples:
+  Make a patch from yesterday's index to today's:
+    fullbore pdiff generate yesterday/Packages.xz today/Packages.xz -o Packages.ed.gz";
+
 /// `fullbore pdiff generate`.
 #[derive(Debug, Args)]
+#[command(after_long_help = GENERATE_EXAMPLES)]
 pub struct PdiffGenerateArgs {
     /// The older state of the index, in any form
     #[arg(value_name = "OLD")]

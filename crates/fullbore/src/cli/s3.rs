@@ -109,8 +109,8 @@ pub struct S3PutArgs {
     pub last: Vec<String>,
 
     /// Upload all files, even if the store has the same content
-    #[arg(long, help_heading = WHICH)]
-    pub resend: bool,
+    #[arg(long, help_heading = WHICH, alias = "resend")]
+    pub overwrite: bool,
 
     /// Once all files are uploaded, delete objects below the prefix that are not among them
     #[arg(long, help_heading = WHICH)]
@@ -131,7 +131,7 @@ impl S3PutArgs {
         let S3PutArgs { content_type, cache_control, storage_class, acl, sse, .. } = self;
         [content_type, cache_control, storage_class, acl, sse].iter().any(|value| value.is_some())
             || !(self.metadata.is_empty() && self.last.is_empty())
-            || self.resend
+            || self.overwrite
             || self.delete
     }
 }

@@ -140,8 +140,8 @@ pub struct PutArgs {
     pub limit_rate: Option<Rate>,
 
     /// Keep journals of uploads in this directory, mode 0600 (default: ~/.local/state/fullbore/put)
-    #[arg(long, value_name = "DIR", help_heading = OUTPUT)]
-    pub journals: Option<PathBuf>,
+    #[arg(long, value_name = "DIR", help_heading = OUTPUT, alias = "journals")]
+    pub state_dir: Option<PathBuf>,
 
     /// Output of the run.
     #[command(flatten)]

@@ -45,9 +45,9 @@ pub struct UpdateArgs {
     #[arg(long, help_heading = CHOICE)]
     pub no_pdiffs: bool,
 
-    /// Compress stored indexes for speed (`own`) or as hard as apt does (`apt`)
-    #[arg(long, value_name = "LEVEL", default_value = "own", help_heading = CHOICE)]
-    pub level: KeptLevel,
+    /// Compress stored indexes fast, or into the smallest files, as apt does
+    #[arg(long, value_name = "LEVEL", default_value = "fast", help_heading = CHOICE)]
+    pub level: IndexLevel,
 
     /// Accepted signatures and certificates.
     #[command(flatten)]
@@ -82,11 +82,13 @@ pub struct UpdateArgs {
     pub changed_exit: bool,
 }
 
-/// How hard kept indexes are compressed.
+/// How hard fullbore compresses indexes. The hidden names `own` and `apt` are older.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum KeptLevel {
+pub enum IndexLevel {
     /// zstd 3, xz 0, gz 6, lz4 1.
-    Own,
-    /// zstd 19, xz 6, gz 6, lz4 1.
-    Apt,
+    #[value(alias = "own")]
+    Fast,
+    /// zstd 19, xz 6, gz 6, lz4 1: the levels of apt.
+    #[value(alias = "apt")]
+    Best,
 }

@@ -58,13 +58,13 @@ pub(super) fn convert(text: &str) -> Draft {
             }
             "clean" => cleaned.push(rest.trim().trim_end_matches('/').to_owned()),
             "skip-clean" => {
-                draft.note(number, line, "has no counterpart; fullbore deletes only what it placed itself");
+                draft.note(number, line, "has no counterpart; fullbore deletes only files that it wrote");
             }
             "mirror_path" => draft.note(number, line, "set `to` in the section of this archive"),
             "ignore_errors" => draft.note(
                 number,
                 line,
-                "has no counterpart: a suite of which files are missing stays as it was, and the others go on",
+                "has no counterpart: a suite with missing files stays unchanged, and the others are updated",
             ),
             "deb" | "deb-src" => match sources_line(keyword, rest) {
                 Some(source) => lines.push((number, source)),
@@ -299,8 +299,10 @@ fn notes_on_settings(draft: &mut Draft, set: &BTreeMap<String, (usize, String)>,
             "use_proxy" | "http_proxy" | "https_proxy" | "proxy_user" | "proxy_password" => {
                 "set http_proxy and https_proxy in the environment (of the service)"
             }
-            "run_postmirror" | "postmirror_script" => "run it after fullbore, such as by ExecStartPost= of the service",
-            "cleanscript" | "_autoclean" | "autoclean" => "not needed: fullbore cleans by itself, see `no-clean`",
+            "run_postmirror" | "postmirror_script" => {
+                "run it after fullbore, for example with ExecStartPost= of the service"
+            }
+            "cleanscript" | "_autoclean" | "autoclean" => "not needed: fullbore cleans by default, see `no-clean`",
             "skel_path" | "var_path" => "not needed: fullbore keeps its state in the mirror's directory",
             "_tilde" | "unlink" => "not needed",
             "no_check_certificate" => "not offered; trust your certificate with `cacert`",

@@ -105,7 +105,7 @@ pub(super) fn convert(text: &str) -> Draft {
         section.comment("debmirror deletes every file it does not know; fullbore does with `clean-foreign = true`.");
     }
     if !is("$check_gpg", true) || is("$ignore_release_gpg", false) {
-        section.comment("debmirror was told not to verify signatures. If the archive has none: trusted = true");
+        section.comment("debmirror does not verify signatures here. If the archive has none: trusted = true");
     }
     for setting in &settings {
         if let Some(reason) = reason(&setting.name) {
@@ -181,18 +181,18 @@ fn reason(name: &str) -> Option<&'static str> {
         "$verbose" | "$progress" | "$debug" => "not needed: see --quiet and --verbose",
         "$user" | "$passwd" => "put credentials into apt's auth.conf",
         "$proxy" => "set http_proxy and https_proxy in the environment (of the service)",
-        "$timeout" => "not needed: fullbore finds slow and silent hosts by itself",
+        "$timeout" => "not needed: fullbore detects slow and silent hosts",
         "$dry_run" => "use --dry-run",
         "$check_md5sums" | "$verify_checksums" => {
             "every file is verified as it arrives; re-read all with `fullbore check`"
         }
-        "$state_cache_days" => "not needed: fullbore keeps what it has placed",
+        "$state_cache_days" => "not needed: fullbore records the files that it wrote",
         "$debmarshal" => "use --snapshot NAME",
         "$omit_suite_symlinks" => "the symlink from suite to codename is always made",
         "$allow_dist_rename" => "not needed: the real directory is always the codename",
         "$ignore_small_errors" => "a run with missing files publishes nothing and exits with 2",
         "$ignore_missing_release" | "$ignore_release" => {
-            "not offered: a signed Release is what everything is verified by"
+            "not offered: fullbore verifies everything against the signed Release"
         }
         "$skippackages" => "has no counterpart",
         "$max_batch"
@@ -209,7 +209,7 @@ fn reason(name: &str) -> Option<&'static str> {
         "@ignores" => "files that fullbore did not place are not deleted anyway",
         "@excludes_deb_section" => "has no counterpart; `section` names the wanted ones",
         "@di_dists" | "@di_arches" | "@di_archs" => {
-            "installer images come with the suites and architectures of the section"
+            "fullbore mirrors installer images with the suites and architectures of the section"
         }
         "%excludes_field" | "%includes_field" => "has no counterpart",
         _ => "unknown to fullbore",

@@ -72,7 +72,7 @@ pub(super) fn convert(text: &str) -> Draft {
         section.list("arch", &architectures);
         if let Some(both) = find("ARCH_EXCLUDE").filter(|_| !excluded.is_empty()) {
             let setting = format!("ARCH_EXCLUDE={}", excluded.join(" "));
-            draft.note(both.line, setting, "left out: ARCH_INCLUDE names what is mirrored");
+            draft.note(both.line, setting, "left out: ARCH_INCLUDE selects the architectures");
         }
     } else if !excluded.is_empty() {
         let left = ARCHITECTURES.iter().copied().filter(|name| !excluded.iter().any(|other| other == name));
@@ -125,7 +125,7 @@ fn reason(name: &str) -> Option<&'static str> {
         "TO" | "RSYNC_HOST" | "RSYNC_PATH" | "ARCH_INCLUDE" | "ARCH_EXCLUDE" | "RSYNC_BW" | "BWLIMIT"
         | "MIRRORNAME" | "TRACEHOST" => return None,
         name if INFO.iter().any(|(info, _)| *info == name) => return None,
-        "MAILTO" | "ERRORSONLY" | "FULLLOGS" => "let the service or its timer send mail, such as by OnFailure=",
+        "MAILTO" | "ERRORSONLY" | "FULLLOGS" => "let the service or its timer send mail, for example with OnFailure=",
         "LOGDIR" | "LOG" | "LOGROTATE" => "the log goes to stderr, and so to the journal",
         "HOOK1" | "HOOK2" | "HOOK3" | "HOOK4" | "HOOK5" => "run it by ExecStartPre= or ExecStartPost= of the service",
         "RSYNC_USER" | "RSYNC_PASSWORD" => "put credentials for http into apt's auth.conf",

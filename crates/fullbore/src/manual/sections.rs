@@ -219,8 +219,8 @@ pub fn examples(page: &str) -> &'static str {
 pub fn see_also(page: &str) -> &'static [&'static str] {
     match page.split('-').nth(1).unwrap_or_default() {
         "" => &["fullbore-mirror.toml(5)"],
-        "mirror" => &["fullbore-check(1)", "fullbore-convert(1)", "fullbore-mirror.toml(5)", "gpgv(1)"],
-        "check" => &["fullbore-mirror(1)", "gpgv(1)"],
+        "mirror" => &["fullbore-check(1)", "fullbore-convert(1)", "fullbore-mirror.toml(5)", "gpgv(1)", "sqv(1)"],
+        "check" => &["fullbore-mirror(1)", "gpgv(1)", "sqv(1)"],
         "convert" => &["fullbore-mirror(1)", "fullbore-mirror.toml(5)"],
         "update" => &["fullbore-apt(1)", "apt-get(8)", "sources.list(5)", "apt.conf(5)"],
         "apt" => &["fullbore-update(1)", "apt.conf(5)"],

@@ -11,7 +11,7 @@ use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::units;
 
 use super::{beside, place};
-use crate::cli::{KeptLevel, PdiffApplyArgs};
+use crate::cli::{IndexLevel, PdiffApplyArgs};
 use crate::progress::Screen;
 
 pub(super) fn run(arguments: &PdiffApplyArgs, screen: &mut Screen) -> Result<(), CommandError> {
@@ -25,8 +25,8 @@ pub(super) fn run(arguments: &PdiffApplyArgs, screen: &mut Screen) -> Result<(),
         new: &output,
         new_form: Some(form_of(&arguments.output)?),
         level: match arguments.level {
-            KeptLevel::Own => Level::Own,
-            KeptLevel::Apt => Level::Apt,
+            IndexLevel::Fast => Level::Fast,
+            IndexLevel::Best => Level::Best,
         },
         expected: None,
         ledger: None,
@@ -49,8 +49,8 @@ fn form_of(output: &Path) -> Result<Form, CommandError> {
         |why: &str, hint: &str| Err(CommandError::usage(format_args!("{}: {why}", output.display())).hint(hint));
     if output == Path::new("-") {
         return refused(
-            "the result goes to a file, so that it is seen only when it is right",
-            "give -o the name of a file",
+            "cannot write to stdout: the result must be verified before anybody reads it",
+            "pass a file name with -o",
         );
     }
     match Form::of(&output.to_string_lossy()) {

@@ -84,7 +84,7 @@ fn sentence(outcome: &IndexPatches) -> String {
         _ => format!("patches from {from}, merged ones from {merged}"),
     };
     match (outcome.what, &outcome.added) {
-        (PatchesChange::First, _) => format!("{index}: first state, kept for the next run"),
+        (PatchesChange::First, _) => format!("{index}: first state, recorded for the next run"),
         (PatchesChange::Whole, _) => format!("{index}: no patch to this state; clients fetch it whole"),
         (PatchesChange::Unchanged, _) => format!("{index}: unchanged; {states}"),
         (_, Some(name)) => format!("{index}: {name}, {}; {states}", units::bytes(outcome.download_bytes)),

@@ -34,7 +34,7 @@ pub fn render(report: &Report) -> String {
     );
     top(&mut page, summary);
     hero(&mut page, summary);
-    problems(&mut page, summary);
+    section(&mut page, " class=\"problems\"", "What is wrong", &summary.problems);
     tiles(&mut page, summary);
     if !report.timeline.is_empty() {
         charts::throughput(&mut page, report);
@@ -42,7 +42,7 @@ pub fn render(report: &Report) -> String {
         charts::stages(&mut page, report);
     }
     tables::tables(&mut page, summary);
-    warnings(&mut page, summary);
+    section(&mut page, "", "Warnings", &summary.warnings);
     let _ = writeln!(
         page,
         "<footer><span>fullbore {}</span><span>rates count verified and written bytes; received bytes are shown \
@@ -95,8 +95,8 @@ fn exit_name(code: u8) -> &'static str {
     match code {
         1 => "wrong usage or settings",
         2 => "some files are missing",
-        3 => "network, or all mirrors dead",
-        4 => "signature or hash wrong",
+        3 => "network error, or no mirror answers",
+        4 => "wrong signature or checksum",
         5 => "stale",
         6 => "locked by another run",
         7 => "disk",
@@ -203,23 +203,13 @@ fn shares(page: &mut String, shares: &[(String, f64)]) {
     page.push_str("</p></div>\n");
 }
 
-fn problems(page: &mut String, summary: &Summary) {
-    if summary.problems.is_empty() {
+/// A section of lines, if there are any.
+fn section(page: &mut String, class: &str, title: &str, lines: &[String]) {
+    if lines.is_empty() {
         return;
     }
-    page.push_str("<section class=\"problems\"><div class=\"head\"><h2>What is wrong</h2></div><ul class=\"lines\">");
-    for line in &summary.problems {
-        let _ = write!(page, "<li>{}</li>", escape(line));
-    }
-    page.push_str("</ul></section>\n");
-}
-
-fn warnings(page: &mut String, summary: &Summary) {
-    if summary.warnings.is_empty() {
-        return;
-    }
-    page.push_str("<section><div class=\"head\"><h2>Warnings</h2></div><ul class=\"lines\">");
-    for line in &summary.warnings {
+    let _ = write!(page, "<section{class}><div class=\"head\"><h2>{title}</h2></div><ul class=\"lines\">");
+    for line in lines {
         let _ = write!(page, "<li>{}</li>", escape(line));
     }
     page.push_str("</ul></section>\n");

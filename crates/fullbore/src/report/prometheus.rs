@@ -8,7 +8,7 @@ use std::fmt::{Display, Write};
 use std::path::Path;
 
 use fullbore_engine::escape;
-use fullbore_engine::run::report::{Report, SuiteState};
+use fullbore_engine::run::report::{Report, SuiteState, Totals};
 
 /// Largest earlier file read. A guess: ten thousand mirrors.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -88,31 +88,22 @@ pub fn render(reports: &[Report], now_unix_s: i64, before: &BTreeMap<String, i64
     each("fullbore_changed", "gauge", "Whether the last run published anything new.", &|report| {
         number(u64::from(report.summary.changed))
     });
-    each("fullbore_files_written", "gauge", "Files verified and written by the last run.", &|report| {
-        number(report.summary.totals.files)
-    });
-    each("fullbore_needed_bytes", "gauge", "Bytes the last run needed.", &|report| {
-        number(report.summary.totals.needed_bytes)
-    });
-    each("fullbore_received_bytes", "gauge", "Body bytes the last run received.", &|report| {
-        number(report.summary.totals.received_bytes)
-    });
-    each("fullbore_written_bytes", "gauge", "Bytes verified and written by the last run.", &|report| {
-        number(report.summary.totals.written_bytes)
-    });
-    each("fullbore_missing_files", "gauge", "Files missing or wrong after the last run.", &|report| {
-        number(report.summary.totals.missing_files)
-    });
-    each("fullbore_deleted_files", "gauge", "Files deleted by the last run.", &|report| {
-        number(report.summary.totals.deleted_files)
-    });
-    each("fullbore_requests", "gauge", "Requests sent by the last run.", &|report| {
-        number(report.summary.totals.requests)
-    });
+    let mut total = |name, help, value: fn(&Totals) -> u64| {
+        each(name, "gauge", help, &|report| number(value(&report.summary.totals)));
+    };
+    total("fullbore_files_written", "Files verified and written by the last run.", |totals| totals.files);
+    total("fullbore_needed_bytes", "Bytes the last run needed.", |totals| totals.needed_bytes);
+    total("fullbore_received_bytes", "Body bytes the last run received.", |totals| totals.received_bytes);
+    total("fullbore_written_bytes", "Bytes verified and written by the last run.", |totals| totals.written_bytes);
+    total("fullbore_missing_files", "Files missing or wrong after the last run.", |totals| totals.missing_files);
+    total("fullbore_deleted_files", "Files deleted by the last run.", |totals| totals.deleted_files);
+    total("fullbore_requests", "Requests sent by the last run.", |totals| totals.requests);
     each("fullbore_mirrored_files", "gauge", "Files that the published suites name, indexes included.", &|report| {
         number(report.summary.mirrored?.files)
     });
-    each("fullbore_mirrored_bytes", "gauge", "Their bytes.", &|report| number(report.summary.mirrored?.bytes));
+    each("fullbore_mirrored_bytes", "gauge", "Bytes of the files that the published suites name.", &|report| {
+        number(report.summary.mirrored?.bytes)
+    });
     for report in reports {
         hosts(&mut metrics, report);
         suites(&mut metrics, report, now_unix_s);

@@ -28,7 +28,7 @@ pub struct Archive {
 pub(super) fn archives(wishes: &Section) -> Result<Vec<Archive>, CommandError> {
     if let Some(sources) = &wishes.sources {
         if !wishes.from.0.is_empty() {
-            return Err(CommandError::usage("--sources and --from both name the archive").hint("give one of them"));
+            return Err(CommandError::usage("--sources and --from both name the archive").hint("pass only one of them"));
         }
         let entries = apt::read(sources)?;
         return apt_archives(entries, wishes, sources);
@@ -41,7 +41,7 @@ pub(super) fn archives(wishes: &Section) -> Result<Vec<Archive>, CommandError> {
         }
     }
     if origins.is_empty() {
-        return Err(CommandError::usage("no archive to mirror from").hint("say `--from URL`, or `--sources FILE`"));
+        return Err(CommandError::usage("no archive to mirror from").hint("pass --from URL, or --sources FILE"));
     }
     let mut parts: Vec<SourceSection> = Vec::new();
     if wishes.source.is_empty() || !wishes.suite.0.is_empty() {
@@ -51,7 +51,7 @@ pub(super) fn archives(wishes: &Section) -> Result<Vec<Archive>, CommandError> {
     let mut sources = Vec::new();
     for part in parts {
         if part.suite.0.is_empty() {
-            return Err(CommandError::usage("no suite to mirror").hint("say `--suite NAME`, such as trixie or stable"));
+            return Err(CommandError::usage("no suite to mirror").hint("pass --suite NAME, such as trixie or stable"));
         }
         for suite in &part.suite.0 {
             check_name("suite", suite)?;

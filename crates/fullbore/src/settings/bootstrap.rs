@@ -9,9 +9,10 @@ use fullbore_engine::run::error::CommandError;
 use fullbore_engine::run::named_files::{absolute, read_text};
 use fullbore_install::SEARCH_PATH;
 use fullbore_install::SourcesFile;
+use fullbore_install::bootstrap::oci::{self, Platform};
 use fullbore_install::bootstrap::tools;
 use fullbore_install::hooks::{self, Hook, Moment};
-use fullbore_install::settings::{BootstrapSettings, Format, Mode, Stream, Variant};
+use fullbore_install::settings::{BootstrapSettings, Format, Mode, OciContainer, OciSettings, Stream, Variant};
 
 use super::keys::check_keyring;
 use super::resolve::{network, output};
@@ -82,6 +83,13 @@ pub fn bootstrap(
         [] => vec![apt::native_architecture().to_owned()],
         named => named.iter().flat_map(|text| text.split_whitespace()).map(str::to_owned).collect(),
     };
+    let format = match format_of(arguments.format, &target)? {
+        Made::Root(format) => {
+            needs_no_image(arguments)?;
+            format
+        }
+        Made::Image(container) => Format::Oci(image(arguments, container, &architectures[0])?),
+    };
     let (sources, mirrors) =
         sources(arguments, &architectures[0], &components.join(" "), environment.in_namespace.is_some())?;
     let mut trusted = Vec::new();
@@ -112,7 +120,7 @@ pub fn bootstrap(
     };
     let settings = BootstrapSettings {
         suite: arguments.suite.clone(),
-        format: if to_stdout { Format::Tar } else { format_of(arguments.format, &target)? },
+        format,
         mode: environment.in_namespace.unwrap_or_else(|| mode_of(arguments.mode)),
         stream,
         target,
@@ -141,8 +149,9 @@ pub fn bootstrap(
 
 /// An archive on stdout has it for itself, and is nothing for people to read.
 fn may_go_to_stdout(arguments: &BootstrapArgs) -> Result<(), CommandError> {
-    if !matches!(arguments.format, BootstrapFormat::Auto | BootstrapFormat::Tar) {
-        return Err(CommandError::usage("only a tar archive goes to stdout").hint("name a TARGET, or say --format tar"));
+    if !matches!(arguments.format, BootstrapFormat::Auto | BootstrapFormat::Tar | BootstrapFormat::Oci) {
+        return Err(CommandError::usage("only an archive goes to stdout")
+            .hint("name a TARGET, or pass --format tar or --format oci"));
     }
     if arguments.output.json {
         return Err(CommandError::usage("--json needs stdout, which is for the archive").hint("name a TARGET"));
@@ -176,24 +185,79 @@ fn variant_of(wish: cli::Variant) -> Variant {
     }
 }
 
-fn format_of(wish: BootstrapFormat, target: &Path) -> Result<Format, CommandError> {
+/// What a target is made into.
+#[derive(Debug, PartialEq, Eq)]
+enum Made {
+    Root(Format),
+    Image(OciContainer),
+}
+
+fn format_of(wish: BootstrapFormat, target: &Path) -> Result<Made, CommandError> {
+    let name = target.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let is_stdout = target.as_os_str() == STDOUT;
+    let is_packed = tools::compressor(target).is_some();
     match wish {
-        BootstrapFormat::Dir => return Ok(Format::Dir),
-        BootstrapFormat::Tar => return Ok(Format::Tar),
-        BootstrapFormat::Squashfs => return Ok(Format::Squashfs),
+        BootstrapFormat::Dir => return Ok(Made::Root(Format::Dir)),
+        BootstrapFormat::Tar => return Ok(Made::Root(Format::Tar)),
+        BootstrapFormat::Squashfs => return Ok(Made::Root(Format::Squashfs)),
+        BootstrapFormat::Oci if is_stdout || name.ends_with(".tar") => return Ok(Made::Image(OciContainer::Archive)),
+        BootstrapFormat::Oci if !is_packed && !name.contains(".tar.") => {
+            return Ok(Made::Image(OciContainer::Directory));
+        }
+        BootstrapFormat::Oci => return Err(packed_twice(&name)),
+        BootstrapFormat::Auto if is_stdout => return Ok(Made::Root(Format::Tar)),
         BootstrapFormat::Auto => {}
     }
-    let name = target.file_name().unwrap_or_default().to_string_lossy().into_owned();
     if name.ends_with(".squashfs") || name.ends_with(".sqfs") {
-        Ok(Format::Squashfs)
-    } else if name.ends_with(".tar") || tools::compressor(target).is_some() {
-        Ok(Format::Tar)
+        Ok(Made::Root(Format::Squashfs))
+    } else if name.ends_with(".oci") {
+        Ok(Made::Image(OciContainer::Directory))
+    } else if name.ends_with(".oci.tar") {
+        Ok(Made::Image(OciContainer::Archive))
+    } else if name.contains(".oci.tar.") {
+        Err(packed_twice(&name))
+    } else if name.ends_with(".tar") || is_packed {
+        Ok(Made::Root(Format::Tar))
     } else if name.contains(".tar.") {
         Err(CommandError::usage(format_args!("{name}: it is not known what compresses an archive of this ending"))
             .hint("name one that ends in .gz, .bz2, .xz, .zst, .lz4 or .lzma; --format tar makes a plain archive"))
     } else {
-        Ok(Format::Dir)
+        Ok(Made::Root(Format::Dir))
     }
+}
+
+fn packed_twice(name: &str) -> CommandError {
+    CommandError::usage(format_args!("{name}: an OCI archive is not compressed; its layer is"))
+        .hint("name a target that ends in .tar, or a directory")
+}
+
+/// Flags for images change nothing of other formats.
+fn needs_no_image(arguments: &BootstrapArgs) -> Result<(), CommandError> {
+    let flags = [("--oci-tag", arguments.oci_tag.is_some()), ("--oci-arch", arguments.oci_arch.is_some())];
+    match flags.into_iter().find(|(_, is_given)| *is_given) {
+        None => Ok(()),
+        Some((flag, _)) => Err(CommandError::usage(format_args!("{flag} is for OCI images"))
+            .hint("pass --format oci, or a TARGET that ends in .oci or .oci.tar")),
+    }
+}
+
+fn image(arguments: &BootstrapArgs, container: OciContainer, architecture: &str) -> Result<OciSettings, CommandError> {
+    let tag = arguments.oci_tag.as_ref().unwrap_or(&arguments.suite);
+    if !oci::is_tag(tag) {
+        return Err(CommandError::usage(format_args!("`{tag}` is not allowed as the name of an OCI image"))
+            .hint("pass --oci-tag with letters and digits, and single -._:@+/ between them"));
+    }
+    let platform = match &arguments.oci_arch {
+        None => Platform::of_debian(architecture).ok_or_else(|| {
+            CommandError::usage(format_args!("OCI images have no name for the architecture {architecture}"))
+                .hint(format_args!("pass --oci-arch, one of {}", Platform::names().join(", ")))
+        })?,
+        Some(name) => Platform::parse(name).ok_or_else(|| {
+            CommandError::usage(format_args!("--oci-arch {name}: unknown architecture"))
+                .hint(format_args!("name one of {}, with a variant as in arm/v7", Platform::names().join(", ")))
+        })?,
+    };
+    Ok(OciSettings { container, tag: tag.clone(), platform })
 }
 
 /// A pattern of apt's stays whole, names are split at commas and spaces.
@@ -373,14 +437,33 @@ mod tests {
     #[test]
     fn formats_go_by_the_ending() {
         let of = |name: &str| format_of(BootstrapFormat::Auto, Path::new(name)).ok();
-        for archive in ["/x/root.tar", "/x/root.tar.zst", "/x/root.txz", "/x/root.gz"] {
-            assert_eq!(of(archive), Some(Format::Tar), "{archive}");
+        for archive in ["/x/root.tar", "/x/root.tar.zst", "/x/root.txz", "/x/root.gz", "-"] {
+            assert_eq!(of(archive), Some(Made::Root(Format::Tar)), "{archive}");
         }
-        assert_eq!(of("/x/root.squashfs"), Some(Format::Squashfs));
-        assert_eq!(of("/x.gz/root"), Some(Format::Dir));
+        assert_eq!(of("/x/root.squashfs"), Some(Made::Root(Format::Squashfs)));
+        assert_eq!(of("/x.gz/root"), Some(Made::Root(Format::Dir)));
+        assert_eq!(of("/x/root.oci"), Some(Made::Image(OciContainer::Directory)));
+        assert_eq!(of("/x/root.oci.tar"), Some(Made::Image(OciContainer::Archive)));
         // Would be a plain archive of another's name.
         assert_eq!(of("/x/root.tar.lz"), None);
-        assert_eq!(format_of(BootstrapFormat::Dir, Path::new("x.tar")).ok(), Some(Format::Dir));
+        // Would be the archive of a root, compressed.
+        assert_eq!(of("/x/root.oci.tar.gz"), None);
+        let dir = format_of(BootstrapFormat::Dir, Path::new("x.tar"));
+        assert_eq!(dir.ok(), Some(Made::Root(Format::Dir)));
+    }
+
+    #[test]
+    fn images_are_archives_or_directories() {
+        let of = |name: &str| format_of(BootstrapFormat::Oci, Path::new(name)).map_err(|error| error.message);
+        for archive in ["-", "/x/image.tar", "/x/image.oci.tar"] {
+            assert_eq!(of(archive), Ok(Made::Image(OciContainer::Archive)), "{archive}");
+        }
+        for directory in ["/x/image", "/x/image.oci", "/x/image.tar/layout"] {
+            assert_eq!(of(directory), Ok(Made::Image(OciContainer::Directory)), "{directory}");
+        }
+        for packed in ["image.tar.gz", "image.tgz", "image.tar.lz", "image.zst"] {
+            assert!(of(packed).unwrap_err().starts_with(packed), "{packed}");
+        }
     }
 
     #[test]

@@ -23,10 +23,9 @@ const LIST_BYTES: u64 = PATHS_BYTES as u64;
 
 /// What the flags of `copy` ask for.
 pub fn copy(arguments: &CopyArgs) -> Result<CopySettings, CommandError> {
-    let (last, sources) =
-        arguments.paths.split_last().ok_or_else(|| CommandError::usage("no SRC and no DST are named"))?;
+    let (last, sources) = arguments.paths.split_last().ok_or_else(|| CommandError::usage("no SRC and DST given"))?;
     if sources.is_empty() {
-        return Err(CommandError::usage(format_args!("one path is named, {}", last.display()))
+        return Err(CommandError::usage(format_args!("only one path given, {}", last.display()))
             .hint("name SRC and DST, as in `fullbore copy /srv/data host:/srv`"));
     }
     check_places(&arguments.paths)?;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use fullbore_apt::lists::Locale;
+use fullbore_debian::signature::PolicyVariables;
 use fullbore_install::settings::Mode;
 use fullbore_wire::run::ProxyAddresses;
 
@@ -31,6 +32,8 @@ pub struct Environment {
     pub path: Option<String>,
     /// `TMPDIR`
     pub tmpdir: Option<String>,
+    /// Which algorithms `sqv` accepts.
+    pub crypto_policy: PolicyVariables,
     /// `XDG_STATE_HOME`, or its usual place below `HOME`.
     pub state_directory: Option<PathBuf>,
     /// `FULLBORE_LOG`: a filter in tracing's syntax, such as `fullbore_wire=debug`.
@@ -80,6 +83,7 @@ impl Environment {
             },
             in_namespace: given(crate::namespace::IN_NAMESPACE).map(|mode| crate::namespace::mode_of(&mode)),
             apt_config: given("APT_CONFIG"),
+            crypto_policy: PolicyVariables::from_lookup(given),
             path: given("PATH"),
             tmpdir: given("TMPDIR"),
             state_directory: given("XDG_STATE_HOME")

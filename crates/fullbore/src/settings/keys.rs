@@ -74,7 +74,7 @@ pub(super) fn check_keyring(path: &Path) -> Result<(), CommandError> {
         return Ok(());
     }
     Err(CommandError::usage(format_args!("{}: not an OpenPGP keyring", path.display()))
-        .hint("give a file such as /usr/share/keyrings/debian-archive-keyring.gpg"))
+        .hint("pass a file such as /usr/share/keyrings/debian-archive-keyring.gpg"))
 }
 
 /// Whether a file that begins so may hold keys: packets (RFC 9580, section 4.2: the first bit of a packet is set), a

@@ -75,10 +75,10 @@ fn sections(arguments: &MirrorArgs) -> Result<Vec<(Option<String>, Section)>, Co
     }
     let path = arguments.config.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_CONFIG));
     if arguments.config.is_none() && arguments.names.is_empty() && !path.exists() {
-        return Err(CommandError::usage("no archive is named, and there is no settings file")
+        return Err(CommandError::usage("no archive given, and no settings file exists")
             .context(format_args!("looked for {DEFAULT_CONFIG}"))
             .hint(
-                "say `--from https://deb.example.org/debian --suite SUITE --to DIR`, or see `fullbore mirror --help`",
+                "pass --from https://deb.example.org/debian --suite SUITE --to DIR, or see `fullbore mirror --help`",
             ));
     }
     let mut settings = file::read(&path)?;

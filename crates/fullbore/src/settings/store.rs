@@ -144,7 +144,7 @@ fn put_into_bucket(
             sse: given.sse.clone(),
         },
         last: given.last.clone(),
-        resend: given.resend,
+        overwrite: given.overwrite,
         delete,
         dry_run: arguments.dry_run,
         list: arguments.caps.clone(),
@@ -217,7 +217,7 @@ fn refuse_flags_of_grids(arguments: &PutArgs) -> Result<(), CommandError> {
 
 /// Neither a grid nor a bucket is named.
 fn no_store() -> CommandError {
-    CommandError::usage("no S3 store and no Tahoe-LAFS grid is named")
+    CommandError::usage("no S3 store or Tahoe-LAFS grid given")
         .hint("end with s3://BUCKET/PREFIX for an S3 store")
         .hint("give --node ~/.tahoe for the grid of a Tahoe-LAFS node, or --servers FILE")
 }
@@ -267,7 +267,7 @@ fn bucket_settings(
 /// Where journals are kept.
 fn journals(arguments: &PutArgs, environment: &Environment) -> Option<PathBuf> {
     let usual = || environment.state_directory.as_ref().map(|state| state.join("fullbore/put"));
-    arguments.journals.clone().or_else(usual)
+    arguments.state_dir.clone().or_else(usual)
 }
 
 /// Where pipes are kept. Not /tmp, unless TMPDIR says so: it may be in memory.

@@ -13,7 +13,7 @@ use fullbore_engine::run::named_files::absolute;
 use super::keys::named;
 use super::resolve::{network, output};
 use super::{Environment, OutputSettings};
-use crate::cli::{KeptLevel, UpdateArgs};
+use crate::cli::{IndexLevel, UpdateArgs};
 
 /// Resolves flags, environment and apt's configuration.
 pub fn update(
@@ -37,8 +37,8 @@ pub fn update(
         clean: !arguments.no_clean && configuration.bool("APT::Get::List-Cleanup", true),
         hooks: is_system && !arguments.no_hooks,
         level: match arguments.level {
-            KeptLevel::Own => Level::Own,
-            KeptLevel::Apt => Level::Apt,
+            IndexLevel::Fast => Level::Fast,
+            IndexLevel::Best => Level::Best,
         },
         durability: arguments.durability.unwrap_or(Durability::AtEnd),
         mirrors: Vec::new(),

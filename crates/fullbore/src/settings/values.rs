@@ -63,7 +63,7 @@ impl FromStr for Rate {
         let (_, factor) = RATE_UNITS.iter().find(|(name, _)| unit.eq_ignore_ascii_case(name)).ok_or_else(wrong)?;
         let rate = number * factor;
         if rate.is_nan() || rate < RATE_MIN_BYTES_PER_S {
-            return Err(ValueError(format!("{text} is less than 1 KiB/s, the slowest rate that can be kept")));
+            return Err(ValueError(format!("{text} is less than 1 KiB/s, the lowest possible rate")));
         }
         if rate > RATE_MAX_BYTES_PER_S {
             return Err(ValueError(format!("{text} is more than 1 TB/s; leave the limit out instead")));

@@ -182,12 +182,16 @@ impl Mirror {
 
     /// `fullbore check` of it.
     pub fn check(&self, more: &[&str]) -> Ran {
+        self.finish(self.check_command(more))
+    }
+
+    pub fn check_command(&self, more: &[&str]) -> Command {
         let mut command = clean_command(env!("CARGO_BIN_EXE_fullbore"));
         command.arg("check").arg(&self.to).arg("--report").arg(&self.report).args(more);
         if let Some(keyring) = &self.keyring {
             command.arg("--keyring").arg(keyring);
         }
-        self.finish(command)
+        command
     }
 
     /// Runs a command made elsewhere and reads the report.
@@ -286,8 +290,17 @@ pub fn as_another() -> Command {
 /// A program that the test cannot do without.
 #[track_caller]
 pub fn need(program: &str, package: &str) {
-    let found = std::env::var_os("PATH")
+    assert!(is_installed(program), "{program} is missing: apt-get install {package}");
+}
+
+/// A program that verifies signatures, as apt needs one.
+#[track_caller]
+pub fn need_verifier() {
+    assert!(is_installed("gpgv") || is_installed("sqv"), "gpgv and sqv are missing: apt-get install gpgv");
+}
+
+fn is_installed(program: &str) -> bool {
+    std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|directory| directory.join(program).exists()))
-        || ["/usr/sbin", "/sbin"].iter().any(|directory| Path::new(directory).join(program).exists());
-    assert!(found, "{program} is missing: apt-get install {package}");
+        || ["/usr/sbin", "/sbin"].iter().any(|directory| Path::new(directory).join(program).exists())
 }

@@ -161,7 +161,7 @@ fn what_breaks_is_sent_again() {
             _ => Fault::None,
         }
     });
-    let done = put(&client, &tree, &["--resend"]);
+    let done = put(&client, &tree, &["--overwrite"]);
     assert_eq!(done.code, 0, "{}", done.stderr);
     assert!(done.summary()["store"]["servers"][0]["repeated"].as_u64().unwrap() >= 10, "{}", done.stdout);
     for number in 0..5 {
@@ -189,7 +189,7 @@ fn some_objects_are_there_and_some_are_not() {
 #[test]
 fn a_store_that_has_other_bytes_is_not_believed() {
     let (_, client, tree) = with_files(1, |request| if request.is_put() { Fault::WrongChecksum } else { Fault::None });
-    let done = put(&client, &tree, &["--resend"]);
+    let done = put(&client, &tree, &["--overwrite"]);
     assert_eq!(done.code, 4, "{}", done.stderr);
     assert!(done.stderr.contains("checksum"), "{}", done.stderr);
     let mut once = true;
@@ -197,7 +197,7 @@ fn a_store_that_has_other_bytes_is_not_believed() {
         true => Fault::WrongChecksum,
         false => Fault::None,
     });
-    assert_eq!(put(&client, &tree, &["--resend"]).code, 0, "once is an accident");
+    assert_eq!(put(&client, &tree, &["--overwrite"]).code, 0, "once is an accident");
 }
 
 #[test]
@@ -325,7 +325,7 @@ fn indexes_go_after_all_else() {
         true => Fault::Answer(403, "", "<Error><Code>AccessDenied</Code></Error>"),
         false => Fault::None,
     });
-    let failed = put(&client, &tree, &["--resend", "--last", "InRelease"]);
+    let failed = put(&client, &tree, &["--overwrite", "--last", "InRelease"]);
     assert_eq!(failed.code, 2, "{}", failed.stderr);
     assert!(store.requests().iter().all(|request| !request.path.ends_with("InRelease")), "sent in spite of a failure");
 }
@@ -369,7 +369,7 @@ fn parts_that_fail_are_sent_again_or_all_is_given_up() {
         }
         _ => Fault::None,
     });
-    let failed = client.run(["put", "--resend", &file, "s3://bucket/large"]);
+    let failed = client.run(["put", "--overwrite", &file, "s3://bucket/large"]);
     assert_eq!(failed.code, 1, "{}", failed.stderr);
     assert!(failed.stderr.contains("EntityTooSmall"), "{}", failed.stderr);
     assert_eq!((store.open_uploads(), store.uploads_begun()), (0, 2));
@@ -383,7 +383,7 @@ fn parts_that_fail_are_sent_again_or_all_is_given_up() {
             false => Fault::None,
         }
     });
-    let done = client.run(["put", "--resend", &file, "s3://bucket/large"]);
+    let done = client.run(["put", "--overwrite", &file, "s3://bucket/large"]);
     assert_eq!(done.code, 0, "{}", done.stderr);
 }
 
@@ -413,7 +413,7 @@ fn an_upload_whose_end_was_not_answered_is_complete_by_its_etag() {
         }
     });
     let other = client.file("other", &content(40 << 20, 4)).to_str().unwrap().to_owned();
-    let failed = client.run(["put", "--resend", &other, "s3://bucket/large"]);
+    let failed = client.run(["put", "--overwrite", &other, "s3://bucket/large"]);
     assert!(failed.code == 1 && failed.stderr.contains("NoSuchUpload"), "{}", failed.stderr);
 }
 
@@ -570,7 +570,7 @@ fn a_stalled_connection_is_given_up_and_another_serves() {
         }
         false => Fault::None,
     });
-    let done = put(&client, &tree, &["--timeout", "2", "--resend"]);
+    let done = put(&client, &tree, &["--timeout", "2", "--overwrite"]);
     assert_eq!(done.code, 0, "{}", done.stderr);
     assert_eq!(store.keys().len(), 3);
 }

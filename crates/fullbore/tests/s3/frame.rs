@@ -93,6 +93,26 @@ fn the_log_has_connections_and_retries_and_no_secret() {
 }
 
 #[test]
+fn the_log_has_a_connection_that_is_reset_before_any_answer() {
+    // The first request of a connection, and one behind another.
+    for (puts, text) in [(false, "connection broken"), (true, "connection closed before all answers")] {
+        let mut was_reset = false;
+        let (_store, client, tree) = with_files(1, move |request| {
+            let resets = request.is_put() == puts && !was_reset;
+            was_reset |= resets;
+            if resets { Fault::Reset } else { Fault::None }
+        });
+        let done = client.run(["put", "-v", "--connections", "1", &tree, "s3://bucket/t"]);
+        assert_eq!(done.code, 0, "{}", done.stderr);
+        let parts = ["INFO", text, "server=\"127.0.0.1", "in_flight=1"];
+        let told = done.stderr.lines().any(|line| parts.iter().all(|part| line.contains(part)));
+        assert!(told, "{text}: {}", done.stderr);
+        let quiet = client.run(["put", &tree, "s3://bucket/u"]);
+        assert!(!quiet.stderr.contains("INFO"), "{}", quiet.stderr);
+    }
+}
+
+#[test]
 fn the_log_has_the_retry_of_a_part_with_its_reason() {
     let mut failed = false;
     let store = Store::start(move |request| {

@@ -63,13 +63,13 @@ fn a_listing_without_an_end_is_an_error_that_names_the_store() {
         let (store, client, tree) = with_files(12, listed(pages));
         let done = put(&client, &tree, &[]);
         fails(&done, did);
-        assert!(done.stderr.contains("--resend"), "{}", done.stderr);
+        assert!(done.stderr.contains("--overwrite"), "{}", done.stderr);
         assert!(store.requests().iter().all(|request| !request.is_put()), "what is there is not known");
     }
     for (did, pages) in circles.into_iter().chain([empty]) {
         let (store, client, tree) = with_files(12, listed(pages));
         store.put("t/old", b"old");
-        let done = put(&client, &tree, &["--resend", "--delete", "--force-delete"]);
+        let done = put(&client, &tree, &["--overwrite", "--delete", "--force-delete"]);
         fails(&done, did);
         assert_eq!((store.keys().len(), deletes(&store.requests())), (13, 0), "all is put, and nothing deleted");
     }
@@ -107,7 +107,7 @@ fn a_listing_that_cannot_be_had_or_read() {
     store.script(listed(|_| Fault::Answer(200, "", "<html>log in</html>")));
     let done = put(&client, &tree, &[]);
     assert_eq!(done.code, 3, "{}", done.stderr);
-    assert!(done.stderr.contains("ListBucketResult") && done.stderr.contains("--resend"), "{}", done.stderr);
+    assert!(done.stderr.contains("ListBucketResult") && done.stderr.contains("--overwrite"), "{}", done.stderr);
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn an_answer_that_comes_byte_by_byte_is_a_stall() {
         *count += usize::from(request.is_put());
         if request.is_put() && *count == 1 { Fault::Drip } else { Fault::None }
     });
-    let done = put(&client, &tree, &["--timeout", "2", "--resend"]);
+    let done = put(&client, &tree, &["--timeout", "2", "--overwrite"]);
     assert_eq!((done.code, store.keys().len()), (0, 3), "{}", done.stderr);
 }
 
@@ -268,7 +268,7 @@ fn an_error_says_what_the_store_said_last() {
     // A region that would be part of every signature from then on.
     let region = "<Error><Code>AuthorizationHeaderMalformed</Code><Region>a b</Region></Error>";
     let (store, client, tree) = with_files(1, move |_| Fault::Answer(400, "", region));
-    assert_eq!(put(&client, &tree, &["--resend"]).code, 1);
+    assert_eq!(put(&client, &tree, &["--overwrite"]).code, 1);
     assert_eq!(store.requests().len(), 1, "not asked again");
     let store = Store::start(|_| Fault::Answer(503, "Retry-After: 1\r\n", SLOW));
     let (uploader, _stop) = uploader(&store, Duration::from_secs(2));

@@ -40,7 +40,7 @@ fn journals(client: &Client) -> String {
 
 /// Puts the file and kills the run when it has said that it will begin an upload, and `is_so`.
 fn kill_when(client: &Client, file: &str, what: &str, mut is_so: impl FnMut() -> bool) {
-    let mut child = client.command(["put", "--resend", file, "s3://bucket/large"]).spawn().unwrap();
+    let mut child = client.command(["put", "--overwrite", file, "s3://bucket/large"]).spawn().unwrap();
     wait_for(what, || journals(client).contains("will_begin") && is_so());
     child.kill().unwrap();
     child.wait().unwrap();
@@ -104,7 +104,7 @@ fn an_upload_of_a_run_that_lives_is_left_alone() {
     let (store, client, file) = holding(Fault::DoneAndStall(Duration::from_secs(4)));
     kill_when(&client, &file, "an upload begins", || store.open_uploads() == 1);
     // It gives up that of the killed one first.
-    let living = client.command(["put", "--resend", &file, "s3://bucket/large"]).spawn().unwrap();
+    let living = client.command(["put", "--overwrite", &file, "s3://bucket/large"]).spawn().unwrap();
     wait_for("another upload begins", || store.uploads_begun() == 2);
     next_run(&client);
     assert_eq!(store.open_uploads(), 1, "of the run that lives");

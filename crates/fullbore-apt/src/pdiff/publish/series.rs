@@ -67,7 +67,10 @@ impl Series<'_> {
     /// Generates and writes the patches to the current state of an index.
     pub(super) fn advance(&self, index: &Index, warn: &mut dyn FnMut(String)) -> Result<Next, CommandError> {
         let Some((file, _)) = self.root.open_file(&index.file()).map_err(file_error)? else {
-            return Err(CommandError::new(ErrorKind::Disk, format_args!("{} has gone", index.file())));
+            return Err(CommandError::new(
+                ErrorKind::Disk,
+                format_args!("{} was removed during the run", index.file()),
+            ));
         };
         let text = input::index_of(file, index.form)
             .map_err(|error| CommandError::new(ErrorKind::Verification, format_args!("{}: {error}", index.file())))?;
@@ -103,7 +106,7 @@ impl Series<'_> {
         let (mut state, mut states_before) = (None, Vec::new());
         if let Before::Saved(states) = self.before {
             states_before = states.of(&index.path)?;
-            if states_before.iter().all(|kept| kept.sha256 != current.sha256) {
+            if states_before.iter().all(|saved| saved.sha256 != current.sha256) {
                 state = Some(states.write(&index.path, current.sha256, text)?);
             }
         }

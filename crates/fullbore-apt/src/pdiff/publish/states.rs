@@ -58,28 +58,28 @@ impl States {
     /// The saved states of an index: one, or two after a killed run, whose unfinished files are removed.
     pub(super) fn of(&self, index: &str) -> Result<Vec<SavedState>, CommandError> {
         let directory = format!("states/{index}");
-        let mut kept = Vec::new();
+        let mut saved = Vec::new();
         for (entry, _) in self.root.list(&directory).map_err(file_error)? {
             if entry.to_str().is_some_and(is_part_name) {
                 self.root.unlink(&format!("{directory}/{}", entry.to_string_lossy())).map_err(file_error)?;
             }
             let hash = entry.to_str().and_then(|entry| entry.strip_suffix(ENDING)?.parse().ok());
             if let Some(sha256) = hash {
-                kept.push(SavedState { path: format!("{directory}/{sha256}{ENDING}"), sha256 });
+                saved.push(SavedState { path: format!("{directory}/{sha256}{ENDING}"), sha256 });
             }
         }
-        kept.sort_by_key(|kept| kept.sha256);
-        Ok(kept)
+        saved.sort_by_key(|saved| saved.sha256);
+        Ok(saved)
     }
 
     /// Reads a state; `None` if its content does not match its name.
-    pub(super) fn read(&self, kept: &SavedState) -> Result<Option<Vec<u8>>, CommandError> {
-        let Some((file, _)) = self.root.open_file(&kept.path).map_err(file_error)? else {
+    pub(super) fn read(&self, saved: &SavedState) -> Result<Option<Vec<u8>>, CommandError> {
+        let Some((file, _)) = self.root.open_file(&saved.path).map_err(file_error)? else {
             return Ok(None);
         };
         // A damaged state counts as none: clients can fetch the full index.
         let text = input::index_of(file, Form::Zst).ok();
-        Ok(text.filter(|text| Sha256::of(text) == kept.sha256))
+        Ok(text.filter(|text| Sha256::of(text) == saved.sha256))
     }
 
     /// Writes the current state; [`States::settle`] renames it.
@@ -105,8 +105,8 @@ impl States {
     pub(super) fn settle(&self, new: Option<&PartFile>, before: &[SavedState]) -> Result<(), CommandError> {
         let Some(new) = new else { return Ok(()) };
         new.finish().map_err(file_error)?;
-        for kept in before.iter().filter(|kept| kept.path != new.path()) {
-            self.root.unlink(&kept.path).map_err(file_error)?;
+        for saved in before.iter().filter(|saved| saved.path != new.path()) {
+            self.root.unlink(&saved.path).map_err(file_error)?;
         }
         Ok(())
     }

@@ -21,8 +21,8 @@ pub(super) enum Job {
 
 /// A result of a worker.
 pub(super) enum Outcome {
-    Decoded { text: Buffer, kept: EncodedFrame, number: usize, is_last: bool },
-    Encoded { kept: EncodedFrame, number: usize },
+    Decoded { text: Buffer, encoded: EncodedFrame, number: usize, is_last: bool },
+    Encoded { encoded: EncodedFrame, number: usize },
     Failed(PassError),
 }
 
@@ -127,7 +127,7 @@ impl Coder<'_> {
                     .decode(&frame, &bytes, &mut text)
                     .map_err(PassError::Frame)?;
                 clocks.unpack.add_items(1, text.len() as u64);
-                Ok(Outcome::Decoded { text, kept: EncodedFrame { frame, bytes }, number, is_last })
+                Ok(Outcome::Decoded { text, encoded: EncodedFrame { frame, bytes }, number, is_last })
             }
             Job::Encode { text, number } => {
                 let _role = clocks.pack.enter();
@@ -139,7 +139,7 @@ impl Coder<'_> {
                 let frame = encoder.encode(&text, &mut bytes).map_err(PassError::Codec)?;
                 clocks.pack.add_items(1, text.len() as u64);
                 put_back(pool, text);
-                Ok(Outcome::Encoded { kept: EncodedFrame { frame, bytes }, number })
+                Ok(Outcome::Encoded { encoded: EncodedFrame { frame, bytes }, number })
             }
         }
     }

@@ -23,7 +23,7 @@ pub struct CopyReport {
     pub entries: u64,
     /// Entries whose attributes alone were new.
     pub retouched: u64,
-    /// Links, directories and devices made.
+    /// Number of links, directories and devices that were made.
     pub made: u64,
     /// Bytes of new files taken from the old ones at the destination.
     pub reused_bytes: u64,
@@ -65,12 +65,12 @@ pub struct PartRow {
     pub waited_for: Option<f64>,
     /// Whether it holds the copy up.
     pub limits: bool,
-    /// Measured facts.
+    /// Measured facts about the part, one per line.
     pub evidence: Vec<String>,
 }
 
 impl PartRow {
-    /// A part without figures yet.
+    /// Makes a row for a part, without figures yet.
     pub fn new(part: impl Into<String>) -> PartRow {
         PartRow { part: part.into(), ..PartRow::default() }
     }

@@ -6,7 +6,7 @@ use crate::run::events::Phase;
 use crate::verdict::{self, Limit, Verdict};
 
 impl VerdictReport {
-    /// What the engine found.
+    /// Makes the report of a verdict of the engine.
     pub fn of(verdict: &Verdict) -> VerdictReport {
         let shares: Vec<(String, f64)> = verdict.shares.iter().map(|share| (share.part.clone(), share.share)).collect();
         VerdictReport {

@@ -6,26 +6,26 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct IndexPatches {
-    /// Its path below the directory.
+    /// Path of the index below the directory.
     pub index: String,
-    /// What became of it.
+    /// What the run did with the patches of the index.
     #[serde(rename = "outcome")]
     pub what: PatchesChange,
     /// States from which a chain of patches leads to the present one.
     pub patches: u64,
     /// States from which one patch does.
     pub merged: u64,
-    /// The patch that was added.
+    /// File name of the patch that was added, if one was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub added: Option<String>,
-    /// Its size as plain text.
+    /// Size of the added patch as plain text, in bytes.
     pub patch_bytes: u64,
     /// Its size as it is served.
     pub download_bytes: u64,
 }
 
 impl IndexPatches {
-    /// Nothing yet.
+    /// Makes a row for an index, without figures yet.
     pub fn new(index: &str) -> IndexPatches {
         let what = PatchesChange::Unchanged;
         IndexPatches {

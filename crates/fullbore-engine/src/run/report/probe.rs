@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{PartRow, Summary};
 
-/// What a probe found.
+/// What a probe found: limit, prediction, all figures.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
@@ -33,11 +33,11 @@ pub struct ProbeReport {
     pub saves_s: Option<f64>,
     /// What would help, and what it would save; one line each.
     pub advice: Vec<String>,
-    /// All measured figures.
+    /// All figures that the probe measured.
     pub figures: serde_json::Value,
-    /// How the limit was found.
+    /// How the probe found the limit.
     pub finding: serde_json::Value,
-    /// How the time was calculated.
+    /// How the probe calculated the predicted time.
     pub prediction: serde_json::Value,
 }
 

@@ -25,7 +25,7 @@ pub enum StoreKind {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct StoreReport {
-    /// Where.
+    /// Kind of the store: grid or S3.
     pub kind: StoreKind,
     /// Files that were put, or got.
     pub files: u64,
@@ -35,7 +35,7 @@ pub struct StoreReport {
     pub present: u64,
     /// Files that would be put (`--dry-run`).
     pub would_store: u64,
-    /// Files that were not put.
+    /// Number of files that were not put.
     pub failed: u64,
     /// Objects deleted, or that would be.
     pub deleted: u64,
@@ -54,11 +54,11 @@ pub struct StoreReport {
     pub shares: Vec<UsedShare>,
     /// What was wrong with other shares, one line each (`get`).
     pub troubles: Vec<String>,
-    /// Servers that were given up.
+    /// Servers that the run stopped to use, and why.
     pub given_up: Vec<GivenUp>,
     /// Time that our own stages worked.
     pub stages: StageTimes,
-    /// The servers.
+    /// Figures of each server that the run talked to.
     pub servers: Vec<StoreServer>,
 }
 
@@ -66,7 +66,7 @@ pub struct StoreReport {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct UsedShare {
-    /// Its number.
+    /// Number of the share, from 0.
     pub share: u16,
     /// Its server.
     pub server: String,
@@ -76,9 +76,9 @@ pub struct UsedShare {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GivenUp {
-    /// Its name.
+    /// Name of the server that was given up.
     pub name: String,
-    /// Why.
+    /// Why the run stopped to use the server.
     pub reason: String,
 }
 
@@ -89,19 +89,19 @@ pub struct GivenUp {
 pub struct StageTimes {
     /// Reading files; of `get`, waiting for the next cap.
     pub source_ms: f64,
-    /// Hashing, and encryption.
+    /// Time for hashing and encryption, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hash_ms: Option<f64>,
-    /// Making shares.
+    /// Time for making shares, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub encode_ms: Option<f64>,
     /// Waiting for memory, which is to say for servers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_wait_ms: Option<f64>,
-    /// Joining shares.
+    /// Time for joining shares, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decode_ms: Option<f64>,
-    /// Writing what was got.
+    /// Time for writing received content, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_ms: Option<f64>,
 }
@@ -111,43 +111,43 @@ pub struct StageTimes {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct StoreServer {
-    /// Its name.
+    /// Name of the server, as the user knows it.
     pub name: String,
-    /// Bytes of shares that moved.
+    /// Number of bytes of shares that moved to or from the server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
-    /// Answers.
+    /// Number of answers that the server sent.
     pub answers: u64,
-    /// Connections opened.
+    /// Number of connections opened to the server.
     pub connections: u64,
     /// Connections that were open at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections_at_once: Option<u64>,
-    /// Requests that were sent again.
+    /// Number of requests that were sent again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repeated: Option<u64>,
     /// How often the store asked for fewer requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slow_downs: Option<u64>,
-    /// Connections were open, all together.
+    /// Time that connections were open, all together, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub open_ms: Option<f64>,
-    /// Nothing was to be done.
+    /// Time without any request to the server, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_ms: Option<f64>,
-    /// Bytes were on the path.
+    /// Time that bytes were on the network path, in milliseconds.
     pub path_ms: f64,
     /// The server had a whole request, and its answer was waited for.
     pub server_latency_ms: f64,
     /// The same for one request, in the mean.
     pub mean_server_latency_ms: f64,
-    /// Smallest round trip.
+    /// Smallest measured round trip, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub round_trip_ms: Option<f64>,
     /// How often the window was full.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window_waits: Option<u64>,
-    /// TCP had something to send.
+    /// Time that TCP had bytes to send, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tcp_busy_ms: Option<f64>,
     /// TCP waited for the receiver's window.
@@ -156,10 +156,10 @@ pub struct StoreServer {
     /// TCP waited for its send buffer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub send_buffer_limited_ms: Option<f64>,
-    /// Segments that were sent again.
+    /// Number of TCP segments that were sent again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retransmitted_segments: Option<u64>,
-    /// The largest congestion window.
+    /// Largest measured congestion window, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub congestion_window_max_bytes: Option<u64>,
 }

@@ -18,11 +18,11 @@ const PHASES_MAX: usize = 64;
 /// Changes of the limit recorded; the engine's picture has at most as many points.
 const LIMITS_MAX: usize = POINTS_MAX;
 
-/// The course of a run.
+/// The course of a run, as points of equal length.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Timeline {
-    /// Milliseconds between points.
+    /// Time between two points, in milliseconds.
     pub interval_ms: u64,
     /// Received body bytes per second, one value per point.
     pub received_bytes_per_s: Vec<f32>,
@@ -32,7 +32,7 @@ pub struct Timeline {
     pub hosts: Vec<HostLane>,
     /// One lane per stage, in the order of the data path.
     pub stages: Vec<StageLane>,
-    /// When each phase began, milliseconds.
+    /// When each phase began: milliseconds after the start, and its name.
     pub phases: Vec<(u64, Phase)>,
     /// What limited the run from when on, milliseconds; empty where nothing could be named.
     pub limits: Vec<(u64, String)>,
@@ -40,7 +40,7 @@ pub struct Timeline {
     state: Recorder,
 }
 
-/// One host over time.
+/// Rates and connections of one host over time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HostLane {
@@ -56,22 +56,22 @@ pub struct HostLane {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StageLane {
-    /// Its name, such as `hash`.
+    /// Name of the stage, such as `hash`.
     pub stage: String,
     /// At work on a processor, or ready and waiting for one.
     pub busy: Vec<f32>,
-    /// Waiting for its device.
+    /// Share of time waiting for a device, per point.
     pub device: Vec<f32>,
-    /// Waiting for input.
+    /// Share of time waiting for input, per point.
     pub starved: Vec<f32>,
-    /// Waiting for room behind it.
+    /// Share of time waiting for the next stage, per point.
     pub blocked: Vec<f32>,
 }
 
 /// One look at the counters of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Sample<'a> {
-    /// Milliseconds after the start.
+    /// Time of the point, in milliseconds after the start.
     pub at_ms: u64,
     /// Body bytes received since the start.
     pub received_bytes: u64,
@@ -127,22 +127,22 @@ impl Timeline {
         }
     }
 
-    /// Number of points.
+    /// Number of points of the timeline so far.
     pub fn len(&self) -> usize {
         self.received_bytes_per_s.len()
     }
 
-    /// Whether nothing was recorded.
+    /// Whether no point has been recorded yet.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Time covered by the points.
+    /// Time that the points cover, in milliseconds.
     pub fn duration_ms(&self) -> u64 {
         self.interval_ms.saturating_mul(self.len() as u64)
     }
 
-    /// Notes that a phase began.
+    /// Records that a phase began at `at_ms`.
     pub fn phase(&mut self, at_ms: u64, phase: Phase) {
         if self.phases.len() < PHASES_MAX {
             self.phases.push((at_ms, phase));

@@ -9,7 +9,7 @@ use crate::stage::{HostReading, Kind, LedgerReading, SendReading, StageReading, 
 use crate::verdict::opinion;
 use crate::verdict::sample::{CpuSample, DeviceSample, HostSample, StageSample, WindowSample};
 use crate::verdict::{Limit, Verdict};
-use crate::window::{Place, Places, Work};
+use crate::window::{Operation, Position, PositionBytes};
 
 const TENTH_NS: f64 = 1e8;
 const CORES: f64 = 4.0;
@@ -179,7 +179,9 @@ fn sample(scene: &Scene, number: usize) -> Sample {
             bytes: 64_000_000,
             items: 1000,
             held_byte_seconds: held as f64 * 0.1,
-            places: Places::default().with(Place::Asked, held - local).with(Place::Before(Work::Hash), local),
+            positions: PositionBytes::default()
+                .with(Position::Requested, held - local)
+                .with(Position::Before(Operation::Hash), local),
             exhausted_ns: ns(scene.exhausted),
         },
         cpu: CpuSample {

@@ -102,8 +102,9 @@ impl Extraction<'_, '_> {
     /// Index in `placed` of the target of a hard link.
     pub(super) fn linked(&mut self, entry: &Entry, place: &[u8]) -> Result<usize, UnpackFailure> {
         let target = listed_path(&entry.link).map_err(|reason| self.invalid_path(entry, reason))?;
-        self.regular_file(&target)
-            .ok_or_else(|| UnpackFailure::refused(format!("{} is a hard link to what it does not bring", show(place))))
+        self.regular_file(&target).ok_or_else(|| {
+            UnpackFailure::refused(format!("{} is a hard link to a file outside the package", show(place)))
+        })
     }
 
     /// Index in `placed` of a file of this package that is written as `.dpkg-new`.

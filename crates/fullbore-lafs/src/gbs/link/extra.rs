@@ -64,7 +64,7 @@ pub enum Distance {
 }
 
 /// Connections to a server at this distance that so many bytes are worth, if as many go to each of `servers`.
-pub fn worthwhile(distance: Distance, bytes: u64, servers: usize) -> usize {
+pub(crate) fn worthwhile(distance: Distance, bytes: u64, servers: usize) -> usize {
     let most = (CONNECTIONS_OF_A_FILE_MAX / servers.max(1)).max(1);
     let connections = match distance {
         Distance::Apart => 1,
@@ -78,7 +78,7 @@ pub fn worthwhile(distance: Distance, bytes: u64, servers: usize) -> usize {
 }
 
 /// The same for bytes that each of them is to send.
-pub fn worthwhile_to_read(distance: Distance, bytes: u64, servers: usize) -> usize {
+pub(crate) fn worthwhile_to_read(distance: Distance, bytes: u64, servers: usize) -> usize {
     if distance != Distance::Away {
         return worthwhile(distance, bytes, servers);
     }
@@ -117,7 +117,7 @@ impl ExtraConnections {
 impl Link {
     /// Whether the server is as far as this, or farther; waits for the first TCP handshake, or until it takes longer than
     /// one would with a server that is nearer. `None`: it cannot be reached.
-    pub async fn is_at(&self, distance: Distance) -> Option<bool> {
+    pub(crate) async fn is_at(&self, distance: Distance) -> Option<bool> {
         let least = match distance {
             Distance::Apart => self.exchange.near,
             Distance::Away => self.exchange.far / AWAY_PART,
@@ -166,7 +166,7 @@ impl Link {
     ///
     /// # Errors
     /// When the server is given up.
-    pub fn try_send_any(&self, call: Call, answer: u64) -> Result<Result<Pending, Box<Call>>, LinkError> {
+    pub(crate) fn try_send_any(&self, call: Call, answer: u64) -> Result<Result<Pending, Box<Call>>, LinkError> {
         let mut further = self.extra.links();
         further.retain(|link| link.given_up().is_none());
         let Some(least) = further.into_iter().min_by_key(|link| link.exchange.flow.in_flight()) else {

@@ -166,11 +166,11 @@ impl<'a> Upload<'a> {
     /// Asks the servers that get no share which ones they have, as the stock client does: the file may have been put
     /// when others came first in its order. Nobody waits for their answers, and what was begun is given up for what
     /// turns out to be there. Small shares are complete before these could come.
-    pub(super) fn look_elsewhere(&mut self) {
-        if self.looked || self.share_len <= SPECULATIVE_BYTES {
+    pub(super) fn ask_others(&mut self) {
+        if self.asked_others || self.share_len <= SPECULATIVE_BYTES {
             return;
         }
-        self.looked = true;
+        self.asked_others = true;
         for server in (0..self.peers.len()).filter(|&server| !self.peers[server].asked) {
             let link = self.link(server).clone();
             let call = link.requests().shares(&self.index);

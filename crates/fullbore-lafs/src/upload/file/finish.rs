@@ -117,14 +117,14 @@ impl<'a> Upload<'a> {
         for (server, peer) in self.peers.iter().enumerate() {
             if peer.refused && peer.trouble.is_none() {
                 let link = self.link(server);
-                let room = link
+                let space = link
                     .call(link.requests().version())
                     .await
                     .ok()
                     .and_then(|reply| AvailableSpace::read(&reply.answer).ok());
                 // A server that tells no space, or too little, is full or read-only.
-                if room.is_some_and(|room| {
-                    room.available.is_none_or(|space| space > self.share_len) && room.share_max >= self.share_len
+                if space.is_some_and(|space| {
+                    space.available.is_none_or(|space| space > self.share_len) && space.share_max >= self.share_len
                 }) {
                     busy.push(server);
                 }
@@ -158,7 +158,9 @@ impl<'a> Upload<'a> {
                 let name = self.link_name(server);
                 match (&peer.trouble, peer.refused) {
                     (Some(trouble), _) => Some(format!("{name}: {trouble}")),
-                    (None, true) => Some(format!("{name}: takes no share (full, read-only, or another upload of it)")),
+                    (None, true) => Some(format!(
+                        "{name}: accepts no share (full, read-only, or busy with another upload of the file)"
+                    )),
                     (None, false) => None,
                 }
             })

@@ -122,7 +122,7 @@ impl<'a> Upload<'a> {
         };
         let answer = match AllocateAnswer::read(&reply.answer) {
             Ok(answer) => answer,
-            Err(error) => return self.lose_server(server, &format!("asked for room: {error}")),
+            Err(error) => return self.lose_server(server, &format!("cannot allocate a share: {error}")),
         };
         self.peers[server].candidate.holds.extend(&answer.already_have);
         let mut refused = 0;

@@ -327,8 +327,8 @@ fn a_replaced_file_gets_its_name_before_the_index_that_tells_of_it() {
     plan.add(index, &Candidate { path: image, size: 3, sha256, package: None }).unwrap();
     let plan = plan.finish().unwrap();
     let list = names(&tree.root, &publications, &[], &plan, [0]).unwrap();
-    let place = list.iter().position(|name| matches!(name, Name::Link { to, .. } if to == image)).unwrap();
-    assert_eq!(place, 4, "behind by-hash, before all else");
+    let position = list.iter().position(|name| matches!(name, Name::Link { to, .. } if to == image)).unwrap();
+    assert_eq!(position, 4, "behind by-hash, before all else");
     LocalTarget::new(tree.root.clone(), Durability::None).publish(&list).unwrap();
     assert_eq!(tree.root.read(image, 10).unwrap().unwrap(), b"new");
 }

@@ -30,7 +30,7 @@ pub(super) struct InFlight<S: Service> {
 }
 
 impl<S: Service> InFlight<S> {
-    pub fn new(request: Request<S>, begun: Instant) -> InFlight<S> {
+    pub(super) fn new(request: Request<S>, begun: Instant) -> InFlight<S> {
         InFlight {
             request,
             end: u64::MAX,
@@ -52,7 +52,7 @@ impl<S: Service> InFlight<S> {
     }
 
     /// Bytes of the answer's body.
-    pub fn push_body(&mut self, data: Bytes) {
+    pub(crate) fn push_body(&mut self, data: Bytes) {
         self.received_bytes += data.len();
         if !self.is_in_pieces() || data.len() < PIECE_BYTES_MIN {
             self.body.extend_from_slice(&data);
@@ -62,7 +62,7 @@ impl<S: Service> InFlight<S> {
         }
     }
 
-    pub fn end_piece(&mut self) {
+    pub(crate) fn end_piece(&mut self) {
         if self.is_in_pieces() && !self.body.is_empty() {
             self.pieces.push(self.body.split().freeze());
         }

@@ -55,7 +55,7 @@ pub(super) struct WriteAllowance {
 impl WriteAllowance {
     /// For requests that are observed, within `limit`: what TCP can send at once, and some that waits in the kernel. TLS
     /// takes what it is given, so that a slow path is given little.
-    pub fn observed(info: &TcpInfo, limit: u64, pipelining: Pipelining) -> WriteAllowance {
+    pub(super) fn observed(info: &TcpInfo, limit: u64, pipelining: Pipelining) -> WriteAllowance {
         let (sendable, unsent) = (sendable(info), u64::from(info.unsent_bytes));
         let bytes = limit.min((unsent_allowed(info) + sendable).saturating_sub(unsent));
         let free = if pipelining == Pipelining::Always { sendable.saturating_sub(unsent) } else { 0 };
@@ -92,12 +92,12 @@ pub(super) fn is_burst(info: &TcpInfo, silence: Duration) -> bool {
 
 impl Writer {
     /// Bytes that wait to be written.
-    pub fn waiting(&self, http: &mut Http1) -> u64 {
+    pub(super) fn waiting(&self, http: &mut Http1) -> u64 {
         (self.joined.len() + http.outgoing().len()) as u64
     }
 
     /// Writes what is allowed (`None`: nothing now) as far as the budget goes, or waits until something can be read.
-    pub async fn write_or_wait(
+    pub(crate) async fn write_or_wait(
         &mut self,
         stream: &mut Stream,
         http: &mut Http1,

@@ -23,7 +23,7 @@ pub(in super::super) enum Reconnect {
 
 impl<S: Service> Queue<S> {
     /// A connection is there.
-    pub fn connected(&self) {
+    pub(crate) fn connected(&self) {
         let mut state = self.state();
         state.connected += 1;
         if matches!(self.tolerance, Tolerance::Time { .. }) {
@@ -32,7 +32,7 @@ impl<S: Service> Queue<S> {
     }
 
     /// No connection could be made, within its limit or at all.
-    pub fn not_connected(&self, reason: Unreachable, timed_out: bool, now: Instant) -> Reconnect {
+    pub(crate) fn not_connected(&self, reason: Unreachable, timed_out: bool, now: Instant) -> Reconnect {
         let mut state = self.state();
         let attempts = self.failed(&mut state, now);
         let is_over = match self.tolerance {
@@ -54,7 +54,7 @@ impl<S: Service> Queue<S> {
     }
 
     /// A connection ended; `was_idle` when it had nothing in flight.
-    pub fn closed(&self, ended: CloseReason, was_idle: bool, now: Instant) -> Reconnect {
+    pub(crate) fn closed(&self, ended: CloseReason, was_idle: bool, now: Instant) -> Reconnect {
         let mut state = self.state();
         state.connections -= 1;
         state.connected -= 1;
@@ -103,7 +103,7 @@ impl<S: Service> Queue<S> {
     }
 
     /// Gives the server up. Dropping the replies tells all senders.
-    pub fn give_up(&self, reason: Unreachable) {
+    pub(crate) fn give_up(&self, reason: Unreachable) {
         let mut state = self.state();
         self.given_up.send_replace(Some(reason));
         let waiting = std::mem::take(&mut state.waiting);
@@ -111,11 +111,11 @@ impl<S: Service> Queue<S> {
         drop(waiting);
     }
 
-    pub fn given_up(&self) -> Option<Unreachable> {
+    pub(crate) fn given_up(&self) -> Option<Unreachable> {
         self.given_up.borrow().clone()
     }
 
-    pub async fn until_given_up(&self) {
+    pub(crate) async fn until_given_up(&self) {
         // The sender is here: it ends after us.
         let _ = self.given_up.subscribe().wait_for(Option::is_some).await;
     }

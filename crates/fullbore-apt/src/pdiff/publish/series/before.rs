@@ -73,22 +73,22 @@ impl Series<'_> {
         &self,
         index: &Index,
         last: Option<&Publication>,
-        kept: &[SavedState],
+        saved: &[SavedState],
         warn: &mut dyn FnMut(String),
     ) -> Result<Option<State>, CommandError> {
         let found = match self.before {
             Before::Saved(states) => {
                 // A killed run may have left two: prefer the published one.
-                let rank = |kept: &&SavedState| last.is_some_and(|last| last.current.sha256 == kept.sha256);
-                let kept = kept.iter().max_by_key(rank);
-                let text = kept.map(|kept| states.read(kept)).transpose()?.flatten();
-                text.zip(kept).map(|(text, kept)| State { text, sha256: kept.sha256 })
+                let rank = |saved: &&SavedState| last.is_some_and(|last| last.current.sha256 == saved.sha256);
+                let saved = saved.iter().max_by_key(rank);
+                let text = saved.map(|saved| states.read(saved)).transpose()?.flatten();
+                text.zip(saved).map(|(text, saved)| State { text, sha256: saved.sha256 })
             }
             Before::Tree(tree) => state_in(tree, &index.path)?,
         };
         let Some(last) = last else { return Ok(found) };
         let Some(found) = found else {
-            warn(format!("{}: no earlier state is kept; patches start over", index.path));
+            warn(format!("{}: no earlier state is recorded; patches start over", index.path));
             return Ok(None);
         };
         if found.sha256 == last.current.sha256 {

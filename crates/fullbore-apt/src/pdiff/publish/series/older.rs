@@ -40,13 +40,13 @@ impl Series<'_> {
         let mut older = published.last.as_ref().map(|last| last.older.clone()).unwrap_or_default();
         // Dropped patches, and files of a killed run or of an unusable Index.
         let dropped = published.last.iter().flat_map(Publication::patches).map(ListedPatch::file);
-        let beside = self.root.list(&format!("{}.diff", index.path)).map_err(file_error)?;
+        let entries = self.root.list(&format!("{}.diff", index.path)).map_err(file_error)?;
         // The lock excludes other writers.
-        let parts = beside.iter().filter_map(|(name, _)| name.to_str()).filter(|name| is_part_name(name));
+        let parts = entries.iter().filter_map(|(name, _)| name.to_str()).filter(|name| is_part_name(name));
         for part in parts.filter(|_| matches!(self.before, Before::Saved(_))) {
             self.root.unlink(&index.patch_path(part)).map_err(file_error)?;
         }
-        let strays = beside.iter().filter_map(|(name, _)| name.to_str()).filter(|name| name.ends_with(".gz"));
+        let strays = entries.iter().filter_map(|(name, _)| name.to_str()).filter(|name| name.ends_with(".gz"));
         let since_unix_s = self.now_unix_s;
         older.extend(dropped.chain(strays.map(str::to_owned)).map(|file| OlderFile { file, since_unix_s }));
         let mut known = HashSet::new();
@@ -61,8 +61,8 @@ impl Series<'_> {
         older.sort_by(|a, b| (a.since_unix_s, &a.file).cmp(&(b.since_unix_s, &b.file)));
         let last = self.now_unix_s - self.keep_s;
         let too_old = older.partition_point(|older| older.since_unix_s < last);
-        let kept = older.split_off(too_old.max(older.len().saturating_sub(OLDER_MAX)));
-        (kept, older.into_iter().map(|older| index.patch_path(&older.file)).collect())
+        let saved = older.split_off(too_old.max(older.len().saturating_sub(OLDER_MAX)));
+        (saved, older.into_iter().map(|older| index.patch_path(&older.file)).collect())
     }
 
     /// Gives the Index a by-hash name if indexes have them, for clients of the previous Release.

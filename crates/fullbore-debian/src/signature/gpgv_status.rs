@@ -6,8 +6,8 @@
 /// Key that made a valid signature.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signer {
-    /// Fingerprint of the signing key or subkey, in upper case.
-    pub fingerprint: String,
+    /// Fingerprint of the signing key or subkey, in upper case; `None` if the verifier names only the primary key.
+    pub fingerprint: Option<String>,
     /// Fingerprint of the primary key, in upper case.
     pub primary: String,
 }
@@ -135,7 +135,7 @@ fn confirm(report: &mut Report, words: &[&str]) {
         last.state = SignatureState::Weak(digest);
     } else {
         let primary = words.get(9).unwrap_or(fingerprint).to_ascii_uppercase();
-        last.state = SignatureState::Valid(Signer { fingerprint: last.key.clone(), primary });
+        last.state = SignatureState::Valid(Signer { fingerprint: Some(last.key.clone()), primary });
     }
 }
 
@@ -155,7 +155,7 @@ mod tests {
     }
 
     fn signer() -> Signer {
-        Signer { fingerprint: "A".repeat(40), primary: "B".repeat(40) }
+        Signer { fingerprint: Some("A".repeat(40)), primary: "B".repeat(40) }
     }
 
     #[test]

@@ -9,13 +9,13 @@ use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::run::events::{Events, Phase};
 
 use super::Part;
-use super::account::Account;
-use super::unpacker::{Done, Scripts, Unpacker};
+use super::record::RunRecord;
+use super::unpacker::{Scripts, UnpackOutcome, Unpacker};
 use crate::dpkg_call::DpkgCall;
 use crate::relay::{Answer, DpkgOutput, Relay, RelayError};
 
 /// Answers apt's calls of dpkg for one root.
-pub struct Serving<'a> {
+pub struct DpkgServer<'a> {
     root: &'a Path,
     unpacker: &'a Unpacker<'a>,
     /// Package files that apt names by a path outside of the root, and their names in its archives directory.
@@ -26,7 +26,7 @@ pub struct Serving<'a> {
     pub failure: Option<CommandError>,
 }
 
-impl<'a> Serving<'a> {
+impl<'a> DpkgServer<'a> {
     /// Serves this root. `elsewhere` are files outside of the archives directory, and their copies inside of the root.
     ///
     /// Python modules are compiled ahead unless `SOURCE_DATE_EPOCH` is set: then they have another format, which
@@ -36,8 +36,8 @@ impl<'a> Serving<'a> {
         unpacker: &'a Unpacker<'a>,
         elsewhere: Vec<(PathBuf, PathBuf)>,
         epoch: Option<i64>,
-    ) -> Serving<'a> {
-        Serving { root, unpacker, elsewhere, compiles: epoch.is_none(), failure: None }
+    ) -> DpkgServer<'a> {
+        DpkgServer { root, unpacker, elsewhere, compiles: epoch.is_none(), failure: None }
     }
 
     /// All orders of this apt, until it ends.
@@ -48,22 +48,22 @@ impl<'a> Serving<'a> {
         &mut self,
         relay: &Relay,
         apt: &mut Child,
-        account: &mut Account,
+        record: &mut RunRecord,
         events: &mut dyn Events,
     ) -> io::Result<ExitStatus> {
         relay.serve(apt, &mut |order| {
             if let Some(phase) = phase_of(&order) {
-                account.turn(events, phase, Part::Unpack);
+                record.turn(events, phase, Part::Unpack);
             }
-            account.part(Part::Unpack);
-            let answer = self.answer(&order, account);
-            account.part(Part::Dpkg);
+            record.part(Part::Unpack);
+            let answer = self.answer(&order, record);
+            record.part(Part::Dpkg);
             answer
         })
     }
 
     /// Answers one call.
-    fn answer(&mut self, arguments: &[OsString], account: &mut Account) -> Answer {
+    fn answer(&mut self, arguments: &[OsString], record: &mut RunRecord) -> Answer {
         let Some(mut order) = DpkgCall::parse(self.root, arguments) else {
             return Answer::Run(arguments.to_vec(), DpkgOutput::default());
         };
@@ -75,12 +75,12 @@ impl<'a> Serving<'a> {
         let outside: Vec<PathBuf> = order.files.iter().map(|file| DpkgCall::outside(self.root, file)).collect();
         match self.unpacker.unpack(&outside, Scripts::Before) {
             Ok(done) => {
-                account.unpacked(&done);
-                account.part(Part::Dpkg);
+                record.unpacked(&done);
+                record.part(Part::Dpkg);
                 self.unpacker.note_in_dpkgs_log(&done);
                 if self.compiles {
                     // Work of the scripts, done before they run.
-                    account.part(Part::Scripts);
+                    record.part(Part::Scripts);
                     self.unpacker.compile_modules(&done);
                 }
                 let left: Vec<PathBuf> = done.left.iter().map(|(file, _)| self.seen_inside(file)).collect();
@@ -120,7 +120,7 @@ pub fn of_relay(error: &RelayError) -> CommandError {
 }
 
 /// The output that dpkg would print, and its status lines (dpkg(1), `--status-fd`).
-fn told(done: &Done) -> (Vec<u8>, Vec<u8>) {
+fn told(done: &UnpackOutcome) -> (Vec<u8>, Vec<u8>) {
     let (mut output, mut status) = (Vec::new(), String::new());
     for package in &done.packages {
         let (name, version) = (&package.name, &package.version);

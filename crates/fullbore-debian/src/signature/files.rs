@@ -1,6 +1,7 @@
-//! The files of one run of `gpgv`: the signed file, keyrings in its format, and the text that it verified.
+//! The files of one check: the signed file, keyrings in the verifier's format, and the text that `gpgv` verified.
 //!
-//! The files have no names, so no other process can change what `gpgv` reads, and a killed run leaves nothing behind.
+//! The files have no names, so no other process can change what the verifier reads, and a killed run leaves nothing
+//! behind.
 
 use std::cell::RefCell;
 use std::fs::{self, DirBuilder, File};
@@ -19,7 +20,7 @@ use crate::keys::KeySource;
 /// Maximum size of a keyring that is read to detect armour, in bytes; Debian's whole keyring has 60 KB.
 const KEYRING_BYTES_MAX: u64 = 16 << 20;
 
-/// Prefix of the names of directories for `gpgv`.
+/// Prefix of the names of directories for a check.
 const PREFIX: &str = "verify-";
 
 /// A home directory that does not exist and cannot be created.
@@ -46,20 +47,29 @@ fn is_name_of_ours(name: &str) -> bool {
     numbers.is_some_and(|(process, number)| is_number(process) && is_number(number))
 }
 
-/// The files of one run of `gpgv`.
-pub(super) struct GpgvFiles(Storage);
+/// The files of one check.
+pub(super) struct CheckFiles(Storage);
+
+/// The format of a binary keyring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum KeyringKind {
+    /// OpenPGP packets, one after the other.
+    Packets,
+    /// GnuPG's own format, with `KBXf` at byte 8.
+    Keybox,
+}
 
 enum Storage {
-    /// Nameless files (memfd_create(2)), which the kernel removes even after a kill. `gpgv` opens them through this
-    /// process's directory of file descriptors.
+    /// Nameless files (memfd_create(2)), which the kernel removes even after a kill. The verifier opens them through
+    /// this process's directory of file descriptors.
     Memory { descriptors: PathBuf, files: RefCell<Vec<File>> },
     /// A directory of mode 0700, if `/proc` is not mounted.
     Directory(PathBuf),
 }
 
-impl GpgvFiles {
-    pub(super) fn create(scratch: &Path) -> Result<GpgvFiles, SignatureError> {
-        Ok(GpgvFiles(match in_memory() {
+impl CheckFiles {
+    pub(super) fn create(scratch: &Path) -> Result<CheckFiles, SignatureError> {
+        Ok(CheckFiles(match in_memory() {
             Some(place) => place,
             None => Storage::Directory(directory(scratch)?),
         }))
@@ -102,8 +112,9 @@ impl GpgvFiles {
         }
     }
 
-    /// Provides a keyring in the form that `gpgv` reads: binary, with an absolute path.
-    pub(super) fn keyring(&self, number: usize, key: &KeySource) -> Result<PathBuf, SignatureError> {
+    /// Provides a keyring in the form that every verifier reads: binary, with an absolute path. The kind says whether
+    /// only `gpgv` reads it.
+    pub(super) fn keyring(&self, number: usize, key: &KeySource) -> Result<(PathBuf, KeyringKind), SignatureError> {
         let (name, text) = match key {
             KeySource::Inline(text) => {
                 ("Signed-By".to_owned(), text.lines().map(unfold).collect::<Vec<_>>().join("\n"))
@@ -121,14 +132,16 @@ impl GpgvFiles {
                     if bytes.is_empty() {
                         return Err(SignatureError::Keyring { keyring: name, what: "is empty".to_owned() });
                     }
-                    return Ok(path);
+                    let kind =
+                        if bytes.get(8..12) == Some(b"KBXf") { KeyringKind::Keybox } else { KeyringKind::Packets };
+                    return Ok((path, kind));
                 }
                 (name, String::from_utf8_lossy(&bytes).into_owned())
             }
         };
         let bytes = clearsign::dearmour(&text, "PGP PUBLIC KEY BLOCK")
             .map_err(|what| SignatureError::Keyring { keyring: name, what: what.to_owned() })?;
-        self.write(&format!("keyring-{number}.gpg"), &bytes)
+        Ok((self.write(&format!("keyring-{number}.gpg"), &bytes)?, KeyringKind::Packets))
     }
 }
 
@@ -140,7 +153,7 @@ fn unfold(line: &str) -> &str {
     }
 }
 
-/// `None` where `gpgv` could not open such a file: without `/proc`, or with another process's.
+/// `None` where another program could not open such a file: without `/proc`, or with another process's.
 fn in_memory() -> Option<Storage> {
     let file = File::from(memfd_create("probe", MemfdFlags::CLOEXEC).ok()?);
     let descriptors = fs::canonicalize("/proc/self").ok()?.join("fd");
@@ -167,7 +180,7 @@ fn directory(scratch: &Path) -> Result<PathBuf, SignatureError> {
     Err(SignatureError::Scratch { path: scratch.to_owned(), source })
 }
 
-impl Drop for GpgvFiles {
+impl Drop for CheckFiles {
     fn drop(&mut self) {
         if let Storage::Directory(path) = &self.0 {
             // On an error only a few KB stay in our own directory.
@@ -204,7 +217,7 @@ mod tests {
     fn files_are_without_names_or_in_a_directory_that_goes() {
         let scratch = tempfile::tempdir().expect("a directory");
         for in_directory in [false, true] {
-            let files = GpgvFiles(match in_directory {
+            let files = CheckFiles(match in_directory {
                 false => in_memory().expect("/proc"),
                 true => Storage::Directory(directory(scratch.path()).expect("a directory")),
             });

@@ -14,7 +14,7 @@ use std::time::Instant;
 use fullbore_engine::run::error::CommandError;
 use fullbore_engine::run::events::{Event, Events, Phase, Progress};
 
-use super::course::{Course, Expected, TELL_EVERY};
+use super::estimate::{Expected, RunEstimate, TELL_EVERY};
 
 /// Bytes of dpkg's log that are read at once. A guess: more than dpkg writes in a second.
 const LOG_BYTES_AT_ONCE: usize = 256 << 10;
@@ -31,8 +31,8 @@ pub struct RunProgress {
 
 #[derive(Debug)]
 struct State {
-    course: Course,
-    told: Instant,
+    estimate: RunEstimate,
+    last_emitted: Instant,
     log: Option<DpkgLog>,
     /// Bytes of a root to pack; 0 before packing.
     root_bytes: u64,
@@ -41,13 +41,13 @@ struct State {
 impl RunProgress {
     fn new() -> RunProgress {
         let now = Instant::now();
-        let state = State { course: Course::new(now), told: now, log: None, root_bytes: 0 };
+        let state = State { estimate: RunEstimate::new(now), last_emitted: now, log: None, root_bytes: 0 };
         RunProgress { state: Mutex::new(state), unpacked_bytes: Arc::default(), packed_bytes: AtomicU64::new(0) }
     }
 
     /// Sets the total amounts, once they are known.
     pub fn expect(&self, expected: Expected) {
-        self.state().course.expect(expected);
+        self.state().estimate.expect(expected);
     }
 
     /// Counts configured packages by new lines in this log of dpkg.
@@ -66,7 +66,7 @@ impl RunProgress {
     /// Resets everything, because the run starts over.
     pub fn begin_anew(&self) {
         let mut state = self.state();
-        (state.course, state.log) = (Course::new(Instant::now()), None);
+        (state.estimate, state.log) = (RunEstimate::new(Instant::now()), None);
         self.unpacked_bytes.store(0, Ordering::Relaxed);
     }
 
@@ -75,53 +75,53 @@ impl RunProgress {
     }
 
     /// Updates from the counters.
-    fn look(&self, state: &mut State) -> Progress {
+    fn refresh(&self, state: &mut State) -> Progress {
         let now = Instant::now();
         if let Some(log) = &mut state.log {
-            state.course.configured(log.configured());
+            state.estimate.configured(log.configured());
         }
-        state.course.unpacked(self.unpacked_bytes.load(Ordering::Relaxed));
+        state.estimate.unpacked(self.unpacked_bytes.load(Ordering::Relaxed));
         if state.root_bytes > 0 {
-            state.course.packed(self.packed_bytes.load(Ordering::Relaxed), state.root_bytes);
+            state.estimate.packed(self.packed_bytes.load(Ordering::Relaxed), state.root_bytes);
         }
-        state.told = now;
-        state.course.look(now)
+        state.last_emitted = now;
+        state.estimate.progress(now)
     }
 
     /// Progress of a download, with that of the whole run.
     fn completed(&self, of_download: Progress) -> Progress {
         let mut state = self.state();
-        if state.course.phase() == Phase::Indexes {
+        if state.estimate.phase() == Phase::Indexes {
             // The total amounts are not known yet.
-            let percent = self.look(&mut state).percent;
+            let percent = self.refresh(&mut state).percent;
             return Progress { percent, eta_s: None, ..of_download };
         }
-        state.course.fetched(of_download);
-        self.look(&mut state)
+        state.estimate.fetched(of_download);
+        self.refresh(&mut state)
     }
 
     /// Progress, unless a download emitted it recently, or only the phase is known.
     fn beside_downloads(&self) -> Option<Progress> {
         let mut state = self.state();
         // A little more than the interval of a download's progress.
-        if state.told.elapsed() < TELL_EVERY + TELL_EVERY / 4 {
+        if state.last_emitted.elapsed() < TELL_EVERY + TELL_EVERY / 4 {
             return None;
         }
-        state.course.fetch_rests();
-        Some(self.look(&mut state)).filter(|progress| progress.eta_s.is_some())
+        state.estimate.fetch_rests();
+        Some(self.refresh(&mut state)).filter(|progress| progress.eta_s.is_some())
     }
 }
 
 /// Events of the run, from any thread.
-pub struct Whole<'a> {
+pub struct RunEvents<'a> {
     events: Mutex<&'a mut dyn Events>,
     run_progress: Arc<RunProgress>,
 }
 
-impl<'a> Whole<'a> {
+impl<'a> RunEvents<'a> {
     /// Events of a run that begins now.
-    pub fn new(events: &'a mut dyn Events) -> Whole<'a> {
-        Whole { events: Mutex::new(events), run_progress: Arc::new(RunProgress::new()) }
+    pub fn new(events: &'a mut dyn Events) -> RunEvents<'a> {
+        RunEvents { events: Mutex::new(events), run_progress: Arc::new(RunProgress::new()) }
     }
 
     /// The progress of the run.
@@ -151,14 +151,14 @@ impl<'a> Whole<'a> {
     }
 }
 
-impl Events for &Whole<'_> {
+impl Events for &RunEvents<'_> {
     fn emit(&mut self, event: Event) {
         let event = match event {
             Event::Progress(progress) => Event::Progress(self.run_progress.completed(progress)),
             event => event,
         };
         if let Event::Phase { phase } = event {
-            self.run_progress.state().course.turn(phase, Instant::now());
+            self.run_progress.state().estimate.turn(phase, Instant::now());
         }
         self.events().emit(event);
     }
@@ -234,18 +234,18 @@ mod tests {
     fn a_download_that_is_over_is_not_the_whole_run() {
         let mut told = Vec::new();
         let mut events = |event: Event| told.push(event);
-        let whole = Whole::new(&mut events);
-        let mut to = &whole;
+        let run_events = RunEvents::new(&mut events);
+        let mut to = &run_events;
         let progress = || Progress { bytes: 10, total_bytes: 10, eta_s: Some(0), ..Progress::default() };
         to.emit(Event::Phase { phase: Phase::Indexes });
         to.emit(Event::Progress(progress()));
-        whole.run_progress().expect(Expected { bytes: 10_000_000, packages: 100, ..Expected::default() });
+        run_events.run_progress().expect(Expected { bytes: 10_000_000, packages: 100, ..Expected::default() });
         to.emit(Event::Phase { phase: Phase::Fetch });
         to.emit(Event::Progress(progress()));
         to.emit(Event::Phase { phase: Phase::Configure });
         // Ticks of its own, as nobody else tells of progress.
-        whole.tell_during(|| std::thread::sleep(TELL_EVERY * 4));
-        drop(whole);
+        run_events.tell_during(|| std::thread::sleep(TELL_EVERY * 4));
+        drop(run_events);
         let progress: Vec<&Progress> = told
             .iter()
             .filter_map(|event| match event {

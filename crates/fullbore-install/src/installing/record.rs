@@ -1,16 +1,17 @@
 //! The time report of a run of `bootstrap` or `install`, for events and the summary.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use fullbore_engine::run::events::{Event, Events, Phase};
-use fullbore_engine::run::report::{PackageTotals, Report, Summary};
+use fullbore_engine::run::report::{PackageTotals, Report, Summary, began};
 
 use super::download::Downloads;
-use super::unpacker::Done;
+use super::unpacker::UnpackOutcome;
 use super::{Flush, Observer, Part, PartClock, UnpackTimes, totals, verdict};
 
 /// Totals and course of one run.
-pub struct Account {
+pub struct RunRecord {
     summary: Summary,
     phases: Vec<(u64, Phase)>,
     clock: PartClock,
@@ -21,20 +22,13 @@ pub struct Account {
     unpacking: UnpackTimes,
 }
 
-impl Account {
+impl RunRecord {
     /// Starts with this part and emits the event. `dir` is the directory that the user gave, and the cost of a flush is
     /// measured in `on_disk`.
-    pub fn begin(command: &str, dir: &Path, on_disk: &Path, part: Part, events: &mut dyn Events) -> Account {
-        let started_unix_s = jiff::Timestamp::now().as_second();
-        events.emit(Event::Started {
-            command: command.to_owned(),
-            version: fullbore_engine::VERSION.to_owned(),
-            name: None,
-            dir: dir.display().to_string(),
-            started_unix_s,
-        });
-        Account {
-            summary: Summary { started_unix_s, changed: true, ..Summary::default() },
+    pub fn begin(command: &str, dir: &Path, on_disk: &Path, part: Part, events: &mut dyn Events) -> RunRecord {
+        events.emit(Event::started(command, dir.display().to_string()));
+        RunRecord {
+            summary: Summary { started_unix_s: began(Duration::ZERO), changed: true, ..Summary::default() },
             phases: Vec::new(),
             clock: PartClock::start(part),
             on_disk: on_disk.to_owned(),
@@ -59,19 +53,22 @@ impl Account {
     pub fn part(&mut self, part: Part) {
         self.clock.turn(part);
         if let Some(observer) = &self.observer {
-            observer.look(part == Part::Dpkg);
+            observer.set_on(part == Part::Dpkg);
         }
     }
 
     /// Adds packages that were unpacked in parallel, and packages that were left to dpkg.
-    pub fn unpacked(&mut self, done: &Done) {
+    pub fn unpacked(&mut self, done: &UnpackOutcome) {
         self.unpacking.add(&done.times);
         let packages = &mut self.packages;
         packages.unpacked += done.packages.len() as u64;
         packages.files += done.files;
         packages.file_bytes += done.bytes;
-        let name = |file: &Path| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        packages.by_dpkg.extend(done.left.iter().map(|(file, reason)| format!("{}: {reason}", name(file))));
+        for (file, reason) in &done.left {
+            let name = file.file_name().unwrap_or_default().to_string_lossy();
+            tracing::info!("{name}: left to dpkg: {reason}");
+            packages.by_dpkg.push(format!("{name}: {reason}"));
+        }
     }
 
     /// Adds removed packages.

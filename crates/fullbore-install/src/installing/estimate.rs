@@ -1,8 +1,8 @@
 //! Progress of a run of `bootstrap` or `install` over all phases: the percentage of its time, and the time left.
 //!
 //! The time left for each part is the number of remaining units times the cost of a unit: at first the figure below,
-//! later more and more the measured cost in this run. [`Course`] uses no clock and no files;
-//! [`Whole`](super::whole::Whole) updates it.
+//! later more and more the measured cost in this run. [`RunEstimate`] uses no clock and no files;
+//! [`RunEvents`](super::run_events::RunEvents) updates it.
 
 use std::time::{Duration, Instant};
 
@@ -74,9 +74,9 @@ impl Estimate {
 
 /// The estimate of the whole run.
 #[derive(Debug, Clone)]
-pub struct Course {
+pub struct RunEstimate {
     began: Instant,
-    looked: Instant,
+    updated: Instant,
     phase: Phase,
     expected: Option<Expected>,
     /// Progress of the download.
@@ -89,13 +89,13 @@ pub struct Course {
     percent: u64,
 }
 
-impl Course {
+impl RunEstimate {
     /// Estimate of a run that begins now.
-    pub fn new(now: Instant) -> Course {
+    pub fn new(now: Instant) -> RunEstimate {
         let none = Estimate::default();
-        Course {
+        RunEstimate {
             began: now,
-            looked: now,
+            updated: now,
             phase: Phase::Resolve,
             expected: None,
             fetch: Progress::default(),
@@ -157,7 +157,7 @@ impl Course {
     }
 
     /// Where the run stands.
-    pub fn look(&mut self, now: Instant) -> Progress {
+    pub fn progress(&mut self, now: Instant) -> Progress {
         self.spend(now);
         let left_s = self.expected.map(|expected| self.left_s(expected));
         if let Some(left_s) = left_s {
@@ -176,8 +176,8 @@ impl Course {
     }
 
     fn spend(&mut self, now: Instant) {
-        let seconds = now.saturating_duration_since(self.looked).as_secs_f64();
-        self.looked = now;
+        let seconds = now.saturating_duration_since(self.updated).as_secs_f64();
+        self.updated = now;
         let work = match self.phase {
             Phase::Unpack => &mut self.unpack,
             Phase::Configure => &mut self.configure,
@@ -226,81 +226,84 @@ mod tests {
     }
 
     /// A run as `bench/install plain-minbase` has them: 96 packages of 37 MB, 6 seconds.
-    fn minbase() -> (Course, Instant) {
+    fn minbase() -> (RunEstimate, Instant) {
         let began = Instant::now();
-        (Course::new(began), began)
+        (RunEstimate::new(began), began)
     }
 
     #[test]
     fn nothing_is_said_of_the_time_left_before_apt_has_decided() {
-        let (mut course, began) = minbase();
-        course.turn(Phase::Indexes, began);
-        course.fetched(fetching(5, 10, 5));
-        let look = course.look(began + Duration::from_secs(1));
-        assert_eq!((look.percent, look.eta_s, look.total_packages), (Some(0), None, None));
+        let (mut estimate, began) = minbase();
+        estimate.turn(Phase::Indexes, began);
+        estimate.fetched(fetching(5, 10, 5));
+        let progress = estimate.progress(began + Duration::from_secs(1));
+        assert_eq!((progress.percent, progress.eta_s, progress.total_packages), (Some(0), None, None));
     }
 
     #[test]
     fn when_all_is_fetched_the_rest_of_the_run_is_still_to_come() {
-        let (mut course, began) = minbase();
+        let (mut estimate, began) = minbase();
         let at = |ms| began + Duration::from_millis(ms);
-        course.expect(Expected { bytes: 37 * MB, packages: 96, first_packages: 24, becomes_archive: false });
-        course.turn(Phase::Fetch, at(1100));
-        course.fetched(fetching(37 * MB, 37 * MB, 300 * MB));
-        let look = course.look(at(1200));
-        assert!((10..30).contains(&look.percent.unwrap()), "{look:?}");
-        assert!((4..8).contains(&look.eta_s.unwrap()), "{look:?}");
-        course.turn(Phase::Unpack, at(1200));
-        course.unpacked(37 * MB);
-        course.turn(Phase::Configure, at(2400));
-        course.configured(48);
-        let look = course.look(at(4100));
-        assert_eq!((look.packages, look.total_packages), (Some(48), Some(96)));
-        assert!((60..80).contains(&look.percent.unwrap()) && (1..4).contains(&look.eta_s.unwrap()), "{look:?}");
-        course.turn(Phase::Sync, at(5800));
-        let look = course.look(at(5900));
-        assert!(look.percent.unwrap() > 95 && look.eta_s.unwrap() <= 1, "{look:?}");
+        estimate.expect(Expected { bytes: 37 * MB, packages: 96, first_packages: 24, becomes_archive: false });
+        estimate.turn(Phase::Fetch, at(1100));
+        estimate.fetched(fetching(37 * MB, 37 * MB, 300 * MB));
+        let progress = estimate.progress(at(1200));
+        assert!((10..30).contains(&progress.percent.unwrap()), "{progress:?}");
+        assert!((4..8).contains(&progress.eta_s.unwrap()), "{progress:?}");
+        estimate.turn(Phase::Unpack, at(1200));
+        estimate.unpacked(37 * MB);
+        estimate.turn(Phase::Configure, at(2400));
+        estimate.configured(48);
+        let progress = estimate.progress(at(4100));
+        assert_eq!((progress.packages, progress.total_packages), (Some(48), Some(96)));
+        assert!(
+            (60..80).contains(&progress.percent.unwrap()) && (1..4).contains(&progress.eta_s.unwrap()),
+            "{progress:?}"
+        );
+        estimate.turn(Phase::Sync, at(5800));
+        let progress = estimate.progress(at(5900));
+        assert!(progress.percent.unwrap() > 95 && progress.eta_s.unwrap() <= 1, "{progress:?}");
     }
 
     #[test]
     fn what_this_run_takes_replaces_the_first_figure() {
-        let (mut course, began) = minbase();
-        course.expect(Expected { bytes: MB, packages: 100, first_packages: 0, becomes_archive: false });
-        course.unpacked(MB);
-        course.turn(Phase::Configure, began);
+        let (mut estimate, began) = minbase();
+        estimate.expect(Expected { bytes: MB, packages: 100, first_packages: 0, becomes_archive: false });
+        estimate.unpacked(MB);
+        estimate.turn(Phase::Configure, began);
         // A second for each, not 36 ms.
-        course.configured(50);
-        let look = course.look(began + Duration::from_secs(50));
-        assert!((30..=50).contains(&look.eta_s.unwrap()), "{look:?}");
+        estimate.configured(50);
+        let progress = estimate.progress(began + Duration::from_secs(50));
+        assert!((30..=50).contains(&progress.eta_s.unwrap()), "{progress:?}");
     }
 
     #[test]
     fn the_percentage_does_not_go_back_and_ends_before_100() {
-        let (mut course, began) = minbase();
-        course.expect(Expected { bytes: MB, packages: 10, first_packages: 0, becomes_archive: true });
-        course.turn(Phase::Configure, began);
-        course.configured(9);
-        let before = course.look(began + Duration::from_secs(1)).percent.unwrap();
-        let later = course.look(began + Duration::from_secs(100));
+        let (mut estimate, began) = minbase();
+        estimate.expect(Expected { bytes: MB, packages: 10, first_packages: 0, becomes_archive: true });
+        estimate.turn(Phase::Configure, began);
+        estimate.configured(9);
+        let before = estimate.progress(began + Duration::from_secs(1)).percent.unwrap();
+        let later = estimate.progress(began + Duration::from_secs(100));
         assert!(later.percent.unwrap() >= before && later.percent.unwrap() <= 99, "{later:?}");
-        course.turn(Phase::Pack, began + Duration::from_secs(100));
-        course.packed(10 * MB, 10 * MB);
-        assert_eq!(course.look(began + Duration::from_secs(100_000)).percent, Some(99));
+        estimate.turn(Phase::Pack, began + Duration::from_secs(100));
+        estimate.packed(10 * MB, 10 * MB);
+        assert_eq!(estimate.progress(began + Duration::from_secs(100_000)).percent, Some(99));
     }
 
     #[test]
     fn a_slow_download_is_waited_for_and_one_beside_other_work_is_not() {
-        let (mut course, began) = minbase();
+        let (mut estimate, began) = minbase();
         let expected = Expected { bytes: 40 * MB, packages: 100, first_packages: 50, becomes_archive: false };
-        course.expect(expected);
-        course.turn(Phase::Fetch, began);
-        course.fetched(fetching(0, 40 * MB, MB));
-        let slow = course.look(began + Duration::from_secs(1)).eta_s.unwrap();
+        estimate.expect(expected);
+        estimate.turn(Phase::Fetch, began);
+        estimate.fetched(fetching(0, 40 * MB, MB));
+        let slow = estimate.progress(began + Duration::from_secs(1)).eta_s.unwrap();
         assert!((40..46).contains(&slow), "{slow}");
-        course.fetched(fetching(20 * MB, 40 * MB, 40 * MB));
-        let fast = course.look(began + Duration::from_secs(1)).eta_s.unwrap();
-        course.expect(Expected { first_packages: 0, ..expected });
-        let alone = course.look(began + Duration::from_secs(1)).eta_s.unwrap();
+        estimate.fetched(fetching(20 * MB, 40 * MB, 40 * MB));
+        let fast = estimate.progress(began + Duration::from_secs(1)).eta_s.unwrap();
+        estimate.expect(Expected { first_packages: 0, ..expected });
+        let alone = estimate.progress(began + Duration::from_secs(1)).eta_s.unwrap();
         assert!(fast <= alone && alone <= fast + 1, "{fast} {alone}");
     }
 }

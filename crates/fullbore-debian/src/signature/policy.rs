@@ -1,0 +1,81 @@
+//! Which algorithms `sqv` accepts: the policy that apt's method gives it, so that both trust the same signatures.
+//!
+//! The first of these is used: `APT_SEQUOIA_CRYPTO_POLICY`, a file of the system's for apt, `SEQUOIA_CRYPTO_POLICY`, a file of
+//! the system's for all programs, and apt's own file, which accepts some algorithms longer than `sqv` alone would.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::OnceLock;
+
+/// The variable through which `sqv` gets the path of a policy.
+pub(super) const VARIABLE: &str = "SEQUOIA_CRYPTO_POLICY";
+
+/// A variable for apt alone.
+const APT_VARIABLE: &str = "APT_SEQUOIA_CRYPTO_POLICY";
+
+/// Files for apt alone.
+const APT_FILES: [&str; 2] =
+    ["/etc/crypto-policies/back-ends/apt-sequoia.config", "/var/lib/crypto-config/profiles/current/apt-sequoia.config"];
+
+/// Files for all programs; last, the file that comes with apt.
+const FILES: [&str; 3] = [
+    "/etc/crypto-policies/back-ends/sequoia.config",
+    "/var/lib/crypto-config/profiles/current/sequoia.config",
+    "/usr/share/apt/default-sequoia.config",
+];
+
+/// Policies for `sqv` that the environment names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PolicyVariables {
+    /// `APT_SEQUOIA_CRYPTO_POLICY`
+    pub apt: Option<OsString>,
+    /// `SEQUOIA_CRYPTO_POLICY`
+    pub all: Option<OsString>,
+}
+
+impl PolicyVariables {
+    /// Reads variables by this function.
+    pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> PolicyVariables {
+        let path = |name: &str| lookup(name).map(OsString::from);
+        PolicyVariables { apt: path(APT_VARIABLE), all: path(VARIABLE) }
+    }
+}
+
+static VARIABLES: OnceLock<PolicyVariables> = OnceLock::new();
+
+/// Sets what the environment says about the policy. The program calls this at its start, because a library does not read
+/// the environment. It holds for all verifiers of the process, as the variables do; a second call changes nothing.
+pub fn set_policy_variables(variables: PolicyVariables) {
+    let _ = VARIABLES.set(variables);
+}
+
+/// The policy for `sqv`; `None` leaves it to `sqv` itself.
+pub(super) fn of_this_machine() -> Option<OsString> {
+    choose(VARIABLES.get().unwrap_or(&PolicyVariables::default()), |path| Path::new(path).is_file())
+}
+
+fn choose(variables: &PolicyVariables, exists: impl Fn(&str) -> bool) -> Option<OsString> {
+    let first = |files: &[&str]| files.iter().find(|file| exists(file)).map(OsString::from);
+    variables.apt.clone().or_else(|| first(&APT_FILES)).or_else(|| variables.all.clone()).or_else(|| first(&FILES))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_the_order_of_apt() {
+        let none = PolicyVariables::default();
+        let chosen = |variables: &PolicyVariables, files: &[&str]| {
+            choose(variables, |path| files.contains(&path)).and_then(|path| path.into_string().ok())
+        };
+        assert_eq!(chosen(&none, &[]), None);
+        assert_eq!(chosen(&none, &[FILES[2]]).as_deref(), Some(FILES[2]));
+        assert_eq!(chosen(&none, &FILES).as_deref(), Some(FILES[0]));
+        let all = PolicyVariables { apt: None, all: Some("/all".into()) };
+        assert_eq!(chosen(&all, &FILES).as_deref(), Some("/all"));
+        assert_eq!(chosen(&all, &APT_FILES).as_deref(), Some(APT_FILES[0]));
+        let both = PolicyVariables { apt: Some("/apt".into()), all: Some("/all".into()) };
+        assert_eq!(chosen(&both, &APT_FILES).as_deref(), Some("/apt"));
+    }
+}
