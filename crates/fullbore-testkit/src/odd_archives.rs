@@ -1,7 +1,7 @@
 //! Small archives with the oddities of real ones: dates, paths, stanzas, names and forms as scripts and vendors write them.
 //!
-//! Each is a signed suite of a dozen packages with one thing that is unusual, wrong or missing. Its doc line names the
-//! report of such an archive as `owner/repo#number`. A test runs APT and fullbore over all of them ([`all`]).
+//! Each is a signed suite of a dozen packages with one thing that is unusual, wrong or missing. Its doc line names a
+//! report of such an archive as `owner/repo#number`, where one is known. A test runs APT and fullbore over all of them ([`all`]).
 
 mod dates;
 mod draft;

@@ -1,8 +1,7 @@
 //! Flat archives: indexes and packages in one directory, with and without the fields of a suite.
 
 use super::OddArchive;
-use super::draft::{Draft, Signed};
-use crate::compression::Form;
+use super::draft::Draft;
 
 pub(super) const ALL: &[OddArchive] = &[
     OddArchive::usual("flat-dot", dotted).suite("./").components(""),
@@ -15,14 +14,9 @@ pub(super) const ALL: &[OddArchive] = &[
     OddArchive::usual("flat-directory-slash", |draft| draft.rename(|path| format!("/{path}")))
         .suite("binary/")
         .components(""),
-    OddArchive::usual("flat-two-directories", |_| ()).suite("deb/binary/").components(""),
     OddArchive::usual("flat-of-a-suite", of_a_suite).suite("repo/").components(""),
     OddArchive::usual("flat-architecture-in-path", in_path).suite("./").components(""),
-    OddArchive::usual("flat-plain-only", |draft| draft.forms = vec![Form::Plain]).suite("./").components(""),
     OddArchive::usual("flat-without-date", |draft| draft.unset("Date")).suite("./").components(""),
-    OddArchive::usual("flat-release-and-gpg", |draft| draft.signed = vec![Signed::Release, Signed::ReleaseGpg])
-        .suite("/")
-        .components(""),
     OddArchive::usual("flat-without-release", |draft| draft.signed.clear()).suite("./").components("").trusted(),
     OddArchive::usual("flat-entries-dotted", entries_dotted).suite("./").components(""),
     OddArchive::usual("flat-lists-itself", lists_itself).suite("./").components(""),

@@ -19,7 +19,6 @@ pub(super) const ALL: &[OddArchive] = &[
     OddArchive::usual("form-plain-in-xz", |draft| named(draft, ".xz", &|text| Ok(text.to_vec()))),
     OddArchive::usual("form-gz-padded", |draft| named(draft, ".gz", &|text| padded(Form::Gz, text))),
     OddArchive::usual("form-xz-padded", |draft| named(draft, ".xz", &|text| padded(Form::Xz, text))),
-    OddArchive::usual("form-gz-of-two", |draft| named(draft, ".gz", &of_two)),
     OddArchive::usual("form-gz-cut", |draft| named(draft, ".gz", &cut)),
     OddArchive::usual("form-empty-gz", |draft| empty(draft, ".gz", b"")),
     OddArchive::usual("form-empty-plain", |draft| empty(draft, "", b"")),
@@ -71,12 +70,6 @@ fn padded(form: Form, text: &[u8]) -> std::io::Result<Vec<u8>> {
     let mut bytes = form.compress(text)?;
     bytes.resize(bytes.len().next_multiple_of(512) + 512, 0);
     Ok(bytes)
-}
-
-/// Two members, one after the other.
-fn of_two(text: &[u8]) -> std::io::Result<Vec<u8>> {
-    let (first, second) = text.split_at(text.len() / 2);
-    Ok([Form::Gz.compress(first)?, Form::Gz.compress(second)?].concat())
 }
 
 /// The end is missing, and the Release was made afterwards (ntop/ntopng#6137).

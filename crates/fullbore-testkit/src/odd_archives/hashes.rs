@@ -8,7 +8,6 @@ pub(super) const ALL: &[OddArchive] = &[
     OddArchive::usual("hash-all-md5-only", all_md5_only),
     OddArchive::usual("hash-one-sha512-only", one_sha512_only),
     OddArchive::usual("hash-all-sha512-only", all_sha512_only),
-    OddArchive::usual("hash-both-strong", both_strong),
     OddArchive::usual("hash-one-none", one_none),
     OddArchive::usual("hash-no-md5", no_md5),
     OddArchive::usual("hash-upper-case", upper_case),
@@ -44,11 +43,6 @@ fn all_sha512_only(draft: &mut Draft) {
         sha512(draft, number);
         unset(&mut draft.stanzas[number], "SHA256");
     }
-}
-
-/// SHA-256 and SHA-512 (shuosc/mirrors.shuosc.org#20).
-fn both_strong(draft: &mut Draft) {
-    sha512(draft, 0);
 }
 
 /// One package has no hash.

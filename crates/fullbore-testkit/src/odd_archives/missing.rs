@@ -16,10 +16,9 @@ pub(super) const ALL: &[OddArchive] = &[
     OddArchive::usual("missing-pdiff", |draft| {
         draft.list("main/binary-amd64/Packages.diff/Index", b"SHA256-Current:\n")
     }),
-    OddArchive::usual("missing-sources", missing_sources),
+    // apt-mirror/apt-mirror#181
     OddArchive::usual("by-hash-promised", |draft| draft.set("Acquire-By-Hash", "yes")),
     OddArchive::usual("by-hash-only", by_hash_only),
-    OddArchive::usual("by-hash-unannounced", by_hash_unannounced),
     OddArchive::usual("index-unlisted", index_unlisted),
 ];
 
@@ -48,7 +47,7 @@ fn missing_best(draft: &mut Draft) {
     draft.list("main/binary-amd64/Packages.xz", &xz);
 }
 
-/// All forms of one component's index are listed and absent (oerdnj/deb.sury.org#1978 is of that archive).
+/// All forms of one component's index are listed and absent, as deb.sury.org once had it.
 fn missing_component(draft: &mut Draft) {
     draft.set("Components", "main contrib");
     draft.list("contrib/binary-amd64/Packages", b"Package: a\n");
@@ -62,35 +61,18 @@ fn missing_index(draft: &mut Draft) {
     draft.list("main/binary-amd64/Packages", text.as_bytes());
 }
 
-/// Sources are listed and absent, and nobody asks for them.
-fn missing_sources(draft: &mut Draft) {
-    draft.list("main/source/Sources.gz", b"compressed");
-}
-
-/// The files by hash; `keep` tells whether the others stay.
-fn by_hash(draft: &mut Draft, keep: bool) {
+/// Indexes exist by hash alone (aptly-dev/aptly#664).
+fn by_hash_only(draft: &mut Draft) {
+    draft.set("Acquire-By-Hash", "yes");
     let text = draft.index_text();
     for form in std::mem::take(&mut draft.forms) {
         let bytes = form.compress(text.as_bytes()).expect("compressors write into memory");
         let by_hash = format!("{}main/binary-amd64/by-hash/SHA256/{}", draft.directory, Algorithm::Sha256.of(&bytes));
         draft.files.insert(by_hash, bytes.clone());
         draft.index_as(form.suffix(), &bytes);
-        if !keep {
-            let path = format!("{}{}{}", draft.directory, draft.index, form.suffix());
-            draft.files.remove(&path);
-        }
+        let path = format!("{}{}{}", draft.directory, draft.index, form.suffix());
+        draft.files.remove(&path);
     }
-}
-
-/// Indexes exist by hash alone (aptly-dev/aptly#664).
-fn by_hash_only(draft: &mut Draft) {
-    draft.set("Acquire-By-Hash", "yes");
-    by_hash(draft, false);
-}
-
-/// There are files by hash, and the Release says nothing of them (openSUSE/open-build-service#13132).
-fn by_hash_unannounced(draft: &mut Draft) {
-    by_hash(draft, true);
 }
 
 /// Another form is there and not listed, and it is old (flathub-infra/flatpak-external-data-checker#13: Chrome).

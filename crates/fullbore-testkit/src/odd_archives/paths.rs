@@ -5,7 +5,6 @@ use super::draft::{Draft, set, value};
 
 pub(super) const ALL: &[OddArchive] = &[
     OddArchive::usual("path-slash-before", slash_before),
-    OddArchive::usual("path-two-slashes-before", two_slashes_before),
     OddArchive::usual("path-dot-before", dot_before),
     OddArchive::usual("path-dot-and-slashes", dot_and_slashes),
     OddArchive::usual("path-double-slash", double_slash),
@@ -27,17 +26,12 @@ fn slash_before(draft: &mut Draft) {
     draft.rename(|path| format!("/{path}"));
 }
 
-/// `Filename: //pool/…`, as two tools in a row write it (sonatype/nexus-public#586).
-fn two_slashes_before(draft: &mut Draft) {
-    draft.rename(|path| format!("//{path}"));
-}
-
-/// `Filename: ./pool/…` (owncloud/core#24887, aptly-dev/aptly#905).
+/// `Filename: ./pool/…` (owncloud/core#24887).
 fn dot_before(draft: &mut Draft) {
     draft.rename(|path| format!("./{path}"));
 }
 
-/// `Filename: .//pool/…` (aptly-dev/aptly#905).
+/// `Filename: .//pool/…`.
 fn dot_and_slashes(draft: &mut Draft) {
     draft.rename(|path| format!(".//{path}"));
 }
@@ -47,12 +41,12 @@ fn double_slash(draft: &mut Draft) {
     draft.rename(|path| path.replacen('/', "//", 1));
 }
 
-/// `Filename: pool/./…` (aptly-dev/aptly#905).
+/// `Filename: pool/./…`.
 fn dot_within(draft: &mut Draft) {
     draft.rename(|path| path.replacen('/', "/./", 1));
 }
 
-/// One path goes up within the archive (pulp/pulp_deb#1333).
+/// One path goes up within the archive.
 fn up_and_down(draft: &mut Draft) {
     let path = value(draft.first(), "Filename").replacen("main/", "main/../main/", 1);
     set(draft.first(), "Filename", &path);
@@ -63,12 +57,12 @@ fn outside(draft: &mut Draft) {
     set(draft.first(), "Filename", "../../../etc/passwd");
 }
 
-/// One path is an address of another place (ayufan-pine64/linux-build#44 names downloads of another site).
+/// One path is an address of another place.
 fn address(draft: &mut Draft) {
     set(draft.first(), "Filename", "https://example.org/odd-01_1.0_amd64.deb");
 }
 
-/// A blank in a name (sous-chefs/apt#103).
+/// A blank in a name.
 fn with_space(draft: &mut Draft) {
     moved(draft, "pool/main/odd 01.deb");
 }
@@ -78,7 +72,7 @@ fn percent(draft: &mut Draft) {
     moved(draft, "pool/main/odd-01_1%3a1.0_amd64.deb");
 }
 
-/// A backslash in a name, as of a script on Windows (sonatype-nexus-community/nexus-repository-apt#65).
+/// A backslash in a name, as of a script on Windows.
 fn backslash(draft: &mut Draft) {
     moved(draft, "pool\\main\\odd-01.deb");
 }

@@ -81,13 +81,13 @@ fn entry_twice(draft: &mut Draft) {
     draft.list("main/binary-amd64/Packages", text.as_bytes());
 }
 
-/// The index with two contents, of which the archive serves the last (openai/codex#43968).
+/// The index with two contents, of which the archive serves the last.
 fn entry_two_contents(draft: &mut Draft) {
     draft.list("main/binary-amd64/Packages", b"an earlier one");
     draft.list("main/binary-amd64/Packages.gz", b"an earlier one, compressed");
 }
 
-/// A file that nobody reads with two contents (openai/codex#43968).
+/// A file that nobody reads with two contents.
 fn entry_other_two_contents(draft: &mut Draft) {
     draft.list("main/Contents-amd64", b"an earlier one");
     draft.publish("main/Contents-amd64", b"a later one");

@@ -16,8 +16,6 @@ pub(super) const ALL: &[OddArchive] = &[
     OddArchive::usual("stanza-long-field", long_field),
     OddArchive::usual("stanza-many-fields", many_fields),
     OddArchive::usual("stanza-tabs", tabs),
-    OddArchive::usual("stanza-no-blank", no_blank),
-    OddArchive::usual("stanza-lower-case", lower_case),
     OddArchive::usual("stanza-latin-1", latin_1),
     OddArchive::usual("stanza-line-without-colon", line_without_colon),
     OddArchive::usual("stanza-comment", comment),
@@ -30,23 +28,23 @@ pub(super) const ALL: &[OddArchive] = &[
     OddArchive::usual("stanzas-half-odd", half_odd),
 ];
 
-/// A field twice in one stanza (aptly-dev/aptly#1203).
+/// A field twice in one stanza.
 fn field_twice(draft: &mut Draft) {
     draft.first().push(("Description".to_owned(), "again".to_owned()));
 }
 
-/// A field that decides, twice with the same value (aptly-dev/aptly#1203).
+/// A field that decides, twice with the same value.
 fn filename_twice(draft: &mut Draft) {
     let path = value(draft.first(), "Filename").to_owned();
     draft.first().push(("Filename".to_owned(), path));
 }
 
-/// A field of half a megabyte (aptly-dev/aptly#1203).
+/// A field of half a megabyte.
 fn long_field(draft: &mut Draft) {
     set(draft.first(), "Provides", &vec!["a-virtual-package"; 30_000].join(", "));
 }
 
-/// Hundreds of fields that nobody knows (aptly-dev/aptly#950 has lists of scripts in them).
+/// Hundreds of fields that nobody knows.
 fn many_fields(draft: &mut Draft) {
     for number in 0..600 {
         set(draft.first(), &format!("X-Vendor-{number}"), "yes");
@@ -62,21 +60,9 @@ fn edited(draft: &mut Draft, edit: impl Fn(&str) -> Vec<u8>) {
     draft.index_as(".gz", &gz);
 }
 
-/// Tabs behind the colon (Stifler6996/apt-mirror#45).
+/// Tabs behind the colon.
 fn tabs(draft: &mut Draft) {
     edited(draft, |text| text.replace(": ", ":\t ").into_bytes());
-}
-
-/// Nothing behind the colon.
-fn no_blank(draft: &mut Draft) {
-    edited(draft, |text| text.replace(": ", ":").into_bytes());
-}
-
-/// Names of fields in lower case.
-fn lower_case(draft: &mut Draft) {
-    for stanza in &mut draft.stanzas {
-        stanza.iter_mut().for_each(|(field, _)| *field = field.to_lowercase());
-    }
 }
 
 /// A name in Latin-1.
@@ -113,7 +99,7 @@ fn twice(draft: &mut Draft) {
     draft.stanzas.push(stanza);
 }
 
-/// Two versions of one package (aptly-dev/aptly#60).
+/// Two versions of one package.
 fn several_versions(draft: &mut Draft) {
     let stanza = draft.package("odd-01", "2.0", "pool/main/");
     draft.stanzas.push(stanza);
