@@ -7,6 +7,8 @@
 
 mod harness;
 
+#[path = "odd_archives/runs.rs"]
+mod runs;
 #[path = "odd_archives/table.rs"]
 mod table;
 

@@ -142,6 +142,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_file_is_lost_if_every_host_answered_and_none_has_it() {
+        for (missing, faults, lost) in [
+            (true, vec![], true),
+            (false, vec![(0, Fault::WrongBytes)], true),
+            (false, vec![(0, Fault::WrongBytes), (1, Fault::Missing(404))], true),
+            (false, vec![(0, Fault::Slow), (1, Fault::Missing(404))], false),
+            (false, vec![], false),
+        ] {
+            let given_up = GivenUp { item: 0, tried: HostSet::default(), missing, faults };
+            assert_eq!(is_lost(&given_up), lost, "{given_up:?}");
+        }
+    }
+
+    #[test]
     fn what_came_wrong_decides_the_kind() {
         let length = || Fault::WrongSize("answer ends 5 B early".into());
         for (faults, why) in [
