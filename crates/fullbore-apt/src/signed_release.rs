@@ -475,6 +475,9 @@ pub fn check_suite(requested: &str, release: &Release) -> Result<(), WrongSuite>
 
 /// The server has no such suite.
 pub const HINT_ABSENT: &str = "check the address and the name of the suite: FROM/dists/SUITE/InRelease must exist";
+/// Context of an error about a trusted source without a `Release`, which apt would take.
+pub const NO_RELEASE: &str =
+    "an archive without a Release is refused, also if it is trusted: nothing says which files belong to it";
 /// The server has no such flat repository.
 pub const HINT_ABSENT_FLAT: &str =
     "check the address and the name of the suite: a flat repository must have FROM/SUITE/InRelease";

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use fullbore_apt::signed_release::{
     AlternateHosts, Answer, CachedRelease, Equivalence, HINT_ABSENT, HINT_ABSENT_FLAT, HINT_BUSY, HINT_CERTIFICATE,
-    HINT_CREDENTIALS, HINT_ELSEWHERE, HINT_OTHER_AUTHORITY, HINT_REACH, HINT_TRUST, NamedAnswers, ReceivedRelease,
-    Refusal, ReleaseRequest, accept, check_suite, contradiction, get_hedged, no_verifier, receive, receive_all,
-    remote_directory, valid_until,
+    HINT_CREDENTIALS, HINT_ELSEWHERE, HINT_OTHER_AUTHORITY, HINT_REACH, HINT_TRUST, NO_RELEASE, NamedAnswers,
+    ReceivedRelease, Refusal, ReleaseRequest, accept, check_suite, contradiction, get_hedged, no_verifier, receive,
+    receive_all, remote_directory, valid_until,
 };
 use fullbore_debian::release::Release;
 use fullbore_debian::release_date::{DateCheck, HINT_FUTURE};
@@ -319,6 +319,9 @@ fn newest_of_others(
         other => other,
     });
     let hint = hint.unwrap_or(HINT_ABSENT);
+    if verifier.is_none() && matches!(hint, HINT_ABSENT | HINT_ABSENT_FLAT) {
+        error = error.context(NO_RELEASE);
+    }
     let error = error.hint(hint);
     let is_absent = hint == HINT_ABSENT && !suite.ends_with('/');
     let flat = if suite == "." { "./".to_owned() } else { format!("{suite}/") };

@@ -194,10 +194,10 @@ pub const TABLE: &[Line] = &[
     Line {
         name: "missing-index-of-a-component",
         apt: Refused,
-        mirror: Part,
+        mirror: Refused,
         update: Refused,
         options: &["--ignore-missing"],
-        why: "published without the component, and named; APT takes all of a suite or nothing",
+        why: "",
     },
     same("missing-index", Refused),
     Line {
