@@ -244,6 +244,8 @@ fn hostile_names() {
     let outside = mirror.to.parent().unwrap().join("sentinel");
     std::fs::write(&outside, "untouched").unwrap();
     let forge = archive.forge(1, "trixie");
+    // Files of one date and length are another state all the same.
+    server.change(|behaviour| behaviour.validators = false);
     let (packages, release) = (forge.index(PACKAGES).unwrap(), forge.release().unwrap());
     let first = packages.lines().find(|line| line.starts_with("Filename: ")).unwrap().to_owned();
     let before = mirror.tree();

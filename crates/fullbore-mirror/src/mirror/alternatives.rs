@@ -5,16 +5,18 @@
 //! contents of one size are fetched into the store, where only one can have the right hash.
 
 use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::path::Path;
 use std::sync::Arc;
 
-use fullbore_engine::digest::Sha256;
+use fullbore_engine::digest::{Sha256, Sha256Hasher};
 use fullbore_engine::run::Stop;
-use fullbore_engine::run::error::CommandError;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::run::events::Events;
 
 use super::batch::{Files, IndexDownload};
 use super::plan::{Alternative, PlanBuilder};
-use super::session::Session;
+use super::session::{Session, disk};
 use super::sizes;
 
 /// Chooses a content for each such path; returns lines about those that are left out.
@@ -45,6 +47,9 @@ pub fn choose(
         let by_hash = || served.iter().find(|content| right.contains(&content.sha256)).copied();
         // What the archive serves may be none of them: fetching says so.
         let chosen = by_hash().or_else(|| served.first().copied()).unwrap_or(&contents[0]);
+        if let Some(other) = needed_here(session, path, contents, chosen)? {
+            return Err(conflict(path, other, chosen));
+        }
         builder.choose(path, chosen);
         for other in contents.iter().filter(|content| *content != chosen) {
             lines.push(format!(
@@ -54,6 +59,42 @@ pub fn choose(
         }
     }
     Ok(lines)
+}
+
+/// The content that is here, if another suite than that of the chosen content names it: clients of that suite need it.
+fn needed_here<'a>(
+    session: &Session,
+    path: &str,
+    contents: &'a [Alternative],
+    chosen: &Alternative,
+) -> Result<Option<&'a Alternative>, CommandError> {
+    let others = || contents.iter().filter(|other| other.suite != chosen.suite);
+    let Some((mut file, status)) = session.root.open_file(path).map_err(|error| disk(&error))? else { return Ok(None) };
+    if !others().any(|other| other.size == status.size) {
+        return Ok(None);
+    }
+    let mut hasher = Sha256Hasher::new();
+    let mut buffer = vec![0; 256 << 10];
+    loop {
+        let count = file.read(&mut buffer).map_err(|error| CommandError::disk(Path::new(path), &error))?;
+        if count == 0 {
+            break;
+        }
+        hasher.update(&buffer[..count]);
+    }
+    Ok(others().find(|other| hasher.clone().verify(other.size, other.sha256).is_ok()))
+}
+
+fn conflict(path: &str, here: &Alternative, served: &Alternative) -> CommandError {
+    CommandError::new(
+        ErrorKind::Verification,
+        format_args!(
+            "{path}: {} names SHA-256 {}, which is here, but the archive serves what {} names: SHA-256 {}",
+            here.index, here.sha256, served.index, served.sha256
+        ),
+    )
+    .context("nothing was published or deleted")
+    .hint("run again later; if that does not help, mirror the suites into different directories")
 }
 
 fn download(path: &str, content: &Alternative) -> IndexDownload {

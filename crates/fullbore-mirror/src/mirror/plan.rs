@@ -88,6 +88,8 @@ pub struct Alternative {
     pub sha256: Sha256,
     /// The index that names it.
     pub index: String,
+    /// The suite of this index.
+    pub suite: SuiteId,
     number: u16,
 }
 
@@ -386,11 +388,12 @@ impl PlanBuilder {
             }
             let same_size = slot.size() == size || size == SIZE_UNKNOWN;
             if !same_size || slot.sha256 != sha256 {
-                let name = |number: u16| self.indexes[usize::from(number)].name.clone();
+                let info_of = |number: u16| &self.indexes[usize::from(number)];
                 let first = || Alternative {
                     size: slot.size(),
                     sha256: slot.sha256,
-                    index: name(slot.index()),
+                    index: info_of(slot.index()).name.clone(),
+                    suite: info_of(slot.index()).suite,
                     number: slot.index(),
                 };
                 let count: usize = self.alternatives.len();
@@ -400,7 +403,8 @@ impl PlanBuilder {
                     return Err(PlanError::TooLarge { index, what, limit: ALTERNATIVES_MAX as u64 });
                 }
                 if !contents.iter().any(|other| (other.size, other.sha256) == (size, sha256)) {
-                    contents.push(Alternative { size, sha256, index: info.name.clone(), number: index.0 });
+                    let (name, suite) = (info.name.clone(), info.suite);
+                    contents.push(Alternative { size, sha256, index: name, suite, number: index.0 });
                 }
             }
             slot.suites = self.sets.with(slot.suites, info.suite).ok_or_else(|| PlanError::TooLarge {
