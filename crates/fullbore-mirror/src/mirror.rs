@@ -151,18 +151,20 @@ fn walk_with_others(
     let mut settings = settings.clone();
     let mut outcome = walk(&settings, session, stop, report, events);
     // Each time with one more of the suites that the state knows.
+    let mut added: Option<String> = None;
     while let Err(Failure::Replaced(replaced)) = outcome {
-        let Replaced { path, suite, source: Some(source), .. } = *replaced else { return Err(replaced.error) };
+        let Replaced { path, suite, source: Some(source), .. } = *replaced else {
+            // The added suite could not be used.
+            return Err(added.into_iter().fold(replaced.error, CommandError::context));
+        };
         report.warn(
             events,
             format!("{path} was replaced, and {suite} names it as well: {suite} is mirrored in this run, too"),
         );
         settings = replaced::with_suite(&settings, source, &suite);
+        let text = added.insert(format!("{suite} was added because it names {path}, which was replaced"));
         outcome = walk(&settings, session, stop, report, events).map_err(|failure| match failure {
-            Failure::Other(why) => {
-                let text = format!("{suite} was added because it names {path}, which was replaced");
-                Failure::Other(why.context(text))
-            }
+            Failure::Other(why) => Failure::Other(why.context(text)),
             replaced => replaced,
         });
     }
