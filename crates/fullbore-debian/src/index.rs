@@ -105,6 +105,8 @@ pub struct OddEntry {
     pub section: String,
     /// `Priority`
     pub priority: String,
+    /// `Filename` or `Directory` as written, for filters.
+    pub written: String,
     /// The files that it names, as far as their paths are usable. Such files must not be deleted because of the fault.
     pub paths: Vec<String>,
     /// The fault.
@@ -137,6 +139,7 @@ impl OddEntry {
             source: source.filter(|_| !is_source).unwrap_or_else(|| package.clone()),
             section: field("Section"),
             priority: field("Priority"),
+            written: field(if is_source { "Directory" } else { "Filename" }),
             package,
             paths,
             fault,

@@ -58,6 +58,9 @@ pub enum IndexReadError {
     /// Malformed.
     #[error(transparent)]
     Index(#[from] IndexError),
+    /// An entry that cannot be used, where every file must be known.
+    #[error("{0}")]
+    Odd(String),
     /// It cannot be decompressed.
     #[error("cannot decompress: {0}")]
     Compression(#[source] std::io::Error),

@@ -275,7 +275,7 @@ impl PlanBuilder {
             priority: &odd.priority,
         };
         odd.paths.iter().for_each(|path| self.leave_out(path));
-        let path = odd.paths.first().map_or("", String::as_str);
+        let path = odd.paths.first().unwrap_or(&odd.written);
         self.is_wanted(index, &Candidate { path, size: 0, sha256: Sha256::EMPTY, package: Some(package) })
     }
 
