@@ -401,13 +401,11 @@ fn find_fields(text: &[u8], first_line: u64, limits: &Limits, spans: &mut Vec<Sp
         return Err(Deb822Error::CarriageReturn { line: line_of(at) });
     }
     // A stanza is at most `stanza_bytes` long, which is far below 4 GiB: offsets fit in 32 bits.
-    let mut line = first_line;
     let mut start = 0;
     let ends = memchr_iter(b'\n', text).chain((text.last() != Some(&b'\n')).then_some(text.len()));
-    for end in ends {
+    for (line, end) in (first_line..).zip(ends) {
         find_field(text, start..end, line, limits, spans)?;
         start = end + 1;
-        line += 1;
     }
     if let Some(open) = spans.last_mut().filter(|span| span.value.1 == OPEN) {
         open.value.1 = text.len() as u32;

@@ -373,6 +373,7 @@ pub struct Planned {
 
 /// Reads all indexes into a plan. `ids` are the numbers of the suites in the state; the suites of `refused` are left
 /// out, and those with an index that cannot be read are added to it.
+#[allow(clippy::too_many_arguments)]
 pub fn plan(
     settings: &MirrorSettings,
     offers: &[OfferedSuite],

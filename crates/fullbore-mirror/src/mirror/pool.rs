@@ -216,6 +216,7 @@ impl FetchResult {
 }
 
 /// Fetches the files of the plan and the remaining indexes.
+#[allow(clippy::too_many_arguments)]
 pub fn fetch(
     plan: &Arc<Plan>,
     need: &mut FetchPlan,
