@@ -9,7 +9,9 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use fullbore_debian::release::{Release, if_modified_since};
-use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignatureError, SignedText, Verifier};
+use fullbore_debian::signature::{
+    RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignatureError, SignedText, Verifier, is_same_text,
+};
 use fullbore_engine::run::error::CommandError;
 use fullbore_wire::answer::is_transient;
 use fullbore_wire::conditional::EntityTag;
@@ -68,7 +70,7 @@ pub fn contradiction(
     inrelease: &SignedText,
     verifier: Option<&Verifier>,
 ) -> Option<(&'static str, String)> {
-    let is_same = std::str::from_utf8(release).is_ok_and(|text| text.trim_end() == inrelease.as_str().trim_end());
+    let is_same = is_same_text(release, inrelease);
     if !is_same {
         return Some(("Release", "says something else than the signed InRelease".to_owned()));
     }
@@ -473,6 +475,9 @@ pub fn check_suite(requested: &str, release: &Release) -> Result<(), WrongSuite>
 
 /// The server has no such suite.
 pub const HINT_ABSENT: &str = "check the address and the name of the suite: FROM/dists/SUITE/InRelease must exist";
+/// Context of an error about a trusted source without a `Release`, which apt would take.
+pub const NO_RELEASE: &str =
+    "an archive without a Release is refused, also if it is trusted: nothing says which files belong to it";
 /// The server has no such flat repository.
 pub const HINT_ABSENT_FLAT: &str =
     "check the address and the name of the suite: a flat repository must have FROM/SUITE/InRelease";

@@ -47,6 +47,8 @@ pub(crate) struct ClearSigned<'a> {
 }
 
 /// Returns the text of a clear-signed message, without dash escapes, with a newline at its end. Checks no signature.
+///
+/// Line ends must be unified already (see [`crate::signature`]): they are no part of what is signed.
 pub(crate) fn text_within(message: &str) -> Result<String, FrameFault> {
     split(message).map(|parts| parts.text)
 }

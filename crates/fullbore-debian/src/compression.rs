@@ -1,9 +1,12 @@
 //! Compressed indexes, read with a limit on the plain size.
 //!
+//! The compression is that of the content where apt looks at it, too: LZMA data in a `.xz`, plain text in a `.gz`.
+//!
 //! A signed `Release` has the plain size of each index. A reader of this module returns at most that many bytes and
 //! fails if there is one more, so a decompression bomb costs no more than the announced size. The memory for
 //! dictionaries and windows is limited as well.
 
+mod gzip;
 mod lz4;
 
 use std::fmt;
@@ -11,6 +14,7 @@ use std::io::{self, BufRead, Read};
 
 use thiserror::Error;
 
+use self::gzip::GzipDecoder;
 use self::lz4::Lz4Decoder;
 use fullbore_digest::{Sha256, Sha256Hasher};
 
@@ -105,7 +109,8 @@ pub struct TooLarge {
 
 enum Decoder<R: BufRead> {
     Plain(R),
-    Gz(flate2::bufread::MultiGzDecoder<R>),
+    Gz(GzipDecoder<R>),
+    MemberGz(flate2::bufread::MultiGzDecoder<R>),
     Xz(liblzma::bufread::XzDecoder<R>),
     Zst(zstd::stream::read::Decoder<'static, R>),
     Bz2(bzip2::bufread::MultiBzDecoder<R>),
@@ -116,11 +121,11 @@ impl<R: BufRead> Decoder<R> {
     fn open(form: Form, input: R) -> io::Result<Self> {
         Ok(match form {
             Form::Plain => Decoder::Plain(input),
-            Form::Gz => Decoder::Gz(flate2::bufread::MultiGzDecoder::new(input)),
+            Form::Gz => Decoder::Gz(GzipDecoder::new(input)),
             Form::Xz => {
-                let stream =
-                    liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY_BYTES, liblzma::stream::CONCATENATED)
-                        .map_err(io::Error::from)?;
+                // It also reads the older format of LZMA utils, which some tools write into a `.xz`.
+                let stream = liblzma::stream::Stream::new_auto_decoder(XZ_MEMORY_BYTES, liblzma::stream::CONCATENATED)
+                    .map_err(io::Error::from)?;
                 Decoder::Xz(liblzma::bufread::XzDecoder::new_stream(input, stream))
             }
             Form::Zst => {
@@ -137,6 +142,7 @@ impl<R: BufRead> Decoder<R> {
         match self {
             Decoder::Plain(input) => input.read(buffer),
             Decoder::Gz(decoder) => decoder.read(buffer),
+            Decoder::MemberGz(decoder) => decoder.read(buffer),
             Decoder::Xz(decoder) => decoder.read(buffer),
             Decoder::Zst(decoder) => decoder.read(buffer),
             Decoder::Bz2(decoder) => decoder.read(buffer),
@@ -148,6 +154,7 @@ impl<R: BufRead> Decoder<R> {
         match self {
             Decoder::Plain(input) => input,
             Decoder::Gz(decoder) => decoder.into_inner(),
+            Decoder::MemberGz(decoder) => decoder.into_inner(),
             Decoder::Xz(decoder) => decoder.into_inner(),
             Decoder::Zst(decoder) => decoder.finish(),
             Decoder::Bz2(decoder) => decoder.into_inner(),
@@ -185,6 +192,18 @@ impl<R: BufRead> Reader<R> {
     /// The error of the decompressor, if it cannot allocate its state or read the start of `input`.
     pub fn open(form: Form, input: R, limit_bytes: u64) -> io::Result<Self> {
         Ok(Reader { decoder: Decoder::open(form, input)?, limit_bytes, produced_bytes: 0 })
+    }
+
+    /// Opens a member of a binary package, which is what its name says: dpkg takes no plain text for gzip.
+    ///
+    /// # Errors
+    /// The decoder cannot be made.
+    pub fn open_member(form: Form, input: R, limit_bytes: u64) -> io::Result<Self> {
+        let decoder = match form {
+            Form::Gz => Decoder::MemberGz(flate2::bufread::MultiGzDecoder::new(input)),
+            other => Decoder::open(other, input)?,
+        };
+        Ok(Reader { decoder, limit_bytes, produced_bytes: 0 })
     }
 
     /// Returns the input at its current position.
@@ -388,6 +407,29 @@ mod tests {
                 let cut = &bytes[..bytes.len() - 3];
                 assert!(expand(form, cut, content.len() as u64).is_err(), "{form} cut");
             }
+        }
+    }
+
+    #[test]
+    fn content_decides_where_it_does_for_apt() {
+        let text = b"Package: a\n".repeat(100);
+        let options = liblzma::stream::LzmaOptions::new_preset(6).expect("preset");
+        let stream = liblzma::stream::Stream::new_lzma_encoder(&options).expect("encoder");
+        let mut encoder = liblzma::write::XzEncoder::new_stream(Vec::new(), stream);
+        encoder.write_all(&text).expect("memory");
+        let lzma = encoder.finish().expect("memory");
+        assert_eq!(expand(Form::Xz, &lzma, text.len() as u64).expect("LZMA"), text);
+        assert_eq!(expand(Form::Gz, &text, text.len() as u64).expect("plain"), text);
+        assert_eq!(expand(Form::Gz, b"", 0).expect("nothing"), b"");
+        assert!(expand(Form::Xz, &text, text.len() as u64).is_err(), "plain text is no xz for apt either");
+    }
+
+    #[test]
+    fn padding_behind_gzip_is_none_of_the_content() {
+        let text = b"Package: a\n".repeat(100);
+        for padding in [&b"\0"[..], &[0; 700], b"garbage"] {
+            let bytes = [&compress(Form::Gz, &text)[..], padding].concat();
+            assert_eq!(expand(Form::Gz, &bytes, text.len() as u64).expect("padded"), text);
         }
     }
 

@@ -4,6 +4,7 @@
 //! lines, and a stanza is returned as a view into that buffer, with the offsets of its fields in a reused vector.
 //! Nothing is allocated per stanza, and the buffer has a maximum size.
 
+use std::borrow::Cow;
 use std::io::{self, Read};
 use std::ops::Range;
 
@@ -25,8 +26,12 @@ pub struct Limits {
     pub fields: usize,
     /// Whether lines that start with `#` are skipped (sources files) or refused (indexes).
     pub comments: bool,
-    /// Whether every carriage return is refused. Otherwise one at the end of a line counts as white space, as in apt.
+    /// Whether every carriage return within a line is refused. Those at the end of a line are part of the line end, as in
+    /// apt.
     pub refuse_carriage_return: bool,
+    /// Whether a line without a colon is an error. Otherwise it takes the name from the next field, as in apt: nobody
+    /// reads that field then.
+    pub strict_lines: bool,
 }
 
 impl Limits {
@@ -35,9 +40,11 @@ impl Limits {
     pub const INDEX: Limits = Limits {
         stanza_bytes: 16 << 20,
         line_bytes: 4 << 20,
-        fields: 512,
+        // Some vendors write a field for each of their settings. A guess: each costs 16 bytes.
+        fields: 8192,
         comments: false,
         refuse_carriage_return: false,
+        strict_lines: false,
     };
 
     /// For `Release` and `diff/Index`, which are one stanza of many short lines. The size is
@@ -48,6 +55,7 @@ impl Limits {
         fields: 128,
         comments: false,
         refuse_carriage_return: true,
+        strict_lines: false,
     };
 
     /// For sources files: written by hand, a key block within one field.
@@ -57,6 +65,7 @@ impl Limits {
         fields: 128,
         comments: true,
         refuse_carriage_return: false,
+        strict_lines: true,
     };
 }
 
@@ -121,6 +130,16 @@ pub enum Deb822Error {
     },
 }
 
+impl Deb822Error {
+    /// Whether the fault is that of one stanza, behind which others may follow.
+    pub fn is_of_stanza(&self) -> bool {
+        !matches!(self, Deb822Error::Read { .. } | Deb822Error::TooLarge { what: STANZA, .. })
+    }
+}
+
+/// Name of [`Limits::stanza_bytes`] in errors.
+const STANZA: &str = "stanza";
+
 /// Offsets of one field within its stanza.
 #[derive(Debug, Clone, Copy)]
 struct Span {
@@ -182,6 +201,14 @@ impl<'a> Stanza<'a> {
         self.decode(name, trim(slice(self.text, span.value))).map(Some)
     }
 
+    /// Value of the last field of this name, which is the one that apt reads; `None` if the stanza has no such field.
+    /// Bytes that are not UTF-8 become U+FFFD.
+    pub fn last_text(&self, name: &str) -> Option<Cow<'a, str>> {
+        let mut spans = self.spans.iter().rev();
+        let span = spans.find(|span| slice(self.text, span.name).eq_ignore_ascii_case(name.as_bytes()))?;
+        Some(String::from_utf8_lossy(trim(slice(self.text, span.value))))
+    }
+
     /// Decodes `value`, the value of `field`.
     pub(crate) fn decode(&self, field: &'static str, value: &'a [u8]) -> Result<&'a str, Deb822Error> {
         std::str::from_utf8(value).map_err(|_| Deb822Error::NotUtf8 { line: self.line, field })
@@ -241,7 +268,8 @@ impl<R: Read> Stanzas<R> {
     /// Reads the next stanza; `None` at the end.
     ///
     /// # Errors
-    /// Every variant of [`Deb822Error`] but `Duplicate` and `NotUtf8`. Nothing can be read after an error.
+    /// Every variant of [`Deb822Error`] but `Duplicate` and `NotUtf8`. After an error that [is of one
+    /// stanza](Deb822Error::is_of_stanza) the next stanza can be read; after others nothing can.
     #[expect(clippy::should_implement_trait, reason = "a stanza borrows from the reader, which Iterator cannot say")]
     pub fn next(&mut self) -> Result<Option<Stanza<'_>>, Deb822Error> {
         loop {
@@ -250,7 +278,8 @@ impl<R: Read> Stanzas<R> {
             };
             let line = self.lines + 1;
             let text = &self.buffer[range.clone()];
-            self.lines += find_fields(text, line, &self.limits, &mut self.spans)?;
+            self.lines += count_lines(text);
+            find_fields(text, line, &self.limits, &mut self.spans)?;
             if !self.spans.is_empty() {
                 return Ok(Some(Stanza { text: &self.buffer[range], spans: &self.spans, line }));
             }
@@ -277,8 +306,9 @@ impl<R: Read> Stanzas<R> {
             if pending.len() > self.limits.stanza_bytes {
                 return Err(self.stanza_too_large());
             }
-            // The separator can be split between two reads.
-            searched = pending.len().saturating_sub(1);
+            // The separator can be split between two reads; carriage returns at the end may go yet.
+            let returns = pending.iter().rev().take_while(|&&byte| byte == b'\r').count();
+            searched = (pending.len() - returns).saturating_sub(1);
             self.fill()?;
         }
     }
@@ -288,7 +318,7 @@ impl<R: Read> Stanzas<R> {
     }
 
     fn stanza_too_large(&self) -> Deb822Error {
-        Deb822Error::TooLarge { line: self.lines + 1, what: "stanza", limit: self.limits.stanza_bytes }
+        Deb822Error::TooLarge { line: self.lines + 1, what: STANZA, limit: self.limits.stanza_bytes }
     }
 
     fn skip_empty_lines(&mut self) -> Result<(), Deb822Error> {
@@ -321,7 +351,7 @@ impl<R: Read> Stanzas<R> {
                     return Ok(());
                 }
                 Ok(count) => {
-                    self.pending.end += count;
+                    self.pending.end = unify_line_ends(&mut self.buffer[..kept + count], kept);
                     return Ok(());
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -333,8 +363,33 @@ impl<R: Read> Stanzas<R> {
     }
 }
 
-/// Splits a stanza into fields; returns how many lines it has.
-fn find_fields(text: &[u8], first_line: u64, limits: &Limits, spans: &mut Vec<Span>) -> Result<u64, Deb822Error> {
+/// Removes the carriage returns before line feeds in the bytes from `start` on, and those that the bytes before end with.
+/// Returns the new length. Windows writes line ends so, and apt reads them as its own.
+fn unify_line_ends(bytes: &mut [u8], start: usize) -> usize {
+    let before = bytes[..start].iter().rev().take_while(|&&byte| byte == b'\r').count();
+    if before == 0 && memchr(b'\r', &bytes[start..]).is_none() {
+        return bytes.len();
+    }
+    let mut end = start - before;
+    for at in start - before..bytes.len() {
+        let byte = bytes[at];
+        if byte == b'\n' {
+            while end > 0 && bytes[end - 1] == b'\r' {
+                end -= 1;
+            }
+        }
+        bytes[end] = byte;
+        end += 1;
+    }
+    end
+}
+
+fn count_lines(text: &[u8]) -> u64 {
+    memchr_iter(b'\n', text).count() as u64 + u64::from(text.last().is_some_and(|&last| last != b'\n'))
+}
+
+/// Splits a stanza into fields.
+fn find_fields(text: &[u8], first_line: u64, limits: &Limits, spans: &mut Vec<Span>) -> Result<(), Deb822Error> {
     spans.clear();
     let line_of = |at: usize| first_line + memchr_iter(b'\n', &text[..at]).count() as u64;
     if let Some(at) = memchr(0, text) {
@@ -346,15 +401,16 @@ fn find_fields(text: &[u8], first_line: u64, limits: &Limits, spans: &mut Vec<Sp
         return Err(Deb822Error::CarriageReturn { line: line_of(at) });
     }
     // A stanza is at most `stanza_bytes` long, which is far below 4 GiB: offsets fit in 32 bits.
-    let mut line = first_line;
     let mut start = 0;
     let ends = memchr_iter(b'\n', text).chain((text.last() != Some(&b'\n')).then_some(text.len()));
-    for end in ends {
+    for (line, end) in (first_line..).zip(ends) {
         find_field(text, start..end, line, limits, spans)?;
         start = end + 1;
-        line += 1;
     }
-    Ok(line - first_line)
+    if let Some(open) = spans.last_mut().filter(|span| span.value.1 == OPEN) {
+        open.value.1 = text.len() as u32;
+    }
+    Ok(())
 }
 
 /// Bytes that field names consist of.
@@ -385,28 +441,44 @@ fn find_field(
             let Some(last) = spans.last_mut() else {
                 return Err(Deb822Error::Line { line, what: "continuation line before any field" });
             };
-            last.value.1 = range.end as u32;
+            if last.value.1 != OPEN || memchr(b':', content).is_some() {
+                last.value.1 = range.end as u32;
+            }
             return Ok(());
         }
         Some(b'#') if limits.comments => return Ok(()),
-        // "\n\r\n": an empty line for apt, not for others.
-        Some(b'\r') => return Err(Deb822Error::CarriageReturn { line }),
         _ => {}
+    }
+    // A line without a colon that the next field belongs to.
+    if let Some(open) = spans.last_mut().filter(|span| span.value.1 == OPEN) {
+        if memchr(b':', content).is_some() {
+            open.value.1 = range.end as u32;
+        }
+        return Ok(());
     }
     // Policy 5.1: field names are printable ASCII without space and colon, not starting with `#` or `-`.
     let colon = content.iter().position(|&byte| !IN_NAME[usize::from(byte)]);
-    let Some(colon) = colon.filter(|&at| content[at] == b':' && at > 0 && !matches!(content[0], b'#' | b'-')) else {
+    let colon = colon.filter(|&at| content[at] == b':' && at > 0 && !matches!(content[0], b'#' | b'-'));
+    if colon.is_none() && limits.strict_lines {
         return Err(Deb822Error::Line { line, what: "neither `Field: value` nor a continuation" });
-    };
+    }
     if spans.len() == limits.fields {
         return Err(Deb822Error::TooLarge { line, what: "number of fields", limit: limits.fields });
     }
-    spans.push(Span {
-        name: (range.start as u32, (range.start + colon) as u32),
-        value: ((range.start + colon + 1) as u32, range.end as u32),
+    let start = range.start as u32;
+    spans.push(match colon {
+        Some(colon) => {
+            Span { name: (start, start + colon as u32), value: (start + colon as u32 + 1, range.end as u32) }
+        }
+        // Nobody asks for a field without a name.
+        None if memchr(b':', content).is_some() => Span { name: (start, start), value: (start, range.end as u32) },
+        None => Span { name: (start, start), value: (start, OPEN) },
     });
     Ok(())
 }
+
+/// End of the value of a line whose colon is in a later line; no offset, since stanzas are shorter.
+const OPEN: u32 = u32::MAX;
 
 #[cfg(test)]
 mod tests {
@@ -479,20 +551,62 @@ mod tests {
             ("A: 1\nB\0: 2\n", 2),
             ("A: 1\n: 2\n", 2),
             ("A: 1\n-A: 2\n", 2),
-            ("A: 1\n# comment\n", 2),
             ("A: 1\nA b: 2\n", 2),
-            ("A: 1\n\r\nB: 2\n", 2),
         ] {
-            let error = parse(text).expect_err(text);
+            let error = read_all(text.as_bytes(), Limits::SOURCES_LIST).expect_err(text);
             assert!(error.to_string().starts_with(&format!("line {line}:")), "{text:?}: {error}");
         }
     }
 
     #[test]
+    fn a_line_without_colon_takes_the_next_field_as_in_apt() {
+        for (text, left) in [
+            ("A: 1\nmore of it\nB: 2\nC: 3\n", "A C"),
+            ("A: 1\nmore of it\n and more\nB: 2\n 3\nC: 3\n", "A C"),
+            ("A: 1\n# comment\nB: 2\nC: 3\n", "A C"),
+            ("A: 1\n# a: comment\nB: 2\nC: 3\n", "A B C"),
+            ("A: 1\nB: 2\nSHA256\n x\n", "A B"),
+            ("A: 1\n: 2\nC: 3\n", "A C"),
+        ] {
+            let found = parse(text).expect(text);
+            let names: Vec<_> =
+                found[0].1.iter().map(|(name, _)| name.as_str()).filter(|name| !name.is_empty()).collect();
+            assert_eq!(names.join(" "), left, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn behind_a_faulty_stanza_others_are_read() {
+        let text = b"A: 1\n\n first\nB: 2\n\nC: 3\n";
+        let mut stanzas = Stanzas::new(&text[..], Limits::INDEX);
+        assert_eq!(stanzas.next().expect("first").expect("there").get("A"), Some(&b"1"[..]));
+        assert!(stanzas.next().expect_err("second").is_of_stanza());
+        let third = stanzas.next().expect("third").expect("there");
+        assert_eq!((third.line(), third.get("C")), (6, Some(&b"3"[..])));
+        let error = read_all(io::repeat(b'x').take(1 << 30), Limits::RELEASE).expect_err("no end");
+        assert!(!error.is_of_stanza());
+    }
+
+    #[test]
     fn carriage_returns() {
-        assert_eq!(parse("A: 1\r\nB: 2\r\n").expect("as apt"), vec![(1, vec![field("A", "1"), field("B", "2")])]);
-        let error = read_all(&b"A: 1\nB: 2\r\n"[..], Limits::RELEASE).expect_err("strict");
+        let expected = vec![(1, vec![field("A", "1"), field("B", "2")]), (4, vec![field("C", "3\n 4")])];
+        for limits in [Limits::INDEX, Limits::RELEASE] {
+            let text = b"A: 1\r\nB: 2\r\r\n\r\nC: 3\r\n 4\r\n";
+            assert_eq!(read_all(&text[..], limits).expect("as apt"), expected);
+            let pieces = Pieces { rest: text, lengths: vec![1].into_iter().cycle() };
+            assert_eq!(read_all(pieces, limits).expect("any split"), expected);
+        }
+        let error = read_all(&b"A: 1\nB: 2\rC: 3\n"[..], Limits::RELEASE).expect_err("within a line");
         assert!(matches!(error, Deb822Error::CarriageReturn { line: 2 }));
+    }
+
+    #[test]
+    fn the_last_field_of_a_name_counts_for_apt() {
+        let mut stanzas = Stanzas::new(&b"Suite: a\nsuite: b\nLabel: \xff\n"[..], Limits::RELEASE);
+        let stanza = stanzas.next().expect("well formed").expect("one stanza");
+        assert_eq!(stanza.last_text("Suite").as_deref(), Some("b"));
+        assert_eq!(stanza.last_text("Label").as_deref(), Some("\u{fffd}"));
+        assert_eq!(stanza.last_text("Origin"), None);
     }
 
     #[test]
@@ -511,7 +625,7 @@ mod tests {
         let line = format!("A: {}\n", "x".repeat(100 << 10));
         let error = read_all(line.as_bytes(), Limits::RELEASE).expect_err("long line");
         assert!(matches!(error, Deb822Error::TooLarge { what: "line", .. }));
-        let fields: String = (0..1000).map(|n| format!("F{n}: x\n")).collect();
+        let fields: String = (0..10_000).map(|n| format!("F{n}: x\n")).collect();
         let error = parse(&fields).expect_err("many fields");
         assert!(matches!(error, Deb822Error::TooLarge { what: "number of fields", .. }));
     }

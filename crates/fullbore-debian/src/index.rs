@@ -1,7 +1,9 @@
 //! The indexes that list files: `Packages`, `Sources`, and the installer's `SHA256SUMS`.
 //!
 //! Each is read as a stream, and a visitor is called for every entry with a view that borrows from the read buffer.
-//! Nothing is allocated per entry, and an entry is complete and checked before the call. [`crate::diff_index`] reads
+//! Nothing is allocated per entry, and an entry is complete and checked before the call. Real archives have entries that
+//! nobody can vouch for, such as packages without a SHA-256: the visitor of [`packages_and_odd`] gets these as
+//! [`OddEntry`] and decides, [`packages`] ends at the first. [`crate::diff_index`] reads
 //! the list of patches (`diff/Index`); the crate has no readers for `Contents`, translations and AppStream data.
 
 use std::io::{BufRead, Read};
@@ -40,6 +42,12 @@ pub enum IndexError {
         /// Number of the first line of the stanza.
         line: u64,
     },
+    /// A package has SHA-512 and no SHA-256, by which fullbore keeps its files.
+    #[error("entry at line {line}: no SHA-256, only SHA-512")]
+    OnlySha512 {
+        /// Number of the first line of the stanza.
+        line: u64,
+    },
     /// A field has an invalid value.
     #[error("entry at line {line}: field {field} ({value:?}) {what}")]
     Invalid {
@@ -72,7 +80,75 @@ impl IndexError {
     fn path(line: u64, path: &str, fault: PathFault) -> Self {
         IndexError::Path { line, source: PathError::new(path, fault) }
     }
+
+    /// Whether the fault is that of one entry, behind which others may follow.
+    fn is_of_entry(&self) -> bool {
+        match self {
+            IndexError::Syntax(error) => error.is_of_stanza(),
+            _ => true,
+        }
+    }
 }
+
+/// An entry that nobody can vouch for: a field is missing or wrong, or a path leads out of the archive.
+#[derive(Debug)]
+pub struct OddEntry {
+    /// `Package`; this and the other fields are empty if they are missing.
+    pub package: String,
+    /// `Version`
+    pub version: String,
+    /// `Architecture`; `source` in an index of sources.
+    pub architecture: String,
+    /// Name of the source package.
+    pub source: String,
+    /// `Section`
+    pub section: String,
+    /// `Priority`
+    pub priority: String,
+    /// `Filename` or `Directory` as written, for filters.
+    pub written: String,
+    /// The files that it names, as far as their paths are usable. Such files must not be deleted because of the fault.
+    pub paths: Vec<String>,
+    /// The fault.
+    pub fault: IndexError,
+}
+
+impl OddEntry {
+    fn of(stanza: Option<&Stanza<'_>>, is_source: bool, fault: IndexError) -> OddEntry {
+        let field = |name: &str| stanza.and_then(|stanza| stanza.last_text(name)).unwrap_or_default().into_owned();
+        let package = field("Package");
+        let source = field("Source").split_ascii_whitespace().next().map(str::to_owned);
+        let mut scratch = String::new();
+        let mut paths = Vec::new();
+        let mut add = |path: &str| paths.extend(path::normalise(path, &mut scratch).ok().map(str::to_owned));
+        if is_source {
+            let directory = field("Directory");
+            // Weak hashes name the same files.
+            let lists = ["Checksums-Sha256", "Checksums-Sha512", "Checksums-Sha1", "Files"].map(field);
+            for name in lists.iter().flat_map(|list| list.lines()).filter_map(|line| line.split_whitespace().nth(2)) {
+                add(&format!("{directory}/{name}"));
+            }
+        } else {
+            add(&field("Filename"));
+        }
+        paths.sort_unstable();
+        paths.dedup();
+        OddEntry {
+            version: field("Version"),
+            architecture: if is_source { "source".to_owned() } else { field("Architecture") },
+            source: source.filter(|_| !is_source).unwrap_or_else(|| package.clone()),
+            section: field("Section"),
+            priority: field("Priority"),
+            written: field(if is_source { "Directory" } else { "Filename" }),
+            package,
+            paths,
+            fault,
+        }
+    }
+}
+
+/// What a visitor is given: a sound entry, or an odd one.
+pub type Visited<'e, E> = Result<&'e E, OddEntry>;
 
 /// One package of a `Packages` index, borrowed from the read buffer.
 #[derive(Debug, Clone, Copy)]
@@ -81,7 +157,7 @@ pub struct PackageEntry<'a> {
     pub package: &'a str,
     /// Field `Version`, not yet parsed (Policy 5.6.12).
     pub version: &'a str,
-    /// Field `Architecture` (Policy 5.6.8), such as `amd64` or `all`.
+    /// Field `Architecture` (Policy 5.6.8), such as `amd64` or `all`; `all` if it is missing.
     pub architecture: &'a str,
     /// Name of the source package: the first word of `Source`, otherwise the value of `Package`.
     pub source: &'a str,
@@ -89,8 +165,7 @@ pub struct PackageEntry<'a> {
     pub section: Option<&'a str>,
     /// Field `Priority` (Policy 5.6.6), such as `optional`.
     pub priority: Option<&'a str>,
-    /// `Filename` without a leading `./`, checked by [`path::check`]. Relative to the root of the archive; in a flat
-    /// repository to its directory.
+    /// `Filename`, by [`path::normalise`]. Relative to the root of the archive; in a flat repository too, as for apt.
     pub path: &'a str,
     /// Field `Size`: size of the package file, in bytes.
     pub size: u64,
@@ -123,20 +198,52 @@ pub fn packages<R: Read, E: From<IndexError>>(
     reader: R,
     mut visit: impl FnMut(&PackageEntry<'_>) -> Result<(), E>,
 ) -> Result<u64, E> {
-    let mut stanzas = Stanzas::new(reader, Limits::INDEX);
-    let mut count = 0;
-    while let Some(stanza) = stanzas.next().map_err(IndexError::from)? {
-        visit(&package(stanza)?)?;
-        count += 1;
-    }
-    Ok(count)
+    packages_and_odd(reader, |entry| visit(entry.map_err(|odd| odd.fault)?))
 }
 
-/// Collects the wanted fields of a stanza in one walk over all; a second one is refused.
-fn pick<'a, const N: usize>(
-    stanza: &Stanza<'a>,
-    wanted: &[&'static str; N],
-) -> Result<[Option<&'a [u8]>; N], IndexError> {
+/// Like [`packages`], but an odd entry is a matter of the visitor and not the end.
+///
+/// # Errors
+/// An error that ends the index, or an error of `visit`.
+pub fn packages_and_odd<R: Read, E: From<IndexError>>(
+    reader: R,
+    mut visit: impl FnMut(Visited<'_, PackageEntry<'_>>) -> Result<(), E>,
+) -> Result<u64, E> {
+    let mut scratch = String::new();
+    each_stanza(reader, |stanza| match stanza {
+        Ok(stanza) => match package(stanza, &mut scratch) {
+            Ok(entry) => visit(Ok(&entry)),
+            Err(fault) => visit(Err(OddEntry::of(Some(&stanza), false, fault))),
+        },
+        Err(fault) => visit(Err(OddEntry::of(None, false, fault))),
+    })
+}
+
+/// Calls `visit` for every stanza, and for every fault that is that of one stanza; returns their number.
+fn each_stanza<R: Read, E: From<IndexError>>(
+    reader: R,
+    mut visit: impl FnMut(Result<Stanza<'_>, IndexError>) -> Result<(), E>,
+) -> Result<u64, E> {
+    let mut stanzas = Stanzas::new(reader, Limits::INDEX);
+    let mut count = 0;
+    loop {
+        match stanzas.next() {
+            Ok(None) => return Ok(count),
+            Ok(Some(stanza)) => visit(Ok(stanza))?,
+            Err(error) => {
+                let fault = IndexError::from(error);
+                if !fault.is_of_entry() {
+                    return Err(fault.into());
+                }
+                visit(Err(fault))?;
+            }
+        }
+        count += 1;
+    }
+}
+
+/// Collects the wanted fields of a stanza in one walk over all. The last of a name counts, as for apt.
+fn pick<'a, const N: usize>(stanza: &Stanza<'a>, wanted: &[&'static str; N]) -> [Option<&'a [u8]>; N] {
     // The lengths of known fields, one bit each: this test rejects most of the thirty fields of a package.
     let lengths = wanted.iter().fold(0u64, |lengths, field| lengths | 1 << (field.len() & 63));
     let mut picked = [None; N];
@@ -148,11 +255,9 @@ fn pick<'a, const N: usize>(
         let Some(at) = wanted.iter().position(is_name) else {
             continue;
         };
-        if picked[at].replace(value.trim_ascii()).is_some() {
-            return Err(Deb822Error::Duplicate { line: stanza.line(), field: wanted[at] }.into());
-        }
+        picked[at] = Some(value.trim_ascii());
     }
-    Ok(picked)
+    picked
 }
 
 /// A field that must be there, not empty, and text.
@@ -175,22 +280,23 @@ fn optional<'a>(
     }
 }
 
-fn package(stanza: Stanza<'_>) -> Result<PackageEntry<'_>, IndexError> {
+fn package<'a>(stanza: Stanza<'a>, scratch: &'a mut String) -> Result<PackageEntry<'a>, IndexError> {
     const FIELDS: [&str; 9] =
         ["Package", "Version", "Architecture", "Source", "Section", "Priority", "Filename", "Size", "SHA256"];
     let line = stanza.line();
-    let [package, version, architecture, source, section, priority, filename, size, sha256] = pick(&stanza, &FIELDS)?;
+    let [package, version, architecture, source, section, priority, filename, size, sha256] = pick(&stanza, &FIELDS);
     let package = required(&stanza, "Package", package)?;
-    let filename = path::without_dot(required(&stanza, "Filename", filename)?);
-    path::check(filename).map_err(|fault| IndexError::path(line, filename, fault))?;
+    let filename = required(&stanza, "Filename", filename)?;
+    let filename = path::normalise(filename, scratch).map_err(|fault| IndexError::path(line, filename, fault))?;
     let size = required(&stanza, "Size", size)?;
-    let sha256 = sha256.ok_or(IndexError::NoSha256 { line })?;
+    let sha256 = sha256.ok_or_else(|| no_sha256(&stanza, "SHA512"))?;
     // `Source: glibc (2.36-9)` where the versions differ.
     let source = optional(&stanza, "Source", source)?.and_then(|source| source.split_ascii_whitespace().next());
     Ok(PackageEntry {
         package,
         version: required(&stanza, "Version", version)?,
-        architecture: required(&stanza, "Architecture", architecture)?,
+        // Without one, apt takes a package for every architecture.
+        architecture: optional(&stanza, "Architecture", architecture)?.unwrap_or("all"),
         source: source.unwrap_or(package),
         section: optional(&stanza, "Section", section)?,
         priority: optional(&stanza, "Priority", priority)?,
@@ -207,8 +313,16 @@ fn file_size(line: u64, field: &'static str, digits: &[u8]) -> Result<u64, Index
         .ok_or_else(|| IndexError::invalid(line, field, digits, "is no size in bytes"))
 }
 
+fn no_sha256(stanza: &Stanza<'_>, other: &str) -> IndexError {
+    let line = stanza.line();
+    if stanza.get(other).is_some() { IndexError::OnlySha512 { line } } else { IndexError::NoSha256 { line } }
+}
+
+/// Capital letters are no hash for apt, which compares text.
 fn hash(line: u64, field: &'static str, hex: &[u8]) -> Result<Sha256, IndexError> {
-    Sha256::from_hex(hex).map_err(|_| IndexError::invalid(line, field, hex, "is no SHA-256"))
+    let is_lower = |hex: &[u8]| !hex.iter().any(u8::is_ascii_uppercase);
+    let sha256 = Sha256::from_hex(hex).ok().filter(|_| is_lower(hex));
+    sha256.ok_or_else(|| IndexError::invalid(line, field, hex, "is no SHA-256"))
 }
 
 /// One source package of a `Sources` index, borrowed from the read buffer.
@@ -273,28 +387,39 @@ pub fn sources<R: Read, E: From<IndexError>>(
     reader: R,
     mut visit: impl FnMut(&SourceEntry<'_>) -> Result<(), E>,
 ) -> Result<u64, E> {
-    let mut stanzas = Stanzas::new(reader, Limits::INDEX);
-    let mut count = 0;
-    while let Some(stanza) = stanzas.next().map_err(IndexError::from)? {
-        visit(&source(stanza)?)?;
-        count += 1;
-    }
-    Ok(count)
+    sources_and_odd(reader, |entry| visit(entry.map_err(|odd| odd.fault)?))
 }
 
-fn source(stanza: Stanza<'_>) -> Result<SourceEntry<'_>, IndexError> {
+/// Like [`sources`], but an odd entry is a matter of the visitor and not the end.
+///
+/// # Errors
+/// An error that ends the index, or an error of `visit`.
+pub fn sources_and_odd<R: Read, E: From<IndexError>>(
+    reader: R,
+    mut visit: impl FnMut(Visited<'_, SourceEntry<'_>>) -> Result<(), E>,
+) -> Result<u64, E> {
+    let mut scratch = String::new();
+    each_stanza(reader, |stanza| match stanza {
+        Ok(stanza) => match source(stanza, &mut scratch) {
+            Ok(entry) => visit(Ok(&entry)),
+            Err(fault) => visit(Err(OddEntry::of(Some(&stanza), true, fault))),
+        },
+        Err(fault) => visit(Err(OddEntry::of(None, true, fault))),
+    })
+}
+
+fn source<'a>(stanza: Stanza<'a>, scratch: &'a mut String) -> Result<SourceEntry<'a>, IndexError> {
     const FIELDS: [&str; 7] =
         ["Package", "Version", "Directory", "Section", "Priority", "Extra-Source-Only", "Checksums-Sha256"];
     let line = stanza.line();
-    let [package, version, directory, section, priority, extra, checksums] = pick(&stanza, &FIELDS)?;
-    let directory = match optional(&stanza, "Directory", directory)? {
-        None | Some("." | "./") => "",
-        Some(directory) => path::without_dot(directory).trim_end_matches('/'),
+    let [package, version, directory, section, priority, extra, checksums] = pick(&stanza, &FIELDS);
+    let directory = match optional(&stanza, "Directory", directory)?.map(|directory| directory.trim_end_matches('/')) {
+        None | Some("" | ".") => "",
+        Some(directory) => {
+            path::normalise(directory, scratch).map_err(|fault| IndexError::path(line, directory, fault))?
+        }
     };
-    if !directory.is_empty() {
-        path::check(directory).map_err(|fault| IndexError::path(line, directory, fault))?;
-    }
-    let checksums = checksums.ok_or(IndexError::NoSha256 { line })?;
+    let checksums = checksums.ok_or_else(|| no_sha256(&stanza, "Checksums-Sha512"))?;
     let entry = SourceEntry {
         package: required(&stanza, "Package", package)?,
         version: required(&stanza, "Version", version)?,
@@ -437,7 +562,7 @@ mod tests {
     #[test]
     fn hostile_names() {
         for path in
-            ["../../etc/passwd", "/etc/passwd", "pool/%2e%2e/x", "pool/.fullbore/x", "a\\..\\x", &"a/".repeat(2048)]
+            ["../../etc/passwd", "/../passwd", "pool/%2e%2e/x", "pool/.fullbore/x", "a\\..\\x", &"a/".repeat(2048)]
         {
             let error = read_packages(&package_text(&[("Filename", path)])).expect_err(path);
             assert!(matches!(error, IndexError::Path { line: 1, .. }), "{path}: {error}");
@@ -458,7 +583,7 @@ mod tests {
             ("SHA256", "abcd"),
             ("Package", ""),
             ("Version", "-"),
-            ("Architecture", "-"),
+            ("SHA256", &HASH.to_uppercase()),
         ] {
             let text = format!("{}\n{}", package_text(&[]), package_text(&[(field, value)]));
             let error = read_packages(&text).expect_err(field).to_string();
@@ -466,8 +591,43 @@ mod tests {
         }
         let md5_only = package_text(&[("SHA256", "-"), ("MD5sum", "d41d8cd98f00b204e9800998ecf8427e")]);
         assert!(matches!(read_packages(&md5_only), Err(IndexError::NoSha256 { .. })));
+        let sha512 = package_text(&[("SHA256", "-"), ("SHA512", &HASH.repeat(2))]);
+        assert!(matches!(read_packages(&sha512), Err(IndexError::OnlySha512 { .. })));
         let twice = format!("{}filename: other\n", package_text(&[]));
-        assert!(matches!(read_packages(&twice), Err(IndexError::Syntax(Deb822Error::Duplicate { .. }))));
+        assert_eq!(read_packages(&twice).expect("the last counts"), ["libc6 glibc other 2753796"]);
+    }
+
+    #[test]
+    fn an_odd_entry_is_named_and_the_others_are_read() {
+        let odd = package_text(&[("SHA256", "-"), ("Package", "odd"), ("Filename", "./pool//o/odd.deb")]);
+        let outside = package_text(&[("Filename", "../../etc/passwd")]);
+        let text = format!("{odd}\n continuation first\n\n{outside}\n{}", package_text(&[]));
+        let (mut sound, mut found) = (Vec::new(), Vec::new());
+        let count = packages_and_odd(text.as_bytes(), |entry| {
+            match entry {
+                Ok(entry) => sound.push(entry.package.to_owned()),
+                Err(odd) => found.push(odd),
+            }
+            Ok::<_, IndexError>(())
+        });
+        assert_eq!((count.expect("read to its end"), sound), (4, vec!["libc6".to_owned()]));
+        let [odd, broken, outside] = &found[..] else { panic!("{found:?}") };
+        assert_eq!((odd.package.as_str(), odd.source.as_str()), ("odd", "glibc"));
+        assert_eq!(odd.paths, ["pool/o/odd.deb"]);
+        assert!(matches!(odd.fault, IndexError::NoSha256 { line: 1 }));
+        assert!(matches!(broken.fault, IndexError::Syntax(_)) && broken.paths.is_empty());
+        assert!(matches!(outside.fault, IndexError::Path { .. }) && outside.paths.is_empty());
+    }
+
+    #[test]
+    fn an_odd_source_names_its_files() {
+        let text = "Package: a\nVersion: 1\nDirectory: /pool/a/\nFiles:\n 00 1 a.dsc\n 00 2 ../a\n 00 3 a.tar.xz\n";
+        let mut paths = Vec::new();
+        let read = sources_and_odd(text.as_bytes(), |entry| {
+            paths.extend(entry.map(|_| Vec::new()).unwrap_or_else(|odd| odd.paths));
+            Ok::<_, IndexError>(())
+        });
+        assert_eq!((read.expect("read"), paths), (1, vec!["pool/a/a.dsc".to_owned(), "pool/a/a.tar.xz".to_owned()]));
     }
 
     #[test]
@@ -514,7 +674,7 @@ mod tests {
     fn hostile_names_in_sources() {
         for (directory, name) in [
             ("Directory: ../x\n", "a"),
-            ("Directory: /x\n", "a"),
+            ("Directory: /../x\n", "a"),
             ("Directory: pool\n", "../a"),
             ("Directory: pool\n", "b/a"),
             ("Directory: pool\n", "/a"),

@@ -46,6 +46,9 @@ pub enum PathFault {
     /// `%2e`, `%2f`, `%5c`, `%25` or an encoded control character; one more decoding would change the path.
     #[error("has a percent-encoded dot, slash, percent or control character")]
     Encoded,
+    /// An address of another place, such as `https://example.org/x.deb`.
+    #[error("is an address")]
+    Address,
     /// A part exceeds [`PART_BYTES_MAX`].
     #[error("has a part longer than {PART_BYTES_MAX} bytes")]
     PartTooLong,
@@ -123,6 +126,39 @@ pub fn check_name(name: &str) -> Result<(), PathFault> {
     check(name)
 }
 
+/// Brings a path into the one spelling of fullbore and checks it: without slashes and `./` at its start, and without empty
+/// parts and parts `.` within. Archives name `/pool/…`, `./x.deb` and `pool//x` alike, and servers take them for the same
+/// file. `scratch` holds the result if it differs from `path`.
+///
+/// ```
+/// use fullbore_debian::path::{self, PathFault};
+///
+/// let mut scratch = String::new();
+/// assert_eq!(path::normalise("/pool//a/./a.deb", &mut scratch), Ok("pool/a/a.deb"));
+/// assert_eq!(path::normalise("/../etc/passwd", &mut scratch), Err(PathFault::Dots));
+/// ```
+///
+/// # Errors
+/// Like [`check`], but for what it mends. A slash at the end stays an error: it names a directory.
+pub fn normalise<'a>(path: &'a str, scratch: &'a mut String) -> Result<&'a str, PathFault> {
+    match check(path) {
+        Ok(()) => Ok(path),
+        Err(_) if path.contains("://") => Err(PathFault::Address),
+        // The rule of nearly all paths costs nothing more than their check.
+        Err(PathFault::Absolute | PathFault::EmptyPart | PathFault::Dots) if !path.ends_with('/') => {
+            scratch.clear();
+            for part in path.split('/').filter(|part| !matches!(*part, "" | ".")) {
+                if !scratch.is_empty() {
+                    scratch.push('/');
+                }
+                scratch.push_str(part);
+            }
+            check(scratch).map(|()| scratch.as_str())
+        }
+        Err(fault) => Err(fault),
+    }
+}
+
 /// Bytes that [`check_byte`] examines, and the slash.
 static NEEDS_CHECK: [bool; 256] = {
     let mut table = [false; 256];
@@ -185,13 +221,15 @@ impl ArchivePath {
         Ok(ArchivePath(path.into()))
     }
 
-    /// Like [`ArchivePath::parse`], but removes a leading `./`, which `dpkg-scanpackages .` writes in flat
-    /// repositories.
+    /// Like [`ArchivePath::parse`], but takes every spelling that [`normalise`] takes, such as the `./` that
+    /// `dpkg-scanpackages .` writes in flat repositories.
     ///
     /// # Errors
-    /// Like [`ArchivePath::parse`].
-    pub(crate) fn parse_dotted(path: &str) -> Result<Self, PathError> {
-        Self::parse(without_dot(path))
+    /// Those of [`normalise`].
+    pub(crate) fn parse_spelled(path: &str) -> Result<Self, PathError> {
+        let mut scratch = String::new();
+        let path = normalise(path, &mut scratch).map_err(|fault| PathError::new(path, fault))?;
+        Ok(ArchivePath(path.into()))
     }
 
     /// The checked path as text, without a leading slash.
@@ -303,10 +341,15 @@ mod tests {
     }
 
     #[test]
-    fn a_leading_dot_of_flat_repositories_goes() {
-        assert_eq!(ArchivePath::parse_dotted("./a.deb").map(|p| p.to_string()), Ok("a.deb".into()));
-        assert!(ArchivePath::parse_dotted("./../a.deb").is_err());
-        assert!(ArchivePath::parse_dotted(".//etc/x").is_err());
+    fn spellings_of_real_archives_become_one() {
+        for path in ["pool/a.deb", "./pool/a.deb", "/pool/a.deb", "//pool/a.deb", ".//pool//./a.deb", "pool/./a.deb"] {
+            assert_eq!(ArchivePath::parse_spelled(path).map(|p| p.to_string()), Ok("pool/a.deb".into()), "{path}");
+        }
+        let address = ArchivePath::parse_spelled("https://example.org/a.deb").map_err(|error| error.fault);
+        assert_eq!(address, Err(PathFault::Address));
+        for path in ["", "/", "./", "./../a.deb", "/..", "pool/../a", "pool/", "./.fullbore/x", "/pool/%2e%2e/a"] {
+            assert!(ArchivePath::parse_spelled(path).is_err(), "{path}");
+        }
     }
 
     #[test]
@@ -319,6 +362,14 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn what_is_normalised_is_checked(path in "[a./%2eE\\\\~+:]{0,24}") {
+            let mut scratch = String::new();
+            if let Ok(plain) = normalise(&path, &mut scratch) {
+                prop_assert_eq!(check(plain), Ok(()));
+            }
+        }
+
         #[test]
         fn what_passes_stays_inside(path in "[a./%2eE\\\\~+:]{0,24}") {
             if check(&path).is_ok() {

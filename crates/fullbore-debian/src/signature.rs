@@ -65,10 +65,10 @@ impl SignedText {
     /// `Trusted: yes`. The armour of a clear-signed file must be correct; only the text within counts.
     ///
     /// # Errors
-    /// The file is too large or not UTF-8, or its armour is malformed.
+    /// The file is too large, or its armour is malformed.
     pub fn trusted(bytes: &[u8]) -> Result<SignedText, SignatureError> {
         let text = bounded_text(bytes)?;
-        let text = if clearsign::is_clearsigned(bytes) { clearsign::text_within(text)? } else { text.to_owned() };
+        let text = if clearsign::is_clearsigned(bytes) { clearsign::text_within(&text)? } else { text };
         Ok(SignedText { text, signers: Vec::new() })
     }
 }
@@ -76,9 +76,9 @@ impl SignedText {
 /// Returns the text of an `InRelease` **without checking any signature**, for comparing the files of several mirrors.
 ///
 /// # Errors
-/// The file is too large or not UTF-8, or its armour is malformed.
+/// The file is too large, or its armour is malformed.
 pub fn text_of_inrelease(bytes: &[u8]) -> Result<String, SignatureError> {
-    Ok(clearsign::text_within(bounded_text(bytes)?)?)
+    Ok(clearsign::text_within(&bounded_text(bytes)?)?)
 }
 
 /// A program that verifies signatures. A path without a slash is looked up in `PATH`.
@@ -185,7 +185,7 @@ impl Verifier {
 
     fn check_inrelease(&self, bytes: &[u8]) -> Result<SignedText, SignatureError> {
         let message = bounded_text(bytes)?;
-        let parts = clearsign::split(message).map_err(|fault| match fault {
+        let parts = clearsign::split(&message).map_err(|fault| match fault {
             FrameFault::NotClearsigned => SignatureError::NotClearsigned { start: message.chars().take(60).collect() },
             other => other.into(),
         })?;
@@ -205,13 +205,14 @@ impl Verifier {
     }
 
     fn check_detached(&self, release: &[u8], signature: &[u8]) -> Result<SignedText, SignatureError> {
-        let text = bounded_text(release)?.to_owned();
+        let text = bounded_text(release)?;
         if signature.len() > SIGNATURE_BYTES_MAX {
             let bytes = signature.len();
             return Err(SignatureError::TooLarge { what: "signature", bytes, limit: SIGNATURE_BYTES_MAX });
         }
         let armour = std::str::from_utf8(signature)
             .map_err(|_| SignatureError::Tampered("the signature is not armoured".to_owned()))?;
+        let armour = &armour.replace("\r\n", "\n");
         clearsign::check_detached(armour)?;
         let signers = self.by_first_program(|program, check| match program {
             Program::Gpgv(_) => gpgv::detached(check, release, armour),
@@ -261,11 +262,18 @@ impl Verifier {
     }
 }
 
-fn bounded_text(bytes: &[u8]) -> Result<&str, SignatureError> {
+/// The bytes as text with line feeds alone as line ends: those of Windows are no part of what is signed, and apt reads
+/// them alike. Bytes that are not UTF-8 become U+FFFD, since only names for people have any.
+fn bounded_text(bytes: &[u8]) -> Result<String, SignatureError> {
     if bytes.len() > RELEASE_BYTES_MAX {
         return Err(SignatureError::TooLarge { what: "Release file", bytes: bytes.len(), limit: RELEASE_BYTES_MAX });
     }
-    std::str::from_utf8(bytes).map_err(|error| SignatureError::NotUtf8 { offset: error.valid_up_to() })
+    Ok(String::from_utf8_lossy(bytes).replace("\r\n", "\n"))
+}
+
+/// Whether an unsigned `Release` has the text of this signed one, apart from line ends and white space at its end.
+pub fn is_same_text(release: &[u8], signed: &SignedText) -> bool {
+    bounded_text(release).is_ok_and(|text| text.trim_end() == signed.as_str().trim_end())
 }
 
 fn shorten(messages: &str) -> String {

@@ -196,7 +196,7 @@ impl ArchiveSource {
         let suite = match word.strip_suffix('/') {
             Some("" | ".") => Suite::Flat(None),
             Some(directory) => {
-                Suite::Flat(Some(ArchivePath::parse_dotted(directory.trim_matches('/')).map_err(fault)?))
+                Suite::Flat(Some(ArchivePath::parse_spelled(directory.trim_matches('/')).map_err(fault)?))
             }
             None => Suite::Distribution(ArchivePath::parse(word).map_err(fault)?),
         };

@@ -4,6 +4,7 @@
 //! (`pool`), the missing files, one sync, the new names (`publish`), the state, trace files, deletions. No published
 //! name changes before everything is verified and on disk.
 
+mod alternatives;
 pub(crate) mod batch;
 mod cached_release;
 pub(crate) mod clean;
@@ -62,7 +63,7 @@ use directories::Directories;
 use indexes::SuiteIndexes;
 use lock::{Lock, LockError};
 use membership::{Departure, SuiteId};
-use offer::OfferedSuite;
+use offer::{OfferedSuite, Offers};
 use other_suites::OtherSuites;
 use plan::Plan;
 use pool::{FetchPlan, FetchResult};
@@ -150,18 +151,20 @@ fn walk_with_others(
     let mut settings = settings.clone();
     let mut outcome = walk(&settings, session, stop, report, events);
     // Each time with one more of the suites that the state knows.
+    let mut added: Option<String> = None;
     while let Err(Failure::Replaced(replaced)) = outcome {
-        let Replaced { path, suite, source: Some(source), .. } = *replaced else { return Err(replaced.error) };
+        let Replaced { path, suite, source: Some(source), .. } = *replaced else {
+            // The added suite could not be used.
+            return Err(added.into_iter().fold(replaced.error, CommandError::context));
+        };
         report.warn(
             events,
             format!("{path} was replaced, and {suite} names it as well: {suite} is mirrored in this run, too"),
         );
         settings = replaced::with_suite(&settings, source, &suite);
+        let text = added.insert(format!("{suite} was added because it names {path}, which was replaced"));
         outcome = walk(&settings, session, stop, report, events).map_err(|failure| match failure {
-            Failure::Other(why) => {
-                let text = format!("{suite} was added because it names {path}, which was replaced");
-                Failure::Other(why.context(text))
-            }
+            Failure::Other(why) => Failure::Other(why.context(text)),
             replaced => replaced,
         });
     }
@@ -186,7 +189,8 @@ fn walk(
     report.holds(&state.header);
 
     report.phase(events, session, Phase::Release);
-    let offers = offer::fetch(settings, session, &state, now, stop, &mut |line| report.warn(events, line))?;
+    let Offers { suites: offers, refused: unusable } =
+        offer::fetch(settings, session, &state, now, stop, &mut |line| report.warn(events, line))?;
     report.offered(&offers);
     if offers.iter().any(|offer| offer.overtaken) {
         state.overtaken = true;
@@ -201,8 +205,8 @@ fn walk(
     };
     let mut offers: Vec<OfferedSuite> = offers.into_iter().filter(|offer| news(offer)).collect();
     if offers.is_empty() {
-        report.complete = true;
-        return Ok(());
+        report.complete = unusable.is_empty();
+        return Ok(report.refused(unusable)?);
     }
     let directories: Vec<String> = offers.iter().map(|offer| offer.layout.directory.clone()).collect();
     for (offer, outer) in offers.iter_mut().zip(&directories) {
@@ -222,14 +226,28 @@ fn walk(
     let _changing = (!settings.dry_run).then(|| InProgress::mark(&root, report, events));
     let side = offer::ask_for_side_files(settings, session, &offers);
     let above = (!settings.dry_run).then(|| upstream::ask(session));
-    let mut suites = indexes::select(&offers, session)?;
+    let (mut refused, mut absent) = (Vec::new(), Vec::new());
+    let mut suites = indexes::select(&offers, session, &mut refused, &mut absent)?;
+    let mut left_out = report.absent(events, absent);
     let mut refusals = indexes::fetch(&offers, &mut suites, session, stop, events)?;
+    if settings.ignore_missing {
+        left_out.extend(indexes::ignore_absent(&offers, &mut suites, &refusals, session));
+    }
+    refused.extend(indexes::unreadable_suites(&offers, &suites, &refusals));
     session.site.fetcher.warm(false);
 
     report.phase(events, session, Phase::Plan);
     let directories: Vec<&str> = directories.iter().map(String::as_str).collect();
     let ids = state.number_suites(&directories);
-    let plan = Arc::new(indexes::plan(settings, &offers, &suites, &ids, session)?);
+    let planned = indexes::plan(settings, &offers, &suites, &ids, refused, session, stop, events)?;
+    let indexes::Planned { plan, left_out: odd, refused } = planned;
+    if refused.len() == offers.len() {
+        // Nothing is left to be published.
+        let errors = refused.into_iter().map(|(_, error)| error).chain(unusable);
+        return Err(offer::together(errors.collect()).expect("there is an offer, and each has an error").into());
+    }
+    let plan = Arc::new(plan);
+    left_out.extend(odd);
     if plan.is_empty() && !settings.filters.is_empty() {
         report.warn(events, "the filters exclude every file: only indexes are mirrored".to_owned());
     }
@@ -242,21 +260,29 @@ fn walk(
     if settings.dry_run {
         suites.iter_mut().for_each(SuiteIndexes::all_came);
         offer::take_side_files(side, session, stop, &mut offers)?;
-        let run = Run { settings, plan: &plan, offers: &offers, suites: &suites, ids: &ids, now };
+        let run = Run { settings, plan: &plan, offers: &offers, suites: &suites, ids: &ids, refused: &refused, now };
         let deletions = run.preview(session, &state, &mut wanted, report, events)?;
         report.planned(events, &plan, &wanted, &others, &space, Tally::of(&deletions));
         report.would_delete(events, deletions);
-        return Ok(());
+        report.refused(refused.into_iter().map(|(_, error)| error).chain(unusable).collect())?;
+        return Ok(report.left_out(left_out)?);
     }
     report.planned(events, &plan, &wanted, &others, &space, Tally::default());
     space.check().map_err(|error| pool::no_space(&error))?;
 
     report.phase(events, session, Phase::Fetch);
-    let mut result = pool::fetch(&plan, &mut wanted, others, &mut refusals, session, stop, events)?;
+    let ignore_missing = settings.ignore_missing;
+    let mut result = pool::fetch(&plan, &mut wanted, others, &mut refusals, ignore_missing, session, stop, events)?;
     for sha256 in &result.indexes {
         suites.iter_mut().for_each(|suite| suite.received(*sha256));
     }
-    result.lack(indexes::lacking(&offers, &suites, &refusals));
+    left_out.append(&mut result.ignored);
+    if ignore_missing {
+        left_out.extend(indexes::ignore_absent(&offers, &mut suites, &refusals, session));
+    }
+    let lacking = indexes::lacking(&offers, &suites, &refusals);
+    result.is_absent |= lacking.iter().any(|(_, is_wrong)| !is_wrong);
+    result.lack(lacking);
     report.wrong_forms(events, indexes::wrong_forms(&offers, &suites, &refusals));
     offer::take_side_files(side, session, stop, &mut offers)?;
     stop.check()?;
@@ -265,11 +291,13 @@ fn walk(
     session.site.landing.checkpoint().map_err(|error| disk(&error))?;
 
     report.phase(events, session, Phase::Publish);
-    let run = Run { settings, plan: &plan, offers: &offers, suites: &suites, ids: &ids, now };
+    let run = Run { settings, plan: &plan, offers: &offers, suites: &suites, ids: &ids, refused: &refused, now };
     run.publish(session, state, wanted, &result, report, events)?;
-    report.complete = (0..offers.len()).all(|position| run.is_complete(position, &result));
+    report.complete = unusable.is_empty() && (0..offers.len()).all(|position| run.is_complete(position, &result));
     run.finish(session, above, report, events);
-    Ok(report.missing(result.missing, result.why)?)
+    report.refused(refused.into_iter().map(|(_, error)| error).chain(unusable).collect())?;
+    report.missing(result.missing, result.why, result.is_absent)?;
+    Ok(report.left_out(left_out)?)
 }
 
 /// The inputs of publishing.
@@ -279,6 +307,8 @@ struct Run<'a> {
     offers: &'a [OfferedSuite],
     suites: &'a [SuiteIndexes],
     ids: &'a [SuiteId],
+    /// Suites that cannot be published, by their place.
+    refused: &'a [(usize, CommandError)],
     now: i64,
 }
 
@@ -379,7 +409,9 @@ impl Run<'_> {
         if suites.iter().any(|suite| suite.is_adopted_lately(&self.settings.keep.retention, self.now)) {
             return Ok(Vec::new());
         }
-        clean::find_untracked(root, known, suites, named_elsewhere).map_err(|error| disk(&error))
+        // The files of odd entries and of excluded packages are named, too.
+        let is_named = |path: &str| named_elsewhere(path) || self.plan.leaves_out(path);
+        clean::find_untracked(root, known, suites, &is_named).map_err(|error| disk(&error))
     }
 
     /// Says why `--clean-foreign` does not delete yet, in the run that adopts a suite.
@@ -420,7 +452,9 @@ impl Run<'_> {
             plan: self.plan,
             done,
             published: publications.iter().flat_map(Publication::files).collect(),
-            suites: (0..self.offers.len()).map(|position| self.update(position, state, complete(position))).collect(),
+            suites: (0..self.offers.len())
+                .map(|position| self.update(position, state, complete(position), done))
+                .collect(),
             orphans,
             named_elsewhere,
             retention: self.settings.keep.retention,
@@ -468,7 +502,7 @@ impl Run<'_> {
         })
     }
 
-    fn update(&self, position: usize, state: &State, published: bool) -> SuiteUpdate {
+    fn update(&self, position: usize, state: &State, published: bool, done: &FileSet) -> SuiteUpdate {
         let offer = &self.offers[position];
         let before = state.suite(&offer.layout.directory);
         let mut sources = self.settings.sources.iter();
@@ -487,7 +521,9 @@ impl Run<'_> {
                 fingerprint: offer.fingerprint,
                 trust: source.map(|source| fingerprint::trust(source, self.settings.ignore_valid_until)),
                 selection: offer.selections.iter().map(Selection::describe).collect::<Vec<_>>().join(" and "),
-                filtered: !self.settings.filters.is_empty() || !within_indexes(&offer.selections).is_empty(),
+                filtered: !self.settings.filters.is_empty()
+                    || !within_indexes(&offer.selections).is_empty()
+                    || (self.settings.ignore_missing && self.lacks_files(position, done)),
                 generation: before.map_or(1, |before| before.generation),
                 adopted: match offer.is_found {
                     true => Some(Departure { suite: self.ids[position], generation: 1, at: self.now }),
@@ -500,9 +536,21 @@ impl Run<'_> {
         }
     }
 
+    /// Whether files of a suite are not there, as no mirror has them.
+    fn lacks_files(&self, place: usize, done: &FileSet) -> bool {
+        self.plan.files().any(|file| file.suites.contains(&self.ids[place]) && !done.contains(file.id))
+    }
+
+    /// Whether a suite cannot be published for what its Release or its indexes say.
+    fn is_refused(&self, place: usize) -> bool {
+        self.refused.iter().any(|(refused, _)| *refused == place)
+    }
+
     /// Whether all files of a suite are there.
     fn is_complete(&self, position: usize, result: &FetchResult) -> bool {
-        !result.incomplete.contains(&self.ids[position]) && self.suites[position].missing().is_none()
+        !self.is_refused(position)
+            && !result.incomplete.contains(&self.ids[position])
+            && self.suites[position].missing().is_none()
     }
 
     /// Writes the trace files, which say when the mirror was last complete.

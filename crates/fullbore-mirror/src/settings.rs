@@ -39,6 +39,8 @@ pub struct MirrorSettings {
     pub languages: Vec<String>,
     /// Accept a Release whose `Valid-Until` has passed; each use is a warning.
     pub ignore_valid_until: bool,
+    /// Publish without files that no mirror has; they are named at the end.
+    pub ignore_missing: bool,
     /// Which files stay and which may be deleted.
     pub keep: Keep,
     /// When files are synced to disk.
@@ -71,6 +73,7 @@ impl MirrorSettings {
             without: Vec::new(),
             languages: Vec::new(),
             ignore_valid_until: false,
+            ignore_missing: false,
             keep: Keep::default(),
             durability: Durability::default(),
             network: NetworkSettings::default(),
@@ -96,6 +99,8 @@ pub struct SourceSpec {
     pub binaries: bool,
     /// Whether source packages (`Sources` indexes) are mirrored; true by default.
     pub sources: bool,
+    /// Whether a component or architecture that an archive lacks is expected, as in sources for several archives.
+    pub skips_absent: bool,
     /// Languages of translated descriptions, where the source has the option `Languages`.
     pub languages: Option<Vec<String>>,
     /// The keys that may have signed the Release.
@@ -121,6 +126,7 @@ impl SourceSpec {
             architectures: Vec::new(),
             binaries: true,
             sources: true,
+            skips_absent: false,
             languages: None,
             signed_by,
             check_valid_until: true,

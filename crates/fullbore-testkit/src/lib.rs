@@ -6,6 +6,7 @@
 //! | [`bulk`] | large archives for benchmarks (`fullbore-archive`) |
 //! | [`server`] | an HTTP/1.1, TLS and HTTP/2 server with the faults of real mirrors (`fullbore-testserver`) |
 //! | [`forge`] | signed indexes with false content |
+//! | [`odd_archives`] | small archives with the oddities of real ones |
 //! | [`faults`], [`power_cut`], [`slowdisk`] | kills, full disks, lost writes, slow disks |
 //!
 //! The testkit shares no code with the programs under test. It implements hashes, HTTP and formats a second time, so
@@ -38,6 +39,7 @@ mod files;
 mod flat;
 pub mod forge;
 mod model;
+pub mod odd_archives;
 pub mod pdiff;
 pub mod power_cut;
 pub mod process;

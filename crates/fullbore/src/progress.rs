@@ -461,7 +461,9 @@ impl Events for Screen {
             }
             Event::Published { suite, codename, date_unix_s } => {
                 let name = if suite == codename { suite } else { format!("{suite} ({codename})") };
-                self.line(Level::Info, &format!("published {name} of {}", time::text(date_unix_s)));
+                let of =
+                    if date_unix_s == 0 { ", undated".to_owned() } else { format!(" of {}", time::text(date_unix_s)) };
+                self.line(Level::Info, &format!("published {name}{of}"));
             }
             Event::Repaired { path, bytes } => {
                 self.line(Level::Info, &format!("repaired {path}, {}", units::bytes(bytes)));
@@ -694,7 +696,7 @@ mod tests {
         insta::assert_snapshot!(stderr.text(), @r"
         <6>to fetch: 3 files, 5.00 MB
         <4>warning: a: 404
-        <6>published stable (trixie) of 1970-01-01 00:00:00 UTC
+        <6>published stable (trixie), undated
         <3>error: 1 file is missing
         <3>hint: run again
         ");

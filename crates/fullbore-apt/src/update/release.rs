@@ -21,8 +21,8 @@ use super::settings::UpdateSettings;
 use crate::lists::file_name;
 use crate::signed_release::check_suite;
 use crate::signed_release::{
-    Answer, CachedRelease, HINT_REACH, NamedAnswers, ReceivedRelease, Refusal, ReleaseRequest, accept, all,
-    no_verifier, receive, valid_until,
+    Answer, CachedRelease, HINT_ABSENT, HINT_REACH, NO_RELEASE, NamedAnswers, ReceivedRelease, Refusal, ReleaseRequest,
+    accept, all, no_verifier, receive, valid_until,
 };
 
 /// Longest wait for a mirror after another one has answered.
@@ -249,7 +249,11 @@ fn judge(
 ) -> Outcome {
     let refused = |kind, why: String| CommandError::new(kind, format_args!("{}: {why}", own.shown()));
     let received = received.map_err(|refusal| match refusal {
-        Refusal::Unavailable(why, hint) => refused(ErrorKind::Network, why).hint(hint),
+        Refusal::Unavailable(why, hint) => {
+            let error = refused(ErrorKind::Network, why);
+            let is_absent = hint == HINT_ABSENT && own.keys.is_none();
+            if is_absent { error.context(NO_RELEASE).hint(hint) } else { error.hint(hint) }
+        }
         Refusal::Local(why) => refused(ErrorKind::Disk, why).context("its indexes stay as they were"),
         Refusal::NoVerifier(why) => no_verifier(own.shown(), why).context("its indexes stay as they were"),
         Refusal::Verification(why, hint) => {
@@ -274,6 +278,7 @@ fn judge(
     if let Err(error) = check_suite(&own.suite, &release) {
         warn(format!("{}: {error}", own.shown()));
     }
+    release.notes.iter().for_each(|note| warn(format!("{}: {note}", own.shown())));
     if let Some(before) = &before {
         match check.succession(release.date, before.date, may_correct) {
             Succession::Follows => {}

@@ -65,7 +65,7 @@ pub fn data<R: Read>(packed: R, place: DataMember, threads: usize, proof: Proof)
         }
     };
     // The plain size is not announced anywhere; only the disk limits it, as for dpkg.
-    Ok(DataReader(Inner::Usual(Reader::open(form, packed, u64::MAX)?)))
+    Ok(DataReader(Inner::Usual(Reader::open_member(form, packed, u64::MAX)?)))
 }
 
 impl<R: Read> DataReader<R> {

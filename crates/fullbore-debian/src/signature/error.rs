@@ -72,12 +72,6 @@ pub enum SignatureError {
         /// Limit in bytes.
         limit: usize,
     },
-    /// The text is not UTF-8.
-    #[error("not UTF-8 at byte {offset}")]
-    NotUtf8 {
-        /// Offset in bytes.
-        offset: usize,
-    },
     /// No program that verifies signatures is installed.
     #[error("cannot verify signatures: found no {}", .programs.join(" and no "))]
     NoProgram {

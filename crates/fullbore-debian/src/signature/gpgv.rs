@@ -123,7 +123,7 @@ fn read_output(path: &Path) -> Result<String, SignatureError> {
         .take(RELEASE_BYTES_MAX as u64 + 1)
         .read_to_end(&mut text)
         .map_err(scratch)?;
-    bounded_text(&text).map(str::to_owned)
+    bounded_text(&text)
 }
 
 /// Compares lines without trailing white space, which a clear-text signature does not cover.

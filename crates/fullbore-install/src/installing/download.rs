@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use fullbore_apt::acquire::percent_decode;
 use fullbore_apt::http::{MirrorPath, MirrorSets};
+use fullbore_debian::path;
 use fullbore_engine::digest::{Sha256, Sha256Hasher};
 use fullbore_engine::durability::Durability;
 use fullbore_engine::files::Root;
@@ -191,7 +192,7 @@ impl Downloads {
                 self.sites.len() - 1
             }
         };
-        Ok((place, percent_decode(&path)))
+        Ok((place, in_one_spelling(percent_decode(&path))))
     }
 
     fn open_site(&self, addresses: Vec<Url>, credentials: Option<Credentials>) -> Result<NamedSite, CommandError> {
@@ -264,6 +265,13 @@ impl Downloads {
         summary.totals = self.totals;
         add_transfers(summary, started, phases, &mut self.progress, self.sites.iter().map(|site| &site.site))
     }
+}
+
+/// The path as servers understand it: `./x.deb` and `pool//x` are names of real archives. Another path stays as it is, for
+/// the request to judge.
+fn in_one_spelling(path: String) -> String {
+    let mut scratch = String::new();
+    path::normalise(&path, &mut scratch).map(str::to_owned).unwrap_or(path)
 }
 
 /// Name of an incomplete file.

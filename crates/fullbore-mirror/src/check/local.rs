@@ -118,6 +118,7 @@ pub fn check(root: &Root, state: &State, options: &Options<'_>) -> Result<Findin
         let fault = Fault::Link { target: lost.target.to_owned(), found: lost.found };
         checker.problem(lost.link, None, Sha256::EMPTY, fault);
     }
+    checker.choose(&mut plan);
     match plan.finish() {
         Ok(plan) => {
             checker.files(&plan)?;
@@ -282,6 +283,7 @@ impl<'a> Checker<'a> {
             let limit = plain_bytes_max(release, stem, copy.size);
             let Some((file, _)) = self.root.open_file(copy.path())? else { continue };
             let fed = match plan.index(&path, suite) {
+                // Entries that are left out of a mirror are no damage of it.
                 Ok(id) => read_index(plan, id, reading, &path, form, limit, BufReader::new(file)).map(drop),
                 Err(error) => Err(error.into()),
             };
@@ -290,6 +292,20 @@ impl<'a> Checker<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Where the indexes name several contents for a path, each of them is right: the one that is here is taken.
+    fn choose(&self, plan: &mut PlanBuilder) {
+        for (path, contents) in plan.alternatives().clone() {
+            let job = |at: usize| {
+                let content = contents.get(at)?;
+                Some(Job { id: at as u32, path: &path, size: Some(content.size), sha256: content.sha256 })
+            };
+            let right = self.read(&job).into_iter().find(|(_, outcome)| matches!(outcome, Outcome::Right(_)));
+            if let Some((at, _)) = right {
+                plan.choose(&path, &contents[at as usize]);
+            }
+        }
     }
 
     /// All copies of the Release's indexes, and the missing ones.

@@ -32,13 +32,14 @@ impl Run<'_> {
         for file in wanted.subtraction.fetch.clone() {
             wanted.subtraction.done.insert(file);
         }
-        let positions = 0..self.offers.len();
+        let positions = (0..self.offers.len()).filter(|position| !self.is_refused(*position));
         let publications =
             positions.map(|position| self.publication(session, position)).collect::<Result<Vec<_>, CommandError>>()?;
         let named_elsewhere = |path: &str| foreign.as_ref().is_none_or(|foreign| foreign.names(path));
         let orphans = wanted.subtraction.orphans.clone();
         let done = &wanted.subtraction.done;
-        let commit = self.commit(root, state, done, orphans, &publications, &|_| true, &named_elsewhere);
+        let commit =
+            self.commit(root, state, done, orphans, &publications, &|place| !self.is_refused(place), &named_elsewhere);
         let preview = commit::preview(&commit)?;
         let untracked = match self.settings.keep.clean {
             Clean::Untracked => self.untracked(root, &preview.paths, &preview.suites, &named_elsewhere)?,

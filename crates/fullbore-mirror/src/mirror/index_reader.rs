@@ -4,7 +4,7 @@ use std::io::BufRead;
 
 use fullbore_debian::compression::{Form, Reader};
 use fullbore_debian::diff_index::DiffIndex;
-use fullbore_debian::index::{self, IndexError};
+use fullbore_debian::index::{self, IndexError, OddEntry};
 use fullbore_debian::release::Release;
 
 use super::filter::{Candidate, PackageFacts};
@@ -18,6 +18,37 @@ const EXPANSION_MAX: u64 = 100;
 /// Smallest limit, for tiny indexes that compress well.
 const PLAIN_BYTES_MIN: u64 = 1 << 20;
 
+/// Lines about odd entries of one index; the rest is counted. A guess: more than anybody reads.
+const LINES_MAX: usize = 1000;
+
+/// Above this share of odd entries an index is no longer one with a mistake in it: 1 in this number.
+const ODD_SHARE: u64 = 10;
+
+/// What an index has.
+#[derive(Debug, Default)]
+pub struct IndexTally {
+    /// All its entries.
+    pub entries: u64,
+    /// Those of them that are wanted and that nobody can vouch for.
+    pub odd: u64,
+    /// A line about each of these, up to a limit.
+    pub lines: Vec<String>,
+}
+
+impl IndexTally {
+    /// Whether so many entries are odd that a mirror by this index would be no mirror.
+    pub fn is_mostly_odd(&self) -> bool {
+        self.odd * ODD_SHARE > self.entries
+    }
+
+    fn add(&mut self, line: String) {
+        self.odd += 1;
+        if self.lines.len() < LINES_MAX {
+            self.lines.push(line);
+        }
+    }
+}
+
 /// An index that cannot be read into the plan.
 #[derive(Debug, thiserror::Error)]
 pub enum IndexReadError {
@@ -27,6 +58,9 @@ pub enum IndexReadError {
     /// Malformed.
     #[error(transparent)]
     Index(#[from] IndexError),
+    /// An entry that cannot be used, where every file must be known.
+    #[error("{0}")]
+    Odd(String),
     /// It cannot be decompressed.
     #[error("cannot decompress: {0}")]
     Compression(#[source] std::io::Error),
@@ -41,10 +75,10 @@ pub fn plain_bytes_max(release: &Release, stem: &str, compressed_bytes: u64) -> 
 }
 
 /// Adds the files that an index names to the plan. `path` is the index's path below the archive's root, `input` its
-/// verified content as served. Returns the number of entries.
+/// verified content as served. Entries that nobody can vouch for are left out and named in the result.
 ///
 /// # Errors
-/// A damaged index, conflicts with other indexes.
+/// A damaged index.
 pub fn read_index<R: BufRead>(
     plan: &mut PlanBuilder,
     id: IndexId,
@@ -53,21 +87,43 @@ pub fn read_index<R: BufRead>(
     form: Form,
     plain_bytes_max: u64,
     input: R,
-) -> Result<u64, IndexReadError> {
+) -> Result<IndexTally, IndexReadError> {
     let reader = Reader::open(form, input, plain_bytes_max).map_err(IndexReadError::Compression)?;
     let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
-    let count = match reading {
-        Reading::Packages => packages(plan, id, reader)?,
-        Reading::Sources => sources(plan, id, reader)?,
+    let tally = match reading {
+        Reading::Packages => packages(plan, id, path, reader)?,
+        Reading::Sources => sources(plan, id, path, reader)?,
         Reading::InstallerSums => installer_sums(plan, id, directory, reader)?,
         Reading::DiffIndex => patches(plan, id, directory, reader)?,
     };
     plan.end_index(id)?;
-    Ok(count)
+    Ok(tally)
 }
 
-fn packages(plan: &mut PlanBuilder, id: IndexId, reader: impl std::io::Read) -> Result<u64, IndexReadError> {
-    index::packages(reader, |entry| {
+/// Leaves out an odd entry and names it, unless the filters leave it out anyway.
+fn leave_out(plan: &mut PlanBuilder, id: IndexId, path: &str, odd: &OddEntry, tally: &mut IndexTally) {
+    if plan.leave_out_odd(id, odd) {
+        let name = if odd.package.is_empty() { "an entry" } else { &odd.package };
+        let space = if odd.version.is_empty() { "" } else { " " };
+        tally.add(format!("{path}: {name}{space}{} is left out: {}", odd.version, odd.fault));
+    }
+}
+
+fn packages(
+    plan: &mut PlanBuilder,
+    id: IndexId,
+    path: &str,
+    reader: impl std::io::Read,
+) -> Result<IndexTally, IndexReadError> {
+    let mut tally = IndexTally::default();
+    tally.entries = index::packages_and_odd(reader, |entry| {
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(odd) => {
+                leave_out(plan, id, path, &odd, &mut tally);
+                return Ok(());
+            }
+        };
         let package = PackageFacts {
             name: entry.package,
             architecture: entry.architecture,
@@ -77,13 +133,43 @@ fn packages(plan: &mut PlanBuilder, id: IndexId, reader: impl std::io::Read) -> 
             priority: entry.priority.unwrap_or_default(),
         };
         let candidate = Candidate { path: entry.path, size: entry.size, sha256: entry.sha256, package: Some(package) };
-        plan.add(id, &candidate).map_err(IndexReadError::from)
-    })
+        add(plan, id, &candidate, &mut tally)
+    })?;
+    Ok(tally)
 }
 
-fn sources(plan: &mut PlanBuilder, id: IndexId, reader: impl std::io::Read) -> Result<u64, IndexReadError> {
-    let mut path = String::new();
-    index::sources(reader, |entry| {
+/// Adds a file. A path that a mirror cannot have is named and left out.
+fn add(
+    plan: &mut PlanBuilder,
+    id: IndexId,
+    candidate: &Candidate<'_>,
+    tally: &mut IndexTally,
+) -> Result<(), IndexReadError> {
+    match plan.add(id, candidate) {
+        Err(error) if error.is_of_entry() => {
+            tally.add(format!("{error}; it is left out"));
+            Ok(())
+        }
+        other => Ok(other?),
+    }
+}
+
+fn sources(
+    plan: &mut PlanBuilder,
+    id: IndexId,
+    path: &str,
+    reader: impl std::io::Read,
+) -> Result<IndexTally, IndexReadError> {
+    let mut buffer = String::new();
+    let mut tally = IndexTally::default();
+    tally.entries = index::sources_and_odd(reader, |entry| {
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(odd) => {
+                leave_out(plan, id, path, &odd, &mut tally);
+                return Ok(());
+            }
+        };
         let package = PackageFacts {
             name: entry.package,
             architecture: "source",
@@ -93,12 +179,13 @@ fn sources(plan: &mut PlanBuilder, id: IndexId, reader: impl std::io::Read) -> R
             priority: entry.priority.unwrap_or_default(),
         };
         for file in entry.files() {
-            let path = file.path_in(&mut path);
+            let path = file.path_in(&mut buffer);
             let candidate = Candidate { path, size: file.size, sha256: file.sha256, package: Some(package) };
-            plan.add(id, &candidate)?;
+            add(plan, id, &candidate, &mut tally)?;
         }
         Ok::<_, IndexReadError>(())
-    })
+    })?;
+    Ok(tally)
 }
 
 fn installer_sums(
@@ -106,12 +193,13 @@ fn installer_sums(
     id: IndexId,
     directory: &str,
     reader: impl std::io::Read,
-) -> Result<u64, IndexReadError> {
-    index::sha256sums(std::io::BufReader::new(reader), |entry| {
+) -> Result<IndexTally, IndexReadError> {
+    let entries = index::sha256sums(std::io::BufReader::new(reader), |entry| {
         let path = format!("{directory}/{}", entry.path);
         let candidate = Candidate { path: &path, size: SIZE_UNKNOWN, sha256: entry.sha256, package: None };
         plan.add(id, &candidate).map_err(IndexReadError::from)
-    })
+    })?;
+    Ok(IndexTally { entries, ..IndexTally::default() })
 }
 
 fn patches(
@@ -119,14 +207,14 @@ fn patches(
     id: IndexId,
     directory: &str,
     reader: impl std::io::Read,
-) -> Result<u64, IndexReadError> {
-    let mut count = 0;
+) -> Result<IndexTally, IndexReadError> {
+    let mut entries = 0;
     for patch in DiffIndex::parse(reader)?.downloads() {
         let path = format!("{directory}/{}", patch.name);
         plan.add(id, &Candidate { path: &path, size: patch.size, sha256: patch.sha256, package: None })?;
-        count += 1;
+        entries += 1;
     }
-    Ok(count)
+    Ok(IndexTally { entries, ..IndexTally::default() })
 }
 
 #[cfg(test)]
@@ -142,6 +230,40 @@ mod tests {
         read_index(&mut plan, id, reading, path, Form::Plain, text.len() as u64, text.as_bytes()).unwrap();
         let plan = plan.finish().unwrap();
         plan.files().map(|file| (file.path.to_owned(), file.known_size())).collect()
+    }
+
+    #[test]
+    fn what_nobody_can_vouch_for_is_named_and_left_out() {
+        let hash = Sha256::EMPTY;
+        let stanza = |name: &str, file: &str, hash: &str| {
+            format!("Package: {name}\nVersion: 1\nArchitecture: all\nFilename: {file}\nSize: 5\n{hash}\n")
+        };
+        let sound = stanza("sound", "/pool//s/sound.deb", &format!("SHA256: {hash}\n")).repeat(9);
+        for (odd, why) in [
+            (
+                stanza("odd", "pool/o/odd.deb", "MD5sum: 00\n"),
+                "x/Packages: odd 1 is left out: entry at line 64: no SHA-256",
+            ),
+            (stanza("odd", "../../odd.deb", &format!("SHA256: {hash}\n")), "odd 1 is left out: entry at line 64: path"),
+            (stanza("odd", "snapshots/a/b", &format!("SHA256: {hash}\n")), "a reserved path; it is left out"),
+        ] {
+            let text = format!("{sound}{odd}");
+            let tally_of = |text: &str, filters: Filters| {
+                let mut plan = PlanBuilder::new(filters);
+                let id = plan.index("x/Packages", 0).unwrap();
+                let (limit, input) = (text.len() as u64, text.as_bytes());
+                let tally = read_index(&mut plan, id, Reading::Packages, "x/Packages", Form::Plain, limit, input);
+                (tally.unwrap(), plan.finish().unwrap())
+            };
+            let (tally, plan) = tally_of(&text, Filters::default());
+            assert_eq!((tally.entries, tally.odd, tally.is_mostly_odd()), (10, 1, false));
+            assert!(tally.lines[0].contains(why), "{:?}", tally.lines);
+            assert_eq!(plan.files().map(|file| file.path).collect::<Vec<_>>(), ["pool/s/sound.deb"]);
+            assert!(tally_of(&format!("{text}{odd}"), Filters::default()).0.is_mostly_odd(), "2 of 11");
+            let exclude =
+                Filters { exclude: vec!["odd".parse().unwrap(), "/a/b".parse().unwrap()], ..Filters::default() };
+            assert_eq!(tally_of(&text, exclude).0.odd, 0, "nobody judges what nobody wants");
+        }
     }
 
     #[test]

@@ -12,8 +12,10 @@ use fullbore_engine::digest::Sha256;
 use fullbore_engine::run::Stop;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::run::events::Events;
+use fullbore_engine::units;
 use fullbore_wire::run::refusals::{Hosts, Refusals};
 
+use super::alternatives;
 use super::batch::{Files, IndexDownload};
 use super::index_reader::{plain_bytes_max, read_index};
 use super::links;
@@ -21,7 +23,7 @@ use super::membership::SuiteId;
 use super::offer::OfferedSuite;
 use super::plan::{Plan, PlanBuilder};
 use super::publish::StoredFile;
-use super::select::{self, Need, Reading, WantedIndex};
+use super::select::{self, Absent, Need, Reading, SelectError, Selected, WantedIndex};
 use super::session::{Session, disk};
 use super::state::{StateError, index_path};
 use super::store;
@@ -32,6 +34,8 @@ pub struct SuiteIndexes {
     /// The selected entries of its Release.
     pub wants: Vec<WantedIndex>,
     have: BTreeSet<Sha256>,
+    /// Groups that no mirror has, without which the suite is published (`--ignore-missing`).
+    ignored: BTreeSet<u32>,
 }
 
 impl SuiteIndexes {
@@ -42,8 +46,16 @@ impl SuiteIndexes {
 
     /// An index of which no form is in the store, if one is required.
     pub fn missing(&self) -> Option<&WantedIndex> {
+        self.missing_of(&|_| true)
+    }
+
+    /// As [`SuiteIndexes::missing`], among those of this kind.
+    fn missing_of(&self, kind: &dyn Fn(&&WantedIndex) -> bool) -> Option<&WantedIndex> {
         let received: BTreeSet<u32> = self.wants.iter().filter(|want| self.has(want)).filter_map(group).collect();
-        self.wants.iter().find(|want| group(want).is_some_and(|group| !received.contains(&group)))
+        let is_missing = |want: &&WantedIndex| {
+            group(want).is_some_and(|group| !received.contains(&group) && !self.ignored.contains(&group))
+        };
+        self.wants.iter().filter(is_missing).find(kind)
     }
 
     /// The hashes of an index in all its forms.
@@ -84,22 +96,60 @@ fn group(want: &WantedIndex) -> Option<u32> {
     }
 }
 
-/// Selects the indexes of all suites and finds those in the store.
-pub fn select(offers: &[OfferedSuite], session: &Session) -> Result<Vec<SuiteIndexes>, CommandError> {
-    offers
-        .iter()
-        .map(|offer| {
-            let wants =
-                select::indexes(&offer.requested, &offer.release, &offer.selections).map_err(CommandError::usage)?;
-            let mut have = BTreeSet::new();
-            for want in &wants {
-                if is_here(offer, want, session).map_err(|error| disk(&error))? {
-                    have.insert(want.sha256);
-                }
+/// Selects the indexes of all suites and finds those in the store. Suites without the selected parts are added to
+/// `refused`; lines about parts that only some of them lack go to `absent`.
+pub fn select(
+    offers: &[OfferedSuite],
+    session: &Session,
+    refused: &mut Vec<(usize, CommandError)>,
+    absent: &mut Vec<Absent>,
+) -> Result<Vec<SuiteIndexes>, CommandError> {
+    let mut suites = Vec::new();
+    for (place, offer) in offers.iter().enumerate() {
+        let mut selected = select::indexes(&offer.requested, &offer.release, &offer.selections);
+        if let Ok(Selected { absent, .. }) = &selected
+            && let Some(gone) = absent.iter().find(|absent| was_mirrored(offer, absent, session))
+        {
+            selected = Err(gone.error.clone());
+        }
+        let wants = match selected {
+            Ok(selected) => {
+                absent.extend(selected.absent);
+                selected.wants
             }
-            Ok(SuiteIndexes { wants, have })
-        })
-        .collect()
+            Err(error) => {
+                refused.push((place, CommandError::usage(error)));
+                Vec::new()
+            }
+        };
+        let mut have = BTreeSet::new();
+        for want in &wants {
+            if is_here(offer, want, session).map_err(|error| disk(&error))? {
+                have.insert(want.sha256);
+            }
+        }
+        suites.push(SuiteIndexes { wants, have, ignored: BTreeSet::new() });
+    }
+    Ok(suites)
+}
+
+/// Whether this part of the suite is here from earlier runs: its files would be deleted if the suite went on without it.
+fn was_mirrored(offer: &OfferedSuite, absent: &Absent, session: &Session) -> bool {
+    let directories = || match &absent.error {
+        SelectError::Component { component, .. } => vec![component.clone()],
+        SelectError::Architecture { architecture, .. } => offer
+            .release
+            .components
+            .iter()
+            .chain(offer.selections.iter().flat_map(|selection| &selection.components))
+            .map(|component| format!("{component}/binary-{architecture}"))
+            .collect(),
+        SelectError::Nothing { .. } => Vec::new(),
+    };
+    // What cannot be looked at may be there.
+    directories()
+        .iter()
+        .any(|directory| session.root.stat(&offer.layout.path(directory)).map_or(true, |there| there.is_some()))
 }
 
 /// Whether an index is in the store, or in the published tree, from which it is linked into the store.
@@ -146,6 +196,40 @@ pub fn missing(offers: &[OfferedSuite], suites: &[SuiteIndexes], to_be_read: boo
         }
     }
     indexes
+}
+
+/// With `--ignore-missing`: lets the suites be published without the indexes that no mirror has, and returns a line for
+/// each. One that was mirrored before is not ignored, as the files that it names would be deleted for it.
+pub fn ignore_absent(
+    offers: &[OfferedSuite],
+    suites: &mut [SuiteIndexes],
+    refusals: &Refusals,
+    session: &Session,
+) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (offer, suite) in offers.iter().zip(suites) {
+        while let Some(want) = suite.missing_of(&|want| is_lost(suite, want, refusals)) {
+            let names_files = want.reading.is_some_and(|reading| reading != Reading::DiffIndex);
+            let mut forms = suite.wants.iter().filter(|other| group(other) == group(want));
+            let is_here = |form: &WantedIndex| session.root.stat(&offer.layout.path(&form.path));
+            if names_files && forms.any(|form| is_here(form).map_or(true, |there| there.is_some())) {
+                break;
+            }
+            lines.push(format!("{}{}: no mirror has it; the suite is published without it", offer.remote, want.path));
+            let Some(group) = group(want) else { break };
+            suite.ignored.insert(group);
+        }
+    }
+    lines
+}
+
+/// Whether every host answered, and none has the index in any form. One that names packages and has other content belongs
+/// to another state of the archive, and is not lost.
+fn is_lost(suite: &SuiteIndexes, want: &WantedIndex, refusals: &Refusals) -> bool {
+    match want.reading {
+        Some(_) => refusals.are(&mut suite.forms(want), |refusal| refusal.is_absent),
+        None => refusals.are(&mut suite.forms(want), |refusal| refusal.is_lost),
+    }
 }
 
 /// For each suite the first required index that no mirror had, and whether a mirror sent other content. Such a suite is
@@ -223,14 +307,24 @@ pub fn fetch(
             break;
         }
     }
-    for (offer, suite) in offers.iter().zip(suites.iter()) {
-        let read = |want: &&WantedIndex| want.reading.is_some();
-        if let Some(want) = suite.missing().filter(&read) {
-            return Err(unreadable(offer, suite, want, &refusals));
-        }
-    }
     Ok(refusals)
 }
+
+/// The suites without a required index that names files, by their place, with the errors.
+pub fn unreadable_suites(
+    offers: &[OfferedSuite],
+    suites: &[SuiteIndexes],
+    refusals: &Refusals,
+) -> Vec<(usize, CommandError)> {
+    let of_suite = |(place, (offer, suite)): (usize, (&OfferedSuite, &SuiteIndexes))| {
+        let want = suite.missing_of(&|want| want.reading.is_some())?;
+        Some((place, unreadable(offer, suite, want, refusals)))
+    };
+    offers.iter().zip(suites).enumerate().filter_map(of_suite).collect()
+}
+
+/// The mirrors agree that a file is not there.
+pub const HINT_IGNORE_MISSING: &str = "if the archive lost it for good, --ignore-missing publishes the rest";
 
 /// The error for a required index without any form.
 fn unreadable(offer: &OfferedSuite, suite: &SuiteIndexes, want: &WantedIndex, refusals: &Refusals) -> CommandError {
@@ -253,7 +347,8 @@ fn unreadable(offer: &OfferedSuite, suite: &SuiteIndexes, want: &WantedIndex, re
         error = error.context(reason);
     }
     let error = error.context("the Release names it; nothing was published");
-    error.hint(match wrong {
+    let is_absent = refusals.are(&mut suite.forms(want), |refusal| refusal.is_absent);
+    let error = error.hint(match wrong {
         Some(_) => {
             "the mirrors may be half-way through an update: try again in some minutes; if that does not help, add \
              another --from: a mirror's storage or a cache in between may be at fault"
@@ -262,58 +357,103 @@ fn unreadable(offer: &OfferedSuite, suite: &SuiteIndexes, want: &WantedIndex, re
             "the mirrors may be half-way through an update: try again in some minutes, or add another --from"
         }
         None => "remove --index-formats: no mirror has the index in these forms",
-    })
+    });
+    if is_absent { error.hint(HINT_IGNORE_MISSING) } else { error }
 }
 
-/// Reads all indexes into a plan. `ids` are the numbers of the suites in the state.
+/// The plan of all suites whose indexes can be read, what was left out of it, and the refusals of the other suites.
+pub struct Planned {
+    /// The plan.
+    pub plan: Plan,
+    /// Lines about entries that nobody can vouch for, and about contents that the archive does not serve.
+    pub left_out: Vec<String>,
+    /// Suites that cannot be published, by their place, with the reasons.
+    pub refused: Vec<(usize, CommandError)>,
+}
+
+/// Reads all indexes into a plan. `ids` are the numbers of the suites in the state; the suites of `refused` are left
+/// out, and those with an index that cannot be read are added to it.
+#[allow(clippy::too_many_arguments)]
 pub fn plan(
     settings: &MirrorSettings,
     offers: &[OfferedSuite],
     suites: &[SuiteIndexes],
     ids: &[SuiteId],
-    session: &Session,
-) -> Result<Plan, CommandError> {
-    let mut builder = PlanBuilder::new(settings.filters.clone());
-    for ((offer, suite), id) in offers.iter().zip(suites).zip(ids) {
-        let mut read: BTreeMap<(String, Reading), &WantedIndex> = BTreeMap::new();
-        for want in suite.wants.iter().filter(|want| suite.has(want)) {
-            let Some(reading) = want.reading else { continue };
-            let (stem, _) = Form::split(&want.path);
-            let best = read.entry((stem.to_owned(), reading)).or_insert(want);
-            if want.rank < best.rank {
-                *best = want;
+    mut refused: Vec<(usize, CommandError)>,
+    session: &mut Session,
+    stop: &Stop,
+    events: &mut dyn Events,
+) -> Result<Planned, CommandError> {
+    // Again from the start when a suite is refused: its files must not be in the plan.
+    let (mut builder, mut left_out) = loop {
+        let mut builder = PlanBuilder::new(settings.filters.clone());
+        let mut left_out = Vec::new();
+        let before = refused.len();
+        for (place, ((offer, suite), id)) in offers.iter().zip(suites).zip(ids).enumerate() {
+            if refused.iter().any(|(other, _)| *other == place) {
+                continue;
+            }
+            match read_suite(&mut builder, offer, suite, *id, session) {
+                Ok(lines) => left_out.extend(lines),
+                Err(error) if error.kind == ErrorKind::Verification => refused.push((place, error)),
+                Err(error) => return Err(error),
             }
         }
-        for ((stem, reading), want) in read {
-            let path = offer.layout.path(&want.path);
-            let bad = |error: &dyn std::fmt::Display| {
-                CommandError::new(ErrorKind::Verification, format_args!("{path}: {error}"))
-                    .context("the index is signed: the archive itself is at fault; nothing was published")
-            };
-            let mut file = None;
-            // A dry run fetches into its working directory, and keeps a wrong file in the mirror.
-            for root in [&session.directories.work, &session.root] {
-                if file.is_none() {
-                    file = root.open_file(&index_path(want.sha256)).map_err(|error| disk(&error))?;
-                }
-            }
-            let Some((file, _)) = file else {
-                return Err(bad(&"it vanished from the store"));
-            };
-            let index = builder.index(&path, *id).map_err(|error| bad(&error))?;
-            builder.only(index, &select::within_indexes(&offer.selections));
-            let limit = plain_bytes_max(&offer.release, &stem, want.size);
-            read_index(
-                &mut builder,
-                index,
-                reading,
-                &path,
-                want.form,
-                limit,
-                BufReader::with_capacity(256 << 10, file),
-            )
-            .map_err(|error| bad(&error))?;
+        if refused.len() == before {
+            break (builder, left_out);
+        }
+    };
+    left_out.extend(alternatives::choose(&mut builder, session, stop, events)?);
+    let plan = builder.finish().map_err(|error| CommandError::new(ErrorKind::Verification, error))?;
+    Ok(Planned { plan, left_out, refused })
+}
+
+/// Reads the indexes of one suite; returns lines about the entries that are left out.
+fn read_suite(
+    builder: &mut PlanBuilder,
+    offer: &OfferedSuite,
+    suite: &SuiteIndexes,
+    id: SuiteId,
+    session: &Session,
+) -> Result<Vec<String>, CommandError> {
+    let mut read: BTreeMap<(String, Reading), &WantedIndex> = BTreeMap::new();
+    for want in suite.wants.iter().filter(|want| suite.has(want)) {
+        let Some(reading) = want.reading else { continue };
+        let (stem, _) = Form::split(&want.path);
+        let best = read.entry((stem.to_owned(), reading)).or_insert(want);
+        if want.rank < best.rank {
+            *best = want;
         }
     }
-    builder.finish().map_err(|error| CommandError::new(ErrorKind::Verification, error))
+    let mut left_out = Vec::new();
+    for ((stem, reading), want) in read {
+        let path = offer.layout.path(&want.path);
+        let bad = |error: &dyn std::fmt::Display| {
+            CommandError::new(ErrorKind::Verification, format_args!("{path}: {error}"))
+                .context("the index is signed: the archive itself is at fault; nothing was published")
+        };
+        let mut file = None;
+        // A dry run fetches into its working directory, and keeps a wrong file in the mirror.
+        for root in [&session.directories.work, &session.root] {
+            if file.is_none() {
+                file = root.open_file(&index_path(want.sha256)).map_err(|error| disk(&error))?;
+            }
+        }
+        let Some((file, _)) = file else {
+            return Err(bad(&"it vanished from the store"));
+        };
+        let index = builder.index(&path, id).map_err(|error| bad(&error))?;
+        builder.only(index, &select::within_indexes(&offer.selections));
+        let limit = plain_bytes_max(&offer.release, &stem, want.size);
+        let input = BufReader::with_capacity(256 << 10, file);
+        let tally = read_index(builder, index, reading, &path, want.form, limit, input).map_err(|error| bad(&error))?;
+        if tally.is_mostly_odd() {
+            let all = units::several(tally.entries, "entry", "entries");
+            let error = bad(&format_args!("{} of {all} cannot be used: this would be no mirror", tally.odd));
+            let error = tally.lines.into_iter().fold(error, CommandError::context);
+            return Err(error.hint("--exclude leaves out packages before they are judged"));
+        }
+        left_out.extend(tally.lines);
+    }
+    Ok(left_out)
 }

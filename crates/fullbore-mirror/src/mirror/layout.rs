@@ -21,6 +21,11 @@ pub struct Layout {
 }
 
 impl Layout {
+    /// The directory of the request alone, for a Release that has other names.
+    pub fn as_requested(requested: &str) -> Layout {
+        Layout { directory: format!("dists/{requested}"), links: Vec::new() }
+    }
+
     /// A path below the suite's directory, as one below the mirror's.
     pub fn path(&self, name: &str) -> String {
         below(&self.directory, name)

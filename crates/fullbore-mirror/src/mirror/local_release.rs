@@ -47,6 +47,11 @@ impl LocalRelease {
         Sha256::of(&self.content)
     }
 
+    /// Parses it without a look at its signature.
+    pub fn release(&self) -> Option<Release> {
+        Release::parse(&SignedText::trusted(&self.content).ok()?).ok()
+    }
+
     /// Its `Date` in Unix seconds, if it is validly signed. Without a verifier it is trusted.
     ///
     /// # Errors

@@ -7,15 +7,16 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use fullbore_apt::signed_release::{
-    AlternateHosts, CachedRelease, Equivalence, HINT_ABSENT, HINT_ABSENT_FLAT, HINT_BUSY, HINT_CERTIFICATE,
-    HINT_CREDENTIALS, HINT_ELSEWHERE, HINT_OTHER_AUTHORITY, HINT_REACH, HINT_TRUST, NamedAnswers, ReceivedRelease,
-    Refusal, ReleaseRequest, accept, check_suite, contradiction, get_hedged, no_verifier, receive, receive_all,
-    remote_directory, valid_until,
+    AlternateHosts, Answer, CachedRelease, Equivalence, HINT_ABSENT, HINT_ABSENT_FLAT, HINT_BUSY, HINT_CERTIFICATE,
+    HINT_CREDENTIALS, HINT_ELSEWHERE, HINT_OTHER_AUTHORITY, HINT_REACH, HINT_TRUST, NO_RELEASE, NamedAnswers,
+    ReceivedRelease, Refusal, ReleaseRequest, accept, check_suite, contradiction, get_hedged, no_verifier, receive,
+    receive_all, remote_directory, valid_until,
 };
 use fullbore_debian::release::Release;
 use fullbore_debian::release_date::{DateCheck, HINT_FUTURE};
 use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignedText, Verifier};
 use fullbore_engine::digest::Sha256;
+use fullbore_engine::files::FileError;
 use fullbore_engine::run::Stop;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_wire::conditional::EntityTag;
@@ -84,7 +85,18 @@ pub struct OfferedSuite {
     verifier: Option<Verifier>,
 }
 
+/// The offered suites, and the errors of those that cannot be used: they stop no other.
+pub struct Offers {
+    /// Suites with a usable Release.
+    pub suites: Vec<OfferedSuite>,
+    /// One error for each of the others.
+    pub refused: Vec<CommandError>,
+}
+
 /// Fetches and verifies the Releases of all suites.
+///
+/// # Errors
+/// A local error, or no suite is left; the first error with the messages of the others.
 pub fn fetch(
     settings: &MirrorSettings,
     session: &Session,
@@ -92,7 +104,7 @@ pub fn fetch(
     now: i64,
     stop: &Stop,
     warn: &mut dyn FnMut(String),
-) -> Result<Vec<OfferedSuite>, CommandError> {
+) -> Result<Offers, CommandError> {
     let wanted_suites = wanted_suites(&settings.sources);
     let condition = |wanted_suite: &WantedSuite<'_>| {
         cached_release(
@@ -120,45 +132,81 @@ pub fn fetch(
     let origin_answers = session.runtime.block_on(stop.or(receive_all(requests)))?;
     drop(early);
     let mut candidates = Vec::new();
+    let mut refused = Vec::new();
     let asked = wanted_suites.iter().zip(&conditions).zip(verifiers);
     for (((wanted_suite, cached), verifier), answer) in asked.zip(origin_answers) {
-        let suite = wanted_suite.suite;
-        let accepted = match accept(answer, cached.as_ref(), verifier.as_ref()) {
-            // The local copy or an answer was altered: ask the origin alone, without a condition.
-            Err(Refusal::Verification(..)) if cached.is_some() || !others(settings).is_empty() => {
-                let again = receive(request(session, ORIGIN, suite, None, patience));
-                let again = session.runtime.block_on(stop.or(again))?;
-                accept(again, None, verifier.as_ref())
-            }
-            other => other,
+        let offered = || {
+            let (check, first) = (date_check(wanted_suite.sources[0], now), (answer, cached.as_ref()));
+            let received =
+                usable(settings, session, wanted_suite.suite, first, verifier.as_ref(), check, patience, stop, warn)?;
+            candidate(settings, session, state, wanted_suite, received, verifier, now, stop, warn)
         };
-        let (received, host) = match accepted {
-            Ok(received) => (received, ORIGIN),
-            Err(Refusal::Verification(why, hint)) => {
-                return Err(unverified(&shown(settings, ORIGIN), suite, &why, hint));
-            }
-            Err(Refusal::Local(why)) => return Err(unwritable(suite, &why)),
-            Err(Refusal::NoVerifier(why)) => {
-                return Err(no_verifier(suite, why).context("nothing was published or deleted"));
-            }
-            Err(Refusal::Unavailable(why, hint)) => {
-                let check = date_check(wanted_suite.sources[0], now);
-                newest_of_others(settings, session, suite, verifier.as_ref(), (&why, hint), check, stop, warn)?
-            }
-        };
-        candidates.push(candidate(
-            settings,
-            session,
-            state,
-            wanted_suite,
-            (received, host),
-            verifier,
-            now,
-            stop,
-            warn,
-        )?);
+        match offered() {
+            Ok(candidate) => candidates.push(candidate),
+            Err(error) => refused.push(of_suite(error)?),
+        }
     }
-    join(candidates)?.into_iter().map(|candidate| judge(settings, session, state, candidate, warn)).collect()
+    let mut suites = Vec::new();
+    for candidate in join(candidates)? {
+        match judge(settings, session, state, candidate, warn) {
+            Ok(suite) => suites.push(suite),
+            Err(error) => refused.push(of_suite(error)?),
+        }
+    }
+    if suites.is_empty()
+        && let Some(error) = together(std::mem::take(&mut refused))
+    {
+        return Err(error);
+    }
+    Ok(Offers { suites, refused })
+}
+
+/// The error again, if it concerns one suite alone; a local one ends the run.
+pub fn of_suite(error: CommandError) -> Result<CommandError, CommandError> {
+    match error.kind {
+        ErrorKind::Network | ErrorKind::Stale | ErrorKind::Verification | ErrorKind::Usage => Ok(error),
+        _ => Err(error),
+    }
+}
+
+/// One error of several: the first, with the messages of the others.
+pub fn together(errors: Vec<CommandError>) -> Option<CommandError> {
+    let mut errors = errors.into_iter();
+    let first = errors.next()?;
+    Some(errors.fold(first, |first, other| first.context(format_args!("and {}", other.message))))
+}
+
+/// The Release of the origin, or of another mirror in its place.
+#[allow(clippy::too_many_arguments)]
+fn usable(
+    settings: &MirrorSettings,
+    session: &Session,
+    suite: &str,
+    (answer, cached): (Answer, Option<&CachedRelease>),
+    verifier: Option<&Verifier>,
+    check: DateCheck,
+    patience: Duration,
+    stop: &Stop,
+    warn: &mut dyn FnMut(String),
+) -> Result<(ReceivedRelease, HostId), CommandError> {
+    let accepted = match accept(answer, cached, verifier) {
+        // The local copy or an answer was altered: ask the origin alone, without a condition.
+        Err(Refusal::Verification(..)) if cached.is_some() || !others(settings).is_empty() => {
+            let again = receive(request(session, ORIGIN, suite, None, patience));
+            let again = session.runtime.block_on(stop.or(again))?;
+            accept(again, None, verifier)
+        }
+        other => other,
+    };
+    match accepted {
+        Ok(received) => Ok((received, ORIGIN)),
+        Err(Refusal::Verification(why, hint)) => Err(unverified(&shown(settings, ORIGIN), suite, &why, hint)),
+        Err(Refusal::Local(why)) => Err(unwritable(suite, &why)),
+        Err(Refusal::NoVerifier(why)) => Err(no_verifier(suite, why).context("nothing was published or deleted")),
+        Err(Refusal::Unavailable(why, hint)) => {
+            newest_of_others(settings, session, suite, verifier, (&why, hint), check, stop, warn)
+        }
+    }
 }
 
 fn request<'a>(
@@ -221,6 +269,13 @@ fn newest_of_others(
         let answer = receive(request(session, host, suite, None, PATIENCE));
         let answer = session.runtime.block_on(stop.or(answer))?;
         match accept(answer, None, verifier) {
+            // Nothing tells whether it is newer than what the origin had.
+            Ok(received) if received.release.date.is_none() => {
+                refusals.push(format!(
+                    "{}: its Release has no usable Date, and it is not the origin",
+                    shown(settings, host)
+                ));
+            }
             Ok(received) => {
                 let rank = |received: &ReceivedRelease| check.rank(received.release.date);
                 let newer = best.as_ref().is_none_or(|(best, _)| rank(&received) > rank(best));
@@ -263,7 +318,18 @@ fn newest_of_others(
         HINT_ABSENT if suite.ends_with('/') => HINT_ABSENT_FLAT,
         other => other,
     });
-    Err(error.hint(hint.unwrap_or(HINT_ABSENT)))
+    let hint = hint.unwrap_or(HINT_ABSENT);
+    if verifier.is_none() && matches!(hint, HINT_ABSENT | HINT_ABSENT_FLAT) {
+        error = error.context(NO_RELEASE);
+    }
+    let error = error.hint(hint);
+    let is_absent = hint == HINT_ABSENT && !suite.ends_with('/');
+    let flat = if suite == "." { "./".to_owned() } else { format!("{suite}/") };
+    Err(if is_absent {
+        error.hint(format_args!("if this is a flat repository (no dists/), end its name with a slash: --suite {flat}"))
+    } else {
+        error
+    })
 }
 
 /// The date check of a source.
@@ -286,12 +352,21 @@ fn candidate(
 ) -> Result<Candidate, CommandError> {
     let (suite, source, release) = (wanted_suite.suite, wanted_suite.sources[0], &received.release);
     let from = || format!("from {}", shown(settings, host));
-    check_suite(suite, release).map_err(|error| {
-        CommandError::usage(error)
-            .context(from())
-            .context("nothing was published or deleted")
-            .hint("pass one of its names with --suite, or choose another mirror: this one serves a different suite")
-    })?;
+    let is_of_another = check_suite(suite, release).err();
+    if let Some(error) = &is_of_another {
+        // Some archives name all their suites alike; but nobody may serve another suite in the place of one that is here.
+        if names_itself(session, state, suite).map_err(|error| disk(&error))? {
+            return Err(CommandError::usage(error)
+                .context(from())
+                .context("the Release that is here is of the requested suite")
+                .context("nothing was published or deleted")
+                .hint(
+                    "pass one of its names with --suite, or choose another mirror: this one serves a different suite",
+                ));
+        }
+        warn(format!("{suite}: {error}; it is published as {suite}"));
+    }
+    release.notes.iter().for_each(|note| warn(format!("{suite}: {note}")));
     let check = date_check(source, now);
     if let Some(future) = check.future(release.date) {
         return Err(CommandError::new(ErrorKind::Stale, format_args!("{suite}: {future}"))
@@ -324,15 +399,27 @@ fn candidate(
             without: settings.without.iter().copied().chain(no_language.then_some(Kind::Translations)).collect(),
             languages: own.unwrap_or(&settings.languages).clone(),
             formats: settings.index_formats.clone(),
+            skips_absent: source.skips_absent,
         }
     };
     let taken = match rival(suite, release, state) {
         Some(rival) => still_claims(session, host, rival, release, verifier.as_ref(), stop)?,
         None => false,
     };
-    let layout = layout(suite, release, taken, &session.root).map_err(|error| disk(&error))?;
+    let layout = match is_of_another {
+        Some(_) => Layout::as_requested(suite),
+        None => layout(suite, release, taken, &session.root).map_err(|error| disk(&error))?,
+    };
     let selections = wanted_suite.sources.iter().map(selection).collect();
     Ok(Candidate { requested: suite.to_owned(), host, selections, layout, received, verifier, check })
+}
+
+/// Whether the Release that is mirrored for this request has the requested name.
+fn names_itself(session: &Session, state: &State, requested: &str) -> Result<bool, FileError> {
+    let mut records = state.header.suites.iter().filter(|suite| !suite.retired);
+    let Some(record) = records.find(|suite| suite.requested == requested) else { return Ok(false) };
+    let here = LocalRelease::read(&session.root, &record.directory)?;
+    Ok(here.and_then(|here| here.release()).is_some_and(|release| check_suite(requested, &release).is_ok()))
 }
 
 /// Whether the suite requested as `rival` still has the codename of this Release. If that is unknown, it has.

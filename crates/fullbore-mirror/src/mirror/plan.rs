@@ -1,18 +1,19 @@
 //! The plan: every file that the signed indexes name, each path once.
 //!
 //! Indexes are streamed in; nothing but paths, sizes and hashes is kept: 48 bytes and
-//! the path for a file, so that Debian's 1.2 million files stay below 300 MB. Two
-//! indexes that give one path different contents are an error that names both: whatever
-//! was fetched, one of them would be wrong.
+//! the path for a file, so that Debian's 1.2 million files stay below 300 MB. Where one
+//! path has several contents, the caller chooses one ([`PlanBuilder::alternatives`]): the
+//! archive can serve only one of them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 
+use fullbore_debian::index::OddEntry;
 use fullbore_debian::path::{self, PathFault};
 use fullbore_debian::version;
 use fullbore_engine::digest::Sha256;
 
-use super::filter::{self, Candidate};
+use super::filter::{self, Candidate, PackageFacts};
 use super::membership::SuiteId;
 use crate::settings::Filters;
 
@@ -35,9 +36,6 @@ const ARENA_MAX: usize = u32::MAX as usize;
 /// A plan that cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
-    /// Two indexes want different contents under one name.
-    #[error(transparent)]
-    Conflict(Box<Conflict>),
     /// A forbidden path.
     #[error("{index}: path {path:?} {fault}")]
     Path {
@@ -68,27 +66,31 @@ pub enum PlanError {
     },
 }
 
-/// One path, two contents.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{path}: {first_index} says {first_size} bytes, SHA-256 {first_sha256}; \
-     {second_index} says {second_size} bytes, SHA-256 {second_sha256}"
-)]
-pub struct Conflict {
-    /// The path.
-    pub path: String,
-    /// The index read first.
-    pub first_index: String,
-    /// Its size for the path.
-    pub first_size: u64,
-    /// Its hash for the path.
-    pub first_sha256: Sha256,
-    /// The index that differs.
-    pub second_index: String,
-    /// Its size for the path.
-    pub second_size: u64,
-    /// Its hash for the path.
-    pub second_sha256: Sha256,
+impl PlanError {
+    /// Whether the fault is that of one entry, behind which others may follow.
+    pub fn is_of_entry(&self) -> bool {
+        match self {
+            PlanError::Path { .. } | PlanError::Reserved { .. } => true,
+            PlanError::TooLarge { limit, .. } => *limit == SIZE_MAX,
+        }
+    }
+}
+
+/// Most contents beyond the first of all paths. Archives with some hundred are known; each is asked for.
+const ALTERNATIVES_MAX: usize = 10_000;
+
+/// One of several contents that the indexes name for one path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Alternative {
+    /// Size in bytes.
+    pub size: u64,
+    /// Hash of the content.
+    pub sha256: Sha256,
+    /// The index that names it.
+    pub index: String,
+    /// The suite of this index.
+    pub suite: SuiteId,
+    number: u16,
 }
 
 /// Number of an index in the plan being built.
@@ -202,6 +204,8 @@ pub struct PlanBuilder {
     held: HashMap<u16, Versions>,
     /// Hashes of paths that indexes name and filters leave out: clean keeps these.
     left_out: Vec<u64>,
+    /// Paths with several contents; the first is that of the slot.
+    alternatives: BTreeMap<String, Vec<Alternative>>,
 }
 
 /// The first size of the table of paths.
@@ -220,6 +224,7 @@ impl PlanBuilder {
             indexes: Vec::new(),
             held: HashMap::new(),
             left_out: Vec::new(),
+            alternatives: BTreeMap::new(),
         }
     }
 
@@ -240,16 +245,11 @@ impl PlanBuilder {
 
     /// Adds a file that `index` names, if it passes the filters.
     pub fn add(&mut self, index: IndexId, candidate: &Candidate<'_>) -> Result<(), PlanError> {
+        // Nobody judges what nobody wants.
+        if !self.is_wanted(index, candidate) {
+            return Ok(());
+        }
         self.check(index, candidate.path, candidate.size)?;
-        if let Some(package) = candidate.package
-            && !self.indexes[usize::from(index.0)].takes(package.architecture)
-        {
-            return Ok(());
-        }
-        if !filter::wants(&self.filters, candidate) {
-            self.leave_out(candidate.path);
-            return Ok(());
-        }
         if let (Some(_), Some(package)) = (self.filters.newest, candidate.package) {
             let key = (package.name.to_owned(), package.architecture.to_owned());
             let versions = self.held.entry(index.0).or_default().packages.entry(key).or_default();
@@ -261,6 +261,51 @@ impl PlanBuilder {
             return Ok(());
         }
         self.insert(index, candidate.path, candidate.size, candidate.sha256)
+    }
+
+    /// Leaves out an entry that nobody can vouch for. Its files must not be deleted for that. Tells whether the filters
+    /// would have taken it.
+    pub fn leave_out_odd(&mut self, index: IndexId, odd: &OddEntry) -> bool {
+        let package = PackageFacts {
+            name: &odd.package,
+            architecture: &odd.architecture,
+            version: &odd.version,
+            source: &odd.source,
+            section: &odd.section,
+            priority: &odd.priority,
+        };
+        odd.paths.iter().for_each(|path| self.leave_out(path));
+        let path = odd.paths.first().unwrap_or(&odd.written);
+        self.is_wanted(index, &Candidate { path, size: 0, sha256: Sha256::EMPTY, package: Some(package) })
+    }
+
+    /// Whether architecture and filters take this file; the path of one that the filters leave out is noted.
+    fn is_wanted(&mut self, index: IndexId, candidate: &Candidate<'_>) -> bool {
+        if let Some(package) = candidate.package
+            && !self.indexes[usize::from(index.0)].takes(package.architecture)
+        {
+            return false;
+        }
+        let is_wanted = filter::wants(&self.filters, candidate);
+        if !is_wanted {
+            self.leave_out(candidate.path);
+        }
+        is_wanted
+    }
+
+    /// The paths with several contents, in order, and these contents in the order of the indexes.
+    pub fn alternatives(&self) -> &BTreeMap<String, Vec<Alternative>> {
+        &self.alternatives
+    }
+
+    /// Chooses the content of a path with several.
+    pub fn choose(&mut self, path: &str, chosen: &Alternative) {
+        let place = find(&self.table, &self.hasher, path, |slot| path_of(&self.arena, &self.slots[slot as usize]));
+        if let Some(slot) = self.table[place].checked_sub(1) {
+            let slot = &mut self.slots[slot as usize];
+            slot.sha256 = chosen.sha256;
+            slot.size_and_index = chosen.size | u64::from(chosen.number) << 48;
+        }
     }
 
     /// Adds a path without content, for files that only must not be deleted.
@@ -343,15 +388,24 @@ impl PlanBuilder {
             }
             let same_size = slot.size() == size || size == SIZE_UNKNOWN;
             if !same_size || slot.sha256 != sha256 {
-                return Err(PlanError::Conflict(Box::new(Conflict {
-                    path: path.to_owned(),
-                    first_index: self.indexes[usize::from(slot.index())].name.clone(),
-                    first_size: slot.size(),
-                    first_sha256: slot.sha256,
-                    second_index: info.name.clone(),
-                    second_size: size,
-                    second_sha256: sha256,
-                })));
+                let info_of = |number: u16| &self.indexes[usize::from(number)];
+                let first = || Alternative {
+                    size: slot.size(),
+                    sha256: slot.sha256,
+                    index: info_of(slot.index()).name.clone(),
+                    suite: info_of(slot.index()).suite,
+                    number: slot.index(),
+                };
+                let count: usize = self.alternatives.len();
+                let contents = self.alternatives.entry(path.to_owned()).or_insert_with(|| vec![first()]);
+                if count.max(contents.len()) > ALTERNATIVES_MAX {
+                    let (index, what) = (info.name.clone(), "number of paths with several contents");
+                    return Err(PlanError::TooLarge { index, what, limit: ALTERNATIVES_MAX as u64 });
+                }
+                if !contents.iter().any(|other| (other.size, other.sha256) == (size, sha256)) {
+                    let (name, suite) = (info.name.clone(), info.suite);
+                    contents.push(Alternative { size, sha256, index: name, suite, number: index.0 });
+                }
             }
             slot.suites = self.sets.with(slot.suites, info.suite).ok_or_else(|| PlanError::TooLarge {
                 index: info.name.clone(),

@@ -9,7 +9,7 @@ use fullbore_engine::run::Stop;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::run::events::Events;
 use fullbore_wire::dispatcher::GivenUp;
-use fullbore_wire::run::refusals::{Hosts, Refusals, Why};
+use fullbore_wire::run::refusals::{Hosts, Refusals, Why, is_lost};
 
 use super::batch::{Files, IndexDownload};
 use super::free_space::{FreeSpace, FreeSpaceError, Need};
@@ -197,6 +197,10 @@ pub struct FetchResult {
     pub incomplete: Vec<SuiteId>,
     /// Fetched indexes.
     pub indexes: Vec<Sha256>,
+    /// Lines about files that no mirror has, without which suites are published (`--ignore-missing`).
+    pub ignored: Vec<String>,
+    /// Whether every mirror answered for a missing file, and none has it.
+    pub is_absent: bool,
 }
 
 impl FetchResult {
@@ -212,11 +216,13 @@ impl FetchResult {
 }
 
 /// Fetches the files of the plan and the remaining indexes.
+#[allow(clippy::too_many_arguments)]
 pub fn fetch(
     plan: &Arc<Plan>,
     need: &mut FetchPlan,
     indexes: Vec<IndexDownload>,
     refusals: &mut Refusals,
+    ignore_missing: bool,
     session: &mut Session,
     stop: &Stop,
     events: &mut dyn Events,
@@ -225,8 +231,14 @@ pub fn fetch(
     let files = Arc::new(Files::of_plan(plan.clone(), subtraction.replace.clone(), need.learned.clone(), indexes));
     let items = files.items(&subtraction.fetch, session);
     let fetched = session.fetch(files.clone(), items, stop, events)?;
-    let mut result =
-        FetchResult { missing: Vec::new(), why: Why::Various, incomplete: Vec::new(), indexes: Vec::new() };
+    let mut result = FetchResult {
+        missing: Vec::new(),
+        why: Why::Various,
+        incomplete: Vec::new(),
+        indexes: Vec::new(),
+        ignored: Vec::new(),
+        is_absent: false,
+    };
     for item in fetched.verified {
         match files.index(item) {
             Some(index) => result.indexes.push(index.sha256),
@@ -242,7 +254,13 @@ pub fn fetch(
             continue;
         }
         let file = plan.file(given_up.item);
-        result.missing.push(format!("{}: {}", file.path, hosts.why(given_up)));
+        let line = format!("{}: {}", file.path, hosts.why(given_up));
+        if ignore_missing && is_lost(given_up) {
+            result.ignored.push(line);
+            continue;
+        }
+        result.is_absent |= is_lost(given_up);
+        result.missing.push(line);
         result.incomplete.extend(file.suites);
     }
     for id in without_outcome(&subtraction.fetch, &subtraction.done, given_up_files()) {

@@ -10,10 +10,12 @@ use fullbore_wire::run::refusals::Why;
 
 use super::batch::IndexDownload;
 use super::free_space::FreeSpace;
-use super::offer::OfferedSuite;
+use super::indexes;
+use super::offer::{self, OfferedSuite};
 use super::plan::Plan;
 use super::pool::FetchPlan;
 use super::retention::GuardError;
+use super::select::Absent;
 use super::session::Session;
 use super::state::{Header, ReleaseChange};
 use super::subtract::Tally;
@@ -23,6 +25,9 @@ use crate::settings::MirrorSettings;
 
 /// Lines about missing files in an error, and about wrong indexes; the report has more.
 const MISSING_NAMED: usize = 8;
+
+/// What becomes of a suite that cannot be mirrored while others are.
+const STAYS: &str = "it stays as it was; the other suites are mirrored";
 
 /// The report of one run.
 pub struct ReportBuilder {
@@ -162,8 +167,46 @@ impl ReportBuilder {
         lines.into_iter().for_each(|line| self.warn(events, line));
     }
 
+    /// Ends the run with the errors of suites that could not be mirrored while others were.
+    pub fn refused(&mut self, errors: Vec<CommandError>) -> Result<(), CommandError> {
+        errors.iter().for_each(|error| self.run.summary.problem(error.message.clone()));
+        let Some(mut error) = offer::together(errors) else { return Ok(()) };
+        // Written where nobody knows of other suites.
+        for line in &mut error.context {
+            *line = line.replace("nothing was published or deleted", STAYS).replace("nothing was published", STAYS);
+        }
+        Err(error)
+    }
+
+    /// Warns of the parts that suites lack; returns lines about those that end the run with an error.
+    pub fn absent(&mut self, events: &mut dyn Events, absent: Vec<Absent>) -> Vec<String> {
+        let (expected, others): (Vec<_>, Vec<_>) = absent.into_iter().partition(|absent| absent.is_expected);
+        expected.into_iter().for_each(|absent| self.warn(events, format!("{}; it is skipped there", absent.error)));
+        others.into_iter().map(|absent| absent.error.to_string()).collect()
+    }
+
+    /// Ends the run with an error if something was left out of the published suites.
+    pub fn left_out(&mut self, lines: Vec<String>) -> Result<(), CommandError> {
+        if lines.is_empty() {
+            return Ok(());
+        }
+        let entries = units::several(lines.len() as u64, "entry", "entries");
+        let error = CommandError::new(
+            ErrorKind::Partial,
+            format_args!("{entries} of the archive left out; the rest is published"),
+        );
+        let error = lines.iter().take(MISSING_NAMED).fold(error, CommandError::context);
+        let error = match lines.len().saturating_sub(MISSING_NAMED) {
+            0 => error,
+            more => error.context(format_args!("and {more} more (the report names all)")),
+        };
+        lines.into_iter().for_each(|line| self.run.summary.problem(line));
+        Err(error
+            .hint("this is the archive's own fault: tell its maintainers, or leave the packages out with --exclude"))
+    }
+
     /// Ends the run with an error if files are missing, or deletion was refused.
-    pub fn missing(&mut self, missing: Vec<String>, why: Why) -> Result<(), CommandError> {
+    pub fn missing(&mut self, missing: Vec<String>, why: Why, is_absent: bool) -> Result<(), CommandError> {
         if missing.is_empty() {
             return match self.refused_deletion.take() {
                 Some(message) => Err(CommandError::new(ErrorKind::Partial, message)
@@ -186,13 +229,14 @@ impl ReportBuilder {
             error = error.context(line);
         }
         missing.into_iter().for_each(|line| self.run.summary.problem(line));
-        Err(error.hint(match why {
+        let error = error.hint(match why {
             Why::Corrupt | Why::Wrong => {
                 "add another --from: the received content is not what the archive signed, perhaps for damaged \
                  storage or a cache"
             }
             Why::Various => "the mirrors may be half-way through an update: run again later, or add another --from",
-        }))
+        });
+        Err(if is_absent { error.hint(indexes::HINT_IGNORE_MISSING) } else { error })
     }
 
     /// The content of the trace file.

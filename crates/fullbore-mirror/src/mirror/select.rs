@@ -40,6 +40,8 @@ pub struct Selection {
     pub languages: Vec<String>,
     /// Forms of indexes; empty: every compressed form.
     pub formats: Vec<IndexFormat>,
+    /// A component or architecture that a suite lacks is expected: the sources are for several archives.
+    pub skips_absent: bool,
 }
 
 /// Whether an index is required.
@@ -116,14 +118,41 @@ pub enum SelectError {
     },
 }
 
-/// The union of the selections' entries, those to be read first. All selections have the same formats.
+/// What a suite has of the selections.
+#[derive(Debug)]
+pub struct Selected {
+    /// The entries to mirror, those to be read first.
+    pub wants: Vec<WantedIndex>,
+    /// The components and architectures that it lacks.
+    pub absent: Vec<Absent>,
+}
+
+/// A component or architecture that a suite lacks, and that is not all of the selection.
+#[derive(Debug)]
+pub struct Absent {
+    /// The error if nothing else were selected.
+    pub error: SelectError,
+    /// Whether this is nothing to end with an error for: the sources are for several archives.
+    pub is_expected: bool,
+}
+
+/// The union of the selections' entries. All selections have the same formats.
 ///
 /// # Errors
-/// When the Release has no such component or architecture, or nothing is left.
-pub fn indexes(requested: &str, release: &Release, selections: &[Selection]) -> Result<Vec<WantedIndex>, SelectError> {
+/// When the Release has none of the components or architectures, or nothing is left.
+pub fn indexes(requested: &str, release: &Release, selections: &[Selection]) -> Result<Selected, SelectError> {
+    let mut absent = Vec::new();
     for selection in selections.iter().filter(|selection| !selection.flat) {
-        check_components(requested, release, selection)?;
-        check_architectures(requested, release, selection)?;
+        let lacking =
+            [check_components(requested, release, selection), check_architectures(requested, release, selection)];
+        for (lacking, is_all) in lacking {
+            for error in lacking {
+                if is_all {
+                    return Err(error);
+                }
+                absent.push(Absent { error, is_expected: selection.skips_absent });
+            }
+        }
     }
     let mut groups: BTreeMap<String, Vec<(&IndexEntry, IndexName<'_>)>> = BTreeMap::new();
     for entry in &release.entries {
@@ -143,7 +172,7 @@ pub fn indexes(requested: &str, release: &Release, selections: &[Selection]) -> 
     }
     // What is read decides when the pool can begin: it goes first, big before small.
     wants.sort_by_key(|want| (want.reading.is_none(), want.rank, std::cmp::Reverse(want.size)));
-    Ok(wants)
+    Ok(Selected { wants, absent })
 }
 
 /// Forms in the order in which they are read: gzip is decompressed at three times the rate
@@ -306,23 +335,31 @@ fn same_component(wanted: &str, component: &str) -> bool {
     wanted == component || component.rsplit_once('/').is_some_and(|(_, last)| last == wanted)
 }
 
-fn check_components(requested: &str, release: &Release, selection: &Selection) -> Result<(), SelectError> {
+/// The components that a suite lacks, and whether these are all of the selection. What its entries have is there, whatever
+/// `Components` says: some archives name other components than they have.
+fn check_components(requested: &str, release: &Release, selection: &Selection) -> (Vec<SelectError>, bool) {
     if release.components.is_empty() {
-        return Ok(());
+        return (Vec::new(), false);
     }
-    for component in &selection.components {
-        if !release.components.iter().any(|listed| same_component(component, listed)) {
-            return Err(SelectError::Component {
-                suite: requested.to_owned(),
-                component: component.clone(),
-                available: release.components.clone(),
-            });
-        }
-    }
-    Ok(())
+    let has_entry = |component: &str| {
+        let of_entry = |entry: &IndexEntry| classify(entry.path.as_str()).component.map(str::to_owned);
+        release.entries.iter().filter_map(of_entry).any(|listed| same_component(component, &listed))
+    };
+    let lacks = |component: &&String| {
+        !release.components.iter().any(|listed| same_component(component, listed)) && !has_entry(component)
+    };
+    let error = |component: &String| SelectError::Component {
+        suite: requested.to_owned(),
+        component: component.clone(),
+        available: release.components.clone(),
+    };
+    let lacking: Vec<SelectError> = selection.components.iter().filter(lacks).map(error).collect();
+    let is_all = lacking.len() == selection.components.len();
+    (lacking, is_all)
 }
 
-fn check_architectures(requested: &str, release: &Release, selection: &Selection) -> Result<(), SelectError> {
+/// The same for architectures.
+fn check_architectures(requested: &str, release: &Release, selection: &Selection) -> (Vec<SelectError>, bool) {
     // `Architectures` never lists `source`; the entries show whether there are sources.
     let has_sources = release.entries.iter().any(|entry| classify(entry.path.as_str()).kind == IndexKind::Sources);
     let error = |architecture: &str| {
@@ -330,18 +367,25 @@ fn check_architectures(requested: &str, release: &Release, selection: &Selection
         available.extend(has_sources.then(|| "source".to_owned()));
         SelectError::Architecture { suite: requested.to_owned(), architecture: architecture.to_owned(), available }
     };
+    let has_entry = |architecture: &str| {
+        release.entries.iter().any(|entry| {
+            let name = classify(entry.path.as_str());
+            matches!(name.kind, IndexKind::Packages { .. }) && name.architecture == Some(architecture)
+        })
+    };
+    let mut lacking = Vec::new();
+    let mut is_all = false;
     if selection.binaries && !release.architectures.is_empty() {
-        for wanted in &selection.architectures {
-            // Packages for all architectures are everywhere, listed or not.
-            if wanted != "all" && !release.architectures.contains(wanted) {
-                return Err(error(wanted));
-            }
-        }
+        // Packages for all architectures are everywhere, listed or not.
+        let lacks =
+            |wanted: &&String| *wanted != "all" && !release.architectures.contains(wanted) && !has_entry(wanted);
+        lacking.extend(selection.architectures.iter().filter(lacks).map(|wanted| error(wanted)));
+        is_all = !lacking.is_empty() && lacking.len() == selection.architectures.len();
     }
     if selection.sources && !selection.binaries && !has_sources {
-        return Err(error("source"));
+        return (vec![error("source")], true);
     }
-    Ok(())
+    (lacking, is_all)
 }
 
 #[cfg(test)]
@@ -405,6 +449,7 @@ mod tests {
     fn paths(fields: &str, selection: &Selection) -> Vec<String> {
         let mut paths: Vec<_> = indexes("trixie", &release(fields, PATHS), std::slice::from_ref(selection))
             .unwrap()
+            .wants
             .into_iter()
             .map(|want| want.path)
             .collect();
@@ -473,7 +518,7 @@ mod tests {
 
     #[test]
     fn gzip_is_read_first_and_one_form_must_come() {
-        let wants = indexes("trixie", &release(TRIXIE, PATHS), &[amd64()]).unwrap();
+        let wants = indexes("trixie", &release(TRIXIE, PATHS), &[amd64()]).unwrap().wants;
         let find = |path: &str| wants.iter().find(|want| want.path == path).unwrap();
         let (gz, xz) = (find("main/binary-amd64/Packages.gz"), find("main/binary-amd64/Packages.xz"));
         assert_eq!((gz.reading, gz.rank, xz.rank), (Some(Reading::Packages), 0, 1));
@@ -503,6 +548,30 @@ mod tests {
     }
 
     #[test]
+    fn what_only_some_suites_have_is_left_out_there() {
+        let selection =
+            Selection { components: names(&["main", "zoom"]), architectures: names(&["amd64", "i386"]), ..amd64() };
+        let selected = indexes("trixie", &release(TRIXIE, PATHS), &[selection]).unwrap();
+        assert!(selected.wants.iter().any(|want| want.path == "main/binary-amd64/Packages.gz"));
+        let absent: Vec<String> = selected.absent.iter().map(|absent| absent.error.to_string()).collect();
+        assert_eq!(
+            absent,
+            [
+                "suite trixie has no component \"zoom\"; it has: main, contrib",
+                "suite trixie has no architecture \"i386\"; it has: all, amd64, arm64, source"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_the_entries_have_is_there_whatever_the_fields_say() {
+        let other = TRIXIE.replace("main contrib", "testing").replace("all amd64 arm64", "arm64");
+        let selected = indexes("trixie", &release(&other, PATHS), &[amd64()]).unwrap();
+        assert!(selected.absent.is_empty());
+        assert!(selected.wants.iter().any(|want| want.path == "main/binary-amd64/Packages.gz"));
+    }
+
+    #[test]
     fn a_selection_without_packages_is_refused() {
         let listed: Vec<&str> = PATHS.iter().copied().filter(|path| !path.contains("binary-all")).collect();
         let all = Selection { architectures: names(&["all"]), ..amd64() };
@@ -517,7 +586,7 @@ mod tests {
     fn a_flat_repository_is_taken_whole() {
         let release = release("Suite: x", &["Packages", "Packages.gz", "Sources.gz"]);
         let selection = Selection { flat: true, binaries: true, sources: true, ..Selection::default() };
-        let wants = indexes("./", &release, &[selection]).unwrap();
+        let wants = indexes("./", &release, &[selection]).unwrap().wants;
         assert_eq!(wants.iter().map(|want| want.path.as_str()).collect::<Vec<_>>(), ["Sources.gz", "Packages.gz"]);
     }
 
@@ -525,7 +594,7 @@ mod tests {
     fn what_any_of_several_selections_wants() {
         let contrib = Selection { components: names(&["contrib"]), ..amd64() };
         let sources = Selection { binaries: false, sources: true, ..amd64() };
-        let wants = indexes("trixie", &release(TRIXIE, PATHS), &[contrib, sources]).unwrap();
+        let wants = indexes("trixie", &release(TRIXIE, PATHS), &[contrib, sources]).unwrap().wants;
         let mut paths: Vec<_> = wants.iter().map(|want| want.path.as_str()).collect();
         paths.sort_unstable();
         let expected = [
@@ -547,7 +616,7 @@ mod tests {
             "Suite: oldstable\nCodename: buster\nArchitectures: amd64\nComponents: updates/main updates/contrib",
             &["main/binary-amd64/Packages.xz", "contrib/binary-amd64/Packages.xz"],
         );
-        let wants = indexes("buster/updates", &release, &[amd64()]).unwrap();
+        let wants = indexes("buster/updates", &release, &[amd64()]).unwrap().wants;
         assert_eq!(wants[0].path, "main/binary-amd64/Packages.xz");
     }
 }

@@ -72,7 +72,7 @@ pub enum StateError {
         found: u32,
     },
     /// The offered Release is older than the mirrored one (M10).
-    #[error("{directory}: the Release offered is of {}, older than the one mirrored, of {}", date(*.offered), date(*.have))]
+    #[error("{directory}: the Release offered is {}, older than the one mirrored, of {}", dated(*.offered), date(*.have))]
     Older {
         /// The suite's directory.
         directory: String,
@@ -130,6 +130,11 @@ pub struct Conflict {
 /// A Unix time as RFC 3339.
 pub fn date(unix_s: i64) -> String {
     jiff::Timestamp::from_second(unix_s).map_or_else(|_| unix_s.to_string(), |time| time.to_string())
+}
+
+/// The date of a Release in a sentence; 0 means that it has none.
+fn dated(unix_s: i64) -> String {
+    if unix_s == 0 { "without a usable date, which counts as".to_owned() } else { format!("of {}", date(unix_s)) }
 }
 
 /// A published suite.

@@ -202,7 +202,8 @@ fn whole(behaviour: &Behaviour, request: &Request, fault: Option<&Fault>, random
 
 fn open(root: &Path, path: &str) -> Option<(File, u64, SystemTime)> {
     let relative = PathBuf::from(path.trim_start_matches('/'));
-    if !relative.components().all(|part| matches!(part, Component::Normal(_))) {
+    // As servers do: `./` and repeated slashes go away, `..` does not.
+    if !relative.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
         return None;
     }
     let file = File::open(root.join(relative)).ok()?;

@@ -55,6 +55,12 @@ pub fn is_wrong(given_up: &GivenUp) -> bool {
     given_up.faults.iter().any(|(_, fault)| fault.is_wrong_content())
 }
 
+/// Whether every host answered, and none has the right file: trying again would not help.
+pub fn is_lost(given_up: &GivenUp) -> bool {
+    let is_answer = |fault: &Fault| fault.is_wrong_content() || matches!(fault, Fault::Missing(_));
+    given_up.missing || (!given_up.faults.is_empty() && given_up.faults.iter().all(|(_, fault)| is_answer(fault)))
+}
+
 /// Indexes that did not come, by their hash.
 #[derive(Default)]
 pub struct Refusals(BTreeMap<Sha256, Refusal>);
@@ -66,6 +72,10 @@ pub struct Refusal {
     pub reasons: Vec<String>,
     /// Whether some host sent other content than expected.
     pub is_wrong: bool,
+    /// Every host said that it is not there.
+    pub is_absent: bool,
+    /// See [`is_lost`].
+    pub is_lost: bool,
 }
 
 impl Refusals {
@@ -73,7 +83,15 @@ impl Refusals {
     pub fn note(&mut self, sha256: Sha256, given_up: &GivenUp, hosts: &Hosts) {
         let faults = hosts.faults(given_up);
         let reasons = if faults.is_empty() { vec![hosts.why(given_up)] } else { faults };
-        self.0.insert(sha256, Refusal { reasons, is_wrong: is_wrong(given_up) });
+        let refusal =
+            Refusal { reasons, is_wrong: is_wrong(given_up), is_absent: given_up.missing, is_lost: is_lost(given_up) };
+        self.0.insert(sha256, refusal);
+    }
+
+    /// Whether this holds for all these forms of an index.
+    pub fn are(&self, forms: &mut dyn Iterator<Item = Sha256>, holds: fn(&Refusal) -> bool) -> bool {
+        let mut forms = forms.peekable();
+        forms.peek().is_some() && forms.all(|sha256| self.0.get(&sha256).is_some_and(holds))
     }
 
     /// The forms of an index that tell most of why it is missing: the first that came wrong, else the first.
@@ -122,6 +140,20 @@ mod tests {
     use crate::hosts::HostSet;
 
     use super::*;
+
+    #[test]
+    fn a_file_is_lost_if_every_host_answered_and_none_has_it() {
+        for (missing, faults, lost) in [
+            (true, vec![], true),
+            (false, vec![(0, Fault::WrongBytes)], true),
+            (false, vec![(0, Fault::WrongBytes), (1, Fault::Missing(404))], true),
+            (false, vec![(0, Fault::Slow), (1, Fault::Missing(404))], false),
+            (false, vec![], false),
+        ] {
+            let given_up = GivenUp { item: 0, tried: HostSet::default(), missing, faults };
+            assert_eq!(is_lost(&given_up), lost, "{given_up:?}");
+        }
+    }
 
     #[test]
     fn what_came_wrong_decides_the_kind() {

@@ -132,6 +132,10 @@ pub struct MirrorArgs {
     #[arg(long, help_heading = TRUST)]
     pub ignore_valid_until: bool,
 
+    /// Publish without files that no mirror has as the indexes say; name them and exit with code 2
+    #[arg(long, help_heading = TRUST)]
+    pub ignore_missing: bool,
+
     /// Delete nothing if more than this share of the mirrored files would go [default: 40%]
     #[arg(long, value_name = "PERCENT", help_heading = KEEP)]
     pub max_delete: Option<Percent>,

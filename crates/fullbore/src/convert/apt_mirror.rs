@@ -45,8 +45,8 @@ pub(super) fn convert(text: &str) -> Draft {
     let mut cleaned = Vec::new();
     for (i, line) in text.lines().enumerate() {
         let number = i + 1;
-        let line = line.trim();
-        if line.is_empty() || line.starts_with('#') {
+        let line = without_comment(line).trim();
+        if line.is_empty() {
             continue;
         }
         let (keyword, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
@@ -137,6 +137,12 @@ pub(super) fn convert(text: &str) -> Draft {
         draft.mirrors.push(section);
     }
     draft
+}
+
+/// The line up to a word that starts with `#`. An address may have one within.
+fn without_comment(line: &str) -> &str {
+    let begins = |(at, _): &(usize, &str)| line[..*at].chars().next_back().is_none_or(char::is_whitespace);
+    line.match_indices('#').find(begins).map_or(line, |(at, _)| &line[..at])
 }
 
 fn sources_line(keyword: &str, rest: &str) -> Option<Line> {
@@ -355,6 +361,18 @@ frobnicate
                 .unwrap()
                 .render("mirror.list", ForeignFormat::AptMirror)
         );
+    }
+
+    #[test]
+    fn comments_behind_lines_are_no_components() {
+        for (line, left) in [
+            ("deb http://h/x stable main # contrib later", "deb http://h/x stable main "),
+            ("set nthreads 20\t#all", "set nthreads 20\t"),
+            ("deb http://h/x#y stable main", "deb http://h/x#y stable main"),
+            ("# clean http://h", ""),
+        ] {
+            assert_eq!(without_comment(line), left);
+        }
     }
 
     #[test]

@@ -125,6 +125,8 @@ fn apt_archives(entries: Vec<ArchiveSource>, wishes: &Section, path: &Path) -> R
             architectures,
             binaries: entry.binary && (wishes.arch.0.is_empty() || !wanted_architectures.is_empty()),
             sources: entry.source || wanted_sources,
+            // They are the same for many archives, and apt only says what one lacks.
+            skips_absent: true,
             languages: entry.languages.set.is_some().then(|| languages(&entry.languages)),
             signed_by: apt_signed_by(&entry, &wishes.keyring.0)?,
             // As in apt: who does not believe the clock cannot tell what has expired.

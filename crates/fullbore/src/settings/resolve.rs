@@ -163,6 +163,7 @@ fn mirror(
             without: wishes.without.0.clone(),
             languages: wishes.languages.0.clone(),
             ignore_valid_until: wishes.ignore_valid_until.unwrap_or(false),
+            ignore_missing: wishes.ignore_missing.unwrap_or(false),
             keep: keep(wishes)?,
             durability: wishes.durability.unwrap_or_default(),
             network: network(

@@ -66,14 +66,41 @@ fn a_size_that_one_index_does_not_tell_comes_from_another() {
 }
 
 #[test]
-fn two_contents_for_one_path_name_both_indexes() {
+fn of_several_contents_of_a_path_one_is_chosen() {
     let mut plan = PlanBuilder::new(Filters::default());
     let first = plan.index("dists/a/Packages", 0).unwrap();
     let second = plan.index("dists/b/Packages", 1).unwrap();
     plan.add(first, &file("pool/a")).unwrap();
-    let error = plan.add(second, &Candidate { size: 1, ..file("pool/a") }).unwrap_err().to_string();
-    assert!(error.starts_with("pool/a: dists/a/Packages says 6 bytes"), "{error}");
-    assert!(error.contains("dists/b/Packages says 1 bytes"), "{error}");
+    plan.add(second, &Candidate { size: 1, ..file("pool/a") }).unwrap();
+    plan.add(second, &Candidate { size: 1, ..file("pool/a") }).unwrap();
+    plan.add(second, &file("pool/b")).unwrap();
+    let (path, contents) = plan.alternatives().first_key_value().unwrap();
+    assert_eq!((path.as_str(), plan.alternatives().len()), ("pool/a", 1));
+    let shown: Vec<_> = contents.iter().map(|content| (content.size, content.index.as_str())).collect();
+    assert_eq!(shown, [(6, "dists/a/Packages"), (1, "dists/b/Packages")]);
+    let chosen = contents[1].clone();
+    plan.choose("pool/a", &chosen);
+    let plan = plan.finish().unwrap();
+    let chosen = plan.find("pool/a").unwrap();
+    assert_eq!((chosen.size, chosen.suites), (1, &[0, 1][..]), "both suites name the path");
+    assert_eq!(plan.index_of(chosen.id), "dists/b/Packages");
+}
+
+#[test]
+fn odd_entries_are_left_out_and_their_files_stay() {
+    let mut plan = PlanBuilder::new(Filters { exclude: vec!["/unwanted/".parse().unwrap()], ..Filters::default() });
+    let index = plan.index("dists/a/Packages", 0).unwrap();
+    let (mut odd, text) =
+        (Vec::new(), "Package: a\nFilename: pool/a.deb\n\nPackage: b\nFilename: pool/unwanted/b.deb\n");
+    let read = fullbore_debian::index::packages_and_odd(text.as_bytes(), |entry| {
+        odd.extend(entry.err());
+        Ok::<_, fullbore_debian::index::IndexError>(())
+    });
+    assert_eq!(read.unwrap(), 2);
+    assert!(plan.leave_out_odd(index, &odd[0]));
+    assert!(!plan.leave_out_odd(index, &odd[1]), "the filters do not take it");
+    let plan = plan.finish().unwrap();
+    assert!(plan.is_empty() && plan.leaves_out("pool/a.deb") && plan.leaves_out("pool/unwanted/b.deb"));
 }
 
 #[test]

@@ -85,7 +85,7 @@ fn suites(page: &mut String, summary: &Summary) {
             escape(&suite.suite),
             escape(&suite.codename),
             escape(suite.version.as_deref().unwrap_or("–")),
-            time::text(suite.date_unix_s),
+            if suite.date_unix_s == 0 { "undated".to_owned() } else { time::text(suite.date_unix_s) },
             suite.valid_until_unix_s.map_or_else(|| "–".to_owned(), time::text)
         );
     }

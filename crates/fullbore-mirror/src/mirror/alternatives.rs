@@ -1,0 +1,115 @@
+//! Paths for which the indexes name several contents: which one the archive serves.
+//!
+//! Archives replace a package under its old name and keep the old entry. apt takes what it gets if that is what the chosen
+//! entry says; a mirror takes what the archive serves and names the rest. Sizes tell contents apart without fetching them;
+//! contents of one size are fetched into the store, where only one can have the right hash.
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use fullbore_engine::digest::{Sha256, Sha256Hasher};
+use fullbore_engine::run::Stop;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::events::Events;
+
+use super::batch::{Files, IndexDownload};
+use super::plan::{Alternative, PlanBuilder};
+use super::session::{Session, disk};
+use super::sizes;
+
+/// Chooses a content for each such path; returns lines about those that are left out.
+pub fn choose(
+    builder: &mut PlanBuilder,
+    session: &mut Session,
+    stop: &Stop,
+    events: &mut dyn Events,
+) -> Result<Vec<String>, CommandError> {
+    let all: BTreeMap<String, Vec<Alternative>> = builder.alternatives().clone();
+    if all.is_empty() {
+        return Ok(Vec::new());
+    }
+    let sizes = sizes::learn(all.keys().cloned().collect(), session, stop)?;
+    let served: Vec<Vec<&Alternative>> = all
+        .values()
+        .zip(&sizes)
+        .map(|(contents, size)| {
+            contents.iter().filter(|content| size.is_none_or(|size| size == content.size)).collect()
+        })
+        .collect();
+    let doubtful = all.keys().zip(&served).filter(|(_, contents)| contents.len() > 1);
+    let downloads: Vec<IndexDownload> =
+        doubtful.flat_map(|(path, contents)| contents.iter().map(move |content| download(path, content))).collect();
+    let right = if downloads.is_empty() { Vec::new() } else { fetched(downloads, session, stop, events)? };
+    let mut lines = Vec::new();
+    for ((path, contents), served) in all.iter().zip(&served) {
+        let by_hash = || served.iter().find(|content| right.contains(&content.sha256)).copied();
+        // What the archive serves may be none of them: fetching says so.
+        let chosen = by_hash().or_else(|| served.first().copied()).unwrap_or(&contents[0]);
+        if let Some(other) = needed_here(session, path, contents, chosen)? {
+            return Err(conflict(path, other, chosen));
+        }
+        builder.choose(path, chosen);
+        for other in contents.iter().filter(|content| *content != chosen) {
+            lines.push(format!(
+                "{path}: {} names {} bytes, SHA-256 {}, which is left out: {} names {} bytes, SHA-256 {}",
+                other.index, other.size, other.sha256, chosen.index, chosen.size, chosen.sha256
+            ));
+        }
+    }
+    Ok(lines)
+}
+
+/// The content that is here, if another suite than that of the chosen content names it: clients of that suite need it.
+fn needed_here<'a>(
+    session: &Session,
+    path: &str,
+    contents: &'a [Alternative],
+    chosen: &Alternative,
+) -> Result<Option<&'a Alternative>, CommandError> {
+    let others = || contents.iter().filter(|other| other.suite != chosen.suite);
+    let Some((mut file, status)) = session.root.open_file(path).map_err(|error| disk(&error))? else { return Ok(None) };
+    if !others().any(|other| other.size == status.size) {
+        return Ok(None);
+    }
+    let mut hasher = Sha256Hasher::new();
+    let mut buffer = vec![0; 256 << 10];
+    loop {
+        let count = file.read(&mut buffer).map_err(|error| CommandError::disk(Path::new(path), &error))?;
+        if count == 0 {
+            break;
+        }
+        hasher.update(&buffer[..count]);
+    }
+    Ok(others().find(|other| hasher.clone().verify(other.size, other.sha256).is_ok()))
+}
+
+fn conflict(path: &str, here: &Alternative, served: &Alternative) -> CommandError {
+    CommandError::new(
+        ErrorKind::Verification,
+        format_args!(
+            "{path}: {} names SHA-256 {}, which is here, but the archive serves what {} names: SHA-256 {}",
+            here.index, here.sha256, served.index, served.sha256
+        ),
+    )
+    .context("nothing was published or deleted")
+    .hint("run again later; if that does not help, mirror the suites into different directories")
+}
+
+fn download(path: &str, content: &Alternative) -> IndexDownload {
+    IndexDownload { path: path.to_owned(), other_path: None, size: content.size, sha256: content.sha256 }
+}
+
+/// The hashes of those that came.
+fn fetched(
+    downloads: Vec<IndexDownload>,
+    session: &mut Session,
+    stop: &Stop,
+    events: &mut dyn Events,
+) -> Result<Vec<Sha256>, CommandError> {
+    let files = Arc::new(Files::of_indexes(downloads));
+    let items = files.items(&[], session);
+    let fetched = session.fetch(files.clone(), items, stop, events)?;
+    Ok(fetched.verified.into_iter().filter_map(|item| Some(files.index(item)?.sha256)).collect())
+}
