@@ -174,7 +174,7 @@ pub struct Path {
 impl Path {
     /// With what only the end knows that sends.
     #[must_use]
-    pub(crate) fn as_sent(self, sender: Path) -> Path {
+    pub(crate) fn when_sent_by(self, sender: Path) -> Path {
         Path { loss: sender.loss, control: sender.control, ..self }
     }
 }

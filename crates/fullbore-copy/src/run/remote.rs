@@ -356,7 +356,7 @@ impl RemoteRun<'_, '_> {
         });
         let far = context.exchange.peer.lock().ok().and_then(|json| Judgement::decode(&json));
         let sender = far.as_ref().filter(|_| destination.is_some()).map(|far| far.path.clone());
-        let path = sender.into_iter().fold(transport.path(), NetworkPath::as_sent);
+        let path = sender.into_iter().fold(transport.path(), NetworkPath::when_sent_by);
         let way = way(&connection, &path);
         transport.finish();
         connection.finish();

@@ -47,8 +47,8 @@ fn deletes(requests: &[Request]) -> usize {
 fn a_listing_without_an_end_is_an_error_that_names_the_store() {
     type Pages = fn(usize) -> Fault;
     let circles: [(&str, Pages); 3] = [
-        ("there already", |number| page(&[], Some(["a", "b", "c"][number % 3]))),
-        ("there already", |_| page(&[], Some("a"))),
+        ("already listed", |number| page(&[], Some(["a", "b", "c"][number % 3]))),
+        ("already listed", |_| page(&[], Some("a"))),
         ("a second time", |number| page(&["t/x", "t/y"], Some(&number.to_string()))),
     ];
     // That many pages are asked for only where objects are to be deleted.
