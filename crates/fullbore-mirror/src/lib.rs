@@ -15,7 +15,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let keys = SignedBy::keyring("/usr/share/keyrings/debian-archive-keyring.gpg");
 //! let source = SourceSpec { architectures: vec!["amd64".to_owned()], ..SourceSpec::new("trixie", keys) };
-//! let settings = MirrorSettings::new("/srv/mirror/debian", "https://deb.debian.org/debian", source);
+//! let settings = MirrorSettings::new("/srv/mirror/debian", "https://deb.example.org/debian", source);
 //! let mut log: Vec<Event> = Vec::new();
 //! let report = mirror::run(&settings, &mut |event: Event| log.push(event))?;
 //! assert_eq!(report.summary.totals.missing_files, 0);

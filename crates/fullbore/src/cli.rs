@@ -54,7 +54,7 @@ pub use update::{IndexLevel, UpdateArgs};
 const AFTER_HELP: &str = "\
 Examples:
   Clone a suite of Debian:
-    fullbore mirror --from https://deb.debian.org/debian --suite trixie --to /srv/mirror/debian
+    fullbore mirror --from https://deb.example.org/debian --suite trixie --to /srv/mirror/debian
   Copy a tree to another machine:
     fullbore copy /srv/data host:/srv/
 
