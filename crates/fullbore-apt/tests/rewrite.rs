@@ -328,7 +328,8 @@ fn paths_that_cannot_be_read_or_written() {
     assert!(kind(directory.path(), &good).contains("not a regular file"));
     assert!(kind(&good, &directory.path().join("no/such/file")).contains("no/such"));
     assert!(kind(&good, &directory.path().join("file.bz2")).contains("bz2"));
-    let garbage = foreign(directory.path(), "garbage", Form::Plain, b"no gzip at all");
+    // Without the first bytes of gzip it would be read as plain text, as APT does.
+    let garbage = foreign(directory.path(), "garbage", Form::Plain, b"\x1f\x8bno gzip at all");
     fs::rename(&garbage, directory.path().join("garbage.gz")).expect("renamed");
     assert!(kind(&directory.path().join("garbage.gz"), &good).contains("garbage.gz"));
     assert_eq!(fs::read(&good).expect("untouched"), b"text\n");

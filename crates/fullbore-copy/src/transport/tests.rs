@@ -57,7 +57,10 @@ fn the_congestion_control_that_is_wanted_is_told_or_why_it_is_not_had() {
         let path = Path { loss: 0.25, ..transport.path() };
         assert!(path.control.as_ref().is_some_and(|control| control.starts_with(told)), "{path:?}");
         // Who receives hears it from who sends.
-        assert_eq!(Path { streams: 1, ..Path::default() }.when_sent_by(path.clone()), Path { round_trip: None, ..path });
+        assert_eq!(
+            Path { streams: 1, ..Path::default() }.when_sent_by(path.clone()),
+            Path { round_trip: None, ..path }
+        );
         transport.fail(&io::ErrorKind::NotConnected.into());
     }
 }
