@@ -5,10 +5,11 @@
 
 mod elf;
 
-use std::fmt::Write as _;
-use std::io::{BufRead, Write};
+use std::fs::File;
+use std::io::{BufRead, Read as _, Write};
 use std::path::{Path, PathBuf};
 
+use fullbore_engine::digest::Sha256;
 use fullbore_engine::run::error::CommandError;
 use serde::Deserialize;
 
@@ -26,6 +27,8 @@ const NOT_RUNNABLE: i32 = 126;
 const NOT_FOUND: i32 = 127;
 /// Largest program that is sent, in bytes; ours has a tenth of it.
 const PROGRAM_BYTES: u64 = 256 << 20;
+/// Bytes of a program that are read to know its machine. Linkers write the table of segments right behind the head.
+const HEAD_BYTES: u64 = 64 << 10;
 /// Longest line with the kind of a machine, in bytes.
 const MACHINE_LINE_BYTES: u64 = 1 << 10;
 /// First part of the temporary directory's name: `remove_self` removes no other.
@@ -76,10 +79,10 @@ impl Programs {
             }
         };
         match &programs {
-            Programs::File(file) => drop(read(file)?),
+            Programs::File(file) => drop(open(file)?),
             Programs::Search { own, directories } => {
                 let for_others = directories.iter().any(|directory| has_programs(directory));
-                if !for_others && !Elf::read(&read(own)?).is_some_and(|elf| elf.is_static) {
+                if !for_others && !elf_of(own)?.is_some_and(|elf| elf.is_static) {
                     return Err(CommandError::usage(
                         "this fullbore needs libraries that the other machine may not have, and there is no static one",
                     )
@@ -110,7 +113,7 @@ impl Programs {
         };
         tracing::info!(machine = machine.machine, program = %path.display(), bytes = program.len(), "sending the program");
         // If nobody takes it, the exit code tells why.
-        let _ = writeln!(input, "{} {}", program.len(), sha256(&program)).and_then(|()| input.write_all(&program));
+        let _ = writeln!(input, "{} {}", program.len(), Sha256::of(&program)).and_then(|()| input.write_all(&program));
         Ok(Ok(()))
     }
 
@@ -143,10 +146,13 @@ impl Programs {
         let candidates = std::iter::once(own.clone()).chain(others);
         let mut needs_libraries = None;
         for path in candidates {
-            let Ok(program) = read(&path) else { continue };
-            match Elf::read(&program) {
+            let Ok(elf) = elf_of(&path) else { continue };
+            match elf {
                 Some(elf) if !elf.runs_on(machine) => {}
-                Some(Elf { is_static: true, .. }) => return Ok((path, program)),
+                Some(Elf { is_static: true, .. }) => {
+                    let program = read(&path).map_err(unreadable)?;
+                    return Ok((path, program));
+                }
                 _ => needs_libraries = Some(path),
             }
         }
@@ -167,24 +173,34 @@ fn has_programs(directory: &Path) -> bool {
     entries.take(10_000).any(|entry| {
         let name = entry.file_name();
         name.to_str().and_then(|name| name.strip_prefix("fullbore-")).is_some_and(|machine| !machine.contains('.'))
-            && read(&entry.path()).is_ok_and(|program| Elf::read(&program).is_some_and(|elf| elf.is_static))
+            && elf_of(&entry.path()).is_ok_and(|elf| elf.is_some_and(|elf| elf.is_static))
     })
+}
+
+/// Opens a program of a size that can be sent.
+fn open(path: &Path) -> Result<File, CommandError> {
+    let disk = |error: std::io::Error| CommandError::disk(path, &error);
+    let file = File::open(path).map_err(disk)?;
+    if file.metadata().map_err(disk)?.len() > PROGRAM_BYTES {
+        return Err(CommandError::usage(format_args!("{}: too large for a program", path.display())));
+    }
+    Ok(file)
+}
+
+/// The first bytes of a program, or all of them.
+fn read_up_to(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, CommandError> {
+    let mut bytes = Vec::new();
+    let read = open(path)?.take(limit_bytes).read_to_end(&mut bytes);
+    read.map_err(|error| CommandError::disk(path, &error))?;
+    Ok(bytes)
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, CommandError> {
-    let length = std::fs::metadata(path).map_err(|error| CommandError::disk(path, &error))?.len();
-    if length > PROGRAM_BYTES {
-        return Err(CommandError::usage(format_args!("{}: too large for a program", path.display())));
-    }
-    std::fs::read(path).map_err(|error| CommandError::disk(path, &error))
+    read_up_to(path, PROGRAM_BYTES)
 }
 
-fn sha256(bytes: &[u8]) -> String {
-    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes);
-    digest.as_ref().iter().fold(String::new(), |mut hash, byte| {
-        let _ = write!(hash, "{byte:02x}");
-        hash
-    })
+fn elf_of(path: &Path) -> Result<Option<Elf>, CommandError> {
+    Ok(Elf::read(&read_up_to(path, HEAD_BYTES)?))
 }
 
 /// The command for the shell on the other machine. `command` is that of `--remote-path`, of which all words but the
