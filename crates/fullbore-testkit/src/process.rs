@@ -1,6 +1,7 @@
 //! Starting the program under test, and interrupting it.
 
 use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,23 @@ const REMOVED: &[&str] = &[
     "SOURCE_DATE_EPOCH",
     "TMPDIR",
 ];
+
+/// The sqv of Debian 13, which `script/sqv` builds; the distribution may have an older one.
+///
+/// # Panics
+/// If it is not there.
+pub fn newer_sqv() -> PathBuf {
+    let program = match std::env::var_os("FULLBORE_TEST_SQV") {
+        Some(path) => PathBuf::from(path),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/sqv/bin/sqv"),
+    };
+    assert!(
+        program.exists(),
+        "sqv is needed at {}: `script/sqv` builds it, FULLBORE_TEST_SQV names another one",
+        program.display()
+    );
+    program
+}
 
 /// A command without the proxies and the settings (`FULLBORE_…`) of this process' environment.
 pub fn clean_command(program: impl AsRef<OsStr>) -> Command {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fullbore_testkit::archive::Archive;
-use fullbore_testkit::process::clean_command;
+use fullbore_testkit::process::{clean_command, newer_sqv};
 use fullbore_testkit::server::Server;
 use harness::apt::{Apt, FULLBORE, passable};
 use harness::{Mirror, Ran, common, need, own_archive, signer, stranger};
@@ -69,19 +69,6 @@ fn installed(name: &str) -> PathBuf {
 /// The distribution's sqv, and one as in Debian 13.
 fn every_sqv() -> [PathBuf; 2] {
     [installed("sqv"), newer_sqv()]
-}
-
-fn newer_sqv() -> PathBuf {
-    let program = match std::env::var_os("FULLBORE_TEST_SQV") {
-        Some(path) => PathBuf::from(path),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/sqv/bin/sqv"),
-    };
-    assert!(
-        program.exists(),
-        "sqv is needed at {}: `script/sqv` builds it, FULLBORE_TEST_SQV names another one",
-        program.display()
-    );
-    program
 }
 
 /// A key of somebody else.

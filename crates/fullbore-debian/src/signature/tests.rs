@@ -6,6 +6,8 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use fullbore_testkit::process::newer_sqv;
+
 use super::*;
 
 const TEXT: &str = "Origin: Test\nSuite: stable\nDescription: a\n- dashed\nSHA256:\n";
@@ -55,19 +57,6 @@ with_every_verifier! {
     detached_signatures
     the_same_files_are_checked_once_unless_that_fails
     a_missing_or_hanging_verifier_is_told_apart
-}
-
-fn newer_sqv() -> PathBuf {
-    let program = match std::env::var_os("FULLBORE_TEST_SQV") {
-        Some(path) => PathBuf::from(path),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/sqv/bin/sqv"),
-    };
-    assert!(
-        program.exists(),
-        "sqv is needed at {}: `script/sqv` builds it, FULLBORE_TEST_SQV names another one",
-        program.display()
-    );
-    program
 }
 
 /// A GnuPG home with keys made for the test, a scratch directory, and the verifier.
