@@ -54,7 +54,7 @@ pub struct StoreReport {
     pub shares: Vec<UsedShare>,
     /// What was wrong with other shares, one line each (`get`).
     pub troubles: Vec<String>,
-    /// Servers that the run stopped to use, and why.
+    /// Servers that the run gave up, and why.
     pub given_up: Vec<GivenUp>,
     /// Time that our own stages worked.
     pub stages: StageTimes,
@@ -78,7 +78,7 @@ pub struct UsedShare {
 pub struct GivenUp {
     /// Name of the server that was given up.
     pub name: String,
-    /// Why the run stopped to use the server.
+    /// Why the run gave the server up.
     pub reason: String,
 }
 

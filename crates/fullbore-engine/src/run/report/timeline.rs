@@ -18,7 +18,7 @@ const PHASES_MAX: usize = 64;
 /// Changes of the limit recorded; the engine's picture has at most as many points.
 const LIMITS_MAX: usize = POINTS_MAX;
 
-/// The course of a run, as points of equal length.
+/// The course of a run, as points at equal intervals.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Timeline {
