@@ -244,7 +244,8 @@ fn walk(
     if refused.len() == offers.len() {
         // Nothing is left to be published.
         let errors = refused.into_iter().map(|(_, error)| error).chain(unusable);
-        return Err(offer::together(errors.collect()).expect("there is an offer, and each has an error").into());
+        let error = offer::together(errors.collect()).expect("there is an offer, and each has an error");
+        return Err(error.context(offer::NOTHING_PUBLISHED).into());
     }
     let plan = Arc::new(plan);
     left_out.extend(odd);

@@ -5,16 +5,16 @@
 //! contents of one size are fetched into the store, where only one can have the right hash.
 
 use std::collections::BTreeMap;
-use std::io::Read as _;
-use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use fullbore_engine::digest::{Sha256, Sha256Hasher};
+use fullbore_engine::digest::Sha256;
 use fullbore_engine::run::Stop;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::run::events::Events;
 
 use super::batch::{Files, IndexDownload};
+use super::hash_files::{self, Job, Outcome};
+use super::offer::NOTHING_PUBLISHED;
 use super::plan::{Alternative, PlanBuilder};
 use super::session::{Session, disk};
 use super::sizes;
@@ -47,7 +47,7 @@ pub fn choose(
         let by_hash = || served.iter().find(|content| right.contains(&content.sha256)).copied();
         // What the archive serves may be none of them: fetching says so.
         let chosen = by_hash().or_else(|| served.first().copied()).unwrap_or(&contents[0]);
-        if let Some(other) = needed_here(session, path, contents, chosen)? {
+        if let Some(other) = needed_here(session, path, contents, chosen, stop)? {
             return Err(conflict(path, other, chosen));
         }
         builder.choose(path, chosen);
@@ -67,22 +67,20 @@ fn needed_here<'a>(
     path: &str,
     contents: &'a [Alternative],
     chosen: &Alternative,
+    stop: &Stop,
 ) -> Result<Option<&'a Alternative>, CommandError> {
-    let others = || contents.iter().filter(|other| other.suite != chosen.suite);
-    let Some((mut file, status)) = session.root.open_file(path).map_err(|error| disk(&error))? else { return Ok(None) };
-    if !others().any(|other| other.size == status.size) {
-        return Ok(None);
-    }
-    let mut hasher = Sha256Hasher::new();
-    let mut buffer = vec![0; 256 << 10];
-    loop {
-        let count = file.read(&mut buffer).map_err(|error| CommandError::disk(Path::new(path), &error))?;
-        if count == 0 {
-            break;
-        }
-        hasher.update(&buffer[..count]);
-    }
-    Ok(others().find(|other| hasher.clone().verify(other.size, other.sha256).is_ok()))
+    let others: Vec<&Alternative> = contents.iter().filter(|other| other.suite != chosen.suite).collect();
+    let job = |at: usize| {
+        let other = others.get(at)?;
+        Some(Job { id: at as u32, path, size: Some(other.size), sha256: other.sha256 })
+    };
+    let here = Mutex::new(Ok(None));
+    hash_files::read_all(&session.root, job, 1, &session.scan, stop.flag(), &|id, outcome| match outcome {
+        Outcome::Right(_) => *here.lock().unwrap_or_else(PoisonError::into_inner) = Ok(Some(others[id as usize])),
+        Outcome::Unreadable(error) => *here.lock().unwrap_or_else(PoisonError::into_inner) = Err(error),
+        Outcome::Missing | Outcome::Size(_) | Outcome::Hash(_) => {}
+    });
+    here.into_inner().unwrap_or_else(PoisonError::into_inner).map_err(|error| disk(&error))
 }
 
 fn conflict(path: &str, here: &Alternative, served: &Alternative) -> CommandError {
@@ -93,7 +91,7 @@ fn conflict(path: &str, here: &Alternative, served: &Alternative) -> CommandErro
             here.index, here.sha256, served.index, served.sha256
         ),
     )
-    .context("nothing was published or deleted")
+    .context(NOTHING_PUBLISHED)
     .hint("run again later; if that does not help, mirror the suites into different directories")
 }
 

@@ -346,7 +346,7 @@ fn unreadable(offer: &OfferedSuite, suite: &SuiteIndexes, want: &WantedIndex, re
     for reason in refusal.into_iter().flat_map(|refusal| &refusal.reasons) {
         error = error.context(reason);
     }
-    let error = error.context("the Release names it; nothing was published");
+    let error = error.context("the Release names it");
     let is_absent = refusals.are(&mut suite.forms(want), |refusal| refusal.is_absent);
     let error = error.hint(match wrong {
         Some(_) => {
@@ -430,7 +430,7 @@ fn read_suite(
         let path = offer.layout.path(&want.path);
         let bad = |error: &dyn std::fmt::Display| {
             CommandError::new(ErrorKind::Verification, format_args!("{path}: {error}"))
-                .context("the index is signed: the archive itself is at fault; nothing was published")
+                .context("the index is signed: the archive itself is at fault")
         };
         let mut file = None;
         // A dry run fetches into its working directory, and keeps a wrong file in the mirror.

@@ -11,6 +11,7 @@ use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_wire::hosts::HostId;
 
 use super::layout::Layout;
+use super::offer::NOTHING_PUBLISHED;
 use super::select::Selection;
 use crate::settings::SourceSpec;
 
@@ -107,7 +108,7 @@ fn apart(one: &Candidate, other: &Candidate) -> CommandError {
         ErrorKind::Verification,
         format_args!("{names} would both be published as {directory}, and their Releases are not the same"),
     )
-    .context("nothing was published or deleted");
+    .context(NOTHING_PUBLISHED);
     error.hint(if one.names() == other.names() {
         "run again: the archive changed during this run"
     } else {

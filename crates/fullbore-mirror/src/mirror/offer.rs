@@ -156,10 +156,14 @@ pub fn fetch(
     if suites.is_empty()
         && let Some(error) = together(std::mem::take(&mut refused))
     {
-        return Err(error);
+        // An unreachable host goes without saying.
+        return Err(if error.kind == ErrorKind::Network { error } else { error.context(NOTHING_PUBLISHED) });
     }
     Ok(Offers { suites, refused })
 }
+
+/// What a run did that ends before it publishes. An error of one suite does not say it: other suites may be published.
+pub const NOTHING_PUBLISHED: &str = "nothing was published or deleted";
 
 /// The error again, if it concerns one suite alone; a local one ends the run.
 pub fn of_suite(error: CommandError) -> Result<CommandError, CommandError> {
@@ -202,7 +206,7 @@ fn usable(
         Ok(received) => Ok((received, ORIGIN)),
         Err(Refusal::Verification(why, hint)) => Err(unverified(&shown(settings, ORIGIN), suite, &why, hint)),
         Err(Refusal::Local(why)) => Err(unwritable(suite, &why)),
-        Err(Refusal::NoVerifier(why)) => Err(no_verifier(suite, why).context("nothing was published or deleted")),
+        Err(Refusal::NoVerifier(why)) => Err(no_verifier(suite, why)),
         Err(Refusal::Unavailable(why, hint)) => {
             newest_of_others(settings, session, suite, verifier, (&why, hint), check, stop, warn)
         }
@@ -234,14 +238,13 @@ fn shown(settings: &MirrorSettings, host: HostId) -> String {
 /// The error if this machine could not check a signature, probably for a full disk.
 fn unwritable(suite: &str, why: &str) -> CommandError {
     CommandError::new(ErrorKind::Disk, format_args!("{suite}: the signature cannot be checked: {why}"))
-        .context("nothing was published or deleted")
+        .context(NOTHING_PUBLISHED)
         .hint("repair this and run again; the published mirror is intact")
 }
 
 fn unverified(origin: &str, suite: &str, why: &str, hint: Option<&'static str>) -> CommandError {
     let error = CommandError::new(ErrorKind::Verification, format_args!("{suite}: {why}"))
-        .context(format_args!("from {origin}"))
-        .context("nothing was published or deleted");
+        .context(format_args!("from {origin}"));
     match hint {
         Some(hint) => error.hint(hint),
         None => error,
@@ -293,9 +296,7 @@ fn newest_of_others(
                 refusals.push(format!("{}: {why}", shown(settings, host)));
             }
             Err(Refusal::Local(why)) => return Err(unwritable(suite, &why)),
-            Err(Refusal::NoVerifier(why)) => {
-                return Err(no_verifier(suite, why).context("nothing was published or deleted"));
-            }
+            Err(Refusal::NoVerifier(why)) => return Err(no_verifier(suite, why)),
         }
     }
     if let Some((received, host)) = best {
@@ -359,7 +360,6 @@ fn candidate(
             return Err(CommandError::usage(error)
                 .context(from())
                 .context("the Release that is here is of the requested suite")
-                .context("nothing was published or deleted")
                 .hint(
                     "pass one of its names with --suite, or choose another mirror: this one serves a different suite",
                 ));
@@ -371,7 +371,6 @@ fn candidate(
     if let Some(future) = check.future(release.date) {
         return Err(CommandError::new(ErrorKind::Stale, format_args!("{suite}: {future}"))
             .context(from())
-            .context("nothing was published or deleted")
             .hint(HINT_FUTURE));
     }
     let until = valid_until(release, source.valid_until_min_s, source.valid_until_max_s).filter(|until| *until < now);
@@ -382,7 +381,6 @@ fn candidate(
                 format_args!("{suite}: the Release was valid until {}", date(until)),
             )
             .context(from())
-            .context("nothing was published or deleted")
             .hint("the mirror may be stuck; for an archive that is no longer updated use --ignore-valid-until"));
         }
         warn(format!("{suite}: accepted although valid only until {}", date(until)));

@@ -7,7 +7,7 @@ use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_wire::url::without_credentials;
 
 use super::fingerprint::trust;
-use super::offer::OfferedSuite;
+use super::offer::{NOTHING_PUBLISHED, OfferedSuite};
 use super::state::Conflict;
 use crate::settings::{MirrorSettings, SourceSpec};
 
@@ -84,7 +84,7 @@ pub fn with_suite(settings: &MirrorSettings, source: usize, suite: &str) -> Mirr
 }
 
 fn in_conflict(conflict: &Conflict, asked: &[&str]) -> CommandError {
-    let error = CommandError::new(ErrorKind::Verification, conflict).context("nothing was published or deleted");
+    let error = CommandError::new(ErrorKind::Verification, conflict).context(NOTHING_PUBLISHED);
     if asked.contains(&conflict.requested.as_str()) {
         return error.hint(format_args!(
             "{} still names the old content in the archive: run again later; if that does not help, mirror the two into \

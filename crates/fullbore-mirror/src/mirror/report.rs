@@ -170,12 +170,7 @@ impl ReportBuilder {
     /// Ends the run with the errors of suites that could not be mirrored while others were.
     pub fn refused(&mut self, errors: Vec<CommandError>) -> Result<(), CommandError> {
         errors.iter().for_each(|error| self.run.summary.problem(error.message.clone()));
-        let Some(mut error) = offer::together(errors) else { return Ok(()) };
-        // Written where nobody knows of other suites.
-        for line in &mut error.context {
-            *line = line.replace("nothing was published or deleted", STAYS).replace("nothing was published", STAYS);
-        }
-        Err(error)
+        offer::together(errors).map_or(Ok(()), |error| Err(error.context(STAYS)))
     }
 
     /// Warns of the parts that suites lack; returns lines about those that end the run with an error.

@@ -89,11 +89,9 @@ pub enum StateError {
 impl From<StateError> for CommandError {
     fn from(error: StateError) -> CommandError {
         match &error {
-            StateError::Older { .. } => {
-                CommandError::new(ErrorKind::Stale, error).context("nothing was published or deleted").hint(
-                    "this mirror is behind: try another origin; to go back on purpose, mirror into another directory",
-                )
-            }
+            StateError::Older { .. } => CommandError::new(ErrorKind::Stale, error).hint(
+                "this mirror is behind: try another origin; to go back on purpose, mirror into another directory",
+            ),
             StateError::Conflict { .. } => CommandError::new(ErrorKind::Verification, error),
             StateError::Newer { .. } => CommandError::usage(error),
             other => disk(other),
