@@ -1,5 +1,5 @@
 """The mirrored archives. Each is made once, in the work directory, and kept."""
-import gzip, hashlib, lzma, os, random, re, shutil, subprocess, tempfile
+import argparse, gzip, hashlib, lzma, os, random, re, shutil, subprocess, tempfile
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 ARCHIVE = os.environ.get("ARCHIVE") or os.path.realpath(HERE + "/../target/release/fullbore-archive")
@@ -18,6 +18,9 @@ def fill(directory, *options):
     if not os.path.exists(ARCHIVE):
         raise RuntimeError("no %s: cargo build --release -p fullbore-testkit --bins" % ARCHIVE)
     sh(ARCHIVE, directory, *options)
+
+
+SAMPLE = argparse.Namespace(files=2359, bytes="1336M", max_file="156M")
 
 
 class Archive:
