@@ -95,21 +95,21 @@ impl IndexError {
 pub struct OddEntry {
     /// `Package`; this and the other fields are empty if they are missing.
     pub package: String,
-    /// `Version`
+    /// The field `Version`, as written (Debian policy, section 5.6.12).
     pub version: String,
     /// `Architecture`; `source` in an index of sources.
     pub architecture: String,
     /// Name of the source package.
     pub source: String,
-    /// `Section`
+    /// The field `Section`; empty where there is none.
     pub section: String,
-    /// `Priority`
+    /// The field `Priority`; empty where there is none.
     pub priority: String,
     /// `Filename` or `Directory` as written, for filters.
     pub written: String,
     /// The files that it names, as far as their paths are usable. Such files must not be deleted because of the fault.
     pub paths: Vec<String>,
-    /// The fault.
+    /// What is wrong with the stanza.
     pub fault: IndexError,
 }
 
@@ -360,7 +360,7 @@ pub struct SourceFile<'a> {
     pub directory: &'a str,
     /// Name of the file, checked to be a single path part.
     pub name: &'a str,
-    /// Size in bytes.
+    /// Size of the file in bytes, as the index states it.
     pub size: u64,
     /// SHA-256 of the whole file.
     pub sha256: Sha256,

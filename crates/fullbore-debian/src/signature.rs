@@ -46,7 +46,7 @@ pub struct SignedText {
 }
 
 impl SignedText {
-    /// The text.
+    /// The text that the signature covers, and nothing around it.
     pub fn as_str(&self) -> &str {
         &self.text
     }

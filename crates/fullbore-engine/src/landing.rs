@@ -80,7 +80,7 @@ pub struct Chunk {
 /// What the bytes of one source in one range hash to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RangeDigest {
-    /// The range.
+    /// Which bytes of the file.
     pub range: Range<u64>,
     /// Who sent it, or [`RESUMED`].
     pub source: u16,
@@ -248,13 +248,13 @@ struct Counters {
 /// What has been done so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LandingCounts {
-    /// Bytes written.
+    /// Bytes written to the target, each counted once.
     pub written_bytes: u64,
     /// Bytes that came for nothing: there already, or of files not under way.
     pub wasted_bytes: u64,
     /// Bytes read back for hashing, because they came out of order or in an earlier run.
     pub reread_bytes: u64,
-    /// Files verified.
+    /// Files that were verified and have their names.
     pub files: u64,
 }
 

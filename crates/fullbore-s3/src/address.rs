@@ -93,7 +93,7 @@ impl Location {
 /// A bucket, and how it is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bucket {
-    /// Its name.
+    /// Name of the bucket.
     pub name: String,
     /// The host that is connected to.
     pub endpoint: Endpoint,

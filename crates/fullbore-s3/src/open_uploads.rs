@@ -12,9 +12,9 @@ const PAGES_MAX: usize = 10;
 /// What a store has.
 #[derive(Debug, Clone, Default)]
 pub struct OpenUploads {
-    /// The uploads.
+    /// The uploads that were begun and not completed.
     pub uploads: Vec<Begun>,
-    /// These are all.
+    /// False if the store has more than are listed here.
     pub is_complete: bool,
     /// The store's clock less ours, where it told its time.
     pub clock_offset_s: Option<i64>,

@@ -19,9 +19,9 @@ pub const UNSIGNED_PAYLOAD: &str = "UNSIGNED-PAYLOAD";
 /// Who signs. Secrets are shown by nothing, `Debug` included.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// The public half.
+    /// The public half of a key pair, which requests name.
     pub access_key_id: String,
-    /// The secret half.
+    /// The secret half, which signs and is never sent.
     pub secret_access_key: String,
     /// Goes with temporary credentials.
     pub session_token: Option<String>,
@@ -39,13 +39,13 @@ impl std::fmt::Debug for Identity {
 /// A request as it is signed.
 #[derive(Debug, Clone, Copy)]
 pub struct Signable<'a> {
-    /// The method.
+    /// The method of the request, in capitals.
     pub method: &'a str,
     /// The path, encoded as it is sent.
     pub path: &'a str,
     /// Parameters of the query, not encoded.
     pub query: &'a [(&'a str, &'a str)],
-    /// The Host field.
+    /// Value of the header field `Host`.
     pub host: &'a str,
     /// All other fields that are to be signed; values without space around them.
     pub fields: &'a [(String, String)],

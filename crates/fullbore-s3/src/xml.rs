@@ -40,7 +40,7 @@ pub enum XmlError {
 pub struct ServiceError {
     /// Its name: `SlowDown`, `NoSuchBucket`. Empty when the server gave none.
     pub code: String,
-    /// In words.
+    /// The explanation that the store gives, in words.
     pub message: String,
     /// The region that the bucket is in, where that is the error.
     pub region: Option<String>,
@@ -49,7 +49,7 @@ pub struct ServiceError {
 /// An object in a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedObject {
-    /// Its key.
+    /// Key of the object.
     pub key: String,
     /// Its length in bytes.
     pub size: u64,
@@ -60,7 +60,7 @@ pub struct ListedObject {
 /// A page of a listing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Page {
-    /// The objects.
+    /// The objects on this page of the listing.
     pub objects: Vec<ListedObject>,
     /// For the next page, if there is one.
     pub next: Option<String>,
@@ -69,9 +69,9 @@ pub struct Page {
 /// An upload in parts that was begun.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Begun {
-    /// Its key.
+    /// Key that the upload will complete.
     pub key: String,
-    /// Its name.
+    /// Name of the upload, given by the store.
     pub upload_id: String,
     /// When it was begun, seconds since 1970 by the server's clock, where the server tells.
     pub initiated_s: Option<i64>,
@@ -80,7 +80,7 @@ pub struct Begun {
 /// A page of a listing of uploads in parts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UploadsPage {
-    /// The uploads.
+    /// The uploads on this page of the listing.
     pub uploads: Vec<Begun>,
     /// Key and upload behind which the next page begins, if there is one.
     pub next: Option<(String, String)>,
@@ -98,11 +98,11 @@ pub struct Completed {
 /// Temporary credentials of the security token service.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Temporary {
-    /// The public half.
+    /// The public half of the key pair.
     pub access_key_id: String,
-    /// The secret half.
+    /// The secret half of the key pair.
     pub secret_access_key: String,
-    /// Goes with them.
+    /// Token that goes with each request signed by the pair.
     pub session_token: String,
     /// When they end (ISO 8601).
     pub expiration: String,

@@ -27,9 +27,9 @@ const FILES: [&str; 3] = [
 /// Policies for `sqv` that the environment names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PolicyVariables {
-    /// `APT_SEQUOIA_CRYPTO_POLICY`
+    /// The variable `APT_SEQUOIA_CRYPTO_POLICY`: a policy file for APT's signatures alone.
     pub apt: Option<OsString>,
-    /// `SEQUOIA_CRYPTO_POLICY`
+    /// The variable `SEQUOIA_CRYPTO_POLICY`: a policy file for all users of Sequoia.
     pub all: Option<OsString>,
 }
 

@@ -121,7 +121,7 @@ impl HostReading {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Trial {
-    /// The host.
+    /// Name of the host that the bytes came from.
     pub host: String,
     /// Whether all of it paused (else: one connection to it).
     pub new_host: bool,

@@ -64,17 +64,17 @@ pub struct ThreadReading {
     pub ended: bool,
     /// Whether the thread's CPU time counts for this role.
     pub owner: bool,
-    /// Finished items.
+    /// Items that the stage has finished.
     pub items: u64,
-    /// Finished bytes.
+    /// Bytes that the stage has finished.
     pub bytes: u64,
     /// Time since the thread first played this role, while it lives.
     pub alive_ns: u64,
-    /// CPU time.
+    /// CPU time of its threads, in nanoseconds.
     pub compute_ns: u64,
     /// Time runnable without a core.
     pub run_delay_ns: u64,
-    /// Waits for input.
+    /// Time that its threads waited for input, in nanoseconds.
     pub starved_ns: u64,
     /// Waits for a taker of the output.
     pub blocked_ns: u64,

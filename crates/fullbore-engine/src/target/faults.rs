@@ -71,7 +71,7 @@ impl<T: Target> FaultyTarget<T> {
         FaultyTarget { before_write: Before(Box::new(before)), ..self }
     }
 
-    /// Operations so far.
+    /// Number of operations until now, failed ones included.
     pub fn operations(&self) -> u64 {
         self.operations.load(Ordering::SeqCst)
     }

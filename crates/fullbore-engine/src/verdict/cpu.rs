@@ -66,7 +66,7 @@ pub(crate) fn used_ns() -> u64 {
 /// which is 100 per second on every Linux port we run on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cores {
-    /// Cores counted.
+    /// Number of cores that were counted.
     pub count: u32,
     /// Time spent working for anybody, hypervisor included.
     pub busy_ticks: u64,

@@ -31,11 +31,11 @@ pub struct Device {
 pub struct DiskStat {
     /// Time with at least one request under way ("io_ticks").
     pub busy_ms: u64,
-    /// Bytes written.
+    /// Bytes written to the device since boot.
     pub written_bytes: u64,
-    /// Bytes read.
+    /// Bytes read from the device since boot.
     pub read_bytes: u64,
-    /// Requests under way.
+    /// Requests under way at this moment.
     pub in_flight: u64,
 }
 
@@ -43,7 +43,7 @@ pub struct DiskStat {
 const SECTOR_BYTES: u64 = 512;
 
 impl DiskStat {
-    /// Parses `/sys/block/NAME/stat`.
+    /// Parses the text of `/sys/block/NAME/stat`; none if it has another form.
     pub fn parse(text: &str) -> Option<DiskStat> {
         let fields: Vec<u64> = text.split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();
         Some(DiskStat {

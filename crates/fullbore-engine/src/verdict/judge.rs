@@ -45,7 +45,7 @@ pub(super) enum Cause {
 /// Time of one cause.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
-    /// Both signals agreed.
+    /// Seconds in which both signals named this part.
     pub agreed_s: f64,
     /// Of it, the disk was busy at its limit.
     pub device_busy_s: f64,
@@ -76,7 +76,7 @@ pub(super) struct Findings {
     pub device_stages: BTreeMap<String, f64>,
     /// Seconds in which a process used most of full cores, ours included.
     pub consumers: BTreeMap<String, f64>,
-    /// All samples merged.
+    /// All samples of the run merged; none if there was none.
     pub total: Option<Sample>,
     pub timeline: Timeline,
 }

@@ -26,7 +26,7 @@ impl StageSample {
         StageSample { tasks: StageReading::new(name, kind), threads: Vec::new() }
     }
 
-    /// The role's name.
+    /// Name of the role, as reports show it.
     pub fn name(&self) -> &str {
         &self.tasks.name
     }
@@ -45,9 +45,9 @@ impl StageSample {
 /// A host within a sample.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HostSample {
-    /// The host's name.
+    /// Name of the host, without its port.
     pub name: String,
-    /// Bytes received.
+    /// Bytes received from it during the sample.
     pub bytes: u64,
     /// Connections with requests outstanding, at the end.
     pub connections: u32,
@@ -90,9 +90,9 @@ pub struct DeviceSample {
 /// The windows together within a sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WindowSample {
-    /// Size in bytes.
+    /// Size of the window in bytes.
     pub bytes: u64,
-    /// Size in items.
+    /// Size of the window in items.
     pub items: u64,
     /// Held bytes times the seconds they were held.
     pub held_byte_seconds: f64,
@@ -107,19 +107,19 @@ pub struct WindowSample {
 pub struct Sample {
     /// End, since the run began.
     pub at: Duration,
-    /// Length.
+    /// How long the sample took.
     pub length: Duration,
-    /// The roles.
+    /// The stages, each in its role.
     pub stages: Vec<StageSample>,
-    /// The windows.
+    /// State of the window at the end of the sample.
     pub window: WindowSample,
-    /// The CPU.
+    /// Load of the cores during the sample.
     pub cpu: CpuSample,
     /// The destination's disk, if it has one.
     pub device: Option<DeviceSample>,
-    /// The hosts.
+    /// The hosts that sent bytes.
     pub hosts: Vec<HostSample>,
-    /// Sending sockets.
+    /// State of the sockets that the run sends on.
     pub sending: SendReading,
     /// Bytes safely written or acknowledged.
     pub delivered_bytes: u64,

@@ -9,7 +9,7 @@ use fullbore_wire::exchange::{Measurement, RequestTiming};
 /// What was measured of all connections together.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Reading {
-    /// Requests answered.
+    /// Number of requests that were answered.
     pub answers: u64,
     /// Bytes of bodies sent.
     pub sent_bytes: u64,
@@ -24,7 +24,7 @@ pub struct Reading {
     pub limited: Duration,
     /// Time in which connections existed.
     pub open: Duration,
-    /// Connections opened.
+    /// Number of connections that were opened.
     pub connections: u64,
     /// Most of them at once.
     pub connections_at_once: u64,

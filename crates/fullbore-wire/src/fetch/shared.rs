@@ -75,7 +75,7 @@ pub(crate) struct Shared {
     pub(super) detours: Mutex<Vec<VecDeque<RedirectedRequest>>>,
     /// Wakes those who take them.
     pub detoured: Notify,
-    /// Room for connections.
+    /// Connections that each address may still take.
     pub addresses: Addresses,
     pub catalogue: Mutex<Arc<dyn Catalogue>>,
     pub landing: Landing,

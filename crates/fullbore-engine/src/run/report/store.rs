@@ -68,7 +68,7 @@ pub struct StoreReport {
 pub struct UsedShare {
     /// Number of the share, from 0.
     pub share: u16,
-    /// Its server.
+    /// Name of the server that is meant.
     pub server: String,
 }
 

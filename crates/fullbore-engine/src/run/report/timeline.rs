@@ -86,13 +86,13 @@ pub struct Sample<'a> {
 /// The shares of one stage since the last sample, 0 to 1.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StageSample<'a> {
-    /// Its name.
+    /// Name of the stage, as the ledger has it.
     pub stage: &'a str,
     /// On a processor or waiting for one.
     pub busy: f32,
     /// Waiting for its device.
     pub device: f32,
-    /// Waiting for input.
+    /// Share of the time in which it waited for input, 0 to 1.
     pub starved: f32,
     /// Waiting for room behind it.
     pub blocked: f32,
