@@ -320,6 +320,11 @@ pub(crate) fn joined(near: &Judgement, far: Option<&Judgement>, host: &str, near
                 }
             }
         }
+        Attribution::Path("") => {
+            let busy = sender.sending.busy().map(percent);
+            let reason = busy.map(|busy| format!("connections had something to carry {busy} % of the time"));
+            (sender, "the network".to_owned(), reason.unwrap_or_default())
+        }
         Attribution::Path(why) => (sender, "the network".to_owned(), (*why).to_owned()),
         Attribution::Nobody => (sender, sender.part.clone(), sender.reason.clone()),
     };
@@ -461,6 +466,15 @@ mod tests {
             "mixed (disk writes here; disk reads on host)"
         );
         assert_eq!(Attribution::of(&disks.0, &disks.1).parts(), []);
+    }
+
+    #[test]
+    fn the_network_is_named_with_how_busy_its_connections_were() {
+        let sending = SendReading { watched_us: 1000, busy_us: 970, ..SendReading::default() };
+        let sender = Judgement { sending, ..judgement(Limit::RemoteOrPath, "the network") };
+        let receiver = Judgement { confident: false, ..judgement(Limit::Mixed, "mixed") };
+        let found = sentence(joined(&sender, Some(&receiver), "host", true));
+        assert_eq!(found, "the network (connections had something to carry 97 % of the time)");
     }
 
     #[test]
