@@ -10,6 +10,7 @@
 //! that a killed run goes on where it was.
 
 mod checkpoint;
+mod commits;
 mod file;
 mod hashing;
 mod sources;
@@ -33,6 +34,7 @@ use crate::stage::{Kind, Ledger};
 use crate::target::{Target, TargetError};
 use crate::window::Permit;
 use checkpoint::Checkpoints;
+use commits::PendingCommits;
 use worker::Worker;
 
 /// Chunks that may wait before one thread. Their bytes are bounded by the window; this
@@ -225,6 +227,7 @@ struct Shared {
     registry: Mutex<Registry>,
     counters: Counters,
     journal_error: Mutex<Option<Arc<FileError>>>,
+    pending_commits: PendingCommits,
 }
 
 /// The files under way.
@@ -315,6 +318,7 @@ impl Landing {
             registry: Mutex::default(),
             counters: Counters::default(),
             journal_error: Mutex::default(),
+            pending_commits: PendingCommits::default(),
         });
         let clocks = worker::Clocks {
             network: ledger.stage("network", Kind::Task),
@@ -470,6 +474,7 @@ impl Landing {
             // A panic there is reported by its message; what it had is in the journal.
             let _ = thread.join();
         }
+        self.inner.shared.wait_for_commits();
         let counts = self.counts();
         let result = if counts.files > 0 || counts.written_bytes > 0 {
             self.checkpoint()

@@ -9,6 +9,7 @@ pub mod faults;
 pub mod in_place;
 #[cfg(test)]
 pub(crate) mod memory;
+pub mod pending;
 
 use std::io;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use crate::digest::Verified;
 use crate::durability::{Barrier, Durability, WriteBack};
 use crate::files::{FileError, PartFile, Root};
+pub use pending::{Committed, PendingResult, Promise};
 
 /// What a target could not do.
 #[derive(Debug, thiserror::Error)]
@@ -133,12 +135,14 @@ pub trait Target: Send + Sync + 'static {
     /// A broken destination.
     fn read_at(&self, part: &mut Self::Part, offset: u64, buffer: &mut [u8]) -> Result<usize, TargetError>;
 
-    /// Makes verified content visible under its path. `mtime` in Unix seconds.
+    /// Makes verified content visible under its path. `mtime` in Unix seconds. A target
+    /// that needs a round trip does not keep its caller waiting: it tells later.
     ///
     /// # Errors
-    /// Content of another length than proven; a full or broken destination. Nothing
-    /// is visible then, and the unfinished content is still there.
-    fn commit(&self, part: Self::Part, proof: &Verified, mtime: Option<i64>) -> Result<(), TargetError>;
+    /// Content of another length than proven; a full or broken destination, at once or
+    /// later. Nothing is visible then, and unfinished content that can be resumed is
+    /// still there.
+    fn commit(&self, part: Self::Part, proof: &Verified, mtime: Option<i64>) -> Result<Committed, TargetError>;
 
     /// Removes unfinished content.
     ///
@@ -241,12 +245,12 @@ impl Target for LocalTarget {
         Ok(part.file.read_at(offset, buffer)?)
     }
 
-    fn commit(&self, mut part: LocalPart, proof: &Verified, mtime: Option<i64>) -> Result<(), TargetError> {
+    fn commit(&self, mut part: LocalPart, proof: &Verified, mtime: Option<i64>) -> Result<Committed, TargetError> {
         complete(&part.file, proof, mtime)?;
         self.barrier.before_name(&part.file, &mut part.write_back, proof.size())?;
         part.file.finish()?;
         self.barrier.after_name(part.file.directory())?;
-        Ok(())
+        Ok(Committed::Now)
     }
 
     fn abandon(&self, part: LocalPart) -> Result<(), TargetError> {
@@ -299,6 +303,18 @@ mod tests {
         hasher.verify(data.len() as u64, expected).unwrap()
     }
 
+    /// Waits for the result of a commit.
+    fn commit<T: Target>(target: &T, part: T::Part, proof: &Verified, mtime: Option<i64>) -> Result<(), TargetError> {
+        match target.commit(part, proof, mtime)? {
+            Committed::Now => Ok(()),
+            Committed::Later(pending) => {
+                let (sender, receiver) = std::sync::mpsc::channel();
+                pending.then(move |result| sender.send(result).unwrap());
+                receiver.recv_timeout(std::time::Duration::from_secs(20)).unwrap()
+            }
+        }
+    }
+
     fn content(target: &impl Target, path: &str) -> Option<Vec<u8>> {
         let (mut reader, size) = target.open(path).unwrap()?;
         let mut data = Vec::new();
@@ -317,7 +333,7 @@ mod tests {
         let mut buffer = [0; 16];
         assert_eq!(target.read_at(&mut part, 2, &mut buffer).unwrap(), 4);
         assert_eq!(&buffer[..4], b"cdef");
-        target.commit(part, &proof(b"abcdef"), Some(1_700_000_000)).unwrap();
+        commit(target, part, &proof(b"abcdef"), Some(1_700_000_000)).unwrap();
         assert_eq!(content(target, "pool/a").unwrap(), b"abcdef");
         assert_eq!(target.kept("pool/a").unwrap(), None);
 
@@ -328,14 +344,14 @@ mod tests {
         assert_eq!(target.kept("pool/b").unwrap(), Some(5));
         let mut part = target.resume("pool/b", 4).unwrap().unwrap();
         target.write_at(&mut part, 1, b"X").unwrap();
-        target.commit(part, &proof(b"wXyz"), None).unwrap();
+        commit(target, part, &proof(b"wXyz"), None).unwrap();
         assert_eq!(content(target, "pool/b").unwrap(), b"wXyz");
         assert!(target.resume("pool/b", 4).unwrap().is_none());
 
         // Too short: stays invisible, what was there stays visible.
         let mut part = target.begin("pool/b", 4).unwrap();
         target.write_at(&mut part, 0, b"wX").unwrap();
-        let error = target.commit(part, &proof(b"wXyz"), None).unwrap_err();
+        let error = commit(target, part, &proof(b"wXyz"), None).unwrap_err();
         assert!(matches!(error, TargetError::Length { actual: 2, expected: 4, .. }), "{error}");
         assert_eq!(content(target, "pool/b").unwrap(), b"wXyz");
         assert_eq!(target.kept("pool/b").unwrap(), Some(2));
@@ -348,7 +364,7 @@ mod tests {
 
         // Empty content.
         let part = target.begin("pool/empty", 0).unwrap();
-        target.commit(part, &proof(b""), None).unwrap();
+        commit(target, part, &proof(b""), None).unwrap();
         assert_eq!(content(target, "pool/empty").unwrap(), b"");
         target.barrier().unwrap();
 
@@ -394,5 +410,10 @@ mod tests {
     #[test]
     fn a_store_without_rename_conforms() {
         conforms(&MemoryTarget::default());
+    }
+
+    #[test]
+    fn a_store_that_answers_later_conforms() {
+        conforms(&MemoryTarget::late(|_| false));
     }
 }

@@ -12,7 +12,7 @@ use crate::digest::{Sha256, Sha256Hasher};
 use crate::journal::Key;
 use crate::ranges::Ranges;
 use crate::stage::StageClock;
-use crate::target::{Target, TargetError};
+use crate::target::{Committed, PendingResult, Target, TargetError};
 use crate::window::{Operation, Permit, Position};
 
 /// Bytes of a file written before that is logged. With what the window holds, at most this much per
@@ -258,13 +258,14 @@ impl<P: Send + 'static> FileState<P> {
                 let mtime = self.entry.mtime.load(Ordering::Relaxed);
                 let mtime = (mtime != NO_TIME).then_some(mtime);
                 let FileState { part, sources, entry, .. } = self;
-                clock.device(|| target.commit(part, &proof, mtime))?;
-                let spec = &entry.spec;
-                shared.note_journal(shared.journal.finished(&spec.path, spec.size, spec.sha256));
-                shared.counters.files.fetch_add(1, Ordering::Relaxed);
+                let committed = clock.device(|| target.commit(part, &proof, mtime))?;
                 let mut sources = sources.names();
                 sources.retain(|source| *source != RESUMED);
-                Ok(Conclusion::Right { sources, culprits })
+                let right = RightFile { entry, sources, culprits };
+                Ok(match committed {
+                    Committed::Now => Conclusion::Right(right),
+                    Committed::Later(pending) => Conclusion::Pending(right, pending),
+                })
             }
             Err(got) => {
                 // Not to be taken up by a later run, whatever comes next.
@@ -381,8 +382,21 @@ impl<P: Send + 'static> FileState<P> {
 
 /// How a file ended.
 pub(super) enum Conclusion<P> {
-    Right { sources: Vec<u16>, culprits: Vec<u16> },
-    Wrong { got: Sha256, ranges: Vec<RangeDigest>, state: Box<FileState<P>> },
+    Right(RightFile),
+    /// It is right, and the target will tell when it is visible.
+    Pending(RightFile, PendingResult),
+    Wrong {
+        got: Sha256,
+        ranges: Vec<RangeDigest>,
+        state: Box<FileState<P>>,
+    },
+}
+
+/// A file whose content is right.
+pub(super) struct RightFile {
+    pub(super) entry: Arc<Entry>,
+    pub(super) sources: Vec<u16>,
+    pub(super) culprits: Vec<u16>,
 }
 
 fn read_range<T: Target>(

@@ -357,8 +357,10 @@ proptest! {
         liars in proptest::collection::btree_set(1_u16..5, 0..3),
         lies_at in proptest::collection::vec(0_usize..5000, 4),
         side_by_side in 1_usize..4,
+        tells_later in proptest::bool::ANY,
     ) {
-        let mut run = Run::side_by_side(MemoryTarget::default(), Journal::none(), side_by_side);
+        let target = if tells_later { MemoryTarget::late(|_| false) } else { MemoryTarget::default() };
+        let mut run = Run::side_by_side(target, Journal::none(), side_by_side);
         let contents: Vec<Vec<u8>> =
             PLAN.iter().enumerate().map(|(item, size)| bytes(item as u64, *size)).collect();
         let spoken = |item: u32, range: Range<usize>, source: u16| {
@@ -422,6 +424,49 @@ proptest! {
             }
         }
         run.finish();
+    }
+}
+
+/// A store refuses some files after the landing is done with them.
+#[test]
+fn a_refusal_that_comes_later_fails_that_file_alone() {
+    let mut run = Run::new(MemoryTarget::late(|number| number % 3 == 0), Journal::none());
+    let contents: Vec<Vec<u8>> = (0..9).map(|item| bytes(item, 1000)).collect();
+    for (item, data) in contents.iter().enumerate() {
+        run.landing.begin(spec(item as u32, &format!("pool/{item}"), data));
+        run.send(item as u32, 0, data, 1);
+    }
+    let (mut verified, mut failed) = (0, 0);
+    for _ in &contents {
+        match run.next() {
+            Outcome::Verified { item, .. } => {
+                assert_eq!(run.content(&format!("pool/{item}")).unwrap(), contents[item as usize]);
+                verified += 1;
+            }
+            Outcome::Failed { item, cause } => {
+                assert_eq!(run.content(&format!("pool/{item}")), None);
+                assert_eq!(cause.to_string(), format!("cannot store pool/{item}: it was given up"));
+                failed += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((verified, failed), (6, 3));
+    assert_eq!(run.finish().files, 6);
+}
+
+#[test]
+fn the_end_waits_for_what_the_target_still_stores() {
+    let run = Run::new(MemoryTarget::late(|_| false), Journal::none());
+    let data = bytes(1, 1000);
+    for item in 0..5 {
+        run.landing.begin(spec(item, &format!("pool/{item}"), &data));
+        run.send(item, 0, &data, 1);
+    }
+    let target = run.target.clone();
+    assert_eq!(run.finish().files, 5);
+    for item in 0..5 {
+        assert_eq!(target.open(&format!("pool/{item}")).unwrap().unwrap().1, 1000);
     }
 }
 
@@ -542,6 +587,41 @@ fn enospc_eio_edquot_at_every_operation() {
             drop(run);
             check_and_complete(directory.path(), &archive);
         }
+    }
+}
+
+/// A store that answers later: it fails at an operation, or refuses an upload that the landing is done with.
+#[test]
+fn a_late_store_fails_at_every_operation_and_at_every_answer() {
+    let archive = archive();
+    let run_over = |store: MemoryTarget, fault: Fault| {
+        let later = store.again();
+        let mut run = Run::new(FaultyTarget::new(store, fault), Journal::none());
+        send_missing(&mut run, &archive);
+        let operations = run.target.operations();
+        let _ = run.landing.finish();
+        let files = run.landing.counts().files;
+        let mut run = Run::new(later, Journal::none());
+        let visible = archive.iter().filter(|(path, _)| run.content(path).is_some()).count() as u64;
+        assert_eq!(visible, files, "what was told is what is visible");
+        send_missing(&mut run, &archive);
+        for (path, data) in &archive {
+            assert_eq!(&run.content(path).unwrap(), data, "{path}");
+        }
+        run.finish();
+        (operations, files)
+    };
+    let (operations, files) = run_over(MemoryTarget::late(|_| false), Fault::Never);
+    assert_eq!(files, 4);
+    assert!(operations > 12, "{operations}");
+    for n in 1..=operations {
+        for fault in [Fault::ErrorAt { n, errno: libc::EIO }, Fault::ErrorFrom { n, errno: libc::ENOSPC }] {
+            run_over(MemoryTarget::late(|_| false), fault);
+        }
+    }
+    for n in 1..=files {
+        let (_, files) = run_over(MemoryTarget::late(move |number| number == n), Fault::Never);
+        assert_eq!(files, 3);
     }
 }
 

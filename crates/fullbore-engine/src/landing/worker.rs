@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::commits::PendingCommit;
 use super::file::{Conclusion, FileState, Progress};
 use super::hashing::{READ_BUFFER_BYTES, Ready};
 use super::{Cause, Chunk, Command, Entry, Load, Message, Outcome, Retry, Shared, locked};
@@ -218,10 +219,10 @@ impl<T: Target> Worker<T> {
         let size = file.entry.spec.size;
         let (target, shared) = (&*self.target, &*self.shared);
         match file.conclude(target, shared, &self.clocks.write, &mut self.buffer) {
-            Ok(Conclusion::Right { sources, culprits }) => {
-                if self.shared.close(item).is_some() {
-                    self.shared.tell(Outcome::Verified { item, sources, culprits });
-                }
+            Ok(Conclusion::Right(right)) => self.shared.committed(right),
+            Ok(Conclusion::Pending(right, pending)) => {
+                let pending_commit = PendingCommit::begin(&self.shared);
+                pending.then(move |result| pending_commit.end(right, result));
             }
             Ok(Conclusion::Wrong { got, ranges, state }) => {
                 self.files.insert(item, *state);
@@ -237,9 +238,7 @@ impl<T: Target> Worker<T> {
         {
             file.log(&self.shared);
         }
-        if self.shared.close(item).is_some() {
-            self.shared.tell(Outcome::Failed { item, cause });
-        }
+        self.shared.failed(item, cause);
     }
 }
 

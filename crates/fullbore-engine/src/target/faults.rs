@@ -7,7 +7,7 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::{Content, Name, Target, TargetError};
+use super::{Committed, Content, Name, Target, TargetError};
 use crate::digest::Verified;
 
 /// What goes wrong. Operations count from 1; all that change the target count.
@@ -136,7 +136,7 @@ impl<T: Target> Target for FaultyTarget<T> {
         self.inner.read_at(part, offset, buffer)
     }
 
-    fn commit(&self, part: T::Part, proof: &Verified, mtime: Option<i64>) -> Result<(), TargetError> {
+    fn commit(&self, part: T::Part, proof: &Verified, mtime: Option<i64>) -> Result<Committed, TargetError> {
         self.count("commit", "a part")?;
         self.inner.commit(part, proof, mtime)
     }

@@ -11,7 +11,7 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Content, Name, Target, TargetError};
+use super::{Committed, Content, Name, Target, TargetError};
 use crate::digest::Verified;
 use crate::files::{FileError, PartFile, Root};
 use crate::ranges::Ranges;
@@ -130,10 +130,10 @@ impl Target for InPlaceTarget {
         Ok(part.file.read_at(offset, buffer)?)
     }
 
-    fn commit(&self, mut part: InPlacePart, proof: &Verified, mtime: Option<i64>) -> Result<(), TargetError> {
+    fn commit(&self, mut part: InPlacePart, proof: &Verified, mtime: Option<i64>) -> Result<Committed, TargetError> {
         super::complete(&part.file, proof, mtime)?;
         part.is_finished = true;
-        Ok(())
+        Ok(Committed::Now)
     }
 
     fn abandon(&self, mut part: InPlacePart) -> Result<(), TargetError> {

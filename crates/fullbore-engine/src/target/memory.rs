@@ -1,19 +1,30 @@
 //! An object store in memory, without rename: the second implementation of
 //! [`Target`], for tests. Uploads have numbers, not names; completing one puts an
-//! object; a further name is a copy.
+//! object; a further name is a copy. It may complete uploads later, in any order, and refuse some.
 
 use std::collections::HashMap;
 use std::io::Cursor;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use super::{Content, Name, Target, TargetError};
+use super::{Committed, Content, Name, Promise, Target, TargetError};
 use crate::digest::Verified;
 use crate::files;
 
 /// The store.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryTarget {
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
+    /// Uploads to complete later; none if each completes at once.
+    late: Option<Sender<Completion>>,
+}
+
+/// An upload to complete.
+struct Completion {
+    upload: Upload,
+    size: u64,
+    promise: Promise,
 }
 
 #[derive(Debug, Default)]
@@ -32,6 +43,21 @@ pub(crate) struct Upload {
 }
 
 impl MemoryTarget {
+    /// A store that completes uploads later, on a thread of its own and not in their order, except those whose number,
+    /// from 1, `refuses` says.
+    pub(crate) fn late(refuses: impl Fn(u64) -> bool + Send + 'static) -> MemoryTarget {
+        let (sender, receiver) = channel();
+        let target = MemoryTarget { late: Some(sender), ..MemoryTarget::default() };
+        let state = target.state.clone();
+        std::thread::spawn(move || complete_in_reverse(&state, &receiver, &refuses));
+        target
+    }
+
+    /// The same store, as a later run sees it.
+    pub(crate) fn again(&self) -> MemoryTarget {
+        MemoryTarget { state: self.state.clone(), late: None }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -46,6 +72,37 @@ impl State {
                 path: upload.path.clone(),
                 source: std::io::ErrorKind::NotFound.into(),
             }),
+        }
+    }
+
+    fn complete(&mut self, upload: &Upload, expected: u64) -> Result<(), TargetError> {
+        let bytes = self.bytes(upload)?;
+        let actual = bytes.len() as u64;
+        if actual < expected {
+            return Err(TargetError::Length { path: upload.path.clone(), actual, expected });
+        }
+        bytes.truncate(usize::try_from(expected).expect("tests write little"));
+        let object = Arc::new(std::mem::take(bytes));
+        self.uploads.remove(&upload.path);
+        self.objects.insert(upload.path.clone(), object);
+        Ok(())
+    }
+}
+
+/// Gathers uploads for a moment, then completes them, the last first.
+fn complete_in_reverse(state: &Mutex<State>, receiver: &Receiver<Completion>, refuses: &dyn Fn(u64) -> bool) {
+    let mut number = 0;
+    while let Ok(first) = receiver.recv() {
+        std::thread::sleep(Duration::from_millis(5));
+        let mut gathered: Vec<Completion> = std::iter::once(first).chain(receiver.try_iter()).collect();
+        while let Some(Completion { upload, size, promise }) = gathered.pop() {
+            number += 1;
+            if refuses(number) {
+                drop(promise);
+                continue;
+            }
+            let result = state.lock().unwrap_or_else(PoisonError::into_inner).complete(&upload, size);
+            promise.tell(result);
         }
     }
 }
@@ -90,18 +147,15 @@ impl Target for MemoryTarget {
         Ok(count)
     }
 
-    fn commit(&self, part: Upload, proof: &Verified, _mtime: Option<i64>) -> Result<(), TargetError> {
-        let mut state = self.state();
-        let bytes = state.bytes(&part)?;
-        let (actual, expected) = (bytes.len() as u64, proof.size());
-        if actual < expected {
-            return Err(TargetError::Length { path: part.path, actual, expected });
-        }
-        bytes.truncate(usize::try_from(expected).expect("tests write little"));
-        let object = Arc::new(std::mem::take(bytes));
-        state.uploads.remove(&part.path);
-        state.objects.insert(part.path, object);
-        Ok(())
+    fn commit(&self, part: Upload, proof: &Verified, _mtime: Option<i64>) -> Result<Committed, TargetError> {
+        let size = proof.size();
+        let Some(late) = &self.late else {
+            self.state().complete(&part, size)?;
+            return Ok(Committed::Now);
+        };
+        let (promise, pending) = Promise::new(&part.path);
+        late.send(Completion { upload: part, size, promise }).expect("the thread is alive");
+        Ok(Committed::Later(pending))
     }
 
     fn abandon(&self, part: Upload) -> Result<(), TargetError> {
