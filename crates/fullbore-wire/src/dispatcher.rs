@@ -136,6 +136,9 @@ pub struct Limits {
     pub caller_retries: bool,
     /// Whether a host that redirects files to other places counts as one that serves wrong ones.
     pub redirects_are_faults: bool,
+    /// Bytes of all files that may be begun and without an outcome, for a destination that holds whole files until they
+    /// are stored. A file larger than that is fetched alone.
+    pub memory_bytes: u64,
 }
 
 impl Default for Limits {
@@ -149,6 +152,7 @@ impl Default for Limits {
             failures_until_dead: FAILURES_UNTIL_DEAD,
             caller_retries: false,
             redirects_are_faults: true,
+            memory_bytes: u64::MAX,
         }
     }
 }
@@ -195,13 +199,15 @@ impl Dispatcher {
     /// A run over these hosts; the first is the origin.
     pub fn new(mut hosts: Vec<Host>, limits: Limits) -> Self {
         hosts.iter_mut().for_each(|host| host.dies_after(limits.failures_until_dead));
+        let mut queue = Queue::default();
+        queue.limit_begun(limits.memory_bytes);
         Dispatcher {
             recent: hosts.iter().map(|_| VecDeque::new()).collect(),
             opening: vec![0; hosts.len()],
             hosts,
             name_of: None,
             limits,
-            queue: Queue::default(),
+            queue,
             connections: BTreeMap::new(),
             next_connection: 0,
             detours: BTreeMap::new(),
@@ -239,6 +245,11 @@ impl Dispatcher {
         let before = self.queue.unasked_bytes();
         self.queue.add(items);
         self.planned_bytes += self.queue.unasked_bytes() - before;
+    }
+
+    /// Whether the outcome of a file lets another one begin.
+    pub(crate) fn waits_for_room(&self) -> bool {
+        self.queue.waits_for_room()
     }
 
     /// Files neither verified nor given up.

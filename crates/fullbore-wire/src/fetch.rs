@@ -389,11 +389,16 @@ impl Fetcher {
             Outcome::Verified { item, mut sources, mut culprits } => {
                 sources.retain(|source| *source != RESUMED);
                 culprits.retain(|source| *source != RESUMED);
-                self.shared.dispatcher().verified(item, &sources, &culprits, now);
+                let mut dispatcher = self.shared.dispatcher();
+                let waited_for_room = dispatcher.waits_for_room();
+                dispatcher.verified(item, &sources, &culprits, now);
+                drop(dispatcher);
                 lock(&self.shared.begun).remove(&item);
                 on_event(FetchEvent::Verified(item));
-                // Nobody waits for this: it brings no work.
-                return;
+                if !waited_for_room {
+                    // Nobody waits for this: it brings no work.
+                    return;
+                }
             }
             Outcome::Mismatch { item, size, got, ranges } => {
                 let remedy = self.mismatch(item, size, got, &ranges, now);

@@ -88,6 +88,8 @@ pub struct WantedFile {
 #[derive(Debug)]
 struct Begun {
     size: u64,
+    /// Some host was asked for a part of it: it counts against [`Queue::limit_begun`].
+    is_held: bool,
     unasked: Vec<Range<u64>>,
     /// An empty file has no range that could say that it must be asked for.
     ask_empty: bool,
@@ -97,6 +99,17 @@ struct Begun {
 }
 
 impl Begun {
+    fn of(size: u64) -> Begun {
+        Begun {
+            size,
+            is_held: false,
+            unasked: Vec::new(),
+            ask_empty: false,
+            excluded: HostSet::default(),
+            returned: false,
+        }
+    }
+
     fn has_work(&self) -> bool {
         self.ask_empty || !self.unasked.is_empty()
     }
@@ -107,7 +120,7 @@ impl Begun {
 }
 
 /// Files and parts of files that nobody is asked for at the moment.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Queue {
     /// Not begun, by size, smallest first.
     waiting: VecDeque<(u64, ItemId)>,
@@ -118,9 +131,49 @@ pub struct Queue {
     unasked_bytes: u64,
     /// Files of `waiting` up to [`SMALL_BYTES`].
     small_files: usize,
+    /// Bytes of files that may be begun and without an outcome.
+    begun_bytes_max: u64,
+    /// Bytes of the files that are.
+    held_bytes: u64,
+    /// Bytes of smaller files that were begun while the largest one found no room.
+    overtaking_bytes: u64,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Queue {
+            waiting: VecDeque::new(),
+            begun: BTreeMap::new(),
+            ready: BTreeSet::new(),
+            unasked_bytes: 0,
+            small_files: 0,
+            begun_bytes_max: u64::MAX,
+            held_bytes: 0,
+            overtaking_bytes: 0,
+        }
+    }
 }
 
 impl Queue {
+    /// Sets the number of bytes that begun files may have together, from the first request for a file to
+    /// [`Queue::forget`]. A file larger than that is begun when no other is.
+    pub fn limit_begun(&mut self, bytes: u64) {
+        self.begun_bytes_max = bytes;
+    }
+
+    /// Whether a file may be begun now.
+    fn has_room(&self, size: u64) -> bool {
+        self.held_bytes == 0 || self.held_bytes.saturating_add(size) <= self.begun_bytes_max
+    }
+
+    /// Whether an outcome would let another file begin.
+    pub(crate) fn waits_for_room(&self) -> bool {
+        let unbegun = || self.ready.iter().filter_map(|item| self.begun.get(item)).filter(|begun| !begun.is_held);
+        self.begun_bytes_max < u64::MAX
+            && (self.waiting.back().is_some_and(|(size, _)| !self.has_room(*size))
+                || unbegun().any(|begun| !self.has_room(begun.size)))
+    }
+
     /// Adds files to the queue.
     pub fn add(&mut self, items: impl IntoIterator<Item = Item>) {
         for item in items {
@@ -133,7 +186,7 @@ impl Queue {
                 self.ready.insert(item.id);
                 self.begun.insert(
                     item.id,
-                    Begun { size: item.size, unasked, ask_empty: false, excluded: item.excluded, returned: true },
+                    Begun { unasked, excluded: item.excluded, returned: true, ..Begun::of(item.size) },
                 );
             }
         }
@@ -231,6 +284,9 @@ impl Queue {
     /// Nothing more of this file is wanted.
     pub fn forget(&mut self, item: ItemId) {
         if let Some(begun) = self.begun.remove(&item) {
+            if begun.is_held {
+                self.held_bytes -= begun.size;
+            }
             self.unasked_bytes -= begun.unasked_bytes();
             self.ready.remove(&item);
         }
@@ -254,13 +310,7 @@ impl Queue {
     }
 
     fn begin(&mut self, item: ItemId, size: u64) -> &mut Begun {
-        self.begun.entry(item).or_insert_with(|| Begun {
-            size,
-            unasked: Vec::new(),
-            ask_empty: false,
-            excluded: HostSet::default(),
-            returned: false,
-        })
+        self.begun.entry(item).or_insert_with(|| Begun::of(size))
     }
 
     fn note_ready(&mut self, item: ItemId) {
@@ -277,6 +327,7 @@ impl Queue {
         let item = *self.ready.iter().find(|item| {
             let begun = &self.begun[item];
             (begun.returned || !only_returned)
+                && (begun.is_held || self.has_room(begun.size))
                 && !begun.excluded.contains(wanted.host)
                 && (wanted.ranges || begun.unasked_bytes() == begun.size)
         })?;
@@ -284,10 +335,11 @@ impl Queue {
     }
 
     fn take_waiting(&mut self, wanted: &WantedFile) -> Option<Segment> {
-        let (size, item) = match wanted.priority {
-            Priority::Bulk => self.waiting.pop_back()?,
-            Priority::Small => self.waiting.pop_front()?,
-        };
+        let at = self.next_waiting(wanted.priority)?;
+        let has_larger =
+            at + 1 < self.waiting.len() && self.waiting.back().is_some_and(|(size, _)| !self.has_room(*size));
+        let (size, item) = self.waiting.remove(at)?;
+        self.overtaking_bytes = if has_larger { self.overtaking_bytes.saturating_add(size) } else { 0 };
         self.small_files -= usize::from(size <= SMALL_BYTES);
         let begun = self.begin(item, size);
         if size == 0 {
@@ -299,13 +351,31 @@ impl Queue {
         self.take_from(item, wanted)
     }
 
-    fn take_from(&mut self, item: ItemId, wanted: &WantedFile) -> Option<Segment> {
-        let begun = self.begun.get_mut(&item)?;
-        if begun.excluded.contains(wanted.host) {
+    /// The place of the file to begin now. While the largest has no room, smaller ones pass it, but at most as many bytes
+    /// as may be begun: otherwise the largest files would come last, one after the other.
+    fn next_waiting(&self, priority: Priority) -> Option<usize> {
+        let (largest, last) = (self.waiting.back()?.0, self.waiting.len() - 1);
+        if self.has_room(largest) {
+            return Some(if priority == Priority::Bulk { last } else { 0 });
+        }
+        if self.overtaking_bytes > self.begun_bytes_max {
             return None;
         }
+        let room = self.begun_bytes_max.saturating_sub(self.held_bytes);
+        let smaller = self.waiting.partition_point(|(size, _)| *size <= room);
+        let fitting = smaller.checked_sub(1)?;
+        Some(if priority == Priority::Bulk { fitting } else { 0 })
+    }
+
+    fn take_from(&mut self, item: ItemId, wanted: &WantedFile) -> Option<Segment> {
+        let has_room = self.has_room(self.size(item));
+        let begun = self.begun.get_mut(&item)?;
         let size = begun.size;
+        if begun.excluded.contains(wanted.host) || !(begun.is_held || has_room) {
+            return None;
+        }
         if std::mem::take(&mut begun.ask_empty) {
+            begun.is_held = true;
             self.ready.remove(&item);
             return Some(Segment { item, start: 0, end: 0, size });
         }
@@ -323,6 +393,9 @@ impl Queue {
             begun.unasked.remove(0);
         } else {
             begun.unasked[0].start = end;
+        }
+        if !std::mem::replace(&mut begun.is_held, true) {
+            self.held_bytes += size;
         }
         if begun.unasked.is_empty() {
             begun.returned = false;
@@ -454,7 +527,105 @@ mod tests {
         assert_eq!(queue.take(&WantedFile { host: 1, ..wanted(Priority::Bulk, 1000) }).map(|s| s.item), Some(1));
     }
 
+    #[test]
+    fn files_are_begun_while_there_is_room_and_a_larger_one_alone() {
+        let mut queue = Queue::default();
+        queue.limit_begun(100);
+        queue.add([item(1, 300), item(2, 60), item(3, 50), item(4, 30)]);
+        let bulk = wanted(Priority::Bulk, 200);
+        let first = queue.take(&bulk).expect("work");
+        assert_eq!((first.item, first.len()), (1, 300), "alone");
+        assert_eq!(queue.take(&bulk), None);
+        assert!(queue.waits_for_room());
+        queue.give_back(&first);
+        assert_eq!(queue.take(&bulk), Some(first), "what is begun goes on");
+        queue.forget(1);
+        assert_eq!(queue.take(&bulk).map(|s| s.item), Some(2));
+        assert_eq!(queue.take(&bulk).map(|s| s.item), Some(4), "the largest that has room");
+        assert_eq!(queue.take(&bulk), None);
+        queue.forget(2);
+        assert_eq!(queue.take(&bulk).map(|s| s.item), Some(3));
+        assert!(queue.is_drained() && !queue.waits_for_room());
+    }
+
+    #[test]
+    fn the_largest_file_is_not_passed_for_ever() {
+        let mut queue = Queue::default();
+        queue.limit_begun(10);
+        queue.add((1..100).map(|id| item(id, 1)).chain([item(0, 11)]));
+        let small = wanted(Priority::Small, 100);
+        let first = queue.take(&small).expect("work").item;
+        let mut passed = 0;
+        let mut begun = first;
+        // There is always one that is begun, until the largest is due.
+        while let Some(next) = queue.take(&small) {
+            passed += 1;
+            queue.forget(begun);
+            begun = next.item;
+        }
+        assert_eq!(passed, 11);
+        queue.forget(begun);
+        assert_eq!(queue.take(&wanted(Priority::Bulk, 100)).map(|s| s.item), Some(0));
+    }
+
     proptest! {
+        /// However parts come back and files end, the limit holds, and every file is handed out: nothing is stuck.
+        #[test]
+        fn room_is_kept_and_never_runs_out_for_good(
+            sizes in prop::collection::vec(0_u64..300, 1..40),
+            begun in prop::collection::vec(any::<bool>(), 40),
+            limit in 1_u64..400,
+            steps in prop::collection::vec((any::<bool>(), 1_u64..200, 0_u8..4, any::<prop::sample::Index>()), 1..200),
+        ) {
+            let mut queue = Queue::default();
+            queue.limit_begun(limit);
+            queue.add(sizes.iter().zip(begun).enumerate().map(|(id, (size, begun))| {
+                // An earlier run has left some of it.
+                let present = if begun && *size > 1 { vec![0..size / 2] } else { Vec::new() };
+                Item { present, ..item(id as u32, *size) }
+            }));
+            let mut out: Vec<Segment> = Vec::new();
+            let mut held = BTreeSet::new();
+            let mut ended = BTreeSet::new();
+            let end = |queue: &mut Queue, item: ItemId, out: &mut Vec<Segment>, held: &mut BTreeSet<ItemId>| {
+                out.retain(|segment| segment.item != item);
+                held.remove(&item);
+                queue.forget(item);
+            };
+            for (bulk, length, action, which) in steps {
+                if action == 0 && !out.is_empty() {
+                    let at = which.index(out.len());
+                    let segment = out.swap_remove(at);
+                    queue.give_back(&segment);
+                } else if action == 1 && !held.is_empty() {
+                    let item = *held.iter().nth(which.index(held.len())).expect("it is in the set");
+                    end(&mut queue, item, &mut out, &mut held);
+                    ended.insert(item);
+                } else if let Some(segment) =
+                    queue.take(&wanted(if bulk { Priority::Bulk } else { Priority::Small }, length))
+                {
+                    held.insert(segment.item);
+                    out.push(segment);
+                }
+                let bytes: u64 = held.iter().map(|item| sizes[*item as usize]).sum();
+                let occupying = held.iter().filter(|item| sizes[**item as usize] > 0).count();
+                prop_assert!(bytes <= limit || occupying == 1, "{bytes} of {limit} by {occupying}");
+            }
+            // Each end of a file lets the next begin.
+            while ended.len() < sizes.len() {
+                while let Some(segment) = queue.take(&wanted(Priority::Bulk, 70)) {
+                    held.insert(segment.item);
+                }
+                let Some(item) = held.pop_first() else {
+                    prop_assert!(false, "stuck with {} of {}", ended.len(), sizes.len());
+                    break;
+                };
+                queue.forget(item);
+                ended.insert(item);
+            }
+            prop_assert!(queue.is_drained());
+        }
+
         /// Whatever is taken and given back, every byte is handed out and none twice at a time.
         #[test]
         fn every_byte_once(sizes in prop::collection::vec(0u64..5000, 1..20),
