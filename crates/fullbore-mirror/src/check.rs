@@ -30,8 +30,9 @@ use crate::mirror::directories::Directories;
 use crate::mirror::lock::{Lock, LockError};
 use crate::mirror::session::{Session, disk};
 use crate::mirror::sizes;
-use crate::mirror::state::{OWN_DIRECTORY, State, StateError, index_path};
+use crate::mirror::state::{OWN_DIRECTORY, State, StateError};
 use crate::mirror::store;
+use crate::mirror::tree::Tree;
 use crate::settings::CheckSettings;
 use findings::{Fault, Findings, Problem, SuiteFault};
 use local::{CheckError, Options};
@@ -53,8 +54,9 @@ fn attempt(settings: &CheckSettings, events: &mut dyn Events) -> Result<Report, 
     let root = Arc::new(Root::open(&settings.dir).map_err(CommandError::usage)?);
     // A run in progress changes what is checked; repairs change it themselves. In a tree of others there are no
     // runs, and a check leaves nothing behind.
-    let is_ours = root.stat(OWN_DIRECTORY).map_err(|error| disk(&error))?.is_some();
-    let lock = match (is_ours || settings.repair).then(|| Lock::take(&root)) {
+    let directories = Directories::of(root);
+    let is_ours = directories.own.stat(OWN_DIRECTORY).map_err(|error| disk(&error))?.is_some();
+    let lock = match (is_ours || settings.repair).then(|| Lock::take(&directories.own)) {
         Some(Ok(lock)) => Some(lock),
         Some(Err(error @ LockError::Held { .. })) => return Err(CommandError::new(ErrorKind::Locked, error)),
         // A tree that we may only read can be checked, not repaired.
@@ -72,7 +74,7 @@ fn attempt(settings: &CheckSettings, events: &mut dyn Events) -> Result<Report, 
     };
     let sampler = Sampler::start(&ledger, config).map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
     let mut warnings = Vec::new();
-    let state = match State::open(&root, &boot_id()) {
+    let state = match State::open(&directories.own, &boot_id()) {
         Ok(state) => state,
         // Another user's mirror: its `.fullbore` is closed to us, the tree is not.
         Err(StateError::File(error)) if lock.is_none() && error.kind() == Some(ErrorOf::PermissionDenied) => {
@@ -84,7 +86,7 @@ fn attempt(settings: &CheckSettings, events: &mut dyn Events) -> Result<Report, 
     // A read-only tree cannot hold the scratch files.
     let own = settings.dir.join(OWN_DIRECTORY);
     let scratch = if lock.is_some() { own } else { std::env::temp_dir() };
-    let findings = read(settings, &root, &state, &scratch, &ledger, events)?;
+    let findings = read(settings, &directories, &state, &scratch, &ledger, events)?;
     let verdict = sampler.finish();
     let mut summary = summary(&findings);
     warnings.extend(absent(&findings));
@@ -103,7 +105,7 @@ fn attempt(settings: &CheckSettings, events: &mut dyn Events) -> Result<Report, 
     }
     let mut left: Vec<&Problem> = findings.problems.iter().collect();
     if settings.repair && !left.is_empty() {
-        let repaired = repair(settings, root, &state, &findings, &mut summary, events)?;
+        let repaired = repair(settings, directories, &state, &findings, &mut summary, events)?;
         left.retain(|problem| !repaired.contains(&problem.path));
         summary.totals.files = repaired.len() as u64;
         summary.changed = !repaired.is_empty();
@@ -163,7 +165,7 @@ fn shown(directory: &str) -> &str {
 /// Reads the archive.
 fn read(
     settings: &CheckSettings,
-    root: &Root,
+    directories: &Directories,
     state: &State,
     scratch: &Path,
     ledger: &Ledger,
@@ -181,12 +183,13 @@ fn read(
         stop: &stop,
         progress: &|bytes| course.looked_at(bytes),
     };
-    let findings = local::check(root, state, &options).map_err(|error| match error {
-        CheckError::NoSuites { .. } => CommandError::usage(error),
-        CheckError::NoVerifier { directory, error } => no_verifier(directory, error),
-        CheckError::File(error) => disk(&error),
-        CheckError::State(error) => error.into(),
-    })?;
+    let findings =
+        local::check(&directories.own, &*directories.tree, state, &options).map_err(|error| match error {
+            CheckError::NoSuites { .. } => CommandError::usage(error),
+            CheckError::NoVerifier { directory, error } => no_verifier(directory, error),
+            CheckError::File(error) => disk(&error),
+            CheckError::State(error) => error.into(),
+        })?;
     Ok(findings)
 }
 
@@ -245,18 +248,19 @@ fn summary(findings: &Findings) -> Summary {
 /// Fetches wrong files; returns the repaired paths. A wrong file keeps its name until the right one replaces it.
 fn repair(
     settings: &CheckSettings,
-    root: Arc<Root>,
+    directories: Directories,
     state: &State,
     findings: &Findings,
     summary: &mut Summary,
     events: &mut dyn Events,
 ) -> Result<Vec<String>, CommandError> {
     let started = Instant::now();
+    let (own, tree) = (directories.own.clone(), directories.tree.clone());
     let mut repaired = Vec::new();
     for problem in &findings.problems {
         if let Fault::Link { target, .. } = &problem.fault {
             // A directory in the way is somebody's, and stays.
-            if root.symlink(target, &problem.path).is_ok() {
+            if tree.symlink(target, &problem.path).is_ok() {
                 events.emit(Event::Repaired { path: problem.path.clone(), bytes: 0 });
                 repaired.push(problem.path.clone());
             }
@@ -265,7 +269,7 @@ fn repair(
     // Fetching again does not repair an index that is as signed and cannot be parsed.
     let mut wrong: Vec<&Problem> = Vec::new();
     for problem in findings.problems.iter().filter(|problem| problem.fault.is_of_content()) {
-        if let Some(bytes) = from_here(&root, problem)? {
+        if let Some(bytes) = from_here(&own, &*tree, problem)? {
             events.emit(Event::Repaired { path: problem.path.clone(), bytes });
             repaired.push(problem.path.clone());
         } else {
@@ -273,7 +277,7 @@ fn repair(
         }
     }
     if wrong.is_empty() {
-        store::sweep(&root).map_err(|error| disk(&error))?;
+        store::sweep(&own).map_err(|error| disk(&error))?;
         return Ok(repaired);
     }
     let known = || state.header.suites.iter().flat_map(|suite| suite.origins.iter().cloned()).collect::<Vec<_>>();
@@ -284,8 +288,7 @@ fn repair(
         return Err(CommandError::usage("--repair: cannot tell where this archive came from")
             .hint("name a mirror with --from URL"));
     }
-    let mut session =
-        Session::open(Directories::of(root.clone()), &origins, false, &settings.network, Durability::AtEnd)?;
+    let mut session = Session::open(directories, &origins, false, &settings.network, Durability::AtEnd)?;
     let stop = Stop::listen(&session.runtime);
     events.emit(Event::Phase { phase: Phase::Fetch });
     let without_size = wrong.iter().filter(|problem| problem.size.is_none()).map(|problem| problem.path.clone());
@@ -305,7 +308,7 @@ fn repair(
     let received: Vec<&IndexDownload> = fetched.verified.iter().filter_map(|item| files.index(*item)).collect();
     for problem in wrong {
         let Some(index) = received.iter().find(|index| index.sha256 == problem.sha256) else { continue };
-        match root.hard_link(&index_path(problem.sha256), &problem.path) {
+        match tree.give_stored(problem.sha256, &problem.path) {
             // A `fullbore mirror` run puts directories in the place of links; what lies behind is not ours to change.
             Err(FileError::Symlink { .. }) => continue,
             other => other.map_err(|error| disk(&error))?,
@@ -313,7 +316,7 @@ fn repair(
         events.emit(Event::Repaired { path: problem.path.clone(), bytes: index.size });
         repaired.push(problem.path.clone());
     }
-    store::sweep(&root).map_err(|error| disk(&error))?;
+    store::sweep(&own).map_err(|error| disk(&error))?;
     session.journal.compact().map_err(|error| disk(&error))?;
     let verdict = summary.verdict.take();
     add_transfers(summary, started, &[(0, Phase::Fetch)], &mut session.progression, [&session.site]);
@@ -322,14 +325,14 @@ fn repair(
 }
 
 /// Repairs an index from another of its names, or from the store; returns its size on success.
-fn from_here(root: &Root, problem: &Problem) -> Result<Option<u64>, StateError> {
+fn from_here(own: &Root, tree: &dyn Tree, problem: &Problem) -> Result<Option<u64>, StateError> {
     let (Some(names), Some(size)) = (&problem.names, problem.size) else { return Ok(None) };
-    if !store::verify(root, problem.sha256, size)? && !names.adopt(root, problem.sha256, size)? {
+    if !store::verify(own, problem.sha256, size)? && !names.adopt(tree, problem.sha256, size)? {
         return Ok(None);
     }
-    match root.hard_link(&index_path(problem.sha256), &problem.path) {
+    match tree.give_stored(problem.sha256, &problem.path) {
         Err(FileError::Symlink { .. }) => Ok(None),
-        other => Ok(other.map(|_| Some(size))?),
+        other => Ok(other.map(|()| Some(size))?),
     }
 }
 

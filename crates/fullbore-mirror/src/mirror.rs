@@ -41,6 +41,7 @@ pub(crate) mod state;
 pub(crate) mod store;
 pub(crate) mod subtract;
 pub(crate) mod trace_files;
+pub(crate) mod tree;
 mod upstream;
 
 use std::collections::BTreeMap;
@@ -73,8 +74,10 @@ use report::ReportBuilder;
 use select::{Selection, within_indexes};
 use session::{Session, disk};
 use signed_files::NestedSuites;
+use snapshot::SnapshotError;
 use state::{Conflict, ReleaseChange, State, SuiteRecord};
 use subtract::{FileSet, LoggedFile, Tally};
+use tree::Tree;
 
 /// Largest number of rounds of one run, if it is told again and again that the archive has changed.
 const ROUNDS_MAX: u32 = 3;
@@ -103,7 +106,7 @@ fn attempt(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report,
         let lock = take_lock(&root)?;
         (Directories::of(root), Some(lock))
     };
-    snapshot_name_is_free(settings, &directories.root)?;
+    snapshot_name_is_free(settings, &*directories.tree)?;
     let mut report = ReportBuilder::new(settings, events);
     settings.notes.iter().for_each(|note| report.warn(events, note.clone()));
     let mut session =
@@ -113,7 +116,7 @@ fn attempt(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report,
     for _ in 1..ROUNDS_MAX {
         // A push arrived during this round: its result may be outdated already (ftpsync).
         let done = settings.dry_run || result.is_err();
-        if done || !trace_files::take_update_required(&session.root, &report.host).unwrap_or(false) {
+        if done || !trace_files::take_update_required(&*session.tree, &report.host).unwrap_or(false) {
             break;
         }
         result = walk_with_others(settings, &mut session, &stop, &mut report, events);
@@ -180,9 +183,9 @@ fn walk(
     events: &mut dyn Events,
 ) -> Result<(), Failure> {
     let now = jiff::Timestamp::now().as_second();
-    let root = session.root.clone();
+    let (own, tree) = (session.own.clone(), session.tree.clone());
     report.complete = false;
-    let mut state = State::open(&root, &boot_id()).map_err(CommandError::from)?;
+    let mut state = State::open(&own, &boot_id()).map_err(CommandError::from)?;
     if let Some(reason) = state.lost.take() {
         report.warn(events, format!("{reason}; files on the disk are read again instead of fetched"));
     }
@@ -211,7 +214,7 @@ fn walk(
     let directories: Vec<String> = offers.iter().map(|offer| offer.layout.directory.clone()).collect();
     for (offer, outer) in offers.iter_mut().zip(&directories) {
         let of_run = directories.iter().map(String::as_str);
-        let mut inner = NestedSuites::new(&root, outer, &state.header.suites, of_run);
+        let mut inner = NestedSuites::new(&*tree, outer, &state.header.suites, of_run);
         inner.leave_out(&mut offer.release).map_err(|error| disk(&error))?;
     }
     session.site.fetcher.warm(!settings.dry_run);
@@ -219,11 +222,11 @@ fn walk(
     report.phase(events, session, Phase::Indexes);
     if !settings.dry_run {
         if state.header.removal == state::Removal::Begun {
-            clean::remove_expired(&root, &mut state, || sync(session))?;
+            clean::remove_expired(&own, &*tree, &mut state, || sync(session))?;
         }
-        state.begin(&root, offers.iter().any(|offer| !offer.signed)).map_err(CommandError::from)?;
+        state.begin(&own, offers.iter().any(|offer| !offer.signed)).map_err(CommandError::from)?;
     }
-    let _changing = (!settings.dry_run).then(|| InProgress::mark(&root, report, events));
+    let _changing = (!settings.dry_run).then(|| InProgress::mark(&tree, report, events));
     let side = offer::ask_for_side_files(settings, session, &offers);
     let above = (!settings.dry_run).then(|| upstream::ask(session));
     let (mut refused, mut absent) = (Vec::new(), Vec::new());
@@ -324,7 +327,7 @@ impl Run<'_> {
         report: &mut ReportBuilder,
         events: &mut dyn Events,
     ) -> Result<(), CommandError> {
-        let (root, was_killed) = (&session.root, state.marked);
+        let (own, tree, was_killed) = (&session.own, &*session.tree, state.marked);
         let complete = |position: usize| self.is_complete(position, result);
         let mut publications = Vec::new();
         for position in (0..self.offers.len()).filter(|position| complete(*position)) {
@@ -336,21 +339,21 @@ impl Run<'_> {
                 && wanted.subtraction.done.contains(*id)
                 && self.plan.file(*id).suites.iter().any(|suite| publications.iter().any(|one| one.id == *suite))
         });
-        let mut names = publish::names(root, &publications, &state.header.suites, self.plan, replaced)
+        let mut names = publish::names(tree, &publications, &state.header.suites, self.plan, replaced)
             .map_err(|error| disk(&error))?;
-        publish::keep_what_others_name(&mut names, root, &state, &publications)?;
+        publish::keep_what_others_name(&mut names, own, &state, &publications)?;
         session.sync.device(|| session.target.publish(&names)).map_err(|error| disk(&error))?;
 
-        let (foreign, clean) = self.others(root, &state, report, events);
+        let (foreign, clean) = self.others(tree, &state, report, events);
         let named_elsewhere = |path: &str| foreign.as_ref().is_none_or(|foreign| foreign.names(path));
         let orphans = wanted.subtraction.orphans;
         let commit =
-            self.commit(root, &state, &wanted.subtraction.done, orphans, &publications, &complete, &named_elsewhere);
+            self.commit(session, &state, &wanted.subtraction.done, orphans, &publications, &complete, &named_elsewhere);
         let mut pending = commit::write(commit)?;
         let mut untracked = Vec::new();
         if clean {
             if self.settings.keep.clean == Clean::Untracked {
-                untracked = self.untracked(root, &pending.paths, &pending.state.header.suites, &named_elsewhere)?;
+                untracked = self.untracked(tree, &pending.paths, &pending.state.header.suites, &named_elsewhere)?;
                 self.tell_of_adopted(&pending.state.header.suites, report, events);
             }
             if let Err(error) = pending.allow_removal(&self.settings.keep.guard, Tally::of(&untracked)) {
@@ -358,7 +361,7 @@ impl Run<'_> {
                 report.guarded(events, &error);
             }
         }
-        let mut state = pending.publish(root, || sync(session))?;
+        let mut state = pending.publish(own, || sync(session))?;
         report.holds(&state.header);
         for publication in &publications {
             report.published(events, &publication.layout.directory);
@@ -366,29 +369,29 @@ impl Run<'_> {
         session.journal.compact().map_err(|error| disk(&error))?;
 
         report.phase(events, session, Phase::Clean);
-        let removed = clean::remove_expired(root, &mut state, || sync(session))?;
+        let removed = clean::remove_expired(own, tree, &mut state, || sync(session))?;
         report.deleted(removed);
-        report.deleted(clean::remove_untracked(root, &untracked).map_err(|error| disk(&error))?);
-        clean::stale_parts(root, &session.journal.unfinished(), self.plan).map_err(|error| disk(&error))?;
+        report.deleted(clean::remove_untracked(tree, &untracked).map_err(|error| disk(&error))?);
+        clean::stale_parts(own, &session.journal.unfinished(), self.plan).map_err(|error| disk(&error))?;
         if was_killed {
-            clean::abandoned_parts(root, self.plan, &wanted.subtraction.done).map_err(|error| disk(&error))?;
+            clean::abandoned_parts(own, self.plan, &wanted.subtraction.done).map_err(|error| disk(&error))?;
         }
-        store::sweep(root).map_err(|error| disk(&error))?;
-        snapshot::sweep(root).map_err(|error| disk(&error))?;
+        store::sweep(own).map_err(|error| disk(&error))?;
+        snapshot::sweep(own).map_err(|error| disk(&error))?;
         Ok(())
     }
 
     /// The suites of other tools in the directory, and whether files may be deleted: not if those suites cannot be read.
     fn others(
         &self,
-        root: &Root,
+        tree: &dyn Tree,
         state: &State,
         report: &mut ReportBuilder,
         events: &mut dyn Events,
     ) -> (Option<OtherSuites>, bool) {
         let ours: Vec<String> = self.offers.iter().map(|offer| offer.layout.directory.clone()).collect();
         let may_clean = self.settings.keep.clean != Clean::Nothing;
-        match other_suites::read(root, state, &ours) {
+        match other_suites::read(tree, state, &ours) {
             Ok(foreign) => (Some(foreign), may_clean),
             Err(error) => {
                 if may_clean {
@@ -402,7 +405,7 @@ impl Run<'_> {
     /// Untracked files to delete: none while clients of an earlier, unknown state may still need them.
     fn untracked(
         &self,
-        root: &Root,
+        tree: &dyn Tree,
         known: &PathSet,
         suites: &[SuiteRecord],
         named_elsewhere: &dyn Fn(&str) -> bool,
@@ -412,7 +415,7 @@ impl Run<'_> {
         }
         // The files of odd entries and of excluded packages are named, too.
         let is_named = |path: &str| named_elsewhere(path) || self.plan.leaves_out(path);
-        clean::find_untracked(root, known, suites, &is_named).map_err(|error| disk(&error))
+        clean::find_untracked(tree, known, suites, &is_named).map_err(|error| disk(&error))
     }
 
     /// Says why `--clean-foreign` does not delete yet, in the run that adopts a suite.
@@ -439,7 +442,7 @@ impl Run<'_> {
     #[allow(clippy::too_many_arguments)]
     fn commit<'c>(
         &'c self,
-        root: &'c Root,
+        session: &'c Session,
         state: &'c State,
         done: &'c FileSet,
         orphans: Vec<LoggedFile>,
@@ -448,7 +451,8 @@ impl Run<'_> {
         named_elsewhere: &'c dyn Fn(&str) -> bool,
     ) -> Commit<'c> {
         Commit {
-            root,
+            own: &session.own,
+            tree: &*session.tree,
             state,
             plan: self.plan,
             done,
@@ -565,7 +569,7 @@ impl Run<'_> {
         let above = above.map(|asked| upstream::take(asked, session)).unwrap_or_default();
         if report.complete {
             let trace = report.trace(self.settings, self.offers, &session.site.fetcher.hosts(), above);
-            if let Err(error) = trace_files::write(&session.root, &trace) {
+            if let Err(error) = trace_files::write(&*session.tree, &trace) {
                 report.warn(events, format!("cannot write trace files: {error}"));
             }
         }
@@ -573,9 +577,9 @@ impl Run<'_> {
 }
 
 /// Checked first, so that a run does not fail at its end.
-fn snapshot_name_is_free(settings: &MirrorSettings, root: &Root) -> Result<(), CommandError> {
+fn snapshot_name_is_free(settings: &MirrorSettings, tree: &dyn Tree) -> Result<(), CommandError> {
     let Some(name) = &settings.snapshot else { return Ok(()) };
-    snapshot::check_name(root, name).map_err(CommandError::usage)
+    snapshot::check_name(tree, name).map_err(CommandError::usage)
 }
 
 /// Makes the snapshot of the last round, if that is complete.
@@ -590,30 +594,31 @@ fn snapshot_of(
         report.warn(events, format!("snapshot {name} was not made: the run was not complete"));
         return Ok(());
     }
-    let state = State::open(&session.root, &boot_id())?;
-    snapshot::make(&session.root, &state, name).map_err(|error| disk(&error))?;
+    let state = State::open(&session.own, &boot_id())?;
+    let directory = session.tree.as_directory().ok_or(SnapshotError::NoLinks).map_err(|error| disk(&error))?;
+    snapshot::make(directory, &state, name).map_err(|error| disk(&error))?;
     sync(session)
 }
 
 /// Marks the tree as being changed, as ftpsync does, until dropped. Only a killed run leaves the mark.
 struct InProgress {
-    root: Arc<Root>,
+    tree: Arc<dyn Tree>,
     host: String,
 }
 
 impl InProgress {
-    fn mark(root: &Arc<Root>, report: &mut ReportBuilder, events: &mut dyn Events) -> InProgress {
-        if let Err(error) = trace_files::mark_in_progress(root, &report.host) {
+    fn mark(tree: &Arc<dyn Tree>, report: &mut ReportBuilder, events: &mut dyn Events) -> InProgress {
+        if let Err(error) = trace_files::mark_in_progress(&**tree, &report.host) {
             report.warn(events, format!("cannot write trace files: {error}"));
         }
-        InProgress { root: root.clone(), host: report.host.clone() }
+        InProgress { tree: tree.clone(), host: report.host.clone() }
     }
 }
 
 impl Drop for InProgress {
     fn drop(&mut self) {
         // A mark that cannot be removed is right: the disk is at fault.
-        let _ = trace_files::unmark_in_progress(&self.root, &self.host);
+        let _ = trace_files::unmark_in_progress(&*self.tree, &self.host);
     }
 }
 

@@ -3,11 +3,12 @@
 use fullbore_debian::release::{Release, ReleaseError};
 use fullbore_debian::signature::SignatureError;
 use fullbore_engine::digest::Sha256;
-use fullbore_engine::files::{FileError, Root};
+use fullbore_engine::files::FileError;
 
 use crate::mirror::state::StateError;
 use crate::mirror::store;
 use crate::mirror::subtract::Tally;
+use crate::mirror::tree::Tree;
 
 /// Why a suite could not be verified.
 #[derive(Debug, thiserror::Error)]
@@ -116,9 +117,9 @@ impl IndexNames {
     ///
     /// # Errors
     /// A file of the mirror cannot be read, written or removed.
-    pub fn adopt(&self, root: &Root, sha256: Sha256, size: u64) -> Result<bool, StateError> {
+    pub fn adopt(&self, tree: &dyn Tree, sha256: Sha256, size: u64) -> Result<bool, StateError> {
         for name in self.all() {
-            if store::adopt(root, name, sha256, size)? {
+            if store::adopt(tree, name, sha256, size)? {
                 return Ok(true);
             }
         }

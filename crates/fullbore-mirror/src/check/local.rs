@@ -29,6 +29,7 @@ use crate::mirror::plan::{FileId, Plan, PlanBuilder, PlanFile};
 use crate::mirror::select::Reading;
 use crate::mirror::signed_files::NestedSuites;
 use crate::mirror::state::{State, StateError};
+use crate::mirror::tree::Tree;
 use crate::settings::Filters;
 
 /// Options of a check.
@@ -74,12 +75,12 @@ pub enum CheckError {
     State(#[from] StateError),
 }
 
-/// Checks the archive below `root`.
+/// Checks the archive `tree`; `own` has fullbore's own files.
 ///
 /// # Errors
 /// When there is no suite, or the tree cannot be read. Wrong and missing files are findings, not errors.
-pub fn check(root: &Root, state: &State, options: &Options<'_>) -> Result<Findings, CheckError> {
-    let mut checker = Checker::new(root, state, options)?;
+pub fn check(own: &Root, tree: &dyn Tree, state: &State, options: &Options<'_>) -> Result<Findings, CheckError> {
+    let mut checker = Checker::new(own, tree, state, options)?;
     let mut plan = PlanBuilder::new(Filters::default());
     let mut listed = HashSet::new();
     for directory in checker.directories()? {
@@ -93,7 +94,7 @@ pub fn check(root: &Root, state: &State, options: &Options<'_>) -> Result<Findin
         if unsigned && options.verifier.is_some() {
             checker.findings.unsigned.push(directory.clone());
         }
-        let text = match signed_text(root, &directory, verifier) {
+        let text = match signed_text(tree, &directory, verifier) {
             Err(SuiteFault::Signature(error)) if error.is_missing_program() => {
                 return Err(CheckError::NoVerifier { directory, error });
             }
@@ -106,15 +107,15 @@ pub fn check(root: &Root, state: &State, options: &Options<'_>) -> Result<Findin
         if let Ok(release) = &mut release {
             let entries = release.entries.iter().filter(|entry| entry.path.file_name() == "Release");
             listed.extend(entries.map(|entry| below(&directory, entry.path.as_str())));
-            NestedSuites::new(root, &directory, &state.header.suites, []).leave_out(release)?;
+            NestedSuites::new(tree, &directory, &state.header.suites, []).leave_out(release)?;
             checker.indexes(&directory, release, &mut plan)?;
         }
         checker.findings.suites.push(SuiteFound { directory, release });
     }
     if checker.findings.suites.is_empty() {
-        return Err(CheckError::NoSuites { directory: root.path().display().to_string() });
+        return Err(CheckError::NoSuites { directory: tree.name() });
     }
-    for lost in broken_links(root, &state.header.suites)? {
+    for lost in broken_links(tree, &state.header.suites)? {
         let fault = Fault::Link { target: lost.target.to_owned(), found: lost.found };
         checker.problem(lost.link, None, Sha256::EMPTY, fault);
     }
@@ -131,8 +132,8 @@ pub fn check(root: &Root, state: &State, options: &Options<'_>) -> Result<Findin
 }
 
 /// Reads and verifies the Release of a suite.
-fn signed_text(root: &Root, directory: &str, verifier: Option<&Verifier>) -> Result<SignedText, SuiteFault> {
-    let read = |name: &str, limit: usize| root.read(&below(directory, name), limit as u64);
+fn signed_text(tree: &dyn Tree, directory: &str, verifier: Option<&Verifier>) -> Result<SignedText, SuiteFault> {
+    let read = |name: &str, limit: usize| tree.read(&below(directory, name), limit as u64);
     Ok(if let Some(inrelease) = read("InRelease", RELEASE_BYTES_MAX)? {
         match verifier {
             Some(verifier) => verifier.verify_inrelease(&inrelease)?,
@@ -149,7 +150,7 @@ fn signed_text(root: &Root, directory: &str, verifier: Option<&Verifier>) -> Res
 }
 
 struct Checker<'a> {
-    root: &'a Root,
+    tree: &'a dyn Tree,
     state: &'a State,
     options: &'a Options<'a>,
     /// By the hash of its path, the membership of each file that the state lists.
@@ -179,17 +180,17 @@ impl IndexCopy {
 }
 
 impl<'a> Checker<'a> {
-    fn new(root: &'a Root, state: &'a State, options: &'a Options<'a>) -> Result<Self, CheckError> {
+    fn new(own: &Root, tree: &'a dyn Tree, state: &'a State, options: &'a Options<'a>) -> Result<Self, CheckError> {
         let hasher = RandomState::new();
         let mut known = HashMap::new();
-        if let Some(mut records) = state.records(root)? {
+        if let Some(mut records) = state.records(own)? {
             // After damage every file of the indexes is expected.
             while let Ok(Some(record)) = records.next() {
                 known.insert(hasher.hash_one(record.path), record.membership);
             }
         }
         let findings = Findings::default();
-        Ok(Checker { root, state, options, known, hasher, indexes: HashSet::new(), findings })
+        Ok(Checker { tree, state, options, known, hasher, indexes: HashSet::new(), findings })
     }
 
     fn membership(&self, path: &str) -> Option<&Membership> {
@@ -208,11 +209,11 @@ impl<'a> Checker<'a> {
 
     /// The suites below `dists/`, and flat repositories at the top or in the state.
     fn directories(&self) -> Result<Vec<String>, CheckError> {
-        let mut directories = suite_directories(self.root)?;
+        let mut directories = suite_directories(self.tree)?;
         let flat = self.state.header.suites.iter().filter(|suite| !suite.retired).map(|suite| suite.directory.clone());
         for directory in flat.chain([String::new()]) {
-            let there = self.root.stat(&below(&directory, "InRelease"))?.is_some()
-                || self.root.stat(&below(&directory, "Release"))?.is_some();
+            let there = self.tree.stat(&below(&directory, "InRelease"))?.is_some()
+                || self.tree.stat(&below(&directory, "Release"))?.is_some();
             if there && !directories.contains(&directory) {
                 directories.push(directory);
             }
@@ -223,7 +224,7 @@ impl<'a> Checker<'a> {
     /// Whether this directory, whose `Release` another suite lists, is a suite of its own. Otherwise its `Release` is an
     /// unsigned file of the other suite, as in component directories.
     fn is_suite(&self, directory: &str) -> Result<bool, CheckError> {
-        Ok(NestedSuites::new(self.root, "", &self.state.header.suites, []).is_suite(directory)?)
+        Ok(NestedSuites::new(self.tree, "", &self.state.header.suites, []).is_suite(directory)?)
     }
 
     /// Checks `Release` and `Release.gpg` of a suite with an `InRelease`.
@@ -234,11 +235,11 @@ impl<'a> Checker<'a> {
         verifier: Option<&Verifier>,
     ) -> Result<(), CheckError> {
         let path = |name: &str| below(directory, name);
-        if self.root.stat(&path("InRelease"))?.is_none() {
+        if self.tree.stat(&path("InRelease"))?.is_none() {
             return Ok(());
         }
-        let release = self.root.read(&path("Release"), RELEASE_BYTES_MAX as u64)?;
-        let signature = self.root.read(&path("Release.gpg"), SIGNATURE_BYTES_MAX as u64)?;
+        let release = self.tree.read(&path("Release"), RELEASE_BYTES_MAX as u64)?;
+        let signature = self.tree.read(&path("Release.gpg"), SIGNATURE_BYTES_MAX as u64)?;
         let mut wrong = Vec::new();
         for (name, there) in [("Release", release.is_some()), ("Release.gpg", signature.is_some())] {
             if !there && self.is_known(&path(name)) {
@@ -281,7 +282,7 @@ impl<'a> Checker<'a> {
             // Files named in an index lie relative to its own name, not to its by-hash one.
             let path = format!("{}{}", below(directory, stem), form.extension());
             let limit = plain_bytes_max(release, stem, copy.size);
-            let Some((file, _)) = self.root.open_file(copy.path())? else { continue };
+            let Some((file, _)) = self.tree.open(copy.path())? else { continue };
             let fed = match plan.index(&path, suite) {
                 // Entries that are left out of a mirror are no damage of it.
                 Ok(id) => read_index(plan, id, reading, &path, form, limit, BufReader::new(file)).map(drop),
@@ -328,7 +329,7 @@ impl<'a> Checker<'a> {
                 if self.was_given_up(&path, suite) {
                     continue;
                 }
-                let there = links::follow(self.root, &path)?;
+                let there = links::follow(self.tree, &path)?;
                 let (size, sha256, names) = (entry.size, entry.sha256, names.clone());
                 if there.is_none() && self.is_known(&path) {
                     self.findings.wanted.add(size);
@@ -336,10 +337,10 @@ impl<'a> Checker<'a> {
                 } else if let Some((there, behind)) = there {
                     self.indexes.insert(path.clone());
                     match copies.last_mut() {
-                        Some(copy) if inode == Some(there.inode) => copy.twins.push(path),
+                        Some(copy) if inode.is_some() && inode == there.inode => copy.twins.push(path),
                         _ => copies.push(IndexCopy { path, behind, size, sha256, twins: Vec::new(), names }),
                     }
-                    inode = Some(there.inode);
+                    inode = there.inode;
                 }
             }
         }
@@ -403,8 +404,8 @@ impl<'a> Checker<'a> {
         for file in plan.files() {
             // Links are followed below `dists/` only: a pool behind a link may be on another disk.
             let there = match file.path.starts_with("dists/") {
-                true => links::follow(self.root, file.path)?,
-                false => self.root.stat(file.path)?.map(|status| (status, None)),
+                true => links::follow(self.tree, file.path)?,
+                false => self.tree.stat(file.path)?.map(|status| (status, None)),
             };
             if there.is_none() && self.is_left_out(&file) {
                 continue;
@@ -459,7 +460,7 @@ impl<'a> Checker<'a> {
     fn read<'j>(&self, job: &(impl Fn(usize) -> Option<Job<'j>> + Sync)) -> Vec<(u32, Outcome)> {
         let outcomes = Mutex::new(Vec::new());
         let Options { threads, clock, stop, progress, .. } = *self.options;
-        read_all(self.root, job, threads, clock, stop, &|id, outcome| {
+        read_all(self.tree, job, threads, clock, stop, &|id, outcome| {
             progress(if let Outcome::Right(bytes) = outcome { bytes } else { 0 });
             outcomes.lock().unwrap_or_else(PoisonError::into_inner).push((id, outcome));
         });
@@ -489,14 +490,14 @@ impl<'a> Checker<'a> {
     fn extras(&mut self, plan: &Plan) -> Result<(), CheckError> {
         let mut extra = Vec::new();
         for top in ["dists", "pool"] {
-            crate::mirror::clean::walk(self.root, top, 0, &mut |path, name, kind| {
+            crate::mirror::clean::walk(self.tree, top, 0, &mut |path, name, kind| {
                 let named = plan.find(path).is_some()
                     || self.indexes.contains(path)
                     || self.is_known(path)
                     || path.contains("/by-hash/")
                     || matches!(name, "InRelease" | "Release" | "Release.gpg");
                 if kind == Kind::File && !named {
-                    extra.push((path.to_owned(), self.root.stat(path)?.map_or(0, |status| status.size)));
+                    extra.push((path.to_owned(), self.tree.stat(path)?.map_or(0, |status| status.size)));
                 }
                 Ok(())
             })?;

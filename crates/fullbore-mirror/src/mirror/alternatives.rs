@@ -75,7 +75,7 @@ fn needed_here<'a>(
         Some(Job { id: at as u32, path, size: Some(other.size), sha256: other.sha256 })
     };
     let here = Mutex::new(Ok(None));
-    hash_files::read_all(&session.root, job, 1, &session.scan, stop.flag(), &|id, outcome| match outcome {
+    hash_files::read_all(&*session.tree, job, 1, &session.scan, stop.flag(), &|id, outcome| match outcome {
         Outcome::Right(_) => *here.lock().unwrap_or_else(PoisonError::into_inner) = Ok(Some(others[id as usize])),
         Outcome::Unreadable(error) => *here.lock().unwrap_or_else(PoisonError::into_inner) = Err(error),
         Outcome::Missing | Outcome::Size(_) | Outcome::Hash(_) => {}

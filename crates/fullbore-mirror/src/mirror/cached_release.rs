@@ -7,7 +7,7 @@ use fullbore_apt::signed_release::{CachedRelease, contradiction};
 use fullbore_debian::release_date::DateCheck;
 use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignedText, Verifier};
 use fullbore_engine::digest::Sha256;
-use fullbore_engine::files::{FileError, Root};
+use fullbore_engine::files::FileError;
 use fullbore_wire::conditional::EntityTag;
 use fullbore_wire::url::without_credentials;
 
@@ -15,6 +15,7 @@ use super::layout::below;
 use super::merge_sources::WantedSuite;
 use super::session::Session;
 use super::state::{State, SuiteRecord};
+use super::tree::Tree;
 
 /// The record of the suite that was last mirrored under this name.
 fn recorded<'a>(state: &'a State, suite: &str) -> Option<&'a SuiteRecord> {
@@ -33,8 +34,8 @@ pub fn cached_release(
 ) -> Option<CachedRelease> {
     let record = recorded(state, suite).filter(|record| check.future(Some(record.date)).is_none())?;
     let path = below(&record.directory, "InRelease");
-    let status = session.root.stat(&path).ok().flatten()?;
-    let content = session.root.read(&path, RELEASE_BYTES_MAX as u64).ok().flatten()?;
+    let status = session.tree.stat(&path).ok().flatten()?;
+    let content = session.tree.read(&path, RELEASE_BYTES_MAX as u64).ok().flatten()?;
     // An `ETag` is valid for its host only.
     let origin = without_credentials(origin);
     let tag = record.tag.as_deref().filter(|_| record.origins.first().is_some_and(|of| *of == origin));
@@ -60,8 +61,8 @@ impl DetachedRelease {
     ///
     /// # Errors
     /// A file or directory of the mirror cannot be read.
-    pub fn read(root: &Root, directory: &str) -> Result<DetachedRelease, FileError> {
-        let read = |name: &str, limit: usize| root.read(&below(directory, name), limit as u64);
+    pub fn read(tree: &dyn Tree, directory: &str) -> Result<DetachedRelease, FileError> {
+        let read = |name: &str, limit: usize| tree.read(&below(directory, name), limit as u64);
         Ok(DetachedRelease {
             release: read("Release", RELEASE_BYTES_MAX)?,
             signature: read("Release.gpg", SIGNATURE_BYTES_MAX)?,
@@ -111,11 +112,11 @@ impl EarlyChecks {
                 drop(verifier.verify_inrelease(content));
             }
         });
-        let (is_over, root) = (over.clone(), session.root.clone());
+        let (is_over, tree) = (over.clone(), session.tree.clone());
         session.runtime.spawn_blocking(move || {
             for (verifier, directory) in detached.iter().take_while(|_| !is_over.load(Ordering::Relaxed)) {
                 if let Ok(DetachedRelease { release: Some(release), signature: Some(signature) }) =
-                    DetachedRelease::read(&root, directory)
+                    DetachedRelease::read(&*tree, directory)
                 {
                     drop(verifier.verify_detached(&release, &signature));
                 }

@@ -16,6 +16,7 @@ use super::plan::Plan;
 use super::signed_files;
 use super::state::{Removal, State, StateError, SuiteRecord};
 use super::subtract::{FileSet, Tally};
+use super::tree::Tree;
 
 /// Directory levels that are walked; a guess: an archive has ten.
 const DEPTH_MAX: usize = 32;
@@ -28,7 +29,8 @@ const DEPTH_MAX: usize = 32;
 /// # Errors
 /// Refusals of the system; the next run goes on.
 pub fn remove_expired<E: From<StateError>>(
-    root: &Root,
+    own: &Root,
+    tree: &dyn Tree,
     state: &mut State,
     sync: impl FnOnce() -> Result<(), E>,
 ) -> Result<Tally, E> {
@@ -38,16 +40,16 @@ pub fn remove_expired<E: From<StateError>>(
     sync()?;
     let mut emptied = Emptied::default();
     let mut removed = Tally::default();
-    each_expired(root, state, &mut |path, size| {
-        if remove_file(root, path)? {
+    each_expired(own, state, &mut |path, size| {
+        if remove_file(tree, path)? {
             removed.add(size);
             emptied.note(path);
         }
         Ok(())
     })?;
-    emptied.remove(root).map_err(StateError::from)?;
+    emptied.remove(tree).map_err(StateError::from)?;
     state.header.removal = Removal::Done;
-    state.write_header(root)?;
+    state.write_header(own)?;
     Ok(removed)
 }
 
@@ -55,11 +57,11 @@ pub fn remove_expired<E: From<StateError>>(
 ///
 /// # Errors
 /// A file of the mirror cannot be read, written or removed.
-pub fn begun(root: &Root, state: &State) -> Result<Vec<(String, u64)>, StateError> {
+pub fn begun(own: &Root, tree: &dyn Tree, state: &State) -> Result<Vec<(String, u64)>, StateError> {
     let mut files = Vec::new();
     if state.header.removal == Removal::Begun {
-        each_expired(root, state, &mut |path, size| {
-            if root.stat(path)?.is_some_and(|status| status.kind == Kind::File) {
+        each_expired(own, state, &mut |path, size| {
+            if tree.stat(path)?.is_some_and(|status| status.kind == Kind::File) {
                 files.push((path.to_owned(), size));
             }
             Ok(())
@@ -69,11 +71,11 @@ pub fn begun(root: &Root, state: &State) -> Result<Vec<(String, u64)>, StateErro
 }
 
 fn each_expired(
-    root: &Root,
+    own: &Root,
     state: &State,
     visit: &mut dyn FnMut(&str, u64) -> Result<(), FileError>,
 ) -> Result<(), StateError> {
-    let Some(mut records) = state.records(root)? else { return Ok(()) };
+    let Some(mut records) = state.records(own)? else { return Ok(()) };
     while let Some(record) = records.next().map_err(|source| StateError::List { path: state.list_path(), source })? {
         // Whatever a state says that an earlier version wrote: the signed files of a published suite stay.
         if state.header.memberships[record.membership as usize].expired
@@ -86,9 +88,9 @@ fn each_expired(
 }
 
 /// Removes a regular file, and nothing else of that name.
-fn remove_file(root: &Root, path: &str) -> Result<bool, FileError> {
-    match links::stat(root, path)? {
-        Some(status) if status.kind == Kind::File => root.unlink(path),
+fn remove_file(tree: &dyn Tree, path: &str) -> Result<bool, FileError> {
+    match links::stat(tree, path)? {
+        Some(status) if status.kind == Kind::File => tree.unlink(path),
         _ => Ok(false),
     }
 }
@@ -107,10 +109,10 @@ impl Emptied {
     }
 
     /// Removes them and those above that become empty by it, but not `dists` and `pool`.
-    fn remove(&self, root: &Root) -> Result<(), FileError> {
+    fn remove(&self, tree: &dyn Tree) -> Result<(), FileError> {
         for directory in self.0.iter().rev() {
             let mut directory = directory.as_str();
-            while directory.contains('/') && root.remove_directory(directory)? {
+            while directory.contains('/') && tree.remove_directory(directory)? {
                 directory = directory.rsplit_once('/').map_or("", |(above, _)| above);
             }
         }
@@ -118,14 +120,15 @@ impl Emptied {
     }
 }
 
-/// Removes unfinished files that are not in the plan; `unfinished` is the journal's list after a run.
+/// Removes unfinished files that are not in the plan; `unfinished` is the journal's list after a run. A mirror in a
+/// directory has them there, beside their final names.
 ///
 /// # Errors
 /// A file of the mirror cannot be read, written or removed.
-pub fn stale_parts(root: &Root, unfinished: &[String], plan: &Plan) -> Result<u64, FileError> {
+pub fn stale_parts(own: &Root, unfinished: &[String], plan: &Plan) -> Result<u64, FileError> {
     let mut removed = 0;
     for path in unfinished {
-        if plan.find(path).is_none() && root.remove_part(path)? {
+        if plan.find(path).is_none() && own.remove_part(path)? {
             removed += 1;
         }
     }
@@ -137,7 +140,7 @@ pub fn stale_parts(root: &Root, unfinished: &[String], plan: &Plan) -> Result<u6
 ///
 /// # Errors
 /// A file of the mirror cannot be read, written or removed.
-pub fn abandoned_parts(root: &Root, plan: &Plan, done: &FileSet) -> Result<u64, FileError> {
+pub fn abandoned_parts(own: &Root, plan: &Plan, done: &FileSet) -> Result<u64, FileError> {
     let mut tops: BTreeSet<&str> = ["dists", "pool"].into();
     // Flat repositories have their files where they like.
     tops.extend(plan.files().filter_map(|file| Some(file.path.split_once('/')?.0)));
@@ -149,20 +152,20 @@ pub fn abandoned_parts(root: &Root, plan: &Plan, done: &FileSet) -> Result<u64, 
             parts.push(path.to_owned());
         }
     };
-    for (name, kind) in root.list("")? {
+    for (name, kind) in own.list("")? {
         if let (Some(name), Kind::File) = (name.to_str(), kind) {
             note(name, name);
         }
     }
     for top in tops {
-        walk(root, top, 0, &mut |path, name, kind| {
+        walk(own, top, 0, &mut |path, name, kind| {
             if kind == Kind::File {
                 note(path, name);
             }
             Ok(())
         })?;
     }
-    parts.iter().map(|path| root.unlink(path).map(u64::from)).sum()
+    parts.iter().map(|path| own.unlink(path).map(u64::from)).sum()
 }
 
 /// Finds files in `dists/` and `pool/` that are neither `known`, the paths of the state, nor named by suites of other
@@ -171,7 +174,7 @@ pub fn abandoned_parts(root: &Root, plan: &Plan, done: &FileSet) -> Result<u64, 
 /// # Errors
 /// A directory of the mirror cannot be read.
 pub fn find_untracked(
-    root: &Root,
+    tree: &dyn Tree,
     known: &PathSet,
     suites: &[SuiteRecord],
     named_elsewhere: &dyn Fn(&str) -> bool,
@@ -179,11 +182,11 @@ pub fn find_untracked(
     let links: HashSet<&str> = suites.iter().flat_map(|suite| &suite.links).map(String::as_str).collect();
     let mut foreign = Vec::new();
     for top in ["dists", "pool"] {
-        walk(root, top, 0, &mut |path, name, kind| {
+        walk(tree, top, 0, &mut |path, name, kind| {
             let ours = known.contains(path) || links.contains(path) || signed_files::is_recorded(suites, path);
             // Unfinished files are removed, even in directories of other tools.
             if !ours && (is_part_name(name) || !named_elsewhere(path)) && kind != Kind::Directory {
-                let size = root.stat(path)?.map_or(0, |status| status.size);
+                let size = tree.stat(path)?.map_or(0, |status| status.size);
                 foreign.push((path.to_owned(), size));
             }
             Ok(())
@@ -197,33 +200,33 @@ pub fn find_untracked(
 ///
 /// # Errors
 /// A file of the mirror cannot be read, written or removed.
-pub fn remove_untracked(root: &Root, files: &[(String, u64)]) -> Result<Tally, FileError> {
+pub fn remove_untracked(tree: &dyn Tree, files: &[(String, u64)]) -> Result<Tally, FileError> {
     let mut emptied = Emptied::default();
     let mut removed = Tally::default();
     for (path, size) in files {
-        if root.unlink(path)? {
+        if tree.unlink(path)? {
             removed.add(*size);
             emptied.note(path);
         }
     }
-    emptied.remove(root)?;
+    emptied.remove(tree)?;
     Ok(removed)
 }
 
 /// Visits everything below a directory: path, name, kind. Links are not followed.
 pub(crate) fn walk(
-    root: &Root,
+    tree: &dyn Tree,
     directory: &str,
     depth: usize,
     visit: &mut dyn FnMut(&str, &str, Kind) -> Result<(), FileError>,
 ) -> Result<(), FileError> {
-    for (name, kind) in root.list(directory)? {
+    for (name, kind) in tree.list(directory)? {
         // Names that are no text cannot be named by an index and are left alone.
         let Some(name) = name.to_str() else { continue };
         let path = format!("{directory}/{name}");
         visit(&path, name, kind)?;
         if kind == Kind::Directory && depth < DEPTH_MAX {
-            walk(root, &path, depth + 1, visit)?;
+            walk(tree, &path, depth + 1, visit)?;
         }
     }
     Ok(())
@@ -270,14 +273,14 @@ mod tests {
         write(&root, "pool/d/theirs");
         // As if a run had been killed when the first was gone.
         root.unlink("pool/a/b/1").unwrap();
-        let removed = remove_expired(&root, &mut state, || Ok::<_, StateError>(())).unwrap();
+        let removed = remove_expired(&root, &root, &mut state, || Ok::<_, StateError>(())).unwrap();
         assert_eq!(removed, Tally { files: 1, bytes: 7 });
         let at = |path: &str| directory.path().join(path).exists();
         assert!(at("pool/a/c/2") && at("pool/d/theirs") && !at("pool/d/e"));
         let mut again = State::open(&root, "").unwrap();
         assert_eq!(again.header.removal, Removal::Done);
         write(&root, "pool/a/b/1");
-        remove_expired(&root, &mut again, || Ok::<_, StateError>(())).unwrap();
+        remove_expired(&root, &root, &mut again, || Ok::<_, StateError>(())).unwrap();
         assert!(at("pool/a/b/1"), "what is done is not done twice: the file may be wanted again");
     }
 

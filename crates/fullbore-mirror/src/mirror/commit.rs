@@ -21,6 +21,7 @@ use super::records::{Record, RecordWriter};
 use super::retention::{DeleteGuard, GuardError, Retention};
 use super::state::{Header, OWN_DIRECTORY, Removal, State, StateError, SuiteRecord, list_path};
 use super::subtract::{FileSet, LoggedFile, Tally};
+use super::tree::Tree;
 
 /// A suite of this run.
 #[derive(Debug, Clone)]
@@ -49,8 +50,10 @@ pub struct PublishedFile {
 
 /// The inputs of a new state.
 pub struct Commit<'a> {
-    /// The mirror's directory.
-    pub root: &'a Root,
+    /// Has fullbore's own files.
+    pub own: &'a Root,
+    /// The published files.
+    pub tree: &'a dyn Tree,
     /// The old state.
     pub state: &'a State,
     /// The plan of this run.
@@ -157,8 +160,8 @@ pub fn write(commit: Commit<'_>) -> Result<PendingState, StateError> {
     let number = commit.state.header.number + 1;
     let path = list_path(number);
     let list_error = |source| StateError::List { path: path.clone(), source };
-    commit.root.create_directory(OWN_DIRECTORY, 0o700)?;
-    let part = commit.root.create_part(&path, 0)?;
+    commit.own.create_directory(OWN_DIRECTORY, 0o700)?;
+    let part = commit.own.create_part(&path, 0)?;
     let mut writer = RecordWriter::new(PartWriter::new(part)).map_err(list_error)?;
     let mut merge = Merge::new(&commit)?;
     let mut paths = PathSet::default();
@@ -230,25 +233,25 @@ impl PendingState {
     ///
     /// # Errors
     /// Errors of the file system; the old state stays intact.
-    pub fn publish<E: From<StateError>>(self, root: &Root, sync: impl Fn() -> Result<(), E>) -> Result<State, E> {
+    pub fn publish<E: From<StateError>>(self, own: &Root, sync: impl Fn() -> Result<(), E>) -> Result<State, E> {
         self.list.finish().map_err(StateError::from)?;
         sync()?;
-        self.state.write_header(root)?;
+        self.state.write_header(own)?;
         sync()?;
-        remove_other_lists(root, &self.state).map_err(StateError::from)?;
-        State::end(root)?;
+        remove_other_lists(own, &self.state).map_err(StateError::from)?;
+        State::end(own)?;
         Ok(self.state)
     }
 }
 
 /// Removes old lists, and those of killed runs.
-fn remove_other_lists(root: &Root, state: &State) -> Result<(), FileError> {
+fn remove_other_lists(own: &Root, state: &State) -> Result<(), FileError> {
     let present = state.list_path();
-    for (name, _) in root.list(OWN_DIRECTORY)? {
+    for (name, _) in own.list(OWN_DIRECTORY)? {
         let Some(name) = name.to_str() else { continue };
         let path = format!("{OWN_DIRECTORY}/{name}");
         if name.starts_with("files-") && path != present {
-            root.unlink(&path)?;
+            own.unlink(&path)?;
         }
     }
     Ok(())
@@ -357,13 +360,13 @@ impl<'a> Merge<'a> {
                 retired.insert(id);
                 continue;
             }
-            let named = |name: &str| commit.root.stat(&below(&suite.directory, name));
+            let named = |name: &str| commit.tree.stat(&below(&suite.directory, name));
             if named("InRelease")?.is_none() && named("Release")?.is_none() {
                 suite.retired = true;
                 retired.insert(id);
             }
         }
-        let reader = match commit.state.records(commit.root) {
+        let reader = match commit.state.records(commit.own) {
             Ok(reader) => reader,
             Err(StateError::List { .. }) => None,
             Err(error) => return Err(error),
@@ -434,7 +437,7 @@ impl<'a> Merge<'a> {
             let size = match (file.known_size(), &merged) {
                 (Some(size), _) => size,
                 (None, Some(old)) if old.sha256 == file.sha256 => old.size,
-                (None, _) => links::follow(self.commit.root, path)?.map_or(0, |(status, _)| status.size),
+                (None, _) => links::follow(self.commit.tree, path)?.map_or(0, |(status, _)| status.size),
             };
             self.name(&mut merged, size, file.sha256, file.suites);
         }

@@ -14,11 +14,14 @@ use fullbore_engine::files::{FileError, Root};
 use fullbore_engine::temporary;
 
 use super::state::{LOG_PATH, OWN_DIRECTORY};
+use super::tree::Tree;
 
 /// The directories of a run.
 pub struct Directories {
-    /// The mirror's directory.
-    pub root: Arc<Root>,
+    /// Has fullbore's own files of the mirror.
+    pub own: Arc<Root>,
+    /// The published files of the mirror.
+    pub tree: Arc<dyn Tree>,
     /// The directory to write to.
     pub work: Arc<Root>,
     /// A directory of the file system that the mirror is on, or will be.
@@ -45,7 +48,7 @@ pub enum DirectoriesError {
 impl Directories {
     /// A run that writes into the mirror.
     pub fn of(root: Arc<Root>) -> Directories {
-        Directories { work: root.clone(), volume: root.clone(), root, scratch: None }
+        Directories { work: root.clone(), volume: root.clone(), tree: root.clone(), own: root, scratch: None }
     }
 
     /// Directories of a dry run; its temporary directory is created below `below`.
@@ -71,7 +74,7 @@ impl Directories {
             io::copy(&mut log, &mut copy)
                 .map_err(|source| DirectoriesError::Scratch { path: scratch.path.clone(), source })?;
         }
-        Ok(Directories { root, work, volume, scratch: Some(scratch) })
+        Ok(Directories { tree: root.clone(), own: root, work, volume, scratch: Some(scratch) })
     }
 
     /// Whether the mirror stays as it is.
@@ -128,7 +131,7 @@ mod tests {
         assert_eq!(places.work.read(LOG_PATH, 10).unwrap().unwrap(), b"log");
         assert_eq!(places.volume.path(), here.path());
         let missing = Directories::untouched(&here.path().join("a/b"), temporary_directory).unwrap();
-        assert!(missing.is_untouched() && missing.root.list("").unwrap().is_empty());
+        assert!(missing.is_untouched() && missing.tree.list("").unwrap().is_empty());
         assert_eq!(missing.volume.path(), here.path());
         drop((places, missing));
         // What a killed run left.

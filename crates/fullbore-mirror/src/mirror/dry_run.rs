@@ -23,9 +23,9 @@ impl Run<'_> {
         report: &mut ReportBuilder,
         events: &mut dyn Events,
     ) -> Result<Vec<(String, u64)>, CommandError> {
-        let root = &session.root;
-        let mut deletions = clean::begun(root, state)?;
-        let (foreign, clean) = self.others(root, state, report, events);
+        let tree = &*session.tree;
+        let mut deletions = clean::begun(&session.own, tree, state)?;
+        let (foreign, clean) = self.others(tree, state, report, events);
         if !clean {
             return Ok(deletions);
         }
@@ -38,11 +38,18 @@ impl Run<'_> {
         let named_elsewhere = |path: &str| foreign.as_ref().is_none_or(|foreign| foreign.names(path));
         let orphans = wanted.subtraction.orphans.clone();
         let done = &wanted.subtraction.done;
-        let commit =
-            self.commit(root, state, done, orphans, &publications, &|place| !self.is_refused(place), &named_elsewhere);
+        let commit = self.commit(
+            session,
+            state,
+            done,
+            orphans,
+            &publications,
+            &|place| !self.is_refused(place),
+            &named_elsewhere,
+        );
         let preview = commit::preview(&commit)?;
         let untracked = match self.settings.keep.clean {
-            Clean::Untracked => self.untracked(root, &preview.paths, &preview.suites, &named_elsewhere)?,
+            Clean::Untracked => self.untracked(tree, &preview.paths, &preview.suites, &named_elsewhere)?,
             _ => Vec::new(),
         };
         match preview.counts.guarded(&self.settings.keep.guard, Tally::of(&untracked)) {

@@ -1,4 +1,4 @@
-//! Hashes files on disk and compares them with their expected size and hash.
+//! Hashes published files and compares them with their expected size and hash.
 //!
 //! For trees of other tools, for a lost state, and for `check`. Threads take files from a shared counter, in order of path,
 //! which is close to their order on disk.
@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use fullbore_engine::digest::{READ_BYTES, Sha256, Sha256Hasher};
-use fullbore_engine::files::{FileError, Root};
+use fullbore_engine::files::FileError;
 use fullbore_engine::stage::StageClock;
+
+use super::tree::Tree;
 
 /// A file to hash.
 #[derive(Debug, Clone, Copy)]
@@ -41,7 +43,7 @@ pub enum Outcome {
 /// Hashes all `jobs` on `threads` threads, until `stop` is set. Each thread calls `seen` with the results. `clock` is that
 /// of the stage "local scan".
 pub fn read_all<'a>(
-    root: &Root,
+    tree: &dyn Tree,
     jobs: impl Fn(usize) -> Option<Job<'a>> + Sync,
     threads: usize,
     clock: &Arc<StageClock>,
@@ -56,7 +58,7 @@ pub fn read_all<'a>(
                 let mut buffer = vec![0; READ_BYTES];
                 while !stop.load(Ordering::Relaxed) {
                     let Some(job) = jobs(next.fetch_add(1, Ordering::Relaxed)) else { break };
-                    let outcome = read(root, &job, &mut buffer, clock);
+                    let outcome = read(tree, &job, &mut buffer, clock);
                     let bytes = if let Outcome::Right(bytes) = outcome { bytes } else { 0 };
                     clock.add_items(1, bytes);
                     seen(job.id, outcome);
@@ -67,8 +69,8 @@ pub fn read_all<'a>(
 }
 
 /// Hashes one file.
-fn read(root: &Root, job: &Job<'_>, buffer: &mut [u8], clock: &StageClock) -> Outcome {
-    let (mut file, status) = match clock.device(|| root.open_file(job.path)) {
+fn read(tree: &dyn Tree, job: &Job<'_>, buffer: &mut [u8], clock: &StageClock) -> Outcome {
+    let (mut file, status) = match clock.device(|| tree.open(job.path)) {
         Ok(Some(there)) => there,
         Ok(None) => return Outcome::Missing,
         Err(error) => return Outcome::Unreadable(error),
@@ -76,7 +78,7 @@ fn read(root: &Root, job: &Job<'_>, buffer: &mut [u8], clock: &StageClock) -> Ou
     if job.size.is_some_and(|size| size != status.size) {
         return Outcome::Size(status.size);
     }
-    let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Sequential);
+    file.will_be_read_whole();
     let mut hasher = Sha256Hasher::new();
     loop {
         match clock.device(|| std::io::Read::read(&mut file, buffer)) {
@@ -100,6 +102,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Mutex;
 
+    use fullbore_engine::files::Root;
     use fullbore_engine::stage::{Kind, Ledger};
 
     use super::*;

@@ -149,15 +149,15 @@ fn was_mirrored(offer: &OfferedSuite, absent: &Absent, session: &Session) -> boo
     // What cannot be looked at may be there.
     directories()
         .iter()
-        .any(|directory| session.root.stat(&offer.layout.path(directory)).map_or(true, |there| there.is_some()))
+        .any(|directory| session.tree.stat(&offer.layout.path(directory)).map_or(true, |there| there.is_some()))
 }
 
 /// Whether an index is in the store, or in the published tree, from which it is linked into the store.
 fn is_here(offer: &OfferedSuite, want: &WantedIndex, session: &Session) -> Result<bool, StateError> {
     if session.directories.is_untouched() {
-        return store::has(&session.root, want.sha256, want.size);
+        return store::has(&session.own, want.sha256, want.size);
     }
-    if store::verify(&session.root, want.sha256, want.size)? {
+    if store::verify(&session.own, want.sha256, want.size)? {
         return Ok(true);
     }
     let published = offer.layout.path(&want.path);
@@ -165,8 +165,8 @@ fn is_here(offer: &OfferedSuite, want: &WantedIndex, session: &Session) -> Resul
     let slash = if directory.is_empty() { "" } else { "/" };
     let by_hash = format!("{directory}{slash}by-hash/SHA256/{}", want.sha256);
     for name in [published, by_hash] {
-        if let Some((_, behind)) = links::follow(&session.root, &name)?
-            && store::adopt(&session.root, &behind.unwrap_or(name), want.sha256, want.size)?
+        if let Some((_, behind)) = links::follow(&*session.tree, &name)?
+            && store::adopt(&*session.tree, &behind.unwrap_or(name), want.sha256, want.size)?
         {
             return Ok(true);
         }
@@ -211,7 +211,7 @@ pub fn ignore_absent(
         while let Some(want) = suite.missing_of(&|want| is_lost(suite, want, refusals)) {
             let names_files = want.reading.is_some_and(|reading| reading != Reading::DiffIndex);
             let mut forms = suite.wants.iter().filter(|other| group(other) == group(want));
-            let is_here = |form: &WantedIndex| session.root.stat(&offer.layout.path(&form.path));
+            let is_here = |form: &WantedIndex| session.tree.stat(&offer.layout.path(&form.path));
             if names_files && forms.any(|form| is_here(form).map_or(true, |there| there.is_some())) {
                 break;
             }
@@ -434,7 +434,7 @@ fn read_suite(
         };
         let mut file = None;
         // A dry run fetches into its working directory, and keeps a wrong file in the mirror.
-        for root in [&session.directories.work, &session.root] {
+        for root in [&session.directories.work, &session.own] {
             if file.is_none() {
                 file = root.open_file(&index_path(want.sha256)).map_err(|error| disk(&error))?;
             }

@@ -7,9 +7,10 @@
 
 use fullbore_debian::path;
 use fullbore_debian::release::Release;
-use fullbore_engine::files::{FileError, Kind, Root};
+use fullbore_engine::files::{FileError, Kind};
 
 use super::state::{State, SuiteRecord};
+use super::tree::Tree;
 
 /// The directory and the links of a suite.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,7 +83,7 @@ pub fn rival<'s>(requested: &str, release: &Release, state: &'s State) -> Option
 ///
 /// # Errors
 /// A file or directory of the mirror cannot be read.
-pub fn layout(requested: &str, release: &Release, taken: bool, root: &Root) -> Result<Layout, FileError> {
+pub fn layout(requested: &str, release: &Release, taken: bool, tree: &dyn Tree) -> Result<Layout, FileError> {
     if requested.ends_with('/') {
         let directory = requested.trim_start_matches("./").trim_end_matches('/');
         let directory = if directory == "." { "" } else { directory };
@@ -97,7 +98,7 @@ pub fn layout(requested: &str, release: &Release, taken: bool, root: &Root) -> R
         links: vec![(format!("dists/{link}"), name.to_owned())],
     };
     let is_directory = |name: &str| {
-        Ok::<_, FileError>(root.stat(&format!("dists/{name}"))?.is_some_and(|status| status.kind == Kind::Directory))
+        Ok::<_, FileError>(tree.stat(&format!("dists/{name}"))?.is_some_and(|status| status.kind == Kind::Directory))
     };
     let (real_is_there, other_is_there) = (is_directory(real)?, is_directory(other)?);
     Ok(if taken || real_is_there && other_is_there {
@@ -140,12 +141,12 @@ pub struct BrokenLink<'a> {
 ///
 /// # Errors
 /// A file or directory of the mirror cannot be read.
-pub fn broken_links<'a>(root: &Root, suites: &'a [SuiteRecord]) -> Result<Vec<BrokenLink<'a>>, FileError> {
+pub fn broken_links<'a>(tree: &dyn Tree, suites: &'a [SuiteRecord]) -> Result<Vec<BrokenLink<'a>>, FileError> {
     let mut lost = Vec::new();
     let published = || suites.iter().filter(|suite| !suite.retired);
     for suite in published() {
         for link in suite.links.iter().filter(|link| !published().any(|suite| is_within(&suite.directory, link))) {
-            let found = root.read_link(link)?;
+            let found = tree.read_link(link)?;
             let leads = |to: &SuiteRecord| found.as_deref() == Some(link_target(&to.directory));
             if !published().any(|other| other.links.contains(link) && leads(other)) {
                 lost.push(BrokenLink {
@@ -169,6 +170,7 @@ fn names_suite(codename: &str, suite: Option<&str>) -> bool {
 #[cfg(test)]
 mod tests {
     use fullbore_debian::signature::SignedText;
+    use fullbore_engine::files::Root;
 
     use super::super::state::tests::suite;
     use super::*;

@@ -6,7 +6,9 @@
 use std::collections::VecDeque;
 use std::io::ErrorKind;
 
-use fullbore_engine::files::{FileError, Kind, Root, Status};
+use fullbore_engine::files::{FileError, Kind};
+
+use super::tree::{Status, Tree};
 
 /// Links followed in one path, as in Linux (path_resolution(7)).
 const LINKS_MAX: usize = 40;
@@ -15,7 +17,7 @@ const LINKS_MAX: usize = 40;
 ///
 /// # Errors
 /// A file or directory of the mirror cannot be read.
-pub fn resolve(root: &Root, path: &str) -> Result<Option<String>, FileError> {
+pub fn resolve(tree: &dyn Tree, path: &str) -> Result<Option<String>, FileError> {
     let mut ahead: VecDeque<String> = path.split('/').map(str::to_owned).collect();
     let mut real: Vec<String> = Vec::new();
     let mut links = 0;
@@ -26,7 +28,7 @@ pub fn resolve(root: &Root, path: &str) -> Result<Option<String>, FileError> {
             ".." => continue,
             _ => real.push(part),
         }
-        let target = match root.read_link(&real.join("/")) {
+        let target = match tree.read_link(&real.join("/")) {
             Ok(Some(target)) => target,
             Ok(None) => continue,
             Err(error) if error.kind() == Some(ErrorKind::NotADirectory) => return Ok(None),
@@ -46,22 +48,22 @@ pub fn resolve(root: &Root, path: &str) -> Result<Option<String>, FileError> {
 ///
 /// # Errors
 /// A file or directory of the mirror cannot be read.
-pub fn follow(root: &Root, path: &str) -> Result<Option<(Status, Option<String>)>, FileError> {
-    match root.stat(path) {
+pub fn follow(tree: &dyn Tree, path: &str) -> Result<Option<(Status, Option<String>)>, FileError> {
+    match tree.stat(path) {
         Ok(Some(status)) if status.kind == Kind::Symlink => {}
         Err(FileError::Symlink { .. }) => {}
         other => return Ok(other?.map(|status| (status, None))),
     }
-    let Some(real) = resolve(root, path)? else { return Ok(None) };
-    Ok(root.stat(&real)?.map(|status| (status, Some(real))))
+    let Some(real) = resolve(tree, path)? else { return Ok(None) };
+    Ok(tree.stat(&real)?.map(|status| (status, Some(real))))
 }
 
-/// As [`Root::stat`], but `None` behind a link.
+/// As [`Tree::stat`], but `None` behind a link.
 ///
 /// # Errors
 /// A file or directory of the mirror cannot be read.
-pub fn stat(root: &Root, path: &str) -> Result<Option<Status>, FileError> {
-    match root.stat(path) {
+pub fn stat(tree: &dyn Tree, path: &str) -> Result<Option<Status>, FileError> {
+    match tree.stat(path) {
         Err(FileError::Symlink { .. }) => Ok(None),
         other => other,
     }
@@ -71,10 +73,10 @@ pub fn stat(root: &Root, path: &str) -> Result<Option<Status>, FileError> {
 ///
 /// # Errors
 /// A file or directory of the mirror cannot be read.
-pub fn first_link<'p>(root: &Root, directory: &str, path: &'p str) -> Result<Option<&'p str>, FileError> {
+pub fn first_link<'p>(tree: &dyn Tree, directory: &str, path: &'p str) -> Result<Option<&'p str>, FileError> {
     let below = if directory.is_empty() { 0 } else { directory.len() + 1 };
     for (slash, _) in path.match_indices('/').filter(|(slash, _)| *slash > below) {
-        if root.read_link(&path[..slash])?.is_some() {
+        if tree.read_link(&path[..slash])?.is_some() {
             return Ok(Some(&path[..slash]));
         }
     }
@@ -83,6 +85,8 @@ pub fn first_link<'p>(root: &Root, directory: &str, path: &'p str) -> Result<Opt
 
 #[cfg(test)]
 mod tests {
+    use fullbore_engine::files::Root;
+
     use super::*;
 
     #[test]

@@ -6,9 +6,10 @@
 use fullbore_debian::release::Release;
 use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignatureError, SignedText, Verifier};
 use fullbore_engine::digest::Sha256;
-use fullbore_engine::files::{FileError, Root};
+use fullbore_engine::files::FileError;
 
 use super::layout::below;
+use super::tree::Tree;
 
 /// A file that identifies a state of a suite: `InRelease`, or `Release` where there is none.
 pub struct LocalRelease {
@@ -33,9 +34,9 @@ impl LocalRelease {
     ///
     /// # Errors
     /// A file or directory of the mirror cannot be read.
-    pub fn read(root: &Root, directory: &str) -> Result<Option<LocalRelease>, FileError> {
+    pub fn read(tree: &dyn Tree, directory: &str) -> Result<Option<LocalRelease>, FileError> {
         for name in ["InRelease", "Release"] {
-            if let Some(content) = content(root, directory, name, RELEASE_BYTES_MAX)? {
+            if let Some(content) = content(tree, directory, name, RELEASE_BYTES_MAX)? {
                 return Ok(Some(LocalRelease { name, content, directory: directory.to_owned() }));
             }
         }
@@ -56,12 +57,12 @@ impl LocalRelease {
     ///
     /// # Errors
     /// When this machine cannot check signatures.
-    pub fn date(&self, root: &Root, verifier: Option<&Verifier>) -> Result<Option<i64>, LocalReleaseError> {
+    pub fn date(&self, tree: &dyn Tree, verifier: Option<&Verifier>) -> Result<Option<i64>, LocalReleaseError> {
         let text = match (verifier, self.name) {
             (None, _) => SignedText::trusted(&self.content),
             (Some(verifier), "InRelease") => verifier.verify_inrelease(&self.content),
             (Some(verifier), _) => {
-                let signature = content(root, &self.directory, "Release.gpg", SIGNATURE_BYTES_MAX)?;
+                let signature = content(tree, &self.directory, "Release.gpg", SIGNATURE_BYTES_MAX)?;
                 let Some(signature) = signature else { return Ok(None) };
                 verifier.verify_detached(&self.content, &signature)
             }
@@ -76,8 +77,8 @@ impl LocalRelease {
 }
 
 /// A regular file of the directory within the size limit.
-fn content(root: &Root, directory: &str, name: &str, limit: usize) -> Result<Option<Vec<u8>>, FileError> {
-    match root.read(&below(directory, name), limit as u64) {
+fn content(tree: &dyn Tree, directory: &str, name: &str, limit: usize) -> Result<Option<Vec<u8>>, FileError> {
+    match tree.read(&below(directory, name), limit as u64) {
         Err(FileError::Symlink { .. } | FileError::NotRegular { .. } | FileError::TooLarge { .. }) => Ok(None),
         other => other,
     }
@@ -85,6 +86,8 @@ fn content(root: &Root, directory: &str, name: &str, limit: usize) -> Result<Opt
 
 #[cfg(test)]
 mod tests {
+    use fullbore_engine::files::Root;
+
     use super::*;
 
     #[test]

@@ -406,7 +406,7 @@ fn candidate(
     };
     let layout = match is_of_another {
         Some(_) => Layout::as_requested(suite),
-        None => layout(suite, release, taken, &session.root).map_err(|error| disk(&error))?,
+        None => layout(suite, release, taken, &*session.tree).map_err(|error| disk(&error))?,
     };
     let selections = wanted_suite.sources.iter().map(selection).collect();
     Ok(Candidate { requested: suite.to_owned(), host, selections, layout, received, verifier, check })
@@ -416,7 +416,7 @@ fn candidate(
 fn names_itself(session: &Session, state: &State, requested: &str) -> Result<bool, FileError> {
     let mut records = state.header.suites.iter().filter(|suite| !suite.retired);
     let Some(record) = records.find(|suite| suite.requested == requested) else { return Ok(false) };
-    let here = LocalRelease::read(&session.root, &record.directory)?;
+    let here = LocalRelease::read(&*session.tree, &record.directory)?;
     Ok(here.and_then(|here| here.release()).is_some_and(|release| check_suite(requested, &release).is_ok()))
 }
 
@@ -449,7 +449,7 @@ fn judge(
     let is_recorded = state.suite(&layout.directory).is_some();
     // The log covers a run that was killed while it published.
     let is_found = unrecorded.is_some() && !(is_recorded && state.marked);
-    let date = |here: LocalRelease| here.date(&session.root, verifier.as_ref()).map_err(|error| disk(&error));
+    let date = |here: LocalRelease| here.date(&*session.tree, verifier.as_ref()).map_err(|error| disk(&error));
     let here = unrecorded.map(date).transpose()?.flatten();
     let overtaken = here.is_some() && is_recorded && !state.marked;
     if overtaken {
@@ -474,7 +474,7 @@ fn judge(
     let mut change = state.judge(&offer).map_err(refused)?;
     if change == ReleaseChange::Unchanged {
         let files = altered(session, state, &layout.directory, &files, &text, verifier.as_ref())?;
-        let links = broken_links(&session.root, &state.header.suites).map_err(|error| disk(&error))?;
+        let links = broken_links(&*session.tree, &state.header.suites).map_err(|error| disk(&error))?;
         let links = links.iter().filter(|lost| lost.directory == layout.directory).map(|lost| lost.link);
         for name in files.into_iter().chain(links) {
             warn(format!("{suite}: the published {name} was changed; it is restored"));
@@ -505,7 +505,7 @@ fn judge(
 
 /// The Release on disk, if the state records another or none.
 fn unrecorded(session: &Session, state: &State, directory: &str) -> Result<Option<LocalRelease>, CommandError> {
-    let here = LocalRelease::read(&session.root, directory).map_err(|error| disk(&error))?;
+    let here = LocalRelease::read(&*session.tree, directory).map_err(|error| disk(&error))?;
     let recorded = state.suite(directory).map(|suite| suite.inrelease);
     Ok(here.filter(|here| recorded != Some(here.identity())))
 }
@@ -521,7 +521,7 @@ fn altered(
 ) -> Result<Vec<&'static str>, CommandError> {
     let mut altered = Vec::new();
     for (name, content) in files {
-        let here = session.root.read(&below(directory, name), RELEASE_BYTES_MAX as u64);
+        let here = session.tree.read(&below(directory, name), RELEASE_BYTES_MAX as u64);
         if here.map_err(|error| disk(&error))?.as_ref() != Some(content) {
             altered.push(*name);
         }
@@ -529,13 +529,13 @@ fn altered(
     // With an `InRelease` alone, the two files for older clients were not requested yet.
     if files.iter().all(|(name, _)| *name == "InRelease") {
         let DetachedRelease { release, signature } =
-            DetachedRelease::read(&session.root, directory).map_err(|error| disk(&error))?;
+            DetachedRelease::read(&*session.tree, directory).map_err(|error| disk(&error))?;
         altered.extend(match release {
             Some(release) => contradiction(&release, signature.as_deref(), text, verifier)
                 .map(|(name, _)| name)
                 .or_else(|| (verifier.is_some() && signature.is_none()).then_some("Release.gpg")),
             // If both are missing, the state says whether they were published.
-            None => (signature.is_some() || state.has_record(&session.root, &below(directory, "Release")))
+            None => (signature.is_some() || state.has_record(&session.own, &below(directory, "Release")))
                 .then_some("Release"),
         });
     }
@@ -598,7 +598,7 @@ pub fn take_side_files(
         } else {
             // Side files on disk stay if they belong to this Release.
             let detached =
-                DetachedRelease::read(&session.root, &offer.layout.directory).map_err(|error| disk(&error))?;
+                DetachedRelease::read(&*session.tree, &offer.layout.directory).map_err(|error| disk(&error))?;
             offer.files.extend(detached.of(&offer.text, offer.verifier.as_ref()));
         }
     }

@@ -8,7 +8,7 @@ use std::io::BufReader;
 
 use fullbore_debian::classify::classify;
 use fullbore_debian::compression::Form;
-use fullbore_engine::files::{FileError, Kind, Root};
+use fullbore_engine::files::{FileError, Kind};
 
 use super::clean::walk;
 use super::index_reader::{IndexReadError, read_index};
@@ -16,6 +16,7 @@ use super::local_release::LocalRelease;
 use super::plan::{Plan, PlanBuilder};
 use super::select::Reading;
 use super::state::State;
+use super::tree::Tree;
 use crate::settings::Filters;
 
 /// Plain text accepted from one index of unknown origin. The largest real one, Debian's
@@ -60,13 +61,13 @@ impl OtherSuites {
 ///
 /// # Errors
 /// See [`OtherSuitesError`]; nothing may be deleted then.
-pub fn read(root: &Root, state: &State, ours: &[String]) -> Result<OtherSuites, OtherSuitesError> {
-    let mut directories = suite_directories(root)?;
+pub fn read(tree: &dyn Tree, state: &State, ours: &[String]) -> Result<OtherSuites, OtherSuitesError> {
+    let mut directories = suite_directories(tree)?;
     directories.retain(|directory| !ours.contains(directory));
     let mut foreign = Vec::new();
     for directory in directories {
         let recorded = state.suite(&directory).map(|suite| suite.inrelease);
-        if recorded.is_none() || LocalRelease::read(root, &directory)?.map(|here| here.identity()) != recorded {
+        if recorded.is_none() || LocalRelease::read(tree, &directory)?.map(|here| here.identity()) != recorded {
             foreign.push(directory);
         }
     }
@@ -76,7 +77,7 @@ pub fn read(root: &Root, state: &State, ours: &[String]) -> Result<OtherSuites, 
     }
     let mut plan = PlanBuilder::new(Filters::default());
     for directory in &directories {
-        read_suite(root, directory, &mut plan)?;
+        read_suite(tree, directory, &mut plan)?;
     }
     let plan = plan
         .finish()
@@ -88,17 +89,17 @@ pub fn read(root: &Root, state: &State, ours: &[String]) -> Result<OtherSuites, 
 ///
 /// # Errors
 /// When the tree cannot be read.
-pub fn suite_directories(root: &Root) -> Result<Vec<String>, FileError> {
+pub fn suite_directories(tree: &dyn Tree) -> Result<Vec<String>, FileError> {
     let mut directories = Vec::new();
     let mut level = vec!["dists".to_owned()];
     // dists/SUITE and dists/SUITE/updates; deeper there are only components.
     for _ in 0..2 {
         let mut next = Vec::new();
         for above in &level {
-            for (name, kind) in root.list(above)? {
+            for (name, kind) in tree.list(above)? {
                 let (Some(name), Kind::Directory) = (name.to_str(), kind) else { continue };
                 let directory = format!("{above}/{name}");
-                let has = |name: &str| Ok::<_, FileError>(root.stat(&format!("{directory}/{name}"))?.is_some());
+                let has = |name: &str| Ok::<_, FileError>(tree.stat(&format!("{directory}/{name}"))?.is_some());
                 // Components have a Release for each architecture, none of their own.
                 if has("InRelease")? || has("Release")? {
                     directories.push(directory.clone());
@@ -112,10 +113,10 @@ pub fn suite_directories(root: &Root) -> Result<Vec<String>, FileError> {
     Ok(directories)
 }
 
-fn read_suite(root: &Root, directory: &str, plan: &mut PlanBuilder) -> Result<(), OtherSuitesError> {
+fn read_suite(tree: &dyn Tree, directory: &str, plan: &mut PlanBuilder) -> Result<(), OtherSuitesError> {
     // One form of each index is enough; the least work first.
     let mut indexes: BTreeMap<String, (Form, Reading, String)> = BTreeMap::new();
-    walk(root, directory, 0, &mut |path, _, kind| {
+    walk(tree, directory, 0, &mut |path, _, kind| {
         let name = classify(&path[directory.len() + 1..]);
         let reading = Reading::of(&name).filter(|reading| matches!(reading, Reading::Packages | Reading::Sources));
         let Some(reading) = reading.filter(|_| kind == Kind::File) else { return Ok(()) };
@@ -126,7 +127,7 @@ fn read_suite(root: &Root, directory: &str, plan: &mut PlanBuilder) -> Result<()
     })?;
     for (form, reading, path) in indexes.into_values() {
         let error = |source| OtherSuitesError::Index { path: path.clone(), source };
-        let Some((file, _)) = root.open_file(&path)? else { continue };
+        let Some((file, _)) = tree.open(&path)? else { continue };
         // Suites may disagree on the content of a path; only names count here.
         let mut alone = PlanBuilder::new(Filters::default());
         let id = alone.index(&path, 0).map_err(|source| error(source.into()))?;
@@ -148,6 +149,7 @@ fn read_suite(root: &Root, directory: &str, plan: &mut PlanBuilder) -> Result<()
 #[cfg(test)]
 mod tests {
     use fullbore_engine::digest::Sha256;
+    use fullbore_engine::files::Root;
 
     use super::*;
 

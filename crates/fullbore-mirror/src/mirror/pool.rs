@@ -19,7 +19,7 @@ use super::plan::{FileId, Plan};
 use super::replaced::Failure;
 use super::session::{Session, disk};
 use super::sizes;
-use super::state::{Conflict, State, StateError, index_path};
+use super::state::{Conflict, State, StateError};
 use super::subtract::{Comparison, FileSet, Subtraction, Tally};
 
 /// Present and missing files of a plan.
@@ -56,7 +56,7 @@ pub fn need(
         StateError::Conflict(conflict) => in_conflict(conflict),
         _ => Failure::Other(error.into()),
     };
-    let mut subtraction = comparison.finish(state, &session.root).map_err(refused)?;
+    let mut subtraction = comparison.finish(state, &session.own, &*session.tree).map_err(refused)?;
     if let Some(damage) = &subtraction.damage {
         warn(format!("the list of files was damaged ({damage}); its missing entries were read from disk"));
     }
@@ -74,7 +74,7 @@ pub fn need(
         resumed_bytes += resumed;
         // Small files are not preallocated.
         let reserved = match size {
-            PREALLOCATE_BYTES.. => session.root.part_room(&path).map_err(|error| disk(&error))?.min(size),
+            PREALLOCATE_BYTES.. => session.own.part_room(&path).map_err(|error| disk(&error))?.min(size),
             _ => 0,
         };
         reserved_bytes += reserved.max(resumed);
@@ -103,7 +103,7 @@ fn adopt_known(plan: &Plan, subtraction: &mut Subtraction, session: &Session, st
         let file = plan.file(id);
         let path = behind.binary_search_by_key(&id, |(id, _)| *id).ok().map(|at| &behind[at].1);
         if let Some(path) = path.filter(|_| right.is_some() && !session.directories.is_untouched()) {
-            session.root.hard_link(path, &index_path(file.sha256))?;
+            session.tree.store(path, file.sha256)?;
         }
         subtraction.adopted_behind(id, right);
     }
@@ -124,7 +124,7 @@ fn hash_known<'a>(
         let file = plan.file(id);
         Some(Job { id, path, size: file.known_size(), sha256: file.sha256 })
     };
-    hash_files::read_all(&session.root, jobs, threads, &session.scan, stop.flag(), &|id, outcome| {
+    hash_files::read_all(&*session.tree, jobs, threads, &session.scan, stop.flag(), &|id, outcome| {
         let right = if let Outcome::Right(size) = outcome { Some(size) } else { None };
         found.lock().unwrap_or_else(PoisonError::into_inner).push((id, right));
     });

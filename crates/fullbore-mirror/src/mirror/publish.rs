@@ -20,6 +20,7 @@ use super::membership::SuiteId;
 use super::plan::{FileId, Plan};
 use super::signed_files::SIGNED_FILES;
 use super::state::{State, StateError, SuiteRecord, index_path};
+use super::tree::Tree;
 
 /// A file in the store, with the name it gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,7 +122,7 @@ pub fn check(publications: &[Publication], plan: &Plan) -> Result<(), PathClash>
 /// # Errors
 /// Errors of the file system.
 pub fn names(
-    root: &Root,
+    tree: &dyn Tree,
     publications: &[Publication],
     before: &[SuiteRecord],
     plan: &Plan,
@@ -131,7 +132,7 @@ pub fn names(
     for publication in publications {
         for index in &publication.indexes {
             for path in publication.by_hash_paths(index) {
-                link_unless_same(root, &mut names, index, path)?;
+                link_unless_same(tree, &mut names, index, path)?;
             }
         }
     }
@@ -141,7 +142,7 @@ pub fn names(
     }
     for publication in publications {
         for index in &publication.indexes {
-            link_unless_same(root, &mut names, index, publication.layout.path(&index.path))?;
+            link_unless_same(tree, &mut names, index, publication.layout.path(&index.path))?;
         }
     }
     // A Release may list what has a name by hash, or is a file of the pool.
@@ -152,7 +153,7 @@ pub fn names(
     for publication in publications {
         for index in &publication.left_out {
             let path = publication.layout.path(&index.path);
-            if !published.contains(&path) && plan.find(&path).is_none() && has_other_content(root, &path, index)? {
+            if !published.contains(&path) && plan.find(&path).is_none() && has_other_content(tree, &path, index)? {
                 names.push(Name::Remove { path });
             }
         }
@@ -161,26 +162,26 @@ pub fn names(
         for name in SIGNED_FILES {
             let path = publication.layout.path(name);
             match publication.signed_files().find(|file| file.path == name) {
-                Some(file) => link_unless_same(root, &mut names, file, path)?,
+                Some(file) => link_unless_same(tree, &mut names, file, path)?,
                 // The archive has it no more: an old one beside the new would contradict it.
-                None if links::stat(root, &path)?.is_some() => names.push(Name::Remove { path }),
+                None if links::stat(tree, &path)?.is_some() => names.push(Name::Remove { path }),
                 None => {}
             }
         }
     }
     for (link, target) in publications.iter().flat_map(|publication| &publication.layout.links) {
-        if root.read_link(link)?.as_deref() != Some(target) {
+        if tree.read_link(link)?.as_deref() != Some(target) {
             names.push(Name::Symlink { target: target.clone(), link: link.clone() });
         }
     }
     for link in given_up(publications, before) {
-        if let Some(target) = root.read_link(link)?
+        if let Some(target) = tree.read_link(link)?
             && publications.iter().any(|publication| link_target(&publication.layout.directory) == target)
         {
             names.push(Name::Remove { path: link.clone() });
         }
     }
-    let mut ordered = in_the_way(root, publications, &names)?;
+    let mut ordered = in_the_way(tree, publications, &names)?;
     ordered.append(&mut names);
     Ok(ordered)
 }
@@ -191,13 +192,13 @@ pub fn names(
 /// When the state's list cannot be opened.
 pub fn keep_what_others_name(
     names: &mut Vec<Name>,
-    root: &Root,
+    own: &Root,
     state: &State,
     publications: &[Publication],
 ) -> Result<(), StateError> {
     let withdrawn = |name: &Name| if let Name::Remove { path } = name { Some(path.clone()) } else { None };
     let withdrawn: HashSet<String> = names.iter().filter_map(withdrawn).collect();
-    let records = match state.records(root) {
+    let records = match state.records(own) {
         // What a damaged list told of was read from the disk.
         _ if withdrawn.is_empty() => return Ok(()),
         Err(StateError::List { .. }) => None,
@@ -220,7 +221,7 @@ pub fn keep_what_others_name(
 }
 
 /// Removes symbolic links that are parents of new names: below the suites' directories, and suite names that were links.
-fn in_the_way(root: &Root, publications: &[Publication], names: &[Name]) -> Result<Vec<Name>, FileError> {
+fn in_the_way(tree: &dyn Tree, publications: &[Publication], names: &[Name]) -> Result<Vec<Name>, FileError> {
     let (mut seen, mut links) = (HashSet::new(), BTreeSet::new());
     for name in names {
         let Name::Link { to, .. } = name else { continue };
@@ -234,7 +235,7 @@ fn in_the_way(root: &Root, publications: &[Publication], names: &[Name]) -> Resu
             continue;
         };
         let above = if suite.starts_with("dists/") { "dists" } else { suite };
-        links.extend(links::first_link(root, above, to)?);
+        links.extend(links::first_link(tree, above, to)?);
     }
     Ok(links.into_iter().map(|link| Name::Remove { path: link.to_owned() }).collect())
 }
@@ -251,23 +252,20 @@ fn given_up<'a>(publications: &'a [Publication], before: &'a [SuiteRecord]) -> i
     before.iter().filter(is_published).flat_map(|suite| &suite.links).filter(move |link| !claimed(link))
 }
 
-fn link_unless_same(root: &Root, names: &mut Vec<Name>, file: &StoredFile, to: String) -> Result<(), FileError> {
-    let from = index_path(file.sha256);
-    let inode = |path: &str| Ok::<_, FileError>(links::stat(root, path)?.map(|status| status.inode));
-    let there = inode(&to)?;
-    if there.is_none() || there != inode(&from)? {
-        names.push(Name::Link { from, to });
+fn link_unless_same(tree: &dyn Tree, names: &mut Vec<Name>, file: &StoredFile, to: String) -> Result<(), FileError> {
+    if !tree.has_stored(&to, file.sha256)? {
+        names.push(Name::Link { from: index_path(file.sha256), to });
     }
     Ok(())
 }
 
-fn has_other_content(root: &Root, path: &str, index: &StoredFile) -> Result<bool, FileError> {
-    match links::stat(root, path)? {
+fn has_other_content(tree: &dyn Tree, path: &str, index: &StoredFile) -> Result<bool, FileError> {
+    match links::stat(tree, path)? {
         None => return Ok(false),
         Some(status) if status.kind != Kind::File => return Ok(status.kind == Kind::Symlink),
         Some(_) => {}
     }
-    let Some((file, status)) = root.open_file(path)? else { return Ok(false) };
+    let Some((file, status)) = tree.open(path)? else { return Ok(false) };
     if status.size != index.size {
         return Ok(true);
     }

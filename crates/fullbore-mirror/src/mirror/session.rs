@@ -20,6 +20,7 @@ use fullbore_wire::queue::Item;
 use super::directories::Directories;
 use super::state::{LOG_PATH, OWN_DIRECTORY};
 use super::subtract::LoggedFile;
+use super::tree::Tree;
 use fullbore_wire::run::{Fetched, Network, NetworkSettings, Progression, Site, SiteParts, addresses, fetch_options};
 
 /// Largest number of writing threads: eight write and hash more than a 10 Gbit/s network brings. A guess.
@@ -27,8 +28,10 @@ const THREADS_MAX: usize = 8;
 
 /// A run's directories, connections and clocks.
 pub struct Session {
-    /// The mirror's directory.
-    pub root: Arc<Root>,
+    /// Has fullbore's own files of the mirror, and unfinished files.
+    pub own: Arc<Root>,
+    /// The published files of the mirror.
+    pub tree: Arc<dyn Tree>,
     /// The directories of the run, the mirror's among them.
     pub directories: Directories,
     /// Writes below the working directory.
@@ -80,7 +83,8 @@ impl Session {
         Ok(Session {
             scan: ledger.stage("local scan", Kind::Thread),
             sync: ledger.stage("sync", Kind::Thread),
-            root: directories.root.clone(),
+            own: directories.own.clone(),
+            tree: directories.tree.clone(),
             directories,
             target,
             journal,
@@ -113,7 +117,7 @@ impl Session {
         // The landing looks in the working directory; the unfinished file is in the mirror.
         let mut present = self.journal.present(path, size, sha256);
         if !present.is_empty() {
-            present.clamp(self.root.part_size(path)?.unwrap_or(0));
+            present.clamp(self.own.part_size(path)?.unwrap_or(0));
         }
         Ok(present.as_slice().to_vec())
     }

@@ -6,11 +6,12 @@
 use std::collections::HashMap;
 
 use fullbore_debian::release::Release;
-use fullbore_engine::files::{FileError, Root};
+use fullbore_engine::files::FileError;
 
 use super::layout::below;
 use super::links;
 use super::state::SuiteRecord;
+use super::tree::Tree;
 
 /// The signed files of a suite in publishing order.
 pub const SIGNED_FILES: [&str; 3] = ["Release.gpg", "Release", "InRelease"];
@@ -22,7 +23,7 @@ pub fn is_recorded(suites: &[SuiteRecord], path: &str) -> bool {
 
 /// The suites within the directory of another one, the outer suite.
 pub struct NestedSuites<'a> {
-    root: &'a Root,
+    tree: &'a dyn Tree,
     outer: &'a str,
     /// Directories of suites: recorded ones, and those of this run.
     suites: Vec<&'a str>,
@@ -33,13 +34,13 @@ pub struct NestedSuites<'a> {
 impl<'a> NestedSuites<'a> {
     /// Of the suite in the directory `outer`. `of_run`: the directories of this run.
     pub fn new(
-        root: &'a Root,
+        tree: &'a dyn Tree,
         outer: &'a str,
         recorded: &'a [SuiteRecord],
         of_run: impl IntoIterator<Item = &'a str>,
     ) -> NestedSuites<'a> {
         let recorded = recorded.iter().filter(|suite| !suite.retired).map(|suite| suite.directory.as_str());
-        NestedSuites { root, outer, suites: recorded.chain(of_run).collect(), seen: HashMap::new() }
+        NestedSuites { tree, outer, suites: recorded.chain(of_run).collect(), seen: HashMap::new() }
     }
 
     /// Removes entries within inner suites from the outer suite's Release: only the inner suite publishes them.
@@ -82,7 +83,7 @@ impl<'a> NestedSuites<'a> {
     /// # Errors
     /// A file or directory of the mirror cannot be read.
     pub fn is_suite(&self, directory: &str) -> Result<bool, FileError> {
-        let is_there = |name: &str| Ok::<_, FileError>(links::stat(self.root, &below(directory, name))?.is_some());
+        let is_there = |name: &str| Ok::<_, FileError>(links::stat(self.tree, &below(directory, name))?.is_some());
         Ok(self.suites.contains(&directory) || is_there("InRelease")? || is_there("Release.gpg")?)
     }
 }
@@ -99,6 +100,8 @@ fn split(path: &str) -> (&str, &str) {
 
 #[cfg(test)]
 mod tests {
+    use fullbore_engine::files::Root;
+
     use super::super::state::tests::suite;
     use super::*;
 

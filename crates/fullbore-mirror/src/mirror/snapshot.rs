@@ -7,6 +7,7 @@ use fullbore_engine::files::{FileError, Kind, Root};
 
 use super::state::{OWN_DIRECTORY, State, StateError};
 use super::subtract::Tally;
+use super::tree::Tree;
 
 /// The directory of snapshots below the mirror's.
 pub const SNAPSHOT_DIRECTORY: &str = "snapshots";
@@ -68,9 +69,9 @@ pub fn check_snapshot_name(name: &str) -> Result<(), SnapshotError> {
 ///
 /// # Errors
 /// [`SnapshotError::Name`], [`SnapshotError::Exists`] and errors of the file system.
-pub fn check_name(root: &Root, name: &str) -> Result<(), SnapshotError> {
+pub fn check_name(tree: &dyn Tree, name: &str) -> Result<(), SnapshotError> {
     check_snapshot_name(name)?;
-    if root.stat(&format!("{SNAPSHOT_DIRECTORY}/{name}"))?.is_some() {
+    if tree.stat(&format!("{SNAPSHOT_DIRECTORY}/{name}"))?.is_some() {
         return Err(SnapshotError::Exists { name: name.to_owned() });
     }
     Ok(())
@@ -114,10 +115,10 @@ pub fn make(root: &Root, state: &State, name: &str) -> Result<Tally, SnapshotErr
 ///
 /// # Errors
 /// Refusals of the system.
-pub fn sweep(root: &Root) -> Result<(), FileError> {
-    for (name, kind) in root.list(OWN_DIRECTORY)? {
+pub fn sweep(own: &Root) -> Result<(), FileError> {
+    for (name, kind) in own.list(OWN_DIRECTORY)? {
         if let Some(name) = name.to_str().filter(|name| kind == Kind::Directory && name.starts_with(UNFINISHED)) {
-            remove_tree(root, &format!("{OWN_DIRECTORY}/{name}"))?;
+            remove_tree(own, &format!("{OWN_DIRECTORY}/{name}"))?;
         }
     }
     Ok(())

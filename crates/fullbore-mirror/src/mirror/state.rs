@@ -296,11 +296,11 @@ impl State {
     ///
     /// # Errors
     /// Errors of the file system, a state of a later version.
-    pub fn open(root: &Root, boot_id: &str) -> Result<State, StateError> {
-        let mark = root.read(MARK_PATH, MARK_UNSIGNED.len() as u64)?;
+    pub fn open(own: &Root, boot_id: &str) -> Result<State, StateError> {
+        let mark = own.read(MARK_PATH, MARK_UNSIGNED.len() as u64)?;
         let marked = mark.is_some();
         let unfinished_unsigned = mark.is_some_and(|mark| mark == MARK_UNSIGNED);
-        let Some(text) = root.read(STATE_PATH, HEADER_BYTES_MAX)? else {
+        let Some(text) = own.read(STATE_PATH, HEADER_BYTES_MAX)? else {
             return Ok(State { unfinished: marked, marked, unfinished_unsigned, ..State::default() });
         };
         match parse(&text) {
@@ -389,8 +389,8 @@ impl State {
     }
 
     /// Whether the list has this path, not expired. An unreadable list has none. Paths below `dists/` are near its start.
-    pub fn has_record(&self, root: &Root, path: &str) -> bool {
-        let Ok(Some(mut records)) = self.records(root) else { return false };
+    pub fn has_record(&self, own: &Root, path: &str) -> bool {
+        let Ok(Some(mut records)) = self.records(own) else { return false };
         while let Ok(Some(record)) = records.next() {
             if record.path >= path {
                 let membership = self.header.memberships.get(record.membership as usize);
@@ -404,12 +404,12 @@ impl State {
     ///
     /// # Errors
     /// The list of files exists and cannot be read.
-    pub fn records(&self, root: &Root) -> Result<Option<RecordReader<File>>, StateError> {
+    pub fn records(&self, own: &Root) -> Result<Option<RecordReader<File>>, StateError> {
         if self.header.number == 0 {
             return Ok(None);
         }
         let path = list_path(self.header.number);
-        let Some((file, _)) = root.open_file(&path)? else { return Ok(None) };
+        let Some((file, _)) = own.open_file(&path)? else { return Ok(None) };
         // The table's length was checked when the header was read.
         let memberships = self.header.memberships.len() as u32;
         RecordReader::new(file, self.header.records, memberships)
@@ -421,8 +421,8 @@ impl State {
     ///
     /// # Errors
     /// The state file cannot be written and renamed.
-    pub fn write_header(&self, root: &Root) -> Result<(), StateError> {
-        let part = root.write_part(STATE_PATH, &render(&self.header))?;
+    pub fn write_header(&self, own: &Root) -> Result<(), StateError> {
+        let part = own.write_part(STATE_PATH, &render(&self.header))?;
         if self.header.synced {
             // Some file systems write a rename before the content: an empty state.
             sync_file(&part, STATE_PATH)?;
@@ -435,16 +435,16 @@ impl State {
     ///
     /// # Errors
     /// The marker of an unfinished run cannot be written.
-    pub fn begin(&mut self, root: &Root, unsigned: bool) -> Result<(), StateError> {
+    pub fn begin(&mut self, own: &Root, unsigned: bool) -> Result<(), StateError> {
         self.unfinished_unsigned |= unsigned;
-        root.create_directory(OWN_DIRECTORY, 0o700)?;
+        own.create_directory(OWN_DIRECTORY, 0o700)?;
         let mark: &[u8] = if self.unfinished_unsigned { MARK_UNSIGNED } else { b"" };
-        Ok(root.write_part(MARK_PATH, mark)?.finish()?)
+        Ok(own.write_part(MARK_PATH, mark)?.finish()?)
     }
 
     /// Removes the mark.
-    pub(super) fn end(root: &Root) -> Result<(), StateError> {
-        root.unlink(MARK_PATH)?;
+    pub(super) fn end(own: &Root) -> Result<(), StateError> {
+        own.unlink(MARK_PATH)?;
         Ok(())
     }
 

@@ -11,6 +11,7 @@ use fullbore_engine::files::{FileError, Kind, Root};
 
 use super::links;
 use super::state::{INDEX_DIRECTORY, StateError, index_path};
+use super::tree::Tree;
 
 /// Hashes the rest of a file; also returns the number of bytes.
 pub(super) fn hash(file: impl Read) -> io::Result<(Sha256, u64)> {
@@ -24,10 +25,10 @@ pub(super) fn hash(file: impl Read) -> io::Result<(Sha256, u64)> {
 ///
 /// # Errors
 /// The stored file exists and cannot be read or removed.
-pub fn verify(root: &Root, sha256: Sha256, size: u64) -> Result<bool, StateError> {
-    let right = has(root, sha256, size)?;
+pub fn verify(own: &Root, sha256: Sha256, size: u64) -> Result<bool, StateError> {
+    let right = has(own, sha256, size)?;
     if !right {
-        root.unlink(&index_path(sha256))?;
+        own.unlink(&index_path(sha256))?;
     }
     Ok(right)
 }
@@ -36,28 +37,27 @@ pub fn verify(root: &Root, sha256: Sha256, size: u64) -> Result<bool, StateError
 ///
 /// # Errors
 /// The stored file exists and cannot be read.
-pub fn has(root: &Root, sha256: Sha256, size: u64) -> Result<bool, StateError> {
+pub fn has(own: &Root, sha256: Sha256, size: u64) -> Result<bool, StateError> {
     let path = index_path(sha256);
-    let Some((file, status)) = root.open_file(&path)? else { return Ok(false) };
+    let Some((file, status)) = own.open_file(&path)? else { return Ok(false) };
     let content = || hash(file).map_err(|source| StateError::List { path, source });
     Ok(status.size == size && content()? == (sha256, size))
 }
 
-/// Hard-links a published file into the store if it has this content; returns whether it has.
+/// Takes a published file into the store if it has this content; returns whether it has.
 ///
 /// # Errors
 /// A file of the mirror cannot be read, written or removed.
-pub fn adopt(root: &Root, path: &str, sha256: Sha256, size: u64) -> Result<bool, StateError> {
+pub fn adopt(tree: &dyn Tree, path: &str, sha256: Sha256, size: u64) -> Result<bool, StateError> {
     // Never follow a link or open a device.
-    if !links::stat(root, path)?.is_some_and(|status| status.kind == Kind::File && status.size == size) {
+    if !links::stat(tree, path)?.is_some_and(|status| status.kind == Kind::File && status.size == size) {
         return Ok(false);
     }
-    let Some((file, _)) = root.open_file(path)? else { return Ok(false) };
+    let Some((file, _)) = tree.open(path)? else { return Ok(false) };
     if hash(file).map_err(|source| StateError::List { path: path.to_owned(), source })? != (sha256, size) {
         return Ok(false);
     }
-    root.create_directory(super::state::OWN_DIRECTORY, 0o700)?;
-    root.hard_link(path, &index_path(sha256))?;
+    tree.store(path, sha256)?;
     Ok(true)
 }
 
@@ -66,13 +66,13 @@ pub fn adopt(root: &Root, path: &str, sha256: Sha256, size: u64) -> Result<bool,
 ///
 /// # Errors
 /// A file of the mirror cannot be read, written or removed.
-pub fn put(root: &Root, content: &[u8], modified: Option<i64>) -> Result<Sha256, StateError> {
+pub fn put(own: &Root, content: &[u8], modified: Option<i64>) -> Result<Sha256, StateError> {
     let sha256 = Sha256::of(content);
-    if verify(root, sha256, content.len() as u64)? {
+    if verify(own, sha256, content.len() as u64)? {
         return Ok(sha256);
     }
-    root.create_directory(super::state::OWN_DIRECTORY, 0o700)?;
-    let part = root.write_part(&index_path(sha256), content)?;
+    own.create_directory(super::state::OWN_DIRECTORY, 0o700)?;
+    let part = own.write_part(&index_path(sha256), content)?;
     if let Some(modified) = modified {
         part.set_mtime(modified)?;
     }
@@ -84,12 +84,12 @@ pub fn put(root: &Root, content: &[u8], modified: Option<i64>) -> Result<Sha256,
 ///
 /// # Errors
 /// A file of the mirror cannot be read, written or removed.
-pub fn sweep(root: &Root) -> Result<u64, FileError> {
+pub fn sweep(own: &Root) -> Result<u64, FileError> {
     let mut removed = 0;
-    for (name, _) in root.list(INDEX_DIRECTORY)? {
+    for (name, _) in own.list(INDEX_DIRECTORY)? {
         let Some(name) = name.to_str() else { continue };
         let path = format!("{INDEX_DIRECTORY}/{name}");
-        if root.stat(&path)?.is_some_and(|status| status.links <= 1) && root.unlink(&path)? {
+        if own.stat(&path)?.is_some_and(|status| status.links <= 1) && own.unlink(&path)? {
             removed += 1;
         }
     }

@@ -16,6 +16,7 @@ use super::membership::SuiteId;
 use super::plan::{FileId, Plan, PlanFile};
 use super::records::Record;
 use super::state::{Conflict, OWN_DIRECTORY, Removal, State, StateError, index_path};
+use super::tree::Tree;
 
 /// One bit for each file of a plan.
 #[derive(Debug, Clone)]
@@ -223,13 +224,13 @@ impl<'a> Comparison<'a> {
     /// # Errors
     /// A path that another suite, mirrored before, needs with other content; refusals of
     /// the system.
-    pub fn finish(mut self, state: &State, root: &Root) -> Result<Subtraction, StateError> {
-        self.gone = gone(state, root)?;
-        if let Err(damage) = self.compare_state(state, root)? {
+    pub fn finish(mut self, state: &State, own: &Root, tree: &dyn Tree) -> Result<Subtraction, StateError> {
+        self.gone = gone(state, tree)?;
+        if let Err(damage) = self.compare_state(state, own)? {
             self.result.damage = Some(damage);
         }
         let (plan, result) = (self.plan, &mut self.result);
-        let mut disk = Disk { root, missing: String::new() };
+        let mut disk = Disk { tree, missing: String::new() };
         for file in plan.files() {
             if result.done.contains(file.id) {
                 let size = file.known_size().or_else(|| result.sizes.get(&file.id).copied());
@@ -261,8 +262,8 @@ impl<'a> Comparison<'a> {
     }
 
     /// The merge of plan and state. The inner error is damage: the rest of the list is unknown.
-    fn compare_state(&mut self, state: &State, root: &Root) -> Result<Result<(), String>, StateError> {
-        let mut records = match state.records(root) {
+    fn compare_state(&mut self, state: &State, own: &Root) -> Result<Result<(), String>, StateError> {
+        let mut records = match state.records(own) {
             Ok(Some(records)) => records,
             Ok(None) if state.header.records == 0 => return Ok(Ok(())),
             Ok(None) => return Ok(Err(format!("{} is missing", state.list_path()))),
@@ -328,10 +329,10 @@ impl<'a> Comparison<'a> {
 }
 
 /// The suites of the state whose signed files are gone from the tree.
-fn gone(state: &State, root: &Root) -> Result<BTreeSet<SuiteId>, FileError> {
+fn gone(state: &State, tree: &dyn Tree) -> Result<BTreeSet<SuiteId>, FileError> {
     let mut gone = BTreeSet::new();
     for (id, suite) in (0..).zip(&state.header.suites) {
-        if suite.retired || LocalRelease::read(root, &suite.directory)?.is_none() {
+        if suite.retired || LocalRelease::read(tree, &suite.directory)?.is_none() {
             gone.insert(id);
         }
     }
@@ -349,7 +350,7 @@ enum Found {
 
 /// Looks up files in order of path and skips missing directories: a first run needs one lookup, not a million.
 struct Disk<'a> {
-    root: &'a Root,
+    tree: &'a dyn Tree,
     /// A directory found missing, with a slash at its end.
     missing: String,
 }
@@ -359,10 +360,10 @@ impl Disk<'_> {
         if !self.missing.is_empty() && path.starts_with(&self.missing) {
             return Ok(Found::Nothing);
         }
-        let status = match self.root.stat(path) {
+        let status = match self.tree.stat(path) {
             // Only there it is known whose the link is, and may be replaced.
             Err(FileError::Symlink { .. }) if path.starts_with("dists/") => {
-                return Ok(match links::follow(self.root, path)? {
+                return Ok(match links::follow(self.tree, path)? {
                     Some((status, Some(real))) if status.kind == Kind::File => Found::Behind(status.size, real),
                     _ => Found::Link,
                 });
@@ -383,7 +384,7 @@ impl Disk<'_> {
     fn note_missing_directory(&mut self, path: &str) -> Result<(), FileError> {
         // Innermost first: usually that directory exists.
         for (slash, _) in path.match_indices('/').collect::<Vec<_>>().into_iter().rev() {
-            if self.root.stat(&path[..slash])?.is_some() {
+            if self.tree.stat(&path[..slash])?.is_some() {
                 break;
             }
             path[..=slash].clone_into(&mut self.missing);

@@ -5,7 +5,9 @@
 //! `Archive-Update-in-Progress-HOST` lies at its top. `Archive-Update-Required-HOST`, which a push during a run creates,
 //! requests another run.
 
-use fullbore_engine::files::{FileError, Kind, Root};
+use fullbore_engine::files::{FileError, Kind};
+
+use super::tree::Tree;
 
 /// The directory.
 pub const TRACE_DIRECTORY: &str = "project/trace";
@@ -77,18 +79,18 @@ pub fn check_host(host: &str) -> Result<(), TraceError> {
 ///
 /// # Errors
 /// A bad host name, refusals of the system.
-pub fn mark_in_progress(root: &Root, host: &str) -> Result<(), TraceError> {
+pub fn mark_in_progress(tree: &dyn Tree, host: &str) -> Result<(), TraceError> {
     check_host(host)?;
-    Ok(root.write_part(&format!("Archive-Update-in-Progress-{host}"), b"")?.finish()?)
+    Ok(tree.write(&format!("Archive-Update-in-Progress-{host}"), b"")?)
 }
 
 /// Takes that mark away.
 ///
 /// # Errors
 /// A bad host name, refusals of the system.
-pub fn unmark_in_progress(root: &Root, host: &str) -> Result<(), TraceError> {
+pub fn unmark_in_progress(tree: &dyn Tree, host: &str) -> Result<(), TraceError> {
     check_host(host)?;
-    root.unlink(&format!("Archive-Update-in-Progress-{host}"))?;
+    tree.unlink(&format!("Archive-Update-in-Progress-{host}"))?;
     Ok(())
 }
 
@@ -96,9 +98,9 @@ pub fn unmark_in_progress(root: &Root, host: &str) -> Result<(), TraceError> {
 ///
 /// # Errors
 /// A bad host name, refusals of the system.
-pub fn take_update_required(root: &Root, host: &str) -> Result<bool, TraceError> {
+pub fn take_update_required(tree: &dyn Tree, host: &str) -> Result<bool, TraceError> {
     check_host(host)?;
-    Ok(root.unlink(&format!("Archive-Update-Required-{host}"))?)
+    Ok(tree.unlink(&format!("Archive-Update-Required-{host}"))?)
 }
 
 /// Writes this mirror's trace file, `_traces` and `_hierarchy`, each whole or not at all.
@@ -106,15 +108,15 @@ pub fn take_update_required(root: &Root, host: &str) -> Result<bool, TraceError>
 ///
 /// # Errors
 /// A bad host name, refusals of the system.
-pub fn write(root: &Root, trace: &Trace) -> Result<(), TraceError> {
+pub fn write(tree: &dyn Tree, trace: &Trace) -> Result<(), TraceError> {
     check_host(&trace.host)?;
-    let put = |name: &str, text: &str| root.write_part(&format!("{TRACE_DIRECTORY}/{name}"), text.as_bytes())?.finish();
+    let put = |name: &str, text: &str| tree.write(&format!("{TRACE_DIRECTORY}/{name}"), text.as_bytes());
     if let Some(master) = &trace.master {
         put(MASTER, master)?;
     }
     put(&trace.host, &render(trace))?;
     put("_hierarchy", &hierarchy(trace))?;
-    let mut names: Vec<String> = root
+    let mut names: Vec<String> = tree
         .list(TRACE_DIRECTORY)?
         .into_iter()
         .filter(|(_, kind)| *kind == Kind::File)
@@ -199,6 +201,8 @@ fn format_time(unix_s: i64, format: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use fullbore_engine::files::Root;
+
     use super::*;
 
     fn trace() -> Trace {

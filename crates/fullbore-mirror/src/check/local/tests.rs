@@ -38,7 +38,7 @@ impl Setup {
             stop: &AtomicBool::new(false),
             progress: &|_| {},
         };
-        check(&root, &State::default(), &options).unwrap()
+        check(&root, &root, &State::default(), &options).unwrap()
     }
 
     fn flip(&self, path: &str) {

@@ -93,7 +93,7 @@ impl Mirror {
         for (logged, durable) in log {
             comparison.logged(logged, durable);
         }
-        comparison.finish(&state, &self.root)
+        comparison.finish(&state, &self.root, &self.root)
     }
 
     fn write(&self, path: &str, content: &str) {
@@ -136,7 +136,8 @@ impl Mirror {
     fn commit(&self, plan: &Plan, done: &FileSet, suites: Vec<SuiteUpdate>) -> PendingState {
         let state = self.state();
         write(Commit {
-            root: &self.root,
+            own: &self.root,
+            tree: &self.root,
             state: &state,
             plan,
             done,
@@ -355,7 +356,8 @@ fn the_log_of_a_killed_run_counts() {
     assert_eq!(subtraction.fetch, [2]);
     assert_eq!(subtraction.orphans.len(), 1);
     let mut commit = Commit {
-        root: &mirror.root,
+        own: &mirror.root,
+        tree: &mirror.root,
         state: &mirror.state(),
         plan: &plan,
         done: &subtraction.done,
@@ -482,7 +484,9 @@ fn what_was_deleted_is_fetched_again_when_it_comes_back() {
     let mut state = pending.publish(&mirror.root, || Ok::<_, StateError>(())).unwrap();
     // Killed here, the next run would find the deletion begun and would not believe in the file.
     assert!(mirror.state().unfinished);
-    let removed = crate::mirror::clean::remove_expired(&mirror.root, &mut state, || Ok::<_, StateError>(())).unwrap();
+    let removed =
+        crate::mirror::clean::remove_expired(&mirror.root, &mirror.root, &mut state, || Ok::<_, StateError>(()))
+            .unwrap();
     assert_eq!(removed, Tally { files: 1, bytes: 3 });
     assert!(!mirror.directory.path().join("pool/gone").exists());
     let back = mirror.run(&old, true);

@@ -121,7 +121,7 @@ fn tree() -> Tree {
     let root = Arc::new(Root::open(directory.path()).unwrap());
     let publications = Archive { number: 1 }.land(&root);
     let target = LocalTarget::new(root.clone(), Durability::None);
-    target.publish(&names(&root, &publications, &[], &empty_plan(), []).unwrap()).unwrap();
+    target.publish(&names(&*root, &publications, &[], &empty_plan(), []).unwrap()).unwrap();
     Tree { _directory: directory, root }
 }
 
@@ -131,7 +131,7 @@ fn names_come_in_the_right_order() {
     assert_eq!((client(&tree.root, "a", None), client(&tree.root, "a-link", None).is_err()), (Ok(1), true));
     assert_eq!(tree.root.read_link("dists/a-link").unwrap().as_deref(), Some("a"));
     let publications = Archive { number: 2 }.land(&tree.root);
-    let list: Vec<String> = names(&tree.root, &publications, &[], &empty_plan(), [])
+    let list: Vec<String> = names(&*tree.root, &publications, &[], &empty_plan(), [])
         .unwrap()
         .into_iter()
         .map(|name| match name {
@@ -168,7 +168,7 @@ fn killed_at_any_step_the_old_or_the_new_state_is_served() {
         let tree = tree();
         let old = std::fs::read_to_string(tree.root.path().join("dists/a/InRelease")).unwrap();
         let publications = Archive { number: 2 }.land(&tree.root);
-        let list = names(&tree.root, &publications, &[], &empty_plan(), []).unwrap();
+        let list = names(&*tree.root, &publications, &[], &empty_plan(), []).unwrap();
         let target =
             FaultyTarget::new(LocalTarget::new(tree.root.clone(), Durability::None), Fault::StopAt { n: step });
         let finished = target.publish(&list).is_ok() && !target.is_stopped();
@@ -179,7 +179,7 @@ fn killed_at_any_step_the_old_or_the_new_state_is_served() {
         assert_eq!(client(&tree.root, "a", Some(&old)), Ok(1), "step {step}: a client in the midst of an update");
         // The next run goes on from there.
         let publications = Archive { number: 2 }.land(&tree.root);
-        let list = names(&tree.root, &publications, &[], &empty_plan(), []).unwrap();
+        let list = names(&*tree.root, &publications, &[], &empty_plan(), []).unwrap();
         LocalTarget::new(tree.root.clone(), Durability::None).publish(&list).unwrap();
         assert_eq!((client(&tree.root, "a", None), client(&tree.root, "b", None)), (Ok(2), Ok(2)));
         if finished {
@@ -195,7 +195,7 @@ fn a_full_or_failing_disk_leaves_a_state_that_clients_can_use() {
         for step in 1..=20 {
             let tree = tree();
             let publications = Archive { number: 2 }.land(&tree.root);
-            let list = names(&tree.root, &publications, &[], &empty_plan(), []).unwrap();
+            let list = names(&*tree.root, &publications, &[], &empty_plan(), []).unwrap();
             let fault = Fault::ErrorFrom { n: step, errno: errno.raw_os_error() };
             let target = FaultyTarget::new(LocalTarget::new(tree.root.clone(), Durability::None), fault);
             let failed = target.publish(&list).is_err();
@@ -212,7 +212,7 @@ fn a_full_or_failing_disk_leaves_a_state_that_clients_can_use() {
 fn content_that_is_not_all_there_publishes_nothing() {
     let tree = tree();
     let publications = Archive { number: 2 }.land(&tree.root);
-    let list = names(&tree.root, &publications, &[], &empty_plan(), []).unwrap();
+    let list = names(&*tree.root, &publications, &[], &empty_plan(), []).unwrap();
     tree.root.unlink(&index_path(publications[1].indexes[0].sha256)).unwrap();
     assert!(LocalTarget::new(tree.root.clone(), Durability::None).publish(&list).is_err());
     assert_eq!((client(&tree.root, "a", None), client(&tree.root, "b", None)), (Ok(1), Ok(1)));
@@ -227,7 +227,7 @@ fn old_names_that_would_contradict_the_release_go() {
     assert_eq!(left_out.path, "main/binary-amd64/Packages.xz");
     publication.left_out.push(left_out);
     (publication.release_gpg, publication.release) = (None, None);
-    let list = names(&tree.root, &publications, &[], &empty_plan(), []).unwrap();
+    let list = names(&*tree.root, &publications, &[], &empty_plan(), []).unwrap();
     let removed: Vec<_> = list
         .iter()
         .filter_map(|name| if let Name::Remove { path } = name { Some(path.as_str()) } else { None })
@@ -239,7 +239,7 @@ fn old_names_that_would_contradict_the_release_go() {
 fn a_wrong_file_of_the_right_size_gives_up_its_by_hash_name() {
     let tree = tree();
     let publications = Archive { number: 1 }.land(&tree.root);
-    let publish = |publications: &[Publication]| names(&tree.root, publications, &[], &empty_plan(), []).unwrap();
+    let publish = |publications: &[Publication]| names(&*tree.root, publications, &[], &empty_plan(), []).unwrap();
     assert_eq!(publish(&publications), []);
     let index = &publications[0].indexes[0];
     let path = publications[0].by_hash_paths(index).remove(0);
@@ -258,7 +258,7 @@ fn a_link_that_a_suite_has_no_more_goes_on_release_day() {
     };
     let mut before: Vec<SuiteRecord> = publications.iter().map(record).collect();
     let links = |publications: &[Publication], before: &[SuiteRecord]| -> Vec<Name> {
-        let names = names(&tree.root, publications, before, &empty_plan(), []).unwrap();
+        let names = names(&*tree.root, publications, before, &empty_plan(), []).unwrap();
         let of_links = |name: &Name| match name {
             Name::Symlink { .. } => true,
             Name::Remove { path } => path.ends_with("-link"),
@@ -291,7 +291,7 @@ fn a_suite_takes_the_place_of_a_link() {
     std::fs::rename(at("a"), at("b-too")).unwrap();
     tree.root.symlink("b", "dists/a").unwrap();
     let before = [SuiteRecord { directory: "dists/b".to_owned(), links: vec!["dists/a".to_owned()], ..suite() }];
-    let names = names(&tree.root, &publications, &before, &empty_plan(), []).unwrap();
+    let names = names(&*tree.root, &publications, &before, &empty_plan(), []).unwrap();
     let removed = |name: &&Name| matches!(name, Name::Remove { .. });
     assert_eq!(names.iter().filter(removed).collect::<Vec<_>>(), [&Name::Remove { path: "dists/a".to_owned() }]);
     LocalTarget::new(tree.root.clone(), Durability::None).publish(&names).unwrap();
@@ -326,7 +326,7 @@ fn a_replaced_file_gets_its_name_before_the_index_that_tells_of_it() {
     let index = plan.index("SHA256SUMS", 0).unwrap();
     plan.add(index, &Candidate { path: image, size: 3, sha256, package: None }).unwrap();
     let plan = plan.finish().unwrap();
-    let list = names(&tree.root, &publications, &[], &plan, [0]).unwrap();
+    let list = names(&*tree.root, &publications, &[], &plan, [0]).unwrap();
     let position = list.iter().position(|name| matches!(name, Name::Link { to, .. } if to == image)).unwrap();
     assert_eq!(position, 4, "behind by-hash, before all else");
     LocalTarget::new(tree.root.clone(), Durability::None).publish(&list).unwrap();
