@@ -171,6 +171,18 @@ impl Bucket {
         })
     }
 
+    /// The same bucket in the host name, if it is in the path and the host has a name.
+    pub fn as_virtual_host(&self) -> Option<Bucket> {
+        let mut in_path = String::from("/");
+        encode_path(&self.name, &mut in_path);
+        let base = self.base.strip_suffix(&in_path)?.to_owned();
+        if self.endpoint.host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() {
+            return None;
+        }
+        let endpoint = Endpoint { host: format!("{}.{}", self.name, self.endpoint.host), ..self.endpoint.clone() };
+        Some(Bucket { endpoint, host: format!("{}.{}", self.name, self.host), base, ..self.clone() })
+    }
+
     /// The path of an object, or of the bucket itself when there is no key.
     pub fn path(&self, key: Option<&str>) -> String {
         let mut path = self.base.clone();

@@ -3,14 +3,19 @@
 //! [`Client::call`] gives a request to the exchange client of the wire ([`exchange`]); a connection takes it, has it
 //! signed and brings the answer. All requests made here may be repeated, because they say what is to be and not what is
 //! to change. What is repeated: broken connections, 5xx, pleas to slow down (with fewer requests at once, see
-//! [`exchange::pace`]), credentials that ended, a clock that is wrong, a bucket of another region, content that arrived
-//! damaged. Everything else is the caller's.
+//! [`exchange::pace`]), credentials that ended, a clock that is wrong, a bucket of another region, redirects
+//! (`redirect`), parts of the protocol that the store does not honour (`refusal`), content that arrived damaged.
+//! Everything else is the caller's.
 
 mod call;
 pub mod measure;
+mod redirect;
+mod refusal;
 
+use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use fullbore_engine::stage::Ledger;
@@ -24,11 +29,13 @@ use fullbore_wire::retry_after::RetryAfter;
 use tokio::sync::watch;
 
 use super::address::{Addressing, Bucket, is_region};
+use super::compare::md5_of;
 use super::credentials::{CredentialCache, unix_now};
+use super::dialect::{Dialect, Feature, Support};
 pub use super::sign::Identity;
-use super::sign::{Signable, Signer, UNSIGNED_PAYLOAD, amz_date, query_string};
+use super::sign::{Signable, Signer, UNSIGNED_PAYLOAD, amz_date};
 use super::xml;
-pub use call::{Answer, Call, CallError, SMALL_ANSWER, etag};
+pub use call::{Answer, Call, CallError, Optional, SMALL_ANSWER, etag, is_same_etag};
 use fullbore_engine::random::random;
 use fullbore_engine::run::stopped;
 pub use fullbore_wire::exchange::{Body, Cause, Unreachable};
@@ -105,32 +112,77 @@ impl Options {
 #[derive(Debug, Clone)]
 pub struct Client {
     exchange: exchange::Client<Store>,
+    /// Other servers of the store, which single requests were redirected to.
+    redirected: Arc<Mutex<HashMap<Endpoint, exchange::Client<Store>>>>,
     credentials: Arc<CredentialCache>,
     try_for: Duration,
     stop: watch::Receiver<bool>,
 }
 
-/// What the exchange client does not know of a store.
+/// One server of a store: what the exchange client does not know of it.
 #[derive(Debug)]
 struct Store {
     bucket: RwLock<Arc<Bucket>>,
+    common: Arc<Common>,
+}
+
+/// What all servers of a store have in common.
+#[derive(Debug)]
+struct Common {
     signer: Signer,
     meter: Meter,
     /// The server's clock less ours, seconds.
     clock_offset_s: AtomicI64,
     /// The server said which checksum it has of what we sent: it checks it, and need not hash for the signature too.
     checks: AtomicBool,
+    dialect: Dialect,
+    /// Temporary redirects in a row to one server.
+    signpost: Mutex<Option<(Endpoint, u32)>>,
 }
 
-/// A request, and by whom it is signed.
+/// A request, by whom it is signed, and how it differs from what the caller wants.
 struct Job {
     call: Arc<Call>,
     identity: Option<Arc<Identity>>,
+    /// Features that this try goes without.
+    without: Vec<Feature>,
+    target: Option<Arc<redirect::Target>>,
+}
+
+impl Deref for Store {
+    type Target = Common;
+
+    fn deref(&self) -> &Common {
+        &self.common
+    }
+}
+
+impl Common {
+    /// Whether content with a checksum need not be hashed for the signature, too.
+    fn trusts_checksums(&self) -> bool {
+        self.checks.load(Ordering::Relaxed) && !self.dialect.lacks(Feature::UnsignedPayload)
+    }
 }
 
 impl Store {
     fn bucket(&self) -> Arc<Bucket> {
         Arc::clone(&self.bucket.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Header fields that depend on the content.
+    fn content_fields(&self, call: &Call, has_checksum: bool, fields: &mut Vec<(String, String)>) {
+        if has_checksum {
+            fields.push((CHECKSUM_FIELD.into(), super::parts::base64(&call.hash)));
+            // Some stores look at the checksum only when they are told so as the AWS tools do.
+            fields.push(("x-amz-sdk-checksum-algorithm".into(), "SHA256".into()));
+        }
+        // Content that is read from a file would have to be read once more.
+        if call.checksum.is_some()
+            && self.dialect.wants_md5()
+            && let Body::Memory(pieces) = &call.body
+        {
+            fields.push(("Content-MD5".into(), md5_of(pieces)));
+        }
     }
 }
 
@@ -152,27 +204,30 @@ impl Service for Store {
 
     /// The head of a request, signed now.
     fn head(&self, job: &Job, bucket: &Bucket, absolute_form: bool) -> RequestHead {
-        let Job { call, identity, .. } = job;
+        let Job { call, identity, without, target } = job;
+        let is_sent = |feature| !without.contains(&feature) && !self.dialect.lacks(feature);
         let host = bucket.host.as_str();
-        let path = bucket.path(call.key.as_deref());
-        let query: Vec<(&str, &str)> = call.query.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        let mut target = path.clone();
-        if !query.is_empty() {
-            target.push('?');
-            target.push_str(&query_string(&query));
+        let mut query = call.query_for(is_sent);
+        let mut path = bucket.path(call.key.as_deref());
+        let mut request_target = redirect::sent(call, &query, bucket);
+        if let Some(target) = target {
+            path.clone_from(&target.path);
+            query = target.parameters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+            request_target = target.to_string();
         }
-        let mut head = RequestHead::new(call.method, host, target);
-        head.fields = call.fields.clone();
-        if call.checksum {
-            head.fields.push((CHECKSUM_FIELD.into(), super::parts::base64(&call.hash)));
-            // Some stores look at the checksum only when they are told so as the AWS tools do.
-            head.fields.push(("x-amz-sdk-checksum-algorithm".into(), "SHA256".into()));
-        }
-        if let Some(identity) = identity {
+        let is_signed_url = target.as_ref().is_some_and(|target| target.is_signed());
+        let mut head = RequestHead::new(call.method, host, request_target);
+        head.fields = call.fields_for(is_sent);
+        let has_checksum = call.checksum.is_some_and(is_sent);
+        self.content_fields(call, has_checksum, &mut head.fields);
+        if is_signed_url {
+            // The signature in the URL covers no field of ours, and a store refuses those that none covers.
+            head.fields.retain(|(name, _)| !name.starts_with("x-amz-"));
+        } else if let Some(identity) = identity {
             let now = unix_now() + self.clock_offset_s.load(Ordering::Relaxed);
             let hex = call.hash.to_hex();
-            let trusted = call.checksum && self.checks.load(Ordering::Relaxed);
-            let payload = if trusted { UNSIGNED_PAYLOAD } else { hex.as_str() };
+            let is_trusted = has_checksum && self.trusts_checksums() && is_sent(Feature::UnsignedPayload);
+            let payload = if is_trusted { UNSIGNED_PAYLOAD } else { hex.as_str() };
             head.fields.push(("x-amz-content-sha256".into(), payload.into()));
             head.fields.push(("x-amz-date".into(), amz_date(now)));
             head.fields
@@ -216,6 +271,12 @@ struct Tries {
     clock: u32,
     damaged: u32,
     explained: bool,
+    /// Features that the next try goes without.
+    without: Vec<Feature>,
+    redirects: u32,
+    /// Where a redirect leads: another server of the store, or another target.
+    server: Option<exchange::Client<Store>>,
+    target: Option<Arc<redirect::Target>>,
 }
 
 /// What follows an outcome.
@@ -228,13 +289,15 @@ enum Next {
 impl Client {
     /// The way to a bucket. Ends with its last clone; `stop` becomes true when no more requests are to be made.
     pub fn new(bucket: Bucket, credentials: CredentialCache, options: Options, stop: watch::Receiver<bool>) -> Client {
-        let store = Store {
+        let common = Common {
             signer: Signer::new("s3"),
             meter: Meter::new(&options.ledger, &bucket.endpoint.host),
-            bucket: RwLock::new(Arc::new(bucket)),
             clock_offset_s: AtomicI64::new(0),
             checks: AtomicBool::new(false),
+            dialect: Dialect::of(bucket.is_default),
+            signpost: Mutex::default(),
         };
+        let store = Store { bucket: RwLock::new(Arc::new(bucket)), common: Arc::new(common) };
         let exchange = exchange::Options {
             connect: options.connect,
             connections: options.connections,
@@ -250,7 +313,13 @@ impl Client {
             sockets: Arc::new(Sockets::new(crate::download::WINDOW_BYTES as usize)),
         };
         let exchange = exchange::Client::new(store, exchange);
-        Client { exchange, credentials: Arc::new(credentials), try_for: options.try_for, stop }
+        let (redirected, credentials) = (Arc::default(), Arc::new(credentials));
+        Client { exchange, redirected, credentials, try_for: options.try_for, stop }
+    }
+
+    /// What the store was seen to honour of the protocol.
+    pub fn dialect(&self) -> &Dialect {
+        &self.exchange.common.dialect
     }
 
     /// The bucket, in the region that it turned out to be in.
@@ -312,12 +381,12 @@ impl Client {
             if tries.sent > 1 {
                 self.exchange.meter.repeated();
             }
-            let mut outcome = self.once(&call, identity.clone()).await?;
+            let mut outcome = self.once(&call, identity.clone(), &tries).await?;
             if let Ok(answer) = &mut outcome
                 && call.method == Method::Head
                 && matches!(answer.head.status, 400 | 403)
                 && !std::mem::replace(&mut tries.explained, true)
-                && let Some(reason) = self.explain(&call, identity.clone()).await?
+                && let Some(reason) = self.explain(&call, identity.clone(), &tries).await?
             {
                 if !matches!(reason.head.status, 400 | 403) {
                     // What it was refused for, others have put right meanwhile.
@@ -329,6 +398,7 @@ impl Client {
                 Ok(answer) => match self.judge(&call, answer, &mut tries) {
                     Ok(mut answer) => {
                         answer.times_sent += tries.sent - 1;
+                        self.learn(&call, &answer, &tries);
                         return Ok(answer);
                     }
                     Err(next) => next,
@@ -360,10 +430,15 @@ impl Client {
     }
 
     /// Why a HEAD is refused, which only an answer with a body says: that to a GET of nearly nothing.
-    async fn explain(&self, head: &Call, identity: Option<Arc<Identity>>) -> Result<Option<Answer>, CallError> {
+    async fn explain(
+        &self,
+        head: &Call,
+        identity: Option<Arc<Identity>>,
+        tries: &Tries,
+    ) -> Result<Option<Answer>, CallError> {
         let mut get = Call { method: Method::Get, range: ByteRange::of(&(0..1)), ..head.clone() };
         get.answer_bytes_max = SMALL_ANSWER;
-        Ok(self.once(&Arc::new(get), identity).await?.ok())
+        Ok(self.once(&Arc::new(get), identity, tries).await?.ok())
     }
 
     /// Sends it once: the answer, or what broke.
@@ -371,7 +446,9 @@ impl Client {
         &self,
         call: &Arc<Call>,
         identity: Option<Arc<Identity>>,
+        tries: &Tries,
     ) -> Result<Result<Answer, String>, CallError> {
+        let exchange = tries.server.as_ref().unwrap_or(&self.exchange);
         let expected = Expected {
             bytes_max: call.answer_bytes_max,
             in_pieces: call.range.is_some(),
@@ -380,13 +457,14 @@ impl Client {
             is_progress: call.answer_bytes_max > SMALL_ANSWER || call.errors_in_body,
         };
         let unreachable = |Unreachable { reason, cause }| {
-            let reason = format!("{}: {reason}", self.exchange.bucket().host);
+            let reason = format!("{}: {reason}", exchange.bucket().host);
             CallError::Unreachable(Unreachable { reason, cause })
         };
-        let job = Job { call: Arc::clone(call), identity };
-        match self.exchange.send(job, call.body.clone(), expected).map_err(unreachable)?.await {
+        let (without, target) = (tries.without.clone(), tries.target.clone());
+        let job = Job { call: Arc::clone(call), identity, without, target };
+        match exchange.send(job, call.body.clone(), expected).map_err(unreachable)?.await {
             Ok(outcome) => Ok(outcome),
-            Err(_) => match self.exchange.given_up() {
+            Err(_) => match exchange.given_up() {
                 Some(reason) => Err(unreachable(reason)),
                 None => Ok(Err("the connection was ended".into())),
             },
@@ -411,6 +489,7 @@ impl Client {
             error.message = format!("the store redirects to {location}");
         }
         error.message = error.message.chars().take(300).collect();
+        let location = answer.head.location.clone();
         let region = answer.head.store_field("x-amz-bucket-region").map(str::to_owned).or(error.region.clone());
         let what = call.what();
         let refused = CallError::Refused { what, status, error: error.clone() };
@@ -437,6 +516,16 @@ impl Client {
                 self.exchange.clock_offset_s.store(theirs - unix_now(), Ordering::Relaxed);
                 Next::Again(Duration::ZERO, refused)
             }
+            // A store that takes the words for a hash finds a mismatch, too.
+            "XAmzContentSHA256Mismatch" | "InvalidDigest"
+                if self.exchange.trusts_checksums()
+                    && call.checksum.is_some()
+                    && !self.dialect().honours(Feature::UnsignedPayload)
+                    && !tries.without.contains(&Feature::UnsignedPayload) =>
+            {
+                tries.without.push(Feature::UnsignedPayload);
+                Next::Again(Duration::ZERO, refused)
+            }
             "BadDigest" | "XAmzContentSHA256Mismatch" | "XAmzContentChecksumMismatch" | "InvalidDigest"
                 if tries.damaged < 2 =>
             {
@@ -454,19 +543,40 @@ impl Client {
                 tries.moved += 1;
                 Next::Again(Duration::ZERO, refused)
             }
+            _ if redirect::redirects(status, call.method)
+                && tries.redirects < redirect::REDIRECTS_MAX
+                && location.is_some_and(|location| self.redirect(call, status, &location, &answer.server, tries)) =>
+            {
+                tries.redirects += 1;
+                Next::Again(Duration::ZERO, refused)
+            }
+            code if tries.moved < 2 && is_plea_for_virtual_host(code) && self.move_to_virtual_host() => {
+                tries.moved += 1;
+                Next::Again(Duration::ZERO, refused)
+            }
+            _ if is_plea_for_md5(&error) && call.checksum.is_some() && self.dialect().learn_to_send_md5() => {
+                Next::Again(Duration::ZERO, refused)
+            }
             _ if status >= 500 && status != 501 => {
                 tries.failed += 1;
                 again(tries.failed < TRIES, tries.failed, refused)
             }
-            _ => Next::Fail(refused),
+            code => match refusal::suspect(&self.exchange, call, (status, code), &tries.without) {
+                Some(feature) => {
+                    tries.without.push(feature);
+                    Next::Again(Duration::ZERO, refused)
+                }
+                None => Next::Fail(refused),
+            },
         };
         Err(next)
     }
 
     /// Compares what the server has with what was sent.
     fn compare(&self, call: &Call, answer: Answer, tries: &mut Tries) -> Result<Answer, Next> {
-        self.exchange.record_success();
-        if !call.checksum || !(200..300).contains(&answer.head.status) {
+        let exchange = tries.server.as_ref().unwrap_or(&self.exchange);
+        exchange.record_success();
+        if call.checksum.is_none() || !(200..300).contains(&answer.head.status) {
             return Ok(answer);
         }
         let Some(theirs) = answer.head.store_field(CHECKSUM_FIELD) else { return Ok(answer) };
@@ -475,14 +585,118 @@ impl Client {
             if !self.exchange.checks.swap(true, Ordering::Relaxed) {
                 tracing::debug!("the store checks SHA-256 sums and says so");
             }
-            self.exchange.pipeline(true);
+            exchange.pipeline(true);
             return Ok(answer);
         }
         // Perhaps another request's answer: one at a time from now on.
-        self.exchange.pipeline(false);
+        exchange.pipeline(false);
         tries.damaged += 1;
         let error = CallError::Damaged { what: call.what(), theirs: theirs.to_owned(), ours };
         Err(again(tries.damaged < 3, 1, error))
+    }
+
+    /// What a good answer shows of the store.
+    fn learn(&self, call: &Call, answer: &Answer, tries: &Tries) {
+        let dialect = self.dialect();
+        if let Some(feature) = tries.without.last() {
+            dialect.learn(*feature, Support::Lacking);
+            return;
+        }
+        if !(200..300).contains(&answer.head.status) {
+            return;
+        }
+        if let Some(feature) = call.checksum.filter(|_| answer.head.store_field(CHECKSUM_FIELD).is_some()) {
+            if self.exchange.trusts_checksums() && dialect.honours(feature) {
+                dialect.learn(Feature::UnsignedPayload, Support::Honoured);
+            }
+            dialect.learn(feature, Support::Honoured);
+        }
+    }
+
+    /// Goes where a redirect leads, for this request or for all; false if nobody may go there.
+    fn redirect(&self, call: &Call, status: u16, location: &str, asked: &Arc<Bucket>, tries: &mut Tries) -> bool {
+        let sent = match &tries.target {
+            Some(target) => target.to_string(),
+            None => {
+                let is_sent = |feature| !tries.without.contains(&feature) && !self.dialect().lacks(feature);
+                redirect::sent(call, &call.query_for(is_sent), asked)
+            }
+        };
+        let found = match redirect::follow(location, asked, &sent) {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::info!(%error, "redirect not followed");
+                return false;
+            }
+        };
+        let redirect::Redirect { bucket, target } = found;
+        let is_at_first = tries.server.is_none() && tries.target.is_none();
+        if target.is_none() && is_at_first && self.is_signpost(status, &bucket.endpoint) {
+            let mut current = self.exchange.bucket.write().unwrap_or_else(PoisonError::into_inner);
+            // Another request may have moved it before.
+            if Arc::ptr_eq(&current, asked) {
+                tracing::info!(host = bucket.host, "the store is at another address");
+                *current = Arc::new(bucket);
+            }
+            return true;
+        }
+        // A target that was redirected from stays, unless this one differs from it, too.
+        if target.is_some() {
+            tries.target = target;
+        }
+        tries.server = self.server_at(bucket);
+        tries.server.is_some()
+    }
+
+    /// Whether the store's own address does nothing but redirect to this server.
+    fn is_signpost(&self, status: u16, to: &Endpoint) -> bool {
+        if redirect::is_permanent(status) {
+            return true;
+        }
+        let mut signpost = self.exchange.signpost.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = match &mut *signpost {
+            Some((endpoint, count)) if endpoint == to => {
+                *count += 1;
+                *count
+            }
+            // Others before went elsewhere: it is a server that knows who has what.
+            Some((endpoint, count)) => {
+                (*endpoint, *count) = (to.clone(), 0);
+                0
+            }
+            None => {
+                *signpost = Some((to.clone(), 1));
+                1
+            }
+        };
+        count >= redirect::SIGNPOST_REDIRECTS && self.exchange.last_success().is_none()
+    }
+
+    /// The client of another server of the store.
+    fn server_at(&self, bucket: Bucket) -> Option<exchange::Client<Store>> {
+        let mut servers = self.redirected.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(server) = servers.get(&bucket.endpoint) {
+            return Some(server.clone());
+        }
+        if servers.len() >= redirect::SERVERS_MAX {
+            tracing::info!(host = bucket.host, "redirects to more servers than fullbore connects to");
+            return None;
+        }
+        tracing::info!(host = bucket.host, "requests are redirected");
+        let endpoint = bucket.endpoint.clone();
+        let store = Store { bucket: RwLock::new(Arc::new(bucket)), common: Arc::clone(&self.exchange.common) };
+        let server = exchange::Client::new(store, self.exchange.options().clone());
+        servers.insert(endpoint, server.clone());
+        Some(server)
+    }
+
+    /// Puts the bucket into the host name from now on; false if it is there already, or cannot be.
+    fn move_to_virtual_host(&self) -> bool {
+        let mut bucket = self.exchange.bucket.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(moved) = bucket.as_virtual_host() else { return false };
+        tracing::info!(host = moved.host, "the store wants the bucket in the host name");
+        *bucket = Arc::new(moved);
+        true
     }
 
     /// Speaks to another region from now on; false if it is the one that was asked.
@@ -522,6 +736,23 @@ fn is_plea_for_less(status: u16, code: &str) -> bool {
         "ServiceUnavailable",
     ];
     matches!(status, 429 | 503) || CODES.contains(&code)
+}
+
+/// Whether the store wants the bucket in the host name: Alibaba's, Tencent's, Volcano Engine's, Baidu's and Huawei's codes.
+fn is_plea_for_virtual_host(code: &str) -> bool {
+    const CODES: [&str; 5] = [
+        "SecondLevelDomainForbidden",
+        "PathStyleDomainForbidden",
+        "InvalidPathAccess",
+        "VirtualHostDomainRequired",
+        "VirtualHostDomainRequire",
+    ];
+    CODES.contains(&code)
+}
+
+/// Whether the store wants an MD5 of the content, as buckets with object locks do.
+fn is_plea_for_md5(error: &xml::ServiceError) -> bool {
+    error.code == "MissingContentMD5" || error.message.to_ascii_lowercase().contains("content-md5")
 }
 
 /// Once more after a wait that grows, or the error.

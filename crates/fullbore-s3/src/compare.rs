@@ -18,6 +18,7 @@ use md5::{Digest, Md5};
 
 use super::checksum::{Algorithm, Checksum, Form, Hasher};
 use super::client::{Answer, Call, CallError, Client, etag};
+use super::dialect::Feature;
 use super::layout::{self, Layout};
 use super::parts::{Composite, Cut};
 use super::sign::hex;
@@ -189,7 +190,14 @@ pub fn composite_etag<'a>(parts: impl ExactSizeIterator<Item = &'a str>) -> Opti
 
 /// MD5 of content in base64, as `Content-MD5` has it.
 pub fn md5_base64(content: &[u8]) -> String {
-    STANDARD.encode(Md5::digest(content))
+    md5_of(&[content])
+}
+
+/// The same of content in pieces.
+pub fn md5_of<D: AsRef<[u8]>>(pieces: &[D]) -> String {
+    let mut md5 = Md5::new();
+    pieces.iter().for_each(|piece| md5.update(piece.as_ref()));
+    STANDARD.encode(md5.finalize())
 }
 
 /// A test under way, and what it is to give.
@@ -265,7 +273,8 @@ pub fn file_matches(mut file: &File, proof: Proof) -> io::Result<bool> {
 /// # Errors
 /// [`CallError`] if the request fails after all retries, or the store refuses it. A missing object is no error.
 pub async fn head(client: &Client, key: &str) -> Result<Option<Present>, CallError> {
-    let call = Call::new(Method::Head, Some(key)).field("x-amz-checksum-mode", "ENABLED");
+    let call = Call::new(Method::Head, Some(key));
+    let call = call.optional_field(Feature::ToldChecksums, "x-amz-checksum-mode", "ENABLED");
     let answer = client.call(call).await?;
     Ok((answer.head.status != 404).then(|| Present::of(&answer)))
 }
@@ -282,7 +291,12 @@ pub async fn proof(client: &Client, key: &str, present: &Present) -> Result<Proo
         }
         None => Layout::Unknown(None),
     };
-    Ok(present.proof(&layout))
+    let mut proof = present.proof(&layout);
+    if client.dialect().lacks(Feature::Md5Etags) {
+        // Content would be read and hashed in vain.
+        proof.tests.retain(|test| !matches!(test, Test::Md5(_)));
+    }
+    Ok(proof)
 }
 
 #[cfg(test)]

@@ -16,8 +16,9 @@ use fullbore_wire::range::{ByteRange, ContentRange};
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 
-use super::client::{Answer, Call, CallError, Client, etag};
+use super::client::{Answer, Call, CallError, Client, is_same_etag};
 use super::compare::{self, Checker, Doubt, Finding, Present, Proof};
+use super::dialect::{Feature, Support};
 
 /// Bytes on their way at once: they carry 1 Gbit/s over 0.4 s.
 pub const WINDOW_BYTES: u64 = 48 << 20;
@@ -186,7 +187,7 @@ impl Run<'_> {
             (200, None) => expected.start == 0 && length == self.present.size,
             _ => return Err(CallError::refused(format!("GET {}", self.key), &answer).into()),
         };
-        if etag(&answer.head) != self.present.etag {
+        if !is_same_etag(&answer.head, self.present.etag.as_deref()) {
             return Err(DownloadError::Changed { key: key() });
         }
         if right && answer.pieces.iter().map(|piece| piece.len() as u64).sum::<u64>() == length {
@@ -215,12 +216,31 @@ impl Run<'_> {
                 under_way.push_back((bytes.clone(), PendingRange::ask(self.client, self.key, bytes, etag, window)));
             }
             let Some((bytes, mut asked)) = under_way.pop_front() else { break };
-            let (answer, permit) = asked.answer().await?;
+            let (mut answer, mut permit) = asked.answer().await?;
+            if answer.as_ref().is_ok_and(|answer| answer.head.status == 412) && self.ignores_etags().await? {
+                drop(permit);
+                asked = PendingRange::ask(self.client, self.key, bytes.clone(), None, window);
+                (answer, permit) = asked.answer().await?;
+            }
             let pieces = self.check(answer, bytes)?;
             self.give(pieces, out).await?;
             drop(permit);
         }
         Ok(())
+    }
+
+    /// Whether the store refuses `If-Match` although the object is the same. Its ETag is compared all the same.
+    async fn ignores_etags(&self) -> Result<bool, DownloadError> {
+        let dialect = self.client.dialect();
+        if dialect.lacks(Feature::GetIfMatch) {
+            return Ok(true);
+        }
+        let now = compare::head(self.client, self.key).await?;
+        let is_same = now.is_some_and(|now| now.etag == self.present.etag && now.size == self.present.size);
+        if is_same {
+            dialect.learn(Feature::GetIfMatch, Support::Lacking);
+        }
+        Ok(is_same)
     }
 
     /// Hashes a range and gives it out.
@@ -258,7 +278,7 @@ impl PendingRange {
         let (client, window) = (client.clone(), window.clone());
         let mut call = Call::new(Method::Get, Some(key));
         if let Some(etag) = etag {
-            call = call.field("If-Match", format!("\"{etag}\""));
+            call = call.optional_field(Feature::GetIfMatch, "If-Match", format!("\"{etag}\""));
         }
         call.range = ByteRange::of(&bytes);
         let length = bytes.end - bytes.start;

@@ -5,7 +5,8 @@
 use fullbore_wire::http1::Method;
 
 use super::client::{Call, CallError, Client};
-use super::xml::{self, ListedObject, Page};
+use super::dialect::{Feature, Support};
+use super::xml::{self, ListedObject, Next, Page};
 
 /// Pages without an object in a row. Some come where many objects were deleted of which old versions are kept; so many are
 /// a guess at "never ends".
@@ -29,29 +30,40 @@ pub async fn list(
     prefix: &str,
     mut each: impl FnMut(Vec<ListedObject>) -> More + Send,
 ) -> Result<(), CallError> {
-    let mut token: Option<String> = None;
+    let mut next: Option<Next> = None;
     let mut endless = Endless::default();
     loop {
-        let mut call = Call::new(Method::Get, None).query("list-type", "2").query("encoding-type", "url");
+        let mut call = Call::new(Method::Get, None).optional_query(Feature::EncodedListing, "encoding-type", "url");
         if !prefix.is_empty() {
             call = call.query("prefix", prefix);
         }
-        if let Some(token) = &token {
-            call = call.query("continuation-token", token);
-        }
+        call = match &next {
+            None => call.optional_query(Feature::ListingTokens, "list-type", "2"),
+            Some(Next::Token(token)) => call.query("list-type", "2").query("continuation-token", token),
+            Some(Next::Marker(key)) => call.query("marker", key),
+        };
         call.answer_bytes_max = xml::ANSWER_BYTES_MAX;
         let answer = client.call(call).await?;
         let what = || format!("list of {prefix:?}");
         if answer.head.status != 200 {
             return Err(CallError::refused(what(), &answer));
         }
-        let page = xml::page(&answer.body).map_err(|source| CallError::Answer { what: what(), source })?;
+        let mut page = xml::page(&answer.body).map_err(|source| CallError::Answer { what: what(), source })?;
+        match &page.next {
+            Some(Next::Token(_)) => client.dialect().learn(Feature::ListingTokens, Support::Honoured),
+            Some(Next::Marker(_)) => client.dialect().learn(Feature::ListingTokens, Support::Lacking),
+            None => {}
+        }
+        if let Some(Next::Marker(marker)) = &next {
+            // Some stores begin a page with the key behind which it should begin.
+            page.objects.retain(|object| object.key != *marker);
+        }
         if let Some(did) = endless.turns_out(&page) {
             return Err(CallError::Endless { what: what(), store: client.bucket().store().to_owned(), did });
         }
         let more = each(page.objects);
         match page.next {
-            Some(next) if more == More::Yes => token = Some(next),
+            Some(more_pages) if more == More::Yes => next = Some(more_pages),
             _ => return Ok(()),
         }
     }
@@ -64,7 +76,7 @@ struct Endless {
     pages: u64,
     empty: u32,
     /// How the page after the one that is kept was to be asked for, and the first key of it.
-    token: Option<String>,
+    token: Option<Next>,
     key: Option<String>,
 }
 
@@ -102,7 +114,7 @@ mod tests {
         (0..most).find_map(|number| {
             let (keys, next) = page(number);
             let object = |key: u32| ListedObject { key: format!("{key:09}"), size: 1, etag: String::new() };
-            let page = Page { objects: keys.into_iter().map(object).collect(), next };
+            let page = Page { objects: keys.into_iter().map(object).collect(), next: next.map(Next::Token) };
             endless.turns_out(&page).map(|did| (number, did))
         })
     }

@@ -36,7 +36,6 @@ use tokio::sync::watch;
 use crate::address::SCHEME;
 use crate::bucket::{self, BucketSettings};
 use crate::client::Client;
-use crate::conditions::Conditions;
 use crate::journal::Journal;
 use crate::upload::Uploader;
 use crate::verdict::Facts;
@@ -157,7 +156,6 @@ fn put(
     let uploader = Uploader {
         work: Arc::new(Work::new(ledger)),
         journal: journals.map(|path| Arc::new(Journal::new(path))),
-        conditions: Arc::new(Conditions::of(client.bucket().is_default)),
         ..Uploader::new(client.clone(), window, &settings.spool)
     };
     ledger.watch_window(&uploader.window);

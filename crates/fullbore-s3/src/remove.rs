@@ -1,41 +1,96 @@
-//! Objects taken away, a thousand by one request.
+//! Objects taken away, a thousand by one request, or one by one where the store knows no such request.
 
 use fullbore_engine::digest::Sha256;
 use fullbore_wire::http1::Method;
+use tokio::task::JoinSet;
 
+use super::bucket::is_fatal;
 use super::client::{Call, CallError, Client};
-use super::compare::md5_base64;
+use super::compare::{self, md5_base64};
+use super::dialect::{Feature, Support};
 use super::xml::{self, ServiceError};
 
 /// Keys of one request, by the API reference of DeleteObjects.
 pub const KEYS_AT_ONCE: usize = 1000;
 
+/// Requests for single objects on their way at once, of each call: half of the usual connections, since four calls run
+/// side by side.
+const SINGLES_AT_ONCE: usize = 32;
+
+/// Keys that were not deleted, and why.
+type Left = Vec<(String, ServiceError)>;
+
 /// Removes at most [`KEYS_AT_ONCE`] objects; gives those that are still there, and why.
 ///
 /// # Errors
 /// [`CallError`], when nothing is known of any of them.
-pub async fn remove(client: &Client, keys: &[String]) -> Result<Vec<(String, ServiceError)>, CallError> {
-    let mut body = String::from("<Delete xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Quiet>true</Quiet>");
-    let mut left = Vec::new();
-    let mut named = false;
-    for key in keys {
-        match xml::escape(key) {
-            Some(key) => {
-                for part in ["<Object><Key>", &key, "</Key></Object>"] {
-                    body.push_str(part);
-                }
-                named = true;
+pub async fn remove(client: &Client, keys: &[String]) -> Result<Left, CallError> {
+    // XML cannot say some keys; a request of their own can.
+    let (named, unnamed): (Vec<&String>, Vec<&String>) = keys.iter().partition(|key| xml::escape(key).is_some());
+    let mut left = one_by_one(client, unnamed.into_iter()).await?;
+    if named.is_empty() {
+        return Ok(left);
+    }
+    let dialect = client.dialect();
+    if dialect.lacks(Feature::BulkDelete) {
+        left.extend(one_by_one(client, named.into_iter()).await?);
+        return Ok(left);
+    }
+    match together(client, &named).await {
+        Ok(failed) => left.extend(failed),
+        Err(error) if is_fatal(&error) || !may_be_unknown(&error) => return Err(error),
+        Err(error) => {
+            // The first shows whether single objects can be deleted at all.
+            let Ok(first) = one_by_one(client, named.iter().take(1).copied()).await else { return Err(error) };
+            if !first.is_empty() {
+                return Err(error);
             }
-            // XML cannot say this key; its own request can.
-            None => match client.call(Call::new(Method::Delete, Some(key))).await {
-                Ok(_) => {}
-                Err(CallError::Refused { error, .. }) => left.push((key.clone(), error)),
-                Err(error) => return Err(error),
-            },
+            tracing::info!(%error, "objects are deleted one by one");
+            dialect.learn(Feature::BulkDelete, Support::Lacking);
+            left.extend(one_by_one(client, named.into_iter().skip(1)).await?);
         }
     }
-    if !named {
-        return Ok(left);
+    Ok(left)
+}
+
+/// Whether a failure may be that of a store that cannot delete many objects at once: GCS says `InvalidArgument`, others
+/// `NotImplemented`, `MethodNotAllowed` or `MissingContentMD5`, or answer with something else than a result.
+fn may_be_unknown(error: &CallError) -> bool {
+    matches!(error, CallError::Refused { status: 400..=499 | 501, .. } | CallError::Answer { .. })
+}
+
+/// Removes objects by a request for each.
+async fn one_by_one(client: &Client, keys: impl Iterator<Item = &String>) -> Result<Left, CallError> {
+    let (mut left, mut under_way) = (Left::new(), JoinSet::new());
+    let mut keys = keys.cloned();
+    loop {
+        while under_way.len() < SINGLES_AT_ONCE
+            && let Some(key) = keys.next()
+        {
+            let client = client.clone();
+            under_way.spawn(async move { (client.call(Call::new(Method::Delete, Some(&key))).await, key) });
+        }
+        let Some(removed) = under_way.join_next().await else { return Ok(left) };
+        match removed.map_err(|error| CallError::GivenUp(format!("a task failed: {error}")))? {
+            // 404: it was not there any more.
+            (Ok(answer), _) if matches!(answer.head.status, 200..300 | 404) => {}
+            (Ok(answer), key) => match CallError::refused(format!("DELETE {key}"), &answer) {
+                CallError::Refused { error, .. } => left.push((key, error)),
+                other => return Err(other),
+            },
+            (Err(CallError::Refused { error, .. }), key) => left.push((key, error)),
+            (Err(error), _) => return Err(error),
+        }
+    }
+}
+
+/// Removes objects by one request.
+async fn together(client: &Client, keys: &[&String]) -> Result<Left, CallError> {
+    let mut body = String::from("<Delete xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Quiet>true</Quiet>");
+    for key in keys.iter().filter_map(|key| xml::escape(key)) {
+        for part in ["<Object><Key>", &key, "</Key></Object>"] {
+            body.push_str(part);
+        }
     }
     body.push_str("</Delete>");
     let hash = Sha256::of(body.as_bytes());
@@ -46,16 +101,40 @@ pub async fn remove(client: &Client, keys: &[String]) -> Result<Vec<(String, Ser
         .field("Content-MD5", md5_base64(body.as_bytes()))
         .body(body, hash);
     call.answer_bytes_max = xml::ANSWER_BYTES_MAX;
-    call.errors_in_body = false;
     let what = || "POST ?delete".to_owned();
     let answer = client.call(call).await?;
     if !(200..300).contains(&answer.head.status) {
         return Err(CallError::refused(what(), &answer));
     }
-    if answer.body.is_empty() {
-        return Ok(left);
+    let failed = match answer.body.is_empty() {
+        true => Left::new(),
+        false => {
+            xml::not_deleted(&answer.body).map_err(|source| CallError::Answer { what: what(), source })?
+        }
+    };
+    if client.dialect().support(Feature::BulkDelete) == Support::Unknown {
+        is_honoured(client, keys, &failed).await?;
     }
-    let failed = xml::not_deleted(&answer.body);
-    left.extend(failed.map_err(|source| CallError::Answer { what: what(), source })?);
-    Ok(left)
+    Ok(failed)
+}
+
+/// Whether the first of the objects is gone: once in a run, as some stores answer that all is well and delete nothing.
+async fn is_honoured(client: &Client, keys: &[&String], failed: &Left) -> Result<(), CallError> {
+    let Some(first) = keys.iter().find(|key| failed.iter().all(|(left, _)| left != **key)) else { return Ok(()) };
+    match compare::head(client, first).await {
+        Ok(Some(_)) => {
+            let error = ServiceError {
+                message: format!("the store says that {first:?} is deleted, and it is still there"),
+                ..ServiceError::default()
+            };
+            Err(CallError::Refused { what: "POST ?delete".into(), status: 501, error })
+        }
+        Ok(None) => {
+            client.dialect().learn(Feature::BulkDelete, Support::Honoured);
+            Ok(())
+        }
+        // Who may delete need not be allowed to ask.
+        Err(CallError::Refused { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
 }

@@ -22,8 +22,8 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
 use super::client::{Answer, Body, CHECKSUM_FIELD, Call, CallError, Client, etag};
-use super::compare::{composite_etag, sum_of};
-use super::conditions::Conditions;
+use super::compare::{composite_etag, is_md5, md5_hex, sum_of};
+use super::dialect::{Feature, Support};
 use super::gather::{Gathered, Gathering, Held};
 use super::journal::{self, Journal, Open};
 use super::parts::{Cut, Growth, OBJECT_BYTES_MAX, PARTS_MAX, WHOLE_BYTES_MAX, base64, composite};
@@ -90,8 +90,6 @@ pub struct Uploader {
     pub(crate) journal: Option<Arc<Journal>>,
     /// Where a pipe's large parts are kept.
     pub(crate) spool: Spool,
-    /// Whether the store keeps to conditions.
-    pub(crate) conditions: Arc<Conditions>,
 }
 
 /// An object that the store has acknowledged.
@@ -138,13 +136,7 @@ impl Uploader {
             work: Arc::default(),
             journal: None,
             spool: Spool::new(spool_directory),
-            conditions: Arc::default(),
         }
-    }
-
-    /// Whether the store was seen to keep to conditions (`If-None-Match`).
-    pub fn keeps_conditions(&self) -> bool {
-        self.conditions.are_kept()
     }
 
     /// Uploads a small object with one request. `fields` are attributes of the object, such as `Content-Type`.
@@ -159,18 +151,21 @@ impl Uploader {
         hash: Sha256,
         only_if_absent: bool,
     ) -> Result<PutOutcome, UploadError> {
-        let size = content.len() as u64;
+        let (size, dialect) = (content.len() as u64, self.client.dialect());
         if only_if_absent {
             fields.push(("If-None-Match".into(), "*".into()));
         }
         let mut call = Call::new(Method::Put, Some(key)).body(content.clone(), hash);
-        (call.fields, call.checksum) = (fields, true);
+        (call.fields, call.checksum) = (fields, Some(Feature::ObjectChecksums));
         let answer = match self.client.call(call.clone()).await {
-            // A store without conditions: what is there is replaced.
-            Err(CallError::Refused { status: 501, .. }) if only_if_absent => {
-                self.conditions.ignored();
+            // A store that may not know conditions: what is there is replaced.
+            Err(CallError::Refused { status: 400 | 405 | 501, .. })
+                if only_if_absent && !dialect.honours(Feature::PutIfAbsent) =>
+            {
                 call.fields.pop();
-                self.client.call(call).await?
+                let answer = self.client.call(call).await?;
+                dialect.learn(Feature::PutIfAbsent, Support::Lacking);
+                answer
             }
             // Somebody else puts the same object right now.
             Err(CallError::Refused { status: 409, .. }) if only_if_absent => {
@@ -179,11 +174,13 @@ impl Uploader {
             answer => answer?,
         };
         match answer.head.status {
-            412 if only_if_absent => {
-                self.conditions.refused();
+            // Some answer as to a GET.
+            412 | 304 if only_if_absent => {
+                dialect.learn(Feature::PutIfAbsent, Support::Honoured);
                 Ok(PutOutcome::Exists { resent: answer.times_sent > 1 })
             }
             200..300 => {
+                self.learn_of_etags(&answer, &content);
                 let confirmed = answer.head.store_field(CHECKSUM_FIELD).is_some();
                 Ok(PutOutcome::Stored(Stored { size, checksum: base64(&hash), confirmed }))
             }
@@ -193,7 +190,7 @@ impl Uploader {
 
     /// Puts an object that was just put once more, on the condition that it is not there: now it is known whether the
     /// store keeps to that.
-    pub(crate) async fn ask_for_conditions(
+    pub(crate) async fn ask_for_condition(
         &self,
         key: &str,
         fields: Vec<(String, String)>,
@@ -201,9 +198,20 @@ impl Uploader {
         hash: Sha256,
     ) {
         if let Ok(PutOutcome::Stored(_)) = self.put_whole(key, fields, content, hash, true).await {
-            tracing::info!("the store ignores conditions; fullbore asks for each object");
-            self.conditions.ignored();
+            self.client.dialect().learn(Feature::PutIfAbsent, Support::Lacking);
         }
+    }
+
+    /// Finds out whether the ETags of a store are MD5 sums, by the first object of a run.
+    fn learn_of_etags(&self, answer: &Answer, content: &Bytes) {
+        let dialect = self.client.dialect();
+        let encryption = answer.head.store_field("x-amz-server-side-encryption").unwrap_or_default();
+        if dialect.support(Feature::Md5Etags) != Support::Unknown || encryption.starts_with("aws:kms") {
+            return;
+        }
+        let Some(etag) = etag(&answer.head).filter(|etag| is_md5(etag)) else { return };
+        let is_sum = etag.eq_ignore_ascii_case(&md5_hex(content));
+        dialect.learn(Feature::Md5Etags, if is_sum { Support::Honoured } else { Support::Lacking });
     }
 
     /// Uploads a file of `size` bytes in parts.
@@ -286,9 +294,12 @@ impl Uploader {
     }
 
     /// Begins an upload in parts. The journal has it before the store is asked, and its id after the answer.
-    async fn begin(&self, key: &str, mut fields: Vec<(String, String)>) -> Result<Multipart, UploadError> {
-        fields.push(("x-amz-checksum-algorithm".into(), "SHA256".into()));
-        let mut call = Call::new(Method::Post, Some(key)).query("uploads", "");
+    async fn begin(&self, key: &str, fields: Vec<(String, String)>) -> Result<Multipart, UploadError> {
+        let mut call = Call::new(Method::Post, Some(key)).query("uploads", "").optional_field(
+            Feature::PartChecksums,
+            "x-amz-checksum-algorithm",
+            "SHA256",
+        );
         (call.fields, call.errors_in_body) = (fields, true);
         let bucket = self.client.bucket();
         let (store, name) = (bucket.store().to_owned(), bucket.name.clone());
@@ -593,7 +604,7 @@ impl Multipart {
             .query("partNumber", (number + 1).to_string())
             .query("uploadId", &self.open.upload_id)
             .body(body, hash);
-        call.checksum = true;
+        call.checksum = Some(Feature::PartChecksums);
         let answer = self.uploader.client.call(call).await?;
         drop(held);
         let what = || format!("part {} of {}", number + 1, self.open.key);

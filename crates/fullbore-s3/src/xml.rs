@@ -63,7 +63,16 @@ pub struct Page {
     /// The objects on this page of the listing.
     pub objects: Vec<ListedObject>,
     /// For the next page, if there is one.
-    pub next: Option<String>,
+    pub next: Option<Next>,
+}
+
+/// How the next page of a listing is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Next {
+    /// By the token that the server gave (ListObjectsV2).
+    Token(String),
+    /// By the key behind which it begins: the server answers as to ListObjects, however it was asked.
+    Marker(String),
 }
 
 /// An upload in parts that was begun.
@@ -202,11 +211,24 @@ pub fn page(bytes: &[u8]) -> Result<Page, XmlError> {
             return Err(XmlError::Form("a page of more entries than a listing has"));
         }
         let next = match child(root, "IsTruncated") {
-            Some("true") => Some(needed(root, "NextContinuationToken")?),
+            Some("true") => Some(next_page(root, &objects, encoded)?),
             _ => None,
         };
         Ok(Page { objects, next })
     })
+}
+
+/// Without a token the next page begins behind `NextMarker`, and without one behind the last key: Amazon's ListObjects
+/// leaves it out where no delimiter is asked for.
+fn next_page(root: Node<'_, '_>, objects: &[ListedObject], encoded: bool) -> Result<Next, XmlError> {
+    if let Ok(token) = needed(root, "NextContinuationToken") {
+        return Ok(Next::Token(token));
+    }
+    if let Ok(marker) = needed(root, "NextMarker") {
+        return Ok(Next::Marker(decoded(&marker, encoded)?));
+    }
+    let last = objects.iter().map(|object| &object.key).max_by_key(|key| key.as_bytes());
+    last.map(|key| Next::Marker(key.clone())).ok_or(XmlError::Missing("NextContinuationToken"))
 }
 
 fn listed_key(entry: Node<'_, '_>, encoded: bool) -> Result<String, XmlError> {
@@ -333,7 +355,7 @@ mod tests {
             <Contents><Key>a%2Fg%2B%2B+x</Key><Size>5</Size><ETag>"900150983cd24fb0d6963f7d28e17f72"</ETag>
             <Owner><ID>1</ID></Owner></Contents><NextContinuationToken>t=</NextContinuationToken></ListBucketResult>"#;
         let page = page(text).unwrap();
-        assert_eq!(page.next.as_deref(), Some("t="));
+        assert_eq!(page.next, Some(Next::Token("t=".into())));
         let object = &page.objects[0];
         assert_eq!((object.key.as_str(), object.size), ("a/g++ x", 5));
         assert_eq!(object.etag, "900150983cd24fb0d6963f7d28e17f72");
@@ -347,6 +369,21 @@ mod tests {
         let many = "<Contents><Key>a</Key><Size>1</Size></Contents>".repeat(ENTRIES_MAX + 1);
         let many = super::page(format!("<ListBucketResult>{many}</ListBucketResult>").as_bytes());
         assert!(matches!(many, Err(XmlError::Form(_))), "what is left out would count as not there");
+    }
+
+    #[test]
+    fn listings_that_go_on_by_a_key() {
+        let next = |inside: &str| {
+            let text = format!("<ListBucketResult><IsTruncated>true</IsTruncated>{inside}</ListBucketResult>");
+            page(text.as_bytes()).map(|page| page.next)
+        };
+        let keys = "<Contents><Key>a%20b</Key><Size>1</Size></Contents><Contents><Key>a</Key><Size>1</Size></Contents>";
+        let marker = |key: &str| Ok(Some(Next::Marker(key.into())));
+        assert_eq!(next(&format!("<NextMarker>m%20n</NextMarker>{keys}")), marker("m%20n"));
+        let encoded = "<EncodingType>url</EncodingType>";
+        assert_eq!(next(&format!("{encoded}<NextMarker>m%20n</NextMarker>{keys}")), marker("m n"));
+        assert_eq!(next(&format!("{encoded}<NextContinuationToken/>{keys}")), marker("a b"), "the last key in order");
+        assert!(next("").is_err(), "a page without a key that would have another one");
     }
 
     #[test]

@@ -7,10 +7,20 @@ use fullbore_wire::range::ByteRange;
 
 use crate::address::Bucket;
 use crate::credentials::CredentialsError;
+use crate::dialect::Feature;
 use crate::xml::{self, ServiceError, XmlError};
 
 /// Bytes of an answer's body that is an error, or of no interest.
 pub const SMALL_ANSWER: usize = 64 << 10;
+
+/// A part of a request that a store may do without.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Optional {
+    /// A header field.
+    Field(&'static str, String),
+    /// A parameter of the query.
+    Query(&'static str, String),
+}
 
 /// A request.
 ///
@@ -31,14 +41,17 @@ pub struct Call {
     pub query: Vec<(&'static str, String)>,
     /// Names and values of header fields, all of which are signed.
     pub fields: Vec<(String, String)>,
+    /// Parts of the request that are left out if the store does not honour them.
+    pub optional: Vec<(Feature, Optional)>,
     /// Range of the object to download; `None`: all of it.
     pub range: Option<ByteRange>,
     /// Body of the request; empty by default.
     pub body: Body,
     /// SHA-256 of `body`, which the signature covers.
     pub hash: Sha256,
-    /// Whether to send `hash` as the checksum of the object or part, and to compare it with the store's answer.
-    pub checksum: bool,
+    /// Whether to send `hash` as the checksum of an object or of a part, and to compare it with the store's answer:
+    /// [`Feature::ObjectChecksums`] or [`Feature::PartChecksums`].
+    pub checksum: Option<Feature>,
     /// Largest body of an answer in bytes; a larger one is an error.
     pub answer_bytes_max: usize,
     /// Whether the body of a successful answer may hold an error, as after completing an upload.
@@ -55,10 +68,11 @@ impl Call {
             key: key.map(str::to_owned),
             query: Vec::new(),
             fields: Vec::new(),
+            optional: Vec::new(),
             range: None,
             body: Body::default(),
             hash: Sha256::of(b""),
-            checksum: false,
+            checksum: None,
             answer_bytes_max: SMALL_ANSWER,
             errors_in_body: false,
             at_the_end: false,
@@ -76,6 +90,20 @@ impl Call {
     #[must_use]
     pub fn field(mut self, name: &str, value: impl Into<String>) -> Call {
         self.fields.push((name.to_owned(), value.into()));
+        self
+    }
+
+    /// Adds a header field that is left out if the store does not honour `feature`.
+    #[must_use]
+    pub fn optional_field(mut self, feature: Feature, name: &'static str, value: impl Into<String>) -> Call {
+        self.optional.push((feature, Optional::Field(name, value.into())));
+        self
+    }
+
+    /// Adds a parameter of the query that is left out if the store does not honour `feature`.
+    #[must_use]
+    pub fn optional_query(mut self, feature: Feature, name: &'static str, value: impl Into<String>) -> Call {
+        self.optional.push((feature, Optional::Query(name, value.into())));
         self
     }
 
@@ -104,6 +132,18 @@ pub fn etag(head: &ResponseHead) -> Option<String> {
             let bare = head.store_field("etag")?;
             (!bare.is_empty() && bare.bytes().all(is_part)).then(|| bare.to_owned())
         }
+    }
+}
+
+/// Whether two answers are about the same content as far as their ETags tell. A proxy that compresses weakens an ETag, and
+/// some leave it out of parts of an object.
+pub fn is_same_etag(head: &ResponseHead, expected: Option<&str>) -> bool {
+    let weak = head.etag.as_ref().filter(|tag| tag.weak).map(ToString::to_string);
+    let weak = weak.as_deref().map(|tag| tag.trim_start_matches("W/").trim_matches('"'));
+    let strong = etag(head);
+    match (strong.as_deref().or(weak), expected) {
+        (Some(theirs), Some(expected)) => theirs == expected,
+        _ => true,
     }
 }
 

@@ -24,6 +24,7 @@ use super::plan::Planned;
 use crate::bucket::{explain, is_fatal};
 use crate::client::Client;
 use crate::compare::{self, Checker, Finding};
+use crate::dialect::Feature;
 use crate::parts::{self, WHOLE_BYTES_MAX};
 use crate::upload::{PutOutcome, Stored, UploadError, Uploader};
 
@@ -205,11 +206,11 @@ impl Sending {
 
     async fn small(&self, key: &str, content: Bytes, hash: Sha256, presence: Presence) -> Result<Outcome, UploadError> {
         let size = content.len() as u64;
-        let conditions = &self.uploader.conditions;
+        let dialect = self.client.dialect();
         let conditional = presence == Presence::Unknown && size <= CONDITIONAL_BYTES_MAX && !self.dry_run;
         // What is there may be what an earlier copy of our request has put.
         let mut perhaps_ours = false;
-        if conditional && conditions.are_kept() {
+        if conditional && dialect.honours(Feature::PutIfAbsent) {
             match self.uploader.put_whole(key, self.fields(key), content.clone(), hash, true).await? {
                 PutOutcome::Stored(stored) => return Ok(Outcome::Stored(stored)),
                 PutOutcome::Exists { resent } => perhaps_ours = resent,
@@ -232,8 +233,8 @@ impl Sending {
         let fields = self.fields(key);
         match self.uploader.put_whole(key, fields.clone(), content.clone(), hash, false).await? {
             PutOutcome::Stored(stored) => {
-                if conditional && self.asks_for_conditions && conditions.ask_once() {
-                    self.uploader.ask_for_conditions(key, fields, content, hash).await;
+                if conditional && self.asks_for_conditions && dialect.asks_for_condition() {
+                    self.uploader.ask_for_condition(key, fields, content, hash).await;
                 }
                 Ok(Outcome::Stored(stored))
             }

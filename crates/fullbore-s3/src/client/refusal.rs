@@ -1,0 +1,77 @@
+//! Which part of a refused request the store may not honour.
+//!
+//! Stores name what they refuse in many ways: `InvalidArgument` (B2), `NotImplemented` (R2), `ExcessHeaderValues` (GCS),
+//! or nothing at all in answers to HEAD. Some proxies drop fields that they do not know, so that the signature is wrong.
+//! So it is tried: the request is sent again without the suspected part, and what succeeds then is believed.
+
+use fullbore_wire::exchange;
+
+use super::{Call, Optional, Store};
+use crate::dialect::{Feature, Support};
+
+/// Refusals by 400 or 501 that name their reason, which is no part of the protocol.
+const OTHER_REASONS: [&str; 22] = [
+    "AccessDenied",
+    "AuthorizationHeaderMalformed",
+    "EntityTooLarge",
+    "EntityTooSmall",
+    "ExpiredToken",
+    "IllegalLocationConstraintException",
+    "IncompleteBody",
+    "InvalidAccessKeyId",
+    "InvalidBucketName",
+    "InvalidObjectState",
+    "InvalidPart",
+    "InvalidPartOrder",
+    "InvalidRegion",
+    "InvalidStorageClass",
+    "InvalidToken",
+    "KeyTooLongError",
+    "MalformedXML",
+    "MetadataTooLarge",
+    "NoSuchBucket",
+    "NoSuchUpload",
+    "QuotaExceeded",
+    "TooManyParts",
+];
+
+/// The feature to leave out of the next try; `None`: the refusal is about something else. `without` was left out already.
+pub(super) fn suspect(
+    exchange: &exchange::Client<Store>,
+    call: &Call,
+    (status, code): (u16, &str),
+    without: &[Feature],
+) -> Option<Feature> {
+    let may_be = match status {
+        400 | 405 | 501 => !OTHER_REASONS.contains(&code),
+        // Of wrong keys nothing would have been answered well.
+        403 => code == "SignatureDoesNotMatch" && exchange.last_success().is_some(),
+        _ => false,
+    };
+    let optional = call.optional.iter().map(|(feature, _)| *feature);
+    let unsigned = (call.checksum.is_some() && exchange.trusts_checksums()).then_some(Feature::UnsignedPayload);
+    let mut used = call.checksum.into_iter().chain(unsigned).chain(optional);
+    let is_suspected =
+        |feature: &Feature| !without.contains(feature) && exchange.dialect.support(*feature) == Support::Unknown;
+    if may_be { used.find(is_suspected) } else { None }
+}
+
+impl Call {
+    /// The parameters of the query, without those of features that are left out.
+    pub(super) fn query_for(&self, is_sent: impl Fn(Feature) -> bool) -> Vec<(&str, &str)> {
+        let optional = self.optional.iter().filter_map(|(feature, part)| match part {
+            Optional::Query(name, value) if is_sent(*feature) => Some((*name, value.as_str())),
+            _ => None,
+        });
+        self.query.iter().map(|(name, value)| (*name, value.as_str())).chain(optional).collect()
+    }
+
+    /// The header fields, likewise.
+    pub(super) fn fields_for(&self, is_sent: impl Fn(Feature) -> bool) -> Vec<(String, String)> {
+        let optional = self.optional.iter().filter_map(|(feature, part)| match part {
+            Optional::Field(name, value) if is_sent(*feature) => Some(((*name).to_owned(), value.clone())),
+            _ => None,
+        });
+        self.fields.iter().cloned().chain(optional).collect()
+    }
+}

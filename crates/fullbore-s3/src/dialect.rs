@@ -1,0 +1,187 @@
+//! What a store honours of the S3 protocol: learned in a run from its answers, and remembered here and nowhere else.
+//!
+//! Every store leaves out something: a header field that Amazon's knows is refused, ignored, or answered as if it were
+//! honoured. Settings for each product would be wrong with its next version, so fullbore asks as it would ask Amazon's,
+//! and learns from a refusal. [`Client::call`](super::Client::call) leaves a suspected part of a request out and sends
+//! the request again; what then succeeds shows which part the store does not take ([`Feature`]).
+//!
+//! Nothing is remembered for later runs, when another store or another version may answer at the address.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+/// A part of the protocol that not every store honours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Feature {
+    /// SHA-256 checksums (`x-amz-checksum-sha256`) of objects that are put in one piece.
+    ObjectChecksums,
+    /// The same of parts, and `x-amz-checksum-algorithm` when an upload in parts begins.
+    PartChecksums,
+    /// `x-amz-checksum-mode: ENABLED` in HEAD: the store tells the checksums that it has.
+    ToldChecksums,
+    /// A signature that does not cover the content (`UNSIGNED-PAYLOAD`), for content with a checksum of its own.
+    UnsignedPayload,
+    /// `If-None-Match: *` in PUT: an object is put only where there is none.
+    PutIfAbsent,
+    /// `If-Match` in GET: all ranges are of the same object.
+    GetIfMatch,
+    /// `POST ?delete`: many objects are deleted by one request.
+    BulkDelete,
+    /// `list-type=2`: a listing goes on by a token, not by the last key.
+    ListingTokens,
+    /// `encoding-type=url`: a listing can have keys that XML cannot.
+    EncodedListing,
+    /// The ETag of an object in one piece is the MD5 of its content.
+    Md5Etags,
+}
+
+impl Feature {
+    /// All of them.
+    pub const ALL: [Feature; 10] = [
+        Feature::ObjectChecksums,
+        Feature::PartChecksums,
+        Feature::ToldChecksums,
+        Feature::UnsignedPayload,
+        Feature::PutIfAbsent,
+        Feature::GetIfMatch,
+        Feature::BulkDelete,
+        Feature::ListingTokens,
+        Feature::EncodedListing,
+        Feature::Md5Etags,
+    ];
+
+    /// Name of the feature, for a log line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Feature::ObjectChecksums => "checksums of objects (x-amz-checksum-sha256)",
+            Feature::PartChecksums => "checksums of parts (x-amz-checksum-sha256)",
+            Feature::ToldChecksums => "x-amz-checksum-mode",
+            Feature::UnsignedPayload => "UNSIGNED-PAYLOAD",
+            Feature::PutIfAbsent => "If-None-Match in PUT",
+            Feature::GetIfMatch => "If-Match in GET",
+            Feature::BulkDelete => "deletion of many objects by one request",
+            Feature::ListingTokens => "ListObjectsV2",
+            Feature::EncodedListing => "encoding-type=url",
+            Feature::Md5Etags => "ETags that are MD5 sums",
+        }
+    }
+}
+
+/// Whether a store honours a feature.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Support {
+    /// No answer has shown it yet.
+    Unknown,
+    /// An answer has shown that the store honours it.
+    Honoured,
+    /// The store has refused or ignored it, or the user has switched it off.
+    Lacking,
+}
+
+/// What is known of one store. Shared by all requests of a run.
+#[derive(Debug, Default)]
+pub struct Dialect {
+    support: [AtomicU8; Feature::ALL.len()],
+    /// Somebody is finding out whether the store honours conditions.
+    condition_is_asked: AtomicBool,
+    /// The store wants `Content-MD5` with content: a bucket with object locks does.
+    wants_md5: AtomicBool,
+}
+
+impl Dialect {
+    /// What is known before the first request. Amazon's stores honour `If-None-Match` by their documentation
+    /// ("Conditional writes", since August 2024); any other store may answer 200 and replace what is there.
+    pub fn of(is_amazon: bool) -> Dialect {
+        let dialect = Dialect::default();
+        if is_amazon {
+            dialect.learn(Feature::PutIfAbsent, Support::Honoured);
+        }
+        dialect
+    }
+
+    /// What is known of a feature.
+    pub fn support(&self, feature: Feature) -> Support {
+        match self.support[feature as usize].load(Ordering::Relaxed) {
+            1 => Support::Honoured,
+            2 => Support::Lacking,
+            _ => Support::Unknown,
+        }
+    }
+
+    /// Whether the store was seen to honour a feature.
+    pub fn honours(&self, feature: Feature) -> bool {
+        self.support(feature) == Support::Honoured
+    }
+
+    /// Whether the store was seen not to honour a feature.
+    pub fn lacks(&self, feature: Feature) -> bool {
+        self.support(feature) == Support::Lacking
+    }
+
+    /// Remembers what an answer has shown. A feature that was lacking once is not relied on again: behind one address
+    /// there may be several servers.
+    pub fn learn(&self, feature: Feature, support: Support) {
+        let code = match support {
+            Support::Unknown => return,
+            Support::Honoured => 1,
+            Support::Lacking => 2,
+        };
+        let known = &self.support[feature as usize];
+        let before = known.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |known| (known < code).then_some(code));
+        if before.is_ok() && support == Support::Lacking {
+            tracing::info!(feature = feature.name(), "the store does not honour this; fullbore goes on without it");
+        }
+    }
+
+    /// Whether the caller is to find out about [`Feature::PutIfAbsent`]; true for one caller only.
+    pub(crate) fn asks_for_condition(&self) -> bool {
+        self.support(Feature::PutIfAbsent) == Support::Unknown
+            && !self.condition_is_asked.swap(true, Ordering::Relaxed)
+    }
+
+    /// Whether content needs `Content-MD5`.
+    pub(crate) fn wants_md5(&self) -> bool {
+        self.wants_md5.load(Ordering::Relaxed)
+    }
+
+    /// The store has asked for `Content-MD5`. False if it was known.
+    pub(crate) fn learn_to_send_md5(&self) -> bool {
+        !self.wants_md5.swap(true, Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_feature_that_was_lacking_once_is_not_relied_on() {
+        let dialect = Dialect::of(false);
+        for feature in Feature::ALL {
+            assert_eq!(dialect.support(feature), Support::Unknown);
+            dialect.learn(feature, Support::Honoured);
+            assert!(dialect.honours(feature), "{feature:?}");
+            dialect.learn(feature, Support::Lacking);
+            dialect.learn(feature, Support::Honoured);
+            assert!(dialect.lacks(feature), "{feature:?}");
+        }
+        assert!(Dialect::of(true).honours(Feature::PutIfAbsent), "Amazon's, by its documentation");
+    }
+
+    #[test]
+    fn one_request_finds_out_about_conditions() {
+        let dialect = Dialect::of(false);
+        assert!(dialect.asks_for_condition() && !dialect.asks_for_condition());
+        assert!(!Dialect::of(true).asks_for_condition(), "it is known");
+        let dialect = Dialect::default();
+        assert!(!dialect.wants_md5() && dialect.learn_to_send_md5() && !dialect.learn_to_send_md5());
+        assert!(dialect.wants_md5());
+    }
+
+    #[test]
+    fn each_feature_has_a_place_and_a_name_of_its_own() {
+        for (place, feature) in Feature::ALL.into_iter().enumerate() {
+            assert_eq!(feature as usize, place);
+            assert_eq!(Feature::ALL.iter().filter(|other| other.name() == feature.name()).count(), 1);
+        }
+    }
+}
