@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use crate::address::{Addressing, Bucket, Location, SCHEME};
 use crate::client::{CallError, Cause, Client, Options, TRY_FOR};
 use crate::credentials::{Aws, CredentialCache, CredentialsError};
+use crate::dialect::{Feature, Support};
 
 /// The region that is spoken to when nobody says which; a bucket elsewhere answers where it is.
 const REGION: &str = "us-east-1";
@@ -106,7 +107,17 @@ pub(crate) fn open(
         limit,
         ledger: ledger.clone(),
     };
-    Ok(Client::new(bucket, credentials, options, stop))
+    let client = Client::new(bucket, credentials, options, stop);
+    let switch_off = |features: &[Feature]| {
+        features.iter().for_each(|feature| client.dialect().learn(*feature, Support::Lacking));
+    };
+    if !aws.sends_checksums {
+        switch_off(&[Feature::ObjectChecksums, Feature::PartChecksums]);
+    }
+    if !aws.asks_for_checksums {
+        switch_off(&[Feature::ToldChecksums]);
+    }
+    Ok(client)
 }
 
 /// The proxy on the way to this store.
@@ -151,6 +162,9 @@ pub(crate) fn explain(error: &CallError) -> CommandError {
         ("RequestTimeTooSkewed", _) => command.hint("set this machine's clock right"),
         ("NoSuchBucket", _) => command.hint("create the bucket first, for example with `aws s3 mb`"),
         (_, Some(300..400)) => command.hint("pass the address of the store with --endpoint, or its --region"),
+        ("InvalidObjectState", _) => command.hint(
+            "the object is archived: restore it first, for example with `aws s3api restore-object`, and get it when that is done",
+        ),
         (_, Some(403)) => command
             .hint("check the permissions of these credentials; `aws sts get-caller-identity` shows whose they are"),
         _ => command,

@@ -64,6 +64,14 @@ pub enum CredentialsError {
         /// What happened.
         reason: String,
     },
+    /// A setting of checksums that is no word of the AWS tools.
+    #[error("{name}={value}: must be when_supported or when_required")]
+    Checksums {
+        /// Name of the variable or of the profile's setting.
+        name: String,
+        /// Value of the setting.
+        value: String,
+    },
     /// No source had any.
     #[error("no credentials found{}{}", if tried.is_empty() { "" } else { ": " }, tried.join("; "))]
     None {
@@ -88,6 +96,12 @@ pub struct Aws {
     pub addressing: Addressing,
     /// File of trusted certificates, from `AWS_CA_BUNDLE` or `ca_bundle`.
     pub authorities: Option<PathBuf>,
+    /// Whether to send checksums with uploads; false if `AWS_REQUEST_CHECKSUM_CALCULATION` or
+    /// `request_checksum_calculation` is `when_required`.
+    pub sends_checksums: bool,
+    /// Whether to ask for the checksums of objects; false if `AWS_RESPONSE_CHECKSUM_VALIDATION` or
+    /// `response_checksum_validation` is `when_required`.
+    pub asks_for_checksums: bool,
 }
 
 /// The files, and which profile is meant.
@@ -193,7 +207,21 @@ impl Aws {
             Some("virtual") => Addressing::Virtual,
             _ => Addressing::Auto,
         };
+        let when_supported = |variable: &str, setting: &str| {
+            let (name, value) = match (given(variable), profiles.setting(setting)) {
+                (Some(value), _) => (variable, value),
+                (None, Some(value)) => (setting, value),
+                (None, None) => return Ok(true),
+            };
+            match value.trim().to_ascii_lowercase().as_str() {
+                "when_supported" => Ok(true),
+                "when_required" => Ok(false),
+                _ => Err(CredentialsError::Checksums { name: name.to_owned(), value }),
+            }
+        };
         Ok(Aws {
+            sends_checksums: when_supported("AWS_REQUEST_CHECKSUM_CALCULATION", "request_checksum_calculation")?,
+            asks_for_checksums: when_supported("AWS_RESPONSE_CHECKSUM_VALIDATION", "response_checksum_validation")?,
             providers: provider::chain(&given, &profiles, profile.is_some(), &tokens)?,
             region,
             endpoint: service_endpoint("AWS_ENDPOINT_URL_S3", "s3"),

@@ -260,5 +260,13 @@ fn endpoints_and_styles() {
     assert_eq!(found.find(None).unwrap().endpoint.as_deref(), Some("http://s3"));
     let found = found.with("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true");
     assert_eq!(found.find(None).unwrap().endpoint, None);
+    let found = Found::new("[default]\nrequest_checksum_calculation = WHEN_REQUIRED\n", "");
+    let checksums = |found: &Found| found.find(None).map(|aws| (aws.sends_checksums, aws.asks_for_checksums));
+    assert_eq!(checksums(&found), Ok((false, true)));
+    let found = found.with("AWS_REQUEST_CHECKSUM_CALCULATION", "when_supported");
+    let found = found.with("AWS_RESPONSE_CHECKSUM_VALIDATION", "when_required");
+    assert_eq!(checksums(&found), Ok((true, false)), "the environment counts before the profile");
+    let error = checksums(&found.with("AWS_RESPONSE_CHECKSUM_VALIDATION", "never")).unwrap_err().to_string();
+    assert!(error.contains("AWS_RESPONSE_CHECKSUM_VALIDATION=never"), "{error}");
     assert!(Found::new("broken", "").find(None).unwrap_err().to_string().contains("config: line 1"));
 }
