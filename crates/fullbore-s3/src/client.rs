@@ -35,7 +35,7 @@ use super::dialect::{Dialect, Feature, Support};
 pub use super::sign::Identity;
 use super::sign::{Signable, Signer, UNSIGNED_PAYLOAD, amz_date};
 use super::xml;
-pub use call::{Answer, Call, CallError, Optional, SMALL_ANSWER, etag, is_same_etag};
+pub use call::{Answer, Call, CallError, Optional, SMALL_ANSWER, any_etag, etag, is_same_etag};
 use fullbore_engine::random::random;
 use fullbore_engine::run::stopped;
 pub use fullbore_wire::exchange::{Body, Cause, Unreachable};

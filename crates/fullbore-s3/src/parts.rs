@@ -1,7 +1,8 @@
 //! How an object is cut into parts, and the checksum of an object in parts.
 //!
-//! Parts are 8 MiB, more only where 10,000 of them would not do. From a pipe, whose end nobody knows, they double
-//! every thousand: 10,000 of them hold 8 TiB, more than an object may have.
+//! Parts are 8 MiB, more only where 10,000 of them would not do. From a pipe, whose end nobody knows, they grow: the first
+//! two thousand have 8 and 16 MiB and stay in memory, and then parts double every hundred, up to the largest that a store
+//! takes. So a pipe may give 39 TB: to reach the 50 TB of an object, nearly all parts would have to be of the largest size.
 
 use std::sync::Arc;
 
@@ -11,8 +12,11 @@ use fullbore_engine::digest::{Sha256, Sha256Hasher, update_many};
 
 use super::checksum::{Algorithm, Hasher};
 
-/// Bytes of an object ("Amazon S3 multipart upload limits").
-pub const OBJECT_BYTES_MAX: u64 = 5 << 40;
+/// Bytes of an object ("Amazon S3 multipart upload limits"; 5 TiB before December 2025). Many stores take less, and say so.
+pub const OBJECT_BYTES_MAX: u64 = 50_000_000_000_000;
+
+/// Bytes of a part, by the same page.
+pub const PART_BYTES_MAX: u64 = 5 << 30;
 
 /// Parts of an object, by the same page.
 pub const PARTS_MAX: u64 = 10_000;
@@ -26,13 +30,33 @@ pub const PART_BYTES: u64 = 8 << 20;
 pub struct Growth {
     /// Length of the first part in bytes; 8 MiB by default.
     pub first_bytes: u64,
-    /// Number of parts after which their length doubles; 1000 by default.
+    /// Number of parts after which their length doubles for the first and for the second time; 1000 by default.
     pub double_after: u64,
+    /// Number of parts after which their length doubles again each time, up to 5 GiB; 100 by default.
+    pub then_after: u64,
+}
+
+impl Growth {
+    /// Bytes of part `number`, counted from 0.
+    fn part_bytes(&self, number: u64) -> u64 {
+        let (slow, fast) = (self.double_after.max(1), self.then_after.max(1));
+        let doublings = match number.checked_sub(slow.saturating_mul(2)) {
+            Some(later) => 2 + later / fast,
+            None => number / slow,
+        };
+        (self.first_bytes.max(1) << doublings.min(16)).min(PART_BYTES_MAX)
+    }
+
+    /// Bytes of the longest pipe.
+    pub(crate) fn pipe_bytes_max(&self) -> u64 {
+        let all = (0..PARTS_MAX).map(|number| self.part_bytes(number)).fold(0, u64::saturating_add);
+        all.min(OBJECT_BYTES_MAX)
+    }
 }
 
 impl Default for Growth {
     fn default() -> Growth {
-        Growth { first_bytes: PART_BYTES, double_after: 1000 }
+        Growth { first_bytes: PART_BYTES, double_after: 1000, then_after: 100 }
     }
 }
 
@@ -65,7 +89,7 @@ impl Cut {
             Cut::Sizes(sizes) => {
                 usize::try_from(number).ok().and_then(|number| sizes.get(number)).map_or(u64::MAX, |bytes| *bytes)
             }
-            Cut::Growing(growth) => growth.first_bytes.max(1) << (number / growth.double_after.max(1)).min(16),
+            Cut::Growing(growth) => growth.part_bytes(number),
         }
     }
 
@@ -190,12 +214,14 @@ mod tests {
         for size in [1, PART_BYTES * PARTS_MAX, PART_BYTES * PARTS_MAX + 1, OBJECT_BYTES_MAX] {
             let Cut::Even(bytes) = Cut::of(size) else { panic!("not even") };
             assert!(size.div_ceil(bytes) <= PARTS_MAX && bytes % (1 << 20) == 0, "{size}");
+            assert!(bytes <= PART_BYTES_MAX, "{size}");
         }
         let growing = Cut::Growing(Growth::default());
-        let all: u64 = (0..PARTS_MAX).map(|number| growing.part_bytes(number)).sum();
-        assert!(all >= OBJECT_BYTES_MAX && growing.count(OBJECT_BYTES_MAX) <= PARTS_MAX);
-        // A part may have 5 GiB.
-        assert!(growing.part_bytes(PARTS_MAX - 1) <= 5 << 30);
+        let most = Growth::default().pipe_bytes_max();
+        assert!(most > 39_000_000_000_000 && growing.count(most) <= PARTS_MAX, "{most}");
+        let sizes = [0, 999, 1000, 1999, 2000, 2099, 2100, 2799, 2800, PARTS_MAX - 1];
+        let expected = [8, 8, 16, 16, 32, 32, 64, 4096, 5120, 5120].map(|mebibytes| mebibytes << 20);
+        assert_eq!(sizes.map(|number| growing.part_bytes(number)), expected);
     }
 
     #[test]
@@ -251,7 +277,7 @@ mod tests {
             piece_bytes in 1_usize..400,
             batch in 1_usize..20,
         ) {
-            let cut = Cut::Growing(Growth { first_bytes, double_after });
+            let cut = Cut::Growing(Growth { first_bytes, double_after, then_after: double_after });
             let mut side_by_side = Composite::new(Algorithm::Sha256, cut.clone());
             let pieces: Vec<&[u8]> = content.chunks(piece_bytes).collect();
             pieces.chunks(batch).for_each(|pieces| side_by_side.update(pieces));

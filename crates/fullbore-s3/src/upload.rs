@@ -14,6 +14,7 @@ use std::time::{Duration, SystemTime};
 use bytes::{Buf, Bytes};
 use fullbore_engine::digest::{Sha256, Sha256Hasher};
 use fullbore_engine::files::modified;
+use fullbore_engine::units;
 use fullbore_engine::window::{Permit, Window};
 use fullbore_wire::exchange::ReadAt;
 use fullbore_wire::http1::Method;
@@ -21,7 +22,7 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
-use super::client::{Answer, Body, CHECKSUM_FIELD, Call, CallError, Client, etag};
+use super::client::{Answer, Body, CHECKSUM_FIELD, Call, CallError, Client, any_etag, etag};
 use super::compare::{composite_etag, is_md5, md5_hex, sum_of};
 use super::dialect::{Feature, Support};
 use super::gather::{Gathered, Gathering, Held};
@@ -62,8 +63,13 @@ pub enum UploadError {
     #[error("the file was changed while it was read")]
     Changed,
     /// More than an object can have.
-    #[error("more than {} TiB, which is the most that an object can have", OBJECT_BYTES_MAX >> 40)]
-    TooLarge,
+    #[error("more than {}, which is the most that {what} can have", units::bytes(*most_bytes))]
+    TooLarge {
+        /// "an object", or "an object from a pipe".
+        what: &'static str,
+        /// Bytes that it can have.
+        most_bytes: u64,
+    },
     /// The whole is not what was sent.
     #[error("checksum mismatch: the store has {theirs}, fullbore sent {ours}; do not use the object")]
     Damaged {
@@ -227,7 +233,7 @@ impl Uploader {
         size: u64,
     ) -> Result<Stored, UploadError> {
         if size > OBJECT_BYTES_MAX {
-            return Err(UploadError::TooLarge);
+            return Err(UploadError::TooLarge { what: "an object", most_bytes: OBJECT_BYTES_MAX });
         }
         let cut = Cut::of(size);
         let by_place = cut.part_bytes(0) > IN_MEMORY_BYTES_MAX;
@@ -500,7 +506,11 @@ impl Reading {
         // One byte more is too much.
         match next(PARTS_MAX, 1)?.body.is_empty() {
             true => Ok(()),
-            false => Err(io::Error::other(UploadError::TooLarge)),
+            false => {
+                let growth = if let Cut::Growing(growth) = &self.cut { *growth } else { Growth::default() };
+                let most_bytes = growth.pipe_bytes_max();
+                Err(io::Error::other(UploadError::TooLarge { what: "an object from a pipe", most_bytes }))
+            }
         }
     }
 
@@ -534,6 +544,8 @@ impl Reading {
 struct Part {
     number: u64,
     etag: String,
+    /// The store has sent the ETag without quotes, and may look for it so.
+    has_bare_etag: bool,
     hash: Sha256,
     size: u64,
     confirmed: bool,
@@ -611,30 +623,37 @@ impl Multipart {
         if !(200..300).contains(&answer.head.status) {
             return Err(CallError::refused(what(), &answer).into());
         }
-        let etag = read_answer(&what(), etag(&answer.head).ok_or(XmlError::Missing("ETag")))?;
+        let etag = read_answer(&what(), any_etag(&answer.head).ok_or(XmlError::Missing("ETag")))?;
         let confirmed = answer.head.store_field(CHECKSUM_FIELD).is_some();
-        Ok(Part { number, etag, hash, size, confirmed })
+        Ok(Part { number, etag, has_bare_etag: answer.head.etag.is_none(), hash, size, confirmed })
     }
 
     async fn complete(&self, parts: &[Part]) -> Result<Stored, UploadError> {
         let key = &self.open.key;
-        // A store that never spoke of checksums may not know the element.
         let confirmed = parts.iter().all(|part| part.confirmed);
-        let body = completion(parts, confirmed);
-        let hash = Sha256::of(body.as_bytes());
-        let mut call = Call::new(Method::Post, Some(key))
-            .query("uploadId", &self.open.upload_id)
-            .field("Content-Type", "application/xml")
-            .body(body, hash);
-        call.errors_in_body = true;
         let hashes: Vec<Sha256> = parts.iter().map(|part| part.hash).collect();
         let ours = composite(&hashes);
         let size = parts.iter().map(|part| part.size).sum();
         let mut stored = Stored { size, checksum: ours.clone(), confirmed };
         let what = format!("POST {key}?uploadId");
-        match self.uploader.client.call(call).await {
+        // A store that never spoke of checksums may not know the element, and another one may want it.
+        let mut answer = self.ask_to_complete(parts, confirmed).await;
+        if let Err(CallError::Refused { status: 400 | 501, error, .. }) = &answer
+            && ["InvalidRequest", "MalformedXML", "InvalidArgument", "NotImplemented", ""]
+                .contains(&error.code.as_str())
+        {
+            answer = self.ask_to_complete(parts, !confirmed).await.or(answer);
+        }
+        match answer {
             Ok(answer) if (200..300).contains(&answer.head.status) => {
-                let completed = read_answer(&what, xml::completed(&answer.body))?;
+                let completed = match read_answer(&what, xml::completed(&answer.body)) {
+                    Ok(completed) => completed,
+                    // Some say no more than that all is well.
+                    Err(error) => {
+                        self.is_there(&stored, parts).await.map_err(|()| error)?;
+                        xml::Completed::default()
+                    }
+                };
                 match completed.checksum_sha256 {
                     // Some leave the number of parts out.
                     Some(theirs) if sum_of(&theirs) == sum_of(&ours) => stored.confirmed = true,
@@ -652,6 +671,18 @@ impl Multipart {
         }
         self.ended();
         Ok(stored)
+    }
+
+    /// Asks the store to join the parts.
+    async fn ask_to_complete(&self, parts: &[Part], with_checksums: bool) -> Result<Answer, CallError> {
+        let body = completion(parts, with_checksums);
+        let hash = Sha256::of(body.as_bytes());
+        let mut call = Call::new(Method::Post, Some(&self.open.key))
+            .query("uploadId", &self.open.upload_id)
+            .field("Content-Type", "application/xml")
+            .body(body, hash);
+        call.errors_in_body = true;
+        self.uploader.client.call(call).await
     }
 
     /// Whether the object is there as it should be: by its checksum, and of a store that has none by its ETag, which is
@@ -695,7 +726,8 @@ fn completion(parts: &[Part], with_checksums: bool) -> String {
     for part in parts {
         let number = (part.number + 1).to_string();
         let etag = xml::escape(&part.etag).unwrap_or_default();
-        for text in ["<Part><PartNumber>", &number, "</PartNumber><ETag>&quot;", &etag, "&quot;</ETag>"] {
+        let quote = if part.has_bare_etag { "" } else { "&quot;" };
+        for text in ["<Part><PartNumber>", &number, "</PartNumber><ETag>", quote, &etag, quote, "</ETag>"] {
             body.push_str(text);
         }
         if with_checksums {

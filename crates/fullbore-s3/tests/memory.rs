@@ -75,7 +75,7 @@ fn a_pipe_in_parts_that_are_kept_in_files_stays_within_the_window() {
     let window = Window::new(WINDOW_BYTES, u32::MAX);
     let client = Client::new(bucket, CredentialCache::anonymous(), options, stopped);
     let mut uploader = Uploader::new(client, window, spool.path());
-    uploader.growth = Growth { double_after: 4, ..Growth::default() };
+    uploader.growth = Growth { double_after: 4, then_after: 4, ..Growth::default() };
     // Four parts each of 8, 16, 32 and 64 MiB.
     let size = 480 << 20;
     let runtime = tokio::runtime::Runtime::new().unwrap();

@@ -138,13 +138,16 @@ pub fn etag(head: &ResponseHead) -> Option<String> {
 /// Whether two answers are about the same content as far as their ETags tell. A proxy that compresses weakens an ETag, and
 /// some leave it out of parts of an object.
 pub fn is_same_etag(head: &ResponseHead, expected: Option<&str>) -> bool {
-    let weak = head.etag.as_ref().filter(|tag| tag.weak).map(ToString::to_string);
-    let weak = weak.as_deref().map(|tag| tag.trim_start_matches("W/").trim_matches('"'));
-    let strong = etag(head);
-    match (strong.as_deref().or(weak), expected) {
+    match (any_etag(head), expected) {
         (Some(theirs), Some(expected)) => theirs == expected,
         _ => true,
     }
+}
+
+/// The ETag without quotes, a weak one, too.
+pub fn any_etag(head: &ResponseHead) -> Option<String> {
+    let weak = || head.etag.as_ref().map(|tag| tag.to_string().trim_start_matches("W/").trim_matches('"').to_owned());
+    etag(head).or_else(weak)
 }
 
 /// Why a request failed, after all retries.
