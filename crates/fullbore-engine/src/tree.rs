@@ -136,7 +136,7 @@ pub fn is_unfinished(name: &str) -> bool {
 /// Lists everything, each directory before what is in it.
 ///
 /// # Errors
-/// An argument that cannot be read, or that is a mirror's private state.
+/// An only argument that cannot be read, or one that is a mirror's private state.
 pub fn list(arguments: &[PathBuf], choice: &Choice) -> Result<Listing, CommandError> {
     let mut listing = Listing { bytes: Some(0), ..Listing::default() };
     for path in arguments {
@@ -155,7 +155,15 @@ pub fn list(arguments: &[PathBuf], choice: &Choice) -> Result<Listing, CommandEr
             let error = format_args!("{}: the private state of a mirror is never put", path.display());
             return Err(CommandError::usage(error).hint("name the mirror's own directory"));
         }
-        let about = fs::metadata(path).map_err(failed)?;
+        let about = match fs::metadata(path) {
+            Ok(about) => about,
+            // The others are put.
+            Err(error) if arguments.len() > 1 => {
+                listing.unreadable.push((path.clone(), error));
+                continue;
+            }
+            Err(error) => return Err(failed(error)),
+        };
         if about.is_dir() {
             let root = fs::canonicalize(path).map_err(failed)?;
             let in_mirror = root.ancestors().skip(1).any(|path| choice.mirrors.is_root(path));
@@ -383,6 +391,8 @@ mod tests {
         assert_eq!(listing.left_out, [(root.path().join("link"), "a symbolic link")]);
         assert_eq!(listing.bytes, Some(5), "of regular files alone");
         assert!(list(&["/nonexistent".into()], &choice(false, false)).is_err());
+        let some = list(&["/nonexistent".into(), root.path().join("a")], &choice(false, false)).unwrap();
+        assert_eq!((some.items.len(), some.unreadable.len()), (1, 1), "one of several leaves the others");
         assert!(list(&["-".into(), "-".into()], &choice(false, false)).is_err(), "each would have a part of it");
     }
 

@@ -8,6 +8,7 @@ mod settings;
 mod spool;
 mod work;
 
+use std::path::Path;
 use std::time::Instant;
 
 use fullbore_engine::run::list::List;
@@ -20,7 +21,7 @@ use crate::grid;
 use crate::verdict::{Facts, judge};
 use settings::Resolved;
 pub use settings::{KeySettings, PutSettings};
-use work::{PutContext, PutEvent, PutResult};
+use work::{PutContext, PutEvent, PutResult, Unreadable};
 
 /// Uploads all files and directories, and emits their caps.
 ///
@@ -33,11 +34,9 @@ pub fn run(settings: &PutSettings, events: &mut dyn Events, stop: &Stop) -> Resu
     events.emit(Event::Phase { phase: Phase::Plan });
     let listing = tree::list(&settings.paths, &settings.choice)?;
     listing.tell_left_out(events);
-    // A directory's cap would say that nothing is missing.
-    if let Some((path, error)) = listing.unreadable.first() {
-        return Err(CommandError::disk(path, error));
-    }
     let items = listing.items;
+    let unreadable: Unreadable<'_> =
+        listing.unreadable.iter().map(|(path, error)| (path.as_path(), error.to_string())).collect();
     // Behind the items, of which it is none: it may be in a directory that is put.
     let list = List::open(settings.list.as_deref())?;
     if stop.check().is_err() {
@@ -47,18 +46,22 @@ pub fn run(settings: &PutSettings, events: &mut dyn Events, stop: &Stop) -> Resu
     events.emit(Event::Phase { phase: Phase::Put });
     let has_stdin = items.iter().any(|item| matches!(item, Item::Stdin));
     let bytes = if has_stdin { settings.stdin_bytes } else { listing.bytes };
+    // What is among the items is told when its turn comes.
+    let is_item = |path: &Path| items.iter().any(|item| item.path() == path);
+    let missing = unreadable.iter().filter(|(path, _)| !is_item(path));
+    let missing = missing.map(|(path, why)| (path.to_path_buf(), CommandError::new(ErrorKind::Disk, why))).collect();
     let account = Account {
         settings,
         context: &context,
         list,
         total: (items.len() as u64, bytes.unwrap_or(0)),
         totals: Totals::default(),
-        missing: Vec::new(),
+        missing,
         begun,
         // Nothing is asked of a server while nothing comes from stdin.
         pace: if has_stdin { Pace::new(begun) } else { Pace::with_peers(begun) },
     };
-    let result = account.put(&items, events);
+    let result = account.put(&items, &unreadable, events);
     context.end(result.is_ok());
     result
 }
@@ -99,9 +102,14 @@ struct Account<'a> {
 
 impl Account<'_> {
     /// The walk, from the connections on.
-    fn put(mut self, items: &[Item], events: &mut dyn Events) -> Result<Report, CommandError> {
+    fn put(
+        mut self,
+        items: &[Item],
+        unreadable: &Unreadable<'_>,
+        events: &mut dyn Events,
+    ) -> Result<Report, CommandError> {
         let context = self.context;
-        let result = context.put_all(items, &mut |heard| {
+        let result = context.put_all(items, unreadable, &mut |heard| {
             let told = match heard {
                 PutEvent::Done(done) => self.tell(done, events),
                 PutEvent::Nothing => Ok(()),

@@ -1,7 +1,7 @@
 //! All files on their way at once, and directories when their children have caps.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{File, Metadata};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -62,6 +62,9 @@ pub struct PutResult {
     pub troubles: Vec<String>,
     pub result: Result<Cap, CommandError>,
 }
+
+/// What cannot be read, and why.
+pub type Unreadable<'a> = HashMap<&'a Path, String>;
 
 /// The means of a run.
 pub struct PutContext<'a> {
@@ -127,8 +130,14 @@ impl<'a> PutContext<'a> {
     }
 
     /// Puts everything; `each` hears of every item, in the order in which arguments were given.
-    pub fn put_all(&self, items: &[Item], each: EventHandler<'_>) -> Result<(), CommandError> {
-        let mut run = Run { context: self, items, tasks: JoinSet::new(), open: BTreeMap::new(), done: BTreeMap::new() };
+    pub fn put_all(
+        &self,
+        items: &[Item],
+        unreadable: &Unreadable<'_>,
+        each: EventHandler<'_>,
+    ) -> Result<(), CommandError> {
+        let (tasks, open, done) = (JoinSet::new(), BTreeMap::new(), BTreeMap::new());
+        let mut run = Run { context: self, items, unreadable, tasks, open, done };
         let _inside = self.runtime.enter();
         let mut children = vec![0; items.len()];
         for parent in items.iter().filter_map(Item::parent) {
@@ -284,6 +293,8 @@ type Outcome = (u64, Result<Stored, CommandError>);
 struct Run<'a> {
     context: &'a PutContext<'a>,
     items: &'a [Item],
+    /// Directories that cannot be listed.
+    unreadable: &'a Unreadable<'a>,
     tasks: JoinSet<(usize, Outcome)>,
     open: BTreeMap<usize, Open>,
     /// Finished, and not told yet.
@@ -297,10 +308,16 @@ impl Run<'_> {
         match &self.items[number] {
             // It begins when the last of its children is done.
             Item::Directory { .. } => {}
-            Item::File { path, found, .. } => {
-                let (path, found) = (path.clone(), found.clone());
-                self.tasks.spawn(async move { (number, putter.file(&path, found).await) });
-            }
+            item @ Item::File { path, found, .. } => match self.left_out(item) {
+                // Its content would be sent, and could have no place in its directory.
+                Some(error) => {
+                    self.tasks.spawn(async move { (number, (0, Err(error))) });
+                }
+                None => {
+                    let (path, found) = (path.clone(), found.clone());
+                    self.tasks.spawn(async move { (number, putter.file(&path, found).await) });
+                }
+            },
             Item::Stdin => {
                 self.tasks.spawn(async move { (number, putter.stdin(size).await) });
             }
@@ -310,13 +327,26 @@ impl Run<'_> {
     fn begin_directory(&mut self, number: usize) {
         let Some(open) = self.open.remove(&number) else { return };
         let putter = self.context.putter();
+        let left_out = self.left_out(&self.items[number]);
         self.tasks.spawn(async move {
-            let outcome = match open.failed {
-                Some(why) => (0, Err(CommandError::new(ErrorKind::Partial, format_args!("no cap, because {why}")))),
-                None => putter.directory(&open.directory).await,
+            let outcome = match (left_out, open.failed) {
+                (Some(error), _) => (0, Err(error)),
+                (None, Some(why)) => {
+                    (0, Err(CommandError::new(ErrorKind::Partial, format_args!("no cap, because {why}"))))
+                }
+                (None, None) => putter.directory(&open.directory).await,
             };
             (number, outcome)
         });
+    }
+
+    /// Why an item is left out: it cannot be read, or its name cannot be in a directory of a grid.
+    fn left_out(&self, item: &Item) -> Option<CommandError> {
+        let path = item.path();
+        let is_nameless = item.parent().is_some() && path.file_name().is_some_and(|name| name.to_str().is_none());
+        let nameless = "the name is not UTF-8, and names in a grid are";
+        let why = self.unreadable.get(path).map(String::as_str).or(is_nameless.then_some(nameless));
+        why.map(|why| CommandError::new(ErrorKind::Disk, why))
     }
 
     /// Notes what became of an item; gives directories that are ready now.
@@ -343,6 +373,8 @@ impl Run<'_> {
         let name = path.file_name().unwrap_or_default();
         let added = match result {
             Ok(cap) => open.directory.add(name.as_bytes(), cap.clone()).map_err(|error| error.to_string()),
+            // What this machine cannot read is left out by itself, as by `tahoe backup`, and named.
+            Err(error) if error.kind == ErrorKind::Disk => Ok(()),
             Err(_) => Err(format!("{} has no cap", path.display())),
         };
         if let Err(why) = added {

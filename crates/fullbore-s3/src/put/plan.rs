@@ -84,6 +84,15 @@ impl Plan {
         let mut plan = Plan { turns: last.0.len() + 1, bytes: Some(0), ..Plan::default() };
         plan.rules.state.clone_from(&choice.mirrors.state);
         for argument in paths {
+            if !single
+                && argument.as_os_str() != "-"
+                && let Err(error) = std::fs::metadata(argument)
+            {
+                // Nobody knows whether it was a directory, whose content would be beneath the prefix itself.
+                plan.rules.left_out.add(&beneath, Path::new(""));
+                plan.failed.push((argument.clone(), CommandError::new(ErrorKind::Disk, error)));
+                continue;
+            }
             let listing = list(std::slice::from_ref(argument), choice)?;
             heard(&listing);
             plan.bytes = plan.bytes.zip(listing.bytes).map(|(sum, bytes)| sum + bytes);
@@ -122,7 +131,19 @@ impl Plan {
                             }
                         }
                     }
-                    Item::File { path, parent: None, .. } => name(Path::new(path.file_name().unwrap_or_default()))?,
+                    Item::File { path, parent: None, .. } => {
+                        match name(Path::new(path.file_name().unwrap_or_default())) {
+                            Ok(name) => name,
+                            Err(error) if !single => {
+                                plan.rules.left_out.add(&beneath, Path::new(""));
+                                plan.failed.push((path.clone(), error));
+                                continue;
+                            }
+                            // A name of its own is needed only where the address has none.
+                            Err(_) if !location.key.is_empty() && !location.key.ends_with('/') => String::new(),
+                            Err(error) => return Err(error),
+                        }
+                    }
                 };
                 let is_named = matches!(&item, Item::Stdin | Item::File { parent: None, .. })
                     && single
@@ -137,7 +158,14 @@ impl Plan {
                     }
                     _ => format!("{beneath}{relative}"),
                 };
-                key::check(&key).map_err(|error| CommandError::usage(error).context(item.path().display()))?;
+                if let Err(error) = key::check(&key) {
+                    let error = CommandError::usage(error);
+                    if single {
+                        return Err(error.context(item.path().display()));
+                    }
+                    plan.failed.push((item.path().to_owned(), error));
+                    continue;
+                }
                 let turn = last.turn(if relative.is_empty() { &key } else { &relative });
                 let path = item.path().to_owned();
                 let found = if let Item::File { found, .. } = item { found } else { None };
@@ -205,6 +233,37 @@ mod tests {
         assert_eq!(all, expected.map(|(key, turn)| (key.to_owned(), turn)));
         let twins = keys(&[at("a"), root.path().to_owned()], "s3://bucket/p", &[]).unwrap_err();
         assert!(twins.to_string().contains("both"), "{twins}");
+    }
+
+    #[test]
+    fn one_bad_argument_kept_all_others_from_being_put() {
+        use std::os::unix::ffi::OsStrExt as _;
+
+        let root = tempfile::tempdir().unwrap();
+        let at = |name: &[u8]| root.path().join(std::ffi::OsStr::from_bytes(name));
+        let (good, odd, missing, long) = (at(b"good"), at(b"odd\xff"), at(b"missing"), at(&[b'x'; 200]));
+        [&good, &odd, &long].into_iter().for_each(|path| fs::write(path, "").unwrap());
+        let prefix = "d/".repeat(420);
+        let location = Location::parse(&format!("s3://bucket/{prefix}")).unwrap();
+        let paths = [missing.clone(), odd.clone(), good, long.clone()];
+        let make = |paths: &[PathBuf], location: &Location| {
+            Plan::make(paths, location, &Last::new(&[]), &choice(false, false), &mut |_| {})
+        };
+        let plan = make(&paths, &location).unwrap();
+        let keys: Vec<_> = plan.objects.iter().map(|object| object.key.as_str()).collect();
+        assert_eq!(keys, [format!("{prefix}good")]);
+        let failed: Vec<_> = plan.failed.iter().map(|(path, _)| path.clone()).collect();
+        assert_eq!(failed, [missing.clone(), odd.clone(), long.clone()]);
+        assert_eq!(
+            plan.rules.classify(&format!("{prefix}old"), "old"),
+            Classification::Kept,
+            "it may be of the missing one"
+        );
+        for alone in [&missing, &odd, &long] {
+            assert!(make(std::slice::from_ref(alone), &location).is_err());
+        }
+        let named = Location::parse("s3://bucket/key").unwrap();
+        assert_eq!(make(&[odd], &named).unwrap().objects[0].key, "key", "its own name does not matter");
     }
 
     /// What a random tree has at a path.
