@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use crate::temporary;
@@ -55,6 +55,24 @@ impl Output {
             Ok((part, file))
         })?;
         Ok(Output { path, part, file, published: false })
+    }
+
+    /// As [`Output::begin`]. A file that is replaced passes on its mode, and its owner where we may give files away; a new
+    /// one is [`FOR_ALL`].
+    ///
+    /// # Errors
+    /// As [`Output::begin`].
+    pub fn begin_as_before(path: &Path) -> io::Result<Output> {
+        let output = Output::begin(path, FOR_ALL)?;
+        if let Ok(before) = fs::symlink_metadata(&output.path)
+            .and_then(|about| if about.is_file() { Ok(about) } else { Err(io::ErrorKind::NotFound.into()) })
+        {
+            // Only root may; without it the file is ours, like any new one.
+            let _ = std::os::unix::fs::fchown(&output.file, Some(before.uid()), Some(before.gid()));
+            // Bits that lend somebody's rights were meant for the old content.
+            output.file.set_permissions(fs::Permissions::from_mode(before.mode() & 0o777))?;
+        }
+        Ok(output)
     }
 
     /// The temporary file, for writing the content.
@@ -204,6 +222,25 @@ mod tests {
         let longest = dir.path().join("x".repeat(255));
         write_atomically(&longest, b"new").unwrap();
         assert_eq!(fs::read(&longest).unwrap(), b"new");
+    }
+
+    #[test]
+    fn the_mode_of_a_replaced_file_was_lost() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let mode = || fs::metadata(&path).unwrap().mode() & 0o7777;
+        Output::begin_as_before(&path).unwrap().publish().unwrap();
+        let new = mode();
+        assert_eq!(new & 0o111, 0, "a new file is no program");
+        for (before, after) in [(0o600, 0o600), (0o640, 0o640), (0o4755, 0o755), (0o444, 0o444)] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(before)).unwrap();
+            Output::begin_as_before(&path).unwrap().publish().unwrap();
+            assert_eq!(mode(), after, "{before:o}");
+        }
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("file", &link).unwrap();
+        Output::begin_as_before(&link).unwrap().publish().unwrap();
+        assert!(link.is_symlink() && mode() == 0o444, "of what the link leads to");
     }
 
     #[test]

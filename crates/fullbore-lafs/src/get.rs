@@ -77,7 +77,7 @@ pub fn run(
     let runtime = sending_runtime(&Ledger::off())?;
     let seen = Arc::new(Seen::default());
     let mut files = Files::new(settings, caps, stop.clone(), Arc::clone(&seen));
-    let mut sink = Sink::open(settings.output.as_deref(), stdout)?;
+    let mut sink = Sink::open(settings.output.as_deref(), None, stdout)?;
     events.emit(Event::Phase { phase: Phase::Fetch });
     // Nothing is asked of a server while nothing comes from stdin.
     let mut pace = if settings.caps.iter().any(|cap| cap == "-") { Pace::new(begun) } else { Pace::with_peers(begun) };

@@ -61,7 +61,8 @@ pub fn run(
     let ledger = Ledger::off();
     let runtime = sending_runtime(&ledger)?;
     let client = bucket::open(&settings.bucket, None, stop.watch(), &ledger)?;
-    let mut sink = Sink::open(settings.output.as_deref(), stdout)?;
+    let name = location.key.rsplit('/').next();
+    let mut sink = Sink::open(settings.output.as_deref(), name, stdout)?;
     events.emit(Event::Phase { phase: Phase::Fetch });
     let (out, mut ranges) = mpsc::channel::<Vec<Bytes>>(RANGES);
     let window = Window::new(WINDOW_BYTES, RANGES_AT_ONCE);

@@ -168,7 +168,7 @@ pub struct GetArgs {
     #[command(flatten)]
     pub grid: GridArgs,
 
-    /// Write to this file instead of stdout; it appears when it is complete
+    /// Write to this file or directory instead of stdout; a file appears when it is complete
     #[arg(short, long, value_name = "FILE", help_heading = OUTPUT)]
     pub output: Option<PathBuf>,
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fullbore_engine::run::CommandError;
+use fullbore_engine::run::sink::is_stdout;
 use fullbore_engine::tree::{Choice, MirrorNames};
 use fullbore_lafs::grid::GridSettings;
 use fullbore_lafs::{get as grid_get, put as grid_put};
@@ -157,7 +158,8 @@ fn put_into_bucket(
 
 /// Settings of `get`.
 pub fn get(arguments: &GetArgs, environment: &Environment) -> Result<(Get, OutputSettings), CommandError> {
-    let is_on_stdout = arguments.output.is_none();
+    let file = arguments.output.clone().filter(|output| !is_stdout(output.as_os_str()));
+    let is_on_stdout = file.is_none();
     if arguments.shown.json && is_on_stdout {
         return Err(CommandError::usage("--json and the content cannot both go to stdout").hint("add -o FILE"));
     }
@@ -173,11 +175,11 @@ pub fn get(arguments: &GetArgs, environment: &Environment) -> Result<(Get, Outpu
                 .hint("run get once for each object"));
         }
         let location = bucket::location(address)?;
-        let settings = bucket_get::GetSettings {
-            bucket: bucket_settings(location, &arguments.s3, &arguments.grid, environment)?,
-            output: arguments.output.clone(),
-            require_checksum: arguments.s3_get.require_checksum,
-        };
+        let mut bucket = bucket_settings(location, &arguments.s3, &arguments.grid, environment)?;
+        // Then one is required, whatever AWS_RESPONSE_CHECKSUM_VALIDATION says.
+        bucket.aws.asks_for_checksums |= arguments.s3_get.require_checksum;
+        let settings =
+            bucket_get::GetSettings { bucket, output: file, require_checksum: arguments.s3_get.require_checksum };
         return Ok((Get::Bucket(Box::new(settings)), output));
     }
     if let Some(error) = arguments.caps.iter().find_map(|cap| addresses::not_of_a_store(cap)) {
@@ -194,7 +196,7 @@ pub fn get(arguments: &GetArgs, environment: &Environment) -> Result<(Get, Outpu
         ))
         .hint("a cap begins with URI:CHK: or URI:LIT:; an object is s3://BUCKET/KEY"));
     }
-    let (caps, file) = (arguments.caps.clone(), arguments.output.clone());
+    let caps = arguments.caps.clone();
     Ok((Get::Grid(grid_get::GetSettings { grid: grid(&arguments.grid), caps, output: file }), output))
 }
 
