@@ -26,6 +26,7 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
+pub use trusted::SystemAuthorities;
 use trusted::{Trusted, Verifier};
 
 /// Largest PEM file of authorities read. Debian's whole bundle is 0.2 MB; the rest is a guess.

@@ -26,6 +26,7 @@ pub fn run(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment:
 
 fn run_command(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment: &Environment) -> u8 {
     set_policy_variables(environment.crypto_policy.clone());
+    environment.authorities.clone().choose();
     let arguments: Vec<_> = arguments.into_iter().collect();
     let command = arguments.get(1).and_then(|command| command.to_str()).map(str::to_owned);
     let is_nosync = command.as_deref() == Some("nosync");

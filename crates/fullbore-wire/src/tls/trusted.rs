@@ -4,8 +4,8 @@
 //! shows a trusted certificate itself, as one that signed itself does; so do we. It has to be that very
 //! certificate, byte for byte; its dates and names count all the same.
 
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
@@ -24,6 +24,48 @@ const SYSTEM_BUNDLES: [&str; 4] = [
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 ];
+
+/// Where the user says that the system's authorities are. Every connection of a process means the same system, as with
+/// OpenSSL, so this is no setting of a single run.
+static CHOSEN: OnceLock<SystemAuthorities> = OnceLock::new();
+
+/// Other places of the system's authorities, as OpenSSL takes them from `SSL_CERT_FILE` and `SSL_CERT_DIR`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SystemAuthorities {
+    /// File of certificates (PEM); `None`: only those of the directories.
+    pub file: Option<PathBuf>,
+    /// Directories with a certificate (PEM) in each file.
+    pub directories: Vec<PathBuf>,
+}
+
+impl SystemAuthorities {
+    /// Makes these the system's authorities, for the rest of the process and before its first connection. Without a file or
+    /// directory the system's own places stay.
+    pub fn choose(self) {
+        if self.file.is_some() || !self.directories.is_empty() {
+            // A second choice would find connections that were made by the first.
+            let _ = CHOSEN.set(self);
+        }
+    }
+
+    fn load(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+        let places = self.file.iter().map(|file| (Some(file.as_path()), None));
+        let places = places.chain(self.directories.iter().map(|directory| (None, Some(directory.as_path()))));
+        let (mut certificates, mut reason) = (Vec::new(), None);
+        for (file, directory) in places {
+            let found = rustls_native_certs::load_certs_from_paths(file, directory);
+            certificates.extend(found.certs);
+            reason = reason.or(found.errors.first().map(ToString::to_string));
+        }
+        if certificates.is_empty() {
+            let place = self.file.as_ref().or(self.directories.first()).map(|path| path.display().to_string());
+            let place = place.unwrap_or_default();
+            let reason = reason.map_or_else(|| format!("no certificate in {place}"), |why| format!("{place}: {why}"));
+            return Err(TlsError::NoAuthorities { reason });
+        }
+        Ok(certificates)
+    }
+}
 
 /// Certificates in the form that webpki wants, and as they are.
 #[derive(Debug)]
@@ -59,9 +101,14 @@ impl Trusted {
         Trusted { roots: RootCertStore::empty(), certificates: Vec::new() }
     }
 
-    /// The system's authorities: the bundle file where there is one, else whatever `rustls-native-certs` finds.
+    /// The system's authorities: what the user has chosen, else the bundle file where there is one, else whatever
+    /// `rustls-native-certs` finds.
     fn system() -> Result<Trusted, TlsError> {
         let mut trusted = Trusted::nobody();
+        if let Some(chosen) = CHOSEN.get() {
+            trusted.add(chosen.load()?);
+            return Ok(trusted);
+        }
         for bundle in SYSTEM_BUNDLES {
             let bundle = Path::new(bundle);
             if bundle.exists() {

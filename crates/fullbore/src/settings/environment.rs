@@ -6,6 +6,7 @@ use fullbore_apt::lists::Locale;
 use fullbore_debian::signature::PolicyVariables;
 use fullbore_install::settings::Mode;
 use fullbore_wire::run::ProxyAddresses;
+use fullbore_wire::tls::SystemAuthorities;
 
 use crate::stdio;
 
@@ -34,6 +35,8 @@ pub struct Environment {
     pub tmpdir: Option<String>,
     /// Which algorithms `sqv` accepts.
     pub crypto_policy: PolicyVariables,
+    /// `SSL_CERT_FILE` and `SSL_CERT_DIR`, as OpenSSL and curl read them.
+    pub authorities: SystemAuthorities,
     /// `XDG_STATE_HOME`, or its usual place below `HOME`.
     pub state_directory: Option<PathBuf>,
     /// `FULLBORE_LOG`: a filter in tracing's syntax, such as `fullbore_wire=debug`.
@@ -86,6 +89,15 @@ impl Environment {
             crypto_policy: PolicyVariables::from_lookup(given),
             path: given("PATH"),
             tmpdir: given("TMPDIR"),
+            authorities: SystemAuthorities {
+                file: given("SSL_CERT_FILE").map(PathBuf::from),
+                directories: given("SSL_CERT_DIR")
+                    .map(|directories| std::env::split_paths(&directories).collect::<Vec<_>>())
+                    .unwrap_or_default()
+                    .into_iter()
+                    .filter(|directory| !directory.as_os_str().is_empty())
+                    .collect(),
+            },
             state_directory: given("XDG_STATE_HOME")
                 .map(PathBuf::from)
                 .or_else(|| given("HOME").map(|home| PathBuf::from(home).join(".local/state"))),
@@ -136,6 +148,15 @@ mod tests {
         assert_eq!(at(&[("HOME", "/h")]), Some("/h/.local/state".into()));
         assert_eq!(at(&[("HOME", "/h"), ("XDG_STATE_HOME", "/s")]), Some("/s".into()));
         assert_eq!(at(&[("HOME", ""), ("XDG_STATE_HOME", "")]), None);
+    }
+
+    #[test]
+    fn authorities_are_where_openssl_would_look_for_them() {
+        let read = |variables: &[(&str, &str)]| read(variables).authorities;
+        assert_eq!(read(&[("SSL_CERT_FILE", ""), ("SSL_CERT_DIR", "")]), SystemAuthorities::default());
+        let both = read(&[("SSL_CERT_FILE", "/a.pem"), ("SSL_CERT_DIR", "/b::/c")]);
+        assert_eq!(both.file, Some("/a.pem".into()));
+        assert_eq!(both.directories, [PathBuf::from("/b"), PathBuf::from("/c")]);
     }
 
     #[test]
