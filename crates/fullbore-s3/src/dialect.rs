@@ -128,14 +128,13 @@ impl Dialect {
         let known = &self.support[feature as usize];
         let before = known.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |known| (known < code).then_some(code));
         if before.is_ok() && support == Support::Lacking {
-            tracing::info!(feature = feature.name(), "the store does not honour this; fullbore goes on without it");
+            tracing::info!(feature = feature.name(), "not used with this store");
         }
     }
 
     /// Whether the caller is to find out about [`Feature::PutIfAbsent`]; true for one caller only.
     pub(crate) fn asks_for_condition(&self) -> bool {
-        self.support(Feature::PutIfAbsent) == Support::Unknown
-            && !self.condition_is_asked.swap(true, Ordering::Relaxed)
+        self.support(Feature::PutIfAbsent) == Support::Unknown && !self.condition_is_asked.swap(true, Ordering::Relaxed)
     }
 
     /// Whether content needs `Content-MD5`.

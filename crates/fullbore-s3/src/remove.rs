@@ -108,9 +108,7 @@ async fn together(client: &Client, keys: &[&String]) -> Result<Left, CallError> 
     }
     let failed = match answer.body.is_empty() {
         true => Left::new(),
-        false => {
-            xml::not_deleted(&answer.body).map_err(|source| CallError::Answer { what: what(), source })?
-        }
+        false => xml::not_deleted(&answer.body).map_err(|source| CallError::Answer { what: what(), source })?,
     };
     if client.dialect().support(Feature::BulkDelete) == Support::Unknown {
         is_honoured(client, keys, &failed).await?;

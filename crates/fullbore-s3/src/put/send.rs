@@ -22,8 +22,8 @@ use tokio::sync::watch;
 use super::known::{Known, Presence};
 use super::plan::Planned;
 use crate::bucket::{explain, is_fatal};
-use crate::client::Client;
-use crate::compare::{self, Checker, Finding};
+use crate::client::{CallError, Client};
+use crate::compare::{self, Checker, Finding, Present};
 use crate::dialect::Feature;
 use crate::parts::{self, WHOLE_BYTES_MAX};
 use crate::upload::{PutOutcome, Stored, UploadError, Uploader};
@@ -217,7 +217,7 @@ impl Sending {
             }
         }
         if presence != Presence::Absent
-            && let Some(present) = compare::head(&self.client, key).await?
+            && let Some(present) = self.present(key).await?
             && present.size == size
         {
             let mut checker = Checker::new(compare::proof(&self.client, key, &present).await?);
@@ -239,6 +239,18 @@ impl Sending {
                 Ok(Outcome::Stored(stored))
             }
             PutOutcome::Exists { .. } => Err(UploadError::Changed),
+        }
+    }
+
+    /// The object that is there. A caller who may put need not be allowed to ask; then nothing is known of the object,
+    /// and it is put.
+    async fn present(&self, key: &str) -> Result<Option<Present>, CallError> {
+        match compare::head(&self.client, key).await {
+            Err(error @ CallError::Refused { status: 403 | 405 | 501, .. }) if !is_fatal(&error) => {
+                tracing::info!(%error, "the store does not tell whether the object exists");
+                Ok(None)
+            }
+            answer => answer,
         }
     }
 
@@ -284,7 +296,7 @@ impl Sending {
 
     async fn large_file(&self, key: &str, file: File, size: u64) -> Result<Outcome, UploadError> {
         if self.known.of(key, size) != Presence::Absent
-            && let Some(present) = compare::head(&self.client, key).await?
+            && let Some(present) = self.present(key).await?
             && present.size == size
         {
             let proof = compare::proof(&self.client, key, &present).await?;
@@ -326,7 +338,7 @@ impl Sending {
                 explain(error)
             }
             UploadError::Source(_) | UploadError::Changed => CommandError::new(ErrorKind::Disk, error),
-            UploadError::TooLarge => CommandError::usage(error),
+            UploadError::TooLarge { .. } => CommandError::usage(error),
             UploadError::Damaged { .. } => CommandError::new(ErrorKind::Verification, error),
         };
         self.failure(command)

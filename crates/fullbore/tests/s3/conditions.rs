@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fullbore_engine::digest::Sha256;
-use fullbore_s3::PutOutcome;
+use fullbore_s3::{Feature, PutOutcome};
 
 use super::faults::{put, uploader, well, with_files};
 use super::servers::content;
@@ -87,7 +87,7 @@ fn what_was_put_on_condition_and_not_answered_is_stored() {
         runtime.block_on(uploader.put_whole("object", Vec::new(), content, Sha256::of(b"x"), only_if_absent)).unwrap()
     };
     assert_eq!(put(true), PutOutcome::Exists { resent: true });
-    assert!(uploader.keeps_conditions());
+    assert!(uploader.client.dialect().honours(Feature::PutIfAbsent));
     assert_eq!(put(true), PutOutcome::Exists { resent: false });
     assert!(matches!(put(false), PutOutcome::Stored(_)));
     // The program tells of it as stored: it is what was sent.

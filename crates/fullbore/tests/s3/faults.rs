@@ -422,7 +422,7 @@ fn pipes_in_grown_parts_arrive_as_they_were() {
     let store = Store::start(well());
     let (mut uploader, _stop) = uploader(&store, Duration::from_secs(300));
     // 8, 16, 32, 64 MiB: the last two are kept in files.
-    uploader.growth = Growth { double_after: 1, ..Growth::default() };
+    uploader.growth = Growth { double_after: 1, then_after: 1, ..Growth::default() };
     let piped = content(70 << 20, 5);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let put =
