@@ -1,5 +1,5 @@
-//! `put` and `get` against real servers of the S3 protocol: versitygw, whose objects are files that can be looked at,
-//! and moto, which shares nothing with it. Both are got by `script/s3-servers`.
+//! `put` and `get` against real servers of the S3 protocol: versitygw, whose objects are files that can be looked at, moto,
+//! MinIO and Garage, which share nothing with one another. All are got by `script/s3-servers`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -7,6 +7,8 @@
 mod checksums;
 #[path = "s3/conditions.rs"]
 mod conditions;
+#[path = "s3/dialects.rs"]
+mod dialects;
 #[path = "s3/faults.rs"]
 mod faults;
 #[path = "s3/frame.rs"]
@@ -25,7 +27,7 @@ use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use servers::{Client, Server, content, finish, interrupt, moto, versitygw};
+use servers::{Client, GARAGE_KEYS, Server, content, finish, garage, interrupt, minio, moto, versitygw};
 
 /// Names that have to be encoded, or would mean something else if they were not.
 const NAMES: [&str; 13] = [
@@ -173,6 +175,29 @@ fn versitygw_takes_and_gives() {
 fn moto_takes_and_gives() {
     let server = moto();
     let client = Client::new(&server.url);
+    names_come_back(&client);
+    large_objects_come_back(&client);
+    what_changed_is_sent(&client);
+    objects_that_are_no_files_are_deleted_with_care(&client);
+}
+
+#[test]
+fn minio_takes_and_gives() {
+    let server = minio();
+    let client = Client::new(&server.url);
+    names_come_back(&client);
+    large_objects_come_back(&client);
+    what_changed_is_sent(&client);
+    objects_that_are_no_files_are_deleted_with_care(&client);
+    wrong_keys_and_buckets_are_told(&server);
+}
+
+/// Its region is not the usual one, which is found out by its answer.
+#[test]
+fn garage_takes_and_gives() {
+    let server = garage();
+    let mut client = Client::new(&server.url);
+    client.variables = GARAGE_KEYS.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
     names_come_back(&client);
     large_objects_come_back(&client);
     what_changed_is_sent(&client);

@@ -202,6 +202,48 @@ pub fn versitygw() -> Server {
     start(command, port, directory)
 }
 
+/// MinIO over a directory, with an empty bucket `bucket`.
+pub fn minio() -> Server {
+    let program = program("minio");
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let data = directory.path().join("data");
+    std::fs::create_dir_all(data.join("bucket")).unwrap();
+    let port = port();
+    let mut command = Command::new(program);
+    command.env_clear().env("HOME", directory.path()).env("PATH", "/usr/bin:/bin");
+    command.env("MINIO_ROOT_USER", "fullbore").env("MINIO_ROOT_PASSWORD", "only-for-tests");
+    command.args(["server", "--quiet", "--address", &format!("127.0.0.1:{port}")]).arg(data);
+    start(command, port, directory)
+}
+
+/// Keys of the form that Garage takes.
+pub const GARAGE_KEYS: [(&str, &str); 2] = [
+    ("AWS_ACCESS_KEY_ID", "GK0123456789abcdef01234567"),
+    ("AWS_SECRET_ACCESS_KEY", "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"),
+];
+
+/// Garage with one node, in its own region `garage`, with an empty bucket `bucket`.
+pub fn garage() -> Server {
+    let program = program("garage");
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (api, rpc) = (port(), port());
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    let config = format!(
+        "metadata_dir = {:?}\ndata_dir = {:?}\ndb_engine = \"sqlite\"\nreplication_factor = 1\n\
+         rpc_bind_addr = \"127.0.0.1:{rpc}\"\nrpc_public_addr = \"127.0.0.1:{rpc}\"\nrpc_secret = \"{}\"\n\
+         [s3_api]\ns3_region = \"garage\"\napi_bind_addr = \"127.0.0.1:{api}\"\nroot_domain = \".s3.localhost\"\n",
+        at("meta"),
+        at("data"),
+        "5".repeat(64)
+    );
+    std::fs::write(directory.path().join("garage.toml"), config).unwrap();
+    let mut command = Command::new(program);
+    command.env_clear().env("PATH", "/usr/bin:/bin").env("GARAGE_DEFAULT_BUCKET", "bucket");
+    command.env("GARAGE_DEFAULT_ACCESS_KEY", GARAGE_KEYS[0].1).env("GARAGE_DEFAULT_SECRET_KEY", GARAGE_KEYS[1].1);
+    command.args(["--config", &at("garage.toml"), "server", "--single-node", "--default-bucket"]);
+    start(command, api, directory)
+}
+
 /// moto, with an empty bucket `bucket`.
 pub fn moto() -> Server {
     let directory = tempfile::tempdir().unwrap();

@@ -60,6 +60,21 @@ pub enum Fault {
     Drip,
     /// ETags have no quotes.
     BareEtags,
+    /// ETags of 32 digits are not the MD5 of the content.
+    OddEtags,
+    /// Ranges have weak ETags, or none.
+    WeakEtagsOfRanges,
+    NoEtagsOfRanges,
+    /// It is done, and the answer has no body.
+    EmptyAnswer,
+    /// Listings are those of ListObjects, with pages of so many keys.
+    ListingOne {
+        page: usize,
+        /// Whether `NextMarker` stands there.
+        next_marker: bool,
+        /// Whether a page begins with the marker itself.
+        repeats: bool,
+    },
     /// Refused with a plea for less when more than so many are asked at once, and slowly otherwise.
     SlowAbove(usize, Duration),
 }
@@ -195,6 +210,7 @@ fn serve(stream: TcpStream, kept: &Mutex<Kept>, script: &Mutex<Script>, now: &At
         let mut obeyed = request.clone();
         let fault = (script.lock().unwrap())(&request);
         let (mut after, mut wrong, mut bare) = (false, false, false);
+        let (mut odd, mut empty, mut etags_of_ranges, mut listing) = (false, false, None, None);
         let mut stall = Duration::ZERO;
         let fault = match fault {
             Fault::SlowAbove(most, _) if together > most => Fault::Answer(503, "", SLOW),
@@ -222,6 +238,11 @@ fn serve(stream: TcpStream, kept: &Mutex<Kept>, script: &Mutex<Script>, now: &At
                 return;
             }
             Fault::BareEtags => bare = true,
+            Fault::OddEtags => odd = true,
+            Fault::EmptyAnswer => empty = true,
+            Fault::WeakEtagsOfRanges => etags_of_ranges = Some("ETag: W/\""),
+            Fault::NoEtagsOfRanges => etags_of_ranges = Some("X: \""),
+            Fault::ListingOne { page, next_marker, repeats } => listing = Some((page, next_marker, repeats)),
             Fault::ResetAfter => after = true,
             Fault::WrongChecksum => wrong = true,
             Fault::Unconditional => {
@@ -236,9 +257,24 @@ fn serve(stream: TcpStream, kept: &Mutex<Kept>, script: &Mutex<Script>, now: &At
             }
             Fault::SlowAbove(..) | Fault::None => {}
         }
-        let (status, mut fields, body) = act(&mut kept.lock().unwrap(), &obeyed, wrong);
+        let (status, mut fields, mut body) = act(&mut kept.lock().unwrap(), &obeyed, wrong);
         if bare {
             fields.retain(|character| character != '"');
+        }
+        if odd && let Some((before, etag)) = fields.clone().split_once("ETag: \"") {
+            let (etag, behind) = etag.split_once('"').unwrap();
+            fields = format!("{before}ETag: \"{}\"{behind}", md5(format!("salt {etag}").as_bytes()));
+        }
+        if let Some(begin) = etags_of_ranges.filter(|_| status == 206) {
+            fields = fields.replace("ETag: \"", begin);
+        }
+        if empty {
+            body.clear();
+        }
+        let is_listing = obeyed.method == "GET" && obeyed.query.contains("prefix=") && status == 200;
+        if let Some((page, next_marker, repeats)) = listing.filter(|_| is_listing) {
+            let marker = parameter(&obeyed.query, "marker").map(decode);
+            body = listing_one(&body, page, marker.as_deref(), next_marker, repeats);
         }
         let is_head = request.method == "HEAD";
         kept.lock().unwrap().requests.push(request);
@@ -249,6 +285,26 @@ fn serve(stream: TcpStream, kept: &Mutex<Kept>, script: &Mutex<Script>, now: &At
         std::thread::sleep(stall);
         answer(&mut stream, status, &fields, &body, is_head);
     }
+}
+
+/// A page of a listing as ListObjects has it, cut out of a whole one.
+fn listing_one(whole: &[u8], page: usize, marker: Option<&str>, next_marker: bool, repeats: bool) -> Vec<u8> {
+    let whole = String::from_utf8(whole.to_vec()).unwrap();
+    let entries = whole.split("<Contents>").skip(1).map(|entry| entry.split("</Contents>").next().unwrap());
+    let key = |entry: &str| entry.split("<Key>").nth(1).unwrap().split("</Key>").next().unwrap().to_owned();
+    let follows =
+        |entry: &&str| marker.is_none_or(|marker| key(entry).as_str() > marker || repeats && key(entry) == marker);
+    let rest: Vec<&str> = entries.filter(follows).collect();
+    let is_truncated = rest.len() > page;
+    let mut body = format!("<ListBucketResult><IsTruncated>{is_truncated}</IsTruncated>");
+    for entry in rest.iter().take(page) {
+        body.push_str(&format!("<Contents>{entry}</Contents>"));
+    }
+    if next_marker && is_truncated {
+        body.push_str(&format!("<NextMarker>{}</NextMarker>", key(rest[page - 1])));
+    }
+    body.push_str("</ListBucketResult>");
+    body.into_bytes()
 }
 
 fn read(stream: &mut BufReader<TcpStream>) -> Option<Request> {
