@@ -9,37 +9,37 @@
 
 mod call;
 pub mod measure;
+mod moves;
 mod redirect;
 mod refusal;
+mod store;
 
 use std::collections::HashMap;
-use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 use fullbore_engine::stage::Ledger;
-use fullbore_wire::auth::Authorization;
-use fullbore_wire::connect::{ConnectOptions, Endpoint, Scheme};
-use fullbore_wire::exchange::{self, Expected, Measurement, Pipelining, Service, Sockets, Tolerance};
-use fullbore_wire::http1::{Method, RequestHead};
+use fullbore_wire::connect::{ConnectOptions, Endpoint};
+use fullbore_wire::exchange::{self, Expected, Pipelining, Sockets, Tolerance};
+use fullbore_wire::http1::Method;
 use fullbore_wire::range::ByteRange;
 use fullbore_wire::rate_limit::RateLimit;
 use fullbore_wire::retry_after::RetryAfter;
 use tokio::sync::watch;
 
-use super::address::{Addressing, Bucket, is_region};
-use super::compare::md5_of;
+use super::address::Bucket;
 use super::credentials::{CredentialCache, unix_now};
 use super::dialect::{Dialect, Feature, Support};
 pub use super::sign::Identity;
-use super::sign::{Signable, Signer, UNSIGNED_PAYLOAD, amz_date};
+use super::sign::Signer;
 use super::xml;
 pub use call::{Answer, Call, CallError, Optional, SMALL_ANSWER, any_etag, etag, is_same_etag};
 use fullbore_engine::random::random;
 use fullbore_engine::run::stopped;
 pub use fullbore_wire::exchange::{Body, Cause, Unreachable};
 use measure::{Meter, Reading};
+use store::{Common, Job, Store};
 
 /// Times a request is sent when connections break or the server has an error of its own.
 const TRIES: u32 = 6;
@@ -119,145 +119,6 @@ pub struct Client {
     stop: watch::Receiver<bool>,
 }
 
-/// One server of a store: what the exchange client does not know of it.
-#[derive(Debug)]
-struct Store {
-    bucket: RwLock<Arc<Bucket>>,
-    common: Arc<Common>,
-}
-
-/// What all servers of a store have in common.
-#[derive(Debug)]
-struct Common {
-    signer: Signer,
-    meter: Meter,
-    /// The server's clock less ours, seconds.
-    clock_offset_s: AtomicI64,
-    /// The server said which checksum it has of what we sent: it checks it, and need not hash for the signature too.
-    checks: AtomicBool,
-    dialect: Dialect,
-    /// Temporary redirects in a row to one server.
-    signpost: Mutex<Option<(Endpoint, u32)>>,
-}
-
-/// A request, by whom it is signed, and how it differs from what the caller wants.
-struct Job {
-    call: Arc<Call>,
-    identity: Option<Arc<Identity>>,
-    /// Features that this try goes without.
-    without: Vec<Feature>,
-    target: Option<Arc<redirect::Target>>,
-}
-
-impl Deref for Store {
-    type Target = Common;
-
-    fn deref(&self) -> &Common {
-        &self.common
-    }
-}
-
-impl Common {
-    /// Whether content with a checksum need not be hashed for the signature, too.
-    fn trusts_checksums(&self) -> bool {
-        self.checks.load(Ordering::Relaxed) && !self.dialect.lacks(Feature::UnsignedPayload)
-    }
-}
-
-impl Store {
-    fn bucket(&self) -> Arc<Bucket> {
-        Arc::clone(&self.bucket.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Header fields that depend on the content.
-    fn content_fields(&self, call: &Call, has_checksum: bool, fields: &mut Vec<(String, String)>) {
-        if has_checksum {
-            fields.push((CHECKSUM_FIELD.into(), super::parts::base64(&call.hash)));
-            // Some stores look at the checksum only when they are told so as the AWS tools do.
-            fields.push(("x-amz-sdk-checksum-algorithm".into(), "SHA256".into()));
-        }
-        // Content that is read from a file would have to be read once more.
-        if call.checksum.is_some()
-            && self.dialect.wants_md5()
-            && let Body::Memory(pieces) = &call.body
-        {
-            fields.push(("Content-MD5".into(), md5_of(pieces)));
-        }
-    }
-}
-
-impl Service for Store {
-    type Job = Job;
-    type Server = Bucket;
-
-    fn server(&self) -> Arc<Bucket> {
-        self.bucket()
-    }
-
-    fn endpoint(bucket: &Bucket) -> &Endpoint {
-        &bucket.endpoint
-    }
-
-    fn name(&self, bucket: &Bucket) -> String {
-        bucket.host.clone()
-    }
-
-    /// The head of a request, signed now.
-    fn head(&self, job: &Job, bucket: &Bucket, absolute_form: bool) -> RequestHead {
-        let Job { call, identity, without, target } = job;
-        let is_sent = |feature| !without.contains(&feature) && !self.dialect.lacks(feature);
-        let host = bucket.host.as_str();
-        let mut query = call.query_for(is_sent);
-        let mut path = bucket.path(call.key.as_deref());
-        let mut request_target = redirect::sent(call, &query, bucket);
-        if let Some(target) = target {
-            path.clone_from(&target.path);
-            query = target.parameters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-            request_target = target.to_string();
-        }
-        let is_signed_url = target.as_ref().is_some_and(|target| target.is_signed());
-        let mut head = RequestHead::new(call.method, host, request_target);
-        head.fields = call.fields_for(is_sent);
-        let has_checksum = call.checksum.is_some_and(is_sent);
-        self.content_fields(call, has_checksum, &mut head.fields);
-        if is_signed_url {
-            // The signature in the URL covers no field of ours, and a store refuses those that none covers.
-            head.fields.retain(|(name, _)| !name.starts_with("x-amz-"));
-        } else if let Some(identity) = identity {
-            let now = unix_now() + self.clock_offset_s.load(Ordering::Relaxed);
-            let hex = call.hash.to_hex();
-            let is_trusted = has_checksum && self.trusts_checksums() && is_sent(Feature::UnsignedPayload);
-            let payload = if is_trusted { UNSIGNED_PAYLOAD } else { hex.as_str() };
-            head.fields.push(("x-amz-content-sha256".into(), payload.into()));
-            head.fields.push(("x-amz-date".into(), amz_date(now)));
-            head.fields
-                .extend(identity.session_token.iter().map(|token| ("x-amz-security-token".into(), token.clone())));
-            let request = Signable {
-                method: call.method.as_str(),
-                path: &path,
-                query: &query,
-                host,
-                fields: &head.fields,
-                payload,
-            };
-            let value = self.signer.authorization(&request, identity, &bucket.region, now);
-            head.authorization = Some(Authorization::new(value));
-        }
-        // Behind the signature: a proxy may cut ranges anew.
-        head.range = call.range;
-        if absolute_form {
-            head.target = format!("{}://{host}{}", Scheme::Http.as_str(), head.target);
-            let proxy = bucket.endpoint.proxy.as_ref();
-            head.proxy_authorization = proxy.and_then(|proxy| proxy.authorization.as_ref()).map(Authorization::new);
-        }
-        head
-    }
-
-    fn record(&self, measurement: Measurement<'_>) {
-        self.meter.record(measurement);
-    }
-}
-
 /// What was tried already.
 #[derive(Default)]
 struct Tries {
@@ -271,6 +132,8 @@ struct Tries {
     clock: u32,
     damaged: u32,
     explained: bool,
+    /// The store has asked for an MD5 of the content.
+    md5: bool,
     /// Features that the next try goes without.
     without: Vec<Feature>,
     redirects: u32,
@@ -518,9 +381,8 @@ impl Client {
             }
             // A store that takes the words for a hash finds a mismatch, too.
             "XAmzContentSHA256Mismatch" | "InvalidDigest"
-                if self.exchange.trusts_checksums()
+                if self.exchange.checks.load(Ordering::Relaxed)
                     && call.checksum.is_some()
-                    && !self.dialect().honours(Feature::UnsignedPayload)
                     && !tries.without.contains(&Feature::UnsignedPayload) =>
             {
                 tries.without.push(Feature::UnsignedPayload);
@@ -550,11 +412,12 @@ impl Client {
                 tries.redirects += 1;
                 Next::Again(Duration::ZERO, refused)
             }
-            code if tries.moved < 2 && is_plea_for_virtual_host(code) && self.move_to_virtual_host() => {
+            code if tries.moved < 2 && is_plea_for_virtual_host(code) && self.move_to_virtual_host(&answer.server) => {
                 tries.moved += 1;
                 Next::Again(Duration::ZERO, refused)
             }
-            _ if is_plea_for_md5(&error) && call.checksum.is_some() && self.dialect().learn_to_send_md5() => {
+            _ if is_plea_for_md5(&error) && call.checksum.is_some() && !std::mem::replace(&mut tries.md5, true) => {
+                self.dialect().learn_to_send_md5();
                 Next::Again(Duration::ZERO, refused)
             }
             _ if status >= 500 && status != 501 => {
@@ -606,122 +469,8 @@ impl Client {
             return;
         }
         if let Some(feature) = call.checksum.filter(|_| answer.head.store_field(CHECKSUM_FIELD).is_some()) {
-            if self.exchange.trusts_checksums() && dialect.honours(feature) {
-                dialect.learn(Feature::UnsignedPayload, Support::Honoured);
-            }
             dialect.learn(feature, Support::Honoured);
         }
-    }
-
-    /// Goes where a redirect leads, for this request or for all; false if nobody may go there.
-    fn redirect(&self, call: &Call, status: u16, location: &str, asked: &Arc<Bucket>, tries: &mut Tries) -> bool {
-        let sent = match &tries.target {
-            Some(target) => target.to_string(),
-            None => {
-                let is_sent = |feature| !tries.without.contains(&feature) && !self.dialect().lacks(feature);
-                redirect::sent(call, &call.query_for(is_sent), asked)
-            }
-        };
-        let found = match redirect::follow(location, asked, &sent) {
-            Ok(found) => found,
-            Err(error) => {
-                tracing::info!(%error, "redirect not followed");
-                return false;
-            }
-        };
-        let redirect::Redirect { bucket, target } = found;
-        let is_at_first = tries.server.is_none() && tries.target.is_none();
-        if target.is_none() && is_at_first && self.is_signpost(status, &bucket.endpoint) {
-            let mut current = self.exchange.bucket.write().unwrap_or_else(PoisonError::into_inner);
-            // Another request may have moved it before.
-            if Arc::ptr_eq(&current, asked) {
-                tracing::info!(host = bucket.host, "the store is at another address");
-                *current = Arc::new(bucket);
-            }
-            return true;
-        }
-        // A target that was redirected from stays, unless this one differs from it, too.
-        if target.is_some() {
-            tries.target = target;
-        }
-        tries.server = self.server_at(bucket);
-        tries.server.is_some()
-    }
-
-    /// Whether the store's own address does nothing but redirect to this server.
-    fn is_signpost(&self, status: u16, to: &Endpoint) -> bool {
-        if redirect::is_permanent(status) {
-            return true;
-        }
-        let mut signpost = self.exchange.signpost.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = match &mut *signpost {
-            Some((endpoint, count)) if endpoint == to => {
-                *count += 1;
-                *count
-            }
-            // Others before went elsewhere: it is a server that knows who has what.
-            Some((endpoint, count)) => {
-                (*endpoint, *count) = (to.clone(), 0);
-                0
-            }
-            None => {
-                *signpost = Some((to.clone(), 1));
-                1
-            }
-        };
-        count >= redirect::SIGNPOST_REDIRECTS && self.exchange.last_success().is_none()
-    }
-
-    /// The client of another server of the store.
-    fn server_at(&self, bucket: Bucket) -> Option<exchange::Client<Store>> {
-        let mut servers = self.redirected.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(server) = servers.get(&bucket.endpoint) {
-            return Some(server.clone());
-        }
-        if servers.len() >= redirect::SERVERS_MAX {
-            tracing::info!(host = bucket.host, "redirects to more servers than fullbore connects to");
-            return None;
-        }
-        tracing::info!(host = bucket.host, "requests are redirected");
-        let endpoint = bucket.endpoint.clone();
-        let store = Store { bucket: RwLock::new(Arc::new(bucket)), common: Arc::clone(&self.exchange.common) };
-        let server = exchange::Client::new(store, self.exchange.options().clone());
-        servers.insert(endpoint, server.clone());
-        Some(server)
-    }
-
-    /// Puts the bucket into the host name from now on; false if it is there already, or cannot be.
-    fn move_to_virtual_host(&self) -> bool {
-        let mut bucket = self.exchange.bucket.write().unwrap_or_else(PoisonError::into_inner);
-        let Some(moved) = bucket.as_virtual_host() else { return false };
-        tracing::info!(host = moved.host, "the store wants the bucket in the host name");
-        *bucket = Arc::new(moved);
-        true
-    }
-
-    /// Speaks to another region from now on; false if it is the one that was asked.
-    fn move_to(&self, region: Option<&str>, asked: &Bucket) -> bool {
-        let Some(region) = region.filter(|region| *region != asked.region && is_region(region)) else { return false };
-        let mut bucket = self.exchange.bucket.write().unwrap_or_else(PoisonError::into_inner);
-        if bucket.region == region {
-            // Another request, that was on its way beside this one, has heard of it before.
-            return true;
-        }
-        let moved = if bucket.is_default {
-            let addressing = if bucket.host.starts_with(&format!("{}.", bucket.name)) {
-                Addressing::Virtual
-            } else {
-                Addressing::Path
-            };
-            let Ok(mut moved) = Bucket::new(&bucket.name, None, region, addressing) else { return false };
-            moved.endpoint.proxy = bucket.endpoint.proxy.clone();
-            moved
-        } else {
-            Bucket { region: region.to_owned(), ..(**bucket).clone() }
-        };
-        tracing::info!(region, "the bucket is in another region");
-        *bucket = Arc::new(moved);
-        true
     }
 }
 

@@ -136,6 +136,30 @@ fn what_is_said_of_hosts_that_cannot_be_used() {
     }
 }
 
+/// As by curl and wget: instead of the system's authorities, not beside them.
+#[test]
+fn authorities_named_by_variables_of_openssl_were_ignored() {
+    let authority = TestCa::new().unwrap();
+    let server =
+        Server::builder(&common().state(0).root).tls(&authority, &TlsSpec::default()).unwrap().start().unwrap();
+    let mirror = Mirror::new(common());
+    let directory = tempfile::tempdir().unwrap();
+    let (own, other) = (directory.path().join("own"), directory.path().join("other.pem"));
+    std::fs::create_dir(&own).unwrap();
+    std::fs::write(own.join("a.pem"), authority.pem()).unwrap();
+    std::fs::write(&other, TestCa::new().unwrap().pem()).unwrap();
+    let run = |variables: &[(&str, &Path)]| {
+        let mut command = mirror.command(&[], &["--from", &server.url()]);
+        command.envs(variables.iter().copied());
+        mirror.finish(command)
+    };
+    run(&[("SSL_CERT_FILE", &other)]).exits(3).says("certificate issued by an unknown authority");
+    run(&[("SSL_CERT_FILE", Path::new("/nonexistent"))]).exits(3).says("/nonexistent");
+    run(&[("SSL_CERT_FILE", &own.join("a.pem"))]).exits(0);
+    run(&[("SSL_CERT_FILE", &other), ("SSL_CERT_DIR", &own)]).exits(0);
+    verified(&mirror.to, common(), 0);
+}
+
 #[test]
 fn a_server_with_a_certificate_that_signed_itself() {
     for authority in [false, true] {

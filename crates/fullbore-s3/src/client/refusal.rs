@@ -6,8 +6,9 @@
 
 use fullbore_wire::exchange;
 
-use super::{Call, Optional, Store};
-use crate::dialect::{Feature, Support};
+use super::store::Store;
+use super::{Call, Optional};
+use crate::dialect::Feature;
 
 /// Refusals by 400 or 501 that name their reason, which is no part of the protocol.
 const OTHER_REASONS: [&str; 22] = [
@@ -51,8 +52,8 @@ pub(super) fn suspect(
     let optional = call.optional.iter().map(|(feature, _)| *feature);
     let unsigned = (call.checksum.is_some() && exchange.trusts_checksums()).then_some(Feature::UnsignedPayload);
     let mut used = call.checksum.into_iter().chain(unsigned).chain(optional);
-    let is_suspected =
-        |feature: &Feature| !without.contains(feature) && exchange.dialect.support(*feature) == Support::Unknown;
+    // Others may have found out what the store lacks after this request was sent.
+    let is_suspected = |feature: &Feature| !without.contains(feature) && !exchange.dialect.honours(*feature);
     if may_be { used.find(is_suspected) } else { None }
 }
 

@@ -51,12 +51,15 @@ const PROXIES: [(&str, &str); 2] = [
     ("no_proxy", "Hosts to reach without a proxy, comma-separated."),
 ];
 
+const AUTHORITIES: (&str, &str) =
+    ("SSL_CERT_FILE, SSL_CERT_DIR", "Certificate authorities (PEM) to trust instead of the system's.");
+
 const ENVIRONMENT: Section = Section { heading: "ENVIRONMENT", about: FLAGS_IN_ENVIRONMENT, entries: &OF_ALL };
 
 const ENVIRONMENT_OF_NETWORK: Section = Section {
     heading: "ENVIRONMENT",
     about: FLAGS_IN_ENVIRONMENT,
-    entries: &[PROXIES[0], PROXIES[1], OF_ALL[0], OF_ALL[1], OF_ALL[2]],
+    entries: &[PROXIES[0], PROXIES[1], AUTHORITIES, OF_ALL[0], OF_ALL[1], OF_ALL[2]],
 };
 
 const ENVIRONMENT_OF_APT: Section = Section {
@@ -67,6 +70,7 @@ const ENVIRONMENT_OF_APT: Section = Section {
         ("TMPDIR", "Directory for temporary files (default: /var/tmp)."),
         PROXIES[0],
         PROXIES[1],
+        AUTHORITIES,
         OF_ALL[0],
         OF_ALL[1],
         OF_ALL[2],
@@ -83,6 +87,10 @@ const ENVIRONMENT_OF_STORES: Section = Section {
         ("AWS_REGION, AWS_DEFAULT_REGION", "Region of the bucket."),
         ("AWS_ENDPOINT_URL", "Address of the store, if it is not Amazon's."),
         ("AWS_CA_BUNDLE", "Certificates to trust, as --cacert."),
+        (
+            "AWS_REQUEST_CHECKSUM_CALCULATION, AWS_RESPONSE_CHECKSUM_VALIDATION",
+            "when_required: send no checksums with uploads; ask for none (default: when_supported).",
+        ),
         ("AWS_ROLE_ARN, AWS_WEB_IDENTITY_TOKEN_FILE", "Credentials by the identity of a workload."),
         (
             "AWS_CONTAINER_CREDENTIALS_FULL_URI, AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
@@ -92,6 +100,7 @@ const ENVIRONMENT_OF_STORES: Section = Section {
         ("XDG_STATE_HOME", "Directory for the journals of uploads (default: ~/.local/state)."),
         PROXIES[0],
         PROXIES[1],
+        AUTHORITIES,
         OF_ALL[0],
         OF_ALL[1],
         OF_ALL[2],
