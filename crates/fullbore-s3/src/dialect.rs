@@ -7,7 +7,9 @@
 //!
 //! Nothing is remembered for later runs, when another store or another version may answer at the address.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+
+use super::parts::PARTS_MAX;
 
 /// A part of the protocol that not every store honours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,13 +80,27 @@ pub enum Support {
 }
 
 /// What is known of one store. Shared by all requests of a run.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Dialect {
     support: [AtomicU8; Feature::ALL.len()],
     /// Somebody is finding out whether the store honours conditions.
     condition_is_asked: AtomicBool,
     /// The store wants `Content-MD5` with content: a bucket with object locks does.
     wants_md5: AtomicBool,
+    /// Parts of an object, at most.
+    parts_max: AtomicU64,
+}
+
+/// Of a store that nothing is known of.
+impl Default for Dialect {
+    fn default() -> Dialect {
+        Dialect {
+            support: Default::default(),
+            condition_is_asked: AtomicBool::new(false),
+            wants_md5: AtomicBool::new(false),
+            parts_max: AtomicU64::new(PARTS_MAX),
+        }
+    }
 }
 
 impl Dialect {
@@ -142,6 +158,16 @@ impl Dialect {
         self.wants_md5.load(Ordering::Relaxed)
     }
 
+    /// How many parts an object may have.
+    pub(crate) fn parts_max(&self) -> u64 {
+        self.parts_max.load(Ordering::Relaxed)
+    }
+
+    /// The store has refused a part with a higher number.
+    pub(crate) fn learn_parts_max(&self, most: u64) {
+        self.parts_max.fetch_min(most, Ordering::Relaxed);
+    }
+
     /// The store has asked for `Content-MD5`.
     pub(crate) fn learn_to_send_md5(&self) {
         self.wants_md5.store(true, Ordering::Relaxed);
@@ -175,6 +201,9 @@ mod tests {
         assert!(!dialect.wants_md5());
         dialect.learn_to_send_md5();
         assert!(dialect.wants_md5());
+        assert_eq!(dialect.parts_max(), PARTS_MAX);
+        [1000, 2000].into_iter().for_each(|most| dialect.learn_parts_max(most));
+        assert_eq!(dialect.parts_max(), 1000);
     }
 
     #[test]

@@ -77,7 +77,12 @@ pub enum Cut {
 impl Cut {
     /// For a file of this size.
     pub fn of(size: u64) -> Cut {
-        let least = size.div_ceil(PARTS_MAX);
+        Cut::at_most(size, PARTS_MAX)
+    }
+
+    /// For a file of this size, at a store that takes at most `parts` parts.
+    pub fn at_most(size: u64, parts: u64) -> Cut {
+        let least = size.div_ceil(parts.max(1));
         Cut::Even(least.next_multiple_of(1 << 20).max(PART_BYTES))
     }
 

@@ -27,7 +27,7 @@ use super::compare::{composite_etag, is_md5, md5_hex, sum_of};
 use super::dialect::{Feature, Support};
 use super::gather::{Gathered, Gathering, Held};
 use super::journal::{self, Journal, Open};
-use super::parts::{Cut, Growth, OBJECT_BYTES_MAX, PARTS_MAX, WHOLE_BYTES_MAX, base64, composite};
+use super::parts::{Cut, Growth, OBJECT_BYTES_MAX, PART_BYTES_MAX, PARTS_MAX, WHOLE_BYTES_MAX, base64, composite};
 use super::spool::Spool;
 use super::work::Work;
 use super::xml::{self, XmlError};
@@ -40,6 +40,9 @@ const FROM_FILE_BYTES: u64 = 1 << 20;
 
 /// Time to hear of a signal that has ended whoever wrote into a pipe, too: what came of it is not all of it.
 const SIGNAL_TIME: Duration = Duration::from_millis(50);
+
+/// Times that a file is cut anew. Once would do, if no part that is refused were on its way longer than another one.
+const CUTS_MAX: usize = 3;
 
 /// Time for giving an upload up on the server.
 const ABORT_LIMIT: Duration = Duration::from_secs(15);
@@ -69,6 +72,14 @@ pub enum UploadError {
         what: &'static str,
         /// Bytes that it can have.
         most_bytes: u64,
+    },
+    /// The store takes fewer parts than Amazon's.
+    #[error("the store takes only {most} parts of an object: {reason}")]
+    TooManyParts {
+        /// Number of parts that it takes, as far as is known.
+        most: u64,
+        /// The store's own words.
+        reason: CallError,
     },
     /// The whole is not what was sent.
     #[error("checksum mismatch: the store has {theirs}, fullbore sent {ours}; do not use the object")]
@@ -235,7 +246,34 @@ impl Uploader {
         if size > OBJECT_BYTES_MAX {
             return Err(UploadError::TooLarge { what: "an object", most_bytes: OBJECT_BYTES_MAX });
         }
-        let cut = Cut::of(size);
+        for _ in 0..CUTS_MAX {
+            let most = self.client.dialect().parts_max().min(PARTS_MAX);
+            match self.put_parts(key, fields.clone(), &file, size, Cut::at_most(size, most)).await {
+                Err(UploadError::TooManyParts { most, .. }) if most > 0 => {
+                    self.client.dialect().learn_parts_max(most);
+                    io::Seek::rewind(&mut &*file).map_err(UploadError::Source)?;
+                }
+                done => return done,
+            }
+        }
+        let most = self.client.dialect().parts_max();
+        self.put_parts(key, fields, &file, size, Cut::at_most(size, most)).await
+    }
+
+    /// Uploads a file in parts of this cut.
+    async fn put_parts(
+        &self,
+        key: &str,
+        fields: Vec<(String, String)>,
+        file: &Arc<File>,
+        size: u64,
+        cut: Cut,
+    ) -> Result<Stored, UploadError> {
+        if cut.part_bytes(0) > PART_BYTES_MAX {
+            let most_bytes = self.client.dialect().parts_max().saturating_mul(PART_BYTES_MAX);
+            return Err(UploadError::TooLarge { what: "an object of this store", most_bytes });
+        }
+        let file = Arc::clone(file);
         let by_place = cut.part_bytes(0) > IN_MEMORY_BYTES_MAX;
         let original = Original { written: modified(&file), file: Arc::clone(&file), size };
         let (parts, ready) = mpsc::channel(1);
@@ -420,6 +458,17 @@ fn joined<T>(result: Result<T, tokio::task::JoinError>) -> Result<T, UploadError
     result.map_err(|error| UploadError::Source(io::Error::other(error)))
 }
 
+/// Whether a part was refused for its number (Scaleway takes 1000: "Part number must be an integer between 1 and 1000").
+fn is_about_part_numbers(error: &CallError) -> bool {
+    match error {
+        CallError::Refused { status: 400, error, .. } => {
+            let message = error.message.to_ascii_lowercase();
+            error.code == "TooManyParts" || message.contains("part number") || message.contains("partnumber")
+        }
+        _ => false,
+    }
+}
+
 /// A file as it was before it was read.
 struct Original {
     file: Arc<File>,
@@ -561,10 +610,20 @@ struct Multipart {
 impl Multipart {
     async fn send(&self, ready: &mut mpsc::Receiver<Ready>) -> Result<Vec<Part>, UploadError> {
         let mut under_way = JoinSet::new();
-        let sent = self.send_all(ready, &mut under_way).await;
-        if sent.is_err() {
+        let mut sent = self.send_all(ready, &mut under_way).await;
+        if let Err(error) = &mut sent {
             // They go on to their end, whoever waits for them, and would arrive after the upload was given up.
-            let ended = async { while under_way.join_next().await.is_some() {} };
+            let ended = async {
+                while let Some(part) = under_way.join_next().await {
+                    if let (
+                        UploadError::TooManyParts { most, .. },
+                        Ok(Err(UploadError::TooManyParts { most: other, .. })),
+                    ) = (&mut *error, part)
+                    {
+                        *most = other.min(*most);
+                    }
+                }
+            };
             let _ = timeout(ABORT_LIMIT, ended).await;
         }
         sent
@@ -617,7 +676,12 @@ impl Multipart {
             .query("uploadId", &self.open.upload_id)
             .body(body, hash);
         call.checksum = Some(Feature::PartChecksums);
-        let answer = self.uploader.client.call(call).await?;
+        let answer = match self.uploader.client.call(call).await {
+            Err(reason) if number > 0 && is_about_part_numbers(&reason) => {
+                return Err(UploadError::TooManyParts { most: number, reason });
+            }
+            answer => answer?,
+        };
         drop(held);
         let what = || format!("part {} of {}", number + 1, self.open.key);
         if !(200..300).contains(&answer.head.status) {

@@ -338,7 +338,7 @@ impl Sending {
                 explain(error)
             }
             UploadError::Source(_) | UploadError::Changed => CommandError::new(ErrorKind::Disk, error),
-            UploadError::TooLarge { .. } => CommandError::usage(error),
+            UploadError::TooLarge { .. } | UploadError::TooManyParts { .. } => CommandError::usage(error),
             UploadError::Damaged { .. } => CommandError::new(ErrorKind::Verification, error),
         };
         self.failure(command)

@@ -1,6 +1,7 @@
 //! Stores that honour less than Amazon's: each test is a kind that was reported in public, and says where.
 
 use std::collections::HashMap;
+use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -334,6 +335,29 @@ fn the_end_of_an_upload_in_parts_differed() {
     let done = put(&client, &tree, &[]);
     assert_eq!(done.code, 0, "{}", done.stderr);
     assert!(store.object("t/large").unwrap().content == content(20 << 20, 99));
+}
+
+/// Scaleway takes a thousand.
+#[test]
+fn a_store_took_fewer_parts() {
+    const REFUSAL: &str = "<Error><Code>InvalidArgument</Code><Message>Part number must be an integer between 1 and 3, \
+                           inclusive</Message></Error>";
+    let (store, client, tree) = with_files(0, |request| {
+        let number = request.query.split('&').find_map(|pair| pair.strip_prefix("partNumber="));
+        match number.is_some_and(|number| number.parse::<u64>().unwrap() > 3) {
+            true => Fault::Answer(400, "", REFUSAL),
+            false => Fault::None,
+        }
+    });
+    (0..2).for_each(|number| drop(client.file(&format!("tree/{number}"), &content(60 << 20, number))));
+    let done = put(&client, &tree, &[]);
+    assert_eq!((done.code, done.summary()["store"]["files"].as_u64()), (0, Some(2)), "{}", done.stderr);
+    assert_eq!(store.open_uploads(), 0);
+    for number in 0..2 {
+        assert!(client.get(&format!("s3://bucket/t/{number}")) == content(60 << 20, number));
+    }
+    let piped = client.run_with(["put", "-", "s3://bucket/pipe"], std::io::repeat(7).take(60 << 20));
+    assert!(piped.code != 0 && piped.stderr.contains("only 3 parts"), "{}", piped.stderr);
 }
 
 /// One that names a place for its archived objects.
