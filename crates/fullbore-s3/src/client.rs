@@ -123,6 +123,8 @@ pub struct Client {
 #[derive(Default)]
 struct Tries {
     sent: u32,
+    /// Of them, those that the store has refused or redirected, so that nothing came of them.
+    refused: u32,
     failed: u32,
     slowed: u32,
     renewed: u32,
@@ -244,7 +246,12 @@ impl Client {
             if tries.sent > 1 {
                 self.exchange.meter.repeated();
             }
-            let mut outcome = self.once(&call, identity.clone(), &tries).await?;
+            let outcome = self.once(&call, identity.clone(), &tries).await;
+            let mut outcome = match outcome {
+                // The store's own address may know another server.
+                Err(CallError::Unreachable(gone)) if self.leave_server(&mut tries) => Err(gone.reason),
+                outcome => outcome?,
+            };
             if let Ok(answer) = &mut outcome
                 && call.method == Method::Head
                 && matches!(answer.head.status, 400 | 403)
@@ -260,7 +267,7 @@ impl Client {
             let next = match outcome {
                 Ok(answer) => match self.judge(&call, answer, &mut tries) {
                     Ok(mut answer) => {
-                        answer.times_sent += tries.sent - 1;
+                        answer.times_sent += tries.sent - 1 - tries.refused;
                         self.learn(&call, &answer, &tries);
                         return Ok(answer);
                     }
@@ -349,6 +356,8 @@ impl Client {
         if error.message.is_empty()
             && let Some(location) = answer.head.location.as_ref().filter(|_| (300..400).contains(&status))
         {
+            // What is behind a `?` may open the object to whoever reads it.
+            let location = location.split('?').next().unwrap_or_default();
             error.message = format!("the store redirects to {location}");
         }
         error.message = error.message.chars().take(300).collect();
@@ -410,6 +419,7 @@ impl Client {
                 && location.is_some_and(|location| self.redirect(call, status, &location, &answer.server, tries)) =>
             {
                 tries.redirects += 1;
+                tries.refused += 1;
                 Next::Again(Duration::ZERO, refused)
             }
             code if tries.moved < 2 && is_plea_for_virtual_host(code) && self.move_to_virtual_host(&answer.server) => {
@@ -426,6 +436,7 @@ impl Client {
             }
             code => match refusal::suspect(&self.exchange, call, (status, code), &tries.without) {
                 Some(feature) => {
+                    tries.refused += 1;
                     tries.without.push(feature);
                     Next::Again(Duration::ZERO, refused)
                 }

@@ -52,6 +52,15 @@ impl Client {
         tries.server.is_some()
     }
 
+    /// Goes back to the store's own address, from a server that cannot be reached; false if the request was not redirected.
+    pub(super) fn leave_server(&self, tries: &mut Tries) -> bool {
+        let Some(server) = tries.server.take() else { return false };
+        tries.target = None;
+        let mut servers = self.redirected.lock().unwrap_or_else(PoisonError::into_inner);
+        servers.remove(&server.bucket().endpoint);
+        true
+    }
+
     /// Whether the store's own address does nothing but redirect to this server.
     fn is_signpost(&self, status: u16, to: &Endpoint) -> bool {
         if redirect::is_permanent(status) {

@@ -468,6 +468,24 @@ fn redirects_to_signed_urls_were_not_followed() {
     assert!(client.get("s3://bucket/object") == content(10 << 20, 3));
 }
 
+/// The node that was named is down, and the store names another one.
+#[test]
+fn a_redirect_to_a_server_that_is_down_ended_the_run() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut met: HashMap<String, usize> = HashMap::new();
+    let (store, client, tree) = with_files(20, move |request| {
+        let count = met.entry(request.path.clone()).or_default();
+        *count += usize::from(request.is_put());
+        match request.is_put() && request.path.ends_with('1') && *count == 1 {
+            true => Fault::Answer(307, format!("Location: http://{nobody}{}\r\n", request.path).leak(), ""),
+            false => Fault::None,
+        }
+    });
+    let done = put(&client, &tree, &[]);
+    assert_eq!((done.code, done.summary()["store"]["files"].as_u64()), (0, Some(20)), "{}", done.stderr);
+    assert_eq!(store.keys().len(), 20);
+}
+
 #[test]
 fn redirects_that_never_end_are_an_error() {
     let own = Arc::new(std::sync::Mutex::new(HashMap::<&str, &'static str>::new()));
