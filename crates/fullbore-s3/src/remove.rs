@@ -110,7 +110,7 @@ async fn together(client: &Client, keys: &[&String]) -> Result<Left, CallError> 
         true => Left::new(),
         false => xml::not_deleted(&answer.body).map_err(|source| CallError::Answer { what: what(), source })?,
     };
-    if client.dialect().support(Feature::BulkDelete) == Support::Unknown {
+    if !client.dialect().honours(Feature::BulkDelete) {
         is_honoured(client, keys, &failed).await?;
     }
     Ok(failed)

@@ -150,7 +150,7 @@ fn authorities_named_by_variables_of_openssl_were_ignored() {
     std::fs::write(&other, TestCa::new().unwrap().pem()).unwrap();
     let run = |variables: &[(&str, &Path)]| {
         let mut command = mirror.command(&[], &["--from", &server.url()]);
-        command.envs(variables.iter().copied());
+        command.env_remove("SSL_CERT_FILE").env_remove("SSL_CERT_DIR").envs(variables.iter().copied());
         mirror.finish(command)
     };
     run(&[("SSL_CERT_FILE", &other)]).exits(3).says("certificate issued by an unknown authority");

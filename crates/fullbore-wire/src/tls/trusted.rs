@@ -50,9 +50,17 @@ impl SystemAuthorities {
 
     fn load(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         let places = self.file.iter().map(|file| (Some(file.as_path()), None));
-        let places = places.chain(self.directories.iter().map(|directory| (None, Some(directory.as_path()))));
+        let places = places.chain(self.directories.iter().map(|directory| match bundle_of(directory) {
+            Some(bundle) => (Some(bundle), None),
+            None => (None, Some(directory.as_path())),
+        }));
         let (mut certificates, mut reason) = (Vec::new(), None);
+        let mut read = None;
         for (file, directory) in places {
+            // Both variables often mean the same file.
+            if file.is_some() && file == std::mem::replace(&mut read, file.or(read)) {
+                continue;
+            }
             let found = rustls_native_certs::load_certs_from_paths(file, directory);
             certificates.extend(found.certs);
             reason = reason.or(found.errors.first().map(ToString::to_string));
@@ -65,6 +73,12 @@ impl SystemAuthorities {
         }
         Ok(certificates)
     }
+}
+
+/// The file in which a distribution keeps what this directory has, so that hundreds of files need not be read.
+fn bundle_of(directory: &Path) -> Option<&'static Path> {
+    let mut bundles = SYSTEM_BUNDLES.iter().map(Path::new);
+    bundles.find(|bundle| bundle.parent() == Some(directory) && bundle.exists())
 }
 
 /// Certificates in the form that webpki wants, and as they are.

@@ -260,18 +260,19 @@ fn content_had_to_be_signed_though_it_had_a_checksum() {
         (501, "<Error><Code>NotImplemented</Code></Error>"),
         (403, "<Error><Code>SignatureDoesNotMatch</Code></Error>"),
     ] {
-        let (store, client, tree) = with_large(60, move |request| match request.field("x-amz-content-sha256") {
+        let (store, client, tree) = with_large(400, move |request| match request.field("x-amz-content-sha256") {
             "UNSIGNED-PAYLOAD" => Fault::Answer(status, "", body),
             _ => Fault::None,
         });
         let done = put(&client, &tree, &["--connections", "4"]);
-        assert_eq!((done.code, done.summary()["store"]["files"].as_u64()), (0, Some(61)), "{body}: {}", done.stderr);
+        assert_eq!((done.code, done.summary()["store"]["files"].as_u64()), (0, Some(401)), "{body}: {}", done.stderr);
         let unsigned = store
             .requests()
             .iter()
             .filter(|request| request.field("x-amz-content-sha256") == "UNSIGNED-PAYLOAD")
             .count();
-        assert!((1..=20).contains(&unsigned), "{unsigned}: it is remembered");
+        // At most those that are in the queue when the first is sent again: 80, and some parts.
+        assert!((1..=100).contains(&unsigned), "{body} {unsigned}: it is not remembered");
     }
 }
 

@@ -191,6 +191,21 @@ fn objects_that_are_not_deleted_are_not_told_as_deleted() {
         });
         store.put("t/old", b"old");
         let done = put(&client, &tree, &["--delete"]);
+        assert_eq!(
+            (done.code, done.summary()["store"]["deleted"].as_u64()),
+            (0, Some(1)),
+            "{status} {body}: {}",
+            done.stderr
+        );
+        assert!(store.object("t/old").is_none(), "{status} {body}: deleted by a request of its own");
+        // Nor can it be deleted so.
+        store.script(move |request| match request.method.as_str() {
+            "POST" => Fault::Answer(status, "", body),
+            "DELETE" => Fault::Answer(403, "", "<Error><Code>AccessDenied</Code></Error>"),
+            _ => Fault::None,
+        });
+        store.put("t/old", b"old");
+        let done = put(&client, &tree, &["--delete"]);
         assert_ne!(done.code, 0, "{status} {body}: {}", done.stdout);
         assert_eq!(done.summary()["store"]["deleted"], 0, "{status} {body}");
     }
@@ -212,8 +227,10 @@ fn a_question_that_is_refused_and_then_is_not_is_asked_again() {
         _ => Fault::None,
     });
     store.requests();
-    assert_eq!(put(&client, &tree, &[]).code, 1);
-    assert_eq!(store.requests().len(), 3, "once");
+    // Then nothing is known of the object, and it is put.
+    assert_eq!(put(&client, &tree, &[]).code, 0);
+    let methods: Vec<_> = store.requests().into_iter().map(|request| request.method).collect();
+    assert_eq!(methods, ["HEAD", "GET", "HEAD", "PUT"], "once");
 }
 
 #[test]
