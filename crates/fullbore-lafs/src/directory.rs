@@ -1,6 +1,7 @@
 //! Immutable directories: a list of names and caps, itself put as a file.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use unicode_normalization::UnicodeNormalization;
 
@@ -39,9 +40,12 @@ impl Directory {
     pub fn add(&mut self, name: &[u8], cap: Cap) -> Result<(), NameError> {
         let lossy = || String::from_utf8_lossy(name).into_owned();
         let text = std::str::from_utf8(name).map_err(|_| NameError::NotUnicode { name: lossy() })?;
-        match self.children.insert(text.nfc().collect(), cap) {
-            None => Ok(()),
-            Some(_) => Err(NameError::Twice { name: lossy() }),
+        match self.children.entry(text.nfc().collect()) {
+            Entry::Vacant(place) => {
+                place.insert(cap);
+                Ok(())
+            }
+            Entry::Occupied(_) => Err(NameError::Twice { name: lossy() }),
         }
     }
 

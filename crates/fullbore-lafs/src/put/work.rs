@@ -361,18 +361,25 @@ impl Run<'_> {
             }
             Err(error) => (0, 0, Vec::new(), Err(error)),
         };
-        let ready = item.parent().and_then(|parent| self.child(parent, &path, &result));
+        let mut result = result;
+        let ready = item.parent().and_then(|parent| self.child(parent, &path, &mut result));
         let is_argument = item.parent().is_none();
         let done = PutResult { path, size, is_directory, is_argument, sent_bytes, happiness, troubles, result };
         self.done.insert(number, done);
         ready
     }
 
-    fn child(&mut self, parent: usize, path: &Path, result: &Result<Cap, CommandError>) -> Option<usize> {
+    fn child(&mut self, parent: usize, path: &Path, result: &mut Result<Cap, CommandError>) -> Option<usize> {
         let open = self.open.get_mut(&parent)?;
         let name = path.file_name().unwrap_or_default();
         let added = match result {
-            Ok(cap) => open.directory.add(name.as_bytes(), cap.clone()).map_err(|error| error.to_string()),
+            Ok(cap) => {
+                // A name that cannot be in the directory leaves out that one.
+                if let Err(error) = open.directory.add(name.as_bytes(), cap.clone()) {
+                    *result = Err(CommandError::new(ErrorKind::Disk, error));
+                }
+                Ok(())
+            }
             // What this machine cannot read is left out by itself, as by `tahoe backup`, and named.
             Err(error) if error.kind == ErrorKind::Disk => Ok(()),
             Err(_) => Err(format!("{} has no cap", path.display())),

@@ -55,12 +55,13 @@ impl SystemAuthorities {
             None => (None, Some(directory.as_path())),
         }));
         let (mut certificates, mut reason) = (Vec::new(), None);
-        let mut read = None;
+        // Both variables often mean the same file.
+        let mut read: Option<&Path> = None;
         for (file, directory) in places {
-            // Both variables often mean the same file.
-            if file.is_some() && file == std::mem::replace(&mut read, file.or(read)) {
+            if file.is_some() && file == read {
                 continue;
             }
+            read = file.or(read);
             let found = rustls_native_certs::load_certs_from_paths(file, directory);
             certificates.extend(found.certs);
             reason = reason.or(found.errors.first().map(ToString::to_string));
