@@ -26,6 +26,11 @@ pub enum NameError {
     },
 }
 
+/// A name as a grid has it: in Unicode's composed form.
+pub fn in_grid(name: &str) -> String {
+    name.nfc().collect()
+}
+
 /// An immutable directory that is being made.
 #[derive(Debug, Default)]
 pub struct Directory {
@@ -40,7 +45,7 @@ impl Directory {
     pub fn add(&mut self, name: &[u8], cap: Cap) -> Result<(), NameError> {
         let lossy = || String::from_utf8_lossy(name).into_owned();
         let text = std::str::from_utf8(name).map_err(|_| NameError::NotUnicode { name: lossy() })?;
-        match self.children.entry(text.nfc().collect()) {
+        match self.children.entry(in_grid(text)) {
             Entry::Vacant(place) => {
                 place.insert(cap);
                 Ok(())

@@ -1,7 +1,7 @@
 //! All files on their way at once, and directories when their children have caps.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{File, Metadata};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -29,7 +29,7 @@ use super::settings::{PutSettings, Resolved};
 use super::spool::spool;
 use crate::cap::{Cap, LITERAL_BYTES_MAX};
 use crate::code::Code;
-use crate::directory::Directory;
+use crate::directory::{Directory, in_grid};
 use crate::geometry::{Encoding, Geometry};
 use crate::grid::{GridSettings, connect};
 use crate::hash::netstring;
@@ -137,7 +137,8 @@ impl<'a> PutContext<'a> {
         each: EventHandler<'_>,
     ) -> Result<(), CommandError> {
         let (tasks, open, done) = (JoinSet::new(), BTreeMap::new(), BTreeMap::new());
-        let mut run = Run { context: self, items, unreadable, tasks, open, done };
+        let twins = twins(items);
+        let mut run = Run { context: self, items, unreadable, twins, tasks, open, done };
         let _inside = self.runtime.enter();
         let mut children = vec![0; items.len()];
         for parent in items.iter().filter_map(Item::parent) {
@@ -295,6 +296,8 @@ struct Run<'a> {
     items: &'a [Item],
     /// Directories that cannot be listed.
     unreadable: &'a Unreadable<'a>,
+    /// Items whose name in a grid is that of an earlier item in the same directory.
+    twins: HashSet<usize>,
     tasks: JoinSet<(usize, Outcome)>,
     open: BTreeMap<usize, Open>,
     /// Finished, and not told yet.
@@ -308,7 +311,7 @@ impl Run<'_> {
         match &self.items[number] {
             // It begins when the last of its children is done.
             Item::Directory { .. } => {}
-            item @ Item::File { path, found, .. } => match self.left_out(item) {
+            Item::File { path, found, .. } => match self.left_out(number) {
                 // Its content would be sent, and could have no place in its directory.
                 Some(error) => {
                     self.tasks.spawn(async move { (number, (0, Err(error))) });
@@ -327,7 +330,7 @@ impl Run<'_> {
     fn begin_directory(&mut self, number: usize) {
         let Some(open) = self.open.remove(&number) else { return };
         let putter = self.context.putter();
-        let left_out = self.left_out(&self.items[number]);
+        let left_out = self.left_out(number);
         self.tasks.spawn(async move {
             let outcome = match (left_out, open.failed) {
                 (Some(error), _) => (0, Err(error)),
@@ -341,11 +344,14 @@ impl Run<'_> {
     }
 
     /// Why an item is left out: it cannot be read, or its name cannot be in a directory of a grid.
-    fn left_out(&self, item: &Item) -> Option<CommandError> {
+    fn left_out(&self, number: usize) -> Option<CommandError> {
+        let item = &self.items[number];
         let path = item.path();
         let is_nameless = item.parent().is_some() && path.file_name().is_some_and(|name| name.to_str().is_none());
         let nameless = "the name is not UTF-8, and names in a grid are";
+        let twin = "another file has this name after Unicode normalisation (NFC)";
         let why = self.unreadable.get(path).map(String::as_str).or(is_nameless.then_some(nameless));
+        let why = why.or(self.twins.contains(&number).then_some(twin));
         why.map(|why| CommandError::new(ErrorKind::Disk, why))
     }
 
@@ -361,25 +367,18 @@ impl Run<'_> {
             }
             Err(error) => (0, 0, Vec::new(), Err(error)),
         };
-        let mut result = result;
-        let ready = item.parent().and_then(|parent| self.child(parent, &path, &mut result));
+        let ready = item.parent().and_then(|parent| self.child(parent, &path, &result));
         let is_argument = item.parent().is_none();
         let done = PutResult { path, size, is_directory, is_argument, sent_bytes, happiness, troubles, result };
         self.done.insert(number, done);
         ready
     }
 
-    fn child(&mut self, parent: usize, path: &Path, result: &mut Result<Cap, CommandError>) -> Option<usize> {
+    fn child(&mut self, parent: usize, path: &Path, result: &Result<Cap, CommandError>) -> Option<usize> {
         let open = self.open.get_mut(&parent)?;
         let name = path.file_name().unwrap_or_default();
         let added = match result {
-            Ok(cap) => {
-                // A name that cannot be in the directory leaves out that one.
-                if let Err(error) = open.directory.add(name.as_bytes(), cap.clone()) {
-                    *result = Err(CommandError::new(ErrorKind::Disk, error));
-                }
-                Ok(())
-            }
+            Ok(cap) => open.directory.add(name.as_bytes(), cap.clone()).map_err(|error| error.to_string()),
             // What this machine cannot read is left out by itself, as by `tahoe backup`, and named.
             Err(error) if error.kind == ErrorKind::Disk => Ok(()),
             Err(_) => Err(format!("{} has no cap", path.display())),
@@ -390,6 +389,16 @@ impl Run<'_> {
         open.missing -= 1;
         (open.missing == 0).then_some(parent)
     }
+}
+
+/// Items whose name in a grid an earlier one in the same directory has.
+fn twins(items: &[Item]) -> HashSet<usize> {
+    let mut seen = HashSet::new();
+    let mut is_twin = |item: &Item| {
+        let name = item.path().file_name().and_then(|name| name.to_str());
+        item.parent().zip(name).is_some_and(|(parent, name)| !seen.insert((parent, in_grid(name))))
+    };
+    items.iter().enumerate().filter(|(_, item)| is_twin(item)).map(|(number, _)| number).collect()
 }
 
 /// Puts one file.
