@@ -4,6 +4,8 @@
 //! or nothing at all in answers to HEAD. Some proxies drop fields that they do not know, so that the signature is wrong.
 //! So it is tried: the request is sent again without the suspected part, and what succeeds then is believed.
 
+use std::sync::atomic::Ordering;
+
 use fullbore_wire::exchange;
 
 use super::store::Store;
@@ -50,7 +52,8 @@ pub(super) fn suspect(
         _ => false,
     };
     let optional = call.optional.iter().map(|(feature, _)| *feature);
-    let unsigned = (call.checksum.is_some() && exchange.trusts_checksums()).then_some(Feature::UnsignedPayload);
+    let was_unsigned = call.checksum.is_some() && exchange.checks.load(Ordering::Relaxed);
+    let unsigned = was_unsigned.then_some(Feature::UnsignedPayload);
     let mut used = call.checksum.into_iter().chain(unsigned).chain(optional);
     // Others may have found out what the store lacks after this request was sent.
     let is_suspected = |feature: &Feature| !without.contains(feature) && !exchange.dialect.honours(*feature);
