@@ -1,5 +1,6 @@
 //! `put` and `get` against real servers of the S3 protocol: versitygw, whose objects are files that can be looked at, moto,
-//! MinIO and Garage, which share nothing with one another. All are got by `script/s3-servers`.
+//! MinIO and Garage, which share nothing with one another. All are got by `script/s3-servers`; the last two take long to
+//! build, and their tests belong to `script/test-long`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -182,6 +183,7 @@ fn moto_takes_and_gives() {
 }
 
 #[test]
+#[ignore = "script/test-long builds MinIO"]
 fn minio_takes_and_gives() {
     let server = minio();
     let client = Client::new(&server.url);
@@ -194,6 +196,7 @@ fn minio_takes_and_gives() {
 
 /// Its region is not the usual one, which is found out by its answer.
 #[test]
+#[ignore = "script/test-long builds Garage"]
 fn garage_takes_and_gives() {
     let server = garage();
     let mut client = Client::new(&server.url);
