@@ -120,6 +120,24 @@ impl Requests {
         self.call(Method::Get, format!("/storage/v1/immutable/{}/shares", base32::encode(index)))
     }
 
+    /// Which shares of a mutable file it holds.
+    pub fn mutable_shares(&self, index: &StorageIndex) -> Call {
+        self.call(Method::Get, format!("/storage/v1/mutable/{}/shares", base32::encode(index)))
+    }
+
+    /// `length` bytes of a share of a mutable file; fewer come at its end.
+    pub fn read_mutable(&self, index: &StorageIndex, share: u16, offset: u64, length: u64) -> Call {
+        self.range(format!("/storage/v1/mutable/{}/{share}", base32::encode(index)), offset, length)
+    }
+
+    /// A lease on all shares of a file that it holds: renewed if this secret made one, or added.
+    pub fn renew_lease(&self, index: &StorageIndex, lease: &Lease) -> Call {
+        let mut call = self.call(Method::Put, format!("/storage/v1/lease/{}", base32::encode(index)));
+        authorize(&mut call, "lease-renew-secret", &lease.renew);
+        authorize(&mut call, "lease-cancel-secret", &lease.cancel);
+        call
+    }
+
     /// Room for shares of `size` bytes each.
     pub fn allocate(
         &self,
@@ -166,7 +184,11 @@ impl Requests {
 
     /// `length` bytes of a share; fewer come at its end.
     pub fn read(&self, index: &StorageIndex, share: u16, offset: u64, length: u64) -> Call {
-        let mut call = self.call(Method::Get, share_path(index, share));
+        self.range(share_path(index, share), offset, length)
+    }
+
+    fn range(&self, path: String, offset: u64, length: u64) -> Call {
+        let mut call = self.call(Method::Get, path);
         call.head.range = ByteRange::new(offset, Some(offset + length.max(1) - 1));
         call.answer_bytes_max = length as usize;
         call
@@ -235,6 +257,18 @@ impl AllocateAnswer {
 /// expected CBOR.
 pub fn held_shares(answer: &Answer) -> Result<BTreeSet<u16>, AnswerError> {
     set(&mut body(answer, &[200])?)
+}
+
+/// Reads the answer to [`Requests::renew_lease`]: whether the server holds shares of the file, and so has a lease now.
+///
+/// # Errors
+/// [`AnswerError::Status`] if the server refuses the request.
+pub fn has_lease(answer: &Answer) -> Result<bool, AnswerError> {
+    match answer.status {
+        200..=299 => Ok(true),
+        404 => Ok(false),
+        status => Err(AnswerError::Status { status }),
+    }
 }
 
 /// What a server says to a write.

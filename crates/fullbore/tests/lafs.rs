@@ -5,6 +5,7 @@
 //! client, and the other way round.
 
 #[path = "lafs/grid.rs"]
+#[allow(dead_code, reason = "shared by several test binaries")]
 mod grid;
 
 use std::collections::BTreeSet;
