@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fullbore_engine::durability::{Barrier, Durability};
-use fullbore_engine::files::{FileError, Kind, PartFile, Root, part_name};
+use fullbore_engine::files::{FileError, Kind, PartFile, Root, is_part_name, part_name};
 use fullbore_engine::run::pace::PROGRESS_EVERY;
 use fullbore_engine::run::{CommandError, Counts, ErrorKind, Event, Events, Pace, Stop};
 use rustix::fs::{Timespec, Timestamps};
@@ -203,6 +203,8 @@ impl<'a> Tree<'a> {
             let refused = |reason: &str| CommandError::new(ErrorKind::Partial, reason);
             let cap = match cap {
                 _ if name.contains('/') => Err(refused("left out: a name with a slash in it")),
+                // It could be the one of another file here.
+                _ if is_part_name(&name) => Err(refused("left out: the name is one of unfinished files")),
                 _ if !names.insert(name) => Err(refused("left out: the name is in the directory twice")),
                 Ok(cap)
                     if cap

@@ -56,6 +56,12 @@ impl Output {
         self.events().into_iter().filter(|event| event["event"] == "checked").collect()
     }
 
+    /// Paths that something is wrong with, of `--json`.
+    pub fn problems(&self) -> Vec<String> {
+        let problems = self.events().into_iter().filter(|event| event["event"] == "problem");
+        problems.map(|event| event["path"].as_str().unwrap().to_owned()).collect()
+    }
+
     /// Files that were put, of `--json`.
     pub fn stored(&self) -> Vec<Value> {
         self.events().into_iter().filter(|event| event["event"] == "stored").collect()
