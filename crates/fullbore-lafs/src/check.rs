@@ -118,6 +118,7 @@ pub fn run(settings: &CheckSettings, events: &mut dyn Events, stop: &Stop) -> Re
         pool,
         verify: settings.verify,
         renew: settings.renew.then(|| access.lease.clone()),
+        lease: access.lease.clone(),
         uploader,
         encoding: access.node.as_ref().map(|node| node.encoding),
         reading: Semaphore::new(SHARES_AT_ONCE),
@@ -182,7 +183,7 @@ struct Walk {
     /// What was found in directories, the last first.
     below: Vec<Named>,
     seen: HashSet<StorageIndex>,
-    tasks: JoinSet<Done>,
+    tasks: JoinSet<Box<Done>>,
     account: Account,
 }
 
@@ -220,7 +221,7 @@ impl Walk {
                 Ok(Next::Done(Err(error))) => {
                     break Err(CommandError::new(ErrorKind::Internal, format_args!("a task failed: {error}")));
                 }
-                Ok(Next::Done(Ok(done))) => self.done(done, events),
+                Ok(Next::Done(Ok(done))) => self.done(*done, events),
                 Ok(Next::Cap(None)) => self.is_end = true,
                 Ok(Next::Cap(Some(Err(error)))) => break Err(error),
                 Ok(Next::Cap(Some(Ok(Err(Unreadable { name, reason }))))) => {
@@ -258,8 +259,8 @@ impl Walk {
             return;
         }
         self.tasks.spawn(async move {
-            let mut done =
-                Done { name, cap, is_argument, checked: None, children: Vec::new(), trouble: None, is_closed: false };
+            let (checked, children, trouble, is_closed) = (None, Vec::new(), None, false);
+            let mut done = Box::new(Done { name, cap, is_argument, checked, children, trouble, is_closed });
             match contents.walk(done.cap.clone(), &path).await {
                 Ok(found) => done.cap = found,
                 Err(error) => {
@@ -313,7 +314,7 @@ impl Walk {
 
 enum Next {
     Stop,
-    Done(Result<Done, tokio::task::JoinError>),
+    Done(Result<Box<Done>, tokio::task::JoinError>),
     Cap(Option<Result<Result<Named, Unreadable>, CommandError>>),
 }
 

@@ -138,6 +138,24 @@ impl Requests {
         call
     }
 
+    /// A share of a mutable file, where the server has none of this number. `enabler` is the secret of who may write.
+    pub fn write_new_share(
+        &self,
+        index: &StorageIndex,
+        share: u16,
+        content: Vec<u8>,
+        enabler: &[u8],
+        lease: &Lease,
+    ) -> Call {
+        let path = format!("/storage/v1/mutable/{}/read-test-write", base32::encode(index));
+        let mut call = self.call(Method::Post, path);
+        authorize(&mut call, "write-enabler", enabler);
+        authorize(&mut call, "lease-renew-secret", &lease.renew);
+        authorize(&mut call, "lease-cancel-secret", &lease.cancel);
+        call.body = vec![new_share(share, &content).into()];
+        call
+    }
+
     /// Room for shares of `size` bytes each.
     pub fn allocate(
         &self,
@@ -217,6 +235,39 @@ fn allocation(shares: &BTreeSet<u16>, size: u64) -> Vec<u8> {
     let written: Result<(), minicbor::encode::Error<core::convert::Infallible>> = written;
     written.expect("a vector takes everything");
     body
+}
+
+/// The body of a request to write a share that is not there: its first byte is tested to be none.
+fn new_share(share: u16, content: &[u8]) -> Vec<u8> {
+    let mut body = Vec::with_capacity(content.len() + 128);
+    let mut encoder = Encoder::new(&mut body);
+    let written = (|| {
+        encoder.map(2)?.str("test-write-vectors")?.map(1)?.u16(share)?.map(3)?;
+        encoder.str("test")?.array(1)?.map(3)?;
+        encoder.str("offset")?.u8(0)?.str("size")?.u8(1)?.str("specimen")?.bytes(b"")?;
+        encoder.str("write")?.array(1)?.map(2)?.str("offset")?.u8(0)?.str("data")?.bytes(content)?;
+        encoder.str("new-length")?.null()?.str("read-vector")?.array(0)?.ok()
+    })();
+    let written: Result<(), minicbor::encode::Error<core::convert::Infallible>> = written;
+    written.expect("a vector takes everything");
+    body
+}
+
+/// Reads the answer to [`Requests::write_new_share`]: whether the share was written, because there was none.
+///
+/// # Errors
+/// [`AnswerError::Status`] if the server refuses the request, [`AnswerError::Malformed`] if the body is not the
+/// expected CBOR.
+pub fn is_written(answer: &Answer) -> Result<bool, AnswerError> {
+    let mut is_written = false;
+    for_each_entry(&mut body(answer, &[200])?, |key, decoder| {
+        match key {
+            b"success" => is_written = decoder.bool()?,
+            _ => decoder.skip()?,
+        }
+        Ok(())
+    })?;
+    Ok(is_written)
 }
 
 /// What a server says to a request for room. Shares in neither set have none: the server is full or

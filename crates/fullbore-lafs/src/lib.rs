@@ -1,13 +1,14 @@
 //! Immutable files in Tahoe-LAFS grids, encoded exactly as the stock client does it.
 //!
-//! [`put`], [`get`], [`ls`] and [`check`] are the commands of fullbore: trees into a grid and out of it, what is there, and
-//! whether it is whole. Below them,
-//! [`upload::Uploader`] and [`Downloader`] move one file; [`gbs`] is the storage protocol (Great Black Swamp). The formats
-//! do no I/O: [`Cap`] is what the owner of a file keeps, [`Geometry`] says how a file is divided, [`Encoder`] makes shares
-//! of it by a Reed-Solomon [`Code`], [`Layout`] and [`Extension`] describe a share.
+//! [`put`], [`get`], [`ls`] and [`check`] are the commands of fullbore: trees into a grid and out of it, what is there,
+//! and whether it is whole. Below them, [`upload::Uploader`] and [`Downloader`] move one file, and [`mutable`] reads a
+//! mutable one; [`gbs`] is the storage protocol (Great Black Swamp). The formats do no I/O: [`Cap`] is what the owner
+//! of a file keeps, [`Geometry`] says how a file is divided, [`Encoder`] makes shares of it by a Reed-Solomon [`Code`],
+//! [`Layout`] and [`Extension`] describe a share, and [`directory`] is what is in a directory.
 //!
 //! The formats are those of Tahoe-LAFS's specifications "File Encoding" and "URI", and where these are silent, those of
-//! its client 1.20. Mutable files are read and checked, never written. The older Foolscap protocol is not supported.
+//! its client 1.20. Mutable files are read, checked and repaired; their content is never changed. The older Foolscap
+//! protocol is not supported.
 //!
 //! Nothing here prints, reads the environment or ends the process.
 //!

@@ -1,10 +1,11 @@
-//! Mutable files: read and verified, never written.
+//! Mutable files: read, verified and repaired; their content is never changed.
 //!
 //! [`survey`] asks all servers which shares they hold, and reads the head of each: it has the owner's signature. Of the
 //! versions that are found the newest one counts that can be read. [`MutableReader`] then takes the blocks of k shares,
 //! each of which is checked up to the signed root; a share that is damaged is replaced by another one. Directories are the
 //! usual content, so that this is made for small files: one group of segments after the other.
 
+mod repair;
 mod share;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +26,8 @@ use crate::gbs::{held_shares, range_bytes};
 use crate::hash::{Hash, tagged_pair};
 use crate::merkle::Tree;
 use crate::upload::Grid;
-pub use share::{HEAD_BYTES, MutableHeader, MutableShareError, SignedShare};
+pub(crate) use repair::repair;
+pub use share::{HEAD_BYTES, MutableHeader, MutableShareError, SaltedBlock, SignedShare};
 
 /// Servers that are asked, in the order of the file, as for immutable files.
 pub(crate) const SERVERS_ASKED_MAX: usize = 1000;
@@ -227,40 +229,54 @@ impl<'a> MutableReader<'a> {
         let Some(first) = shares.first() else { return Ok(()) };
         let header = first.signed.header.clone();
         let code = Code::new(header.needed, header.total);
-        let needed = usize::from(header.needed);
         for group in Self::groups(&header) {
-            let mut here: BTreeMap<u16, Blocks> = BTreeMap::new();
-            while here.len() < needed {
-                let mut chosen: BTreeMap<u16, FoundShare> = BTreeMap::new();
-                for found in shares.iter().filter(|found| self.is_good(found)) {
-                    if here.len() + chosen.len() < needed && !here.contains_key(&found.signed.share) {
-                        chosen.entry(found.signed.share).or_insert_with(|| found.clone());
-                    }
-                }
-                if chosen.is_empty() {
-                    let (asked, troubles) = (self.order.len(), self.troubles());
-                    return Err(MutableError::TooFewShares {
-                        found: here.len(),
-                        needed: header.needed,
-                        asked,
-                        troubles,
-                    });
-                }
-                here.extend(self.blocks(&chosen.into_values().collect::<Vec<_>>(), &group).await);
-            }
-            for (position, segment) in group.clone().enumerate() {
-                let blocks: Vec<(usize, &[u8])> =
-                    here.iter().map(|(share, blocks)| (usize::from(*share), &blocks[position].1[..])).collect();
-                // Blocks have the lengths that the header says, and there are k of them.
-                let Ok(mut data) = code.decode(&blocks) else { continue };
+            for (segment, (salt, mut data)) in group.clone().zip(self.ciphertext(shares, &code, &group).await?) {
                 data.truncate(header.segment_len(segment) as usize);
-                let Some(salt) = here.values().next().map(|blocks| blocks[position].0) else { continue };
                 let key = first_half(&tagged_pair(b"allmydata_mutable_readkey_to_datakey_v1", &salt, key));
                 cipher(&key).apply_keystream(&mut data);
                 out.send(data.into()).await.map_err(|_| MutableError::Unwanted)?;
             }
         }
         Ok(())
+    }
+
+    /// Salt and k blocks of ciphertext of each segment of a group, from whichever shares are good.
+    async fn ciphertext(
+        &mut self,
+        shares: &[FoundShare],
+        code: &Code,
+        group: &Range<u64>,
+    ) -> Result<Vec<([u8; 16], Vec<u8>)>, MutableError> {
+        let k = shares.first().map_or(0, |found| found.signed.header.needed);
+        let needed = usize::from(k);
+        let mut here: BTreeMap<u16, Blocks> = BTreeMap::new();
+        let too_few = |reader: &Self, found: usize| MutableError::TooFewShares {
+            found,
+            needed: k,
+            asked: reader.order.len(),
+            troubles: reader.troubles(),
+        };
+        while here.len() < needed {
+            let mut chosen: BTreeMap<u16, FoundShare> = BTreeMap::new();
+            for found in shares.iter().filter(|found| self.is_good(found)) {
+                if here.len() + chosen.len() < needed && !here.contains_key(&found.signed.share) {
+                    chosen.entry(found.signed.share).or_insert_with(|| found.clone());
+                }
+            }
+            if chosen.is_empty() {
+                return Err(too_few(self, here.len()));
+            }
+            here.extend(self.blocks(&chosen.into_values().collect::<Vec<_>>(), group).await);
+        }
+        let mut segments = Vec::new();
+        for position in 0..(group.end - group.start) as usize {
+            let some: Vec<(usize, &[u8])> =
+                here.iter().map(|(share, blocks)| (usize::from(*share), &blocks[position].1[..])).collect();
+            let salt = here.values().next().map(|blocks| blocks[position].0).unwrap_or_default();
+            let data = code.decode(&some).map_err(|_| too_few(self, here.len()))?;
+            segments.push((salt, data));
+        }
+        Ok(segments)
     }
 
     /// One line for each share that is of no use.

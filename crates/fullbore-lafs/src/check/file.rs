@@ -18,7 +18,7 @@ use crate::encode::Original;
 use crate::fault::ShareFault;
 use crate::gbs::{has_lease, held_shares};
 use crate::geometry::Encoding;
-use crate::mutable::{MutableReader, SERVERS_ASKED_MAX, distinct, survey};
+use crate::mutable::{FoundShare, MutableReader, SERVERS_ASKED_MAX, Survey, distinct, repair, survey};
 use crate::placement::happiness;
 use crate::secrets::LeaseSecrets;
 use crate::upload::produce::Pool;
@@ -43,6 +43,8 @@ pub(super) struct Checker {
     pub verify: bool,
     /// Renew leases by these secrets.
     pub renew: Option<LeaseSecrets>,
+    /// For new shares.
+    pub lease: LeaseSecrets,
     /// Makes shares again.
     pub uploader: Option<Uploader>,
     /// Of the node: files of this encoding are to be as happy as it wants.
@@ -104,6 +106,9 @@ type Holders = BTreeMap<usize, BTreeSet<u16>>;
 
 /// Shares that were not read to their ends: share, and position of the server in the order of the file.
 type Faults = BTreeMap<(u16, usize), ShareFault>;
+
+/// One of them.
+type PlacedFault = ((u16, usize), ShareFault);
 
 /// What the servers say of an immutable file.
 #[derive(Default)]
@@ -213,7 +218,7 @@ impl Checker {
 
     /// Reads all shares to their ends. Those that are of no use: share and position, and why.
     async fn verify(&self, cap: &Verifier, held: &Held) -> Faults {
-        let mut reading: Vec<Going<'_, Option<((u16, usize), ShareFault)>>> = Vec::new();
+        let mut reading: Vec<Going<'_, Option<PlacedFault>>> = Vec::new();
         for (&position, shares) in &held.holders {
             for &share in shares {
                 reading.push(Box::pin(async move {
@@ -303,6 +308,41 @@ impl Checker {
         let found = survey(&self.grid, cap).await;
         let shares = found.best_or_largest().unwrap_or_default();
         let mut reader = MutableReader::new(&self.grid, &found, cap.storage_index());
+        let (mut checked, good) = self.look_at(&found, shares, &mut reader).await;
+        if let Some(secrets) = &self.renew {
+            let all = found.versions.values().flatten().map(|share| found.order[share.server]);
+            let servers: BTreeSet<usize> = all.collect();
+            let servers: Vec<usize> = servers.into_iter().collect();
+            self.lease(&cap.storage_index(), secrets, &servers, &mut checked).await;
+        }
+        if self.uploader.is_none() || checked.is_healthy() {
+            return checked;
+        }
+        let repaired = {
+            let _turn = self.repairing.acquire().await;
+            match checked.is_recoverable() {
+                true => repair(&self.grid, cap, &self.lease, &found, &good, &mut reader).await,
+                false => Err("too few shares are left".to_owned()),
+            }
+        };
+        if repaired.is_ok() {
+            let found = survey(&self.grid, cap).await;
+            let shares = found.best_or_largest().unwrap_or_default();
+            let mut reader = MutableReader::new(&self.grid, &found, cap.storage_index());
+            let (again, _) = self.look_at(&found, shares, &mut reader).await;
+            let Checked { leases, lease_troubles, .. } = checked;
+            checked = Checked { leases, lease_troubles, ..again };
+        }
+        Checked { repaired: Some(repaired), ..checked }
+    }
+
+    /// What is known of one version of a mutable file, and which of its shares are good.
+    async fn look_at(
+        &self,
+        found: &Survey,
+        shares: &[FoundShare],
+        reader: &mut MutableReader<'_>,
+    ) -> (Checked, Vec<FoundShare>) {
         if self.verify {
             let _turn = self.reading.acquire().await;
             reader.verify(shares).await;
@@ -325,7 +365,7 @@ impl Checker {
             .chain(reader.bad.iter().filter(|(_, _, fault)| !fault.is_damaged).map(|(_, server, _)| *server))
             .collect();
         let name = |server: usize| self.grid.link(found.order[server]).name().to_owned();
-        let mut checked = Checked {
+        let checked = Checked {
             needed: header.map_or(0, |header| header.needed),
             total: header.map_or(0, |header| header.total),
             shares: distinct(&good),
@@ -336,17 +376,7 @@ impl Checker {
             silent: silent.len(),
             ..Checked::default()
         };
-        if let Some(secrets) = &self.renew {
-            let all = found.versions.values().flatten().map(|share| found.order[share.server]);
-            let servers: BTreeSet<usize> = all.collect();
-            let servers: Vec<usize> = servers.into_iter().collect();
-            self.lease(&cap.storage_index(), secrets, &servers, &mut checked).await;
-        }
-        if self.uploader.is_some() && !checked.is_healthy() {
-            // It takes the owner's key to write, and what servers know of it.
-            checked.repaired = Some(Err("mutable files are repaired by `tahoe check --repair`".into()));
-        }
-        checked
+        (checked, good)
     }
 }
 

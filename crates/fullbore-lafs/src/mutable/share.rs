@@ -100,8 +100,10 @@ pub struct MutableHeader {
     public_key: Range<usize>,
     signature: Range<usize>,
     proof: Range<usize>,
+    private_key: Range<u64>,
     block_tree: u64,
     data: u64,
+    end: u64,
 }
 
 impl MutableHeader {
@@ -144,6 +146,10 @@ impl MutableHeader {
             let is_good = header as u64 <= range.start && range.start <= range.end && range.end <= HEAD_BYTES;
             is_good.then_some(range.start as usize..range.end as usize).ok_or(Malformed { field })
         };
+        let (private_key, end) = match is_mdmf {
+            false => (offset(4)..offset(5), offset(5)),
+            true => (offset(0)..offset(1), offset(7)),
+        };
         let segments = segments(is_mdmf, needed, total, segment_size, size)?;
         let parsed = MutableHeader {
             is_mdmf,
@@ -159,8 +165,10 @@ impl MutableHeader {
             public_key: within(public_key, "public key")?,
             signature: within(signature, "signature")?,
             proof: within(proof, "share hash chain")?,
+            private_key,
             block_tree,
             data,
+            end,
         };
         if data < header as u64 || data > FILE_BYTES_MAX || data_end < data || data_end - data < parsed.data_len() {
             return Err(Malformed { field: "share data" });
@@ -206,6 +214,21 @@ impl MutableHeader {
         self.data + (segments.start * self.stride()).min(end)..self.data + end
     }
 
+    /// Where the owner's key is, encrypted. Nothing proves that it is there.
+    pub fn private_key(&self) -> Range<u64> {
+        self.private_key.clone()
+    }
+
+    /// Where the share ends. Nothing proves that it does.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Where the nodes are that lead to the root that is signed.
+    pub fn proof_range(&self) -> Range<u64> {
+        self.proof.start as u64..self.proof.end as u64
+    }
+
     /// Where the tree over the share's blocks is.
     pub fn block_tree_range(&self) -> Range<u64> {
         self.block_tree..self.block_tree + node_count(self.segments) * NODE_BYTES
@@ -219,7 +242,7 @@ impl MutableHeader {
         &self,
         segments: &Range<u64>,
         mut bytes: &'a [u8],
-    ) -> Result<Vec<([u8; 16], &'a [u8])>, MutableShareError> {
+    ) -> Result<Vec<SaltedBlock<'a>>, MutableShareError> {
         let mut blocks = Vec::new();
         for segment in segments.clone() {
             let mut salt = self.salt;
@@ -263,6 +286,9 @@ fn segments(is_mdmf: bool, needed: u16, total: u16, segment_size: u64, size: u64
         _ => Err(Malformed { field: "segment size" }),
     }
 }
+
+/// The salt of a segment, and a block of it.
+pub type SaltedBlock<'a> = ([u8; 16], &'a [u8]);
 
 /// A share whose header its owner signed.
 #[derive(Debug, Clone)]

@@ -57,6 +57,14 @@ pub struct CheckArgs {
     #[arg(long, value_name = "URL", value_delimiter = ' ')]
     pub from: Vec<String>,
 
+    /// Accepted signatures and certificates.
+    #[command(flatten)]
+    pub trust: TrustArgs,
+
+    /// How to reach the mirrors when repairing.
+    #[command(flatten)]
+    pub network: NetworkArgs,
+
     /// The grid.
     #[command(flatten)]
     pub grid: GridArgs,
@@ -72,14 +80,6 @@ pub struct CheckArgs {
     /// Read all shares, and compare them with the hashes that the caps vouch for
     #[arg(long, help_heading = GRID)]
     pub verify: bool,
-
-    /// Accepted signatures and certificates.
-    #[command(flatten)]
-    pub trust: TrustArgs,
-
-    /// How to reach the mirrors when repairing.
-    #[command(flatten)]
-    pub network: NetworkArgs,
 
     /// Output of the run.
     #[command(flatten)]
