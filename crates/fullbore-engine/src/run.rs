@@ -4,11 +4,13 @@
 //! A command takes its settings and an [`Events`] to tell of its progress, and gives back a [`Report`] or a
 //! [`CommandError`]. It prints nothing: whoever called it renders all three.
 
+pub mod checked;
 pub mod costs;
 pub mod error;
 pub mod events;
 pub mod heard;
 pub mod list;
+pub mod listed;
 pub mod named_files;
 pub mod pace;
 pub mod report;

@@ -93,7 +93,115 @@ pub struct Verifier {
     pub size: u64,
 }
 
-/// A cap of an immutable file or directory.
+impl Verifier {
+    fn fields(&self) -> String {
+        let (index, hash) = (base32::encode(&self.storage_index), base32::encode(&self.extension_hash));
+        format!("{index}:{hash}:{}:{}:{}", self.needed, self.total, self.size)
+    }
+
+    fn parse(text: &str) -> Result<Verifier, CapError> {
+        let parts = parts(text)?;
+        let Encoding { needed, total, .. } = encoding(&parts)?;
+        Ok(Verifier {
+            storage_index: binary("storage index", parts[0])?,
+            extension_hash: binary("hash", parts[1])?,
+            needed,
+            total,
+            size: number("size", parts[4])?,
+        })
+    }
+}
+
+/// What the holder of a cap of a mutable file may do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum MutableRight {
+    /// Write, read and verify: the write key.
+    Write(Key),
+    /// Read and verify: the read key.
+    Read(Key),
+    /// Verify alone.
+    Verify(StorageIndex),
+}
+
+/// A right to a mutable file: to write it, to read it, or only to verify its shares.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Mutable {
+    right: MutableRight,
+    /// Hash of the public key that verifies the file's signature.
+    pub fingerprint: Hash,
+    /// Whether the cap is one of the format with several segments (MDMF). Shares themselves say which format they have.
+    pub is_mdmf: bool,
+}
+
+impl Mutable {
+    /// What servers know the file by.
+    pub fn storage_index(&self) -> StorageIndex {
+        match self.right {
+            MutableRight::Verify(index) => index,
+            MutableRight::Write(_) | MutableRight::Read(_) => {
+                let key = self.read_key().unwrap_or_default();
+                first_half(&tagged(b"allmydata_mutable_readkey_to_storage_index_v1", &key))
+            }
+        }
+    }
+
+    /// The key from which those of the content are made; none in a cap that can only verify.
+    pub fn read_key(&self) -> Option<Key> {
+        match self.right {
+            MutableRight::Write(key) => Some(first_half(&tagged(b"allmydata_mutable_writekey_to_readkey_v1", &key))),
+            MutableRight::Read(key) => Some(key),
+            MutableRight::Verify(_) => None,
+        }
+    }
+
+    /// The key from which servers' write secrets are made, if the cap has the right to write.
+    pub fn write_key(&self) -> Option<Key> {
+        match self.right {
+            MutableRight::Write(key) => Some(key),
+            MutableRight::Read(_) | MutableRight::Verify(_) => None,
+        }
+    }
+
+    fn to_text(&self, is_directory: bool) -> String {
+        let format = match (is_directory, self.is_mdmf) {
+            (false, false) => "SSK",
+            (false, true) => "MDMF",
+            (true, false) => "DIR2",
+            (true, true) => "DIR2-MDMF",
+        };
+        let (right, key) = match &self.right {
+            MutableRight::Write(key) => ("", key),
+            MutableRight::Read(key) => ("-RO", key),
+            MutableRight::Verify(index) => ("-Verifier", index),
+        };
+        format!("URI:{format}{right}:{}:{}", base32::encode(key), base32::encode(&self.fingerprint))
+    }
+
+    /// Reads what is behind the kind of a cap. Old clients wrote hints behind the fingerprint of an MDMF cap.
+    fn parse(text: &str, right: fn([u8; 16]) -> MutableRight, is_mdmf: bool) -> Result<Mutable, CapError> {
+        let parts: Vec<&str> = text.splitn(3, ':').collect();
+        let [key, fingerprint, hints @ ..] = &parts[..] else {
+            return Err(CapError::Parts { found: parts.len(), wanted: 2 });
+        };
+        if !hints.is_empty() && !is_mdmf {
+            return Err(CapError::Parts { found: parts.len(), wanted: 2 });
+        }
+        Ok(Mutable { right: right(binary("key", key)?), fingerprint: binary("fingerprint", fingerprint)?, is_mdmf })
+    }
+}
+
+impl fmt::Debug for Mutable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let right = match self.right {
+            MutableRight::Write(_) => "write",
+            MutableRight::Read(_) => "read",
+            MutableRight::Verify(_) => "verify",
+        };
+        write!(f, "Mutable({right}, MDMF {})", self.is_mdmf)
+    }
+}
+
+/// A cap of a file or directory.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Cap {
     /// `URI:LIT:`, the content itself.
@@ -106,6 +214,12 @@ pub enum Cap {
     LiteralDirectory(Vec<u8>),
     /// `URI:DIR2-CHK:`, an immutable directory.
     Directory(Chk),
+    /// `URI:DIR2-CHK-Verifier:`.
+    DirectoryVerifier(Verifier),
+    /// `URI:SSK:`, `URI:MDMF:` and their weaker forms: a mutable file.
+    Mutable(Mutable),
+    /// `URI:DIR2:`, `URI:DIR2-MDMF:` and their weaker forms: a mutable directory.
+    MutableDirectory(Mutable),
 }
 
 impl fmt::Debug for Cap {
@@ -115,7 +229,9 @@ impl fmt::Debug for Cap {
             Cap::LiteralDirectory(data) => write!(f, "LiteralDirectory({} bytes)", data.len()),
             Cap::Chk(chk) => write!(f, "Cap({chk:?})"),
             Cap::Directory(chk) => write!(f, "Directory({chk:?})"),
-            Cap::Verifier(verifier) => write!(f, "{verifier:?}"),
+            Cap::Verifier(verifier) | Cap::DirectoryVerifier(verifier) => write!(f, "{verifier:?}"),
+            Cap::Mutable(mutable) => write!(f, "{mutable:?}"),
+            Cap::MutableDirectory(mutable) => write!(f, "Directory({mutable:?})"),
         }
     }
 }
@@ -128,7 +244,7 @@ pub enum CapError {
     #[error("longer than {TEXT_BYTES_MAX} characters")]
     TooLong,
     /// Begins with `URI:`, but is of a kind that is not handled here.
-    #[error("a cap of kind {kind:?}; handled are CHK, LIT, CHK-Verifier, DIR2-CHK and DIR2-LIT")]
+    #[error("a cap of the unknown kind {kind:?}")]
     Kind {
         /// The word behind `URI:`.
         kind: String,
@@ -136,6 +252,9 @@ pub enum CapError {
     /// Not a cap at all.
     #[error("not a cap: it does not begin with URI:")]
     NotACap,
+    /// A mutable child of a directory that can only have immutable ones.
+    #[error("a mutable child of an immutable directory")]
+    Mutable,
     /// A part is missing, or there are too many.
     #[error("{found} parts behind the kind, {wanted} are needed")]
     Parts {
@@ -162,11 +281,10 @@ impl Cap {
             Cap::LiteralDirectory(data) => format!("URI:DIR2-LIT:{}", base32::encode(data)),
             Cap::Chk(chk) => format!("URI:CHK:{}", chk.fields()),
             Cap::Directory(chk) => format!("URI:DIR2-CHK:{}", chk.fields()),
-            Cap::Verifier(verifier) => {
-                let (index, hash) = (base32::encode(&verifier.storage_index), base32::encode(&verifier.extension_hash));
-                let Verifier { needed, total, size, .. } = verifier;
-                format!("URI:CHK-Verifier:{index}:{hash}:{needed}:{total}:{size}")
-            }
+            Cap::Verifier(verifier) => format!("URI:CHK-Verifier:{}", verifier.fields()),
+            Cap::DirectoryVerifier(verifier) => format!("URI:DIR2-CHK-Verifier:{}", verifier.fields()),
+            Cap::Mutable(mutable) => mutable.to_text(false),
+            Cap::MutableDirectory(mutable) => mutable.to_text(true),
         }
     }
 
@@ -188,33 +306,59 @@ impl Cap {
         if text.len() > TEXT_BYTES_MAX {
             return Err(CapError::TooLong);
         }
+        // What newer clients write before the caps that they find in directories; the rest says the same.
+        let text = text.strip_prefix("ro.").or_else(|| text.strip_prefix("imm.")).unwrap_or(text);
         let rest = text.strip_prefix("URI:").ok_or(CapError::NotACap)?;
         let (kind, rest) = rest.split_once(':').ok_or(CapError::NotACap)?;
         match kind {
-            "LIT" => Ok(Cap::Literal(literal(rest)?)),
-            "DIR2-LIT" => Ok(Cap::LiteralDirectory(literal(rest)?)),
-            "CHK" => Ok(Cap::Chk(chk(rest)?)),
-            "DIR2-CHK" => Ok(Cap::Directory(chk(rest)?)),
-            "CHK-Verifier" => {
-                let parts = parts(rest)?;
-                Ok(Cap::Verifier(Verifier {
-                    storage_index: binary("storage index", parts[0])?,
-                    extension_hash: binary("hash", parts[1])?,
-                    needed: encoding(&parts)?.needed,
-                    total: encoding(&parts)?.total,
-                    size: number("size", parts[4])?,
-                }))
-            }
+            "LIT" => return Ok(Cap::Literal(literal(rest)?)),
+            "DIR2-LIT" => return Ok(Cap::LiteralDirectory(literal(rest)?)),
+            "CHK" => return Ok(Cap::Chk(chk(rest)?)),
+            "DIR2-CHK" => return Ok(Cap::Directory(chk(rest)?)),
+            "CHK-Verifier" => return Ok(Cap::Verifier(Verifier::parse(rest)?)),
+            "DIR2-CHK-Verifier" => return Ok(Cap::DirectoryVerifier(Verifier::parse(rest)?)),
+            _ => {}
+        }
+        let (format, right): (&str, fn([u8; 16]) -> MutableRight) =
+            match (kind.strip_suffix("-RO"), kind.strip_suffix("-Verifier")) {
+                (Some(format), _) => (format, MutableRight::Read),
+                (_, Some(format)) => (format, MutableRight::Verify),
+                (None, None) => (kind, MutableRight::Write),
+            };
+        match format {
+            "SSK" => Ok(Cap::Mutable(Mutable::parse(rest, right, false)?)),
+            "MDMF" => Ok(Cap::Mutable(Mutable::parse(rest, right, true)?)),
+            "DIR2" => Ok(Cap::MutableDirectory(Mutable::parse(rest, right, false)?)),
+            "DIR2-MDMF" => Ok(Cap::MutableDirectory(Mutable::parse(rest, right, true)?)),
             _ => Err(CapError::Kind { kind: kind.chars().take(24).collect() }),
         }
     }
 
-    /// Size of the content that the cap refers to, in bytes.
-    pub fn size(&self) -> u64 {
+    /// Size of the content that the cap refers to, in bytes; a mutable file's is not in its cap.
+    pub fn size(&self) -> Option<u64> {
         match self {
-            Cap::Literal(data) | Cap::LiteralDirectory(data) => data.len() as u64,
-            Cap::Chk(chk) | Cap::Directory(chk) => chk.size,
-            Cap::Verifier(verifier) => verifier.size,
+            Cap::Literal(data) | Cap::LiteralDirectory(data) => Some(data.len() as u64),
+            Cap::Chk(chk) | Cap::Directory(chk) => Some(chk.size),
+            Cap::Verifier(verifier) | Cap::DirectoryVerifier(verifier) => Some(verifier.size),
+            Cap::Mutable(_) | Cap::MutableDirectory(_) => None,
+        }
+    }
+
+    /// Whether it is a cap of a directory.
+    pub fn is_directory(&self) -> bool {
+        match self {
+            Cap::LiteralDirectory(_) | Cap::Directory(_) | Cap::DirectoryVerifier(_) | Cap::MutableDirectory(_) => true,
+            Cap::Literal(_) | Cap::Chk(_) | Cap::Verifier(_) | Cap::Mutable(_) => false,
+        }
+    }
+
+    /// What servers know the shares by; a literal has none.
+    pub fn storage_index(&self) -> Option<StorageIndex> {
+        match self {
+            Cap::Literal(_) | Cap::LiteralDirectory(_) => None,
+            Cap::Chk(chk) | Cap::Directory(chk) => Some(chk.storage_index()),
+            Cap::Verifier(verifier) | Cap::DirectoryVerifier(verifier) => Some(verifier.storage_index),
+            Cap::Mutable(mutable) | Cap::MutableDirectory(mutable) => Some(mutable.storage_index()),
         }
     }
 }
@@ -271,7 +415,10 @@ mod tests {
         let cap = Cap::Chk(chk.clone());
         let key = base32::encode(&chk.key);
         assert!(cap.to_text().contains(&key));
-        for shown in [format!("{cap:?}"), format!("{:?}", Cap::Literal(b"secret".to_vec()))] {
+        let mutable = Mutable { right: MutableRight::Write([0x41; 16]), fingerprint: [7; 32], is_mdmf: false };
+        let mutable = Cap::MutableDirectory(mutable);
+        assert!(mutable.to_text().contains(&key));
+        for shown in [format!("{cap:?}"), format!("{mutable:?}"), format!("{:?}", Cap::Literal(b"secret".to_vec()))] {
             assert!(!shown.contains(&key) && !shown.contains("secret") && !shown.contains("115"), "{shown}");
         }
     }
@@ -285,6 +432,9 @@ mod tests {
             "URI:CHK",
             "URI:CHK:",
             "URI:SSK:aaaa",
+            "URI:NEW:aaaa",
+            "URI:DIR2-RO:aaaa",
+            "URI:SSK:aeaqcaibaeaqcaibaeaqcaibae:aebagbafaydqqcikbmga2dqpcaireeyuculbogazdinryhi6d4qa:3",
             "http://x",
             &good.replace(":3:10:", ":11:10:"),
             &good.replace(":3:10:", ":0:10:"),
@@ -312,14 +462,23 @@ mod tests {
             let chk = Chk { key, extension_hash, needed, total, size };
             let verifier = Cap::Verifier(chk.verifier());
             for cap in [
-                Cap::Chk(chk.clone()), Cap::Directory(chk), verifier, Cap::Literal(data.clone()), Cap::LiteralDirectory(data),
+                Cap::Chk(chk.clone()), Cap::Directory(chk.clone()), verifier, Cap::DirectoryVerifier(chk.verifier()),
+                Cap::Literal(data.clone()), Cap::LiteralDirectory(data),
             ] {
-                prop_assert_eq!(Cap::parse(&cap.to_text()).unwrap(), cap);
+                prop_assert_eq!(Cap::parse(&format!("ro.{}", cap.to_text())).unwrap(), cap);
+            }
+            for right in [MutableRight::Write(key), MutableRight::Read(key), MutableRight::Verify(key)] {
+                for is_mdmf in [false, true] {
+                    let mutable = Mutable { right, fingerprint: extension_hash, is_mdmf };
+                    for cap in [Cap::Mutable(mutable.clone()), Cap::MutableDirectory(mutable)] {
+                        prop_assert_eq!(Cap::parse(&cap.to_text()).unwrap(), cap);
+                    }
+                }
             }
         }
 
         #[test]
-        fn nothing_makes_it_panic(text in "(URI:)?(CHK|LIT|DIR2-CHK|CHK-Verifier)?:?[a-z2-7:0-9]{0,90}") {
+        fn nothing_makes_it_panic(text in "(URI:)?(CHK|LIT|DIR2-CHK|CHK-Verifier|SSK|DIR2-RO|DIR2-MDMF-Verifier)?:?[a-z2-7:0-9]{0,90}") {
             let _ = Cap::parse(&text);
         }
     }

@@ -12,7 +12,7 @@ mod ranges;
 mod reader;
 mod requests;
 mod segment;
-mod share;
+pub(crate) mod share;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -25,7 +25,7 @@ use fullbore_engine::run::stopped;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
-use super::cap::{Chk, StorageIndex};
+use super::cap::{Chk, Key, StorageIndex, Verifier};
 use super::code::Code;
 use super::extension::Extension;
 use super::gbs::link::extra::{Distance, worthwhile_to_read};
@@ -150,13 +150,23 @@ impl Downloader {
     /// # Errors
     /// [`GetError`]; what was sent until then is right.
     pub async fn get(&self, cap: &Chk, out: &mpsc::Sender<Bytes>) -> Result<Downloaded, GetError> {
-        Download::new(self, cap.clone())?.run(out).await
+        Download::new(self, cap.verifier(), Some(cap.key))?.run(out).await
+    }
+
+    /// Reads a file's ciphertext into `out`, in order, which needs no right to read it.
+    ///
+    /// # Errors
+    /// [`GetError`]; what was sent until then is right.
+    pub async fn ciphertext(&self, cap: &Verifier, out: &mpsc::Sender<Bytes>) -> Result<Downloaded, GetError> {
+        Download::new(self, cap.clone(), None)?.run(out).await
     }
 }
 
 struct Download<'a> {
     with: &'a Downloader,
-    cap: Chk,
+    cap: Verifier,
+    /// Decrypts what was read.
+    key: Option<Key>,
     index: StorageIndex,
     order: Vec<usize>,
     lists: ShareLists,
@@ -195,8 +205,8 @@ struct Download<'a> {
 }
 
 impl<'a> Download<'a> {
-    fn new(with: &'a Downloader, cap: Chk) -> Result<Download<'a>, GetError> {
-        let index = cap.storage_index();
+    fn new(with: &'a Downloader, cap: Verifier, key: Option<Key>) -> Result<Download<'a>, GetError> {
+        let index = cap.storage_index;
         let mut order = with.grid.order(&index);
         order.truncate(SERVERS_ASKED_MAX);
         let geometry = Geometry::new(Encoding::new(cap.needed, 1, cap.total)?, cap.size, DEFAULT_SEGMENT_BYTES)?;
@@ -230,6 +240,7 @@ impl<'a> Download<'a> {
             blocked: false,
             troubles: Vec::new(),
             cap,
+            key,
         };
         download.guess(if share_len <= NEAR_SHARE_BYTES { download.needed() } else { READERS });
         Ok(download)
@@ -474,11 +485,11 @@ impl<'a> Download<'a> {
             let Some(&leaf) = proven.crypttext.leaf(number as usize) else { return };
             let Some(strips) = self.strips(number) else { return };
             let segment = Segment { number, geometry: self.geometry, leaf, strips };
-            let (code, key) = (Arc::clone(&self.code), self.cap.key);
+            let (code, key) = (Arc::clone(&self.code), self.key);
             let worked = Arc::clone(&self.with.decode_ns);
             let decode = move || {
                 let begun = Instant::now();
-                let decoded = segment.decode(&code, &key);
+                let decoded = segment.decode(&code, key.as_ref());
                 worked.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
                 decoded
             };
@@ -613,7 +624,7 @@ mod tests {
         for (far, is_far) in [(Duration::ZERO, true), (Duration::MAX, false)] {
             let (downloader, _listener) = downloader(far, Duration::ZERO).await;
             let cap = Chk { key: [1; 16], extension_hash: [2; 32], needed: 3, total: 10, size: 200 };
-            let mut download = Download::new(&downloader, cap).unwrap();
+            let mut download = Download::new(&downloader, cap.verifier(), Some(cap.key)).unwrap();
             download.begin();
             assert_eq!(downloader.grid.readings().len(), 3, "nobody else before it is known how far they are");
             let event = download.events.1.recv().await.unwrap();
@@ -630,7 +641,7 @@ mod tests {
     /// A file of so many bytes, 3 of 10, of which all was asked for that is before any answer.
     async fn first_flight(downloader: &Downloader, size: u64) -> Download<'_> {
         let cap = Chk { key: [1; 16], extension_hash: [2; 32], needed: 3, total: 10, size };
-        let mut download = Download::new(downloader, cap).unwrap();
+        let mut download = Download::new(downloader, cap.verifier(), Some(cap.key)).unwrap();
         download.settle().await;
         download.begin();
         download.ask_on().unwrap();
@@ -695,7 +706,7 @@ mod tests {
         let (downloader, _listener) = downloader(Duration::MAX, Duration::ZERO).await;
         let geometry = Geometry::new(Encoding::new(2, 1, 3).unwrap(), 100_000, DEFAULT_SEGMENT_BYTES).unwrap();
         let (cap, shares) = encode_whole(geometry, [3; 16], Arc::new(Code::new(2, 3)), &[7; 100_000]).unwrap();
-        let mut download = Download::new(&downloader, cap.clone()).unwrap();
+        let mut download = Download::new(&downloader, cap.verifier(), Some(cap.key)).unwrap();
         download.settle().await;
         download.readers =
             [(0, 0), (0, 1), (2, 2)].map(|(share, server)| Reader::new(share, server, server as u64)).into();
@@ -710,7 +721,7 @@ mod tests {
         (download.is_careful, download.asked) = (true, BTreeMap::new());
         for reader in download.readers.iter_mut().filter(|reader| !reader.failed) {
             let share = Bytes::copy_from_slice(&shares[usize::from(reader.share)]);
-            reader.received(&ShareSection::Whole, share, &cap).unwrap();
+            reader.received(&ShareSection::Whole, share, &cap.verifier()).unwrap();
         }
         download.ask_on().unwrap();
         assert_eq!(download.asked[&0], [0, 3]);
@@ -750,7 +761,7 @@ mod tests {
         for (held, asked) in [([4, 5, 6], 3), ([4, 4, 4], 10)] {
             let (downloader, _listener) = downloader(Duration::MAX, Duration::ZERO).await;
             let cap = Chk { key: [1; 16], extension_hash: [2; 32], needed: 3, total: 10, size: 200 };
-            let mut download = Download::new(&downloader, cap).unwrap();
+            let mut download = Download::new(&downloader, cap.verifier(), Some(cap.key)).unwrap();
             download.begin();
             (0..3).for_each(|reader| not_there(&mut download, reader));
             assert_eq!(downloader.grid.readings().len(), 3);

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use ctr::Ctr128BE;
 use ctr::cipher::{KeyIvInit, StreamCipher};
 
-use super::cap::{Chk, Key, StorageIndex, first_half, storage_index};
+use super::cap::{Chk, Key, first_half};
 use super::code::Code;
 use super::extension::{Extension, extension_hash};
 use super::geometry::{Encoding, Geometry};
@@ -86,6 +86,9 @@ pub enum EncodeError {
         /// Bytes of this segment.
         expected: u64,
     },
+    /// Shares of a file that is in the grid were to be made again, and would not be those that it had.
+    #[error("the shares do not have the hashes that the cap vouches for")]
+    Different,
     /// The file ended before its last segment.
     #[error("{missing} of {segments} segments were not encoded")]
     Missing {
@@ -96,13 +99,40 @@ pub enum EncodeError {
     },
 }
 
+/// What is known of a file that is in the grid, of which shares are made again: the block that its cap has the hash of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Original {
+    /// The block as it is. Clients of other versions have written other fields.
+    pub block: Vec<u8>,
+    /// What it says.
+    pub extension: Extension,
+}
+
+/// What shares are made of.
+#[derive(Clone)]
+pub enum Input {
+    /// The file itself, which is encrypted by this key.
+    Plaintext(Key),
+    /// The ciphertext of a file that has shares already.
+    Ciphertext(Arc<Original>),
+}
+
+impl fmt::Debug for Input {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Input::Plaintext(_) => "Plaintext(…)",
+            Input::Ciphertext(_) => "Ciphertext(…)",
+        })
+    }
+}
+
 /// One file on its way to shares.
 pub struct Encoder {
     geometry: Geometry,
     layout: Layout,
-    key: Key,
+    input: Input,
     code: Arc<Code>,
-    cipher: Ctr128BE<Aes128>,
+    cipher: Option<Ctr128BE<Aes128>>,
     crypttext: Tagged,
     /// Segments encrypted so far.
     taken: u64,
@@ -118,20 +148,42 @@ impl fmt::Debug for Encoder {
     }
 }
 
+impl Input {
+    /// Bytes of the URI extension block of a file of this geometry.
+    pub(crate) fn extension_len(&self, geometry: Geometry) -> u64 {
+        match self {
+            Input::Plaintext(_) => Extension::length(geometry),
+            Input::Ciphertext(original) => original.block.len() as u64,
+        }
+    }
+}
+
 impl Encoder {
-    /// Begins a file. `code` is that of the geometry's encoding, shared by all files that have it.
+    /// Begins a file that is encrypted by `key`. `code` is that of the geometry's encoding, shared by all files that have
+    /// it.
     ///
     /// # Panics
     /// When the code is another.
     pub fn new(geometry: Geometry, key: Key, code: Arc<Code>) -> Encoder {
+        Encoder::of(geometry, Input::Plaintext(key), code)
+    }
+
+    /// Begins a file, new or again.
+    ///
+    /// # Panics
+    /// As [`Encoder::new`].
+    pub fn of(geometry: Geometry, input: Input, code: Arc<Code>) -> Encoder {
         let total = usize::from(geometry.encoding.total);
         assert!(code.is(geometry.encoding.needed, geometry.encoding.total), "the code of the file's encoding");
         Encoder {
             geometry,
             layout: Layout::new(&geometry),
-            key,
             code,
-            cipher: cipher(&key),
+            cipher: match &input {
+                Input::Plaintext(key) => Some(cipher(key)),
+                Input::Ciphertext(_) => None,
+            },
+            input,
             crypttext: Tagged::new(b"allmydata_crypttext_v1"),
             taken: 0,
             added: 0,
@@ -147,12 +199,7 @@ impl Encoder {
 
     /// Length of each share in bytes.
     pub fn share_len(&self) -> u64 {
-        self.layout.share_len(Extension::length(self.geometry))
-    }
-
-    /// What servers will know the file by.
-    pub fn storage_index(&self) -> StorageIndex {
-        storage_index(&self.key)
+        self.layout.share_len(self.input.extension_len(self.geometry))
     }
 
     /// Takes the next segment of the file, which is the first `length` bytes of `memory`, and encrypts it. Its blocks
@@ -173,7 +220,9 @@ impl Encoder {
             return Err(EncodeError::Length { segment: index, found, expected });
         }
         let ciphertext = &mut memory[..length];
-        self.cipher.apply_keystream(ciphertext);
+        if let Some(cipher) = &mut self.cipher {
+            cipher.apply_keystream(ciphertext);
+        }
         let mut leaf = Tagged::new(CRYPTTEXT_LEAF);
         update_both(&mut self.crypttext, &mut leaf, ciphertext);
         self.taken += 1;
@@ -195,7 +244,8 @@ impl Encoder {
     /// Returns the cap and the ends of all shares, once every segment is encoded and added.
     ///
     /// # Errors
-    /// [`EncodeError::Missing`] if some segments were not taken, or their hashes not added.
+    /// [`EncodeError::Missing`] if some segments were not taken, or their hashes not added. [`EncodeError::Different`] if a
+    /// file that is made again has other hashes than it had.
     pub fn finish(self) -> Result<Finished, EncodeError> {
         let segments = self.geometry.segments;
         let missing = segments.saturating_sub(self.taken.min(self.added));
@@ -215,9 +265,18 @@ impl Encoder {
             share_root: *shares.root(),
         }
         .to_bytes();
+        let (key, extension) = match &self.input {
+            Input::Plaintext(key) => (*key, extension),
+            Input::Ciphertext(original) => {
+                let Extension { crypttext_root, share_root, .. } = original.extension;
+                if (crypttext_root, share_root) != (*crypttext.root(), *shares.root()) {
+                    return Err(EncodeError::Different);
+                }
+                (Key::default(), original.block.clone())
+            }
+        };
         let Encoding { needed, total, .. } = self.geometry.encoding;
-        let cap =
-            Chk { key: self.key, extension_hash: extension_hash(&extension), needed, total, size: self.geometry.size };
+        let cap = Chk { key, extension_hash: extension_hash(&extension), needed, total, size: self.geometry.size };
         let crypttext = Bytes::copy_from_slice(crypttext.nodes().as_flattened());
         Ok(Finished { cap, layout: self.layout, crypttext, block_leaves: self.block_leaves, shares, extension })
     }
@@ -312,7 +371,7 @@ impl SegmentHashes {
 /// A file all of whose blocks are made.
 #[derive(Debug)]
 pub struct Finished {
-    /// The right to read it.
+    /// The right to read it; made of ciphertext, it has no key.
     pub cap: Chk,
     /// Where what is in each share.
     pub layout: Layout,

@@ -120,6 +120,42 @@ impl Requests {
         self.call(Method::Get, format!("/storage/v1/immutable/{}/shares", base32::encode(index)))
     }
 
+    /// Which shares of a mutable file it holds.
+    pub fn mutable_shares(&self, index: &StorageIndex) -> Call {
+        self.call(Method::Get, format!("/storage/v1/mutable/{}/shares", base32::encode(index)))
+    }
+
+    /// `length` bytes of a share of a mutable file; fewer come at its end.
+    pub fn read_mutable(&self, index: &StorageIndex, share: u16, offset: u64, length: u64) -> Call {
+        self.range(format!("/storage/v1/mutable/{}/{share}", base32::encode(index)), offset, length)
+    }
+
+    /// A lease on all shares of a file that it holds: renewed if this secret made one, or added.
+    pub fn renew_lease(&self, index: &StorageIndex, lease: &Lease) -> Call {
+        let mut call = self.call(Method::Put, format!("/storage/v1/lease/{}", base32::encode(index)));
+        authorize(&mut call, "lease-renew-secret", &lease.renew);
+        authorize(&mut call, "lease-cancel-secret", &lease.cancel);
+        call
+    }
+
+    /// A share of a mutable file, where the server has none of this number. `enabler` is the secret of who may write.
+    pub fn write_new_share(
+        &self,
+        index: &StorageIndex,
+        share: u16,
+        content: Vec<u8>,
+        enabler: &[u8],
+        lease: &Lease,
+    ) -> Call {
+        let path = format!("/storage/v1/mutable/{}/read-test-write", base32::encode(index));
+        let mut call = self.call(Method::Post, path);
+        authorize(&mut call, "write-enabler", enabler);
+        authorize(&mut call, "lease-renew-secret", &lease.renew);
+        authorize(&mut call, "lease-cancel-secret", &lease.cancel);
+        call.body = vec![new_share(share, &content).into()];
+        call
+    }
+
     /// Room for shares of `size` bytes each.
     pub fn allocate(
         &self,
@@ -166,7 +202,11 @@ impl Requests {
 
     /// `length` bytes of a share; fewer come at its end.
     pub fn read(&self, index: &StorageIndex, share: u16, offset: u64, length: u64) -> Call {
-        let mut call = self.call(Method::Get, share_path(index, share));
+        self.range(share_path(index, share), offset, length)
+    }
+
+    fn range(&self, path: String, offset: u64, length: u64) -> Call {
+        let mut call = self.call(Method::Get, path);
         call.head.range = ByteRange::new(offset, Some(offset + length.max(1) - 1));
         call.answer_bytes_max = length as usize;
         call
@@ -195,6 +235,39 @@ fn allocation(shares: &BTreeSet<u16>, size: u64) -> Vec<u8> {
     let written: Result<(), minicbor::encode::Error<core::convert::Infallible>> = written;
     written.expect("a vector takes everything");
     body
+}
+
+/// The body of a request to write a share that is not there: its first byte is tested to be none.
+fn new_share(share: u16, content: &[u8]) -> Vec<u8> {
+    let mut body = Vec::with_capacity(content.len() + 128);
+    let mut encoder = Encoder::new(&mut body);
+    let written = (|| {
+        encoder.map(2)?.str("test-write-vectors")?.map(1)?.u16(share)?.map(3)?;
+        encoder.str("test")?.array(1)?.map(3)?;
+        encoder.str("offset")?.u8(0)?.str("size")?.u8(1)?.str("specimen")?.bytes(b"")?;
+        encoder.str("write")?.array(1)?.map(2)?.str("offset")?.u8(0)?.str("data")?.bytes(content)?;
+        encoder.str("new-length")?.null()?.str("read-vector")?.array(0)?.ok()
+    })();
+    let written: Result<(), minicbor::encode::Error<core::convert::Infallible>> = written;
+    written.expect("a vector takes everything");
+    body
+}
+
+/// Reads the answer to [`Requests::write_new_share`]: whether the share was written, because there was none.
+///
+/// # Errors
+/// [`AnswerError::Status`] if the server refuses the request, [`AnswerError::Malformed`] if the body is not the
+/// expected CBOR.
+pub fn is_written(answer: &Answer) -> Result<bool, AnswerError> {
+    let mut is_written = false;
+    for_each_entry(&mut body(answer, &[200])?, |key, decoder| {
+        match key {
+            b"success" => is_written = decoder.bool()?,
+            _ => decoder.skip()?,
+        }
+        Ok(())
+    })?;
+    Ok(is_written)
 }
 
 /// What a server says to a request for room. Shares in neither set have none: the server is full or
@@ -235,6 +308,18 @@ impl AllocateAnswer {
 /// expected CBOR.
 pub fn held_shares(answer: &Answer) -> Result<BTreeSet<u16>, AnswerError> {
     set(&mut body(answer, &[200])?)
+}
+
+/// Reads the answer to [`Requests::renew_lease`]: whether the server holds shares of the file, and so has a lease now.
+///
+/// # Errors
+/// [`AnswerError::Status`] if the server refuses the request.
+pub fn has_lease(answer: &Answer) -> Result<bool, AnswerError> {
+    match answer.status {
+        200..=299 => Ok(true),
+        404 => Ok(false),
+        status => Err(AnswerError::Status { status }),
+    }
 }
 
 /// What a server says to a write.

@@ -1,12 +1,14 @@
-//! `get` out of a grid: files by their caps, to stdout or to a name that appears when all is there.
+//! `get` out of a grid: files by their caps, to stdout or to a name that appears when all is there; a directory into one
+//! of this machine (`tree`).
 
 mod caps;
+mod tree;
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fmt;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -19,18 +21,22 @@ use fullbore_engine::run::report::{self, Report, StageTimes, StoreReport, Summar
 use fullbore_engine::run::sink::Sink;
 use fullbore_engine::run::{CommandError, Counts, ErrorKind, Event, Events, Pace, Phase, Stop};
 use fullbore_engine::stage::Ledger;
+use fullbore_engine::units::several;
 use fullbore_wire::run::sending_runtime;
+use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::cap::Chk;
-use crate::download::{Downloaded, Downloader, GetError};
+use crate::cap::{Cap, Chk};
+use crate::contents::{Contents, ReadError, explain};
+use crate::download::{Downloaded, Downloader};
 use crate::grid::{self, GridSettings, access, connect};
 use crate::upload::Grid;
 use crate::upload::produce::Pool;
 use crate::verdict::{DownloadCosts, Facts, judge};
 use caps::{Caps, Wanted};
+use tree::Tree;
 
 /// Segments between decoding and writing.
 const PIECES: usize = 4;
@@ -50,7 +56,7 @@ pub struct GetSettings {
     pub grid: GridSettings,
     /// Caps of files; `-` stands for stdin, with one cap per line.
     pub caps: Vec<OsString>,
-    /// File to write; `None`: stdout.
+    /// File to write, or directory for the cap of one; `None`: stdout.
     pub output: Option<PathBuf>,
 }
 
@@ -71,12 +77,33 @@ pub fn run(
     events: &mut dyn Events,
     stop: &Stop,
 ) -> Result<Option<Report>, CommandError> {
-    let caps = caps::read(&settings.caps)?;
+    let mut caps = caps::read(&settings.caps)?;
     let begun = Instant::now();
     events.emit(Event::started("get", settings.grid.name()));
     let runtime = sending_runtime(&Ledger::off())?;
     let seen = Arc::new(Seen::default());
+    // The first cap says whether a file or a directory is to be made.
+    let mut first = runtime.block_on(stop.or(caps.recv()))?;
+    let mut reading = None;
+    if let Some(Ok(Wanted::Other(cap, path))) = &first {
+        let reading = reading.insert(Reading::new(settings, stop, &seen)?);
+        let walk = async { stop.or(reading.contents.walk(cap.clone(), path)).await };
+        let found = runtime.block_on(walk)?.map_err(|error| explain(&error))?;
+        if found.is_directory() {
+            if let Some(another) = runtime.block_on(stop.or(caps.recv()))? {
+                another?;
+                return Err(CommandError::usage("a directory and other caps: a directory is got alone")
+                    .hint("run get once for each directory"));
+            }
+            let output = settings.output.as_deref().ok_or_else(|| explain(&ReadError::IsADirectory))?;
+            return directory(settings, reading, found, output, (&runtime, &seen), events, stop, begun).map(Some);
+        }
+        first = Some(Ok(Wanted::Other(found, String::new())));
+    }
     let mut files = Files::new(settings, caps, stop.clone(), Arc::clone(&seen));
+    files.reading = reading;
+    let _inside = runtime.enter();
+    files.begin(first)?;
     let mut sink = Sink::open(settings.output.as_deref(), None, stdout)?;
     events.emit(Event::Phase { phase: Phase::Fetch });
     // Nothing is asked of a server while nothing comes from stdin.
@@ -118,6 +145,47 @@ pub fn run(
     Ok(Some(report(&settings.grid, &facts, costs, given_up, got, seen.files.load(Ordering::Relaxed))))
 }
 
+/// Gets a directory into `output`.
+#[allow(clippy::too_many_arguments)] // what the run of files has as well
+fn directory(
+    settings: &GetSettings,
+    reading: &Reading,
+    cap: Cap,
+    output: &Path,
+    (runtime, seen): (&Runtime, &Arc<Seen>),
+    events: &mut dyn Events,
+    stop: &Stop,
+    begun: Instant,
+) -> Result<Report, CommandError> {
+    events.emit(Event::Phase { phase: Phase::Fetch });
+    let tree = Tree::new(reading.contents.clone(), output, events)?;
+    let costs = |target| DownloadCosts { decode: reading.downloader.decode_time(), target, ..DownloadCosts::default() };
+    let limit = |wall, bytes| {
+        let verdict = judge(&seen.facts(wall, costs(Duration::ZERO), bytes));
+        verdict.confident.then_some(verdict.limit)
+    };
+    let (got, result) = runtime.block_on(tree.run(cap, stop, begun, limit));
+    let facts = seen.facts(begun.elapsed(), costs(got.target), got.bytes);
+    let store = StoreReport {
+        files: got.files,
+        // The one that the cap is of, too.
+        directories: got.directories + 1,
+        present: got.present,
+        failed: got.failed,
+        bytes: got.bytes,
+        ..StoreReport::default()
+    };
+    let report = summarized(&settings.grid, &facts, costs(got.target), reading.grid.given_up(), store);
+    let partial = || {
+        let text = format!("{} could not be got", several(got.failed, "file or directory", "files or directories"));
+        CommandError::new(ErrorKind::Partial, text)
+    };
+    match result.and_then(|()| if got.failed == 0 { Ok(()) } else { Err(partial()) }) {
+        Ok(()) => Ok(report),
+        Err(error) => Err(error.with_report(report)),
+    }
+}
+
 fn report(
     settings: &GridSettings,
     facts: &Facts,
@@ -126,19 +194,34 @@ fn report(
     got: Downloaded,
     files: u64,
 ) -> Report {
-    let bytes = facts.moved_bytes;
     let store = StoreReport {
         files,
-        bytes,
+        bytes: facts.moved_bytes,
         shares: got.used.into_iter().map(|(share, server)| UsedShare { share, server }).collect(),
         troubles: got.troubles,
+        ..StoreReport::default()
+    };
+    summarized(settings, facts, costs, given_up, store)
+}
+
+/// The report of what was got.
+fn summarized(
+    settings: &GridSettings,
+    facts: &Facts,
+    costs: DownloadCosts,
+    given_up: Vec<(String, String)>,
+    store: StoreReport,
+) -> Report {
+    let (files, bytes) = (store.files, store.bytes);
+    let missing_files = store.failed;
+    let store = StoreReport {
         stages: StageTimes {
             source_ms: StoreReport::ms(costs.source),
             decode_ms: Some(StoreReport::ms(costs.decode)),
             target_ms: Some(StoreReport::ms(costs.target)),
             ..StageTimes::default()
         },
-        ..StoreReport::default()
+        ..store
     };
     let summary = grid::summary(settings, facts.wall, &facts.servers, given_up, judge(facts), store);
     let totals = report::Totals {
@@ -146,6 +229,7 @@ fn report(
         needed_bytes: bytes,
         received_bytes: facts.servers.iter().map(|(_, reading)| reading.bytes).sum(),
         written_bytes: bytes,
+        missing_files,
         requests: summary.hosts.iter().map(|host| host.requests).sum(),
         connections: summary.hosts.iter().map(|host| host.connections).sum(),
         ..report::Totals::default()
@@ -217,12 +301,13 @@ struct Files<'a> {
 struct Reading {
     grid: Arc<Grid>,
     downloader: Arc<Downloader>,
+    contents: Contents,
 }
 
 /// A file whose turn comes.
 enum Coming {
     Literal(Vec<u8>),
-    Chk(Download),
+    Read(Download),
     /// No file, which ends the run in its turn.
     Refused(CommandError),
 }
@@ -231,7 +316,7 @@ enum Coming {
 struct Download {
     size: u64,
     pieces: mpsc::Receiver<Bytes>,
-    task: JoinHandle<Result<Downloaded, GetError>>,
+    task: JoinHandle<Result<Downloaded, ReadError>>,
 }
 
 impl<'a> Files<'a> {
@@ -264,17 +349,17 @@ impl<'a> Files<'a> {
                     };
                     self.begin(cap)?;
                 }
-                Some(Coming::Chk(mut download)) => {
+                Some(Coming::Read(mut download)) => {
                     let has_room = !self.is_end && self.coming.len() + 1 < FILES_AT_ONCE && self.ahead < AHEAD_BYTES;
                     tokio::select! {
                         biased;
                         cap = self.caps.recv(), if has_room => {
-                            self.coming.push_front(Coming::Chk(download));
+                            self.coming.push_front(Coming::Read(download));
                             self.begin(cap)?;
                         }
                         piece = download.pieces.recv() => match piece {
                             Some(piece) => {
-                                self.coming.push_front(Coming::Chk(download));
+                                self.coming.push_front(Coming::Read(download));
                                 return Ok(Some(piece));
                             }
                             None => self.end(download).await?,
@@ -311,22 +396,38 @@ impl<'a> Files<'a> {
             Ok(Wanted::Chk(chk)) => {
                 self.seen.bytes.fetch_add(chk.size, Ordering::Relaxed);
                 self.ahead = chk.size.saturating_add(self.ahead);
-                Coming::Chk(self.download(chk)?)
+                Coming::Read(self.download(chk)?)
             }
+            Ok(Wanted::Other(cap, path)) => Coming::Read(self.other(cap, path)?),
             Err(error) => Coming::Refused(error),
         };
         self.coming.push_back(one);
         Ok(())
     }
 
-    fn download(&mut self, chk: Chk) -> Result<Download, CommandError> {
-        let reading = match &mut self.reading {
+    fn reading(&mut self) -> Result<&Reading, CommandError> {
+        Ok(match &mut self.reading {
             Some(reading) => reading,
             none => none.insert(Reading::new(self.settings, &self.stop, &self.seen)?),
-        };
+        })
+    }
+
+    /// A file whose size is not known.
+    fn other(&mut self, cap: Cap, path: String) -> Result<Download, CommandError> {
+        let contents = self.reading()?.contents.clone();
+        let (out, pieces) = mpsc::channel::<Bytes>(PIECES);
+        let task = tokio::spawn(async move {
+            let cap = contents.walk(cap, &path).await?;
+            if cap.is_directory() { Err(ReadError::IsADirectory) } else { contents.read(&cap, &out).await }
+        });
+        Ok(Download { size: 0, pieces, task })
+    }
+
+    fn download(&mut self, chk: Chk) -> Result<Download, CommandError> {
+        let reading = self.reading()?;
         let (out, pieces) = mpsc::channel::<Bytes>(PIECES);
         let (size, downloader) = (chk.size, Arc::clone(&reading.downloader));
-        let task = tokio::spawn(async move { downloader.get(&chk, &out).await });
+        let task = tokio::spawn(async move { Ok(downloader.get(&chk, &out).await?) });
         Ok(Download { size, pieces, task })
     }
 
@@ -350,22 +451,7 @@ impl Reading {
         let grid = Arc::new(connect(settings.grid.patience, &access, None, &Ledger::off()));
         let _ = seen.grid.set(Arc::clone(&grid));
         let downloader = Arc::new(Downloader::new(Arc::clone(&grid), Pool::new(threads()), stop.watch()));
-        Ok(Reading { grid, downloader })
+        let contents = Contents::new(Arc::clone(&grid), Arc::clone(&downloader));
+        Ok(Reading { grid, downloader, contents })
     }
-}
-
-fn explain(error: &GetError) -> CommandError {
-    let kind = match error {
-        GetError::Segment { .. } => ErrorKind::Verification,
-        GetError::Interrupted => ErrorKind::Interrupted,
-        GetError::Geometry(_) => ErrorKind::Usage,
-        _ => ErrorKind::Network,
-    };
-    let mut command = CommandError::from_error(kind, error);
-    if let GetError::TooFewShares { troubles, .. } = error {
-        for trouble in troubles {
-            command = command.context(trouble);
-        }
-    }
-    command
 }

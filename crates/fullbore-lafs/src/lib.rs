@@ -1,12 +1,14 @@
 //! Immutable files in Tahoe-LAFS grids, encoded exactly as the stock client does it.
 //!
-//! [`put`] and [`get`] are the commands of fullbore: trees of files into a grid, files out of it. Below them,
-//! [`upload::Uploader`] and [`Downloader`] move one file; [`gbs`] is the storage protocol (Great Black Swamp). The formats
-//! do no I/O: [`Cap`] is what the owner of a file keeps, [`Geometry`] says how a file is divided, [`Encoder`] makes shares
-//! of it by a Reed-Solomon [`Code`], [`Layout`] and [`Extension`] describe a share.
+//! [`put`], [`get`], [`ls`] and [`check`] are the commands of fullbore: trees into a grid and out of it, what is there,
+//! and whether it is whole. Below them, [`upload::Uploader`] and [`Downloader`] move one file, and [`mutable`] reads a
+//! mutable one; [`gbs`] is the storage protocol (Great Black Swamp). The formats do no I/O: [`Cap`] is what the owner
+//! of a file keeps, [`Geometry`] says how a file is divided, [`Encoder`] makes shares of it by a Reed-Solomon [`Code`],
+//! [`Layout`] and [`Extension`] describe a share, and [`directory`] is what is in a directory.
 //!
 //! The formats are those of Tahoe-LAFS's specifications "File Encoding" and "URI", and where these are silent, those of
-//! its client 1.20. Mutable files and the older Foolscap protocol are not supported.
+//! its client 1.20. Mutable files are read, checked and repaired; their content is never changed. The older Foolscap
+//! protocol is not supported.
 //!
 //! Nothing here prints, reads the environment or ends the process.
 //!
@@ -29,11 +31,14 @@
 
 pub mod base32;
 mod cap;
+pub mod check;
 mod code;
-mod directory;
+mod contents;
+pub mod directory;
 mod download;
 mod encode;
 mod extension;
+mod fault;
 mod field;
 pub mod gbs;
 mod geometry;
@@ -41,7 +46,9 @@ pub mod get;
 pub mod grid;
 mod hash;
 mod layout;
+pub mod ls;
 mod merkle;
+pub mod mutable;
 mod node;
 mod nurl;
 mod placement;
@@ -52,10 +59,10 @@ pub mod upload;
 pub mod verdict;
 mod yaml;
 
-pub use cap::{Cap, CapError, Chk, storage_index};
+pub use cap::{Cap, CapError, Chk, Mutable, Verifier, storage_index};
 pub use code::{Code, DecodeError};
 pub use download::{Downloaded, Downloader, GetError};
-pub use encode::{EncodeError, Encoder, convergent_key, encode_whole};
+pub use encode::{EncodeError, Encoder, Input, Original, convergent_key, encode_whole};
 pub use extension::Extension;
 pub use field::Kernel;
 pub use geometry::{DEFAULT_SEGMENT_BYTES, Encoding, Geometry, GeometryError};

@@ -10,7 +10,7 @@ pub mod journal;
 pub mod produce;
 pub mod source;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -21,6 +21,7 @@ use tokio::sync::watch;
 
 use super::cap::{Cap, Key, LITERAL_BYTES_MAX, StorageIndex, storage_index};
 use super::code::Code;
+use super::encode::Original;
 use super::gbs::flow::FlowReading;
 use super::gbs::link::{Link, LinkOptions};
 use super::geometry::{Encoding, Geometry, GeometryError};
@@ -130,6 +131,17 @@ pub struct Uploader {
     journal: Option<Arc<Journal>>,
     codes: Mutex<BTreeMap<(u16, u16), Arc<Code>>>,
     equals: duplicates::Duplicates,
+}
+
+/// What is known of the shares of a file that is in the grid.
+#[derive(Debug, Default)]
+pub struct KnownShares {
+    /// What servers know the file by.
+    pub index: StorageIndex,
+    /// Good shares, by the server's position in the grid.
+    pub holds: BTreeMap<usize, BTreeSet<u16>>,
+    /// Servers that get no share: they have damaged ones, which they would not replace, or do not answer.
+    pub unfit: BTreeSet<usize>,
 }
 
 /// A file that is in the grid.
@@ -284,6 +296,20 @@ impl Uploader {
         }
         let code = self.code(geometry.encoding);
         file::Upload::new(self, source, geometry, key, code, notes).run().await
+    }
+
+    /// Makes the shares of a file again that nobody has, or too few: `source` is its ciphertext.
+    ///
+    /// # Errors
+    /// [`PutError`] if the source cannot be read, or is not what the cap vouches for.
+    pub async fn repair(
+        &self,
+        source: Source,
+        original: Arc<Original>,
+        known: &KnownShares,
+    ) -> Result<Stored, PutError> {
+        let code = self.code(original.extension.geometry.encoding);
+        file::Upload::again(self, source, original, code, known).run().await
     }
 
     async fn literal(&self, source: &Source, size: u64) -> Result<Stored, PutError> {

@@ -90,6 +90,18 @@ impl TcpInfo {
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("TCP_INFO of {length} bytes")))
     }
 
+    /// What is assumed of a socket whose kernel counts nothing, as qemu's user mode and some sandboxes do not: whatever
+    /// was written has arrived, and the path takes as much as it is given.
+    pub(crate) fn uncounted(written_bytes: u64, received_bytes: u64) -> TcpInfo {
+        TcpInfo {
+            segment_bytes: 1460,
+            congestion_window_segments: 1 << 20,
+            bytes_acknowledged: written_bytes,
+            bytes_received: received_bytes,
+            ..TcpInfo::default()
+        }
+    }
+
     /// Reads the fields out of what the kernel filled; offsets are those of `linux/tcp.h`,
     /// which only ever grows at its end.
     fn parse(raw: &[u8]) -> Option<TcpInfo> {

@@ -13,6 +13,7 @@ mod convert;
 mod copy;
 mod divert;
 mod install;
+mod ls;
 mod mirror;
 mod nosync;
 mod other_tools;
@@ -42,6 +43,7 @@ pub use convert::{ConvertArgs, ForeignFormat};
 pub use copy::CopyArgs;
 pub use divert::{DivertArgs, DivertCommand, DivertOffArgs, DivertOnArgs, DivertStatusArgs, DivertVia};
 pub use install::InstallArgs;
+pub use ls::LsArgs;
 pub use mirror::MirrorArgs;
 pub use nosync::NosyncArgs;
 pub use pdiff::{PdiffApplyArgs, PdiffArgs, PdiffCommand, PdiffGenerateArgs, PdiffMergeArgs, PdiffPublishArgs};
@@ -87,7 +89,7 @@ pub enum Command {
     /// Refresh APT's indexes as `apt-get update` does
     #[command(long_about = update::LONG)]
     Update(Box<UpdateArgs>),
-    /// Verify an archive on disk against its signed indexes, and repair it
+    /// Verify an archive on disk, or files in a Tahoe-LAFS grid, and repair them
     #[command(long_about = check::LONG)]
     Check(Box<CheckArgs>),
     /// Apply, join, make and publish patches for APT's indexes
@@ -123,6 +125,9 @@ pub enum Command {
     /// Download files from a Tahoe-LAFS grid or an S3 store
     #[command(long_about = store::GET_LONG)]
     Get(Box<GetArgs>),
+    /// List a directory in a Tahoe-LAFS grid
+    #[command(long_about = ls::LONG)]
+    Ls(Box<LsArgs>),
     /// Print completions for a shell
     #[command(long_about = completions::LONG)]
     Completions(CompletionsArgs),

@@ -37,7 +37,7 @@ fn run_command(arguments: impl IntoIterator<Item = std::ffi::OsString>, environm
         Ok(cli) => match cli.command {
             Command::Mirror(arguments) => run_mirror(*arguments, environment),
             Command::Update(arguments) => run_update(&arguments, environment),
-            Command::Check(arguments) => run_check(*arguments, environment),
+            Command::Check(arguments) => run_check(&arguments, environment),
             Command::Pdiff(arguments) => run_pdiff(&arguments, environment),
             Command::Convert(arguments) => run_convert(&arguments, environment),
             Command::Apt(arguments) => run_apt(&arguments, environment),
@@ -49,6 +49,7 @@ fn run_command(arguments: impl IntoIterator<Item = std::ffi::OsString>, environm
             Command::Divert(arguments) => run_divert(&arguments, environment),
             Command::Put(arguments) => run_put(&arguments, environment),
             Command::Get(arguments) => run_get(&arguments, environment),
+            Command::Ls(arguments) => run_ls(&arguments, environment),
             Command::Completions(arguments) => print_completions(&arguments),
         },
         Err(error) => {
@@ -157,11 +158,29 @@ fn run_nosync(arguments: &cli::NosyncArgs, environment: &Environment) -> u8 {
     nosync::run(arguments)
 }
 
-fn run_check(arguments: CheckArgs, environment: &Environment) -> u8 {
+fn run_check(arguments: &CheckArgs, environment: &Environment) -> u8 {
     let early = early_output(&arguments.output);
     frame(&early, environment, settings::check(arguments, environment), |settings, screen, output| {
-        let result = check::run(&settings, screen);
-        Runs::one(output, environment, screen, "check", &settings.dir, result)
+        let result = match &settings {
+            settings::Check::Archive(settings) => check::run(settings, screen),
+            settings::Check::Grid(settings) => match listen(output, environment) {
+                Ok(stop) => fullbore_lafs::check::run(settings, screen, &stop),
+                Err(exit_code) => return exit_code,
+            },
+        };
+        Runs::one(output, environment, screen, "check", &settings.place(), result)
+    })
+}
+
+fn run_ls(arguments: &cli::LsArgs, environment: &Environment) -> u8 {
+    let early = early_output(&arguments.output);
+    frame(&early, environment, settings::ls(arguments), |settings, screen, output| {
+        let stop = match listen(output, environment) {
+            Ok(stop) => stop,
+            Err(exit_code) => return exit_code,
+        };
+        let result = fullbore_lafs::ls::run(&settings, screen, &stop);
+        Runs::one(output, environment, screen, "ls", Path::new(&settings.grid.name()), result)
     })
 }
 
@@ -335,7 +354,7 @@ impl<'a> Runs<'a> {
         if let Some(error) = &error {
             report.summary.exit_code = error.exit_code();
             // Reports of what was put or got have no names of files.
-            if !matches!(command, "put" | "get") {
+            if !matches!(command, "put" | "get" | "ls") {
                 report.summary.problem(&error.message);
             }
             screen.fail(error);

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use fullbore_engine::escape;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::run::events::{Event, Events, Phase, Plan, Progress};
+use fullbore_engine::run::listed::{ListedEntry, ListedKind};
 use fullbore_engine::run::report::Summary;
 use fullbore_engine::run::stored::StoredFile;
 use fullbore_engine::units;
@@ -247,6 +248,8 @@ impl Screen {
         self.terminal.bar.finish_and_clear();
         if self.json {
             self.emit_json(&Event::Summary(Box::new(summary.clone())));
+        } else if summary.command == "ls" {
+            // Its lines are all that it is for.
         } else if (!self.quiet || summary.probe.is_some()) && !nothing_came_of_it(summary) {
             let name = summary.name.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
             let line = format!("{name}{summary}");
@@ -308,6 +311,22 @@ impl Screen {
             return Ok(());
         }
         self.try_print(format!("{}\n", escape::line(&file.cap)).as_bytes())
+    }
+
+    /// An entry of a directory.
+    fn print_listed(&mut self, event: &Event, entry: &ListedEntry) -> std::io::Result<()> {
+        if self.json {
+            return self.try_print(&escape::json_line(event));
+        }
+        let size = entry.size.map_or_else(|| "-".to_owned(), |size| size.to_string());
+        let modified = entry.modified_unix_s.map_or_else(|| "-".to_owned(), time::text);
+        let mark = match entry.kind {
+            ListedKind::File => "",
+            ListedKind::Directory => "/",
+            ListedKind::Unknown => " (not understood)",
+        };
+        let line = format!("{size:>14}  {modified:<23}  {}{mark}", entry.name);
+        self.try_print(format!("{}\n", escape::line(&line)).as_bytes())
     }
 
     fn emit_json(&mut self, event: &Event) {
@@ -393,6 +412,7 @@ impl Events for Screen {
             Event::Stored(file) | Event::Present(file) | Event::WouldStore(file) => {
                 self.print_stored(&event, file).map_err(|error| stdio::stdout_error(&error))
             }
+            Event::Listed(entry) => self.print_listed(&event, entry).map_err(|error| stdio::stdout_error(&error)),
             _ => {
                 self.emit(event);
                 Ok(())
@@ -464,6 +484,18 @@ impl Events for Screen {
                 let of =
                     if date_unix_s == 0 { ", undated".to_owned() } else { format!(" of {}", time::text(date_unix_s)) };
                 self.line(Level::Info, &format!("published {name}{of}"));
+            }
+            // Printed by whoever was told of it.
+            Event::Listed(_) => {}
+            Event::Checked(file) => {
+                let line = format!("{}: {}", file.path, file.message);
+                match (file.healthy, file.recoverable) {
+                    (true, _) if !file.damaged.is_empty() => self.line(Level::Warning, &format!("warning: {line}")),
+                    (true, _) if file.is_shown || self.verbose => self.line(Level::Info, &line),
+                    (true, _) => {}
+                    (false, true) => self.problem("unhealthy".to_owned(), Level::Error, &line),
+                    (false, false) => self.problem("unrecoverable".to_owned(), Level::Error, &line),
+                }
             }
             Event::Repaired { path, bytes } => {
                 self.line(Level::Info, &format!("repaired {path}, {}", units::bytes(bytes)));

@@ -31,8 +31,8 @@ pub use fullbore_mirror::{
     CheckSettings, Clean, Filters, IndexFormat, Keep, Kind, MirrorSettings, SignedBy, SourceSpec,
 };
 pub use install::install;
-pub use resolve::{check, mirrors};
-pub use store::{Get, Put, get, put};
+pub use resolve::mirrors;
+pub use store::{Check, Get, Put, check, get, ls, put};
 pub use update::update;
 
 /// Where the settings file is looked for when none is named.

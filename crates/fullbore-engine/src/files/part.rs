@@ -254,9 +254,17 @@ impl PartFile {
     /// # Errors
     /// A [`FileError`] with the path if the system refuses to set the time.
     pub fn set_mtime(&self, unix_s: i64) -> Result<(), FileError> {
+        self.set_modified(unix_s, 0)
+    }
+
+    /// Sets the time of last change to the nanosecond; the time of last access stays.
+    ///
+    /// # Errors
+    /// As [`PartFile::set_mtime`].
+    pub fn set_modified(&self, unix_s: i64, nanoseconds: u32) -> Result<(), FileError> {
         let times = Timestamps {
             last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
-            last_modification: Timespec { tv_sec: unix_s, tv_nsec: 0 },
+            last_modification: Timespec { tv_sec: unix_s, tv_nsec: nanoseconds.into() },
         };
         rustix::fs::futimens(&self.file, &times).map_err(|errno| self.error("set the time of", errno.into()))
     }

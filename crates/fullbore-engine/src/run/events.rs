@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::checked::CheckedFile;
 use super::error::{CommandError, ErrorKind};
+use super::listed::ListedEntry;
 use super::report::{IndexPatches, Summary, began};
 use super::stored::StoredFile;
 
@@ -86,6 +88,10 @@ pub enum Event {
     Index(IndexPatches),
     /// A file is in the grid or the bucket now (`put`). Has its cap.
     Stored(StoredFile),
+    /// An entry of a directory (`ls`).
+    Listed(ListedEntry),
+    /// A file of a grid was checked (`check`).
+    Checked(CheckedFile),
     /// A file was there already (`put`). Has its address.
     Present(StoredFile),
     /// A file that the run would put (`--dry-run`). Has the cap or address that it would have.

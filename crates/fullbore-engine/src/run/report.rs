@@ -21,7 +21,7 @@ use crate::units;
 pub use copy::{CopyReport, PartRow};
 pub use patches::{IndexPatches, PatchesChange};
 pub use probe::ProbeReport;
-pub use store::{GivenUp, StageTimes, StoreKind, StoreReport, StoreServer, UsedShare};
+pub use store::{GivenUp, GridCheck, StageTimes, StoreKind, StoreReport, StoreServer, UsedShare};
 pub use timeline::{HostLane, Sample, StageLane, StageSample, Timeline};
 
 /// Everything that is known about a finished run.

@@ -8,7 +8,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::share::{Damage, Fetched, Proven, hashes_range, prove};
-use crate::cap::Chk;
+use crate::cap::Verifier;
 use crate::layout::{HEADER_BYTES_MAX, Layout};
 
 /// Bytes that are asked for beyond what is expected when a share is asked for as a whole: enough for the hashes of some
@@ -71,7 +71,11 @@ impl Reader {
     ///
     /// # Errors
     /// When the header tells nonsense.
-    pub(super) fn proof_wanted(&self, cap: &Chk, usual: &Layout) -> Result<Option<(ShareSection, u64, u64)>, Damage> {
+    pub(super) fn proof_wanted(
+        &self,
+        cap: &Verifier,
+        usual: &Layout,
+    ) -> Result<Option<(ShareSection, u64, u64)>, Damage> {
         if self.proven.is_some() || self.whole_asked {
             return Ok(None);
         }
@@ -118,7 +122,7 @@ impl Reader {
     ///
     /// # Errors
     /// What is wrong with them.
-    pub(super) fn received(&mut self, what: &ShareSection, bytes: Bytes, cap: &Chk) -> Result<(), Damage> {
+    pub(super) fn received(&mut self, what: &ShareSection, bytes: Bytes, cap: &Verifier) -> Result<(), Damage> {
         match what {
             ShareSection::Whole => {
                 self.pending.clear();
@@ -170,7 +174,7 @@ impl Reader {
     }
 
     /// Proves the share once its header and its hashes are here.
-    fn prove(&mut self, cap: &Chk) -> Result<(), Damage> {
+    fn prove(&mut self, cap: &Verifier) -> Result<(), Damage> {
         let (Some(layout), Some((offset, hashes))) = (self.header, &self.hashes) else { return Ok(()) };
         if self.proven.is_some() {
             return Ok(());
@@ -206,10 +210,11 @@ mod tests {
     use proptest::prelude::*;
 
     /// A file of 1000 bytes, 2 of 3, in segments of 300.
-    fn file() -> (Chk, Vec<Vec<u8>>) {
+    fn file() -> (Verifier, Vec<Vec<u8>>) {
         let geometry = Geometry::new(Encoding::new(2, 1, 3).unwrap(), 1000, 300).unwrap();
         let plaintext: Vec<u8> = (0..1000_u32).map(|i| i as u8).collect();
-        encode_whole(geometry, [3; 16], Arc::new(Code::new(2, 3)), &plaintext).unwrap()
+        let (cap, shares) = encode_whole(geometry, [3; 16], Arc::new(Code::new(2, 3)), &plaintext).unwrap();
+        (cap.verifier(), shares)
     }
 
     #[test]

@@ -54,8 +54,8 @@ pub(super) enum SegmentError {
 }
 
 impl Segment {
-    /// Its plaintext. Whatever the blocks' hashes say, the segment's own decides.
-    pub(super) fn decode(&self, code: &Code, key: &Key) -> Result<Vec<u8>, SegmentError> {
+    /// Its plaintext, or its ciphertext if there is no key. Whatever the blocks' hashes say, the segment's own decides.
+    pub(super) fn decode(&self, code: &Code, key: Option<&Key>) -> Result<Vec<u8>, SegmentError> {
         let known: Vec<&Block> =
             self.strips.iter().flat_map(|strip| &strip.blocks).filter(|block| block.leaf.is_some()).collect();
         let bytes: Vec<&Bytes> = known.iter().map(|block| &block.bytes).collect();
@@ -74,9 +74,11 @@ impl Segment {
             let all = self.strips.iter().flat_map(|strip| &strip.blocks).all(|block| block.leaf.is_some());
             return Err(if all { SegmentError::Segment } else { SegmentError::Somewhere });
         }
-        let mut cipher = cipher(key);
-        cipher.seek(self.number * self.geometry.segment_size);
-        cipher.apply_keystream(&mut data);
+        if let Some(key) = key {
+            let mut cipher = cipher(key);
+            cipher.seek(self.number * self.geometry.segment_size);
+            cipher.apply_keystream(&mut data);
+        }
         Ok(data)
     }
 
@@ -156,22 +158,22 @@ mod tests {
     fn strips_of_different_shares_make_a_segment() {
         for cuts in [&[][..], &[100], &[1, 333], &[100, 200, 300]] {
             let (segment, code, plaintext) = segment(cuts, None);
-            assert_eq!(segment.decode(&code, &KEY).unwrap(), plaintext, "{cuts:?}");
+            assert_eq!(segment.decode(&code, Some(&KEY)).unwrap(), plaintext, "{cuts:?}");
         }
     }
 
     #[test]
     fn damage_is_found_and_blamed_on_nobody_without_proof() {
         let (mut damaged, code, _) = segment(&[100, 200], Some(1));
-        assert_eq!(damaged.decode(&code, &KEY), Err(SegmentError::Somewhere));
+        assert_eq!(damaged.decode(&code, Some(&KEY)), Err(SegmentError::Somewhere));
         (damaged, ..) = segment(&[], Some(1));
         for block in &mut damaged.strips[0].blocks {
             let hash = block_leaves(&[&block.bytes])[0];
             block.leaf = Some(if block.share == 1 { [0; 32] } else { hash });
         }
-        assert_eq!(damaged.decode(&code, &KEY), Err(SegmentError::Blocks(vec![1])));
+        assert_eq!(damaged.decode(&code, Some(&KEY)), Err(SegmentError::Blocks(vec![1])));
         // Whoever made these shares lied: all of them are as they were made.
         damaged.strips[0].blocks[1].leaf = Some(block_leaves(&[&damaged.strips[0].blocks[1].bytes])[0]);
-        assert_eq!(damaged.decode(&code, &KEY), Err(SegmentError::Segment));
+        assert_eq!(damaged.decode(&code, Some(&KEY)), Err(SegmentError::Segment));
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use crate::cap::Chk;
+use crate::cap::Verifier;
 use crate::extension::{EXTENSION_BYTES_MAX, Extension, extension_hash};
 use crate::hash::Hash;
 use crate::layout::Layout;
@@ -16,9 +16,11 @@ const HASHES_SLACK_BYTES: u64 = 1 << 20;
 
 /// A share whose place in the file is proven.
 #[derive(Debug)]
-pub(super) struct Proven {
+pub(crate) struct Proven {
     pub layout: Layout,
     pub extension: Extension,
+    /// The URI extension block as it is.
+    pub block: Vec<u8>,
     /// Over the segments' ciphertext.
     pub crypttext: Tree,
     /// Over this share's blocks.
@@ -26,10 +28,10 @@ pub(super) struct Proven {
 }
 
 /// Why a share is of no use, in words.
-pub(super) type Damage = String;
+pub(crate) type Damage = String;
 
 /// The range that holds all hashes of a share: from the crypttext tree to its end, generously.
-pub(super) fn hashes_range(layout: &Layout, cap: &Chk) -> Result<(u64, u64), Damage> {
+pub(crate) fn hashes_range(layout: &Layout, cap: &Verifier) -> Result<(u64, u64), Damage> {
     let end = layout.extension + layout.length_bytes() + EXTENSION_BYTES_MAX;
     let length = end - layout.crypttext_tree;
     let data = cap.size.div_ceil(u64::from(cap.needed.max(1)));
@@ -40,7 +42,7 @@ pub(super) fn hashes_range(layout: &Layout, cap: &Chk) -> Result<(u64, u64), Dam
 }
 
 /// Proves a share: `hashes` are its bytes from the crypttext tree to its end.
-pub(super) fn prove(cap: &Chk, share: u16, layout: Layout, hashes: &[u8]) -> Result<Proven, Damage> {
+pub(crate) fn prove(cap: &Verifier, share: u16, layout: Layout, hashes: &[u8]) -> Result<Proven, Damage> {
     let from = layout.crypttext_tree;
     let part = |begin: u64, end: u64| -> Result<&[u8], Damage> {
         let (begin, end) = (begin.saturating_sub(from) as usize, end.saturating_sub(from) as usize);
@@ -51,11 +53,11 @@ pub(super) fn prove(cap: &Chk, share: u16, layout: Layout, hashes: &[u8]) -> Res
     if length > EXTENSION_BYTES_MAX {
         return Err("the length of its URI extension block is absurd".to_owned());
     }
-    let extension = part(block, block + length)?;
-    if extension_hash(extension) != cap.extension_hash {
+    let block = part(block, block + length)?;
+    if extension_hash(block) != cap.extension_hash {
         return Err("the hash of its URI extension block is wrong".to_owned());
     }
-    let extension = Extension::parse(extension, cap.needed, cap.total, cap.size).map_err(|error| error.to_string())?;
+    let extension = Extension::parse(block, cap.needed, cap.total, cap.size).map_err(|error| error.to_string())?;
     let geometry = extension.geometry;
     if layout.block_size != geometry.block_size() || layout.data_size != geometry.share_data() {
         return Err("its header contradicts its URI extension block".to_owned());
@@ -84,7 +86,7 @@ pub(super) fn prove(cap: &Chk, share: u16, layout: Layout, hashes: &[u8]) -> Res
     if leaf != Some(*blocks.root()) {
         return Err("its block hash tree, or its proof, is damaged".to_owned());
     }
-    Ok(Proven { layout, extension, crypttext, blocks })
+    Ok(Proven { layout, extension, block: block.to_vec(), crypttext, blocks })
 }
 
 /// Bytes of a share that were fetched, by offset; never overlapping.
@@ -147,6 +149,7 @@ mod tests {
         let geometry = Geometry::new(Encoding::new(2, 1, 5).unwrap(), 1000, 300).unwrap();
         let plaintext: Vec<u8> = (0..1000).map(|i| i as u8).collect();
         let (cap, shares) = encode_whole(geometry, [3; 16], Arc::new(Code::new(2, 5)), &plaintext).unwrap();
+        let cap = cap.verifier();
         for (number, share) in (0..).zip(&shares) {
             let layout = Layout::parse(share).unwrap();
             let (from, _) = hashes_range(&layout, &cap).unwrap();

@@ -20,6 +20,8 @@ const AHEAD: usize = 100;
 pub(super) enum Wanted {
     Literal(Vec<u8>),
     Chk(Chk),
+    /// Of unknown size: a mutable file, or what a path leads to. A directory is one of these.
+    Other(Cap, String),
 }
 
 /// Caps in their order; an error is the last.
@@ -77,13 +79,18 @@ fn lines(mut from: impl BufRead, out: &mpsc::Sender<Result<Wanted, CommandError>
 
 /// A cap, which no error repeats.
 fn parse(text: &str) -> Result<Wanted, CommandError> {
-    let cap = Cap::parse(text).map_err(|error| CommandError::usage(format_args!("the cap cannot be read: {error}")))?;
+    let (cap, path) = text.trim().split_once('/').unwrap_or((text, ""));
+    let cap = Cap::parse(cap).map_err(|error| CommandError::usage(format_args!("the cap cannot be read: {error}")))?;
     match cap {
-        Cap::Literal(content) => Ok(Wanted::Literal(content)),
-        Cap::Chk(chk) => Ok(Wanted::Chk(chk)),
-        Cap::Directory(_) | Cap::LiteralDirectory(_) => Err(CommandError::usage("the cap is one of a directory")
-            .hint("use `tahoe ls` and `tahoe cp -r` for directories")),
-        Cap::Verifier(_) => Err(CommandError::usage("this cap can verify the file, not read it")),
+        Cap::Literal(content) if path.is_empty() => Ok(Wanted::Literal(content)),
+        Cap::Chk(chk) if path.is_empty() => Ok(Wanted::Chk(chk)),
+        Cap::Verifier(_) | Cap::DirectoryVerifier(_) => {
+            Err(CommandError::usage("this cap can verify the file, not read it"))
+        }
+        Cap::Mutable(mutable) | Cap::MutableDirectory(mutable) if mutable.read_key().is_none() => {
+            Err(CommandError::usage("this cap can verify the file, not read it"))
+        }
+        cap => Ok(Wanted::Other(cap, path.to_owned())),
     }
 }
 

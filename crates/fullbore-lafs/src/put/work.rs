@@ -29,7 +29,7 @@ use super::settings::{PutSettings, Resolved};
 use super::spool::spool;
 use crate::cap::{Cap, LITERAL_BYTES_MAX};
 use crate::code::Code;
-use crate::directory::{Directory, in_grid};
+use crate::directory::{Directory, Time, in_grid};
 use crate::geometry::{Encoding, Geometry};
 use crate::grid::{GridSettings, connect};
 use crate::hash::netstring;
@@ -288,8 +288,24 @@ struct Open {
     failed: Option<String>,
 }
 
-/// The size, and what became of it.
-type Outcome = (u64, Result<Stored, CommandError>);
+/// What became of one file or directory.
+struct Outcome {
+    size: u64,
+    /// When it was last written to, where it is a thing on a disk.
+    modified: Option<Time>,
+    result: Result<Stored, CommandError>,
+}
+
+impl Outcome {
+    fn of(size: u64, result: Result<Stored, CommandError>) -> Outcome {
+        Outcome { size, modified: None, result }
+    }
+}
+
+/// The last modification of a file.
+fn modified(metadata: &Metadata) -> Time {
+    Time { seconds: metadata.mtime(), nanoseconds: u32::try_from(metadata.mtime_nsec()).unwrap_or(0) }
+}
 
 struct Run<'a> {
     context: &'a PutContext<'a>,
@@ -314,7 +330,7 @@ impl Run<'_> {
             Item::File { path, found, .. } => match self.left_out(number) {
                 // Its content would be sent, and could have no place in its directory.
                 Some(error) => {
-                    self.tasks.spawn(async move { (number, (0, Err(error))) });
+                    self.tasks.spawn(async move { (number, Outcome::of(0, Err(error))) });
                 }
                 None => {
                     let (path, found) = (path.clone(), found.clone());
@@ -331,13 +347,13 @@ impl Run<'_> {
         let Some(open) = self.open.remove(&number) else { return };
         let putter = self.context.putter();
         let left_out = self.left_out(number);
+        let path = self.items[number].path().to_owned();
         self.tasks.spawn(async move {
+            let no_cap = |why| CommandError::new(ErrorKind::Partial, format_args!("no cap, because {why}"));
             let outcome = match (left_out, open.failed) {
-                (Some(error), _) => (0, Err(error)),
-                (None, Some(why)) => {
-                    (0, Err(CommandError::new(ErrorKind::Partial, format_args!("no cap, because {why}"))))
-                }
-                (None, None) => putter.directory(&open.directory).await,
+                (Some(error), _) => Outcome::of(0, Err(error)),
+                (None, Some(why)) => Outcome::of(0, Err(no_cap(why))),
+                (None, None) => putter.directory(&open.directory, &path).await,
             };
             (number, outcome)
         });
@@ -356,7 +372,8 @@ impl Run<'_> {
     }
 
     /// Notes what became of an item; gives directories that are ready now.
-    fn finished(&mut self, number: usize, (size, result): Outcome) -> Option<usize> {
+    fn finished(&mut self, number: usize, outcome: Outcome) -> Option<usize> {
+        let Outcome { size, modified, result } = outcome;
         let item = &self.items[number];
         let path = item.path().to_owned();
         let is_directory = matches!(item, Item::Directory { .. });
@@ -367,18 +384,24 @@ impl Run<'_> {
             }
             Err(error) => (0, 0, Vec::new(), Err(error)),
         };
-        let ready = item.parent().and_then(|parent| self.child(parent, &path, &result));
+        let ready = item.parent().and_then(|parent| self.child(parent, &path, &result, modified));
         let is_argument = item.parent().is_none();
         let done = PutResult { path, size, is_directory, is_argument, sent_bytes, happiness, troubles, result };
         self.done.insert(number, done);
         ready
     }
 
-    fn child(&mut self, parent: usize, path: &Path, result: &Result<Cap, CommandError>) -> Option<usize> {
+    fn child(
+        &mut self,
+        parent: usize,
+        path: &Path,
+        result: &Result<Cap, CommandError>,
+        modified: Option<Time>,
+    ) -> Option<usize> {
         let open = self.open.get_mut(&parent)?;
         let name = path.file_name().unwrap_or_default();
         let added = match result {
-            Ok(cap) => open.directory.add(name.as_bytes(), cap.clone()).map_err(|error| error.to_string()),
+            Ok(cap) => open.directory.add(name.as_bytes(), cap.clone(), modified).map_err(|error| error.to_string()),
             // What this machine cannot read is left out by itself, as by `tahoe backup`, and named.
             Err(error) if error.kind == ErrorKind::Disk => Ok(()),
             Err(_) => Err(format!("{} has no cap", path.display())),
@@ -449,8 +472,8 @@ impl Putter {
         };
         let (metadata, file) = match self.unless_stopped(opening).await {
             Ok(Ok(opened)) => opened,
-            Ok(Err(error)) => return (0, Err(CommandError::new(ErrorKind::Disk, error))),
-            Err(error) => return (0, Err(error)),
+            Ok(Err(error)) => return Outcome::of(0, Err(CommandError::new(ErrorKind::Disk, error))),
+            Err(error) => return Outcome::of(0, Err(error)),
         };
         let size = metadata.len();
         if !metadata.is_file() {
@@ -458,7 +481,8 @@ impl Putter {
             return self.reader(file, None).await;
         }
         let name = self.names.as_ref().and_then(|names| names.name(path, &metadata));
-        (size, self.put(Source::file(file), size, name.as_deref()).await)
+        let result = self.put(Source::file(file), size, name.as_deref()).await;
+        Outcome { size, modified: Some(modified(&metadata)), result }
     }
 
     async fn stdin(self, size: Option<u64>) -> Outcome {
@@ -468,12 +492,12 @@ impl Putter {
     /// A pipe: streamed when its size is known and its key need not be made from it, spooled otherwise.
     async fn reader(self, reader: impl std::io::Read + Send + 'static, size: Option<u64>) -> Outcome {
         if let (Some(size), KeyChoice::Random) = (size, &self.options.key) {
-            return (size, self.put(Source::stream(reader), size, None).await);
+            return Outcome::of(size, self.put(Source::stream(reader), size, None).await);
         }
         let (meter, directory) = (Arc::clone(&self.context.meter), self.spool.clone());
         match self.unless_stopped(move || spool(reader, &directory, &meter)).await.and_then(|spooled| spooled) {
-            Ok((file, size)) => (size, self.put(Source::file(file), size, None).await),
-            Err(error) => (0, Err(error)),
+            Ok((file, size)) => Outcome::of(size, self.put(Source::file(file), size, None).await),
+            Err(error) => Outcome::of(0, Err(error)),
         }
     }
 
@@ -492,10 +516,13 @@ impl Putter {
         }
     }
 
-    async fn directory(self, directory: &Directory) -> Outcome {
+    async fn directory(self, directory: &Directory, path: &Path) -> Outcome {
         let packed = directory.pack();
         let size = packed.len() as u64;
-        (size, self.put(Source::Memory(packed.into()), size, None).await)
+        // Without a time it is as good a directory.
+        let modified = std::fs::metadata(path).ok().map(|metadata| modified(&metadata));
+        let result = self.put(Source::Memory(packed.into()), size, None).await;
+        Outcome { size, modified, result }
     }
 
     async fn put(&self, source: Source, size: u64, name: Option<&str>) -> Result<Stored, CommandError> {

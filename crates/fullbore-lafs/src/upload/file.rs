@@ -22,11 +22,10 @@ use tokio::task::JoinSet;
 use super::journal::Notes;
 use super::produce::{Piece, SourceError};
 use super::source::Source;
-use super::{PutError, Stored, Uploader};
+use super::{KnownShares, PutError, Stored, Uploader};
 use crate::cap::{Chk, Key, StorageIndex, storage_index};
 use crate::code::Code;
-use crate::encode::Finished;
-use crate::extension::Extension;
+use crate::encode::{Finished, Input, Original};
 use crate::gbs::link::{LinkError, Reply};
 use crate::geometry::Geometry;
 use crate::layout::Layout;
@@ -69,7 +68,7 @@ pub(super) struct Upload<'a> {
     uploader: &'a Uploader,
     source: Source,
     geometry: Geometry,
-    key: Key,
+    input: Input,
     code: Arc<Code>,
     index: StorageIndex,
     layout: Layout,
@@ -106,10 +105,47 @@ impl<'a> Upload<'a> {
         notes: Option<Notes>,
     ) -> Upload<'a> {
         let index = storage_index(&key);
+        // The stock client asks twice as many servers as there are shares, and no more.
+        let most = 2 * usize::from(geometry.encoding.total);
+        let order = uploader.grid.order(&index).into_iter().take(most).collect();
+        Upload::of(uploader, source, geometry, (Input::Plaintext(key), index), code, notes, order)
+    }
+
+    /// Shares of a file that has some already: those that nobody has go to the servers that are fit for it.
+    pub(super) fn again(
+        uploader: &'a Uploader,
+        source: Source,
+        original: Arc<Original>,
+        code: Arc<Code>,
+        known: &KnownShares,
+    ) -> Upload<'a> {
+        let (geometry, index) = (original.extension.geometry, known.index);
+        let most = 2 * usize::from(geometry.encoding.total);
+        let order = uploader.grid.order(&index).into_iter().enumerate();
+        let is_asked = |position: usize, server: &usize| position < most || known.holds.contains_key(server);
+        let order = order.filter(|(position, server)| is_asked(*position, server) && !known.unfit.contains(server));
+        let order: Vec<usize> = order.map(|(_, server)| server).collect();
+        let mut upload =
+            Upload::of(uploader, source, geometry, (Input::Ciphertext(original), index), code, None, order);
+        for (peer, server) in upload.peers.iter_mut().zip(&upload.order) {
+            peer.candidate.holds = known.holds.get(server).cloned().unwrap_or_default();
+        }
+        // All servers have said what they hold.
+        upload.asked_others = true;
+        upload
+    }
+
+    fn of(
+        uploader: &'a Uploader,
+        source: Source,
+        geometry: Geometry,
+        (input, index): (Input, StorageIndex),
+        code: Arc<Code>,
+        notes: Option<Notes>,
+        order: Vec<usize>,
+    ) -> Upload<'a> {
         let layout = Layout::new(&geometry);
         let total = usize::from(geometry.encoding.total);
-        // The stock client asks twice as many servers as there are shares, and no more.
-        let order: Vec<usize> = uploader.grid.order(&index).into_iter().take(2 * total).collect();
         let peers = order
             .iter()
             .map(|_| Peer { candidate: Candidate { writable: true, ..Candidate::default() }, ..Peer::default() })
@@ -117,10 +153,10 @@ impl<'a> Upload<'a> {
         Upload {
             uploader,
             source,
-            share_len: layout.share_len(Extension::length(geometry)),
+            share_len: layout.share_len(input.extension_len(geometry)),
             layout,
             geometry,
-            key,
+            input,
             code,
             index,
             order,
@@ -196,8 +232,8 @@ impl<'a> Upload<'a> {
         }
         let (out, mut pieces) = mpsc::channel(PIECES);
         let (context, source, code) = (self.uploader.context.clone(), self.source.clone(), Arc::clone(&self.code));
-        let (geometry, key) = (self.geometry, self.key);
-        tokio::task::spawn_blocking(move || context.produce(&source, geometry, key, code, &out));
+        let (geometry, input) = (self.geometry, self.input.clone());
+        tokio::task::spawn_blocking(move || context.produce(&source, geometry, input, code, &out));
         let mut stop = self.uploader.stop.clone();
         let mut all_out = false;
         let mut flush = false;
@@ -297,6 +333,7 @@ impl<'a> Upload<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::extension::Extension;
     use crate::gbs::Answer;
     use crate::gbs::link::LinkOptions;
     use crate::geometry::Encoding;

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::source::Source;
 use crate::cap::Key;
 use crate::code::Code;
-use crate::encode::{EncodeError, Encoded, Encoder, Finished, KeyHasher};
+use crate::encode::{EncodeError, Encoded, Encoder, Finished, Input, KeyHasher};
 use crate::geometry::Geometry;
 use fullbore_engine::memory_pool::MemoryPool;
 
@@ -232,8 +232,15 @@ impl ProducerContext {
     }
 
     /// Encodes a file into `out`. Blocks until all is out or nobody listens.
-    pub fn produce(&self, source: &Source, geometry: Geometry, key: Key, code: Arc<Code>, out: &mpsc::Sender<Piece>) {
-        let last = match self.segments(source, geometry, key, code, out) {
+    pub fn produce(
+        &self,
+        source: &Source,
+        geometry: Geometry,
+        input: Input,
+        code: Arc<Code>,
+        out: &mpsc::Sender<Piece>,
+    ) {
+        let last = match self.segments(source, geometry, input, code, out) {
             Ok(Some(finished)) => Piece::Finished(Box::new(finished)),
             Ok(None) => return,
             Err(error) => Piece::Failed(error),
@@ -246,11 +253,11 @@ impl ProducerContext {
         &self,
         source: &Source,
         geometry: Geometry,
-        key: Key,
+        input: Input,
         code: Arc<Code>,
         out: &mpsc::Sender<Piece>,
     ) -> Result<Option<Finished>, SourceError> {
-        let mut encoder = Encoder::new(geometry, key, code);
+        let mut encoder = Encoder::of(geometry, input, code);
         let mut under_way: VecDeque<threads::Receiver<Encoded>> = VecDeque::new();
         let memory = geometry.segment_memory();
         let hand_out = |encoder: &mut Encoder, encoded: Encoded| {
@@ -332,7 +339,7 @@ impl ProducerContext {
     ) -> Result<Finished, SourceError> {
         let (out, mut pieces) = mpsc::channel(1);
         thread::scope(|scope| {
-            scope.spawn(move || self.produce(source, geometry, key, code, &out));
+            scope.spawn(move || self.produce(source, geometry, Input::Plaintext(key), code, &out));
             loop {
                 match pieces.blocking_recv() {
                     Some(Piece::Finished(finished)) => return Ok(*finished),

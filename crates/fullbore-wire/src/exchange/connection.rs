@@ -65,6 +65,8 @@ pub(super) struct Connection<'a, S: Service> {
     /// When that was last checked.
     checked: Instant,
     info: TcpInfo,
+    /// Bytes read from the socket.
+    received_bytes: u64,
     allowance: Allowance,
     /// Time that the limit on the rate has held the present request back.
     limited: Duration,
@@ -79,7 +81,7 @@ impl<'a, S: Service> Connection<'a, S> {
         Connection {
             shared,
             server,
-            info: connected.tcp.read().unwrap_or_default(),
+            info: connected.tcp.read().unwrap_or_else(|| TcpInfo::uncounted(0, 0)),
             connected,
             http: Http1::new(Limits::with_depth(shared.options.depth)),
             in_flight: VecDeque::new(),
@@ -92,6 +94,7 @@ impl<'a, S: Service> Connection<'a, S> {
             last_answer: now,
             progress: (0, now),
             checked: now,
+            received_bytes: 0,
             allowance: Allowance::new(shared.options.limit.clone()),
             limited: Duration::ZERO,
             writer: Writer::default(),

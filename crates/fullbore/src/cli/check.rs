@@ -1,18 +1,26 @@
 //! The flags of `fullbore check`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
 
 use super::shared::{NetworkArgs, OutputArgs, TrustArgs};
+use super::store::GridArgs;
 use crate::settings::values::Percent;
 
 pub(super) const LONG: &str = "\
-Verify an archive on disk against its signed indexes.
+Verify an archive on disk against its signed indexes, or files in a Tahoe-LAFS grid against their caps.
 
-Verifies the signature of every InRelease below DIR, and follows the hashes from there to the \
-indexes and to every file. Names each file that is missing or has the wrong size or content. \
---repair fetches these files. Works on any Debian archive, whichever tool made it.";
+For an archive: verifies the signature of every InRelease below DIR, and follows the hashes from there \
+to the indexes and to every file. Names each file that is missing or has the wrong size or content. \
+--repair fetches these files. Works on any Debian archive, whichever tool made it.
+
+For a grid: asks all servers for the shares of every file, below directories too, many files at once. \
+Names each file that lacks shares, or has them on fewer servers than the node wants. Servers delete \
+shares whose leases expire: --renew renews them. --verify reads all shares; --repair uploads missing \
+ones again. Exit code 2: all files can be read, but some lack shares; 4: files cannot be read any \
+more, or shares are damaged.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -21,21 +29,27 @@ Examples:
   Read a random twentieth, for example every night:
     fullbore check /srv/mirror/debian --read-data-subset 5%
   Fetch missing and wrong files:
-    fullbore check /srv/mirror/debian --repair --from https://deb.example.org/debian";
+    fullbore check /srv/mirror/debian --repair --from https://deb.example.org/debian
+  Check all files that an upload listed, and renew their leases, for example every week:
+    fullbore check --node ~/.tahoe --renew --caps caps.jsonl
+  Check a directory in a grid and all below it, and upload missing shares again:
+    fullbore check --node ~/.tahoe --repair - < dir.cap";
+
+const GRID: &str = "Grid";
 
 /// `fullbore check`.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES, after_help = "Try --help for examples and all details.")]
 pub struct CheckArgs {
-    /// The archive: the directory that holds dists/
-    #[arg(value_name = "DIR")]
-    pub dir: PathBuf,
+    /// The archive: the directory that holds dists/. Or caps of a grid; `-` reads caps from stdin, one per line
+    #[arg(value_name = "DIR|CAP", required_unless_present = "caps")]
+    pub what: Vec<OsString>,
 
     /// Read the content of a random share of the files; check the sizes of all
     #[arg(long, value_name = "PERCENT")]
     pub read_data_subset: Option<Percent>,
 
-    /// Fetch missing and wrong files
+    /// Fetch missing and wrong files, or upload missing shares again
     #[arg(long)]
     pub repair: bool,
 
@@ -50,6 +64,22 @@ pub struct CheckArgs {
     /// How to reach the mirrors when repairing.
     #[command(flatten)]
     pub network: NetworkArgs,
+
+    /// The grid.
+    #[command(flatten)]
+    pub grid: GridArgs,
+
+    /// Check the files of this list: a cap per line, or as put --caps writes it
+    #[arg(long, value_name = "FILE", help_heading = GRID)]
+    pub caps: Option<PathBuf>,
+
+    /// Renew the leases on all shares with the secrets of the node
+    #[arg(long, help_heading = GRID)]
+    pub renew: bool,
+
+    /// Read all shares, and compare them with the hashes that the caps vouch for
+    #[arg(long, help_heading = GRID)]
+    pub verify: bool,
 
     /// Output of the run.
     #[command(flatten)]

@@ -231,7 +231,8 @@ const COMMANDS: &[(&[&str], &str)] = &[
     (&["upgrade", "remove", "purge"], "use apt; `fullbore apt enable` makes it fetch with fullbore's methods"),
     (&["eatmydata"], "use `fullbore nosync`"),
     (&["bench", "benchmark", "speedtest"], "use `fullbore probe`"),
-    (&["ls", "rm", "mb", "rb", "du"], "use a tool of the store; fullbore only puts and gets objects"),
+    (&["rm", "mb", "rb", "du"], "use a tool of the store; fullbore only puts, gets and lists"),
+    (&["deep-check"], "use `fullbore check`; it walks directories by itself"),
 ];
 
 /// What to type instead of this option at this command, if another tool has it.

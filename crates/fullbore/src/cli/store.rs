@@ -15,7 +15,7 @@ Upload files to a Tahoe-LAFS grid and print their caps, or to an S3 store and pr
 For a grid, fullbore encodes exactly like the stock client: the same file, secret and parameters \
 give the same cap. It sends all shares of many files at once. It prints a cap when every share of \
 the file is acknowledged and enough servers hold one (happiness). A directory becomes an immutable \
-directory. To resume an interrupted upload of a large file, run the same command again. Caps appear \
+directory, with the times of its files. To resume an interrupted upload of a large file, run the same command again. Caps appear \
 on stdout, in the events of --json and in the list of --caps, never in a log, report, trace or \
 metrics file.
 
@@ -30,7 +30,11 @@ Download files from a Tahoe-LAFS grid or an S3 store.
 From a grid, fullbore asks all servers at once, reads any k good shares, and checks every hash. It \
 names damaged shares and replaces them with others. If a server is slow, it asks another one. It \
 reads several files at once, and writes them one after the other. From a store, it downloads ranges \
-of a large object in parallel, and compares the whole with the store's checksum.";
+of a large object in parallel, and compares the whole with the store's checksum.
+
+The cap of a directory gets all files below it into the directory of -o, with their times. Files that \
+are there already, with their size and time, are skipped. Names that would lead outside, and files \
+that cannot be read, are left out and named; the exit code is 2 then.";
 
 const PUT_EXAMPLES: &str = "\
 Examples:
@@ -51,6 +55,8 @@ const GET_EXAMPLES: &str = "\
 Examples:
   Download a file; its cap comes from a file, so that it is not in the list of processes:
     fullbore get --node ~/.tahoe -o photo.jpg - < photo.cap
+  Download a directory with all that is below it:
+    fullbore get --node ~/.tahoe -o photos - < photos.cap
   Download an object:
     fullbore get -o photo.jpg s3://my-bucket/photos/photo.jpg";
 
@@ -160,7 +166,7 @@ pub struct PutArgs {
 #[derive(Debug, Args)]
 #[command(after_long_help = GET_EXAMPLES, after_help = "Try --help for examples and all details.")]
 pub struct GetArgs {
-    /// Caps of files; `-` reads caps from stdin, one per line. Or one s3://BUCKET/KEY
+    /// Caps of files, or of one directory; `-` reads caps from stdin, one per line. Or one s3://BUCKET/KEY
     #[arg(value_name = "CAP", required = true)]
     pub caps: Vec<OsString>,
 
@@ -168,7 +174,7 @@ pub struct GetArgs {
     #[command(flatten)]
     pub grid: GridArgs,
 
-    /// Write to this file or directory instead of stdout; a file appears when it is complete
+    /// Write to this file, or below this directory, instead of stdout; a file appears when it is complete
     #[arg(short, long, value_name = "FILE", help_heading = OUTPUT)]
     pub output: Option<PathBuf>,
 

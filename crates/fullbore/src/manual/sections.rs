@@ -240,8 +240,9 @@ pub fn see_also(page: &str) -> &'static [&'static str] {
         "install" => &["fullbore-bootstrap(1)", "fullbore-nosync(1)", "apt-get(8)", "dpkg(1)"],
         "nosync" => &["fullbore-divert(1)", "eatmydata(1)"],
         "divert" => &["fullbore-nosync(1)", "dpkg-divert(1)"],
-        "put" => &["fullbore-get(1)"],
-        "get" => &["fullbore-put(1)"],
+        "put" => &["fullbore-get(1)", "fullbore-check(1)"],
+        "get" => &["fullbore-put(1)", "fullbore-ls(1)"],
+        "ls" => &["fullbore-get(1)", "fullbore-check(1)"],
         _ => &[],
     }
 }

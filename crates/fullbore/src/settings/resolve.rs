@@ -260,12 +260,19 @@ pub(super) fn network(
 }
 
 /// What `check` is to do.
-pub fn check(arguments: CheckArgs, environment: &Environment) -> Result<(CheckSettings, OutputSettings), CommandError> {
+pub(super) fn check(
+    arguments: &CheckArgs,
+    environment: &Environment,
+) -> Result<(CheckSettings, OutputSettings), CommandError> {
     let hint = "use `fullbore check DIR`, with --repair --from URL to fetch damaged files anew";
-    if let Some(error) = addresses::not_a_name(arguments.dir.as_os_str(), "a directory", &hint) {
+    let [named] = &arguments.what[..] else {
+        return Err(CommandError::usage("several directories, and check reads one archive at a time")
+            .hint("run check once for each"));
+    };
+    if let Some(error) = addresses::not_a_name(named, "a directory", &hint) {
         return Err(error);
     }
-    let dir = absolute(&arguments.dir)?;
+    let dir = absolute(Path::new(named))?;
     directory(&dir)?;
     if !arguments.repair && !arguments.from.is_empty() {
         return Err(CommandError::usage("--from says where to repair from").hint("add --repair"));

@@ -1,4 +1,4 @@
-//! `put` and `get`: which grid or bucket, and how, from flags and environment.
+//! `put`, `get`, `ls` and `check`: which grid or bucket, and how, from flags and environment.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -8,9 +8,10 @@ use fullbore_engine::run::CommandError;
 use fullbore_engine::run::sink::is_stdout;
 use fullbore_engine::tree::{Choice, MirrorNames};
 use fullbore_lafs::grid::GridSettings;
-use fullbore_lafs::{get as grid_get, put as grid_put};
-use fullbore_mirror::OWN_DIRECTORY;
+use fullbore_lafs::ls::ListSettings;
+use fullbore_lafs::{check as grid_check, get as grid_get, put as grid_put};
 use fullbore_mirror::SNAPSHOT_DIRECTORY;
+use fullbore_mirror::{CheckSettings, OWN_DIRECTORY};
 use fullbore_s3::bucket::{self, BucketSettings};
 use fullbore_s3::credentials::Aws;
 use fullbore_s3::{Addressing, Location, SCHEME, get as bucket_get, put as bucket_put};
@@ -18,7 +19,7 @@ use fullbore_s3::{Addressing, Location, SCHEME, get as bucket_get, put as bucket
 use super::values::Percent;
 use super::{Environment, OutputSettings};
 use super::{addresses, resolve};
-use crate::cli::{AddressingChoice, GetArgs, GridArgs, PutArgs, S3Args};
+use crate::cli::{AddressingChoice, CheckArgs, GetArgs, GridArgs, LsArgs, PutArgs, S3Args};
 
 /// Share of the objects that `--delete` may take, unless told otherwise.
 const MAX_DELETE: f64 = 0.4;
@@ -194,10 +195,110 @@ pub fn get(arguments: &GetArgs, environment: &Environment) -> Result<(Get, Outpu
             "{}: neither a cap nor an s3:// address",
             word.to_string_lossy()
         ))
-        .hint("a cap begins with URI:CHK: or URI:LIT:; an object is s3://BUCKET/KEY"));
+        .hint("a cap begins with URI:, such as URI:CHK: or URI:DIR2-RO:; an object is s3://BUCKET/KEY"));
     }
     let caps = arguments.caps.clone();
     Ok((Get::Grid(grid_get::GetSettings { grid: grid(&arguments.grid), caps, output: file }), output))
+}
+
+/// What `check` checks.
+#[derive(Debug)]
+pub enum Check {
+    /// An archive on disk.
+    Archive(Box<CheckSettings>),
+    /// Files in a grid.
+    Grid(grid_check::CheckSettings),
+}
+
+impl Check {
+    /// Where it is.
+    pub fn place(&self) -> PathBuf {
+        match self {
+            Check::Archive(settings) => settings.dir.clone(),
+            Check::Grid(settings) => PathBuf::from(settings.grid.name()),
+        }
+    }
+}
+
+/// Settings of `check`. The kind of the argument chooses: a path, or caps.
+pub fn check(arguments: &CheckArgs, environment: &Environment) -> Result<(Check, OutputSettings), CommandError> {
+    if let Some(address) = arguments.what.iter().find(|word| bucket::is_address(word)) {
+        return Err(CommandError::usage(format_args!(
+            "{}: check reads archives on disk and files in grids, not objects of a store",
+            address.to_string_lossy()
+        ))
+        .hint("`fullbore put --dry-run DIR s3://BUCKET/PREFIX` names objects that differ from local files"));
+    }
+    let of_grids = [
+        ("--node", arguments.grid.node.is_some()),
+        ("--servers", arguments.grid.servers.is_some()),
+        ("--caps", arguments.caps.is_some()),
+        ("--renew", arguments.renew),
+        ("--verify", arguments.verify),
+    ];
+    let is_grid = arguments.caps.is_some() || arguments.what.iter().any(|word| is_cap(word));
+    if !is_grid {
+        if let Some((flag, _)) = of_grids.iter().find(|(_, given)| *given) {
+            return Err(CommandError::usage(format_args!(
+                "{flag} is for files in a Tahoe-LAFS grid, but no cap is given"
+            ))
+            .hint("name caps, which begin with URI:, or a list of them with --caps FILE"));
+        }
+        return super::resolve::check(arguments, environment)
+            .map(|(settings, output)| (Check::Archive(Box::new(settings)), output));
+    }
+    if let Some(word) = arguments.what.iter().find(|word| !is_cap(word)) {
+        return Err(not_a_cap(word));
+    }
+    let (network, trust) = (&arguments.network, &arguments.trust);
+    let of_archives = [
+        ("--read-data-subset", arguments.read_data_subset.is_some()),
+        ("--from", !arguments.from.is_empty()),
+        ("--keyring", !trust.keyring.is_empty()),
+        ("--cacert", trust.cacert.is_some()),
+        ("--limit-rate", network.limit_rate.is_some()),
+        ("--connections", network.connections.is_some()),
+        ("--http1", network.http1),
+        ("--no-hedge", network.no_hedge),
+        ("--auth", network.auth.is_some()),
+    ];
+    if let Some((flag, _)) = of_archives.iter().find(|(_, given)| *given) {
+        return Err(CommandError::usage(format_args!("{flag} is for archives, not for files in a grid")));
+    }
+    if !arguments.grid.is_named() {
+        return Err(no_grid());
+    }
+    let settings = grid_check::CheckSettings {
+        grid: grid(&arguments.grid),
+        caps: arguments.what.clone(),
+        list: arguments.caps.clone(),
+        verify: arguments.verify,
+        renew: arguments.renew,
+        repair: arguments.repair,
+    };
+    Ok((Check::Grid(settings), resolve::output(&arguments.output, false)))
+}
+
+/// Settings of `ls`.
+pub fn ls(arguments: &LsArgs) -> Result<(ListSettings, OutputSettings), CommandError> {
+    if !is_cap(&arguments.what) {
+        return Err(not_a_cap(&arguments.what));
+    }
+    if !arguments.grid.is_named() {
+        return Err(no_grid());
+    }
+    let output = OutputSettings { stdout_has_data: true, ..resolve::output(&arguments.output, false) };
+    Ok((ListSettings { grid: grid(&arguments.grid), cap: arguments.what.clone() }, output))
+}
+
+fn no_grid() -> CommandError {
+    CommandError::usage("no Tahoe-LAFS grid is named")
+        .hint("give --node ~/.tahoe for the grid of a Tahoe-LAFS node, or --servers FILE")
+}
+
+fn not_a_cap(word: &OsStr) -> CommandError {
+    CommandError::usage(format_args!("{}: not a cap", word.to_string_lossy()))
+        .hint("a cap begins with URI:, such as URI:CHK: or URI:DIR2-RO:")
 }
 
 fn refuse_flags_of_grids(arguments: &PutArgs) -> Result<(), CommandError> {
@@ -226,7 +327,9 @@ fn no_store() -> CommandError {
 
 /// Whether a word may be a cap, or names stdin; the grid's side reads it closely.
 fn is_cap(word: &OsStr) -> bool {
-    word == "-" || word.as_encoded_bytes().starts_with(b"URI:")
+    // Newer clients write `ro.` or `imm.` before some.
+    let starts = |start: &str| word.as_encoded_bytes().starts_with(start.as_bytes());
+    word == "-" || ["URI:", "ro.URI:", "imm.URI:"].into_iter().any(starts)
 }
 
 fn grid(arguments: &GridArgs) -> GridSettings {

@@ -51,6 +51,17 @@ impl Output {
         self.events().pop().unwrap_or_else(|| panic!("no events: {}", self.stderr))
     }
 
+    /// Files that were checked, of `--json`.
+    pub fn checked(&self) -> Vec<Value> {
+        self.events().into_iter().filter(|event| event["event"] == "checked").collect()
+    }
+
+    /// Paths that something is wrong with, of `--json`.
+    pub fn problems(&self) -> Vec<String> {
+        let problems = self.events().into_iter().filter(|event| event["event"] == "problem");
+        problems.map(|event| event["path"].as_str().unwrap().to_owned()).collect()
+    }
+
     /// Files that were put, of `--json`.
     pub fn stored(&self) -> Vec<Value> {
         self.events().into_iter().filter(|event| event["event"] == "stored").collect()
@@ -196,6 +207,23 @@ impl Grid {
         String::from_utf8(cap).unwrap()
     }
 
+    /// Asks the web interface of the client node, as `curl` with these arguments; `{}` is its address.
+    pub fn web(&self, arguments: &[&str], stdin: &[u8]) -> String {
+        let arguments: Vec<String> = arguments.iter().map(|argument| argument.replace("{}", self.url())).collect();
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        String::from_utf8(self.curl(&arguments, stdin)).unwrap()
+    }
+
+    /// The leases of shares: how many each has, and when the last of them ends.
+    pub fn leases(&self, shares: &[PathBuf]) -> Vec<(usize, f64)> {
+        let script = "import sys, json\nfrom allmydata.storage.shares import get_share_file\n\
+                      ends = [[l.get_expiration_time() for l in get_share_file(p).get_leases()] for p in sys.argv[1:]]\n\
+                      print(json.dumps([[len(e), max(e)] for e in ends]))";
+        let output = Command::new(self.venv.join("bin/python")).args(["-c", script]).args(shares).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
     fn curl(&self, arguments: &[&str], stdin: &[u8]) -> Vec<u8> {
         let mut child = Command::new("curl")
             .args(["-sS", "--fail-with-body"])
@@ -247,11 +275,8 @@ impl Grid {
 
     /// Where the shares of a file are, sorted by number.
     pub fn shares_of(&self, cap: &str) -> Vec<PathBuf> {
-        let chk = match fullbore_lafs::Cap::parse(cap).unwrap() {
-            fullbore_lafs::Cap::Chk(chk) => chk,
-            other => panic!("{other:?}"),
-        };
-        let index = fullbore_lafs::base32::encode(&chk.storage_index());
+        let index = fullbore_lafs::Cap::parse(cap).unwrap().storage_index().expect("no literal");
+        let index = fullbore_lafs::base32::encode(&index);
         let mut shares: Vec<PathBuf> = (0..self.servers())
             .flat_map(|server| files(&self.storage(server).join("shares").join(&index[..2]).join(&index), ""))
             .collect();

@@ -1,4 +1,4 @@
-//! What `put` and `get` did with a grid or a bucket, and the line that says so.
+//! What `put`, `get` and `check` did with a grid or a bucket, and the line that says so.
 
 use std::fmt;
 use std::time::Duration;
@@ -29,13 +29,13 @@ pub struct StoreReport {
     pub kind: StoreKind,
     /// Files that were put, or got.
     pub files: u64,
-    /// Directories that were put into a grid.
+    /// Directories that were put into a grid, or got from one.
     pub directories: u64,
-    /// Objects that were there already with the same content.
+    /// Objects, or files of a directory that was got, that were there already with the same content.
     pub present: u64,
     /// Files that would be put (`--dry-run`).
     pub would_store: u64,
-    /// Number of files that were not put.
+    /// Number of files that were not put, or not got.
     pub failed: u64,
     /// Objects deleted, or that would be.
     pub deleted: u64,
@@ -54,12 +54,86 @@ pub struct StoreReport {
     pub shares: Vec<UsedShare>,
     /// What was wrong with other shares, one line each (`get`).
     pub troubles: Vec<String>,
+    /// What was found of files in a grid (`check`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub check: Option<GridCheck>,
     /// Servers that the run gave up, and why.
     pub given_up: Vec<GivenUp>,
     /// Time that our own stages worked.
     pub stages: StageTimes,
     /// Figures of each server that the run talked to.
     pub servers: Vec<StoreServer>,
+}
+
+/// What a check of files in a grid found. Files are directories, too.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct GridCheck {
+    /// Files that were checked, without directories.
+    pub files: u64,
+    /// Directories that were checked.
+    pub directories: u64,
+    /// Files with all their shares.
+    pub healthy: u64,
+    /// Files that can be read, and lack shares or have them on too few servers.
+    pub unhealthy: u64,
+    /// Files that cannot be read any more.
+    pub unrecoverable: u64,
+    /// Files that too few servers said something of.
+    pub unknown: u64,
+    /// Caps that lead to nothing, and directories that cannot be listed.
+    pub failed: u64,
+    /// Files that were named or found a second time.
+    pub repeated: u64,
+    /// Shares that do not have their hashes (`--verify`).
+    pub damaged_shares: u64,
+    /// Leases that servers renewed or made (`--renew`).
+    pub renewed_leases: u64,
+    /// Leases that they refused.
+    pub refused_leases: u64,
+    /// Files that are healthy again (`--repair`).
+    pub repaired: u64,
+    /// Shares that were made again (`--repair`).
+    pub sent_shares: u64,
+}
+
+impl GridCheck {
+    /// Whether nothing at all was checked.
+    pub fn is_empty(&self) -> bool {
+        self.files + self.directories + self.failed == 0
+    }
+}
+
+impl fmt::Display for GridCheck {
+    /// `3 files and 1 directory checked: 3 healthy, 1 not healthy; 30 leases renewed`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", units::several(self.files, "file", "files"))?;
+        if self.directories > 0 {
+            write!(f, " and {}", units::several(self.directories, "directory", "directories"))?;
+        }
+        write!(f, " checked: {} healthy", units::count(self.healthy))?;
+        for (count, what) in [
+            (self.unhealthy, "not healthy"),
+            (self.unrecoverable, "cannot be read any more"),
+            (self.unknown, "cannot be judged"),
+        ] {
+            if count > 0 {
+                write!(f, ", {} {what}", units::count(count))?;
+            }
+        }
+        if self.damaged_shares > 0 {
+            write!(f, "; {}", units::several(self.damaged_shares, "share damaged", "shares damaged"))?;
+        }
+        if self.renewed_leases > 0 {
+            write!(f, "; {}", units::several(self.renewed_leases, "lease renewed", "leases renewed"))?;
+        }
+        if self.repaired > 0 || self.sent_shares > 0 {
+            let shares = units::several(self.sent_shares, "share made again", "shares made again");
+            write!(f, "; {} repaired, {shares}", units::several(self.repaired, "file", "files"))?;
+        }
+        Ok(())
+    }
 }
 
 /// A share that a file was made of.
@@ -186,8 +260,18 @@ impl StoreReport {
             let rate = units::per_second(bytes, summary.duration_ms.max(1));
             format!("{} in {}, {}/s", units::bytes(bytes), units::duration(summary.duration_ms), units::bytes(rate))
         };
+        if let Some(check) = &self.check {
+            write!(f, "{check}, in {}.", units::duration(summary.duration_ms))?;
+            return match &summary.verdict {
+                Some(verdict) => write!(f, " Limited by: {} ({}).", verdict.limit, verdict.reason),
+                None => Ok(()),
+            };
+        }
         match (summary.command.as_str(), self.kind) {
             ("get", StoreKind::Bucket) => write!(f, "{}", amount(self.bytes))?,
+            ("get", StoreKind::Grid) if self.directories > 0 => {
+                write!(f, "{}, {}", count(self.files), amount(self.bytes))?;
+            }
             ("get", StoreKind::Grid) => {
                 let shares = units::several(self.shares.len() as u64, "share", "shares");
                 write!(f, "{}, from {shares}", amount(self.bytes))?;
@@ -249,5 +333,21 @@ mod tests {
         let amount = "2.00 kB in 2.0 s, 1.00 kB/s";
         assert_eq!(line("put", false, grid.clone()), format!("2 files, {amount}, 7.00 kB of shares. {limited}"));
         assert_eq!(line("get", false, grid), format!("{amount}, from 3 shares. {limited}"));
+        let check = GridCheck {
+            files: 3,
+            directories: 1,
+            healthy: 2,
+            unhealthy: 1,
+            unrecoverable: 1,
+            damaged_shares: 2,
+            renewed_leases: 30,
+            repaired: 1,
+            sent_shares: 4,
+            ..GridCheck::default()
+        };
+        let check = StoreReport { kind: StoreKind::Grid, check: Some(check), ..StoreReport::default() };
+        let expected = "3 files and 1 directory checked: 2 healthy, 1 not healthy, 1 cannot be read any more; \
+                        2 shares damaged; 30 leases renewed; 1 file repaired, 4 shares made again, in 2.0 s.";
+        assert_eq!(line("check", false, check), format!("{expected} {limited}"));
     }
 }

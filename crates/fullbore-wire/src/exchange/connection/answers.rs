@@ -22,6 +22,7 @@ impl<S: Service> Connection<'_, S> {
             Ok(filled) => filled,
             Err(error) => return Some(self.broken(&error.to_string())),
         };
+        self.received_bytes += filled.bytes as u64;
         self.shared.service.record(Measurement::Received(filled.bytes));
         loop {
             let mut event = self.http.receive(inbox);

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use super::super::{Activity, Measurement, Service, Shared, Tolerance};
 use super::in_flight::InFlight;
 use super::{CloseReason, Connection};
+use crate::tcp_info::TcpInfo;
 
 /// Bytes of a connection that moves nothing for this time are not counted as the path's any more: others need the room.
 const STUCK: Duration = Duration::from_secs(2);
@@ -12,7 +13,10 @@ const STUCK: Duration = Duration::from_secs(2);
 impl<S: Service> Connection<'_, S> {
     /// Reads the kernel's counters: which requests have arrived at the server.
     pub(super) fn refresh_tcp_info(&mut self) {
-        let Some(info) = self.connected.tcp.read() else { return };
+        let info = match self.connected.tcp.read() {
+            Some(info) => info,
+            None => TcpInfo::uncounted(self.written(), self.received_bytes),
+        };
         self.shared.service.record(Measurement::Counters(&self.info, &info));
         self.info = info;
         let now = Instant::now();

@@ -178,4 +178,12 @@ mod tests {
         assert_eq!(unsent_allowed(&info(65_536)), 32_768);
         assert_eq!(sendable(&info(0)), 6 * 1448);
     }
+
+    #[test]
+    fn a_socket_that_nobody_counts_takes_what_it_is_given() {
+        let allowed = WriteAllowance::observed(&TcpInfo::uncounted(1000, 0), 1 << 20, Pipelining::Always);
+        assert_eq!((allowed.bytes, allowed.free), (1 << 20, 1460 << 20));
+        assert_eq!(TcpInfo::uncounted(1000, 0).in_kernel_bytes(), 0, "all has arrived");
+        assert!(!is_burst(&TcpInfo::uncounted(0, 0), Duration::from_secs(60)));
+    }
 }

@@ -1,0 +1,447 @@
+//! A directory of a grid into one of this machine, with all that is below it and the times of all.
+//!
+//! Names come from whoever may write to the directories: each has to be a single name, and the engine's [`Root`] leads none of
+//! them outside. A file gets its name, and its time, when all of it is here and on the disk; one that is here already with
+//! this size and time is not read again. What cannot be got is named, and the rest is got all the same.
+
+use std::collections::{BTreeSet, HashSet};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use fullbore_engine::durability::{Barrier, Durability};
+use fullbore_engine::files::{FileError, Kind, PartFile, Root, is_part_name, part_name};
+use fullbore_engine::run::pace::PROGRESS_EVERY;
+use fullbore_engine::run::{CommandError, Counts, ErrorKind, Event, Events, Pace, Stop};
+use rustix::fs::{Timespec, Timestamps};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::cap::{Cap, StorageIndex};
+use crate::contents::{Contents, explain};
+use crate::directory::{Entry, Time};
+use crate::download::Downloaded;
+
+/// Files and directories that are read at once, and bytes of those files: each holds some segments in memory.
+const FILES_AT_ONCE: usize = 100;
+const AHEAD_BYTES: u64 = 64 << 20;
+
+/// Segments between decoding and writing.
+const PIECES: usize = 4;
+
+/// Files, and bytes of files, that get their names together, behind one sync. A killed run loses so much.
+const BATCH_FILES: usize = 1000;
+const BATCH_BYTES: u64 = 1 << 30;
+
+/// What was got.
+#[derive(Debug, Default)]
+pub(super) struct Got {
+    pub files: u64,
+    pub directories: u64,
+    pub bytes: u64,
+    /// Files that were here already.
+    pub present: u64,
+    /// Files and directories that could not be got.
+    pub failed: u64,
+    /// Time that writing took, over all threads.
+    pub target: Duration,
+}
+
+/// A child of a directory that is to be got.
+struct Child {
+    /// Beneath the destination.
+    path: String,
+    cap: Cap,
+    modified: Option<Time>,
+    /// The directories that it is in, which it cannot contain.
+    above: Arc<Vec<StorageIndex>>,
+}
+
+/// What became of a child.
+enum Done {
+    /// A directory's children are known.
+    Listed {
+        child: Child,
+        entries: Vec<Entry>,
+        troubles: Vec<String>,
+    },
+    /// A file is here, without its name.
+    Written {
+        path: String,
+        bytes: u64,
+        troubles: Vec<String>,
+    },
+    /// A file was here.
+    Present {
+        bytes: u64,
+    },
+    Failed {
+        path: String,
+        bytes: u64,
+        error: CommandError,
+    },
+}
+
+/// Gets all that is below a directory.
+pub(super) struct Tree<'a> {
+    contents: Contents,
+    root: Arc<Root>,
+    barrier: Barrier,
+    /// What is to be begun, the last first.
+    waiting: Vec<Child>,
+    tasks: JoinSet<Done>,
+    /// Bytes of files that are being read.
+    ahead: u64,
+    /// Files that are here and have no names yet.
+    nameless: Vec<String>,
+    nameless_bytes: u64,
+    /// Directories that get their times last, because what is written into them changes these.
+    times: Vec<(String, Time)>,
+    got: Got,
+    written: Arc<AtomicU64>,
+    write_ns: Arc<AtomicU64>,
+    known: Counts,
+    events: &'a mut dyn Events,
+}
+
+impl<'a> Tree<'a> {
+    /// Begins: makes the destination if it is not there.
+    pub(super) fn new(contents: Contents, output: &Path, events: &'a mut dyn Events) -> Result<Tree<'a>, CommandError> {
+        let root = Root::create(output).map_err(|error| local(&error).context("-o"))?;
+        let root = Arc::new(root);
+        Ok(Tree {
+            contents,
+            barrier: Barrier::new(Arc::clone(&root), Durability::AtEnd),
+            root,
+            waiting: Vec::new(),
+            tasks: JoinSet::new(),
+            ahead: 0,
+            nameless: Vec::new(),
+            nameless_bytes: 0,
+            times: Vec::new(),
+            got: Got::default(),
+            written: Arc::default(),
+            write_ns: Arc::default(),
+            known: Counts::default(),
+            events,
+        })
+    }
+
+    /// Gets everything. What was got until then is given back with an error, too.
+    pub(super) async fn run(
+        mut self,
+        cap: Cap,
+        stop: &Stop,
+        begun: Instant,
+        limit: impl Fn(Duration, u64) -> Option<String>,
+    ) -> (Got, Result<(), CommandError>) {
+        let mut pace = Pace::with_peers(begun);
+        let result = self.walk(cap, stop, &mut pace, begun, &limit).await;
+        // Files that are complete are worth their names, whatever ended the run.
+        let published = self.publish();
+        let timed = self.set_times();
+        self.got.target = Duration::from_nanos(self.write_ns.load(Ordering::Relaxed));
+        (self.got, result.and(published).and(timed))
+    }
+
+    async fn walk(
+        &mut self,
+        cap: Cap,
+        stop: &Stop,
+        pace: &mut Pace,
+        begun: Instant,
+        limit: &impl Fn(Duration, u64) -> Option<String>,
+    ) -> Result<(), CommandError> {
+        let top = self.contents.directory(&cap);
+        let listing = stop.or(top).await?.map_err(|error| explain(&error))?;
+        listing.troubles.into_iter().for_each(|trouble| self.events.warn(trouble));
+        let above = cap.storage_index().into_iter().collect();
+        let top = Child { path: String::new(), cap, modified: None, above: Arc::new(above) };
+        self.children(&top, listing.entries);
+        loop {
+            while self.has_room()
+                && let Some(child) = self.waiting.pop()
+            {
+                self.begin(child);
+            }
+            if self.tasks.is_empty() {
+                return Ok(());
+            }
+            let next = stop.or(self.tasks.join_next());
+            match timeout(PROGRESS_EVERY, next).await {
+                Err(_) => {}
+                Ok(Err(error)) => return Err(error),
+                Ok(Ok(Some(Ok(done)))) => self.done(done)?,
+                Ok(Ok(Some(Err(error)))) => return Err(CommandError::new(ErrorKind::Internal, error)),
+                Ok(Ok(None)) => {}
+            }
+            if pace.is_due(Instant::now()) {
+                let bytes = self.written.load(Ordering::Relaxed);
+                let limit = limit(begun.elapsed(), bytes);
+                let counts = Counts { files: self.got.files + self.got.present, bytes, ..self.known };
+                self.events.emit(Event::Progress(pace.progress(counts, limit, Instant::now())));
+            }
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.tasks.len() < FILES_AT_ONCE && (self.ahead < AHEAD_BYTES || self.tasks.is_empty())
+    }
+
+    /// Takes over the children of a directory; those whose names are none are told of.
+    fn children(&mut self, directory: &Child, entries: Vec<Entry>) {
+        let mut names = HashSet::new();
+        for Entry { name, cap, modified } in entries.into_iter().rev() {
+            let path = match directory.path.as_str() {
+                "" => name.clone(),
+                above => format!("{above}/{name}"),
+            };
+            let refused = |reason: &str| CommandError::new(ErrorKind::Partial, reason);
+            let cap = match cap {
+                _ if name.contains('/') => Err(refused("left out: a name with a slash in it")),
+                // It could be the one of another file here.
+                _ if is_part_name(&name) => Err(refused("left out: the name is one of unfinished files")),
+                _ if !names.insert(name) => Err(refused("left out: the name is in the directory twice")),
+                Ok(cap)
+                    if cap
+                        .storage_index()
+                        .is_some_and(|index| cap.is_directory() && directory.above.contains(&index)) =>
+                {
+                    Err(refused("left out: the directory contains itself"))
+                }
+                Ok(cap) => Ok(cap),
+                Err(error) => Err(refused(&format!("left out: {error}"))),
+            };
+            match cap {
+                Err(error) => self.fail(&path, &error),
+                Ok(cap) => {
+                    self.known.total_files += u64::from(!cap.is_directory());
+                    self.known.total_bytes += cap.size().filter(|_| !cap.is_directory()).unwrap_or(0);
+                    self.waiting.push(Child { path, cap, modified, above: Arc::clone(&directory.above) });
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, child: Child) {
+        let (contents, root) = (self.contents.clone(), Arc::clone(&self.root));
+        if child.cap.is_directory() {
+            self.tasks.spawn(list(contents, root, child));
+            return;
+        }
+        self.ahead += child.cap.size().unwrap_or(0);
+        let (written, write_ns) = (Arc::clone(&self.written), Arc::clone(&self.write_ns));
+        self.tasks.spawn(file(contents, root, child, written, write_ns));
+    }
+
+    fn done(&mut self, done: Done) -> Result<(), CommandError> {
+        match done {
+            Done::Listed { child, entries, troubles } => {
+                self.tell(&child.path, troubles);
+                self.got.directories += 1;
+                self.children(&child, entries);
+                if let Some(time) = child.modified {
+                    self.times.push((child.path, time));
+                }
+            }
+            Done::Present { bytes } => {
+                self.ahead = self.ahead.saturating_sub(bytes);
+                self.written.fetch_add(bytes, Ordering::Relaxed);
+                self.got.present += 1;
+            }
+            Done::Written { path, bytes, troubles } => {
+                self.ahead = self.ahead.saturating_sub(bytes);
+                self.tell(&path, troubles);
+                self.got.files += 1;
+                self.got.bytes += bytes;
+                self.nameless.push(path);
+                self.nameless_bytes += bytes;
+                if self.nameless.len() >= BATCH_FILES || self.nameless_bytes >= BATCH_BYTES {
+                    self.publish()?;
+                }
+            }
+            Done::Failed { path, bytes, error } => {
+                self.ahead = self.ahead.saturating_sub(bytes);
+                // Nothing else would fit either.
+                if error.kind == ErrorKind::Disk && error.message.contains("No space left") {
+                    return Err(error);
+                }
+                self.fail(&path, &error);
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, path: &str, troubles: Vec<String>) {
+        for trouble in troubles {
+            self.events.warn(format!("{path}: {trouble}"));
+        }
+    }
+
+    fn fail(&mut self, path: &str, error: &CommandError) {
+        self.got.failed += 1;
+        let (problem, path) = (error.kind.name().to_owned(), path.to_owned());
+        let message = match error.context.first() {
+            Some(context) => format!("{} ({context})", error.message),
+            None => error.message.clone(),
+        };
+        self.events.emit(Event::Problem { problem, path, message, harmless: false });
+    }
+
+    /// Gives names to what is here, once it is on the disk.
+    fn publish(&mut self) -> Result<(), CommandError> {
+        if self.nameless.is_empty() {
+            return Ok(());
+        }
+        self.barrier.sync().map_err(|error| local(&error))?;
+        self.nameless_bytes = 0;
+        for path in std::mem::take(&mut self.nameless) {
+            if let Err(error) = self.root.rename(&part_path(&path), &path) {
+                self.got.files -= 1;
+                // A directory is in its place, for one.
+                self.fail(&path, &local(&error));
+            }
+        }
+        Ok(())
+    }
+
+    fn set_times(&mut self) -> Result<(), CommandError> {
+        // The deepest first: no time is changed by what is set after it.
+        let times: BTreeSet<(String, Time)> = std::mem::take(&mut self.times).into_iter().collect();
+        for (path, time) in times.into_iter().rev() {
+            let directory = self.root.directory(&path).map_err(|error| local(&error))?;
+            let times = Timestamps {
+                last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+                last_modification: Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() },
+            };
+            if let Err(error) = rustix::fs::futimens(&directory, &times) {
+                self.events.warn(format!("{path}: its time cannot be set: {}", std::io::Error::from(error)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An error of this machine's files.
+fn local(error: &FileError) -> CommandError {
+    CommandError::from_error(ErrorKind::Disk, error)
+}
+
+/// Where a file is until it has its name.
+fn part_path(path: &str) -> String {
+    match path.rsplit_once('/') {
+        Some((directory, name)) => format!("{directory}/{}", part_name(name)),
+        None => part_name(path),
+    }
+}
+
+/// Lists a directory, and makes its counterpart.
+async fn list(contents: Contents, root: Arc<Root>, mut child: Child) -> Done {
+    let failed = |path: String, error| Done::Failed { path, bytes: 0, error };
+    let path = child.path.clone();
+    let making = tokio::task::spawn_blocking(move || root.create_directory(&path, 0o755));
+    match making.await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => return failed(child.path, local(&error)),
+        Err(error) => return failed(child.path, CommandError::new(ErrorKind::Internal, error)),
+    }
+    match contents.directory(&child.cap).await {
+        Ok(listing) => {
+            let mut above = Vec::clone(&child.above);
+            above.extend(child.cap.storage_index());
+            child.above = Arc::new(above);
+            Done::Listed { child, entries: listing.entries, troubles: listing.troubles }
+        }
+        Err(error) => failed(child.path, explain(&error)),
+    }
+}
+
+/// Reads a file into one without a name.
+async fn file(
+    contents: Contents,
+    root: Arc<Root>,
+    child: Child,
+    written: Arc<AtomicU64>,
+    write_ns: Arc<AtomicU64>,
+) -> Done {
+    let Child { path, cap, modified, .. } = child;
+    let size = cap.size();
+    let failed = |path: String, error| Done::Failed { path, bytes: size.unwrap_or(0), error };
+    let target = path.clone();
+    let preparing = tokio::task::spawn_blocking(move || prepare(&root, &target, size, modified));
+    let part = match preparing.await {
+        Err(error) => return failed(path, CommandError::new(ErrorKind::Internal, error)),
+        Ok(Err(error)) => return failed(path, local(&error)),
+        Ok(Ok(None)) => return Done::Present { bytes: size.unwrap_or(0) },
+        Ok(Ok(Some(part))) => part,
+    };
+    let (out, mut pieces) = mpsc::channel::<Bytes>(PIECES);
+    let writing = tokio::task::spawn_blocking(move || -> Result<(PartFile, u64), FileError> {
+        let mut offset = 0;
+        while let Some(piece) = pieces.blocking_recv() {
+            let begun = Instant::now();
+            part.write_at(offset, &piece)?;
+            write_ns.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
+            offset += piece.len() as u64;
+            written.fetch_add(piece.len() as u64, Ordering::Relaxed);
+        }
+        Ok((part, offset))
+    });
+    let reading = async {
+        let read = contents.read(&cap, &out).await;
+        drop(out);
+        read
+    };
+    let (read, wrote) = tokio::join!(reading, writing);
+    let (part, bytes) = match wrote {
+        Err(error) => return failed(path, CommandError::new(ErrorKind::Internal, error)),
+        Ok(Err(error)) => return failed(path, local(&error)),
+        Ok(Ok(written)) => written,
+    };
+    let settle = match read {
+        Err(error) => Err(explain(&error)),
+        Ok(Downloaded { troubles, .. }) => {
+            let timed = modified.map_or(Ok(()), |time| part.set_modified(time.seconds, time.nanoseconds));
+            timed.map(|()| troubles).map_err(|error| local(&error))
+        }
+    };
+    match settle {
+        Ok(troubles) => Done::Written { path, bytes, troubles },
+        Err(error) => {
+            // The content that came is of no use without the rest.
+            let _ = part.remove();
+            failed(path, error)
+        }
+    }
+}
+
+/// Looks at what is in the place of a file: `None` if it is the file, of this size and time. Otherwise begins it; what else
+/// has its name is not replaced.
+fn prepare(root: &Root, path: &str, size: Option<u64>, modified: Option<Time>) -> Result<Option<PartFile>, FileError> {
+    match root.stat(path)?.map(|status| status.kind) {
+        None => {}
+        Some(Kind::Symlink) => return Err(FileError::Symlink { path: path.to_owned() }),
+        Some(Kind::Directory | Kind::Other) => return Err(FileError::NotRegular { path: path.to_owned() }),
+        Some(Kind::File) => {
+            if let (Some(size), Some(time)) = (size, modified)
+                && is_as_it_was(root, path, size, time)?
+            {
+                return Ok(None);
+            }
+        }
+    }
+    root.create_part(path, size.unwrap_or(0)).map(Some)
+}
+
+/// Whether a file has this size and time.
+fn is_as_it_was(root: &Root, path: &str, size: u64, time: Time) -> Result<bool, FileError> {
+    let Some((file, status)) = root.open_file(path)? else { return Ok(false) };
+    let failed = |source| FileError::Io { operation: "look at", path: path.to_owned(), source };
+    let metadata = file.metadata().map_err(failed)?;
+    let nanoseconds = u32::try_from(metadata.mtime_nsec()).unwrap_or(0);
+    Ok(status.size == size && Time { seconds: metadata.mtime(), nanoseconds } == time)
+}

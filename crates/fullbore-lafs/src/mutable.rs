@@ -1,0 +1,379 @@
+//! Mutable files: read, verified and repaired; their content is never changed.
+//!
+//! [`survey`] asks all servers which shares they hold, and reads the head of each: it has the owner's signature. Of the
+//! versions that are found the newest one counts that can be read. [`MutableReader`] then takes the blocks of k shares,
+//! each of which is checked up to the signed root; a share that is damaged is replaced by another one. Directories are the
+//! usual content, so that this is made for small files: one group of segments after the other.
+
+mod repair;
+mod share;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ctr::cipher::StreamCipher;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use crate::cap::{Key, Mutable, StorageIndex, first_half};
+use crate::code::Code;
+use crate::encode::cipher;
+use crate::fault::{ShareFault, read_bytes};
+use crate::gbs::link::Link;
+use crate::gbs::{held_shares, range_bytes};
+use crate::hash::{Hash, tagged_pair};
+use crate::merkle::Tree;
+use crate::upload::Grid;
+pub(crate) use repair::repair;
+pub use share::{HEAD_BYTES, MutableHeader, MutableShareError, SaltedBlock, SignedShare};
+
+/// Servers that are asked, in the order of the file, as for immutable files.
+pub(crate) const SERVERS_ASKED_MAX: usize = 1000;
+
+/// Shares of one file on one server whose heads are read. Whoever claims more is not believed.
+const SHARES_OF_A_SERVER_MAX: usize = 256;
+
+/// Shares that are verified at once.
+const SHARES_AT_ONCE: usize = 16;
+
+/// Bytes of blocks that are asked of one share at once.
+const GROUP_BYTES: u64 = 1 << 20;
+
+/// A mutable file that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MutableError {
+    /// No version has enough shares.
+    #[error("{found} of the {needed} shares that are needed were found; {asked} servers were asked")]
+    TooFewShares {
+        /// Different good ones of the version that has most.
+        found: usize,
+        /// k, of that version.
+        needed: u16,
+        /// Servers asked.
+        asked: usize,
+        /// What was wrong with others, one line each.
+        troubles: Vec<String>,
+    },
+    /// Nobody takes the bytes.
+    #[error("the receiver of the content has stopped")]
+    Unwanted,
+    /// The cap can only verify.
+    #[error("this cap can verify the file, not read it")]
+    NoKey,
+}
+
+/// A share, and the server that has it.
+#[derive(Debug, Clone)]
+pub struct FoundShare {
+    /// What is known of it.
+    pub signed: Arc<SignedShare>,
+    /// A position in the order of the file.
+    pub server: usize,
+}
+
+/// What the servers of a grid have of a mutable file.
+#[derive(Debug, Default)]
+pub struct Survey {
+    /// The grid's servers in the order of the file: those that were asked.
+    pub order: Vec<usize>,
+    /// Shares by version, the oldest first: what is signed begins with the sequence number, and then has the root.
+    pub versions: BTreeMap<Vec<u8>, Vec<FoundShare>>,
+    /// Shares that are damaged or of somebody else, and why: share, server.
+    pub damaged: Vec<(u16, usize, String)>,
+    /// Servers that did not answer, and why.
+    pub silent: Vec<(usize, String)>,
+}
+
+impl Survey {
+    /// The newest version that can be read.
+    pub fn best(&self) -> Option<&[FoundShare]> {
+        let readable = |shares: &&Vec<FoundShare>| distinct(shares) >= usize::from(shares[0].signed.header.needed);
+        self.versions.values().rev().find(readable).map(Vec::as_slice)
+    }
+
+    /// The best version, or else the one with most shares, if there are any.
+    pub fn best_or_largest(&self) -> Option<&[FoundShare]> {
+        self.best().or_else(|| self.versions.values().max_by_key(|shares| distinct(shares)).map(Vec::as_slice))
+    }
+
+    /// One line for each share and server that is of no use.
+    pub fn troubles(&self, grid: &Grid) -> Vec<String> {
+        let name = |server: usize| grid.link(self.order[server]).name().to_owned();
+        let damaged =
+            self.damaged.iter().map(|(share, server, why)| format!("share {share} on {}: {why}", name(*server)));
+        damaged.chain(self.silent.iter().map(|(server, why)| format!("{}: {why}", name(*server)))).collect()
+    }
+}
+
+/// Different shares.
+pub(crate) fn distinct(shares: &[FoundShare]) -> usize {
+    shares.iter().map(|found| found.signed.share).collect::<BTreeSet<_>>().len()
+}
+
+/// The share's signed head, or why it is of no use.
+type Head = (u16, Result<SignedShare, String>);
+
+/// Asks all servers for their shares of a file, and checks who signed them.
+pub async fn survey(grid: &Arc<Grid>, cap: &Mutable) -> Survey {
+    let index = cap.storage_index();
+    let mut order = grid.order(&index);
+    order.truncate(SERVERS_ASKED_MAX);
+    let mut asked: JoinSet<(usize, Result<Vec<Head>, String>)> = JoinSet::new();
+    for (position, &server) in order.iter().enumerate() {
+        let (link, fingerprint) = (grid.link(server).clone(), cap.fingerprint);
+        asked.spawn(async move { (position, heads(&link, &index, &fingerprint).await) });
+    }
+    let mut survey = Survey { order, ..Survey::default() };
+    while let Some(answer) = asked.join_next().await {
+        let Ok((server, heads)) = answer else { continue };
+        match heads {
+            Err(why) => survey.silent.push((server, why)),
+            Ok(heads) => {
+                for (share, head) in heads {
+                    match head {
+                        Err(why) => survey.damaged.push((share, server, why)),
+                        Ok(signed) => {
+                            let version = signed.header.signed[1..].to_vec();
+                            let found = FoundShare { signed: Arc::new(signed), server };
+                            survey.versions.entry(version).or_default().push(found);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    // Answers come in any order; the same grid is to give the same report.
+    survey.versions.values_mut().for_each(|shares| shares.sort_by_key(|found| (found.signed.share, found.server)));
+    survey.damaged.sort();
+    survey.silent.sort();
+    survey
+}
+
+/// What a server says that it holds.
+async fn heads(link: &Link, index: &StorageIndex, fingerprint: &Hash) -> Result<Vec<Head>, String> {
+    let reply = link.call(link.requests().mutable_shares(index)).await.map_err(|error| error.reason)?;
+    let held = held_shares(&reply.answer).map_err(|error| error.to_string())?;
+    let mut reading = Vec::new();
+    for share in held.into_iter().take(SHARES_OF_A_SERVER_MAX) {
+        let call = link.requests().read_mutable(index, share, 0, HEAD_BYTES);
+        reading.push((share, link.send(call, HEAD_BYTES).await));
+    }
+    let mut heads = Vec::new();
+    for (share, pending) in reading {
+        let reply = match pending {
+            Ok(pending) => pending.reply().await.map_err(|error| error.reason),
+            Err(error) => Err(error.reason),
+        };
+        let bytes = range_bytes(&reply?.answer).map_err(|error| error.to_string())?;
+        heads.push((share, SignedShare::verify(share, &bytes, fingerprint).map_err(|error| error.to_string())));
+    }
+    Ok(heads)
+}
+
+/// Reads blocks of the shares of one version, and checks each of them.
+#[derive(Debug)]
+pub struct MutableReader<'a> {
+    grid: &'a Arc<Grid>,
+    order: &'a [usize],
+    index: StorageIndex,
+    /// Trees over the blocks of shares, once they are proven; by share and server.
+    trees: BTreeMap<(u16, usize), Tree>,
+    /// Shares that turned out to be of no use, and why.
+    pub(crate) bad: Vec<(u16, usize, ShareFault)>,
+}
+
+/// Salt and block of each segment of a group.
+type Blocks = Vec<([u8; 16], Bytes)>;
+
+impl<'a> MutableReader<'a> {
+    /// For the shares of a survey.
+    pub fn new(grid: &'a Arc<Grid>, survey: &'a Survey, index: StorageIndex) -> MutableReader<'a> {
+        MutableReader { grid, order: &survey.order, index, trees: BTreeMap::new(), bad: Vec::new() }
+    }
+
+    fn is_good(&self, found: &FoundShare) -> bool {
+        !self.bad.iter().any(|(share, server, _)| (*share, *server) == (found.signed.share, found.server))
+    }
+
+    /// Segments whose blocks are asked for at once.
+    fn groups(header: &MutableHeader) -> impl Iterator<Item = Range<u64>> + use<> {
+        let each = (GROUP_BYTES / header.block_len(0).max(1)).max(1);
+        let segments = header.segments;
+        (0..segments).step_by(each as usize).map(move |first| first..(first + each).min(segments))
+    }
+
+    /// Reads every block of these shares, and notes which of them are of no use.
+    pub async fn verify(&mut self, shares: &[FoundShare]) {
+        let Some(first) = shares.first() else { return };
+        for group in Self::groups(&first.signed.header) {
+            let good: Vec<FoundShare> = shares.iter().filter(|found| self.is_good(found)).cloned().collect();
+            for some in good.chunks(SHARES_AT_ONCE) {
+                self.blocks(some, &group).await;
+            }
+        }
+    }
+
+    /// Reads the file into `out`.
+    ///
+    /// # Errors
+    /// [`MutableError`] if too few of the shares are good. What was given out until then is right.
+    pub async fn read(
+        &mut self,
+        shares: &[FoundShare],
+        key: &Key,
+        out: &mpsc::Sender<Bytes>,
+    ) -> Result<(), MutableError> {
+        let Some(first) = shares.first() else { return Ok(()) };
+        let header = first.signed.header.clone();
+        let code = Code::new(header.needed, header.total);
+        for group in Self::groups(&header) {
+            for (segment, (salt, mut data)) in group.clone().zip(self.ciphertext(shares, &code, &group).await?) {
+                data.truncate(header.segment_len(segment) as usize);
+                let key = first_half(&tagged_pair(b"allmydata_mutable_readkey_to_datakey_v1", &salt, key));
+                cipher(&key).apply_keystream(&mut data);
+                out.send(data.into()).await.map_err(|_| MutableError::Unwanted)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Salt and k blocks of ciphertext of each segment of a group, from whichever shares are good.
+    async fn ciphertext(
+        &mut self,
+        shares: &[FoundShare],
+        code: &Code,
+        group: &Range<u64>,
+    ) -> Result<Vec<([u8; 16], Vec<u8>)>, MutableError> {
+        let k = shares.first().map_or(0, |found| found.signed.header.needed);
+        let needed = usize::from(k);
+        let mut here: BTreeMap<u16, Blocks> = BTreeMap::new();
+        let too_few = |reader: &Self, found: usize| MutableError::TooFewShares {
+            found,
+            needed: k,
+            asked: reader.order.len(),
+            troubles: reader.troubles(),
+        };
+        while here.len() < needed {
+            let mut chosen: BTreeMap<u16, FoundShare> = BTreeMap::new();
+            for found in shares.iter().filter(|found| self.is_good(found)) {
+                if here.len() + chosen.len() < needed && !here.contains_key(&found.signed.share) {
+                    chosen.entry(found.signed.share).or_insert_with(|| found.clone());
+                }
+            }
+            if chosen.is_empty() {
+                return Err(too_few(self, here.len()));
+            }
+            here.extend(self.blocks(&chosen.into_values().collect::<Vec<_>>(), group).await);
+        }
+        let mut segments = Vec::new();
+        for position in 0..(group.end - group.start) as usize {
+            let some: Vec<(usize, &[u8])> =
+                here.iter().map(|(share, blocks)| (usize::from(*share), &blocks[position].1[..])).collect();
+            let salt = here.values().next().map(|blocks| blocks[position].0).unwrap_or_default();
+            let data = code.decode(&some).map_err(|_| too_few(self, here.len()))?;
+            segments.push((salt, data));
+        }
+        Ok(segments)
+    }
+
+    /// One line for each share that is of no use.
+    pub fn troubles(&self) -> Vec<String> {
+        let name = |server: usize| self.grid.link(self.order[server]).name().to_owned();
+        self.bad
+            .iter()
+            .map(|(share, server, fault)| format!("share {share} on {}: {}", name(*server), fault.why))
+            .collect()
+    }
+
+    /// The checked blocks of these shares; those that are of no use are noted.
+    async fn blocks(&mut self, shares: &[FoundShare], group: &Range<u64>) -> BTreeMap<u16, Blocks> {
+        let mut reading = JoinSet::new();
+        for found in shares {
+            let (found, group, index) = (found.clone(), group.clone(), self.index);
+            let link = self.grid.link(self.order[found.server]).clone();
+            let tree = self.trees.get(&(found.signed.share, found.server)).cloned();
+            reading.spawn(async move {
+                let blocks = checked_blocks(&link, &index, &found.signed, tree, &group).await;
+                (found, blocks)
+            });
+        }
+        let mut here = BTreeMap::new();
+        while let Some(read) = reading.join_next().await {
+            let Ok((found, blocks)) = read else { continue };
+            let place = (found.signed.share, found.server);
+            match blocks {
+                Ok((tree, blocks)) => {
+                    self.trees.insert(place, tree);
+                    here.insert(found.signed.share, blocks);
+                }
+                Err(fault) => self.bad.push((place.0, place.1, fault)),
+            }
+        }
+        here
+    }
+}
+
+/// The blocks of a group of segments of one share; without the tree over its blocks that is read first.
+async fn checked_blocks(
+    link: &Link,
+    index: &StorageIndex,
+    signed: &SignedShare,
+    tree: Option<Tree>,
+    group: &Range<u64>,
+) -> Result<(Tree, Blocks), ShareFault> {
+    let read = async |range: Range<u64>| -> Result<Bytes, ShareFault> {
+        let length = range.end - range.start;
+        let call = link.requests().read_mutable(index, signed.share, range.start, length);
+        let reply = link.send(call, length).await?.reply().await?;
+        read_bytes(&reply.answer)
+    };
+    let header = &signed.header;
+    let tree = match tree {
+        Some(tree) => Some(tree),
+        None if header.is_mdmf => {
+            let stored = read(header.block_tree_range()).await?;
+            Some(signed.block_tree(&stored).map_err(ShareFault::damaged)?)
+        }
+        None => None,
+    };
+    let bytes = read(header.blocks_range(group)).await?;
+    let blocks = header.split(group, &bytes).map_err(ShareFault::damaged)?;
+    let tree = match (tree, blocks.first()) {
+        (Some(tree), _) => tree,
+        (None, Some((_, block))) => signed.tree_of(block).map_err(ShareFault::damaged)?,
+        (None, None) => return Err(ShareFault::damaged("it has no block")),
+    };
+    for (segment, (salt, block)) in group.clone().zip(&blocks) {
+        signed.check(&tree, segment, salt, block).map_err(ShareFault::damaged)?;
+    }
+    let blocks = blocks.into_iter().map(|(salt, block)| (salt, bytes.slice_ref(block))).collect();
+    Ok((tree, blocks))
+}
+
+/// Reads the newest version of a mutable file into `out`. Returns what was wrong with shares and servers, one line each.
+///
+/// # Errors
+/// [`MutableError`] if the cap cannot read, or no version has enough good shares.
+pub async fn read(grid: &Arc<Grid>, cap: &Mutable, out: &mpsc::Sender<Bytes>) -> Result<Vec<String>, MutableError> {
+    let key = cap.read_key().ok_or(MutableError::NoKey)?;
+    let survey = survey(grid, cap).await;
+    let Some(shares) = survey.best() else {
+        let largest = survey.best_or_largest();
+        return Err(MutableError::TooFewShares {
+            found: largest.map_or(0, distinct),
+            needed: largest.map_or(1, |shares| shares[0].signed.header.needed),
+            asked: survey.order.len(),
+            troubles: survey.troubles(grid),
+        });
+    };
+    let mut reader = MutableReader::new(grid, &survey, cap.storage_index());
+    reader.read(shares, &key, out).await?;
+    let damaged = survey
+        .damaged
+        .iter()
+        .map(|(share, server, why)| format!("share {share} on {}: {why}", grid.link(survey.order[*server]).name()));
+    Ok(damaged.chain(reader.troubles()).collect())
+}
