@@ -194,11 +194,7 @@ const ROWS: &[Row] = &[
     row(STORES, &["--stat", "--stats", "--output-format"], "use --report FILE or --json"),
     // mmdebstrap(1), debootstrap(8)
     row(BOOTSTRAP, &["--architecture", "-a"], "use --arch"),
-    row(BOOTSTRAP, &["--logfile"], "redirect stderr, or use --report FILE"),
-    row(BOOTSTRAP, &["--debug"], "use -v, -vv or FULLBORE_LOG"),
-    row(BOOTSTRAP, &["--silent"], "use -q"),
     row(BOOTSTRAP, &["--make-tarball"], "name a target that ends with .tar, or use --format tar"),
-    row(BOOTSTRAP, &["--merged-usr", "--no-merged-usr"], "leave it out; the suite decides"),
     row(BOOTSTRAP, &["--extra-suites"], "give a sources.list as the mirror argument"),
     row(BOOTSTRAP, &["--cache-dir"], "use several mirrors, or a mirror made by `fullbore mirror`"),
     row(BOOTSTRAP, &["--certificate", "--ca-certificate"], "use --cacert FILE"),
