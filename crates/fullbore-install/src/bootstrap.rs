@@ -54,7 +54,7 @@ use crate::nosync::Process;
 use crate::nosync::session::Session;
 use crate::resolve::{Action, Wanted};
 use crate::root::RootError;
-use crate::settings::{BootstrapSettings, Format, Namespaces, Variant};
+use crate::settings::{BootstrapSettings, Format, Mode, Namespaces, Variant};
 use crate::skeleton::{self, ScriptMounts, Skeleton};
 use crate::unpack::ReadAhead;
 use apt::{AptOptions, PrivateApt, Selection};
@@ -287,6 +287,7 @@ impl BootstrapRun<'_> {
             sources: &self.settings.sources,
             apt_options: &self.settings.apt_options,
             dpkg_options: &self.settings.dpkg_options,
+            makes_devices: self.settings.mode == Mode::Root,
         };
         let has_devices =
             if self.settings.skips.has("setup") { skeleton::has_devices(root) } else { skeleton.lay_out() };

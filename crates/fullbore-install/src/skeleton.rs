@@ -93,6 +93,8 @@ pub struct Skeleton<'a> {
     pub apt_options: &'a [String],
     /// Options for dpkg: text, or names of files with text.
     pub dpkg_options: &'a [String],
+    /// Whether to create device nodes. With a user namespace there are none, and so the mode has none for root either.
+    pub makes_devices: bool,
 }
 
 impl Skeleton<'_> {
@@ -123,7 +125,7 @@ impl Skeleton<'_> {
         for name in COPIED {
             copy(root, name)?;
         }
-        devices(root)
+        devices(root, self.makes_devices)
     }
 
     fn options(&self, options: &[String], end: &str) -> Result<String, RootError> {
@@ -174,8 +176,11 @@ fn outside(path: &Path, operation: &'static str, source: io::Error) -> RootError
     RootError { path: path.to_owned(), operation, source }
 }
 
-fn devices(root: &Root) -> Result<bool, RootError> {
+fn devices(root: &Root, makes_nodes: bool) -> Result<bool, RootError> {
     root.create_directories("dev", 0o755)?;
+    if !makes_nodes {
+        return Ok(false);
+    }
     for (name, major, minor) in DEVICES {
         let path = format!("dev/{name}");
         match root.character_device(&path, 0o666, rustix::fs::makedev(major, minor)) {

@@ -108,12 +108,14 @@ fn seccomp() -> Value {
 fn contained(runtime: &str, place: &Path, words: &[String]) -> Output {
     let bundle = tempfile::tempdir().unwrap();
     let bind = json!(["rbind", "rw"]);
+    let shell = ["sh", "-c", FILTERED, "sh"].map(str::to_owned);
+    let line = [&shell[..], words].concat();
     let config = json!({
         "ociVersion": "1.0.2",
         "process": {
             "terminal": false,
             "user": { "uid": 0, "gid": 0 },
-            "args": [&["sh".to_owned(), "-c".to_owned(), FILTERED.to_owned(), "sh".to_owned()], words].concat(),
+            "args": line,
             "env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"],
             "cwd": "/",
             "capabilities": {

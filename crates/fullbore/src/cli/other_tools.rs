@@ -193,7 +193,7 @@ const ROWS: &[Row] = &[
     row(STORES, &["--log", "--log-level", "--debug", "-vv"], "use -v, -vv or FULLBORE_LOG"),
     row(STORES, &["--stat", "--stats", "--output-format"], "use --report FILE or --json"),
     // mmdebstrap(1), debootstrap(8)
-    row(BOOTSTRAP, &["--architecture", "-a"], "use --arch"),
+    row(BOOTSTRAP, &["-a"], "use --arch"),
     row(BOOTSTRAP, &["--make-tarball"], "name a target that ends with .tar, or use --format tar"),
     row(BOOTSTRAP, &["--extra-suites"], "give a sources.list as the mirror argument"),
     row(BOOTSTRAP, &["--cache-dir"], "use several mirrors, or a mirror made by `fullbore mirror`"),
