@@ -273,8 +273,8 @@ fn included(text: &str) -> Vec<String> {
     if text.starts_with(['?', '~', '!', '(']) {
         return vec![text.to_owned()];
     }
-    // A path may contain commas and spaces.
-    if is_path(text) {
+    // The name of a file may contain commas and spaces.
+    if is_path(text) && Path::new(text).is_file() {
         return vec![text.to_owned()];
     }
     text.split([',', ' ', '\n', '\t']).filter(|name| !name.is_empty()).map(str::to_owned).collect()
@@ -356,7 +356,11 @@ mod tests {
     fn included_names_are_split_and_patterns_are_not() {
         assert_eq!(included("a,b c"), ["a", "b", "c"]);
         assert_eq!(included("?and(~n^a, ~pb)"), ["?and(~n^a, ~pb)"]);
-        assert_eq!(included("./a b,c.deb"), ["./a b,c.deb"]);
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a b,c.deb").display().to_string();
+        assert_eq!(included(&file).len(), 3);
+        std::fs::write(&file, "").unwrap();
+        assert_eq!(included(&file), [file.clone()]);
         assert_eq!(included("a,./b.deb"), ["a", "./b.deb"]);
     }
 
