@@ -120,8 +120,16 @@ fn made(
         let threads = cores().saturating_sub(1).max(1);
         let ahead = Arc::new(ReadAhead::start(threads, bytes_ahead()));
         downloads.decompress_ahead(ahead.clone());
-        let run =
-            BootstrapRun { settings, inside: &inside, log: &log, stop: &stop, may_cut, ahead, run_progress, hook_socket };
+        let run = BootstrapRun {
+            settings,
+            inside: &inside,
+            log: &log,
+            stop: &stop,
+            may_cut,
+            ahead,
+            run_progress,
+            hook_socket,
+        };
         let result = match run.run(&mut downloads, &mut record, events) {
             Ok(Attempt::Complete) => run.finish(&place, &session, &own_mount, &mut record, events),
             Ok(Attempt::OtherThanAll) if stop.check().is_ok() => {

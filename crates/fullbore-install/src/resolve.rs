@@ -194,7 +194,10 @@ mod tests {
         let hash = "b".repeat(64);
         assert!(matches!(uris("'http://h/x.deb' x.deb 3 MD5Sum:00", &|_| None), Err(ResolveError::NoHash(_))));
         assert!(matches!(uris("'http://h/x.deb' x.deb", &|_| None), Err(ResolveError::Uri(_))));
-        assert!(matches!(uris(&format!("'http://h/x.deb' ../x.deb 3 SHA256:{hash}"), &|_| None), Err(ResolveError::Name(_))));
+        assert!(matches!(
+            uris(&format!("'http://h/x.deb' ../x.deb 3 SHA256:{hash}"), &|_| None),
+            Err(ResolveError::Name(_))
+        ));
         assert!(matches!(
             uris(&format!("'http://h/x.deb' x.deb 3 SHA256:{}", "z".repeat(64)), &|_| None),
             Err(ResolveError::Uri(_))

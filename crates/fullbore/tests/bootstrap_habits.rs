@@ -114,7 +114,7 @@ fn hooks_have_the_terminal() {
 }
 
 #[test]
-fn a_file_is_installed_and_what_cannot_be_is_told_before_anything_is_unpacked() {
+fn what_cannot_be_installed_is_told_before_unpacking() {
     let (dir, server) = (place(), packages().serve());
     package(dir.path(), "made-up", "libc6");
     package(dir.path(), "broken", "no-such-package");
@@ -198,7 +198,9 @@ fn steps_are_left_out() {
     assert_eq!(text(&root.join("own")), "own\n");
     assert!(root.join("tmp/kept").exists());
     let lists = fs::read_dir(root.join("var/lib/apt/lists")).unwrap();
-    assert!(lists.filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().contains("Packages")).count() > 0);
+    assert!(
+        lists.filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().contains("Packages")).count() > 0
+    );
     // What was there before is not cleared by a run that does not keep it.
     let output = bootstrap(&server, "essential", &[], &root, &[]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));

@@ -87,7 +87,9 @@ impl Needs {
             needs.inodes += 1;
             needs.bytes += status.len().next_multiple_of(BLOCK_BYTES).max(BLOCK_BYTES);
             if status.is_dir() && status.dev() == device {
-                ahead.extend(fs::read_dir(&path)?.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>()?);
+                ahead.extend(
+                    fs::read_dir(&path)?.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>()?,
+                );
             }
         }
         Ok(needs)

@@ -40,7 +40,12 @@ impl BootstrapRun<'_> {
         Ok(())
     }
 
-    fn run_hook(&self, hook: &Hook, starter: &HookStarter<'_, '_>, events: &mut dyn Events) -> Result<(), CommandError> {
+    fn run_hook(
+        &self,
+        hook: &Hook,
+        starter: &HookStarter<'_, '_>,
+        events: &mut dyn Events,
+    ) -> Result<(), CommandError> {
         let root = self.inside.root();
         let what = format!("{} hook `{}`", hook.moment.name(), hook.script);
         if let Form::Moving(word, arguments) = hook.form()

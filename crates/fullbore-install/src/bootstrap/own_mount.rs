@@ -51,7 +51,8 @@ impl Drop for OwnMount {
 
 /// What the user should know of a run in the namespaces of its caller.
 pub fn without_namespaces() -> String {
-    let may_mount = rustix::thread::capabilities(None).is_ok_and(|own| own.effective.contains(CapabilitySet::SYS_ADMIN));
+    let may_mount =
+        rustix::thread::capabilities(None).is_ok_and(|own| own.effective.contains(CapabilitySet::SYS_ADMIN));
     let missing = if may_mount {
         "unshare(2) is denied, by a filter or a limit of the kernel"
     } else {

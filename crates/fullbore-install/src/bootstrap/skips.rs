@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-/// All names. `check/signed-by` and `cleanup/mmdebstrap/qemu` have no effect, because fullbore adds neither.
+/// All names. `cleanup/mmdebstrap/qemu` has no effect, because fullbore copies no qemu into the root.
 const STEPS: [&str; 27] = [
     "check/empty",
     "check/qemu",

@@ -70,7 +70,9 @@ mod tests {
 
     #[test]
     fn names_with_dots_are_left_to_the_kernel() {
-        for (name, path) in [("./usr/../x", "/usr/../x"), (".//a/./b", "/a/b"), ("..", "/."), ("./", "/."), ("a/..", "/.")] {
+        for (name, path) in
+            [("./usr/../x", "/usr/../x"), (".//a/./b", "/a/b"), ("..", "/."), ("./", "/."), ("a/..", "/.")]
+        {
             assert_eq!(path_in_root(name.as_bytes()).as_deref(), Some(path.as_bytes()), "{name}");
         }
         assert_eq!(path_in_root(b"./x\ny"), None);

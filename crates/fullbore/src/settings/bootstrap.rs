@@ -6,6 +6,7 @@ mod sources;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use fullbore_apt::acquire::Configuration;
 use fullbore_apt::system::{configuration as apt_configuration, proxies, sources as apt};
 use fullbore_engine::run::error::CommandError;
 use fullbore_engine::run::named_files::absolute;
@@ -96,8 +97,16 @@ pub fn bootstrap(
         Made::Image(container) => Format::Oci(image(arguments, container, &architectures[0])?),
     };
     let (skips, mut warnings) = skips(&arguments.skip);
-    let (sources, mirrors) =
-        sources(arguments, &architectures[0], &components.join(" "), environment.in_namespace.is_some())?;
+    let trusts_nothing = arguments.trust.keyring.is_empty()
+        && !skips.has("check/signed-by")
+        && of_apt(&configuration).iter().all(|path| is_without_keys(path));
+    let (sources, mirrors) = sources(
+        arguments,
+        &architectures[0],
+        &components.join(" "),
+        environment.in_namespace.is_some(),
+        trusts_nothing,
+    )?;
     let mut trusted = Vec::new();
     for keyring in &arguments.trust.keyring {
         let keyring = keyring
@@ -107,8 +116,7 @@ pub fn bootstrap(
         trusted.push(keyring);
     }
     if trusted.is_empty() {
-        let of_apt = ["Dir::Etc::trusted", "Dir::Etc::trustedparts"];
-        trusted.extend(of_apt.iter().filter_map(|key| configuration.path(key)).filter(|path| path.exists()));
+        trusted.extend(of_apt(&configuration));
         trusted.extend(ARCHIVE_KEYRINGS.iter().map(PathBuf::from).filter(|path| path.exists()));
     }
     let root_below = || PathBuf::from(environment.tmpdir.as_deref().unwrap_or(TEMPORARY));
@@ -189,6 +197,24 @@ pub fn bootstrap(
         ..output(&arguments.output, false)
     };
     Ok((settings, output))
+}
+
+/// What this machine's apt trusts: a file and a directory of keys.
+fn of_apt(configuration: &Configuration) -> Vec<PathBuf> {
+    let keys = ["Dir::Etc::trusted", "Dir::Etc::trustedparts"];
+    keys.iter().filter_map(|key| configuration.path(key)).filter(|path| path.exists()).collect()
+}
+
+/// Whether a file is empty, or a directory has no keyring.
+fn is_without_keys(path: &Path) -> bool {
+    let is_empty = |path: &Path| path.metadata().is_ok_and(|status| status.is_file() && status.len() == 0);
+    let is_keyring = |path: &Path| path.extension().is_some_and(|ending| ending == "gpg" || ending == "asc");
+    match std::fs::read_dir(path) {
+        Ok(mut entries) => {
+            !entries.any(|entry| entry.is_ok_and(|entry| is_keyring(&entry.path()) && !is_empty(&entry.path())))
+        }
+        Err(_) => is_empty(path),
+    }
 }
 
 /// An archive on stdout has it for itself, and is nothing for people to read.

@@ -25,12 +25,14 @@ const STDIN: &str = "-";
 /// The files of sources, and the addresses that were given as mirrors of one archive. stdin is there once: it is left to
 /// the program in its namespaces.
 ///
-/// As in mmdebstrap, entries of one kind without a file name of their own share a file.
+/// As in mmdebstrap, entries of one kind without a file name of their own share a file. If this machine's apt
+/// `trusts_nothing`, the keyring of the suite's archive is named: nothing else could verify it.
 pub(super) fn sources(
     arguments: &BootstrapArgs,
     architecture: &str,
     components: &str,
     reads_stdin: bool,
+    trusts_nothing: bool,
 ) -> Result<(Vec<SourcesFile>, Vec<String>), CommandError> {
     let mut entries: Vec<Entry> = Vec::new();
     let mut mirrors = Vec::new();
@@ -40,6 +42,10 @@ pub(super) fn sources(
         }
         return Ok((placed(entries), mirrors));
     };
+    let read = |path: &str| read_text(Path::new(path), SOURCES_BYTES_MAX).unwrap_or_default();
+    let releases = Releases { debian: read(DEBIAN_RELEASES), ubuntu: read(UBUNTU_RELEASES) };
+    let keyring = releases.keyring(suite).filter(|keyring| trusts_nothing && Path::new(keyring).exists());
+    let options = keyring.map(|keyring| format!("[signed-by=\"{keyring}\"] ")).unwrap_or_default();
     for mirror in &arguments.mirrors {
         if mirror == STDIN {
             if reads_stdin {
@@ -50,7 +56,7 @@ pub(super) fn sources(
         } else if mirror.contains("://") {
             // apt decodes the words of such a line once (see `parse_one_line`).
             let word = mirror.replace('%', "%25");
-            add_line(&mut entries, format!("deb {word} {suite} {components}\n"));
+            add_line(&mut entries, format!("deb {options}{word} {suite} {components}\n"));
             mirrors.push(mirror.trim_end_matches('/').to_owned());
         } else if Path::new(mirror).is_file() {
             let text = read_text(Path::new(mirror), SOURCES_BYTES_MAX)?;
@@ -68,7 +74,7 @@ pub(super) fn sources(
     }
     // An empty suite belongs to no archive: then a hook may bring sources.
     if arguments.mirrors.is_empty() && !suite.is_empty() {
-        for line in of_this_machine(suite, architecture, components)? {
+        for line in of_this_machine(&releases, suite, architecture, (components, &options))? {
             if let Some(entry) = entries.last_mut() {
                 entry.text.push_str(&line);
             } else {
@@ -158,7 +164,12 @@ fn guess(text: &str) -> Kind {
 }
 
 /// The archive that apt on this machine uses, or the distribution's own: with the suites that belong to this one.
-fn of_this_machine(suite: &str, architecture: &str, components: &str) -> Result<Vec<String>, CommandError> {
+fn of_this_machine(
+    releases: &Releases,
+    suite: &str,
+    architecture: &str,
+    words: (&str, &str),
+) -> Result<Vec<String>, CommandError> {
     let configuration = apt_configuration::read()?;
     let mut here = Vec::new();
     for key in ["Dir::Etc::sourcelist", "Dir::Etc::sourceparts"] {
@@ -169,9 +180,7 @@ fn of_this_machine(suite: &str, architecture: &str, components: &str) -> Result<
             here.extend(source.suite_names.iter().map(|suite| Known { uri: uri.clone(), suite: suite.clone() }));
         }
     }
-    let read = |path: &str| read_text(Path::new(path), SOURCES_BYTES_MAX).unwrap_or_default();
-    let releases = Releases { debian: read(DEBIAN_RELEASES), ubuntu: read(UBUNTU_RELEASES) };
-    releases.sources(suite, architecture, components, &here).ok_or_else(|| {
+    releases.sources(suite, architecture, words, &here).ok_or_else(|| {
         CommandError::usage(format_args!("no mirror is named, and it is not known whose suite `{suite}` is"))
             .hint("say `fullbore bootstrap SUITE TARGET https://deb.example.org/debian`")
     })
