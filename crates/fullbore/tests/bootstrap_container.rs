@@ -72,6 +72,13 @@ unshare --mount true 2>/dev/null && exit 91
 unshare --user true 2>/dev/null && exit 92
 exec "$@""#;
 
+/// Starts a runtime where this machine's root is at `$1`, and control groups are as the runtimes expect them.
+const PREPARED: &str = r#"
+mount --bind / "$1" || exit 93
+[ -e /sys/fs/cgroup/cgroup.controllers ] || mount -t cgroup2 cgroup2 /sys/fs/cgroup || exit 94
+shift
+exec "$@""#;
+
 /// The profile as the runtime takes it, for the capabilities of a container.
 fn seccomp() -> Value {
     let text = fs::read_to_string(PROFILE).expect("needs the package golang-github-containers-common");
@@ -107,6 +114,8 @@ fn seccomp() -> Value {
 /// Runs words in a container that can write below `place`.
 fn contained(runtime: &str, place: &Path, words: &[String]) -> Output {
     let bundle = tempfile::tempdir().unwrap();
+    let root = bundle.path().join("root");
+    fs::create_dir(&root).unwrap();
     let bind = json!(["rbind", "rw"]);
     let shell = ["sh", "-c", FILTERED, "sh"].map(str::to_owned);
     let line = [&shell[..], words].concat();
@@ -123,7 +132,7 @@ fn contained(runtime: &str, place: &Path, words: &[String]) -> Output {
             },
             "noNewPrivileges": false,
         },
-        "root": { "path": "/", "readonly": true },
+        "root": { "path": root, "readonly": true },
         "hostname": "contained",
         "mounts": [
             { "destination": "/proc", "type": "proc", "source": "proc" },
@@ -144,8 +153,9 @@ fn contained(runtime: &str, place: &Path, words: &[String]) -> Output {
     });
     fs::write(bundle.path().join("config.json"), config.to_string()).unwrap();
     let state = tempfile::tempdir().unwrap();
-    let mut command = clean_command(runtime);
-    command.arg("--root").arg(state.path());
+    // What the mounts hide or show is seen by nobody else.
+    let mut command = clean_command("unshare");
+    command.args(["--mount", "sh", "-c", PREPARED, "sh"]).arg(&root).arg(runtime).arg("--root").arg(state.path());
     if runtime == "crun" {
         command.arg("--cgroup-manager=disabled");
     }
