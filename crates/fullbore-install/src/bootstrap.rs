@@ -295,6 +295,7 @@ impl BootstrapRun<'_> {
             sources: &self.settings.sources,
             apt_options: &self.settings.apt_options,
             dpkg_options: &self.settings.dpkg_options,
+            options_name: self.settings.options_name,
             makes_devices: self.settings.mode == Mode::Root,
         };
         let has_devices =

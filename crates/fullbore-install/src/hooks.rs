@@ -457,8 +457,11 @@ mod tests {
             fs::write(&path, "#!/bin/sh\n").unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         }
-        let hooks = of_directory(dir.path()).unwrap();
-        let moments: Vec<_> = hooks.iter().map(|hook| hook.moment).collect();
+        let found = of_directory(dir.path()).unwrap();
+        let moments: Vec<_> = found.hooks.iter().map(|hook| hook.moment).collect();
         assert_eq!(moments, [Moment::Customize, Moment::Setup]);
+        assert!(found.warnings.len() == 2 && found.warnings[0].contains("other: not a hook"), "{:?}", found.warnings);
+        let none = tempfile::tempdir().unwrap();
+        assert_eq!(of_directory(none.path()).unwrap().warnings.len(), 1);
     }
 }

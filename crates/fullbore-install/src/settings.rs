@@ -175,6 +175,8 @@ pub struct BootstrapSettings {
     pub namespaces: Namespaces,
     /// Path of this program, for hooks that call it.
     pub program: PathBuf,
+    /// Name of the files with the options for apt and dpkg in the root.
+    pub options_name: &'static str,
     /// Steps to leave out.
     pub skips: Skips,
     /// Whether only to resolve the packages.

@@ -36,9 +36,9 @@ const DIRECTORIES: [&str; 13] = [
 /// Temporary configuration of apt, removed at the end.
 pub const APT_WHILE_MADE: &str = "etc/apt/apt.conf.d/00fullbore";
 
-/// Permanent options of the user for apt and dpkg.
-const APT_OPTIONS: &str = "etc/apt/apt.conf.d/99fullbore";
-const DPKG_OPTIONS: &str = "etc/dpkg/dpkg.cfg.d/99fullbore";
+/// Directories of the user's permanent options for apt and dpkg.
+const APT_OPTIONS: &str = "etc/apt/apt.conf.d";
+const DPKG_OPTIONS: &str = "etc/dpkg/dpkg.cfg.d";
 
 /// Files copied from this machine, so that names resolve in the root.
 const COPIED: [&str; 2] = ["etc/resolv.conf", "etc/hostname"];
@@ -93,6 +93,8 @@ pub struct Skeleton<'a> {
     pub apt_options: &'a [String],
     /// Options for dpkg: text, or names of files with text.
     pub dpkg_options: &'a [String],
+    /// Name of the files with these options.
+    pub options_name: &'a str,
     /// Whether to create device nodes. With a user namespace there are none, and so the mode has none for root either.
     pub makes_devices: bool,
 }
@@ -113,10 +115,10 @@ impl Skeleton<'_> {
         file(root, "var/lib/dpkg/status", "")?;
         file(root, "var/lib/dpkg/arch", &format!("{}\n", self.architectures.join("\n")))?;
         if !self.apt_options.is_empty() {
-            file(root, APT_OPTIONS, &self.options(self.apt_options, ";")?)?;
+            file(root, &format!("{APT_OPTIONS}/{}", self.options_name), &self.options(self.apt_options, ";")?)?;
         }
         if !self.dpkg_options.is_empty() {
-            file(root, DPKG_OPTIONS, &self.options(self.dpkg_options, "")?)?;
+            file(root, &format!("{DPKG_OPTIONS}/{}", self.options_name), &self.options(self.dpkg_options, "")?)?;
         }
         file(root, "etc/fstab", "# UNCONFIGURED FSTAB FOR BASE SYSTEM\n")?;
         for source in self.sources {

@@ -42,20 +42,31 @@ pub struct InNamespace {
     pub mode: Mode,
     /// Its namespaces.
     pub namespaces: Namespaces,
+    /// Whether it was called by the name of mmdebstrap.
+    pub is_mmdebstrap: bool,
 }
+
+/// What a value begins with for a program that was called by the name of mmdebstrap.
+const AS_MMDEBSTRAP: &str = "mmdebstrap-";
 
 impl InNamespace {
     /// The state that a value of [`IN_NAMESPACE`] stands for.
     pub fn parse(value: &str) -> InNamespace {
+        let (is_mmdebstrap, value) = match value.strip_prefix(AS_MMDEBSTRAP) {
+            Some(rest) => (true, rest),
+            None => (false, value),
+        };
         let mut ends = ENDS.into_iter().filter_map(|(end, namespaces)| Some((value.strip_suffix(end)?, namespaces)));
         let (name, namespaces) = ends.next().unwrap_or((value, Namespaces::Own));
-        InNamespace { mode: if name == UNSHARED { Mode::Unshare } else { Mode::Root }, namespaces }
+        let mode = if name == UNSHARED { Mode::Unshare } else { Mode::Root };
+        InNamespace { mode, namespaces, is_mmdebstrap }
     }
 
     fn value(self) -> String {
         let name = if self.mode == Mode::Unshare { UNSHARED } else { ROOT };
         let end = ENDS.into_iter().find_map(|(end, namespaces)| (namespaces == self.namespaces).then_some(end));
-        format!("{name}{}", end.unwrap_or_default())
+        let begin = if self.is_mmdebstrap { AS_MMDEBSTRAP } else { "" };
+        format!("{begin}{name}{}", end.unwrap_or_default())
     }
 }
 
@@ -84,8 +95,9 @@ pub fn enter(mode: Mode) -> CommandError {
     }
     let mut words: Vec<OsString> = std::env::args_os().collect();
     let name = (!words.is_empty()).then(|| words.remove(0));
+    let is_mmdebstrap = program::is_mmdebstrap(name.as_ref());
     command.args(program::as_command(name.as_ref(), words));
-    command.env(IN_NAMESPACE, InNamespace { mode, namespaces }.value());
+    command.env(IN_NAMESPACE, InNamespace { mode, namespaces, is_mmdebstrap }.value());
     stdio::pass_on_closed_stdout();
     let error = command.exec();
     no_unshare(&error)
@@ -138,8 +150,10 @@ mod tests {
     fn who_is_root_in_a_namespace_only_stays_so() {
         for mode in [Mode::Root, Mode::Unshare] {
             for namespaces in [Namespaces::Own, Namespaces::Shared, Namespaces::Callers] {
-                let state = InNamespace { mode, namespaces };
-                assert_eq!(InNamespace::parse(&state.value()), state);
+                for is_mmdebstrap in [false, true] {
+                    let state = InNamespace { mode, namespaces, is_mmdebstrap };
+                    assert_eq!(InNamespace::parse(&state.value()), state);
+                }
             }
         }
     }

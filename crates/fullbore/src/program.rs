@@ -75,9 +75,14 @@ fn run_command(arguments: impl IntoIterator<Item = std::ffi::OsString>, environm
 /// The name under which the program makes roots with mmdebstrap's arguments: wrappers call a program of this name.
 const MMDEBSTRAP: &str = "mmdebstrap";
 
+/// Whether the program is called by that name.
+pub fn is_mmdebstrap(name: Option<&OsString>) -> bool {
+    name.is_some_and(|name| Path::new(name).file_name().is_some_and(|name| name == MMDEBSTRAP))
+}
+
 /// The words of the command line behind the program's name, with the command that this name stands for.
 pub fn as_command(name: Option<&OsString>, mut words: Vec<OsString>) -> Vec<OsString> {
-    if name.is_some_and(|name| Path::new(name).file_name().is_some_and(|name| name == MMDEBSTRAP)) {
+    if is_mmdebstrap(name) {
         words.insert(0, "bootstrap".into());
     }
     words

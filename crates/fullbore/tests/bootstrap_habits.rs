@@ -139,7 +139,9 @@ fn what_cannot_be_installed_is_told_before_unpacking() {
         let told = refused(include, variant);
         assert!(told.contains(word), "{include}: {told}");
     }
-    for (variant, more) in [("essential", &[][..]), ("custom", &["dpkg", "libc-bin"])] {
+    for (variant, more) in
+        [("essential", &[][..]), ("custom", &["coreutils", "dash", "diffutils", "dpkg", "libc-bin", "sed"])]
+    {
         let root = dir.path().join(variant);
         let include = [&["./made-up.deb"], more].concat();
         well(bootstrap(&server, variant, &include, &root, &[]).current_dir(dir.path()));
@@ -258,7 +260,7 @@ fn targets_are_those_of_mmdebstrap() {
     let link = at("mmdebstrap");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_fullbore"), &link).unwrap();
     let mut command = clean_command(link.to_str().unwrap());
-    command.args(["--vari=essential", "--merged-usr", "--keyring"]).arg(&packages().key);
+    command.args(["--vari=essential", "--merged-usr", "--dpkgopt=no-pager", "--keyring"]).arg(&packages().key);
     let told = well(command.arg(&packages().codename).arg(at("root.ext4")).arg(server.url())).stderr;
     assert!(String::from_utf8_lossy(&told).contains("--merged-usr has no effect"));
     well(clean_command("e2fsck").args(["-f", "-n"]).arg(at("root.ext4")));
@@ -269,6 +271,7 @@ fn targets_are_those_of_mmdebstrap() {
     assert!(asked("stat /dev/null").contains("character special") && asked("stat /dev/null").contains("Mode:  0666"));
     assert!(asked("stat /dev/fd").contains("Fast link dest: \"/proc/self/fd\""), "{}", asked("stat /dev/fd"));
     assert!(asked("stat /usr/bin/dpkg").contains("Type: regular"));
+    assert!(asked("cat /etc/dpkg/dpkg.cfg.d/99mmdebstrap").contains("no-pager"));
     assert!(!asked("ls -p /").contains("fullbore"), "{}", asked("ls -p /"));
     for mode in ["fakechroot", "chrootless"] {
         let output = bootstrap(&server, "essential", &[], &at("none"), &["--mode", mode]).output().unwrap();

@@ -32,6 +32,10 @@ const STDOUT: &str = "-";
 /// Other names of stdout, as shells and scripts write them.
 const STDOUT_FILES: [&str; 3] = ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"];
 
+/// Name of the files with the user's options in the root. Scripts that call mmdebstrap know its name of them.
+const OPTIONS_NAME: &str = "99fullbore";
+const AS_MMDEBSTRAP: &str = "99mmdebstrap";
+
 /// Name of an image if there is neither `--oci-tag` nor a suite, as engines have it.
 const OCI_TAG: &str = "latest";
 
@@ -164,6 +168,11 @@ pub fn bootstrap(
         mode,
         namespaces: environment.in_namespace.map_or(Namespaces::Own, |namespace| namespace.namespaces),
         program: environment.program.clone(),
+        options_name: if environment.in_namespace.is_some_and(|namespace| namespace.is_mmdebstrap) {
+            AS_MMDEBSTRAP
+        } else {
+            OPTIONS_NAME
+        },
         skips,
         simulate: arguments.simulate,
         warnings,
