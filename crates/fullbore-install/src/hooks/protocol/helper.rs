@@ -52,9 +52,9 @@ fn moved<R: Read, W: Write>(call: &Call<'_>, peer: &mut Peer<R, W>) -> io::Resul
                 request(Word::OpenWrite, last, peer)?;
                 peer.send_content(&mut from)?;
             }
-            "tar-out" => pack(Word::OpenWrite, &itself(call.root, file)?, last, peer)?,
-            "copy-out" => pack(Word::Untar, &itself(call.root, file)?, last, peer)?,
-            "sync-out" => pack(Word::Untar, &in_root(file)?.join("."), last, peer)?,
+            "tar-out" => pack(Word::OpenWrite, Packed::Itself(itself(call.root, file)?), last, peer)?,
+            "copy-out" => pack(Word::Untar, Packed::Itself(itself(call.root, file)?), last, peer)?,
+            "sync-out" => pack(Word::Untar, Packed::Content(in_root(file)?), last, peer)?,
             other => return Err(wrong(&format!("{other}: unknown command"))),
         }
     }
@@ -114,19 +114,27 @@ fn received<R: Read, W: Write>(
     })
 }
 
-/// Sends an archive of a file, a directory, or the content of one.
-fn pack<R: Read, W: Write>(word: Word, from: &Path, to: &str, peer: &mut Peer<R, W>) -> io::Result<()> {
-    from.symlink_metadata().map_err(with_path(&from.to_string_lossy()))?;
+/// What an archive has.
+enum Packed {
+    /// A file, or a directory with its name.
+    Itself(PathBuf),
+    /// The content of a directory.
+    Content(PathBuf),
+}
+
+/// Sends an archive.
+fn pack<R: Read, W: Write>(word: Word, from: Packed, to: &str, peer: &mut Peer<R, W>) -> io::Result<()> {
+    let (Packed::Itself(path) | Packed::Content(path)) = &from;
+    path.symlink_metadata().map_err(with_path(&path.to_string_lossy()))?;
     let mut tar = Command::new("tar");
     tar.args(PLAIN_TAR).arg("--directory");
-    if from.ends_with(".") {
-        tar.arg(from).args(["--create", "--file", "-", "."]);
-    } else {
-        let (Some(directory), Some(name)) = (from.parent(), from.file_name()) else {
-            return Err(wrong("needs a path inside the root"));
-        };
-        tar.arg(directory).args(["--create", "--file", "-", "--"]).arg(name);
-    }
+    match (&from, path.parent(), path.file_name()) {
+        (Packed::Content(_), ..) => tar.arg(path).args(["--create", "--file", "-", "."]),
+        (Packed::Itself(_), Some(directory), Some(name)) => {
+            tar.arg(directory).args(["--create", "--file", "-", "--"]).arg(name)
+        }
+        (Packed::Itself(_), ..) => return Err(wrong("needs a path inside the root")),
+    };
     let mut tar = tar.stdout(Stdio::piped()).spawn()?;
     let mut from_tar = tar.stdout.take().ok_or_else(|| wrong("no pipe"))?;
     let sent = request(word, to, peer).and_then(|()| peer.send_content(&mut from_tar));
