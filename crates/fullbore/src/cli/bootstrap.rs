@@ -29,7 +29,10 @@ Examples:
     fullbore bootstrap --variant minbase trixie trixie.oci.tar https://deb.example.org/debian
   Other sources, and a hook:
     fullbore bootstrap --customize-hook 'chroot \"$1\" useradd --create-home user' \\
-        trixie root /etc/apt/sources.list.d/debian.sources";
+        trixie root /etc/apt/sources.list.d/debian.sources
+  An image of a file system with a package of your own, and a shell in it:
+    fullbore bootstrap --variant apt --include ./x.deb --chrooted-customize-hook bash \\
+        trixie root.ext4 https://deb.example.org/debian";
 
 /// `fullbore bootstrap`.
 #[derive(Debug, Args)]
