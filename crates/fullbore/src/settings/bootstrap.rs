@@ -151,6 +151,12 @@ pub fn bootstrap(
     // A shell as a hook needs the terminal itself.
     let hooks_print_to = if stdio::stderr_is_terminal() && !arguments.output.json { stderr()? } else { None };
     let hooks = hooks_of(arguments, &mut warnings)?;
+    let may_come_later = skips.has("update") || hooks.iter().any(|hook| hook.moment == hooks::Moment::Setup);
+    if environment.in_namespace.is_some() && sources.is_empty() && !may_come_later {
+        return Err(CommandError::usage("stdin: no apt sources in it")
+            .context("there are none among the arguments either")
+            .hint("name a mirror, send apt sources to stdin, or let a setup hook bring them"));
+    }
     warnings.extend(arguments.without_effect.given().map(|flag| format!("{flag} has no effect")));
     if arguments.simulate && !hooks.is_empty() {
         warnings.push("--simulate runs no hooks".to_owned());
