@@ -88,7 +88,7 @@ const ROWS: &[Row] = &[
     ),
     row(
         ARCHIVES,
-        &["--no-check-gpg", "--check-gpg", "--ignore-release-gpg", "--force-check-gpg", "--allow-unauthenticated"],
+        &["--no-check-gpg", "--check-gpg", "--ignore-release-gpg", "--allow-unauthenticated"],
         "leave it out; signatures are always verified",
     ),
     row(MIRROR, &["--exclude-deb-section", "--include-deb-section"], "use --section"),
