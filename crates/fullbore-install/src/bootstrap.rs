@@ -14,13 +14,17 @@
 mod apt;
 mod apt_paths;
 mod clean;
+mod ext_image;
 mod first;
 mod foreign;
 mod hook;
+mod hook_socket;
 mod indexes;
 pub mod oci;
+mod own_mount;
 mod pack;
 mod rest;
+pub mod skips;
 mod target;
 pub mod tools;
 mod ustar;
@@ -38,7 +42,7 @@ use fullbore_engine::stage::Ledger;
 
 use crate::apt_network::apt_network;
 use crate::hooks::Moment;
-use crate::inside::{RootCommands, may_have_own_processes};
+use crate::inside::{OwnProcesses, RootCommands, may_have_own_processes};
 use crate::installing::download::{Downloads, is_remote};
 use crate::installing::estimate::Expected;
 use crate::installing::log::Log;
@@ -48,40 +52,51 @@ use crate::installing::unpacker::Unpacker;
 use crate::installing::{NO_NEW_PRIVILEGES, Part, still_syncing};
 use crate::nosync::Process;
 use crate::nosync::session::Session;
-use crate::resolve::Wanted;
+use crate::resolve::{Action, Wanted};
 use crate::root::RootError;
-use crate::settings::BootstrapSettings;
-use crate::settings::Format;
-use crate::skeleton::{ScriptMounts, Skeleton};
+use crate::settings::{BootstrapSettings, Format, Mode, Namespaces, Variant};
+use crate::skeleton::{self, ScriptMounts, Skeleton};
 use crate::unpack::ReadAhead;
 use apt::{AptOptions, PrivateApt, Selection};
+use hook_socket::HookSocket;
+use own_mount::OwnMount;
 use target::TargetDirectory;
 
 /// Directory in which apt looks for package files.
 const ARCHIVES: &str = "var/cache/apt/archives";
 
-/// Makes a root. The process must be in its own mount namespace: mounts into the root end with its last process.
+/// Makes a root. The process should be in its own mount namespace: mounts into the root end with its last process.
 ///
 /// # Errors
 /// See [`ErrorKind`]. After an error a directory is marked as unfinished, and the next run starts over; an archive is
 /// removed.
 pub fn run(settings: &BootstrapSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
+    // First of all, because shells know only descriptors of one digit.
+    let hook_socket = HookSocket::open().map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
     let run_events = RunEvents::new(events);
-    run_events.tell_during(|| made(settings, &run_events.run_progress(), &mut &run_events))
+    run_events.tell_during(|| made(settings, &hook_socket, &run_events.run_progress(), &mut &run_events))
 }
 
 fn made(
     settings: &BootstrapSettings,
+    hook_socket: &HookSocket,
     run_progress: &Arc<RunProgress>,
     events: &mut dyn Events,
 ) -> Result<Report, CommandError> {
+    settings.warnings.iter().for_each(|warning| events.warn(warning.clone()));
+    if settings.namespaces == Namespaces::Callers {
+        events.warn(own_mount::without_namespaces());
+    }
     // Modes are those of packages and of Debian's defaults, not the caller's.
     rustix::process::umask(rustix::fs::Mode::from_bits_retain(0o022));
-    foreign::check(settings)?;
+    if !settings.skips.has("check/qemu") {
+        foreign::check(settings)?;
+    }
     tools::check(settings)?;
     oci::check(settings, events)?;
     let place = TargetDirectory::open(settings)?;
     let root = place.root().to_owned();
+    let own_mount = OwnMount::of(&root, settings.namespaces)?;
     let session = Arc::new(Session::open(&root).map_err(|error| CommandError::disk(&root, &error))?);
     let mut record = RunRecord::begin("bootstrap", &settings.target, &root, Part::Around, events);
     if session.gives_up_privileges() {
@@ -94,22 +109,29 @@ fn made(
     if let Some(error) = mirrors.add(&remote.join("\n")).first() {
         return Err(CommandError::usage(&error.reason));
     }
-    let mut may_cut = true;
+    let mut may_cut = place.can_begin_anew();
     loop {
         let archives = root.join(ARCHIVES);
         let mut downloads = Downloads::open(&archives, &settings.network, mirrors.clone(), &Ledger::new())?;
         let stop = downloads.stop(&session);
-        let own_processes = may_have_own_processes(&archives).map_err(|error| {
-            CommandError::usage(format_args!("unshare: {error}")).hint("install the package util-linux")
-        })?;
+        let own_processes = own_processes(settings, &archives)?;
         let inside = RootCommands::alone(&root, &session, own_processes, environment(settings));
         // The download and dpkg use one core.
         let threads = cores().saturating_sub(1).max(1);
         let ahead = Arc::new(ReadAhead::start(threads, bytes_ahead()));
         downloads.decompress_ahead(ahead.clone());
-        let run = BootstrapRun { settings, inside: &inside, log: &log, stop: &stop, may_cut, ahead, run_progress };
+        let run = BootstrapRun {
+            settings,
+            inside: &inside,
+            log: &log,
+            stop: &stop,
+            may_cut,
+            ahead,
+            run_progress,
+            hook_socket,
+        };
         let result = match run.run(&mut downloads, &mut record, events) {
-            Ok(Attempt::Complete) => run.finish(&place, &session, &mut record, events),
+            Ok(Attempt::Complete) => run.finish(&place, &session, &own_mount, &mut record, events),
             Ok(Attempt::OtherThanAll) if stop.check().is_ok() => {
                 events.note("with all packages of the archive apt decides differently: starting over".to_owned());
                 record.part(Part::Around);
@@ -129,6 +151,7 @@ fn made(
             // No process may write there any more.
             session.end_survivors();
         }
+        own_mount.end();
         let result = if settings.format == Format::Dir { result } else { discard(place, result) };
         let report = record.report(&mut downloads);
         return match result {
@@ -136,6 +159,21 @@ fn made(
             Err(error) => Err(error.with_report(report)),
         };
     }
+}
+
+/// Whether commands get PID namespaces of their own.
+fn own_processes(settings: &BootstrapSettings, scratch: &Path) -> Result<OwnProcesses, CommandError> {
+    if settings.namespaces == Namespaces::Callers {
+        return Ok(OwnProcesses::No);
+    }
+    let may = may_have_own_processes(scratch).map_err(|error| {
+        CommandError::usage(format_args!("unshare: {error}")).hint("install the package util-linux")
+    })?;
+    Ok(match may {
+        false => OwnProcesses::No,
+        true if settings.skips.has("chroot/mount/proc") => OwnProcesses::WithoutProc,
+        true => OwnProcesses::WithProc,
+    })
 }
 
 /// Removes the root of an archive, because only the archive was requested.
@@ -200,6 +238,7 @@ struct BootstrapRun<'a> {
     may_cut: bool,
     ahead: Arc<ReadAhead>,
     run_progress: &'a Arc<RunProgress>,
+    hook_socket: &'a HookSocket,
 }
 
 /// How an attempt ended.
@@ -235,6 +274,10 @@ impl Events for Shared<'_, '_> {
     fn emit(&mut self, event: Event) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).emit(event);
     }
+
+    fn lend_terminal(&mut self, is_lent: bool) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).lend_terminal(is_lent);
+    }
 }
 
 impl BootstrapRun<'_> {
@@ -252,17 +295,27 @@ impl BootstrapRun<'_> {
             sources: &self.settings.sources,
             apt_options: &self.settings.apt_options,
             dpkg_options: &self.settings.dpkg_options,
+            options_name: self.settings.options_name,
+            makes_devices: self.settings.mode == Mode::Root,
         };
-        let has_devices = skeleton.lay_out().map_err(|error| disk(&error))?;
+        let has_devices =
+            if self.settings.skips.has("setup") { skeleton::has_devices(root) } else { skeleton.lay_out() };
+        let has_devices = has_devices.map_err(|error| disk(&error))?;
+        if !self.needs_packages() {
+            return self.run_hooks_alone(has_devices, record, events);
+        }
         let apt = PrivateApt::prepare(self.settings, self.inside, self.log)?;
-        self.hooks(Moment::Setup, &apt, &Selection::default(), record, events)?;
+        self.hooks(Moment::Setup, Some(&apt), &Selection::default(), record, events)?;
         self.check_apt_paths()?;
         record.turn(events, Phase::Indexes, Part::Indexes);
         let configuration = apt.dump()?;
         // Settings of the new root's apt, besides those of this machine's apt.
         let network = apt_network(&self.settings.network, &configuration, Path::new("/"));
         downloads.reach_by(network.clone());
-        indexes::refresh(self.settings, network, &apt, configuration.clone(), root, events)?;
+        indexes::prepare(&configuration, root)?;
+        if !self.settings.skips.has("update") {
+            indexes::refresh(self.settings, network, &apt, configuration.clone(), root, events)?;
+        }
         self.stop.check()?;
         record.turn(events, Phase::Resolve, Part::Resolve);
         let cut = if self.may_cut { indexes::cut(self.settings, &apt, &configuration, root)? } else { None };
@@ -274,10 +327,20 @@ impl BootstrapRun<'_> {
             Some(Err(_)) | None => (false, AptOptions::default(), apt.first(self.settings, &AptOptions::default())?),
         };
         let requested = PrivateApt::requested(self.settings);
+        if self.settings.simulate {
+            let rest = apt.rest(&first, &requested, &options)?;
+            tell_steps(&first, &rest, events);
+            return Ok(Attempt::Complete);
+        }
+        indexes::lock_archives(&first.files, root)?;
+        if self.settings.variant == Variant::Extract {
+            return self.extract(&apt, &first, has_devices, downloads, record, events);
+        }
         let events = Mutex::new(events);
         let (orders, ordered) = mpsc::channel::<Vec<Wanted>>();
         let (tell, told) = mpsc::channel::<Result<(), CommandError>>();
-        let (say, said) = mpsc::channel::<Result<Selection, CommandError>>();
+        // None where apt decides otherwise with all packages.
+        let (say, said) = mpsc::channel::<Result<Option<Selection>, CommandError>>();
         let walked = std::thread::scope(|scope| {
             let (begin, unpacked) = mpsc::channel::<()>();
             let (stop, events) = (self.stop, &events);
@@ -301,7 +364,12 @@ impl BootstrapRun<'_> {
             let confirming = scope.spawn(move || {
                 let rest = match apt.rest(first, requested, options) {
                     Ok(rest) => rest,
-                    Err(error) => return say.send(Err(error)).is_ok(),
+                    Err(error) if !is_cut => return say.send(Err(error)).is_ok(),
+                    // With all packages it may be able to, or its message is the right one.
+                    Err(_) => {
+                        let whole = apt.rest(first, requested, &AptOptions::default());
+                        return say.send(whole.map(|_| None)).is_ok();
+                    }
                 };
                 let (first_packages, packages) = (first.files.len(), first.files.len() + rest.files.len());
                 self.run_progress.expect(Expected {
@@ -315,7 +383,7 @@ impl BootstrapRun<'_> {
                 }
                 // The download may have failed meanwhile, and reports its own error.
                 let _ = orders.send(rest.files.clone());
-                let _ = say.send(Ok(rest.clone()));
+                let _ = say.send(Ok(Some(rest.clone())));
                 // Before this all cores unpack; afterwards one configures.
                 if unpacked.recv().is_err() {
                     return false;
@@ -326,8 +394,17 @@ impl BootstrapRun<'_> {
             });
             let mut confirmation = Confirmation::Open(confirming);
             let mut stage = None;
+            let decided = || said.recv().unwrap_or_else(|_| Err(interrupted()));
             let mut walk_on = || {
                 record.turn(events, Phase::Fetch, Part::Download);
+                let mut rest = None;
+                // Before anything is unpacked, because apt may not know the packages, or cannot install them.
+                if !self.settings.include.is_empty() {
+                    rest = decided()?;
+                    if rest.is_none() {
+                        return Ok(Attempt::OtherThanAll);
+                    }
+                }
                 arrived()?;
                 record.turn(events, Phase::Unpack, Part::Unpack);
                 let mut unpacker = Unpacker::new(self.inside, self.log, &first.files, self.run_progress.clone());
@@ -335,21 +412,24 @@ impl BootstrapRun<'_> {
                 let done = self.unpack_first(&unpacker, first, record)?;
                 let _ = begin.send(());
                 let mut warn = |line| events.warn(line);
-                let entered = ScriptMounts::enter(root, has_devices, &mut warn);
+                let entered = ScriptMounts::enter(root, has_devices, &self.settings.skips, &mut warn);
                 stage = Some(entered.map_err(|error| disk(&error))?);
-                self.hooks(Moment::Extract, apt, first, record, events)?;
+                self.hooks(Moment::Extract, Some(apt), first, record, events)?;
                 record.turn(events, Phase::Configure, Part::Dpkg);
                 self.configure_first(&mut unpacker, &done, first)?;
                 record.turn(events, Phase::Resolve, Part::Resolve);
-                let rest = match said.recv().unwrap_or_else(|_| Err(interrupted())) {
-                    Err(_) if is_cut => return Ok(Attempt::OtherThanAll),
-                    rest => rest?,
+                let rest = match rest {
+                    Some(rest) => rest,
+                    None => match decided()? {
+                        Some(rest) => rest,
+                        None => return Ok(Attempt::OtherThanAll),
+                    },
                 };
                 // The user's commands run only once, so the root must be final here.
                 if self.has_hooks(Moment::Essential) && !confirmation.is_given() {
                     return Ok(Attempt::OtherThanAll);
                 }
-                self.hooks(Moment::Essential, apt, first, record, events)?;
+                self.hooks(Moment::Essential, Some(apt), first, record, events)?;
                 record.turn(events, Phase::Fetch, Part::Download);
                 arrived()?;
                 unpacker.expect(&rest.files);
@@ -359,7 +439,7 @@ impl BootstrapRun<'_> {
                 if !confirmation.is_given() {
                     return Ok(Attempt::OtherThanAll);
                 }
-                self.hooks(Moment::Customize, apt, first, record, events)?;
+                self.hooks(Moment::Customize, Some(apt), first, record, events)?;
                 Ok(Attempt::Complete)
             };
             let mut walked = walk_on();
@@ -382,17 +462,90 @@ impl BootstrapRun<'_> {
         Ok(walked)
     }
 
+    /// Whether any package is to be installed: a hook may bring a root with all of them.
+    fn needs_packages(&self) -> bool {
+        let settings = self.settings;
+        !matches!(settings.variant, Variant::Custom | Variant::Extract)
+            || !settings.include.is_empty()
+            || !settings.skips.has("update")
+    }
+
+    /// Runs the hooks on a root that gets no packages.
+    fn run_hooks_alone(
+        &self,
+        has_devices: bool,
+        record: &mut RunRecord,
+        events: &mut dyn Events,
+    ) -> Result<Attempt, CommandError> {
+        let none = Selection::default();
+        self.hooks(Moment::Setup, None, &none, record, events)?;
+        let moments: &[Moment] = match self.settings.variant {
+            Variant::Extract => &[Moment::Extract],
+            _ => &[Moment::Extract, Moment::Essential, Moment::Customize],
+        };
+        self.hooks_with_mounts(moments, has_devices, None, &none, record, events)
+    }
+
+    /// Unpacks packages, and configures none.
+    fn extract(
+        &self,
+        apt: &PrivateApt<'_>,
+        first: &Selection,
+        has_devices: bool,
+        downloads: &mut Downloads,
+        record: &mut RunRecord,
+        events: &mut dyn Events,
+    ) -> Result<Attempt, CommandError> {
+        record.turn(events, Phase::Fetch, Part::Download);
+        downloads.fetch(&first.files, self.stop, events)?;
+        downloads.finish()?;
+        record.turn(events, Phase::Unpack, Part::Unpack);
+        let unpacker = Unpacker::new(self.inside, self.log, &first.files, self.run_progress.clone());
+        for name in &first.order {
+            unpacker.put_files(&self.inside.root().join(ARCHIVES).join(name))?;
+            self.stop.check()?;
+        }
+        self.hooks_with_mounts(&[Moment::Extract], has_devices, Some(apt), first, record, events)
+    }
+
+    /// Runs the hooks of these moments, with mounts if there are any.
+    fn hooks_with_mounts(
+        &self,
+        moments: &[Moment],
+        has_devices: bool,
+        apt: Option<&PrivateApt<'_>>,
+        first: &Selection,
+        record: &mut RunRecord,
+        events: &mut dyn Events,
+    ) -> Result<Attempt, CommandError> {
+        if !moments.iter().any(|moment| self.has_hooks(*moment)) {
+            return Ok(Attempt::Complete);
+        }
+        let mut warn = |line| events.warn(line);
+        let stage = ScriptMounts::enter(self.inside.root(), has_devices, &self.settings.skips, &mut warn);
+        let stage = stage.map_err(|error| disk(&error))?;
+        let mut hooks = moments.iter().map(|moment| self.hooks(*moment, apt, first, record, events));
+        let run = hooks.find(Result::is_err).unwrap_or(Ok(()));
+        drop(hooks);
+        let left = stage.leave().map_err(|error| disk(&error));
+        run.and(left).map(|()| Attempt::Complete)
+    }
+
     /// Turns a root into the requested form, on the disk.
     fn finish(
         &self,
         place: &TargetDirectory,
         session: &Session,
+        own_mount: &OwnMount,
         record: &mut RunRecord,
         events: &mut dyn Events,
     ) -> Result<(), CommandError> {
         self.stop.check()?;
         end_survivors(session, events)?;
-        clean::clean(self.inside.root())?;
+        clean::clean(self.inside.root(), &self.settings.skips)?;
+        if self.settings.simulate && self.settings.format != Format::Dir {
+            return Ok(());
+        }
         if self.settings.format != Format::Dir {
             record.turn(events, Phase::Pack, Part::Pack);
             self.run_progress.root_has(record.unpacked_bytes());
@@ -400,8 +553,20 @@ impl BootstrapRun<'_> {
         }
         record.turn(events, Phase::Sync, Part::Sync);
         synced(session, events)?;
+        own_mount.end();
         place.complete()?;
         synced(session, events)
+    }
+}
+
+/// Tells what would be installed.
+fn tell_steps(first: &Selection, rest: &Selection, events: &mut dyn Events) {
+    let steps = || first.steps.iter().chain(&rest.steps);
+    for step in steps().filter(|step| step.action == Action::Unpack) {
+        events.note(format!("would install {} {} ({})", step.package, step.version, step.architecture));
+    }
+    for step in steps().filter(|step| step.action == Action::Remove) {
+        events.note(format!("would remove {}", step.package));
     }
 }
 

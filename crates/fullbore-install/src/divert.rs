@@ -90,6 +90,16 @@ pub enum DivertError {
         #[source]
         error: io::Error,
     },
+    /// Somebody else diverts the program, or to its new name.
+    #[error("{}: {by} diverts it to {} already", path.display(), to.display())]
+    Taken {
+        /// Path of the program.
+        path: PathBuf,
+        /// Its new name.
+        to: PathBuf,
+        /// The package of the diversion, or the administrator.
+        by: String,
+    },
     /// dpkg-divert failed with this message.
     #[error("dpkg-divert: {0}")]
     Refused(String),
@@ -109,6 +119,21 @@ pub type BeforeStep<'a> = &'a mut dyn FnMut(&'static str) -> io::Result<()>;
 /// Whether a program of this root may be diverted.
 pub(crate) fn is_in_use(root: &Path) -> bool {
     within(root, Path::new(HELPER)).is_ok_and(|helper| helper.exists())
+}
+
+/// An entry of dpkg's list of diversions.
+#[derive(Debug)]
+struct Diversion {
+    from: PathBuf,
+    to: PathBuf,
+    /// The package that owns it, or a colon.
+    package: String,
+}
+
+impl Diversion {
+    fn is_ours(&self) -> bool {
+        self.package == ":" && with_end(&self.from, KEPT) == self.to
+    }
 }
 
 /// A root whose programs can be diverted.
@@ -166,6 +191,7 @@ impl Root {
             programs.iter().try_for_each(|program| self.has_program(program))?;
             self.as_packages_have(programs)?
         };
+        self.are_free(&chosen)?;
         self.step(before, "helper")?;
         self.place_helper(helper, try_helper)?;
         for program in &chosen {
@@ -269,9 +295,13 @@ impl Root {
         self.dpkg_divert("--remove", program)
     }
 
-    /// Programs in dpkg's list of diversions that fullbore diverted. The list has three lines per diversion; the
-    /// third is a colon if no package owns it.
+    /// Programs in dpkg's list of diversions that fullbore diverted.
     fn registered(&self) -> Result<Vec<PathBuf>, DivertError> {
+        Ok(self.diversions()?.into_iter().filter(Diversion::is_ours).map(|known| known.from).collect())
+    }
+
+    /// dpkg's list of diversions. It has three lines per diversion; the third is a colon if no package owns it.
+    fn diversions(&self) -> Result<Vec<Diversion>, DivertError> {
         let path = within(&self.path, Path::new("var/lib/dpkg/diversions")).map_err(file(&self.path))?;
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
@@ -279,8 +309,30 @@ impl Root {
             Err(error) => return Err(file(&path)(error)),
         };
         let lines: Vec<&str> = text.lines().collect();
-        let is_ours = |entry: &&[&str]| entry[2] == ":" && entry[1].strip_suffix(KEPT) == Some(entry[0]);
-        Ok(lines.chunks_exact(3).filter(is_ours).map(|entry| PathBuf::from(entry[0])).collect())
+        let diversion = |entry: &[&str]| Diversion {
+            from: PathBuf::from(entry[0]),
+            to: PathBuf::from(entry[1]),
+            package: entry[2].to_owned(),
+        };
+        Ok(lines.chunks_exact(3).map(diversion).collect())
+    }
+
+    /// Checks that no other diversion has one of these programs, or its new name, by any path.
+    fn are_free(&self, programs: &[PathBuf]) -> Result<(), DivertError> {
+        let others: Vec<Diversion> = self.diversions()?.into_iter().filter(|known| !known.is_ours()).collect();
+        for program in programs {
+            let place = self.below(program)?;
+            let places = [with_end(&place, KEPT), place];
+            let is_same = |path: &Path| self.below(path).is_ok_and(|path| places.contains(&path));
+            if let Some(other) = others.iter().find(|other| is_same(&other.from) || is_same(&other.to)) {
+                let by = match other.package.as_str() {
+                    ":" => "the administrator".to_owned(),
+                    package => format!("the package {package}"),
+                };
+                return Err(DivertError::Taken { path: other.from.clone(), to: other.to.clone(), by });
+            }
+        }
+        Ok(())
     }
 
     /// Runs dpkg-divert of this machine, or that of the root: an installer has none.

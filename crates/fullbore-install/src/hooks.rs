@@ -1,8 +1,11 @@
 //! Hooks: commands of the user between the steps of a bootstrap, as in mmdebstrap.
 //!
 //! A hook is a program with the root's directory as its argument, or a shell snippet with the directory as `$1`. Both
-//! run outside of the root. Snippets that start with `upload`, `download`, `copy-in`, `copy-out`, `tar-in`, `tar-out`,
+//! run outside of the root, except snippets that are to run in a chroot. Snippets that start with `upload`, `download`, `copy-in`, `copy-out`, `tar-in`, `tar-out`,
 //! `sync-in` or `sync-out` move files in and out.
+
+pub mod protocol;
+pub mod tar_filter;
 
 use std::fs;
 use std::io;
@@ -40,12 +43,22 @@ impl Moment {
     pub const ALL: [Moment; 4] = [Moment::Setup, Moment::Extract, Moment::Essential, Moment::Customize];
 }
 
+/// Where a hook runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Outside of the root.
+    Outside,
+    /// In a chroot.
+    Chrooted,
+}
+
 /// A hook.
 ///
 /// ```
-/// use fullbore_install::hooks::{Form, Hook, Moment};
+/// use fullbore_install::hooks::{Form, Hook, Moment, Place};
 ///
-/// let hook = Hook { moment: Moment::Customize, script: "copy-in motd /etc".to_owned() };
+/// let script = "copy-in motd /etc".to_owned();
+/// let hook = Hook { moment: Moment::Customize, place: Place::Outside, script };
 /// assert_eq!(hook.form(), Form::Moving("copy-in", vec!["motd".to_owned(), "/etc".to_owned()]));
 /// assert!(hook.check().is_ok());
 /// ```
@@ -53,6 +66,8 @@ impl Moment {
 pub struct Hook {
     /// Moment of the bootstrap at which the hook runs.
     pub moment: Moment,
+    /// Where it runs.
+    pub place: Place,
     /// Path of a program, or a shell snippet.
     pub script: String,
 }
@@ -66,6 +81,16 @@ pub enum Form<'a> {
     Snippet(&'a str),
     /// A command that moves files: its word and its arguments.
     Moving(&'a str, Vec<String>),
+    /// A snippet for `sh -c` in the root.
+    Chrooted(&'a str),
+}
+
+/// Starts programs for hooks.
+pub trait Starter {
+    /// Command for a program outside of the root.
+    fn outside(&self, program: &str) -> Command;
+    /// Command for a program in the root.
+    fn inside(&self, program: &str) -> Command;
 }
 
 /// Owner of copied files.
@@ -77,6 +102,14 @@ pub enum Ownership {
     Root,
 }
 
+/// Options of tar for archives that contain no times of the moment.
+pub const PLAIN_TAR: [&str; 4] = [
+    "--numeric-owner",
+    "--xattrs",
+    "--format=pax",
+    "--pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime",
+];
+
 /// First words of commands that move files.
 const MOVING: [&str; 8] = ["copy-in", "copy-out", "tar-in", "tar-out", "upload", "download", "sync-in", "sync-out"];
 
@@ -84,6 +117,9 @@ impl Hook {
     /// Kind of the hook: a command that moves files; a program, if there is one or the text has no special character
     /// of the shell; otherwise a snippet.
     pub fn form(&self) -> Form<'_> {
+        if self.place == Place::Chrooted {
+            return Form::Chrooted(&self.script);
+        }
         if let Some((word, rest)) = self.script.split_once(' ')
             && MOVING.contains(&word)
         {
@@ -106,54 +142,78 @@ impl Hook {
     pub fn check(&self) -> io::Result<()> {
         match self.form() {
             Form::Moving(word, arguments) => paths(word, &arguments).map(|_| ()),
-            Form::Program(_) | Form::Snippet(_) => Ok(()),
+            Form::Program(_) | Form::Snippet(_) | Form::Chrooted(_) => Ok(()),
         }
     }
 
-    /// Commands of the hook, in order. `start` makes a command for a program outside of the root.
+    /// Commands of the hook, in order.
     ///
     /// # Errors
     /// Like [`Hook::check`], and a link loop in the root.
-    pub fn commands(
-        &self,
-        root: &Path,
-        owners: Ownership,
-        start: &dyn Fn(&str) -> Command,
-    ) -> io::Result<Vec<Command>> {
+    pub fn commands(&self, root: &Path, owners: Ownership, starter: &dyn Starter) -> io::Result<Vec<Command>> {
         match self.form() {
             Form::Program(program) => {
-                let mut command = start(program);
-                command.arg(root);
+                // env starts a script without `#!` by the shell, as mmdebstrap does.
+                let mut command = starter.outside("env");
+                command.arg(program).arg(root);
                 Ok(vec![command])
             }
             Form::Snippet(text) => {
-                let mut command = start("sh");
+                let mut command = starter.outside("sh");
                 command.args(["-c", text, "exec"]).arg(root);
                 Ok(vec![command])
             }
-            Form::Moving(word, arguments) => moving(word, &arguments, root, owners, start),
+            Form::Chrooted(text) => {
+                let mut command = starter.inside("sh");
+                command.args(["-c", text]);
+                Ok(vec![command])
+            }
+            Form::Moving(word, arguments) => {
+                moving(word, &arguments, root, owners, &|program| starter.outside(program))
+            }
         }
     }
 }
 
-/// Hooks of a directory: programs whose names start with the name of a moment, sorted by name.
+/// Hooks of a directory.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct OfDirectory {
+    /// Programs whose names start with the name of a moment, sorted by name.
+    pub hooks: Vec<Hook>,
+    /// Files that look like hooks and are none.
+    pub warnings: Vec<String>,
+}
+
+/// Finds the hooks of a directory.
 ///
 /// # Errors
 /// The directory does not exist or cannot be read.
-pub fn of_directory(directory: &Path) -> io::Result<Vec<Hook>> {
+pub fn of_directory(directory: &Path) -> io::Result<OfDirectory> {
     let mut files: Vec<PathBuf> =
         fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
     files.sort();
-    let mut hooks = Vec::new();
+    let mut found = OfDirectory::default();
     for file in files {
-        let runs = fs::metadata(&file).is_ok_and(|status| status.is_file() && status.permissions().mode() & 0o111 != 0);
+        let Some(status) = fs::metadata(&file).ok().filter(fs::Metadata::is_file) else { continue };
         let (Some(path), Some(name)) = (file.to_str(), file.file_name().and_then(|name| name.to_str())) else {
             continue;
         };
-        let moments = Moment::ALL.into_iter().filter(|moment| runs && name.starts_with(moment.name()));
-        hooks.extend(moments.map(|moment| Hook { moment, script: path.to_owned() }));
+        let is_program = status.permissions().mode() & 0o111 != 0;
+        match Moment::ALL.into_iter().find(|moment| name.starts_with(moment.name())) {
+            Some(moment) if is_program => {
+                found.hooks.push(Hook { moment, place: Place::Outside, script: path.to_owned() });
+            }
+            Some(_) => found.warnings.push(format!("{path}: named like a hook, but not executable")),
+            None if is_program => found.warnings.push(format!(
+                "{path}: not a hook, because its name does not begin with setup, extract, essential or customize"
+            )),
+            None => {}
+        }
     }
-    Ok(hooks)
+    if found.hooks.is_empty() {
+        found.warnings.push(format!("{}: no executable hook in it", directory.display()));
+    }
+    Ok(found)
 }
 
 /// Splits arguments into the destination and the sources.
@@ -234,7 +294,7 @@ fn moving(
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
             };
             let mut tar = start("tar");
-            tar.args(["--xattrs", "--numeric-owner", "--create", "--file"]).arg(last);
+            tar.args(PLAIN_TAR).args(["--create", "--file"]).arg(last);
             tar.arg("--directory").arg(directory).arg(name);
             commands.push(tar);
         }
@@ -271,7 +331,19 @@ mod tests {
     use super::*;
 
     fn hook(script: &str) -> Hook {
-        Hook { moment: Moment::Customize, script: script.to_owned() }
+        Hook { moment: Moment::Customize, place: Place::Outside, script: script.to_owned() }
+    }
+
+    struct Plain;
+
+    impl Starter for Plain {
+        fn outside(&self, program: &str) -> Command {
+            Command::new(program)
+        }
+
+        fn inside(&self, program: &str) -> Command {
+            Command::new(program)
+        }
     }
 
     #[test]
@@ -314,7 +386,7 @@ mod tests {
     }
 
     fn run(hook: &Hook, root: &Path, owners: Ownership) {
-        for mut command in hook.commands(root, owners, &|program| Command::new(program)).unwrap() {
+        for mut command in hook.commands(root, owners, &Plain).unwrap() {
             assert!(command.status().unwrap().success(), "{command:?}");
         }
     }
@@ -354,7 +426,7 @@ mod tests {
         run(&hook(&format!("copy-out /bin/editor {}", out.display())), &root, Ownership::Preserved);
         assert_eq!(fs::read_link(out).unwrap(), host.join("file"));
         let hook = hook(&format!("upload {} /none/", file.display()));
-        for mut command in hook.commands(&root, Ownership::Preserved, &|program| Command::new(program)).unwrap() {
+        for mut command in hook.commands(&root, Ownership::Preserved, &Plain).unwrap() {
             assert!(!command.stderr(Stdio::null()).status().unwrap().success());
         }
         std::os::unix::fs::symlink("loop", root.join("loop")).unwrap();
@@ -385,8 +457,11 @@ mod tests {
             fs::write(&path, "#!/bin/sh\n").unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         }
-        let hooks = of_directory(dir.path()).unwrap();
-        let moments: Vec<_> = hooks.iter().map(|hook| hook.moment).collect();
+        let found = of_directory(dir.path()).unwrap();
+        let moments: Vec<_> = found.hooks.iter().map(|hook| hook.moment).collect();
         assert_eq!(moments, [Moment::Customize, Moment::Setup]);
+        assert!(found.warnings.len() == 2 && found.warnings[0].contains("other: not a hook"), "{:?}", found.warnings);
+        let none = tempfile::tempdir().unwrap();
+        assert_eq!(of_directory(none.path()).unwrap().warnings.len(), 1);
     }
 }

@@ -17,6 +17,10 @@ use crate::nosync::session::{OnParentExit, Session, set_mask};
 /// Search path for dpkg and maintainer scripts; dpkg requires the sbin directories.
 pub const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// Environment variable of this program in the namespaces of a bootstrap. Other programs must not have it: a hook may call
+/// this program for another root.
+pub const IN_NAMESPACE: &str = "FULLBORE_IN_NAMESPACE";
+
 /// Environment variables that maintainer scripts must not have, because they name files outside of the root.
 const OUTSIDE_ONLY: [&str; 2] = ["APT_CONFIG", "TMPDIR"];
 
@@ -26,23 +30,37 @@ const OUTSIDE_ONLY: [&str; 2] = ["APT_CONFIG", "TMPDIR"];
 const WITH_PROC: &str =
     r#"if [ -d "$0" ]; then mount -t proc -o ro,nosuid,nodev,noexec proc "$0" || exit; fi; "$@"; exit $?"#;
 
+/// Options of unshare. The program itself is in a private mount namespace, if it has one; in a chroot whose `/` is no
+/// mount point, unshare cannot make it private again.
+const UNSHARE: [&str; 5] = ["--mount", "--propagation", "unchanged", "--pid", "--fork"];
+
 /// Starts commands in a root and on it.
 #[derive(Debug)]
 pub struct RootCommands<'a> {
     root: PathBuf,
     session: &'a Session,
-    own_processes: bool,
+    own_processes: OwnProcesses,
     on_exit: OnParentExit,
     environment: Vec<(String, String)>,
 }
 
+/// Whether a command has a PID namespace of its own, with a `/proc` for it in the root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OwnProcesses {
+    /// No; only privileged processes may have one.
+    No,
+    /// A namespace without `/proc`.
+    WithoutProc,
+    /// Both.
+    WithProc,
+}
+
 impl<'a> RootCommands<'a> {
-    /// For a new root at the canonical path `root`. With `own_processes` each command gets a PID namespace and
-    /// `/proc` of its own, which only privileged processes may have. Commands are killed when this process ends.
+    /// For a new root at the canonical path `root`. Commands are killed when this process ends.
     pub fn alone(
         root: &Path,
         session: &'a Session,
-        own_processes: bool,
+        own_processes: OwnProcesses,
         environment: Vec<(String, String)>,
     ) -> RootCommands<'a> {
         RootCommands { root: root.to_owned(), session, own_processes, on_exit: OnParentExit::Kill, environment }
@@ -56,7 +74,7 @@ impl<'a> RootCommands<'a> {
         RootCommands {
             root: root.to_owned(),
             session,
-            own_processes: false,
+            own_processes: OwnProcesses::No,
             on_exit: OnParentExit::Continue,
             environment,
         }
@@ -107,14 +125,16 @@ impl<'a> RootCommands<'a> {
     }
 
     fn started(&self, words: &[&OsStr]) -> Command {
-        let mut command = if self.own_processes {
-            let mut command = Command::new("unshare");
-            command.args(["--mount", "--pid", "--fork", "--kill-child", "--", "sh", "-c", WITH_PROC]);
-            command.arg(self.root.join("proc")).args(words);
-            command
-        } else {
+        let mut command = if self.own_processes == OwnProcesses::No {
             let mut command = Command::new(words[0]);
             command.args(&words[1..]);
+            command
+        } else {
+            // Without a directory nothing is mounted.
+            let proc =
+                if self.own_processes == OwnProcesses::WithProc { self.root.join("proc") } else { PathBuf::new() };
+            let mut command = Command::new("unshare");
+            command.args(UNSHARE).args(["--kill-child", "--", "sh", "-c", WITH_PROC]).arg(proc).args(words);
             command
         };
         self.prepare(&mut command);
@@ -122,7 +142,8 @@ impl<'a> RootCommands<'a> {
     }
 
     fn prepare(&self, command: &mut Command) {
-        command.envs(self.environment.iter().map(|(name, value)| (name, value))).stdin(Stdio::null());
+        command.envs(self.environment.iter().map(|(name, value)| (name, value))).env_remove(IN_NAMESPACE);
+        command.stdin(Stdio::null());
         self.session.apply_filter(command, self.on_exit);
     }
 }
@@ -133,6 +154,6 @@ impl<'a> RootCommands<'a> {
 /// `unshare` cannot be started.
 pub fn may_have_own_processes(scratch: &Path) -> io::Result<bool> {
     let mut command = Command::new("unshare");
-    command.args(["--mount", "--pid", "--fork", "--", "sh", "-c", WITH_PROC]).arg(scratch).arg("true");
+    command.args(UNSHARE).args(["--", "sh", "-c", WITH_PROC]).arg(scratch).arg("true");
     Ok(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()?.success())
 }

@@ -56,6 +56,6 @@ pub mod unpack;
 
 pub use closure::{Seeds, dependency_closure};
 pub use database::{DatabaseError, Lock, LockError, Stanza};
-pub use inside::SEARCH_PATH;
+pub use inside::{IN_NAMESPACE, SEARCH_PATH};
 pub use installing::{NO_NEW_PRIVILEGES, still_syncing};
 pub use skeleton::SourcesFile;

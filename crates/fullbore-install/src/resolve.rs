@@ -78,16 +78,17 @@ pub fn explanation(output: &str) -> Vec<&str> {
     told.filter(|line| !line.ends_with("...") && !line.ends_with("... Done")).take(EXPLAINED_MAX).copied().collect()
 }
 
-/// Parses lines of `'URI' NAME SIZE SHA256:HEX`; other lines are ignored.
+/// Parses lines of `'URI' NAME SIZE SHA256:HEX`; other lines are ignored. `hash_of` gives the hash of a file that no index
+/// has, by its URI.
 ///
 /// # Errors
 /// Every variant of [`ResolveError`] but `Step`.
-pub fn uris(output: &str) -> Result<Vec<Wanted>, ResolveError> {
+pub fn uris(output: &str, hash_of: &dyn Fn(&str) -> Option<Sha256>) -> Result<Vec<Wanted>, ResolveError> {
     let lines = output.lines().filter(|line| line.starts_with('\''));
     let mut seen = HashSet::new();
     let mut all = Vec::new();
     for line in lines {
-        let wanted = uri(line)?;
+        let wanted = uri(line, hash_of)?;
         if seen.insert(wanted.file_name.clone()) {
             all.push(wanted);
         }
@@ -95,16 +96,17 @@ pub fn uris(output: &str) -> Result<Vec<Wanted>, ResolveError> {
     Ok(all)
 }
 
-fn uri(line: &str) -> Result<Wanted, ResolveError> {
+fn uri(line: &str, hash_of: &dyn Fn(&str) -> Option<Sha256>) -> Result<Wanted, ResolveError> {
     let wrong = || ResolveError::Uri(line.to_owned());
     let (uri, rest) = line.strip_prefix('\'').and_then(|line| line.split_once("' ")).ok_or_else(wrong)?;
     let mut words = rest.split_whitespace();
     let (Some(file_name), Some(size)) = (words.next(), words.next()) else { return Err(wrong()) };
     let size = size.parse().map_err(|_| wrong())?;
-    let Some(sha256) = words.next().and_then(|hash| hash.strip_prefix("SHA256:")) else {
-        return Err(ResolveError::NoHash(file_name.to_owned()));
+    let sha256 = match words.next().map(|hash| hash.strip_prefix("SHA256:")) {
+        Some(Some(sha256)) => sha256.parse().map_err(|_| wrong())?,
+        Some(None) => return Err(ResolveError::NoHash(file_name.to_owned())),
+        None => hash_of(uri).ok_or_else(|| ResolveError::NoHash(file_name.to_owned()))?,
     };
-    let sha256 = sha256.parse().map_err(|_| wrong())?;
     if file_name.starts_with('.') || file_name.contains('/') || !file_name.ends_with(".deb") {
         return Err(ResolveError::Name(file_name.to_owned()));
     }
@@ -181,7 +183,7 @@ mod tests {
             "Reading package lists...\nNeed to get 3 B of archives.\n\
              'http://deb.example.org/debian/pool/main/n/x/x_6%2b1_all.deb' x_6+1_all.deb 3 SHA256:{hash}\n"
         );
-        let wanted = uris(&output).unwrap();
+        let wanted = uris(&output, &|_| None).unwrap();
         assert_eq!(wanted.len(), 1);
         assert_eq!((wanted[0].file_name.as_str(), wanted[0].size), ("x_6+1_all.deb", 3));
         assert_eq!(wanted[0].sha256.to_string(), hash);
@@ -190,11 +192,14 @@ mod tests {
     #[test]
     fn a_file_without_sha256_or_with_a_path_for_a_name_is_refused() {
         let hash = "b".repeat(64);
-        assert!(matches!(uris("'http://h/x.deb' x.deb 3 MD5Sum:00"), Err(ResolveError::NoHash(_))));
-        assert!(matches!(uris("'http://h/x.deb' x.deb"), Err(ResolveError::Uri(_))));
-        assert!(matches!(uris(&format!("'http://h/x.deb' ../x.deb 3 SHA256:{hash}")), Err(ResolveError::Name(_))));
+        assert!(matches!(uris("'http://h/x.deb' x.deb 3 MD5Sum:00", &|_| None), Err(ResolveError::NoHash(_))));
+        assert!(matches!(uris("'http://h/x.deb' x.deb", &|_| None), Err(ResolveError::Uri(_))));
         assert!(matches!(
-            uris(&format!("'http://h/x.deb' x.deb 3 SHA256:{}", "z".repeat(64))),
+            uris(&format!("'http://h/x.deb' ../x.deb 3 SHA256:{hash}"), &|_| None),
+            Err(ResolveError::Name(_))
+        ));
+        assert!(matches!(
+            uris(&format!("'http://h/x.deb' x.deb 3 SHA256:{}", "z".repeat(64)), &|_| None),
             Err(ResolveError::Uri(_))
         ));
     }

@@ -7,12 +7,15 @@ use std::sync::Arc;
 use fullbore_wire::run::NetworkSettings;
 
 use crate::bootstrap::oci::Platform;
+use crate::bootstrap::skips::Skips;
 use crate::hooks::Hook;
 use crate::skeleton::SourcesFile;
 
 /// Package set of a root, as in mmdebstrap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Variant {
+    /// Only the packages of `include`, unpacked and not configured.
+    Extract,
     /// Only the packages of `include`.
     Custom,
     /// Essential packages and their dependencies.
@@ -34,14 +37,26 @@ pub enum Variant {
 pub enum Mode {
     /// As root.
     Root,
-    /// In a user namespace, with the ids of /etc/subuid and /etc/subgid.
+    /// In a user namespace, with the ids of /etc/subuid and /etc/subgid. For root, as root.
     Unshare,
+}
+
+/// The namespaces in which a run mounts and starts programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Namespaces {
+    /// A mount namespace of its own, and a PID namespace for each command.
+    Own,
+    /// Its own, but new mounts are seen by the caller: in a chroot whose `/` is no mount point.
+    Shared,
+    /// Those of the caller, because the kernel allows no others.
+    Callers,
 }
 
 impl Variant {
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
+            Variant::Extract => "extract",
             Variant::Custom => "custom",
             Variant::Essential => "essential",
             Variant::Apt => "apt",
@@ -62,8 +77,45 @@ pub enum Format {
     Tar,
     /// A squashfs image.
     Squashfs,
+    /// An image of a file system of the ext family.
+    Ext(ExtVersion),
+    /// Nothing.
+    Null,
     /// An OCI image.
     Oci(OciSettings),
+}
+
+impl Format {
+    /// Its name for hooks, that of mmdebstrap where it has the format.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Format::Dir => "directory",
+            Format::Tar => "tar",
+            Format::Squashfs => "squashfs",
+            Format::Ext(version) => version.name(),
+            Format::Null => "null",
+            Format::Oci(_) => "oci",
+        }
+    }
+}
+
+/// Version of a file system of the ext family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExtVersion {
+    /// Without a journal.
+    Ext2,
+    /// With a journal.
+    Ext4,
+}
+
+impl ExtVersion {
+    /// Its name for mke2fs.
+    pub fn name(self) -> &'static str {
+        match self {
+            ExtVersion::Ext2 => "ext2",
+            ExtVersion::Ext4 => "ext4",
+        }
+    }
 }
 
 /// Settings of an OCI image.
@@ -86,35 +138,58 @@ pub enum OciContainer {
     Directory,
 }
 
-/// An archive written to a stream.
+/// A result that has no name of its own in a directory.
 #[derive(Debug, Clone)]
 pub struct Stream {
-    /// Output file.
-    pub file: Arc<File>,
+    /// Where the result goes.
+    pub to: StreamTo,
     /// Directory for the temporary root.
     pub root_below: PathBuf,
+}
+
+/// Destination of a stream.
+#[derive(Debug, Clone)]
+pub enum StreamTo {
+    /// This file.
+    Stdout(Arc<File>),
+    /// A FIFO or a device, opened when the root is complete.
+    File(PathBuf),
+    /// Nowhere.
+    Nothing,
 }
 
 /// Settings of one `fullbore bootstrap`.
 #[derive(Debug, Clone)]
 pub struct BootstrapSettings {
-    /// Suite or codename of the packages, such as `trixie`.
+    /// Suite or codename of the packages, such as `trixie`; empty for any suite of the sources.
     pub suite: String,
     /// Absolute path of the result.
     pub target: PathBuf,
     /// Format of the result.
     pub format: Format,
-    /// Stream for the result; `target` is then only a name for messages.
+    /// Stream for the result; `target` is then only a name for messages. A directory has none.
     pub stream: Option<Stream>,
     /// With which privileges the root is made.
     pub mode: Mode,
+    /// The namespaces of the run.
+    pub namespaces: Namespaces,
+    /// Path of this program, for hooks that call it.
+    pub program: PathBuf,
+    /// Name of the files with the options for apt and dpkg in the root.
+    pub options_name: &'static str,
+    /// Steps to leave out.
+    pub skips: Skips,
+    /// Whether only to resolve the packages.
+    pub simulate: bool,
+    /// What the user should know about the settings.
+    pub warnings: Vec<String>,
     /// Architectures, the native one first. Never empty.
     pub architectures: Vec<String>,
     /// Which packages the root has, beside `include`.
     pub variant: Variant,
-    /// Further packages, in the syntax of apt.
+    /// Further packages, in the syntax of apt; files by their absolute paths.
     pub include: Vec<String>,
-    /// Sources files of the new root. Never empty.
+    /// Sources files of the new root. A hook may add others.
     pub sources: Vec<SourcesFile>,
     /// Addresses of mirrors of one archive.
     pub mirrors: Vec<String>,
@@ -137,6 +212,8 @@ pub struct BootstrapSettings {
     /// Destination for the output of commands, copied unchanged. Without it, only the output of failed commands is
     /// shown.
     pub commands_print_to: Option<Arc<File>>,
+    /// The terminal, which hooks get as their output. Without it, their lines are shown as notes.
+    pub hooks_print_to: Option<Arc<File>>,
 }
 
 impl BootstrapSettings {

@@ -13,6 +13,7 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
+use crate::bootstrap::skips::Skips;
 use crate::root::{Root, RootError};
 
 /// Directories that dpkg and apt require.
@@ -35,9 +36,9 @@ const DIRECTORIES: [&str; 13] = [
 /// Temporary configuration of apt, removed at the end.
 pub const APT_WHILE_MADE: &str = "etc/apt/apt.conf.d/00fullbore";
 
-/// Permanent options of the user for apt and dpkg.
-const APT_OPTIONS: &str = "etc/apt/apt.conf.d/99fullbore";
-const DPKG_OPTIONS: &str = "etc/dpkg/dpkg.cfg.d/99fullbore";
+/// Directories of the user's permanent options for apt and dpkg.
+const APT_OPTIONS: &str = "etc/apt/apt.conf.d";
+const DPKG_OPTIONS: &str = "etc/dpkg/dpkg.cfg.d";
 
 /// Files copied from this machine, so that names resolve in the root.
 const COPIED: [&str; 2] = ["etc/resolv.conf", "etc/hostname"];
@@ -92,6 +93,10 @@ pub struct Skeleton<'a> {
     pub apt_options: &'a [String],
     /// Options for dpkg: text, or names of files with text.
     pub dpkg_options: &'a [String],
+    /// Name of the files with these options.
+    pub options_name: &'a str,
+    /// Whether to create device nodes. With a user namespace there are none, and so the mode has none for root either.
+    pub makes_devices: bool,
 }
 
 impl Skeleton<'_> {
@@ -110,10 +115,10 @@ impl Skeleton<'_> {
         file(root, "var/lib/dpkg/status", "")?;
         file(root, "var/lib/dpkg/arch", &format!("{}\n", self.architectures.join("\n")))?;
         if !self.apt_options.is_empty() {
-            file(root, APT_OPTIONS, &self.options(self.apt_options, ";")?)?;
+            file(root, &format!("{APT_OPTIONS}/{}", self.options_name), &self.options(self.apt_options, ";")?)?;
         }
         if !self.dpkg_options.is_empty() {
-            file(root, DPKG_OPTIONS, &self.options(self.dpkg_options, "")?)?;
+            file(root, &format!("{DPKG_OPTIONS}/{}", self.options_name), &self.options(self.dpkg_options, "")?)?;
         }
         file(root, "etc/fstab", "# UNCONFIGURED FSTAB FOR BASE SYSTEM\n")?;
         for source in self.sources {
@@ -122,7 +127,7 @@ impl Skeleton<'_> {
         for name in COPIED {
             copy(root, name)?;
         }
-        devices(root)
+        devices(root, self.makes_devices)
     }
 
     fn options(&self, options: &[String], end: &str) -> Result<String, RootError> {
@@ -173,8 +178,11 @@ fn outside(path: &Path, operation: &'static str, source: io::Error) -> RootError
     RootError { path: path.to_owned(), operation, source }
 }
 
-fn devices(root: &Root) -> Result<bool, RootError> {
+fn devices(root: &Root, makes_nodes: bool) -> Result<bool, RootError> {
     root.create_directories("dev", 0o755)?;
+    if !makes_nodes {
+        return Ok(false);
+    }
     for (name, major, minor) in DEVICES {
         let path = format!("dev/{name}");
         match root.character_device(&path, 0o666, rustix::fs::makedev(major, minor)) {
@@ -198,10 +206,20 @@ fn devices(root: &Root) -> Result<bool, RootError> {
     Ok(true)
 }
 
+/// Whether a root has device nodes that work. [`Skeleton::lay_out`] says the same of those that it creates.
+///
+/// # Errors
+/// The root cannot be opened.
+pub fn has_devices(root: &Path) -> Result<bool, RootError> {
+    Ok(Root::open(root)?.device_works("dev/null"))
+}
+
 /// Mounts and service blocks for maintainer scripts. [`ScriptMounts::leave`] removes them.
 #[derive(Debug)]
 pub struct ScriptMounts {
     root: Root,
+    /// What the kernel did not allow this process to mount.
+    denied: Vec<String>,
     /// Mounts with a descriptor in each, so that no script can redirect the unmounting.
     mounted: Vec<(String, OwnedFd)>,
     /// Temporary files in place of device nodes.
@@ -211,41 +229,72 @@ pub struct ScriptMounts {
 }
 
 impl ScriptMounts {
-    /// Mounts `/dev/pts`, `/dev/shm`, `/sys` and `/proc`. This process must be in a mount namespace of its own.
+    /// Mounts `/dev/pts`, `/dev/shm`, `/sys` and `/proc`. This process should be in a mount namespace of its own.
     /// Failed mounts are reported to `warn` and skipped. Commands with a PID namespace mount their own `/proc` over
     /// this one; hooks use this one.
     ///
     /// # Errors
     /// A file cannot be created.
-    pub fn enter(root: &Path, has_devices: bool, warn: &mut dyn FnMut(String)) -> Result<ScriptMounts, RootError> {
-        let root = Root::open(root)?;
-        let mut stage = ScriptMounts { root, mounted: Vec::new(), made: Vec::new(), policy: false, starter: false };
+    pub fn enter(
+        root: &Path,
+        has_devices: bool,
+        skips: &Skips,
+        warn: &mut dyn FnMut(String),
+    ) -> Result<ScriptMounts, RootError> {
+        let mut stage = ScriptMounts {
+            root: Root::open(root)?,
+            denied: Vec::new(),
+            mounted: Vec::new(),
+            made: Vec::new(),
+            policy: false,
+            starter: false,
+        };
+        if !skips.has("chroot/mount/dev") {
+            stage.devices(has_devices, warn)?;
+        }
+        if !skips.has("chroot/mount/sys") {
+            stage.mount("sys", warn, |to| {
+                let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+                rustix::mount::mount("sysfs", to, "sysfs", flags, None)
+                    .or_else(|_| rustix::mount::mount_bind_recursive("/sys", to))
+            });
+        }
+        if !skips.has("chroot/mount/proc") {
+            stage.mount("proc", warn, |to| {
+                rustix::mount::mount("proc", to, "proc", MountFlags::RDONLY, None)
+                    .or_else(|_| rustix::mount::mount_bind_recursive("/proc", to))
+            });
+        }
+        if !stage.denied.is_empty() {
+            let names: Vec<String> = stage.denied.iter().map(|name| format!("/{name}")).collect();
+            warn(format!("not mounted in the root, because this process may not mount: {}", names.join(", ")));
+        }
+        if !skips.has("chroot/policy-rc.d") {
+            stage.place_policy()?;
+        }
+        if !skips.has("chroot/start-stop-daemon") {
+            stage.replace_starter()?;
+        }
+        Ok(stage)
+    }
+
+    fn devices(&mut self, has_devices: bool, warn: &mut dyn FnMut(String)) -> Result<(), RootError> {
         if !has_devices {
-            stage.bind_devices(warn)?;
+            self.bind_devices(warn)?;
         }
         let quiet = MountFlags::NOSUID | MountFlags::NOEXEC;
-        stage.mount("dev/pts", warn, |to| {
+        self.mount("dev/pts", warn, |to| {
             rustix::mount::mount("devpts", to, "devpts", quiet, c"newinstance,gid=5,mode=620,ptmxmode=666")
                 .or_else(|_| rustix::mount::mount("devpts", to, "devpts", quiet, c"newinstance,ptmxmode=666"))
         });
         if Path::new("/dev/shm").is_dir() {
-            stage.mount("dev/shm", warn, |to| {
+            self.mount("dev/shm", warn, |to| {
                 // A user namespace cannot bind it if a file system is mounted in it (mount_namespaces(7)).
                 rustix::mount::mount_bind("/dev/shm", to)
                     .or_else(|_| rustix::mount::mount("tmpfs", to, "tmpfs", quiet, c"mode=1777"))
             });
         }
-        stage.mount("sys", warn, |to| {
-            let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-            rustix::mount::mount("sysfs", to, "sysfs", flags, None)
-                .or_else(|_| rustix::mount::mount_bind_recursive("/sys", to))
-        });
-        stage.mount("proc", warn, |to| {
-            rustix::mount::mount("proc", to, "proc", MountFlags::RDONLY, None)
-                .or_else(|_| rustix::mount::mount_bind_recursive("/proc", to))
-        });
-        stage.deny_services()?;
-        Ok(stage)
+        Ok(())
     }
 
     fn mount(&mut self, name: &str, warn: &mut dyn FnMut(String), mount: impl FnOnce(&str) -> rustix::io::Result<()>) {
@@ -261,12 +310,17 @@ impl ScriptMounts {
         warn: &mut dyn FnMut(String),
         mount: impl FnOnce(&str) -> rustix::io::Result<()>,
     ) {
+        let mut is_denied = false;
         let mounted = self.root.place(name).and_then(|place| {
-            mount(&by_descriptor(&place)).map_err(|errno| RootError::new(name.as_bytes(), "mount", errno))?;
+            mount(&by_descriptor(&place)).map_err(|errno| {
+                is_denied = matches!(errno, Errno::PERM | Errno::ACCESS);
+                RootError::new(name.as_bytes(), "mount", errno)
+            })?;
             self.root.place(name)
         });
         match mounted {
             Ok(mounted) => self.mounted.push((name.to_owned(), mounted)),
+            Err(_) if is_denied => self.denied.push(name.to_owned()),
             Err(error) => warn(error.to_string()),
         }
     }
@@ -300,7 +354,7 @@ impl ScriptMounts {
         Ok(())
     }
 
-    fn deny_services(&mut self) -> Result<(), RootError> {
+    fn place_policy(&mut self) -> Result<(), RootError> {
         let (directory, _) = POLICY.rsplit_once('/').unwrap_or_default();
         if self.root.leads_to(directory) == Some(FileType::Directory)
             && let Some(mut policy) = self.root.create_new(POLICY, 0o755)?
@@ -309,6 +363,10 @@ impl ScriptMounts {
             let written = policy.write_all(POLICY_TEXT.as_bytes());
             written.map_err(|error| RootError::new(POLICY.as_bytes(), "write", error))?;
         }
+        Ok(())
+    }
+
+    fn replace_starter(&mut self) -> Result<(), RootError> {
         if self.root.leads_to(STARTER) == Some(FileType::RegularFile) {
             self.root.rename(STARTER, STARTER_KEPT)?;
             self.starter = true;

@@ -214,7 +214,7 @@ pub enum UnpackError {
         #[source]
         source: io::Error,
     },
-    /// A name in it leads elsewhere, as that of no package does. Not to be given to dpkg.
+    /// A name in it is none, as that of no package.
     #[error("{package}: {path}: unsafe path; nothing was unpacked")]
     Hostile {
         /// Name of the package.

@@ -431,8 +431,14 @@ fn what_cannot_be_diverted_is_refused() {
     let mut theirs = Command::new("dpkg-divert");
     theirs.arg("--root").arg(scratch.root()).args(["--quiet", "--no-rename", "--add", "/usr/bin/apt-get"]);
     assert!(theirs.status().unwrap().success());
-    assert!(matches!(scratch.on(), Err(DivertError::Refused(_))));
-    scratch.off();
+    let with_theirs = scratch.tree();
+    let refused = scratch.on().unwrap_err();
+    assert!(matches!(refused, DivertError::Taken { .. }), "{refused}");
+    assert!(refused.to_string().contains("the administrator diverts it to /usr/bin/apt-get.distrib"), "{refused}");
+    assert_eq!(scratch.tree(), with_theirs, "something was changed before");
+    // By the other name of its directory as well.
+    let refused = root.on(&["/bin/apt-get".into()], Path::new("/bin/true"), false, &mut stop_after(usize::MAX));
+    assert!(matches!(refused, Err(DivertError::Taken { .. })), "{refused:?}");
     let mut theirs = Command::new("dpkg-divert");
     theirs.arg("--root").arg(scratch.root()).args(["--quiet", "--no-rename", "--remove", "/usr/bin/apt-get"]);
     assert!(theirs.status().unwrap().success());

@@ -36,7 +36,7 @@ use crate::settings::file::nearest;
 use crate::{namespace, stdio};
 
 pub use apt::{AptArgs, AptCommand, AptDisableArgs, AptEnableArgs, AptStatusArgs};
-pub use bootstrap::{BootstrapArgs, BootstrapFormat, BootstrapMode, Variant};
+pub use bootstrap::{BootstrapArgs, BootstrapFormat, BootstrapMode, HookArg, Variant};
 pub use check::CheckArgs;
 pub use completions::CompletionsArgs;
 pub use convert::{ConvertArgs, ForeignFormat};
@@ -277,8 +277,41 @@ where
     I: IntoIterator<Item = T>,
     T: Into<std::ffi::OsString> + Clone,
 {
-    let matches = command().try_get_matches_from(arguments)?;
+    let mut arguments: Vec<std::ffi::OsString> = arguments.into_iter().map(Into::into).collect();
+    let matches = loop {
+        match command().try_get_matches_from(arguments.clone()) {
+            Ok(matches) => break matches,
+            Err(error) => match spelt_out(&error, &arguments) {
+                Some(longer) => arguments = longer,
+                None => return Err(error),
+            },
+        }
+    };
     Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command()))
+}
+
+/// The command line with the unknown option of this error spelt out, if it is the beginning of a single one.
+/// mmdebstrap takes options so, and scripts for it use them; each call lengthens one option.
+fn spelt_out(error: &clap::Error, arguments: &[std::ffi::OsString]) -> Option<Vec<std::ffi::OsString>> {
+    if error.kind() != ErrorKind::UnknownArgument || arguments.get(1)?.to_str() != Some("bootstrap") {
+        return None;
+    }
+    let Some(ContextValue::String(wrong)) = error.get(ContextKind::InvalidArg) else { return None };
+    let begin = wrong.strip_prefix("--").filter(|begin| !begin.is_empty())?;
+    let command = command();
+    let mut found = command.find_subcommand("bootstrap")?.get_arguments().filter_map(|argument| {
+        let aliases = argument.get_all_aliases().unwrap_or_default();
+        argument.get_long().into_iter().chain(aliases).find(|name| name.starts_with(begin))
+    });
+    let (Some(name), None) = (found.next(), found.next()) else { return None };
+    let mut longer = arguments.to_vec();
+    let place = longer.iter().position(|argument| {
+        let text = argument.to_str().unwrap_or_default();
+        text == wrong || text.strip_prefix(wrong.as_str()).is_some_and(|rest| rest.starts_with('='))
+    })?;
+    let rest = longer[place].to_str()?[wrong.len()..].to_owned();
+    longer[place] = format!("--{name}{rest}").into();
+    Some(longer)
 }
 
 #[cfg(test)]
@@ -308,6 +341,26 @@ mod tests {
         assert!(arguments.report && !arguments.force);
         assert_eq!(arguments.command, ["ls", "--force", "--", "--help"]);
         assert!(parse(["fullbore", "nosync"]).is_err());
+    }
+
+    #[test]
+    fn options_of_bootstrap_may_be_shortened() {
+        let bootstrap = |words: &[&str]| {
+            let words = ["fullbore", "bootstrap"].iter().chain(words);
+            match parse(words)?.command {
+                Command::Bootstrap(arguments) => Ok::<_, clap::Error>(arguments),
+                _ => panic!("not bootstrap"),
+            }
+        };
+        let arguments = bootstrap(&["--comp=main,contrib", "--inc", "vim", "--dry", "x"]).unwrap();
+        assert_eq!(arguments.components, ["main", "contrib"]);
+        assert_eq!(arguments.include, ["vim"]);
+        assert!(arguments.simulate);
+        assert!(bootstrap(&["--chrooted", "x"]).is_err(), "several begin so");
+        assert!(bootstrap(&["--architecture", "amd64", "x"]).is_ok());
+        // A value is left as it is.
+        let arguments = bootstrap(&["--customize-hook", "--inc", "--inc", "vim", "x"]);
+        assert!(arguments.is_err() || arguments.unwrap().include == ["vim"]);
     }
 
     #[test]

@@ -93,6 +93,9 @@ fn command_error(error: &DivertError) -> CommandError {
             shown.hint("install this program's libraries in the root, or use a static program (script/build-static)")
         }
         DivertError::Path { .. } => shown,
+        DivertError::Taken { .. } => shown.hint(
+            "pass --via apt-conf, which needs no diversion; or name the other programs, or remove that diversion first",
+        ),
         _ => shown.hint("run it again, or `fullbore divert off`: both go on from every state"),
     }
 }

@@ -15,6 +15,7 @@ pub mod confirm;
 pub mod convert;
 pub mod copy;
 pub mod divert;
+pub mod hook;
 pub mod manual;
 pub mod method;
 pub mod namespace;

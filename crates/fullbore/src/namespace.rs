@@ -3,24 +3,71 @@
 //! Mounts into the new root are seen by nobody else there, and go with the last process, however the
 //! run ends. The program starts itself again by `unshare`: a process with threads cannot enter a user
 //! namespace.
+//!
+//! An ordinary container allows its root no namespace. The run then goes on in those that it has, as mmdebstrap does, and
+//! says what is missing.
 
+use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use fullbore_engine::run::error::{CommandError, ErrorKind};
-use fullbore_install::settings::Mode;
+pub use fullbore_install::IN_NAMESPACE;
+use fullbore_install::settings::{Mode, Namespaces};
 
-use crate::stdio;
+use crate::{program, stdio};
 
-/// Set where the program is in its namespaces, to its mode: there everybody is root.
-pub const IN_NAMESPACE: &str = "FULLBORE_IN_NAMESPACE";
-
-/// The value for the namespaces of who is not root.
+/// The value for `--mode unshare`.
 const UNSHARED: &str = "unshare";
 
-/// The mode that a value of [`IN_NAMESPACE`] stands for.
-pub fn mode_of(value: &str) -> Mode {
-    if value == UNSHARED { Mode::Unshare } else { Mode::Root }
+/// The value for `--mode root`.
+const ROOT: &str = "root";
+
+/// What a value ends with, by the namespaces.
+const ENDS: [(&str, Namespaces); 3] =
+    [("-shared", Namespaces::Shared), ("-without", Namespaces::Callers), ("", Namespaces::Own)];
+
+/// Options of unshare for the namespaces of who is not root.
+const OF_USER: &[&str] = &["--mount", "--user", "--map-root-user", "--map-auto"];
+
+/// Options of unshare for root, and the namespaces that they give. In a chroot whose `/` is no mount point, no mount can be
+/// made private.
+const OF_ROOT: [(&[&str], Namespaces); 2] =
+    [(&["--mount"], Namespaces::Own), (&["--mount", "--propagation", "unchanged"], Namespaces::Shared)];
+
+/// Where the program runs that [`enter`] has started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InNamespace {
+    /// With which privileges a root is made.
+    pub mode: Mode,
+    /// Its namespaces.
+    pub namespaces: Namespaces,
+    /// Whether it was called by the name of mmdebstrap.
+    pub is_mmdebstrap: bool,
+}
+
+/// What a value begins with for a program that was called by the name of mmdebstrap.
+const AS_MMDEBSTRAP: &str = "mmdebstrap-";
+
+impl InNamespace {
+    /// The state that a value of [`IN_NAMESPACE`] stands for.
+    pub fn parse(value: &str) -> InNamespace {
+        let (is_mmdebstrap, value) = match value.strip_prefix(AS_MMDEBSTRAP) {
+            Some(rest) => (true, rest),
+            None => (false, value),
+        };
+        let mut ends = ENDS.into_iter().filter_map(|(end, namespaces)| Some((value.strip_suffix(end)?, namespaces)));
+        let (name, namespaces) = ends.next().unwrap_or((value, Namespaces::Own));
+        let mode = if name == UNSHARED { Mode::Unshare } else { Mode::Root };
+        InNamespace { mode, namespaces, is_mmdebstrap }
+    }
+
+    fn value(self) -> String {
+        let name = if self.mode == Mode::Unshare { UNSHARED } else { ROOT };
+        let end = ENDS.into_iter().find_map(|(end, namespaces)| (namespaces == self.namespaces).then_some(end));
+        let begin = if self.is_mmdebstrap { AS_MMDEBSTRAP } else { "" };
+        format!("{begin}{name}{}", end.unwrap_or_default())
+    }
 }
 
 /// Becomes this program in namespaces of its own. Comes back only if that fails.
@@ -29,23 +76,46 @@ pub fn enter(mode: Mode) -> CommandError {
         Ok(program) => program,
         Err(error) => return CommandError::new(ErrorKind::Internal, format_args!("/proc/self/exe: {error}")),
     };
-    if mode == Mode::Root && !rustix::process::geteuid().is_root() {
+    let is_root = rustix::process::geteuid().is_root();
+    if mode == Mode::Root && !is_root {
         return CommandError::usage("--mode root needs root privileges").hint("run as root, or pass --mode unshare");
     }
-    if mode == Mode::Unshare
-        && let Err(error) = has_numbers()
-    {
+    if !is_root && let Err(error) = has_numbers() {
         return error;
     }
+    let options = if is_root { for_root() } else { Ok((OF_USER, Namespaces::Own)) };
+    let (options, namespaces) = match options {
+        Ok(options) => options,
+        Err(error) => return no_unshare(&error),
+    };
     let mut command = Command::new("unshare");
-    command.arg("--mount");
-    if mode == Mode::Unshare {
-        command.args(["--user", "--map-root-user", "--map-auto"]);
+    command.args(options).arg("--").arg(&program);
+    if namespaces == Namespaces::Callers {
+        command = Command::new(&program);
     }
-    let value = if mode == Mode::Unshare { UNSHARED } else { "root" };
-    command.arg("--").arg(program).args(std::env::args_os().skip(1)).env(IN_NAMESPACE, value);
+    let mut words: Vec<OsString> = std::env::args_os().collect();
+    let name = (!words.is_empty()).then(|| words.remove(0));
+    let is_mmdebstrap = program::is_mmdebstrap(name.as_ref());
+    command.args(program::as_command(name.as_ref(), words));
+    command.env(IN_NAMESPACE, InNamespace { mode, namespaces, is_mmdebstrap }.value());
     stdio::pass_on_closed_stdout();
     let error = command.exec();
+    no_unshare(&error)
+}
+
+/// What unshare can do for root: nothing if the kernel or a filter refuses it.
+fn for_root() -> std::io::Result<(&'static [&'static str], Namespaces)> {
+    for (options, namespaces) in OF_ROOT {
+        let mut trial = Command::new("unshare");
+        trial.args(options).args(["--", "true"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        if trial.status()?.success() {
+            return Ok((options, namespaces));
+        }
+    }
+    Ok((&[], Namespaces::Callers))
+}
+
+fn no_unshare(error: &std::io::Error) -> CommandError {
     CommandError::usage(format_args!("unshare: {error}")).hint("install the package util-linux")
 }
 
@@ -78,7 +148,13 @@ mod tests {
 
     #[test]
     fn who_is_root_in_a_namespace_only_stays_so() {
-        assert_eq!(mode_of(UNSHARED), Mode::Unshare);
-        assert_eq!(mode_of("root"), Mode::Root);
+        for mode in [Mode::Root, Mode::Unshare] {
+            for namespaces in [Namespaces::Own, Namespaces::Shared, Namespaces::Callers] {
+                for is_mmdebstrap in [false, true] {
+                    let state = InNamespace { mode, namespaces, is_mmdebstrap };
+                    assert_eq!(InNamespace::parse(&state.value()), state);
+                }
+            }
+        }
     }
 }

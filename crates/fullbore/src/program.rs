@@ -1,5 +1,6 @@
 //! What happens around a command: flags in, events rendered, reports written, exit code out.
 
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -17,7 +18,7 @@ use crate::cli::{self, AptArgs, CheckArgs, Command, ConvertArgs, MirrorArgs, Pdi
 use crate::progress::Screen;
 use crate::report::{html, json, perfetto, prometheus};
 use crate::settings::{self, Environment, OutputSettings};
-use crate::{apt, confirm, convert, copy, divert, manual, namespace, nosync, pdiff, stdio};
+use crate::{apt, confirm, convert, copy, divert, hook, manual, namespace, nosync, pdiff, stdio};
 
 /// Runs the command line; the result is the exit code. It fails if output was lost.
 pub fn run(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment: &Environment) -> u8 {
@@ -27,7 +28,14 @@ pub fn run(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment:
 fn run_command(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment: &Environment) -> u8 {
     set_policy_variables(environment.crypto_policy.clone());
     environment.authorities.clone().choose();
-    let arguments: Vec<_> = arguments.into_iter().collect();
+    let mut arguments = arguments.into_iter();
+    let name = arguments.next();
+    let words: Vec<_> = arguments.collect();
+    let words = if environment.in_namespace.is_none() { as_command(name.as_ref(), words) } else { words };
+    if let Some(exit_code) = hook::run(&words) {
+        return exit_code;
+    }
+    let arguments: Vec<_> = name.into_iter().chain(words).collect();
     let command = arguments.get(1).and_then(|command| command.to_str()).map(str::to_owned);
     let is_nosync = command.as_deref() == Some("nosync");
     if !is_nosync {
@@ -63,6 +71,22 @@ fn run_command(arguments: impl IntoIterator<Item = std::ffi::OsString>, environm
             }
         }
     }
+}
+
+/// The name under which the program makes roots with mmdebstrap's arguments: wrappers call a program of this name.
+const MMDEBSTRAP: &str = "mmdebstrap";
+
+/// Whether the program is called by that name.
+pub fn is_mmdebstrap(name: Option<&OsString>) -> bool {
+    name.is_some_and(|name| Path::new(name).file_name().is_some_and(|name| name == MMDEBSTRAP))
+}
+
+/// The words of the command line behind the program's name, with the command that this name stands for.
+pub fn as_command(name: Option<&OsString>, mut words: Vec<OsString>) -> Vec<OsString> {
+    if is_mmdebstrap(name) {
+        words.insert(0, "bootstrap".into());
+    }
+    words
 }
 
 fn print_completions(arguments: &cli::CompletionsArgs) -> u8 {

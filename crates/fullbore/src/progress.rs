@@ -130,6 +130,8 @@ pub struct Screen {
     dpkg_prints: bool,
     /// It does so now.
     terminal_is_used: bool,
+    /// A program of the user has the terminal now.
+    terminal_is_lent: bool,
     /// Columns of the line with the bar; none: those of stderr.
     columns: Option<usize>,
     /// Name each file on stdout.
@@ -205,6 +207,7 @@ impl Screen {
             faulty_hosts: HashSet::new(),
             dpkg_prints: output.dpkg_prints,
             terminal_is_used: false,
+            terminal_is_lent: false,
             columns: Some(80),
             names: output.names,
             problems: HashMap::new(),
@@ -356,7 +359,7 @@ impl Screen {
     fn progress(&mut self, progress: &Progress) {
         let line_time = self.line_time;
         if self.shows_bar() {
-            if self.terminal_is_used {
+            if self.terminal_is_used || self.terminal_is_lent {
                 return;
             }
             let bar = &self.terminal.bar;
@@ -407,6 +410,15 @@ impl Screen {
 }
 
 impl Events for Screen {
+    fn lend_terminal(&mut self, is_lent: bool) {
+        self.terminal_is_lent = is_lent;
+        if is_lent {
+            self.terminal.bar.finish_and_clear();
+        } else if !self.terminal_is_used {
+            self.terminal.bar.reset();
+        }
+    }
+
     fn tell(&mut self, event: Event) -> Result<(), CommandError> {
         match &event {
             Event::Stored(file) | Event::Present(file) | Event::WouldStore(file) => {
@@ -442,7 +454,7 @@ impl Events for Screen {
             Event::Phase { phase } => {
                 self.terminal.bar.set_prefix(phase.name());
                 self.turn(phase);
-                if self.shows_bar() && !self.terminal_is_used {
+                if self.shows_bar() && !self.terminal_is_used && !self.terminal_is_lent {
                     self.terminal.bar.tick();
                 }
             }

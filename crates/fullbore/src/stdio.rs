@@ -204,6 +204,17 @@ pub fn stderr_is_terminal() -> bool {
     io::stderr().is_terminal()
 }
 
+/// Whether a person types stdin.
+pub fn stdin_is_terminal() -> bool {
+    io::stdin().is_terminal()
+}
+
+/// Whether stdout is `/dev/null` (null(4): major 1, minor 3).
+pub fn stdout_is_thrown_away() -> bool {
+    let status = rustix::fs::fstat(io::stdout());
+    !sys::stdout_was_closed() && status.is_ok_and(|status| status.st_rdev == rustix::fs::makedev(1, 3))
+}
+
 /// Makes an error of stdout one of the command, which shows it and ends by it.
 pub fn stdout_error(error: &io::Error) -> CommandError {
     state().is_told = true;

@@ -317,6 +317,9 @@ pub trait Events: Send {
         Ok(())
     }
 
+    /// A program of the user gets the terminal, until it is given back: nothing may be drawn meanwhile.
+    fn lend_terminal(&mut self, _is_lent: bool) {}
+
     /// A note in one line.
     fn note(&mut self, message: String) {
         self.emit(Event::Note { message });

@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use fullbore_apt::acquire::Configuration;
+use fullbore_engine::digest::Sha256;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 
 use crate::inside::RootCommands;
+use crate::installing::download::{hash_of, local};
 use crate::installing::log::Log;
 use crate::resolve::{self, Action, PRINT_URIS, Step, Wanted};
 use crate::root::Root;
@@ -32,6 +34,8 @@ pub struct PrivateApt<'a> {
     log: &'a Log,
     directory: PathBuf,
     configuration: PathBuf,
+    /// Arguments of `--include` that may be files.
+    include: &'a [String],
 }
 
 /// Packages to install together.
@@ -52,7 +56,7 @@ pub struct AptOptions(pub Vec<OsString>);
 impl<'a> PrivateApt<'a> {
     /// Writes the configuration. The root already has its layout.
     pub fn prepare(
-        settings: &BootstrapSettings,
+        settings: &'a BootstrapSettings,
         inside: &'a RootCommands<'a>,
         log: &'a Log,
     ) -> Result<PrivateApt<'a>, CommandError> {
@@ -83,7 +87,7 @@ impl<'a> PrivateApt<'a> {
         }
         let configuration = directory.join("apt.conf");
         handle.write(&format!("{DIRECTORY}/apt.conf"), 0o644, text.as_bytes())?;
-        Ok(PrivateApt { inside, log, directory, configuration })
+        Ok(PrivateApt { inside, log, directory, configuration, include: &settings.include })
     }
 
     /// Path of the configuration, for `APT_CONFIG`.
@@ -143,9 +147,11 @@ impl<'a> PrivateApt<'a> {
         let first = self.select(&requested, &none, options)?;
         if first.steps.is_empty() {
             // apt accepts a pattern without any matching package.
-            let suite = &settings.suite;
+            let suite = if settings.suite.is_empty() { "any suite" } else { &settings.suite };
             return Err(CommandError::usage(match settings.variant {
-                Variant::Custom => format!("the sources have no package of {suite} that matches --include"),
+                Variant::Custom | Variant::Extract => {
+                    format!("the sources have no package of {suite} that matches --include")
+                }
                 _ => format!("the sources have no Essential package of {suite}"),
             })
             .hint("check the suite, --components and --arch; --variant custom needs no Essential packages"));
@@ -156,8 +162,8 @@ impl<'a> PrivateApt<'a> {
     /// Arguments for apt-get to select the first packages; `None` if there are none.
     fn first_packages(settings: &BootstrapSettings) -> Option<Vec<String>> {
         match settings.variant {
-            Variant::Custom if settings.include.is_empty() => None,
-            Variant::Custom => Some([vec!["install".to_owned()], settings.include.clone()].concat()),
+            Variant::Custom | Variant::Extract if settings.include.is_empty() => None,
+            Variant::Custom | Variant::Extract => Some([vec!["install".to_owned()], settings.include.clone()].concat()),
             Variant::Apt => Some(vec!["dist-upgrade".to_owned()]),
             _ => Some(vec!["install".to_owned(), narrowed(settings, "?essential")]),
         }
@@ -167,7 +173,7 @@ impl<'a> PrivateApt<'a> {
     pub fn requested(settings: &BootstrapSettings) -> Vec<String> {
         let mut requested = settings.include.clone();
         let priority = match settings.variant {
-            Variant::Custom => return Vec::new(),
+            Variant::Custom | Variant::Extract => return Vec::new(),
             Variant::Essential | Variant::Apt => return requested,
             Variant::Required => "?and(?priority(required),?not(?essential))",
             Variant::Buildd => {
@@ -233,7 +239,8 @@ impl<'a> PrivateApt<'a> {
             let uris = self.log.ask(&mut list, "apt-get --print-uris");
             (uris, steps.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         });
-        let (files, steps) = (resolve::uris(&uris?).map_err(strange)?, steps?);
+        let files = resolve::uris(&uris?, &|uri| self.hash_of_included(uri)).map_err(strange)?;
+        let steps = steps?;
         let mut order: Vec<String> = steps
             .iter()
             .filter(|step| step.action == Action::Unpack)
@@ -244,6 +251,13 @@ impl<'a> PrivateApt<'a> {
             files.iter().map(|file| file.file_name.clone()).filter(|name| !order.contains(name)).collect();
         order.extend(missing);
         Ok(Selection { files, order, steps })
+    }
+
+    /// The hash of a file of the user, for which no index has one.
+    fn hash_of_included(&self, uri: &str) -> Option<Sha256> {
+        let path = local(uri)?;
+        let is_named = self.include.iter().any(|name| Path::new(name) == path);
+        is_named.then(|| hash_of(&path).ok()).flatten()
     }
 
     /// Steps of a simulation.
@@ -274,6 +288,9 @@ fn strange(error: resolve::ResolveError) -> CommandError {
 /// Restricts a pattern to the suite and the native architecture.
 fn narrowed(settings: &BootstrapSettings, what: &str) -> String {
     let (suite, architecture) = (&settings.suite, settings.architecture());
+    if suite.is_empty() {
+        return format!("?and(?architecture({architecture}),{what})");
+    }
     format!("?narrow(?or(?archive(^{suite}$),?codename(^{suite}$)),?architecture({architecture}),{what})")
 }
 

@@ -61,9 +61,11 @@ impl BootstrapRun<'_> {
         let mut command = self.inside.command("dpkg");
         command.args(["--force-depends", "--configure"]).args(first.order.iter().map(|name| package_of(name)));
         self.log.run(&mut command, "dpkg --configure")?;
-        let root = Root::open(self.inside.root())?;
-        for name in &first.order {
-            root.remove(&format!("{ARCHIVES}/{name}"))?;
+        if !self.settings.skips.has("essential/unlink") {
+            let root = Root::open(self.inside.root())?;
+            for name in &first.order {
+                root.remove(&format!("{ARCHIVES}/{name}"))?;
+            }
         }
         self.stop.check()
     }

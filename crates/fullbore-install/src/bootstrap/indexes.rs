@@ -22,7 +22,8 @@ use fullbore_wire::run::NetworkSettings;
 use super::ARCHIVES;
 use super::apt::{AptOptions, DIRECTORY, PrivateApt};
 use crate::closure::{Seeds, dependency_closure};
-use crate::hooks::Moment;
+use crate::hooks::{Hook, Moment};
+use crate::resolve::Wanted;
 use crate::root::{FILE_BYTES_MAX, Root, RootError};
 use crate::settings::BootstrapSettings;
 use crate::settings::Variant;
@@ -50,6 +51,22 @@ const UNDERSTOOD: [&str; 6] = [
     "acquire::https::proxy",
 ];
 
+/// Creates the directories in which apt fetches indexes and packages.
+pub fn prepare(configuration: &Configuration, root: &Path) -> Result<(), CommandError> {
+    let handle = Root::open(root)?;
+    let user = configuration.get("APT::Sandbox::User").and_then(User::by_name);
+    handle.create_directories(&format!("{ARCHIVES}/partial"), 0o755)?;
+    Ok(as_apts_own(&handle, ARCHIVES, user)?)
+}
+
+/// Creates the lock that apt leaves where it has fetched packages.
+pub fn lock_archives(files: &[Wanted], root: &Path) -> Result<(), CommandError> {
+    if files.is_empty() {
+        return Ok(());
+    }
+    Ok(Root::open(root)?.write(&format!("{ARCHIVES}/lock"), LOCK_MODE, b"")?)
+}
+
 /// Fetches and verifies the indexes.
 pub fn refresh(
     settings: &BootstrapSettings,
@@ -61,17 +78,9 @@ pub fn refresh(
 ) -> Result<(), CommandError> {
     let user = configuration.get("APT::Sandbox::User").and_then(User::by_name);
     let handle = Root::open(root)?;
-    places_of_packages(&handle, user)?;
     let Some(settings) = ours(settings, network, configuration, root) else { return apt.update() };
     fullbore_apt::update::run(&settings, &mut Within(events))?;
     Ok(as_apts_own(&handle, LISTS, user)?)
-}
-
-/// Creates the files that apt leaves where it fetches packages.
-fn places_of_packages(root: &Root, user: Option<User>) -> Result<(), RootError> {
-    root.create_directories(&format!("{ARCHIVES}/partial"), 0o755)?;
-    as_apts_own(root, ARCHIVES, user)?;
-    root.write(&format!("{ARCHIVES}/lock"), LOCK_MODE, b"")
 }
 
 /// Gives apt's user its `partial` directory, as apt does.
@@ -146,7 +155,10 @@ pub fn cut(
     configuration: &Configuration,
     root: &Path,
 ) -> Result<Option<AptOptions>, CommandError> {
-    if settings.hooks.iter().any(|hook| matches!(hook.moment, Moment::Setup | Moment::Extract)) {
+    let is_early = |hook: &Hook| matches!(hook.moment, Moment::Setup | Moment::Extract);
+    // A simulation asks once, and no index knows the dependencies of a file.
+    let is_path = |name: &String| name.starts_with('/');
+    if settings.simulate || settings.hooks.iter().any(is_early) || settings.include.iter().any(is_path) {
         return Ok(None);
     }
     let mut names = match settings.variant {
@@ -206,7 +218,7 @@ fn name_of(request: &str) -> &str {
 /// Priorities of which a variant has all packages.
 fn priorities(variant: Variant) -> &'static [&'static str] {
     match variant {
-        Variant::Custom | Variant::Essential | Variant::Apt => &[],
+        Variant::Extract | Variant::Custom | Variant::Essential | Variant::Apt => &[],
         Variant::Required | Variant::Buildd => &["required"],
         Variant::Important => &["required", "important"],
         Variant::Standard => &["required", "important", "standard"],

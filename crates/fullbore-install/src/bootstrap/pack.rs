@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{Seek as _, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,14 +10,16 @@ use fullbore_engine::durability::sync_file;
 use fullbore_engine::output::{FOR_ALL, Output};
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 
-use super::cores;
 use super::oci::{self, Image};
+use super::skips::Skips;
 use super::target::{MARKER, layout_place};
 use super::tools::{self, Compressor, MKSQUASHFS, TAR, Tool};
 use super::ustar::{Kind, header};
+use super::{cores, ext_image};
 use crate::inside::RootCommands;
 use crate::installing::log::Log;
-use crate::settings::{BootstrapSettings, Format, OciContainer, Stream};
+use crate::root::Root;
+use crate::settings::{BootstrapSettings, Format, OciContainer, StreamTo};
 
 /// Entries of `/dev` in the archive: name, mode, kind. They are the same in every mode; with a user namespace or
 /// `nodev` the root itself has none.
@@ -39,8 +41,30 @@ const DEVICES: [(&str, u32, Kind); 15] = [
     ("./dev/zero", 0o666, Kind::Device(1, 5)),
 ];
 
-/// Names in a root that no packed form contains; `dev` is [`DEVICES`].
-pub const LEFT_OUT: [&str; 4] = ["dev", "lost+found", MARKER, oci::UNFINISHED];
+/// Names in a root that no packed form contains.
+pub const LEFT_OUT: [&str; 3] = ["lost+found", MARKER, oci::UNFINISHED];
+
+/// The directory of [`DEVICES`].
+pub const DEV: &str = "dev";
+
+/// The entries of `/dev` that are written instead of those of the root, if any are.
+pub fn devices(skips: &Skips) -> Option<impl Iterator<Item = (&'static str, u32, Kind)>> {
+    let without_nodes = skips.has("output/mknod");
+    let is_written = move |kind: &Kind| !(without_nodes && matches!(kind, Kind::Device(..)));
+    (!skips.has("output/dev")).then(|| DEVICES.into_iter().filter(move |(_, _, kind)| is_written(kind)))
+}
+
+/// Removes the entries of [`DEVICES`] from a root whose own `/dev` is packed.
+fn clear_devices(root: &Path) -> Result<(), CommandError> {
+    let root = Root::open(root)?;
+    for (name, ..) in DEVICES {
+        let path = name.trim_start_matches("./").trim_end_matches('/');
+        if path != DEV {
+            root.remove(path)?;
+        }
+    }
+    Ok(())
+}
 
 /// Packs a root; the target appears when it is complete and on the disk. A stream gets a tar archive as it is made, and
 /// an image when it is complete. `packed_bytes` grows meanwhile.
@@ -51,30 +75,48 @@ pub fn pack(
     packed_bytes: &AtomicU64,
 ) -> Result<(), CommandError> {
     let mtime = settings.epoch.unwrap_or_else(|| jiff::Timestamp::now().as_second());
-    let packing = Packing { inside, log, mtime, packed_bytes };
+    if settings.skips.has("output/dev") && !settings.skips.has("cleanup/dev") {
+        clear_devices(inside.root())?;
+    }
+    let packing = Packing { inside, log, mtime, skips: &settings.skips, packed_bytes };
     let failed = |error: std::io::Error| CommandError::disk(&settings.target, &error);
     match (&settings.format, &settings.stream) {
         (Format::Oci(image), stream) => {
             let written = Image::of_root(settings, image, inside.root(), mtime, cores())?;
             match (image.container, stream) {
-                (_, Some(stream)) => packing.image_to_stream(&written, stream),
+                (_, Some(stream)) => packing.image_to_stream(&written, &stream.to),
                 (OciContainer::Archive, None) => to_file(&settings.target, |output| {
                     written.write_archive(output.file(), output.part(), &mut |to| packing.tar(output.part(), to))
                 }),
                 (OciContainer::Directory, None) => packing.image_to_directory(&written, &settings.target),
             }
         }
-        (Format::Squashfs, _) => to_file(&settings.target, |output| squashfs(inside, log, output.part())),
-        (_, Some(stream)) => {
-            let path = Path::new("stdout");
-            let file = stream.file.try_clone().map_err(|error| CommandError::disk(path, &error))?;
-            packing.compressed_tar(tools::compressor(&settings.target), path, file)
-        }
+        (Format::Null, _) => Ok(()),
+        (Format::Squashfs, _) => to_file(&settings.target, |output| packing.squashfs(output.part())),
+        (Format::Ext(version), _) => to_file(&settings.target, |output| {
+            ext_image::write(*version, inside, log, devices(&settings.skips).map(Iterator::collect), output.part())
+        }),
+        (_, Some(stream)) => match opened(&stream.to)? {
+            None => Ok(()),
+            Some((path, file)) => packing.compressed_tar(tools::compressor(&settings.target), &path, file),
+        },
         (_, None) => to_file(&settings.target, |output| {
             let file = output.file().try_clone().map_err(failed)?;
             packing.compressed_tar(tools::compressor(&settings.target), output.part(), file)
         }),
     }
+}
+
+/// The path and the file of a stream. The program at the other end of a FIFO is waited for.
+fn opened(to: &StreamTo) -> Result<Option<(PathBuf, File)>, CommandError> {
+    let stdout = PathBuf::from("stdout");
+    let (path, file) = match to {
+        StreamTo::Nothing => return Ok(None),
+        StreamTo::Stdout(file) => (stdout, file.try_clone()),
+        StreamTo::File(path) => (path.clone(), File::options().write(true).open(path)),
+    };
+    let file = file.map_err(|error| CommandError::disk(&path, &error))?;
+    Ok(Some((path, file)))
 }
 
 /// Writes a file under a temporary name, and names it when it is on the disk. If `write` fails, the file is removed.
@@ -97,6 +139,7 @@ struct Packing<'a> {
     inside: &'a RootCommands<'a>,
     log: &'a Log,
     mtime: i64,
+    skips: &'a Skips,
     packed_bytes: &'a AtomicU64,
 }
 
@@ -130,7 +173,9 @@ impl Packing<'_> {
     /// Writes a tar archive. Errors call its destination `path`.
     fn tar(&self, path: &Path, to: &mut dyn std::io::Write) -> Result<(), CommandError> {
         let disk = |error: std::io::Error| CommandError::disk(path, &error);
-        for (name, mode, kind) in DEVICES {
+        let devices = devices(self.skips);
+        let excluded = LEFT_OUT.into_iter().chain(devices.is_some().then_some(DEV));
+        for (name, mode, kind) in devices.into_iter().flatten() {
             to.write_all(&header(name, mode, kind, self.mtime)).map_err(disk)?;
         }
         let mut tar = self.inside.plain(TAR.program);
@@ -139,7 +184,7 @@ impl Packing<'_> {
         tar.args(["--sort=name", "--clamp-mtime", "--numeric-owner", "--one-file-system", "--format=pax", "--xattrs"]);
         tar.arg(format!("--mtime=@{}", self.mtime));
         tar.arg("--pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime");
-        tar.args(LEFT_OUT.map(|name| format!("--exclude=./{name}")));
+        tar.args(excluded.map(|name| format!("--exclude=./{name}")));
         let tar = tar.args(["--create", "."]).stdout(Stdio::piped());
         let mut tar = tar.spawn().map_err(|error| not_started(TAR.program, &error))?;
         let mut from = tar.stdout.take().ok_or_else(no_pipe)?;
@@ -152,16 +197,41 @@ impl Packing<'_> {
     }
 
     /// Writes an image to a stream when it is complete: its first file contains the hash of the layer.
-    fn image_to_stream(&self, image: &Image, stream: &Stream) -> Result<(), CommandError> {
+    fn image_to_stream(&self, image: &Image, to: &StreamTo) -> Result<(), CommandError> {
         let path = self.inside.root().join(oci::UNFINISHED);
         let disk = |error: std::io::Error| CommandError::disk(&path, &error);
         let mut archive = oci::nameless_file(&path)?;
         image.write_archive(&archive, &path, &mut |to| self.tar(&path, to))?;
         archive.rewind().map_err(disk)?;
-        let stdout = |error: std::io::Error| CommandError::disk(Path::new("stdout"), &error);
-        let mut output = stream.file.try_clone().map_err(stdout)?;
-        std::io::copy(&mut archive, &mut output).map_err(stdout)?;
-        output.flush().map_err(stdout)
+        let Some((path, mut output)) = opened(to)? else { return Ok(()) };
+        let failed = |error: std::io::Error| CommandError::disk(&path, &error);
+        std::io::copy(&mut archive, &mut output).map_err(failed)?;
+        output.flush().map_err(failed)
+    }
+
+    fn squashfs(&self, part: &Path) -> Result<(), CommandError> {
+        let root = self.inside.root();
+        let mut command = self.inside.plain(MKSQUASHFS.program);
+        command.arg(root).arg(part).args(["-noappend", "-no-progress", "-quiet"]);
+        let devices = devices(self.skips);
+        let without_nodes = devices.is_some() && self.skips.has("output/mknod");
+        for (name, mode, kind) in devices.into_iter().flatten() {
+            let name = name.trim_start_matches("./").trim_end_matches('/');
+            if root.join(name).symlink_metadata().is_ok() {
+                continue;
+            }
+            command.arg("-p").arg(match kind {
+                Kind::Link(link) => format!("{name} s {mode:o} 0 0 {link}"),
+                Kind::Device(major, minor) => format!("{name} c {mode:o} 0 0 {major} {minor}"),
+                Kind::Directory | Kind::File(_) => format!("{name} d {mode:o} 0 0"),
+            });
+        }
+        command.args(["-e", MARKER, "lost+found"]);
+        if without_nodes {
+            let nodes = DEVICES.iter().filter(|(_, _, kind)| matches!(kind, Kind::Device(..)));
+            command.args(nodes.map(|(name, ..)| name.trim_start_matches("./")));
+        }
+        self.log.run(&mut command, MKSQUASHFS.program)
     }
 
     /// Writes the layout in the root, which is removed if the run fails or is killed, and then moves it to the target.
@@ -200,24 +270,6 @@ impl std::io::Write for Counting<'_> {
     fn flush(&mut self) -> std::io::Result<()> {
         self.to.flush()
     }
-}
-
-fn squashfs(inside: &RootCommands<'_>, log: &Log, part: &Path) -> Result<(), CommandError> {
-    let mut command = inside.plain(MKSQUASHFS.program);
-    command.arg(inside.root()).arg(part).args(["-noappend", "-no-progress", "-quiet"]);
-    for (name, mode, kind) in DEVICES {
-        let name = name.trim_start_matches("./").trim_end_matches('/');
-        if inside.root().join(name).symlink_metadata().is_ok() {
-            continue;
-        }
-        command.arg("-p").arg(match kind {
-            Kind::Link(link) => format!("{name} s {mode:o} 0 0 {link}"),
-            Kind::Device(major, minor) => format!("{name} c {mode:o} 0 0 {major} {minor}"),
-            Kind::Directory | Kind::File(_) => format!("{name} d {mode:o} 0 0"),
-        });
-    }
-    command.args(["-e", MARKER, "lost+found"]);
-    log.run(&mut command, MKSQUASHFS.program)
 }
 
 #[cfg(test)]

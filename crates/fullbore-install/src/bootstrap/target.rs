@@ -31,6 +31,8 @@ const LOST_FOUND: &str = "lost+found";
 pub struct TargetDirectory {
     root: PathBuf,
     lock: File,
+    /// Whether the user's content is there, and stays. Then there is no marker, by which a later run would clear it.
+    has_content: bool,
 }
 
 impl TargetDirectory {
@@ -45,15 +47,16 @@ impl TargetDirectory {
                 is_writable_in(&place, &[&place])?;
                 fresh_beside(&place)?
             }
-            (Format::Tar | Format::Squashfs | Format::Oci(_), None) => {
+            (Format::Tar | Format::Squashfs | Format::Ext(_) | Format::Null | Format::Oci(_), None) => {
                 takes_a_file(&settings.target)?;
                 fresh_beside(&settings.target)?
             }
         };
-        TargetDirectory::take(&root)
+        TargetDirectory::take(&root, settings.skips.has("check/empty") && settings.format == Format::Dir)
     }
 
-    fn take(root: &Path) -> Result<TargetDirectory, CommandError> {
+    /// With `may_have_content`, content that is no unfinished root stays.
+    fn take(root: &Path, may_have_content: bool) -> Result<TargetDirectory, CommandError> {
         runs_programs(root)?;
         if root.is_symlink() && !temporary::may_follow(root).map_err(|error| CommandError::disk(root, &error))? {
             return Err(link_of_another(root));
@@ -69,7 +72,12 @@ impl TargetDirectory {
         if lock.try_lock().is_err() {
             return Err(being_made(&root));
         }
-        let place = TargetDirectory { root, lock };
+        let mut place = TargetDirectory { root, lock, has_content: false };
+        let entries = place.entries()?;
+        if may_have_content && !entries.is_empty() && !entries.contains(&place.root.join(MARKER)) {
+            place.has_content = true;
+            return Ok(place);
+        }
         place.begin_anew()?;
         place.become_roots()?;
         // Until now another user may have owned it.
@@ -93,6 +101,11 @@ impl TargetDirectory {
         self.lock.set_permissions(fs::Permissions::from_mode(0o755)).map_err(disk)
     }
 
+    /// Whether the directory can be cleared for another attempt.
+    pub fn can_begin_anew(&self) -> bool {
+        !self.has_content
+    }
+
     /// Canonical path of the directory.
     pub fn root(&self) -> &Path {
         &self.root
@@ -104,7 +117,9 @@ impl TargetDirectory {
         let mut paths = Vec::new();
         for entry in entries {
             let path = entry.map_err(disk)?.path();
-            if path.file_name().is_none_or(|name| name != LOST_FOUND) {
+            // A file system that has just been made has it, without any file.
+            let is_empty = || fs::read_dir(&path).is_ok_and(|mut entries| entries.next().is_none());
+            if path.file_name().is_none_or(|name| name != LOST_FOUND) || !is_empty() {
                 paths.push(path);
             }
         }
@@ -120,7 +135,7 @@ impl TargetDirectory {
         }
         if !entries.contains(&marker) {
             return Err(CommandError::usage(format_args!("{}: is not empty", self.root.display()))
-                .hint("name an empty or new directory; fullbore clears unfinished roots only"));
+                .hint("name an empty or new directory, or pass --skip check/empty to keep what is there"));
         }
         self.has_no_mounts()?;
         // The marker is removed last: a kill in between leaves an unfinished root.
@@ -154,6 +169,9 @@ impl TargetDirectory {
 
     /// Removes the marker: the root is complete.
     pub fn complete(&self) -> Result<(), CommandError> {
+        if self.has_content {
+            return Ok(());
+        }
         let marker = self.root.join(MARKER);
         fs::remove_file(&marker).map_err(|error| CommandError::disk(&marker, &error))
     }
@@ -262,7 +280,7 @@ fn clear_abandoned(below: &Path, begin: &OsStr) -> Result<(), CommandError> {
         if directory.try_lock().is_err() {
             return Err(being_made(&path));
         }
-        TargetDirectory { root: path, lock: directory }.discard()?;
+        TargetDirectory { root: path, lock: directory, has_content: false }.discard()?;
     }
     Ok(())
 }
@@ -322,7 +340,7 @@ mod tests {
         let root = fresh(dir.path(), begin).unwrap();
         let status = fs::symlink_metadata(&root).unwrap();
         assert_eq!((status.uid(), status.mode() & 0o7777), (0, 0o700));
-        let place = TargetDirectory::take(&root).unwrap();
+        let place = TargetDirectory::take(&root, false).unwrap();
         let locked = clear_abandoned(dir.path(), begin).unwrap_err();
         assert_eq!(locked.kind, ErrorKind::Locked);
         drop(place);
@@ -346,7 +364,7 @@ mod tests {
             }
             std::os::unix::fs::chown(&path, Some(1000), Some(1000)).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(0o2700)).unwrap();
-            let is_taken = TargetDirectory::take(&path).is_ok();
+            let is_taken = TargetDirectory::take(&path, false).is_ok();
             assert_eq!(is_taken, name != "full");
             assert_eq!(state(&path), if is_taken { (0, 0, 0o755) } else { (1000, 1000, 0o2700) }, "{name}");
         }

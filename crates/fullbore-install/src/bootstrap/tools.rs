@@ -22,6 +22,11 @@ pub const TAR: Tool = Tool { program: "tar", package: "tar" };
 /// Program for squashfs images.
 pub const MKSQUASHFS: Tool = Tool { program: "mksquashfs", package: "squashfs-tools" };
 
+/// The program that makes images of file systems.
+pub const MKE2FS: Tool = Tool { program: "mke2fs", package: "e2fsprogs" };
+/// The one that changes them.
+pub const DEBUGFS: Tool = Tool { program: "debugfs", package: "e2fsprogs" };
+
 /// A compressor for archives.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Compressor {
@@ -66,7 +71,9 @@ pub fn compressor(target: &Path) -> Option<&'static Compressor> {
 /// A usage error that names the missing program and its package.
 pub fn check(settings: &BootstrapSettings) -> Result<(), CommandError> {
     let needed = match &settings.format {
-        Format::Dir => [None, None],
+        _ if settings.simulate => [None, None],
+        Format::Dir | Format::Null => [None, None],
+        Format::Ext(_) => [Some(MKE2FS), Some(DEBUGFS)],
         Format::Squashfs => [Some(MKSQUASHFS), None],
         Format::Oci(_) => [Some(TAR), None],
         Format::Tar => [Some(TAR), compressor(&settings.target).map(|compressor| compressor.tool)],

@@ -22,7 +22,7 @@ pub enum Kind {
     Directory,
 }
 
-/// A ustar header (POSIX.1-1988), owned by root. Names have at most 100 bytes.
+/// A header in GNU's form of ustar, owned by root. Names have at most 100 bytes.
 pub fn header(name: &str, mode: u32, kind: Kind, mtime: i64) -> [u8; BLOCK_BYTES] {
     let mut block = [0; BLOCK_BYTES];
     let mut put = |at: usize, text: &str| block[at..at + text.len()].copy_from_slice(text.as_bytes());
@@ -32,7 +32,8 @@ pub fn header(name: &str, mode: u32, kind: Kind, mtime: i64) -> [u8; BLOCK_BYTES
     put(116, "0000000");
     put(136, &format!("{:011o}", mtime.max(0)));
     put(148, "        ");
-    put(257, "ustar\x0000");
+    // GNU's magic: mmdebstrap's archives begin with it, and only GNU's form has sizes beyond the field.
+    put(257, "ustar  \0");
     let (type_flag, link, size, (major, minor)) = match kind {
         Kind::File(size) => (b'0', "", size, (0, 0)),
         Kind::Link(link) => (b'2', link, 0, (0, 0)),

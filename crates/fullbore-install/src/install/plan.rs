@@ -78,7 +78,7 @@ impl InstallRun<'_> {
         let is_wanted = |line: &&str| line.strip_prefix('\'').is_some_and(is_remote);
         let remote: Vec<&str> = uris.lines().filter(is_wanted).collect();
         Ok(Plan {
-            wanted: resolve::uris(&remote.join("\n")).map_err(strange)?,
+            wanted: resolve::uris(&remote.join("\n"), &|_| None).map_err(strange)?,
             steps: resolve::steps(&steps).map_err(strange)?,
         })
     }

@@ -290,7 +290,11 @@ pub fn local(uri: &str) -> Option<PathBuf> {
     Some(PathBuf::from(format!("/{}", percent_decode(path).trim_start_matches('/'))))
 }
 
-fn hash_of(path: &Path) -> Result<Sha256, CommandError> {
+/// The SHA-256 of a file.
+///
+/// # Errors
+/// It cannot be read.
+pub fn hash_of(path: &Path) -> Result<Sha256, CommandError> {
     let mut hasher = Sha256Hasher::new();
     let read = std::fs::File::open(path).and_then(|file| hasher.read_to_end(file));
     read.map_err(|error| CommandError::disk(path, &error))?;

@@ -166,6 +166,10 @@ impl Events for &RunEvents<'_> {
     fn tell(&mut self, event: Event) -> Result<(), CommandError> {
         self.events().tell(event)
     }
+
+    fn lend_terminal(&mut self, is_lent: bool) {
+        self.events().lend_terminal(is_lent);
+    }
 }
 
 /// dpkg's log, in which each package that is configured has a line (dpkg(1), `--log`).

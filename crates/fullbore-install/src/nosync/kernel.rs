@@ -125,6 +125,22 @@ pub(crate) fn set_mask(command: &mut Command, mask: Mode) {
     }
 }
 
+/// Leaves a descriptor of this process open in the command, under the same number. It must be open until the command is
+/// started.
+pub(crate) fn pass_on(command: &mut Command, descriptor: BorrowedFd<'_>) {
+    let number = descriptor.as_raw_fd();
+    let before_exec = move || {
+        // SAFETY: the number is that of a descriptor that the caller keeps open.
+        let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+        rustix::io::fcntl_setfd(descriptor, rustix::io::FdFlags::empty())?;
+        Ok(())
+    };
+    // SAFETY: the closure runs between fork and exec, and makes one system call.
+    unsafe {
+        command.pre_exec(before_exec);
+    }
+}
+
 fn set_filter(filter: &[sock_filter], supervised: bool, no_new_privileges: bool) -> io::Result<Option<OwnedFd>> {
     if no_new_privileges {
         rustix::thread::set_no_new_privs(true)?;

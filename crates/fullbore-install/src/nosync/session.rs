@@ -17,7 +17,7 @@ use super::filter::{self, Answer};
 use super::probe::{self, FlushCost};
 use super::{host, kernel};
 
-pub(crate) use super::kernel::set_mask;
+pub(crate) use super::kernel::{pass_on, set_mask};
 
 /// Time limit for killed programs to end. A guess: one that waits for a disk ends after the disk answers.
 pub(crate) const KILL_TIMEOUT: Duration = Duration::from_secs(10);

@@ -183,12 +183,12 @@ impl<'a> Extraction<'a, '_> {
         Ok(())
     }
 
-    /// Failure for a name that is no valid path.
+    /// Failure for a name that is no valid path. dpkg, which runs in the root, may have a use for it.
     fn invalid_path(&self, entry: &Entry, reason: PathReason) -> UnpackFailure {
         match reason {
             PathReason::Newline => UnpackFailure::refused("a name in its archive has a line break"),
             PathReason::Unnormal => {
-                UnpackError::Hostile { package: self.planned.archive.name().to_owned(), path: show(&entry.path) }.into()
+                UnpackFailure::refused(format!("a name in its archive has `..`, `.` or `//`: {}", show(&entry.path)))
             }
         }
     }

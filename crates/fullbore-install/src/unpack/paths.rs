@@ -5,7 +5,7 @@
 pub(super) enum PathReason {
     /// A line break, which would break dpkg's lists.
     Newline,
-    /// `..`, `.` or empty parts, which no package has.
+    /// `..`, `.` or empty parts, which hardly any package has.
     Unnormal,
 }
 
@@ -25,6 +25,20 @@ pub(super) fn listed_path(name: &[u8]) -> Result<Vec<u8>, PathReason> {
         return Err(PathReason::Unnormal);
     }
     Ok([b"/", rest].concat())
+}
+
+/// Converts a name in an archive to a path from the root in which `..` may remain, for the kernel to resolve within the
+/// root. `None` for a line break.
+pub(super) fn path_in_root(name: &[u8]) -> Option<Vec<u8>> {
+    if name.contains(&b'\n') {
+        return None;
+    }
+    let parts: Vec<&[u8]> = name.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b".")).collect();
+    match parts.last() {
+        // A directory that exists.
+        None | Some(&b"..") => Some(b"/.".to_vec()),
+        Some(_) => Some(parts.iter().flat_map(|part| [b"/", *part].concat()).collect()),
+    }
 }
 
 pub(super) fn show(path: &[u8]) -> String {
@@ -52,5 +66,15 @@ mod tests {
             assert_eq!(listed_path(name.as_bytes()), Err(PathReason::Unnormal), "{name}");
         }
         assert_eq!(listed_path(b"./x\ny"), Err(PathReason::Newline));
+    }
+
+    #[test]
+    fn names_with_dots_are_left_to_the_kernel() {
+        for (name, path) in
+            [("./usr/../x", "/usr/../x"), (".//a/./b", "/a/b"), ("..", "/."), ("./", "/."), ("a/..", "/.")]
+        {
+            assert_eq!(path_in_root(name.as_bytes()).as_deref(), Some(path.as_bytes()), "{name}");
+        }
+        assert_eq!(path_in_root(b"./x\ny"), None);
     }
 }

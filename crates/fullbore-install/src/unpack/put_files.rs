@@ -15,7 +15,7 @@ use super::claims::Claims;
 use super::clocks::Clocks;
 use super::directories::{Directories, new_name, split};
 use super::files::{self, WriteError};
-use super::paths::{listed_path, show};
+use super::paths::{path_in_root, show};
 use super::{Archive, Filters, UnpackError};
 use crate::database::Database;
 use crate::root::{Root, RootError};
@@ -90,7 +90,7 @@ impl FileWriter<'_> {
 
     fn path(&self, name: &[u8]) -> Result<Vec<u8>, UnpackError> {
         let hostile = || UnpackError::Hostile { package: self.archive.name().to_owned(), path: show(name) };
-        listed_path(name).map_err(|_| hostile())
+        path_in_root(name).ok_or_else(hostile)
     }
 
     fn put<R: BufRead>(

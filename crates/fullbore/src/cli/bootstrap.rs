@@ -1,12 +1,13 @@
 //! The flags of `fullbore bootstrap`.
 
+mod hooks;
+
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::shared::{CHOICE, KEEP, NetworkArgs, OutputArgs, TrustArgs};
-
-const HOOKS: &str = "Hooks";
+use super::shared::{CHOICE, KEEP, NetworkArgs, OUTPUT, OutputArgs, TrustArgs};
+pub use hooks::{HookArg, HookArgs};
 
 pub(super) const LONG: &str = "\
 Make a Debian root, with mmdebstrap's arguments.
@@ -28,18 +29,22 @@ Examples:
     fullbore bootstrap --variant minbase trixie trixie.oci.tar https://deb.example.org/debian
   Other sources, and a hook:
     fullbore bootstrap --customize-hook 'chroot \"$1\" useradd --create-home user' \\
-        trixie root /etc/apt/sources.list.d/debian.sources";
+        trixie root /etc/apt/sources.list.d/debian.sources
+  An image of a file system with a package of your own, and a shell in it:
+    fullbore bootstrap --variant apt --include ./x.deb --chrooted-customize-hook bash \\
+        trixie root.ext4 https://deb.example.org/debian";
 
 /// `fullbore bootstrap`.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES, after_help = "Try --help for examples and all details.")]
 pub struct BootstrapArgs {
-    /// The suite or codename
+    /// The suite or codename; without it, apt sources are read from stdin, and an empty one takes any suite of the
+    /// sources
     #[arg(value_name = "SUITE")]
-    pub suite: String,
+    pub suite: Option<String>,
 
-    /// The new root: a directory that is empty or does not exist, a file for --format tar, squashfs or oci, or `-` for
-    /// an archive on stdout
+    /// The new root: a directory that is empty or does not exist, a file for the other formats, or `-` for an archive
+    /// on stdout
     #[arg(value_name = "TARGET", default_value = "-")]
     pub target: PathBuf,
 
@@ -54,7 +59,8 @@ pub struct BootstrapArgs {
     #[arg(long, value_name = "VARIANT", default_value = "important", help_heading = CHOICE)]
     pub variant: Variant,
 
-    /// Also install these packages: names, apt patterns, or names with a version; comma-separated
+    /// Also install these packages: names, names with a version, files such as ./x.deb, comma-separated; or an apt
+    /// pattern
     #[arg(long, value_name = "PACKAGE", help_heading = CHOICE)]
     pub include: Vec<String>,
 
@@ -78,6 +84,14 @@ pub struct BootstrapArgs {
     #[arg(long, value_name = "MODE", default_value = "auto", help_heading = KEEP)]
     pub mode: BootstrapMode,
 
+    /// Leave out steps of mmdebstrap's list, such as check/empty, cleanup/apt/lists or output/dev; comma-separated
+    #[arg(long, value_name = "STEP", help_heading = KEEP)]
+    pub skip: Vec<String>,
+
+    /// Resolve the packages and print what would be installed; a directory gets only its layout
+    #[arg(long, visible_alias = "dry-run", help_heading = KEEP)]
+    pub simulate: bool,
+
     /// What to make
     #[arg(long, value_name = "FORMAT", default_value = "auto", help_heading = KEEP)]
     pub format: BootstrapFormat,
@@ -91,25 +105,9 @@ pub struct BootstrapArgs {
     #[arg(long, value_name = "ARCH", help_heading = KEEP)]
     pub oci_arch: Option<String>,
 
-    /// Run this before any package is unpacked: a program, or a shell snippet with the root as $1; repeat for more
-    #[arg(long, value_name = "COMMAND", help_heading = HOOKS)]
-    pub setup_hook: Vec<String>,
-
-    /// Run this when the Essential packages are unpacked
-    #[arg(long, value_name = "COMMAND", help_heading = HOOKS)]
-    pub extract_hook: Vec<String>,
-
-    /// Run this when the Essential packages are configured
-    #[arg(long, value_name = "COMMAND", help_heading = HOOKS)]
-    pub essential_hook: Vec<String>,
-
-    /// Run this when all packages are configured
-    #[arg(long, value_name = "COMMAND", help_heading = HOOKS)]
-    pub customize_hook: Vec<String>,
-
-    /// Run the programs in this directory whose names begin with setup, extract, essential or customize
-    #[arg(long, value_name = "DIR", help_heading = HOOKS, visible_alias = "hook-dir")]
-    pub hook_directory: Vec<PathBuf>,
+    /// Commands between the steps.
+    #[command(flatten)]
+    pub hooks: HookArgs,
 
     /// Accepted signatures and certificates.
     #[command(flatten)]
@@ -119,14 +117,63 @@ pub struct BootstrapArgs {
     #[command(flatten)]
     pub network: NetworkArgs,
 
+    /// Also write each line of stderr to this file, with its time
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT, visible_alias = "logfile")]
+    pub log_file: Option<PathBuf>,
+
+    /// Log everything, like -vv
+    #[arg(long, short, help_heading = OUTPUT)]
+    pub debug: bool,
+
+    /// Print only errors, like --quiet
+    #[arg(long, short, help_heading = OUTPUT)]
+    pub silent: bool,
+
     /// Output of the run.
     #[command(flatten)]
     pub output: OutputArgs,
+
+    /// Options of debootstrap that change nothing here, nor in mmdebstrap.
+    #[command(flatten)]
+    pub without_effect: WithoutEffect,
+}
+
+/// Flags that wrappers of debootstrap pass, and that have no effect.
+#[derive(Debug, Args)]
+pub struct WithoutEffect {
+    /// apt resolves dependencies always.
+    #[arg(long, hide = true)]
+    pub resolve_deps: bool,
+    /// The suite decides.
+    #[arg(long, hide = true)]
+    pub merged_usr: bool,
+    /// The suite decides.
+    #[arg(long, hide = true)]
+    pub no_merged_usr: bool,
+    /// Signatures are verified always.
+    #[arg(long, hide = true)]
+    pub force_check_gpg: bool,
+}
+
+impl WithoutEffect {
+    /// The flags that were given.
+    pub fn given(&self) -> impl Iterator<Item = &'static str> {
+        [
+            ("--resolve-deps", self.resolve_deps),
+            ("--merged-usr", self.merged_usr),
+            ("--no-merged-usr", self.no_merged_usr),
+            ("--force-check-gpg", self.force_check_gpg),
+        ]
+        .into_iter()
+        .filter_map(|(flag, is_given)| is_given.then_some(flag))
+    }
 }
 
 /// Which packages a root has, beside those of `--include`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Variant {
+    /// Unpack the packages of --include and their dependencies, and configure none.
+    Extract,
     /// None.
     Custom,
     /// Essential packages and their dependencies.
@@ -153,14 +200,21 @@ pub enum BootstrapMode {
     /// As root.
     #[value(alias = "sudo")]
     Root,
-    /// In a user namespace, with the IDs of /etc/subuid and /etc/subgid.
+    /// In a user namespace, with the IDs of /etc/subuid and /etc/subgid; for root, as root in its own namespaces.
     Unshare,
+    /// A mode of mmdebstrap that is refused.
+    #[value(alias = "fakeroot", hide = true)]
+    Fakechroot,
+    /// A mode of mmdebstrap that is refused.
+    #[value(hide = true)]
+    Chrootless,
 }
 
 /// What a bootstrap makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum BootstrapFormat {
-    /// By the ending of TARGET: .tar and its compressed forms, .squashfs, .sqfs, .oci, .oci.tar, otherwise a directory.
+    /// By the ending of TARGET: .tar and its compressed forms, .squashfs, .sqfs, .ext2, .ext4, .oci, .oci.tar, otherwise
+    /// a directory. /dev/null makes nothing, and a FIFO gets a tar archive.
     Auto,
     /// A directory.
     #[value(alias = "directory")]
@@ -170,6 +224,12 @@ pub enum BootstrapFormat {
     /// A squashfs image.
     #[value(alias = "sqfs")]
     Squashfs,
+    /// An ext2 image.
+    Ext2,
+    /// An ext4 image.
+    Ext4,
+    /// Nothing: the root is made and removed, which tests the packages and hooks.
+    Null,
     /// An OCI image: an archive if TARGET ends in .tar or is `-`, otherwise a layout directory.
     Oci,
 }

@@ -88,7 +88,7 @@ const ROWS: &[Row] = &[
     ),
     row(
         ARCHIVES,
-        &["--no-check-gpg", "--check-gpg", "--ignore-release-gpg", "--force-check-gpg", "--allow-unauthenticated"],
+        &["--no-check-gpg", "--check-gpg", "--ignore-release-gpg", "--allow-unauthenticated"],
         "leave it out; signatures are always verified",
     ),
     row(MIRROR, &["--exclude-deb-section", "--include-deb-section"], "use --section"),
@@ -193,12 +193,8 @@ const ROWS: &[Row] = &[
     row(STORES, &["--log", "--log-level", "--debug", "-vv"], "use -v, -vv or FULLBORE_LOG"),
     row(STORES, &["--stat", "--stats", "--output-format"], "use --report FILE or --json"),
     // mmdebstrap(1), debootstrap(8)
-    row(BOOTSTRAP, &["--architecture", "-a"], "use --arch"),
-    row(BOOTSTRAP, &["--logfile"], "redirect stderr, or use --report FILE"),
-    row(BOOTSTRAP, &["--debug"], "use -v, -vv or FULLBORE_LOG"),
-    row(BOOTSTRAP, &["--silent"], "use -q"),
+    row(BOOTSTRAP, &["-a"], "use --arch"),
     row(BOOTSTRAP, &["--make-tarball"], "name a target that ends with .tar, or use --format tar"),
-    row(BOOTSTRAP, &["--merged-usr", "--no-merged-usr"], "leave it out; the suite decides"),
     row(BOOTSTRAP, &["--extra-suites"], "give a sources.list as the mirror argument"),
     row(BOOTSTRAP, &["--cache-dir"], "use several mirrors, or a mirror made by `fullbore mirror`"),
     row(BOOTSTRAP, &["--certificate", "--ca-certificate"], "use --cacert FILE"),

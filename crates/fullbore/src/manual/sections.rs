@@ -158,6 +158,10 @@ const FILES_OF_COPY: Section = files(&[
 
 const FILES_OF_BOOTSTRAP: Section = files(&[
     ("ROOT/.fullbore-unfinished", "Present until the root is complete. Run the command again to start over."),
+    (
+        "ROOT/etc/apt/apt.conf.d/99fullbore, ROOT/etc/dpkg/dpkg.cfg.d/99fullbore",
+        "Options of --aptopt and --dpkgopt. They are 99mmdebstrap if the program is called mmdebstrap.",
+    ),
     ("/usr/share/keyrings/", "Archive keys that fullbore trusts by default."),
     CREDENTIALS,
 ]);

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use fullbore_apt::lists::Locale;
 use fullbore_debian::signature::PolicyVariables;
-use fullbore_install::settings::Mode;
 use fullbore_wire::run::ProxyAddresses;
 use fullbore_wire::tls::SystemAuthorities;
 
+use crate::namespace::{IN_NAMESPACE, InNamespace};
 use crate::stdio;
 
 /// What the environment says.
@@ -25,8 +25,10 @@ pub struct Environment {
     pub journal: bool,
     /// `LC_ALL`, `LC_MESSAGES` or `LANG`, and `LANGUAGE`.
     pub locale: Locale,
-    /// This is the program that a bootstrap has started in namespaces of its own, in this mode.
-    pub in_namespace: Option<Mode>,
+    /// This is the program that a bootstrap has started in namespaces of its own, or without if there are none.
+    pub in_namespace: Option<InNamespace>,
+    /// How this program was started, for hooks that call it.
+    pub program: PathBuf,
     /// `APT_CONFIG`
     pub apt_config: Option<String>,
     /// `PATH`
@@ -84,7 +86,8 @@ impl Environment {
                 messages: ["LC_ALL", "LC_MESSAGES", "LANG"].into_iter().find_map(given).unwrap_or_default(),
                 language: given("LANGUAGE").unwrap_or_default(),
             },
-            in_namespace: given(crate::namespace::IN_NAMESPACE).map(|mode| crate::namespace::mode_of(&mode)),
+            program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("fullbore")),
+            in_namespace: given(IN_NAMESPACE).map(|mode| InNamespace::parse(&mode)),
             apt_config: given("APT_CONFIG"),
             crypto_policy: PolicyVariables::from_lookup(given),
             path: given("PATH"),

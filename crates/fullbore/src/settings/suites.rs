@@ -8,6 +8,10 @@
 const DEBIAN: &str = "http://deb.debian.org/debian";
 const DEBIAN_SECURITY: &str = "http://security.debian.org/debian-security";
 
+/// Keyrings of the archives, in their packages.
+const DEBIAN_KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+const UBUNTU_KEYRING: &str = "/usr/share/keyrings/ubuntu-archive-keyring.gpg";
+
 /// Where Ubuntu is, for the architectures of its main archive and for others.
 const UBUNTU: &str = "http://archive.ubuntu.com/ubuntu";
 const UBUNTU_SECURITY: &str = "http://security.ubuntu.com/ubuntu";
@@ -106,11 +110,27 @@ impl Releases {
         Some(sources)
     }
 
+    /// The keyring of the archive that a suite is of, for a machine whose apt trusts no key at all.
+    pub fn keyring(&self, suite: &str) -> Option<&'static str> {
+        self.distribution(suite).map(|distribution| match distribution {
+            Distribution::Debian => DEBIAN_KEYRING,
+            Distribution::Ubuntu => UBUNTU_KEYRING,
+        })
+    }
+
     /// Lines of sources for a suite, on a machine whose apt has those of `here`. `None` if it has none, and nobody knows
     /// whose suite it is.
     ///
     /// What this machine's apt has of the suite is taken as it is: its owner has chosen it.
-    pub fn sources(&self, suite: &str, architecture: &str, components: &str, here: &[Known]) -> Option<Vec<String>> {
+    ///
+    /// `options` stand in each line behind `deb`.
+    pub fn sources(
+        &self,
+        suite: &str,
+        architecture: &str,
+        (components, options): (&str, &str),
+        here: &[Known],
+    ) -> Option<Vec<String>> {
         let is_of_suite =
             |known: &&Known| known.suite == suite || known.suite.strip_prefix(suite).is_some_and(is_beside);
         let own: Vec<&Known> = here.iter().filter(is_of_suite).collect();
@@ -122,7 +142,7 @@ impl Releases {
         } else {
             vec![(here.first()?.uri.clone(), suite.to_owned())]
         };
-        Some(chosen.into_iter().map(|(uri, suite)| format!("deb {uri} {suite} {components}\n")).collect())
+        Some(chosen.into_iter().map(|(uri, suite)| format!("deb {options}{uri} {suite} {components}\n")).collect())
     }
 }
 
@@ -149,7 +169,7 @@ mod tests {
     }
 
     fn sources(suite: &str, here: &str) -> String {
-        let lines = Releases::default().sources(suite, "amd64", "main", &known(here));
+        let lines = Releases::default().sources(suite, "amd64", ("main", ""), &known(here));
         lines.map(|lines| lines.concat().replace("deb ", "").replace(" main", "")).unwrap_or_default()
     }
 
@@ -177,7 +197,7 @@ mod tests {
         let theirs: Vec<&str> = text.split_terminator("\n\n").map(|lines| lines.trim_end()).collect();
         assert_eq!(theirs.len(), suites.len());
         for (suite, theirs) in suites.iter().zip(theirs) {
-            let ours = releases().sources(suite, "amd64", "main", &[]).unwrap().concat();
+            let ours = releases().sources(suite, "amd64", ("main", ""), &[]).unwrap().concat();
             assert_eq!(ours.trim_end(), theirs, "{suite}");
         }
     }
@@ -235,7 +255,7 @@ mod tests {
 
     #[test]
     fn ubuntu_for_other_architectures_is_at_its_ports() {
-        let lines = Releases::default().sources("noble", "arm64", "main", &[]).unwrap();
+        let lines = Releases::default().sources("noble", "arm64", ("main", ""), &[]).unwrap();
         assert!(lines.len() == 3 && lines.iter().all(|line| line.contains("ports.ubuntu.com")), "{lines:?}");
     }
 }

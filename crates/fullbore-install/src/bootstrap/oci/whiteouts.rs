@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use fullbore_engine::run::error::CommandError;
 
-use crate::bootstrap::pack::LEFT_OUT;
+use crate::bootstrap::pack::{DEV, LEFT_OUT};
 
 /// How names of deleted files begin (image-spec, layer.md, "Whiteouts").
 const PREFIX: &[u8] = b".wh.";
@@ -33,7 +33,7 @@ fn first(root: &Path) -> Result<Option<PathBuf>, CommandError> {
         for entry in fs::read_dir(&directory).map_err(|error| disk(&directory, &error))? {
             let entry = entry.map_err(|error| disk(&directory, &error))?;
             let (name, path) = (entry.file_name(), entry.path());
-            if directory == root && LEFT_OUT.iter().any(|left_out| name == *left_out) {
+            if directory == root && LEFT_OUT.iter().chain([&DEV]).any(|left_out| name == *left_out) {
                 continue;
             }
             if name.as_bytes().starts_with(PREFIX) {

@@ -1,0 +1,282 @@
+//! `fullbore bootstrap` with the habits of mmdebstrap's users: hooks, steps to leave out, targets, files as packages.
+
+#![allow(clippy::unwrap_used)]
+
+mod harness {
+    pub mod compared;
+    pub mod packages;
+    pub mod roots;
+}
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use fullbore_testkit::process::clean_command;
+use harness::compared::{bootstrap, fullbore, is_sound, place};
+use harness::packages::{packages, well};
+
+/// A program in a directory of hooks.
+fn program(directory: &Path, name: &str, text: &str) {
+    fs::create_dir_all(directory).unwrap();
+    let path = directory.join(name);
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// A package that has one file.
+fn package(directory: &Path, name: &str, depends: &str) -> PathBuf {
+    let (tree, deb) = (directory.join(format!("{name}-tree")), directory.join(format!("{name}.deb")));
+    fs::create_dir_all(tree.join("DEBIAN")).unwrap();
+    fs::create_dir_all(tree.join("opt")).unwrap();
+    fs::write(tree.join("opt").join(name), "file\n").unwrap();
+    let control = format!(
+        "Package: {name}\nVersion: 1:2+x\nArchitecture: all\nMaintainer: T <t@example.org>\nDepends: {depends}\n\
+         Description: one file\n"
+    );
+    fs::write(tree.join("DEBIAN/control"), control).unwrap();
+    well(clean_command("dpkg-deb").args(["--root-owner-group", "--build"]).arg(&tree).arg(&deb));
+    deb
+}
+
+fn text(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn hooks_run_in_the_order_of_the_command_line_with_stdin_and_a_helper() {
+    let (dir, server) = (place(), packages().serve());
+    let root = dir.path().join("root");
+    let (first, second) = (dir.path().join("first"), dir.path().join("second"));
+    // Without `#!`, as mmdebstrap takes them.
+    program(&first, "customize01.sh", "echo first01 >> \"$1/order\"\n");
+    program(&first, "customize00.sh", "#!/bin/sh\necho first00 >> \"$1/order\"\n");
+    program(&first, "README", "#!/bin/sh\nexit 1\n");
+    program(&second, "setup.sh", "#!/bin/sh\necho second >> \"$1/order\"\n");
+    fs::write(first.join("customize02.sh"), "exit 1\n").unwrap();
+    fs::write(dir.path().join("sent"), "sent\n").unwrap();
+    let helper = r#""$MMDEBSTRAP_ARGV0" --hook-helper "$1" "$MMDEBSTRAP_MODE" "$MMDEBSTRAP_HOOK" '' 1"#;
+    let socket = r#"<&$MMDEBSTRAP_HOOKSOCK >&$MMDEBSTRAP_HOOKSOCK"#;
+    let up = format!("{helper} upload sent /received {socket}");
+    let down = format!("{helper} download /received back {socket} && {helper} copy-out /received new/tree {socket}");
+    let hooks = [
+        "--customize-hook",
+        "echo cli1 >> \"$1/order\"",
+        "--hook-directory",
+        first.to_str().unwrap(),
+        "--setup-hook",
+        &up,
+        "--customize-hook",
+        "echo cli2 >> \"$1/order\"; cat > \"$1/input\"",
+        "--hook-dir",
+        second.to_str().unwrap(),
+        "--chrooted-customize-hook",
+        "cat /received; echo chrooted >> /order; test -e /var/lib/dpkg/status",
+        "--customize-hook",
+        &down,
+    ];
+    let mut command = bootstrap(&server, "essential", &[], &root, &hooks);
+    let mut child = command.current_dir(dir.path()).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"typed\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{told}");
+    assert_eq!(text(&root.join("order")), "second\ncli1\nfirst00\nfirst01\ncli2\nchrooted\n");
+    assert_eq!(text(&root.join("input")), "typed\n");
+    assert_eq!(text(&dir.path().join("back")), "sent\n");
+    assert_eq!(text(&dir.path().join("new/tree/received")), "sent\n");
+    assert!(told.contains("customize02.sh: named like a hook, but not executable"), "{told}");
+    assert!(told.contains("README: not a hook"), "{told}");
+    assert!(told.lines().any(|line| line.ends_with(" sent")), "the output of a hook: {told}");
+}
+
+/// A shell as a hook.
+#[test]
+fn hooks_have_the_terminal() {
+    let (dir, server) = (place(), packages().serve());
+    let (root, file) = (dir.path().join("root"), dir.path().join("terminal"));
+    let is_terminal = "test -t 0 && test -t 1 && test -t 2";
+    let read = format!("read -r word; echo \"$word\" > {}", file.display());
+    let hooks = ["--customize-hook", is_terminal, "--customize-hook", &read];
+    let made = bootstrap(&server, "essential", &[], &root, &hooks);
+    let quoted = |word: &std::ffi::OsStr| format!("'{}'", word.to_str().unwrap().replace('\'', "'\\''"));
+    let line: Vec<String> = std::iter::once(made.get_program()).chain(made.get_args()).map(quoted).collect();
+    let mut script = clean_command("script");
+    script.args(["--quiet", "--return", "--command", &line.join(" "), "/dev/null"]);
+    let mut child = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("needs the package bsdutils");
+    child.stdin.as_mut().unwrap().write_all(b"typed\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert_eq!(text(&file), "typed\n");
+    is_sound(&root);
+}
+
+#[test]
+fn what_cannot_be_installed_is_told_before_unpacking() {
+    let (dir, server) = (place(), packages().serve());
+    package(dir.path(), "made-up", "libc6");
+    package(dir.path(), "broken", "no-such-package");
+    let refused = |include: &str, variant: &str| {
+        let root = dir.path().join("refused");
+        let mut command = bootstrap(&server, variant, &[include], &root, &[]);
+        let output = command.current_dir(dir.path()).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success(), "{include}: {told}");
+        assert!(!root.join("usr").exists(), "{include}: unpacked already");
+        let _ = fs::remove_dir_all(&root);
+        told
+    };
+    for (include, variant, word) in [
+        ("no-such-package", "essential", "Unable to locate package no-such-package"),
+        ("no-such-package", "custom", "Unable to locate package no-such-package"),
+        ("vim-tiny=0.1", "minbase", "Version '0.1' for 'vim-tiny' was not found"),
+        ("./broken.deb", "essential", "no-such-package"),
+        ("./none.deb", "essential", "--include ./none.deb: No such file"),
+        ("/", "essential", "--include /: is no file"),
+    ] {
+        let told = refused(include, variant);
+        assert!(told.contains(word), "{include}: {told}");
+    }
+    for (variant, more) in
+        [("essential", &[][..]), ("custom", &["coreutils", "dash", "diffutils", "dpkg", "libc-bin", "sed"])]
+    {
+        let root = dir.path().join(variant);
+        let include = [&["./made-up.deb"], more].concat();
+        well(bootstrap(&server, variant, &include, &root, &[]).current_dir(dir.path()));
+        assert_eq!(text(&root.join("opt/made-up")), "file\n");
+        let status = text(&root.join("var/lib/dpkg/status"));
+        let stanza = status.split("\n\n").find(|stanza| stanza.starts_with("Package: made-up\n")).unwrap();
+        assert!(stanza.contains("Status: install ok installed") && stanza.contains("Version: 1:2+x"), "{stanza}");
+    }
+}
+
+#[test]
+fn packages_are_unpacked_and_not_configured() {
+    let (dir, server) = (place(), packages().serve());
+    let root = dir.path().join("root");
+    let hook = "test -e \"$1\"/usr/bin/less && : > \"$1\"/hooked";
+    let hooks = ["--extract-hook", hook, "--essential-hook", "exit 1", "--customize-hook", "exit 1"];
+    well(&mut bootstrap(&server, "extract", &["less"], &root, &hooks));
+    assert!(root.join("usr/bin/less").exists() && root.join("lib").exists() && root.join("hooked").exists());
+    assert_eq!(text(&root.join("var/lib/dpkg/status")), "");
+    assert!(!root.join("var/lib/dpkg/info/less.list").exists() && !root.join(".fullbore-unfinished").exists());
+}
+
+#[test]
+fn a_simulation_tells_packages_and_makes_nothing_of_a_file() {
+    let (dir, server) = (place(), packages().serve());
+    let (file, root) = (dir.path().join("root.tar"), dir.path().join("root"));
+    for target in [&file, &root] {
+        let mut command = bootstrap(&server, "apt", &["less"], target, &["--simulate", "--setup-hook", "exit 1"]);
+        let told = String::from_utf8_lossy(&well(&mut command).stderr).into_owned();
+        assert!(told.contains("would install less ") && told.contains("would install apt "), "{told}");
+        assert!(told.contains("--simulate runs no hooks"), "{told}");
+    }
+    assert!(!file.exists());
+    // As mmdebstrap leaves it.
+    assert!(root.join("etc/apt/sources.list").exists() && !root.join("usr").exists());
+    assert!(!root.join("var/cache/apt/archives/lock").exists());
+    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["root"]);
+}
+
+#[test]
+fn steps_are_left_out() {
+    let (dir, server) = (place(), packages().serve());
+    let root = dir.path().join("root");
+    fs::create_dir(&root).unwrap();
+    fs::write(root.join("own"), "own\n").unwrap();
+    let skips = "check/empty,cleanup/apt/lists cleanup/tmp,chroot/mount/proc,chroot/mount/sys,chroot/policy-rc.d,\
+                 chroot/start-stop-daemon,essential/unlink,no/step";
+    let hook = r#"test ! -e "$1"/proc/self && test ! -e "$1"/sys/kernel && test ! -e "$1"/usr/sbin/policy-rc.d &&
+        test ! -e "$1"/sbin/start-stop-daemon.REAL && : > "$1"/tmp/kept"#;
+    let unlinked = r#"ls "$1"/var/cache/apt/archives/*.deb"#;
+    let more = ["--skip", skips, "--customize-hook", hook, "--essential-hook", unlinked];
+    let told = well(&mut bootstrap(&server, "essential", &[], &root, &more)).stderr;
+    let told = String::from_utf8_lossy(&told).into_owned();
+    assert!(told.contains("warning: --skip no/step: no step has this name"), "{told}");
+    assert_eq!(text(&root.join("own")), "own\n");
+    assert!(root.join("tmp/kept").exists());
+    let lists = fs::read_dir(root.join("var/lib/apt/lists")).unwrap();
+    assert!(
+        lists.filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().contains("Packages")).count() > 0
+    );
+    // What was there before is not cleared by a run that does not keep it.
+    let output = bootstrap(&server, "essential", &[], &root, &[]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(text(&root.join("own")), "own\n");
+    // A root that a hook brings, without any package.
+    let (tar, copied) = (dir.path().join("in.tar"), dir.path().join("out.tar"));
+    well(clean_command("tar").arg("-C").arg(&root).arg("-cf").arg(&tar).args(["etc", "dev"]));
+    let mut command = fullbore();
+    command.args(["bootstrap", "--variant", "custom", "--skip", "update,setup,cleanup,tar-in/mknod,output/dev"]);
+    command.arg("--setup-hook").arg(format!("tar-in {} /", tar.display())).arg("").arg(&copied);
+    well(&mut command);
+    let listed = well(clean_command("tar").arg("-tf").arg(&copied)).stdout;
+    let listed = String::from_utf8_lossy(&listed).into_owned();
+    assert!(listed.contains("./etc/passwd\n") && !listed.contains("./dev/null\n"), "{listed}");
+}
+
+#[test]
+fn targets_are_those_of_mmdebstrap() {
+    let (dir, server) = (place(), packages().serve());
+    let at = |name: &str| dir.path().join(name);
+    let between = at("tmp");
+    fs::create_dir(&between).unwrap();
+    let names = |tar: &[u8]| {
+        let mut list = clean_command("tar");
+        let mut child = list.arg("-t").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let tar = tar.to_vec();
+        let writing = std::thread::spawn(move || stdin.write_all(&tar));
+        let output = child.wait_with_output().unwrap();
+        let _ = writing.join();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    // A FIFO, without the devices.
+    well(clean_command("mkfifo").arg(at("fifo")));
+    let fifo = at("fifo");
+    let reading = std::thread::spawn(move || fs::read(fifo).unwrap());
+    let more = ["--skip", "output/mknod"];
+    well(bootstrap(&server, "essential", &[], &at("fifo"), &more).env("TMPDIR", &between));
+    let listed = names(&reading.join().unwrap());
+    assert!(listed.contains("./dev/fd\n") && !listed.contains("./dev/null\n"), "{listed}");
+    // Nothing.
+    let hook = ["--customize-hook", ": > \"$1\"/made"];
+    well(bootstrap(&server, "essential", &[], Path::new("/dev/null"), &hook).env("TMPDIR", &between));
+    assert_eq!(fs::read_dir(&between).unwrap().count(), 0);
+    // Without SUITE: sources on stdin, and an archive on stdout.
+    let mut command = fullbore();
+    command.args(["bootstrap", "--variant", "essential", "--keyring"]).arg(&packages().key).env("TMPDIR", &between);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let line = format!("deb {} {} main\n", server.url(), packages().codename);
+    child.stdin.take().unwrap().write_all(line.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(names(&output.stdout).contains("./usr/bin/dpkg\n"));
+    // Under the name of mmdebstrap, and by its beginning of an option.
+    let link = at("mmdebstrap");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_fullbore"), &link).unwrap();
+    let mut command = clean_command(link.to_str().unwrap());
+    command.args(["--vari=essential", "--merged-usr", "--dpkgopt=no-pager", "--keyring"]).arg(&packages().key);
+    let told = well(command.arg(&packages().codename).arg(at("root.ext4")).arg(server.url())).stderr;
+    assert!(String::from_utf8_lossy(&told).contains("--merged-usr has no effect"));
+    well(clean_command("e2fsck").args(["-f", "-n"]).arg(at("root.ext4")));
+    let asked = |request: &str| {
+        let output = well(clean_command("debugfs").args(["-R", request]).arg(at("root.ext4")));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert!(asked("stat /dev/null").contains("character special") && asked("stat /dev/null").contains("Mode:  0666"));
+    assert!(asked("stat /dev/fd").contains("Fast link dest: \"/proc/self/fd\""), "{}", asked("stat /dev/fd"));
+    assert!(asked("stat /usr/bin/dpkg").contains("Type: regular"));
+    assert!(asked("cat /etc/dpkg/dpkg.cfg.d/99mmdebstrap").contains("no-pager"));
+    assert!(!asked("ls -p /").contains("fullbore"), "{}", asked("ls -p /"));
+    for mode in ["fakechroot", "chrootless"] {
+        let output = bootstrap(&server, "essential", &[], &at("none"), &["--mode", mode]).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.contains(&format!("fullbore has no mode {mode}")), "{told}");
+    }
+}
