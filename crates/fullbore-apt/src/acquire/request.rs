@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 
 use fullbore_engine::digest::Sha256;
+use fullbore_wire::conditional::http_date;
 
 use super::message::{Message, percent_decode};
 
@@ -91,9 +92,15 @@ impl Failure {
         Failure { message: message.to_string(), reason: None, transient: false }
     }
 
+    /// Blanks stay as they are: APT's own texts have several in a row.
     fn one_line(&self) -> String {
-        self.message.split_whitespace().collect::<Vec<_>>().join(" ")
+        self.message.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
     }
+}
+
+/// `Mon, 16 Jun 2025 09:06:40 +0000`, as APT's methods write times; `None` for times that HTTP has no form for.
+pub(crate) fn date(unix_s: i64) -> Option<String> {
+    http_date(unix_s).map(|date| date.replace("GMT", "+0000"))
 }
 
 #[cfg(test)]
@@ -115,6 +122,8 @@ mod tests {
         let failed =
             request.failed(&Failure { transient: true, reason: Some("Timeout".into()), ..Failure::new("a\nb") });
         assert_eq!(failed.get("Message"), Some("a b"));
+        assert_eq!(request.failed(&Failure::new("404  x")).get("Message"), Some("404  x"));
+        assert_eq!(date(1_750_064_800).as_deref(), Some("Mon, 16 Jun 2025 09:06:40 +0000"));
         assert_eq!((failed.get("FailReason"), failed.get("Transient-Failure")), (Some("Timeout"), Some("true")));
         let empty = Request::new(Message::new(600, "URI Acquire"));
         assert_eq!((empty.path(), empty.expected_sha256()), (PathBuf::new(), None));
