@@ -5,7 +5,6 @@
 //! small files go along behind it and are done when the big ones are. A big file is handed out piece by piece: what nobody has asked for yet can go to any
 //! host, and so the end of a run never waits for one of them.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
@@ -192,8 +191,7 @@ impl Queue {
             }
         }
         let waiting = self.waiting.make_contiguous();
-        // Of equal ones, the big end has the one that was added first.
-        waiting.sort_unstable_by_key(|(size, item)| (*size, Reverse(*item)));
+        waiting.sort_unstable();
         self.small_files = waiting.partition_point(|(size, _)| *size <= SMALL_BYTES);
     }
 

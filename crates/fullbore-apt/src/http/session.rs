@@ -117,7 +117,7 @@ impl Session {
             keys: HashMap::new(),
             open: HashMap::new(),
             by_target: HashMap::new(),
-            next_item: 0,
+            next_item: ItemId::MAX,
             events,
             happened,
             landed,
@@ -262,7 +262,8 @@ impl Session {
         self.journal.found(&target, size, sha256, std::iter::once(0..resumed).collect::<Ranges>());
         let present = self.shared.landing.present(&target, size, sha256);
         let id = self.next_item;
-        self.next_item = self.next_item.wrapping_add(1);
+        // Downwards: of files of the same size the queue gives out the one with the highest number first.
+        self.next_item = self.next_item.wrapping_sub(1);
         let item = Item { id, size, present, excluded: self.mirror_sets[mirror_set].excluded(&wanted) };
         let fields = self.settings.fields(&wanted);
         let file = Arc::new(File { wanted, path, target: target.clone(), sha256, size, fields });
