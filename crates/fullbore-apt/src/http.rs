@@ -24,6 +24,7 @@
 
 mod answers;
 mod detect;
+mod in_order;
 mod mirror_set;
 mod mirrors;
 mod plain;

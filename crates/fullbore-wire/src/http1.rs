@@ -127,9 +127,6 @@ pub enum Http1Error {
         /// The field as received.
         value: String,
     },
-    /// Content-Length together with Transfer-Encoding: response smuggling.
-    #[error("both Content-Length and Transfer-Encoding in one answer")]
-    LengthAndTransferEncoding,
     /// A transfer coding other than one single `chunked`, or any in HTTP/1.0.
     #[error("transfer coding not acceptable: {value:?}")]
     BadTransferEncoding {

@@ -65,11 +65,13 @@ impl Request {
 
     /// `400 URI Failure`. APT goes on with another way to get the item, or gives it up.
     pub fn failed(&self, failure: &Failure) -> Message {
-        let message = Message::new(400, "URI Failure").with("URI", &self.uri).with("Message", failure.one_line());
+        let message = Message::new(400, "URI Failure");
+        // First, as apt's methods have it: whoever reads apt's log looks for one and then for the other.
         let message = match &failure.reason {
             Some(reason) => message.with("FailReason", reason),
             None => message,
         };
+        let message = message.with("URI", &self.uri).with("Message", failure.one_line());
         if failure.transient { message.with("Transient-Failure", "true") } else { message }
     }
 }

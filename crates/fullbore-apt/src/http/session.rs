@@ -24,6 +24,7 @@ use fullbore_wire::url::Url;
 use tokio::sync::mpsc;
 
 use super::answers::{self, Finished, HostError, Phrases};
+use super::in_order::{InOrder, TaskId};
 use super::mirror_set::{File, MirrorSet, Shared};
 use super::plain::{self, Plain, Requirements, Way};
 use super::redirects;
@@ -41,10 +42,10 @@ enum Event {
     Begun(String),
     /// An event of a fetcher.
     Fetched(usize, FetchEvent),
-    /// A message for APT.
-    Tell(Message),
-    /// A task ended with these messages.
-    Ended(Vec<Message>),
+    /// A message for APT of a task for a mirror set.
+    Tell(usize, TaskId, Message),
+    /// A task for a mirror set ended with these messages.
+    Ended(usize, TaskId, Vec<Message>),
     /// The freshness of a mirror set for a suite.
     Learned(usize, String, Freshness),
     /// A fetcher panicked.
@@ -78,6 +79,9 @@ pub(super) struct Session {
     open: HashMap<ItemId, Open>,
     by_target: HashMap<String, ItemId>,
     next_item: ItemId,
+    next_task: TaskId,
+    /// What is held back, by mirror set.
+    in_order: HashMap<usize, InOrder>,
     events: mpsc::UnboundedSender<Event>,
     happened: mpsc::UnboundedReceiver<Event>,
     landed: mpsc::UnboundedReceiver<Outcome>,
@@ -118,6 +122,8 @@ impl Session {
             open: HashMap::new(),
             by_target: HashMap::new(),
             next_item: ItemId::MAX,
+            next_task: 0,
+            in_order: HashMap::new(),
             events,
             happened,
             landed,
@@ -294,7 +300,15 @@ impl Session {
         if !self.settings.allows_ranges(&wanted.url) {
             mirror_set.ranges.store(false, Ordering::Relaxed);
         }
+        let id = self.next_task;
+        self.next_task += 1;
+        // Mirrors answer each over its own connection.
+        if mirror_set.is_alone() {
+            self.in_order.entry(number).or_default().add(id);
+        }
         let task = Task {
+            id,
+            mirror_set: number,
             hosts,
             is_started,
             names: mirror_set.names.clone(),
@@ -316,7 +330,7 @@ impl Session {
             if let (Some(suite), Some(freshness)) = (suite, freshness) {
                 let _ = events.send(Event::Learned(number, suite, freshness));
             }
-            let _ = events.send(Event::Ended(messages));
+            let _ = events.send(Event::Ended(number, id, messages));
         });
     }
 
@@ -340,8 +354,8 @@ impl Session {
                 let Some(open) = self.close(item) else { return Ok(()) };
                 self.apt.send(&open.file.wanted.request.failed(&Failure::new(cause)))
             }
-            Event::Tell(message) => self.apt.send(&message),
-            Event::Ended(messages) => messages.iter().try_for_each(|message| self.apt.send(message)),
+            Event::Tell(mirror_set, task, message) => self.tell(mirror_set, task, vec![message], false),
+            Event::Ended(mirror_set, task, messages) => self.tell(mirror_set, task, messages, true),
             Event::Learned(mirror_set, suite, freshness) => {
                 self.mirror_sets[mirror_set].learn(suite, freshness);
                 Ok(())
@@ -361,6 +375,11 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    fn tell(&mut self, mirror_set: usize, task: TaskId, messages: Vec<Message>, is_ended: bool) -> io::Result<()> {
+        let now = self.in_order.entry(mirror_set).or_default().told(task, messages, is_ended);
+        now.iter().try_for_each(|message| self.apt.send(message))
     }
 
     /// Sends `200 URI Start` once.
@@ -442,6 +461,8 @@ fn refusal(
 
 /// A task for a file of unknown hash or size.
 struct Task {
+    id: TaskId,
+    mirror_set: usize,
     wanted: WantedFile,
     path: String,
     hosts: Vec<HostId>,
@@ -480,7 +501,8 @@ impl Task {
         let request = &self.wanted.request;
         let mut on_start = |size: Option<u64>, resumed: u64| {
             if !self.is_started {
-                let _ = self.events.send(Event::Tell(answers::started(request, size, resumed)));
+                let started = answers::started(request, size, resumed);
+                let _ = self.events.send(Event::Tell(self.mirror_set, self.id, started));
             }
         };
         // An index is small, and its time is that of the archive: what is left of it is made anew.

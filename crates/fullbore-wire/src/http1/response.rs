@@ -179,6 +179,12 @@ pub(super) fn parse(input: &[u8], limit: usize, method: Method) -> Result<Option
     head.reason = response.reason.filter(|_| status >= 400).map(str::to_owned);
     head.close = framing_fields.close || (version == Version::Http10 && !framing_fields.keep_alive);
     let framing = decide_framing(&head, method, &framing_fields)?;
+    if framing_fields.transfer_encoding.is_some() && framing_fields.content_length.is_some() {
+        // Two lengths: chunks overrule the other (RFC 9112, 6.3 rule 3). As with curl and apt the answer is taken, and as
+        // somebody else may have gone by the other length, nothing behind it on this connection is.
+        head.content_length = None;
+        head.close = true;
+    }
     Ok(Some(ParsedHead { head, framing, head_bytes }))
 }
 
@@ -280,9 +286,6 @@ fn decide_framing(head: &ResponseHead, method: Method, fields: &FramingFields) -
     let status = head.status;
     if method == Method::Connect && (200..300).contains(&status) {
         return Ok(Framing::Tunnel);
-    }
-    if fields.transfer_encoding.is_some() && fields.content_length.is_some() {
-        return Err(Http1Error::LengthAndTransferEncoding);
     }
     if method == Method::Head || status == 204 || status == 304 || status < 200 {
         return Ok(Framing::Length(0));
@@ -444,8 +447,6 @@ mod tests {
             "Content-Length: 7,",
             "Content-Length: 18446744073709551616",
             "Content-Length: \u{661}",
-            "Content-Length: 7\r\nTransfer-Encoding: chunked",
-            "Transfer-Encoding: chunked\r\nContent-Length: 7",
             "Transfer-Encoding: gzip, chunked",
             "Transfer-Encoding: chunked, identity",
             "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
@@ -470,9 +471,21 @@ mod tests {
             "HTTP/1.1200 OK",
             "ICY 200 OK",
             "<html>",
-            "HTTP/1.1 200 OK\r\nX: y\r\nContent-Length: 7\r\nTransfer-Encoding:\tchunked",
+            "HTTP/1.1 200 OK\r\nContent-Length: 7\r\nTransfer-Encoding: gzip, chunked",
+            "HTTP/1.0 200 OK\r\nContent-Length: 7\r\nTransfer-Encoding: chunked",
         ] {
             assert!(parse_get(head).is_err(), "{head:?}");
+        }
+    }
+
+    #[test]
+    fn of_two_lengths_the_chunks_count_and_the_connection_ends() {
+        for fields in [
+            "Content-Length: 7\r\nTransfer-Encoding: chunked",
+            "Transfer-Encoding:\tchunked\r\nX: y\r\nContent-Length: 7\r\nConnection: keep-alive",
+        ] {
+            let (head, framing) = parse_get(&format!("HTTP/1.1 200 OK\r\n{fields}")).unwrap();
+            assert_eq!((head.content_length, head.close, framing), (None, true, Framing::Chunked), "{fields}");
         }
     }
 
