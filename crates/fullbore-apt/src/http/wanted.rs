@@ -83,7 +83,8 @@ impl WantedFile {
     pub fn new(request: Request, settings: &Settings) -> Result<WantedFile, RequestError> {
         let other = || RequestError::OtherMethod(request.uri.chars().take(URI_SHOWN).collect());
         let plain = settings.method().plain(&request.uri).ok_or_else(other)?;
-        let plain = if settings.sends_encoded() { plain } else { encoded(&plain) };
+        // APT encodes much, but no backslash.
+        let plain = if settings.sends_encoded() { plain.replace('\\', "%5C") } else { encoded(&plain) };
         let (url, credentials) = Url::parse_with_userinfo(&plain)?;
         if request.filename.as_os_str().is_empty() {
             return Err(RequestError::NoFilename);
@@ -180,6 +181,15 @@ mod tests {
 
     fn wanted(uri: &str, fields: &[(&str, &str)]) -> Result<WantedFile, RequestError> {
         wanted_with(&settings(&[]), uri, fields)
+    }
+
+    #[test]
+    fn a_backslash_that_apt_leaves_as_it_is_is_encoded() {
+        for encodes in ["0", "1"] {
+            let settings = settings(&[("Acquire::Send-URI-Encoded", encodes)]);
+            let wanted = wanted_with(&settings, r"http://h/pool\x.deb", &[]).unwrap();
+            assert!(wanted.url.path().eq_ignore_ascii_case("/pool%5Cx.deb"), "{}", wanted.url.path());
+        }
     }
 
     #[test]

@@ -117,7 +117,9 @@ mod tests {
     fn what_has_no_sha256_is_left_to_apt() {
         let line = |uri: &str, hash: &str| is_ours_to_fetch(&format!("'{uri}' x_1_all.deb 3 {hash}"));
         assert!(line("http://h/x.deb", "SHA256:00"));
-        assert!(!line("http://h/x.deb", "SHA512:00") && !line("http://h/x.deb", "") && !line("file:/x.deb", "SHA256:00"));
+        assert!(
+            !line("http://h/x.deb", "SHA512:00") && !line("http://h/x.deb", "") && !line("file:/x.deb", "SHA256:00")
+        );
         assert!(!is_ours_to_fetch("Need to get 3 B of archives."));
     }
 
