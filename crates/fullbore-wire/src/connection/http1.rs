@@ -165,6 +165,10 @@ impl Serving<'_> {
             let first = first.take();
             return self.ask_detour(first);
         }
+        if self.shared.dispatcher().host_mut(self.host).depth() <= 1 {
+            // Its answers may come in another order: small ones are not mixed with files either.
+            self.http.set_depth(1);
+        }
         while self.http.free_slots() > 0 && !self.http.is_closing() {
             let Some(pending) = lock(&self.shared.gets)[self.host as usize].pop_front() else { break };
             self.ask_small(SmallPart::new(pending));
