@@ -9,14 +9,19 @@
 
 mod configuration;
 mod conversation;
+mod hashes;
 mod message;
+mod method_name;
 mod request;
 mod sandbox;
 
 pub use configuration::{Configuration, ConfigurationError};
 pub(crate) use conversation::panic_text;
 pub use conversation::{Capabilities, Incoming, IncomingError, Method, Outgoing, serve};
+pub use hashes::{ExpectedHashes, HashType, Hasher, ReceivedHashes};
 pub use message::{Message, MessageError, Messages, percent_decode};
+pub use method_name::MethodName;
+pub(crate) use request::date;
 pub use request::{Failure, Request};
 pub(crate) use sandbox::drop_privileges;
 pub use sandbox::{SandboxError, User};

@@ -19,21 +19,26 @@
 //! Acquire::Max-Pipeline-Depth "1000";                       // requests that APT hands out at once
 //! ```
 //!
-//! Not obeyed, and said so: socks proxies, `CrlFile`, files known by MD5 or SHA-1 alone. Not used:
-//! SRV records.
+//! Not obeyed, and said so: socks proxies, `CrlFile`. Not used: SRV records. A file of which MD5 or SHA-1 alone is known
+//! comes from the host that APT named, and APT decides whether such a hash is enough.
 
 mod answers;
 mod detect;
+mod in_order;
 mod mirror_set;
 mod mirrors;
 mod plain;
+mod redirects;
 mod releases;
 mod session;
 mod settings;
 mod wanted;
+mod words;
 
 use std::io::{self, Read};
+use std::sync::Arc;
 
+use fullbore_wire::fetch::{HeadLog, WireHead};
 pub use mirrors::{LIST_BYTES_MAX, MirrorListError, MirrorPath, MirrorSets};
 use session::Session;
 pub use settings::Environment;
@@ -42,7 +47,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::acquire::{
-    Capabilities, Configuration, Failure, Incoming, IncomingError, Message, Outgoing, Request, drop_privileges,
+    Capabilities, Configuration, Failure, Incoming, IncomingError, Message, MethodName, Outgoing, Request,
+    drop_privileges,
 };
 
 /// What `Acquire::Max-Pipeline-Depth` should be: as many requests as APT has ready at once. With its
@@ -54,7 +60,11 @@ pub const PIPELINE_DEPTH: usize = 1000;
 /// Requests read ahead of those that were begun.
 const READ_AHEAD: usize = 4096;
 
-/// Serves APT as the method `name` (`http` or `https`) until it closes the pipe, goes away or
+/// Takes lines for whoever looks into what the method does: with `Debug::Acquire::http`, what APT's own method writes to
+/// stderr.
+pub type DebugOutput = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Serves APT as the method `name` (`http`, `https`, or another name; see [`MethodName`]) until it closes the pipe, goes away or
 /// interrupts. `from` is read by a thread of its own.
 ///
 /// To be called while there is no other thread: rights are dropped for this one. Whatever happens to a
@@ -67,8 +77,9 @@ pub fn serve(
     from: impl Read + Send + 'static,
     apt: &Outgoing,
     environment: Environment,
+    debug: DebugOutput,
 ) -> Result<(), IncomingError> {
-    match converse(name, from, apt, environment) {
+    match converse(MethodName::new(name), from, apt, environment, debug) {
         Err(IncomingError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         Err(IncomingError::Unfinished) => Ok(()),
         result => result,
@@ -76,10 +87,11 @@ pub fn serve(
 }
 
 fn converse(
-    name: &str,
+    name: MethodName,
     from: impl Read + Send + 'static,
     apt: &Outgoing,
     environment: Environment,
+    debug: DebugOutput,
 ) -> Result<(), IncomingError> {
     apt.send(&Capabilities { pipeline: true }.message())?;
     let mut incoming = Incoming::new(from);
@@ -87,8 +99,8 @@ fn converse(
         let Some(message) = incoming.receive()? else { return Ok(()) };
         match message.code {
             601 => {
-                let configuration = Configuration::from_message(&message, name)?;
-                break Settings::read(configuration, environment);
+                let configuration = Configuration::from_message(&message, name.binary())?;
+                break Settings::read(name, configuration, environment);
             }
             600 => {
                 let failure = Failure::new("APT sent no configuration");
@@ -106,9 +118,10 @@ fn converse(
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name("network").enable_all().build()?;
     let (requested, requests) = mpsc::channel(READ_AHEAD);
     let reader = std::thread::Builder::new().name("requests".into()).spawn(move || read(incoming, &requested))?;
+    let head_log = settings.shows_heads().then(|| head_log(settings.method().clone(), debug));
     let mut session = {
         let _inside = runtime.enter();
-        Session::start(settings, apt.clone())?
+        Session::start(settings, apt.clone(), head_log)?
     };
     let result = runtime.block_on(async {
         let mut interrupted = signal(SignalKind::interrupt())?;
@@ -129,6 +142,22 @@ fn converse(
         Ok(false) => Ok(()),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Writes heads as APT's own method does: a request as it is, an answer with the address that was asked.
+fn head_log(name: MethodName, debug: DebugOutput) -> HeadLog {
+    HeadLog::new(move |head| match head {
+        WireHead::Request(text) => text.lines().for_each(|line| debug(line)),
+        WireHead::Answer(text, url) => {
+            let line = text.lines().next().unwrap_or_default();
+            let mut parts = line.trim_end().splitn(3, ' ').skip(1);
+            if let (Some(status), None) = (parts.next(), parts.next().filter(|phrase| !phrase.trim().is_empty())) {
+                debug(&words::no_reason_phrase(status));
+            }
+            debug(&words::answer_for(&name.address(&url.to_string())));
+            text.lines().for_each(|line| debug(line));
+        }
+    })
 }
 
 /// Hands requests on until there are no more, or nobody takes them.

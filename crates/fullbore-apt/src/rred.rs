@@ -17,7 +17,7 @@ use fullbore_debian::compression::Form;
 use fullbore_debian::pdiff::{Edits, ScriptError};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
 
-use crate::acquire::{Configuration, Failure, Message, Method, Outgoing, Request, drop_privileges};
+use crate::acquire::{Configuration, Failure, Message, Method, Outgoing, Request, date, drop_privileges};
 use crate::frames::Level;
 use crate::rewrite::{Rewrite, RewriteError, rewrite};
 
@@ -129,7 +129,7 @@ impl Rred {
         let done = request
             .done()
             .with("Size", made.file_size)
-            .with("Last-Modified", rfc1123(mtime))
+            .with("Last-Modified", date(mtime).unwrap_or_default())
             .with("SHA256-Hash", made.sha256)
             .with("Checksum-FileSize-Hash", made.plain_size);
         Ok((done, message))
@@ -175,11 +175,6 @@ fn set_times(old: &Path, new: &Path, mtime_unix_s: i64) -> Result<(), RredError>
         let _ = std::fs::remove_file(new);
         RredError::Times { path: new.to_owned(), source: errno.into() }
     })
-}
-
-/// `Mon, 16 Jun 2025 09:06:40 +0000`, as APT's methods write times.
-fn rfc1123(unix_s: i64) -> String {
-    fullbore_debian::date::format(unix_s).replace("UTC", "+0000")
 }
 
 #[cfg(test)]

@@ -107,6 +107,8 @@ pub struct AuthConf {
 #[derive(Clone)]
 struct Entry {
     scheme: Scheme,
+    /// The scheme was not written.
+    is_bare: bool,
     host: Host,
     /// `None`: any port.
     port: Option<u16>,
@@ -187,6 +189,7 @@ impl AuthConf {
     pub fn add_for_url(&mut self, url: &Url, credentials: &Credentials) -> Result<(), AuthError> {
         self.add_entry(Some(Entry {
             scheme: url.scheme(),
+            is_bare: false,
             host: url.host().clone(),
             port: Some(url.port()),
             path: url.path().to_owned(),
@@ -206,6 +209,19 @@ impl AuthConf {
             }
         }
         best.map(|entry| Credentials::new(&entry.login, &entry.password))
+    }
+
+    /// The host of an entry that says nothing of encryption and would match this unencrypted address: such an entry is
+    /// for https alone, and whoever wrote it should know.
+    pub fn needs_scheme(&self, url: &Url) -> Option<String> {
+        if url.scheme() == Scheme::Https {
+            return None;
+        }
+        let fits = |entry: &&Entry| entry.is_bare && entry.fits(url);
+        self.entries.iter().find(fits).map(|entry| match entry.port {
+            Some(port) => format!("{}:{port}", entry.host),
+            None => entry.host.to_string(),
+        })
     }
 
     fn add_entry(&mut self, entry: Option<Entry>) -> Result<(), AuthError> {
@@ -229,13 +245,17 @@ impl fmt::Debug for Entry {
 
 impl Entry {
     fn matches(&self, url: &Url) -> bool {
+        self.scheme == url.scheme() && self.fits(url)
+    }
+
+    /// Whether it is for this address, the scheme aside.
+    fn fits(&self, url: &Url) -> bool {
         // Dots in a path could climb out of the prefix on the server.
         let climbs = || {
             let lower = url.path().to_ascii_lowercase().replace("%2e", ".");
             lower.split('/').any(|part| part == "..")
         };
-        self.scheme == url.scheme()
-            && self.host == *url.host()
+        self.host == *url.host()
             && self.port.is_none_or(|port| port == url.port())
             && url.path().starts_with(&self.path)
             && (self.path.len() <= 1 || !climbs())
@@ -248,17 +268,17 @@ impl Entry {
 
 /// `[scheme://]host[:port][/path]`. Without a scheme an entry is for https alone.
 fn parse_machine(token: &str) -> Option<Entry> {
-    let (scheme, rest) = match split_scheme(token) {
-        Some(parts) => parts,
+    let (scheme, rest, is_bare) = match split_scheme(token) {
+        Some((scheme, rest)) => (scheme, rest, false),
         None if token.contains("://") => return None,
-        None => (Scheme::Https, token),
+        None => (Scheme::Https, token, true),
     };
     let (authority, path) = match rest.find('/') {
         Some(slash) => rest.split_at(slash),
         None => (rest, ""),
     };
     let (host, port) = parse_host_and_port(authority).ok()?;
-    Some(Entry { scheme, host, port, path: path.to_owned(), login: String::new(), password: String::new() })
+    Some(Entry { scheme, is_bare, host, port, path: path.to_owned(), login: String::new(), password: String::new() })
 }
 
 /// Percent-decoding to UTF-8.
@@ -328,6 +348,22 @@ mod tests {
         let http = conf("machine http://h login a password b");
         assert_eq!(found(&http, "http://h/").as_deref(), Some("a:b"));
         assert_eq!(found(&http, "https://h/"), None);
+    }
+
+    #[test]
+    fn an_entry_that_does_not_say_http_is_told_of() {
+        let hint = |text: &str, url: &str| conf(text).needs_scheme(&Url::parse(url).unwrap());
+        assert_eq!(hint("machine h login a password b", "http://h/x").as_deref(), Some("h"));
+        assert_eq!(hint("machine h:81 login a password b", "http://h:81/x").as_deref(), Some("h:81"));
+        for (text, url) in [
+            ("machine h login a password b", "https://h/x"),
+            ("machine h/y login a password b", "http://h/x"),
+            ("machine other login a password b", "http://h/x"),
+            ("machine https://h login a password b", "http://h/x"),
+            ("machine http://h login a password b", "http://h/x"),
+        ] {
+            assert_eq!(hint(text, url), None, "{text} {url}");
+        }
     }
 
     #[test]

@@ -84,6 +84,8 @@ pub enum Handshake {
 pub struct ConnectOptions {
     /// Which certificates the client accepts.
     pub tls: Tls,
+    /// The same of an https proxy; `None` for `tls`.
+    pub proxy_tls: Option<Tls>,
     /// Which protocols the client offers by ALPN (RFC 7301).
     pub offer: Offer,
     /// Resolver for names of servers and proxies.
@@ -105,6 +107,7 @@ impl Default for ConnectOptions {
     fn default() -> Self {
         ConnectOptions {
             tls: Tls::default(),
+            proxy_tls: None,
             offer: Offer::default(),
             resolver: Arc::default(),
             socket: SocketOptions::default(),
@@ -391,7 +394,8 @@ pub async fn connect(endpoint: &Endpoint, options: &ConnectOptions) -> Result<Co
     let mut stream = Stream::Plain(socket);
     if let Some(proxy) = &endpoint.proxy {
         if proxy.scheme == Scheme::Https {
-            let config = load_config(&options.tls, Offer::Http1).await?;
+            let tls = options.proxy_tls.as_ref().unwrap_or(&options.tls);
+            let config = load_config(tls, Offer::Http1).await?;
             let handshake = TlsSocket::connect(config, &proxy.host, stream);
             let (tls, _) = deadline.keep(Phase::Proxy, handshake).await??;
             stream = Stream::Tls(Box::new(tls));

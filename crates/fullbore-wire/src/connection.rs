@@ -73,7 +73,7 @@ pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
             continue;
         }
         let endpoint = endpoint(&base);
-        let (how, was_used) = match connect(&endpoint, &shared.options.connect_to(&base.url)).await {
+        let (how, was_used) = match connect(&endpoint, &shared.options.connect_to(&base.url, &base.route)).await {
             Ok(connected) => {
                 let ms = connected.timings.total().as_millis();
                 tracing::info!("{}: connected to {}, {}, in {ms} ms", base.name(), connected.peer, connected.protocol);
@@ -265,15 +265,16 @@ pub(crate) enum Followed {
 /// Follows a redirect. `chain` has led to the address that was asked, `base` is where that connection goes.
 fn follow(shared: &Shared, host: HostId, base: &Base, mut chain: Redirects, location: &str) -> Followed {
     let wrong = |why: String| Followed::Refused(Fault::WrongAnswer(why));
+    if !shared.options.follow_redirects {
+        // Whoever follows it judges it.
+        return Followed::Refused(Fault::Elsewhere(location.to_owned()));
+    }
     let is_first = chain.is_at_first();
     let from = chain.current().clone();
     let to = match chain.follow(Some(location)) {
         Ok(to) => to.clone(),
         Err(error) => return wrong(error.to_string()),
     };
-    if !shared.options.follow_redirects {
-        return Followed::Refused(Fault::Elsewhere(to.to_string()));
-    }
     let Some(url) = moved_base(&base.url, &from, &to).filter(|_| is_first) else {
         return Followed::Elsewhere(Box::new(chain));
     };

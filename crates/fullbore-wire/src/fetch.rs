@@ -29,10 +29,10 @@ use crate::connect::ConnectOptions;
 use crate::connection;
 use crate::dispatcher::{Dispatcher, GivenUp, Hold, Limits, Remedy};
 use crate::hosts::{Host, HostId, HostSet, HostTotals, MAX_HOSTS};
-use crate::proxy::ProxySettings;
+use crate::proxy::{ProxySettings, Route};
 use crate::queue::{Item, ItemId, Segment};
 use crate::rate_limit::RateLimit;
-use crate::tls::{Protocol, Tls};
+use crate::tls::{Offer, Protocol, Tls};
 use crate::trial::{Seen, Step, Subject, TICK, Trials};
 use crate::url::{self, Url};
 use addresses::Addresses;
@@ -64,6 +64,36 @@ pub trait Catalogue: Send + Sync {
     fn spec(&self, item: ItemId) -> FileSpec;
 }
 
+/// A head that went over the wire.
+#[derive(Clone, Copy, Debug)]
+pub enum WireHead<'a> {
+    /// Of a request; credentials are not shown.
+    Request(&'a str),
+    /// Of an answer, and the address that was asked.
+    Answer(&'a str, &'a Url),
+}
+
+/// Is told of every head on HTTP/1.1 connections, for whoever looks into a run.
+#[derive(Clone)]
+pub struct HeadLog(Arc<dyn Fn(WireHead<'_>) + Send + Sync>);
+
+impl HeadLog {
+    /// Tells this function. It is called by the connections' tasks, so it must not block.
+    pub fn new(tell: impl Fn(WireHead<'_>) + Send + Sync + 'static) -> HeadLog {
+        HeadLog(Arc::new(tell))
+    }
+
+    pub(crate) fn tell(&self, head: WireHead<'_>) {
+        (self.0)(head);
+    }
+}
+
+impl std::fmt::Debug for HeadLog {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("HeadLog")
+    }
+}
+
 /// How a run uses the network.
 #[derive(Clone, Debug)]
 pub struct FetchOptions {
@@ -79,7 +109,7 @@ pub struct FetchOptions {
     pub rate_limit_bytes_per_s: Option<u64>,
     /// A limit that several fetchers keep together.
     pub shared_rate_limit: Option<Arc<RateLimit>>,
-    /// TLS of their own for some hosts.
+    /// TLS of their own for some hosts, and for https proxies of these names.
     pub tls_of_hosts: Vec<(url::Host, Tls)>,
     /// What to call ourselves; `None` for [`USER_AGENT`](crate::http1::USER_AGENT).
     pub user_agent: Option<Arc<str>>,
@@ -90,6 +120,8 @@ pub struct FetchOptions {
     pub follow_redirects: bool,
     /// Whether to find out what limits the run, by asking now and then less of a host.
     pub trials: bool,
+    /// Is told of the heads that are sent and received. Only HTTP/1.1 is spoken then.
+    pub head_log: Option<HeadLog>,
 }
 
 impl Default for FetchOptions {
@@ -106,18 +138,25 @@ impl Default for FetchOptions {
             paths_are_encoded: false,
             follow_redirects: true,
             trials: true,
+            head_log: None,
         }
     }
 }
 
 impl FetchOptions {
-    /// How to connect to this address.
-    pub(crate) fn connect_to(&self, url: &Url) -> ConnectOptions {
-        let own = self.tls_of_hosts.iter().find(|(host, _)| host == url.host());
-        match own {
-            Some((_, tls)) => ConnectOptions { tls: tls.clone(), ..self.connect.clone() },
-            None => self.connect.clone(),
-        }
+    /// How to connect to this address, by this way.
+    pub(crate) fn connect_to(&self, url: &Url, route: &Route) -> ConnectOptions {
+        let tls_of =
+            |url: &Url| self.tls_of_hosts.iter().find(|(host, _)| host == url.host()).map(|(_, tls)| tls.clone());
+        let proxy_tls = match route {
+            Route::Direct => None,
+            Route::Forward(proxy) | Route::Tunnel(proxy) => tls_of(&proxy.endpoint),
+        };
+        let tls = tls_of(url).unwrap_or_else(|| self.connect.tls.clone());
+        // A proxy without TLS of its own has that of the run, not that of the host behind it.
+        let proxy_tls = Some(proxy_tls.unwrap_or_else(|| self.connect.tls.clone()));
+        let offer = if self.head_log.is_some() { Offer::Http1 } else { self.connect.offer };
+        ConnectOptions { tls, proxy_tls, offer, ..self.connect.clone() }
     }
 }
 
@@ -156,6 +195,8 @@ pub struct Parts {
 pub struct HostSeen {
     /// Host and port of the mirror, as reports show them.
     pub name: String,
+    /// Its own words behind the statuses of errors.
+    pub phrases: BTreeMap<u16, String>,
     /// Totals of the host: bytes, requests, faults.
     pub totals: HostTotals,
     /// Why it was left alone for the rest of the run.

@@ -4,6 +4,7 @@
 //! connection, pipelining depth and faults are learned while data flows. A fault belongs to a host,
 //! never to a file; a host with too many is left alone for a while, then for the rest of the run.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::http1::PIPELINE_DEPTH;
@@ -67,6 +68,10 @@ const EARLY_CLOSE_PAUSE_MAX: Duration = Duration::from_secs(8);
 
 /// Faults of one host kept for the report: the first ones, and the last. A guess at what is read.
 const FAULTS_KEPT: usize = 32;
+
+/// Statuses of which a host's own words are kept, and characters of them. Guesses far above what a host has.
+const PHRASES_MAX: usize = 16;
+const PHRASE_CHARS_MAX: usize = 100;
 
 /// Longest pause after broken connections.
 const BACK_OFF_MAX: Duration = Duration::from_secs(60);
@@ -251,6 +256,8 @@ pub struct Host {
     pub name: String,
     /// Totals of the host for the report.
     pub totals: HostTotals,
+    /// What it says behind the statuses of errors, last.
+    phrases: BTreeMap<u16, String>,
     state: HostState,
     strikes: u32,
     misses: u32,
@@ -277,6 +284,7 @@ impl Host {
     pub fn new(name: impl Into<String>) -> Self {
         Host {
             name: name.into(),
+            phrases: BTreeMap::new(),
             totals: HostTotals::default(),
             state: HostState::Up,
             strikes: 0,
@@ -397,6 +405,18 @@ impl Host {
     /// What its last connection spoke, if there was one.
     pub fn protocol(&self) -> Option<Protocol> {
         self.protocol
+    }
+
+    /// Notes the words of an answer behind its status.
+    pub(crate) fn said(&mut self, status: u16, phrase: &str) {
+        if self.phrases.len() < PHRASES_MAX || self.phrases.contains_key(&status) {
+            self.phrases.insert(status, phrase.chars().take(PHRASE_CHARS_MAX).collect());
+        }
+    }
+
+    /// Its words behind the statuses of errors.
+    pub(crate) fn phrases(&self) -> &BTreeMap<u16, String> {
+        &self.phrases
     }
 
     /// Notes what a connection speaks.

@@ -127,9 +127,6 @@ pub enum Http1Error {
         /// The field as received.
         value: String,
     },
-    /// Content-Length together with Transfer-Encoding: response smuggling.
-    #[error("both Content-Length and Transfer-Encoding in one answer")]
-    LengthAndTransferEncoding,
     /// A transfer coding other than one single `chunked`, or any in HTTP/1.0.
     #[error("transfer coding not acceptable: {value:?}")]
     BadTransferEncoding {
@@ -198,6 +195,9 @@ pub struct Http1 {
     /// Bytes of an incomplete head in the caller's buffer, already looked at.
     head_seen: usize,
     answered: u64,
+    /// The last final head as it came, if heads are to be kept.
+    kept_head: Option<Bytes>,
+    keeps_heads: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -240,7 +240,19 @@ impl Http1 {
             informational: 0,
             head_seen: 0,
             answered: 0,
+            kept_head: None,
+            keeps_heads: false,
         }
+    }
+
+    /// Keeps the bytes of each final head for [`Http1::take_head`]: for a log of what went over the wire.
+    pub(crate) fn keep_heads(&mut self) {
+        self.keeps_heads = true;
+    }
+
+    /// The bytes of the head of the last [`Event::Head`].
+    pub(crate) fn take_head(&mut self) -> Option<Bytes> {
+        self.kept_head.take()
     }
 
     /// Queues a request. With a body, the caller goes on with [`body`](Self::body)
@@ -461,7 +473,7 @@ impl Http1 {
             };
             self.head_seen = 0;
             let ParsedHead { head, framing, head_bytes } = parsed;
-            bytes::Buf::advance(input, head_bytes);
+            let bytes = input.split_to(head_bytes);
             if (100..200).contains(&head.status) {
                 if head.status == 101 {
                     return Err(Http1Error::UnexpectedUpgrade);
@@ -473,6 +485,7 @@ impl Http1 {
                 continue;
             }
             self.informational = 0;
+            self.kept_head = self.keeps_heads.then(|| bytes.freeze());
             self.persistent = !head.close;
             self.receiving = match framing {
                 Framing::Length(length) => Receiving::Length(length),

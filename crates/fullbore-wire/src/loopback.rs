@@ -76,6 +76,22 @@ impl Certified {
         }
     }
 
+    /// One that names its server by its common name alone, as `openssl req -x509` made them for many years.
+    pub(crate) fn by_common_name(name: &str) -> Certified {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let certificate = params.self_signed(&key).unwrap();
+        Certified {
+            chain: vec![certificate.der().clone()],
+            pem: certificate.pem(),
+            spki: key.subject_public_key_info(),
+            key: PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
+        }
+    }
+
     /// Trust in this certificate itself.
     pub(crate) fn authorities(&self) -> Authorities {
         Authorities::parse(self.pem.as_bytes(), Path::new("test.pem")).unwrap()

@@ -313,7 +313,7 @@ fn failures_name_mirrors_and_reasons() {
     let names = [&origin, &mirror].map(|server| server.address().to_string());
     assert_eq!(ran.code, Some(100), "{}", ran.text);
     assert!(
-        ran.text.contains(&format!("{}: 404 Not Found; {}: Hash Sum mismatch", names[0], names[1])),
+        ran.text.contains(&format!("{}: 404  Not Found; {}: Hash Sum mismatch", names[0], names[1])),
         "{}",
         ran.text
     );
@@ -331,7 +331,7 @@ fn wrong_content_of_all_mirrors_is_called_wrong() {
     let packages = names(0, "main/binary-amd64/Packages");
     for (faults, said) in [
         ([Fault::Corrupt, Fault::Corrupt], ["Hash Sum mismatch", "Hash Sum mismatch"]),
-        ([Fault::Status(404), Fault::Portal], ["404 Not Found", "File has unexpected size"]),
+        ([Fault::Status(404), Fault::Portal], ["404  Not Found", "File has unexpected size"]),
         ([Fault::LongLength, Fault::Corrupt], ["File has unexpected size", "Hash Sum mismatch"]),
     ] {
         let servers = [server(0), server(0)];
@@ -539,7 +539,11 @@ fn apt_hears_at_once_that_all_mirrors_are_busy() {
     let ran = client.install(&packages);
     assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     assert_eq!(ran.code, Some(100), "{}", ran.text);
-    assert!(ran.text.contains("answered 503") && ran.text.contains("answered 429"), "{}", ran.text);
+    assert!(
+        ran.text.contains("503  Service Unavailable") && ran.text.contains("429  Too Many Requests"),
+        "{}",
+        ran.text
+    );
     for server in &servers {
         // Once for each time that apt asks, and no more.
         let mut times = BTreeMap::new();

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 
 use fullbore_engine::digest::Sha256;
+use fullbore_wire::conditional::http_date;
 
 use super::message::{Message, percent_decode};
 
@@ -64,11 +65,13 @@ impl Request {
 
     /// `400 URI Failure`. APT goes on with another way to get the item, or gives it up.
     pub fn failed(&self, failure: &Failure) -> Message {
-        let message = Message::new(400, "URI Failure").with("URI", &self.uri).with("Message", failure.one_line());
+        let message = Message::new(400, "URI Failure");
+        // First, as apt's methods have it: whoever reads apt's log looks for one and then for the other.
         let message = match &failure.reason {
             Some(reason) => message.with("FailReason", reason),
             None => message,
         };
+        let message = message.with("URI", &self.uri).with("Message", failure.one_line());
         if failure.transient { message.with("Transient-Failure", "true") } else { message }
     }
 }
@@ -91,9 +94,15 @@ impl Failure {
         Failure { message: message.to_string(), reason: None, transient: false }
     }
 
+    /// Blanks stay as they are: APT's own texts have several in a row.
     fn one_line(&self) -> String {
-        self.message.split_whitespace().collect::<Vec<_>>().join(" ")
+        self.message.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
     }
+}
+
+/// `Mon, 16 Jun 2025 09:06:40 +0000`, as APT's methods write times; `None` for times that HTTP has no form for.
+pub(crate) fn date(unix_s: i64) -> Option<String> {
+    http_date(unix_s).map(|date| date.replace("GMT", "+0000"))
 }
 
 #[cfg(test)]
@@ -115,6 +124,8 @@ mod tests {
         let failed =
             request.failed(&Failure { transient: true, reason: Some("Timeout".into()), ..Failure::new("a\nb") });
         assert_eq!(failed.get("Message"), Some("a b"));
+        assert_eq!(request.failed(&Failure::new("404  x")).get("Message"), Some("404  x"));
+        assert_eq!(date(1_750_064_800).as_deref(), Some("Mon, 16 Jun 2025 09:06:40 +0000"));
         assert_eq!((failed.get("FailReason"), failed.get("Transient-Failure")), (Some("Timeout"), Some("true")));
         let empty = Request::new(Message::new(600, "URI Acquire"));
         assert_eq!((empty.path(), empty.expected_sha256()), (PathBuf::new(), None));

@@ -1,22 +1,17 @@
 //! Answers to APT: finished files, and failures with reasons.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
-use fullbore_engine::digest::Sha256;
 use fullbore_wire::answer::is_transient;
-use fullbore_wire::conditional::http_date;
 use fullbore_wire::fetch::GetError;
 use fullbore_wire::hosts::{Fault, HostId};
 
-use crate::acquire::{Failure, Message, Request};
+use super::words;
+use crate::acquire::{Failure, Message, ReceivedHashes, Request, date};
 
 /// Hosts named in one failure; a list of mirrors may be long, and APT prints one line.
 const HOSTS_NAMED: usize = 8;
-
-/// APT's wording, for programs that look for it.
-pub(super) const WRONG_HASH: &str = "Hash Sum mismatch";
-/// APT's wording for another length.
-const WRONG_SIZE: &str = "File has unexpected size";
 
 /// Why a host did not send a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,9 +21,9 @@ pub(super) enum HostError {
     /// Unreachable, broken off, or silent.
     Network(String),
     /// Wrong content.
-    WrongBytes(String),
-    /// Larger than allowed.
-    TooLarge(String),
+    WrongBytes,
+    /// Another size than the expected one, or larger than allowed.
+    WrongSize(String),
     /// A redirect to this address.
     Redirected(String),
     /// Anything else.
@@ -36,15 +31,18 @@ pub(super) enum HostError {
 }
 
 impl HostError {
-    /// From a fault of the fetcher.
-    pub fn of_fault(fault: &Fault) -> HostError {
+    /// From a fault of the fetcher with a file of this size.
+    pub fn of_fault(fault: &Fault, expected: u64) -> HostError {
         match fault {
             Fault::Missing(status) | Fault::Refused(status) => HostError::Status(*status),
             Fault::Busy { status, .. } => HostError::Status(*status),
             Fault::Elsewhere(to) => HostError::Redirected(to.clone()),
-            Fault::WrongBytes => HostError::WrongBytes(WRONG_HASH.into()),
-            Fault::WrongSize(why) => HostError::WrongBytes(format!("{WRONG_SIZE}: {why}")),
-            Fault::Broken(_) | Fault::Slow => HostError::Network(fault.to_string()),
+            Fault::WrongBytes => HostError::WrongBytes,
+            Fault::WrongSize(why) => HostError::WrongSize(match size_in(why) {
+                Some(size) => words::unexpected_size(size, expected),
+                None => format!("File has unexpected size: {why}"),
+            }),
+            Fault::Broken(_) | Fault::Slow | Fault::Blocked(_) => HostError::Network(fault.to_string()),
             fault => HostError::Other(fault.to_string()),
         }
     }
@@ -55,21 +53,30 @@ impl HostError {
             GetError::Unreachable { reason, .. } | GetError::Final { reason, .. } => HostError::Network(reason.clone()),
             GetError::Untrusted { reason, .. } => HostError::Other(reason.clone()),
             GetError::TooLarge { limit_bytes, .. } => {
-                HostError::TooLarge(format!("sent more than the allowed {limit_bytes} bytes"))
+                // It was cut there, so its size is not known.
+                HostError::WrongSize(words::unexpected_size(limit_bytes.saturating_add(1), *limit_bytes))
             }
         }
     }
 
-    fn text(&self) -> String {
+    /// From an error before the head of an answer. A connection that was closed then is said to have failed.
+    pub fn of_head(error: &GetError) -> HostError {
+        match HostError::of_get(error) {
+            HostError::Network(why) if words::is_cut(&why) => HostError::Network(words::CONNECTION_FAILED.into()),
+            host_error => host_error,
+        }
+    }
+
+    /// In APT's words, for the host of this name; `phrases` are its own behind statuses.
+    fn text(&self, host: &str, phrases: Option<&Phrases>) -> String {
         match self {
-            HostError::Status(404) => "404 Not Found".into(),
-            HostError::Status(401 | 407) => "asks for credentials (see auth.conf)".into(),
-            HostError::Status(511) => "511, the login page of a captive portal: log in to the network".into(),
-            HostError::Status(status) => format!("answered {status}"),
-            HostError::Redirected(to) => format!("redirects to {to}"),
-            HostError::Network(why) | HostError::WrongBytes(why) | HostError::TooLarge(why) | HostError::Other(why) => {
-                why.clone()
+            HostError::Status(status) => {
+                words::status(*status, phrases.and_then(|phrases| phrases.get(status)).map(String::as_str))
             }
+            HostError::Redirected(to) => format!("redirects to {to}"),
+            HostError::WrongBytes => words::WRONG_HASH.into(),
+            HostError::Network(why) => words::network(why, host).0,
+            HostError::WrongSize(why) | HostError::Other(why) => why.clone(),
         }
     }
 
@@ -78,8 +85,8 @@ impl HostError {
     fn reason(&self) -> Option<Cow<'static, str>> {
         match self {
             HostError::Status(status) => Some(format!("HttpError{status}").into()),
-            HostError::TooLarge(_) => Some("MaximumSizeExceeded".into()),
-            HostError::Network(why) => network_reason(why).map(Cow::from),
+            HostError::WrongSize(_) => Some("MaximumSizeExceeded".into()),
+            HostError::Network(why) => words::network(why, "").1.map(Cow::from),
             _ => None,
         }
     }
@@ -87,7 +94,7 @@ impl HostError {
     /// Whether the error may pass: APT then keeps its file and may try again.
     fn is_transient(&self) -> bool {
         match self {
-            HostError::Network(_) => true,
+            HostError::Network(why) => !words::is_final(why),
             HostError::Status(status) => is_transient(*status),
             _ => false,
         }
@@ -96,8 +103,8 @@ impl HostError {
     /// The rank among several errors: wrong content first, then errors that may pass, then final ones.
     fn weight(&self) -> u8 {
         match self {
-            HostError::WrongBytes(_) => 0,
-            HostError::TooLarge(_) => 1,
+            HostError::WrongBytes => 0,
+            HostError::WrongSize(_) => 1,
             host_error if host_error.is_transient() => 2,
             HostError::Other(_) | HostError::Redirected(_) => 3,
             HostError::Status(_) => 4,
@@ -106,25 +113,22 @@ impl HostError {
     }
 }
 
-/// APT's `FailReason` for a connection error; there is none for a broken connection.
-fn network_reason(why: &str) -> Option<&'static str> {
-    let any = |words: &[&str]| words.iter().any(|word| why.contains(word));
-    // Messages of glibc and musl.
-    if any(&["lookup"]) {
-        let is_unknown = any(&["Name or service not known", "Name does not resolve", "No address associated"]);
-        Some(if is_unknown { "ResolveFailure" } else { "TmpResolveFailure" })
-    } else if any(&["refused"]) {
-        Some("ConnectionRefused")
-    } else if any(&["Connection timed out"]) {
-        Some("ConnectionTimedOut")
-    } else {
-        any(&["within", "nothing for", "too slow"]).then_some("Timeout")
-    }
+/// The size that a server said a file has, in a fault of the fetcher.
+fn size_in(why: &str) -> Option<u64> {
+    why.strip_prefix("file has ")?.split(' ').next()?.parse().ok()
 }
 
-/// A failure that names each host with its error. With `origin_decides`, a final status of the host that APT named
+/// What a host says behind statuses.
+pub(super) type Phrases = BTreeMap<u16, String>;
+
+/// A failure that names each host with its error, in the words of these hosts. With `origin_decides`, a final status of the host that APT named
 /// decides: APT then takes `Release` instead of a missing `InRelease`, and does not wait for a mirror that is down.
-pub(super) fn failure(names: &[String], host_errors: &[(HostId, HostError)], origin_decides: bool) -> Failure {
+pub(super) fn failure(
+    names: &[String],
+    phrases: &[Phrases],
+    host_errors: &[(HostId, HostError)],
+    origin_decides: bool,
+) -> Failure {
     let is_final = |host_error: &HostError| matches!(host_error, HostError::Status(_)) && !host_error.is_transient();
     let origin = host_errors.iter().find(|(host, host_error)| origin_decides && *host == 0 && is_final(host_error));
     let Some((_, main)) = origin.or_else(|| host_errors.iter().min_by_key(|(_, host_error)| host_error.weight()))
@@ -136,7 +140,9 @@ pub(super) fn failure(names: &[String], host_errors: &[(HostId, HostError)], ori
         .take(HOSTS_NAMED)
         .map(|(host, host_error)| {
             let name = names.get(usize::from(*host)).map_or("?", String::as_str);
-            format!("{name}: {}", host_error.text())
+            let text = host_error.text(name, phrases.get(usize::from(*host)));
+            // APT names a single host by itself.
+            if names.len() > 1 { format!("{name}: {text}") } else { text }
         })
         .collect();
     if host_errors.len() > HOSTS_NAMED {
@@ -146,14 +152,12 @@ pub(super) fn failure(names: &[String], host_errors: &[(HostId, HostError)], ori
 }
 
 /// A finished file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Finished {
-    /// Size in bytes.
-    pub size: u64,
     /// Time of last change at the mirror, Unix seconds.
     pub modified: Option<i64>,
-    /// SHA-256.
-    pub sha256: Sha256,
+    /// Its hashes, for APT to compare.
+    pub hashes: ReceivedHashes,
     /// Bytes from an earlier run.
     pub resumed: u64,
 }
@@ -167,15 +171,16 @@ pub(super) fn started(request: &Request, size: Option<u64>, resumed: u64) -> Mes
 
 /// `201 URI Done`.
 pub(super) fn done(request: &Request, file: &Finished) -> Message {
-    let message = with_some(request.done(), "Size", (file.size > 0).then_some(file.size));
-    let message = with_some(message, "Last-Modified", file.modified.and_then(http_date));
-    let message = message.with("SHA256-Hash", file.sha256).with("Checksum-FileSize-Hash", file.size);
+    let size = file.hashes.size;
+    let message = with_some(request.done(), "Size", (size > 0).then_some(size));
+    let message = with_some(message, "Last-Modified", file.modified.and_then(date));
+    let message = file.hashes.add_to(message);
     with_some(message, "Resume-Point", (file.resumed > 0).then_some(file.resumed))
 }
 
 /// `201 URI Done` for an unchanged file.
 pub(super) fn unchanged(request: &Request, modified: Option<i64>) -> Message {
-    with_some(request.done(), "Last-Modified", modified.and_then(http_date)).with("IMS-Hit", "true")
+    with_some(request.done(), "Last-Modified", modified.and_then(date)).with("IMS-Hit", "true")
 }
 
 fn with_some(message: Message, name: &str, value: Option<impl ToString>) -> Message {
@@ -187,6 +192,10 @@ fn with_some(message: Message, name: &str, value: Option<impl ToString>) -> Mess
 
 #[cfg(test)]
 mod tests {
+    use fullbore_wire::answer::{Answer, judge};
+    use fullbore_wire::http1::{BodyLength, Event, Http1, Limits, RequestHead};
+    use fullbore_wire::queue::Segment;
+
     use super::*;
 
     fn names() -> Vec<String> {
@@ -197,9 +206,12 @@ mod tests {
     fn every_host_is_named_with_its_reason() {
         let missing = (0, HostError::Status(404));
         let broken = (1, HostError::Network("connection refused".into()));
-        let failure = |names: &[String], host_errors: &[(HostId, HostError)]| failure(names, host_errors, false);
+        let failure = |names: &[String], host_errors: &[(HostId, HostError)]| failure(names, &[], host_errors, false);
         let both = failure(&names(), &[missing.clone(), broken]);
-        assert_eq!(both.message, "a.example: 404 Not Found; b.example: connection refused");
+        let refused = "b.example: Could not connect to b.example: connection refused";
+        assert_eq!(both.message, format!("a.example: 404  Not Found; {refused}"));
+        let alone = failure(&names()[..1], std::slice::from_ref(&missing));
+        assert_eq!(alone.message, "404  Not Found", "APT names its only host itself");
         assert_eq!(
             (both.reason.as_deref(), both.transient),
             (Some("ConnectionRefused"), true),
@@ -207,7 +219,7 @@ mod tests {
         );
         let one = failure(&names(), std::slice::from_ref(&missing));
         assert_eq!((one.reason.as_deref(), one.transient), (Some("HttpError404"), false));
-        let wrong = failure(&names(), &[missing, (1, HostError::of_fault(&Fault::WrongBytes))]);
+        let wrong = failure(&names(), &[missing, (1, HostError::of_fault(&Fault::WrongBytes, 7))]);
         assert_eq!((wrong.reason.as_deref(), wrong.transient), (None, false));
         let many: Vec<_> = (0..20).map(|host| (host, HostError::Status(404))).collect();
         assert!(failure(&names(), &many).message.ends_with("; and 12 more"));
@@ -215,14 +227,31 @@ mod tests {
     }
 
     #[test]
+    fn the_size_that_a_server_says_is_in_apts_words() {
+        for (start, text) in [
+            (0, "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"),
+            (3, "HTTP/1.1 416 No\r\nContent-Range: bytes */9\r\n\r\n"),
+        ] {
+            let segment = Segment { item: 0, start, end: 7, size: 7 };
+            let mut client = Http1::new(Limits::default());
+            client.request(&RequestHead::get("h", "/a"), 1, BodyLength::None).unwrap();
+            let Some(Event::Head { head, .. }) = client.receive(&mut text.into()).unwrap() else { panic!("a head") };
+            let Answer::Fault(fault) = judge(&head, "a", &segment, 0) else { panic!("it is another file") };
+            let told = failure(&names()[..1], &[], &[(0, HostError::of_fault(&fault, 7))], false);
+            assert_eq!(told.message, "File has unexpected size (9 != 7). Mirror sync in progress?");
+            assert_eq!(told.reason.as_deref(), Some("MaximumSizeExceeded"));
+        }
+    }
+
+    #[test]
     fn a_dead_mirror_does_not_hide_a_missing_inrelease_at_the_origin() {
         let missing = HostError::Status(404);
         let broken = HostError::Network("connection refused".into());
-        let told = failure(&names(), &[(0, missing.clone()), (1, broken.clone())], true);
+        let told = failure(&names(), &[], &[(0, missing.clone()), (1, broken.clone())], true);
         assert_eq!((told.reason.as_deref(), told.transient), (Some("HttpError404"), false));
-        let told = failure(&names(), &[(0, broken), (1, missing.clone())], true);
+        let told = failure(&names(), &[], &[(0, broken), (1, missing.clone())], true);
         assert!(told.transient, "the origin may have it");
-        let told = failure(&names(), &[(0, HostError::Status(503)), (1, missing)], true);
+        let told = failure(&names(), &[], &[(0, HostError::Status(503)), (1, missing)], true);
         assert!(told.transient, "so it may here");
     }
 }

@@ -40,7 +40,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::acquire::Configuration;
+    use crate::acquire::{Configuration, MethodName};
     use crate::http::settings::Environment;
 
     #[test]
@@ -51,11 +51,11 @@ mod tests {
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
         let mut configuration = Configuration::new();
         configuration.set("Acquire::http::Proxy-Auto-Detect", &program.display().to_string());
-        let settings = Settings::read(configuration, Environment::default());
+        let settings = Settings::read(MethodName::new("http"), configuration, Environment::default());
         let ask = |url: &str| proxy(&settings, &Url::parse(url).unwrap());
         assert_eq!(ask("http://a/debian").as_deref(), Some("http://proxy:1"));
         assert_eq!(ask("http://b/debian"), None);
-        let nothing = Settings::read(Configuration::new(), Environment::default());
+        let nothing = Settings::read(MethodName::new("http"), Configuration::new(), Environment::default());
         assert_eq!(proxy(&nothing, &Url::parse("http://a/").unwrap()), None);
     }
 }

@@ -1,6 +1,7 @@
 //! A set of mirrors: its fetcher, and what is known of its members in this run.
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fullbore_engine::digest::Sha256;
@@ -110,6 +111,8 @@ pub(super) struct MirrorSet {
     pub names: Vec<String>,
     /// For requests of whole files.
     pub watch: Watch,
+    /// Whether its host takes files up in their midst, as far as is known.
+    pub ranges: Arc<AtomicBool>,
     feed: mpsc::Sender<Vec<Item>>,
     outcomes: mpsc::UnboundedSender<Outcome>,
     /// The freshness of each suite.
@@ -144,7 +147,15 @@ impl MirrorSet {
                 on_lost();
             }
         });
-        MirrorSet { names: watch.names(), watch, feed, outcomes, suites: HashMap::new(), slow: HostSet::default() }
+        MirrorSet {
+            names: watch.names(),
+            watch,
+            ranges: Arc::new(AtomicBool::new(true)),
+            feed,
+            outcomes,
+            suites: HashMap::new(),
+            slow: HostSet::default(),
+        }
     }
 
     /// Whether it has only the host that APT named.
@@ -198,13 +209,16 @@ impl MirrorSet {
         self.suites.insert(suite, freshness);
     }
 
-    /// Why no mirror sent a file: the error of each host.
-    pub fn host_errors(&self, given_up: &GivenUp) -> Vec<(HostId, HostError)> {
+    /// Why no mirror sent a file of this size: the error of each host.
+    pub fn host_errors(&self, given_up: &GivenUp, size: u64) -> Vec<(HostId, HostError)> {
         let mut host_errors = Vec::new();
         for (number, seen) in self.watch.hosts().into_iter().enumerate() {
             let host = number as HostId;
-            let own =
-                given_up.faults.iter().find(|(faulty, _)| *faulty == host).map(|(_, fault)| HostError::of_fault(fault));
+            let own = given_up
+                .faults
+                .iter()
+                .find(|(faulty, _)| *faulty == host)
+                .map(|(_, fault)| HostError::of_fault(fault, size));
             let host_error = match (own, seen.out, seen.totals.seen_faults.last()) {
                 (Some(own), ..) => own,
                 (None, Some(out), _) => HostError::Network(out),

@@ -1,17 +1,25 @@
 //! Fetches a file of unknown size or hash as a whole from one host, or from the next if that fails.
+//!
+//! Without a hash nobody but APT can judge the file; with one APT judges it all the same. So the answer has the hashes of
+//! what was received, whatever they are. What an earlier run left is taken up if the server still has the same file, by
+//! its time (`If-Range`), as APT's own method does.
 
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, UNIX_EPOCH};
 
-use fullbore_engine::digest::Sha256Hasher;
 use fullbore_engine::files::{PartFile, Root};
+use fullbore_wire::conditional::http_date;
 use fullbore_wire::fetch::{Get, Piece, Streamed, Watch};
 use fullbore_wire::hosts::HostId;
+use fullbore_wire::http1::{AcceptRanges, ResponseHead};
+use fullbore_wire::range::ContentRange;
 use fullbore_wire::redirect::is_redirect;
-use sha2::{Digest as _, Sha512};
 
-use super::answers::{Finished, HostError, WRONG_HASH};
+use super::answers::{Finished, HostError};
+use super::words;
+use crate::acquire::{ExpectedHashes, Hasher};
 
 /// Requests per host for a file that does not begin, as in APT's own method: the server may just have closed the
 /// connection.
@@ -21,23 +29,43 @@ const TRIES_PER_HOST: usize = 2;
 const ERROR_PAGE_BYTES: usize = 64 << 10;
 const ERROR_PAGE_TIME: Duration = Duration::from_secs(1);
 
+/// Bytes per read of what is on disk already: as much as a network read brings.
+const READ_BYTES: usize = 256 << 10;
+
+/// Varnish answers ranges of a file that has changed before this version (Debian bug 870604).
+const VARNISH_WITH_RANGES: (u32, u32) = (6, 4);
+
 /// Requirements on the file.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Requirements {
     /// Largest size in bytes.
     pub limit_bytes: u64,
     /// Exact size in bytes, if known.
     pub size: Option<u64>,
-    /// Its SHA-256, if known.
-    pub sha256: Option<fullbore_engine::digest::Sha256>,
-    /// Its SHA-512, if known.
-    pub sha512: Option<[u8; 64]>,
+    /// Its hashes, as far as they are known.
+    pub expected: ExpectedHashes,
+    /// Whether what is on disk may be its beginning.
+    pub is_resumable: bool,
+}
+
+/// Where a file comes from and goes to.
+#[derive(Clone, Copy)]
+pub(super) struct Way<'a> {
+    pub watch: &'a Watch,
+    /// The request, without conditions on ranges.
+    pub get: &'a Get,
+    /// The file to write; absolute.
+    pub path: &'a Path,
+    /// The timeout for the head and for each piece.
+    pub patience: Duration,
+    /// Whether the host of a single site is known to take files up in their midst.
+    pub ranges: &'a AtomicBool,
 }
 
 /// The result.
 #[derive(Debug)]
 pub(super) enum Plain {
-    /// The file is complete.
+    /// The file is complete, as far as its length is known.
     Done(Finished),
     /// Not modified since the given time.
     Unchanged,
@@ -47,31 +75,37 @@ pub(super) enum Plain {
     Local(String),
 }
 
-/// Fetches into `path`; `on_start` gets the size, if it is known. `patience` is the timeout for the head and for each
-/// piece.
-pub(super) async fn fetch(
-    watch: &Watch,
-    hosts: &[HostId],
-    get: &Get,
-    path: &Path,
-    must: Requirements,
-    patience: Duration,
-    on_start: &mut (dyn FnMut(Option<u64>) + Send),
-) -> Plain {
+/// Is told size, if known, and offset when a file begins.
+pub(super) type OnStart<'a> = &'a mut (dyn FnMut(Option<u64>, u64) + Send);
+
+/// Fetches a file.
+pub(super) async fn fetch(way: Way<'_>, hosts: &[HostId], must: &Requirements, on_start: OnStart<'_>) -> Plain {
     let mut host_errors = Vec::new();
+    let mut wrong = None;
     for host in hosts {
         let mut tries = 0;
         let host_error = loop {
             tries += 1;
-            match from_host(watch, *host, get, path, must, patience, on_start).await {
+            match from_host(way, *host, must, on_start).await {
+                // Another host may have it right; if none has, APT is shown what came.
+                Ok(Plain::Done(finished)) if must.expected.contradict(&finished.hashes) => {
+                    wrong = Some(finished);
+                    break HostError::WrongBytes;
+                }
                 Ok(plain) => return plain,
                 Err(Failed { host_error: HostError::Network(_), is_begun: false }) if tries < TRIES_PER_HOST => {}
-                Err(failed) => break failed.host_error,
+                Err(failed) => {
+                    wrong = if failed.is_begun { None } else { wrong };
+                    break failed.host_error;
+                }
             }
         };
         host_errors.push((*host, host_error));
     }
-    Plain::Failed(host_errors)
+    match wrong {
+        Some(finished) => Plain::Done(finished),
+        None => Plain::Failed(host_errors),
+    }
 }
 
 /// A host did not bring the file.
@@ -87,20 +121,100 @@ impl From<HostError> for Failed {
     }
 }
 
-async fn from_host(
-    watch: &Watch,
-    host: HostId,
-    get: &Get,
-    path: &Path,
-    must: Requirements,
-    patience: Duration,
-    on_start: &mut (dyn FnMut(Option<u64>) + Send),
+/// What an earlier run left of the file.
+struct Kept {
+    size: u64,
+    modified: i64,
+}
+
+impl Kept {
+    fn of(path: &Path) -> Option<Kept> {
+        let data = std::fs::symlink_metadata(path).ok().filter(|data| data.is_file() && data.len() > 0)?;
+        let modified = i64::try_from(data.modified().ok()?.duration_since(UNIX_EPOCH).ok()?.as_secs()).ok()?;
+        Some(Kept { size: data.len(), modified })
+    }
+
+    /// The request for the rest, if the file is the same still. The time of APT's own copy does not matter then.
+    fn rest(&self, get: &Get) -> Option<Get> {
+        let mut get = Get { if_modified_since: None, ..get.clone() };
+        get.fields.push(("Range".into(), format!("bytes={}-", self.size)));
+        get.fields.push(("If-Range".into(), http_date(self.modified)?));
+        Some(get)
+    }
+
+    /// Whether it is all of the file, though the server sent nothing.
+    fn is_whole(&self, hashed: &Finished, must: &Requirements, head: &ResponseHead) -> bool {
+        if must.expected.is_usable() {
+            return !must.expected.contradict(&hashed.hashes);
+        }
+        matches!(head.content_range, Some(ContentRange::Unsatisfied { complete }) if complete == self.size)
+    }
+}
+
+async fn from_host(way: Way<'_>, host: HostId, must: &Requirements, on_start: OnStart<'_>) -> Result<Plain, Failed> {
+    let whole = Get { limit_bytes: must.limit_bytes, ..way.get.clone() };
+    let kept = Kept::of(way.path).filter(|_| must.is_resumable && way.ranges.load(Ordering::Relaxed));
+    if let Some((kept, rest)) = kept.as_ref().and_then(|kept| Some((kept, kept.rest(&whole)?))) {
+        let mut streamed = stream(way, host, rest).await?;
+        note_ranges(&streamed.head, way.ranges);
+        let head = streamed.head.clone();
+        let is_range = matches!(head.status, 206 | 416);
+        if !is_range {
+            return answered(way, streamed, must, on_start).await;
+        }
+        if way.ranges.load(Ordering::Relaxed) {
+            let goes_on = matches!(head.content_range, Some(ContentRange::Bytes { first, .. }) if first == kept.size);
+            if head.status == 206 && goes_on {
+                return resumed(way, streamed, kept, must, on_start).await;
+            }
+            if head.status == 416
+                && let Ok(finished) = hash_kept(way.path, must, kept)
+                && kept.is_whole(&finished, must, &head)
+            {
+                skip(&mut streamed, way.patience).await;
+                on_start(Some(kept.size), kept.size);
+                return Ok(Plain::Done(finished));
+            }
+        }
+        // Of another file, or of a server that cannot say so: all of it again.
+        skip(&mut streamed, way.patience).await;
+    }
+    let streamed = stream(way, host, whole).await?;
+    note_ranges(&streamed.head, way.ranges);
+    answered(way, streamed, must, on_start).await
+}
+
+async fn stream(way: Way<'_>, host: HostId, get: Get) -> Result<Streamed, Failed> {
+    way.watch.stream(host, get, way.patience).await.map_err(|error| HostError::of_head(&error).into())
+}
+
+/// What the answer says of ranges. Some servers say that they have none, and some should.
+fn note_ranges(head: &ResponseHead, ranges: &AtomicBool) {
+    let is_old = head.via.as_deref().and_then(varnish).is_some_and(|version| version < VARNISH_WITH_RANGES);
+    if head.accept_ranges == Some(AcceptRanges::None) || is_old {
+        ranges.store(false, Ordering::Relaxed);
+    }
+}
+
+/// The version in `1.1 varnish (Varnish/6.1)`.
+fn varnish(via: &str) -> Option<(u32, u32)> {
+    let mut parts = via.split(' ').skip(1);
+    let (name, version) = (parts.next()?, parts.next()?);
+    let version = version.strip_prefix("(Varnish/").filter(|_| name == "varnish")?.strip_suffix(')')?;
+    let (major, minor) = version.split_once('.').unwrap_or((version, "0"));
+    Some((major.parse().ok()?, minor.split('.').next()?.parse().ok()?))
+}
+
+/// The answer to a request for all of the file.
+async fn answered(
+    way: Way<'_>,
+    mut streamed: Streamed,
+    must: &Requirements,
+    on_start: OnStart<'_>,
 ) -> Result<Plain, Failed> {
-    let get = Get { limit_bytes: must.limit_bytes, ..get.clone() };
-    let mut streamed = watch.stream(host, get, patience).await.map_err(|error| HostError::of_get(&error))?;
     let head = streamed.head.clone();
     if head.status != 200 {
-        skip(&mut streamed, patience).await;
+        skip(&mut streamed, way.patience).await;
     }
     match head.status {
         200 => {}
@@ -111,20 +225,65 @@ async fn from_host(
         status => return Err(HostError::Status(status).into()),
     }
     let length = head.content_length;
-    if let (Some(length), Some(size)) = (length, must.size)
-        && length != size
-    {
-        return Err(HostError::WrongBytes(format!("file has {length} B there, {size} are expected")).into());
-    }
-    if length.is_some_and(|length| length > must.limit_bytes) {
-        return Err(HostError::TooLarge(format!("file is larger than the allowed {} bytes", must.limit_bytes)).into());
-    }
-    let sink = match Sink::open(path, length.unwrap_or(0)) {
+    let sink = match Sink::open(way.path, length.filter(|length| *length <= must.limit_bytes).unwrap_or(0)) {
         Ok(sink) => sink,
         Err(error) => return Ok(Plain::Local(error)),
     };
-    on_start(length);
-    receive(streamed, sink, must, patience).await.map_err(|host_error| Failed { host_error, is_begun: true })
+    on_start(length, 0);
+    if let Some(length) = length
+        && (must.size.is_some_and(|size| size != length) || length > must.limit_bytes)
+    {
+        let text = words::unexpected_size(length, must.size.unwrap_or(must.limit_bytes));
+        return Err(Failed { host_error: HostError::WrongSize(text), is_begun: true });
+    }
+    let received = receive(streamed, sink, 0, must.expected.hasher(), must, way.patience).await;
+    received.map_err(|host_error| Failed { host_error, is_begun: true })
+}
+
+/// The answer to a request for the rest of the file.
+async fn resumed(
+    way: Way<'_>,
+    streamed: Streamed,
+    kept: &Kept,
+    must: &Requirements,
+    on_start: OnStart<'_>,
+) -> Result<Plain, Failed> {
+    let begun = || -> Result<(Sink, Hasher), String> {
+        let mut hasher = must.expected.hasher();
+        read_kept(way.path, &mut hasher, kept.size).map_err(|error| error.to_string())?;
+        Ok((Sink::resume(way.path)?, hasher))
+    };
+    let (sink, hasher) = match begun() {
+        Ok(begun) => begun,
+        Err(error) => return Ok(Plain::Local(error)),
+    };
+    let rest = streamed.head.content_length;
+    on_start(rest.map(|rest| rest.saturating_add(kept.size)), kept.size);
+    let received = receive(streamed, sink, kept.size, hasher, must, way.patience).await;
+    received.map_err(|host_error| Failed { host_error, is_begun: true })
+}
+
+/// The file as it is on disk, which may be all of it.
+fn hash_kept(path: &Path, must: &Requirements, kept: &Kept) -> io::Result<Finished> {
+    let mut hasher = must.expected.hasher();
+    read_kept(path, &mut hasher, kept.size)?;
+    Ok(Finished { modified: Some(kept.modified), hashes: hasher.finish(), resumed: kept.size })
+}
+
+fn read_kept(path: &Path, hasher: &mut Hasher, size: u64) -> io::Result<()> {
+    let mut file = std::fs::File::open(path)?.take(size);
+    let mut buffer = vec![0; READ_BYTES];
+    let mut read_bytes = 0;
+    loop {
+        match file.read(&mut buffer)? {
+            0 if read_bytes == size => return Ok(()),
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            count => {
+                hasher.update(&buffer[..count]);
+                read_bytes += count as u64;
+            }
+        }
+    }
 }
 
 /// Reads an error page to its end, as APT's own method does. Aborting it would close the connection, and the next request
@@ -143,11 +302,12 @@ async fn skip(streamed: &mut Streamed, patience: Duration) {
 async fn receive(
     mut streamed: Streamed,
     sink: Sink,
-    must: Requirements,
+    from: u64,
+    mut hasher: Hasher,
+    must: &Requirements,
     patience: Duration,
 ) -> Result<Plain, HostError> {
-    let (mut sha256, mut sha512) = (Sha256Hasher::new(), must.sha512.map(|expected| (Sha512::new(), expected)));
-    let mut size = 0;
+    let mut size = from;
     loop {
         match tokio::time::timeout(patience, streamed.body.recv()).await {
             Err(_) => return Err(HostError::Network(format!("nothing for {} s", patience.as_secs_f64()))),
@@ -158,24 +318,17 @@ async fn receive(
                 if let Err(error) = sink.write_at(size, &data) {
                     return Ok(Plain::Local(error));
                 }
-                sha256.update(&data);
-                if let Some((hasher, _)) = &mut sha512 {
-                    hasher.update(&data);
-                }
+                hasher.update(&data);
                 size += data.len() as u64;
+                if size > must.limit_bytes {
+                    return Err(HostError::WrongSize(words::unexpected_size(size, must.limit_bytes)));
+                }
             }
         }
     }
-    let sha256 = sha256.finish();
-    let is_wrong = must.size.is_some_and(|expected| expected != size)
-        || must.sha256.is_some_and(|expected| expected != sha256)
-        || sha512.is_some_and(|(hasher, expected)| hasher.finalize()[..] != expected[..]);
-    if is_wrong {
-        return Err(HostError::WrongBytes(WRONG_HASH.into()));
-    }
     let modified = streamed.head.last_modified;
     match sink.finish(modified) {
-        Ok(()) => Ok(Plain::Done(Finished { size, modified, sha256, resumed: 0 })),
+        Ok(()) => Ok(Plain::Done(Finished { modified, hashes: hasher.finish(), resumed: from })),
         Err(error) => Ok(Plain::Local(error)),
     }
 }
@@ -211,6 +364,18 @@ impl Sink {
         created.map(Sink::File).map_err(|error| format!("{}: {error}", directory.display()))
     }
 
+    /// Opens a regular file as it is, to be continued.
+    fn resume(path: &Path) -> Result<Sink, String> {
+        let (Some(directory), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
+            return Err(format!("{} cannot be written", path.display()));
+        };
+        let opened = Root::open(directory).and_then(|root| root.resume_in_place(name));
+        match opened.map_err(|error| format!("{}: {error}", directory.display()))? {
+            Some(file) => Ok(Sink::File(file)),
+            None => Err(format!("{} is no file of ours", path.display())),
+        }
+    }
+
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), String> {
         match self {
             Sink::File(file) => file.write_at(offset, data).map_err(|error| error.to_string()),
@@ -235,6 +400,20 @@ pub(super) fn is_special(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn old_versions_of_varnish() {
+        for (via, version) in [
+            ("1.1 varnish (Varnish/6.1)", Some((6, 1))),
+            ("1.1 varnish (Varnish/7)", Some((7, 0))),
+            ("1.1 varnish (Varnish/6.4.1)", Some((6, 4))),
+            ("1.1 varnish", None),
+            ("1.1 nginx (Varnish/6.1)", None),
+            ("1.1 varnish (Varnish/x)", None),
+        ] {
+            assert_eq!(varnish(via), version, "{via}");
+        }
+    }
 
     #[test]
     fn a_device_is_written_to_and_stays() {

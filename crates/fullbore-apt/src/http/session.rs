@@ -3,10 +3,11 @@
 //! One loop takes requests from APT, events of the fetchers and outcomes of the landing; only it writes to APT. Files of
 //! known hash and size go to the fetcher of their mirror set. Other files have a task each.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fullbore_engine::digest::{Sha256, Sha256Hasher};
@@ -16,20 +17,21 @@ use fullbore_engine::ranges::Ranges;
 use fullbore_engine::stage::Ledger;
 use fullbore_engine::target::in_place::InPlaceTarget;
 use fullbore_wire::dispatcher::GivenUp;
-use fullbore_wire::fetch::{FetchEvent, Get};
+use fullbore_wire::fetch::{FetchEvent, Get, HeadLog, Watch};
 use fullbore_wire::hosts::HostId;
 use fullbore_wire::queue::{Item, ItemId};
-use fullbore_wire::redirect;
 use fullbore_wire::url::Url;
 use tokio::sync::mpsc;
 
-use super::answers::{self, Finished, HostError};
+use super::answers::{self, Finished, HostError, Phrases};
+use super::in_order::{InOrder, TaskId};
 use super::mirror_set::{File, MirrorSet, Shared};
-use super::plain::{self, Plain, Requirements};
+use super::plain::{self, Plain, Requirements, Way};
+use super::redirects;
 use super::releases::{self, Acceptance, Freshness, LocalRelease, Newest};
 use super::settings::Settings;
 use super::wanted::{Kind, WantedFile};
-use crate::acquire::{Failure, Message, Outgoing, Request};
+use crate::acquire::{Failure, Message, Outgoing, ReceivedHashes, Request};
 
 /// Requests per batch: the fetcher distributes large and small files better in one batch.
 const BATCH: usize = 256;
@@ -40,10 +42,10 @@ enum Event {
     Begun(String),
     /// An event of a fetcher.
     Fetched(usize, FetchEvent),
-    /// A message for APT.
-    Tell(Message),
-    /// A task ended with these messages.
-    Ended(Vec<Message>),
+    /// A message for APT of a task for a mirror set.
+    Tell(usize, TaskId, Message),
+    /// A task for a mirror set ended with these messages.
+    Ended(usize, TaskId, Vec<Message>),
     /// The freshness of a mirror set for a suite.
     Learned(usize, String, Freshness),
     /// A fetcher panicked.
@@ -77,11 +79,18 @@ pub(super) struct Session {
     open: HashMap<ItemId, Open>,
     by_target: HashMap<String, ItemId>,
     next_item: ItemId,
+    next_task: TaskId,
+    /// What is held back, by mirror set.
+    in_order: HashMap<usize, InOrder>,
     events: mpsc::UnboundedSender<Event>,
     happened: mpsc::UnboundedReceiver<Event>,
     landed: mpsc::UnboundedReceiver<Outcome>,
     /// Warnings to send with the next request.
     warnings: Vec<String>,
+    /// Warnings about credentials that were sent: each is sent once.
+    warned: HashSet<String>,
+    /// Told of heads, if APT is to be debugged.
+    head_log: Option<HeadLog>,
 }
 
 impl Session {
@@ -89,7 +98,7 @@ impl Session {
     ///
     /// # Errors
     /// When the system starts no more threads.
-    pub fn start(mut settings: Settings, apt: Outgoing) -> io::Result<Session> {
+    pub fn start(mut settings: Settings, apt: Outgoing, head_log: Option<HeadLog>) -> io::Result<Session> {
         let (events, happened) = mpsc::unbounded_channel();
         let begun = events.clone();
         let tell = move |path: &str| drop(begun.send(Event::Begun(path.to_owned())));
@@ -103,6 +112,8 @@ impl Session {
             warnings: std::mem::take(&mut settings.warnings),
             settings: Arc::new(settings),
             shared: Shared::new(landing, ledger),
+            warned: HashSet::new(),
+            head_log,
             apt,
             target,
             journal,
@@ -110,7 +121,9 @@ impl Session {
             keys: HashMap::new(),
             open: HashMap::new(),
             by_target: HashMap::new(),
-            next_item: 0,
+            next_item: ItemId::MAX,
+            next_task: 0,
+            in_order: HashMap::new(),
             events,
             happened,
             landed,
@@ -172,8 +185,15 @@ impl Session {
     /// Begins a request: an item for a fetcher, or an immediate answer.
     fn begin(&mut self, request: &Request) -> Result<Option<(usize, Item)>, Message> {
         let refused = |error: &dyn std::fmt::Display| request.failed(&Failure::new(error));
-        let wanted = WantedFile::new(request.clone(), self.settings.directory()).map_err(|error| refused(&error))?;
+        let wanted = WantedFile::new(request.clone(), &self.settings).map_err(|error| refused(&error))?;
         let (number, path) = self.mirror_set(&wanted).map_err(|error| refused(&error))?;
+        // Credentials of the address itself take precedence.
+        let unencrypted = || self.settings.unencrypted(&wanted.url);
+        for warning in if wanted.credentials.is_none() { unencrypted() } else { Vec::new() } {
+            if self.warned.insert(warning.clone()) {
+                self.apt.warning(request, &warning).map_err(|error| refused(&error))?;
+            }
+        }
         let known = match wanted.kind {
             Kind::Known { sha256, size } if !plain::is_special(&wanted.target) => Some((sha256, size)),
             _ => None,
@@ -207,7 +227,8 @@ impl Session {
         if let Some(number) = self.keys.get(&key).filter(|number| !self.mirror_sets[**number].is_lost()) {
             return Ok((*number, path));
         }
-        let options = self.settings.fetch_options(&mirrors, wanted).map_err(|error| error.to_string())?;
+        let mut options = self.settings.fetch_options(&mirrors, wanted).map_err(|error| error.to_string())?;
+        options.head_log = self.head_log.clone();
         let number = self.mirror_sets.len();
         let events = self.events.clone();
         // Events after the end of the loop are dropped.
@@ -247,7 +268,8 @@ impl Session {
         self.journal.found(&target, size, sha256, std::iter::once(0..resumed).collect::<Ranges>());
         let present = self.shared.landing.present(&target, size, sha256);
         let id = self.next_item;
-        self.next_item = self.next_item.wrapping_add(1);
+        // Downwards: of files of the same size the queue gives out the one with the highest number first.
+        self.next_item = self.next_item.wrapping_sub(1);
         let item = Item { id, size, present, excluded: self.mirror_sets[mirror_set].excluded(&wanted) };
         let fields = self.settings.fields(&wanted);
         let file = Arc::new(File { wanted, path, target: target.clone(), sha256, size, fields });
@@ -261,10 +283,37 @@ impl Session {
     fn begin_unknown(&mut self, wanted: WantedFile, number: usize, path: String) {
         let mirror_set = &self.mirror_sets[number];
         let suite = wanted.suite.clone().filter(|_| wanted.is_index || wanted.is_signature());
+        let hosts = mirror_set.order(suite.as_deref());
+        self.begin_plain(wanted, number, path, hosts, false);
+    }
+
+    /// The host that APT named has other bytes than the expected ones, and so has every other one: APT is shown them, for
+    /// it tells its user which hashes they have.
+    fn show_wrong_bytes(&mut self, wanted: WantedFile, number: usize, path: String) {
+        let _ = std::fs::remove_file(&wanted.target);
+        self.begin_plain(wanted, number, path, vec![0], true);
+    }
+
+    fn begin_plain(&mut self, wanted: WantedFile, number: usize, path: String, hosts: Vec<HostId>, is_started: bool) {
+        let mirror_set = &self.mirror_sets[number];
+        let suite = wanted.suite.clone().filter(|_| wanted.is_index || wanted.is_signature());
+        if !self.settings.allows_ranges(&wanted.url) {
+            mirror_set.ranges.store(false, Ordering::Relaxed);
+        }
+        let id = self.next_task;
+        self.next_task += 1;
+        // Mirrors answer each over its own connection.
+        if mirror_set.is_alone() {
+            self.in_order.entry(number).or_default().add(id);
+        }
         let task = Task {
-            hosts: mirror_set.order(suite.as_deref()),
+            id,
+            mirror_set: number,
+            hosts,
+            is_started,
             names: mirror_set.names.clone(),
             watch: mirror_set.watch.clone(),
+            ranges: mirror_set.ranges.clone(),
             is_alone: mirror_set.is_alone(),
             settings: self.settings.clone(),
             events: self.events.clone(),
@@ -281,7 +330,7 @@ impl Session {
             if let (Some(suite), Some(freshness)) = (suite, freshness) {
                 let _ = events.send(Event::Learned(number, suite, freshness));
             }
-            let _ = events.send(Event::Ended(messages));
+            let _ = events.send(Event::Ended(number, id, messages));
         });
     }
 
@@ -296,20 +345,17 @@ impl Session {
                 let Some(open) = self.close(item) else { return Ok(()) };
                 let file = &open.file;
                 let modified = modified(Path::new(&file.target));
-                let finished = Finished { size: file.size, modified, sha256: file.sha256, resumed: open.resumed };
+                let hashes = ReceivedHashes::of_sha256(file.sha256, file.size);
+                let finished = Finished { modified, hashes, resumed: open.resumed };
                 self.apt.send(&answers::done(&file.wanted.request, &finished))
             }
-            Event::Fetched(mirror_set, FetchEvent::GivenUp(given_up)) => {
-                let Some(open) = self.close(given_up.item) else { return Ok(()) };
-                let answer = self.given_up(mirror_set, &open.file.wanted, &given_up);
-                self.apt.send(&answer)
-            }
+            Event::Fetched(mirror_set, FetchEvent::GivenUp(given_up)) => self.given_up(mirror_set, &given_up),
             Event::Fetched(_, FetchEvent::LocalFailure(item, cause)) => {
                 let Some(open) = self.close(item) else { return Ok(()) };
                 self.apt.send(&open.file.wanted.request.failed(&Failure::new(cause)))
             }
-            Event::Tell(message) => self.apt.send(&message),
-            Event::Ended(messages) => messages.iter().try_for_each(|message| self.apt.send(message)),
+            Event::Tell(mirror_set, task, message) => self.tell(mirror_set, task, vec![message], false),
+            Event::Ended(mirror_set, task, messages) => self.tell(mirror_set, task, messages, true),
             Event::Learned(mirror_set, suite, freshness) => {
                 self.mirror_sets[mirror_set].learn(suite, freshness);
                 Ok(())
@@ -331,6 +377,11 @@ impl Session {
         Ok(())
     }
 
+    fn tell(&mut self, mirror_set: usize, task: TaskId, messages: Vec<Message>, is_ended: bool) -> io::Result<()> {
+        let now = self.in_order.entry(mirror_set).or_default().told(task, messages, is_ended);
+        now.iter().try_for_each(|message| self.apt.send(message))
+    }
+
     /// Sends `200 URI Start` once.
     fn started(&mut self, item: ItemId) -> io::Result<()> {
         let Some(open) = self.open.get_mut(&item).filter(|open| !open.is_started) else { return Ok(()) };
@@ -345,10 +396,38 @@ impl Session {
         Some(open)
     }
 
-    fn given_up(&self, number: usize, wanted: &WantedFile, given_up: &GivenUp) -> Message {
+    fn given_up(&mut self, number: usize, given_up: &GivenUp) -> io::Result<()> {
+        let item = given_up.item;
+        let Some(size) = self.open.get(&item).map(|open| open.file.size) else { return Ok(()) };
         let mirror_set = &self.mirror_sets[number];
-        let host_errors = mirror_set.host_errors(given_up);
-        refusal(&self.settings, wanted, &mirror_set.names, &host_errors)
+        let host_errors = mirror_set.host_errors(given_up, size);
+        let (names, phrases) = (mirror_set.names.clone(), phrases(&mirror_set.watch));
+        let is_wrong = |wrong: fn(&HostError) -> bool| host_errors.iter().any(|(_, host_error)| wrong(host_error));
+        let has_wrong_bytes = is_wrong(|host_error| matches!(host_error, HostError::WrongBytes));
+        let has_wrong_size = is_wrong(|host_error| matches!(host_error, HostError::WrongSize(_)));
+        if has_wrong_bytes || has_wrong_size {
+            // The server has something, as APT's own method says before it looks at it.
+            self.started(item)?;
+        }
+        let Some(open) = self.close(item) else { return Ok(()) };
+        let wanted = &open.file.wanted;
+        if has_wrong_bytes && names.len() == 1 {
+            self.show_wrong_bytes(wanted.clone(), number, open.file.path.clone());
+            return Ok(());
+        }
+        if has_wrong_size {
+            leave_failed(&wanted.target);
+        }
+        self.apt.send(&refusal(&self.settings, wanted, &names, &phrases, &host_errors))
+    }
+}
+
+/// APT renames a file that came wrong to `NAME.FAILED`. Of one that was refused by its size there is nothing; an empty
+/// file says so, as that of APT's own method does.
+fn leave_failed(target: &Path) {
+    if !target.exists() {
+        // If it cannot be made, there is no more to say than what the answer says.
+        let _ = plain::write(target, b"", None);
     }
 }
 
@@ -357,34 +436,42 @@ fn of_ours() -> Failure {
     Failure::new("an error of fullbore's method; APT may ask again")
 }
 
+/// What each host says behind statuses.
+fn phrases(watch: &Watch) -> Vec<Phrases> {
+    watch.hosts().into_iter().map(|host| host.phrases).collect()
+}
+
 /// The answer for a file that no host sent: a redirect of the host that APT named, which APT follows, or a failure.
-fn refusal(settings: &Settings, wanted: &WantedFile, names: &[String], host_errors: &[(HostId, HostError)]) -> Message {
+fn refusal(
+    settings: &Settings,
+    wanted: &WantedFile,
+    names: &[String],
+    phrases: &[Phrases],
+    host_errors: &[(HostId, HostError)],
+) -> Message {
     let redirected = host_errors.iter().find_map(|(host, host_error)| match host_error {
         HostError::Redirected(to) if *host == 0 && settings.follows_redirects(&wanted.url) => Some(to),
         _ => None,
     });
-    let Some(location) = redirected else {
-        return wanted.request.failed(&answers::failure(names, host_errors, wanted.is_of_release()));
-    };
-    match redirect::resolve(&wanted.url, location) {
-        Ok(to) if to == wanted.url => {
-            let message = format!("{} redirects {to} to itself", names.first().map_or("?", String::as_str));
-            let reason = Some("RedirectionLoop".into());
-            wanted.request.failed(&Failure { message, reason, transient: false })
-        }
-        Ok(to) => wanted.request.redirected(&to.to_string()),
-        Err(error) => wanted.request.failed(&Failure::new(error)),
+    match redirected {
+        Some(location) => redirects::answer(settings, wanted, location),
+        None => wanted.request.failed(&answers::failure(names, phrases, host_errors, wanted.is_of_release())),
     }
 }
 
 /// A task for a file of unknown hash or size.
 struct Task {
+    id: TaskId,
+    mirror_set: usize,
     wanted: WantedFile,
     path: String,
     hosts: Vec<HostId>,
     names: Vec<String>,
-    watch: fullbore_wire::fetch::Watch,
+    watch: Watch,
     is_alone: bool,
+    /// Whether APT got `200 URI Start`.
+    is_started: bool,
+    ranges: Arc<AtomicBool>,
     settings: Arc<Settings>,
     events: mpsc::UnboundedSender<Event>,
 }
@@ -393,18 +480,10 @@ impl Task {
     async fn run(&self) -> (Vec<Message>, Option<Freshness>) {
         match self.wanted.kind {
             Kind::Release { limit_bytes } if !self.is_alone => self.release(limit_bytes).await,
-            Kind::Release { limit_bytes } | Kind::Plain { limit_bytes, sha256: None, sha512: None } => {
-                let size = self.wanted.request.expected_size();
-                self.plain(Requirements { limit_bytes, size, sha256: None, sha512: None }).await
+            Kind::Release { limit_bytes } | Kind::Plain { limit_bytes } => {
+                self.plain(limit_bytes, self.wanted.request.expected_size()).await
             }
-            Kind::Plain { limit_bytes, sha256, sha512 } => {
-                let size = self.wanted.request.expected_size();
-                self.plain(Requirements { limit_bytes, size, sha256, sha512 }).await
-            }
-            Kind::Known { sha256, size } => {
-                self.plain(Requirements { limit_bytes: size, size: Some(size), sha256: Some(sha256), sha512: None })
-                    .await
-            }
+            Kind::Known { size, .. } => self.plain(size, Some(size)).await,
         }
     }
 
@@ -418,11 +497,17 @@ impl Task {
         }
     }
 
-    async fn plain(&self, must: Requirements) -> (Vec<Message>, Option<Freshness>) {
+    async fn plain(&self, limit_bytes: u64, size: Option<u64>) -> (Vec<Message>, Option<Freshness>) {
         let request = &self.wanted.request;
-        let mut on_start = |size: Option<u64>| {
-            let _ = self.events.send(Event::Tell(answers::started(request, size, 0)));
+        let mut on_start = |size: Option<u64>, resumed: u64| {
+            if !self.is_started {
+                let started = answers::started(request, size, resumed);
+                let _ = self.events.send(Event::Tell(self.mirror_set, self.id, started));
+            }
         };
+        // An index is small, and its time is that of the archive: what is left of it is made anew.
+        let is_resumable = !self.wanted.is_index && !plain::is_special(&self.wanted.target);
+        let must = Requirements { limit_bytes, size, expected: self.wanted.expected.clone(), is_resumable };
         let is_release = matches!(self.wanted.kind, Kind::Release { .. });
         let check = self.settings.date_check(SystemTime::now());
         // No condition if APT's own file is dated in the future.
@@ -432,10 +517,11 @@ impl Task {
         let get = self.get(must.limit_bytes, self.wanted.last_modified.filter(|_| !is_future));
         let patience = self.settings.timeout(&self.wanted.url);
         let path = &self.wanted.target;
-        let answer = match plain::fetch(&self.watch, &self.hosts, &get, path, must, patience, &mut on_start).await {
+        let way = Way { watch: &self.watch, get: &get, path, patience, ranges: &self.ranges };
+        let answer = match plain::fetch(way, &self.hosts, &must, &mut on_start).await {
             Plain::Done(finished) => answers::done(request, &finished),
             Plain::Unchanged => self.unchanged(),
-            Plain::Failed(host_errors) => refusal(&self.settings, &self.wanted, &self.names, &host_errors),
+            Plain::Failed(host_errors) => self.refusal(&host_errors),
             Plain::Local(error) => request.failed(&Failure::new(error)),
         };
         (vec![answer], None)
@@ -462,16 +548,22 @@ impl Task {
                 let size = body.len() as u64;
                 match plain::write(&self.wanted.target, &body, modified) {
                     Ok(()) => {
-                        let finished = Finished { size, modified, sha256: Sha256::of(&body), resumed: 0 };
+                        let mut hasher = self.wanted.expected.hasher();
+                        hasher.update(&body);
+                        let finished = Finished { modified, hashes: hasher.finish(), resumed: 0 };
                         vec![answers::started(request, Some(size), 0), answers::done(request, &finished)]
                     }
                     Err(error) => vec![request.failed(&Failure::new(error))],
                 }
             }
             Newest::Unchanged => vec![self.unchanged()],
-            Newest::None(host_errors) => vec![refusal(&self.settings, &self.wanted, &self.names, &host_errors)],
+            Newest::None(host_errors) => vec![self.refusal(&host_errors)],
         };
         (messages, Some(freshness))
+    }
+
+    fn refusal(&self, host_errors: &[(HostId, HostError)]) -> Message {
+        refusal(&self.settings, &self.wanted, &self.names, &phrases(&self.watch), host_errors)
     }
 
     fn unchanged(&self) -> Message {
@@ -498,7 +590,8 @@ fn whole(path: &Path, sha256: Sha256, size: u64) -> Option<Finished> {
     let mut hasher = Sha256Hasher::new();
     hasher.read_to_end(std::fs::File::open(path).ok()?).ok()?;
     let right = hasher.verify(size, sha256).is_ok();
-    right.then(|| Finished { size, modified: modified(path), sha256, resumed: size })
+    let hashes = ReceivedHashes::of_sha256(sha256, size);
+    right.then(|| Finished { modified: modified(path), hashes, resumed: size })
 }
 
 fn modified(path: &Path) -> Option<i64> {

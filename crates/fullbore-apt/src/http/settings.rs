@@ -2,7 +2,7 @@
 //!
 //! A setting is looked for as APT's own methods do: for https below `Acquire::https::HOST`,
 //! `Acquire::http::HOST`, `Acquire::https` and `Acquire::http`, in this order; for http below those
-//! two that say http.
+//! two that say http; for a method of another name below its names as well (see [`MethodName::settings`]).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,7 +22,8 @@ use fullbore_wire::url::{Scheme, Url};
 
 use super::mirrors::{LIST_BYTES_MAX, MirrorSets};
 use super::wanted::WantedFile;
-use crate::acquire::Configuration;
+use super::words;
+use crate::acquire::{Configuration, MethodName};
 use crate::system::parts::files_of;
 
 /// The setting with lists of mirrors; a list of paths.
@@ -30,6 +31,9 @@ pub(crate) const MIRRORS_SETTING: &str = "Acquire::fullbore::Mirrors";
 
 /// The setting with the number of connections per host.
 pub(crate) const CONNECTIONS_SETTING: &str = "Acquire::fullbore::Connections";
+
+/// Characters of an unknown scheme that are shown.
+const SCHEME_SHOWN: usize = 20;
 
 /// Default of `Timeout` in seconds, as in APT: to connect, and for silence.
 const TIMEOUT_S: i64 = 30;
@@ -50,13 +54,20 @@ pub struct Environment {
     pub no_proxy: Option<String>,
 }
 
+/// The proxy of methods whose name begins with `tor`, unless the user sets another. As apt's own has it: without a proxy
+/// such a method would go straight to where it is meant to hide from.
+const TOR_PROXY: (&str, &str) = ("Acquire::tor::Proxy", "socks5h://apt-transport-tor@127.0.0.1:9050");
+
 /// The settings of a run.
 pub(super) struct Settings {
+    method: MethodName,
     configuration: Configuration,
     environment: Environment,
     /// Sets of mirrors.
     pub mirrors: MirrorSets,
     auth: AuthConf,
+    /// Each auth.conf by itself, for warnings.
+    auth_files: Vec<(PathBuf, AuthConf)>,
     rate_limit: Option<Arc<RateLimit>>,
     /// Warnings about unreadable files, to send with the first request.
     pub warnings: Vec<String>,
@@ -66,10 +77,12 @@ pub(super) struct Settings {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SettingsError {
     /// An unusable proxy.
-    #[error("{setting}: {error}")]
+    #[error("{} ({setting}: {error})", words::unsupported_proxy(proxy))]
     Proxy {
         /// The setting.
         setting: String,
+        /// The proxy, without credentials.
+        proxy: String,
         /// What is wrong.
         error: ProxyError,
     },
@@ -83,8 +96,13 @@ pub(super) enum SettingsError {
 
 impl Settings {
     /// Reads the files that the configuration names. Call it before dropping privileges: only root may read `auth.conf`.
-    pub fn read(configuration: Configuration, environment: Environment) -> Settings {
+    pub fn read(method: MethodName, mut configuration: Configuration, environment: Environment) -> Settings {
+        if configuration.get(TOR_PROXY.0).is_none() {
+            configuration.set(TOR_PROXY.0, TOR_PROXY.1);
+        }
         let mut settings = Settings {
+            method,
+            auth_files: Vec::new(),
             mirrors: MirrorSets::default(),
             auth: AuthConf::new(),
             rate_limit: None,
@@ -118,9 +136,12 @@ impl Settings {
         for path in files {
             match read_text(&path, fullbore_wire::auth::AUTH_FILE_BYTES_MAX as u64) {
                 Ok(text) => {
-                    if let Err(error) = self.auth.add_file(&text) {
+                    let mut own = AuthConf::new();
+                    if let Err(error) = own.add_file(&text) {
                         self.warnings.push(format!("{}: {error}", path.display()));
                     }
+                    self.auth.extend(&own);
+                    self.auth_files.push((path, own));
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => self.warnings.push(format!("cannot read {}: {error}", path.display())),
@@ -138,12 +159,54 @@ impl Settings {
         &self.configuration
     }
 
+    /// The name of this method.
+    pub fn method(&self) -> &MethodName {
+        &self.method
+    }
+
+    /// Whether APT sends addresses %-encoded.
+    pub fn sends_encoded(&self) -> bool {
+        self.configuration.bool("Acquire::Send-URI-Encoded", false)
+    }
+
+    /// `Acquire::ForceHash`.
+    pub fn forced_hash(&self) -> Option<&str> {
+        self.configuration.get("Acquire::ForceHash")
+    }
+
+    /// Whether what goes over the wire is to be shown: `Debug::Acquire::http`, or of another name of this method.
+    pub fn shows_heads(&self) -> bool {
+        let names = self.method.settings();
+        // As in apt, plain `http` counts only for methods of that name.
+        let own = names.iter().take(2).filter(|name| **name != "http" || self.method.binary() == "http");
+        own.into_iter().any(|name| self.configuration.bool(&format!("Debug::Acquire::{name}"), false))
+    }
+
     /// A setting of the http methods; `None` where there is none or it is empty.
     pub fn find(&self, host: Option<&str>, scheme: Scheme, name: &str) -> Option<&str> {
-        let schemes: &[&str] = if scheme == Scheme::Https { &["https", "http"] } else { &["http"] };
-        let of_host = schemes.iter().filter_map(|scheme| host.map(|host| format!("Acquire::{scheme}::{host}::{name}")));
-        let of_all = schemes.iter().map(|scheme| format!("Acquire::{scheme}::{name}"));
+        let methods = match scheme {
+            scheme if scheme == self.method.scheme() => self.method.settings(),
+            Scheme::Https => vec!["https", "http"],
+            Scheme::Http => vec!["http"],
+        };
+        let of_host = methods.iter().filter_map(|method| host.map(|host| format!("Acquire::{method}::{host}::{name}")));
+        let of_all = methods.iter().map(|method| format!("Acquire::{method}::{name}"));
         of_host.chain(of_all).find_map(|name| self.configuration.get(&name))
+    }
+
+    /// Whether a file may be taken up in its midst.
+    pub fn allows_ranges(&self, url: &Url) -> bool {
+        self.is(url, "AllowRanges", true)
+    }
+
+    /// Warnings about credentials for this address that are not sent because the connection is not encrypted.
+    pub fn unencrypted(&self, url: &Url) -> Vec<String> {
+        let told = |(file, own): &(PathBuf, AuthConf)| {
+            let machine = own.needs_scheme(url)?;
+            Some(words::unencrypted(file, &machine, url.scheme().as_str()))
+        };
+        let has_own = self.auth.lookup(url).is_some();
+        self.auth_files.iter().filter_map(told).filter(|_| !has_own).collect()
     }
 
     fn find_of(&self, url: &Url, name: &str) -> Option<&str> {
@@ -222,9 +285,16 @@ impl Settings {
         }
         let depth = self.number(origin, "Pipeline-Depth", PIPELINE_DEPTH as i64);
         let agent = concat!("Debian APT-HTTP/1.3 (fullbore/", env!("CARGO_PKG_VERSION"), ")");
+        let proxies = self.proxies(mirrors, wanted)?;
         let mut tls_of_hosts = Vec::new();
-        for url in mirrors.iter().filter(|url| url.scheme() == Scheme::Https) {
-            tls_of_hosts.push((url.host().clone(), self.tls(url)?));
+        for url in mirrors {
+            let proxy = match proxies.route(url) {
+                Route::Direct => None,
+                Route::Forward(proxy) | Route::Tunnel(proxy) => Some(proxy.endpoint),
+            };
+            for url in [Some(url), proxy.as_ref()].into_iter().flatten().filter(|url| url.scheme() == Scheme::Https) {
+                tls_of_hosts.push((url.host().clone(), self.tls(url)?));
+            }
         }
         Ok(FetchOptions {
             limits: Limits {
@@ -242,7 +312,7 @@ impl Settings {
                 limit: if alone { timeout } else { timeout.min(CONNECT_LIMIT) },
                 ..ConnectOptions::default()
             },
-            proxies: self.proxies(mirrors, wanted)?,
+            proxies,
             auth,
             shared_rate_limit: self.rate_limit.clone(),
             tls_of_hosts,
@@ -250,6 +320,7 @@ impl Settings {
             paths_are_encoded: true,
             follow_redirects: !alone && self.follows_redirects(origin),
             trials: false,
+            head_log: None,
             ..FetchOptions::default()
         })
     }
@@ -302,19 +373,26 @@ impl Settings {
     fn proxies(&self, mirrors: &[Url], wanted: &WantedFile) -> Result<ProxySettings, SettingsError> {
         let mut proxies = ProxySettings::new();
         let none = |value: &str| value.eq_ignore_ascii_case("false");
-        let checked = |setting: &str, result: Result<(), ProxyError>| {
-            result.map_err(|error| SettingsError::Proxy { setting: setting.to_owned(), error })
+        let checked = |setting: &str, proxy: &str, result: Result<(), ProxyError>| {
+            let (setting, proxy) = (setting.to_owned(), without_userinfo(proxy));
+            result.map_err(|error| SettingsError::Proxy { setting, proxy, error })
         };
+        let is_used = |scheme: Scheme| mirrors.iter().any(|url| url.scheme() == scheme);
         let of_scheme = |scheme: Scheme| self.find(None, scheme, "Proxy").filter(|value| !none(value));
         let is_off = |scheme: Scheme| self.find(None, scheme, "Proxy").is_some_and(none);
         let environment = &self.environment;
         let http = of_scheme(Scheme::Http).or(environment.http_proxy.as_deref().filter(|_| !is_off(Scheme::Http)));
         let https_variable = environment.https_proxy.as_deref().or(environment.http_proxy.as_deref());
         let https = of_scheme(Scheme::Https).or(https_variable.filter(|_| !is_off(Scheme::Https)));
-        checked("Acquire::http::Proxy", proxies.set_http(http.unwrap_or_default()))?;
-        checked("Acquire::https::Proxy", proxies.set_https(https.unwrap_or_default()))?;
+        // A proxy of which nothing is to be fetched may be of any kind.
+        if let Some(http) = http.filter(|_| is_used(Scheme::Http)) {
+            checked("Acquire::http::Proxy", http, known_scheme(http).and_then(|()| proxies.set_http(http)))?;
+        }
+        if let Some(https) = https.filter(|_| is_used(Scheme::Https)) {
+            checked("Acquire::https::Proxy", https, known_scheme(https).and_then(|()| proxies.set_https(https)))?;
+        }
         let no_proxy = environment.no_proxy.as_deref().unwrap_or_default();
-        checked("no_proxy", proxies.set_no_proxy(no_proxy))?;
+        checked("no_proxy", no_proxy, proxies.set_no_proxy(no_proxy))?;
         for (number, url) in mirrors.iter().enumerate() {
             let host = url.host().to_string();
             let name = format!("Proxy::{host}");
@@ -328,11 +406,26 @@ impl Settings {
             };
             if !is_excepted(no_proxy, url) {
                 let own = if none(&own) { "DIRECT" } else { &own };
-                checked(&format!("Acquire::{}::{name}", url.scheme().as_str()), proxies.set_host(&host, own))?;
+                let set = known_scheme(own).and_then(|()| proxies.set_host(&host, own));
+                checked(&format!("Acquire::{}::{name}", url.scheme().as_str()), own, set)?;
             }
         }
         Ok(proxies)
     }
+}
+
+/// As in apt, a proxy is an address with its scheme: `user:word@host:1` may as well be one of the scheme `user`.
+fn known_scheme(proxy: &str) -> Result<(), ProxyError> {
+    let is_known = proxy.contains("://") || proxy.is_empty() || proxy.eq_ignore_ascii_case("direct");
+    let scheme = || proxy.split(':').next().unwrap_or_default().chars().take(SCHEME_SHOWN).collect();
+    if is_known { Ok(()) } else { Err(ProxyError::Unsupported { scheme: scheme() }) }
+}
+
+/// A proxy as it may be shown.
+fn without_userinfo(proxy: &str) -> String {
+    let (scheme, rest) = proxy.split_once("://").map_or(("", proxy), |(scheme, rest)| (scheme, rest));
+    let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+    if scheme.is_empty() { host.to_owned() } else { format!("{scheme}://{host}") }
 }
 
 /// Whether `no_proxy` excludes a host.
@@ -360,13 +453,16 @@ mod tests {
     fn settings(items: &[(&str, &str)], environment: Environment) -> Settings {
         let mut configuration = Configuration::new();
         items.iter().for_each(|(name, value)| configuration.set(name, value));
-        Settings::read(configuration, environment)
+        Settings::read(MethodName::new("http"), configuration, environment)
     }
 
     fn wanted(uri: &str, fields: &[(&str, &str)]) -> WantedFile {
         let message = Message::new(600, "URI Acquire").with("URI", uri).with("Filename", "/p/f");
         let message = fields.iter().fold(message, |message, (name, value)| message.with(name, value));
-        WantedFile::new(Request::new(message), Path::new("/")).unwrap()
+        let scheme = uri.split(':').next().unwrap();
+        let encoded = Configuration::from_dump("Acquire::Send-URI-Encoded=1").unwrap();
+        let settings = Settings::read(MethodName::new(scheme), encoded, Environment::default());
+        WantedFile::new(Request::new(message), &settings).unwrap()
     }
 
     fn way(settings: &Settings, uri: &str, fields: &[(&str, &str)]) -> String {

@@ -1,20 +1,21 @@
 //! A request of APT, parsed.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use fullbore_engine::digest::Sha256;
 use fullbore_wire::auth::Credentials;
 use fullbore_wire::conditional::parse_http_date;
 use fullbore_wire::url::{Url, UrlError};
 
-use crate::acquire::Request;
+use super::settings::Settings;
+use crate::acquire::{ExpectedHashes, Request};
 
 /// Largest file of unknown size without `Maximum-Size`, in bytes: an endless answer must not fill the disk. APT's own
 /// method has no limit. A guess.
 const PLAIN_BYTES_MAX: u64 = 16 << 30;
 
-/// Hashes that are too weak to accept a file by.
-const WEAK: [&str; 2] = ["Expected-MD5Sum", "Expected-SHA1"];
+/// Characters of a wrong address that are shown.
+const URI_SHOWN: usize = 80;
 
 /// A file that APT requests.
 #[derive(Debug, Clone)]
@@ -29,6 +30,8 @@ pub(super) struct WantedFile {
     pub credentials: Option<Credentials>,
     /// Its known properties.
     pub kind: Kind,
+    /// The hashes that APT expects.
+    pub expected: ExpectedHashes,
     /// Time of APT's own copy, Unix seconds.
     pub last_modified: Option<i64>,
     /// `Index-File`: caches must revalidate it.
@@ -54,14 +57,10 @@ pub(super) enum Kind {
         /// Largest size in bytes.
         limit_bytes: u64,
     },
-    /// Anything else: whole from one host.
+    /// Anything else: whole from one host. APT judges it by the hashes of the answer.
     Plain {
         /// Largest size in bytes.
         limit_bytes: u64,
-        /// Its SHA-256, if known without the size.
-        sha256: Option<Sha256>,
-        /// Its SHA-512, if no SHA-256 is known.
-        sha512: Option<[u8; 64]>,
     },
 }
 
@@ -71,39 +70,41 @@ pub(super) enum RequestError {
     /// An unsupported URI.
     #[error("{0}")]
     Url(#[from] UrlError),
-    /// Only MD5 or SHA-1 is known.
-    #[error("only weak hashes (MD5, SHA-1) are known of this file; fullbore accepts files by SHA-256 or SHA-512")]
-    OnlyWeak,
+    /// An address of another method.
+    #[error("{0:?} is no address of this method")]
+    OtherMethod(String),
     /// No `Filename`.
     #[error("APT names no file to write to")]
     NoFilename,
 }
 
 impl WantedFile {
-    /// Parses a request. A relative `Filename` (from `apt-get source`) is below `directory`, where APT was started.
-    pub fn new(request: Request, directory: &Path) -> Result<WantedFile, RequestError> {
-        let (url, credentials) = Url::parse_with_userinfo(&request.uri)?;
+    /// Parses a request. A relative `Filename` (from `apt-get source`) is below the directory where APT was started.
+    pub fn new(request: Request, settings: &Settings) -> Result<WantedFile, RequestError> {
+        let other = || RequestError::OtherMethod(request.uri.chars().take(URI_SHOWN).collect());
+        let plain = settings.method().plain(&request.uri).ok_or_else(other)?;
+        // APT encodes much, but no backslash.
+        let plain = if settings.sends_encoded() { plain.replace('\\', "%5C") } else { encoded(&plain) };
+        let (url, credentials) = Url::parse_with_userinfo(&plain)?;
         if request.filename.as_os_str().is_empty() {
             return Err(RequestError::NoFilename);
         }
-        let target = directory.join(&request.filename);
+        let target = settings.directory().join(&request.filename);
         let message = &request.message;
         let number = |name: &str| message.get(name).and_then(|text| text.parse::<u64>().ok());
-        let sha256 = request.expected_sha256();
-        let sha512 = message.get("Expected-SHA512").and_then(hex);
+        let expected = ExpectedHashes::of(message, settings.forced_hash());
+        let sha256 = request.expected_sha256().filter(|_| expected.counts_sha256());
         let is_index = message.get("Index-File") == Some("true");
         let limit_bytes =
             request.expected_size().or(number("Maximum-Size")).filter(|size| *size > 0).unwrap_or(PLAIN_BYTES_MAX);
         let kind = match (sha256, request.expected_size()) {
             (Some(sha256), Some(size)) => Kind::Known { sha256, size },
-            (None, _) if sha512.is_none() && WEAK.iter().any(|name| message.get(name).is_some()) => {
-                return Err(RequestError::OnlyWeak);
-            }
-            (None, None) if is_index && sha512.is_none() && is_release(&url) => Kind::Release { limit_bytes },
-            _ => Kind::Plain { limit_bytes, sha256, sha512: sha512.filter(|_| sha256.is_none()) },
+            (None, None) if is_index && !expected.is_usable() && is_release(&url) => Kind::Release { limit_bytes },
+            _ => Kind::Plain { limit_bytes },
         };
         Ok(WantedFile {
             kind,
+            expected,
             last_modified: message.get("Last-Modified").and_then(parse_http_date),
             is_index,
             suite: message.get("Target-Base-URI").map(str::to_owned),
@@ -140,31 +141,55 @@ fn is_release(url: &Url) -> bool {
     ["/InRelease", "/Release"].iter().any(|name| url.path().ends_with(name))
 }
 
-/// 128 hexadecimal digits.
-fn hex(text: &str) -> Option<[u8; 64]> {
-    let digits = text.as_bytes();
-    let mut bytes = [0; 64];
-    if digits.len() != 128 {
-        return None;
+/// What may not stand in an address, encoded: for an APT that sends addresses as they are.
+fn encoded(uri: &str) -> String {
+    let start = uri.find("://").map_or(0, |at| at + 3);
+    let path = uri[start..].find('/').map_or(uri.len(), |at| start + at);
+    let mut out = uri[..path].to_owned();
+    for byte in uri[path..].bytes() {
+        match byte {
+            b'!' | b'$'..=b'~' if !b"%<>\\^`{|}".contains(&byte) => out.push(byte.into()),
+            _ => out.push_str(&format!("%{byte:02x}")),
+        }
     }
-    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-        let digit = |digit: u8| char::from(digit).to_digit(16);
-        *byte = u8::try_from(digit(pair[0])? << 4 | digit(pair[1])?).ok()?;
-    }
-    Some(bytes)
+    out
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
-    use crate::acquire::Message;
+    use crate::acquire::{Configuration, Message, MethodName};
+    use crate::http::settings::Environment;
 
     const SHA256: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
-    fn wanted(uri: &str, fields: &[(&str, &str)]) -> Result<WantedFile, RequestError> {
+    fn settings(items: &[(&str, &str)]) -> Settings {
+        let mut configuration = Configuration::new();
+        configuration.set("Acquire::Send-URI-Encoded", "1");
+        items.iter().for_each(|(name, value)| configuration.set(name, value));
+        let environment = Environment { directory: "/p".into(), ..Environment::default() };
+        Settings::read(MethodName::new("http"), configuration, environment)
+    }
+
+    fn wanted_with(settings: &Settings, uri: &str, fields: &[(&str, &str)]) -> Result<WantedFile, RequestError> {
         let message = Message::new(600, "URI Acquire").with("URI", uri).with("Filename", "f");
         let request = Request::new(fields.iter().fold(message, |message, (name, value)| message.with(name, value)));
-        WantedFile::new(request, Path::new("/p"))
+        WantedFile::new(request, settings)
+    }
+
+    fn wanted(uri: &str, fields: &[(&str, &str)]) -> Result<WantedFile, RequestError> {
+        wanted_with(&settings(&[]), uri, fields)
+    }
+
+    #[test]
+    fn a_backslash_that_apt_leaves_as_it_is_is_encoded() {
+        for encodes in ["0", "1"] {
+            let settings = settings(&[("Acquire::Send-URI-Encoded", encodes)]);
+            let wanted = wanted_with(&settings, r"http://h/pool\x.deb", &[]).unwrap();
+            assert!(wanted.url.path().eq_ignore_ascii_case("/pool%5Cx.deb"), "{}", wanted.url.path());
+        }
     }
 
     #[test]
@@ -179,14 +204,16 @@ mod tests {
             Kind::Release { limit_bytes: 10 }
         );
         assert_eq!(kind("http://h/dists/s/Release", &[index]), Kind::Release { limit_bytes: PLAIN_BYTES_MAX });
-        let plain = |sha256, limit_bytes| Kind::Plain { limit_bytes, sha256, sha512: None };
-        assert_eq!(kind("http://h/dists/s/Release.gpg", &[]), plain(None, PLAIN_BYTES_MAX));
-        assert_eq!(kind("http://h/x", &[("Expected-SHA256", SHA256)]), plain(Some(Sha256::EMPTY), PLAIN_BYTES_MAX));
+        let plain = |limit_bytes| Kind::Plain { limit_bytes };
+        assert_eq!(kind("http://h/dists/s/Release.gpg", &[]), plain(PLAIN_BYTES_MAX));
+        assert_eq!(kind("http://h/x", &[("Expected-SHA256", SHA256)]), plain(PLAIN_BYTES_MAX));
         let sha512 = "ab".repeat(64);
-        let other = kind("http://h/x", &[("Expected-SHA512", &sha512), size]);
-        assert_eq!(other, Kind::Plain { limit_bytes: 7, sha256: None, sha512: Some([0xab; 64]) });
-        let weak = wanted("http://h/x", &[("Expected-MD5Sum", "0"), size]);
-        assert_eq!(weak.unwrap_err(), RequestError::OnlyWeak);
+        assert_eq!(kind("http://h/x", &[("Expected-SHA512", &sha512), size]), plain(7));
+        assert_eq!(kind("http://h/x", &[("Expected-MD5Sum", "0"), size]), plain(7));
+        assert_eq!(kind("http://h/x", &[("Expected-SHA256", "no hash"), size]), plain(7));
+        let forced = settings(&[("Acquire::ForceHash", "SHA512")]);
+        let forced = wanted_with(&forced, "http://h/x", &[("Expected-SHA256", SHA256), size]).unwrap();
+        assert_eq!(forced.kind, plain(7), "APT would not take it by its SHA-256");
     }
 
     #[test]
@@ -200,7 +227,10 @@ mod tests {
         assert_eq!(by_hash.credentials.unwrap(), Credentials::new("u", "p@"));
         assert!(wanted("tor+http://h/x", &[]).is_err());
         let nowhere = Request::new(Message::new(600, "URI Acquire").with("URI", "http://h/x"));
-        assert_eq!(WantedFile::new(nowhere, Path::new("/")).unwrap_err(), RequestError::NoFilename);
+        assert_eq!(WantedFile::new(nowhere, &settings(&[])).unwrap_err(), RequestError::NoFilename);
+        let raw = settings(&[("Acquire::Send-URI-Encoded", "0")]);
+        let raw = wanted_with(&raw, "http://h/a b%20~", &[]).unwrap();
+        assert_eq!(raw.url.to_string(), "http://h/a%20b%2520~");
         assert_eq!((by_hash.target.as_path(), by_hash.request.filename.as_path()), (Path::new("/p/f"), Path::new("f")));
     }
 

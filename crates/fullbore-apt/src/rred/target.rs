@@ -74,11 +74,12 @@ pub fn expected(request: &Request, old: &Path, patches: &Patches) -> Result<Expe
     state_after(&index, &patches.last_sha256, start).ok_or(TargetError::Unlisted { path, sha256: patches.last_sha256 })
 }
 
-/// The state after the patch with this hash; `start` distinguishes equal patches.
+/// The state after the patch with this hash; `start` distinguishes equal patches. Of several that are equal the last
+/// counts, as in APT: where a state comes back, its history begins there.
 fn state_after(index: &DiffIndex, patch: &Sha256, start: Option<Sha256>) -> Option<Expected> {
     let before = |name: &str| index.main.history.iter().find(|state| state.name == name);
     let fits = |name: &str| start.is_none_or(|start| before(name).is_some_and(|state| state.sha256 == start));
-    let at = index.main.patches.iter().position(|listed| listed.sha256 == *patch && fits(&listed.name))?;
+    let at = index.main.patches.iter().rposition(|listed| listed.sha256 == *patch && fits(&listed.name))?;
     let current = Expected { sha256: index.current.0, size: index.current.1 };
     match index.main.patches.get(at + 1) {
         // Each patch leads to the state that the next one starts from.

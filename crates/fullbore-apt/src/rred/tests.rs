@@ -132,6 +132,30 @@ fn what_apt_does_not_verify_is_verified_by_the_index_of_patches() {
 }
 
 #[test]
+fn where_a_state_comes_back_the_last_of_its_patches_counts() {
+    let lists = Lists::new();
+    lists.patch(".ed", STEPS[0].0.as_bytes());
+    // From the old state by the same patch to another one, of which nothing is true, and then to the current one.
+    let line = |content: &str, name: &str| format!(" {} {} {name}\n", Sha256::of(content.as_bytes()), content.len());
+    let patches = format!("{}{}{}", line(STEPS[0].0, "1"), line("", "2"), line(STEPS[0].0, "3"));
+    let text = format!(
+        "SHA256-Current:{}SHA256-History:\n{}{}{}SHA256-Patches:\n{patches}",
+        line(STEPS[0].1, "").trim_end().to_owned() + "\n",
+        line(OLD, "1"),
+        line("\n", "2"),
+        line(OLD, "3")
+    );
+    fs::write(lists.path("partial/h_Packages.diff_Index"), text).unwrap();
+    for request in [
+        lists.request(&[STEPS[0].0]),
+        lists.request(&[STEPS[0].0]).with("Start-SHA256-Hash", Sha256::of(OLD.as_bytes())),
+    ] {
+        patch(request).unwrap();
+        assert_eq!(made(&lists), STEPS[0].1);
+    }
+}
+
+#[test]
 fn a_merged_patch_leads_to_the_current_state() {
     let lists = Lists::new();
     lists.patch(".ed", STEPS[0].0.as_bytes());

@@ -85,11 +85,12 @@ impl Root {
         self.resume_named(path, name::part_name(final_name))
     }
 
-    /// As [`Root::resume_part`], of a file from [`Root::create_in_place`].
+    /// Opens a file from [`Root::create_in_place`] as it is; `None` when there is none that is ours alone (a link or a
+    /// pipe put there is no such file).
     ///
     /// # Errors
-    /// As there.
-    pub(crate) fn resume_in_place(&self, path: &str) -> Result<Option<PartFile>, FileError> {
+    /// As [`Root::create_in_place`].
+    pub fn resume_in_place(&self, path: &str) -> Result<Option<PartFile>, FileError> {
         let (_, final_name) = name::split_final(path)?;
         self.resume_named(path, final_name.to_owned())
     }

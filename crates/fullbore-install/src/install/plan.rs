@@ -74,9 +74,7 @@ impl InstallRun<'_> {
         })?;
         let steps = self.log.ask(&mut ask(&["--yes", "--simulate"]), "apt-get --simulate")?;
         let strange = |error: resolve::ResolveError| CommandError::new(ErrorKind::Internal, error);
-        // A local file may have no hash, and apt uses it from its place.
-        let is_wanted = |line: &&str| line.strip_prefix('\'').is_some_and(is_remote);
-        let remote: Vec<&str> = uris.lines().filter(is_wanted).collect();
+        let remote: Vec<&str> = uris.lines().filter(|line| is_ours_to_fetch(line)).collect();
         Ok(Plan {
             wanted: resolve::uris(&remote.join("\n"), &|_| None).map_err(strange)?,
             steps: resolve::steps(&steps).map_err(strange)?,
@@ -104,9 +102,26 @@ impl InstallRun<'_> {
     }
 }
 
+/// Whether fullbore fetches the file of this line of apt's. apt uses a local file from its place, and a file without
+/// SHA-256 it fetches by itself: what else is known of it is enough for apt or not.
+fn is_ours_to_fetch(line: &str) -> bool {
+    let is_known = line.rsplit(' ').next().is_some_and(|hash| hash.starts_with("SHA256:"));
+    is_known && line.strip_prefix('\'').is_some_and(is_remote)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_has_no_sha256_is_left_to_apt() {
+        let line = |uri: &str, hash: &str| is_ours_to_fetch(&format!("'{uri}' x_1_all.deb 3 {hash}"));
+        assert!(line("http://h/x.deb", "SHA256:00"));
+        assert!(
+            !line("http://h/x.deb", "SHA512:00") && !line("http://h/x.deb", "") && !line("file:/x.deb", "SHA256:00")
+        );
+        assert!(!is_ours_to_fetch("Need to get 3 B of archives."));
+    }
 
     #[test]
     fn apt_asks_where_more_is_done_than_what_was_named() {

@@ -24,8 +24,8 @@ const HEAD_BYTES: usize = 32 << 10;
 const GATHER_BYTES: usize = 64 << 10;
 
 /// How long a server reads on after its last answer, so that what it sent is not lost to an
-/// RST (nginx: lingering_timeout 5 s; a test has less patience).
-const LINGER: Duration = Duration::from_secs(2);
+/// RST (nginx: lingering_timeout 5 s).
+const LINGER: Duration = Duration::from_secs(5);
 
 /// How long a permuting server waits for a second request to swap with.
 const SWAP_WAIT: Duration = Duration::from_millis(5);

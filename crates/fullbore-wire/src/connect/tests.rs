@@ -142,10 +142,28 @@ async fn tunnels_through_a_proxy_plain_or_encrypted() {
         says_ok(connected).await;
         assert_eq!(
             acting.await.unwrap(),
-            "CONNECT mirror.example.org:443 HTTP/1.1\r\nHost: mirror.example.org:443\r\n\
-             Proxy-Authorization: Basic c2VjcmV0\r\n\r\n"
+            format!(
+                "CONNECT mirror.example.org:443 HTTP/1.1\r\nHost: mirror.example.org:443\r\n\
+                 User-Agent: {}\r\nProxy-Authorization: Basic c2VjcmV0\r\n\r\n",
+                crate::http1::USER_AGENT
+            )
         );
     }
+}
+
+#[tokio::test]
+async fn an_https_proxy_is_trusted_by_an_authority_of_its_own() {
+    let (ours, theirs) = (Authority::new(), Authority::new());
+    let (proxy_listener, proxy_address) = listen().await;
+    serve_tls(proxy_listener, &theirs, "127.0.0.1", &[]);
+    let endpoint = endpoint(Scheme::Http, 80, proxy(Scheme::Https, proxy_address.port()));
+    let options = options(&ours);
+    assert!(connect(&endpoint, &options).await.is_err_and(|error| error.is_untrusted()));
+    let tls = Tls::new(Trust::Only(theirs.authorities()));
+    let options = ConnectOptions { proxy_tls: Some(tls), ..options };
+    let connected = connect(&endpoint, &options).await.unwrap();
+    assert!(connected.absolute_form);
+    says_ok(connected).await;
 }
 
 #[tokio::test]

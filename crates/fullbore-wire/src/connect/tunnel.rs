@@ -3,7 +3,7 @@
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{ConnectError, ProxyServer, authority};
-use crate::http1::{HEAD_BYTES_MAX, HEADERS_MAX};
+use crate::http1::{HEAD_BYTES_MAX, HEADERS_MAX, USER_AGENT};
 use crate::stream::Stream;
 
 /// Asks the proxy for a tunnel to `target` (`host:port`); afterwards the stream is the server's.
@@ -16,7 +16,8 @@ pub(super) async fn open(stream: &mut Stream, proxy: &ProxyServer, target: &str)
     if !is_text(authorization) || !is_text(target) || target.contains(' ') {
         return Err(bad("host or credentials contain a byte that HTTP does not allow".to_owned()));
     }
-    let mut request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n");
+    // Some proxies refuse clients without a name.
+    let mut request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\nUser-Agent: {USER_AGENT}\r\n");
     if !authorization.is_empty() {
         request.push_str(&format!("Proxy-Authorization: {authorization}\r\n"));
     }

@@ -19,11 +19,12 @@ use super::{Busy, Followed, RedirectedRequest};
 use crate::answer::{Answer, judge};
 use crate::connect::Connected;
 use crate::dispatcher::{ConnectionId, Ended, Keep, Next};
-use crate::fetch::{Base, GetError, Shared, lock};
+use crate::fetch::{Base, GetError, Shared, WireHead, lock};
 use crate::hosts::{Fault, HostId};
 use crate::http1::{BodyLength, Event, Http1, Http1Error, Limits, RequestHead, ResponseHead, Version};
 use crate::range::ContentRange;
 use crate::stream::Stream;
+use crate::url::Url;
 
 /// How often a connection looks whether it is overdue.
 const OVERDUE_EVERY: Duration = Duration::from_millis(250);
@@ -53,6 +54,10 @@ pub(super) async fn serve(
     connected: Connected,
     source: RequestSource,
 ) -> Ended {
+    let mut http = Http1::new(Limits::default());
+    if shared.options.head_log.is_some() {
+        http.keep_heads();
+    }
     let mut serving = Serving {
         shared,
         source,
@@ -60,7 +65,8 @@ pub(super) async fn serve(
         id,
         base,
         absolute: connected.absolute_form,
-        http: Http1::new(Limits::default()),
+        http,
+        asked_for: VecDeque::new(),
         parts: VecDeque::new(),
         gets: 0,
         skipped_bytes: 0,
@@ -86,6 +92,8 @@ struct Serving<'a> {
     base: &'a Base,
     absolute: bool,
     http: Http1,
+    /// The addresses of the requests in flight, for the log of heads; empty without one.
+    asked_for: VecDeque<Url>,
     /// One per request in flight, in order: tag and what it is for.
     parts: VecDeque<(u64, Part)>,
     /// Tags of small files count down from the top, those of the dispatcher up from 0.
@@ -156,6 +164,10 @@ impl Serving<'_> {
         if let RequestSource::Detours(first) = &mut self.source {
             let first = first.take();
             return self.ask_detour(first);
+        }
+        if self.shared.dispatcher().host_mut(self.host).depth() <= 1 {
+            // Its answers may come in another order: small ones are not mixed with files either.
+            self.http.set_depth(1);
         }
         while self.http.free_slots() > 0 && !self.http.is_closing() {
             let Some(pending) = lock(&self.shared.gets)[self.host as usize].pop_front() else { break };
@@ -241,7 +253,14 @@ impl Serving<'_> {
         if self.parts.is_empty() {
             self.after_idle = self.http.answered() > 0 && self.idle_since.elapsed() > IDLE;
         }
-        self.http.request(head, tag, BodyLength::None).map_err(|error| error.to_string())
+        self.http.request(head, tag, BodyLength::None).map_err(|error| error.to_string())?;
+        if let Some(log) = &self.shared.options.head_log {
+            log.tell(WireHead::Request(&head.shown()));
+            let at =
+                if self.absolute { Url::parse(&head.target) } else { self.base.url.with_target(head.target.clone()) };
+            self.asked_for.push_back(at.unwrap_or_else(|_| self.base.url.clone()));
+        }
+        Ok(())
     }
 
     fn no_gets(&self) -> bool {
@@ -310,9 +329,19 @@ impl Serving<'_> {
 
     async fn event(&mut self, event: Event, permit: &mut Permit) -> Option<Ended> {
         match event {
-            Event::Head { head, .. } => self.head(*head),
+            Event::Head { head, .. } => {
+                self.log_answer();
+                self.head(*head)
+            }
             Event::Body { data, .. } => self.body(data, permit).await,
             Event::End { keep_alive, .. } => self.end(keep_alive).await,
+        }
+    }
+
+    fn log_answer(&mut self) {
+        let Some(log) = &self.shared.options.head_log else { return };
+        if let (Some(head), Some(url)) = (self.http.take_head(), self.asked_for.pop_front()) {
+            log.tell(WireHead::Answer(&String::from_utf8_lossy(&head), &url));
         }
     }
 
@@ -320,6 +349,9 @@ impl Serving<'_> {
         if head.version == Version::Http10 {
             self.http.set_depth(1);
             self.cannot_pipeline();
+        }
+        if let Some(phrase) = &head.reason {
+            self.shared.dispatcher().host_mut(self.host).said(head.status, phrase);
         }
         let mixed = self.is_of_another(&head);
         self.after_idle = false;

@@ -58,7 +58,7 @@ pub(crate) async fn keep_detours(shared: Arc<Shared>, host: HostId) {
         // Other connections may have brought it meanwhile.
         let Some(first) = shared.next_detour(host, &base.url) else { continue };
         let endpoint = endpoint(&base);
-        let options = ConnectOptions { offer: Offer::Http1, ..shared.options.connect_to(&base.url) };
+        let options = ConnectOptions { offer: Offer::Http1, ..shared.options.connect_to(&base.url, &base.route) };
         match connect(&endpoint, &options).await {
             Ok(connected) => serve(&shared, host, &base, connected, first).await,
             Err(error) => fail(&shared, host, first, &endpoint, &error),

@@ -49,13 +49,11 @@ impl Dispatcher {
     }
 
     /// Whether a part of a file was asked for, and it is not known yet whether the host gives out files: further parts
-    /// would only be refused with it, where apt's own method asks once.
+    /// would only be refused with it, where apt's own method asks once. So it is for each of several hosts; what it costs
+    /// is a round trip before the first file of a host comes in parts.
     pub(super) fn awaits_first_answer(&self, host: HostId) -> bool {
         let parts = || self.connections.values().filter(|c| c.host == host).flat_map(|c| &c.asked);
-        self.limits.caller_retries
-            && !self.serving.contains(host)
-            && self.is_alone(host)
-            && parts().any(|asked| !asked.segment.is_whole())
+        self.limits.caller_retries && !self.serving.contains(host) && parts().any(|asked| !asked.segment.is_whole())
     }
 
     /// The head of an answer says that the file follows. True where that is news, and connections wait for it.
@@ -177,6 +175,29 @@ mod tests {
         // Busy again later: then one part at a time again.
         dispatcher.refused(connections[0], first[0].0, busy(503, None), now);
         assert!(asked(&mut dispatcher, connections[0], now).is_empty());
+    }
+
+    #[test]
+    fn each_of_several_hosts_that_are_busy_is_asked_once_for_a_large_file() {
+        let now = Instant::now();
+        let (mut dispatcher, connections) = dispatcher(2, &[8 << 20], now);
+        // In each of two attempts of the caller: busy at first, and busy still.
+        for attempt in 0..2 {
+            let mut refused = Vec::new();
+            for (host, connection) in connections.iter().enumerate() {
+                let first = asked(&mut dispatcher, *connection, now);
+                let other = dispatcher.opened(host as HostId, RTT, now);
+                assert_eq!((first.len(), dispatcher.next(other, now)), (1, Next::Wait), "{attempt} {host}");
+                refused.push((*connection, first[0].0));
+            }
+            for (connection, tag) in refused {
+                dispatcher.refused(connection, tag, busy(503, Some(30)), now);
+            }
+            let given_up = dispatcher.hopeless();
+            assert_eq!(given_up.len(), 1);
+            dispatcher.abandon(given_up[0].item, now);
+            add(&mut dispatcher, attempt + 1, &[8 << 20]);
+        }
     }
 
     #[test]

@@ -234,6 +234,14 @@ impl Dispatcher {
         )
     }
 
+    /// Whether the host is being asked for the file already, where its caller wants to hear of a refusal, and it has
+    /// not served anything yet: asked twice, it would only refuse twice.
+    fn would_repeat(&self, item: ItemId, host: HostId) -> bool {
+        let asks =
+            |other: &Connection| other.host == host && other.asked.iter().any(|asked| asked.segment.item == item);
+        self.limits.caller_retries && !self.serving.contains(host) && self.connections.values().any(asks)
+    }
+
     /// The rearmost part of a connection that the taker may bring, with the seconds that it gains. A piece of it that is
     /// about `share` bytes long, if it answers ranges.
     fn rear_part(&self, taker: &Taker, victim: &Victim<'_>, share: u64) -> Option<(f64, TakeOver)> {
@@ -254,6 +262,9 @@ impl Dispatcher {
             let theirs_s = through as f64 / rate.max(1.0);
             through -= wanted;
             if asked.rest().is_none() || self.queue.excluded(asked.segment.item).contains(taker.host) {
+                continue;
+            }
+            if connection.host != taker.host && self.would_repeat(asked.segment.item, taker.host) {
                 continue;
             }
             if !ranges && !asked.rest().is_some_and(|rest| rest.is_whole()) {

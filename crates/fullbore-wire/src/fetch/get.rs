@@ -276,6 +276,7 @@ impl Watch {
             .enumerate()
             .map(|(id, host)| HostSeen {
                 name: host.name.clone(),
+                phrases: host.phrases().clone(),
                 totals: host.totals.clone(),
                 out: host.out_reason().map(str::to_owned),
                 connections: dispatcher.connections_to(id as HostId),

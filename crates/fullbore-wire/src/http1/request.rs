@@ -205,6 +205,18 @@ impl RequestHead {
         Self::new(Method::Get, host, target)
     }
 
+    /// The head as it is written for a request without a body, for a log: credentials are left out. Empty if it cannot
+    /// be written.
+    pub(crate) fn shown(&self) -> String {
+        let hidden = |secret: &Option<Authorization>| secret.as_ref().map(|_| Authorization::new("(hidden)"));
+        let mut bytes = BytesMut::new();
+        let (authorization, proxy_authorization) = (hidden(&self.authorization), hidden(&self.proxy_authorization));
+        let head = RequestHead { authorization, proxy_authorization, ..self.clone() };
+        // A head that cannot be written is not sent either, and the caller is told why.
+        let _ = head.write(BodyLength::None, &mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
     /// Checks everything, then appends the head; on an error nothing is appended.
     pub(super) fn write(&self, body: BodyLength, out: &mut BytesMut) -> Result<(), RequestError> {
         let start = out.len();

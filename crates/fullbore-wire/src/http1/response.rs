@@ -36,6 +36,8 @@ pub struct ResponseHead {
     pub version: Version,
     /// Status code (RFC 9110, section 15), 100 to 999.
     pub status: u16,
+    /// The server's words behind the status, of an error alone. HTTP/2 has none.
+    pub reason: Option<String>,
     /// Content-Length, also where no body follows (HEAD, 304).
     pub content_length: Option<u64>,
     /// Content-Range; `Malformed` when it is there and cannot be used.
@@ -59,6 +61,8 @@ pub struct ResponseHead {
     pub content_encoding: Option<String>,
     /// Content-Type, e.g. to tell a login page from a file.
     pub content_type: Option<String>,
+    /// Field `Via` (RFC 9110, section 7.6.3), as received.
+    pub via: Option<String>,
     /// Field `Server`, as the server sent it.
     pub server: Option<String>,
     /// Field `Date`, as Unix time in seconds, if valid.
@@ -74,6 +78,7 @@ impl ResponseHead {
         ResponseHead {
             version,
             status,
+            reason: None,
             content_length: None,
             content_range: None,
             etag: None,
@@ -85,6 +90,7 @@ impl ResponseHead {
             keep_alive_max: None,
             content_encoding: None,
             content_type: None,
+            via: None,
             server: None,
             date: None,
             store_fields: Vec::new(),
@@ -170,8 +176,15 @@ pub(super) fn parse(input: &[u8], limit: usize, method: Method) -> Result<Option
         _ => Version::Http11, // httparse knows no other
     };
     let (mut head, framing_fields) = read_fields(version, status, response.headers)?;
+    head.reason = response.reason.filter(|_| status >= 400).map(str::to_owned);
     head.close = framing_fields.close || (version == Version::Http10 && !framing_fields.keep_alive);
     let framing = decide_framing(&head, method, &framing_fields)?;
+    if framing_fields.transfer_encoding.is_some() && framing_fields.content_length.is_some() {
+        // Two lengths: chunks overrule the other (RFC 9112, 6.3 rule 3). As with curl and apt the answer is taken, and as
+        // somebody else may have gone by the other length, nothing behind it on this connection is.
+        head.content_length = None;
+        head.close = true;
+    }
     Ok(Some(ParsedHead { head, framing, head_bytes }))
 }
 
@@ -214,6 +227,7 @@ fn read_fields(
             continue;
         }
         match field.name.len() {
+            3 if is("Via") => head.via = Some(text(value)),
             4 if is("Date") => head.date = date(value),
             4 if is("ETag") => {
                 head.etag = ascii(value).and_then(EntityTag::parse);
@@ -272,9 +286,6 @@ fn decide_framing(head: &ResponseHead, method: Method, fields: &FramingFields) -
     let status = head.status;
     if method == Method::Connect && (200..300).contains(&status) {
         return Ok(Framing::Tunnel);
-    }
-    if fields.transfer_encoding.is_some() && fields.content_length.is_some() {
-        return Err(Http1Error::LengthAndTransferEncoding);
     }
     if method == Method::Head || status == 204 || status == 304 || status < 200 {
         return Ok(Framing::Length(0));
@@ -361,7 +372,7 @@ mod tests {
     #[test]
     fn reads_the_fields() {
         let (head, framing) = parse_get(
-            "HTTP/1.1 206 Partial Content\r\nSERVER: nginx\r\ndate: Sun, 06 Nov 1994 08:49:38 GMT\r\n\
+            "HTTP/1.1 206 Partial Content\r\nVia: 1.1 varnish (Varnish/6.1)\r\nSERVER: nginx\r\ndate: Sun, 06 Nov 1994 08:49:38 GMT\r\n\
              content-type: application/x-gzip\r\nContent-Length: 5\r\nContent-Range: bytes 5-9/100\r\n\
              ETag: W/\"abc\"\r\nLast-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\nRetry-After: 120\r\n\
              Accept-Ranges: bytes\r\nContent-Encoding: X-GZIP\r\nKeep-Alive: timeout=5, max=98\r\n\
@@ -374,6 +385,7 @@ mod tests {
             ResponseHead {
                 version: Version::Http11,
                 status: 206,
+                reason: None,
                 content_length: Some(5),
                 content_range: Some(ContentRange::Bytes { first: 5, last: 9, complete: Some(100) }),
                 etag: EntityTag::parse("W/\"abc\""),
@@ -385,6 +397,7 @@ mod tests {
                 keep_alive_max: Some(98),
                 content_encoding: Some("x-gzip".into()),
                 content_type: Some("application/x-gzip".into()),
+                via: Some("1.1 varnish (Varnish/6.1)".into()),
                 server: Some("nginx".into()),
                 date: Some(784_111_778),
                 store_fields: vec![("x-amz-checksum-sha256".into(), "x=".into())],
@@ -434,8 +447,6 @@ mod tests {
             "Content-Length: 7,",
             "Content-Length: 18446744073709551616",
             "Content-Length: \u{661}",
-            "Content-Length: 7\r\nTransfer-Encoding: chunked",
-            "Transfer-Encoding: chunked\r\nContent-Length: 7",
             "Transfer-Encoding: gzip, chunked",
             "Transfer-Encoding: chunked, identity",
             "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
@@ -460,9 +471,21 @@ mod tests {
             "HTTP/1.1200 OK",
             "ICY 200 OK",
             "<html>",
-            "HTTP/1.1 200 OK\r\nX: y\r\nContent-Length: 7\r\nTransfer-Encoding:\tchunked",
+            "HTTP/1.1 200 OK\r\nContent-Length: 7\r\nTransfer-Encoding: gzip, chunked",
+            "HTTP/1.0 200 OK\r\nContent-Length: 7\r\nTransfer-Encoding: chunked",
         ] {
             assert!(parse_get(head).is_err(), "{head:?}");
+        }
+    }
+
+    #[test]
+    fn of_two_lengths_the_chunks_count_and_the_connection_ends() {
+        for fields in [
+            "Content-Length: 7\r\nTransfer-Encoding: chunked",
+            "Transfer-Encoding:\tchunked\r\nX: y\r\nContent-Length: 7\r\nConnection: keep-alive",
+        ] {
+            let (head, framing) = parse_get(&format!("HTTP/1.1 200 OK\r\n{fields}")).unwrap();
+            assert_eq!((head.content_length, head.close, framing), (None, true, Framing::Chunked), "{fields}");
         }
     }
 

@@ -3,12 +3,18 @@
 //!
 //! Where keys are pinned nothing but the key counts, and the usual parser refuses certificates of version 1,
 //! which Tahoe-LAFS nodes have. The dates are for certificates that are trusted themselves, which the usual
-//! verifier refuses without having looked at them.
+//! verifier refuses without having looked at them. The common name is for an error alone: no server is known by it.
 
 const SEQUENCE: u8 = 0x30;
 const INTEGER: u8 = 0x02;
 /// The explicit version, which version 1 leaves out.
 const VERSION: u8 = 0xa0;
+
+const SET: u8 = 0x31;
+/// The attribute type commonName (2.5.4.3) with its header.
+const COMMON_NAME: [u8; 5] = [0x06, 0x03, 0x55, 0x04, 0x03];
+/// Bytes of a common name that are shown: its bound in RFC 5280, appendix A.
+const COMMON_NAME_BYTES_MAX: usize = 64;
 
 /// Two digits of the year, without and with the century.
 const UTC_TIME: u8 = 0x17;
@@ -19,6 +25,24 @@ pub(super) fn subject_public_key_info(certificate: &[u8]) -> Option<&[u8]> {
     // Behind validity: subject.
     let rest = element(validity_and_rest(certificate)?.1, SEQUENCE)?.1;
     Some(element(rest, SEQUENCE)?.0.whole)
+}
+
+/// The last common name of a certificate's subject, as text. `None`: there is none.
+pub(super) fn common_name(certificate: &[u8]) -> Option<String> {
+    let (subject, _) = element(validity_and_rest(certificate)?.1, SEQUENCE)?;
+    let mut rest = subject.content;
+    let mut found = None;
+    while let Some((set, behind)) = element(rest, SET) {
+        let (attribute, _) = element(set.content, SEQUENCE)?;
+        if let Some(value) = attribute.content.strip_prefix(&COMMON_NAME) {
+            // Whatever string type it has: those in use are ASCII or UTF-8.
+            let (value, _) = element(value, *value.first()?)?;
+            let shown = &value.content[..value.content.len().min(COMMON_NAME_BYTES_MAX)];
+            found = Some(String::from_utf8_lossy(shown).into_owned());
+        }
+        rest = behind;
+    }
+    found
 }
 
 /// First and last second in which a certificate is valid, counted from 1970. `None`: not a certificate.
@@ -134,6 +158,18 @@ mod tests {
     }
 
     #[test]
+    fn the_common_name_is_found_among_others() {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        assert_eq!(common_name(params.clone().self_signed(&key).unwrap().der()), None);
+        params.distinguished_name.push(rcgen::DnType::OrganizationName, "Testcases");
+        params.distinguished_name.push(rcgen::DnType::CommonName, "localhost");
+        params.distinguished_name.push(rcgen::DnType::CountryName, "DE");
+        assert_eq!(common_name(params.self_signed(&key).unwrap().der()).as_deref(), Some("localhost"));
+    }
+
+    #[test]
     fn dates_are_those_of_the_certificate() {
         let key = rcgen::KeyPair::generate().unwrap();
         let mut params = rcgen::CertificateParams::new(vec!["h".to_owned()]).unwrap();
@@ -177,9 +213,9 @@ mod tests {
             let mut certificate = certificate().to_vec();
             let at = at.index(certificate.len().min(200));
             certificate[at] = byte;
-            let _ = (subject_public_key_info(&certificate), validity(&certificate));
+            let _ = (subject_public_key_info(&certificate), validity(&certificate), common_name(&certificate));
             certificate.truncate(cut.index(certificate.len()));
-            let _ = (subject_public_key_info(&certificate), validity(&certificate));
+            let _ = (subject_public_key_info(&certificate), validity(&certificate), common_name(&certificate));
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use rustls::{CertificateError, OtherError};
 
 use super::pins::WrongKey;
+use super::trusted::CommonNameOnly;
 
 /// What went wrong with TLS, for the person reading it.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +75,17 @@ pub enum TlsError {
         /// The names it holds.
         presented: String,
     },
+    /// It names its server by its common name alone, which nobody may go by (RFC 9525, section 2).
+    #[error(
+        "{host}: certificate names its server by a common name alone ({common_name}): \
+         it needs a subjectAltName; make a new one"
+    )]
+    CommonNameOnly {
+        /// The host connected to.
+        host: String,
+        /// The common name.
+        common_name: String,
+    },
     /// The server's key is none of the pinned ones.
     #[error("{host}: {reason}")]
     WrongKey {
@@ -113,7 +125,9 @@ impl TlsError {
     /// of no use then, and going on with another certificate never happens.
     #[must_use]
     pub(crate) fn is_untrusted(&self) -> bool {
-        use TlsError::{Expired, NotYetValid, SelfSigned, UnknownIssuer, Untrusted, WrongKey, WrongName};
+        use TlsError::{
+            CommonNameOnly, Expired, NotYetValid, SelfSigned, UnknownIssuer, Untrusted, WrongKey, WrongName,
+        };
         matches!(
             self,
             Expired { .. }
@@ -121,6 +135,7 @@ impl TlsError {
                 | UnknownIssuer { .. }
                 | SelfSigned { .. }
                 | WrongName { .. }
+                | CommonNameOnly { .. }
                 | WrongKey { .. }
                 | Untrusted { .. }
         )
@@ -161,6 +176,11 @@ impl TlsError {
             CertificateError::NotValidForName => TlsError::WrongName { host, presented: "another name".to_owned() },
             CertificateError::NotValidForNameContext { presented, .. } => {
                 TlsError::WrongName { host, presented: some_names(presented) }
+            }
+            CertificateError::Other(OtherError(inner)) if inner.is::<CommonNameOnly>() => {
+                let common_name =
+                    inner.downcast_ref().map_or_else(String::new, |only: &CommonNameOnly| only.common_name.clone());
+                TlsError::CommonNameOnly { host, common_name }
             }
             CertificateError::Other(OtherError(inner)) if inner.is::<WrongKey>() => {
                 TlsError::WrongKey { host, reason: inner.to_string() }

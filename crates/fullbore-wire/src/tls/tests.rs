@@ -166,6 +166,19 @@ async fn a_trusted_certificate_may_be_the_servers_own() {
 }
 
 #[tokio::test]
+async fn a_common_name_alone_is_refused_with_what_is_missing() {
+    let host = "mirror.example.org";
+    let own = Certified::by_common_name(host);
+    let tls = Tls::new(Trust::Only(own.authorities()));
+    let error = refused(&tls, host, &own).await;
+    assert!(error.is_untrusted() && !error.is_of_unknown_issuer());
+    let told = error.to_string();
+    assert!(told.contains("common name alone (mirror.example.org)") && told.contains("subjectAltName"), "{told}");
+    let overlooking = tls.overlooking(Overlook::Name);
+    handshake(&overlooking, Offer::Either, host, own.acceptor(&[])).await.unwrap();
+}
+
+#[tokio::test]
 async fn pins_count_and_nothing_else() {
     // Unknown authority, expired, for another name: the key alone decides.
     let certified = Authority::new().certify("other", (2001, 2002));

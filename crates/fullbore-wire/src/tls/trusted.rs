@@ -4,6 +4,7 @@
 //! shows a trusted certificate itself, as one that signed itself does; so do we. It has to be that very
 //! certificate, byte for byte; its dates and names count all the same.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -12,7 +13,7 @@ use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_na
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
-use rustls::{CertificateError, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{CertificateError, DigitallySignedStruct, OtherError, RootCertStore, SignatureScheme};
 
 use super::{TlsError, Trust, certificate};
 
@@ -178,6 +179,36 @@ fn in_time(shown: &CertificateDer<'_>, now: UnixTime) -> Result<(), rustls::Erro
     Ok(())
 }
 
+/// A certificate without a subjectAltName. Common names have not been looked at since RFC 6125 and CA/Browser Forum
+/// ballots of 2011; apt's own methods still do. Travels inside rustls' error so that the person is told which it is.
+#[derive(Debug)]
+pub(super) struct CommonNameOnly {
+    pub(super) common_name: String,
+}
+
+impl CommonNameOnly {
+    fn explain(error: rustls::Error, shown: &CertificateDer<'_>) -> rustls::Error {
+        use rustls::Error::InvalidCertificate;
+        let is_nameless = match &error {
+            InvalidCertificate(CertificateError::NotValidForName) => true,
+            InvalidCertificate(CertificateError::NotValidForNameContext { presented, .. }) => presented.is_empty(),
+            _ => false,
+        };
+        match certificate::common_name(shown).filter(|_| is_nameless) {
+            Some(common_name) => CertificateError::Other(OtherError(Arc::new(CommonNameOnly { common_name }))).into(),
+            None => error,
+        }
+    }
+}
+
+impl fmt::Display for CommonNameOnly {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "only a common name ({})", self.common_name)
+    }
+}
+
+impl std::error::Error for CommonNameOnly {}
+
 /// Verifies servers by what is trusted.
 #[derive(Debug)]
 pub(super) struct Verifier {
@@ -207,7 +238,8 @@ impl ServerCertVerifier for Verifier {
             trusted.vouches(end_entity, intermediates, now, &self.algorithms)?;
         }
         if self.names {
-            verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+            let named = verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name);
+            named.map_err(|error| CommonNameOnly::explain(error, end_entity))?;
         }
         Ok(ServerCertVerified::assertion())
     }

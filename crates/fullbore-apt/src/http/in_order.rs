@@ -1,0 +1,78 @@
+//! Messages about files that come whole from one host, in the order in which APT asked for them.
+//!
+//! They come over one connection, one after the other; only their tasks run in any order. APT shows its user what it is
+//! told, and two runs should look alike. A file waits until each one before it has begun or is answered.
+
+use std::collections::VecDeque;
+
+use crate::acquire::Message;
+
+/// Number of a task.
+pub(super) type TaskId = u64;
+
+/// A file that was asked for.
+#[derive(Debug)]
+struct Waiting {
+    task: TaskId,
+    held: Vec<Message>,
+    /// Something was said of it.
+    is_begun: bool,
+    is_ended: bool,
+}
+
+/// The files of one host.
+#[derive(Debug, Default)]
+pub(super) struct InOrder {
+    waiting: VecDeque<Waiting>,
+}
+
+impl InOrder {
+    /// A file is asked for.
+    pub fn add(&mut self, task: TaskId) {
+        self.waiting.push_back(Waiting { task, held: Vec::new(), is_begun: false, is_ended: false });
+    }
+
+    /// Something is to be said of a file, at last if it is ended. Returns what may be said now, of this file and others.
+    pub fn told(&mut self, task: TaskId, messages: Vec<Message>, is_ended: bool) -> Vec<Message> {
+        let Some(own) = self.waiting.iter_mut().find(|waiting| waiting.task == task) else { return messages };
+        own.held.extend(messages);
+        own.is_begun = true;
+        own.is_ended |= is_ended;
+        let mut now = Vec::new();
+        for waiting in &mut self.waiting {
+            now.append(&mut waiting.held);
+            if !waiting.is_begun {
+                break;
+            }
+        }
+        self.waiting.retain(|waiting| !waiting.is_ended || !waiting.held.is_empty());
+        now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(code: u16) -> Vec<Message> {
+        vec![Message::new(code, "")]
+    }
+
+    fn codes(messages: Vec<Message>) -> Vec<u16> {
+        messages.into_iter().map(|message| message.code).collect()
+    }
+
+    #[test]
+    fn answers_wait_for_those_before_them_and_no_longer() {
+        let mut order = InOrder::default();
+        (1..=4).for_each(|task| order.add(task));
+        assert_eq!(codes(order.told(2, message(402), true)), [0; 0]);
+        assert_eq!(codes(order.told(4, message(404), true)), [0; 0]);
+        assert_eq!(codes(order.told(1, message(201), false)), [201, 402], "the first has begun");
+        assert_eq!(codes(order.told(3, message(203), false)), [203, 404]);
+        assert_eq!(codes(order.told(3, message(303), true)), [303]);
+        assert_eq!(codes(order.told(1, message(301), true)), [301]);
+        assert!(order.waiting.is_empty());
+        assert_eq!(codes(order.told(9, message(409), true)), [409], "of a set of mirrors nothing waits");
+    }
+}
