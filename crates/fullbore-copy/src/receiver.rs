@@ -166,7 +166,7 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
     // What the user names has to be there, or it is wrong, before anything is done.
     let attributes = Attributes::new(options)?;
     let backup = if options.dry_run { None } else { Backup::new(options, path, &tree)? };
-    let (bases, no_bases) = Bases::open(&options.link_dest, path);
+    let (bases, no_bases) = Bases::open(options, path);
     let opened = Opened::of(&tree);
     closed.into_iter().for_each(|mode| opened.was(b"", mode));
     let boot = journal::boot();

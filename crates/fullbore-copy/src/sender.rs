@@ -125,6 +125,7 @@ fn listen(
     let clock = context.ledger.stage("control", Kind::Thread);
     clock.adopt_thread();
     let options = context.options;
+    let mut hashed = 0;
     while let Some(message) = context.link.control_in.pop(&clock) {
         match message {
             Message::Answer(answer) => {
@@ -160,7 +161,13 @@ fn listen(
             }
             Message::Made { path } => context.tell.tell(Event::Wanted(path)),
             Message::Item { letters, path } => context.tell.tell(Event::Item { letters, path }),
-            Message::Hashed { path, hash } => context.tell.tell(Event::Hashed { path, hash }),
+            Message::Hashed { path, hash } => {
+                hashed += 1;
+                if !wants.has_listed(hashed) {
+                    return Err(CopyError::Meaning("hashes of more files than were listed"));
+                }
+                context.tell.tell(Event::Hashed { path, hash });
+            }
             Message::Deleted { path } => context.tell.tell(Event::Deleted(path)),
             Message::Problem(problem) => context.tell.tell(Event::Problem(problem)),
             Message::Abort { exit_code, text } => return Err(CopyError::told(exit_code, text)),

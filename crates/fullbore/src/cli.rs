@@ -67,7 +67,8 @@ Exit codes:
     1  wrong usage or settings               6  locked: another run holds the directory
     2  partial: some files are missing       7  disk full or failing, or no access
     3  network error, or no mirror answers  10  nothing changed (with --changed-exit)
-    4  wrong signature or checksum         130  interrupted; run again to resume";
+    4  wrong signature or checksum          24  source files vanished before copy read them
+                                           130  interrupted; run again to resume";
 
 /// Move bulk data as fast as the slowest part allows, and name that part
 #[derive(Debug, Parser)]

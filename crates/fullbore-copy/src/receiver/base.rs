@@ -15,6 +15,7 @@ use super::tree::{Folder, Tree};
 use super::write::Writers;
 use crate::entry::{Entry, Kind};
 use crate::item::{Changes, Update};
+use crate::options::Options;
 use crate::session::add;
 
 /// The directories, in the order of the command line.
@@ -46,9 +47,11 @@ pub(super) struct Base {
 }
 
 impl Bases {
-    /// Opens directories, which are relative to the destination; gives those that cannot be opened, and why.
-    pub(super) fn open(directories: &[Vec<u8>], destination: &Path) -> (Bases, Vec<(Vec<u8>, Errno)>) {
+    /// Opens directories, which are relative to the destination; gives those that cannot be opened, and why. Who moves
+    /// files needs none: a link may be one to the very file that is to be removed.
+    pub(super) fn open(options: &Options, destination: &Path) -> (Bases, Vec<(Vec<u8>, Errno)>) {
         use std::os::unix::ffi::OsStrExt as _;
+        let directories = if options.remove_source_files { &[][..] } else { &options.link_dest };
         let (mut trees, mut missing) = (Vec::new(), Vec::new());
         for directory in directories {
             match Tree::open(&destination.join(std::ffi::OsStr::from_bytes(directory))) {
@@ -107,6 +110,7 @@ impl Writers<'_> {
     }
 
     /// Takes an entry from a base that has its content: a hard link now, or a copy at the end. In a dry run, tells of it.
+    /// Gives whether it is a link now.
     ///
     /// # Errors
     /// As the system says.
@@ -117,7 +121,7 @@ impl Writers<'_> {
         folder: &Folder,
         entry: &Entry,
         base: &Base,
-    ) -> Result<(), Errno> {
+    ) -> Result<bool, Errno> {
         let is_dry = self.context.options.dry_run;
         if base.matches == Match::All {
             let link = || rustix::fs::linkat(&base.folder, &entry.name[..], folder, &entry.name[..], AtFlags::empty());
@@ -127,8 +131,7 @@ impl Writers<'_> {
                         self.item(Update::Link, path, entry, Some(&Changes::default()));
                     }
                     add(&self.context.progress.made, 1);
-                    self.kept(id, path, &base.status, entry);
-                    return Ok(());
+                    return Ok(!is_dry);
                 }
                 // Another file system, a file of somebody else, no links there, or too many of them.
                 Err(Errno::XDEV | Errno::PERM | Errno::MLINK | Errno::OPNOTSUPP) => {}
@@ -137,6 +140,6 @@ impl Writers<'_> {
         }
         self.itemize(Update::Local, path, entry, Some((&base.folder, &base.status)));
         self.copy_later(id, path, entry, base.index);
-        Ok(())
+        Ok(false)
     }
 }

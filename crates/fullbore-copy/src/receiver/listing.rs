@@ -8,7 +8,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 
 use super::attributes::{changed, modified};
-use super::base::Match;
+use super::base::{Base, Match};
 use super::commit::{disk, is_fatal};
 use super::compare::Compare;
 use super::free_space::{ExistingFile, FreeSpace, Share};
@@ -408,6 +408,15 @@ impl<'a> Listing<'a> {
         Ok(true)
     }
 
+    /// Takes an entry from a base. Until content comes, a link can be taken back.
+    fn take_base(&mut self, id: u64, path: &[u8], folder: &Folder, entry: &Entry, base: &Base) -> Result<(), Errno> {
+        let is_linked = self.writers.take_base(id, path, folder, entry, base)?;
+        if let Some(made) = self.made.as_mut().filter(|_| is_linked) {
+            made.push(Made { path: path.to_vec(), is_directory: false, aside: None, id: None });
+        }
+        Ok(())
+    }
+
     /// Keeps what is about to be replaced, if backups are wanted. False if that failed, which was told.
     fn keep_old(&self, folder: &Folder, path: &[u8]) -> Result<bool, Errno> {
         let Writers { backup, problem, .. } = self.writers;
@@ -493,10 +502,10 @@ impl<'a> Listing<'a> {
             && base.matches >= Match::Content
         {
             if base.matches == Match::Content && !self.is_dry() {
-                let share = self.room.add_file(folder, entry.content_bytes(), ExistingFile::default());
-                folder.file_system.take(share);
+                // Not taken before the end, when it is copied.
+                let _ = self.room.add_file(folder, entry.content_bytes(), ExistingFile::default());
             }
-            self.writers.take_base(id, path, folder, &entry, base)?;
+            self.take_base(id, path, folder, &entry, base)?;
             return Ok(None);
         }
         compare |= base.as_ref().is_some_and(|base| base.matches == Match::Size);
@@ -621,7 +630,7 @@ impl<'a> Listing<'a> {
             return Ok(());
         }
         if let Some(base) = if has_bases { self.writers.base(parts(path).0, entry) } else { None } {
-            return self.writers.take_base(id, path, folder, entry, &base);
+            return self.take_base(id, path, folder, entry, &base);
         }
         let there = status.filter(|status| Kind::of_mode(status.st_mode) == Some(entry.kind));
         let there = there.map(|status| (&**folder, status));

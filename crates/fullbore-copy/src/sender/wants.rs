@@ -174,6 +174,11 @@ impl Wants {
         self.lock().listed == Some(entries)
     }
 
+    /// Whether everything has been listed, and these are not more.
+    pub(super) fn has_listed(&self, entries: u64) -> bool {
+        self.lock().listed.is_some_and(|listed| entries <= listed)
+    }
+
     /// Content may go.
     pub(super) fn begin(&self) {
         let mut state = self.lock();
