@@ -127,6 +127,8 @@ pub struct Options {
     pub permissions: bool,
     /// Whether to keep modification times (`--times`).
     pub times: bool,
+    /// Whether to keep them of directories, too.
+    pub directory_times: bool,
     /// Keep extended attributes other than ACLs.
     pub xattrs: bool,
     /// Whether to keep access control lists (`--acls`).
@@ -191,6 +193,7 @@ impl Default for Options {
             group: true,
             permissions: true,
             times: true,
+            directory_times: true,
             xattrs: true,
             acls: true,
             hard_links: true,

@@ -146,7 +146,9 @@ fn vanished_files_have_an_exit_code_of_their_own() {
 #[test]
 fn a_list_of_hashes_is_what_the_usual_tools_check() {
     let place = Place::new();
-    for (path, length) in [("src/small", 10), ("src/d/big", 3_000_000), ("src/empty", 0), ("src/new\nline", 5), ("src/b\\s", 5)] {
+    for (path, length) in
+        [("src/small", 10), ("src/d/big", 3_000_000), ("src/empty", 0), ("src/new\nline", 5), ("src/b\\s", 5)]
+    {
         write(&place.path(path), vec![7; length]);
     }
     fs::hard_link(place.path("src/small"), place.path("src/d/linked")).unwrap();
@@ -182,8 +184,22 @@ fn words_of_habit_are_taken() {
     let place = Place::new();
     write(&place.path("src/file"), "x");
     let habits = [
-        "-avPs", "--stats", "--info=progress2,stats", "--partial-dir=.partial", "--mkpath", "--timeout=60", "--contimeout=5",
-        "--no-inc-recursive", "--fsync", "-E", "-y", "--compress-level=3", "--zc=zstd", "--delete-during", "src/", "a/b/dst",
+        "-avPs",
+        "--stats",
+        "--info=progress2,stats",
+        "--partial-dir=.partial",
+        "--mkpath",
+        "--timeout=60",
+        "--contimeout=5",
+        "--no-inc-recursive",
+        "--fsync",
+        "-E",
+        "-y",
+        "--compress-level=3",
+        "--zc=zstd",
+        "--delete-during",
+        "src/",
+        "a/b/dst",
     ];
     ended(&place.fullbore(&habits), 0);
     assert!(place.path("a/b/dst/file").exists());

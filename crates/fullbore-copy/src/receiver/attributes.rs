@@ -30,6 +30,7 @@ pub(super) struct Attributes {
     group: bool,
     permissions: bool,
     times: bool,
+    directory_times: bool,
     acls: bool,
     xattrs: bool,
     user_here: u32,
@@ -61,6 +62,7 @@ impl Attributes {
             group: options.group,
             permissions: options.permissions,
             times: options.times,
+            directory_times: options.directory_times,
             acls: options.acls,
             xattrs: options.xattrs,
             user_here: rustix::process::geteuid().as_raw(),
@@ -86,6 +88,10 @@ impl Attributes {
         let measured = self.grain.filter(|(device, _)| *device == folder.device);
         let grain = measured.map_or_else(|| Grain::guessed(folder), |(_, grain)| grain);
         grain.same(entry.modified, modified(status))
+    }
+
+    fn keeps_time(&self, entry: &Entry) -> bool {
+        self.times && (self.directory_times || entry.kind != Kind::Directory)
     }
 
     /// Learns what the source calls its users and groups.
@@ -247,10 +253,10 @@ impl Attributes {
                 failed(&mut failures, ProblemKind::Mode, error);
             }
         }
-        if self.times && !self.same_time(folder, entry, status) {
+        if self.keeps_time(entry) && !self.same_time(folder, entry, status) {
             differs = true;
         }
-        if self.times && differs && !dry_run {
+        if self.keeps_time(entry) && differs && !dry_run {
             let times = times(entry.modified);
             let set = if name == b"." {
                 // By the open directory: its new permissions may not let us in.
@@ -283,7 +289,7 @@ impl Attributes {
         Changes {
             content: false,
             size: entry.kind == Kind::File && status.st_size as u64 != entry.size,
-            time: self.times && !self.same_time(folder, entry, status),
+            time: self.keeps_time(entry) && !self.same_time(folder, entry, status),
             mode: self.permissions && !is_link && status.st_mode & 0o7777 != entry.mode,
             // Who is not root keeps no owners.
             owner: self.owner && self.user_here == 0 && user != status.st_uid,

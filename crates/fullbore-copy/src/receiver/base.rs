@@ -4,7 +4,7 @@
 //! A file that is the same, with the same attributes, becomes a hard link. One with other attributes is copied here,
 //! at the end, as changed attributes would show through every link. Of one with another content, equal blocks are taken.
 
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, Stat};
@@ -54,7 +54,9 @@ impl Bases {
         let directories = if options.remove_source_files { &[][..] } else { &options.link_dest };
         let (mut trees, mut missing) = (Vec::new(), Vec::new());
         for directory in directories {
-            match Tree::open(&destination.join(std::ffi::OsStr::from_bytes(directory))) {
+            let path = destination.join(std::ffi::OsStr::from_bytes(directory));
+            // In a dry run the destination may be missing, and with it what `..` would lead from.
+            match Tree::open(&if destination.exists() { path } else { without_dots(&path) }) {
                 Ok(tree) => trees.push(tree),
                 Err(error) => missing.push((directory.clone(), error)),
             }
@@ -72,7 +74,24 @@ impl Bases {
     }
 }
 
+/// A path without `..`.
+fn without_dots(path: &Path) -> PathBuf {
+    path.components().fold(PathBuf::new(), |mut path, part| {
+        if part != Component::ParentDir || !path.pop() {
+            path.push(part);
+        }
+        path
+    })
+}
+
 impl Writers<'_> {
+    /// The directory of the first base that has it, to be compared with.
+    pub(super) fn base_directory(&self, path: &[u8]) -> Option<(Arc<Folder>, Stat)> {
+        let folder = self.bases.trees.iter().find_map(|tree| tree.folder(path).ok())?;
+        let status = rustix::fs::fstat(&*folder).ok()?;
+        Some((folder, status))
+    }
+
     /// The first base that has most of an entry.
     pub(super) fn base(&self, directory: &[u8], entry: &Entry) -> Option<Base> {
         let mut best: Option<Base> = None;
@@ -118,14 +137,15 @@ impl Writers<'_> {
         &self,
         id: u64,
         path: &[u8],
-        folder: &Folder,
+        folder: Option<&Folder>,
         entry: &Entry,
         base: &Base,
     ) -> Result<bool, Errno> {
         let is_dry = self.context.options.dry_run;
         if base.matches == Match::All {
-            let link = || rustix::fs::linkat(&base.folder, &entry.name[..], folder, &entry.name[..], AtFlags::empty());
-            match if is_dry { Ok(()) } else { link() } {
+            let name = &entry.name[..];
+            let link = |folder: &Folder| rustix::fs::linkat(&base.folder, name, folder, name, AtFlags::empty());
+            match folder.filter(|_| !is_dry).map_or(Ok(()), link) {
                 Ok(()) => {
                     if self.context.options.itemize.level > 1 {
                         self.item(Update::Link, path, entry, Some(&Changes::default()));

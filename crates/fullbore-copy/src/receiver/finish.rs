@@ -307,14 +307,14 @@ impl Writers<'_> {
             return false;
         }
         let options = self.context.options;
-        let deleted = self.context.progress.deleted.load(Ordering::Relaxed);
-        if options.max_delete.is_some_and(|most| deleted >= most) {
-            (self.problem)(ProblemKind::MaxDelete, path, "a run may delete no more names".to_owned());
+        if !self.may_delete_more(path) {
             return false;
         }
         let is_dry = self.context.options.dry_run;
         let deleted = match kind {
             FileType::Directory => self.empty(folder, name, path, depth).and_then(|is_empty| match is_empty {
+                // What was in it counts, too.
+                true if !self.may_delete_more(path) => Ok(false),
                 true if !is_dry => rustix::fs::unlinkat(folder, name, AtFlags::REMOVEDIR).map(|()| true),
                 is_empty => Ok(is_empty),
             }),
@@ -340,6 +340,16 @@ impl Writers<'_> {
                 false
             }
         }
+    }
+
+    /// Whether `--max-delete` leaves another name; if not, that is told.
+    fn may_delete_more(&self, path: &[u8]) -> bool {
+        let deleted = self.context.progress.deleted.load(Ordering::Relaxed);
+        let may = self.context.options.max_delete.is_none_or(|most| deleted < most);
+        if !may {
+            (self.problem)(ProblemKind::MaxDelete, path, "this run may delete no more names".to_owned());
+        }
+        may
     }
 
     /// Deletes what is in a directory, also where its permissions keep us, who may change them, from it; false if

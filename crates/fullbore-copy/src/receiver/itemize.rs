@@ -28,15 +28,27 @@ impl Writers<'_> {
         if !itemize.is_on() {
             return;
         }
-        let changes = there.map(|(folder, status)| {
-            let name = if entry.name.is_empty() { &b"."[..] } else { &entry.name };
-            Changes { content, ..self.attributes.changes(folder, name, status, entry) }
-        });
+        let name = if entry.name.is_empty() { &b"."[..] } else { &entry.name };
+        let changes =
+            there.map(|(folder, status)| Changes { content, ..self.attributes.changes(folder, name, status, entry) });
         let is_told =
             update != Update::Attributes || itemize.level > 1 || changes.is_none_or(|changes| changes.is_any());
         if is_told {
             self.item(update, path, entry, changes.as_ref());
         }
+    }
+
+    /// As [`Writers::itemize`], where what is there has another name.
+    pub(super) fn itemize_in(
+        &self,
+        update: Update,
+        path: &[u8],
+        entry: &Entry,
+        there: Option<(&Folder, &Stat)>,
+        name: &[u8],
+    ) {
+        let changes = there.map(|(folder, status)| self.attributes.changes(folder, name, status, entry));
+        self.item(update, path, entry, changes.as_ref());
     }
 
     /// Tells the letters of an entry.

@@ -302,12 +302,12 @@ impl<'a> Listing<'a> {
                     listing.writers.attributes.make_directory(folder, name, &entry).map(|()| true)
                 })?;
                 self.fresh.insert(path.to_vec());
-                self.writers.itemize(Update::Local, path, &entry, None);
+                self.itemize_made(path, &entry);
                 self.writers.made(path);
             }
             (there, _) => {
                 if there != Some(Kind::Directory) {
-                    self.writers.itemize(Update::Local, path, &entry, None);
+                    self.itemize_made(path, &entry);
                     self.writers.made(path);
                 }
             }
@@ -329,9 +329,19 @@ impl<'a> Listing<'a> {
             }
             status
         });
-        let there = folder.map(|folder| &**folder).zip(status.as_ref());
-        let update = if there.is_some() { Update::Attributes } else { Update::Local };
-        self.writers.itemize(update, &[], entry, there);
+        match folder.map(|folder| &**folder).zip(status.as_ref()) {
+            None => self.itemize_made(&[], entry),
+            there => self.writers.itemize(Update::Attributes, &[], entry, there),
+        }
+    }
+
+    /// Tells of a directory that is made, and how it differs from that of a base.
+    fn itemize_made(&self, path: &[u8], entry: &Entry) {
+        if self.writers.context.options.itemize.is_on() {
+            let base = self.writers.base_directory(path);
+            let there = base.as_ref().map(|(folder, status)| (&**folder, status));
+            self.writers.itemize_in(Update::Local, path, entry, there, b".");
+        }
     }
 
     /// Whether an entry is passed over, as the user wishes.
@@ -409,7 +419,14 @@ impl<'a> Listing<'a> {
     }
 
     /// Takes an entry from a base. Until content comes, a link can be taken back.
-    fn take_base(&mut self, id: u64, path: &[u8], folder: &Folder, entry: &Entry, base: &Base) -> Result<(), Errno> {
+    fn take_base(
+        &mut self,
+        id: u64,
+        path: &[u8],
+        folder: Option<&Folder>,
+        entry: &Entry,
+        base: &Base,
+    ) -> Result<(), Errno> {
         let is_linked = self.writers.take_base(id, path, folder, entry, base)?;
         if let Some(made) = self.made.as_mut().filter(|_| is_linked) {
             made.push(Made { path: path.to_vec(), is_directory: false, aside: None, id: None });
@@ -498,19 +515,17 @@ impl<'a> Listing<'a> {
         // Where nothing is, the file of a base may be as good.
         let has_bases = status.is_none() && !self.writers.bases.is_empty();
         let base = if has_bases { self.writers.base(directory, &entry) } else { None };
-        if let (Some(base), Some(folder)) = (&base, folder)
-            && base.matches >= Match::Content
-        {
-            if base.matches == Match::Content && !self.is_dry() {
+        let folder_here = folder.map(|folder| &**folder);
+        if let Some(base) = base.as_ref().filter(|base| base.matches >= Match::Content) {
+            if let Some(folder) = folder_here.filter(|_| base.matches == Match::Content && !self.is_dry()) {
                 // Not taken before the end, when it is copied.
                 let _ = self.room.add_file(folder, entry.content_bytes(), ExistingFile::default());
             }
-            self.take_base(id, path, folder, &entry, base)?;
+            self.take_base(id, path, folder_here, &entry, base)?;
             return Ok(None);
         }
         compare |= base.as_ref().is_some_and(|base| base.matches == Match::Size);
         let same_size = same_size || compare;
-        let base = base.map(|base| (base.index, base.status));
         add(&progress.wanted_files, 1);
         if let Some(status) = status.filter(|_| self.is_dry() && !compare) {
             self.writers.shared.would_replace(status, &entry);
@@ -519,15 +534,16 @@ impl<'a> Listing<'a> {
             self.writers.context.tell.tell(Event::Wanted(path.to_vec()));
         }
         if !compare {
-            let there = folder.map(|folder| &**folder).zip(there);
+            let in_base = || base.as_ref().map(|base| (&*base.folder, &base.status));
+            let there = folder_here.zip(there).or_else(in_base);
             let is_compared = options.checksum && there.is_some();
             self.writers.itemize_content(Update::Transfer, path, &entry, there, is_compared);
         }
         let mut wanted = Wanted { id, have: Vec::new(), compare, same_size };
         let size = entry.size;
-        let old = there.or(base.as_ref().map(|(_, status)| status));
+        let old = there.or(base.as_ref().map(|base| &base.status));
         let old_size = old.map_or(0, |status| status.st_size as u64);
-        let base = base.as_ref().map(|(index, _)| *index);
+        let base = base.as_ref().map(|base| base.index);
         let delta = options.delta && !self.is_dry() && size >= SMALL_BYTES && old_size >= BLOCK_BYTES.min(size);
         let compared = (compare || delta).then(|| entry.name.clone());
         let mut begun = None;
@@ -615,7 +631,10 @@ impl<'a> Listing<'a> {
         entry: &Entry,
     ) -> Result<(), Errno> {
         let has_bases = status.is_none() && !self.writers.bases.is_empty();
-        let (Some(folder), false) = (folder, self.is_dry() && status.is_none() && !has_bases) else {
+        if let Some(base) = if has_bases { self.writers.base(parts(path).0, entry) } else { None } {
+            return self.take_base(id, path, folder.map(|folder| &**folder), entry, &base);
+        }
+        let (Some(folder), false) = (folder, self.is_dry() && status.is_none()) else {
             self.writers.itemize(Update::Local, path, entry, None);
             self.writers.made(path);
             return Ok(());
@@ -628,9 +647,6 @@ impl<'a> Listing<'a> {
         }
         if !self.writers.finds_way(folder, path, status)? {
             return Ok(());
-        }
-        if let Some(base) = if has_bases { self.writers.base(parts(path).0, entry) } else { None } {
-            return self.take_base(id, path, folder, entry, &base);
         }
         let there = status.filter(|status| Kind::of_mode(status.st_mode) == Some(entry.kind));
         let there = there.map(|status| (&**folder, status));

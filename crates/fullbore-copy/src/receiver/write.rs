@@ -459,7 +459,7 @@ impl Writers<'_> {
                 let status = from.status(&entry.name)?.ok_or(Errno::NOENT)?;
                 let has_all = !self.attributes.mend(&from, &entry.name, &status, &entry, true).0;
                 let matches = if has_all { Match::All } else { Match::Content };
-                self.take_base(id, &path, &folder, &entry, &Base { index, folder: from, status, matches })
+                self.take_base(id, &path, Some(&*folder), &entry, &Base { index, folder: from, status, matches })
             });
             if let Err(error) = taken {
                 self.refused(&directory, &entry, error)?;

@@ -380,13 +380,11 @@ impl<'a> Scan<'a> {
             && options.recursive
             && self.is_entered(directory, status, descriptor, own)
         {
-            let entered = Entered::within(directory.entered.as_ref(), status);
+            let entered = if follows { Entered::within(directory.entered.as_ref(), status) } else { None };
             if follows && entered.is_none() {
-                self.unreadable(&path(), "a symbolic link that leads to a directory that it is in");
-            } else {
-                let entered = entered.filter(|_| follows);
-                batch.children.push(Arc::new(Directory { root: directory.root.clone(), path: path(), entered }));
+                return self.unreadable(&path(), "a symbolic link that leads to a directory that it is in");
             }
+            batch.children.push(Arc::new(Directory { root: directory.root.clone(), path: path(), entered }));
         }
         let removable = (self.removables.is_some() && entry.kind != Kind::Directory)
             .then(|| Removable::new(directory, own, status));

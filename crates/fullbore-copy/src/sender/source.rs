@@ -213,7 +213,9 @@ impl Source {
             };
             implied.push(Implied { path: prefix.clone(), root: Arc::new(own) });
         }
-        Source::within(root, name, path, implied, true)
+        // One without directories before its name can get another one, as with rsync.
+        let is_relative = !implied.is_empty();
+        Source::within(root, name, path, implied, is_relative)
     }
 
     /// What has this name in a directory, or its content.

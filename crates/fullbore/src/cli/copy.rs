@@ -179,6 +179,10 @@ pub struct CopyArgs {
     #[arg(long, alias = "no-p", help_heading = KEPT)]
     pub no_perms: bool,
 
+    /// Do not keep times of directories
+    #[arg(long, short = 'O', help_heading = KEPT)]
+    pub omit_dir_times: bool,
+
     /// Do not keep ACLs
     #[arg(long, help_heading = KEPT)]
     pub no_acls: bool,

@@ -178,6 +178,7 @@ fn options(arguments: &CopyArgs) -> Result<Options, CommandError> {
         permissions: !arguments.no_perms,
         acls: !arguments.no_acls,
         xattrs: !arguments.no_xattrs,
+        directory_times: !arguments.omit_dir_times,
         hard_links: !arguments.no_hard_links,
         specials: !arguments.no_specials,
         one_file_system: arguments.one_file_system,

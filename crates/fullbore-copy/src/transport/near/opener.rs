@@ -210,10 +210,10 @@ mod tests {
             let key = other.public().to_vec();
             (own.client(&key, Cipher::Aes).unwrap(), own.server(&key, Cipher::Aes).unwrap())
         };
-        let listener = listen().unwrap();
+        let listener = listen(None).unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], listener.local_addr().unwrap().port()));
         let (client, server) = ends(&near, &far);
-        let opener = Opener::new(client, server, Some(listener), 1);
+        let opener = Opener::new(client, server, Some(listener), 1, None);
         let dialling = std::thread::spawn(move || {
             std::thread::sleep(RACE_TIME + Duration::from_millis(500));
             dial(&address, ends(&far, &near).0)
