@@ -219,7 +219,7 @@ fn words_of_habit_are_taken() {
 }
 
 #[test]
-fn direct_connections_use_the_ports_that_are_named_and_the_message_names_them() {
+fn direct_connections_use_ports_of_a_range() {
     let place = Place::new();
     write(&place.path("src/file"), vec![1; 3 << 20]);
     let there = format!("127.0.0.1:{}", place.path("dst").display());
