@@ -142,7 +142,13 @@ fn a_file_that_claims_any_size_is_its_own_problem() {
 }
 
 fn sources(source: &Path) -> Sources {
-    Sources { sources: vec![Source::open(&source.join("")).unwrap()], only: None, skip: None, rotational: false }
+    Sources {
+        sources: vec![Source::open(&source.join("")).unwrap()],
+        missing: Vec::new(),
+        only: None,
+        skip: None,
+        rotational: false,
+    }
 }
 
 /// What the sender makes of a receiver that answers its lists like this.

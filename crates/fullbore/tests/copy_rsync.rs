@@ -98,13 +98,13 @@ fn changes_are_shown_in_rsyncs_letters() {
         both.assert_same(0, 0);
     }
     let mut both =
-        beside("mkdir -p src/d; echo x > src/d/f; ln src/d/f src/g; ln -s f src/d/l", &["-i", "src/", "dst"]);
+        beside("mkdir -p src/d; echo x > src/d/f; ln src/d/f src/d/g; ln -s f src/d/l", &["-i", "src/", "dst"]);
     both.assert_items();
     both.again("", &["-i", "src/", "dst"]);
     assert_eq!(items(&both.ours), Vec::<String>::new());
     both.again("", &["-ii", "src/", "dst"]);
     both.assert_items();
-    let attributes = "chmod 600 src/d/f; chown 7:8 src/d; setfattr -n user.a -v b src/g; setfacl -m u:9:r src/d";
+    let attributes = "chmod 600 src/d/f; chown 7:8 src/d; setfattr -n user.a -v b src/d/g; setfacl -m u:9:r src/d";
     both.again(attributes, &["-i", "src/", "dst"]);
     both.assert_items();
     both.assert_same(0, 0);

@@ -1,54 +1,84 @@
 //! The list of hashes that `--hash-list` leaves: lines as `sha256sum` and `b3sum` write them, for their `-c`.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Seek as _, Write};
+use std::io::{self, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
 use fullbore_engine::output::{FOR_ALL, Output};
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 
-/// A list that is being written.
+/// A list. It is begun when the copy is done: its place may be within the source or the destination, and a file that
+/// is being written there would be copied, or deleted.
 #[derive(Debug)]
 pub(super) struct HashList {
     path: PathBuf,
-    output: Output,
-    lines: BufWriter<File>,
+    lines: Option<Lines>,
     /// What went wrong first.
     failed: Option<io::Error>,
 }
 
+/// The lines as far as they are known.
+#[derive(Debug)]
+struct Lines {
+    output: Output,
+    writer: BufWriter<File>,
+}
+
+impl Lines {
+    fn begin(path: &Path) -> io::Result<Lines> {
+        let output = Output::begin(path, FOR_ALL)?;
+        let writer = BufWriter::new(output.file().try_clone()?);
+        Ok(Lines { output, writer })
+    }
+}
+
 impl HashList {
-    /// Begins a list that will be at this path.
-    pub(super) fn begin(path: &Path) -> Result<HashList, CommandError> {
-        let wrong = |error: io::Error| CommandError::new(ErrorKind::Disk, format_args!("{}: {error}", path.display()));
-        let output = Output::begin(path, FOR_ALL).map_err(wrong)?;
-        let lines = BufWriter::new(output.file().try_clone().map_err(wrong)?);
-        Ok(HashList { path: path.to_owned(), output, lines, failed: None })
+    /// A list that will be at this path, where a file can be written.
+    ///
+    /// # Errors
+    /// When none can.
+    pub(super) fn at(path: &Path) -> Result<HashList, CommandError> {
+        // What has no name yet goes at once.
+        drop(Lines::begin(path).map_err(|error| wrong(path, &error))?);
+        Ok(HashList { path: path.to_owned(), lines: None, failed: None })
     }
 
     /// Adds a file.
     pub(super) fn add(&mut self, path: &[u8], hash: &[u8; 32]) {
         if self.failed.is_none() {
-            self.failed = self.lines.write_all(&line(path, hash)).err();
+            let added = self.lines().and_then(|lines| lines.writer.write_all(&line(path, hash)));
+            self.failed = added.err();
         }
+    }
+
+    fn lines(&mut self) -> io::Result<&mut Lines> {
+        if self.lines.is_none() {
+            self.lines = Some(Lines::begin(&self.path)?);
+        }
+        self.lines.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     /// Begins anew: another connection tells all of them once more.
     pub(super) fn restart(&mut self) {
-        let file = self.output.file();
-        let restarted = self.lines.flush().and_then(|()| file.set_len(0)).and_then(|()| (&*file).rewind());
-        self.failed = self.failed.take().or(restarted.err());
+        (self.lines, self.failed) = (None, None);
     }
 
     /// Gives it its name.
-    pub(super) fn publish(self) -> Result<(), CommandError> {
-        let HashList { path, output, mut lines, failed } = self;
-        let written = failed.map_or(Ok(()), Err).and_then(|()| lines.flush()).and_then(|()| output.sync());
-        written.and_then(|()| output.publish()).map_err(|error| {
-            CommandError::new(ErrorKind::Disk, format_args!("{}: {error}", path.display()))
-                .context("the copy itself is complete")
-        })
+    pub(super) fn publish(mut self) -> Result<(), CommandError> {
+        let written = self.failed.take().map_or(Ok(()), Err).and_then(|()| {
+            // One without files is empty.
+            self.lines()?;
+            let Some(Lines { output, mut writer }) = self.lines.take() else { return Ok(()) };
+            writer.flush()?;
+            output.sync()?;
+            output.publish()
+        });
+        written.map_err(|error| wrong(&self.path, &error).context("the copy itself is complete"))
     }
+}
+
+fn wrong(path: &Path, error: &io::Error) -> CommandError {
+    CommandError::new(ErrorKind::Disk, format_args!("{}: {error}", path.display()))
 }
 
 /// A line: the hash, two spaces, the path. Where a path has line breaks or backslashes, they are escaped, and a

@@ -40,7 +40,7 @@ impl<'a> Teller<'a> {
     /// # Errors
     /// When nothing can be written there.
     pub(super) fn keep_hashes(&self, path: &Path) -> Result<(), CommandError> {
-        *self.hashes.lock().unwrap_or_else(PoisonError::into_inner) = Some(HashList::begin(path)?);
+        *self.hashes.lock().unwrap_or_else(PoisonError::into_inner) = Some(HashList::at(path)?);
         Ok(())
     }
 
