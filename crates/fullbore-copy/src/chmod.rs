@@ -109,7 +109,7 @@ fn parse(text: &str, umask: u32) -> Option<ModeChange> {
     }
     let masked = if who.is_empty() { !umask } else { BITS };
     let places = if who.is_empty() { 0o111 } else { places };
-    let bits = places * permissions & masked;
+    let bits = (places * permissions) & masked;
     Some(match operator {
         "+" => change(BITS, bits | extra, spares_plain),
         "-" => change(BITS & !bits & !extra, 0, spares_plain),

@@ -206,7 +206,7 @@ impl Writers<'_> {
         }
         let path = join(&link.directory, name);
         if there.is_some() && !self.commit.in_the_way.is_followed(&path) {
-            if self.backup.map_or(Ok(true), |backup| backup.keep(&to, &path, self.problem))? == false {
+            if !self.backup.map_or(Ok(true), |backup| backup.keep(&to, &path, self.problem))? {
                 let _ = to.discard(&own);
                 return Ok(None);
             }

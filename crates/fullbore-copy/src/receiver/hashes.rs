@@ -97,10 +97,10 @@ impl Writers<'_> {
         let (directory, name) = parts(path);
         let mut file = open(&*self.tree.folder(directory)?, name)?;
         let mut buffer = vec![0; READ_BYTES];
-        let mut read = |mut take: &mut dyn FnMut(&[u8])| loop {
+        let mut read = |take: &mut dyn FnMut(&[u8])| loop {
             match file.read(&mut buffer) {
                 Ok(0) => return Ok(()),
-                Ok(count) => (&mut take)(&buffer[..count]),
+                Ok(count) => take(&buffer[..count]),
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(super::partial::errno(error)),
             }
