@@ -478,14 +478,19 @@ impl Writers<'_> {
 
     /// What is there is not the source's file; said where names are told.
     fn differs(&self, sequence: u64, id: u64) -> Result<(), CopyError> {
-        let (directory, entry) = match self.pending.lock().get(id) {
-            Some(Pending::Small(asked) | Pending::Big(asked)) => (asked.directory.clone(), asked.entry.clone()),
-            Some(Pending::Begun(partial)) => (partial.directory.clone(), partial.entry.clone()),
+        let (directory, entry, base) = match self.pending.lock().get(id) {
+            Some(Pending::Small(asked) | Pending::Big(asked)) => {
+                (asked.directory.clone(), asked.entry.clone(), asked.base)
+            }
+            Some(Pending::Begun(partial)) => (partial.directory.clone(), partial.entry.clone(), partial.base),
             _ => return Err(CopyError::Meaning("a file differs that nobody asked for")),
         };
         let path = join(&directory, &entry.name);
         if self.context.options.itemize.is_on() {
-            let folder = self.tree.folder(&directory);
+            let folder = match base {
+                Some(base) => self.bases.folder(base, &directory),
+                None => self.tree.folder(&directory),
+            };
             let there = folder.and_then(|folder| Ok(folder.status(&entry.name)?.map(|status| (folder, status))));
             let there = there.ok().flatten();
             let there = there.as_ref().map(|(folder, status)| (&**folder, status));

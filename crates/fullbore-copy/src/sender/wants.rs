@@ -448,6 +448,17 @@ mod tests {
     }
 
     #[test]
+    fn a_listing_that_deletions_wait_for_waits_for_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let clock = Ledger::off().stage("test", Kind::Thread);
+        for (delete_before, is_full) in [(false, true), (true, false)] {
+            let wants = Wants::of(&Options { delete_before, ..Options::default() });
+            wants.add(0, (0..FILES).map(|_| Some(big(directory.path()))).collect(), &clock);
+            assert_eq!(wants.lock().is_full(wants.most_files), is_full);
+        }
+    }
+
+    #[test]
     fn blocks_that_a_file_does_not_have_are_not_there() {
         let directory = tempfile::tempdir().unwrap();
         let clock = Ledger::off().stage("test", Kind::Thread);
