@@ -103,11 +103,11 @@ fn changes_are_shown_in_rsyncs_letters() {
     assert_eq!(items(&both.ours), Vec::<String>::new());
     both.again("", &["-ii", "src/", "dst"]);
     both.assert_items();
+    let attributes = "chmod 600 src/d/f; chown 7:8 src/d; setfattr -n user.a -v b src/d/f; setfacl -m u:9:r src/d";
+    both.again(attributes, &["-i", "src/", "dst"]);
+    both.assert_items();
     // Of a new file with several names, rsync sends the last one.
     both.again("ln src/d/f src/d/g", &["-i", "src/", "dst"]);
-    both.assert_items();
-    let attributes = "chmod 600 src/d/f; chown 7:8 src/d; setfattr -n user.a -v b src/d/g; setfacl -m u:9:r src/d";
-    both.again(attributes, &["-i", "src/", "dst"]);
     both.assert_items();
     both.assert_same(0, 0);
 }
@@ -145,7 +145,6 @@ fn deletions_come_when_and_as_far_as_with_rsync() {
         &["--delete", "--exclude", "*.log"],
         &["--delete-excluded", "--exclude", "*.log"],
         &["--delete", "--max-delete=100"],
-        &["--delete", "--max-delete=-1"],
     ] {
         let setup = &format!("{TREES}\ntouch dst/gone/x.log src/y.log dst/y.log");
         let both = beside(setup, &[rules, &["src/", "dst"]].concat());
@@ -153,7 +152,7 @@ fn deletions_come_when_and_as_far_as_with_rsync() {
         shell(&both.place, "touch -c -d 2000-01-01 {ours,theirs}/dst/gone");
         both.assert_same(0, 0);
     }
-    for (most, left) in [("0", 4), ("1", 3), ("3", 1)] {
+    for (most, left) in [("-1", 4), ("0", 4), ("1", 3), ("3", 1)] {
         let both = beside(TREES, &["--delete", "--max-delete", most, "src/", "dst"]);
         assert_eq!((both.ours.status.code(), both.theirs.status.code()), (Some(2), Some(25)), "{}", said(&both.ours));
         let there = ["gone/inner/file", "gone/inner", "gone", "obsolete"];

@@ -242,7 +242,8 @@ impl Commit {
                 if let Some(backup) = backup {
                     let path = crate::entry::join(&file.directory, &file.name);
                     if !clock.device(|| backup.keep(&folder, &path, problem))? {
-                        return Ok(false);
+                        folder.discard(&names::blocks(&file.name))?;
+                        return folder.discard(&names::part(&file.name)).map(|()| false);
                     }
                 }
                 clock.device(|| folder.rename(&names::part(&file.name), &file.name))?;

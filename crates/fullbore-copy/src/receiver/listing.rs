@@ -548,7 +548,12 @@ impl<'a> Listing<'a> {
         let compared = (compare || delta).then(|| entry.name.clone());
         let mut begun = None;
         let mut missing_bytes = entry.content_bytes();
-        if let Some(folder) = folder
+        if folder.is_none() && compare {
+            // A dry run compares with a base, where nothing is yet.
+            let (directory, entry) = (directory.clone(), Box::new(entry));
+            let asked = RequestedFile { directory, entry, share: Share::default(), compare, base };
+            self.writers.pending.lock().insert(id, Pending::Small(asked));
+        } else if let Some(folder) = folder
             && (compare || !self.is_dry())
         {
             let is_big = size >= SMALL_BYTES && !self.is_dry();

@@ -454,12 +454,17 @@ impl Writers<'_> {
         }
         let (folder, path) = (self.tree.folder(&directory), join(&directory, &entry.name));
         if let Some(index) = base {
+            let folder = match folder {
+                // A dry run has not made it.
+                Err(_) if self.context.options.dry_run => Ok(None),
+                folder => folder.map(Some),
+            };
             let taken = folder.and_then(|folder| {
                 let from = self.bases.folder(index, &directory)?;
                 let status = from.status(&entry.name)?.ok_or(Errno::NOENT)?;
                 let has_all = !self.attributes.mend(&from, &entry.name, &status, &entry, true).0;
                 let matches = if has_all { Match::All } else { Match::Content };
-                self.take_base(id, &path, Some(&*folder), &entry, &Base { index, folder: from, status, matches })
+                self.take_base(id, &path, folder.as_deref(), &entry, &Base { index, folder: from, status, matches })
             });
             if let Err(error) = taken {
                 self.refused(&directory, &entry, error)?;
@@ -507,6 +512,7 @@ impl Writers<'_> {
     /// the end.
     pub(super) fn mend(&self, id: u64, path: &[u8], folder: &Folder, status: &Stat, entry: &Entry) {
         if !self.put_off(id, path, folder, status, entry) {
+            self.itemize(Update::Attributes, path, entry, Some((folder, status)));
             self.mend_now(id, path, folder, status, entry);
         }
     }
@@ -514,7 +520,6 @@ impl Writers<'_> {
     /// Changes the attributes of what is there, under whatever names.
     pub(super) fn mend_now(&self, id: u64, path: &[u8], folder: &Folder, status: &Stat, entry: &Entry) {
         let options = self.context.options;
-        self.itemize(Update::Attributes, path, entry, Some((folder, status)));
         let (differs, failures) = self.attributes.mend(folder, &entry.name, status, entry, options.dry_run);
         if failures.is_empty() {
             self.kept(id, path, status, entry);

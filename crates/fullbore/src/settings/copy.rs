@@ -153,7 +153,7 @@ fn options(arguments: &CopyArgs) -> Result<Options, CommandError> {
         delete_before: arguments.delete_before,
         delete_excluded: arguments.delete_excluded,
         ignore_errors: arguments.ignore_errors,
-        max_delete: arguments.max_delete.and_then(|most| u64::try_from(most).ok()),
+        max_delete: arguments.max_delete.map(|most| u64::try_from(most).unwrap_or(0)),
         backup: backup(arguments)?,
         link_dest: arguments.link_dest.iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect(),
         skip: SkipRules {
