@@ -255,7 +255,9 @@ fn equal_files_of_an_older_copy_become_hard_links() {
 
 #[test]
 fn owners_and_permissions_become_what_rsync_makes_of_them() {
-    let setup = "mkdir -p src/d; echo x > src/f; echo y > src/d/g; chown 1234:4321 src/f; chown 12:13 src/d/g; chmod 4755 src/f";
+    let setup = "
+        mkdir -p src/d; echo x > src/f; echo y > src/d/g
+        chown 1234:4321 src/f; chown 12:13 src/d/g; chmod 4755 src/f";
     for rules in [
         &["--chown=daemon:bin"][..],
         &["--chown=:7"],
