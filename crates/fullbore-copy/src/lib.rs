@@ -32,9 +32,12 @@
 /// The version of the program, which the two ends tell each other.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+pub mod chmod;
 mod device;
 pub mod entry;
 pub mod error;
+pub mod id_map;
+mod item;
 mod judgement;
 pub mod local;
 mod location;

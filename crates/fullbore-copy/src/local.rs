@@ -9,7 +9,7 @@ use fullbore_engine::window::Window;
 use crate::error::CopyError;
 use crate::options::{Compress, Options};
 use crate::receiver::{self, Destination};
-use crate::sender::{self, LOCAL_WINDOW_BYTES, Skip, Source, Sources};
+use crate::sender::{self, LOCAL_WINDOW_BYTES, MissingSource, Skip, Source, Sources};
 use crate::session::{CancelToken, Context, Event, Exchange, Link, Progress, RateLimit, Tell};
 use crate::wire::Account;
 
@@ -21,13 +21,15 @@ pub struct LocalCopy {
     pub cancel: CancelToken,
     /// Limit of the rate at which content is copied.
     pub limit: Arc<RateLimit>,
+    /// Sources that cannot be opened: told of, and nothing is deleted for them.
+    pub missing: Vec<MissingSource>,
 }
 
 impl Default for LocalCopy {
     fn default() -> LocalCopy {
         let ends = Link::pair();
         let cancel = CancelToken::new(&ends.0);
-        LocalCopy { ends, cancel, limit: Arc::new(RateLimit::new(0, Instant::now())) }
+        LocalCopy { ends, cancel, limit: Arc::new(RateLimit::new(0, Instant::now())), missing: Vec::new() }
     }
 }
 
@@ -54,7 +56,7 @@ impl LocalCopy {
             inode: status.st_ino,
             is_new: destination.is_new,
         });
-        let sources = Sources { sources, only, skip, rotational };
+        let sources = Sources { sources, missing: self.missing, only, skip, rotational };
         let window = Window::new(LOCAL_WINDOW_BYTES, sender::WINDOW_RECORDS);
         let (one, other) = self.ends;
         // The sender's end hears of everything, so the receiver's stays silent.

@@ -2,7 +2,7 @@
 //!
 //! They stand beside the final names, begin with a dot, and end in words that no other program uses.
 //! The source's own files of such names (it is the torn destination of another copy) are left out
-//! and reported.
+//! and reported, unless they are excluded.
 
 /// Longest name of our own, in bytes: what eCryptfs takes (143), the shortest of the file systems in use.
 const OWN_BYTES: usize = 143;
@@ -31,6 +31,18 @@ pub(crate) fn next_blocks(name: &[u8]) -> Vec<u8> {
 /// Whether a name is one of ours.
 pub(crate) fn is_ours(name: &[u8]) -> bool {
     name == MARKER || name.starts_with(b".") && [PART, BLOCKS, NEXT].iter().any(|suffix| name.ends_with(suffix))
+}
+
+/// Why a file of the source that has such a name is left out, and what to do.
+pub(crate) fn explain(name: &[u8]) -> String {
+    let pattern = match name == MARKER {
+        true => "/.fullbore-copy",
+        false => ".*.fullbore-*",
+    };
+    format!(
+        "unfinished copies have files of such names, and this one would be taken for such a file; rename it, or leave it \
+         out with --exclude '{pattern}'"
+    )
 }
 
 fn with_suffix(name: &[u8], suffix: &[u8]) -> Vec<u8> {

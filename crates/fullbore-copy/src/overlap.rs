@@ -21,6 +21,9 @@ pub struct Whereabouts {
     pub name: Option<Vec<u8>>,
     /// The directory of that name, if it is one.
     pub own: Option<Number>,
+    /// The path of the directory beneath the destination, where paths are kept.
+    #[serde(default)]
+    pub prefix: Vec<u8>,
     /// As the user wrote it.
     pub written: Vec<u8>,
     /// Without links, if its content is meant.
@@ -80,8 +83,9 @@ impl Whereabouts {
     /// Whether a copy of it would be itself, or go into itself and nowhere else.
     fn is(&self, destination: &Destination) -> bool {
         let renamed = destination.rename_to.as_ref().is_some_and(|name| self.name.as_ref() != Some(name));
-        let is_there = |number: Number| number.is_of(&destination.directory);
-        !renamed && is_there(self.root) || self.own.is_some_and(is_there)
+        let there = &destination.directory;
+        let is_within = self.root.is_of(&there.join(OsStr::from_bytes(&self.prefix)));
+        !renamed && is_within || self.own.is_some_and(|own| own.is_of(there))
     }
 
     /// By which path the destination itself would come, if it lies within this and is listed.
@@ -90,7 +94,8 @@ impl Whereabouts {
         let own = if self.name.is_none() { Some(self.root) } else { self.own }?;
         let within =
             there.ancestors().find(|above| own.is_of(above)).and_then(|above| there.strip_prefix(above).ok())?;
-        let path = self.name.as_deref().map_or(Path::new(""), |name| Path::new(OsStr::from_bytes(name))).join(within);
+        let name = self.name.as_deref().unwrap_or_default();
+        let path = Path::new(OsStr::from_bytes(&self.prefix)).join(OsStr::from_bytes(name)).join(within);
         let is_elsewhere = |directory: &Path| rustix::fs::stat(directory).is_ok_and(|status| status.st_dev != own.0);
         let is_mounted = there.ancestors().take(within.iter().count()).any(is_elsewhere);
         let is_listed = options.recursive && !(options.one_file_system && is_mounted);
@@ -106,7 +111,8 @@ impl Whereabouts {
         let there = destination.directory.canonicalize();
         let within = there.as_ref().ok().and_then(|there| content.strip_prefix(there).ok());
         // A container of the same machine may have another directory by that path.
-        within.is_some_and(|within| !excludes(options, within)) && self.root.is_of(content)
+        let is_protected = |within| !options.delete_excluded && excludes(options, within);
+        within.is_some_and(|within| !is_protected(within)) && self.root.is_of(content)
     }
 }
 
@@ -116,7 +122,7 @@ fn excludes(options: &Options, path: &Path) -> bool {
 }
 
 /// A path without links, also of what is not there yet.
-fn real(path: &Path) -> Option<PathBuf> {
+pub(crate) fn real(path: &Path) -> Option<PathBuf> {
     let path = std::path::absolute(path).ok()?;
     path.ancestors().find_map(|above| Some(above.canonicalize().ok()?.join(path.strip_prefix(above).ok()?)))
 }

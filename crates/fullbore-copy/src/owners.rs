@@ -3,7 +3,9 @@
 //! Names come from `/etc/passwd` and `/etc/group`. Users that only a directory service knows keep
 //! their numbers: asking it would need the C library's plug-ins, which a static program has not.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+
+use crate::id_map::{IdMap, ResolvedIdMap};
 
 /// Longest of the two files that is read. A guess: a hundred thousand users.
 const FILE_BYTES: u64 = 16 << 20;
@@ -71,9 +73,24 @@ impl Names {
 #[derive(Debug, Default)]
 pub(crate) struct Mapping {
     ids: HashMap<(bool, u32), u32>,
+    /// Owners and groups that the user wants to become others. Users and groups within ACLs stay what they are: several
+    /// that became one could not be in one ACL.
+    wished: ResolvedIdMap,
+    /// What those of the source become that have names there, and all that have.
+    wished_ids: HashMap<(bool, u32), u32>,
+    named: HashSet<(bool, u32)>,
 }
 
 impl Mapping {
+    /// With what the user wants.
+    ///
+    /// # Errors
+    /// When a name is wanted that this machine does not know.
+    pub(crate) fn with(wished: &IdMap, names: &Names) -> Result<Mapping, String> {
+        let wished = wished.resolve(|group, name| names.id(group, name))?;
+        Ok(Mapping { wished, ..Mapping::default() })
+    }
+
     /// Learns what the source calls a number. Root is root everywhere. False if there are more than any source has.
     #[must_use]
     pub(crate) fn learn(&mut self, names: &Names, group: bool, id: u32, name: &[u8]) -> bool {
@@ -83,7 +100,23 @@ impl Mapping {
         {
             self.ids.insert((group, id), ours);
         }
-        self.ids.len() <= OWNERS
+        if !self.wished.is_empty() {
+            self.named.insert((group, id));
+            self.wished.of(group, id, name).and_then(|wished| self.wished_ids.insert((group, id), wished));
+        }
+        self.ids.len().max(self.named.len()) <= OWNERS
+    }
+
+    /// Our number for the owner or group of a file of the source.
+    pub(crate) fn owner(&self, group: bool, id: u32) -> u32 {
+        if self.wished.is_empty() {
+            return self.of(group, id);
+        }
+        let wished = match self.named.contains(&(group, id)) {
+            true => self.wished_ids.get(&(group, id)).copied(),
+            false => self.wished.of(group, id, b""),
+        };
+        wished.unwrap_or_else(|| self.of(group, id))
     }
 
     /// Our number for a number of the source.

@@ -1,6 +1,7 @@
 //! How the other machine is reached: what the user wants of it, and the command that becomes of that.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use fullbore_engine::run::error::CommandError;
@@ -21,6 +22,37 @@ pub(crate) fn again(settings: &ConnectSettings) -> ConnectSettings {
     ConnectSettings { options, ..settings.clone() }
 }
 
+/// TCP ports, from the first to the last, of which one is listened on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ports {
+    /// The lowest.
+    pub first: u16,
+    /// The highest.
+    pub last: u16,
+}
+
+impl Ports {
+    /// `PORT` or `FIRST-LAST`.
+    ///
+    /// # Errors
+    /// What is wrong with the text.
+    pub fn parse(text: &str) -> Result<Ports, String> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let port = |text: &str| text.parse().ok().filter(|port: &u16| *port > 0);
+        let ports = port(first).zip(port(last)).filter(|(first, last)| first <= last);
+        ports.map(|(first, last)| Ports { first, last }).ok_or_else(|| "expected PORT or FIRST-LAST".to_owned())
+    }
+}
+
+impl fmt::Display for Ports {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.first == self.last {
+            true => write!(formatter, "{}", self.first),
+            false => write!(formatter, "{}-{}", self.first, self.last),
+        }
+    }
+}
+
 /// What the user wants of the way to the other machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
@@ -34,6 +66,8 @@ pub struct Reach {
     pub send_program: Option<Option<PathBuf>>,
     /// Whether to use ssh alone, without direct connections.
     pub ssh_only: bool,
+    /// Ports for both ends to listen on; any if none are named.
+    pub ports: Option<Ports>,
     /// Congestion control of the connections; the system's, and bbr where loss asks for it, if none is named.
     pub congestion: Option<String>,
 }
@@ -55,9 +89,10 @@ impl Reach {
             quiet
         });
         let programs = self.send_program.as_ref().map(|file| Programs::new(file.as_deref())).transpose()?;
+        let server = format!("{SERVER}{}", self.ports.map_or_else(String::new, |ports| format!(" --port {ports}")));
         command.push(match &programs {
-            Some(_) => send_program::script(program).into(),
-            None => format!("{program}{SERVER}").into(),
+            Some(_) => send_program::script(program, &server).into(),
+            None => format!("{program}{server}").into(),
         });
         Ok(ConnectSettings {
             command,
@@ -68,6 +103,7 @@ impl Reach {
             streams: self.streams.unwrap_or(0),
             more_pipes,
             messages: None,
+            ports: self.ports,
         })
     }
 }
@@ -101,6 +137,16 @@ fn words(text: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ports_are_one_or_a_range() {
+        let ports = |first, last| Ok(Ports { first, last });
+        assert_eq!((Ports::parse("5000"), Ports::parse("5000-5010")), (ports(5000, 5000), ports(5000, 5010)));
+        assert_eq!(Ports::parse("5000-5010").unwrap().to_string(), "5000-5010");
+        for text in ["", "0", "5010-5000", "70000", "a", "1-2-3", "-5"] {
+            assert!(Ports::parse(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn a_shell_command_is_parted_as_rsync_does() {

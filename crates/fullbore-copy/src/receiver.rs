@@ -6,13 +6,17 @@
 
 mod arrived;
 mod attributes;
+mod backup;
+mod base;
 mod bulk;
 mod commit;
 mod compare;
 mod finish;
 mod free_space;
+mod hashes;
 mod held;
 mod in_the_way;
+mod itemize;
 pub mod journal;
 mod listing;
 mod marker;
@@ -38,10 +42,13 @@ use crate::session::{Context, Event, add};
 use crate::wire::{Account, Answer, LIST_ENTRIES, Message, Problem, ProblemKind};
 use arrived::Arrived;
 use attributes::Attributes;
+use backup::Backup;
+use base::Bases;
 use bulk::Bulk;
-use commit::Commit;
+use commit::{Commit, Naming};
 use compare::Comparing;
 use free_space::{FreeSpace, Shortage};
+use hashes::HashedPaths;
 use held::Held;
 use listing::Listing;
 use marker::Marker;
@@ -156,6 +163,10 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         Err(_) if options.dry_run && !path.exists() => Tree::nowhere().map_err(|error| system("open /", error))?,
         Err(error) => return Err(CopyError::Usage(format!("{}: {}", path.display(), std::io::Error::from(error)))),
     };
+    // What the user names has to be there, or it is wrong, before anything is done.
+    let attributes = Attributes::new(options)?;
+    let backup = if options.dry_run { None } else { Backup::new(options, path, &tree)? };
+    let (bases, no_bases) = Bases::open(options, path);
     let opened = Opened::of(&tree);
     closed.into_iter().for_each(|mode| opened.was(b"", mode));
     let boot = journal::boot();
@@ -172,7 +183,7 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         let clock = context.ledger.stage("control", Kind::Thread);
         let _ = context.link.control_out.push(Message::Problem(problem), &clock);
     };
-    let (attributes, pending, commit) = (Attributes::new(options), PendingFiles::default(), Commit::new());
+    let (attributes, pending, commit) = (attributes, PendingFiles::default(), Commit::new());
     let attributes = match &marker {
         Some(marker) => attributes.with_grain(tree.root().device, marker.grain),
         None => attributes,
@@ -194,23 +205,31 @@ fn receive(context: &Context<'_>, destination: &Destination) -> Result<Option<Ac
         arrived: &arrived,
         shared: &shared,
         held: &held,
+        bases: &bases,
+        backup: backup.as_ref(),
         boot,
         beside_source: destination.beside_source,
         problem: &problem,
         clock: context.ledger.stage("disk write", Kind::Thread),
     };
-    let mut listing = Listing::new(&writers, FreeSpace::of(tree.root()), marker.as_ref());
+    for (directory, error) in no_bases {
+        problem(ProblemKind::NoBase, &directory, std::io::Error::from(error).to_string());
+    }
+    let hashed = HashedPaths::new(options.hashes.is_some() && !options.dry_run, path)?;
+    let listing = Listing::new(&writers, FreeSpace::of(tree.root()), marker.as_ref());
+    let mut listing = listing.telling(hashed, destination.is_new);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = if options.threads > 0 { options.threads.min(WRITERS) } else { cores.clamp(2, WRITERS) };
+    let naming = Naming { context, tree: &tree, problem: &problem, backup: backup.as_ref() };
     let finished = std::thread::scope(|scope| {
-        let committing = scope.spawn(|| commit.run(context, &tree, &problem));
+        let committing = scope.spawn(|| commit.run(&naming));
         // A checksum of everything is work for all cores; a delta is to cost no more than one.
         let comparers = match (options.checksum || listing.compares(), options.delta) {
             (true, _) => threads,
             (false, delta) => usize::from(delta),
         };
         for _ in 0..comparers {
-            scope.spawn(|| comparing.run(context, &tree));
+            scope.spawn(|| comparing.run(context, &tree, &bases));
         }
         let writing: Vec<_> = (0..threads).map(|_| scope.spawn(|| writers.run())).collect();
         let mut control = Control {
@@ -312,7 +331,8 @@ impl Control<'_, '_> {
                 }
                 self.send(Message::Account { account: context.progress.account(), last: false });
             }
-            if !self.begun && self.began.is_some_and(|began| began.elapsed() >= LISTING_TIME) {
+            let waits = self.writers.context.options.delete_before;
+            if !self.begun && !waits && self.began.is_some_and(|began| began.elapsed() >= LISTING_TIME) {
                 self.begin()?;
             }
         }
@@ -400,6 +420,9 @@ impl Control<'_, '_> {
         self.tell_answers();
         if !self.writers.context.options.dry_run {
             self.check_names()?;
+            if self.writers.context.options.delete_before {
+                self.writers.delete_first(self.listing, self.errors)?;
+            }
             self.check_room()?;
             self.listing.keep_made();
         }
@@ -425,7 +448,16 @@ impl Control<'_, '_> {
             Some(Shortage::Bytes { needed, free }) => format!("{needed} more bytes are needed, {free} are free"),
             Some(Shortage::Inodes { needed, free }) => format!("{needed} more files are needed, room is for {free}"),
         };
-        Err(CopyError::Disk(format!("the destination is too small: {text}")))
+        let options = self.writers.context.options;
+        let freed = match options.delete && !options.delete_before {
+            true => self.writers.deletable_bytes(self.listing),
+            false => 0,
+        };
+        let freed = match freed {
+            0 => String::new(),
+            bytes => format!("; deletions would free {bytes} at the end: --delete-before makes them first"),
+        };
+        Err(CopyError::Disk(format!("the destination is too small: {text}{freed}")))
     }
 
     fn lost(&self, id: u64) {

@@ -5,6 +5,7 @@
 //! lets other processes of the user ask a copy where it stands, and change its rate limit.
 
 pub mod control;
+mod hash_list;
 pub(crate) mod live_progress;
 mod remote;
 mod report;
@@ -13,8 +14,8 @@ mod table;
 mod teller;
 mod waits;
 
-use std::ffi::OsString;
-use std::path::Path;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -36,7 +37,7 @@ use crate::overlap;
 use crate::probe::Disks;
 use crate::reach::Reach;
 use crate::receiver::{self, Destination};
-use crate::sender::Source;
+use crate::sender::OpenedSources;
 use crate::session::Progress;
 use crate::wire::Account;
 use control::Levers;
@@ -66,6 +67,8 @@ pub struct CopySettings {
     pub reach: Reach,
     /// How long a lost connection is dialled again.
     pub retry_for: Duration,
+    /// Where the hashes go that [`Options::hashes`] asks for.
+    pub hash_list: Option<PathBuf>,
 }
 
 impl CopySettings {
@@ -78,6 +81,7 @@ impl CopySettings {
             options: Options::default(),
             reach: Reach::default(),
             retry_for: Duration::ZERO,
+            hash_list: None,
         }
     }
 
@@ -90,6 +94,11 @@ impl CopySettings {
     }
 }
 
+/// Whether a path names something on another machine.
+pub fn is_remote(path: &OsStr) -> bool {
+    matches!(Location::parse(path), Ok(Location::Remote { .. }))
+}
+
 /// Copies, and reports what was done and what limited it. A report with problems of single files has the exit code of
 /// [`ErrorKind::Partial`].
 ///
@@ -99,6 +108,9 @@ pub fn run(settings: &CopySettings, events: &mut dyn Events) -> Result<Report, C
     open_files::allow();
     receiver::reserve_descriptors();
     let teller = Teller::new(events);
+    if let Some(path) = settings.hash_list.as_deref().filter(|_| !settings.options.dry_run) {
+        teller.keep_hashes(path)?;
+    }
     let copy = Copying { settings, teller: &teller };
     copy.run()
 }
@@ -123,7 +135,7 @@ impl Copying<'_, '_> {
         let done = match ends {
             (Locations::Local(paths), Location::Local(target)) => self.here(&paths, only, target),
             (Locations::Local(paths), Location::Remote { host, path }) => {
-                let sources = open(&paths, only.is_some())?;
+                let sources = open(&paths, only.is_some(), &settings.options)?;
                 let task = remote::Task { sends: Some(sources), paths: Vec::new(), only, target: path, host };
                 remote::run(*self, task)
             }
@@ -136,17 +148,17 @@ impl Copying<'_, '_> {
             }
         };
         let done = done.map_err(|error| report::unfinished(error, settings, began))?;
+        self.teller.publish_hashes()?;
         Ok(self.ended_well(&done))
     }
 
     /// Source and destination are on this machine.
     fn here(&self, paths: &[&Path], only: Option<Vec<Vec<u8>>>, target: &Path) -> Result<Done, CommandError> {
         let options = &self.settings.options;
-        let sources = open(paths, only.is_some())?;
-        let single_file = sources.iter().all(|source| source.single_file().is_some());
-        let destination = Destination::resolve(target, single_file, sources.len() > 1, options.dry_run);
+        let opened = open(paths, only.is_some(), options)?;
+        let destination = Destination::resolve(target, opened.are_files(), opened.are_many(), options.dry_run);
         let destination = Destination { beside_source: true, ..destination.map_err(|error| failure(&error))? };
-        let whereabouts: Vec<_> = sources.iter().filter_map(Source::whereabouts).collect();
+        let whereabouts = opened.whereabouts();
         overlap::refuse(&whereabouts, &destination, options).map_err(|error| failure(&error))?;
         let (ledger, progress) = (Ledger::new(), Arc::new(Progress::default()));
         let disks = [paths.first().copied().unwrap_or(Path::new(".")), &destination.directory].map(Disks::under);
@@ -158,6 +170,7 @@ impl Copying<'_, '_> {
         Current::of(&copy.cancel).listen()?;
         let levers = Levers::new(options.limit_bytes_per_s, &ledger);
         copy.limit = levers.limit.clone();
+        copy.missing = opened.missing;
         let live = Arc::new(LiveProgress::of(&progress));
         let _socket = self.listen(&levers, &live);
         let waits = Waits::default();
@@ -165,7 +178,7 @@ impl Copying<'_, '_> {
         let result = watch.watched(
             self.teller,
             || Duration::ZERO,
-            || copy.run((sources, only), &destination, options, &ledger, &progress, self.teller),
+            || copy.run((opened.sources, only), &destination, options, &ledger, &progress, self.teller),
         );
         let verdict = sampler.finish();
         let account = result.map_err(|error| torn(failure(&error), &progress.account()))?;
@@ -208,10 +221,11 @@ impl Copying<'_, '_> {
 }
 
 /// Opens sources of this machine.
-fn open(paths: &[&Path], listed: bool) -> Result<Vec<Source>, CommandError> {
+fn open(paths: &[&Path], listed: bool, options: &Options) -> Result<OpenedSources, CommandError> {
     // Paths of a list are within SRC, with or without a slash at its end.
-    let open = |path: &&Path| if listed { Source::open(&path.join("")) } else { Source::open(path) };
-    paths.iter().map(open).collect::<Result<Vec<_>, _>>().map_err(|error| failure(&error))
+    let named = |path: &&Path| if listed { path.join("") } else { path.to_path_buf() };
+    let paths: Vec<PathBuf> = paths.iter().map(named).collect();
+    OpenedSources::open(&paths, options).map_err(|error| failure(&error))
 }
 
 /// Shows where a copy stands.

@@ -204,8 +204,8 @@ fn elf_of(path: &Path) -> Result<Option<Elf>, CommandError> {
 }
 
 /// The command for the shell on the other machine. `command` is that of `--remote-path`, of which all words but the
-/// last, for example `sudo`, stay.
-pub(crate) fn script(command: &str) -> String {
+/// last, for example `sudo`, stay; `server` is what the program is called with.
+pub(crate) fn script(command: &str, server: &str) -> String {
     let before = command.trim_end().rsplit_once(' ').map_or(String::new(), |(before, _)| format!("{before} "));
     // A directory may be missing, full, or on a file system from which nothing may run.
     let script = format!(
@@ -228,7 +228,7 @@ rm -f "$t/test"
 head -c "$length" > "$t/fullbore" || exit {NO_DIRECTORY}
 test "$(sha256sum < "$t/fullbore" | cut -c 1-64)" = "$hash" || exit {DAMAGED}
 chmod 700 "$t/fullbore"
-{before}"$t/fullbore" copy --server --remove-self"#
+{before}"$t/fullbore"{server} --remove-self"#
     );
     format!("exec sh -c '{}'", script.replace('\'', "'\\''"))
 }
@@ -267,6 +267,7 @@ mod tests {
 
     use super::elf::sample;
     use super::*;
+    use crate::reach::SERVER;
 
     fn linux(machine: &str) -> Machine {
         Machine { system: "Linux".to_owned(), machine: machine.to_owned() }
@@ -304,8 +305,8 @@ mod tests {
 
     #[test]
     fn words_before_the_program_stay_before_it() {
-        assert!(script("sudo -n fullbore").contains("\nsudo -n \"$t/fullbore\" copy --server --remove-self"));
-        assert!(script("fullbore").contains("\n\"$t/fullbore\" copy"));
+        assert!(script("sudo -n fullbore", SERVER).contains("\nsudo -n \"$t/fullbore\" copy --server --remove-self"));
+        assert!(script("fullbore", SERVER).contains("\n\"$t/fullbore\" copy"));
     }
 
     /// Runs the script as ssh would, with this file as the program. Gives what it printed after the machine's line, and
@@ -315,7 +316,7 @@ mod tests {
         let file = directory.path().join("program");
         std::fs::write(&file, program).unwrap();
         let mut shell = Command::new("sh");
-        shell.args(["-c", &script("fullbore")]).envs(environment.iter().copied());
+        shell.args(["-c", &script("fullbore", SERVER)]).envs(environment.iter().copied());
         let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (mut input, output) = (shell.stdin.take().unwrap(), shell.stdout.take().unwrap());
         let mut output = BufReader::new(output);

@@ -17,7 +17,8 @@ use std::sync::{Arc, mpsc};
 use fullbore_engine::stage::Kind;
 use fullbore_engine::window::Window;
 
-pub use source::Source;
+pub(crate) use source::entry as entry_of;
+pub use source::{MissingSource, OpenedSources, Source};
 
 use crate::error::CopyError;
 use crate::session::{Context, Event};
@@ -44,6 +45,8 @@ const READERS: usize = 8;
 pub struct Sources {
     /// The sources, in the order of the command line.
     pub sources: Vec<Source>,
+    /// Those that cannot be opened.
+    pub missing: Vec<MissingSource>,
     /// Only these paths beneath the first of them.
     pub only: Option<Vec<Vec<u8>>>,
     /// The destination, if it is on this machine.
@@ -68,7 +71,7 @@ pub struct Skip {
 /// # Errors
 /// What ended the copy early. Problems of single files are told as events.
 pub fn run(context: &Context<'_>, sources: &Sources, window: &Window) -> Result<Account, Arc<CopyError>> {
-    let wants = Wants::default();
+    let wants = Wants::of(context.options);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let most = |limit: usize| match (sources.rotational, context.options.threads) {
         (true, _) => 1,
@@ -82,7 +85,7 @@ pub fn run(context: &Context<'_>, sources: &Sources, window: &Window) -> Result<
     context.ledger.watch_window(window);
     let clock = context.ledger.stage("read", Kind::Thread);
     std::thread::scope(|scope| {
-        scope.spawn(|| scan.run(&sources.sources, sources.only.as_deref(), most(SCANNERS)));
+        scope.spawn(|| scan.run(sources, most(SCANNERS)));
         if !context.options.dry_run || context.options.checksum {
             for number in 0..most(READERS) {
                 let mut reader = Reader {
@@ -122,6 +125,7 @@ fn listen(
     let clock = context.ledger.stage("control", Kind::Thread);
     clock.adopt_thread();
     let options = context.options;
+    let mut hashed = 0;
     while let Some(message) = context.link.control_in.pop(&clock) {
         match message {
             Message::Answer(answer) => {
@@ -156,6 +160,14 @@ fn listen(
                 }
             }
             Message::Made { path } => context.tell.tell(Event::Wanted(path)),
+            Message::Item { letters, path } => context.tell.tell(Event::Item { letters, path }),
+            Message::Hashed { path, hash } => {
+                hashed += 1;
+                if !wants.has_listed(hashed) {
+                    return Err(CopyError::Meaning("hashes of more files than were listed"));
+                }
+                context.tell.tell(Event::Hashed { path, hash });
+            }
             Message::Deleted { path } => context.tell.tell(Event::Deleted(path)),
             Message::Problem(problem) => context.tell.tell(Event::Problem(problem)),
             Message::Abort { exit_code, text } => return Err(CopyError::told(exit_code, text)),

@@ -17,11 +17,12 @@ use crate::judgement::Judgement;
 use crate::open_files;
 use crate::overlap;
 use crate::probe::{self, Disks};
+use crate::reach::Ports;
 use crate::receiver::journal::boot;
 use crate::receiver::{self, Destination};
 use crate::run::Current;
 use crate::send_program;
-use crate::sender::{self, REMOTE_WINDOW_BYTES, Source, Sources, WINDOW_RECORDS};
+use crate::sender::{self, OpenedSources, REMOTE_WINDOW_BYTES, Source, Sources, WINDOW_RECORDS};
 use crate::session::{CancelToken, Context, Event, Exchange, Link, Progress, RateLimit};
 use crate::transport::Transport;
 use crate::transport::near::ssh_connection;
@@ -40,6 +41,8 @@ pub struct Server {
     pub home: Option<OsString>,
     /// The addresses of both machines, as ssh has them in `SSH_CONNECTION`.
     pub ssh_connection: Option<String>,
+    /// The ports of which one is listened on; any if none are named.
+    pub ports: Option<Ports>,
     /// Remove the program's own file, which was sent along for this run.
     pub remove_self: bool,
     /// Ends the process: called where a probe's connection has gone and a disk does not answer.
@@ -66,15 +69,15 @@ pub fn join(name: &str, input: File, output: File) -> u8 {
 
 /// What the task comes to.
 enum Part {
-    Send(Vec<Source>),
+    Send(OpenedSources),
     Receive(Destination),
 }
 
 fn serve(server: Server) -> Result<(), Arc<CopyError>> {
-    let Server { input, mut output, home, ssh_connection: addresses, give_up, .. } = server;
+    let Server { input, mut output, home, ssh_connection: addresses, give_up, ports, .. } = server;
     let mut input = BufReader::new(input);
     let addresses = addresses.and_then(|text| ssh_connection(&text));
-    let far = far::greet(&mut input, &mut output, crate::VERSION, addresses)?;
+    let far = far::greet(&mut input, &mut output, crate::VERSION, addresses, ports)?;
     let task = far.task.clone();
     let local = |path: &[u8]| local(path, home.as_deref());
     if matches!(task.role, Role::ProbeSource | Role::ProbeTarget) {
@@ -82,7 +85,7 @@ fn serve(server: Server) -> Result<(), Arc<CopyError>> {
     }
     let part = part(&task, &local);
     let single_file = match &part {
-        Ok(Part::Send(sources)) => sources.iter().all(|source| source.single_file().is_some()),
+        Ok(Part::Send(sources)) => sources.are_files(),
         _ => task.single_file,
     };
     let refused = part.as_ref().err().map(|error| (error.exit_code(), error.to_string()));
@@ -100,7 +103,7 @@ fn serve(server: Server) -> Result<(), Arc<CopyError>> {
     let transport =
         Arc::new(Transport::new(&link, &cancel, task.role == Role::Send, &ledger, task.options.congestion.as_deref()));
     let whereabouts = match &part {
-        Ok(Part::Send(sources)) => sources.iter().filter_map(Source::whereabouts).collect(),
+        Ok(Part::Send(sources)) => sources.whereabouts(),
         _ => Vec::new(),
     };
     let ready = Ready { refused, single_file, boot: boot().to_vec(), whereabouts };
@@ -149,14 +152,15 @@ fn serve(server: Server) -> Result<(), Arc<CopyError>> {
     result.map(drop)
 }
 
-fn send(context: &Context<'_>, task: &Task, sources: Vec<Source>) -> Result<Account, Arc<CopyError>> {
+fn send(context: &Context<'_>, task: &Task, opened: OpenedSources) -> Result<Account, Arc<CopyError>> {
     let only = if task.only { Some(context.link.hear_paths(context.ledger)) } else { None };
     let only = only.transpose().map_err(|error| {
         context.cancel.cancel(error);
         context.cancel.reason().unwrap_or_else(|| Arc::new(CopyError::Interrupted))
     })?;
+    let OpenedSources { sources, missing } = opened;
     let rotational = sources.iter().any(Source::is_rotational);
-    let sources = Sources { sources, only, skip: None, rotational };
+    let sources = Sources { sources, missing, only, skip: None, rotational };
     sender::run(context, &sources, &Window::new(REMOTE_WINDOW_BYTES, WINDOW_RECORDS))
 }
 
@@ -165,8 +169,9 @@ fn part(task: &Task, local: &dyn Fn(&[u8]) -> PathBuf) -> Result<Part, CopyError
         // A probe has its own end.
         Role::ProbeSource | Role::ProbeTarget => Err(CopyError::Meaning("a probe among copies")),
         Role::Send => {
-            let open = |path: &Vec<u8>| Source::open(&if task.only { local(path).join("") } else { local(path) });
-            task.sources.iter().map(open).collect::<Result<_, _>>().map(Part::Send)
+            let named = |path: &Vec<u8>| if task.only { local(path).join("") } else { local(path) };
+            let paths: Vec<PathBuf> = task.sources.iter().map(named).collect();
+            OpenedSources::open(&paths, &task.options).map(Part::Send)
         }
         Role::Receive => {
             let target = local(&task.target);

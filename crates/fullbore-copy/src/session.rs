@@ -141,7 +141,8 @@ fn memory_bytes(message: &Message) -> usize {
         Message::Basis(basis) => size_of_val(&basis.hashes[..]),
         Message::Visible { ids, .. } => size_of_val(&ids[..]),
         Message::Paths { paths, .. } => paths.iter().map(|path| size_of::<Vec<u8>>() + path.len()).sum(),
-        Message::Made { path } | Message::Deleted { path } => path.len(),
+        Message::Made { path } | Message::Deleted { path } | Message::Hashed { path, .. } => path.len(),
+        Message::Item { letters, path } => letters.len() + path.len(),
         Message::Problem(problem) => problem.path.len() + problem.text.len(),
         Message::Abort { text, .. } => text.len(),
         Message::Counters(json) | Message::Way(json) => json.len(),
@@ -233,6 +234,20 @@ pub enum Event {
     Wanted(Vec<u8>),
     /// This was removed at the source, as the destination has it on its disk.
     Removed(Vec<u8>),
+    /// This changes; in a dry run, it would.
+    Item {
+        /// The letters of `rsync -i`.
+        letters: Vec<u8>,
+        /// Its path, and what a link leads to.
+        path: Vec<u8>,
+    },
+    /// The hash of a file, when the copy is done.
+    Hashed {
+        /// Its path.
+        path: Vec<u8>,
+        /// The hash of its whole content.
+        hash: [u8; 32],
+    },
 }
 
 /// Who is told. Called from many threads, and must not wait.

@@ -25,6 +25,8 @@ pub(crate) enum FileRef<'a> {
     Open(BorrowedFd<'a>),
     /// A name in an open directory; a symbolic link is not followed.
     Name(&'a OwnedFd, &'a [u8]),
+    /// What a name in an open directory stands for, or leads to.
+    Followed(&'a OwnedFd, &'a [u8]),
 }
 
 /// Whether an attribute holds an ACL.
@@ -42,19 +44,23 @@ pub(crate) fn is_carried(name: &[u8], acls: bool, others: bool) -> bool {
 enum Reached<'a> {
     Open(BorrowedFd<'a>),
     Path(Vec<u8>),
+    Followed(Vec<u8>),
 }
 
 impl FileRef<'_> {
     fn reached(&self) -> Reached<'_> {
         match self {
             FileRef::Open(file) => Reached::Open(*file),
-            FileRef::Name(directory, name) => {
-                let mut path = format!("/proc/self/fd/{}/", directory.as_raw_fd()).into_bytes();
-                path.extend_from_slice(name);
-                Reached::Path(path)
-            }
+            FileRef::Name(directory, name) => Reached::Path(path_of(directory, name)),
+            FileRef::Followed(directory, name) => Reached::Followed(path_of(directory, name)),
         }
     }
+}
+
+fn path_of(directory: &OwnedFd, name: &[u8]) -> Vec<u8> {
+    let mut path = format!("/proc/self/fd/{}/", directory.as_raw_fd()).into_bytes();
+    path.extend_from_slice(name);
+    path
 }
 
 impl Reached<'_> {
@@ -62,6 +68,7 @@ impl Reached<'_> {
         match self {
             Reached::Open(file) => rustix::fs::flistxattr(file, names),
             Reached::Path(path) => rustix::fs::llistxattr(&path[..], names),
+            Reached::Followed(path) => rustix::fs::listxattr(&path[..], names),
         }
     }
 
@@ -69,6 +76,7 @@ impl Reached<'_> {
         match self {
             Reached::Open(file) => rustix::fs::fgetxattr(file, name, value),
             Reached::Path(path) => rustix::fs::lgetxattr(&path[..], name, value),
+            Reached::Followed(path) => rustix::fs::getxattr(&path[..], name, value),
         }
     }
 }
@@ -81,7 +89,7 @@ pub(crate) fn read(file: FileRef<'_>, acls: bool, others: bool) -> Result<Xattrs
     let mut list = [0_u8; 1024];
     let first = match file {
         FileRef::Name(directory, name) => kernel::list_at(directory.as_fd(), name, &mut list),
-        FileRef::Open(_) => None,
+        FileRef::Open(_) | FileRef::Followed(..) => None,
     };
     // Most files have none.
     if matches!(first, Some(Ok(0) | Err(Errno::NOTSUP))) {
@@ -137,6 +145,7 @@ pub(crate) fn set(file: FileRef<'_>, name: &[u8], value: &[u8]) -> Result<(), Er
     match file.reached() {
         Reached::Open(file) => rustix::fs::fsetxattr(file, name, value, XattrFlags::empty()),
         Reached::Path(path) => rustix::fs::lsetxattr(&path[..], name, value, XattrFlags::empty()),
+        Reached::Followed(path) => rustix::fs::setxattr(&path[..], name, value, XattrFlags::empty()),
     }
 }
 
@@ -148,6 +157,7 @@ pub(crate) fn remove(file: FileRef<'_>, name: &[u8]) -> Result<(), Errno> {
     let removed = match file.reached() {
         Reached::Open(file) => rustix::fs::fremovexattr(file, name),
         Reached::Path(path) => rustix::fs::lremovexattr(&path[..], name),
+        Reached::Followed(path) => rustix::fs::removexattr(&path[..], name),
     };
     match removed {
         Err(Errno::NODATA | Errno::NOTSUP) => Ok(()),

@@ -142,7 +142,13 @@ fn a_file_that_claims_any_size_is_its_own_problem() {
 }
 
 fn sources(source: &Path) -> Sources {
-    Sources { sources: vec![Source::open(&source.join("")).unwrap()], only: None, skip: None, rotational: false }
+    Sources {
+        sources: vec![Source::open(&source.join("")).unwrap()],
+        missing: Vec::new(),
+        only: None,
+        skip: None,
+        rotational: false,
+    }
 }
 
 /// What the sender makes of a receiver that answers its lists like this.
@@ -198,13 +204,16 @@ fn a_receiver_gets_nothing_but_what_was_listed() {
     let all = |entries| Message::Answer(Answer { through: entries, wanted: wanted(&[entries - 1]) });
     let (ended, sent, _) = send(&source, |entries| vec![all(entries), Message::Begin], || ());
     assert!(ended && sent.len() == 1, "{sent:?}");
-    let lies: [&dyn Fn(u64) -> Vec<Message>; 6] = [
+    let hashed = |_| Message::Hashed { path: b"dir/file".into(), hash: [7; 32] };
+    let lies: [&dyn Fn(u64) -> Vec<Message>; 7] = [
         &|entries| vec![Message::Answer(Answer { through: entries + 1, wanted: Vec::new() })],
         &|entries| vec![Message::Answer(Answer { through: entries, wanted: wanted(&[0]) })],
         &|entries| vec![all(entries), Message::Answer(Answer { through: entries, wanted: wanted(&[entries - 1]) })],
         &|_| vec![Message::Acknowledge { sequence: 5 }],
         &|_| vec![finish(0)],
         &|entries| vec![all(entries), Message::Account { account: Default::default(), last: true }],
+        // More hashes than there are entries.
+        &|entries| (0..=entries).map(hashed).collect(),
     ];
     for (number, lie) in lies.into_iter().enumerate() {
         let (ended, sent, _) = send(&source, lie, || ());

@@ -129,6 +129,7 @@ fn a_flood_of_messages_takes_no_memory() {
         scene.options.remove_source_files = true;
         let sources = Sources {
             sources: vec![Source::open(&place.join("")).unwrap()],
+            missing: Vec::new(),
             only: None,
             skip: None,
             rotational: false,

@@ -65,11 +65,12 @@ Flags override the environment, and the environment overrides the settings file.
 fullbore also reads http_proxy, https_proxy, no_proxy, NO_COLOR and SOURCE_DATE_EPOCH.
 
 Exit codes:
-    0  done                                  5  stale: older than the local copy, or expired
-    1  wrong usage or settings               6  locked: another run holds the directory
-    2  partial: some files are missing       7  disk full or failing, or no access
-    3  network error, or no mirror answers  10  nothing changed (with --changed-exit)
-    4  wrong signature or checksum         130  interrupted; run again to resume";
+    0  done                                  6  locked: another run holds the directory
+    1  wrong usage or settings               7  disk full or failing, or no access
+    2  partial: some files are missing      10  nothing changed (with --changed-exit)
+    3  network error, or no mirror answers  24  source files vanished before copy read them
+    4  wrong signature or checksum         130  interrupted; run again to resume
+    5  stale: older than the local copy, or expired";
 
 /// Move bulk data as fast as the slowest part allows, and name that part
 #[derive(Debug, Parser)]

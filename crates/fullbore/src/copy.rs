@@ -38,6 +38,7 @@ fn serve(arguments: &CopyArgs) -> u8 {
         output,
         home: std::env::var_os("HOME"),
         ssh_connection: std::env::var("SSH_CONNECTION").ok(),
+        ports: arguments.reach.port,
         remove_self: arguments.remove_self,
         give_up: || std::process::exit(i32::from(ErrorKind::Network.exit_code())),
     })

@@ -136,6 +136,8 @@ pub struct Screen {
     columns: Option<usize>,
     /// Name each file on stdout.
     names: bool,
+    /// See [`OutputSettings::itemizes`].
+    itemizes: bool,
     /// Problems told so far, by kind.
     problems: HashMap<String, u64>,
     line_time: Duration,
@@ -210,6 +212,7 @@ impl Screen {
             terminal_is_lent: false,
             columns: Some(80),
             names: output.names,
+            itemizes: output.itemizes,
             problems: HashMap::new(),
             line_time: output.line_time.unwrap_or(LOG_INTERVAL),
             last_logged: Some(Instant::now()),
@@ -525,7 +528,9 @@ impl Events for Screen {
             }
             // Often the reason of the failure that follows.
             Event::Said { host, message } => self.line(Level::Error, &format!("{host}: {message}")),
-            Event::Copy { path } => self.name(&path),
+            Event::Copy { path, change: None } => self.name(&path),
+            Event::Copy { path, change: Some(change) } => self.name(&format!("{change} {path}")),
+            Event::Deleted { path } if self.itemizes => self.name(&format!("*deleting   {path}")),
             Event::Deleted { path } => self.name(&format!("deleting {path}")),
             Event::Removed { path } => self.name(&format!("removing {path}")),
             // Whoever reads a log later learns nothing of it.

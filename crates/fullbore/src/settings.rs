@@ -64,6 +64,8 @@ pub struct OutputSettings {
     pub dpkg_prints: bool,
     /// Name each file on stdout (`copy`).
     pub names: bool,
+    /// What changes of files is said as `rsync -i` does (`copy`).
+    pub itemizes: bool,
     /// All lines of stderr go to this file as well (`copy`).
     pub log_file: Option<PathBuf>,
     /// Time between lines of progress where there is no terminal; none for the usual one.

@@ -11,8 +11,10 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_O
 use rustix::io::Errno;
 
 use super::tree::Folder;
+use crate::chmod::umask;
 use crate::entry::{Entry, Kind, Time};
 use crate::error::CopyError;
+use crate::item::Changes;
 use crate::options::Options;
 use crate::owners::{Mapping, Names};
 use crate::wire::{Owner, ProblemKind};
@@ -28,6 +30,7 @@ pub(super) struct Attributes {
     group: bool,
     permissions: bool,
     times: bool,
+    directory_times: bool,
     acls: bool,
     xattrs: bool,
     user_here: u32,
@@ -47,21 +50,29 @@ fn failed(failures: &mut Failures, kind: ProblemKind, error: Errno) {
 }
 
 impl Attributes {
-    pub(super) fn new(options: &Options) -> Attributes {
-        Attributes {
+    /// As the options say.
+    ///
+    /// # Errors
+    /// When they name a user or a group that this machine does not know.
+    pub(super) fn new(options: &Options) -> Result<Attributes, CopyError> {
+        let names = Names::default();
+        let mapping = Mapping::with(&options.owners, &names).map_err(CopyError::Usage)?;
+        Ok(Attributes {
             owner: options.owner,
             group: options.group,
             permissions: options.permissions,
             times: options.times,
+            directory_times: options.directory_times,
             acls: options.acls,
             xattrs: options.xattrs,
             user_here: rustix::process::geteuid().as_raw(),
             group_here: rustix::process::getegid().as_raw(),
-            umask: umask(),
+            // Where it is not known every file gets its permissions set once more.
+            umask: umask().unwrap_or(0o777),
             grain: None,
-            names: Names::default(),
-            mapping: RwLock::default(),
-        }
+            names,
+            mapping: RwLock::new(mapping),
+        })
     }
 
     /// With what was learnt of the times on a device.
@@ -79,6 +90,10 @@ impl Attributes {
         grain.same(entry.modified, modified(status))
     }
 
+    fn keeps_time(&self, entry: &Entry) -> bool {
+        self.times && (self.directory_times || entry.kind != Kind::Directory)
+    }
+
     /// Learns what the source calls its users and groups.
     ///
     /// # Errors
@@ -91,7 +106,7 @@ impl Attributes {
 
     fn owner_of(&self, entry: &Entry) -> (u32, u32) {
         let mapping = self.mapping.read().unwrap_or_else(PoisonError::into_inner);
-        (mapping.of(false, entry.user), mapping.of(true, entry.group))
+        (mapping.owner(false, entry.user), mapping.owner(true, entry.group))
     }
 
     /// The attributes to be set, with our numbers of users. What a sender may not list is ignored: it may be older.
@@ -238,10 +253,10 @@ impl Attributes {
                 failed(&mut failures, ProblemKind::Mode, error);
             }
         }
-        if self.times && !self.same_time(folder, entry, status) {
+        if self.keeps_time(entry) && !self.same_time(folder, entry, status) {
             differs = true;
         }
-        if self.times && differs && !dry_run {
+        if self.keeps_time(entry) && differs && !dry_run {
             let times = times(entry.modified);
             let set = if name == b"." {
                 // By the open directory: its new permissions may not let us in.
@@ -254,6 +269,34 @@ impl Attributes {
             }
         }
         (differs, failures)
+    }
+
+    /// What is other on something that is there, as far as it would be mended.
+    pub(super) fn changes(&self, folder: &Folder, name: &[u8], status: &Stat, entry: &Entry) -> Changes {
+        let (user, group) = self.owner_of(entry);
+        let wanted = self.xattrs_of(entry);
+        let mut present = match self.acls || self.xattrs {
+            // What cannot be read is told where it is mended.
+            true => xattrs::read(folder.file_ref(name), self.acls, self.xattrs).unwrap_or_else(|_| wanted.clone()),
+            false => Xattrs::new(),
+        };
+        present.retain(|(name, _)| Treatment::of(name).is_removed() || has(&wanted, name));
+        let differ = |acls| {
+            let is_of = |(name, _): &&(Vec<u8>, Vec<u8>)| xattrs::is_acl(name) == acls;
+            !present.iter().filter(is_of).eq(wanted.iter().filter(is_of))
+        };
+        let is_link = entry.kind == Kind::Symlink;
+        Changes {
+            content: false,
+            size: entry.kind == Kind::File && status.st_size as u64 != entry.size,
+            time: self.keeps_time(entry) && !self.same_time(folder, entry, status),
+            mode: self.permissions && !is_link && status.st_mode & 0o7777 != entry.mode,
+            // Who is not root keeps no owners.
+            owner: self.owner && self.user_here == 0 && user != status.st_uid,
+            group: self.group && group != status.st_gid,
+            acl: differ(true),
+            xattr: differ(false),
+        }
     }
 
     /// Changes owner and group; the group alone if the owner cannot be. False if the owner is not as wished.
@@ -406,14 +449,6 @@ fn cut(time: Time, grain: u64) -> Time {
     let seconds = (grain / SECOND).max(1) as i64;
     let nanoseconds = time.nanoseconds - (u64::from(time.nanoseconds) % grain) as u32;
     Time { seconds: time.seconds - time.seconds.rem_euclid(seconds), nanoseconds }
-}
-
-/// What the process takes away from the permissions of new files (proc(5), `Umask`).
-fn umask() -> u32 {
-    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let value = text.lines().find_map(|line| line.strip_prefix("Umask:")).map(str::trim);
-    // Without it every file gets its permissions set once more.
-    value.and_then(|value| u32::from_str_radix(value, 8).ok()).unwrap_or(0o777)
 }
 
 #[cfg(test)]

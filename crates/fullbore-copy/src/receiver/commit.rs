@@ -13,6 +13,7 @@ use fullbore_engine::durability::Durability;
 use fullbore_engine::stage::{Kind, StageClock};
 use rustix::io::Errno;
 
+use super::backup::Backup;
 use super::in_the_way::InTheWay;
 use super::partial::Partial;
 use super::tree::{Folder, Tree};
@@ -29,6 +30,15 @@ const FINISHED: usize = 65_536;
 /// Threads that give names at most, and files that one of them has at least.
 const NAMERS: usize = 4;
 const FILES_EACH: usize = 2000;
+
+/// What names are given with.
+#[derive(Clone, Copy)]
+pub(super) struct Naming<'a> {
+    pub(super) context: &'a Context<'a>,
+    pub(super) tree: &'a Tree,
+    pub(super) problem: &'a (dyn Fn(ProblemKind, &[u8], String) + Sync),
+    pub(super) backup: Option<&'a Backup<'a>>,
+}
 
 /// A file that is whole, verified, and has all its attributes but its name.
 #[derive(Debug)]
@@ -140,12 +150,8 @@ impl Commit {
     }
 
     /// Gives names until [`Commit::close`]; then to what is left.
-    pub(super) fn run(
-        &self,
-        context: &Context<'_>,
-        tree: &Tree,
-        problem: &(dyn Fn(ProblemKind, &[u8], String) + Sync),
-    ) {
+    pub(super) fn run(&self, naming: &Naming<'_>) {
+        let context = naming.context;
         let _guard = context.cancel.guard();
         let clock = context.ledger.stage("sync", Kind::Thread);
         clock.adopt_thread();
@@ -171,7 +177,7 @@ impl Commit {
                 since = Instant::now();
                 let files = std::mem::take(&mut self.lock().files);
                 self.room.notify_all();
-                if let Err(error) = self.group(context, tree, files, &clock, problem) {
+                if let Err(error) = self.group(naming, files, &clock) {
                     // Nobody takes what is finished any more.
                     self.close();
                     return context.cancel.cancel(error);
@@ -183,14 +189,8 @@ impl Commit {
         }
     }
 
-    fn group(
-        &self,
-        context: &Context<'_>,
-        tree: &Tree,
-        group: Vec<Finished>,
-        clock: &StageClock,
-        problem: &(dyn Fn(ProblemKind, &[u8], String) + Sync),
-    ) -> Result<(), CopyError> {
+    fn group(&self, naming: &Naming<'_>, group: Vec<Finished>, clock: &StageClock) -> Result<(), CopyError> {
+        let Naming { context, tree, .. } = *naming;
         let partials: Vec<(Arc<Partial>, u64)> = {
             let partials = self.partials.lock().unwrap_or_else(PoisonError::into_inner);
             partials.iter().filter_map(Weak::upgrade).map(|partial| (partial.clone(), partial.entered())).collect()
@@ -218,24 +218,18 @@ impl Commit {
                 scope.spawn(move || {
                     let _guard = context.cancel.guard();
                     clock.adopt_thread();
-                    self.give_names(context, tree, files, clock, problem)
+                    self.give_names(naming, files, clock)
                 })
             };
             let others: Vec<_> = shares.map(spawn).collect();
-            let own = self.give_names(context, tree, own, clock, problem);
+            let own = self.give_names(naming, own, clock);
             let results = std::iter::once(own).chain(others.into_iter().filter_map(|thread| thread.join().ok()));
             results.collect::<Vec<_>>().into_iter().collect()
         })
     }
 
-    fn give_names(
-        &self,
-        context: &Context<'_>,
-        tree: &Tree,
-        files: &[Finished],
-        clock: &StageClock,
-        problem: &(dyn Fn(ProblemKind, &[u8], String) + Sync),
-    ) -> Result<(), CopyError> {
+    fn give_names(&self, naming: &Naming<'_>, files: &[Finished], clock: &StageClock) -> Result<(), CopyError> {
+        let Naming { context, tree, problem, backup } = *naming;
         let mut open: Option<(&Arc<Vec<u8>>, Arc<Folder>)> = None;
         for file in files {
             let known = open.as_ref().filter(|(path, _)| Arc::ptr_eq(path, &file.directory));
@@ -245,11 +239,22 @@ impl Commit {
             };
             let renamed = folder.and_then(|folder| {
                 open = Some((&file.directory, folder.clone()));
+                if let Some(backup) = backup {
+                    let path = crate::entry::join(&file.directory, &file.name);
+                    if !clock.device(|| backup.keep(&folder, &path, problem))? {
+                        folder.discard(&names::blocks(&file.name))?;
+                        return folder.discard(&names::part(&file.name)).map(|()| false);
+                    }
+                }
                 clock.device(|| folder.rename(&names::part(&file.name), &file.name))?;
-                if file.big { folder.unlink(&names::blocks(&file.name)) } else { Ok(()) }
+                if file.big {
+                    folder.unlink(&names::blocks(&file.name))?
+                }
+                Ok(true)
             });
             match renamed {
-                Ok(()) => {
+                Ok(false) => {}
+                Ok(true) => {
                     add(&context.progress.visible_bytes, file.bytes);
                     if file.sure && context.options.remove_source_files {
                         self.named(file.id);

@@ -17,6 +17,7 @@ use fullbore_engine::stage::{Kind as Clock, StageClock};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use super::base::Bases;
 use super::partial::{Partial, errno};
 use super::tree::{Folder, Tree};
 use super::verify;
@@ -44,6 +45,8 @@ pub(super) struct Compare {
     pub(super) partial: Option<Arc<Partial>>,
     /// The sender waits for all hashes.
     pub(super) awaited: bool,
+    /// It is not at the destination, but in this base.
+    pub(super) base: Option<usize>,
 }
 
 /// Where files to be compared go.
@@ -59,18 +62,18 @@ impl Comparing {
     }
 
     /// Compares until the queue is closed.
-    pub(super) fn run(&self, context: &Context<'_>, tree: &Tree) {
+    pub(super) fn run(&self, context: &Context<'_>, tree: &Tree, bases: &Bases) {
         let _guard = context.cancel.guard();
         let clock = context.ledger.stage("compare", Clock::Thread);
         clock.adopt_thread();
-        let comparer = Comparer { context, clock: &clock, outrun: &self.outrun };
+        let comparer = Comparer { context, tree, bases, clock: &clock, outrun: &self.outrun };
         let (began, mut hashed_bytes, mut spent) = (Instant::now(), 0, Duration::ZERO);
         while let Some(file) = self.queue.pop(&clock) {
             if !file.awaited && self.outrun.load(Ordering::Relaxed) {
                 continue;
             }
             let since = Instant::now();
-            match comparer.file(&file, tree) {
+            match comparer.file(&file) {
                 Ok(bytes) => hashed_bytes += bytes,
                 // The run ends; nobody takes what waits, and who lists may wait for room.
                 Err(Closed) => return self.queue.break_off(),
@@ -98,6 +101,8 @@ struct Old {
 
 struct Comparer<'a> {
     context: &'a Context<'a>,
+    tree: &'a Tree,
+    bases: &'a Bases,
     clock: &'a StageClock,
     outrun: &'a AtomicBool,
 }
@@ -108,10 +113,13 @@ impl Comparer<'_> {
     }
 
     /// Tells what is there of one file; gives how many bytes were hashed.
-    fn file(&self, file: &Compare, tree: &Tree) -> Result<u64, Closed> {
+    fn file(&self, file: &Compare) -> Result<u64, Closed> {
         let from_device = file.awaited && self.context.options.verify;
         let opened = || {
-            let folder = tree.folder(&file.directory)?;
+            let folder = match file.base {
+                Some(base) => self.bases.folder(base, &file.directory)?,
+                None => self.tree.folder(&file.directory)?,
+            };
             let opened = if from_device { verify::open(&folder, &file.name) } else { open(&folder, &file.name) };
             opened.map(|file| Old { file, from_device })
         };
@@ -220,7 +228,7 @@ mod tests {
             context.link.control_out.close();
             let clock = context.ledger.stage("test", Clock::Thread);
             std::thread::scope(|scope| {
-                scope.spawn(|| comparing.run(context, &tree));
+                scope.spawn(|| comparing.run(context, &tree, &Bases::default()));
                 let pushing = scope.spawn(|| {
                     for id in 0..20 {
                         let compare = Compare {
@@ -230,6 +238,7 @@ mod tests {
                             size: 3,
                             partial: None,
                             awaited: true,
+                            base: None,
                         };
                         let _ = comparing.queue.push(compare, &clock);
                         pushed.fetch_add(1, Ordering::Relaxed);

@@ -10,8 +10,9 @@ use rustix::fs::{AtFlags, FileType, Stat};
 use rustix::io::Errno;
 
 use super::attributes::{change_mode, times};
+use super::backup::Backup;
 use super::commit;
-use super::listing::{LinkLater, Listing, list};
+use super::listing::{LinkLater, Listing, allocated, list, parts};
 use super::marker::Marker;
 use super::opened::is_closed;
 use super::tree::Folder;
@@ -40,7 +41,7 @@ impl Writers<'_> {
         self.separate(threads)?;
         self.share_out(&std::mem::take(&mut listing.links), threads, |link| self.link(link));
         let without_errors = errors.load(Ordering::Relaxed) == 0;
-        if self.context.options.delete && without_errors {
+        if self.may_delete(errors) {
             self.make_way()?;
             self.delete(listing)?;
         } else {
@@ -73,11 +74,27 @@ impl Writers<'_> {
         self.directories(listing, threads);
         self.flush(&clock)?;
         verified?;
+        if let (Some(paths), Some(kind)) = (listing.hashed.take(), self.context.options.hashes) {
+            self.tell_hashes(paths, kind, threads)?;
+        }
         if self.context.options.remove_source_files {
             commit::tell_visible(self.context, &self.commit.take_named(), true, &clock);
             return self.hear_removed();
         }
         Ok(())
+    }
+
+    /// Whether the user wants deletions, and nothing speaks against them.
+    pub(super) fn may_delete(&self, errors: &AtomicU64) -> bool {
+        let options = self.context.options;
+        options.delete && (options.ignore_errors || errors.load(Ordering::Relaxed) == 0)
+    }
+
+    /// Whether a name of the destination stays, whatever the source has.
+    pub(super) fn protects(&self, path: &[u8], is_directory: bool) -> bool {
+        let options = self.context.options;
+        !options.delete_excluded && options.filters.excludes(path, is_directory)
+            || self.backup.is_some_and(|backup| backup.protects(path))
     }
 
     pub(super) fn flush(&self, clock: &StageClock) -> Result<(), CopyError> {
@@ -143,7 +160,11 @@ impl Writers<'_> {
         let same = there.filter(|there| first.is_some_and(|first| is_same(there, &first)));
         match &same {
             Some(_) => add(&self.context.progress.kept, 1),
-            None => self.made(path),
+            None => {
+                let folder = self.tree.folder(&link.directory).ok();
+                self.itemize_link(link, path, folder.as_deref().zip(there.as_ref()));
+                self.made(path);
+            }
         }
         Ok(same)
     }
@@ -168,6 +189,7 @@ impl Writers<'_> {
         if there.is_some() {
             to.unlink(&own)?;
         }
+        self.itemize_link(link, &join(&link.directory, name), Some(&*to).zip(there.as_ref()));
         let mut linked = Some(first);
         match rustix::fs::linkat(&from, &from_name[..], &to, &own[..], AtFlags::empty()) {
             Ok(()) => {}
@@ -184,12 +206,52 @@ impl Writers<'_> {
         }
         let path = join(&link.directory, name);
         if there.is_some() && !self.commit.in_the_way.is_followed(&path) {
+            if !self.backup.map_or(Ok(true), |backup| backup.keep(&to, &path, self.problem))? {
+                let _ = to.discard(&own);
+                return Ok(None);
+            }
             to.rename(&own, name).inspect_err(|_| {
                 let _ = to.discard(&own);
             })?;
         }
         self.made(&path);
         Ok(linked)
+    }
+
+    fn itemize_link(&self, link: &LinkLater, path: &[u8], there: Option<(&Folder, &Stat)>) {
+        let there = there.filter(|(_, status)| Kind::of_mode(status.st_mode) == Some(link.entry.kind));
+        self.item_of_link(path, &link.entry, &join(&link.first.directory, &link.first.name), there);
+    }
+
+    /// What deletions would free at the end, in bytes, as far as it is known.
+    pub(super) fn deletable_bytes(&self, listing: &Listing<'_>) -> u64 {
+        let extras =
+            listing.extras.iter().flat_map(|(directory, names)| names.iter().map(move |name| (directory, name)));
+        let extras = extras.map(|(directory, name)| join(directory, name));
+        extras.chain(self.commit.in_the_way.paths()).map(|path| self.allocated_bytes(&path, 0)).sum()
+    }
+
+    /// What a name and all that is in it take, of files that have no other name.
+    fn allocated_bytes(&self, path: &[u8], depth: usize) -> u64 {
+        let (directory, name) = parts(path);
+        let status = self.tree.folder(directory).and_then(|folder| folder.status(name)).ok().flatten();
+        let Some(status) = status.filter(|_| depth <= DEPTH) else { return 0 };
+        if Kind::of_mode(status.st_mode) != Some(Kind::Directory) {
+            return if status.st_nlink > 1 { 0 } else { allocated(&status) };
+        }
+        let names = self.tree.folder(path).and_then(|folder| list(&folder)).unwrap_or_default();
+        let stays = |path: &[u8], kind: &FileType| self.protects(path, *kind == FileType::Directory);
+        let paths = names.into_iter().map(|(name, kind)| (join(path, &name), kind));
+        paths.filter(|(path, kind)| !stays(path, kind)).map(|(path, _)| self.allocated_bytes(&path, depth + 1)).sum()
+    }
+
+    /// Deletes before any content comes, to make room.
+    pub(super) fn delete_first(&self, listing: &mut Listing<'_>, errors: &AtomicU64) -> Result<(), CopyError> {
+        if self.may_delete(errors) {
+            self.clear_way()?;
+            self.delete(listing)?;
+        }
+        Ok(())
     }
 
     /// Deletes what the source does not have, unless the run is broken off; in a dry run, tells of it.
@@ -244,18 +306,30 @@ impl Writers<'_> {
         if self.context.cancel.is_cancelled() {
             return false;
         }
+        let options = self.context.options;
+        if !self.may_delete_more(path) {
+            return false;
+        }
         let is_dry = self.context.options.dry_run;
         let deleted = match kind {
             FileType::Directory => self.empty(folder, name, path, depth).and_then(|is_empty| match is_empty {
+                // What was in it counts, too.
+                true if !self.may_delete_more(path) => Ok(false),
                 true if !is_dry => rustix::fs::unlinkat(folder, name, AtFlags::REMOVEDIR).map(|()| true),
                 is_empty => Ok(is_empty),
             }),
             _ if is_dry => Ok(true),
-            _ => folder.unlink(name).map(|()| true),
+            _ => match self.backup {
+                Some(backup) => backup.take(folder, name, path, self.problem),
+                None => folder.unlink(name).map(|()| true),
+            },
         };
         match deleted {
             Ok(true) => {
                 add(&self.context.progress.deleted, 1);
+                // As rsync shows directories.
+                let is_marked = options.itemize.is_on() && kind == FileType::Directory;
+                let path = &if is_marked { [path, b"/"].concat() } else { path.to_vec() };
                 self.context.tell.tell(Event::Deleted(path.to_vec()));
                 let _ = self.context.link.control_out.push(Message::Deleted { path: path.to_vec() }, &self.clock);
                 true
@@ -266,6 +340,16 @@ impl Writers<'_> {
                 false
             }
         }
+    }
+
+    /// Whether `--max-delete` leaves another name; if not, that is told.
+    fn may_delete_more(&self, path: &[u8]) -> bool {
+        let deleted = self.context.progress.deleted.load(Ordering::Relaxed);
+        let may = self.context.options.max_delete.is_none_or(|most| deleted < most);
+        if !may {
+            (self.problem)(ProblemKind::MaxDelete, path, "this run may delete no more names".to_owned());
+        }
+        may
     }
 
     /// Deletes what is in a directory, also where its permissions keep us, who may change them, from it; false if
@@ -299,17 +383,22 @@ impl Writers<'_> {
         for (name, kind) in list(&inner)? {
             let path = join(path, &name);
             // Excluded names are protected; then their directory stays as well.
-            if options.filters.excludes(&path, kind == FileType::Directory) {
+            if self.protects(&path, kind == FileType::Directory) {
                 is_protected = true;
             } else {
                 is_empty &= self.delete_one(&inner, &name, kind, &path, depth + 1);
             }
         }
+        // What was in it may have left its backups there.
+        let has_backups = is_empty && !options.dry_run && self.backup.is_some_and(Backup::is_beside);
+        let has_backups = has_backups && !is_protected && !list(&inner)?.is_empty();
         drop(inner);
         self.tree.forget(path);
-        if is_protected {
-            (self.problem)(ProblemKind::Protected, path, "there is something excluded in it".to_owned());
+        if is_protected || has_backups {
+            let what = if has_backups { "there are backups in it" } else { "there is something excluded in it" };
+            (self.problem)(ProblemKind::Protected, path, what.to_owned());
         }
+        let is_protected = is_protected || has_backups;
         Ok(is_empty && !is_protected)
     }
 

@@ -46,6 +46,11 @@ impl InTheWay {
         if self.lock().get(path) == Some(&true) { names::part(name) } else { name.to_vec() }
     }
 
+    /// The paths of the directories.
+    pub(super) fn paths(&self) -> Vec<Vec<u8>> {
+        self.lock().keys().cloned().collect()
+    }
+
     /// Whether anything waits beside one of them.
     pub(super) fn is_waited_for(&self) -> bool {
         self.lock().values().any(|is_followed| *is_followed)
@@ -94,8 +99,9 @@ impl Writers<'_> {
         let options = self.context.options;
         for (name, kind) in list(folder)? {
             let (path, is_directory) = (join(path, &name), kind == FileType::Directory);
-            if options.filters.excludes(&path, is_directory) {
-                return Ok(Some(format!("{} is excluded", shown(&path))));
+            if self.protects(&path, is_directory) {
+                let why = if options.filters.excludes(&path, is_directory) { "excluded" } else { "a backup" };
+                return Ok(Some(format!("{} is {why}", shown(&path))));
             }
             if !is_directory {
                 continue;
@@ -110,6 +116,23 @@ impl Writers<'_> {
             }
         }
         Ok(None)
+    }
+
+    /// Deletes directories that are in the way before any content comes, where that is to make room.
+    pub(super) fn clear_way(&self) -> Result<(), CopyError> {
+        self.make_way()?;
+        for path in self.commit.in_the_way.paths() {
+            let (directory, name) = parts(&path);
+            let folder = self.tree.folder(directory);
+            // What stays is told of, and is in the way at the end as well.
+            if folder.is_ok_and(|folder| self.delete_one(&folder, name, FileType::Directory, &path, 0)) {
+                self.commit.in_the_way.lock().remove(&path);
+            }
+            if self.context.cancel.is_cancelled() {
+                return Err(CopyError::Interrupted);
+            }
+        }
+        Ok(())
     }
 
     /// Deletes directories that are in the way, and gives what waits beside them its name.

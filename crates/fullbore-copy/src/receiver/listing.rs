@@ -7,10 +7,12 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 
-use super::attributes::changed;
+use super::attributes::{changed, modified};
+use super::base::{Base, Match};
 use super::commit::{disk, is_fatal};
 use super::compare::Compare;
 use super::free_space::{ExistingFile, FreeSpace, Share};
+use super::hashes::HashedPaths;
 use super::marker::Marker;
 use super::opened::is_closed;
 use super::partial::{Found, Partial, RequestedFile};
@@ -18,6 +20,7 @@ use super::tree::Folder;
 use super::write::{Pending, Writers};
 use crate::entry::{Entry, Kind, Time, join};
 use crate::error::CopyError;
+use crate::item::Update;
 use crate::names;
 use crate::session::{Event, add};
 use crate::wire::{Answer, BLOCK_BYTES, List, ProblemKind, SMALL_BYTES, Wanted};
@@ -83,6 +86,12 @@ pub(super) struct Listing<'a> {
     pub(super) made: Option<Vec<Made>>,
     /// Files of the list taken last that are to be compared.
     to_compare: Vec<Compare>,
+    /// Directories that are passed over, with all that is in them.
+    skipped: HashSet<Vec<u8>>,
+    /// The time of the destination itself before it was marked; none if it was made for this copy.
+    before: Option<Time>,
+    /// Files whose hashes are told at the end.
+    pub(super) hashed: Option<HashedPaths>,
 }
 
 impl<'a> Listing<'a> {
@@ -105,7 +114,15 @@ impl<'a> Listing<'a> {
             impossible: 0,
             made: Some(Vec::new()),
             to_compare: Vec::new(),
+            skipped: HashSet::new(),
+            before: marker.map(|marker| marker.before),
+            hashed: None,
         }
+    }
+
+    /// With what is told of the files: the hashes of these, and what changes on a destination that `is_new`.
+    pub(super) fn telling(self, hashed: Option<HashedPaths>, is_new: bool) -> Listing<'a> {
+        Listing { hashed, before: self.before.filter(|_| !is_new), ..self }
     }
 
     fn is_dry(&self) -> bool {
@@ -126,6 +143,12 @@ impl<'a> Listing<'a> {
         let progress = self.writers.context.progress;
         add(&progress.entries, list.entries.len() as u64);
         let directory = Arc::new(list.directory);
+        if self.skipped.contains(&**directory) {
+            let directories = list.entries.iter().filter(|entry| entry.kind == Kind::Directory);
+            directories.for_each(|entry| self.skip_directory(join(&directory, &entry.name)));
+            self.writers.held.check(self.writers.pending.bytes())?;
+            return Ok(Answer { through: self.next, wanted: Vec::new() });
+        }
         self.in_fresh = self.fresh.contains(&**directory);
         let folder = self.writers.clock.device(|| self.writers.tree.folder(&directory));
         let mut wanted = Vec::new();
@@ -202,6 +225,7 @@ impl<'a> Listing<'a> {
     ) -> Result<Option<Wanted>, Errno> {
         if entry.name.is_empty() {
             // The destination itself.
+            self.itemize_root(folder, &entry);
             self.writers.held.keep(path, &entry);
             self.directories.push((path.to_vec(), Box::new(entry)));
             return Ok(None);
@@ -213,13 +237,19 @@ impl<'a> Listing<'a> {
             return Ok(None);
         }
         if names::is_ours(&entry.name) {
-            (self.writers.problem)(ProblemKind::Name, path, "the name of an unfinished copy's own files".to_owned());
+            (self.writers.problem)(ProblemKind::Name, path, names::explain(&entry.name));
             return Ok(None);
         }
         let status = match folder {
             Some(folder) if !self.in_fresh => folder.status(&entry.name)?,
             _ => None,
         };
+        if self.is_skipped(path, status.as_ref(), &entry) {
+            return Ok(None);
+        }
+        if let Some(hashed) = self.hashed.as_ref().filter(|_| entry.kind == Kind::File) {
+            hashed.note(path)?;
+        }
         if let Some(status) = &status {
             self.writers.shared.note(status, &entry);
         }
@@ -262,6 +292,7 @@ impl<'a> Listing<'a> {
         let there = status.and_then(|status| Kind::of_mode(status.st_mode));
         match (there, folder) {
             (Some(Kind::Directory), Some(folder)) => {
+                self.writers.itemize(Update::Attributes, path, &entry, status.map(|status| (&**folder, status)));
                 if let Some(status) = status.filter(|_| !self.is_dry()) {
                     self.writers.opened.open(folder, &entry.name, path, status)?;
                 }
@@ -271,10 +302,12 @@ impl<'a> Listing<'a> {
                     listing.writers.attributes.make_directory(folder, name, &entry).map(|()| true)
                 })?;
                 self.fresh.insert(path.to_vec());
+                self.itemize_made(path, &entry);
                 self.writers.made(path);
             }
             (there, _) => {
                 if there != Some(Kind::Directory) {
+                    self.itemize_made(path, &entry);
                     self.writers.made(path);
                 }
             }
@@ -282,6 +315,56 @@ impl<'a> Listing<'a> {
         self.writers.held.keep(path, &entry);
         self.directories.push((path.to_vec(), Box::new(entry)));
         Ok(())
+    }
+
+    /// Tells what changes on the destination itself, whose marker has changed its time.
+    fn itemize_root(&self, folder: Option<&Arc<Folder>>, entry: &Entry) {
+        if !self.writers.context.options.itemize.is_on() {
+            return;
+        }
+        let status = folder.and_then(|folder| rustix::fs::fstat(&**folder).ok());
+        let status = status.filter(|_| self.before.is_some() || self.is_dry()).map(|mut status| {
+            if let Some(before) = self.before {
+                (status.st_mtime, status.st_mtime_nsec) = (before.seconds, before.nanoseconds.into());
+            }
+            status
+        });
+        match folder.map(|folder| &**folder).zip(status.as_ref()) {
+            None => self.itemize_made(&[], entry),
+            there => self.writers.itemize(Update::Attributes, &[], entry, there),
+        }
+    }
+
+    /// Tells of a directory that is made, and how it differs from that of a base.
+    fn itemize_made(&self, path: &[u8], entry: &Entry) {
+        if self.writers.context.options.itemize.is_on() {
+            let base = self.writers.base_directory(path);
+            let there = base.as_ref().map(|(folder, status)| (&**folder, status));
+            self.writers.itemize_in(Update::Local, path, entry, there, b".");
+        }
+    }
+
+    /// Whether an entry is passed over, as the user wishes.
+    fn is_skipped(&mut self, path: &[u8], status: Option<&Stat>, entry: &Entry) -> bool {
+        let skip = &self.writers.context.options.skip;
+        let (is_directory, is_file) = (entry.kind == Kind::Directory, entry.kind == Kind::File);
+        let there = status.and_then(|status| Kind::of_mode(status.st_mode));
+        let is_newer = |status: &Stat| there == Some(Kind::File) && modified(status) > entry.modified;
+        let is_skipped = skip.absent && status.is_none()
+            || skip.present && status.is_some() && !(is_directory && there == Some(Kind::Directory))
+            || skip.newer && is_file && status.is_some_and(is_newer)
+            || is_file && skip.above_bytes.is_some_and(|most| entry.size > most)
+            || is_file && skip.below_bytes.is_some_and(|least| entry.size < least);
+        if is_skipped && is_directory {
+            self.skip_directory(path.to_vec());
+        }
+        is_skipped
+    }
+
+    /// A directory is passed over with all that is in it.
+    fn skip_directory(&mut self, path: Vec<u8>) {
+        self.writers.held.keep_name(&path);
+        self.skipped.insert(path);
     }
 
     fn impossible(&mut self, path: &[u8], text: String) {
@@ -314,6 +397,7 @@ impl<'a> Listing<'a> {
         let mut path = path.to_vec();
         let put = make(self, &own).and_then(|is_made| match (is_made, &self.made) {
             (false, _) => Ok(None),
+            _ if !is_directory && self.made.is_none() && !self.keep_old(folder, &path)? => Ok(None),
             _ if self.writers.commit.in_the_way.is_followed(&path) => {
                 path = join(parts(&path).0, &own);
                 Ok(Some(None))
@@ -328,10 +412,41 @@ impl<'a> Listing<'a> {
         self.writers.tree.forget(&path);
         match (&mut self.made, aside) {
             (Some(made), aside) => made.push(Made { path, is_directory, aside, id: None }),
-            (None, Some(aside)) => folder.discard(&aside)?,
+            (None, Some(aside)) => self.drop_old(folder, &aside, &path)?,
             (None, None) => {}
         }
         Ok(true)
+    }
+
+    /// Takes an entry from a base. Until content comes, a link can be taken back.
+    fn take_base(
+        &mut self,
+        id: u64,
+        path: &[u8],
+        folder: Option<&Folder>,
+        entry: &Entry,
+        base: &Base,
+    ) -> Result<(), Errno> {
+        let is_linked = self.writers.take_base(id, path, folder, entry, base)?;
+        if let Some(made) = self.made.as_mut().filter(|_| is_linked) {
+            made.push(Made { path: path.to_vec(), is_directory: false, aside: None, id: None });
+        }
+        Ok(())
+    }
+
+    /// Keeps what is about to be replaced, if backups are wanted. False if that failed, which was told.
+    fn keep_old(&self, folder: &Folder, path: &[u8]) -> Result<bool, Errno> {
+        let Writers { backup, problem, .. } = self.writers;
+        backup.map_or(Ok(true), |backup| backup.keep(folder, path, *problem))
+    }
+
+    /// What was replaced, and has this name now, goes, or becomes a backup.
+    fn drop_old(&self, folder: &Folder, aside: &[u8], path: &[u8]) -> Result<(), Errno> {
+        let Writers { backup, problem, .. } = self.writers;
+        match backup {
+            Some(backup) => backup.take(folder, aside, path, *problem).map(drop),
+            None => folder.discard(aside),
+        }
     }
 
     /// Content may come: what was made stays, and what it replaced goes.
@@ -340,7 +455,8 @@ impl<'a> Listing<'a> {
             id.into_iter().for_each(|id| self.writers.commit.named(id));
             let (directory, _) = parts(&path);
             let Some(aside) = aside else { continue };
-            if let Err(error) = self.writers.tree.folder(directory).and_then(|folder| folder.discard(&aside)) {
+            let folder = self.writers.tree.folder(directory);
+            if let Err(error) = folder.and_then(|folder| self.drop_old(&folder, &aside, &path)) {
                 let path = join(directory, &aside);
                 (self.writers.problem)(ProblemKind::Undeleted, &path, std::io::Error::from(error).to_string());
             }
@@ -376,9 +492,12 @@ impl<'a> Listing<'a> {
         let options = self.writers.context.options;
         let same_size = there.is_some_and(|status| status.st_size as u64 == entry.size);
         let mut compare = options.checksum && same_size;
+        let same_time = |folder: &Folder, status: &Stat| {
+            options.size_only || !options.ignore_times && self.writers.attributes.same_time(folder, &entry, status)
+        };
         if let (Some(status), Some(folder), false) = (there, folder, options.checksum)
             && same_size
-            && self.writers.attributes.same_time(folder, &entry, status)
+            && same_time(folder, status)
         {
             if !self.is_unverified(status) {
                 self.writers.mend(id, path, folder, status, &entry);
@@ -393,6 +512,20 @@ impl<'a> Listing<'a> {
         if !folder.map_or(Ok(true), |folder| self.writers.finds_way(folder, path, status))? {
             return Ok(None);
         }
+        // Where nothing is, the file of a base may be as good.
+        let has_bases = status.is_none() && !self.writers.bases.is_empty();
+        let base = if has_bases { self.writers.base(directory, &entry) } else { None };
+        let folder_here = folder.map(|folder| &**folder);
+        if let Some(base) = base.as_ref().filter(|base| base.matches >= Match::Content) {
+            if let Some(folder) = folder_here.filter(|_| base.matches == Match::Content && !self.is_dry()) {
+                // Not taken before the end, when it is copied.
+                let _ = self.room.add_file(folder, entry.content_bytes(), ExistingFile::default());
+            }
+            self.take_base(id, path, folder_here, &entry, base)?;
+            return Ok(None);
+        }
+        compare |= base.as_ref().is_some_and(|base| base.matches == Match::Size);
+        let same_size = same_size || compare;
         add(&progress.wanted_files, 1);
         if let Some(status) = status.filter(|_| self.is_dry() && !compare) {
             self.writers.shared.would_replace(status, &entry);
@@ -400,14 +533,27 @@ impl<'a> Listing<'a> {
         if options.tell_names && !compare {
             self.writers.context.tell.tell(Event::Wanted(path.to_vec()));
         }
+        if !compare {
+            let in_base = || base.as_ref().map(|base| (&*base.folder, &base.status));
+            let there = folder_here.zip(there).or_else(in_base);
+            let is_compared = options.checksum && there.is_some();
+            self.writers.itemize_content(Update::Transfer, path, &entry, there, is_compared);
+        }
         let mut wanted = Wanted { id, have: Vec::new(), compare, same_size };
         let size = entry.size;
-        let old_size = there.map_or(0, |status| status.st_size as u64);
+        let old = there.or(base.as_ref().map(|base| &base.status));
+        let old_size = old.map_or(0, |status| status.st_size as u64);
+        let base = base.as_ref().map(|base| base.index);
         let delta = options.delta && !self.is_dry() && size >= SMALL_BYTES && old_size >= BLOCK_BYTES.min(size);
         let compared = (compare || delta).then(|| entry.name.clone());
         let mut begun = None;
         let mut missing_bytes = entry.content_bytes();
-        if let Some(folder) = folder
+        if folder.is_none() && compare {
+            // A dry run compares with a base, where nothing is yet.
+            let (directory, entry) = (directory.clone(), Box::new(entry));
+            let asked = RequestedFile { directory, entry, share: Share::default(), compare, base };
+            self.writers.pending.lock().insert(id, Pending::Small(asked));
+        } else if let Some(folder) = folder
             && (compare || !self.is_dry())
         {
             let is_big = size >= SMALL_BYTES && !self.is_dry();
@@ -422,7 +568,7 @@ impl<'a> Listing<'a> {
             } else {
                 self.room.add_file(folder, entry.content_bytes(), ExistingFile { old_bytes, left_bytes })
             };
-            let asked = RequestedFile { directory: directory.clone(), entry: Box::new(entry), share, compare };
+            let asked = RequestedFile { directory: directory.clone(), entry: Box::new(entry), share, compare, base };
             let pending = if !is_big {
                 Pending::Small(asked)
             } else if found.is_empty() && !compare && !delta {
@@ -449,7 +595,7 @@ impl<'a> Listing<'a> {
         add(&progress.wanted_bytes, missing_bytes);
         if let Some(name) = compared {
             let (directory, partial) = (directory.clone(), begun);
-            self.to_compare.push(Compare { id, directory, name, size, partial, awaited: compare });
+            self.to_compare.push(Compare { id, directory, name, size, partial, awaited: compare, base });
         }
         Ok(Some(wanted))
     }
@@ -489,7 +635,12 @@ impl<'a> Listing<'a> {
         status: Option<&Stat>,
         entry: &Entry,
     ) -> Result<(), Errno> {
+        let has_bases = status.is_none() && !self.writers.bases.is_empty();
+        if let Some(base) = if has_bases { self.writers.base(parts(path).0, entry) } else { None } {
+            return self.take_base(id, path, folder.map(|folder| &**folder), entry, &base);
+        }
         let (Some(folder), false) = (folder, self.is_dry() && status.is_none()) else {
+            self.writers.itemize(Update::Local, path, entry, None);
             self.writers.made(path);
             return Ok(());
         };
@@ -502,6 +653,9 @@ impl<'a> Listing<'a> {
         if !self.writers.finds_way(folder, path, status)? {
             return Ok(());
         }
+        let there = status.filter(|status| Kind::of_mode(status.st_mode) == Some(entry.kind));
+        let there = there.map(|status| (&**folder, status));
+        self.writers.itemize_content(Update::Local, path, entry, there, true);
         self.writers.made(path);
         if self.is_dry() {
             status.iter().for_each(|status| self.writers.shared.would_replace(status, entry));
@@ -577,7 +731,7 @@ impl<'a> Listing<'a> {
             let extras = there.into_iter().filter(|(name, kind)| {
                 let path = join(directory, name);
                 // Excluded names are protected, as with rsync.
-                let is_excluded = options.filters.excludes(&path, *kind == FileType::Directory);
+                let is_excluded = self.writers.protects(&path, *kind == FileType::Directory);
                 // So are those that are left out by their kind: the source may have them.
                 let is_left_out = !options.specials && is_special(*kind);
                 !is_listed(name) && !names::is_ours(name) && !is_excluded && !is_left_out
@@ -594,7 +748,7 @@ impl<'a> Listing<'a> {
 }
 
 /// What something takes of its file system, in bytes.
-fn allocated(status: &Stat) -> u64 {
+pub(super) fn allocated(status: &Stat) -> u64 {
     (status.st_blocks as u64).saturating_mul(512)
 }
 
@@ -638,7 +792,7 @@ pub(super) fn list(folder: &Folder) -> Result<Vec<(Vec<u8>, FileType)>, Errno> {
     Ok(names)
 }
 
-fn is_same_thing(folder: &Folder, status: &Stat, entry: &Entry) -> Result<bool, Errno> {
+pub(super) fn is_same_thing(folder: &Folder, status: &Stat, entry: &Entry) -> Result<bool, Errno> {
     if Kind::of_mode(status.st_mode) != Some(entry.kind) {
         return Ok(false);
     }

@@ -30,6 +30,8 @@ pub(super) struct RequestedFile {
     pub(super) share: Share,
     /// The sender waits for the hashes of what is there, and may say that it is the same.
     pub(super) compare: bool,
+    /// What is there is not at the destination, but in this base.
+    pub(super) base: Option<usize>,
 }
 
 /// An unfinished file.
@@ -42,6 +44,8 @@ pub(super) struct Partial {
     share: Share,
     /// What is there was compared before anything was sent.
     pub(super) compare: bool,
+    /// What is there is not at the destination, but in this base.
+    pub(super) base: Option<usize>,
     state: Mutex<State>,
 }
 
@@ -169,7 +173,7 @@ pub(super) enum Promised {
 
 impl Partial {
     pub(super) fn new(id: u64, asked: RequestedFile, found: Found, verify: bool) -> Partial {
-        let RequestedFile { directory, entry, share, compare } = asked;
+        let RequestedFile { directory, entry, share, compare, base } = asked;
         let mut done = Runs::default();
         let mut left = blocks(entry.size);
         for block in &found.blocks {
@@ -189,7 +193,7 @@ impl Partial {
             old: None,
             hashes,
         };
-        Partial { id, directory, entry, share, compare, state: Mutex::new(state) }
+        Partial { id, directory, entry, share, compare, base, state: Mutex::new(state) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -223,7 +227,7 @@ impl Partial {
         !self.lock().promised.is_empty()
     }
 
-    /// The old file.
+    /// The old file, which is in this directory.
     pub(super) fn old(&self, folder: &Folder) -> Result<Arc<File>, Errno> {
         if let Some(old) = &self.lock().old {
             return Ok(old.clone());
@@ -449,7 +453,7 @@ pub(super) mod tests {
 
     pub(in super::super) fn asked(name: &[u8], size: u64) -> RequestedFile {
         let entry = Box::new(Entry { size, ..Entry::plain(name, Kind::File) });
-        RequestedFile { directory: Arc::default(), entry, share: Share::default(), compare: false }
+        RequestedFile { directory: Arc::default(), entry, share: Share::default(), compare: false, base: None }
     }
 
     fn write(partial: &Partial, folder: &Folder, boot: &Boot, index: u64, content: &[u8]) {

@@ -24,6 +24,7 @@ use super::verify::{Hashes, Written};
 use super::write::Writers;
 use crate::entry::{Entry, Kind};
 use crate::error::CopyError;
+use crate::item::Update;
 use crate::names;
 use crate::wire::{ProblemKind, block_bytes, block_len, blocks};
 
@@ -61,6 +62,8 @@ struct Later {
     id: u64,
     path: Vec<u8>,
     entry: Box<Entry>,
+    /// Its content is that of a file of a base.
+    base: Option<usize>,
 }
 
 /// What is known of files with several names here. It grows with the files that the destination has, and with the
@@ -77,6 +80,8 @@ struct State {
     /// How many names of a file with several there are on one inode here.
     names: HashMap<(Inode, u64), u64>,
     later: Vec<Later>,
+    /// Names that are to get a copy of a base's file.
+    from_bases: Vec<Later>,
     /// In a dry run: paths that would be separated, and how many names of an inode would get another file.
     separated: HashSet<Vec<u8>>,
     replaced: HashMap<Inode, u64>,
@@ -129,24 +134,38 @@ impl Writers<'_> {
         let is_wrong = is_taken && self.context.options.hard_links;
         let is_put_off = is_wrong || self.attributes.mend(folder, &entry.name, status, entry, true).0;
         if is_put_off {
+            self.itemize(Update::Attributes, path, entry, Some((folder, status)));
             self.held.keep(path, entry);
-            self.shared.lock().later.push(Later { id, path: path.to_vec(), entry: Box::new(entry.clone()) });
+            let later = Later { id, path: path.to_vec(), entry: Box::new(entry.clone()), base: None };
+            self.shared.lock().later.push(later);
         }
         is_put_off
     }
 
+    /// A name gets a copy of a base's file at the end.
+    pub(super) fn copy_later(&self, id: u64, path: &[u8], entry: &Entry, base: usize) {
+        self.held.keep(path, entry);
+        let later = Later { id, path: path.to_vec(), entry: Box::new(entry.clone()), base: Some(base) };
+        self.shared.lock().from_bases.push(later);
+    }
+
     /// Mends what was put off, or gives it a file of its own. All files have their names; links are made after it.
     pub(super) fn separate(&self, threads: usize) -> Result<(), CopyError> {
-        let later = std::mem::take(&mut self.shared.lock().later);
+        let (later, from_bases) = {
+            let mut state = self.shared.lock();
+            (std::mem::take(&mut state.later), std::mem::take(&mut state.from_bases))
+        };
         let (apart, in_place): (Vec<_>, Vec<_>) = self.decide(&later).into_iter().partition(|(_, apart)| *apart);
         if self.context.options.dry_run {
             let paths = apart.iter().map(|(later, _)| later.path.clone());
             self.shared.lock().separated.extend(paths);
             apart.iter().for_each(|(later, _)| self.made(&later.path));
+            from_bases.iter().for_each(|later| self.made(&later.path));
         } else {
             self.set_apart(&apart, threads)?;
+            self.set_apart(&from_bases.iter().map(|later| (later, true)).collect::<Vec<_>>(), threads)?;
         }
-        for (Later { id, path, entry }, _) in in_place {
+        for (Later { id, path, entry, .. }, _) in in_place {
             let mended = self.at(path).map(|(folder, status)| self.mend_now(*id, path, &folder, &status, entry));
             mended.or_else(|error| self.not_separated(path, error))?;
         }
@@ -200,8 +219,8 @@ impl Writers<'_> {
         if !made.is_empty() {
             self.flush(&self.clock)?;
         }
-        for (Later { id, path, entry }, sure) in made {
-            let renamed = self.at(path).and_then(|(folder, _)| {
+        for (Later { id, path, entry, .. }, sure) in made {
+            let renamed = self.tree.folder(parts(path).0).and_then(|folder| {
                 folder.rename(&names::part(&entry.name), &entry.name)?;
                 folder.status(&entry.name)?.ok_or(Errno::NOENT)
             });
@@ -220,10 +239,14 @@ impl Writers<'_> {
 
     /// Makes the new file; gives whether it has all its attributes, or nothing if it could not be made, which was told.
     fn beside(&self, later: &Later) -> Result<Option<bool>, CopyError> {
-        let Later { path, entry, .. } = later;
+        let Later { path, entry, base, .. } = later;
         let (directory, name) = parts(path);
         let own = names::part(name);
         let made = self.tree.folder(directory).and_then(|folder| {
+            if let Some(base) = base {
+                let from = self.bases.folder(*base, directory)?;
+                return self.duplicate((&from, name), (&folder, &own), directory, entry);
+            }
             if entry.kind == Kind::File {
                 return self.duplicate((&folder, name), (&folder, &own), directory, entry);
             }
@@ -276,7 +299,7 @@ impl Writers<'_> {
 }
 
 /// Copies content with its holes; the file system shares the blocks, if it can. Gives its length.
-fn copy_content(source: &File, target: &File) -> Result<u64, Errno> {
+pub(super) fn copy_content(source: &File, target: &File) -> Result<u64, Errno> {
     let size = rustix::fs::fstat(source)?.st_size as u64;
     rustix::fs::ftruncate(target, size)?;
     let mut at = 0;

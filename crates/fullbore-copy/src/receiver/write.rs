@@ -16,6 +16,8 @@ use rustix::io::Errno;
 
 use super::arrived::Arrived;
 use super::attributes::{Attributes, Failures};
+use super::backup::Backup;
+use super::base::{Base, Bases, Match};
 use super::bulk::Bulk;
 use super::commit::{Commit, Finished, disk, is_fatal};
 use super::compare::Comparing;
@@ -28,6 +30,7 @@ use super::tree::{Folder, Tree};
 use super::verify::{Verify, Written};
 use crate::entry::{Entry, join};
 use crate::error::CopyError;
+use crate::item::Update;
 use crate::names;
 use crate::session::{Context, Event, add};
 use crate::wire::{Block, Message, Pack, Payload, ProblemKind, Run, Segment, block_len, blocks};
@@ -168,6 +171,8 @@ pub(super) struct Writers<'a> {
     pub(super) arrived: &'a Arrived,
     pub(super) shared: &'a Shared,
     pub(super) held: &'a Held,
+    pub(super) bases: &'a Bases,
+    pub(super) backup: Option<&'a Backup<'a>>,
     pub(super) boot: Boot,
     /// The source is on this machine.
     pub(super) beside_source: bool,
@@ -397,8 +402,9 @@ impl Writers<'_> {
         let (size, pool) = (partial.entry.size, &self.context.link.pool);
         let mode = self.attributes.unfinished_mode(&partial.entry);
         let mut content = pool.take(block_len(size, index) as usize);
+        let base = partial.base.map(|base| self.bases.folder(base, &partial.directory)).transpose()?;
         partial
-            .old(folder)?
+            .old(base.as_deref().unwrap_or(folder))?
             .read_exact_at(&mut content, super::journal::offset(size, index))
             .map_err(partial::errno)?;
         if *blake3::hash(&content).as_bytes() != hash {
@@ -423,13 +429,15 @@ impl Writers<'_> {
     fn identical(&self, sequence: u64, id: u64) -> Result<(), CopyError> {
         let unasked = CopyError::Meaning("a file is the same that was never compared");
         let pending = self.pending.lock().remove(id);
-        let (directory, entry, compare) = match pending {
-            Some(Pending::Small(RequestedFile { directory, entry, compare: true, .. })) => (directory, entry, true),
+        let (directory, entry, compare, base) = match pending {
+            Some(Pending::Small(RequestedFile { directory, entry, compare: true, base, .. })) => {
+                (directory, entry, true, base)
+            }
             Some(Pending::Begun(partial)) if partial.is_compared() => {
                 if let Ok(folder) = self.tree.folder(&partial.directory) {
                     partial.give_up(&folder, false);
                 }
-                (partial.directory.clone(), partial.entry.clone(), partial.compare)
+                (partial.directory.clone(), partial.entry.clone(), partial.compare, partial.base)
             }
             Some(Pending::Lost) => {
                 self.acknowledge(sequence, Payload::default());
@@ -444,10 +452,29 @@ impl Writers<'_> {
             // It was read from the device (see `compare`).
             add(&progress.verified_bytes, entry.size);
         }
-        let folder = self.tree.folder(&directory);
+        let (folder, path) = (self.tree.folder(&directory), join(&directory, &entry.name));
+        if let Some(index) = base {
+            let folder = match folder {
+                // A dry run has not made it.
+                Err(_) if self.context.options.dry_run => Ok(None),
+                folder => folder.map(Some),
+            };
+            let taken = folder.and_then(|folder| {
+                let from = self.bases.folder(index, &directory)?;
+                let status = from.status(&entry.name)?.ok_or(Errno::NOENT)?;
+                let has_all = !self.attributes.mend(&from, &entry.name, &status, &entry, true).0;
+                let matches = if has_all { Match::All } else { Match::Content };
+                self.take_base(id, &path, folder.as_deref(), &entry, &Base { index, folder: from, status, matches })
+            });
+            if let Err(error) = taken {
+                self.refused(&directory, &entry, error)?;
+            }
+            self.acknowledge(sequence, Payload::default());
+            return Ok(());
+        }
         let there = folder.and_then(|folder| Ok((folder.status(&entry.name)?.ok_or(Errno::NOENT)?, folder)));
         match there {
-            Ok((status, folder)) => self.mend(id, &join(&directory, &entry.name), &folder, &status, &entry),
+            Ok((status, folder)) => self.mend(id, &path, &folder, &status, &entry),
             Err(error) => self.refused(&directory, &entry, error)?,
         }
         self.acknowledge(sequence, Payload::default());
@@ -456,12 +483,27 @@ impl Writers<'_> {
 
     /// What is there is not the source's file; said where names are told.
     fn differs(&self, sequence: u64, id: u64) -> Result<(), CopyError> {
-        let path = match self.pending.lock().get(id) {
-            Some(Pending::Small(asked) | Pending::Big(asked)) => join(&asked.directory, &asked.entry.name),
-            Some(Pending::Begun(partial)) => join(&partial.directory, &partial.entry.name),
+        let (directory, entry, base) = match self.pending.lock().get(id) {
+            Some(Pending::Small(asked) | Pending::Big(asked)) => {
+                (asked.directory.clone(), asked.entry.clone(), asked.base)
+            }
+            Some(Pending::Begun(partial)) => (partial.directory.clone(), partial.entry.clone(), partial.base),
             _ => return Err(CopyError::Meaning("a file differs that nobody asked for")),
         };
-        self.context.tell.tell(Event::Wanted(path));
+        let path = join(&directory, &entry.name);
+        if self.context.options.itemize.is_on() {
+            let folder = match base {
+                Some(base) => self.bases.folder(base, &directory),
+                None => self.tree.folder(&directory),
+            };
+            let there = folder.and_then(|folder| Ok(folder.status(&entry.name)?.map(|status| (folder, status))));
+            let there = there.ok().flatten();
+            let there = there.as_ref().map(|(folder, status)| (&**folder, status));
+            self.itemize_content(Update::Transfer, &path, &entry, there, true);
+        }
+        if self.context.options.tell_names {
+            self.context.tell.tell(Event::Wanted(path));
+        }
         self.acknowledge(sequence, Payload::default());
         Ok(())
     }
@@ -470,6 +512,7 @@ impl Writers<'_> {
     /// the end.
     pub(super) fn mend(&self, id: u64, path: &[u8], folder: &Folder, status: &Stat, entry: &Entry) {
         if !self.put_off(id, path, folder, status, entry) {
+            self.itemize(Update::Attributes, path, entry, Some((folder, status)));
             self.mend_now(id, path, folder, status, entry);
         }
     }

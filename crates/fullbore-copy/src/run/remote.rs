@@ -27,7 +27,7 @@ use crate::reach::{self, SERVER};
 use crate::receiver::journal::boot;
 use crate::receiver::{self, Destination};
 use crate::send_program;
-use crate::sender::{self, REMOTE_WINDOW_BYTES, Source, Sources, WINDOW_RECORDS};
+use crate::sender::{self, OpenedSources, REMOTE_WINDOW_BYTES, Source, Sources, WINDOW_RECORDS};
 use crate::session::{CancelToken, Context, Exchange, Link, Progress};
 use crate::ssh_messages::Messages;
 use crate::transport::near::{ConnectSettings, Connection, NoPeer, Peer, Route};
@@ -47,7 +47,7 @@ const SSH_FAILED: i32 = 255;
 /// What is to be copied between here and there.
 pub(super) struct Task {
     /// Sources here, to be sent; none if they are there.
-    pub(super) sends: Option<Vec<Source>>,
+    pub(super) sends: Option<OpenedSources>,
     /// Paths of sources there.
     pub(super) paths: Vec<OsString>,
     /// Only these paths beneath the source.
@@ -220,9 +220,10 @@ impl RemoteRun<'_, '_> {
         })
     }
 
-    fn send(&self, context: &Context<'_>, sources: &[Source]) -> Result<Account, Arc<CopyError>> {
+    fn send(&self, context: &Context<'_>, opened: &OpenedSources) -> Result<Account, Arc<CopyError>> {
+        let OpenedSources { sources, missing } = opened.clone();
         let rotational = sources.iter().any(Source::is_rotational);
-        let sources = Sources { sources: sources.to_vec(), only: self.task.only.clone(), skip: None, rotational };
+        let sources = Sources { sources, missing, only: self.task.only.clone(), skip: None, rotational };
         sender::run(context, &sources, &Window::new(REMOTE_WINDOW_BYTES, WINDOW_RECORDS))
     }
 
@@ -277,7 +278,8 @@ impl RemoteRun<'_, '_> {
             if self.progress.account().wanted_bytes > FIRST_BYTES as u64 {
                 self.waits.searched(searched);
             }
-            self.teller.note(format!("no direct connection ({reason}); content goes by ssh"));
+            let port = "open one of these ports, or name one that is open with --port";
+            self.teller.note(format!("no direct connection ({reason}); content goes by ssh; {port}"));
         }
     }
 
@@ -288,10 +290,10 @@ impl RemoteRun<'_, '_> {
             sources: self.task.paths.iter().map(|path| path.as_bytes().to_vec()).collect(),
             only: self.task.only.is_some() && sends.is_none(),
             target: self.task.target.clone().into_vec(),
-            single_file: sends.is_some_and(|sources| sources.iter().all(|source| source.single_file().is_some())),
-            many: sends.map_or(self.task.paths.len(), Vec::len) > 1,
+            single_file: sends.is_some_and(OpenedSources::are_files),
+            many: sends.map_or(self.task.paths.len() > 1, OpenedSources::are_many),
             boot: boot().to_vec(),
-            whereabouts: sends.into_iter().flatten().filter_map(Source::whereabouts).collect(),
+            whereabouts: sends.map(OpenedSources::whereabouts).unwrap_or_default(),
             ..setup::Task::new(role, self.options.clone())
         }
     }
@@ -310,6 +312,7 @@ impl RemoteRun<'_, '_> {
         }
         self.current.set(cancel);
         self.progress.restart();
+        self.teller.restart_hashes();
         let destination = match &self.task.sends {
             Some(_) => None,
             None => {
@@ -437,7 +440,8 @@ pub(crate) fn explain(no_peer: NoPeer, settings: &ConnectSettings, host: &str) -
     let install = format!("{ssh} {host} 'cat > fullbore && chmod +x fullbore' < \"$(command -v fullbore)\"");
     let command = settings.command.last().map_or("", |word| word.to_str().unwrap_or(""));
     // Of `sudo -n fullbore copy --server`, what stands before the program stays.
-    let before = command.strip_suffix(SERVER).and_then(|program| program.trim_end().rsplit_once(' '));
+    let before =
+        command.find(SERVER).map(|end| &command[..end]).and_then(|program| program.trim_end().rsplit_once(' '));
     let remote_path = before.map_or("./fullbore".to_owned(), |(before, _)| format!("'{before} ./fullbore'"));
     let install = format!("{install}; then add --remote-path {remote_path}");
     let send = "or add --send-program, which takes this program along for one run";
@@ -485,6 +489,7 @@ mod tests {
             streams: 0,
             more_pipes: None,
             messages: None,
+            ports: None,
         };
         let hello = setup::Hello {
             version: 1,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::error::{CommandError, EXIT_VANISHED, ErrorKind};
 use fullbore_engine::run::events::Plan;
 use fullbore_engine::run::report::{self, CopyReport, Report, Summary, Timeline, Totals, VerdictReport};
 use fullbore_engine::verdict::Verdict;
@@ -91,6 +91,15 @@ pub(super) fn unfinished(mut error: CommandError, settings: &CopySettings, began
     error.with_report(Report { summary, ..Report::default() })
 }
 
+/// The exit code of a copy with problems of these kinds.
+fn exit_code(mut problems: impl Iterator<Item = ProblemKind>) -> u8 {
+    match problems.next() {
+        None => 0,
+        Some(ProblemKind::Vanished) if problems.all(|kind| kind == ProblemKind::Vanished) => EXIT_VANISHED,
+        Some(_) => ErrorKind::Partial.exit_code(),
+    }
+}
+
 impl Done {
     pub(super) fn report(&self, settings: &CopySettings, problems: &BTreeMap<ProblemKind, Counted>) -> Report {
         let account = &self.account;
@@ -117,7 +126,7 @@ impl Done {
         let mut summary = Summary {
             started_unix_s: report::began(self.wall),
             duration_ms: ms(self.wall),
-            exit_code: if faults().next().is_some() { ErrorKind::Partial.exit_code() } else { 0 },
+            exit_code: exit_code(faults().map(|(kind, _)| *kind)),
             changed: !dry_run && account.files + account.made + account.retouched + account.deleted > 0,
             dry_run,
             plan: Plan {

@@ -1,10 +1,13 @@
 //! From all threads of a copy to one listener.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
+use fullbore_engine::run::error::CommandError;
 use fullbore_engine::run::events::{Event, Events};
 
+use super::hash_list::HashList;
 use crate::entry::shown;
 use crate::session::{self, Tell};
 use crate::wire::{Problem, ProblemKind};
@@ -13,6 +16,7 @@ use crate::wire::{Problem, ProblemKind};
 pub(crate) struct Teller<'a> {
     events: Mutex<&'a mut dyn Events>,
     problems: Mutex<BTreeMap<ProblemKind, Counted>>,
+    hashes: Mutex<Option<HashList>>,
 }
 
 /// Problems of one kind.
@@ -28,7 +32,32 @@ const NAMED: usize = 20;
 
 impl<'a> Teller<'a> {
     pub(crate) fn new(events: &'a mut dyn Events) -> Teller<'a> {
-        Teller { events: Mutex::new(events), problems: Mutex::default() }
+        Teller { events: Mutex::new(events), problems: Mutex::default(), hashes: Mutex::default() }
+    }
+
+    /// Keeps the hashes that are told for a list at this path.
+    ///
+    /// # Errors
+    /// When nothing can be written there.
+    pub(super) fn keep_hashes(&self, path: &Path) -> Result<(), CommandError> {
+        *self.hashes.lock().unwrap_or_else(PoisonError::into_inner) = Some(HashList::at(path)?);
+        Ok(())
+    }
+
+    /// What was told of hashes is told once more.
+    pub(super) fn restart_hashes(&self) {
+        if let Some(list) = &mut *self.hashes.lock().unwrap_or_else(PoisonError::into_inner) {
+            list.restart();
+        }
+    }
+
+    /// All hashes have been told: their list gets its name.
+    ///
+    /// # Errors
+    /// When not all of it could be written.
+    pub(super) fn publish_hashes(&self) -> Result<(), CommandError> {
+        let list = self.hashes.lock().unwrap_or_else(PoisonError::into_inner).take();
+        list.map_or(Ok(()), HashList::publish)
     }
 
     /// Passes on one event.
@@ -82,7 +111,15 @@ impl Tell for Teller<'_> {
         match event {
             session::Event::Problem(problem) => self.problem(&problem),
             session::Event::Deleted(path) => self.emit(Event::Deleted { path: shown(&path) }),
-            session::Event::Wanted(path) => self.emit(Event::Copy { path: shown(&path) }),
+            session::Event::Wanted(path) => self.emit(Event::Copy { path: shown(&path), change: None }),
+            session::Event::Item { letters, path } => {
+                self.emit(Event::Copy { path: shown(&path), change: Some(shown(&letters)) });
+            }
+            session::Event::Hashed { path, hash } => {
+                if let Some(list) = &mut *self.hashes.lock().unwrap_or_else(PoisonError::into_inner) {
+                    list.add(&path, &hash);
+                }
+            }
             session::Event::Removed(path) => self.emit(Event::Removed { path: shown(&path) }),
         }
     }

@@ -116,8 +116,11 @@ impl Reader<'_> {
     }
 
     fn tell_difference(&self, id: u64, file: &SourceFile) {
-        if self.context.options.tell_names {
+        let options = self.context.options;
+        if options.tell_names {
             self.context.tell.tell(Event::Wanted(file.path()));
+        }
+        if options.tell_names || options.itemize.is_on() {
             self.record(|sequence| Message::Differs { sequence, id });
         }
     }

@@ -9,7 +9,7 @@ use fullbore_engine::stage::Kind as RoleKind;
 use rustix::fs::{AtFlags, Stat};
 use rustix::io::Errno;
 
-use super::source::{Directory, modified};
+use super::source::{Directory, look, modified};
 use crate::entry::{Identity, Kind, Time, join};
 use crate::session::{Context, Event};
 use crate::wire::{Message, Problem, ProblemKind};
@@ -121,7 +121,7 @@ impl Removables {
 /// False if it is not what was copied.
 fn remove_one(name: &Removable) -> Result<bool, Errno> {
     let directory = name.directory.open()?;
-    let now = rustix::fs::statat(&directory, &name.name[..], AtFlags::SYMLINK_NOFOLLOW)?;
+    let now = rustix::fs::statat(&directory, &name.name[..], look(name.directory.root.follows))?;
     if !name.is_unchanged(&now) {
         return Ok(false);
     }
@@ -139,7 +139,7 @@ mod tests {
     fn each_name_is_taken_once_however_often_it_is_told_of() {
         let place = tempfile::tempdir().unwrap();
         let root = Source::open(&place.path().join("")).unwrap().root;
-        let directory = Arc::new(Directory { root, path: Vec::new() });
+        let directory = Arc::new(Directory::new(root, Vec::new()));
         let status = rustix::fs::statat(CWD, place.path(), AtFlags::empty()).unwrap();
         let removables = Removables::default();
         let name = |name: &[u8]| Some(Removable::new(&directory, name, &status));

@@ -2,18 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use fullbore_engine::stage::{Kind as RoleKind, StageClock};
-use rustix::fs::{AtFlags, FileType, RawDir, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 
-use super::Skip;
 use super::remove::{Removable, Removables};
-use super::source::{self, Directory, Source, SourceFile};
+use super::source::{self, Directory, Entered, Implied, Source, SourceFile, is_kernel_view, look};
 use super::wants::Wants;
+use super::{Skip, Sources};
 use crate::entry::{Entry, Kind, join};
 use crate::names;
 use crate::owners;
@@ -21,8 +21,6 @@ use crate::session::{Context, Event};
 use crate::wire::{LIST_BYTES, LIST_ENTRIES, List, Message, Owner, Problem, ProblemKind};
 use crate::xattrs::{self, FileRef, Treatment};
 
-/// File systems that are views of the kernel, never copied (`linux/magic.h`): proc, sysfs.
-const KERNEL_VIEWS: [u64; 2] = [0x9fa0, 0x6265_6572];
 /// Room for names of a directory per system call; larger than libc's, as directories of mail are.
 const NAMES_BYTES: usize = 64 << 10;
 
@@ -91,9 +89,11 @@ impl<'a> Scan<'a> {
     }
 
     /// Lists all of it with so many threads, this one among them, and tells the end.
-    pub(super) fn run(&self, sources: &[Source], only: Option<&[Vec<u8>]>, threads: usize) {
+    pub(super) fn run(&self, all: &Sources, threads: usize) {
         self.clock.adopt_thread();
         let _guard = self.context.cancel.guard();
+        let (sources, only) = (&all.sources[..], all.only.as_deref());
+        all.missing.iter().for_each(|missing| self.unreadable(&missing.path, &missing.text));
         // Where two may have the same path, the first one has it: then they are listed one after the other.
         let together = if may_collide(sources) {
             locked(&self.teller).seen = Some(HashMap::new());
@@ -132,25 +132,53 @@ impl<'a> Scan<'a> {
 
     /// The entries of a source itself, at the root of the destination.
     fn begin(&self, source: &Source) {
-        let root = Arc::new(Directory { root: source.root.clone(), path: Vec::new() });
+        source.implied.iter().for_each(|implied| self.lead(implied));
+        let mut root = Directory::of_root(&source.root);
         let Ok(descriptor) = root.open() else {
-            return self.unreadable(&[], "cannot be opened");
+            return self.unreadable(&root.path, "cannot be opened");
         };
+        if source.root.follows {
+            root.entered = rustix::fs::fstat(&descriptor).ok().and_then(|status| Entered::within(None, &status));
+        }
+        let root = Arc::new(root);
         // The directory whose content is meant gives its attributes to the destination.
         let name = source.name.as_deref().unwrap_or_default();
         let own = if name.is_empty() { &b"."[..] } else { name };
-        match rustix::fs::statat(&descriptor, own, AtFlags::SYMLINK_NOFOLLOW) {
+        let path = join(&root.path, name);
+        match rustix::fs::statat(&descriptor, own, look(source.root.follows)) {
             Ok(status) => {
                 let is_directory = Kind::of_mode(status.st_mode) == Some(Kind::Directory);
-                if !name.is_empty() && self.context.options.filters.excludes(name, is_directory) {
+                if !name.is_empty() && self.context.options.filters.excludes(&path, is_directory) {
                     return;
                 }
                 let mut batch = Batch::default();
-                self.add(&root, &descriptor, own, name, &status, &mut batch);
-                self.tell(&root, batch.take(), false, false);
+                // One of a path that is kept was told as the last of those that lead to it.
+                if !name.is_empty() || root.path.is_empty() {
+                    self.add(&root, &descriptor, own, name, &status, &mut batch);
+                    self.tell(&root, batch.take(), false, false);
+                }
                 self.push(if name.is_empty() && self.context.options.recursive { vec![root] } else { batch.children });
             }
-            Err(error) => self.failed(name, error),
+            Err(error) => self.failed(&path, error),
+        }
+    }
+
+    /// Tells of a directory that leads to a source.
+    fn lead(&self, implied: &Implied) {
+        let (above, name) = match implied.path.iter().rposition(|byte| *byte == b'/') {
+            Some(slash) => (&implied.path[..slash], &implied.path[slash + 1..]),
+            None => (&implied.path[..0], &implied.path[..]),
+        };
+        let own = Directory::of_root(&implied.root);
+        let looked = own.open().and_then(|descriptor| Ok((rustix::fs::fstat(&descriptor)?, descriptor)));
+        match looked {
+            Ok((status, descriptor)) => {
+                let (above, mut batch) =
+                    (Arc::new(Directory::new(implied.root.clone(), above.to_vec())), Batch::default());
+                self.add(&above, &descriptor, b".", name, &status, &mut batch);
+                self.tell(&above, batch.take(), false, false);
+            }
+            Err(error) => self.failed(&implied.path, error),
         }
     }
 
@@ -210,28 +238,33 @@ impl<'a> Scan<'a> {
         let names = opened.and_then(|descriptor| self.names(&descriptor).map(|names| (descriptor, names)));
         let (descriptor, names) = match names {
             Ok(names) => names,
-            Err(Errno::NOENT) => return self.tell(directory, Vec::new(), false, false),
+            Err(Errno::NOENT) => {
+                self.problem(ProblemKind::Vanished, &directory.path, "the directory is gone".to_owned());
+                return self.tell(directory, Vec::new(), false, false);
+            }
             Err(error) => return self.failed(&directory.path, error),
         };
         let mut batch = Batch::default();
         for (name, kind) in &names {
             let path = || join(&directory.path, name);
-            if names::is_ours(name) {
-                self.problem(ProblemKind::Name, &path(), "the name of an unfinished copy's own files".to_owned());
-                continue;
-            }
             let filters = &self.context.options.filters;
             let excluded = |is_directory| !filters.is_empty() && filters.excludes(&path(), is_directory);
             let is_known = *kind != FileType::Unknown;
             if is_known && excluded(*kind == FileType::Directory) {
                 continue;
             }
-            match self.clock.device(|| rustix::fs::statat(&descriptor, &name[..], AtFlags::SYMLINK_NOFOLLOW)) {
+            let follows = directory.root.follows;
+            match self.clock.device(|| rustix::fs::statat(&descriptor, &name[..], look(follows))) {
                 Ok(status) => {
+                    // Of a link that is followed, what it leads to decides as well.
+                    let is_known = is_known && !(follows && *kind == FileType::Symlink);
                     if !is_known && excluded(Kind::of_mode(status.st_mode) == Some(Kind::Directory)) {
                         continue;
                     }
                     self.add(directory, &descriptor, name, name, &status, &mut batch);
+                }
+                Err(Errno::NOENT) if follows && *kind == FileType::Symlink => {
+                    self.unreadable(&path(), "a symbolic link that leads nowhere");
                 }
                 Err(Errno::NOENT) => {}
                 Err(error) => self.failed(&path(), error),
@@ -282,9 +315,22 @@ impl<'a> Scan<'a> {
     ) {
         let options = self.context.options;
         let path = || join(&directory.path, name);
+        if names::is_ours(name) {
+            return self.problem(ProblemKind::Name, &path(), names::explain(name));
+        }
         let Some(mut entry) = source::entry(name, status) else {
             return self.problem(ProblemKind::Special, &path(), "a file of unknown kind".to_owned());
         };
+        if !options.chmod.is_empty() && entry.kind != Kind::Symlink {
+            entry.mode = options.chmod.apply(entry.mode, entry.kind == Kind::Directory);
+        }
+        let follows = directory.root.follows;
+        if follows && entry.kind != Kind::Directory && status.st_dev != directory.root.device {
+            let led = rustix::fs::openat(descriptor, own, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+            if led.is_ok_and(|led| is_kernel_view(led.as_fd())) {
+                return self.unreadable(&path(), "it leads to /proc or /sys, of which nothing is copied");
+            }
+        }
         if entry.kind.is_special() && !options.specials {
             return;
         }
@@ -303,7 +349,8 @@ impl<'a> Scan<'a> {
             }
         }
         if options.acls || options.xattrs {
-            match xattrs::read(FileRef::Name(descriptor, own), options.acls, options.xattrs) {
+            let file = if follows { FileRef::Followed(descriptor, own) } else { FileRef::Name(descriptor, own) };
+            match xattrs::read(file, options.acls, options.xattrs) {
                 Ok(xattrs) => entry.xattrs = xattrs,
                 // Gone meanwhile; or `/proc` is not there, by which they are reached, and then the file still is.
                 Err(Errno::NOENT) => match rustix::fs::statat(descriptor, own, AtFlags::SYMLINK_NOFOLLOW) {
@@ -333,7 +380,11 @@ impl<'a> Scan<'a> {
             && options.recursive
             && self.is_entered(directory, status, descriptor, own)
         {
-            batch.children.push(Arc::new(Directory { root: directory.root.clone(), path: path() }));
+            let entered = if follows { Entered::within(directory.entered.as_ref(), status) } else { None };
+            if follows && entered.is_none() {
+                return self.unreadable(&path(), "a symbolic link that leads to a directory that it is in");
+            }
+            batch.children.push(Arc::new(Directory { root: directory.root.clone(), path: path(), entered }));
         }
         let removable = (self.removables.is_some() && entry.kind != Kind::Directory)
             .then(|| Removable::new(directory, own, status));
@@ -348,10 +399,8 @@ impl<'a> Scan<'a> {
         if self.context.options.one_file_system {
             return false;
         }
-        let opened = rustix::fs::openat(descriptor, name, source::DIRECTORY, rustix::fs::Mode::empty());
-        let kind =
-            opened.and_then(|directory| rustix::fs::fstatfs(&directory)).map(|file_system| file_system.f_type as u64);
-        kind.map_or(true, |kind| !KERNEL_VIEWS.contains(&(kind & 0xffff_ffff)))
+        let opened = rustix::fs::openat(descriptor, name, source::DIRECTORY, Mode::empty());
+        opened.map_or(true, |directory| !is_kernel_view(directory.as_fd()))
     }
 
     /// Sends a list, with the names of owners that it is the first to mention.
@@ -415,7 +464,7 @@ impl<'a> Scan<'a> {
             if done.contains(path) || ends.any(|end| done.contains(&path[..end])) {
                 continue;
             }
-            let directory = Arc::new(Directory { root: source.root.clone(), path: path.clone() });
+            let directory = Arc::new(Directory::new(source.root.clone(), path.clone()));
             let descriptor = match directory.open() {
                 Ok(descriptor) => descriptor,
                 Err(error) => {
@@ -432,7 +481,7 @@ impl<'a> Scan<'a> {
             for name in names {
                 let path = join(&directory.path, name);
                 let is_listed = listed.contains(&path[..]);
-                match rustix::fs::statat(&descriptor, &name[..], AtFlags::SYMLINK_NOFOLLOW) {
+                match rustix::fs::statat(&descriptor, &name[..], look(source.root.follows)) {
                     Ok(status) => {
                         let is_directory = Kind::of_mode(status.st_mode) == Some(Kind::Directory);
                         // What only leads to a path of the list is not asked.
@@ -515,6 +564,9 @@ impl Batch {
 
 /// Whether two sources may have the same path at the destination.
 fn may_collide(sources: &[Source]) -> bool {
+    if sources.len() > 1 && sources.iter().any(|source| !source.implied.is_empty()) {
+        return true;
+    }
     let names: HashSet<_> = sources.iter().map(|source| &source.name).collect();
     names.len() < sources.len() || sources.len() > 1 && sources.iter().any(|source| source.name.is_none())
 }

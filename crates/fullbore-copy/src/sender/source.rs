@@ -7,7 +7,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use rustix::io::Errno;
 
 use crate::entry::{Entry, Identity, Kind, PATH_BYTES, Time};
 use crate::error::CopyError;
+use crate::options::Options;
 use crate::overlap::{Number, Whereabouts};
 
 pub(super) const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
@@ -27,6 +28,10 @@ pub(super) struct Root {
     descriptor: OwnedFd,
     /// Its file system.
     pub(super) device: u64,
+    /// Its own path beneath the destination: not empty only with `--relative`.
+    prefix: Vec<u8>,
+    /// Symbolic links stand for what they lead to (`--copy-links`).
+    pub(super) follows: bool,
 }
 
 /// What one argument of the command stands for.
@@ -39,7 +44,110 @@ pub struct Source {
     pub(super) is_directory: bool,
     /// As it was opened.
     path: PathBuf,
+    /// Directories that lead to it and are made at the destination, the outermost first (`--relative`).
+    pub(super) implied: Vec<Implied>,
+    /// Its path is kept, so that it is never given another name.
+    is_relative: bool,
 }
+
+/// A directory that leads to a source.
+#[derive(Clone, Debug)]
+pub(super) struct Implied {
+    /// Its path beneath the destination.
+    pub(super) path: Vec<u8>,
+    /// It, open: a symbolic link stands for the directory that it leads to, as with rsync.
+    pub(super) root: Arc<Root>,
+}
+
+/// A source that cannot be opened, of several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissingSource {
+    /// The path as the user wrote it.
+    pub path: Vec<u8>,
+    /// Why it cannot be copied.
+    pub text: String,
+}
+
+/// Sources as far as they could be opened.
+#[derive(Clone, Debug)]
+pub struct OpenedSources {
+    /// Those that are there, in the order of the command line.
+    pub sources: Vec<Source>,
+    /// The others.
+    pub missing: Vec<MissingSource>,
+}
+
+impl OpenedSources {
+    /// Opens what paths stand for. One of several that cannot be opened is noted, and the others are copied.
+    ///
+    /// # Errors
+    /// When none of them can be opened.
+    pub fn open(paths: &[PathBuf], options: &Options) -> Result<OpenedSources, CopyError> {
+        let (mut sources, mut missing, mut first) = (Vec::new(), Vec::new(), None);
+        for path in paths {
+            match Source::open_as(path, options) {
+                Ok(source) => sources.push(source),
+                Err(error) => {
+                    let text = io::Error::from(error.errno).to_string();
+                    missing.push(MissingSource {
+                        path: path.as_os_str().as_bytes().to_vec(),
+                        text: error.text.map_or(text, str::to_owned),
+                    });
+                    first.get_or_insert(error.usage(path));
+                }
+            }
+        }
+        match first {
+            Some(error) if sources.is_empty() => Err(error),
+            _ => Ok(OpenedSources { sources, missing }),
+        }
+    }
+
+    /// Whether all that was named are files, so that the only one may get another name.
+    pub(crate) fn are_files(&self) -> bool {
+        self.sources.iter().all(|source| source.single_file().is_some())
+    }
+
+    /// Whether several were named.
+    pub(crate) fn are_many(&self) -> bool {
+        self.sources.len() + self.missing.len() > 1
+    }
+
+    /// Where they lie; nothing of those that have gone meanwhile.
+    pub(crate) fn whereabouts(&self) -> Vec<Whereabouts> {
+        self.sources.iter().filter_map(Source::whereabouts).collect()
+    }
+}
+
+/// Why a source cannot be copied.
+#[derive(Clone, Copy, Debug)]
+struct Unusable {
+    errno: Errno,
+    /// In place of what the system says.
+    text: Option<&'static str>,
+}
+
+impl Unusable {
+    fn usage(self, path: &Path) -> CopyError {
+        let text = self.text.map_or_else(|| io::Error::from(self.errno).to_string(), str::to_owned);
+        CopyError::Usage(format!("{}: {text}", path.display()))
+    }
+}
+
+impl From<Errno> for Unusable {
+    fn from(errno: Errno) -> Unusable {
+        Unusable { errno, text: None }
+    }
+}
+
+/// Views of the kernel are made while they are read, and tell no sizes.
+const KERNEL_VIEW: Unusable = Unusable {
+    errno: Errno::INVAL,
+    text: Some("nothing of /proc and /sys is copied: the kernel makes it while it is read"),
+};
+/// `..` that leads out of what is to be kept of a path.
+const ABOVE: Unusable =
+    Unusable { errno: Errno::INVAL, text: Some("its path leads above the part that --relative keeps") };
 
 impl Source {
     /// Opens what a path stands for.
@@ -47,31 +155,103 @@ impl Source {
     /// # Errors
     /// When there is nothing, or nothing that we may open.
     pub fn open(path: &Path) -> Result<Source, CopyError> {
+        Source::open_as(path, &Options::default()).map_err(|error| error.usage(path))
+    }
+
+    /// As [`Source::open`], with what the user wishes of symbolic links and of paths.
+    fn open_as(path: &Path, options: &Options) -> Result<Source, Unusable> {
         let bytes = path.as_os_str().as_bytes();
-        let wrong = |error: Errno| CopyError::Usage(format!("{}: {}", path.display(), io::Error::from(error)));
-        let last = bytes.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         if bytes.is_empty() {
-            return Err(wrong(Errno::NOENT));
+            return Err(Errno::NOENT.into());
         }
-        if matches!(last, b"" | b"." | b"..") {
-            let root = Root::open(path).map_err(wrong)?;
-            return Ok(Source { root: Arc::new(root), name: None, is_directory: true, path: path.to_owned() });
+        if options.relative {
+            return Source::open_relative(path, options.copy_links);
         }
-        let parent = match &bytes[..bytes.len() - last.len()] {
+        let last = bytes.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        let is_content = matches!(last, b"" | b"." | b"..");
+        let directory = match &bytes[..bytes.len() - last.len()] {
+            _ if is_content => path,
             b"" => Path::new("."),
             parent => Path::new(OsStr::from_bytes(parent)),
         };
-        let root = Root::open(parent).map_err(wrong)?;
-        let status = rustix::fs::statat(&root.descriptor, last, AtFlags::SYMLINK_NOFOLLOW).map_err(wrong)?;
-        let is_directory = Kind::of_mode(status.st_mode) == Some(Kind::Directory);
-        // A mounted source is the file system that is meant.
-        let root = Root { device: if is_directory { status.st_dev } else { root.device }, ..root };
-        Ok(Source { root: Arc::new(root), name: Some(last.to_vec()), is_directory, path: path.to_owned() })
+        let root = Root::open(directory, Vec::new(), options.copy_links)?;
+        Source::within(root, (!is_content).then(|| last.to_vec()), path, Vec::new(), false)
     }
 
-    /// The name of a source that is no directory.
+    /// A source whose path is kept at the destination, as far as it is behind `/./`, or all of it.
+    fn open_relative(path: &Path, follows: bool) -> Result<Source, Unusable> {
+        let bytes = path.as_os_str().as_bytes();
+        let cut = bytes.windows(3).position(|part| part == b"/./").or_else(|| bytes.starts_with(b"./").then_some(0));
+        let (base, kept) = match cut {
+            Some(0) if bytes.starts_with(b"./") => (&b"."[..], &bytes[2..]),
+            Some(0) => (&b"/"[..], &bytes[3..]),
+            Some(cut) => (&bytes[..cut], &bytes[cut + 3..]),
+            None if bytes.starts_with(b"/") => (&b"/"[..], &bytes[1..]),
+            None => (&b"."[..], bytes),
+        };
+        let mut parts: Vec<&[u8]> = Vec::new();
+        for part in kept.split(|byte| *byte == b'/') {
+            match part {
+                b"" | b"." => {}
+                b".." => drop(parts.pop().ok_or(ABOVE)?),
+                part => parts.push(part),
+            }
+        }
+        let is_content = matches!(kept.rsplit(|byte| *byte == b'/').next(), None | Some(b"" | b"." | b".."));
+        let name = if is_content { None } else { parts.pop().map(<[u8]>::to_vec) };
+        let (mut root, mut prefix, mut implied) =
+            (Root::open(Path::new(OsStr::from_bytes(base)), Vec::new(), follows)?, Vec::new(), Vec::new());
+        let mut place = PathBuf::from(OsStr::from_bytes(base));
+        for part in parts {
+            prefix = crate::entry::join(&prefix, part);
+            place.push(OsStr::from_bytes(part));
+            root = Root::open(&place, prefix.clone(), follows)?;
+            let own = Root {
+                descriptor: rustix::io::fcntl_dupfd_cloexec(&root.descriptor, 0)?,
+                prefix: prefix.clone(),
+                ..root
+            };
+            implied.push(Implied { path: prefix.clone(), root: Arc::new(own) });
+        }
+        // One without directories before its name can get another one, as with rsync.
+        let is_relative = !implied.is_empty();
+        Source::within(root, name, path, implied, is_relative)
+    }
+
+    /// What has this name in a directory, or its content.
+    fn within(
+        root: Root,
+        name: Option<Vec<u8>>,
+        path: &Path,
+        implied: Vec<Implied>,
+        is_relative: bool,
+    ) -> Result<Source, Unusable> {
+        let Some(last) = &name else {
+            if is_kernel_view(root.descriptor.as_fd()) {
+                return Err(KERNEL_VIEW);
+            }
+            let root = Arc::new(root);
+            return Ok(Source { root, name, is_directory: true, path: path.to_owned(), implied, is_relative });
+        };
+        let status = rustix::fs::statat(&root.descriptor, &last[..], look(root.follows))?;
+        let is_directory = Kind::of_mode(status.st_mode) == Some(Kind::Directory);
+        let is_view = if status.st_dev == root.device {
+            is_kernel_view(root.descriptor.as_fd())
+        } else {
+            let open = rustix::fs::openat(&root.descriptor, &last[..], OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+            open.is_ok_and(|open| is_kernel_view(open.as_fd()))
+        };
+        if is_view {
+            return Err(KERNEL_VIEW);
+        }
+        // A mounted source is the file system that is meant.
+        let root = Root { device: if is_directory { status.st_dev } else { root.device }, ..root };
+        Ok(Source { root: Arc::new(root), name, is_directory, path: path.to_owned(), implied, is_relative })
+    }
+
+    /// The name of a source that is no directory, and may be given another one.
     pub(crate) fn single_file(&self) -> Option<&[u8]> {
-        self.name.as_deref().filter(|_| !self.is_directory)
+        self.name.as_deref().filter(|_| !self.is_directory && !self.is_relative)
     }
 
     /// Where it lies; nothing if it has gone meanwhile.
@@ -84,6 +264,7 @@ impl Source {
             root,
             name: self.name.clone(),
             own: own.as_ref().map(Number::of),
+            prefix: self.root.prefix.clone(),
             written: self.path.as_os_str().as_bytes().to_vec(),
             content: content.map(|path| path.into_os_string().into_vec()),
         })
@@ -96,10 +277,46 @@ impl Source {
 }
 
 impl Root {
-    fn open(path: &Path) -> Result<Root, Errno> {
+    fn open(path: &Path, prefix: Vec<u8>, follows: bool) -> Result<Root, Errno> {
         let descriptor = rustix::fs::open(path, DIRECTORY, Mode::empty())?;
         let device = rustix::fs::fstat(&descriptor)?.st_dev;
-        Ok(Root { descriptor, device })
+        Ok(Root { descriptor, device, prefix, follows })
+    }
+}
+
+/// File systems that are views of the kernel, never copied (`linux/magic.h`): proc, sysfs.
+const KERNEL_VIEWS: [u64; 2] = [0x9fa0, 0x6265_6572];
+
+/// Whether this is within a view of the kernel.
+pub(super) fn is_kernel_view(open: BorrowedFd<'_>) -> bool {
+    let kind = rustix::fs::fstatfs(open).map(|file_system| file_system.f_type as u64);
+    kind.is_ok_and(|kind| KERNEL_VIEWS.contains(&(kind & 0xffff_ffff)))
+}
+
+/// How a name is looked at: itself, or what a symbolic link leads to.
+pub(super) fn look(follows: bool) -> AtFlags {
+    if follows { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW }
+}
+
+/// A directory that was entered by way of others, all known by their file systems and numbers.
+#[derive(Debug)]
+pub(super) struct Entered {
+    inode: (u64, u64),
+    above: Option<Arc<Entered>>,
+}
+
+impl Entered {
+    /// A directory within others; none if it is one of them, so that to enter it would never end.
+    pub(super) fn within(above: Option<&Arc<Entered>>, status: &Stat) -> Option<Arc<Entered>> {
+        let inode = (status.st_dev, status.st_ino);
+        let mut next = above;
+        while let Some(entered) = next {
+            if entered.inode == inode {
+                return None;
+            }
+            next = entered.above.as_ref();
+        }
+        Some(Arc::new(Entered { inode, above: above.cloned() }))
     }
 }
 
@@ -107,21 +324,44 @@ impl Root {
 #[derive(Debug)]
 pub(super) struct Directory {
     pub(super) root: Arc<Root>,
+    /// Its path beneath the destination.
     pub(super) path: Vec<u8>,
+    /// How it was entered, where symbolic links are followed and may lead back.
+    pub(super) entered: Option<Arc<Entered>>,
 }
 
 impl Directory {
-    /// Opens it, beneath the root and without symbolic links.
+    /// The directory of this path beneath the destination.
+    pub(super) fn new(root: Arc<Root>, path: Vec<u8>) -> Directory {
+        Directory { root, path, entered: None }
+    }
+
+    /// The directory that sources lie beneath.
+    pub(super) fn of_root(root: &Arc<Root>) -> Directory {
+        Directory::new(root.clone(), root.prefix.clone())
+    }
+
+    /// Its path beneath the root.
+    fn beneath(&self) -> &[u8] {
+        let rest = self.path.strip_prefix(&self.root.prefix[..]).unwrap_or_default();
+        rest.strip_prefix(b"/").unwrap_or(rest)
+    }
+
+    /// Opens it, beneath the root and without symbolic links, unless they are to be followed.
     pub(super) fn open(&self) -> Result<OwnedFd, Errno> {
-        if self.path.is_empty() {
+        let path = self.beneath();
+        if path.is_empty() {
             return rustix::fs::openat(&self.root.descriptor, ".", DIRECTORY, Mode::empty());
         }
-        if self.path.len() >= PATH_BYTES {
+        if path.len() >= PATH_BYTES {
             // As the system says where it takes whole paths.
             return Err(Errno::NAMETOOLONG);
         }
+        if self.root.follows {
+            return rustix::fs::openat(&self.root.descriptor, path, DIRECTORY, Mode::empty());
+        }
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        match rustix::fs::openat2(&self.root.descriptor, &self.path[..], DIRECTORY, Mode::empty(), resolve) {
+        match rustix::fs::openat2(&self.root.descriptor, path, DIRECTORY, Mode::empty(), resolve) {
             // Before Linux 5.6, or filtered by a container.
             Err(Errno::NOSYS | Errno::PERM) => self.open_stepwise(),
             result => result,
@@ -130,7 +370,7 @@ impl Directory {
 
     fn open_stepwise(&self) -> Result<OwnedFd, Errno> {
         let mut current = rustix::io::fcntl_dupfd_cloexec(&self.root.descriptor, 0)?;
-        for part in self.path.split(|byte| *byte == b'/') {
+        for part in self.beneath().split(|byte| *byte == b'/') {
             current = rustix::fs::openat(&current, part, DIRECTORY | OFlags::NOFOLLOW, Mode::empty())?;
         }
         Ok(current)
@@ -157,7 +397,8 @@ impl SourceFile {
     /// Opens it for reading within its open directory.
     pub(super) fn open(&self, directory: &OwnedFd) -> Result<File, Errno> {
         // NONBLOCK: whoever puts a pipe in its place does not make us wait for ever.
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let links = if self.directory.root.follows { OFlags::empty() } else { OFlags::NOFOLLOW };
+        let flags = OFlags::RDONLY | links | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = rustix::fs::openat(directory, &self.name[..], flags, Mode::empty())?;
         Ok(File::from(file))
     }
@@ -174,7 +415,7 @@ impl SourceFile {
 }
 
 /// The entry of a name, as its status tells; extended attributes and link targets come from elsewhere.
-pub(super) fn entry(name: &[u8], status: &Stat) -> Option<Entry> {
+pub(crate) fn entry(name: &[u8], status: &Stat) -> Option<Entry> {
     let kind = Kind::of_mode(status.st_mode)?;
     let size = if kind == Kind::File { status.st_size as u64 } else { 0 };
     let stored = (status.st_blocks as u64).saturating_mul(512);

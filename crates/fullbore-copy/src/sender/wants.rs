@@ -12,6 +12,7 @@ use fullbore_engine::window::Permit;
 use super::big::BigFile;
 use super::source::SourceFile;
 use crate::error::CopyError;
+use crate::options::Options;
 use crate::wire::{Answer, Basis, PACK_BYTES, PACK_FILES, SMALL_BYTES, blocks};
 
 /// Files listed and not yet done, at most: the listing waits then. About 200 bytes each here and as
@@ -47,8 +48,9 @@ pub(super) enum Job {
     Big(Arc<BigFile>),
 }
 
-#[derive(Default)]
 pub(super) struct Wants {
+    /// See [`FILES`].
+    most_files: usize,
     state: Mutex<State>,
     /// Readers wait for something to be read, or for the end.
     job: Condvar,
@@ -90,8 +92,8 @@ impl State {
         self.unanswered.len() + self.small.len() + self.big.len() + self.comparing.len()
     }
 
-    fn is_full(&self) -> bool {
-        self.files() >= FILES && !self.closed
+    fn is_full(&self, most_files: usize) -> bool {
+        self.files() >= most_files && !self.closed
     }
 
     fn has_job(&self) -> bool {
@@ -114,10 +116,26 @@ impl State {
     }
 }
 
+impl Default for Wants {
+    fn default() -> Wants {
+        Wants::new(FILES)
+    }
+}
+
 impl Wants {
+    /// Where nothing is sent before everything has been listed, the listing waits for nothing; then the receiver's
+    /// memory, which keeps as much, bounds it.
+    pub(super) fn of(options: &Options) -> Wants {
+        Wants::new(if options.delete_before { usize::MAX } else { FILES })
+    }
+
+    fn new(most_files: usize) -> Wants {
+        Wants { most_files, state: Mutex::default(), job: Condvar::new(), room: Condvar::new() }
+    }
+
     /// Wakes those who wait and need not any more, if any do: each time is a system call.
     fn wake(&self, state: MutexGuard<'_, State>) {
-        let (job, room) = (state.readers > 0 && !state.is_idle(), state.listers > 0 && !state.is_full());
+        let (job, room) = (state.readers > 0 && !state.is_idle(), state.listers > 0 && !state.is_full(self.most_files));
         drop(state);
         if job {
             self.job.notify_all();
@@ -134,10 +152,11 @@ impl Wants {
     /// Entries that are about to be listed; waits while too many are unfinished.
     pub(super) fn add(&self, first: u64, files: Vec<Option<Box<SourceFile>>>, clock: &StageClock) {
         let mut state = self.lock();
-        if state.is_full() {
+        if state.is_full(self.most_files) {
             state.listers += 1;
             state = clock.blocked_in(|| {
-                self.room.wait_while(state, |state| state.is_full()).unwrap_or_else(PoisonError::into_inner)
+                let is_full = |state: &mut State| state.is_full(self.most_files);
+                self.room.wait_while(state, is_full).unwrap_or_else(PoisonError::into_inner)
             });
             state.listers -= 1;
         }
@@ -153,6 +172,11 @@ impl Wants {
     /// Whether everything has been listed, and these are all the entries.
     pub(super) fn is_listed(&self, entries: u64) -> bool {
         self.lock().listed == Some(entries)
+    }
+
+    /// Whether everything has been listed, and these are not more.
+    pub(super) fn has_listed(&self, entries: u64) -> bool {
+        self.lock().listed.is_some_and(|listed| entries <= listed)
     }
 
     /// Content may go.
@@ -375,7 +399,7 @@ mod tests {
     fn big(path: &Path) -> Box<SourceFile> {
         let root = Source::open(&path.join("")).unwrap().root;
         Box::new(SourceFile {
-            directory: Arc::new(Directory { root, path: Vec::new() }),
+            directory: Arc::new(Directory::new(root, Vec::new())),
             name: b"file".as_slice().into(),
             size: 3 << 20,
             sparse: false,
@@ -421,6 +445,17 @@ mod tests {
             wants.read_to_its_end(&file);
             listing.join().unwrap();
         });
+    }
+
+    #[test]
+    fn a_listing_that_deletions_wait_for_waits_for_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let clock = Ledger::off().stage("test", Kind::Thread);
+        for (delete_before, is_full) in [(false, true), (true, false)] {
+            let wants = Wants::of(&Options { delete_before, ..Options::default() });
+            wants.add(0, (0..FILES).map(|_| Some(big(directory.path()))).collect(), &clock);
+            assert_eq!(wants.lock().is_full(wants.most_files), is_full);
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! came by ssh, and the near end says on each what it is for; those that it does not want it closes.
 
 use std::io::{BufRead, Read as _, Write};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 
@@ -14,11 +14,12 @@ use super::grow::MOST_STREAMS;
 use super::join;
 use super::keys::{Cipher, OwnKey, Speeds};
 use super::near::RACE_TIME;
-use super::near::opener::{ACCEPT_LOOK, PROVING, await_dialler};
+use super::near::opener::{ACCEPT_LOOK, PROVING, await_dialler, listen};
 use super::setup::{self, Decision, Hello, Ready, Task, Way};
 use super::stream::Stream;
 use super::{Side, Transport, tls};
 use crate::error::CopyError;
+use crate::reach::Ports;
 use crate::wire::VERSION;
 
 /// Connections that the near end may have this one make in all, in one session: twice as many as it adds, one by one,
@@ -47,7 +48,7 @@ struct Dialler {
 
 /// Says what this end is, hears the task, and begins to look for connections.
 ///
-/// `addresses` are the near end's and this one's, as ssh knows them.
+/// `addresses` are the near end's and this one's, as ssh knows them; one of `ports` is listened on.
 ///
 /// # Errors
 /// When the pipe ends, or what comes by it makes no sense.
@@ -56,11 +57,11 @@ pub(crate) fn greet(
     output: &mut impl Write,
     program: &str,
     addresses: Option<(IpAddr, IpAddr)>,
+    ports: Option<Ports>,
 ) -> Result<Far, CopyError> {
     let own = OwnKey::generate()?;
     let speeds = Speeds::measure();
-    let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
-    let listener = TcpListener::bind(any).or_else(|_| TcpListener::bind(("0.0.0.0", 0))).ok();
+    let listener = listen(ports);
     let hello = Hello {
         version: VERSION,
         program: program.to_owned(),

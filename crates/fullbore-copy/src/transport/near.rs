@@ -22,6 +22,7 @@ use super::keys::{Cipher, OwnKey, Speeds};
 use super::setup::{self, Hello, Joint, Ready, Task, Way};
 use super::{Side, Transport};
 use crate::error::CopyError;
+use crate::reach::Ports;
 use crate::send_program::{NoProgram, Programs};
 use crate::wire::VERSION;
 use links::Links;
@@ -46,6 +47,8 @@ pub(crate) struct ConnectSettings {
     pub host: String,
     /// TCP connections of our own are tried; else everything goes by ssh.
     pub tcp: bool,
+    /// The ports of which this end listens on one; any if none are named.
+    pub ports: Option<Ports>,
     /// Connections for content; 0 for as many as the path needs.
     pub streams: u8,
     /// The command that runs the program there once more, without asking anybody for anything; the name that
@@ -188,7 +191,7 @@ impl Peer {
         // While ssh is on its way.
         let own = OwnKey::generate().map_err(NoPeer::Failed)?;
         let speeds = Speeds::measure();
-        let listener = if settings.tcp { listen() } else { None };
+        let listener = if settings.tcp { listen(settings.ports) } else { None };
         task.key = own.public().to_vec();
         task.port = listener.as_ref().and_then(|listener| Some(listener.local_addr().ok()?.port()));
         task.speeds = speeds;
@@ -250,8 +253,8 @@ impl Peer {
         let (own, speeds) = (&self.own, self.speeds);
         let cipher = self.hello.speeds.map_or(Cipher::Aes, |theirs| speeds.choose(&theirs));
         let (client, server) = (own.client(&self.hello.key, cipher)?, own.server(&self.hello.key, cipher)?);
-        let opener = Arc::new(Opener::new(client, server, self.listener, settings.streams));
-        let race = settings.tcp.then(|| race(&opener, &self.hello, &settings.host));
+        let opener = Arc::new(Opener::new(client, server, self.listener, settings.streams, settings.ports));
+        let race = settings.tcp.then(|| race(&opener, &self.hello, settings));
         let ready = setup::read::<Ready>(&mut self.output, setup::ANSWER_BYTES)?;
         let ready = ready.ok_or_else(|| CopyError::Network("the program on the other machine ended".to_owned()))?;
         if let Some((exit_code, text)) = ready.refused {
@@ -393,6 +396,7 @@ mod tests {
             streams: 0,
             more_pipes: None,
             messages: None,
+            ports: None,
         };
         let other = format!("echo 'fullbore-copy {{\"version\":{},\"program\":\"9.9\"}}'; cat", VERSION + 1);
         let start = |settings: &ConnectSettings| {

@@ -13,6 +13,9 @@ use crate::entry::{
     self, Entry, Identity, Kind, NAME_BYTES, PATH_BYTES, Time, XATTR_BYTES, XATTRS, XATTRS_BYTES, Xattrs,
 };
 
+/// Letters of an item.
+const LETTERS: usize = 11;
+
 /// What is wrong with bytes from the other end.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -41,7 +44,7 @@ pub enum WireError {
 /// Most bytes that a frame of this kind may have.
 pub(super) fn longest(kind: u8) -> Result<usize, WireError> {
     match kind {
-        kind::OWNERS..=kind::SWITCH => Ok(CONTROL_BYTES),
+        kind::OWNERS..=kind::HASHED => Ok(CONTROL_BYTES),
         kind::PACK..=kind::DIFFERS => Ok(DATA_BYTES),
         kind => Err(WireError::UnknownKind(kind)),
     }
@@ -116,6 +119,8 @@ impl<'a> BodyReader<'a> {
             }
             kind::ACCOUNT => Message::Account { last: self.flag()?, account: Account::of(|| self.number())? },
             kind::MADE => Message::Made { path: self.told_path()? },
+            kind::ITEM => Message::Item { letters: self.bytes(LETTERS)?.to_vec(), path: self.told_path()? },
+            kind::HASHED => Message::Hashed { path: self.path()?, hash: self.hash()? },
             kind::DELETED => Message::Deleted { path: self.told_path()? },
             kind::PROBLEM => Message::Problem(self.problem()?),
             kind::ABORT => Message::Abort { exit_code: self.byte()?, text: self.text()? },

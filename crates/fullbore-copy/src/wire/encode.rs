@@ -28,6 +28,8 @@ pub(super) mod kind {
     pub(crate) const PATHS: u8 = 19;
     pub(crate) const WAY: u8 = 20;
     pub(crate) const SWITCH: u8 = 21;
+    pub(crate) const ITEM: u8 = 22;
+    pub(crate) const HASHED: u8 = 23;
     pub(crate) const PACK: u8 = 32;
     pub(crate) const BLOCK: u8 = 33;
     pub(crate) const HOLES: u8 = 34;
@@ -78,6 +80,8 @@ fn kind_and_content(message: &Message) -> (u8, &[u8]) {
         Message::Visible { .. } => (kind::VISIBLE, NONE),
         Message::Account { .. } => (kind::ACCOUNT, NONE),
         Message::Made { .. } => (kind::MADE, NONE),
+        Message::Item { .. } => (kind::ITEM, NONE),
+        Message::Hashed { .. } => (kind::HASHED, NONE),
         Message::Deleted { .. } => (kind::DELETED, NONE),
         Message::Problem { .. } => (kind::PROBLEM, NONE),
         Message::Abort { .. } => (kind::ABORT, NONE),
@@ -153,6 +157,14 @@ impl Writer<'_> {
                 account.counters().for_each(|counter| self.number(counter));
             }
             Message::Made { path } => self.told_path(path),
+            Message::Item { letters, path } => {
+                self.bytes(letters);
+                self.told_path(path);
+            }
+            Message::Hashed { path, hash } => {
+                self.bytes(path);
+                self.out.extend_from_slice(hash);
+            }
             Message::Deleted { path } => self.told_path(path),
             Message::Problem(problem) => {
                 self.byte(problem.kind as u8);

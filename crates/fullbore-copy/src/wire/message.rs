@@ -197,11 +197,15 @@ pub enum ProblemKind {
     Damaged,
     /// A directory is not deleted, as something in it is excluded.
     Protected,
+    /// It is not deleted, as enough was.
+    MaxDelete,
+    /// A directory of `--link-dest` is none.
+    NoBase,
 }
 
 impl ProblemKind {
     /// All of them, in the order of their numbers on the wire.
-    pub const ALL: [ProblemKind; 15] = [
+    pub const ALL: [ProblemKind; 17] = [
         ProblemKind::Unreadable,
         ProblemKind::Changed,
         ProblemKind::Vanished,
@@ -217,6 +221,8 @@ impl ProblemKind {
         ProblemKind::Undeleted,
         ProblemKind::Damaged,
         ProblemKind::Protected,
+        ProblemKind::MaxDelete,
+        ProblemKind::NoBase,
     ];
 
     /// Whether the copy is not whole: then nothing is deleted.
@@ -233,12 +239,14 @@ impl ProblemKind {
                 | ProblemKind::Link
                 | ProblemKind::Undeleted
                 | ProblemKind::Protected
+                | ProblemKind::MaxDelete
+                | ProblemKind::NoBase
         )
     }
 
     /// Whether it is what was wished for, and only told: the copy ends well all the same.
     pub(crate) fn is_wished(self) -> bool {
-        self == ProblemKind::Protected
+        matches!(self, ProblemKind::Protected | ProblemKind::NoBase)
     }
 
     /// Name of the kind in reports.
@@ -259,6 +267,8 @@ impl ProblemKind {
             ProblemKind::Undeleted => "could not be deleted",
             ProblemKind::Damaged => "is not on the device as it was written",
             ProblemKind::Protected => "not deleted",
+            ProblemKind::MaxDelete => "not deleted, as --max-delete is reached",
+            ProblemKind::NoBase => "not used by --link-dest",
         }
     }
 }
@@ -394,6 +404,20 @@ pub enum Message {
     Made {
         /// Path beneath the destination.
         path: Vec<u8>,
+    },
+    /// Receiver: this is, or would be, changed; told where that was asked for.
+    Item {
+        /// The letters of `rsync -i`.
+        letters: Vec<u8>,
+        /// Path beneath the destination, and what a link leads to.
+        path: Vec<u8>,
+    },
+    /// Receiver: the hash of a file, told at the end where that was asked for.
+    Hashed {
+        /// Path beneath the destination.
+        path: Vec<u8>,
+        /// The hash of its whole content.
+        hash: [u8; 32],
     },
     /// Receiver: this would be, or has been, deleted.
     Deleted {

@@ -86,6 +86,8 @@ fn message() -> impl Strategy<Value = Message> {
             .prop_map(|(id, first, hashes, last)| Message::Basis(Basis { id, first, hashes, last })),
         any::<u64>().prop_map(|count| Message::Removed { count }),
         path().prop_map(|path| Message::Made { path }),
+        path().prop_map(|path| Message::Item { letters: b">f.st......".to_vec(), path }),
+        (path(), any::<[u8; 32]>()).prop_map(|(path, hash)| Message::Hashed { path, hash }),
         (any::<u64>(), any::<u64>()).prop_map(|(sequence, id)| Message::Identical { sequence, id }),
         (any::<u64>(), any::<u64>()).prop_map(|(sequence, id)| Message::Differs { sequence, id }),
         (any::<u64>(), any::<u64>()).prop_map(|(sequence, id)| Message::Same {

@@ -120,6 +120,7 @@ impl<'a> Ends<'a> {
         });
         let sources = Sources {
             sources: vec![Source::open(&self.source.join("")).unwrap()],
+            missing: Vec::new(),
             only: None,
             skip: None,
             rotational: self.rotational,

@@ -36,6 +36,9 @@ pub enum ErrorKind {
     Internal,
 }
 
+/// Exit code of a copy that went well, but for files of the source that were gone before they were read. rsync's.
+pub const EXIT_VANISHED: u8 = 24;
+
 /// Exit code of a run that was asked, by `--changed-exit`, to tell that nothing had changed.
 pub const EXIT_UNCHANGED: u8 = 10;
 

@@ -120,8 +120,12 @@ pub enum Event {
     },
     /// The content of a file is copied; in a dry run, it would be (`copy`).
     Copy {
-        /// The path, from the root of the copy.
+        /// The path, from the root of the copy. With `change`, as `rsync -i` shows it: directories with a slash behind,
+        /// links with what they lead to.
         path: String,
+        /// What changes, in the letters of `rsync -i` (`--itemize-changes`).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        change: Option<String>,
     },
     /// A file was deleted at the destination; in a dry run, it would be (`copy`).
     Deleted {

@@ -33,8 +33,10 @@ Examples:
     fullbore copy --exclude '.cache/' /home/ /backup/home";
 
 const SELECTION: &str = "Which files";
+const DELETING: &str = "Deleting, and keeping old files";
 const KEPT: &str = "Attributes";
 const OUTPUT: &str = "Output";
+const HABITS: &str = "Words of rsync, and what they do here";
 
 /// `fullbore copy`.
 #[derive(Debug, Args)]
@@ -58,16 +60,52 @@ pub struct CopyArgs {
     pub checksum: bool,
 
     /// Remove files from the source once they are on the destination's disk
-    #[arg(long, conflicts_with = "delete")]
+    #[arg(long, conflicts_with_all = ["delete", "delete_before", "delete_excluded", "delete_after"])]
     pub remove_source_files: bool,
 
     /// Read all written data back from the device, not from the page cache, and compare it
     #[arg(long)]
     pub verify: bool,
 
-    /// Delete files that the source does not have, if everything else succeeded
-    #[arg(long)]
+    /// Write the hashes of all files to FILE after the copy, for sha256sum -c, or for b3sum -c if FILE ends in .b3
+    #[arg(long, value_name = "FILE")]
+    pub hash_list: Option<PathBuf>,
+
+    /// Delete files that the source does not have, at the end, if everything else succeeded
+    #[arg(long, help_heading = DELETING)]
     pub delete: bool,
+
+    /// Delete before any content is copied, to make room
+    #[arg(long, help_heading = DELETING)]
+    pub delete_before: bool,
+
+    /// Delete excluded files, too
+    #[arg(long, help_heading = DELETING)]
+    pub delete_excluded: bool,
+
+    /// Delete at most N names; exit with 2 if there are more
+    #[arg(long, value_name = "N", help_heading = DELETING, allow_hyphen_values = true)]
+    pub max_delete: Option<i64>,
+
+    /// Delete even if something could not be read, except in directories that could not
+    #[arg(long, help_heading = DELETING)]
+    pub ignore_errors: bool,
+
+    /// Keep files that are replaced or deleted, under their names with a ~ behind
+    #[arg(long, short = 'b', help_heading = DELETING)]
+    pub backup: bool,
+
+    /// Keep them in this directory, relative to DST, instead
+    #[arg(long, value_name = "DIR", help_heading = DELETING)]
+    pub backup_dir: Option<PathBuf>,
+
+    /// Add SUFFIX to their names (default: ~, or nothing with --backup-dir)
+    #[arg(long, value_name = "SUFFIX", help_heading = DELETING)]
+    pub suffix: Option<OsString>,
+
+    /// Make hard links to equal files of this directory, relative to DST, instead of copying them; repeat for more
+    #[arg(long, value_name = "DIR", help_heading = DELETING)]
+    pub link_dest: Vec<PathBuf>,
 
     /// Which names.
     #[command(flatten)]
@@ -89,6 +127,42 @@ pub struct CopyArgs {
     #[arg(long, short = 'r', help_heading = SELECTION)]
     pub recursive: bool,
 
+    /// Copy what symbolic links lead to, instead of the links
+    #[arg(long, short = 'L', help_heading = SELECTION)]
+    pub copy_links: bool,
+
+    /// Keep the whole path of each SRC at DST, or the part after /./
+    #[arg(long, short = 'R', help_heading = SELECTION)]
+    pub relative: bool,
+
+    /// Skip files that are newer at the destination
+    #[arg(long, short = 'u', help_heading = SELECTION)]
+    pub update: bool,
+
+    /// Skip what the destination does not have
+    #[arg(long, alias = "ignore-non-existing", help_heading = SELECTION)]
+    pub existing: bool,
+
+    /// Skip files that the destination has
+    #[arg(long, help_heading = SELECTION)]
+    pub ignore_existing: bool,
+
+    /// Skip larger files: bytes, or with K, M, G (1024), KB, MB, GB (1000)
+    #[arg(long, value_name = "SIZE", help_heading = SELECTION, value_parser = size)]
+    pub max_size: Option<u64>,
+
+    /// Skip smaller files
+    #[arg(long, value_name = "SIZE", help_heading = SELECTION, value_parser = size)]
+    pub min_size: Option<u64>,
+
+    /// Skip files of the same size, whatever their times
+    #[arg(long, help_heading = SELECTION)]
+    pub size_only: bool,
+
+    /// Skip no file because of its size and time
+    #[arg(long, short = 'I', help_heading = SELECTION)]
+    pub ignore_times: bool,
+
     /// Keep owners and groups by number, not by name
     #[arg(long, help_heading = KEPT)]
     pub numeric_ids: bool,
@@ -104,6 +178,10 @@ pub struct CopyArgs {
     /// Do not keep permissions
     #[arg(long, alias = "no-p", help_heading = KEPT)]
     pub no_perms: bool,
+
+    /// Do not keep times of directories
+    #[arg(long, short = 'O', help_heading = KEPT)]
+    pub omit_dir_times: bool,
 
     /// Do not keep ACLs
     #[arg(long, help_heading = KEPT)]
@@ -121,9 +199,25 @@ pub struct CopyArgs {
     #[arg(long, help_heading = KEPT)]
     pub no_specials: bool,
 
-    /// For rsync's users: everything that these ask for is kept anyway
+    /// Give all files to this owner and group: USER:GROUP, USER or :GROUP
+    #[arg(long, value_name = "USER:GROUP", help_heading = KEPT)]
+    pub chown: Option<String>,
+
+    /// Give files of FROM to TO; FROM is a name, a pattern, a number or a range of numbers
+    #[arg(long, value_name = "FROM:TO,...", help_heading = KEPT)]
+    pub usermap: Vec<String>,
+
+    /// The same for groups
+    #[arg(long, value_name = "FROM:TO,...", help_heading = KEPT)]
+    pub groupmap: Vec<String>,
+
+    /// Change permissions, such as u+w or D755,F644 (D: directories only; F: all but directories)
+    #[arg(long, value_name = "CHANGES", help_heading = KEPT)]
+    pub chmod: Vec<String>,
+
+    /// What rsync's users type by habit.
     #[command(flatten)]
-    pub kept: KeptArgs,
+    pub habits: HabitArgs,
 
     /// How the other machine is reached.
     #[command(flatten)]
@@ -145,9 +239,9 @@ pub struct CopyArgs {
     #[arg(long, value_name = "RATE", help_heading = NETWORK, value_parser = rate)]
     pub bwlimit: Option<u64>,
 
-    /// Redial a lost connection for SECONDS
-    #[arg(long, value_name = "SECONDS", default_value = "600", help_heading = NETWORK)]
-    pub retry_for: u64,
+    /// Redial a lost connection for SECONDS (default: 600)
+    #[arg(long, value_name = "SECONDS", help_heading = NETWORK)]
+    pub retry_for: Option<u64>,
 
     /// Serve the other end of a copy on stdin and stdout
     #[arg(long, hide = true)]
@@ -189,6 +283,10 @@ pub struct CopyArgs {
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub log_file: Option<PathBuf>,
 
+    /// Print what changes of each file, in rsync's letters; twice: also unchanged files
+    #[arg(long, short = 'i', help_heading = OUTPUT, action = ArgAction::Count)]
+    pub itemize_changes: u8,
+
     /// Print events as lines of JSON on stdout, the totals last
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
@@ -202,54 +300,113 @@ pub struct CopyArgs {
     pub verbose: u8,
 }
 
-/// Flags of rsync that change nothing here.
+/// Flags of rsync that ask for what happens anyway, or for what is called something else here.
 #[derive(Debug, Args)]
-pub struct KeptArgs {
+pub struct HabitArgs {
     /// On by default
-    #[arg(long, short = 'a', help_heading = KEPT)]
+    #[arg(long, short = 'a', help_heading = HABITS, hide_short_help = true)]
     archive: bool,
     /// On by default
-    #[arg(long, short = 'l', help_heading = KEPT)]
+    #[arg(long, short = 'l', help_heading = HABITS, hide_short_help = true)]
     links: bool,
     /// On by default
-    #[arg(long, short = 'p', help_heading = KEPT)]
+    #[arg(long, short = 'p', help_heading = HABITS, hide_short_help = true)]
     perms: bool,
     /// On by default
-    #[arg(long, short = 't', help_heading = KEPT)]
+    #[arg(long, short = 't', help_heading = HABITS, hide_short_help = true)]
     times: bool,
     /// On by default
-    #[arg(long, short = 'o', help_heading = KEPT)]
+    #[arg(long, short = 'o', help_heading = HABITS, hide_short_help = true)]
     owner: bool,
     /// On by default
-    #[arg(long, short = 'g', help_heading = KEPT)]
+    #[arg(long, short = 'g', help_heading = HABITS, hide_short_help = true)]
     group: bool,
     /// On by default: devices, named pipes and sockets
-    #[arg(short = 'D', aliases = ["devices", "specials"], help_heading = KEPT)]
+    #[arg(short = 'D', aliases = ["devices", "specials"], help_heading = HABITS, hide_short_help = true)]
     specials: bool,
     /// On by default
-    #[arg(long, short = 'H', help_heading = KEPT)]
+    #[arg(long, short = 'H', help_heading = HABITS, hide_short_help = true)]
     hard_links: bool,
     /// On by default
-    #[arg(long, short = 'A', help_heading = KEPT)]
+    #[arg(long, short = 'A', help_heading = HABITS, hide_short_help = true)]
     acls: bool,
     /// On by default
-    #[arg(long, short = 'X', help_heading = KEPT)]
+    #[arg(long, short = 'X', help_heading = HABITS, hide_short_help = true)]
     xattrs: bool,
     /// On by default: holes of the source stay holes
-    #[arg(long, short = 'S', help_heading = KEPT)]
+    #[arg(long, short = 'S', help_heading = HABITS, hide_short_help = true)]
     sparse: bool,
+    /// On by default: permissions are kept
+    #[arg(long, short = 'E', help_heading = HABITS, hide_short_help = true)]
+    executability: bool,
     /// On by default: unfinished files are always kept and resumed
-    #[arg(long, help_heading = KEPT)]
+    #[arg(long, help_heading = HABITS, hide_short_help = true)]
     partial: bool,
+    /// DIR is not used: unfinished files are beside their names, which begin with a dot
+    #[arg(long, value_name = "DIR", help_heading = HABITS, hide_short_help = true)]
+    partial_dir: Option<PathBuf>,
     /// On by default, on a terminal: a bar for the whole copy
-    #[arg(long, help_heading = OUTPUT)]
+    #[arg(long, help_heading = HABITS, hide_short_help = true)]
     progress: bool,
     /// --partial and --progress
-    #[arg(short = 'P', help_heading = OUTPUT)]
+    #[arg(short = 'P', help_heading = HABITS, hide_short_help = true)]
     partial_and_progress: bool,
     /// On by default; alone, as with rsync: print help
-    #[arg(long, short = 'h', help_heading = OUTPUT)]
+    #[arg(long, short = 'h', help_heading = HABITS, hide_short_help = true)]
     pub human_readable: bool,
+    /// On by default: figures are printed at the end
+    #[arg(long, help_heading = HABITS, hide_short_help = true)]
+    stats: bool,
+    /// progress2 and stats are on by default; name is -v; others have no effect
+    #[arg(long, value_name = "FLAGS", value_delimiter = ',', help_heading = HABITS, hide_short_help = true)]
+    pub info: Vec<String>,
+    /// --delete; also --delete-during, --del and --delete-delay: it always deletes at the end
+    #[arg(long, aliases = ["delete-during", "del", "delete-delay"], help_heading = HABITS, hide_short_help = true)]
+    pub delete_after: bool,
+    /// On by default: missing directories above DST are made
+    #[arg(long, help_heading = HABITS, hide_short_help = true)]
+    mkpath: bool,
+    /// On by default: no shell sees a path
+    #[arg(long, short = 's', alias = "secluded-args", help_heading = HABITS, hide_short_help = true)]
+    protect_args: bool,
+    /// --remote-path, with fullbore in the place of rsync: 'sudo rsync' runs `sudo fullbore`
+    #[arg(long, value_name = "COMMAND", help_heading = HABITS, hide_short_help = true)]
+    pub rsync_path: Option<String>,
+    /// --retry-for: a connection that is silent for a minute counts as lost, and is redialled for SECONDS
+    #[arg(long, value_name = "SECONDS", help_heading = HABITS, hide_short_help = true)]
+    pub timeout: Option<u64>,
+    /// No effect: it is for rsync daemons
+    #[arg(long, value_name = "SECONDS", help_heading = HABITS, hide_short_help = true)]
+    contimeout: Option<u64>,
+    /// No effect: files are copied while others are listed, unless --delete-before waits for all
+    #[arg(long, aliases = ["no-inc-recursive", "i-r", "no-i-r"], help_heading = HABITS, hide_short_help = true)]
+    inc_recursive: bool,
+    /// On by default: everything is synced once, at the end
+    #[arg(long, help_heading = HABITS, hide_short_help = true)]
+    fsync: bool,
+    /// No effect: blocks are taken only from the old file of the same name
+    #[arg(long, short = 'y', help_heading = HABITS, hide_short_help = true)]
+    fuzzy: bool,
+    /// No effect: zstd is used
+    #[arg(long, alias = "zc", value_name = "NAME", help_heading = HABITS, hide_short_help = true)]
+    compress_choice: Option<String>,
+    /// No effect: fullbore chooses the level
+    #[arg(long, alias = "zl", value_name = "N", allow_hyphen_values = true, help_heading = HABITS, hide_short_help = true)]
+    compress_level: Option<i32>,
+}
+
+impl HabitArgs {
+    /// Whether `--info` asks for the names of files.
+    pub fn asks_for_names(&self) -> bool {
+        self.info.iter().any(|flag| flag.starts_with("name") && flag != "name0")
+    }
+}
+
+impl CopyArgs {
+    /// Whether anything is to be deleted, whenever.
+    pub fn delete(&self) -> bool {
+        self.delete || self.delete_before || self.delete_excluded || self.habits.delete_after
+    }
 }
 
 /// One `--include`, `--exclude`, `--include-from` or `--exclude-from`.
@@ -322,24 +479,42 @@ fn setting(text: &str) -> Result<u64, String> {
     rate(text.strip_prefix("bwlimit=").ok_or("only bwlimit=RATE can be set")?)
 }
 
-/// A rate as rsync writes it (rsync(1), `--bwlimit`): KiB by default, suffixes K, M, G of 1024, KB, MB, GB of 1000.
-fn rate(text: &str) -> Result<u64, String> {
-    let wrong = || "expected KiB per second, or a number with K, M, G, KB, MB or GB".to_owned();
+/// A size as rsync writes it (rsync(1), `--max-size`): bytes by default; `+1` or `-1` may stand behind.
+fn size(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let (number, more) = match (text.strip_suffix("+1"), text.strip_suffix("-1")) {
+        (Some(number), _) => (number, 1),
+        (_, Some(number)) => (number, -1),
+        _ => (text, 0),
+    };
+    let bytes = bytes(number, "b").map(|bytes| (bytes as u64).saturating_add_signed(more));
+    bytes.ok_or_else(|| "expected bytes, or a number with K, M, G, T, KB, MB, GB or TB".to_owned())
+}
+
+/// A number with a unit, in bytes: K, M, G, T of 1024, KB, MB, GB, TB of 1000.
+fn bytes(text: &str, usual_unit: &str) -> Option<f64> {
     let lower = text.trim().to_ascii_lowercase();
     let digits = lower.find(|byte: char| !byte.is_ascii_digit() && byte != '.').unwrap_or(lower.len());
     let (number, unit) = lower.split_at(digits);
-    let number: f64 = number.parse().map_err(|_| wrong())?;
-    let unit = match unit {
-        "" | "k" | "kib" => 1024.0,
+    let unit = match if unit.is_empty() { usual_unit } else { unit } {
         "b" => 1.0,
+        "k" | "kib" => 1024.0,
         "m" | "mib" => 1024.0 * 1024.0,
         "g" | "gib" => 1024.0 * 1024.0 * 1024.0,
+        "t" | "tib" => 1024.0 * 1024.0 * 1024.0 * 1024.0,
         "kb" => 1e3,
         "mb" => 1e6,
         "gb" => 1e9,
-        _ => return Err(wrong()),
+        "tb" => 1e12,
+        _ => return None,
     };
-    let bytes_per_s = number * unit;
+    number.parse::<f64>().ok().map(|number| number * unit)
+}
+
+/// A rate as rsync writes it (rsync(1), `--bwlimit`): KiB by default.
+fn rate(text: &str) -> Result<u64, String> {
+    let wrong = || "expected KiB per second, or a number with K, M, G, KB, MB or GB".to_owned();
+    let bytes_per_s = bytes(text, "k").ok_or_else(wrong)?;
     if bytes_per_s > 0.0 && bytes_per_s < 1.0 {
         return Err("less than a byte per second; 0 is no limit".to_owned());
     }
@@ -355,6 +530,11 @@ mod tests {
         for (text, bytes) in [("1000", 1_024_000), ("1.5m", 1_572_864), ("20MB", 20_000_000), ("0", 0), ("512b", 512)] {
             assert_eq!(rate(text), Ok(bytes), "{text}");
         }
+        for (text, bytes) in [("1000", 1000), ("1.5m", 1_572_864), ("2KB-1", 1999), ("1K+1", 1025), ("0", 0), ("7b", 7)]
+        {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        assert!(size("big").is_err() && size("").is_err() && size("1x").is_err());
         assert!(rate("fast").is_err() && rate("1x").is_err() && rate("0.0001").is_err());
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use fullbore_copy::reach::Reach;
+use fullbore_copy::reach::{Ports, Reach};
 use fullbore_engine::run::error::CommandError;
 
 pub(super) const NETWORK: &str = "Other machines";
@@ -32,6 +32,10 @@ pub struct ReachArgs {
     #[arg(long, hide = true)]
     pub quic: bool,
 
+    /// Listen for direct connections on one of these TCP ports, at both ends (default: any free port)
+    #[arg(long, value_name = "PORT|FIRST-LAST", help_heading = NETWORK, value_parser = Ports::parse)]
+    pub port: Option<Ports>,
+
     /// Send everything through ssh; make no direct connections
     #[arg(long, help_heading = NETWORK)]
     pub ssh_only: bool,
@@ -57,6 +61,7 @@ impl ReachArgs {
             streams: self.streams,
             send_program: self.send_program.clone(),
             ssh_only: self.ssh_only,
+            ports: self.port,
             congestion: self.congestion.clone(),
         })
     }

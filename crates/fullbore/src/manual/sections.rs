@@ -20,6 +20,7 @@ const EXIT_STATUS: Section = Section {
         ("6", "Another run holds the lock of the directory."),
         ("7", "The disk is full, read-only or failing, or output was lost."),
         ("10", "Nothing changed. Only with --changed-exit."),
+        ("24", "Some files of the source vanished before they were read; all others were copied. Only with copy."),
         ("130", "Interrupted by a signal. Run the command again to resume."),
     ],
 };

@@ -6,6 +6,7 @@ use fullbore_engine::stage::Kind as Clock;
 
 use super::super::arrived::Arrived;
 use super::super::attributes::Attributes;
+use super::super::base::Bases;
 use super::super::bulk::Bulk;
 use super::super::commit::Commit;
 use super::super::compare::Comparing;
@@ -37,7 +38,8 @@ fn with_options(
         let problems = Mutex::new(Vec::new());
         let problem = |_: ProblemKind, path: &[u8], _: String| problems.lock().unwrap().push(path.to_vec());
         let tree = Tree::open(target).unwrap();
-        let (attributes, pending, commit) = (Attributes::new(context.options), PendingFiles::default(), Commit::new());
+        let (attributes, pending, commit) =
+            (Attributes::new(context.options).unwrap(), PendingFiles::default(), Commit::new());
         let (comparing, verify, bulk) = (Comparing::new(), Verify::default(), Bulk::new(MemoryPool::default()));
         let writers = Writers {
             context,
@@ -48,6 +50,8 @@ fn with_options(
             failed: &Failed::default(),
             shared: &Shared::default(),
             held: &Held::of_this_machine(),
+            bases: &Bases::default(),
+            backup: None,
             commit: &commit,
             comparing: &comparing,
             verify: &verify,

@@ -10,6 +10,7 @@ use fullbore_wire::tcp_info::TcpInfo;
 use rustls::{ClientConfig, ServerConfig};
 
 use super::RACE_TIME;
+use crate::reach::Ports;
 use crate::transport::setup::Way;
 use crate::transport::stream::Stream;
 use crate::transport::tls;
@@ -35,6 +36,8 @@ pub(super) struct Opener {
     pub(super) client: Arc<ClientConfig>,
     pub(super) server: Arc<ServerConfig>,
     listener: Option<TcpListener>,
+    /// The ports of which it is one, if the user named some.
+    ports: Option<Ports>,
     address: Mutex<Option<SocketAddr>>,
     /// Connections for content dialled before they are asked for.
     ahead: Mutex<Option<Ahead>>,
@@ -74,9 +77,14 @@ pub(in crate::transport) fn await_dialler(listener: &TcpListener) {
     let _ = poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&time));
 }
 
-pub(super) fn listen() -> Option<TcpListener> {
-    let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
-    let listener = TcpListener::bind(any).or_else(|_| TcpListener::bind(("0.0.0.0", 0))).ok()?;
+/// Listens on the first of these ports that is free; on any port if none are named.
+pub(in crate::transport) fn listen(ports: Option<Ports>) -> Option<TcpListener> {
+    let Ports { first, last } = ports.unwrap_or(Ports { first: 0, last: 0 });
+    let bind = |port| {
+        let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+        TcpListener::bind(any).or_else(|_| TcpListener::bind(("0.0.0.0", port)))
+    };
+    let listener = (first..=last).find_map(|port| bind(port).ok())?;
     listener.set_nonblocking(true).ok()?;
     Some(listener)
 }
@@ -91,11 +99,13 @@ impl Opener {
         server: Arc<ServerConfig>,
         listener: Option<TcpListener>,
         streams: u8,
+        ports: Option<Ports>,
     ) -> Opener {
         Opener {
             client,
             server,
             listener,
+            ports,
             address: Mutex::default(),
             ahead: Mutex::default(),
             streams,
@@ -105,7 +115,10 @@ impl Opener {
     }
 
     pub(super) fn accept(&self, until: Instant) -> std::io::Result<Stream> {
-        let listener = self.listener.as_ref().ok_or(std::io::ErrorKind::AddrNotAvailable)?;
+        let Some(listener) = &self.listener else {
+            let ports = self.ports.map_or_else(|| "there is".to_owned(), |ports| format!("of {ports}"));
+            return Err(std::io::Error::other(format!("no free TCP port {ports} here")));
+        };
         loop {
             // Strangers who say nothing keep nobody waiting: each is proved by a thread of its own.
             if let Ok(stream) = self.proved.lock().unwrap_or_else(PoisonError::into_inner).1.try_recv() {
@@ -129,10 +142,9 @@ impl Opener {
                 Err(error) => return Err(error),
             }
             if Instant::now() >= until {
-                return Err(std::io::Error::new(
-                    std::io::ErrorKind::TimedOut,
-                    "the other machine did not get through to here",
-                ));
+                let port = listener.local_addr().map_or(0, |address| address.port());
+                let text = format!("the other machine did not get through to TCP port {port} here");
+                return Err(std::io::Error::new(std::io::ErrorKind::TimedOut, text));
             }
         }
     }
@@ -198,10 +210,10 @@ mod tests {
             let key = other.public().to_vec();
             (own.client(&key, Cipher::Aes).unwrap(), own.server(&key, Cipher::Aes).unwrap())
         };
-        let listener = listen().unwrap();
+        let listener = listen(None).unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], listener.local_addr().unwrap().port()));
         let (client, server) = ends(&near, &far);
-        let opener = Opener::new(client, server, Some(listener), 1);
+        let opener = Opener::new(client, server, Some(listener), 1, None);
         let dialling = std::thread::spawn(move || {
             std::thread::sleep(RACE_TIME + Duration::from_millis(500));
             dial(&address, ends(&far, &near).0)

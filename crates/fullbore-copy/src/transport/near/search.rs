@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use fullbore_wire::resolve::is_onion;
 
 use super::opener::{Opener, streams};
-use super::{RACE_TIME, Route};
+use super::{ConnectSettings, RACE_TIME, Route};
 use crate::transport::Transport;
 use crate::transport::setup::{Decision, Hello, Way};
 use crate::transport::stream::Stream;
@@ -87,7 +87,8 @@ pub(super) struct Race {
     until: Instant,
 }
 
-pub(super) fn race(opener: &Arc<Opener>, hello: &Hello, host: &str) -> Race {
+pub(super) fn race(opener: &Arc<Opener>, hello: &Hello, settings: &ConnectSettings) -> Race {
+    let (host, ports) = (&*settings.host, settings.ports);
     let (sender, results) = mpsc::channel();
     let until = Instant::now() + RACE_TIME;
     if let Some(port) = hello.port {
@@ -109,6 +110,8 @@ pub(super) fn race(opener: &Arc<Opener>, hello: &Hello, host: &str) -> Race {
         known.into_iter().for_each(&dial);
         let host = host.to_owned();
         std::thread::spawn(move || named(&host, port).filter(|named| Some(*named) != known).for_each(dial));
+    } else if let Some(ports) = ports {
+        let _ = sender.send(Err(format!("{host} listens on no TCP port of {ports}: none is free there")));
     }
     let own = opener.clone();
     std::thread::spawn(move || {
