@@ -3,12 +3,15 @@
 //! It is made where there is none (`If-None-Match`), renewed every 30 s and removed by its ETag. It is taken over when it was
 //! not renewed for 125 s by the store's own clock: `Date` less `Last-Modified` of one answer, so that no machine's clock
 //! counts. Its holder believes in it for 100 s from the sending of the last renewal, by a clock that only goes forward. So
-//! a holder that was frozen knows at once that it may hold it no more.
+//! a holder that was frozen knows at once that it may hold it no more. The lock of a process of this machine that has
+//! ended, as after a kill, is taken over at once.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use fullbore_engine::machine::boot_id;
 use fullbore_engine::random::random;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
@@ -75,6 +78,9 @@ struct Content {
     /// Of this run alone.
     owner: String,
     host: String,
+    /// Where its number is that of a process: this boot, and this space of process numbers.
+    #[serde(default)]
+    processes: String,
     pid: u32,
     /// Number of takeovers.
     epoch: u64,
@@ -115,6 +121,7 @@ impl Lock {
         let mut content = Content {
             owner: hex(&random::<16>()),
             host: host.to_owned(),
+            processes: processes(),
             pid: std::process::id(),
             epoch: 1,
             renewal: 0,
@@ -134,7 +141,8 @@ impl Lock {
             let Some(found) = objects.get(path, LOCK_BYTES_MAX).await? else { continue };
             let there: Option<Content> = serde_json::from_slice(&found.content).ok();
             let age_s = age_s(&found);
-            if age_s <= i64::try_from(times.over_after.as_secs()).unwrap_or(i64::MAX) {
+            let has_ended = there.as_ref().is_some_and(|there| has_ended(there, &content));
+            if !has_ended && age_s <= i64::try_from(times.over_after.as_secs()).unwrap_or(i64::MAX) {
                 let holder = there.map_or_else(
                     || "an unknown holder".to_owned(),
                     |there| format!("process {} on {}", there.pid, there.host),
@@ -240,6 +248,18 @@ async fn write(objects: &Objects, path: &str, content: &Content, condition: &Con
     let json = serde_json::to_vec(content).expect("a lock has only strings and numbers");
     let fields = vec![("Content-Type".to_owned(), "application/json".to_owned())];
     objects.put(path, fields, Bytes::from(json), condition).await
+}
+
+/// What process numbers of this machine are worth: containers have their own.
+fn processes() -> String {
+    let space = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    format!("{} {}", boot_id(), space.display())
+}
+
+/// Whether the holder was a process here and is none any more.
+fn has_ended(holder: &Content, ours: &Content) -> bool {
+    let is_known = Path::new("/proc/self").exists() && !boot_id().is_empty();
+    is_known && holder.processes == ours.processes && !Path::new("/proc").join(holder.pid.to_string()).exists()
 }
 
 /// Seconds since an object was written, by the store's clock; 0 where the store does not tell its time.

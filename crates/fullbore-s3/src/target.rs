@@ -47,6 +47,9 @@ pub trait Layout: Send + Sync + 'static {
     /// A reason why not.
     fn may_publish(&self) -> Result<(), io::Error>;
 
+    /// Another run has written an object that this run was to replace.
+    fn overtaken(&self);
+
     /// On which condition the object of this path is written.
     fn condition(&self, path: &str) -> Condition;
 
@@ -158,7 +161,10 @@ impl<L: Layout> StoreTarget<L> {
                     self.layout.changed(to, Some((hash, size, tag)));
                     Ok(())
                 }
-                Written::Refused => Err(failed(io::Error::other(Overtaken))),
+                Written::Refused => {
+                    self.layout.overtaken();
+                    Err(failed(io::Error::other(Overtaken)))
+                }
             };
         }
         let Some(sha256) = sha256 else {

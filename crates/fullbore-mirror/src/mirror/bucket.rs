@@ -189,12 +189,7 @@ impl BucketMirror {
                     false => Ok(None),
                 }
             };
-            tokio::join!(
-                self.objects.head(STATE_PATH),
-                content,
-                self.objects.list(&lists),
-                self.tree.fetch(signed)
-            )
+            tokio::join!(self.objects.head(STATE_PATH), content, self.objects.list(&lists), self.tree.fetch(signed))
         });
         signed.map_err(|error| self.failed(&error))?;
         let now = now.map_err(|error| self.failed(&error))?;

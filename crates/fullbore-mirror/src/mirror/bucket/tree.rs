@@ -443,6 +443,10 @@ impl Layout for StoreTree {
         })
     }
 
+    fn overtaken(&self) {
+        self.note_overtaken();
+    }
+
     fn condition(&self, path: &str) -> Condition {
         match self.known().read.get(path) {
             Some(Some(Small { tag: Some(tag), .. })) => Condition::Tag(tag.clone()),
