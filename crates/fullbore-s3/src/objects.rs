@@ -25,6 +25,9 @@ use crate::xml;
 /// The field of an object's metadata with the SHA-256 of its content, in hex.
 pub const HASH_FIELD: &str = "x-amz-meta-fullbore-sha256";
 
+/// The field with the time of last change that its content had at its origin, in Unix seconds.
+pub const TIME_FIELD: &str = "x-amz-meta-fullbore-mtime";
+
 /// On which condition an object is written or removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Condition {
@@ -45,6 +48,8 @@ pub struct ObjectFacts {
     pub etag: Option<String>,
     /// SHA-256 of its content, by the store or by the metadata.
     pub sha256: Option<Sha256>,
+    /// Time of last change of its content, by the metadata, Unix seconds.
+    pub mtime: Option<i64>,
     /// When it was written, by the store's clock, Unix seconds.
     pub modified: Option<i64>,
     /// The store's time at the answer, Unix seconds.
@@ -271,6 +276,7 @@ fn facts(head: &ResponseHead) -> ObjectFacts {
         size: head.content_length.unwrap_or(0),
         etag: etag(head),
         sha256: by_metadata.or_else(|| sha256_of(head)),
+        mtime: head.store_field(TIME_FIELD).and_then(|seconds| seconds.parse().ok()),
         modified: head.last_modified,
         answered: head.date,
     }

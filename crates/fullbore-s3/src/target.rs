@@ -20,7 +20,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
 use crate::client::CallError;
-use crate::objects::{Condition, HASH_FIELD, Objects, Written};
+use crate::objects::{Condition, HASH_FIELD, Objects, TIME_FIELD, Written};
 use crate::parts::WHOLE_BYTES_MAX;
 use crate::upload::{PutOutcome, UploadError, Uploader};
 
@@ -132,7 +132,7 @@ impl<L: Layout> StoreTarget<L> {
     async fn give(&self, from: &str, to: &str) -> Result<(), TargetError> {
         let failed = |source: io::Error| TargetError::Io { operation: "store", path: to.to_owned(), source };
         let sha256 = self.layout.stored(from);
-        let fields = self.layout.fields(to);
+        let mut fields = self.layout.fields(to);
         let Some((file, status)) = self.local.root().open_file(from)? else {
             let source = sha256.and_then(|sha256| Some((sha256, self.layout.copy_of(sha256)?)));
             let Some((sha256, source)) = source else {
@@ -146,6 +146,7 @@ impl<L: Layout> StoreTarget<L> {
             return Ok(());
         };
         let size = status.size;
+        fields.push((TIME_FIELD.to_owned(), status.mtime.to_string()));
         if size <= WHOLE_BYTES_MAX {
             let mut content = vec![0; usize::try_from(size).unwrap_or(usize::MAX)];
             file.read_exact_at(&mut content, 0).map_err(failed)?;

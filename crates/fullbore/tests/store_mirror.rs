@@ -167,7 +167,7 @@ fn nothing_new_is_two_round_trips_and_no_lock() {
     let took = begun.elapsed();
     let asked = proxy.take();
     assert!(asked.iter().all(|request| request.starts_with("GET ") || request.starts_with("HEAD ")), "{asked:?}");
-    assert_eq!(run.number("totals.requests"), 1, "the origin is asked for its InRelease, if it is another");
+    assert_eq!(run.number("totals.requests"), 1, "the origin is asked whether it has another InRelease");
     // All that the store is asked for goes out at once: five requests that take 150 ms each.
     assert!(asked.len() == 5 && took < Duration::from_millis(700), "{asked:?} in {took:?}");
 }
@@ -250,16 +250,20 @@ fn s5_a_state_that_another_run_has_replaced_is_not_overwritten() {
 fn s6_the_delete_guard_holds_in_a_bucket() {
     let store = versitygw();
     let bucket = Bucket::at(&store.url);
-    let keep = ["--keep-generations", "0", "--keep-hours", "0"];
-    bucket.run(&served(0), &keep).exits(0);
-    let guarded = [&keep[..], &["--max-delete", "0%"]].concat();
-    bucket.run(&served(1), &guarded).exits(2).says("--force-delete");
-    let here = contents(&data(&store));
-    let gone: Vec<_> =
-        reference(0).keys().filter(|path| path.starts_with("pool/") && !here.contains_key(*path)).collect();
-    assert!(gone.is_empty(), "{gone:?}");
-    bucket.run(&served(1), &keep).exits(0);
-    assert_eq!(contents(&data(&store)), *reference(1));
+    bucket.run(&served(0), &[]).exits(0);
+    let client = servers::Client::new(&store.url);
+    (0..30).for_each(|number| drop(client.file(&format!("foreign/{number}"), &[b'x'; 30_000])));
+    let foreign = client.home.path().join("foreign");
+    let put = client.run(["put", foreign.to_str().unwrap(), &format!("{TO}/pool/foreign")]);
+    assert_eq!(put.code, 0, "{}", put.stderr);
+    let count = || contents(&data(&store)).keys().filter(|path| path.starts_with("pool/foreign/")).count();
+    let refused = bucket.run(&served(1), &["--clean-foreign"]).exits(2);
+    assert!(refused.stderr.contains("refused to delete"), "{}", refused.stderr);
+    assert_eq!(count(), 30);
+    verified(&data(&store), common(), 1);
+    bucket.run(&served(1), &["--clean-foreign", "--force-delete"]).exits(0);
+    assert_eq!(count(), 0);
+    verified(&data(&store), common(), 1);
 }
 
 #[test]
@@ -308,7 +312,7 @@ fn s9_a_run_that_was_frozen_while_publishing_does_not_undo_what_another_publishe
     Bucket::at(&store.url).run(&served(0), &[]).exits(0);
     let (reached, is_reached) = std::sync::mpsc::channel();
     let proxy = Proxy::start(&store.url, move |_, line| {
-        if line.starts_with("PUT ") && line.contains("/dists/trixie/Release.gpg") {
+        if line.starts_with("PUT ") && line.contains("/dists/trixie/InRelease") {
             reached.send(()).unwrap();
             return Action::Pass(Duration::from_secs(20));
         }

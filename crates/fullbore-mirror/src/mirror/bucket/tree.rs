@@ -129,7 +129,7 @@ impl StoreTree {
             let small = found.map(|found| Small {
                 content: found.content,
                 tag: found.facts.etag,
-                modified: found.facts.modified.unwrap_or_default(),
+                modified: found.facts.mtime.unwrap_or_default(),
             });
             self.known().read.insert(path, small);
         }
