@@ -1,5 +1,5 @@
 //! `mirror --to s3://…` against versitygw, whose objects are files that can be looked at, and against moto. The faults S1
-//! to S9 are those of docs/design/0017-store-as-destination.md.
+//! to S9 are those of docs/design/0019-mirror-in-a-bucket.md.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod harness;
