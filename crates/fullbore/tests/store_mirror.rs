@@ -172,8 +172,9 @@ fn nothing_new_is_two_round_trips_and_no_lock() {
     assert!(asked.len() == 5 && took < Duration::from_millis(700), "{asked:?} in {took:?}");
 }
 
+/// S1.
 #[test]
-fn s1_a_run_that_is_killed_at_any_request_harms_nobody_and_is_completed() {
+fn a_run_killed_at_any_request_harms_nobody_and_is_completed() {
     let store = versitygw();
     Bucket::at(&store.url).run(&served(0), &[]).exits(0);
     let kept = store.directory.path().join("kept");
@@ -209,8 +210,9 @@ fn step() -> usize {
     if std::env::var_os("FULLBORE_TEST_LONG").is_some() { 1 } else { 3 }
 }
 
+/// S3.
 #[test]
-fn s3_answers_that_are_lost_or_late_and_pleas_for_less_change_nothing() {
+fn lost_and_late_answers_and_pleas_for_less_change_nothing() {
     let server = served(0);
     for (name, action) in [("lost", Action::LoseAnswer), ("refused", Action::Answer(503)), ("late", Action::late())] {
         let store = versitygw();
@@ -226,8 +228,9 @@ fn s3_answers_that_are_lost_or_late_and_pleas_for_less_change_nothing() {
     }
 }
 
+/// S5.
 #[test]
-fn s5_a_state_that_another_run_has_replaced_is_not_overwritten() {
+fn a_state_that_another_run_has_replaced_is_not_overwritten() {
     let store = versitygw();
     Bucket::at(&store.url).run(&served(0), &[]).exits(0);
     let (url, path) = (store.url.clone(), data(&store));
@@ -246,8 +249,9 @@ fn s5_a_state_that_another_run_has_replaced_is_not_overwritten() {
     visible(&path).unwrap();
 }
 
+/// S6.
 #[test]
-fn s6_the_delete_guard_holds_in_a_bucket() {
+fn the_delete_guard_holds_in_a_bucket() {
     let store = versitygw();
     let bucket = Bucket::at(&store.url);
     bucket.run(&served(0), &[]).exits(0);
@@ -266,8 +270,9 @@ fn s6_the_delete_guard_holds_in_a_bucket() {
     verified(&data(&store), common(), 1);
 }
 
+/// S7.
 #[test]
-fn s7_a_lost_state_costs_no_download() {
+fn a_lost_state_costs_no_download() {
     let store = versitygw();
     let bucket = Bucket::at(&store.url);
     bucket.run(&served(0), &[]).exits(0);
@@ -281,8 +286,9 @@ fn s7_a_lost_state_costs_no_download() {
     bucket.run(&server, &["--changed-exit"]).exits(10);
 }
 
+/// S8.
 #[test]
-fn s8_objects_of_another_tool_are_taken_over_and_wrong_ones_replaced() {
+fn objects_of_another_tool_are_taken_over_and_wrong_ones_replaced() {
     let store = versitygw();
     let directory = Mirror::new(common());
     directory.run(&[&served(0)]).exits(0);
@@ -306,8 +312,9 @@ fn s8_objects_of_another_tool_are_taken_over_and_wrong_ones_replaced() {
     assert_eq!(contents(&data(&store)), *reference(0));
 }
 
+/// S9.
 #[test]
-fn s9_a_run_that_was_frozen_while_publishing_does_not_undo_what_another_published() {
+fn a_run_frozen_while_publishing_does_not_undo_what_another_published() {
     let store = versitygw();
     Bucket::at(&store.url).run(&served(0), &[]).exits(0);
     let (reached, is_reached) = std::sync::mpsc::channel();
