@@ -326,7 +326,8 @@ fn a_run_frozen_while_publishing_does_not_undo_what_another_published() {
         Action::now()
     });
     let frozen = Bucket::at(&proxy.url);
-    let mut child = frozen.command(&served(1), &[]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let server = served(1);
+    let mut child = frozen.command(&server, &[]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     is_reached.recv_timeout(Duration::from_secs(60)).unwrap();
     let refused = Bucket::at(&store.url).run(&served(1), &[]).exits(6);
     assert!(refused.stderr.contains("another run changes it: process"), "{}", refused.stderr);
