@@ -16,6 +16,7 @@ use tokio::sync::watch;
 
 use crate::bucket::{self, BucketSettings};
 use crate::client::{CHECKSUM_FIELD, Call, CallError, Client, etag};
+use crate::dialect::Feature;
 use crate::key::encode_path;
 use crate::listing::{self, More};
 use crate::remove::{self, KEYS_AT_ONCE};
@@ -157,7 +158,7 @@ impl Objects {
         fields.push((HASH_FIELD.to_owned(), hash.to_hex().as_str().to_owned()));
         fields.extend(condition_field(condition));
         let mut call = Call::new(Method::Put, Some(&self.key(path))).body(content.clone(), hash);
-        (call.fields, call.checksum) = (fields, true);
+        (call.fields, call.checksum) = (fields, Some(Feature::ObjectChecksums));
         let answer = match self.client.call(call).await {
             // Two writers at the same time: the other one was first.
             Err(CallError::Refused { status: 409, .. }) if *condition != Condition::None => {
