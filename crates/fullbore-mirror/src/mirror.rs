@@ -6,6 +6,7 @@
 
 mod alternatives;
 pub(crate) mod batch;
+mod bucket;
 mod cached_release;
 pub(crate) mod clean;
 mod commit;
@@ -54,11 +55,12 @@ use fullbore_engine::run::Stop;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::run::events::{Events, Phase};
 use fullbore_engine::run::report::Report;
-use fullbore_engine::target::Target;
+use fullbore_engine::stage::Ledger;
 use fullbore_engine::units;
 use fullbore_wire::url::without_credentials;
 
 use crate::settings::{Clean, MirrorSettings};
+use bucket::BucketMirror;
 use commit::{Commit, PathSet, SuiteUpdate};
 use directories::Directories;
 use indexes::SuiteIndexes;
@@ -97,7 +99,16 @@ pub fn run(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report,
 }
 
 fn attempt(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
-    let (directories, _lock) = if settings.dry_run {
+    let (directories, _lock) = if let Some(store) = &settings.store {
+        if settings.snapshot.is_some() {
+            return Err(CommandError::usage(
+                "--snapshot: snapshots are made of hard links, which a store does not have",
+            ));
+        }
+        let suites: Vec<&str> = settings.sources.iter().flat_map(|source| &source.suites).map(String::as_str).collect();
+        let bucket = BucketMirror::open(store, &suites, &settings.scratch, &Ledger::off())?;
+        (Directories::of_bucket(bucket), None)
+    } else if settings.dry_run {
         // No lock: a dry run writes nothing, and may have no right to.
         let directories = Directories::untouched(&settings.dir, &std::env::temp_dir()).map_err(|error| disk(&error))?;
         (directories, None)
@@ -112,10 +123,15 @@ fn attempt(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report,
     let mut session =
         Session::open(directories, &settings.origins, settings.origin_only, &settings.network, settings.durability)?;
     let stop = Stop::listen(&session.runtime);
+    let bucket = session.directories.bucket.clone();
+    if let Some(bucket) = &bucket {
+        bucket.stop_with(stop.watch());
+    }
     let mut result = walk_with_others(settings, &mut session, &stop, &mut report, events);
     for _ in 1..ROUNDS_MAX {
         // A push arrived during this round: its result may be outdated already (ftpsync).
-        let done = settings.dry_run || result.is_err();
+        // Nobody pushes into a bucket.
+        let done = settings.dry_run || bucket.is_some() || result.is_err();
         if done || !trace_files::take_update_required(&*session.tree, &report.host).unwrap_or(false) {
             break;
         }
@@ -124,8 +140,17 @@ fn attempt(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report,
     let result = result.and(snapshot_of(settings, &session, &mut report, events));
     session.site.fetcher.halt();
     let ended = session.site.landing.finish().map_err(|error| disk(&error));
+    let unreleased = bucket.as_ref().and_then(|bucket| bucket.release());
+    if let Some(reason) = unreleased.filter(|_| result.is_ok()) {
+        report.warn(events, format!("the lock of the mirror was not given back: {reason}"));
+    }
     let report = report.report(&mut session);
-    match result.and(ended) {
+    let explain = |error| match &bucket {
+        Some(bucket) => bucket.explain(error),
+        None => error,
+    };
+    let result = result.and(ended).map_err(explain);
+    match result {
         Ok(()) => Ok(report),
         Err(error) if settings.dry_run && error.kind == ErrorKind::Interrupted => {
             Err(CommandError::new(error.kind, "interrupted; a dry run changes nothing").with_report(report))
@@ -212,6 +237,10 @@ fn walk(
         return Ok(report.refused(unusable)?);
     }
     let directories: Vec<String> = offers.iter().map(|offer| offer.layout.directory.clone()).collect();
+    if let Some(bucket) = &session.directories.bucket {
+        let of_run: Vec<&str> = directories.iter().map(String::as_str).collect();
+        bucket.prepare(&of_run, settings.dry_run, &report.host)?;
+    }
     for (offer, outer) in offers.iter_mut().zip(&directories) {
         let of_run = directories.iter().map(String::as_str);
         let mut inner = NestedSuites::new(&*tree, outer, &state.header.suites, of_run);
@@ -225,6 +254,7 @@ fn walk(
             clean::remove_expired(&own, &*tree, &mut state, || sync(session))?;
         }
         state.begin(&own, offers.iter().any(|offer| !offer.signed)).map_err(CommandError::from)?;
+        session.destination.save().map_err(|error| disk(&error))?;
     }
     let _changing = (!settings.dry_run).then(|| InProgress::mark(&tree, report, events));
     let side = offer::ask_for_side_files(settings, session, &offers);
@@ -342,7 +372,7 @@ impl Run<'_> {
         let mut names = publish::names(tree, &publications, &state.header.suites, self.plan, replaced)
             .map_err(|error| disk(&error))?;
         publish::keep_what_others_name(&mut names, own, &state, &publications)?;
-        session.sync.device(|| session.target.publish(&names)).map_err(|error| disk(&error))?;
+        session.sync.device(|| session.destination.publish(&names)).map_err(|error| disk(&error))?;
 
         let (foreign, clean) = self.others(tree, &state, report, events);
         let named_elsewhere = |path: &str| foreign.as_ref().is_none_or(|foreign| foreign.names(path));
@@ -378,6 +408,7 @@ impl Run<'_> {
         }
         store::sweep(own).map_err(|error| disk(&error))?;
         snapshot::sweep(own).map_err(|error| disk(&error))?;
+        session.destination.save().map_err(|error| disk(&error))?;
         Ok(())
     }
 
@@ -623,6 +654,6 @@ impl Drop for InProgress {
 }
 
 fn sync(session: &Session) -> Result<(), CommandError> {
-    session.sync.device(|| session.target.barrier()).map_err(|error| disk(&error))?;
+    session.sync.device(|| session.destination.barrier()).map_err(|error| disk(&error))?;
     Ok(())
 }

@@ -9,6 +9,7 @@ use fullbore_debian::keys::{Fingerprint, KeySource};
 use fullbore_debian::release_date::MAX_FUTURE_S;
 use fullbore_debian::signature::Verifier;
 use fullbore_engine::durability::Durability;
+use fullbore_s3::bucket::BucketSettings;
 use fullbore_wire::run::NetworkSettings;
 
 pub use crate::mirror::retention::{DeleteGuard, Retention};
@@ -22,6 +23,10 @@ pub struct MirrorSettings {
     pub name: Option<String>,
     /// The directory that will hold `dists/`; absolute.
     pub dir: PathBuf,
+    /// The bucket that will hold the mirror, in place of the directory; `dir` is its address then.
+    pub store: Option<BucketSettings>,
+    /// Directory for temporary files of a mirror in a bucket.
+    pub scratch: PathBuf,
     /// Addresses of the archive (`http://` or `https://`, without a slash at the end). The first
     /// is the origin. Never empty.
     pub origins: Vec<String>,
@@ -65,6 +70,8 @@ impl MirrorSettings {
         MirrorSettings {
             name: None,
             dir: dir.into(),
+            store: None,
+            scratch: std::env::temp_dir(),
             origins: vec![origin.into()],
             origin_only: false,
             sources: vec![source],

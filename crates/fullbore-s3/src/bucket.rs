@@ -43,7 +43,7 @@ pub fn location(text: &std::ffi::OsStr) -> Result<Location, CommandError> {
 }
 
 /// A bucket, and how fullbore reaches it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct BucketSettings {
     /// The bucket, and a key or prefix in it.
     pub location: Location,

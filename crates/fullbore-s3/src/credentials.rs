@@ -84,7 +84,7 @@ pub enum CredentialsError {
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Settings of the AWS tools: environment variables and the two files of profiles.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Aws {
     /// Where credentials may come from, in this order.
     pub providers: Vec<Provider>,

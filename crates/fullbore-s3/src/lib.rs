@@ -44,12 +44,15 @@ mod journal;
 mod key;
 mod layout;
 mod listing;
+pub mod lock;
+pub mod objects;
 mod open_uploads;
 mod parts;
 pub mod put;
 mod remove;
 mod sign;
 mod spool;
+pub mod target;
 mod upload;
 mod verdict;
 mod work;
@@ -62,7 +65,8 @@ pub use compare::md5_hex;
 pub use credentials::CredentialCache;
 pub use dialect::{Dialect, Feature, Support};
 pub use download::{DownloadError, Downloaded, get as download};
-pub use parts::Growth;
+pub use parts::{Growth, WHOLE_BYTES_MAX};
+pub use put::content_type;
 pub use upload::{PutOutcome, Stored, UploadError, Uploader};
 
 /// Parsers of outside input, for fuzz targets.

@@ -43,6 +43,7 @@ use crate::work::Work;
 use account::{Account, Totals};
 use delete::Deletion;
 pub use fields::FieldSettings;
+pub use fields::by_name as content_type;
 use known::Known;
 use plan::{Last, Plan};
 use send::Sending;

@@ -11,7 +11,6 @@ use std::collections::{BTreeSet, HashSet};
 use fullbore_engine::files::{FileError, Kind, PART_ENDING, Root, is_part_name};
 
 use super::commit::PathSet;
-use super::links;
 use super::plan::Plan;
 use super::signed_files;
 use super::state::{Removal, State, StateError, SuiteRecord};
@@ -20,6 +19,9 @@ use super::tree::Tree;
 
 /// Directory levels that are walked; a guess: an archive has ten.
 const DEPTH_MAX: usize = 32;
+
+/// Files that are removed by one call: a store takes a thousand in one request.
+const REMOVED_AT_ONCE: usize = 1000;
 
 /// Removes the expired files of a state whose header says that this was begun, and says in
 /// it that it is done. To be called right after the state is opened (for a run that was
@@ -40,13 +42,21 @@ pub fn remove_expired<E: From<StateError>>(
     sync()?;
     let mut emptied = Emptied::default();
     let mut removed = Tally::default();
-    each_expired(own, state, &mut |path, size| {
-        if remove_file(tree, path)? {
+    let mut some: Vec<(String, u64)> = Vec::new();
+    let mut remove = |some: &mut Vec<(String, u64)>| {
+        let paths: Vec<&str> = some.iter().map(|(path, _)| path.as_str()).collect();
+        let there = tree.remove_files(&paths)?;
+        for ((path, size), _) in some.drain(..).zip(there).filter(|(_, there)| *there) {
             removed.add(size);
-            emptied.note(path);
+            emptied.note(&path);
         }
-        Ok(())
+        Ok::<_, FileError>(())
+    };
+    each_expired(own, state, &mut |path, size| {
+        some.push((path.to_owned(), size));
+        if some.len() < REMOVED_AT_ONCE { Ok(()) } else { remove(&mut some) }
     })?;
+    remove(&mut some).map_err(StateError::from)?;
     emptied.remove(tree).map_err(StateError::from)?;
     state.header.removal = Removal::Done;
     state.write_header(own)?;
@@ -85,14 +95,6 @@ fn each_expired(
         }
     }
     Ok(())
-}
-
-/// Removes a regular file, and nothing else of that name.
-fn remove_file(tree: &dyn Tree, path: &str) -> Result<bool, FileError> {
-    match links::stat(tree, path)? {
-        Some(status) if status.kind == Kind::File => tree.unlink(path),
-        _ => Ok(false),
-    }
 }
 
 /// Directories that may have become empty.
@@ -204,6 +206,7 @@ pub fn remove_untracked(tree: &dyn Tree, files: &[(String, u64)]) -> Result<Tall
     let mut emptied = Emptied::default();
     let mut removed = Tally::default();
     for (path, size) in files {
+        // A link is one of them, too.
         if tree.unlink(path)? {
             removed.add(*size);
             emptied.note(path);

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use fullbore_engine::files::{FileError, Root};
 use fullbore_engine::temporary;
 
+use super::bucket::BucketMirror;
 use super::state::{LOG_PATH, OWN_DIRECTORY};
 use super::tree::Tree;
 
@@ -26,6 +27,8 @@ pub struct Directories {
     pub work: Arc<Root>,
     /// A directory of the file system that the mirror is on, or will be.
     pub volume: Arc<Root>,
+    /// The bucket, if the mirror is in one.
+    pub bucket: Option<Arc<BucketMirror>>,
     scratch: Option<Scratch>,
 }
 
@@ -48,7 +51,27 @@ pub enum DirectoriesError {
 impl Directories {
     /// A run that writes into the mirror.
     pub fn of(root: Arc<Root>) -> Directories {
-        Directories { work: root.clone(), volume: root.clone(), tree: root.clone(), own: root, scratch: None }
+        Directories {
+            work: root.clone(),
+            volume: root.clone(),
+            tree: root.clone(),
+            own: root,
+            bucket: None,
+            scratch: None,
+        }
+    }
+
+    /// A run over a mirror in a bucket; fullbore's own files are in a temporary directory.
+    pub fn of_bucket(bucket: BucketMirror) -> Directories {
+        let own = bucket.own().clone();
+        Directories {
+            work: own.clone(),
+            volume: own.clone(),
+            own,
+            tree: bucket.tree.clone(),
+            bucket: Some(Arc::new(bucket)),
+            scratch: None,
+        }
     }
 
     /// Directories of a dry run; its temporary directory is created below `below`.
@@ -74,7 +97,7 @@ impl Directories {
             io::copy(&mut log, &mut copy)
                 .map_err(|source| DirectoriesError::Scratch { path: scratch.path.clone(), source })?;
         }
-        Ok(Directories { tree: root.clone(), own: root, work, volume, scratch: Some(scratch) })
+        Ok(Directories { tree: root.clone(), own: root, work, volume, bucket: None, scratch: Some(scratch) })
     }
 
     /// Whether the mirror stays as it is.
@@ -90,14 +113,15 @@ const NO_MIRROR: &str = "mirror";
 const SCRATCH: &str = "fullbore-";
 
 /// A temporary directory of mode 0700, removed when dropped. Creating one removes those of killed runs.
-struct Scratch {
+pub(super) struct Scratch {
     path: PathBuf,
     /// Holds the lock.
     _held: File,
 }
 
 impl Scratch {
-    fn make(below: &Path) -> io::Result<Scratch> {
+    /// Makes one below `below`.
+    pub(super) fn make(below: &Path) -> io::Result<Scratch> {
         temporary::remove_abandoned(below, OsStr::new(SCRATCH), "", Metadata::is_dir);
         temporary::with_name(OsStr::new(SCRATCH), "", |name| {
             let path = below.join(name);
@@ -106,6 +130,11 @@ impl Scratch {
             temporary::keep(&held, &path)?;
             Ok(Scratch { path, _held: held })
         })
+    }
+
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 }
 

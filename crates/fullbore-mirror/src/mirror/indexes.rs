@@ -160,6 +160,10 @@ fn is_here(offer: &OfferedSuite, want: &WantedIndex, session: &Session) -> Resul
     if store::verify(&session.own, want.sha256, want.size)? {
         return Ok(true);
     }
+    let is_read = want.reading.is_some() && want.rank == 0;
+    if !is_read && session.tree.published(want.sha256)?.is_some() {
+        return Ok(true);
+    }
     let published = offer.layout.path(&want.path);
     let (directory, _) = published.rsplit_once('/').unwrap_or_default();
     let slash = if directory.is_empty() { "" } else { "/" };
@@ -438,6 +442,12 @@ fn read_suite(
             if file.is_none() {
                 file = root.open_file(&index_path(want.sha256)).map_err(|error| disk(&error))?;
             }
+        }
+        if file.is_none()
+            && let Some(published) = session.tree.published(want.sha256).map_err(|error| disk(&error))?
+            && session.tree.store(&published, want.sha256).map_err(|error| disk(&error))?
+        {
+            file = session.own.open_file(&index_path(want.sha256)).map_err(|error| disk(&error))?;
         }
         let Some((file, _)) = file else {
             return Err(bad(&"it vanished from the store"));

@@ -90,6 +90,10 @@ pub fn layout(requested: &str, release: &Release, taken: bool, tree: &dyn Tree) 
         return Ok(Layout { directory: directory.to_owned(), links: Vec::new() });
     }
     let names = Names::of(requested, release);
+    if !tree.has_links() {
+        let directory = if taken { format!("dists/{requested}") } else { names.directory_of(names.real) };
+        return Ok(Layout { directory, links: Vec::new() });
+    }
     let (real, Some(other)) = (names.real, names.other) else {
         return Ok(Layout { directory: names.directory_of(names.real), links: Vec::new() });
     };

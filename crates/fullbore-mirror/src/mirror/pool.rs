@@ -8,10 +8,12 @@ use fullbore_engine::files::{FileError, PREALLOCATE_BYTES};
 use fullbore_engine::run::Stop;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::run::events::Events;
+use fullbore_s3::WHOLE_BYTES_MAX;
 use fullbore_wire::dispatcher::GivenUp;
 use fullbore_wire::run::refusals::{Hosts, Refusals, Why, is_lost};
 
 use super::batch::{Files, IndexDownload};
+use super::bucket::BEGUN_BYTES_MAX;
 use super::free_space::{FreeSpace, FreeSpaceError, Need};
 use super::hash_files::{self, Job, Outcome};
 use super::membership::SuiteId;
@@ -34,6 +36,8 @@ pub struct FetchPlan {
     pub resumed_bytes: u64,
     /// Disk space of unfinished files; large files are preallocated.
     pub reserved_bytes: u64,
+    /// For a mirror in a bucket: bytes that are in the temporary directory at once.
+    pub scratch_bytes: u64,
 }
 
 /// Subtracts present files from the plan and hashes unknown ones. `suites` are those of this run, and whether each is
@@ -65,6 +69,7 @@ pub fn need(
     let learned = learn_sizes(plan, &mut subtraction.fetch, session, stop, warn)?;
     let mut fetch = Tally::default();
     let (mut resumed_bytes, mut reserved_bytes) = (0, 0);
+    let (mut large_bytes, mut largest_bytes, mut replaced_bytes) = (0, 0, 0);
     for id in &subtraction.fetch {
         let file = plan.file(*id);
         let size = file.known_size().or_else(|| size_of(&learned, *id)).unwrap_or(0);
@@ -78,9 +83,16 @@ pub fn need(
             _ => 0,
         };
         reserved_bytes += reserved.max(resumed);
+        if subtraction.replace.contains(*id) {
+            replaced_bytes += size;
+        } else if size > WHOLE_BYTES_MAX {
+            large_bytes += size;
+            largest_bytes = size.max(largest_bytes);
+        }
         fetch.add(size);
     }
-    Ok(FetchPlan { subtraction, learned, fetch, resumed_bytes, reserved_bytes })
+    let scratch_bytes = replaced_bytes + large_bytes.min(largest_bytes.max(BEGUN_BYTES_MAX));
+    Ok(FetchPlan { subtraction, learned, fetch, resumed_bytes, reserved_bytes, scratch_bytes })
 }
 
 fn size_of(learned: &[(FileId, u64)], id: FileId) -> Option<u64> {
@@ -118,7 +130,7 @@ fn hash_known<'a>(
     known: &(dyn Fn(usize) -> Option<(FileId, &'a str)> + Sync),
 ) -> Vec<(FileId, Option<u64>)> {
     let found = Mutex::new(Vec::new());
-    let threads = std::thread::available_parallelism().map_or(2, |cores| cores.get());
+    let threads = session.tree.readers();
     let jobs = |number: usize| {
         let (id, path) = known(number)?;
         let file = plan.file(id);
@@ -168,6 +180,11 @@ fn learn_sizes(
 /// Needed and free space; `indexes` are those still to fetch.
 pub fn free_space(need: &FetchPlan, indexes: &[IndexDownload], session: &Session) -> Result<FreeSpace, CommandError> {
     let index_bytes: u64 = indexes.iter().map(|index| index.size).sum();
+    if session.directories.bucket.is_some() {
+        // Files go to the store one by one; only large ones, and those that replace others, are in the temporary directory.
+        let need = Need { bytes: need.scratch_bytes + index_bytes, files: indexes.len() as u64, directories: 0 };
+        return super::free_space::measure(&session.directories.volume, need).map_err(|error| disk(&error));
+    }
     super::free_space::measure(
         &session.directories.volume,
         Need {

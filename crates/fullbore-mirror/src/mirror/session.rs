@@ -13,10 +13,11 @@ use fullbore_engine::run::Stop;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::run::events::Events;
 use fullbore_engine::stage::{Kind, Ledger, StageClock};
-use fullbore_engine::target::LocalTarget;
+use fullbore_engine::target::{LocalTarget, Name, Target, TargetError};
 use fullbore_wire::fetch::Catalogue;
 use fullbore_wire::queue::Item;
 
+use super::bucket::{BEGUN_BYTES_MAX, BucketMirror};
 use super::directories::Directories;
 use super::state::{LOG_PATH, OWN_DIRECTORY};
 use super::subtract::LoggedFile;
@@ -35,7 +36,7 @@ pub struct Session {
     /// The directories of the run, the mirror's among them.
     pub directories: Directories,
     /// Writes below the working directory.
-    pub target: Arc<LocalTarget>,
+    pub destination: Destination,
     /// Lists finished and unfinished files, for the next run if this one is killed.
     pub journal: Arc<Journal>,
     /// Files that a killed run finished, and whether each was synced.
@@ -52,6 +53,53 @@ pub struct Session {
     pub sync: Arc<StageClock>,
     /// Files and bytes so far, and the sampler.
     pub progression: Progression,
+}
+
+/// Where files land.
+#[derive(Clone)]
+pub enum Destination {
+    /// A directory.
+    Directory(Arc<LocalTarget>),
+    /// A bucket.
+    Bucket(Arc<BucketMirror>),
+}
+
+impl Destination {
+    /// As [`Target::publish`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn publish(&self, names: &[Name]) -> Result<(), TargetError> {
+        match self {
+            Destination::Directory(target) => target.publish(names),
+            Destination::Bucket(bucket) => bucket.target.publish(names),
+        }
+    }
+
+    /// Returns when everything so far is as durable as the destination promises, fullbore's own files among it.
+    ///
+    /// # Errors
+    /// Files cannot be written; another run has changed the state of a mirror in a bucket.
+    pub fn barrier(&self) -> Result<(), TargetError> {
+        match self {
+            Destination::Directory(target) => target.barrier().map(drop),
+            Destination::Bucket(bucket) => {
+                bucket.target.barrier()?;
+                bucket.save()
+            }
+        }
+    }
+
+    /// Where fullbore's own files are only copies of those of the mirror: writes them back.
+    ///
+    /// # Errors
+    /// As [`Destination::barrier`].
+    pub fn save(&self) -> Result<(), TargetError> {
+        match self {
+            Destination::Directory(_) => Ok(()),
+            Destination::Bucket(bucket) => bucket.save(),
+        }
+    }
 }
 
 impl Session {
@@ -74,19 +122,29 @@ impl Session {
         })
         .map_err(|error| disk(&error))?;
         let journal = Arc::new(journal);
-        let target = Arc::new(LocalTarget::new(directories.work.clone(), durability));
+        let destination = match &directories.bucket {
+            Some(bucket) => Destination::Bucket(bucket.clone()),
+            None => Destination::Directory(Arc::new(LocalTarget::new(directories.work.clone(), durability))),
+        };
         let used = if origin_only { 1 } else { origins.len() };
         let (urls, auth) = addresses(origins.iter().take(used))?;
         let runtime = Network::start(&ledger)?;
         let parts = SiteParts { runtime: &runtime, ledger: &ledger, network, threads_max: THREADS_MAX };
-        let site = Site::open(urls, fetch_options(network, auth)?, target.clone(), journal.clone(), &parts)?;
+        let mut options = fetch_options(network, auth)?;
+        let site = match &destination {
+            Destination::Directory(target) => Site::open(urls, options, target.clone(), journal.clone(), &parts)?,
+            Destination::Bucket(bucket) => {
+                options.limits.memory_bytes = BEGUN_BYTES_MAX;
+                Site::open(urls, options, bucket.target.clone(), journal.clone(), &parts)?
+            }
+        };
         Ok(Session {
             scan: ledger.stage("local scan", Kind::Thread),
             sync: ledger.stage("sync", Kind::Thread),
             own: directories.own.clone(),
             tree: directories.tree.clone(),
             directories,
-            target,
+            destination,
             journal,
             logged,
             ledger,

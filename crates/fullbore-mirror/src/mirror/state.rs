@@ -31,7 +31,7 @@ pub const STATE_PATH: &str = ".fullbore/state";
 /// The journal: files written after the state.
 pub const LOG_PATH: &str = ".fullbore/log";
 /// Exists from the first change of a run until its state is written.
-const MARK_PATH: &str = ".fullbore/unfinished";
+pub(super) const MARK_PATH: &str = ".fullbore/unfinished";
 /// Indexes and replaced files by hash, until they get their names.
 pub const INDEX_DIRECTORY: &str = ".fullbore/index";
 

@@ -53,12 +53,14 @@ pub fn adopt(tree: &dyn Tree, path: &str, sha256: Sha256, size: u64) -> Result<b
     if !links::stat(tree, path)?.is_some_and(|status| status.kind == Kind::File && status.size == size) {
         return Ok(false);
     }
-    let Some((file, _)) = tree.open(path)? else { return Ok(false) };
-    if hash(file).map_err(|source| StateError::List { path: path.to_owned(), source })? != (sha256, size) {
-        return Ok(false);
-    }
-    tree.store(path, sha256)?;
-    Ok(true)
+    let content = match tree.known_content(path)? {
+        Some(known) => known,
+        None => {
+            let Some((file, _)) = tree.open(path)? else { return Ok(false) };
+            hash(file).map_err(|source| StateError::List { path: path.to_owned(), source })?
+        }
+    };
+    Ok(content == (sha256, size) && tree.store(path, sha256)?)
 }
 
 /// Puts small content from memory (`InRelease`, `Release`) into the store, with a time of last change in Unix seconds.

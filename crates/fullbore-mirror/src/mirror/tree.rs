@@ -30,19 +30,29 @@ pub struct Status {
 }
 
 /// A published file, opened.
-pub struct Content(File);
+pub enum Content {
+    /// A file on disk.
+    File(File),
+    /// A stream from elsewhere.
+    Stream(Box<dyn Read + Send>),
+}
 
 impl Content {
     /// Says that the content will be read to its end.
     pub fn will_be_read_whole(&self) {
-        // Only a hint: an error changes nothing.
-        let _ = rustix::fs::fadvise(&self.0, 0, None, rustix::fs::Advice::Sequential);
+        if let Content::File(file) = self {
+            // Only a hint: an error changes nothing.
+            let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::Sequential);
+        }
     }
 }
 
 impl Read for Content {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.0.read(buffer)
+        match self {
+            Content::File(file) => file.read(buffer),
+            Content::Stream(stream) => stream.read(buffer),
+        }
     }
 }
 
@@ -95,6 +105,12 @@ pub trait Tree: Send + Sync {
     /// The tree cannot be written.
     fn unlink(&self, path: &str) -> Result<bool, FileError>;
 
+    /// Removes regular files, and nothing else of these names; says of each whether it was there.
+    ///
+    /// # Errors
+    /// The tree cannot be written; some of the files may be gone then.
+    fn remove_files(&self, paths: &[&str]) -> Result<Vec<bool>, FileError>;
+
     /// Removes an empty directory; `false` if it is missing or not empty.
     ///
     /// # Errors
@@ -119,11 +135,39 @@ pub trait Tree: Send + Sync {
     /// Nothing is stored under the hash; the tree cannot be written.
     fn give_stored(&self, sha256: Sha256, path: &str) -> Result<(), FileError>;
 
-    /// Stores the content of a published file under its hash, which the caller has compared.
+    /// Stores the content of a published file under its hash, which the caller has compared. `false` if the content is
+    /// another one by now.
     ///
     /// # Errors
     /// The file cannot be read; fullbore's own files cannot be written.
-    fn store(&self, path: &str, sha256: Sha256) -> Result<(), FileError>;
+    fn store(&self, path: &str, sha256: Sha256) -> Result<bool, FileError>;
+
+    /// Hash and size of a published file, where the tree knows them without reading it: by what fullbore said when it
+    /// wrote the file.
+    ///
+    /// # Errors
+    /// The tree cannot be read.
+    fn known_content(&self, _path: &str) -> Result<Option<(Sha256, u64)>, FileError> {
+        Ok(None)
+    }
+
+    /// A published path with this content, from which further names can be given without storing it.
+    ///
+    /// # Errors
+    /// The tree cannot be read.
+    fn published(&self, _sha256: Sha256) -> Result<Option<String>, FileError> {
+        Ok(None)
+    }
+
+    /// Whether the tree can have symbolic links.
+    fn has_links(&self) -> bool {
+        true
+    }
+
+    /// Number of files to read at once.
+    fn readers(&self) -> usize {
+        std::thread::available_parallelism().map_or(2, |cores| cores.get())
+    }
 
     /// The directory that the tree is, if it is one: for hard links between its files.
     fn as_directory(&self) -> Option<&Root> {
@@ -146,7 +190,7 @@ impl Tree for Root {
     }
 
     fn open(&self, path: &str) -> Result<Option<(Content, Status)>, FileError> {
-        Ok(self.open_file(path)?.map(|(file, of)| (Content(file), status(&of))))
+        Ok(self.open_file(path)?.map(|(file, of)| (Content::File(file), status(&of))))
     }
 
     fn read(&self, path: &str, limit_bytes: u64) -> Result<Option<Vec<u8>>, FileError> {
@@ -169,6 +213,14 @@ impl Tree for Root {
         Root::unlink(self, path)
     }
 
+    fn remove_files(&self, paths: &[&str]) -> Result<Vec<bool>, FileError> {
+        let remove = |path: &&str| match links::stat(self, path)? {
+            Some(status) if status.kind == Kind::File => Root::unlink(self, path),
+            _ => Ok(false),
+        };
+        paths.iter().map(remove).collect()
+    }
+
     fn remove_directory(&self, path: &str) -> Result<bool, FileError> {
         Root::remove_directory(self, path)
     }
@@ -187,9 +239,10 @@ impl Tree for Root {
         self.hard_link(&index_path(sha256), path).map(drop)
     }
 
-    fn store(&self, path: &str, sha256: Sha256) -> Result<(), FileError> {
+    fn store(&self, path: &str, sha256: Sha256) -> Result<bool, FileError> {
         self.create_directory(OWN_DIRECTORY, 0o700)?;
-        self.hard_link(path, &index_path(sha256)).map(drop)
+        self.hard_link(path, &index_path(sha256))?;
+        Ok(true)
     }
 
     fn as_directory(&self) -> Option<&Root> {

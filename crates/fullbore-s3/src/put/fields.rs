@@ -80,6 +80,11 @@ pub(super) fn common(arguments: &FieldSettings) -> Result<Vec<(String, String)>,
     Ok(fields)
 }
 
+/// The type of an object, by its name.
+pub fn by_name(key: &str) -> String {
+    content_type(None, key)
+}
+
 /// The type of an object, by its name unless it was given.
 pub(super) fn content_type(given: Option<&str>, key: &str) -> String {
     let guessed = || mime_guess::from_path(Path::new(key)).first_raw().unwrap_or(UNKNOWN_TYPE);

@@ -7,6 +7,7 @@ use fullbore_engine::durability::Durability;
 use fullbore_mirror::{Filter, IndexFormat, Kind};
 
 use super::choices;
+use super::s3::StoreArgs;
 use super::shared::{CHOICE, KEEP, NETWORK, NetworkArgs, OUTPUT, OutputArgs, TRUST, TrustArgs};
 use crate::settings::values::Percent;
 
@@ -77,8 +78,8 @@ pub struct MirrorArgs {
     #[arg(long, value_name = "FILE", help_heading = WHAT)]
     pub config: Option<PathBuf>,
 
-    /// Write the mirror into this directory
-    #[arg(long, value_name = "DIR", help_heading = WHAT)]
+    /// Write the mirror into this directory, or into an S3 store, below this prefix
+    #[arg(long, value_name = "DIR|s3://BUCKET/PREFIX", help_heading = WHAT)]
     pub to: Option<PathBuf>,
 
     /// After the run, keep the state as a snapshot of this name, made of hard links
@@ -177,6 +178,10 @@ pub struct MirrorArgs {
     /// How to reach the mirrors.
     #[command(flatten)]
     pub network: NetworkArgs,
+
+    /// Which store, for a mirror in a bucket.
+    #[command(flatten)]
+    pub store: StoreArgs,
 
     /// Mirror the state of the archive at this URL (default: the first --from)
     #[arg(long, value_name = "URL", help_heading = NETWORK)]

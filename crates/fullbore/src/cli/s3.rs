@@ -22,6 +22,22 @@ pub enum AddressingChoice {
     Virtual,
 }
 
+/// Which store has the bucket of a mirror.
+#[derive(Debug, Args)]
+pub struct StoreArgs {
+    /// Use the S3-compatible store at this URL instead of Amazon's
+    #[arg(long, value_name = "URL", help_heading = STORE)]
+    pub endpoint: Option<String>,
+
+    /// Region of the bucket (default: AWS_REGION, the profile's, or us-east-1)
+    #[arg(long, value_name = "NAME", help_heading = STORE)]
+    pub region: Option<String>,
+
+    /// Take credentials and settings from this profile of ~/.aws/config and ~/.aws/credentials
+    #[arg(long, value_name = "NAME", help_heading = STORE)]
+    pub profile: Option<String>,
+}
+
 /// Which store, and how it is reached.
 #[derive(Debug, Args)]
 pub struct S3Args {

@@ -86,6 +86,9 @@ pub struct Section {
     pub auth: Option<PathBuf>,
     pub origin: Option<String>,
     pub origin_only: Option<bool>,
+    pub endpoint: Option<String>,
+    pub region: Option<String>,
+    pub profile: Option<String>,
     /// Suites that differ from the section in components, architectures or keys.
     pub source: Vec<SourceSection>,
 }
@@ -141,6 +144,9 @@ pub const SECTION_KEYS: &[&str] = &[
     "auth",
     "origin",
     "origin-only",
+    "endpoint",
+    "region",
+    "profile",
     "source",
 ];
 /// Keys of a `[[mirror.NAME.source]]`.

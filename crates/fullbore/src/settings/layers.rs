@@ -44,6 +44,9 @@ pub(super) fn flags(arguments: &MirrorArgs) -> Section {
         auth: arguments.network.auth.clone(),
         origin: arguments.origin.clone(),
         origin_only: set(arguments.origin_only),
+        endpoint: arguments.store.endpoint.clone(),
+        region: arguments.store.region.clone(),
+        profile: arguments.store.profile.clone(),
         source: Vec::new(),
     }
 }
@@ -91,6 +94,9 @@ impl Section {
             auth: upper.auth.or(self.auth),
             origin: upper.origin.or(self.origin),
             origin_only: upper.origin_only.or(self.origin_only),
+            endpoint: upper.endpoint.or(self.endpoint),
+            region: upper.region.or(self.region),
+            profile: upper.profile.or(self.profile),
             source,
         }
     }

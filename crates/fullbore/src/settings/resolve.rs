@@ -1,11 +1,15 @@
 //! From flags, environment and file to settings without open questions.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use fullbore_apt::system::{configuration, files, proxies};
 use fullbore_engine::run::error::CommandError;
 use fullbore_engine::run::named_files::{absolute, directory, readable};
 use fullbore_mirror::{DeleteGuard, Retention, check_host, check_snapshot_name};
+use fullbore_s3::Addressing;
+use fullbore_s3::bucket::{self, BucketSettings};
+use fullbore_s3::credentials::Aws;
 use fullbore_wire::run::NetworkSettings;
 use fullbore_wire::run::address;
 
@@ -117,7 +121,8 @@ fn mirror(
         .to
         .as_deref()
         .ok_or_else(|| CommandError::usage("no directory to write the mirror into").hint("add --to DIR"))?;
-    let dir = absolute(to)?;
+    let is_bucket = bucket::is_address(to.as_os_str());
+    let dir = if is_bucket { to.to_owned() } else { absolute(to)? };
     if let Some(snapshot) = &wishes.snapshot {
         check_snapshot_name(snapshot).map_err(CommandError::usage)?;
     }
@@ -147,6 +152,11 @@ fn mirror(
                 (None, true) => Some(directory.clone()),
                 (None, false) => None,
             },
+            store: match is_bucket {
+                true => Some(bucket_of(&if several { dir.join(&directory) } else { dir.clone() }, wishes, &environment)?),
+                false => None,
+            },
+            scratch: super::store::spool(&environment),
             dir: if several { dir.join(&directory) } else { dir.clone() },
             origins,
             origin_only: wishes.origin_only.unwrap_or(false),
@@ -186,6 +196,27 @@ fn mirror(
     }
     Ok(mirrors)
 }
+
+/// The bucket of a mirror, and how it is reached.
+fn bucket_of(to: &Path, wishes: &Section, environment: &Environment) -> Result<BucketSettings, CommandError> {
+    let lookup = |name: &str| std::env::var(name).ok();
+    let aws = Aws::find(&lookup, wishes.profile.as_deref());
+    Ok(BucketSettings {
+        location: bucket::location(to.as_os_str())?,
+        endpoint: wishes.endpoint.clone(),
+        region: wishes.region.clone(),
+        addressing: Addressing::Auto,
+        signs: true,
+        authorities: wishes.cacert.clone(),
+        connections: bucket::CONNECTIONS,
+        patience: STORE_PATIENCE,
+        proxy: environment.proxy.clone(),
+        aws: aws.map_err(|error| bucket::explain_credentials(&error))?,
+    })
+}
+
+/// Time without progress after which a connection to the store of a mirror is given up; that of `put`.
+const STORE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A mirror's name becomes a file, and what is told of it a line.
 fn check_trace(wishes: &Section) -> Result<(), CommandError> {

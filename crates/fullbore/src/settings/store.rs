@@ -376,7 +376,7 @@ fn journals(arguments: &PutArgs, environment: &Environment) -> Option<PathBuf> {
 }
 
 /// Where pipes are kept. Not /tmp, unless TMPDIR says so: it may be in memory.
-fn spool(environment: &Environment) -> PathBuf {
+pub(super) fn spool(environment: &Environment) -> PathBuf {
     let usual = Path::new("/var/tmp");
     match &environment.tmpdir {
         Some(path) => path.into(),

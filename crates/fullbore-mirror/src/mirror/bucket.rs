@@ -1,0 +1,320 @@
+//! A mirror in an S3 store: `mirror --to s3://BUCKET/PREFIX`.
+//!
+//! fullbore's own files are objects below `PREFIX/.fullbore/`. A run works on local copies of them, in a temporary
+//! directory, and writes them back at the points at which a mirror in a directory syncs ([`BucketMirror::save`]). The state
+//! is replaced only if nobody else has replaced it (`If-Match`), and changes are made under a lock, so that of two runs one
+//! ends with an error, and never a mixture of both.
+//!
+//! A run that finds nothing new reads the state and the signed files at once, and takes no lock.
+
+pub mod tree;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use fullbore_engine::digest::Sha256;
+use fullbore_engine::files::{FileError, Root};
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::stage::Ledger;
+use fullbore_engine::target::TargetError;
+use fullbore_engine::window::Window;
+use fullbore_s3::bucket::BucketSettings;
+use fullbore_s3::lock::{Lock, LockError, LockTimes};
+use fullbore_s3::objects::{Condition, Objects, Written};
+use fullbore_s3::target::{Layout as _, Overtaken, StoreTarget};
+use fullbore_s3::{SCHEME, Uploader};
+use fullbore_wire::run::sending_runtime;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+use super::directories::Scratch;
+use super::layout::below;
+use super::signed_files::SIGNED_FILES;
+use super::state::{MARK_PATH, OWN_DIRECTORY, STATE_PATH, State};
+use tree::StoreTree;
+
+/// The lock.
+const LOCK_PATH: &str = ".fullbore/lock";
+
+/// Largest own file that is read into memory. A list of a million files has some 50 MB.
+const OWN_BYTES_MAX: usize = 256 << 20;
+
+/// Bytes of files that may be begun at once: those up to 16 MiB are in memory until they are stored.
+pub const BEGUN_BYTES_MAX: u64 = 256 << 20;
+
+/// Memory for parts of large files in flight, and the number of uploads.
+const WINDOW_BYTES: u64 = 64 << 20;
+const UPLOADS_MAX: u32 = 512;
+
+/// A mirror in a bucket.
+pub struct BucketMirror {
+    objects: Objects,
+    /// The published files.
+    pub tree: Arc<StoreTree>,
+    /// Where files land.
+    pub target: Arc<StoreTarget<StoreTree>>,
+    /// The local copies of fullbore's own files.
+    own: Arc<Root>,
+    remote: Mutex<Remote>,
+    stop: watch::Sender<bool>,
+    runtime: Runtime,
+    /// Removed at the end, after all that uses it.
+    _scratch: Scratch,
+}
+
+/// The own files as the store has them.
+#[derive(Default)]
+struct Remote {
+    state_tag: Option<String>,
+    state: Option<Sha256>,
+    lists: BTreeSet<String>,
+    is_marked: bool,
+}
+
+impl BucketMirror {
+    /// Opens the mirror, and reads its state. `suites` are the requested names, whose signed files are read at the same
+    /// time. Temporary files go below `below`.
+    ///
+    /// # Errors
+    /// Settings that cannot be used; a store that cannot be read; a temporary directory that cannot be made.
+    pub fn open(
+        settings: &BucketSettings,
+        suites: &[&str],
+        below: &Path,
+        ledger: &Ledger,
+    ) -> Result<BucketMirror, CommandError> {
+        let location = &settings.location;
+        let name = format!("{SCHEME}{}/{}", location.bucket, location.key);
+        let made = |error: &FileError| CommandError::from_error(ErrorKind::Disk, error);
+        let scratch = Scratch::make(below).map_err(|error| {
+            CommandError::new(
+                ErrorKind::Disk,
+                format_args!("cannot make a temporary directory in {}: {error}", below.display()),
+            )
+        })?;
+        let own = Arc::new(Root::open(scratch.path()).map_err(|error| made(&error))?);
+        own.create_directory(OWN_DIRECTORY, 0o700).map_err(|error| made(&error))?;
+        let runtime = sending_runtime(ledger)?;
+        let (stop, stopped) = watch::channel(false);
+        let objects = {
+            let _inside = runtime.enter();
+            Objects::open(settings, stopped, ledger)?
+        };
+        let handle = runtime.handle().clone();
+        let tree = Arc::new(StoreTree::new(objects.clone(), handle.clone(), own.clone(), name));
+        let uploader = Uploader::new(objects.client().clone(), Window::new(WINDOW_BYTES, UPLOADS_MAX), own.path());
+        let target = Arc::new(StoreTarget::new(objects.clone(), uploader, own.clone(), tree.clone(), handle));
+        let mirror =
+            BucketMirror { objects, tree, target, own, remote: Mutex::default(), stop, runtime, _scratch: scratch };
+        mirror.load(suites)?;
+        Ok(mirror)
+    }
+
+    /// The local copies of fullbore's own files, and the temporary directory.
+    pub fn own(&self) -> &Arc<Root> {
+        &self.own
+    }
+
+    /// Ends all requests when this becomes true.
+    pub fn stop_with(&self, mut stop: watch::Receiver<bool>) {
+        let ours = self.stop.clone();
+        self.runtime.spawn(async move {
+            if stop.wait_for(|stop| *stop).await.is_ok() {
+                let _ = ours.send(true);
+            }
+        });
+    }
+
+    fn load(&self, suites: &[&str]) -> Result<(), CommandError> {
+        let signed = suites.iter().flat_map(|suite| {
+            let directory = if suite.ends_with('/') {
+                suite.trim_start_matches("./").trim_end_matches('/').to_owned()
+            } else {
+                format!("dists/{suite}")
+            };
+            SIGNED_FILES.map(|name| below(&directory, name))
+        });
+        let signed: Vec<String> = signed.collect();
+        let (state, mark, signed) = self.runtime.block_on(async {
+            tokio::join!(
+                self.objects.get(STATE_PATH, OWN_BYTES_MAX),
+                self.objects.head(MARK_PATH),
+                self.tree.fetch(signed)
+            )
+        });
+        signed.map_err(|error| self.failed(&error))?;
+        let mut remote =
+            Remote { is_marked: mark.map_err(|error| self.failed(&error))?.is_some(), ..Remote::default() };
+        if remote.is_marked {
+            let mark = self.runtime.block_on(self.objects.get(MARK_PATH, OWN_BYTES_MAX));
+            if let Some(mark) = mark.map_err(|error| self.failed(&error))? {
+                self.keep(MARK_PATH, &mark.content)?;
+            }
+        }
+        if let Some(state) = state.map_err(|error| self.failed(&error))? {
+            self.keep(STATE_PATH, &state.content)?;
+            (remote.state, remote.state_tag) = (Some(Sha256::of(&state.content)), state.facts.etag);
+        }
+        *self.remote() = remote;
+        Ok(())
+    }
+
+    /// Prepares changes: takes the lock unless this is a dry run, and reads what planning needs. `directories` are those of
+    /// the run's suites.
+    ///
+    /// # Errors
+    /// Another run holds the lock, or has changed the state meanwhile; a store that cannot be read.
+    pub fn prepare(&self, directories: &[&str], is_dry_run: bool, host: &str) -> Result<(), CommandError> {
+        if !is_dry_run && self.tree.lock().is_none() {
+            let lock = self.runtime.block_on(Lock::take(&self.objects, LOCK_PATH, host, LockTimes::default()));
+            *self.tree.lock() = Some(lock.map_err(|error| self.not_locked(&error))?);
+        }
+        let state = State::open(&self.own, "").map_err(CommandError::from)?;
+        let list = state.list_path();
+        let has_list = state.header.number > 0;
+        let signed: Vec<String> = directories
+            .iter()
+            .copied()
+            .chain(state.header.suites.iter().map(|suite| suite.directory.as_str()))
+            .flat_map(|directory| SIGNED_FILES.map(|name| below(directory, name)))
+            .collect();
+        let lists = format!("{OWN_DIRECTORY}/files-");
+        let (now, content, own, signed) = self.runtime.block_on(async {
+            let content = async {
+                match has_list {
+                    true => self.objects.get(&list, OWN_BYTES_MAX).await,
+                    false => Ok(None),
+                }
+            };
+            tokio::join!(self.objects.head(STATE_PATH), content, self.objects.list(&lists), self.tree.fetch(signed))
+        });
+        signed.map_err(|error| self.failed(&error))?;
+        let now = now.map_err(|error| self.failed(&error))?;
+        if now.and_then(|facts| facts.etag) != self.remote().state_tag {
+            // It was changed between the first look and the lock.
+            return Err(self.overtaken());
+        }
+        if let Some(content) = content.map_err(|error| self.failed(&error))? {
+            self.keep(&list, &content.content)?;
+        }
+        let lists = own.map_err(|error| self.failed(&error))?;
+        let (current, abandoned): (BTreeSet<String>, BTreeSet<String>) =
+            lists.into_iter().map(|(path, ..)| path).partition(|path| *path == list);
+        if !is_dry_run {
+            let abandoned: Vec<String> = abandoned.into_iter().collect();
+            self.runtime.block_on(self.objects.remove(&abandoned)).map_err(|error| self.failed(&error))?;
+        }
+        self.remote().lists = current;
+        Ok(())
+    }
+
+    /// Writes fullbore's own files back where they differ: new lists, then the state, which makes them current, then the
+    /// mark of an unfinished run; old lists go last.
+    ///
+    /// # Errors
+    /// Another run has replaced the state; a store that cannot be written.
+    pub fn save(&self) -> Result<(), TargetError> {
+        let failed =
+            |path: &str, source: io::Error| TargetError::Io { operation: "write", path: path.to_owned(), source };
+        let read = |path: &str| self.own.read(path, OWN_BYTES_MAX as u64);
+        self.tree.may_publish().map_err(|source| failed(STATE_PATH, source))?;
+        let mut remote = self.remote();
+        let (state, mark) = (read(STATE_PATH)?, read(MARK_PATH)?);
+        let mut lists = BTreeSet::new();
+        for (name, _) in self.own.list(OWN_DIRECTORY)? {
+            let name = name.to_string_lossy();
+            if name.starts_with("files-") {
+                lists.insert(format!("{OWN_DIRECTORY}/{name}"));
+            }
+        }
+        let put = |path: &str, content: Vec<u8>, condition: &Condition| {
+            let fields = vec![("Content-Type".to_owned(), "application/octet-stream".to_owned())];
+            let written = self.runtime.block_on(self.objects.put(path, fields, Bytes::from(content), condition));
+            written.map_err(|error| failed(path, io::Error::other(error)))
+        };
+        if mark.is_some() && !remote.is_marked {
+            put(MARK_PATH, mark.clone().unwrap_or_default(), &Condition::None)?;
+            remote.is_marked = true;
+        }
+        for list in lists.difference(&remote.lists.clone()) {
+            if let Some(content) = read(list)? {
+                // What killed runs left under this name was removed when the lock was taken: this is another run's.
+                if put(list, content, &Condition::Absent)? == Written::Refused {
+                    self.tree.note_overtaken();
+                    return Err(failed(list, io::Error::other(Overtaken)));
+                }
+                remote.lists.insert(list.clone());
+            }
+        }
+        if let Some(state) = state {
+            let hash = Sha256::of(&state);
+            if remote.state != Some(hash) {
+                let condition = remote.state_tag.clone().map_or(Condition::Absent, Condition::Tag);
+                match put(STATE_PATH, state, &condition)? {
+                    Written::Stored(tag) => (remote.state, remote.state_tag) = (Some(hash), tag),
+                    Written::Refused => {
+                        self.tree.note_overtaken();
+                        return Err(failed(STATE_PATH, io::Error::other(Overtaken)));
+                    }
+                }
+            }
+        }
+        let mut gone: Vec<String> = remote.lists.difference(&lists).cloned().collect();
+        if mark.is_none() && remote.is_marked {
+            gone.push(MARK_PATH.to_owned());
+            remote.is_marked = false;
+        }
+        let removed = self.runtime.block_on(self.objects.remove(&gone));
+        removed.map_err(|error| failed(OWN_DIRECTORY, io::Error::other(error)))?;
+        remote.lists = lists;
+        Ok(())
+    }
+
+    /// Gives the lock back; says why that failed, which harms nobody: the lock is over in two minutes.
+    pub fn release(&self) -> Option<String> {
+        let lock = self.tree.lock().take()?;
+        self.runtime.block_on(lock.release()).err().map(|error| error.to_string())
+    }
+
+    /// An error of a run as that of a mirror in a store: what was a failing disk is the store, or another run.
+    pub fn explain(&self, error: CommandError) -> CommandError {
+        if self.tree.is_overtaken() && error.kind != ErrorKind::Locked {
+            let report = error.report;
+            let overtaken = error.context.into_iter().fold(self.overtaken(), CommandError::context);
+            return CommandError { report, ..overtaken.context(error.message) };
+        }
+        error
+    }
+
+    fn remote(&self) -> MutexGuard<'_, Remote> {
+        self.remote.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(&self, path: &str, content: &[u8]) -> Result<(), CommandError> {
+        let written = self.own.write_part(path, content).and_then(|part| part.finish());
+        written.map_err(|error: FileError| CommandError::from_error(ErrorKind::Disk, &error))
+    }
+
+    fn failed(&self, error: &(dyn std::error::Error + 'static)) -> CommandError {
+        CommandError::from_error(ErrorKind::Network, error)
+    }
+
+    fn overtaken(&self) -> CommandError {
+        CommandError::new(ErrorKind::Locked, "another run has changed the mirror meanwhile")
+            .hint("run again: what was stored is found")
+    }
+
+    fn not_locked(&self, error: &LockError) -> CommandError {
+        match error {
+            LockError::Held { .. } | LockError::Lost => CommandError::new(ErrorKind::Locked, error)
+                .hint("wait for it to end; a run that was killed is over after two minutes"),
+            LockError::NoConditions => CommandError::usage(error).hint(
+                "two runs at once could damage the mirror in such a store: mirror into a directory, and `fullbore put` that",
+            ),
+            other => CommandError::from_error(ErrorKind::Network, other),
+        }
+    }
+}

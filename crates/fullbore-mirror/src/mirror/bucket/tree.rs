@@ -1,0 +1,529 @@
+//! The published files of a mirror in an S3 store.
+//!
+//! Objects are found by listing a top directory (`dists/`, `pool/`) once, and only when something is asked of it. Signed
+//! files are fetched at the start of a run, all at once. Hashes of published files come from the state, or from the
+//! metadata that fullbore gives each object.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use fullbore_engine::digest::{READ_BYTES, Sha256, Sha256Hasher};
+use fullbore_engine::files::{FileError, Kind, Root};
+use fullbore_engine::target::Name;
+use fullbore_engine::window::Window;
+use fullbore_s3::lock::Lock;
+use fullbore_s3::objects::{Condition, Objects, Written};
+use fullbore_s3::target::{Layout, Overtaken};
+use fullbore_s3::{DownloadError, Downloaded};
+use tokio::runtime::Handle;
+
+use super::super::signed_files::SIGNED_FILES;
+use super::super::state::{INDEX_DIRECTORY, OWN_DIRECTORY, State, index_path};
+use super::super::tree::{Content, Status, Tree};
+
+/// Files that never change under their name may be kept by caches for ever.
+const IMMUTABLE: &str = "public, max-age=31536000, immutable";
+
+/// Names of indexes and signed files change at each publication.
+const SHORT_LIVED: &str = "max-age=60, must-revalidate";
+
+/// Bytes of one download in flight, and the number of its ranges.
+const DOWNLOAD_BYTES: u64 = 32 << 20;
+const DOWNLOAD_RANGES: u32 = 8;
+
+/// Largest file that is kept in memory after it was read at the start: signed files have some 300 kB.
+const KEPT_BYTES_MAX: usize = 16 << 20;
+
+/// Objects that are asked for at once, where each answer takes a round trip. A guess.
+const READERS: usize = 64;
+
+/// Copies within the store pay from this size on: they cost two requests.
+const COPY_BYTES_MIN: u64 = 256 << 10;
+
+/// The published objects, as a [`Tree`] for the walk and as a [`Layout`] for the target.
+pub struct StoreTree {
+    objects: Objects,
+    runtime: Handle,
+    own: Arc<Root>,
+    name: String,
+    known: Mutex<Known>,
+    lock: Mutex<Option<Lock>>,
+    overtaken: AtomicBool,
+}
+
+/// What this run knows of the objects.
+#[derive(Default)]
+struct Known {
+    /// By top directory, all objects below it.
+    listed: HashMap<String, BTreeMap<String, u64>>,
+    /// Small files as they were read, or found missing.
+    read: HashMap<String, Option<Small>>,
+    /// Content of published paths, by the state and by what this run wrote.
+    hashes: HashMap<String, (Sha256, u64)>,
+    paths: HashMap<Sha256, String>,
+    has_hashes: bool,
+}
+
+#[derive(Clone)]
+struct Small {
+    content: bytes::Bytes,
+    tag: Option<String>,
+    modified: i64,
+}
+
+impl StoreTree {
+    /// The tree of these objects; `own` has fullbore's own files.
+    pub fn new(objects: Objects, runtime: Handle, own: Arc<Root>, name: String) -> StoreTree {
+        StoreTree {
+            objects,
+            runtime,
+            own,
+            name,
+            known: Mutex::default(),
+            lock: Mutex::default(),
+            overtaken: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether another run has changed the mirror meanwhile.
+    pub fn is_overtaken(&self) -> bool {
+        self.overtaken.load(Ordering::Relaxed)
+    }
+
+    /// Notes that another run changes the mirror.
+    pub fn note_overtaken(&self) {
+        self.overtaken.store(true, Ordering::Relaxed);
+    }
+
+    /// The lock of this run, if it has taken it.
+    pub fn lock(&self) -> MutexGuard<'_, Option<Lock>> {
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fetches small files, all at once, and keeps them. Missing ones are known then, too.
+    pub async fn fetch(&self, paths: impl IntoIterator<Item = String>) -> Result<(), FileError> {
+        let mut asked = tokio::task::JoinSet::new();
+        for path in paths {
+            if self.known().read.contains_key(&path) {
+                continue;
+            }
+            let objects = self.objects.clone();
+            asked.spawn_on(
+                async move {
+                    let found = objects.get(&path, KEPT_BYTES_MAX).await;
+                    (path, found)
+                },
+                &self.runtime,
+            );
+        }
+        while let Some(result) = asked.join_next().await {
+            let (path, found) = result.map_err(|error| failed("read", "an object", io::Error::other(error)))?;
+            let found = found.map_err(|error| failed("read", &path, io::Error::other(error)))?;
+            let small = found.map(|found| Small {
+                content: found.content,
+                tag: found.facts.etag,
+                modified: found.facts.mtime.unwrap_or_default(),
+            });
+            self.known().read.insert(path, small);
+        }
+        Ok(())
+    }
+
+    /// Lists the objects below a top directory, once.
+    fn list_top(&self, top: &str) -> Result<(), FileError> {
+        if self.known().listed.contains_key(top) {
+            return Ok(());
+        }
+        let found = self.runtime.block_on(self.objects.list(&format!("{top}/")));
+        let found = found.map_err(|error| failed("list", top, io::Error::other(error)))?;
+        let objects = found.into_iter().map(|(path, size, _)| (path, size)).collect();
+        self.known().listed.insert(top.to_owned(), objects);
+        Ok(())
+    }
+
+    /// The size of a published object.
+    fn size(&self, path: &str) -> Result<Option<u64>, FileError> {
+        let Some((top, _)) = path.split_once('/') else {
+            let facts = self.runtime.block_on(self.objects.head(path));
+            let facts = facts.map_err(|error| failed("look at", path, io::Error::other(error)))?;
+            return Ok(facts.map(|facts| facts.size));
+        };
+        self.list_top(top)?;
+        Ok(self.known().listed.get(top).and_then(|objects| objects.get(path)).copied())
+    }
+
+    fn is_directory(&self, path: &str) -> Result<bool, FileError> {
+        let top = path.split_once('/').map_or(path, |(top, _)| top);
+        self.list_top(top)?;
+        let below = format!("{path}/");
+        let known = self.known();
+        let mut after = known.listed[top].range(below.clone()..);
+        Ok(after.next().is_some_and(|(path, _)| path.starts_with(&below)))
+    }
+
+    /// Reads from the state which content published files have, unless that is done.
+    fn learn_hashes(&self) {
+        if std::mem::replace(&mut self.known().has_hashes, true) {
+            return;
+        }
+        let Ok(state) = State::open(&self.own, "") else { return };
+        if !state.header.synced {
+            return;
+        }
+        let Ok(Some(mut records)) = state.records(&self.own) else { return };
+        let mut known = self.known();
+        while let Ok(Some(record)) = records.next() {
+            if !record.path.starts_with("dists/") && record.path.contains('/') {
+                continue;
+            }
+            let path = record.path.to_owned();
+            known.hashes.entry(path.clone()).or_insert((record.sha256, record.size));
+            known.paths.entry(record.sha256).or_insert(path);
+        }
+    }
+
+    /// A published path that has this content, by the state and by its listed size. It asks for nothing, so that tasks may
+    /// call it.
+    fn published_now(&self, sha256: Sha256) -> Option<(String, u64)> {
+        self.learn_hashes();
+        let (path, size) = {
+            let known = self.known();
+            let path = known.paths.get(&sha256)?.clone();
+            let (of, size) = known.hashes.get(&path)?;
+            (*of == sha256).then_some((path, *size))?
+        };
+        (self.listed_size(&path) == Some(size)).then_some((path, size))
+    }
+
+    /// The size of an object of a top directory that was listed; nothing is asked.
+    fn listed_size(&self, path: &str) -> Option<u64> {
+        let (top, _) = path.split_once('/')?;
+        self.known().listed.get(top)?.get(path).copied()
+    }
+
+    /// Opens an object as a stream that ends with an error unless all of it came and, where the store has a checksum, is
+    /// right.
+    fn stream(&self, path: &str) -> ObjectReader {
+        let (out, pieces) = tokio::sync::mpsc::channel(1);
+        let (client, key) = (self.objects.client().clone(), self.objects.key(path));
+        let window = Window::new(DOWNLOAD_BYTES, DOWNLOAD_RANGES);
+        let task = self
+            .runtime
+            .spawn(async move { fullbore_s3::download(&client, &key, &window, &out, false, &AtomicU64::new(0)).await });
+        ObjectReader { pieces, ready: Vec::new(), task: Some(task), runtime: self.runtime.clone() }
+    }
+
+    /// Removes objects, as many as there are by one request.
+    fn remove(&self, paths: &[String]) -> Result<(), FileError> {
+        let Some(first) = paths.first() else { return Ok(()) };
+        let removed = self.runtime.block_on(self.objects.remove(paths));
+        removed.map_err(|error| failed("remove", first, io::Error::other(error)))?;
+        paths.iter().for_each(|path| self.changed(path, None));
+        Ok(())
+    }
+}
+
+fn failed(operation: &'static str, path: &str, source: io::Error) -> FileError {
+    FileError::Io { operation, path: path.to_owned(), source }
+}
+
+fn file(size: u64, mtime: i64) -> Status {
+    Status { kind: Kind::File, size, mtime, inode: None }
+}
+
+impl Tree for StoreTree {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn stat(&self, path: &str) -> Result<Option<Status>, FileError> {
+        if let Some(read) = self.known().read.get(path) {
+            return Ok(read.as_ref().map(|small| file(small.content.len() as u64, small.modified)));
+        }
+        if let Some(size) = self.size(path)? {
+            return Ok(Some(file(size, 0)));
+        }
+        let directory = Status { kind: Kind::Directory, size: 0, mtime: 0, inode: None };
+        Ok(self.is_directory(path)?.then_some(directory))
+    }
+
+    fn open(&self, path: &str) -> Result<Option<(Content, Status)>, FileError> {
+        match self.stat(path)? {
+            None => Ok(None),
+            Some(status) if status.kind == Kind::File => {
+                Ok(Some((Content::Stream(Box::new(self.stream(path))), status)))
+            }
+            Some(_) => Err(FileError::NotRegular { path: path.to_owned() }),
+        }
+    }
+
+    fn read(&self, path: &str, limit_bytes: u64) -> Result<Option<Vec<u8>>, FileError> {
+        if !self.known().read.contains_key(path) {
+            self.runtime.block_on(self.fetch([path.to_owned()]))?;
+        }
+        match self.known().read.get(path) {
+            Some(Some(small)) if small.content.len() as u64 > limit_bytes => {
+                Err(FileError::TooLarge { path: path.to_owned(), limit_bytes })
+            }
+            Some(Some(small)) => Ok(Some(small.content.to_vec())),
+            _ => Ok(None),
+        }
+    }
+
+    fn read_link(&self, _path: &str) -> Result<Option<String>, FileError> {
+        Ok(None)
+    }
+
+    fn list(&self, directory: &str) -> Result<Vec<(OsString, Kind)>, FileError> {
+        if directory.is_empty() {
+            return Ok(Vec::new());
+        }
+        let top = directory.split_once('/').map_or(directory, |(top, _)| top);
+        self.list_top(top)?;
+        let below = format!("{directory}/");
+        let known = self.known();
+        let mut names: BTreeMap<String, Kind> = BTreeMap::new();
+        for (path, _) in known.listed[top].range(below.clone()..).take_while(|(path, _)| path.starts_with(&below)) {
+            match path[below.len()..].split_once('/') {
+                Some((name, _)) => names.insert(name.to_owned(), Kind::Directory),
+                None => names.insert(path[below.len()..].to_owned(), Kind::File),
+            };
+        }
+        Ok(names.into_iter().map(|(name, kind)| (name.into(), kind)).collect())
+    }
+
+    fn write(&self, path: &str, content: &[u8]) -> Result<(), FileError> {
+        let (hash, size) = (Sha256::of(content), content.len() as u64);
+        let content = bytes::Bytes::copy_from_slice(content);
+        let put = self.runtime.block_on(self.objects.put(path, self.fields(path), content, &Condition::None));
+        match put.map_err(|error| failed("write", path, io::Error::other(error)))? {
+            Written::Stored(tag) => {
+                self.changed(path, Some((hash, size, tag)));
+                Ok(())
+            }
+            Written::Refused => Err(failed("write", path, io::Error::other(Overtaken))),
+        }
+    }
+
+    fn unlink(&self, path: &str) -> Result<bool, FileError> {
+        let removed = self.runtime.block_on(self.objects.delete(path, &Condition::None));
+        removed.map_err(|error| failed("remove", path, io::Error::other(error)))?;
+        self.changed(path, None);
+        Ok(true)
+    }
+
+    fn remove_files(&self, paths: &[&str]) -> Result<Vec<bool>, FileError> {
+        let mut there = Vec::with_capacity(paths.len());
+        for path in paths {
+            there.push(self.size(path)?.is_some());
+        }
+        let removed: Vec<String> =
+            paths.iter().zip(&there).filter(|(_, there)| **there).map(|(path, _)| (*path).to_owned()).collect();
+        self.remove(&removed)?;
+        Ok(there)
+    }
+
+    fn remove_directory(&self, _path: &str) -> Result<bool, FileError> {
+        Ok(false)
+    }
+
+    fn symlink(&self, target: &str, link: &str) -> Result<(), FileError> {
+        Err(failed("create", link, io::Error::other(format!("a store has no links (to {target})"))))
+    }
+
+    fn has_stored(&self, path: &str, sha256: Sha256) -> Result<bool, FileError> {
+        if let Some(read) = self.known().read.get(path) {
+            return Ok(read.as_ref().is_some_and(|small| Sha256::of(&small.content) == sha256));
+        }
+        self.learn_hashes();
+        let known = self.known().hashes.get(path).copied();
+        match known {
+            Some((of, size)) if of == sha256 => Ok(self.size(path)? == Some(size)),
+            _ => Ok(false),
+        }
+    }
+
+    fn give_stored(&self, sha256: Sha256, path: &str) -> Result<(), FileError> {
+        let Some((mut file, _)) = self.own.open_file(&index_path(sha256))? else {
+            return Err(failed("publish", path, io::ErrorKind::NotFound.into()));
+        };
+        let mut content = Vec::new();
+        file.read_to_end(&mut content).map_err(|error| failed("read", path, error))?;
+        self.write(path, &content)
+    }
+
+    fn published(&self, sha256: Sha256) -> Result<Option<String>, FileError> {
+        self.list_top("dists")?;
+        Ok(self.published_now(sha256).map(|(path, _)| path))
+    }
+
+    fn readers(&self) -> usize {
+        READERS
+    }
+
+    fn store(&self, path: &str, sha256: Sha256) -> Result<bool, FileError> {
+        self.own.create_directory(OWN_DIRECTORY, 0o700)?;
+        let part = self.own.create_part(&index_path(sha256), 0)?;
+        let (mut reader, mut hasher) = (self.stream(path), Sha256Hasher::new());
+        let mut buffer = vec![0; READ_BYTES];
+        loop {
+            let count = match reader.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(count) => count,
+                Err(error) => {
+                    part.remove()?;
+                    return Err(failed("read", path, error));
+                }
+            };
+            part.write_at(hasher.bytes(), &buffer[..count])?;
+            hasher.update(&buffer[..count]);
+        }
+        if hasher.finish() != sha256 {
+            part.remove()?;
+            return Ok(false);
+        }
+        part.finish()?;
+        Ok(true)
+    }
+
+    fn known_content(&self, path: &str) -> Result<Option<(Sha256, u64)>, FileError> {
+        let facts = self.runtime.block_on(self.objects.head(path));
+        let facts = facts.map_err(|error| failed("look at", path, io::Error::other(error)))?;
+        Ok(facts.and_then(|facts| Some((facts.sha256?, facts.size))))
+    }
+
+    fn has_links(&self) -> bool {
+        false
+    }
+}
+
+impl Layout for StoreTree {
+    fn is_own(&self, path: &str) -> bool {
+        path.strip_prefix(OWN_DIRECTORY).is_some_and(|rest| rest.starts_with('/'))
+    }
+
+    fn stored(&self, path: &str) -> Option<Sha256> {
+        path.strip_prefix(INDEX_DIRECTORY)?.strip_prefix('/')?.parse().ok()
+    }
+
+    fn fields(&self, path: &str) -> Vec<(String, String)> {
+        let lives = if path.starts_with("pool/") || path.contains("/by-hash/") { IMMUTABLE } else { SHORT_LIVED };
+        let field = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        vec![field("Content-Type", &fullbore_s3::content_type(path)), field("Cache-Control", lives)]
+    }
+
+    fn step(&self, name: &Name) -> u32 {
+        match name {
+            Name::Link { to, .. } if to.contains("/by-hash/") => 0,
+            Name::Link { to, .. } => {
+                let signed = SIGNED_FILES.iter().position(|name| to.rsplit('/').next() == Some(*name));
+                // Each in its turn.
+                signed.map_or(1, |place| 3 + place as u32)
+            }
+            Name::Symlink { .. } => 1,
+            Name::Remove { .. } => 2,
+        }
+    }
+
+    fn may_publish(&self) -> io::Result<()> {
+        let held = match &*self.lock() {
+            Some(lock) => lock.check(),
+            None => Ok(()),
+        };
+        held.map_err(|error| {
+            self.note_overtaken();
+            io::Error::other(error)
+        })
+    }
+
+    fn overtaken(&self) {
+        self.note_overtaken();
+    }
+
+    fn condition(&self, path: &str) -> Condition {
+        match self.known().read.get(path) {
+            Some(Some(Small { tag: Some(tag), .. })) => Condition::Tag(tag.clone()),
+            Some(None) => Condition::Absent,
+            _ => Condition::None,
+        }
+    }
+
+    fn copy_of(&self, sha256: Sha256) -> Option<String> {
+        self.published_now(sha256)
+            .filter(|(_, size)| *size >= COPY_BYTES_MIN || self.is_not_here(sha256))
+            .map(|(path, _)| path)
+    }
+
+    fn changed(&self, path: &str, to: Option<(Sha256, u64, Option<String>)>) {
+        let mut known = self.known();
+        let objects = path.split_once('/').and_then(|(top, _)| known.listed.get_mut(top));
+        match (&to, objects) {
+            (Some((_, size, _)), Some(objects)) => drop(objects.insert(path.to_owned(), *size)),
+            (None, Some(objects)) => drop(objects.remove(path)),
+            (_, None) => {}
+        }
+        known.read.remove(path);
+        match to {
+            Some((sha256, size, _)) if path.starts_with("dists/") => {
+                known.hashes.insert(path.to_owned(), (sha256, size));
+                known.paths.insert(sha256, path.to_owned());
+            }
+            Some(_) => {}
+            None => {
+                if let Some((sha256, _)) = known.hashes.remove(path)
+                    && known.paths.get(&sha256).is_some_and(|of| of == path)
+                {
+                    known.paths.remove(&sha256);
+                }
+            }
+        }
+    }
+}
+
+impl StoreTree {
+    fn is_not_here(&self, sha256: Sha256) -> bool {
+        self.own.stat(&index_path(sha256)).is_ok_and(|status| status.is_none())
+    }
+}
+
+/// The content of an object, as it arrives.
+struct ObjectReader {
+    pieces: tokio::sync::mpsc::Receiver<Vec<bytes::Bytes>>,
+    /// Pieces that arrived, the next one last.
+    ready: Vec<bytes::Bytes>,
+    task: Option<tokio::task::JoinHandle<Result<Downloaded, DownloadError>>>,
+    runtime: Handle,
+}
+
+impl Read for ObjectReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if let Some(mut piece) = self.ready.pop() {
+                let count = piece.len().min(buffer.len());
+                buffer[..count].copy_from_slice(&piece.split_to(count));
+                if !piece.is_empty() {
+                    self.ready.push(piece);
+                }
+                if count > 0 || buffer.is_empty() {
+                    return Ok(count);
+                }
+                continue;
+            }
+            if let Some(mut pieces) = self.pieces.blocking_recv() {
+                pieces.reverse();
+                self.ready = pieces;
+                continue;
+            }
+            let Some(task) = self.task.take() else { return Ok(0) };
+            // What was given out is right only if the download says so at its end.
+            self.runtime.block_on(task).map_err(io::Error::other)?.map_err(io::Error::other)?;
+        }
+    }
+}

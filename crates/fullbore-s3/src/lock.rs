@@ -1,0 +1,271 @@
+//! A lock that is an object: one run at a time changes a mirror in a store.
+//!
+//! It is made where there is none (`If-None-Match`), renewed every 30 s and removed by its ETag. It is taken over when it was
+//! not renewed for 125 s by the store's own clock: `Date` less `Last-Modified` of one answer, so that no machine's clock
+//! counts. Its holder believes in it for 100 s from the sending of the last renewal, by a clock that only goes forward. So
+//! a holder that was frozen knows at once that it may hold it no more. The lock of a process of this machine that has
+//! ended, as after a kill, is taken over at once.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use fullbore_engine::machine::boot_id;
+use fullbore_engine::random::random;
+use serde::{Deserialize, Serialize};
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+use crate::client::CallError;
+use crate::objects::{Condition, Objects, SmallObject, Written};
+use crate::sign::hex;
+
+/// Largest content of a lock that is read; fullbore writes some 150 bytes.
+const LOCK_BYTES_MAX: usize = 4096;
+
+/// Attempts to take a lock that changes hands meanwhile.
+const ATTEMPTS: u32 = 3;
+
+/// The times of a lock.
+#[derive(Debug, Clone, Copy)]
+pub struct LockTimes {
+    /// Between renewals.
+    pub renew_every: Duration,
+    /// From the sending of a renewal until its holder does not believe in it any more.
+    pub believed: Duration,
+    /// After a renewal, by the store's clock, until another run may take it over. The store counts in seconds, and the two
+    /// times of one answer may differ by one.
+    pub over_after: Duration,
+}
+
+impl Default for LockTimes {
+    fn default() -> LockTimes {
+        LockTimes {
+            renew_every: Duration::from_secs(30),
+            believed: Duration::from_secs(100),
+            over_after: Duration::from_secs(125),
+        }
+    }
+}
+
+/// Why a lock was not taken, or is not held any more.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LockError {
+    /// Another run holds it.
+    #[error("another run changes it: {holder}, seen {age_s} s ago")]
+    Held {
+        /// Who says to hold it.
+        holder: String,
+        /// Seconds since it was renewed, by the store's clock.
+        age_s: i64,
+    },
+    /// Another run has taken it over.
+    #[error("another run has taken over, as this one was not seen for too long")]
+    Lost,
+    /// The store writes whatever the condition says.
+    #[error("the store ignores conditions (If-None-Match), so that no lock can be held in it")]
+    NoConditions,
+    /// The store failed.
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+/// The content of a lock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Content {
+    /// Of this run alone.
+    owner: String,
+    host: String,
+    /// Where its number is that of a process: this boot, and this space of process numbers.
+    #[serde(default)]
+    processes: String,
+    pid: u32,
+    /// Number of takeovers.
+    epoch: u64,
+    /// Number of renewals, so that each has an ETag of its own.
+    renewal: u64,
+}
+
+#[derive(Debug)]
+struct Held {
+    content: Content,
+    tag: String,
+    /// When the last renewal that succeeded was sent.
+    sent: Instant,
+    is_lost: bool,
+}
+
+#[derive(Debug)]
+struct Shared {
+    objects: Objects,
+    path: String,
+    times: LockTimes,
+    held: Mutex<Held>,
+}
+
+/// A lock that this run holds, until released or dropped; dropped, it ends when it is over.
+#[derive(Debug)]
+pub struct Lock {
+    shared: Arc<Shared>,
+    renewing: JoinHandle<()>,
+}
+
+impl Lock {
+    /// Takes the lock at `path`, and renews it on the runtime of this call.
+    ///
+    /// # Errors
+    /// See [`LockError`].
+    pub async fn take(objects: &Objects, path: &str, host: &str, times: LockTimes) -> Result<Lock, LockError> {
+        let mut content = Content {
+            owner: hex(&random::<16>()),
+            host: host.to_owned(),
+            processes: processes(),
+            pid: std::process::id(),
+            epoch: 1,
+            renewal: 0,
+        };
+        for _ in 0..ATTEMPTS {
+            let sent = Instant::now();
+            if let Written::Stored(tag) = write(objects, path, &content, &Condition::Absent).await? {
+                let tag = tag.ok_or(LockError::NoConditions)?;
+                // A store that ignores the condition would write another one, too.
+                let other = Content { renewal: 1, ..content.clone() };
+                if write(objects, path, &other, &Condition::Absent).await? != Written::Refused {
+                    objects.delete(path, &Condition::None).await?;
+                    return Err(LockError::NoConditions);
+                }
+                return Ok(Lock::held(objects, path, times, Held { content, tag, sent, is_lost: false }));
+            }
+            let Some(found) = objects.get(path, LOCK_BYTES_MAX).await? else { continue };
+            let there: Option<Content> = serde_json::from_slice(&found.content).ok();
+            let age_s = age_s(&found);
+            let has_ended = there.as_ref().is_some_and(|there| has_ended(there, &content));
+            if !has_ended && age_s <= i64::try_from(times.over_after.as_secs()).unwrap_or(i64::MAX) {
+                let holder = there.map_or_else(
+                    || "an unknown holder".to_owned(),
+                    |there| format!("process {} on {}", there.pid, there.host),
+                );
+                return Err(LockError::Held { holder, age_s });
+            }
+            let Some(tag) = found.facts.etag else { return Err(LockError::NoConditions) };
+            content.epoch = there.map_or(0, |there| there.epoch) + 1;
+            let sent = Instant::now();
+            if let Written::Stored(Some(tag)) = write(objects, path, &content, &Condition::Tag(tag)).await? {
+                return Ok(Lock::held(objects, path, times, Held { content, tag, sent, is_lost: false }));
+            }
+        }
+        Err(LockError::Lost)
+    }
+
+    fn held(objects: &Objects, path: &str, times: LockTimes, held: Held) -> Lock {
+        let shared =
+            Arc::new(Shared { objects: objects.clone(), path: path.to_owned(), times, held: Mutex::new(held) });
+        let renewing = Handle::current().spawn(renew(shared.clone()));
+        Lock { shared, renewing }
+    }
+
+    /// Number of runs that have taken the lock over from another, and one.
+    pub fn epoch(&self) -> u64 {
+        self.shared.held().content.epoch
+    }
+
+    /// Whether no other run can have taken it over.
+    ///
+    /// # Errors
+    /// [`LockError::Lost`].
+    pub fn check(&self) -> Result<(), LockError> {
+        let held = self.shared.held();
+        match !held.is_lost && held.sent.elapsed() < self.shared.times.believed {
+            true => Ok(()),
+            false => Err(LockError::Lost),
+        }
+    }
+
+    /// Gives the lock back.
+    ///
+    /// # Errors
+    /// [`LockError::Lost`] if another run has it by now; a failure of the store. It is over by itself then.
+    pub async fn release(self) -> Result<(), LockError> {
+        self.renewing.abort();
+        let (tag, owner) = {
+            let held = self.shared.held();
+            (held.tag.clone(), held.content.owner.clone())
+        };
+        let Shared { objects, path, .. } = &*self.shared;
+        // Not every store looks at the condition of a removal.
+        let found = objects.get(path, LOCK_BYTES_MAX).await?;
+        let is_ours = |found: &SmallObject| {
+            serde_json::from_slice(&found.content).is_ok_and(|there: Content| there.owner == owner)
+        };
+        let Some(found) = found.filter(is_ours) else { return Err(LockError::Lost) };
+        match objects.delete(path, &Condition::Tag(found.facts.etag.unwrap_or(tag))).await? {
+            Written::Stored(_) => Ok(()),
+            Written::Refused => Err(LockError::Lost),
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        self.renewing.abort();
+    }
+}
+
+impl Shared {
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Renews the lock until it is lost. A store that does not answer is asked again, as long as the lock may be held.
+async fn renew(shared: Arc<Shared>) {
+    loop {
+        tokio::time::sleep(shared.times.renew_every).await;
+        let (mut content, tag) = {
+            let held = shared.held();
+            (held.content.clone(), held.tag.clone())
+        };
+        content.renewal += 1;
+        let sent = Instant::now();
+        match write(&shared.objects, &shared.path, &content, &Condition::Tag(tag)).await {
+            Ok(Written::Stored(Some(tag))) => {
+                let mut held = shared.held();
+                (held.content, held.tag, held.sent) = (content, tag, sent);
+            }
+            Ok(_) => {
+                shared.held().is_lost = true;
+                return;
+            }
+            // Whether it is still believed in is a question of time.
+            Err(error) => tracing::debug!(%error, "the lock was not renewed"),
+        }
+    }
+}
+
+async fn write(objects: &Objects, path: &str, content: &Content, condition: &Condition) -> Result<Written, CallError> {
+    let json = serde_json::to_vec(content).expect("a lock has only strings and numbers");
+    let fields = vec![("Content-Type".to_owned(), "application/json".to_owned())];
+    objects.put(path, fields, Bytes::from(json), condition).await
+}
+
+/// What process numbers of this machine are worth: containers have their own.
+fn processes() -> String {
+    let space = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    format!("{} {}", boot_id(), space.display())
+}
+
+/// Whether the holder was a process here and is none any more.
+fn has_ended(holder: &Content, ours: &Content) -> bool {
+    let is_known = Path::new("/proc/self").exists() && !boot_id().is_empty();
+    is_known && holder.processes == ours.processes && !Path::new("/proc").join(holder.pid.to_string()).exists()
+}
+
+/// Seconds since an object was written, by the store's clock; 0 where the store does not tell its time.
+fn age_s(found: &SmallObject) -> i64 {
+    match (found.facts.answered, found.facts.modified) {
+        (Some(now), Some(then)) => now.saturating_sub(then).max(0),
+        _ => 0,
+    }
+}

@@ -1,0 +1,290 @@
+//! The objects below one prefix of a bucket, as a mirror keeps them: read, written by condition, copied, listed, removed.
+//!
+//! Paths are relative to the prefix. Every object that is written here says the SHA-256 of its content in its metadata, so
+//! that a later run knows it even where the store keeps no checksums.
+
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use fullbore_engine::digest::Sha256;
+use fullbore_engine::run::CommandError;
+use fullbore_engine::stage::Ledger;
+use fullbore_wire::http1::{Method, ResponseHead};
+use tokio::sync::watch;
+
+use crate::bucket::{self, BucketSettings};
+use crate::client::{CHECKSUM_FIELD, Call, CallError, Client, etag};
+use crate::dialect::Feature;
+use crate::key::encode_path;
+use crate::listing::{self, More};
+use crate::remove::{self, KEYS_AT_ONCE};
+use crate::sign::hex;
+use crate::xml;
+
+/// The field of an object's metadata with the SHA-256 of its content, in hex.
+pub const HASH_FIELD: &str = "x-amz-meta-fullbore-sha256";
+
+/// The field with the time of last change that its content had at its origin, in Unix seconds.
+pub const TIME_FIELD: &str = "x-amz-meta-fullbore-mtime";
+
+/// On which condition an object is written or removed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Condition {
+    /// Whatever is there.
+    None,
+    /// There is no object of this key.
+    Absent,
+    /// The object has this ETag.
+    Tag(String),
+}
+
+/// What is known of an object without its content.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectFacts {
+    /// Its length in bytes.
+    pub size: u64,
+    /// Its ETag without quotes.
+    pub etag: Option<String>,
+    /// SHA-256 of its content, by the store or by the metadata.
+    pub sha256: Option<Sha256>,
+    /// Time of last change of its content, by the metadata, Unix seconds.
+    pub mtime: Option<i64>,
+    /// When it was written, by the store's clock, Unix seconds.
+    pub modified: Option<i64>,
+    /// The store's time at the answer, Unix seconds.
+    pub answered: Option<i64>,
+}
+
+/// A small object with its content.
+#[derive(Debug, Clone)]
+pub struct SmallObject {
+    /// Its content.
+    pub content: Bytes,
+    /// The rest.
+    pub facts: ObjectFacts,
+}
+
+/// The result of a conditional write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Written {
+    /// It was written; the ETag of the object.
+    Stored(Option<String>),
+    /// The condition does not hold.
+    Refused,
+}
+
+/// The objects below a prefix. Clones share the connections.
+#[derive(Debug, Clone)]
+pub struct Objects {
+    client: Client,
+    /// Empty, or with a slash at its end.
+    prefix: Arc<str>,
+}
+
+impl Objects {
+    /// The way to the objects below the settings' key; nothing is asked yet. `stop` becomes true when no more requests are
+    /// to be made.
+    ///
+    /// # Errors
+    /// A usage error for names, addresses, certificates or proxies that cannot be used.
+    pub fn open(
+        settings: &BucketSettings,
+        stop: watch::Receiver<bool>,
+        ledger: &Ledger,
+    ) -> Result<Objects, CommandError> {
+        let client = bucket::open(settings, None, stop, ledger)?;
+        let prefix = settings.location.key.trim_matches('/');
+        let slash = if prefix.is_empty() { "" } else { "/" };
+        Ok(Objects { client, prefix: format!("{prefix}{slash}").into() })
+    }
+
+    /// The client of the bucket.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The key of a path.
+    pub fn key(&self, path: &str) -> String {
+        format!("{}{path}", self.prefix)
+    }
+
+    /// Fetches an object of at most `bytes_max`; `None`: there is none.
+    ///
+    /// # Errors
+    /// [`CallError`], also for an object that is larger, or whose content does not match its checksum.
+    pub async fn get(&self, path: &str, bytes_max: usize) -> Result<Option<SmallObject>, CallError> {
+        let mut call = Call::new(Method::Get, Some(&self.key(path))).field("x-amz-checksum-mode", "ENABLED");
+        call.answer_bytes_max = bytes_max;
+        let answer = self.client.call(call).await?;
+        match answer.head.status {
+            404 => Ok(None),
+            200 => {
+                let content = answer.body;
+                let facts = ObjectFacts { size: content.len() as u64, ..facts(&answer.head) };
+                Ok(Some(SmallObject { content, facts }))
+            }
+            _ => Err(CallError::refused(format!("GET {}", self.key(path)), &answer)),
+        }
+    }
+
+    /// What is known of an object; `None`: there is none.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn head(&self, path: &str) -> Result<Option<ObjectFacts>, CallError> {
+        let call = Call::new(Method::Head, Some(&self.key(path))).field("x-amz-checksum-mode", "ENABLED");
+        let answer = self.client.call(call).await?;
+        match answer.head.status {
+            404 => Ok(None),
+            200 => Ok(Some(facts(&answer.head))),
+            _ => Err(CallError::refused(format!("HEAD {}", self.key(path)), &answer)),
+        }
+    }
+
+    /// Writes a small object on a condition.
+    ///
+    /// # Errors
+    /// [`CallError`]. A condition that does not hold is none.
+    pub async fn put(
+        &self,
+        path: &str,
+        mut fields: Vec<(String, String)>,
+        content: Bytes,
+        condition: &Condition,
+    ) -> Result<Written, CallError> {
+        let hash = Sha256::of(&content);
+        fields.push((HASH_FIELD.to_owned(), hash.to_hex().as_str().to_owned()));
+        fields.extend(condition_field(condition));
+        let mut call = Call::new(Method::Put, Some(&self.key(path))).body(content.clone(), hash);
+        (call.fields, call.checksum) = (fields, Some(Feature::ObjectChecksums));
+        let answer = match self.client.call(call).await {
+            // Two writers at the same time: the other one was first.
+            Err(CallError::Refused { status: 409, .. }) if *condition != Condition::None => {
+                return Ok(Written::Refused);
+            }
+            // No object has the tag.
+            Ok(answer) if answer.head.status == 404 && *condition != Condition::None => return Ok(Written::Refused),
+            answer => answer?,
+        };
+        match answer.head.status {
+            200..300 => Ok(Written::Stored(etag(&answer.head))),
+            412 if answer.times_sent > 1 => {
+                // The first copy of the request may have been done, and its answer lost.
+                let found = self.get(path, content.len().max(1)).await;
+                match found {
+                    Ok(Some(found)) if found.content == content => Ok(Written::Stored(found.facts.etag)),
+                    _ => Ok(Written::Refused),
+                }
+            }
+            412 => Ok(Written::Refused),
+            _ => Err(CallError::refused(format!("PUT {}", self.key(path)), &answer)),
+        }
+    }
+
+    /// Copies an object within the bucket, with fields of its own.
+    ///
+    /// # Errors
+    /// [`CallError`], also where the store tells of an error in the body of a good answer; a missing source.
+    pub async fn copy(
+        &self,
+        from: &str,
+        to: &str,
+        mut fields: Vec<(String, String)>,
+        sha256: Sha256,
+    ) -> Result<(), CallError> {
+        let mut source = String::from("/");
+        encode_path(&self.client.bucket().name, &mut source);
+        source.push('/');
+        encode_path(&self.key(from), &mut source);
+        fields.push((HASH_FIELD.to_owned(), sha256.to_hex().as_str().to_owned()));
+        fields.push(("x-amz-copy-source".to_owned(), source));
+        fields.push(("x-amz-metadata-directive".to_owned(), "REPLACE".to_owned()));
+        fields.push(("x-amz-checksum-algorithm".to_owned(), "SHA256".to_owned()));
+        let mut call = Call::new(Method::Put, Some(&self.key(to)));
+        (call.fields, call.errors_in_body) = (fields, true);
+        let answer = self.client.call(call).await?;
+        match answer.head.status {
+            200..300 => Ok(()),
+            _ => Err(CallError::refused(format!("copy of {} to {}", self.key(from), self.key(to)), &answer)),
+        }
+    }
+
+    /// Removes one object on a condition; a missing one is removed.
+    ///
+    /// # Errors
+    /// [`CallError`]. A condition that does not hold is none.
+    pub async fn delete(&self, path: &str, condition: &Condition) -> Result<Written, CallError> {
+        let mut call = Call::new(Method::Delete, Some(&self.key(path)));
+        call.fields.extend(condition_field(condition));
+        // A lock is given back after a stop, too.
+        call.at_the_end = true;
+        let answer = self.client.call(call).await?;
+        match answer.head.status {
+            412 => Ok(Written::Refused),
+            200..300 | 404 => Ok(Written::Stored(None)),
+            _ => Err(CallError::refused(format!("DELETE {}", self.key(path)), &answer)),
+        }
+    }
+
+    /// Removes objects, a thousand by one request.
+    ///
+    /// # Errors
+    /// [`CallError`], also when the store keeps one of them; those of later requests are then still there.
+    pub async fn remove(&self, paths: &[String]) -> Result<(), CallError> {
+        for some in paths.chunks(KEYS_AT_ONCE) {
+            let keys: Vec<String> = some.iter().map(|path| self.key(path)).collect();
+            if let Some((key, error)) = remove::remove(&self.client, &keys).await?.into_iter().next() {
+                return Err(CallError::Refused { what: format!("DELETE {key}"), status: 200, error });
+            }
+        }
+        Ok(())
+    }
+
+    /// Lists the objects below a path, in the order of their keys: paths, sizes, ETags.
+    ///
+    /// # Errors
+    /// [`CallError`]; see [`listing::list`].
+    pub async fn list(&self, below: &str) -> Result<Vec<(String, u64, String)>, CallError> {
+        let mut found = Vec::new();
+        let prefix = &*self.prefix;
+        listing::list(&self.client, &self.key(below), |page: Vec<xml::ListedObject>| {
+            // A key outside of the prefix was not asked for.
+            let objects = page.into_iter().filter_map(|object| {
+                let path = object.key.strip_prefix(prefix)?.to_owned();
+                Some((path, object.size, object.etag))
+            });
+            found.extend(objects);
+            More::Yes
+        })
+        .await?;
+        Ok(found)
+    }
+}
+
+fn condition_field(condition: &Condition) -> Option<(String, String)> {
+    match condition {
+        Condition::None => None,
+        Condition::Absent => Some(("If-None-Match".to_owned(), "*".to_owned())),
+        Condition::Tag(tag) => Some(("If-Match".to_owned(), format!("\"{tag}\""))),
+    }
+}
+
+fn facts(head: &ResponseHead) -> ObjectFacts {
+    let by_metadata = head.store_field(HASH_FIELD).and_then(|hex| hex.parse().ok());
+    ObjectFacts {
+        size: head.content_length.unwrap_or(0),
+        etag: etag(head),
+        sha256: by_metadata.or_else(|| sha256_of(head)),
+        mtime: head.store_field(TIME_FIELD).and_then(|seconds| seconds.parse().ok()),
+        modified: head.last_modified,
+        answered: head.date,
+    }
+}
+
+/// The checksum of a whole object; one of parts has a number behind it.
+fn sha256_of(head: &ResponseHead) -> Option<Sha256> {
+    let bytes = STANDARD.decode(head.store_field(CHECKSUM_FIELD)?).ok()?;
+    (bytes.len() == 32).then(|| hex(&bytes).parse().ok())?
+}

@@ -1,0 +1,430 @@
+//! Files that land in a store: each is one object, put when it is complete and verified.
+//!
+//! Files up to [`WHOLE_BYTES_MAX`] are in memory until the store has acknowledged them; larger ones are in files without a
+//! name, and go up in parts. So nothing unverified is ever in the store. A landing thread waits for no answer: the
+//! target tells later ([`Committed::Later`]). Paths below the caller's own directory stay in a local one.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use bytes::Bytes;
+use fullbore_engine::digest::{Sha256, Verified};
+use fullbore_engine::durability::Durability;
+use fullbore_engine::files::Root;
+use fullbore_engine::files::unnamed::unnamed;
+use fullbore_engine::target::{Committed, Content, LocalPart, LocalTarget, Name, Promise, Target, TargetError};
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+
+use crate::client::CallError;
+use crate::objects::{Condition, HASH_FIELD, Objects, TIME_FIELD, Written};
+use crate::parts::WHOLE_BYTES_MAX;
+use crate::upload::{PutOutcome, UploadError, Uploader};
+
+/// Names that are given at once.
+const NAMES_AT_ONCE: usize = 32;
+
+/// What the caller knows of the layout of its objects.
+pub trait Layout: Send + Sync + 'static {
+    /// Whether this path is one of the caller's own files, which stay in the local directory.
+    fn is_own(&self, path: &str) -> bool;
+
+    /// The SHA-256 under which a path of the local directory stores content.
+    fn stored(&self, path: &str) -> Option<Sha256>;
+
+    /// Fields of the object of this path, such as `Cache-Control`.
+    fn fields(&self, path: &str) -> Vec<(String, String)>;
+
+    /// To which step of publishing a name belongs: names of one step are given at once, steps one after the other.
+    fn step(&self, name: &Name) -> u32;
+
+    /// Called before each step: whether this run may still change what is published.
+    ///
+    /// # Errors
+    /// A reason why not.
+    fn may_publish(&self) -> Result<(), io::Error>;
+
+    /// Another run has written an object that this run was to replace.
+    fn overtaken(&self);
+
+    /// On which condition the object of this path is written.
+    fn condition(&self, path: &str) -> Condition;
+
+    /// A published object that has this content already.
+    fn copy_of(&self, sha256: Sha256) -> Option<String>;
+
+    /// The object of this path is written, with this content and ETag, or removed.
+    fn changed(&self, path: &str, to: Option<(Sha256, u64, Option<String>)>);
+}
+
+/// A target whose files become objects. Clones are handles to the same one.
+pub struct StoreTarget<L> {
+    objects: Objects,
+    uploader: Uploader,
+    local: Arc<LocalTarget>,
+    layout: Arc<L>,
+    /// Directory of files without a name.
+    scratch: PathBuf,
+    runtime: Handle,
+    in_flight: Arc<InFlight>,
+}
+
+/// Unfinished content of a [`StoreTarget`].
+#[derive(Debug)]
+pub enum StorePart {
+    /// In the local directory.
+    Local(LocalPart),
+    /// In memory.
+    Memory {
+        /// Its path.
+        path: String,
+        /// Its content as far as it is there.
+        content: Vec<u8>,
+    },
+    /// In a file without a name.
+    File {
+        /// Its path.
+        path: String,
+        /// The file.
+        file: File,
+    },
+}
+
+/// Objects that the store has not acknowledged yet.
+#[derive(Debug, Default)]
+struct InFlight {
+    count: Mutex<usize>,
+    none: Condvar,
+}
+
+/// One of them, until dropped.
+struct Flying(Arc<InFlight>);
+
+impl Flying {
+    fn begin(of: &Arc<InFlight>) -> Flying {
+        *of.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        Flying(of.clone())
+    }
+}
+
+impl Drop for Flying {
+    fn drop(&mut self) {
+        let mut count = self.0.count.lock().unwrap_or_else(PoisonError::into_inner);
+        *count -= 1;
+        if *count == 0 {
+            self.0.none.notify_all();
+        }
+    }
+}
+
+impl<L: Layout> StoreTarget<L> {
+    /// Objects go by `uploader`, on `runtime`. Own files and those without a name are in `local`.
+    pub fn new(objects: Objects, uploader: Uploader, local: Arc<Root>, layout: Arc<L>, runtime: Handle) -> Self {
+        let scratch = local.path().to_owned();
+        let local = Arc::new(LocalTarget::new(local, Durability::None));
+        StoreTarget { objects, uploader, local, layout, scratch, runtime, in_flight: Arc::default() }
+    }
+
+    /// Puts content of the local directory, or a copy of a published object, under a published path.
+    async fn give(&self, from: &str, to: &str) -> Result<(), TargetError> {
+        let failed = |source: io::Error| TargetError::Io { operation: "store", path: to.to_owned(), source };
+        let sha256 = self.layout.stored(from);
+        let mut fields = self.layout.fields(to);
+        let Some((file, status)) = self.local.root().open_file(from)? else {
+            let source = sha256.and_then(|sha256| Some((sha256, self.layout.copy_of(sha256)?)));
+            let Some((sha256, source)) = source else {
+                return Err(TargetError::NothingToPublish { path: from.to_owned(), name: to.to_owned() });
+            };
+            self.objects.copy(&source, to, fields, sha256).await.map_err(|error| failed(io::Error::other(error)))?;
+            let facts = self.objects.head(to).await.map_err(|error| failed(io::Error::other(error)))?;
+            // Some stores answer before they have done it.
+            let facts = facts.ok_or_else(|| failed(io::Error::other("the copy is not there")))?;
+            self.layout.changed(to, Some((sha256, facts.size, facts.etag)));
+            return Ok(());
+        };
+        let size = status.size;
+        fields.push((TIME_FIELD.to_owned(), status.mtime.to_string()));
+        if size <= WHOLE_BYTES_MAX {
+            let mut content = vec![0; usize::try_from(size).unwrap_or(usize::MAX)];
+            file.read_exact_at(&mut content, 0).map_err(failed)?;
+            let content = Bytes::from(content);
+            let hash = Sha256::of(&content);
+            if sha256.is_some_and(|sha256| sha256 != hash) {
+                return Err(failed(io::Error::other("the stored content was changed")));
+            }
+            let condition = self.layout.condition(to);
+            let put = self.objects.put(to, fields, content, &condition).await;
+            return match put.map_err(|error| failed(io::Error::other(error)))? {
+                Written::Stored(tag) => {
+                    self.layout.changed(to, Some((hash, size, tag)));
+                    Ok(())
+                }
+                Written::Refused => {
+                    self.layout.overtaken();
+                    Err(failed(io::Error::other(Overtaken)))
+                }
+            };
+        }
+        let Some(sha256) = sha256 else {
+            return Err(TargetError::NothingToPublish { path: from.to_owned(), name: to.to_owned() });
+        };
+        let key = self.objects.key(to);
+        let put = self.uploader.put_file(&key, with_hash(fields, sha256), Arc::new(file), size).await;
+        put.map_err(|error| failed(io::Error::other(error)))?;
+        self.layout.changed(to, Some((sha256, size, None)));
+        Ok(())
+    }
+
+    async fn give_all(&self, names: &[&Name]) -> Result<(), TargetError> {
+        let mut removed = Vec::new();
+        let mut giving = JoinSet::new();
+        for name in names {
+            match name {
+                Name::Link { from, to } => {
+                    while giving.len() >= NAMES_AT_ONCE {
+                        joined(giving.join_next().await)?;
+                    }
+                    let (target, from, to) = (self.clone(), from.clone(), to.clone());
+                    giving.spawn(async move { target.give(&from, &to).await });
+                }
+                Name::Remove { path } => removed.push(path.clone()),
+                Name::Symlink { target, link } => {
+                    let source = io::Error::other(format!("a store has no links (to {target})"));
+                    return Err(TargetError::Io { operation: "create", path: link.clone(), source });
+                }
+            }
+        }
+        while let Some(result) = giving.join_next().await {
+            joined(Some(result))?;
+        }
+        if let Some(first) = removed.first() {
+            let failed = |error: CallError| TargetError::Io {
+                operation: "remove",
+                path: first.clone(),
+                source: io::Error::other(error),
+            };
+            self.objects.remove(&removed).await.map_err(failed)?;
+            removed.iter().for_each(|path| self.layout.changed(path, None));
+        }
+        Ok(())
+    }
+}
+
+/// Another run has written an object that this one was to replace.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("another run has changed it meanwhile")]
+pub struct Overtaken;
+
+fn joined(result: Option<Result<Result<(), TargetError>, tokio::task::JoinError>>) -> Result<(), TargetError> {
+    match result {
+        Some(Ok(result)) => result,
+        Some(Err(error)) => {
+            Err(TargetError::Io { operation: "give", path: "names".to_owned(), source: io::Error::other(error) })
+        }
+        None => Ok(()),
+    }
+}
+
+fn with_hash(mut fields: Vec<(String, String)>, sha256: Sha256) -> Vec<(String, String)> {
+    fields.push((HASH_FIELD.to_owned(), sha256.to_hex().as_str().to_owned()));
+    fields
+}
+
+impl<L: Layout> Target for StoreTarget<L> {
+    type Part = StorePart;
+
+    fn begin(&self, path: &str, size: u64) -> Result<StorePart, TargetError> {
+        if self.layout.is_own(path) {
+            return Ok(StorePart::Local(self.local.begin(path, size)?));
+        }
+        let path = path.to_owned();
+        if size <= WHOLE_BYTES_MAX {
+            let content = vec![0; usize::try_from(size).unwrap_or(usize::MAX)];
+            return Ok(StorePart::Memory { path, content });
+        }
+        match unnamed(&self.scratch) {
+            Ok(file) => Ok(StorePart::File { path, file }),
+            Err(source) => Err(TargetError::Io { operation: "create a temporary file for", path, source }),
+        }
+    }
+
+    fn resume(&self, path: &str, size: u64) -> Result<Option<StorePart>, TargetError> {
+        match self.layout.is_own(path) {
+            true => Ok(self.local.resume(path, size)?.map(StorePart::Local)),
+            false => Ok(None),
+        }
+    }
+
+    fn kept(&self, path: &str) -> Result<Option<u64>, TargetError> {
+        if self.layout.is_own(path) { self.local.kept(path) } else { Ok(None) }
+    }
+
+    fn write_at(&self, part: &mut StorePart, offset: u64, data: &[u8]) -> Result<(), TargetError> {
+        match part {
+            StorePart::Local(part) => self.local.write_at(part, offset, data),
+            StorePart::Memory { path, content } => {
+                let place = usize::try_from(offset).ok().and_then(|at| content.get_mut(at..at + data.len()));
+                let outside = || io::Error::other("bytes behind its end");
+                let error = || TargetError::Io { operation: "write", path: path.clone(), source: outside() };
+                place.ok_or_else(error)?.copy_from_slice(data);
+                Ok(())
+            }
+            StorePart::File { path, file } => file.write_all_at(data, offset).map_err(|source| TargetError::Io {
+                operation: "write",
+                path: path.clone(),
+                source,
+            }),
+        }
+    }
+
+    fn read_at(&self, part: &mut StorePart, offset: u64, buffer: &mut [u8]) -> Result<usize, TargetError> {
+        match part {
+            StorePart::Local(part) => self.local.read_at(part, offset, buffer),
+            StorePart::Memory { content, .. } => {
+                let rest = usize::try_from(offset).ok().and_then(|at| content.get(at..)).unwrap_or_default();
+                let count = rest.len().min(buffer.len());
+                buffer[..count].copy_from_slice(&rest[..count]);
+                Ok(count)
+            }
+            StorePart::File { path, file } => file.read_at(buffer, offset).map_err(|source| TargetError::Io {
+                operation: "read",
+                path: path.clone(),
+                source,
+            }),
+        }
+    }
+
+    fn commit(&self, part: StorePart, proof: &Verified, mtime: Option<i64>) -> Result<Committed, TargetError> {
+        let (size, sha256) = (proof.size(), proof.sha256());
+        let (path, upload) = match part {
+            StorePart::Local(part) => return self.local.commit(part, proof, mtime),
+            StorePart::Memory { path, mut content } => {
+                let actual = content.len() as u64;
+                if actual < size {
+                    return Err(TargetError::Length { path, actual, expected: size });
+                }
+                content.truncate(usize::try_from(size).unwrap_or(usize::MAX));
+                (path, Upload::Whole(content.into()))
+            }
+            StorePart::File { path, file } => {
+                let shorter = |actual| TargetError::Length { path: path.clone(), actual, expected: size };
+                let failed = |source| TargetError::Io { operation: "look at", path: path.clone(), source };
+                let actual = file.metadata().map_err(failed)?.len();
+                if actual < size {
+                    return Err(shorter(actual));
+                }
+                (path, Upload::File(Arc::new(file)))
+            }
+        };
+        let (promise, pending) = Promise::new(&path);
+        let (target, flying) = (self.clone(), Flying::begin(&self.in_flight));
+        self.runtime.spawn(async move {
+            let fields = with_hash(target.layout.fields(&path), sha256);
+            let key = target.objects.key(&path);
+            let put = match upload {
+                Upload::Whole(content) => {
+                    let put = target.uploader.put_whole(&key, fields, content, sha256, false).await;
+                    put.map(|put| debug_assert!(matches!(put, PutOutcome::Stored(_)), "there is no condition"))
+                }
+                Upload::File(file) => target.uploader.put_file(&key, fields, file, size).await.map(drop),
+            };
+            if put.is_ok() {
+                target.layout.changed(&path, Some((sha256, size, None)));
+            }
+            promise.tell(put.map_err(|error: UploadError| TargetError::Io {
+                operation: "store",
+                path,
+                source: io::Error::other(error),
+            }));
+            // Whoever waits for the barrier is to find all of it told.
+            drop(flying);
+        });
+        Ok(Committed::Later(pending))
+    }
+
+    fn abandon(&self, part: StorePart) -> Result<(), TargetError> {
+        match part {
+            StorePart::Local(part) => self.local.abandon(part),
+            StorePart::Memory { .. } | StorePart::File { .. } => Ok(()),
+        }
+    }
+
+    fn open(&self, path: &str) -> Result<Option<(Content, u64)>, TargetError> {
+        if self.layout.is_own(path) {
+            return self.local.open(path);
+        }
+        // Nobody reads published files by way of the target; trees do.
+        let got = self.runtime.block_on(self.objects.get(path, WHOLE_BYTES_MAX as usize));
+        let got = got.map_err(|error| TargetError::Io {
+            operation: "read",
+            path: path.to_owned(),
+            source: io::Error::other(error),
+        })?;
+        Ok(got.map(|found| {
+            let size = found.facts.size;
+            (Box::new(io::Cursor::new(found.content)) as Content, size)
+        }))
+    }
+
+    /// The store promises what it acknowledges.
+    fn barrier(&self) -> Result<bool, TargetError> {
+        let count = self.in_flight.count.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.in_flight.none.wait_while(count, |count| *count > 0).unwrap_or_else(PoisonError::into_inner));
+        Ok(true)
+    }
+
+    fn publish(&self, names: &[Name]) -> Result<(), TargetError> {
+        for name in names {
+            if let Name::Link { from, to } = name
+                && self.local.root().stat(from)?.is_none()
+                && self.layout.stored(from).and_then(|sha256| self.layout.copy_of(sha256)).is_none()
+            {
+                return Err(TargetError::NothingToPublish { path: from.clone(), name: to.clone() });
+            }
+        }
+        self.barrier()?;
+        let mut step: Vec<&Name> = Vec::new();
+        let give = |step: &mut Vec<&Name>| {
+            let Some(first) = step.first() else { return Ok(()) };
+            let (Name::Link { to: path, .. } | Name::Symlink { link: path, .. } | Name::Remove { path }) = first;
+            let refused = |source| TargetError::Io { operation: "publish", path: path.clone(), source };
+            self.layout.may_publish().map_err(refused)?;
+            self.runtime.block_on(self.give_all(&std::mem::take(step)))
+        };
+        for name in names {
+            if step.first().is_some_and(|first| self.layout.step(first) != self.layout.step(name)) {
+                give(&mut step)?;
+            }
+            step.push(name);
+        }
+        give(&mut step)
+    }
+}
+
+enum Upload {
+    Whole(Bytes),
+    File(Arc<File>),
+}
+
+impl<L> Clone for StoreTarget<L> {
+    fn clone(&self) -> Self {
+        StoreTarget {
+            objects: self.objects.clone(),
+            uploader: self.uploader.clone(),
+            local: self.local.clone(),
+            layout: self.layout.clone(),
+            scratch: self.scratch.clone(),
+            runtime: self.runtime.clone(),
+            in_flight: self.in_flight.clone(),
+        }
+    }
+}
+
+impl<L> std::fmt::Debug for StoreTarget<L> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StoreTarget").field("scratch", &self.scratch).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,354 @@
+//! `mirror --to s3://…` against versitygw, whose objects are files that can be looked at, and against moto. The faults S1
+//! to S9 are those of docs/design/0021-mirror-in-a-bucket.md.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+mod harness;
+#[path = "s3/proxy.rs"]
+mod proxy;
+#[path = "s3/servers.rs"]
+#[allow(dead_code, unused_imports, reason = "shared by several test binaries")]
+mod servers;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use fullbore_testkit::server::Server;
+use harness::{Mirror, Ran, common, tree, verified};
+use proxy::{Action, Proxy};
+use servers::{moto, versitygw};
+
+const TO: &str = "s3://bucket/debian";
+
+/// A mirror in a bucket.
+struct Bucket {
+    mirror: Mirror,
+    endpoint: String,
+}
+
+impl Bucket {
+    fn at(endpoint: &str) -> Bucket {
+        let mut mirror = Mirror::new(common());
+        mirror.to = PathBuf::from(TO);
+        Bucket { mirror, endpoint: endpoint.to_owned() }
+    }
+
+    fn command(&self, from: &Server, more: &[&str]) -> Command {
+        let mut command = self.mirror.command(&[from], more);
+        command.args(["--endpoint", &self.endpoint]);
+        command.env("AWS_ACCESS_KEY_ID", "fullbore").env("AWS_SECRET_ACCESS_KEY", "only-for-tests");
+        command
+    }
+
+    fn run(&self, from: &Server, more: &[&str]) -> Ran {
+        self.mirror.finish(self.command(from, more))
+    }
+}
+
+fn served(state: usize) -> Server {
+    Server::start(&common().state(state).root).unwrap()
+}
+
+/// Path → hash of what a mirror in a directory has of each state.
+fn reference(state: usize) -> &'static BTreeMap<String, String> {
+    static REFERENCES: OnceLock<[BTreeMap<String, String>; 2]> = OnceLock::new();
+    let made = |state| {
+        let mirror = Mirror::new(common());
+        mirror.run(&[&served(state)]).exits(0);
+        contents(&mirror.to)
+    };
+    &REFERENCES.get_or_init(|| [made(0), made(1)])[state]
+}
+
+/// Path → hash of the published files.
+fn contents(of: &Path) -> BTreeMap<String, String> {
+    let of_file = |what: String| what.split_once(' ').map(|(_, hash)| hash.to_owned()).unwrap_or_default();
+    // Links have no content; a store has none.
+    let files = tree(of).into_iter().filter(|(_, what)| !what.starts_with("->"));
+    files.map(|(path, what)| (path, of_file(what))).collect()
+}
+
+fn data(store: &servers::Server) -> PathBuf {
+    store.directory.path().join("data/bucket/debian")
+}
+
+/// The state whose InRelease is published, of which a client that asks by hash finds everything; none without one.
+#[track_caller]
+fn visible(data: &Path) -> Option<usize> {
+    let here = contents(data);
+    let published = here.get("dists/trixie/InRelease")?;
+    let state = (0..2).find(|state| reference(*state).get("dists/trixie/InRelease") == Some(published));
+    let state = state.expect("the InRelease is one of the archive's");
+    for (path, hash) in reference(state) {
+        if path.starts_with("pool/") || path.contains("/by-hash/") {
+            assert_eq!(here.get(path), Some(hash), "{path}, which the published InRelease of state {state} leads to");
+        }
+    }
+    Some(state)
+}
+
+/// The pool files that were asked for, each once.
+fn pool_requests(server: &Server) -> Vec<String> {
+    let paths = server.log().into_iter().map(|entry| entry.path).filter(|path| path.starts_with("/pool/"));
+    paths.collect::<std::collections::BTreeSet<String>>().into_iter().collect()
+}
+
+/// Copies a bucket with the attributes that are its metadata.
+fn copy_bucket(from: &Path, to: &Path) {
+    let _ = fs::remove_dir_all(to);
+    let done = Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap();
+    assert!(done.success());
+}
+
+#[test]
+fn a_bucket_has_what_a_directory_has_and_is_updated_and_cleaned() {
+    let store = versitygw();
+    let bucket = Bucket::at(&store.url);
+    let first = bucket.run(&served(0), &[]).exits(0);
+    assert_eq!(contents(&data(&store)), *reference(0));
+    verified(&data(&store), common(), 0);
+    assert!(first.number("totals.files") > 0);
+    let again = bucket.run(&served(0), &["--changed-exit"]).exits(10);
+    assert_eq!(again.number("totals.files"), 0);
+    // With an earlier state's files kept, and then without.
+    bucket.run(&served(1), &[]).exits(0);
+    verified(&data(&store), common(), 1);
+    let both = contents(&data(&store));
+    assert!(reference(0).keys().filter(|path| path.starts_with("pool/")).all(|path| both.contains_key(path)));
+    let directory = Mirror::new(common());
+    directory.run(&[&served(0)]).exits(0);
+    directory.run(&[&served(1)]).exits(0);
+    assert_eq!(both, contents(&directory.to));
+    let other = Bucket::at(&store.url);
+    fs::remove_dir_all(data(&store)).unwrap();
+    let at_once = ["--keep-generations", "0", "--keep-hours", "0"];
+    other.run(&served(0), &at_once).exits(0);
+    let cleaned = other.run(&served(1), &at_once).exits(0);
+    assert!(cleaned.number("totals.deleted_files") > 0, "{cleaned:?}");
+    assert_eq!(contents(&data(&store)), *reference(1));
+    let own: Vec<String> = fs::read_dir(data(&store).join(".fullbore"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    let mut own: Vec<&str> = own.iter().map(String::as_str).collect();
+    own.sort_unstable();
+    assert_eq!(own, ["files-2.zst", "state"], "no lock, no mark, no old list");
+}
+
+#[test]
+fn another_store_takes_it_as_well() {
+    let store = moto();
+    let bucket = Bucket::at(&store.url);
+    bucket.run(&served(0), &[]).exits(0);
+    bucket.run(&served(0), &["--changed-exit"]).exits(10);
+    bucket.run(&served(1), &[]).exits(0);
+    let client = servers::Client::new(&store.url);
+    for (path, hash) in reference(1) {
+        let content =
+            client.run(["get", &format!("{TO}/{path}"), "-o", client.home.path().join("f").to_str().unwrap()]);
+        assert_eq!(content.code, 0, "{path}: {}", content.stderr);
+        let (digest, _) = fullbore_testkit::digest::Digest::of_file(&client.home.path().join("f")).unwrap();
+        assert_eq!(digest.to_string(), *hash, "{path}");
+    }
+}
+
+#[test]
+fn nothing_new_is_two_round_trips_and_no_lock() {
+    let store = versitygw();
+    Bucket::at(&store.url).run(&served(0), &[]).exits(0);
+    let proxy = Proxy::start(&store.url, |_, _| Action::Pass(Duration::from_millis(150)));
+    let bucket = Bucket::at(&proxy.url);
+    let server = served(0);
+    let begun = Instant::now();
+    let run = bucket.run(&server, &["--changed-exit"]).exits(10);
+    let took = begun.elapsed();
+    let asked = proxy.take();
+    assert!(asked.iter().all(|request| request.starts_with("GET ") || request.starts_with("HEAD ")), "{asked:?}");
+    assert_eq!(run.number("totals.requests"), 1, "the origin is asked whether it has another InRelease");
+    // All that the store is asked for goes out at once: five requests that take 150 ms each.
+    assert!(asked.len() == 5 && took < Duration::from_millis(700), "{asked:?} in {took:?}");
+}
+
+/// S1.
+#[test]
+fn a_run_killed_at_any_request_harms_nobody_and_is_completed() {
+    let store = versitygw();
+    Bucket::at(&store.url).run(&served(0), &[]).exits(0);
+    let kept = store.directory.path().join("kept");
+    copy_bucket(&data(&store), &kept);
+    let server = served(1);
+    let mut killed = 0;
+    let mut published = 0;
+    for n in (1..).step_by(step()) {
+        copy_bucket(&kept, &data(&store));
+        let proxy = Proxy::start(&store.url, move |number, _| if number == n { Action::Kill } else { Action::now() });
+        let bucket = Bucket::at(&proxy.url);
+        let child = bucket.command(&server, &[]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        proxy.kills(child.id());
+        let ended = child.wait_with_output().unwrap();
+        let state = visible(&data(&store)).expect("one was published before");
+        if ended.status.success() {
+            assert_eq!(state, 1);
+            break;
+        }
+        killed += 1;
+        published += state;
+        let completed = Bucket::at(&store.url).run(&server, &[]).exits(0);
+        assert!(!completed.stderr.contains("warning"), "{n}: {}", completed.stderr);
+        verified(&data(&store), common(), 1);
+        assert_eq!(visible(&data(&store)), Some(1));
+    }
+    assert!(killed > 15, "{killed} of {}", step());
+    assert!(published < killed);
+}
+
+/// Each third request in the usual tests, each in long ones.
+fn step() -> usize {
+    if std::env::var_os("FULLBORE_TEST_LONG").is_some() { 1 } else { 3 }
+}
+
+/// S3.
+#[test]
+fn lost_and_late_answers_and_pleas_for_less_change_nothing() {
+    let server = served(0);
+    for (name, action) in [("lost", Action::LoseAnswer), ("refused", Action::Answer(503)), ("late", Action::late())] {
+        let store = versitygw();
+        let mut seen = std::collections::HashSet::new();
+        // Each request once, so that the second copy of each goes well.
+        let proxy = Proxy::start(&store.url, move |number, line| {
+            if seen.insert(line.to_owned()) && number % 2 == 0 { action } else { Action::now() }
+        });
+        Bucket::at(&proxy.url).run(&server, &[]).exits(0);
+        assert_eq!(contents(&data(&store)), *reference(0), "{name}");
+        assert!(!data(&store).join(".fullbore/lock").exists(), "{name}");
+        assert!(proxy.take().len() > 30, "{name}");
+    }
+}
+
+/// S5.
+#[test]
+fn a_state_that_another_run_has_replaced_is_not_overwritten() {
+    let store = versitygw();
+    Bucket::at(&store.url).run(&served(0), &[]).exits(0);
+    let (url, path) = (store.url.clone(), data(&store));
+    let proxy = Proxy::start(&store.url, move |_, line| {
+        if line.starts_with("PUT ") && line.contains("/.fullbore/state") {
+            let client = servers::Client::new(&url);
+            let file = client.file("state", b"another run's");
+            let put = client.run(["put", file.to_str().unwrap(), "s3://bucket/debian/.fullbore/state"]);
+            assert_eq!(put.code, 0, "{}", put.stderr);
+        }
+        Action::now()
+    });
+    let run = Bucket::at(&proxy.url).run(&served(1), &[]).exits(6);
+    assert!(run.stderr.contains("another run has changed the mirror meanwhile"), "{}", run.stderr);
+    assert_eq!(fs::read(path.join(".fullbore/state")).unwrap(), b"another run's");
+    visible(&path).unwrap();
+}
+
+/// S6.
+#[test]
+fn the_delete_guard_holds_in_a_bucket() {
+    let store = versitygw();
+    let bucket = Bucket::at(&store.url);
+    bucket.run(&served(0), &[]).exits(0);
+    let client = servers::Client::new(&store.url);
+    (0..30).for_each(|number| drop(client.file(&format!("foreign/{number}"), &[b'x'; 30_000])));
+    let foreign = client.home.path().join("foreign");
+    let put = client.run(["put", foreign.to_str().unwrap(), &format!("{TO}/pool/foreign")]);
+    assert_eq!(put.code, 0, "{}", put.stderr);
+    let count = || contents(&data(&store)).keys().filter(|path| path.starts_with("pool/foreign/")).count();
+    let refused = bucket.run(&served(1), &["--clean-foreign"]).exits(2);
+    assert!(refused.stderr.contains("refused to delete"), "{}", refused.stderr);
+    assert_eq!(count(), 30);
+    verified(&data(&store), common(), 1);
+    bucket.run(&served(1), &["--clean-foreign", "--force-delete"]).exits(0);
+    assert_eq!(count(), 0);
+    verified(&data(&store), common(), 1);
+}
+
+/// S7.
+#[test]
+fn a_lost_state_costs_no_download() {
+    let store = versitygw();
+    let bucket = Bucket::at(&store.url);
+    bucket.run(&served(0), &[]).exits(0);
+    fs::remove_dir_all(data(&store).join(".fullbore")).unwrap();
+    let server = served(0);
+    let again = bucket.run(&server, &[]).exits(0);
+    let fetched = pool_requests(&server);
+    assert!(fetched.is_empty(), "{fetched:?}");
+    assert_eq!(contents(&data(&store)), *reference(0));
+    assert!(again.stderr.lines().all(|line| !line.contains("error")), "{}", again.stderr);
+    bucket.run(&server, &["--changed-exit"]).exits(10);
+}
+
+/// S8.
+#[test]
+fn objects_of_another_tool_are_taken_over_and_wrong_ones_replaced() {
+    let store = versitygw();
+    let directory = Mirror::new(common());
+    directory.run(&[&served(0)]).exits(0);
+    let client = servers::Client::new(&store.url);
+    let put = client.run(["put", directory.to.to_str().unwrap(), TO]);
+    assert_eq!(put.code, 0, "{}", put.stderr);
+    let pool: Vec<&String> = reference(0).keys().filter(|path| path.starts_with("pool/")).collect();
+    let (wrong, shorter) = (pool[0], pool[1]);
+    let length = fs::metadata(data(&store).join(wrong)).unwrap().len() as usize;
+    for (path, content) in [(wrong, vec![b'x'; length]), (shorter, vec![b'x'; 3])] {
+        let file = client.file("wrong", &content);
+        let put = client.run(["put", file.to_str().unwrap(), &format!("{TO}/{path}")]);
+        assert_eq!(put.code, 0, "{}", put.stderr);
+    }
+    let server = served(0);
+    Bucket::at(&store.url).run(&server, &[]).exits(0);
+    let fetched = pool_requests(&server);
+    let mut expected = [format!("/{wrong}"), format!("/{shorter}")];
+    expected.sort_unstable();
+    assert_eq!(fetched, expected);
+    assert_eq!(contents(&data(&store)), *reference(0));
+}
+
+/// S9.
+#[test]
+fn a_run_frozen_while_publishing_does_not_undo_what_another_published() {
+    let store = versitygw();
+    Bucket::at(&store.url).run(&served(0), &[]).exits(0);
+    let (reached, is_reached) = std::sync::mpsc::channel();
+    let proxy = Proxy::start(&store.url, move |_, line| {
+        if line.starts_with("PUT ") && line.contains("/dists/trixie/InRelease") {
+            reached.send(()).unwrap();
+            return Action::Pass(Duration::from_secs(20));
+        }
+        Action::now()
+    });
+    let frozen = Bucket::at(&proxy.url);
+    let server = served(1);
+    let mut child = frozen.command(&server, &[]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    is_reached.recv_timeout(Duration::from_secs(60)).unwrap();
+    let refused = Bucket::at(&store.url).run(&served(1), &[]).exits(6);
+    assert!(refused.stderr.contains("another run changes it: process"), "{}", refused.stderr);
+    // By the store's clock the lock is over.
+    let lock = data(&store).join(".fullbore/lock");
+    let done = Command::new("touch").args(["-d", "10 minutes ago"]).arg(&lock).status().unwrap();
+    assert!(done.success());
+    Bucket::at(&store.url).run(&served(1), &[]).exits(0);
+    let published = contents(&data(&store));
+    let ended = child.wait().unwrap();
+    assert_eq!(ended.code(), Some(6));
+    assert_eq!(contents(&data(&store)), published);
+    verified(&data(&store), common(), 1);
+    Bucket::at(&store.url).run(&served(1), &["--changed-exit"]).exits(10);
+}
+
+#[test]
+fn a_store_without_conditions_is_refused() {
+    let store = versitygw();
+    let proxy = Proxy::start(&store.url, |_, _| Action::Unconditional);
+    let run = Bucket::at(&proxy.url).run(&served(0), &[]).exits(1);
+    assert!(run.stderr.contains("the store ignores conditions"), "{}", run.stderr);
+    assert!(!data(&store).join("dists").exists());
+}
