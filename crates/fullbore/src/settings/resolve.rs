@@ -153,7 +153,9 @@ fn mirror(
                 (None, false) => None,
             },
             store: match is_bucket {
-                true => Some(bucket_of(&if several { dir.join(&directory) } else { dir.clone() }, wishes, &environment)?),
+                true => {
+                    Some(bucket_of(&if several { dir.join(&directory) } else { dir.clone() }, wishes, &environment)?)
+                }
                 false => None,
             },
             scratch: super::store::spool(&environment),
