@@ -84,6 +84,9 @@ impl Beside {
         for side in ["ours", "theirs"] {
             shell(&self.place, &format!("cd {side}; {setup}"));
         }
+        // What the setup changed, it changed at two moments.
+        let same_times = "cd theirs/src; find . -depth -exec touch -h -r ../../ours/src/{} {} ';'";
+        shell(&self.place, &format!("[ ! -d theirs/src ] || {{ {same_times}; }}"));
         (self.ours, self.theirs) = (run_ours(&self.place, arguments), run_theirs(&self.place, arguments));
     }
 }
