@@ -48,6 +48,12 @@ impl Authority {
         params.not_before = date_time_ymd(years.0, 1, 1);
         params.not_after = date_time_ymd(years.1, 1, 1);
         let certificate = params.signed_by(&key, &self.0).unwrap();
+        Certified::of(&certificate, &key)
+    }
+}
+
+impl Certified {
+    fn of(certificate: &rcgen::Certificate, key: &KeyPair) -> Certified {
         Certified {
             chain: vec![certificate.der().clone()],
             pem: certificate.pem(),
@@ -55,9 +61,7 @@ impl Authority {
             key: PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
         }
     }
-}
 
-impl Certified {
     /// A certificate that its own key signed, as one of an authority or not.
     pub(crate) fn by_itself(name: &str, years: (i32, i32), authority: bool) -> Certified {
         let key = KeyPair::generate().unwrap();
@@ -68,12 +72,7 @@ impl Certified {
             params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         }
         let certificate = params.self_signed(&key).unwrap();
-        Certified {
-            chain: vec![certificate.der().clone()],
-            pem: certificate.pem(),
-            spki: key.subject_public_key_info(),
-            key: PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
-        }
+        Certified::of(&certificate, &key)
     }
 
     /// One that names its server by its common name alone, as `openssl req -x509` made them for many years.
@@ -84,12 +83,7 @@ impl Certified {
         params.distinguished_name.push(rcgen::DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let certificate = params.self_signed(&key).unwrap();
-        Certified {
-            chain: vec![certificate.der().clone()],
-            pem: certificate.pem(),
-            spki: key.subject_public_key_info(),
-            key: PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
-        }
+        Certified::of(&certificate, &key)
     }
 
     /// Trust in this certificate itself.

@@ -16,19 +16,13 @@ mod table;
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use client::{apt_for, download, entry};
+use client::{Served, apt_for, assert_no_differences, download, entry, serve};
 use fullbore_testkit::odd_archives::{self, OddArchive};
 use fullbore_testkit::process::clean_command;
 use fullbore_testkit::server::Server;
-use harness::apt::{Apt, FULLBORE, passable};
-use harness::signer;
+use harness::apt::{Apt, FULLBORE};
 use table::{Is, Line, TABLE};
-
-/// Archives that are tried at the same time: two processors, and every step waits for processes and sockets.
-const WORKERS: usize = 4;
 
 /// What APT says where signatures, hashes or sizes are the reason. Nothing that it refuses so may be taken by ours.
 const UNTRUSTED: &[&str] = &[
@@ -98,12 +92,8 @@ fn ours(apt: &Apt, arguments: &[&str]) -> (i32, String) {
 }
 
 fn observe(archive: &OddArchive, options: &[&str]) -> Observed {
-    let directory = passable();
+    let Served { directory, server, key } = serve(archive);
     let at = |name: &str| directory.path().join(name);
-    archive.write(&at("archive"), &signer()).unwrap();
-    let key = at("key.gpg");
-    std::fs::write(&key, signer().public_key().unwrap()).unwrap();
-    let server = Server::start(at("archive")).unwrap();
     let names = archive.names();
 
     let apt = by_apt(&apt_for(&at("apt"), archive, &server.url(), &key), &names);
@@ -172,18 +162,8 @@ fn apt_and_ours_agree_but_for_the_differences_of_the_table() {
     let known: BTreeSet<&str> = archives.iter().map(|archive| archive.name).collect();
     assert_eq!(known.len(), archives.len(), "a name twice");
     assert_eq!(known, TABLE.iter().map(|line| line.name).collect(), "the table has a line for each archive");
-    let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    std::thread::scope(|scope| {
-        for _ in 0..WORKERS {
-            scope.spawn(|| {
-                while let Some(line) = TABLE.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let archive = archives.iter().find(|archive| archive.name == line.name).unwrap();
-                    let differences = differences(line, &observe(archive, line.options));
-                    found.lock().unwrap().extend(differences);
-                }
-            });
-        }
+    assert_no_differences(TABLE, |line| {
+        let archive = archives.iter().find(|archive| archive.name == line.name).unwrap();
+        differences(line, &observe(archive, line.options))
     });
-    let found = found.into_inner().unwrap();
-    assert!(found.is_empty(), "{} differences\n{}", found.len(), found.join("\n"));
 }

@@ -7,17 +7,10 @@ mod harness;
 mod client;
 
 use std::collections::BTreeSet;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use client::{apt_for, download};
+use client::{Served, apt_for, assert_no_differences, download, serve};
 use fullbore_testkit::odd_archives::{self, OddArchive};
-use fullbore_testkit::server::Server;
-use harness::apt::{Apt, FULLBORE, passable};
-use harness::signer;
-
-/// Archives that are tried at the same time: two processors, and every step waits for processes and sockets.
-const WORKERS: usize = 4;
+use harness::apt::{Apt, FULLBORE};
 
 /// The SHA-256 is right and the SHA-512 beside it is not: APT checks both, fullbore takes the file by its SHA-256.
 const DIFFERENT: &[&str] = &["hash-sha512-wrong"];
@@ -38,12 +31,8 @@ fn got(apt: &Apt, names: &BTreeSet<String>) -> (Got, String) {
 
 /// What differs, if anything does.
 fn difference(archive: &OddArchive) -> Option<String> {
-    let directory = passable();
+    let Served { directory, server, key } = serve(archive);
     let at = |name: &str| directory.path().join(name);
-    archive.write(&at("archive"), &signer()).unwrap();
-    let key = at("key.gpg");
-    std::fs::write(&key, signer().public_key().unwrap()).unwrap();
-    let server = Server::start(at("archive")).unwrap();
     let names = archive.names();
     let (theirs, their_text) = got(&apt_for(&at("apt"), archive, &server.url(), &key), &names);
     let ours = apt_for(&at("ours"), archive, &server.url(), &key);
@@ -58,17 +47,5 @@ fn difference(archive: &OddArchive) -> Option<String> {
 fn apt_gets_with_our_methods_what_it_gets_with_its_own() {
     let mut archives = odd_archives::all();
     archives.retain(|archive| !DIFFERENT.contains(&archive.name));
-    let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    std::thread::scope(|scope| {
-        for _ in 0..WORKERS {
-            scope.spawn(|| {
-                while let Some(archive) = archives.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let difference = difference(archive);
-                    found.lock().unwrap().extend(difference);
-                }
-            });
-        }
-    });
-    let found = found.into_inner().unwrap();
-    assert!(found.is_empty(), "{} differences\n{}", found.len(), found.join("\n"));
+    assert_no_differences(&archives, |archive| difference(archive).into_iter().collect());
 }

@@ -22,7 +22,7 @@ pub enum AddressingChoice {
     Virtual,
 }
 
-/// Which store has the bucket of a mirror.
+/// Which store has a bucket.
 #[derive(Debug, Args)]
 pub struct StoreArgs {
     /// Use the S3-compatible store at this URL instead of Amazon's
@@ -41,17 +41,9 @@ pub struct StoreArgs {
 /// Which store, and how it is reached.
 #[derive(Debug, Args)]
 pub struct S3Args {
-    /// Use the S3-compatible store at this URL instead of Amazon's
-    #[arg(long, value_name = "URL", help_heading = STORE)]
-    pub endpoint: Option<String>,
-
-    /// Region of the bucket (default: AWS_REGION, the profile's, or us-east-1)
-    #[arg(long, value_name = "NAME", help_heading = STORE)]
-    pub region: Option<String>,
-
-    /// Take credentials and settings from this profile of ~/.aws/config and ~/.aws/credentials
-    #[arg(long, value_name = "NAME", help_heading = STORE)]
-    pub profile: Option<String>,
+    /// Which store.
+    #[command(flatten)]
+    pub store: StoreArgs,
 
     /// How URLs contain the bucket
     #[arg(long, value_enum, value_name = "STYLE", help_heading = STORE, default_value_t, hide_possible_values = false)]
@@ -73,9 +65,9 @@ pub struct S3Args {
 impl S3Args {
     /// Whether any of them was given.
     pub fn any(&self) -> bool {
-        self.endpoint.is_some()
-            || self.region.is_some()
-            || self.profile.is_some()
+        self.store.endpoint.is_some()
+            || self.store.region.is_some()
+            || self.store.profile.is_some()
             || self.addressing != AddressingChoice::Auto
             || self.no_sign_request
             || self.cacert.is_some()

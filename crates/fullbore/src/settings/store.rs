@@ -350,11 +350,11 @@ fn bucket_settings(
     environment: &Environment,
 ) -> Result<BucketSettings, CommandError> {
     let lookup = |name: &str| std::env::var(name).ok();
-    let aws = Aws::find(&lookup, arguments.profile.as_deref());
+    let aws = Aws::find(&lookup, arguments.store.profile.as_deref());
     Ok(BucketSettings {
         location,
-        endpoint: arguments.endpoint.clone(),
-        region: arguments.region.clone(),
+        endpoint: arguments.store.endpoint.clone(),
+        region: arguments.store.region.clone(),
         addressing: match arguments.addressing {
             AddressingChoice::Auto => Addressing::Auto,
             AddressingChoice::Path => Addressing::Path,

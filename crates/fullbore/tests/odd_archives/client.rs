@@ -1,11 +1,53 @@
 //! An APT that is the client of an odd archive.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fullbore_testkit::odd_archives::{OddArchive, Trust};
+use fullbore_testkit::server::Server;
 
-use super::harness::apt::Apt;
+use super::harness::apt::{Apt, passable};
+use super::harness::signer;
+
+/// Archives that are tried at the same time: two processors, and every step waits for processes and sockets.
+const WORKERS: usize = 4;
+
+/// An archive that is served, with a directory for its clients.
+pub struct Served {
+    pub directory: tempfile::TempDir,
+    pub server: Server,
+    pub key: PathBuf,
+}
+
+/// Writes and serves an archive.
+pub fn serve(archive: &OddArchive) -> Served {
+    let directory = passable();
+    let place = directory.path().join("archive");
+    archive.write(&place, &signer()).unwrap();
+    let key = directory.path().join("key.gpg");
+    std::fs::write(&key, signer().public_key().unwrap()).unwrap();
+    let server = Server::start(place).unwrap();
+    Served { directory, server, key }
+}
+
+/// Fails with what `differences` finds in any of them.
+pub fn assert_no_differences<T: Sync>(cases: &[T], differences: impl Fn(&T) -> Vec<String> + Sync) {
+    let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..WORKERS {
+            scope.spawn(|| {
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let differences = differences(case);
+                    found.lock().unwrap().extend(differences);
+                }
+            });
+        }
+    });
+    let found = found.into_inner().unwrap();
+    assert!(found.is_empty(), "{} differences\n{}", found.len(), found.join("\n"));
+}
 
 /// An APT for one archive at this address.
 pub fn apt_for(directory: &Path, archive: &OddArchive, url: &str, key: &Path) -> Apt {
