@@ -264,7 +264,7 @@ impl Dispatcher {
             if asked.rest().is_none() || self.queue.excluded(asked.segment.item).contains(taker.host) {
                 continue;
             }
-            if connection.host != taker.host && self.would_repeat(asked.segment.item, taker.host) {
+            if self.would_repeat(asked.segment.item, taker.host) {
                 continue;
             }
             if !ranges && !asked.rest().is_some_and(|rest| rest.is_whole()) {
