@@ -16,6 +16,8 @@ use crate::transport::stream::Stream;
 
 /// Time that the far end may take to be ready for further connections by ssh.
 const JOINT_TIME: Duration = Duration::from_secs(30);
+/// Time after the race in which those that did not win say why: the listener names its port.
+const REASON_TIME: Duration = Duration::from_millis(300);
 /// Connections by ssh besides the first, where nothing else is possible: four are faster than one, and sshd
 /// takes ten that have not proved themselves yet (sshd_config(5), `MaxStartups`).
 const MORE_PIPES: u8 = 3;
@@ -134,7 +136,8 @@ impl Race {
     fn winner(self) -> Result<(Way, Stream), String> {
         let mut reasons = Vec::new();
         loop {
-            match self.results.recv_timeout(self.until.saturating_duration_since(Instant::now())) {
+            let until = self.until + REASON_TIME;
+            match self.results.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(Ok(winner)) => return Ok(winner),
                 Ok(Err(reason)) => reasons.push(reason),
                 Err(RecvTimeoutError::Timeout) => {
