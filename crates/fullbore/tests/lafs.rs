@@ -36,7 +36,6 @@ fn a_real_grid() {
     a_full_server_and_one_of_another_key(&grid);
     refusals_of_servers(&grid);
     a_run_without_a_journal_says_so(&grid);
-    caps_by_chance_survive_a_killed_run(&grid);
     waiting.goes_on(&grid);
 }
 
@@ -47,6 +46,7 @@ fn a_real_grid_in_trouble() {
     a_killed_run_is_taken_up(&grid);
     places_of_a_killed_run_are_not_blocked(&grid);
     places_that_servers_forgot_or_that_have_other_bytes(&grid);
+    caps_by_chance_survive_a_killed_run(&grid);
     an_interrupted_run_leaves_nothing_behind(&grid);
     a_pipe_that_gives_nothing_can_be_interrupted(&grid);
     caps_that_nobody_takes_are_an_error(&grid);
