@@ -55,6 +55,7 @@ fn a_minbase_root_is_mmdebstraps() {
 }
 
 #[test]
+#[ignore = "long"]
 fn a_larger_root_is_mmdebstraps_and_packages_installed_into_one_are_apts() {
     let (dir, server) = (place(), packages().serve());
     let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));

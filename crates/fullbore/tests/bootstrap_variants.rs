@@ -32,6 +32,7 @@ const SLIM: &[&str] = &[
 ];
 
 #[test]
+#[ignore = "long"]
 fn important_packages_with_apt_and_dpkg_options_match_mmdebstrap() {
     let (dir, server) = (place(), packages().serve());
     let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
@@ -229,6 +230,7 @@ fn a_signature_by_another_key_is_refused() {
 
 /// A source that only apt's own methods reach, and an index that is kept compressed: all is left to apt.
 #[test]
+#[ignore = "long"]
 fn sources_that_are_apts_alone_make_the_same_root() {
     let (dir, server) = (place(), packages().serve());
     let (ours, other) = (dir.path().join("ours"), dir.path().join("other"));
