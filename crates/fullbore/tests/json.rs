@@ -15,7 +15,6 @@ mod schema;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -46,11 +45,8 @@ fn fullbore(words: &[&str]) -> Command {
     command
 }
 
-/// A port on which nobody listens.
-fn closed_port() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    format!("http://{}", listener.local_addr().unwrap())
-}
+/// Nobody listens there, nor will: a port that was free a moment ago may go to a server of another test.
+const NOBODY: &str = "http://127.0.0.1:1";
 
 #[test]
 fn what_is_wrong_is_found() {
@@ -152,7 +148,7 @@ fn install() {
 fn commands_that_fail() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
-    let nobody = closed_port();
+    let nobody = NOBODY;
     // No network: nothing was done.
     let (server, mirror) = (Server::start(&common().state(0).root).unwrap(), Mirror::new(common()));
     server.add_fault(FaultRule::always(PathMatch::Prefix("/dists/".into()), Fault::Status(404)));

@@ -28,7 +28,7 @@ use std::{
 };
 
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
     sync::{oneshot, watch},
 };
 
@@ -370,9 +370,14 @@ async fn listen(
 ) {
     let mut life = shared.life.subscribe();
     let mut listener = TcpListener::from_std(first).ok();
+    // Bound and not listening, so that no other server gets the port while this one refuses.
+    let mut reserved = None;
     loop {
         if *life.borrow_and_update() == Life::Refusing {
             listener = None;
+            if reserved.is_none() {
+                reserved = reserve(address).ok();
+            }
             shared.listens(false);
             if life.changed().await.is_err() {
                 return;
@@ -396,6 +401,14 @@ async fn listen(
             take(stream, &shared, tls.clone());
         }
     }
+}
+
+fn reserve(address: SocketAddr) -> std::io::Result<TcpSocket> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // The listener may have it again.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    Ok(socket)
 }
 
 fn take(stream: TcpStream, shared: &Arc<Shared>, tls: Option<tokio_rustls::TlsAcceptor>) {
