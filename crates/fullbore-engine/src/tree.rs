@@ -152,7 +152,7 @@ pub fn list(arguments: &[PathBuf], choice: &Choice) -> Result<Listing, CommandEr
         let is_state = |end: &Path| end.ancestors().any(|path| path.is_dir() && is_named(path, &choice.mirrors.state));
         // A pipe's end is no path.
         if fs::canonicalize(path).is_ok_and(|end| is_state(&end)) {
-            let error = format_args!("{}: the private state of a mirror is never put", path.display());
+            let error = format!("{}: the private state of a mirror is never put", path.display());
             return Err(CommandError::usage(error).hint("name the mirror's own directory"));
         }
         let about = match fs::metadata(path) {
@@ -253,7 +253,7 @@ impl Walk<'_> {
         for entry in entries {
             self.followed += usize::from(is_followed);
             if self.followed > FOLLOWED_MAX {
-                let error = format_args!("{}: links lead to more than {FOLLOWED_MAX} entries", path.display());
+                let error = format!("{}: links lead to more than {FOLLOWED_MAX} entries", path.display());
                 return Err(CommandError::usage(error));
             }
             let (path, name) = (entry.path(), entry.file_name());

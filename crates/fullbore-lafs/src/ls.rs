@@ -92,7 +92,7 @@ pub fn run(settings: &ListSettings, events: &mut dyn Events, stop: &Stop) -> Res
     match failed {
         0 => Ok(report),
         count => {
-            let text = format_args!("{count} of the entries have caps that are not understood");
+            let text = format!("{count} of the entries have caps that are not understood");
             Err(CommandError::new(ErrorKind::Partial, text).with_report(report))
         }
     }

@@ -225,7 +225,7 @@ fn put(
 fn ending(stop: &Stop, totals: &Totals, failed: NotStored, untried: usize) -> Result<(), CommandError> {
     let there = totals.stored + totals.present;
     if *stop.watch().borrow() {
-        let text = format_args!("interrupted; {there} objects are there, {untried} were not tried");
+        let text = format!("interrupted; {there} objects are there, {untried} were not tried");
         return Err(CommandError::new(ErrorKind::Interrupted, text));
     }
     match all_stored(failed, there) {

@@ -104,7 +104,7 @@ impl Resolved {
         let segment_max = settings.segment_bytes.unwrap_or(DEFAULT_SEGMENT_BYTES);
         if !SEGMENT_BYTES.contains(&segment_max) {
             let (least, most) = (SEGMENT_BYTES.start(), SEGMENT_BYTES.end());
-            let text = format_args!("--segment-size {segment_max}: {least} to {most} bytes are possible");
+            let text = format!("--segment-size {segment_max}: {least} to {most} bytes are possible");
             return Err(CommandError::usage(text));
         }
         if settings.stdin_bytes.is_some() && !settings.paths.iter().any(|path| path.as_os_str() == "-") {

@@ -127,7 +127,7 @@ impl Deletion {
     /// control characters.
     pub fn refuse_other_names(&self, store: &str) -> Result<(), CommandError> {
         let Some(key) = &self.unlisted else { return Ok(()) };
-        let error = format_args!(
+        let error = format!(
             "--delete: {key:?} was put, and store {store} does not list it: it may have another name there; nothing is \
              deleted"
         );
@@ -141,7 +141,7 @@ impl Deletion {
         if force || share <= share_max {
             return Ok(());
         }
-        let error = format_args!(
+        let error = format!(
             "--delete would delete {} of {} objects ({:.0} %), more than --max-delete allows; nothing is deleted",
             self.keys.len(),
             self.of,

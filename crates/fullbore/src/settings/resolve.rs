@@ -67,7 +67,7 @@ fn shown(mirror: &MirrorSettings) -> &str {
 /// The sections asked for, the defaults of the file filled in; one empty section if flags say all.
 fn sections(arguments: &MirrorArgs) -> Result<Vec<(Option<String>, Section)>, CommandError> {
     for name in &arguments.names {
-        let hint = format_args!("use `fullbore mirror --from {name} --suite SUITE --to DIR`");
+        let hint = format!("use `fullbore mirror --from {name} --suite SUITE --to DIR`");
         let address = addresses::not_a_name(name.as_ref(), "the name of a mirror in the settings file", &hint);
         if let Some(error) = address.or_else(|| addresses::file_for_name(name)) {
             return Err(error);
