@@ -4,12 +4,15 @@
 //! through directory handles, so that no name from outside, and no symbolic link, leads
 //! out of it (invariant 5). New content is a [`PartFile`], called `.NAME.part` in the
 //! directory of the final name; it gets the final name by one rename. Files are 0644
-//! and directories 0755 whatever the umask. Nothing here syncs: see `durability`.
+//! and directories 0755 whatever the umask, except in a user's own tree ([`tree`]).
+//! Nothing here syncs: see `durability`.
 
 pub(crate) mod beneath;
 mod directory;
 mod name;
+pub(crate) mod note;
 mod part;
+pub mod tree;
 pub mod unnamed;
 
 use std::ffi::OsString;
@@ -23,7 +26,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 pub use directory::Directory;
-use directory::{Directories, Resolve};
+use directory::{Directories, Modes, Resolve};
 pub use name::{PART_ENDING, is_part_name, part_name};
 pub use part::{PREALLOCATE_BYTES, PartFile, PartWriter};
 
@@ -57,6 +60,20 @@ pub enum FileError {
     NotRegular {
         /// The path.
         path: String,
+    },
+    /// An unfinished file that another process writes.
+    #[error("{path}: another process is writing it")]
+    Busy {
+        /// The path.
+        path: String,
+    },
+    /// The file has no name yet because it is not known to be on the disk.
+    #[error("{path}: {reason}")]
+    NotSynced {
+        /// The path.
+        path: String,
+        /// Why the sync failed.
+        reason: String,
     },
     /// A file larger than the caller allows.
     #[error("{path}: larger than {limit_bytes} bytes")]
@@ -149,7 +166,7 @@ impl Root {
     /// # Errors
     /// When it cannot be opened or is no directory.
     pub fn open(path: &Path) -> Result<Root, FileError> {
-        Root::open_resolving(path, None)
+        Root::open_resolving(path, None, Modes::Fixed)
     }
 
     /// Makes the directory, and those above it, when missing, and opens it.
@@ -157,17 +174,21 @@ impl Root {
     /// # Errors
     /// When it cannot be made or opened.
     pub fn create(path: &Path) -> Result<Root, FileError> {
-        #[allow(clippy::disallowed_methods)] // this module is where files are created
-        std::fs::create_dir_all(path)
-            .map_err(|error| FileError::io("create directory", path.to_string_lossy(), error))?;
+        create_directories(path)?;
         Root::open(path)
     }
 
-    fn open_resolving(path: &Path, resolve: Option<Resolve>) -> Result<Root, FileError> {
+    /// As [`Root::create`], where the umask decides on the permissions of all that is new.
+    fn create_by_umask(path: &Path) -> Result<Root, FileError> {
+        create_directories(path)?;
+        Root::open_resolving(path, None, Modes::Umask)
+    }
+
+    fn open_resolving(path: &Path, resolve: Option<Resolve>, modes: Modes) -> Result<Root, FileError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let descriptor = rustix::fs::open(path, flags, Mode::empty())
             .map_err(|errno| FileError::io("open directory", path.to_string_lossy(), errno))?;
-        Ok(Root { path: path.to_owned(), directories: Directories::new(descriptor, resolve)? })
+        Ok(Root { path: path.to_owned(), directories: Directories::new(descriptor, resolve, modes)? })
     }
 
     /// The path it was opened by, for messages.
@@ -491,6 +512,11 @@ impl Root {
 #[cfg(test)]
 pub(crate) fn check_final(path: &str) -> Result<(), FileError> {
     name::split_final(path).map(drop)
+}
+
+fn create_directories(path: &Path) -> Result<(), FileError> {
+    #[allow(clippy::disallowed_methods)] // this module is where files are created
+    std::fs::create_dir_all(path).map_err(|error| FileError::io("create directory", path.to_string_lossy(), error))
 }
 
 fn kind_of(kind: FileType) -> Kind {

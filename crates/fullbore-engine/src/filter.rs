@@ -6,6 +6,8 @@
 //! against the whole path, any other against the last name. `*` stops at slashes, `**` does not,
 //! `dir/***` is the directory and all in it.
 
+use std::collections::HashSet;
+
 use serde::{Deserialize, Serialize};
 
 /// Most rules of one copy. A guess: lists of excluded paths are made by programs.
@@ -80,6 +82,133 @@ impl Filters {
     pub fn excludes(&self, path: &[u8], is_directory: bool) -> bool {
         let rule = self.rules.iter().find(|rule| matches(&rule.pattern, path, is_directory));
         rule.is_some_and(|rule| !rule.include)
+    }
+}
+
+/// Paths that alone take part (`--files-from`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Only {
+    paths: HashSet<Vec<u8>>,
+    /// Directories whose contents take part.
+    contents: HashSet<Vec<u8>>,
+    /// Directories that lead to a path.
+    above: HashSet<Vec<u8>>,
+}
+
+impl Only {
+    /// These paths, relative to the root. One with a slash at its end stands for what is in that directory as well; if
+    /// `recursive`, so does every directory.
+    pub fn new(paths: impl IntoIterator<Item = Vec<u8>>, recursive: bool) -> Only {
+        let mut only = Only::default();
+        for path in paths {
+            let is_directory = path.is_empty() || path.ends_with(b"/");
+            let path = path.strip_suffix(b"/").unwrap_or(&path).to_vec();
+            for directory in above(&path) {
+                only.above.insert(directory.to_vec());
+            }
+            if recursive || is_directory {
+                only.contents.insert(path.clone());
+            }
+            only.paths.insert(path);
+        }
+        only
+    }
+
+    /// Whether all that a directory has takes part.
+    fn has_contents(&self, path: &[u8]) -> bool {
+        self.contents.contains(&b""[..])
+            || self.contents.contains(path)
+            || above(path).any(|one| self.contents.contains(one))
+    }
+
+    /// The paths, if none of them stands for what is in a directory.
+    pub fn files(&self) -> Option<impl Iterator<Item = &[u8]>> {
+        self.contents.is_empty().then(|| self.paths())
+    }
+
+    /// The paths, in no order.
+    pub fn paths(&self) -> impl Iterator<Item = &[u8]> {
+        self.paths.iter().map(Vec::as_slice)
+    }
+}
+
+/// The listed paths that a walk has not come to.
+#[derive(Clone, Debug, Default)]
+pub struct Missing {
+    paths: HashSet<Vec<u8>>,
+}
+
+impl Missing {
+    /// None was come to yet.
+    pub fn of(selection: &Selection) -> Missing {
+        let paths = selection.only.iter().flat_map(|only| only.paths.iter().cloned());
+        // The root is always there.
+        Missing { paths: paths.filter(|path| !path.is_empty()).collect() }
+    }
+
+    /// A path was come to, and so were the directories that it is in.
+    pub fn found(&mut self, path: &[u8]) {
+        if !self.paths.is_empty() {
+            for path in above(path).chain([path]) {
+                self.paths.remove(path);
+            }
+        }
+    }
+
+    /// The others, in order.
+    pub fn paths(self) -> Vec<Vec<u8>> {
+        let mut paths: Vec<_> = self.paths.into_iter().collect();
+        paths.sort();
+        paths
+    }
+}
+
+/// The directories that a path is in, without the root.
+fn above(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| &path[..at])
+}
+
+/// Which paths beneath a root take part.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// The rules of `--include` and `--exclude`.
+    pub filters: Filters,
+    /// The paths of `--files-from`; `None`: all.
+    pub only: Option<Only>,
+}
+
+impl Selection {
+    /// Whether everything takes part.
+    pub fn is_all(&self) -> bool {
+        self.filters.is_empty() && self.only.is_none()
+    }
+
+    /// Whether a walk enters a directory, all directories above which it has entered.
+    pub fn enters(&self, path: &[u8]) -> bool {
+        let is_wanted = self.only.as_ref().is_none_or(|only| only.above.contains(path) || only.has_contents(path));
+        // What only leads to a listed path is not asked, as copy has it.
+        let is_on_the_way = self.only.as_ref().is_some_and(|only| only.above.contains(path));
+        is_wanted && (is_on_the_way || !self.filters.excludes(path, true))
+    }
+
+    /// Whether a file takes part, all directories above which were entered.
+    pub fn takes(&self, path: &[u8]) -> bool {
+        let is_wanted = self.only.as_ref().is_none_or(|only| only.paths.contains(path) || only.has_contents(path));
+        is_wanted && !self.filters.excludes(path, false)
+    }
+
+    /// Whether a file takes part, judged with all directories that it is in.
+    ///
+    /// ```
+    /// use fullbore_engine::filter::{Filters, Selection};
+    ///
+    /// let mut filters = Filters::default();
+    /// filters.push(false, b"cache/");
+    /// let selection = Selection { filters, only: None };
+    /// assert!(selection.takes_beneath(b"a/b") && !selection.takes_beneath(b"a/cache/b"));
+    /// ```
+    pub fn takes_beneath(&self, path: &[u8]) -> bool {
+        self.is_all() || above(path).all(|directory| self.enters(directory)) && self.takes(path)
     }
 }
 
@@ -310,6 +439,33 @@ mod tests {
         filters.push(false, b"+ keep.log");
         filters.push(true, b"- *.log");
         assert!(!filters.excludes(b"keep.log", false) && filters.excludes(b"b.log", false));
+    }
+
+    #[test]
+    fn only_listed_paths_and_contents_take_part() {
+        let paths = |recursive| {
+            let paths = ["a/b", "c/", "d"].map(|path| path.as_bytes().to_vec());
+            let mut filters = Filters::default();
+            filters.push(false, b"*.o");
+            filters.push(false, b"a/");
+            let only = Only::new(paths, recursive);
+            assert_eq!(only.paths().count(), 3);
+            Selection { filters, only: Some(only) }
+        };
+        let taken = |selection: &Selection| {
+            let all = ["a/b", "a/x", "b", "c/e", "c/e.o", "c/f/g", "d", "d/h", "e"];
+            all.into_iter().filter(|path| selection.takes_beneath(path.as_bytes())).collect::<Vec<_>>()
+        };
+        assert_eq!(taken(&paths(false)), ["a/b", "c/e", "c/f/g", "d"], "a is on the way");
+        assert_eq!(taken(&paths(true)), ["a/b", "c/e", "c/f/g", "d", "d/h"]);
+        let mut missing = Missing::of(&paths(false));
+        missing.found(b"c/e");
+        missing.found(b"a/b");
+        assert_eq!(missing.paths(), [b"d"]);
+        let all = Selection { only: Some(Only::new([b"".to_vec()], false)), ..Selection::default() };
+        assert!(Missing::of(&all).paths().is_empty());
+        assert_eq!(taken(&all).len(), 9);
+        assert!(Selection::default().is_all() && Selection::default().takes_beneath(b"any/thing"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A single file that a command writes: under a temporary name beside it, until all of it is there.
 //!
-//! Whoever begins the next one for the same place removes what killed runs have left ([`temporary::remove_abandoned`]).
+//! Whoever begins the next one for the same place removes what killed runs have left ([`temporary::remove_abandoned`]),
+//! or takes it up ([`Output::resume_as_before`]).
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -9,6 +10,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use crate::files::note;
+use crate::files::tree::{Mtime, set_times};
 use crate::temporary;
 
 /// The mode of files that everybody may read, less what the umask takes away.
@@ -29,7 +32,8 @@ pub struct Output {
     path: PathBuf,
     part: PathBuf,
     file: File,
-    published: bool,
+    /// The temporary name is gone, or is to stay.
+    stays: bool,
 }
 
 impl Output {
@@ -38,6 +42,10 @@ impl Output {
     /// # Errors
     /// When it cannot be made, or [`place`] refuses.
     pub fn begin(path: &Path, mode: u32) -> io::Result<Output> {
+        Output::begin_or_resume(path, mode, false)
+    }
+
+    fn begin_or_resume(path: &Path, mode: u32, resumes: bool) -> io::Result<Output> {
         let path = place(path)?;
         let Some(name) = path.file_name() else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "is not the name of a file"));
@@ -47,23 +55,40 @@ impl Output {
         begin.push(OsStr::from_bytes(&name.as_bytes()[..name.len().min(NAME_BYTES_MAX)]));
         begin.push(".");
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let taken = if resumes { temporary::take_abandoned(directory, &begin, ENDING) } else { None };
         temporary::remove_abandoned(directory, &begin, ENDING, Metadata::is_file);
+        if let Some((part, file)) = taken {
+            return Ok(Output { path, part, file, stays: false });
+        }
         let (part, file) = temporary::with_name(&begin, ENDING, |name| {
             let part = path.with_file_name(name);
-            let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&part)?;
+            let file = OpenOptions::new().read(true).write(true).create_new(true).mode(mode).open(&part)?;
             temporary::keep(&file, &part)?;
             Ok((part, file))
         })?;
-        Ok(Output { path, part, file, published: false })
+        Ok(Output { path, part, file, stays: false })
     }
 
-    /// As [`Output::begin`]. A file that is replaced passes on its mode, and its owner where we may give files away; a new
-    /// one is [`FOR_ALL`].
+    /// As [`Output::begin`]. A file that is replaced passes on its mode, and its owner where we may give files away; a
+    /// new one is [`FOR_ALL`].
     ///
     /// # Errors
     /// As [`Output::begin`].
     pub fn begin_as_before(path: &Path) -> io::Result<Output> {
-        let output = Output::begin(path, FOR_ALL)?;
+        Output::begin(path, FOR_ALL)?.with_old_mode()
+    }
+
+    /// As [`Output::begin_as_before`], with the content that a killed run or [`Output::keep`] has left, if there is
+    /// any.
+    ///
+    /// # Errors
+    /// As [`Output::begin`].
+    pub fn resume_as_before(path: &Path) -> io::Result<Output> {
+        Output::begin_or_resume(path, FOR_ALL, true)?.with_old_mode()
+    }
+
+    fn with_old_mode(self) -> io::Result<Output> {
+        let output = self;
         if let Ok(before) = fs::symlink_metadata(&output.path)
             .and_then(|about| if about.is_file() { Ok(about) } else { Err(io::ErrorKind::NotFound.into()) })
         {
@@ -90,6 +115,14 @@ impl Output {
         &self.path
     }
 
+    /// Sets the time of last change of the content.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn set_mtime(&self, mtime: Mtime) -> io::Result<()> {
+        Ok(set_times(&self.file, mtime)?)
+    }
+
     /// Waits until all of it is on the disk.
     ///
     /// # Errors
@@ -103,15 +136,35 @@ impl Output {
     /// # Errors
     /// When the kernel refuses; nothing is left of it then.
     pub fn publish(mut self) -> io::Result<()> {
+        note::clear(&self.file);
         fs::rename(&self.part, &self.path)?;
-        self.published = true;
+        self.stays = true;
         Ok(())
+    }
+
+    /// Leaves the unfinished file to a run that takes it up.
+    pub fn keep(mut self) {
+        self.stays = true;
+    }
+
+    /// The version of the content that an earlier run has noted.
+    pub fn version(&self) -> Option<String> {
+        note::get(&self.file)
+    }
+
+    /// Forgets all content.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn start_over(&self) -> io::Result<()> {
+        note::clear(&self.file);
+        self.file.set_len(0)
     }
 }
 
 impl Drop for Output {
     fn drop(&mut self) {
-        if !self.published {
+        if !self.stays {
             let _ = fs::remove_file(&self.part);
         }
     }
@@ -222,6 +275,30 @@ mod tests {
         let longest = dir.path().join("x".repeat(255));
         write_atomically(&longest, b"new").unwrap();
         assert_eq!(fs::read(&longest).unwrap(), b"new");
+    }
+
+    #[test]
+    fn what_a_killed_run_left_is_taken_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let output = Output::begin_as_before(&path).unwrap();
+        output.file().write_all(b"beginning").unwrap();
+        note::settle(output.file(), 9, Some("version")).unwrap();
+        output.keep();
+        let output = Output::resume_as_before(&path).unwrap();
+        assert_eq!(output.file().metadata().unwrap().len(), 9);
+        // Not every file system keeps notes.
+        assert!(output.version().is_none_or(|version| version == "version"));
+        assert_eq!(Output::resume_as_before(&path).unwrap().file().metadata().unwrap().len(), 0, "it is kept");
+        output.publish().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"beginning");
+        assert!(note::get(File::open(&path).unwrap()).is_none());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        let output = Output::resume_as_before(&path).unwrap();
+        output.file().write_all(b"x").unwrap();
+        output.keep();
+        Output::begin_as_before(&path).unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "who does not take it up removes it");
     }
 
     #[test]

@@ -99,6 +99,30 @@ pub fn remove_abandoned(below: &Path, before: &OsStr, after: &str, is_kind: fn(&
     }
 }
 
+/// Takes over what [`with_name`] has named so and nobody keeps: of several files the largest, locked, with its path.
+pub fn take_abandoned(below: &Path, before: &OsStr, after: &str) -> Option<(PathBuf, File)> {
+    let mut largest: Option<(u64, PathBuf, File)> = None;
+    for entry in fs::read_dir(below).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let middle =
+            name.as_bytes().strip_prefix(before.as_bytes()).and_then(|rest| rest.strip_suffix(after.as_bytes()));
+        if !middle.is_some_and(is_unforeseen) {
+            continue;
+        }
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
+        let path = entry.path();
+        let Ok(file) = OpenOptions::new().read(true).write(true).custom_flags(flags).open(&path) else { continue };
+        let Ok(about) = file.metadata() else { continue };
+        let is_ours = about.is_file() && about.uid() == rustix::process::geteuid().as_raw() && about.nlink() == 1;
+        let is_larger = largest.as_ref().is_none_or(|(size, ..)| about.len() > *size);
+        // Looked at again under the lock: another process may have given it its name meanwhile.
+        if is_ours && is_larger && file.try_lock().is_ok() && is_same(&about, &path) {
+            largest = Some((about.len(), path, file));
+        }
+    }
+    largest.map(|(_, path, file)| (path, file))
+}
+
 /// Whether a name is the one of this file.
 fn is_same(file: &Metadata, path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|name| (name.dev(), name.ino()) == (file.dev(), file.ino()))
@@ -161,6 +185,17 @@ mod tests {
         remove_abandoned(dir.path(), OsStr::new("x."), ".part", Metadata::is_dir);
         assert!(!at(&name('0')).exists() && !at(&name('1')).exists());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), before - 2, "nothing else");
+        // Of several the largest is taken over, and kept from then on.
+        for (digit, content) in [('5', "12"), ('6', "123"), ('7', "1")] {
+            fs::write(at(&name(digit)), content).unwrap();
+        }
+        fs::hard_link(at(&name('6')), at("second")).unwrap();
+        let (path, taken) = take_abandoned(dir.path(), OsStr::new("x."), ".part").unwrap();
+        assert_eq!(path, at(&name('5')), "nobody else has a name of it");
+        remove_abandoned(dir.path(), OsStr::new("x."), ".part", Metadata::is_file);
+        assert!(path.exists() && !at(&name('7')).exists());
+        assert!(take_abandoned(dir.path(), OsStr::new("x."), ".part").is_none());
+        drop(taken);
         // A directory is kept as well; one that was taken away meanwhile is not.
         let made = directory(dir.path(), OsStr::new("z.")).unwrap();
         let held = File::open(&made).unwrap();

@@ -6,12 +6,14 @@ pub mod found;
 
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::io::Errno;
 
 use crate::files::PART_ENDING;
+use crate::filter::Selection;
 use crate::run::error::CommandError;
 use crate::run::events::Events;
 use crate::units::several;
@@ -82,6 +84,8 @@ pub struct Choice {
     pub copy_links: bool,
     /// Put the snapshots of mirrors.
     pub with_snapshots: bool,
+    /// Which paths beneath each directory to put.
+    pub selection: Selection,
 }
 
 /// What the walk found.
@@ -91,6 +95,8 @@ pub struct Listing {
     pub items: Vec<Item>,
     /// Links, special files and unfinished files that are not put.
     pub left_out: Vec<(PathBuf, &'static str)>,
+    /// What `--exclude` and `--files-from` leave out. Directories stand for all that is in them.
+    pub excluded: Vec<PathBuf>,
     /// What could not be read.
     pub unreadable: Vec<(PathBuf, io::Error)>,
     /// Roots of mirrors; a directory within a mirror counts as one.
@@ -106,6 +112,16 @@ pub struct Listing {
 }
 
 impl Listing {
+    /// Notes which listed paths are not there.
+    fn miss(&mut self, argument: &Path, choice: &Choice) {
+        for path in choice.selection.only.iter().flat_map(|only| only.paths()) {
+            let path = argument.join(std::ffi::OsStr::from_bytes(path));
+            if let Err(error) = fs::symlink_metadata(&path) {
+                self.unreadable.push((path, error));
+            }
+        }
+    }
+
     /// Tells what is no part of anything.
     pub fn tell_left_out(&self, events: &mut dyn Events) {
         for (path, what) in &self.left_out {
@@ -176,8 +192,10 @@ pub fn list(arguments: &[PathBuf], choice: &Choice) -> Result<Listing, CommandEr
             }
             let handle = Root::open(path).map_err(|error| CommandError::disk(path, &error))?;
             let above = vec![root.clone()];
-            let mut walk = Walk { choice, root, handle, followed: 0, above, listing: &mut listing };
+            let mut walk =
+                Walk { choice, argument: path.clone(), root, handle, followed: 0, above, listing: &mut listing };
             walk.directory(path, None, in_mirror, false)?;
+            listing.miss(path, choice);
         } else {
             listing.bytes = listing.bytes.filter(|_| about.is_file()).map(|bytes| bytes + about.len());
             listing.items.push(Item::File { path: path.clone(), parent: None, found: None });
@@ -206,6 +224,8 @@ impl MirrorNames {
 /// The walk through one argument.
 struct Walk<'a> {
     choice: &'a Choice,
+    /// The argument as it was given.
+    argument: PathBuf,
     /// Where the argument really is.
     root: PathBuf,
     handle: Arc<Root>,
@@ -264,6 +284,10 @@ impl Walk<'_> {
                     continue;
                 }
             };
+            if !self.is_selected(&path, kind) {
+                self.listing.excluded.push(path);
+                continue;
+            }
             let is_part = kind.is_file() && is_unfinished(&name.to_string_lossy());
             if name == state && kind.is_dir() || in_mirror && is_part {
                 self.listing.private.push(path);
@@ -291,6 +315,17 @@ impl Walk<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the user wants an entry. Links count as what they lead to where they are followed.
+    fn is_selected(&self, path: &Path, kind: fs::FileType) -> bool {
+        let selection = &self.choice.selection;
+        if selection.is_all() {
+            return true;
+        }
+        let relative = path.strip_prefix(&self.argument).unwrap_or(path).as_os_str().as_bytes();
+        let may_be_directory = kind.is_dir() || kind.is_symlink() && self.choice.copy_links && path.is_dir();
+        if may_be_directory { selection.enters(relative) } else { selection.takes(relative) }
     }
 
     /// Adds a regular file; `real` is where links have led to it.
@@ -363,7 +398,7 @@ mod tests {
 
     fn choice(copy_links: bool, with_snapshots: bool) -> Choice {
         let mirrors = MirrorNames { state: ".fullbore".into(), snapshots: "snapshots".into() };
-        Choice { mirrors, copy_links, with_snapshots }
+        Choice { mirrors, copy_links, with_snapshots, ..Choice::default() }
     }
 
     fn names(root: &Path, choice: &Choice) -> (Vec<String>, Listing) {

@@ -24,6 +24,7 @@ use fullbore_engine::run::{CommandError, Counts, ErrorKind, Event, Events, Pace,
 use fullbore_engine::stage::Ledger;
 use fullbore_engine::units::several;
 use fullbore_engine::window::Window;
+use fullbore_wire::rate_limit::RateLimits;
 use fullbore_wire::run::sending_runtime;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -93,7 +94,7 @@ pub fn run(settings: &CheckSettings, events: &mut dyn Events, stop: &Stop) -> Re
     events.emit(Event::Phase { phase: Phase::Read });
     let ledger = Ledger::off();
     let runtime = sending_runtime(&ledger)?;
-    let grid = Arc::new(connect(settings.grid.patience, &access, None, &ledger));
+    let grid = Arc::new(connect(settings.grid.patience, &access, RateLimits::default(), &ledger));
     if grid.servers().is_empty() {
         return Err(CommandError::new(ErrorKind::Network, "the grid has no server that can be used")
             .hint("start the node once, so that it learns of its servers, or write private/servers.yaml"));

@@ -15,6 +15,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use fullbore_engine::filter::Selection;
 use fullbore_engine::run::costs::process_costs;
 use fullbore_engine::run::pace::PROGRESS_EVERY;
 use fullbore_engine::run::report::{self, Report, StageTimes, StoreReport, Summary, UsedShare};
@@ -22,6 +23,7 @@ use fullbore_engine::run::sink::Sink;
 use fullbore_engine::run::{CommandError, Counts, ErrorKind, Event, Events, Pace, Phase, Stop};
 use fullbore_engine::stage::Ledger;
 use fullbore_engine::units::several;
+use fullbore_wire::rate_limit::RateLimits;
 use fullbore_wire::run::sending_runtime;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -58,6 +60,12 @@ pub struct GetSettings {
     pub caps: Vec<OsString>,
     /// File to write, or directory for the cap of one; `None`: stdout.
     pub output: Option<PathBuf>,
+    /// Which of the files below a directory.
+    pub selection: Selection,
+    /// Name of directories in which nothing is written, such as that of a mirror's state; empty: none.
+    pub private: String,
+    /// Highest download rate in bytes per second; `None`: unlimited.
+    pub limit_rate_bytes_per_s: Option<u64>,
 }
 
 impl fmt::Debug for GetSettings {
@@ -81,7 +89,7 @@ pub fn run(
     let begun = Instant::now();
     events.emit(Event::started("get", settings.grid.name()));
     let runtime = sending_runtime(&Ledger::off())?;
-    let seen = Arc::new(Seen::default());
+    let seen = Arc::new(Seen { rate_limit: settings.limit_rate_bytes_per_s, ..Seen::default() });
     // The first cap says whether a file or a directory is to be made.
     let mut first = runtime.block_on(stop.or(caps.recv()))?;
     let mut reading = None;
@@ -99,6 +107,9 @@ pub fn run(
             return directory(settings, reading, found, output, (&runtime, &seen), events, stop, begun).map(Some);
         }
         first = Some(Ok(Wanted::Other(found, String::new())));
+    }
+    if !settings.selection.is_all() {
+        return Err(CommandError::usage("--include, --exclude and --files-from need the cap of a directory"));
     }
     let mut files = Files::new(settings, caps, stop.clone(), Arc::clone(&seen));
     files.reading = reading;
@@ -158,7 +169,7 @@ fn directory(
     begun: Instant,
 ) -> Result<Report, CommandError> {
     events.emit(Event::Phase { phase: Phase::Fetch });
-    let tree = Tree::new(reading.contents.clone(), output, events)?;
+    let tree = Tree::new(reading.contents.clone(), output, settings, events)?;
     let costs = |target| DownloadCosts { decode: reading.downloader.decode_time(), target, ..DownloadCosts::default() };
     let limit = |wall, bytes| {
         let verdict = judge(&seen.facts(wall, costs(Duration::ZERO), bytes));
@@ -250,6 +261,8 @@ struct Seen {
     bytes: AtomicU64,
     /// From the first cap of a file that is in the grid.
     grid: OnceLock<Arc<Grid>>,
+    /// Highest rate in bytes per second.
+    rate_limit: Option<u64>,
 }
 
 impl Seen {
@@ -261,6 +274,7 @@ impl Seen {
             threads: threads(),
             download: Some(costs),
             servers: self.grid.get().map(|grid| grid.readings()).unwrap_or_default(),
+            rate_limit: self.rate_limit,
             moved_bytes,
             ..Facts::default()
         }
@@ -448,7 +462,12 @@ impl Reading {
             return Err(CommandError::usage("no Tahoe-LAFS grid is named")
                 .hint("give --node ~/.tahoe for the grid of a Tahoe-LAFS node, or --servers FILE"));
         };
-        let grid = Arc::new(connect(settings.grid.patience, &access, None, &Ledger::off()));
+        let grid = Arc::new(connect(
+            settings.grid.patience,
+            &access,
+            RateLimits::receiving(settings.limit_rate_bytes_per_s),
+            &Ledger::off(),
+        ));
         let _ = seen.grid.set(Arc::clone(&grid));
         let downloader = Arc::new(Downloader::new(Arc::clone(&grid), Pool::new(threads()), stop.watch()));
         let contents = Contents::new(Arc::clone(&grid), Arc::clone(&downloader));

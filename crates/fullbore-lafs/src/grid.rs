@@ -1,14 +1,13 @@
 //! What `put` and `get` share: which grid, how it is reached, and what was measured of its servers.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use fullbore_engine::random::random;
 use fullbore_engine::run::report::{self, GivenUp, HostReport, StoreReport, StoreServer, Summary, VerdictReport};
 use fullbore_engine::run::{CommandError, report::StoreKind};
 use fullbore_engine::stage::Ledger;
-use fullbore_wire::rate_limit::RateLimit;
+use fullbore_wire::rate_limit::RateLimits;
 
 use crate::gbs::flow::FlowReading;
 use crate::gbs::link::LinkOptions;
@@ -72,8 +71,8 @@ fn unreadable(error: &NodeError) -> CommandError {
 }
 
 /// The connections of a run, counted in this ledger.
-pub(crate) fn connect(patience: Duration, access: &GridAccess, limit: Option<Arc<RateLimit>>, ledger: &Ledger) -> Grid {
-    let options = LinkOptions { limit, ledger: ledger.clone(), ..LinkOptions::new(patience) };
+pub(crate) fn connect(patience: Duration, access: &GridAccess, limits: RateLimits, ledger: &Ledger) -> Grid {
+    let options = LinkOptions { limits, ledger: ledger.clone(), ..LinkOptions::new(patience) };
     let preferred = access.node.as_ref().map(|node| node.preferred.clone()).unwrap_or_default();
     Grid::new(access.servers.clone(), preferred, options)
 }

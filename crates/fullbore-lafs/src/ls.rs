@@ -9,6 +9,7 @@ use fullbore_engine::run::listed::{ListedEntry, ListedKind};
 use fullbore_engine::run::report::{Report, StoreReport};
 use fullbore_engine::run::{CommandError, ErrorKind, Event, Events, Stop};
 use fullbore_engine::stage::Ledger;
+use fullbore_wire::rate_limit::RateLimits;
 use fullbore_wire::run::sending_runtime;
 
 use crate::cap::Cap;
@@ -52,7 +53,7 @@ pub fn run(settings: &ListSettings, events: &mut dyn Events, stop: &Stop) -> Res
     };
     let begun = Instant::now();
     let runtime = sending_runtime(&Ledger::off())?;
-    let grid = Arc::new(connect(settings.grid.patience, &access, None, &Ledger::off()));
+    let grid = Arc::new(connect(settings.grid.patience, &access, RateLimits::default(), &Ledger::off()));
     let downloader = Arc::new(Downloader::new(Arc::clone(&grid), Pool::new(1), stop.watch()));
     let contents = Contents::new(Arc::clone(&grid), downloader);
     let listing = async {

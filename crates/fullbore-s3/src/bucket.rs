@@ -1,13 +1,12 @@
 //! What `put` and `get` share: which bucket, how it is reached, and its errors as the person sees them.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::stage::Ledger;
 use fullbore_wire::connect::{ConnectOptions, ProxyServer};
-use fullbore_wire::rate_limit::RateLimit;
+use fullbore_wire::rate_limit::RateLimits;
 use fullbore_wire::run::{ProxyAddresses, hints, proxies};
 use fullbore_wire::socket::SocketOptions;
 use fullbore_wire::tls::{Authorities, Offer, Tls, Trust};
@@ -70,7 +69,7 @@ pub struct BucketSettings {
 /// The way to a bucket; nothing is asked yet.
 pub(crate) fn open(
     settings: &BucketSettings,
-    limit: Option<Arc<RateLimit>>,
+    limits: RateLimits,
     stop: watch::Receiver<bool>,
     ledger: &Ledger,
 ) -> Result<Client, CommandError> {
@@ -104,7 +103,8 @@ pub(crate) fn open(
         connections: settings.connections,
         stall_timeout: settings.patience,
         try_for: TRY_FOR,
-        limit,
+        limit: limits.send,
+        receive_limit: limits.receive,
         ledger: ledger.clone(),
     };
     let client = Client::new(bucket, credentials, options, stop);

@@ -89,6 +89,8 @@ pub struct Options {
     pub try_for: Duration,
     /// Limit on the upload rate over all connections; `None`: unlimited.
     pub limit: Option<Arc<RateLimit>>,
+    /// Limit on the download rate over all connections; `None`: unlimited.
+    pub receive_limit: Option<Arc<RateLimit>>,
     /// Clocks of the run that this client contributes to; [`Ledger::off`] records nothing.
     pub ledger: Ledger,
 }
@@ -103,6 +105,7 @@ impl Options {
             stall_timeout,
             try_for: TRY_FOR,
             limit: None,
+            receive_limit: None,
             ledger: Ledger::off(),
         }
     }
@@ -174,6 +177,7 @@ impl Client {
             tolerance: Tolerance::Time { first: FIRST_CONTACT, later: LATER_CONTACT },
             observed_bytes: OBSERVED_BYTES,
             limit: options.limit,
+            receive_limit: options.receive_limit,
             // What downloads have in flight at once is the most that is in use.
             sockets: Arc::new(Sockets::new(crate::download::WINDOW_BYTES as usize)),
         };
@@ -321,10 +325,12 @@ impl Client {
         let exchange = tries.server.as_ref().unwrap_or(&self.exchange);
         let expected = Expected {
             bytes_max: call.answer_bytes_max,
+            is_range: call.range.is_some(),
+            stream: call.stream.clone(),
             in_pieces: call.range.is_some(),
             // A small answer comes in one piece: a server that gives it out byte by byte would hold us for ever. Only
             // while it joins parts it sends spaces to show that it lives.
-            is_progress: call.answer_bytes_max > SMALL_ANSWER || call.errors_in_body,
+            is_progress: call.answer_bytes_max > SMALL_ANSWER || call.errors_in_body || call.stream.is_some(),
         };
         let unreachable = |Unreachable { reason, cause }| {
             let reason = format!("{}: {reason}", exchange.bucket().host);

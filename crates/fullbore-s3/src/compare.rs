@@ -13,6 +13,7 @@ use std::io::{self, Read};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use fullbore_engine::digest::READ_BYTES;
+use fullbore_engine::files::tree::Mtime;
 use fullbore_wire::http1::Method;
 use md5::{Digest, Md5};
 
@@ -20,6 +21,7 @@ use super::checksum::{Algorithm, Checksum, Form, Hasher};
 use super::client::{Answer, Call, CallError, Client, etag};
 use super::dialect::Feature;
 use super::layout::{self, Layout};
+use super::mtime;
 use super::parts::{Composite, Cut};
 use super::sign::hex;
 
@@ -34,6 +36,8 @@ pub struct Present {
     pub checksums: Vec<Checksum>,
     /// Encrypted so that its ETag says nothing of its content.
     pub opaque_etag: bool,
+    /// The time of the file that it was made of, or when it was made.
+    pub modified: Option<Mtime>,
 }
 
 /// One way to show the content of an object.
@@ -90,6 +94,7 @@ impl Present {
             etag,
             opaque_etag: encryption.starts_with("aws:kms")
                 || head.store_field("x-amz-server-side-encryption-customer-algorithm").is_some(),
+            modified: mtime::of_object(head),
         }
     }
 
@@ -224,6 +229,11 @@ impl Checker {
         Checker { running: running.collect(), doubt: proof.doubt }
     }
 
+    /// Whether content can pass.
+    pub fn has_tests(&self) -> bool {
+        !self.running.is_empty()
+    }
+
     /// The next bytes, in pieces.
     pub fn update<D: AsRef<[u8]>>(&mut self, pieces: &[D]) {
         let bytes = || pieces.iter().map(AsRef::as_ref);
@@ -310,7 +320,7 @@ mod tests {
     fn present(size: u64, etag: &str, checksums: &[(Algorithm, Form)]) -> Present {
         let checksum = |&(algorithm, form)| Checksum { algorithm, sum: vec![7; 4], form };
         let checksums = checksums.iter().map(checksum).collect();
-        Present { size, etag: Some(etag.into()), checksums, opaque_etag: false }
+        Present { size, etag: Some(etag.into()), checksums, opaque_etag: false, modified: None }
     }
 
     #[test]

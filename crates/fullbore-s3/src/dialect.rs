@@ -26,6 +26,8 @@ pub enum Feature {
     PutIfAbsent,
     /// `If-Match` in GET: all ranges are of the same object.
     GetIfMatch,
+    /// `Range` in GET: an object can be got in parts.
+    Ranges,
     /// `POST ?delete`: many objects are deleted by one request.
     BulkDelete,
     /// `list-type=2`: a listing goes on by a token, not by the last key.
@@ -38,13 +40,14 @@ pub enum Feature {
 
 impl Feature {
     /// All of them.
-    pub const ALL: [Feature; 10] = [
+    pub const ALL: [Feature; 11] = [
         Feature::ObjectChecksums,
         Feature::PartChecksums,
         Feature::ToldChecksums,
         Feature::UnsignedPayload,
         Feature::PutIfAbsent,
         Feature::GetIfMatch,
+        Feature::Ranges,
         Feature::BulkDelete,
         Feature::ListingTokens,
         Feature::EncodedListing,
@@ -60,6 +63,7 @@ impl Feature {
             Feature::UnsignedPayload => "UNSIGNED-PAYLOAD",
             Feature::PutIfAbsent => "If-None-Match in PUT",
             Feature::GetIfMatch => "If-Match in GET",
+            Feature::Ranges => "Range in GET",
             Feature::BulkDelete => "deletion of many objects by one request",
             Feature::ListingTokens => "ListObjectsV2",
             Feature::EncodedListing => "encoding-type=url",

@@ -2,15 +2,20 @@
 //!
 //! The first range and the question for checksums go together, so that a small object costs one round trip. All later
 //! ranges, which are asked for once the object's length is known, are of the same object (`If-Match`): one that is
-//! replaced meanwhile is an error, not a mixture.
+//! replaced meanwhile is an error, not a mixture. Where a store sends the whole object for a range, all of it is read
+//! from one answer.
 
 use std::collections::VecDeque;
+use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use fullbore_engine::digest::READ_BYTES;
+use fullbore_engine::files::tree::Mtime;
 use fullbore_engine::window::{Permit, Window};
+use fullbore_wire::exchange::Streamed;
 use fullbore_wire::http1::Method;
 use fullbore_wire::range::{ByteRange, ContentRange};
 use tokio::sync::mpsc;
@@ -27,7 +32,11 @@ pub const WINDOW_BYTES: u64 = 48 << 20;
 pub const RANGES_AT_ONCE: u32 = (WINDOW_BYTES / RANGE_BYTES) as u32;
 
 /// Bytes of a range: half a part. Twelve of them keep a long path full while one is waited for.
-const RANGE_BYTES: u64 = 4 << 20;
+pub const RANGE_BYTES: u64 = 4 << 20;
+
+/// Pieces of a whole object between its connection and the hashing, and bytes that are hashed at once.
+const STREAMED_PIECES: usize = 16;
+const GATHERED_BYTES: usize = 1 << 20;
 
 /// From a store within this round trip, where more of them cost it more than the way does, they are larger.
 const NEAR: Duration = Duration::from_millis(1);
@@ -72,6 +81,14 @@ pub enum DownloadError {
         /// Its key.
         key: String,
     },
+    /// What an earlier run left of it cannot be read or cut.
+    #[error("{key:?}: cannot use the unfinished file: {source}")]
+    Beginning {
+        /// Its key.
+        key: String,
+        /// What the system said.
+        source: io::Error,
+    },
     /// Whoever wanted it has gone.
     #[error("the receiver of the content has stopped")]
     Unwanted,
@@ -82,8 +99,23 @@ pub enum DownloadError {
 pub struct Downloaded {
     /// Length of the object in bytes.
     pub size: u64,
+    /// The time of the file that it was made of, or when it was made.
+    pub modified: Option<Mtime>,
     /// Why no checksum of the store proves them; `None`: one does.
     pub doubt: Option<Doubt>,
+}
+
+/// Whether a beginning, of which so much was used, may be that of another object than the one that was got. Without a
+/// noted ETag ([`Beginning::etag`]) only a passed test shows that it is not.
+pub fn is_of_another(got: &Result<Downloaded, DownloadError>, used_bytes: u64, was_noted: bool) -> bool {
+    let may_be = match got {
+        Ok(got) => got.doubt.is_some() && !was_noted,
+        Err(error) => matches!(
+            error,
+            DownloadError::Wrong { .. } | DownloadError::Unverified { .. } | DownloadError::Beginning { .. }
+        ),
+    };
+    may_be && used_bytes > 0
 }
 
 /// What is known of content that is unverified.
@@ -113,9 +145,62 @@ pub async fn get(
     required: bool,
     known_bytes: &AtomicU64,
 ) -> Result<Downloaded, DownloadError> {
-    let mut first = PendingRange::ask(client, key, 0..RANGE_BYTES, None, window);
-    let Some(mut present) = compare::head(client, key).await? else { return Err(first.missing(key).await) };
-    if present.size == 0 {
+    get_rest(client, key, window, out, required, known_bytes, Beginning::none()).await
+}
+
+/// What is here of an object already, from an earlier run.
+pub struct Beginning {
+    /// Bytes of it.
+    pub bytes: u64,
+    /// The object's ETag then, if it was noted.
+    pub etag: Option<String>,
+    /// Reads it at an offset.
+    pub read: ReadAt,
+    /// Hears, before any content is given out, how much of it is used, and which ETag the object has.
+    pub settle: Settle,
+}
+
+type ReadAt = Box<dyn Fn(u64, &mut [u8]) -> io::Result<usize> + Send>;
+type Settle = Box<dyn FnOnce(u64, Option<&str>) -> io::Result<()> + Send>;
+
+impl Beginning {
+    /// Of nothing.
+    pub fn none() -> Beginning {
+        Beginning { bytes: 0, etag: None, read: Box::new(|_, _| Ok(0)), settle: Box::new(|_, _| Ok(())) }
+    }
+
+    /// Bytes of it that may be those of this object: of one with the ETag that was noted, or of one that a checksum
+    /// will verify.
+    fn usable(&self, present: &Present, is_verifiable: bool) -> u64 {
+        let may_be = match &self.etag {
+            Some(etag) => present.etag.as_ref() == Some(etag),
+            None => is_verifiable,
+        };
+        if may_be && self.bytes <= present.size { self.bytes } else { 0 }
+    }
+}
+
+/// As [`get`], of what is behind the beginning that is here: `out` gets the rest, and all of it is verified together.
+///
+/// # Errors
+/// As there. After a failed verification the beginning may be that of another object.
+pub async fn get_rest(
+    client: &Client,
+    key: &str,
+    window: &Window,
+    out: &mpsc::Sender<Vec<Bytes>>,
+    required: bool,
+    known_bytes: &AtomicU64,
+    beginning: Beginning,
+) -> Result<Downloaded, DownloadError> {
+    let asks_first = beginning.bytes == 0 && !client.dialect().lacks(Feature::Ranges);
+    let mut first = asks_first.then(|| PendingRange::ask(client, key, 0..RANGE_BYTES, None, window));
+    let mut present = match (compare::head(client, key).await?, &mut first) {
+        (Some(present), _) => present,
+        (None, Some(first)) => return Err(first.missing(key).await),
+        (None, None) => return Err(DownloadError::Missing { key: key.to_owned() }),
+    };
+    if let Some(first) = first.as_mut().filter(|_| present.size == 0) {
         // Some proxies leave the length out of an answer without a body.
         present.size = first.complete_length().await?;
     }
@@ -127,14 +212,9 @@ pub async fn get(
         async move { compare::proof(&client, &key, &present).await }
     });
     let mut run = Run { client, key, present: &present, required, proving, checker: None };
-    run.ranges(first, window, out).await?;
-    let key = || key.to_owned();
-    match run.checker().await?.finish() {
-        Finding::Right => Ok(Downloaded { size: present.size, doubt: None }),
-        Finding::Wrong => Err(DownloadError::Wrong { key: key() }),
-        Finding::Unverified(doubt) if required => Err(DownloadError::Unverified { key: key(), doubt }),
-        Finding::Unverified(doubt) => Ok(Downloaded { size: present.size, doubt: Some(doubt) }),
-    }
+    let from = run.begin(beginning).await?;
+    run.ranges(from, first, window, out).await?;
+    run.end().await
 }
 
 struct Run<'a> {
@@ -163,6 +243,38 @@ impl Run<'_> {
             }
             _ => Ok(Checker::new(proof)),
         }
+    }
+
+    /// Hashes the beginning that is here, as far as it may be used; gives its length.
+    async fn begin(&mut self, beginning: Beginning) -> Result<u64, DownloadError> {
+        let failed = |source| DownloadError::Beginning { key: self.key.to_owned(), source };
+        let etag = self.present.etag.as_deref();
+        if beginning.bytes == 0 {
+            (beginning.settle)(0, etag).map_err(failed)?;
+            return Ok(0);
+        }
+        let mut checker = self.checker().await?;
+        let from = beginning.usable(self.present, checker.has_tests());
+        let etag = etag.map(str::to_owned);
+        let hashing = tokio::task::spawn_blocking(move || {
+            (beginning.settle)(from, etag.as_deref())?;
+            let mut buffer = vec![0; READ_BYTES];
+            let mut offset = 0;
+            while offset < from {
+                let most = usize::try_from(from - offset).unwrap_or(usize::MAX).min(buffer.len());
+                let count = (beginning.read)(offset, &mut buffer[..most])?;
+                if count == 0 {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                checker.update(&[&buffer[..count]]);
+                offset += count as u64;
+            }
+            Ok(checker)
+        });
+        let hashed = hashing.await.map_err(|error| CallError::GivenUp(format!("a task failed: {error}")))?;
+        let failed = |source| DownloadError::Beginning { key: self.key.to_owned(), source };
+        self.checker = Some(hashed.map_err(failed)?);
+        Ok(from)
     }
 
     /// The bytes of an answer, if it is the answer to that question.
@@ -197,16 +309,32 @@ impl Run<'_> {
         }
     }
 
-    /// Gives out the first range, which is under way, and all that follow.
+    /// What verification has found.
+    async fn end(&mut self) -> Result<Downloaded, DownloadError> {
+        let key = || self.key.to_owned();
+        let Present { size, modified, .. } = *self.present;
+        match self.checker().await?.finish() {
+            Finding::Right => Ok(Downloaded { size, modified, doubt: None }),
+            Finding::Wrong => Err(DownloadError::Wrong { key: key() }),
+            Finding::Unverified(doubt) if self.required => Err(DownloadError::Unverified { key: key(), doubt }),
+            Finding::Unverified(doubt) => Ok(Downloaded { size, modified, doubt: Some(doubt) }),
+        }
+    }
+
+    /// Gives out all from an offset on; the first range may be under way.
     async fn ranges(
         &mut self,
-        first: PendingRange,
+        from: u64,
+        first: Option<PendingRange>,
         window: &Window,
         out: &mpsc::Sender<Vec<Bytes>>,
     ) -> Result<(), DownloadError> {
         let size = self.present.size;
-        let mut under_way = VecDeque::from([(0..RANGE_BYTES.min(size), first)]);
-        let mut next = RANGE_BYTES;
+        if first.is_none() && from < size && self.client.dialect().lacks(Feature::Ranges) {
+            return self.whole(from, window, out).await;
+        }
+        let mut next = if first.is_some() { RANGE_BYTES } else { from };
+        let mut under_way: VecDeque<_> = first.into_iter().map(|first| (0..RANGE_BYTES.min(size), first)).collect();
         let length = range_bytes(self.client.reading().round_trip);
         while next < size || !under_way.is_empty() {
             while next < size && (under_way.len() as u64) < WINDOW_BYTES / length {
@@ -217,6 +345,14 @@ impl Run<'_> {
             }
             let Some((bytes, mut asked)) = under_way.pop_front() else { break };
             let (mut answer, mut permit) = asked.answer().await?;
+            if answer.as_ref().is_ok_and(|answer| answer.is_cut) {
+                self.client.dialect().learn(Feature::Ranges, Support::Lacking);
+            }
+            if self.client.dialect().lacks(Feature::Ranges) {
+                under_way.clear();
+                drop((asked, permit));
+                return self.whole(bytes.start, window, out).await;
+            }
             if answer.as_ref().is_ok_and(|answer| answer.head.status == 412) && self.ignores_etags().await? {
                 drop(permit);
                 asked = PendingRange::ask(self.client, self.key, bytes.clone(), None, window);
@@ -227,6 +363,70 @@ impl Run<'_> {
             drop(permit);
         }
         Ok(())
+    }
+
+    /// Gives out all from an offset on, out of one answer with the whole object.
+    async fn whole(&mut self, from: u64, window: &Window, out: &mpsc::Sender<Vec<Bytes>>) -> Result<(), DownloadError> {
+        let _permit = window.acquire(RANGE_BYTES).await;
+        let mut given = from;
+        let answer = match self.stream(&mut given, out).await? {
+            answer if answer.head.status == 412 && self.ignores_etags().await? => self.stream(&mut given, out).await?,
+            answer => answer,
+        };
+        let key = || self.key.to_owned();
+        match answer.head.status {
+            200 if given == self.present.size => Ok(()),
+            200 => Err(DownloadError::Range { key: key() }),
+            404 => Err(DownloadError::Missing { key: key() }),
+            412 => Err(DownloadError::Changed { key: key() }),
+            _ => Err(CallError::refused(format!("GET {}", self.key), &answer).into()),
+        }
+    }
+
+    /// Asks for the object, and gives out its bytes behind those that were given out already.
+    async fn stream(&mut self, given: &mut u64, out: &mpsc::Sender<Vec<Bytes>>) -> Result<Answer, DownloadError> {
+        let changed = || DownloadError::Changed { key: self.key.to_owned() };
+        let (size, etag) = (self.present.size, self.present.etag.as_deref());
+        let mut call = get_call(self.key, etag);
+        let (sender, mut arriving) = mpsc::channel(STREAMED_PIECES);
+        call.stream = Some(sender);
+        let client = self.client.clone();
+        // Ends with this function, as the receiver does.
+        let mut calling = JoinSet::new();
+        calling.spawn(async move { client.call(call).await });
+        let (mut offset, mut gathered, mut gathered_bytes) = (0, Vec::new(), 0);
+        while let Some(arrived) = arriving.recv().await {
+            let data = match arrived {
+                // The request was sent again, perhaps: what was given out comes once more.
+                Streamed::Head(head) => {
+                    if !is_same_etag(&head, etag) || head.content_length.is_some_and(|length| length != size) {
+                        return Err(changed());
+                    }
+                    self.give(std::mem::take(&mut gathered), out).await?;
+                    (offset, gathered_bytes) = (0, 0);
+                    continue;
+                }
+                Streamed::Data(data) => data,
+            };
+            let from = offset;
+            offset += data.len() as u64;
+            if offset > size {
+                return Err(changed());
+            }
+            let known = usize::try_from(given.saturating_sub(from)).unwrap_or(usize::MAX).min(data.len());
+            let new = data.slice(known..);
+            *given += new.len() as u64;
+            gathered_bytes += new.len();
+            gathered.push(new);
+            if gathered_bytes >= GATHERED_BYTES {
+                self.give(std::mem::take(&mut gathered), out).await?;
+                gathered_bytes = 0;
+            }
+        }
+        self.give(gathered, out).await?;
+        let answered = calling.join_next().await;
+        let failed = |error: &dyn std::fmt::Display| CallError::GivenUp(format!("a task failed: {error}"));
+        Ok(answered.ok_or_else(|| failed(&"no answer"))?.map_err(|error| failed(&error))??)
     }
 
     /// Whether the store refuses `If-Match` although the object is the same. Its ETag is compared all the same.
@@ -263,6 +463,15 @@ fn range_bytes(round_trip: Option<Duration>) -> u64 {
     if round_trip.is_some_and(|time| time <= NEAR) { NEAR_RANGE_BYTES } else { RANGE_BYTES }
 }
 
+/// The request for an object, which is to be the one of this ETag.
+fn get_call(key: &str, etag: Option<&str>) -> Call {
+    let call = Call::new(Method::Get, Some(key));
+    match etag {
+        Some(etag) => call.optional_field(Feature::GetIfMatch, "If-Match", format!("\"{etag}\"")),
+        None => call,
+    }
+}
+
 type RangeResult = (Result<Answer, CallError>, Permit);
 
 /// A range on its way; dropped, it is not wanted any more.
@@ -276,10 +485,7 @@ impl PendingRange {
     /// Asks for a range as soon as it may be under way.
     fn ask(client: &Client, key: &str, bytes: Range<u64>, etag: Option<&str>, window: &Window) -> PendingRange {
         let (client, window) = (client.clone(), window.clone());
-        let mut call = Call::new(Method::Get, Some(key));
-        if let Some(etag) = etag {
-            call = call.optional_field(Feature::GetIfMatch, "If-Match", format!("\"{etag}\""));
-        }
+        let mut call = get_call(key, etag);
         call.range = ByteRange::of(&bytes);
         let length = bytes.end - bytes.start;
         call.answer_bytes_max = usize::try_from(length).unwrap_or(usize::MAX);
@@ -293,12 +499,13 @@ impl PendingRange {
     /// Bytes of the whole object, if the answer tells; otherwise 0.
     async fn complete_length(&mut self) -> Result<u64, CallError> {
         let arrived = self.answer().await?;
-        let range = arrived.0.as_ref().ok().and_then(|answer| answer.head.content_range);
+        let length = arrived.0.as_ref().ok().and_then(|answer| match answer.head.content_range {
+            Some(ContentRange::Bytes { complete, .. }) => complete,
+            _ if answer.head.status == 200 => answer.head.content_length,
+            _ => None,
+        });
         self.arrived = Some(arrived);
-        match range {
-            Some(ContentRange::Bytes { complete, .. }) => Ok(complete.unwrap_or(0)),
-            _ => Ok(0),
-        }
+        Ok(length.unwrap_or(0))
     }
 
     /// What is not there: an answer to HEAD has no body to tell a bucket from an object.

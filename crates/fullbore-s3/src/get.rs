@@ -1,4 +1,7 @@
-//! `get` out of a bucket: an object, to stdout or to a name that it gets when it is complete and right.
+//! `get` out of a bucket: an object, to stdout or to a name that it gets when it is complete and right. Several objects
+//! are [`tree`]'s affair.
+
+pub mod tree;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -10,24 +13,29 @@ use bytes::Bytes;
 use fullbore_engine::run::costs::process_costs;
 use fullbore_engine::run::pace::PROGRESS_EVERY;
 use fullbore_engine::run::report::{self, Report, StageTimes, StoreKind, StoreReport, Summary};
-use fullbore_engine::run::sink::Sink;
+use fullbore_engine::run::sink::{Left, Sink};
 use fullbore_engine::run::{CommandError, Counts, ErrorKind, Event, Events, Pace, Phase, Stop, interruption};
 use fullbore_engine::stage::Ledger;
 use fullbore_engine::window::Window;
+use fullbore_wire::rate_limit::RateLimits;
 use fullbore_wire::run::sending_runtime;
+use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::address::SCHEME;
+use crate::address::{Location, SCHEME};
 use crate::bucket::{self, BucketSettings};
 use crate::client::Client;
-use crate::download::{self, DownloadError, Downloaded, RANGES_AT_ONCE, WINDOW_BYTES};
+use crate::download::{self, Beginning, DownloadError, Downloaded, RANGE_BYTES, RANGES_AT_ONCE, WINDOW_BYTES};
 use crate::key;
 use crate::put::report::of_store;
 use crate::verdict::{Facts, judge};
 
 /// Ranges between the network and the file.
 const RANGES: usize = 1;
+
+/// Bytes of an unfinished file from which on it is worth to be kept for the next run.
+const KEPT_BYTES: u64 = RANGE_BYTES;
 
 /// Settings of one `fullbore get` from a bucket.
 #[derive(Debug, Clone)]
@@ -38,6 +46,8 @@ pub struct GetSettings {
     pub output: Option<PathBuf>,
     /// Whether to fail, and write nothing, if no checksum of the store verifies the object.
     pub require_checksum: bool,
+    /// Highest download rate in bytes per second; `None`: unlimited.
+    pub limit_rate_bytes_per_s: Option<u64>,
 }
 
 /// Downloads an object to a file or to `stdout`. Returns `None` if the reader of stdout has closed it.
@@ -60,51 +70,42 @@ pub fn run(
     events.emit(Event::started("get", address));
     let ledger = Ledger::off();
     let runtime = sending_runtime(&ledger)?;
-    let client = bucket::open(&settings.bucket, None, stop.watch(), &ledger)?;
+    let limits = RateLimits::receiving(settings.limit_rate_bytes_per_s);
+    let client = bucket::open(&settings.bucket, limits, stop.watch(), &ledger)?;
     let name = location.key.rsplit('/').next();
-    let mut sink = Sink::open(settings.output.as_deref(), name, stdout)?;
+    let mut sink = Sink::resume(settings.output.as_deref(), name, stdout)?;
     events.emit(Event::Phase { phase: Phase::Fetch });
-    let (out, mut ranges) = mpsc::channel::<Vec<Bytes>>(RANGES);
-    let window = Window::new(WINDOW_BYTES, RANGES_AT_ONCE);
-    let (getting, key, size) = (client.clone(), location.key.clone(), Arc::new(AtomicU64::new(0)));
-    let (required, known) = (settings.require_checksum, Arc::clone(&size));
-    let task = runtime.spawn(async move { download::get(&getting, &key, &window, &out, required, &known).await });
-    let mut pace = Pace::with_peers(begun);
-    let mut written = Ok(());
-    loop {
-        match runtime.block_on(async { timeout(PROGRESS_EVERY, ranges.recv()).await }) {
-            Ok(Some(pieces)) => {
-                written = pieces.iter().try_for_each(|piece| sink.write(piece));
-                if written.is_err() || sink.is_abandoned {
-                    break;
-                }
-            }
-            Ok(None) => break,
-            Err(_) => {}
-        }
-        if pace.is_due(Instant::now()) {
-            let verdict = judge(&facts(&client, begun, sink.worked(), sink.written));
-            let limit = verdict.confident.then_some(verdict.limit);
-            let counts = counts(sink.written, size.load(Ordering::Relaxed));
-            events.emit(Event::Progress(pace.progress(counts, limit, Instant::now())));
-        }
+    let mut transfer =
+        Transfer { client: &client, runtime: &runtime, settings, pace: Pace::with_peers(begun), begun, events };
+    let was_noted = sink.left()?.is_some_and(|left| left.version.is_some());
+    let (mut got, used) = transfer.run(&mut sink)?;
+    if download::is_of_another(&got, used, was_noted) {
+        sink.start_over()?;
+        got = transfer.run(&mut sink)?.0;
     }
-    drop(ranges);
-    let got = runtime.block_on(task).map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
-    written?;
+    let Transfer { mut pace, events, .. } = transfer;
     if sink.is_abandoned {
         return Ok(None);
     }
-    if *stop.watch().borrow() && got.is_err() {
-        return Err(interruption());
+    let Downloaded { size, doubt, modified } = match got {
+        Ok(got) => got,
+        Err(error) => {
+            let is_interrupted = *stop.watch().borrow();
+            let command = if is_interrupted { interruption() } else { explain(&error, location) };
+            let is_useful = matches!(error, DownloadError::Call(_) | DownloadError::Range { .. });
+            let is_kept = is_useful && sink.written >= KEPT_BYTES && sink.keep();
+            return Err(if is_kept { command.hint("run the same command again to resume") } else { command });
+        }
+    };
+    if let Some(modified) = modified {
+        sink.set_mtime(modified)?;
     }
-    let Downloaded { size, doubt } = got.map_err(|error| explain(&error))?;
     let target = sink.publish()?;
     events.emit(Event::Progress(pace.progress(Counts { files: 1, ..counts(size, size) }, None, Instant::now())));
     if let Some(doubt) = doubt {
         events.warn(format!("{}: {}", location.key, download::unverified(doubt)));
     }
-    let facts = facts(&client, begun, target, size);
+    let facts = facts(&client, settings.limit_rate_bytes_per_s, begun, target, size);
     let store = StoreReport {
         kind: StoreKind::Bucket,
         files: 1,
@@ -125,13 +126,88 @@ pub fn run(
     Ok(Some(Report { summary, ..Report::default() }))
 }
 
+/// What the attempts of a run have in common.
+struct Transfer<'a> {
+    client: &'a Client,
+    runtime: &'a Runtime,
+    settings: &'a GetSettings,
+    pace: Pace,
+    begun: Instant,
+    events: &'a mut dyn Events,
+}
+
+impl Transfer<'_> {
+    /// Gets the object behind what an earlier run has left of it; gives how much of that was used, too. An error is one
+    /// of the sink.
+    fn run(&mut self, sink: &mut Sink<'_>) -> Result<(Result<Downloaded, DownloadError>, u64), CommandError> {
+        let used = Arc::<AtomicU64>::default();
+        let beginning = match sink.left()? {
+            None => Beginning::none(),
+            Some(Left { bytes, version, file }) => {
+                let (file, used) = (Arc::new(file), Arc::clone(&used));
+                let reader = Arc::clone(&file);
+                Beginning {
+                    bytes,
+                    etag: version,
+                    read: Box::new(move |offset, buffer| reader.read_at(offset, buffer)),
+                    settle: Box::new(move |bytes, etag| {
+                        used.store(bytes, Ordering::Relaxed);
+                        file.settle(bytes, etag)
+                    }),
+                }
+            }
+        };
+        let (out, mut ranges) = mpsc::channel::<Vec<Bytes>>(RANGES);
+        let window = Window::new(WINDOW_BYTES, RANGES_AT_ONCE);
+        let (client, key) = (self.client.clone(), self.settings.bucket.location.key.clone());
+        let (required, size) = (self.settings.require_checksum, Arc::new(AtomicU64::new(0)));
+        let known = Arc::clone(&size);
+        let task = self
+            .runtime
+            .spawn(async move { download::get_rest(&client, &key, &window, &out, required, &known, beginning).await });
+        let mut written = Ok(());
+        let mut is_placed = false;
+        loop {
+            match self.runtime.block_on(async { timeout(PROGRESS_EVERY, ranges.recv()).await }) {
+                Ok(Some(pieces)) => {
+                    if !std::mem::replace(&mut is_placed, true) {
+                        sink.go_on_at(used.load(Ordering::Relaxed))?;
+                    }
+                    written = pieces.iter().try_for_each(|piece| sink.write(piece));
+                    if written.is_err() || sink.is_abandoned {
+                        break;
+                    }
+                }
+                Ok(None) => break,
+                Err(_) => {}
+            }
+            if self.pace.is_due(Instant::now()) {
+                let rate_limit = self.settings.limit_rate_bytes_per_s;
+                let verdict = judge(&facts(self.client, rate_limit, self.begun, sink.worked(), sink.written));
+                let limit = verdict.confident.then_some(verdict.limit);
+                let counts = counts(sink.written, size.load(Ordering::Relaxed));
+                self.events.emit(Event::Progress(self.pace.progress(counts, limit, Instant::now())));
+            }
+        }
+        drop(ranges);
+        let got = self.runtime.block_on(task).map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
+        written.map(|()| (got, used.load(Ordering::Relaxed)))
+    }
+}
+
 /// One object, of which so many bytes are written.
 fn counts(bytes: u64, total_bytes: u64) -> Counts {
     Counts { files: 0, bytes, total_files: 1, total_bytes }
 }
 
 /// What is known of the run now; writing took `target`.
-fn facts(client: &Client, begun: Instant, target: Duration, moved_bytes: u64) -> Facts {
+pub(crate) fn facts(
+    client: &Client,
+    rate_limit: Option<u64>,
+    begun: Instant,
+    target: Duration,
+    moved_bytes: u64,
+) -> Facts {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     Facts {
         wall: begun.elapsed(),
@@ -142,12 +218,34 @@ fn facts(client: &Client, begun: Instant, target: Duration, moved_bytes: u64) ->
         connections: client.reading(),
         store: client.bucket().endpoint.host.clone(),
         slowed: client.slowed(),
+        rate_limit,
         moved_bytes,
         ..Facts::default()
     }
 }
 
-fn explain(error: &DownloadError) -> CommandError {
+/// As [`explain_object`]; an object that is not there may be a prefix.
+fn explain(error: &DownloadError, location: &Location) -> CommandError {
+    let command = explain_object(error);
+    match error {
+        DownloadError::Missing { .. } if location.key.contains(['*', '?']) => {
+            let prefix = location.key.rsplit_once('/').map(|(above, _)| format!("{above}/")).unwrap_or_default();
+            let pattern = location.key.rsplit('/').next().unwrap_or_default();
+            command.hint(format_args!(
+                "addresses have no patterns: `fullbore get -o DIR {SCHEME}{}/{prefix} --include '{pattern}' --exclude '*'`",
+                location.bucket
+            ))
+        }
+        DownloadError::Missing { .. } => command.hint(format_args!(
+            "for all objects below it, end it with a slash: `fullbore get -o DIR {SCHEME}{}/{}/`",
+            location.bucket, location.key
+        )),
+        _ => command,
+    }
+}
+
+/// A failed download as the person sees it.
+fn explain_object(error: &DownloadError) -> CommandError {
     let kind = match error {
         DownloadError::Call(error) => return bucket::explain(error),
         DownloadError::Unverified { .. } => {

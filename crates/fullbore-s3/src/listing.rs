@@ -24,48 +24,83 @@ pub enum More {
 /// Lists objects whose keys begin with `prefix`, in the order of their keys; `each` hears of every page.
 ///
 /// # Errors
-/// [`CallError`] if a page cannot be fetched or parsed, or if the listing does not advance from page to page.
+/// Those of [`Pages::next`].
 pub async fn list(
     client: &Client,
     prefix: &str,
     mut each: impl FnMut(Vec<ListedObject>) -> More + Send,
 ) -> Result<(), CallError> {
-    let mut next: Option<Next> = None;
-    let mut endless = Endless::default();
-    loop {
-        let mut call = Call::new(Method::Get, None).optional_query(Feature::EncodedListing, "encoding-type", "url");
-        if !prefix.is_empty() {
-            call = call.query("prefix", prefix);
+    let mut pages = Pages::new(client, prefix, false);
+    while let Some(page) = pages.next().await? {
+        if each(page.objects) == More::No {
+            break;
         }
-        call = match &next {
+    }
+    Ok(())
+}
+
+/// The pages of a listing.
+#[derive(Debug)]
+pub struct Pages<'a> {
+    client: &'a Client,
+    prefix: &'a str,
+    /// Keys with a slash behind the prefix are listed as what they have in common up to it.
+    by_directory: bool,
+    next: Option<Next>,
+    is_over: bool,
+    endless: Endless,
+}
+
+impl<'a> Pages<'a> {
+    /// The objects whose keys begin with `prefix`; nothing is asked yet.
+    pub fn new(client: &'a Client, prefix: &'a str, by_directory: bool) -> Pages<'a> {
+        Pages { client, prefix, by_directory, next: None, is_over: false, endless: Endless::default() }
+    }
+
+    /// The next page; `None`: that was all.
+    ///
+    /// # Errors
+    /// [`CallError`] if the page cannot be fetched or parsed, or if the listing does not advance from page to page.
+    pub async fn next(&mut self) -> Result<Option<Page>, CallError> {
+        if self.is_over {
+            return Ok(None);
+        }
+        let mut call = Call::new(Method::Get, None).optional_query(Feature::EncodedListing, "encoding-type", "url");
+        if self.by_directory {
+            call = call.query("delimiter", "/");
+        }
+        if !self.prefix.is_empty() {
+            call = call.query("prefix", self.prefix);
+        }
+        call = match &self.next {
             None => call.optional_query(Feature::ListingTokens, "list-type", "2"),
             Some(Next::Token(token)) => call.query("list-type", "2").query("continuation-token", token),
             Some(Next::Marker(key)) => call.query("marker", key),
         };
         call.answer_bytes_max = xml::ANSWER_BYTES_MAX;
-        let answer = client.call(call).await?;
-        let what = || format!("list of {prefix:?}");
+        let answer = self.client.call(call).await?;
+        let what = || format!("list of {:?}", self.prefix);
         if answer.head.status != 200 {
             return Err(CallError::refused(what(), &answer));
         }
         let mut page = xml::page(&answer.body).map_err(|source| CallError::Answer { what: what(), source })?;
+        let dialect = self.client.dialect();
         match &page.next {
-            Some(Next::Token(_)) => client.dialect().learn(Feature::ListingTokens, Support::Honoured),
-            Some(Next::Marker(_)) => client.dialect().learn(Feature::ListingTokens, Support::Lacking),
+            Some(Next::Token(_)) => dialect.learn(Feature::ListingTokens, Support::Honoured),
+            Some(Next::Marker(_)) => dialect.learn(Feature::ListingTokens, Support::Lacking),
             None => {}
         }
-        if let Some(Next::Marker(marker)) = &next {
+        if let Some(Next::Marker(marker)) = &self.next {
             // Some stores begin a page with the key behind which it should begin.
             page.objects.retain(|object| object.key != *marker);
+            page.prefixes.retain(|prefix| prefix != marker);
         }
-        if let Some(did) = endless.turns_out(&page) {
-            return Err(CallError::Endless { what: what(), store: client.bucket().store().to_owned(), did });
+        if let Some(did) = self.endless.turns_out(&page) {
+            return Err(CallError::Endless { what: what(), store: self.client.bucket().store().to_owned(), did });
         }
-        let more = each(page.objects);
-        match page.next {
-            Some(more_pages) if more == More::Yes => next = Some(more_pages),
-            _ => return Ok(()),
-        }
+        self.next.clone_from(&page.next);
+        self.is_over = page.next.is_none();
+        Ok(Some(page))
     }
 }
 
@@ -83,7 +118,9 @@ struct Endless {
 impl Endless {
     /// What the server did that shows it, with this page.
     fn turns_out(&mut self, page: &Page) -> Option<String> {
-        if self.key.is_some() && page.objects.iter().any(|object| Some(&object.key) == self.key.as_ref()) {
+        let mut keys = page.objects.iter().map(|object| &object.key).chain(&page.prefixes);
+        let first = keys.clone().next();
+        if self.key.is_some() && keys.any(|key| Some(key) == self.key.as_ref()) {
             return Some(format!("listed {:?} a second time", self.key.as_deref().unwrap_or_default()));
         }
         // The last page may have anything.
@@ -91,14 +128,14 @@ impl Endless {
         if Some(next) == self.token.as_ref() {
             return Some("named a page as the next one that it had already listed".into());
         }
-        self.empty = if page.objects.is_empty() { self.empty + 1 } else { 0 };
+        self.empty = if first.is_none() { self.empty + 1 } else { 0 };
         if self.empty >= EMPTY_PAGES_MAX {
             return Some(format!("gave {EMPTY_PAGES_MAX} pages in a row without any object"));
         }
         self.pages += 1;
         if self.pages.is_power_of_two() {
             self.token = Some(next.clone());
-            self.key = page.objects.first().map(|object| object.key.clone()).or(self.key.take());
+            self.key = first.cloned().or(self.key.take());
         }
         None
     }
@@ -113,8 +150,17 @@ mod tests {
         let mut endless = Endless::default();
         (0..most).find_map(|number| {
             let (keys, next) = page(number);
-            let object = |key: u32| ListedObject { key: format!("{key:09}"), size: 1, etag: String::new() };
-            let page = Page { objects: keys.into_iter().map(object).collect(), next: next.map(Next::Token) };
+            let object = |key: u32| ListedObject {
+                key: format!("{key:09}"),
+                size: 1,
+                etag: String::new(),
+                modified_unix_s: None,
+            };
+            let page = Page {
+                objects: keys.into_iter().map(object).collect(),
+                next: next.map(Next::Token),
+                ..Page::default()
+            };
             endless.turns_out(&page).map(|did| (number, did))
         })
     }

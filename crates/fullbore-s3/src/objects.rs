@@ -12,6 +12,7 @@ use fullbore_engine::digest::Sha256;
 use fullbore_engine::run::CommandError;
 use fullbore_engine::stage::Ledger;
 use fullbore_wire::http1::{Method, ResponseHead};
+use fullbore_wire::rate_limit::RateLimits;
 use tokio::sync::watch;
 
 use crate::bucket::{self, BucketSettings};
@@ -94,7 +95,7 @@ impl Objects {
         stop: watch::Receiver<bool>,
         ledger: &Ledger,
     ) -> Result<Objects, CommandError> {
-        let client = bucket::open(settings, None, stop, ledger)?;
+        let client = bucket::open(settings, RateLimits::default(), stop, ledger)?;
         let prefix = settings.location.key.trim_matches('/');
         let slash = if prefix.is_empty() { "" } else { "/" };
         Ok(Objects { client, prefix: format!("{prefix}{slash}").into() })

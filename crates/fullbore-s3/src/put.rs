@@ -29,7 +29,7 @@ use fullbore_engine::stage::Ledger;
 use fullbore_engine::tree::Choice;
 use fullbore_engine::verdict::{Sampler, SamplerConfig};
 use fullbore_engine::window::Window;
-use fullbore_wire::rate_limit::RateLimit;
+use fullbore_wire::rate_limit::RateLimits;
 use fullbore_wire::run::sending_runtime;
 use tokio::sync::watch;
 
@@ -147,9 +147,9 @@ fn put(
 ) -> Result<Report, CommandError> {
     let Run { settings, plan, ledger, runtime, stop, .. } = *run;
     let sampler = settings.watch_stages.then(|| watch(ledger)).transpose()?;
-    let limit = settings.limit_rate_bytes_per_s.map(|rate| Arc::new(RateLimit::new(rate, Instant::now())));
+    let limits = RateLimits::sending(settings.limit_rate_bytes_per_s);
     ledger.set_rate_limit(settings.limit_rate_bytes_per_s.unwrap_or(0));
-    let client = bucket::open(&settings.bucket, limit, stop.watch(), ledger)?;
+    let client = bucket::open(&settings.bucket, limits, stop.watch(), ledger)?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(4);
     let journals = settings.journals.as_deref().filter(|_| !settings.dry_run);
     let items = u32::try_from(client.connections()).unwrap_or(u32::MAX).saturating_mul(4).saturating_add(READY);

@@ -55,6 +55,8 @@ pub struct ListedObject {
     pub size: u64,
     /// Its ETag without quotes.
     pub etag: String,
+    /// When it was put, Unix time in seconds, if the store tells.
+    pub modified_unix_s: Option<i64>,
 }
 
 /// A page of a listing.
@@ -62,6 +64,8 @@ pub struct ListedObject {
 pub struct Page {
     /// The objects on this page of the listing.
     pub objects: Vec<ListedObject>,
+    /// What keys have in common up to the delimiter, where the listing was asked for with one.
+    pub prefixes: Vec<String>,
     /// For the next page, if there is one.
     pub next: Option<Next>,
 }
@@ -140,6 +144,11 @@ fn needed(node: Node<'_, '_>, name: &'static str) -> Result<String, XmlError> {
     child(node, name).filter(|text| !text.is_empty()).map(str::to_owned).ok_or(XmlError::Missing(name))
 }
 
+/// A time as stores write it (ISO 8601), Unix time in seconds.
+fn unix_s(text: &str) -> Option<i64> {
+    text.trim().parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_second)
+}
+
 /// The children of this name.
 fn all<'a, 'i: 'a>(node: Node<'a, 'i>, name: &'static str) -> impl Iterator<Item = Node<'a, 'i>> {
     node.children().filter(move |child| child.tag_name().name() == name).take(ENTRIES_MAX)
@@ -204,30 +213,38 @@ pub fn page(bytes: &[u8]) -> Result<Page, XmlError> {
                     .map(unquoted)
                     .filter(|etag| etag.len() <= ETAG_BYTES_MAX)
                     .unwrap_or_default(),
+                modified_unix_s: child(entry, "LastModified").and_then(unix_s),
             });
         }
+        let prefix = |entry| decoded(&needed(entry, "Prefix")?, encoded);
+        let prefixes = all(root, "CommonPrefixes").map(prefix).collect::<Result<Vec<_>, _>>()?;
         // What is left out would be taken for what is not there.
-        if objects.len() >= ENTRIES_MAX {
+        if objects.len().max(prefixes.len()) >= ENTRIES_MAX {
             return Err(XmlError::Form("a page of more entries than a listing has"));
         }
         let next = match child(root, "IsTruncated") {
-            Some("true") => Some(next_page(root, &objects, encoded)?),
+            Some("true") => Some(next_page(root, &objects, &prefixes, encoded)?),
             _ => None,
         };
-        Ok(Page { objects, next })
+        Ok(Page { objects, prefixes, next })
     })
 }
 
 /// Without a token the next page begins behind `NextMarker`, and without one behind the last key: Amazon's ListObjects
 /// leaves it out where no delimiter is asked for.
-fn next_page(root: Node<'_, '_>, objects: &[ListedObject], encoded: bool) -> Result<Next, XmlError> {
+fn next_page(
+    root: Node<'_, '_>,
+    objects: &[ListedObject],
+    prefixes: &[String],
+    encoded: bool,
+) -> Result<Next, XmlError> {
     if let Ok(token) = needed(root, "NextContinuationToken") {
         return Ok(Next::Token(token));
     }
     if let Ok(marker) = needed(root, "NextMarker") {
         return Ok(Next::Marker(decoded(&marker, encoded)?));
     }
-    let last = objects.iter().map(|object| &object.key).max_by_key(|key| key.as_bytes());
+    let last = objects.iter().map(|object| &object.key).chain(prefixes).max_by_key(|key| key.as_bytes());
     last.map(|key| Next::Marker(key.clone())).ok_or(XmlError::Missing("NextContinuationToken"))
 }
 
@@ -250,11 +267,10 @@ pub fn uploads(bytes: &[u8]) -> Result<UploadsPage, XmlError> {
         }
         let encoded = child(root, "EncodingType") == Some("url");
         let entry = |entry| {
-            let time = child(entry, "Initiated").and_then(|time| time.trim().parse::<jiff::Timestamp>().ok());
             Ok(Begun {
                 key: listed_key(entry, encoded)?,
                 upload_id: needed(entry, "UploadId")?,
-                initiated_s: time.map(jiff::Timestamp::as_second),
+                initiated_s: child(entry, "Initiated").and_then(unix_s),
             })
         };
         let uploads = all(root, "Upload").map(entry).collect::<Result<Vec<_>, _>>()?;

@@ -35,7 +35,7 @@ use request::Request;
 pub use budget::Sockets;
 pub use measurement::{Activity, Measurement, RequestTiming};
 pub use options::{Options, Pipelining, Tolerance};
-pub use request::{Answer, Body, Expected, Outcome, ReadAt, SMALL_BYTES};
+pub use request::{Answer, Body, Expected, Outcome, ReadAt, SMALL_BYTES, Streamed};
 pub use unreachable::{Cause, Unreachable};
 
 /// What is special about a service.

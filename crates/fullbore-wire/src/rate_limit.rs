@@ -14,6 +14,31 @@ pub struct RateLimit {
     state: Mutex<State>,
 }
 
+/// The limits of a run in each direction; `None`: unlimited.
+#[derive(Debug, Clone, Default)]
+pub struct RateLimits {
+    /// On what is sent.
+    pub send: Option<Arc<RateLimit>>,
+    /// On what is received.
+    pub receive: Option<Arc<RateLimit>>,
+}
+
+impl RateLimits {
+    /// A limit on what is sent.
+    pub fn sending(bytes_per_s: Option<u64>) -> RateLimits {
+        RateLimits { send: shared(bytes_per_s), receive: None }
+    }
+
+    /// A limit on what is received.
+    pub fn receiving(bytes_per_s: Option<u64>) -> RateLimits {
+        RateLimits { send: None, receive: shared(bytes_per_s) }
+    }
+}
+
+fn shared(bytes_per_s: Option<u64>) -> Option<Arc<RateLimit>> {
+    bytes_per_s.map(|rate| Arc::new(RateLimit::new(rate, Instant::now())))
+}
+
 #[derive(Debug)]
 struct State {
     /// 0: no limit.
@@ -54,6 +79,14 @@ impl RateLimit {
     /// The size of one read or write that suits this limit: a burst, and some segments at least.
     fn burst_bytes(&self) -> u64 {
         ((self.bytes_per_s() as f64 * BURST.as_secs_f64()) as u64).max(4 << 10)
+    }
+
+    /// Bytes to read at once, `most` without a limit.
+    pub(crate) fn read_bytes(&self, most: usize) -> usize {
+        match self.bytes_per_s() {
+            0 => most,
+            _ => usize::try_from(self.burst_bytes()).unwrap_or(usize::MAX).min(most),
+        }
     }
 
     /// Accounts for `bytes` and says how long to wait.

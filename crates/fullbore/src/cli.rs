@@ -21,6 +21,7 @@ mod pdiff;
 mod probe;
 mod reach;
 mod s3;
+mod selection;
 mod shared;
 mod store;
 mod update;
@@ -40,7 +41,7 @@ pub use bootstrap::{BootstrapArgs, BootstrapFormat, BootstrapMode, HookArg, Vari
 pub use check::CheckArgs;
 pub use completions::CompletionsArgs;
 pub use convert::{ConvertArgs, ForeignFormat};
-pub use copy::CopyArgs;
+pub use copy::{CopyArgs, FilterArgs};
 pub use divert::{DivertArgs, DivertCommand, DivertOffArgs, DivertOnArgs, DivertStatusArgs, DivertVia};
 pub use install::InstallArgs;
 pub use ls::LsArgs;
@@ -49,6 +50,7 @@ pub use nosync::NosyncArgs;
 pub use pdiff::{PdiffApplyArgs, PdiffArgs, PdiffCommand, PdiffGenerateArgs, PdiffMergeArgs, PdiffPublishArgs};
 pub use probe::ProbeArgs;
 pub use s3::{AddressingChoice, S3Args, S3GetArgs, S3PutArgs};
+pub use selection::SelectionArgs;
 pub use shared::{NetworkArgs, OutputArgs, TrustArgs};
 pub use store::{GetArgs, GridArgs, PutArgs};
 pub use update::{IndexLevel, UpdateArgs};
@@ -126,7 +128,7 @@ pub enum Command {
     /// Download files from a Tahoe-LAFS grid or an S3 store
     #[command(long_about = store::GET_LONG)]
     Get(Box<GetArgs>),
-    /// List a directory in a Tahoe-LAFS grid
+    /// List a directory in a Tahoe-LAFS grid, or objects of an S3 store
     #[command(long_about = ls::LONG)]
     Ls(Box<LsArgs>),
     /// Print completions for a shell

@@ -198,13 +198,21 @@ fn run_check(arguments: &CheckArgs, environment: &Environment) -> u8 {
 
 fn run_ls(arguments: &cli::LsArgs, environment: &Environment) -> u8 {
     let early = early_output(&arguments.output);
-    frame(&early, environment, settings::ls(arguments), |settings, screen, output| {
+    frame(&early, environment, settings::ls(arguments, environment), |settings, screen, output| {
         let stop = match listen(output, environment) {
             Ok(stop) => stop,
             Err(exit_code) => return exit_code,
         };
-        let result = fullbore_lafs::ls::run(&settings, screen, &stop);
-        Runs::one(output, environment, screen, "ls", Path::new(&settings.grid.name()), result)
+        let result = match &settings {
+            settings::Ls::Bucket(settings) => fullbore_s3::ls::run(settings, screen, &stop),
+            settings::Ls::Grid(settings) => fullbore_lafs::ls::run(settings, screen, &stop),
+        };
+        if result.is_err() && stdio::is_closed() {
+            // As `fullbore ls … | head` has it: a quiet, normal end.
+            screen.clear();
+            return 0;
+        }
+        Runs::one(output, environment, screen, "ls", &settings.place(), result)
     })
 }
 
@@ -283,6 +291,7 @@ fn run_get(arguments: &cli::GetArgs, environment: &Environment) -> u8 {
         let mut runs = Runs::new(output, environment, 1);
         let result = match &settings {
             settings::Get::Bucket(settings) => fullbore_s3::get::run(settings, &mut stdio::Content, screen, &stop),
+            settings::Get::Tree(settings) => fullbore_s3::get::tree::run(settings, screen, &stop).map(Some),
             settings::Get::Grid(settings) => fullbore_lafs::get::run(settings, &mut stdio::Content, screen, &stop),
         };
         match result.transpose() {

@@ -32,7 +32,7 @@ pub use fullbore_mirror::{
 };
 pub use install::install;
 pub use resolve::mirrors;
-pub use store::{Check, Get, Put, check, get, ls, put};
+pub use store::{Check, Get, Ls, Put, check, get, ls, put};
 pub use update::update;
 
 /// Where the settings file is looked for when none is named.

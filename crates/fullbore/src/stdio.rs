@@ -99,6 +99,11 @@ fn write_through(mut rest: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Whether nobody reads stdout any more.
+pub fn is_closed() -> bool {
+    state().error == Some(Errno::PIPE)
+}
+
 /// A line for people on stdout.
 ///
 /// # Errors

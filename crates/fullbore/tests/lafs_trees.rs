@@ -6,8 +6,9 @@
 #[allow(dead_code, reason = "shared by several test binaries")]
 mod grid;
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -98,6 +99,21 @@ fn a_tree_comes_back_with_its_times(grid: &Grid) {
     let again = good(grid, &["get", "--json", "-o", text(&out), "-"], &cap).summary();
     assert_eq!((&again["store"]["files"], &again["store"]["present"]), (&2.into(), &3.into()), "{again}");
     assert_eq!(tree(&out), tree(&root));
+    // Files that the rules of copy choose; permissions of a replaced file stay.
+    let some = grid.dir.path().join("some.out");
+    let names = || tree(&some).into_iter().map(|(path, ..)| path.display().to_string()).collect::<BTreeSet<_>>();
+    good(grid, &["get", "-o", text(&some), "--exclude", "/sub/s*", "--exclude", "empty", "-"], &cap);
+    assert_eq!(names(), ["empty file", "sub", "sub/large", "ä b"].map(str::to_owned).into());
+    fs::remove_dir_all(&some).unwrap();
+    let list = grid.file("list", b"sub/small\nnone\n");
+    let listed = run(grid, &["get", "-o", text(&some), "--files-from", text(&list), &cap], "");
+    assert!(listed.code == 2 && listed.stderr.contains("none: "), "{} {}", listed.code, listed.stderr);
+    assert_eq!(names(), ["sub", "sub/small"].map(str::to_owned).into());
+    fs::set_permissions(some.join("sub/small"), fs::Permissions::from_mode(0o600)).unwrap();
+    fs::write(some.join("sub/small"), "other").unwrap();
+    good(grid, &["get", "-o", text(&some), "--limit-rate", "10M", &cap], "");
+    assert_eq!(tree(&some), tree(&root));
+    assert_eq!(fs::metadata(some.join("sub/small")).unwrap().mode() & 0o777, 0o600);
     // A part of it, by a path.
     let part = grid.dir.path().join("part.out");
     good(grid, &["get", "-o", text(&part), &format!("{cap}/sub")], "");
@@ -444,7 +460,7 @@ fn what_cannot_be_checked_is_named(grid: &Grid) {
         (&["check", "s3://b/k"], "not objects of a store"),
         (&["check", "URI:LIT:", "/srv"], "not a cap"),
         (&["check", "URI:NEW:secret"], "unknown kind"),
-        (&["ls", "/srv"], "not a cap"),
+        (&["ls", "/srv"], "neither a cap"),
     ] {
         let refused = run(grid, arguments, "");
         assert!(refused.code == 1 && refused.stderr.contains(hint), "{arguments:?}: {}", refused.stderr);

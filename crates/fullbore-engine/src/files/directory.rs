@@ -72,10 +72,20 @@ pub(super) enum Resolve {
     Stepwise,
 }
 
+/// Which permissions new files and directories get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Modes {
+    /// The given ones, whatever the umask.
+    Fixed,
+    /// What the umask leaves, as other tools have it for a user's own files.
+    Umask,
+}
+
 #[derive(Debug)]
 pub(super) struct Directories {
     root: Arc<Directory>,
     resolve: Resolve,
+    pub(super) modes: Modes,
     cache: Mutex<Cache>,
     file_systems: Mutex<Vec<(u64, Arc<OwnedFd>)>>,
 }
@@ -87,7 +97,7 @@ struct Cache {
 }
 
 impl Directories {
-    pub(super) fn new(root: OwnedFd, resolve: Option<Resolve>) -> Result<Directories, FileError> {
+    pub(super) fn new(root: OwnedFd, resolve: Option<Resolve>, modes: Modes) -> Result<Directories, FileError> {
         let resolve = resolve.unwrap_or_else(|| match beneath::by_kernel(root.as_fd(), Path::new("."), DIRECTORY) {
             Ok(_) => Resolve::Kernel,
             // ENOSYS: before Linux 5.6; EPERM: seccomp filters of older containers.
@@ -96,6 +106,7 @@ impl Directories {
         let directories = Directories {
             root: Arc::new(handle(root, "")),
             resolve,
+            modes,
             cache: Mutex::default(),
             file_systems: Mutex::default(),
         };
@@ -132,8 +143,11 @@ impl Directories {
         Ok(directory)
     }
 
-    /// Makes a directory (its parents with 0755) unless it is there, and opens it.
+    /// Makes a directory (its parents with 0755) unless it is there, and opens it. By the umask, all have what that
+    /// leaves of 0777.
     pub(super) fn make(&self, path: &str, mode: Mode) -> Result<OwnedFd, FileError> {
+        let is_fixed = self.modes == Modes::Fixed;
+        let mode = if is_fixed { mode } else { Mode::from_raw_mode(0o777) };
         // The depth of the recursion is bounded by the depth of a checked path.
         let (parent, last) = name::split(path)?;
         let parent = self.get(parent, true)?;
@@ -144,7 +158,7 @@ impl Directories {
             Err(errno) => return Err(error(errno)),
         }
         let descriptor = rustix::fs::openat(&parent, last, DIRECTORY, Mode::empty()).map_err(error)?;
-        if made.is_ok() {
+        if made.is_ok() && is_fixed {
             let is = rustix::fs::fstat(&descriptor).map_err(error)?.st_mode;
             if is & 0o777 != mode.as_raw_mode() {
                 // Keeps an inherited set-group-id bit, which chmod would drop.

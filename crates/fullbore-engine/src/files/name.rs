@@ -85,7 +85,7 @@ pub(super) fn check_link_target(link: &str, target: &str) -> Result<(), FileErro
     if rest.is_empty() && up > 0 { Ok(()) } else { check(rest) }
 }
 
-fn refuse(path: &str, reason: &'static str) -> FileError {
+pub(super) fn refuse(path: &str, reason: &'static str) -> FileError {
     // A hostile path may be megabytes long; the message need not be.
     let shown: String = path.chars().take(200).collect();
     FileError::Path { path: shown, reason }

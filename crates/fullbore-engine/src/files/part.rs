@@ -10,6 +10,8 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 
+use super::directory::Modes;
+use super::tree::Mtime;
 use super::{Directory, FILE_MODE, FileError, Root, name};
 
 /// Files from this size get their blocks reserved at once: fewer extents, and a full
@@ -18,6 +20,16 @@ pub const PREALLOCATE_BYTES: u64 = 1 << 20;
 
 /// What file systems keep data in; those with larger blocks have multiples of it.
 const BLOCK_BYTES: u64 = 4096;
+
+/// What became of the lock on an unfinished file.
+pub(super) enum Locked {
+    /// This process has it, until it drops the file.
+    Ours(PartFile),
+    /// Another process writes the file.
+    Others,
+    /// The file is gone, or another one has its name.
+    Replaced,
+}
 
 /// An unfinished file, open for reading and writing under its dotted name. Dropping
 /// it leaves it there, to be resumed.
@@ -56,20 +68,24 @@ impl Root {
         let mut directory = self.directories.get(directory_path, true)?;
         // O_EXCL: an older file may be linked elsewhere; it is removed, never truncated.
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let mut result = rustix::fs::openat(&directory, &*part_name, flags, FILE_MODE);
+        let is_fixed = self.directories.modes == Modes::Fixed;
+        let mode = if is_fixed { FILE_MODE } else { Mode::from_raw_mode(0o666) };
+        let mut result = rustix::fs::openat(&directory, &*part_name, flags, mode);
         if matches!(result, Err(Errno::NOENT)) {
             // The handle is of a directory that somebody removed meanwhile.
             self.directories.forget(directory_path);
             directory = self.directories.get(directory_path, true)?;
-            result = rustix::fs::openat(&directory, &*part_name, flags, FILE_MODE);
+            result = rustix::fs::openat(&directory, &*part_name, flags, mode);
         }
         if matches!(result, Err(Errno::EXIST)) {
             self.clear(&directory, &part_name, path)?;
-            result = rustix::fs::openat(&directory, &*part_name, flags, FILE_MODE);
+            result = rustix::fs::openat(&directory, &*part_name, flags, mode);
         }
         let error = |errno| FileError::io("create", path, errno);
         let file = result.map_err(error)?;
-        directory.settle_mode(file.as_fd(), FILE_MODE).map_err(error)?;
+        if is_fixed {
+            directory.settle_mode(file.as_fd(), mode).map_err(error)?;
+        }
         let part = PartFile { file: File::from(file), directory, path: path.to_owned(), part_name };
         part.preallocate(size)?;
         Ok(part)
@@ -242,6 +258,36 @@ impl PartFile {
         }
     }
 
+    /// Takes the lock that keeps two processes from writing one unfinished file. Strangers who could still write to it
+    /// have no part in it: a file of another user counts as replaced.
+    pub(super) fn lock(self) -> Result<Locked, FileError> {
+        match rustix::fs::flock(&self.file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Ok(Locked::Others),
+            Err(errno) => return Err(self.error("lock", errno.into())),
+        }
+        Ok(if self.has_its_name()? { Locked::Ours(self) } else { Locked::Replaced })
+    }
+
+    /// Whether the unfinished file's name is still that of this file, and this user's alone.
+    pub(super) fn has_its_name(&self) -> Result<bool, FileError> {
+        let own = rustix::fs::fstat(&self.file).map_err(|errno| self.error("look at", errno.into()))?;
+        let named = rustix::fs::statat(&self.directory, &*self.part_name, AtFlags::SYMLINK_NOFOLLOW);
+        let is_same = named.is_ok_and(|named| (named.st_dev, named.st_ino) == (own.st_dev, own.st_ino));
+        Ok(is_same && own.st_nlink == 1 && own.st_uid == rustix::process::geteuid().as_raw())
+    }
+
+    /// Gives the file the permissions of the one that it replaces.
+    pub(super) fn set_mode(&self, mode: u32) -> Result<(), FileError> {
+        rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode))
+            .map_err(|errno| self.error("set mode of", errno.into()))
+    }
+
+    /// A second handle of the file.
+    pub(super) fn handle(&self) -> Result<File, FileError> {
+        self.file.try_clone().map_err(|error| self.error("open a second time", error))
+    }
+
     /// Cuts or extends to `size` bytes.
     ///
     /// # Errors
@@ -263,11 +309,8 @@ impl PartFile {
     /// # Errors
     /// As [`PartFile::set_mtime`].
     pub fn set_modified(&self, unix_s: i64, nanoseconds: u32) -> Result<(), FileError> {
-        let times = Timestamps {
-            last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
-            last_modification: Timespec { tv_sec: unix_s, tv_nsec: nanoseconds.into() },
-        };
-        rustix::fs::futimens(&self.file, &times).map_err(|errno| self.error("set the time of", errno.into()))
+        set_times(&self.file, Mtime { unix_s, nanoseconds })
+            .map_err(|errno| self.error("set the time of", errno.into()))
     }
 
     /// Gives the file its final name, replacing what has it. Content must have been
@@ -319,6 +362,15 @@ impl AsFd for PartFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
+}
+
+/// Sets the time of last change; the time of last access stays.
+pub(crate) fn set_times(file: impl AsFd, mtime: Mtime) -> Result<(), Errno> {
+    let times = Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+        last_modification: Timespec { tv_sec: mtime.unix_s, tv_nsec: mtime.nanoseconds.into() },
+    };
+    rustix::fs::futimens(file, &times)
 }
 
 /// Appends to a [`PartFile`], from its beginning.

@@ -10,7 +10,7 @@ fn both_ways(test: impl Fn(&Path, &Root)) {
         let outside = tempfile::tempdir().unwrap();
         let top = outside.path().join("root");
         fs::create_dir(&top).unwrap();
-        let root = Root::open_resolving(&top, Some(resolve)).unwrap();
+        let root = Root::open_resolving(&top, Some(resolve), Modes::Fixed).unwrap();
         test(&top, &root);
     }
 }

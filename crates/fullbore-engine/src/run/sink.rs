@@ -3,13 +3,15 @@
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::error::CommandError;
+use crate::files::note;
+use crate::files::tree::Mtime;
 use crate::output::Output;
 
 /// What `-o` names.
@@ -50,6 +52,21 @@ pub fn destination(output: &Path, name: Option<&str>) -> Result<Destination, Com
     Ok(if is_stream { Destination::Stream(output.to_owned()) } else { Destination::File(output.to_owned()) })
 }
 
+/// Refuses an `-o OUTPUT` that cannot be a directory for several files. One that does not exist is fine.
+///
+/// # Errors
+/// A usage error for a file, a pipe or a device.
+pub fn check_directory(output: &Path) -> Result<(), CommandError> {
+    match fs::metadata(output) {
+        Ok(about) if !about.is_dir() => {
+            let what = if about.is_file() { "a file" } else { "no directory" };
+            Err(CommandError::usage(format_args!("-o {}: is {what}", output.display()))
+                .hint("several files need a directory, which is made if it does not exist"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Whether `-o OUTPUT` means stdout, as other tools have it.
 pub fn is_stdout(output: &OsStr) -> bool {
     output == "-" || output == "/dev/stdout"
@@ -62,8 +79,43 @@ pub struct Sink<'a> {
     pub is_abandoned: bool,
     /// Number of bytes that were given to `write`.
     pub written: u64,
+    /// Bytes that an earlier run has written, if they were asked for.
+    resumed: u64,
     /// Time that writing took.
     worked: Duration,
+}
+
+/// What an earlier run has left of a file.
+#[derive(Debug)]
+pub struct Left {
+    /// Bytes from the beginning; they are not verified.
+    pub bytes: u64,
+    /// The version of the content that was noted.
+    pub version: Option<String>,
+    /// The file.
+    pub file: LeftFile,
+}
+
+/// The unfinished file itself.
+#[derive(Debug)]
+pub struct LeftFile(File);
+
+impl LeftFile {
+    /// Reads up to a buffer full at `offset`; 0 at the end.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read_at(buffer, offset)
+    }
+
+    /// Keeps so many bytes of the content, and notes which version they are of, for a run that takes the file up.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn settle(&self, bytes: u64, version: Option<&str>) -> io::Result<()> {
+        note::settle(&self.0, bytes, version)
+    }
 }
 
 enum To<'a> {
@@ -83,18 +135,88 @@ impl<'a> Sink<'a> {
         name: Option<&str>,
         stdout: &'a mut (dyn Write + Send),
     ) -> Result<Sink<'a>, CommandError> {
+        Sink::open_with(output, name, stdout, Output::begin_as_before)
+    }
+
+    /// As [`Sink::open`]. What an earlier run has left of a file is taken up: see [`Sink::left`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn resume(
+        output: Option<&Path>,
+        name: Option<&str>,
+        stdout: &'a mut (dyn Write + Send),
+    ) -> Result<Sink<'a>, CommandError> {
+        Sink::open_with(output, name, stdout, Output::resume_as_before)
+    }
+
+    fn open_with(
+        output: Option<&Path>,
+        name: Option<&str>,
+        stdout: &'a mut (dyn Write + Send),
+        begin: fn(&Path) -> io::Result<Output>,
+    ) -> Result<Sink<'a>, CommandError> {
         let failed = |path: &Path, error: &io::Error| CommandError::disk(path, error).context("-o");
+        let mut resumed = 0;
         let to = match output.map(|output| destination(output, name)).transpose()? {
             None => To::Stdout(stdout),
             Some(Destination::File(path)) => {
-                To::File(Output::begin_as_before(&path).map_err(|error| failed(&path, &error))?)
+                let output = begin(&path).map_err(|error| failed(&path, &error))?;
+                resumed = output.file().metadata().map_or(0, |about| about.len());
+                To::File(output)
             }
             Some(Destination::Stream(path)) => {
                 let file = OpenOptions::new().write(true).open(&path).map_err(|error| failed(&path, &error))?;
                 To::Stream(file, path)
             }
         };
-        Ok(Sink { to, is_abandoned: false, written: 0, worked: Duration::ZERO })
+        Ok(Sink { to, is_abandoned: false, written: 0, resumed, worked: Duration::ZERO })
+    }
+
+    /// What an earlier run has left of the file, and its file if there is none of that; `None`: content goes elsewhere.
+    ///
+    /// # Errors
+    /// A [`CommandError`] about the disk if the file cannot be opened a second time.
+    pub fn left(&self) -> Result<Option<Left>, CommandError> {
+        let To::File(output) = &self.to else { return Ok(None) };
+        let file = output.file().try_clone().map_err(|error| CommandError::disk(output.path(), &error))?;
+        Ok(Some(Left { bytes: self.resumed, version: output.version(), file: LeftFile(file) }))
+    }
+
+    /// Goes on behind the bytes that are there; they count as written.
+    ///
+    /// # Errors
+    /// A [`CommandError`] about the disk if the system refuses.
+    pub fn go_on_at(&mut self, offset: u64) -> Result<(), CommandError> {
+        if let To::File(output) = &self.to {
+            let went = output.file().seek(SeekFrom::Start(offset));
+            went.map_err(|error| CommandError::disk(output.path(), &error))?;
+            self.written = offset;
+        }
+        Ok(())
+    }
+
+    /// Forgets all content of a file.
+    ///
+    /// # Errors
+    /// A [`CommandError`] about the disk if the system refuses.
+    pub fn start_over(&mut self) -> Result<(), CommandError> {
+        if let To::File(output) = &self.to {
+            output.start_over().map_err(|error| CommandError::disk(output.path(), &error))?;
+            self.resumed = 0;
+        }
+        self.go_on_at(0)
+    }
+
+    /// Leaves an unfinished file to a run that takes it up. `false`: there is none.
+    pub fn keep(self) -> bool {
+        match self.to {
+            To::File(output) => {
+                output.keep();
+                true
+            }
+            To::Stream(..) | To::Stdout(_) => false,
+        }
     }
 
     /// The time that writing took so far.
@@ -120,6 +242,17 @@ impl<'a> Sink<'a> {
         match written {
             Err(error) if !self.is_abandoned => Err(CommandError::disk(path, &error)),
             _ => Ok(()),
+        }
+    }
+
+    /// Sets the time of last change of a file, when all of it is written.
+    ///
+    /// # Errors
+    /// A [`CommandError`] about the disk if the system refuses.
+    pub fn set_mtime(&mut self, mtime: Mtime) -> Result<(), CommandError> {
+        match &self.to {
+            To::File(output) => output.set_mtime(mtime).map_err(|error| CommandError::disk(output.path(), &error)),
+            To::Stream(..) | To::Stdout(_) => Ok(()),
         }
     }
 
@@ -162,6 +295,9 @@ mod tests {
         assert!(at("new/deep").is_dir());
         assert_eq!(of(&at("b"), Some("a")), file(at("b")));
         assert!(of(dir.path(), None).unwrap_err().contains("no name of its own"));
+        fs::write(at("file"), "").unwrap();
+        assert!(check_directory(&at("file")).is_err() && check_directory(Path::new("/dev/null")).is_err());
+        assert!(check_directory(dir.path()).is_ok() && check_directory(&at("none")).is_ok());
         for hostile in ["", ".", "..", "a/b", "a\0b"] {
             assert!(of(dir.path(), Some(hostile)).is_err(), "{hostile:?}");
         }

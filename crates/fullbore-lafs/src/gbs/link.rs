@@ -17,7 +17,7 @@ use fullbore_wire::exchange::{
     Body, Cause, Client, Expected, Measurement, Options, Outcome, Pipelining, Service, Sockets, Tolerance, Unreachable,
 };
 use fullbore_wire::http1::RequestHead;
-use fullbore_wire::rate_limit::RateLimit;
+use fullbore_wire::rate_limit::RateLimits;
 use fullbore_wire::resolve::Resolver;
 use fullbore_wire::socket::SocketOptions;
 use fullbore_wire::tcp_info::TcpInfo;
@@ -58,8 +58,8 @@ pub struct LinkOptions {
     pub resolver: Arc<Resolver>,
     /// Time without any progress until a server is given up; also the limit to connect.
     pub patience: Duration,
-    /// Bytes per second to all servers together.
-    pub limit: Option<Arc<RateLimit>>,
+    /// Bytes per second to and from all servers together.
+    pub limits: RateLimits,
     /// Where answers, and the kernel's counters of sending, are counted: stage `send`.
     pub ledger: Ledger,
     /// What all connections that are made so hold together.
@@ -74,7 +74,8 @@ impl LinkOptions {
     /// Without a limit, counted nowhere.
     pub fn new(patience: Duration) -> LinkOptions {
         let (resolver, sockets) = (Arc::default(), Arc::new(Sockets::new(KEPT_BYTES)));
-        LinkOptions { resolver, patience, limit: None, ledger: Ledger::off(), sockets, far: FAR, near: NEAR }
+        let limits = RateLimits::default();
+        LinkOptions { resolver, patience, limits, ledger: Ledger::off(), sockets, far: FAR, near: NEAR }
     }
 }
 
@@ -257,7 +258,7 @@ impl Link {
                 proxy: None,
             }),
             requests: Requests::new(&server.nurl),
-            flow: Arc::new(Flow::new(options.limit.is_some(), Instant::now())),
+            flow: Arc::new(Flow::new(options.limits.send.is_some(), Instant::now())),
             handshake: handshake.clone(),
             far: options.far,
             near: options.near,
@@ -286,7 +287,8 @@ impl Link {
             connect_backoff: ATTEMPT_WAIT,
             tolerance: Tolerance::Attempts(attempts),
             observed_bytes: 0,
-            limit: options.limit.clone(),
+            limit: options.limits.send.clone(),
+            receive_limit: options.limits.receive.clone(),
             sockets: Arc::clone(&options.sockets),
         };
         Client::new(storage, exchange)
@@ -361,6 +363,8 @@ impl Link {
     fn queue(&self, call: Call, weight: u64) -> Result<Pending, LinkError> {
         let expected = Expected {
             bytes_max: call.answer_bytes_max.max(ANSWER_BYTES_MAX),
+            is_range: false,
+            stream: None,
             in_pieces: false,
             // What is no part of a share comes in one piece: a server that gives it out byte by byte would hold us for ever.
             is_progress: call.head.range.is_some(),

@@ -1,10 +1,12 @@
 //! A directory of a grid into one of this machine, with all that is below it and the times of all.
 //!
-//! Names come from whoever may write to the directories: each has to be a single name, and the engine's [`Root`] leads none of
-//! them outside. A file gets its name, and its time, when all of it is here and on the disk; one that is here already with
-//! this size and time is not read again. What cannot be got is named, and the rest is got all the same.
+//! Names come from whoever may write to the directories: each has to be a single name, and the engine's [`TreeWriter`]
+//! leads none of them outside. A file gets its name, and its time, when all of it is here and on the disk; one that is
+//! here already with this size and time is not read again. What cannot be got is named, and the rest is got all the
+//! same.
 
 use std::collections::{BTreeSet, HashSet};
+use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,15 +14,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use fullbore_engine::durability::{Barrier, Durability};
-use fullbore_engine::files::{FileError, Kind, PartFile, Root, is_part_name, part_name};
+use fullbore_engine::files::FileError;
+use fullbore_engine::files::tree::{Mtime, TreeFile, TreeWriter, explain as local};
+use fullbore_engine::filter::{Missing, Selection};
 use fullbore_engine::run::pace::PROGRESS_EVERY;
+use fullbore_engine::run::sink::check_directory;
 use fullbore_engine::run::{CommandError, Counts, ErrorKind, Event, Events, Pace, Stop};
-use rustix::fs::{Timespec, Timestamps};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use super::GetSettings;
 use crate::cap::{Cap, StorageIndex};
 use crate::contents::{Contents, explain};
 use crate::directory::{Entry, Time};
@@ -32,10 +36,6 @@ const AHEAD_BYTES: u64 = 64 << 20;
 
 /// Segments between decoding and writing.
 const PIECES: usize = 4;
-
-/// Files, and bytes of files, that get their names together, behind one sync. A killed run loses so much.
-const BATCH_FILES: usize = 1000;
-const BATCH_BYTES: u64 = 1 << 30;
 
 /// What was got.
 #[derive(Debug, Default)]
@@ -89,16 +89,15 @@ enum Done {
 /// Gets all that is below a directory.
 pub(super) struct Tree<'a> {
     contents: Contents,
-    root: Arc<Root>,
-    barrier: Barrier,
+    tree: Arc<TreeWriter>,
+    /// Which of the paths, and those of them that are not found yet.
+    selection: Selection,
+    missing: Missing,
     /// What is to be begun, the last first.
     waiting: Vec<Child>,
     tasks: JoinSet<Done>,
     /// Bytes of files that are being read.
     ahead: u64,
-    /// Files that are here and have no names yet.
-    nameless: Vec<String>,
-    nameless_bytes: u64,
     /// Directories that get their times last, because what is written into them changes these.
     times: Vec<(String, Time)>,
     got: Got,
@@ -110,18 +109,23 @@ pub(super) struct Tree<'a> {
 
 impl<'a> Tree<'a> {
     /// Begins: makes the destination if it is not there.
-    pub(super) fn new(contents: Contents, output: &Path, events: &'a mut dyn Events) -> Result<Tree<'a>, CommandError> {
-        let root = Root::create(output).map_err(|error| local(&error).context("-o"))?;
-        let root = Arc::new(root);
+    pub(super) fn new(
+        contents: Contents,
+        output: &Path,
+        settings: &GetSettings,
+        events: &'a mut dyn Events,
+    ) -> Result<Tree<'a>, CommandError> {
+        check_directory(output)?;
+        let tree = TreeWriter::create(output, &settings.private);
+        let tree = tree.map_err(|error| CommandError::from_error(ErrorKind::Disk, &error).context("-o"))?;
         Ok(Tree {
             contents,
-            barrier: Barrier::new(Arc::clone(&root), Durability::AtEnd),
-            root,
+            tree: Arc::new(tree),
+            selection: settings.selection.clone(),
+            missing: Missing::of(&settings.selection),
             waiting: Vec::new(),
             tasks: JoinSet::new(),
             ahead: 0,
-            nameless: Vec::new(),
-            nameless_bytes: 0,
             times: Vec::new(),
             got: Got::default(),
             written: Arc::default(),
@@ -142,10 +146,10 @@ impl<'a> Tree<'a> {
         let mut pace = Pace::with_peers(begun);
         let result = self.walk(cap, stop, &mut pace, begun, &limit).await;
         // Files that are complete are worth their names, whatever ended the run.
-        let published = self.publish();
-        let timed = self.set_times();
+        self.publish();
+        self.set_times();
         self.got.target = Duration::from_nanos(self.write_ns.load(Ordering::Relaxed));
-        (self.got, result.and(published).and(timed))
+        (self.got, result)
     }
 
     async fn walk(
@@ -169,6 +173,10 @@ impl<'a> Tree<'a> {
                 self.begin(child);
             }
             if self.tasks.is_empty() {
+                for path in std::mem::take(&mut self.missing).paths() {
+                    let error = CommandError::new(ErrorKind::Partial, "there is no such file or directory");
+                    self.fail(&String::from_utf8_lossy(&path), &error);
+                }
                 return Ok(());
             }
             let next = stop.or(self.tasks.join_next());
@@ -178,6 +186,9 @@ impl<'a> Tree<'a> {
                 Ok(Ok(Some(Ok(done)))) => self.done(done)?,
                 Ok(Ok(Some(Err(error)))) => return Err(CommandError::new(ErrorKind::Internal, error)),
                 Ok(Ok(None)) => {}
+            }
+            if self.tree.is_due() {
+                self.publish();
             }
             if pace.is_due(Instant::now()) {
                 let bytes = self.written.load(Ordering::Relaxed);
@@ -201,10 +212,14 @@ impl<'a> Tree<'a> {
                 above => format!("{above}/{name}"),
             };
             let refused = |reason: &str| CommandError::new(ErrorKind::Partial, reason);
+            let is_directory = cap.as_ref().is_ok_and(Cap::is_directory);
+            let bytes = path.as_bytes();
+            self.missing.found(bytes);
+            if !(if is_directory { self.selection.enters(bytes) } else { self.selection.takes(bytes) }) {
+                continue;
+            }
             let cap = match cap {
                 _ if name.contains('/') => Err(refused("left out: a name with a slash in it")),
-                // It could be the one of another file here.
-                _ if is_part_name(&name) => Err(refused("left out: the name is one of unfinished files")),
                 _ if !names.insert(name) => Err(refused("left out: the name is in the directory twice")),
                 Ok(cap)
                     if cap
@@ -216,6 +231,7 @@ impl<'a> Tree<'a> {
                 Ok(cap) => Ok(cap),
                 Err(error) => Err(refused(&format!("left out: {error}"))),
             };
+            let cap = cap.and_then(|cap| self.tree.judge(&path).map(|()| cap).map_err(|error| local(&error)));
             match cap {
                 Err(error) => self.fail(&path, &error),
                 Ok(cap) => {
@@ -228,14 +244,14 @@ impl<'a> Tree<'a> {
     }
 
     fn begin(&mut self, child: Child) {
-        let (contents, root) = (self.contents.clone(), Arc::clone(&self.root));
+        let (contents, tree) = (self.contents.clone(), Arc::clone(&self.tree));
         if child.cap.is_directory() {
-            self.tasks.spawn(list(contents, root, child));
+            self.tasks.spawn(list(contents, tree, child));
             return;
         }
         self.ahead += child.cap.size().unwrap_or(0);
         let (written, write_ns) = (Arc::clone(&self.written), Arc::clone(&self.write_ns));
-        self.tasks.spawn(file(contents, root, child, written, write_ns));
+        self.tasks.spawn(file(contents, tree, child, written, write_ns));
     }
 
     fn done(&mut self, done: Done) -> Result<(), CommandError> {
@@ -258,11 +274,6 @@ impl<'a> Tree<'a> {
                 self.tell(&path, troubles);
                 self.got.files += 1;
                 self.got.bytes += bytes;
-                self.nameless.push(path);
-                self.nameless_bytes += bytes;
-                if self.nameless.len() >= BATCH_FILES || self.nameless_bytes >= BATCH_BYTES {
-                    self.publish()?;
-                }
             }
             Done::Failed { path, bytes, error } => {
                 self.ahead = self.ahead.saturating_sub(bytes);
@@ -293,57 +304,36 @@ impl<'a> Tree<'a> {
     }
 
     /// Gives names to what is here, once it is on the disk.
-    fn publish(&mut self) -> Result<(), CommandError> {
-        if self.nameless.is_empty() {
-            return Ok(());
-        }
-        self.barrier.sync().map_err(|error| local(&error))?;
-        self.nameless_bytes = 0;
-        for path in std::mem::take(&mut self.nameless) {
-            if let Err(error) = self.root.rename(&part_path(&path), &path) {
+    fn publish(&mut self) {
+        for committed in self.tree.commit() {
+            if let Err(error) = committed.result {
                 self.got.files -= 1;
                 // A directory is in its place, for one.
-                self.fail(&path, &local(&error));
+                self.fail(&committed.path, &local(&error));
             }
         }
-        Ok(())
     }
 
-    fn set_times(&mut self) -> Result<(), CommandError> {
+    fn set_times(&mut self) {
         // The deepest first: no time is changed by what is set after it.
         let times: BTreeSet<(String, Time)> = std::mem::take(&mut self.times).into_iter().collect();
         for (path, time) in times.into_iter().rev() {
-            let directory = self.root.directory(&path).map_err(|error| local(&error))?;
-            let times = Timestamps {
-                last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
-                last_modification: Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() },
-            };
-            if let Err(error) = rustix::fs::futimens(&directory, &times) {
-                self.events.warn(format!("{path}: its time cannot be set: {}", std::io::Error::from(error)));
+            if let Err(error) = self.tree.set_directory_mtime(&path, mtime(time)) {
+                self.events.warn(format!("its time is not set: {error}"));
             }
         }
-        Ok(())
     }
 }
 
-/// An error of this machine's files.
-fn local(error: &FileError) -> CommandError {
-    CommandError::from_error(ErrorKind::Disk, error)
-}
-
-/// Where a file is until it has its name.
-fn part_path(path: &str) -> String {
-    match path.rsplit_once('/') {
-        Some((directory, name)) => format!("{directory}/{}", part_name(name)),
-        None => part_name(path),
-    }
+fn mtime(time: Time) -> Mtime {
+    Mtime { unix_s: time.seconds, nanoseconds: time.nanoseconds }
 }
 
 /// Lists a directory, and makes its counterpart.
-async fn list(contents: Contents, root: Arc<Root>, mut child: Child) -> Done {
+async fn list(contents: Contents, tree: Arc<TreeWriter>, mut child: Child) -> Done {
     let failed = |path: String, error| Done::Failed { path, bytes: 0, error };
     let path = child.path.clone();
-    let making = tokio::task::spawn_blocking(move || root.create_directory(&path, 0o755));
+    let making = tokio::task::spawn_blocking(move || tree.create_directory(&path));
     match making.await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => return failed(child.path, local(&error)),
@@ -363,7 +353,7 @@ async fn list(contents: Contents, root: Arc<Root>, mut child: Child) -> Done {
 /// Reads a file into one without a name.
 async fn file(
     contents: Contents,
-    root: Arc<Root>,
+    tree: Arc<TreeWriter>,
     child: Child,
     written: Arc<AtomicU64>,
     write_ns: Arc<AtomicU64>,
@@ -371,25 +361,26 @@ async fn file(
     let Child { path, cap, modified, .. } = child;
     let size = cap.size();
     let failed = |path: String, error| Done::Failed { path, bytes: size.unwrap_or(0), error };
-    let target = path.clone();
-    let preparing = tokio::task::spawn_blocking(move || prepare(&root, &target, size, modified));
-    let part = match preparing.await {
+    let (target, preparing) = (path.clone(), Arc::clone(&tree));
+    let preparing = tokio::task::spawn_blocking(move || prepare(&preparing, &target, size, modified));
+    let mut file = match preparing.await {
         Err(error) => return failed(path, CommandError::new(ErrorKind::Internal, error)),
         Ok(Err(error)) => return failed(path, local(&error)),
         Ok(Ok(None)) => return Done::Present { bytes: size.unwrap_or(0) },
-        Ok(Ok(Some(part))) => part,
+        Ok(Ok(Some(file))) => file,
     };
     let (out, mut pieces) = mpsc::channel::<Bytes>(PIECES);
-    let writing = tokio::task::spawn_blocking(move || -> Result<(PartFile, u64), FileError> {
+    let writer = Arc::clone(&tree);
+    let writing = tokio::task::spawn_blocking(move || -> Result<(TreeFile, u64), FileError> {
         let mut offset = 0;
         while let Some(piece) = pieces.blocking_recv() {
             let begun = Instant::now();
-            part.write_at(offset, &piece)?;
+            writer.write(&mut file, offset, &piece)?;
             write_ns.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
             offset += piece.len() as u64;
             written.fetch_add(piece.len() as u64, Ordering::Relaxed);
         }
-        Ok((part, offset))
+        Ok((file, offset))
     });
     let reading = async {
         let read = contents.read(&cap, &out).await;
@@ -397,51 +388,52 @@ async fn file(
         read
     };
     let (read, wrote) = tokio::join!(reading, writing);
-    let (part, bytes) = match wrote {
+    let (file, bytes) = match wrote {
         Err(error) => return failed(path, CommandError::new(ErrorKind::Internal, error)),
         Ok(Err(error)) => return failed(path, local(&error)),
         Ok(Ok(written)) => written,
     };
-    let settle = match read {
-        Err(error) => Err(explain(&error)),
+    let ending = tokio::task::spawn_blocking(move || match read {
         Ok(Downloaded { troubles, .. }) => {
-            let timed = modified.map_or(Ok(()), |time| part.set_modified(time.seconds, time.nanoseconds));
-            timed.map(|()| troubles).map_err(|error| local(&error))
+            tree.finish(file, bytes, modified.map(mtime)).map(|()| troubles).map_err(|error| local(&error))
         }
-    };
-    match settle {
-        Ok(troubles) => Done::Written { path, bytes, troubles },
         Err(error) => {
             // The content that came is of no use without the rest.
-            let _ = part.remove();
-            failed(path, error)
+            let _ = tree.discard(file);
+            Err(explain(&error))
         }
+    });
+    match ending.await {
+        Ok(Ok(troubles)) => Done::Written { path, bytes, troubles },
+        Ok(Err(error)) => failed(path, error),
+        Err(error) => failed(path, CommandError::new(ErrorKind::Internal, error)),
     }
 }
 
-/// Looks at what is in the place of a file: `None` if it is the file, of this size and time. Otherwise begins it; what else
-/// has its name is not replaced.
-fn prepare(root: &Root, path: &str, size: Option<u64>, modified: Option<Time>) -> Result<Option<PartFile>, FileError> {
-    match root.stat(path)?.map(|status| status.kind) {
-        None => {}
-        Some(Kind::Symlink) => return Err(FileError::Symlink { path: path.to_owned() }),
-        Some(Kind::Directory | Kind::Other) => return Err(FileError::NotRegular { path: path.to_owned() }),
-        Some(Kind::File) => {
-            if let (Some(size), Some(time)) = (size, modified)
-                && is_as_it_was(root, path, size, time)?
-            {
-                return Ok(None);
-            }
-        }
+/// Looks at what is in the place of a file: `None` if it is the file, of this size and time. Otherwise begins it; what
+/// else has its name is not replaced.
+fn prepare(
+    tree: &TreeWriter,
+    path: &str,
+    size: Option<u64>,
+    modified: Option<Time>,
+) -> Result<Option<TreeFile>, FileError> {
+    if let Some((file, status)) = tree.existing(path)?
+        && let (Some(size), Some(time)) = (size, modified)
+        && status.size == size
+        && has_time(&file, time)
+    {
+        tree.keep(path, &status)?;
+        return Ok(None);
     }
-    root.create_part(path, size.unwrap_or(0)).map(Some)
+    let mut file = tree.begin(path, size.unwrap_or(0))?;
+    // What a killed run has left cannot be verified without the beginning of its segment.
+    file.start_over()?;
+    Ok(Some(file))
 }
 
-/// Whether a file has this size and time.
-fn is_as_it_was(root: &Root, path: &str, size: u64, time: Time) -> Result<bool, FileError> {
-    let Some((file, status)) = root.open_file(path)? else { return Ok(false) };
-    let failed = |source| FileError::Io { operation: "look at", path: path.to_owned(), source };
-    let metadata = file.metadata().map_err(failed)?;
-    let nanoseconds = u32::try_from(metadata.mtime_nsec()).unwrap_or(0);
-    Ok(status.size == size && Time { seconds: metadata.mtime(), nanoseconds } == time)
+/// Whether a file has this time; a time that cannot be read is another one.
+fn has_time(file: &File, time: Time) -> bool {
+    let of = |about: std::fs::Metadata| (about.mtime(), u32::try_from(about.mtime_nsec()).unwrap_or(0));
+    file.metadata().is_ok_and(|about| of(about) == (time.seconds, time.nanoseconds))
 }

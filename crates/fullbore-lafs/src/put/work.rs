@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::random::random;
@@ -19,7 +19,7 @@ use fullbore_engine::tree::Item;
 use fullbore_engine::tree::found::Found;
 use fullbore_engine::verdict::{Sampler, SamplerConfig};
 use fullbore_engine::window::Window;
-use fullbore_wire::rate_limit::RateLimit;
+use fullbore_wire::rate_limit::RateLimits;
 use fullbore_wire::run::{FILES_AT_ONCE, sending_runtime};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -108,9 +108,9 @@ impl<'a> PutContext<'a> {
             signal.requested().await;
             stopping.send_replace(true);
         });
-        let limit = settings.limit_rate_bytes_per_s.map(|rate| Arc::new(RateLimit::new(rate, Instant::now())));
+        let limits = RateLimits::sending(settings.limit_rate_bytes_per_s);
         let access = resolved.access.as_ref().filter(|_| !settings.dry_run);
-        let grid = access.map(|access| Arc::new(connect(settings.grid.patience, access, limit, &ledger)));
+        let grid = access.map(|access| Arc::new(connect(settings.grid.patience, access, limits, &ledger)));
         let journals = settings.journals.as_deref().filter(|_| grid.is_some());
         let journal = journals.and_then(open_journal);
         let uploader = access.zip(grid.as_ref()).map(|(access, grid)| {

@@ -5,7 +5,7 @@ use fullbore_lafs::{
 };
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use fullbore_engine::memory_pool::MemoryPool;
@@ -16,7 +16,7 @@ use fullbore_lafs::upload::journal::{Journal, KnownShare};
 use fullbore_lafs::upload::produce::{Meter, Pool, ProducerContext};
 use fullbore_lafs::upload::source::Source;
 use fullbore_lafs::upload::{Grid, KeyChoice, PutError, PutOptions, Stored, Uploader};
-use fullbore_wire::rate_limit::RateLimit;
+use fullbore_wire::rate_limit::RateLimits;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 
@@ -69,8 +69,8 @@ impl World {
         patience: Duration,
         bytes_per_s: Option<u64>,
     ) -> World {
-        let limit = bytes_per_s.map(|rate| Arc::new(RateLimit::new(rate, Instant::now())));
-        World::with(servers, LinkOptions { limit, near: Duration::ZERO, ..LinkOptions::new(patience) })
+        let limits = RateLimits::sending(bytes_per_s);
+        World::with(servers, LinkOptions { limits, near: Duration::ZERO, ..LinkOptions::new(patience) })
     }
 
     /// As `of`, and the servers are near.

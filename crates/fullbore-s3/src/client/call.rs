@@ -1,9 +1,10 @@
 //! What is asked of a store, what it answers, and why there may be no answer.
 
 use fullbore_engine::digest::Sha256;
-use fullbore_wire::exchange::{self, Body, Unreachable};
+use fullbore_wire::exchange::{self, Body, Streamed, Unreachable};
 use fullbore_wire::http1::{Method, ResponseHead};
 use fullbore_wire::range::ByteRange;
+use tokio::sync::mpsc;
 
 use crate::address::Bucket;
 use crate::credentials::CredentialsError;
@@ -45,6 +46,8 @@ pub struct Call {
     pub optional: Vec<(Feature, Optional)>,
     /// Range of the object to download; `None`: all of it.
     pub range: Option<ByteRange>,
+    /// Where the content of a good answer goes as it arrives; `None`: it is in the answer.
+    pub stream: Option<mpsc::Sender<Streamed>>,
     /// Body of the request; empty by default.
     pub body: Body,
     /// SHA-256 of `body`, which the signature covers.
@@ -70,6 +73,7 @@ impl Call {
             fields: Vec::new(),
             optional: Vec::new(),
             range: None,
+            stream: None,
             body: Body::default(),
             hash: Sha256::of(b""),
             checksum: None,

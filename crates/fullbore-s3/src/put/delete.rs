@@ -194,8 +194,10 @@ mod tests {
     #[test]
     fn endless_pages_of_new_keys_filled_the_memory() {
         let page = |number: u32| {
-            let key =
-                |place: u32| ListedObject { key: format!("p/{number:05}{place:0100}"), size: 1, etag: String::new() };
+            let key = |place: u32| {
+                let key = format!("p/{number:05}{place:0100}");
+                ListedObject { key, size: 1, etag: String::new(), modified_unix_s: None }
+            };
             (0..1000).map(key).collect::<Vec<_>>()
         };
         let most_bytes = 1_000_000;

@@ -83,6 +83,7 @@ impl Plan {
         };
         let mut plan = Plan { turns: last.0.len() + 1, bytes: Some(0), ..Plan::default() };
         plan.rules.state.clone_from(&choice.mirrors.state);
+        plan.rules.selection.clone_from(&choice.selection);
         for argument in paths {
             if !single
                 && argument.as_os_str() != "-"
@@ -105,6 +106,7 @@ impl Plan {
             for (path, _) in &listing.left_out {
                 plan.rules.left_out.add(&beneath, &beneath_argument(path));
             }
+            listing.excluded.iter().for_each(|path| plan.rules.left_out.add(&beneath, &beneath_argument(path)));
             for (path, error) in listing.unreadable {
                 plan.rules.left_out.add(&beneath, &beneath_argument(&path));
                 plan.failed.push((path, CommandError::new(ErrorKind::Partial, error)));
@@ -205,7 +207,7 @@ mod tests {
 
     fn choice(copy_links: bool, with_snapshots: bool) -> Choice {
         let mirrors = MirrorNames { state: ".fullbore".into(), snapshots: "snapshots".into() };
-        Choice { mirrors, copy_links, with_snapshots }
+        Choice { mirrors, copy_links, with_snapshots, ..Choice::default() }
     }
 
     fn keys(paths: &[PathBuf], address: &str, last: &[&str]) -> Result<Vec<(String, usize)>, CommandError> {

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 
+use fullbore_engine::filter::Selection;
 use fullbore_engine::tree::is_unfinished;
 
 /// Names whose objects are kept: a name protects the key of that name and all keys beneath it.
@@ -49,6 +50,8 @@ pub struct Rules {
     pub mirrors: Protected,
     /// The name of the directory in which a mirror keeps its private state; empty: none is known.
     pub state: String,
+    /// Which names take part in the run: all others are kept.
+    pub selection: Selection,
 }
 
 /// What becomes of an object that is no file of the source.
@@ -71,7 +74,7 @@ impl Rules {
             Classification::Kept
         } else if is_state || is_unfinished(name) && self.mirrors.covers(key) && !self.left_out.0.contains(key) {
             Classification::Private
-        } else if self.left_out.covers(key) {
+        } else if self.left_out.covers(key) || !self.selection.takes_beneath(relative.as_bytes()) {
             Classification::Kept
         } else {
             Classification::Absent

@@ -13,6 +13,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 
 use bytes::Bytes;
 use fullbore_engine::digest::Sha256;
+use fullbore_engine::files::tree::Mtime;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::run::pace::PROGRESS_EVERY;
 use fullbore_engine::window::{Permit, Window};
@@ -25,6 +26,7 @@ use crate::bucket::{explain, is_fatal};
 use crate::client::{CallError, Client};
 use crate::compare::{self, Checker, Finding, Present};
 use crate::dialect::Feature;
+use crate::mtime;
 use crate::parts::{self, WHOLE_BYTES_MAX};
 use crate::upload::{PutOutcome, Stored, UploadError, Uploader};
 
@@ -152,10 +154,10 @@ impl Sending {
                 None if std::fs::metadata(&object.path)?.is_file() => File::open(&object.path)?,
                 None => return Ok(None),
             };
-            Ok(Some((file.metadata()?.len(), file)))
+            Ok(Some((file.metadata()?, file)))
         });
-        let (size, file) = match opened {
-            Ok(Some(opened)) => opened,
+        let (size, mtime, file) = match opened {
+            Ok(Some((about, file))) => (about.len(), mtime::of_file(&about), file),
             Ok(None) => {
                 let named = Named { path: object.path.clone(), file: None };
                 return self.spawn_pipe(object, number, named, done);
@@ -163,7 +165,7 @@ impl Sending {
             Err(error) => return tell(0, Err(self.explained(&UploadError::Source(error)))),
         };
         if size > WHOLE_BYTES_MAX {
-            return self.spawn_large(object, number, file, size, done);
+            return self.spawn_large(object, number, (file, size, mtime), done);
         }
         let permit = work.wait(|| self.uploader.window.acquire_blocking(size + FILE_BYTES));
         let content = work.read(|| read(&file, size));
@@ -183,7 +185,7 @@ impl Sending {
         let hash = work.hash(|| Sha256::of(&content));
         let (this, key, done) = (Arc::clone(self), object.key.clone(), done.clone());
         self.handle.spawn(async move {
-            let result = this.small(&key, content, hash, presence).await;
+            let result = this.small(&key, content, hash, mtime, presence).await;
             let result = result.map_err(|error| this.explained(&error));
             this.finish(number, size, result, permit, &done);
         });
@@ -204,14 +206,21 @@ impl Sending {
         let _ = done.send(Done { number, size, result });
     }
 
-    async fn small(&self, key: &str, content: Bytes, hash: Sha256, presence: Presence) -> Result<Outcome, UploadError> {
+    async fn small(
+        &self,
+        key: &str,
+        content: Bytes,
+        hash: Sha256,
+        mtime: Option<Mtime>,
+        presence: Presence,
+    ) -> Result<Outcome, UploadError> {
         let size = content.len() as u64;
         let dialect = self.client.dialect();
         let conditional = presence == Presence::Unknown && size <= CONDITIONAL_BYTES_MAX && !self.dry_run;
         // What is there may be what an earlier copy of our request has put.
         let mut perhaps_ours = false;
         if conditional && dialect.honours(Feature::PutIfAbsent) {
-            match self.uploader.put_whole(key, self.fields(key), content.clone(), hash, true).await? {
+            match self.uploader.put_whole(key, self.fields(key, mtime), content.clone(), hash, true).await? {
                 PutOutcome::Stored(stored) => return Ok(Outcome::Stored(stored)),
                 PutOutcome::Exists { resent } => perhaps_ours = resent,
             }
@@ -230,7 +239,7 @@ impl Sending {
         if self.dry_run {
             return Ok(Outcome::Wanted);
         }
-        let fields = self.fields(key);
+        let fields = self.fields(key, mtime);
         match self.uploader.put_whole(key, fields.clone(), content.clone(), hash, false).await? {
             PutOutcome::Stored(stored) => {
                 if conditional && self.asks_for_conditions && dialect.asks_for_condition() {
@@ -254,8 +263,12 @@ impl Sending {
         }
     }
 
-    fn fields(&self, key: &str) -> Vec<(String, String)> {
+    fn fields(&self, key: &str, mtime: Option<Mtime>) -> Vec<(String, String)> {
         let mut fields = self.fields.clone();
+        // What the user says himself counts.
+        if let Some(mtime) = mtime.filter(|_| !fields.iter().any(|(name, _)| name == mtime::FIELD)) {
+            fields.push((mtime::FIELD.to_owned(), mtime::text(mtime)));
+        }
         fields.push(("Content-Type".into(), (self.content_type)(key)));
         fields
     }
@@ -264,14 +277,13 @@ impl Sending {
         self: &Arc<Self>,
         object: &Planned,
         number: usize,
-        file: File,
-        size: u64,
+        (file, size, mtime): (File, u64, Option<Mtime>),
         done: &mpsc::Sender<Done>,
     ) {
         let permit = self.large.acquire_blocking(0);
         let (this, key, done) = (Arc::clone(self), object.key.clone(), done.clone());
         self.handle.spawn(async move {
-            let result = this.large_file(&key, file, size).await;
+            let result = this.large_file(&key, file, size, mtime).await;
             let result = result.map_err(|error| this.explained(&error));
             this.finish(number, size, result, permit, &done);
         });
@@ -294,7 +306,7 @@ impl Sending {
         });
     }
 
-    async fn large_file(&self, key: &str, file: File, size: u64) -> Result<Outcome, UploadError> {
+    async fn large_file(&self, key: &str, file: File, size: u64, mtime: Option<Mtime>) -> Result<Outcome, UploadError> {
         if self.known.of(key, size) != Presence::Absent
             && let Some(present) = self.present(key).await?
             && present.size == size
@@ -313,7 +325,7 @@ impl Sending {
         if self.dry_run {
             return Ok(Outcome::Wanted);
         }
-        self.uploader.put_file(key, self.fields(key), Arc::new(file), size).await.map(Outcome::Stored)
+        self.uploader.put_file(key, self.fields(key, mtime), Arc::new(file), size).await.map(Outcome::Stored)
     }
 
     async fn pipe(&self, key: &str, from: impl Read + Send + 'static) -> Result<Outcome, UploadError> {
@@ -325,7 +337,7 @@ impl Sending {
         let over = async {
             let _ = over.wait_for(|over| *over).await;
         };
-        self.uploader.put_pipe(key, self.fields(key), from, over).await.map(Outcome::Stored)
+        self.uploader.put_pipe(key, self.fields(key, None), from, over).await.map(Outcome::Stored)
     }
 
     /// An error as the person sees it, behind the path; some end everything.

@@ -29,8 +29,10 @@ pub struct Options {
     /// Requests with bodies of this size have their progress observed with each write; for others a round trip is
     /// assumed.
     pub observed_bytes: u64,
-    /// Bytes per second over all connections.
+    /// Bytes per second that are sent over all connections.
     pub limit: Option<Arc<RateLimit>>,
+    /// Bytes per second that are received over all connections.
+    pub receive_limit: Option<Arc<RateLimit>>,
     /// The sockets that share a budget.
     pub sockets: Arc<Sockets>,
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use super::Service;
 use crate::http1::ResponseHead;
@@ -81,14 +81,30 @@ impl fmt::Debug for Body {
 }
 
 /// What is expected of an answer.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Expected {
     /// Bytes of its body at most; more is a fault of the server.
     pub bytes_max: usize,
+    /// Only a part was asked for. A server that sends the whole instead, and more than `bytes_max`, does not know
+    /// ranges: its answer is given back by its head alone, and the connection ends.
+    pub is_range: bool,
+    /// The body of a good answer goes there as it arrives, whatever its length, and the connection reads no more than
+    /// is taken.
+    pub stream: Option<mpsc::Sender<Streamed>>,
     /// The body of a good answer is returned in pieces: joined it would be copied once more.
     pub in_pieces: bool,
     /// Received bytes show that the connection moves. Without it a server that sends an answer byte by byte stalls.
     pub is_progress: bool,
+}
+
+/// What arrives of an answer that is streamed.
+#[derive(Debug)]
+pub enum Streamed {
+    /// The head of an answer, before its content. Another one follows if the request is sent again: the content begins
+    /// anew then.
+    Head(Box<ResponseHead>),
+    /// The next bytes of the content.
+    Data(Bytes),
 }
 
 /// A request on its way.
@@ -120,6 +136,8 @@ pub struct Answer<P> {
     pub body: Bytes,
     /// Body of the answer in pieces, if [`Expected::in_pieces`] is set.
     pub pieces: Vec<Bytes>,
+    /// The server sends the whole, of which only a part was asked for ([`Expected::is_range`]); it was not read.
+    pub is_cut: bool,
     /// Times that the request was sent: an earlier copy may have been carried out, and its answer lost.
     pub times_sent: u32,
     /// The server that the request was sent to.

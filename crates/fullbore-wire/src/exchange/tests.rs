@@ -68,6 +68,7 @@ pub(super) fn small(connections: usize) -> Options {
         tolerance: Tolerance::Time { first: Duration::from_secs(4), later: LONG },
         observed_bytes: SMALL_BYTES,
         limit: None,
+        receive_limit: None,
         sockets: Arc::new(Sockets::new(1 << 20)),
     }
 }
@@ -112,7 +113,8 @@ where
     }
 }
 
-const EXPECTED: Expected = Expected { bytes_max: 1000, in_pieces: false, is_progress: false };
+const EXPECTED: Expected =
+    Expected { bytes_max: 1000, is_range: false, stream: None, in_pieces: false, is_progress: false };
 
 /// Sends and waits; `None` when the server is given up.
 async fn exchange(client: &Client<Plain>, path: &str, body: Vec<Bytes>) -> Option<Outcome<Plain>> {
@@ -268,6 +270,40 @@ async fn answers_that_nobody_asked_for_and_long_ones_break_the_connection() {
         assert!(first.as_ref().is_ok_and(|answer| answer.body == "hi") || first.is_err());
         assert!(second.as_ref().is_ok_and(|answer| answer.body == "hi") || second.is_err());
         assert!(client.opened.load(Ordering::Relaxed) >= 2, "the connection is of no further use");
+    }
+}
+
+#[tokio::test]
+async fn the_whole_that_is_sent_for_a_range_is_cut_or_streamed() {
+    for options in [small(1), always()] {
+        let client = client(options, |mut stream, _| async move {
+            let mut inbox = Vec::new();
+            while read_request(&mut stream, &mut inbox).await? {
+                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 500000\r\n\r\n").await?;
+                stream.write_all(&[b'x'; 500_000]).await?;
+            }
+            Ok(())
+        })
+        .await;
+        let ask = |expected| client.send("/".into(), Body::Memory(vec![]), expected).unwrap();
+        let range = || Expected { is_range: true, ..EXPECTED };
+        let cut = timeout(LONG, ask(range())).await.unwrap().unwrap().unwrap();
+        assert_eq!((cut.head.status, cut.is_cut, cut.body.len(), cut.pieces.len()), (200, true, 0, 0));
+        let (sender, mut arriving) = tokio::sync::mpsc::channel(1);
+        let answer = ask(Expected { stream: Some(sender), ..EXPECTED });
+        assert!(matches!(arriving.recv().await, Some(Streamed::Head(head)) if head.content_length == Some(500_000)));
+        let mut bytes = 0;
+        while let Some(Streamed::Data(data)) = arriving.recv().await {
+            bytes += data.len();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let answer = timeout(LONG, answer).await.unwrap().unwrap().unwrap();
+        assert_eq!((bytes, answer.body.len(), answer.is_cut), (500_000, 0, false));
+        // Whose taker is gone, that is not read to its end.
+        let (sender, arriving) = tokio::sync::mpsc::channel(1);
+        drop(arriving);
+        assert!(timeout(LONG, ask(Expected { stream: Some(sender), ..EXPECTED })).await.unwrap().is_err());
+        assert!(timeout(LONG, ask(range())).await.unwrap().unwrap().unwrap().is_cut, "others go on");
     }
 }
 

@@ -429,7 +429,7 @@ pub struct FilterArgs {
 
 const FLAGS: [(&str, bool, bool, &str, &str); 4] = [
     ("exclude", false, false, "PATTERN", "Skip files that match this rsync pattern; the first matching rule decides"),
-    ("include", true, false, "PATTERN", "Copy files that match this rsync pattern, even if a later rule excludes them"),
+    ("include", true, false, "PATTERN", "Take files that match this rsync pattern, even if a later rule excludes them"),
     ("exclude-from", false, true, "FILE", "Read patterns to exclude from this file, one per line"),
     ("include-from", true, true, "FILE", "Read patterns to include from this file, one per line"),
 ];

@@ -149,7 +149,7 @@ const ROWS: &[Row] = &[
         ],
         "leave it out; objects with equal content are skipped, and --overwrite uploads them again",
     ),
-    row(PUT, &["--recursive", "-r", "-R"], "leave it out; directories are sent with everything in them"),
+    row(PUT, &["-R"], "leave it out; directories are sent with everything in them"),
     row(PUT, &["--dryrun"], "use --dry-run"),
     row(PUT, &["--follow-symlinks", "-L", "--links"], "use --copy-links"),
     row(PUT, &["--no-follow-symlinks"], "leave it out; links are followed only with --copy-links"),

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::s3::{S3Args, S3GetArgs, S3PutArgs};
+use super::selection::SelectionArgs;
 use super::shared::OutputArgs;
 use crate::settings::values::Rate;
 
@@ -34,7 +35,11 @@ of a large object in parallel, and compares the whole with the store's checksum.
 
 The cap of a directory gets all files below it into the directory of -o, with their times. Files that \
 are there already, with their size and time, are skipped. Names that would lead outside, and files \
-that cannot be read, are left out and named; the exit code is 2 then.";
+that cannot be read, are left out and named; the exit code is 2 then.
+
+Several objects, or all below a prefix that ends in a slash, need -o DIR. fullbore downloads many at \
+once, skips files that are there with the same content, and sets their times. Run the same command \
+again to resume. A key that is no safe path below DIR is left out and named, and the exit code is 2.";
 
 const PUT_EXAMPLES: &str = "\
 Examples:
@@ -58,7 +63,11 @@ Examples:
   Download a directory with all that is below it:
     fullbore get --node ~/.tahoe -o photos - < photos.cap
   Download an object:
-    fullbore get -o photo.jpg s3://my-bucket/photos/photo.jpg";
+    fullbore get -o photo.jpg s3://my-bucket/photos/photo.jpg
+  Download all objects below a prefix into a directory, except for previews:
+    fullbore get -o photos s3://my-bucket/photos/ --exclude '*.preview.jpg'
+  Download the objects whose addresses are in a file:
+    fullbore get -o photos - < addresses.txt";
 
 const WHAT: &str = "What to upload";
 const GRID: &str = "Grid";
@@ -108,6 +117,10 @@ pub struct PutArgs {
     /// Also upload the snapshots of a mirror
     #[arg(long, help_heading = WHAT)]
     pub with_snapshots: bool,
+
+    /// Which files of directories.
+    #[command(flatten)]
+    pub selection: SelectionArgs,
 
     /// Upload nothing: print the caps that the files would have, or the objects to upload
     #[arg(long, help_heading = OUTPUT)]
@@ -166,7 +179,7 @@ pub struct PutArgs {
 #[derive(Debug, Args)]
 #[command(after_long_help = GET_EXAMPLES, after_help = "Try --help for examples and all details.")]
 pub struct GetArgs {
-    /// Caps of files, or of one directory; `-` reads caps from stdin, one per line. Or one s3://BUCKET/KEY
+    /// Caps of files or one directory; or s3://BUCKET/KEY, s3://BUCKET/PREFIX/ for all below it. `-` reads stdin
     #[arg(value_name = "CAP", required = true)]
     pub caps: Vec<OsString>,
 
@@ -177,6 +190,14 @@ pub struct GetArgs {
     /// Write to this file, or below this directory, instead of stdout; a file appears when it is complete
     #[arg(short, long, value_name = "FILE", help_heading = OUTPUT)]
     pub output: Option<PathBuf>,
+
+    /// Limit the download rate in bytes per second, such as 20M, 512KiB or 100Mbit
+    #[arg(long, value_name = "RATE", help_heading = NETWORK)]
+    pub limit_rate: Option<Rate>,
+
+    /// Which objects below a prefix.
+    #[command(flatten)]
+    pub selection: SelectionArgs,
 
     /// Output of the run.
     #[command(flatten)]

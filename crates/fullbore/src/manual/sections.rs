@@ -196,7 +196,7 @@ pub fn of(page: &str) -> Vec<Section> {
         "install" => (ENVIRONMENT_OF_APT, Some(FILES_OF_INSTALL)),
         "nosync" => (ENVIRONMENT_OF_NOSYNC, None),
         "divert" => (ENVIRONMENT, Some(FILES_OF_DIVERT)),
-        "put" | "get" => (ENVIRONMENT_OF_STORES, Some(FILES_OF_STORES)),
+        "put" | "get" | "ls" => (ENVIRONMENT_OF_STORES, Some(FILES_OF_STORES)),
         "" => (ENVIRONMENT_OF_NETWORK, Some(FILES)),
         _ => (ENVIRONMENT, None),
     };

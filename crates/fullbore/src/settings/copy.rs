@@ -19,7 +19,7 @@ use fullbore_engine::durability::Durability;
 use fullbore_engine::run::error::CommandError;
 
 use super::{OutputSettings, addresses};
-use crate::cli::{CopyArgs, ProbeArgs};
+use crate::cli::{CopyArgs, FilterArgs, ProbeArgs};
 
 /// How long a lost connection is dialled again, if the user says nothing else, in seconds.
 const RETRY_FOR_S: u64 = 600;
@@ -120,11 +120,12 @@ pub fn probe_output(arguments: &ProbeArgs) -> OutputSettings {
     }
 }
 
-fn options(arguments: &CopyArgs) -> Result<Options, CommandError> {
+/// The rules of `--include` and `--exclude`, of `put` and `get`, too.
+pub(super) fn filters(arguments: &FilterArgs, from0: bool) -> Result<Filters, CommandError> {
     let mut filters = Filters::default();
-    for rule in &arguments.filters.rules {
+    for rule in &arguments.rules {
         if rule.from {
-            filters.push_lines(rule.include, &read(Path::new(&rule.value))?, if arguments.from0 { 0 } else { b'\n' });
+            filters.push_lines(rule.include, &read(Path::new(&rule.value))?, if from0 { 0 } else { b'\n' });
         } else {
             filters.push(rule.include, rule.value.as_bytes());
         }
@@ -132,6 +133,11 @@ fn options(arguments: &CopyArgs) -> Result<Options, CommandError> {
     if filters.len() > RULES {
         return Err(CommandError::usage(format_args!("{} patterns, at most {RULES} are taken", filters.len())));
     }
+    Ok(filters)
+}
+
+fn options(arguments: &CopyArgs) -> Result<Options, CommandError> {
+    let filters = filters(&arguments.filters, arguments.from0)?;
     if arguments.durability == "none" && (arguments.remove_source_files || arguments.verify) {
         return Err(CommandError::usage(
             "--remove-source-files and --verify need the sync that --durability none omits",
@@ -264,7 +270,7 @@ fn read(path: &Path) -> Result<Vec<u8>, CommandError> {
 }
 
 /// Paths of `--files-from`.
-fn paths_of(path: &Path, ended_by_nul: bool) -> Result<Vec<Vec<u8>>, CommandError> {
+pub(super) fn paths_of(path: &Path, ended_by_nul: bool) -> Result<Vec<Vec<u8>>, CommandError> {
     paths::parse(&read(path)?, ended_by_nul)
         .map_err(|line| CommandError::usage(format_args!("{}: {line}: not a path below SRC", path.display())))
 }

@@ -1,9 +1,11 @@
 //! `put`, `get`, `ls` and `check`: which grid or bucket, and how, from flags and environment.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use fullbore_engine::filter::{Only, Selection};
 use fullbore_engine::run::CommandError;
 use fullbore_engine::run::sink::is_stdout;
 use fullbore_engine::tree::{Choice, MirrorNames};
@@ -14,12 +16,13 @@ use fullbore_mirror::SNAPSHOT_DIRECTORY;
 use fullbore_mirror::{CheckSettings, OWN_DIRECTORY};
 use fullbore_s3::bucket::{self, BucketSettings};
 use fullbore_s3::credentials::Aws;
-use fullbore_s3::{Addressing, Location, SCHEME, get as bucket_get, put as bucket_put};
+use fullbore_s3::get::tree::{Names, TreeSettings};
+use fullbore_s3::{Addressing, Location, SCHEME, get as bucket_get, ls as bucket_ls, put as bucket_put};
 
 use super::values::Percent;
 use super::{Environment, OutputSettings};
-use super::{addresses, resolve};
-use crate::cli::{AddressingChoice, CheckArgs, GetArgs, GridArgs, LsArgs, PutArgs, S3Args};
+use super::{addresses, copy, resolve};
+use crate::cli::{AddressingChoice, CheckArgs, GetArgs, GridArgs, LsArgs, PutArgs, S3Args, SelectionArgs};
 
 /// Share of the objects that `--delete` may take, unless told otherwise.
 const MAX_DELETE: f64 = 0.4;
@@ -36,10 +39,12 @@ pub enum Put {
 /// Where `get` gets from.
 #[derive(Debug)]
 pub enum Get {
-    /// Out of a bucket.
+    /// Out of a bucket, one object.
     Bucket(Box<bucket_get::GetSettings>),
+    /// Out of a bucket, several.
+    Tree(Box<bucket_get::tree::TreeSettings>),
     /// Out of a grid.
-    Grid(grid_get::GetSettings),
+    Grid(Box<grid_get::GetSettings>),
 }
 
 impl Put {
@@ -57,6 +62,7 @@ impl Get {
     pub fn place(&self) -> PathBuf {
         match self {
             Get::Bucket(settings) => place_of(&settings.bucket.location),
+            Get::Tree(settings) => place_of(&settings.bucket.location),
             Get::Grid(settings) => PathBuf::from(settings.grid.name()),
         }
     }
@@ -98,7 +104,7 @@ pub fn put(arguments: &PutArgs, environment: &Environment) -> Result<(Put, Outpu
     let settings = grid_put::PutSettings {
         grid: grid(&arguments.grid),
         paths: arguments.paths.clone(),
-        choice: choice(arguments),
+        choice: choice(arguments)?,
         dry_run: arguments.dry_run,
         encoding: arguments.encoding.clone(),
         segment_bytes: arguments.segment_size,
@@ -136,7 +142,7 @@ fn put_into_bucket(
     Ok(bucket_put::PutSettings {
         bucket: bucket_settings(location, &arguments.s3, &arguments.grid, environment)?,
         sources: sources.to_vec(),
-        choice: choice(arguments),
+        choice: choice(arguments)?,
         fields: bucket_put::FieldSettings {
             content_type: given.content_type.clone(),
             cache_control: given.cache_control.clone(),
@@ -166,22 +172,21 @@ pub fn get(arguments: &GetArgs, environment: &Environment) -> Result<(Get, Outpu
     }
     let output = resolve::output(&arguments.shown, false);
     let output = OutputSettings { stdout_has_data: true, stdout_is_taken: is_on_stdout, ..output };
-    if let Some(address) = arguments.caps.iter().find(|cap| bucket::is_address(cap)) {
-        if let Some(other) = arguments.caps.iter().find(|cap| !bucket::is_address(cap)) {
+    let from_stdin = arguments.caps.iter().any(|cap| cap == "-");
+    let first = match arguments.caps.iter().find(|cap| bucket::is_address(cap)) {
+        None if from_stdin && arguments.caps.len() == 1 && !arguments.grid.is_named() => address_on_stdin(),
+        named => named.map(|named| Ok(named.clone())),
+    };
+    if let Some(address) = first {
+        if let Some(other) = arguments.caps.iter().find(|cap| *cap != "-" && !bucket::is_address(cap)) {
             return Err(CommandError::usage(format_args!("{}: not an s3:// address", other.to_string_lossy()))
                 .hint("name the file to write with -o FILE; caps of a grid need a run of their own"));
         }
-        if arguments.caps.len() > 1 {
-            return Err(CommandError::usage("several objects are named, and get fetches one at a time")
-                .hint("run get once for each object"));
-        }
-        let location = bucket::location(address)?;
+        let location = bucket::location(&address?)?;
         let mut bucket = bucket_settings(location, &arguments.s3, &arguments.grid, environment)?;
         // Then one is required, whatever AWS_RESPONSE_CHECKSUM_VALIDATION says.
         bucket.aws.asks_for_checksums |= arguments.s3_get.require_checksum;
-        let settings =
-            bucket_get::GetSettings { bucket, output: file, require_checksum: arguments.s3_get.require_checksum };
-        return Ok((Get::Bucket(Box::new(settings)), output));
+        return Ok((from_bucket(arguments, bucket, file)?, output));
     }
     if let Some(error) = arguments.caps.iter().find_map(|cap| addresses::not_of_a_store(cap)) {
         return Err(error);
@@ -197,8 +202,15 @@ pub fn get(arguments: &GetArgs, environment: &Environment) -> Result<(Get, Outpu
         ))
         .hint("a cap begins with URI:, such as URI:CHK: or URI:DIR2-RO:; an object is s3://BUCKET/KEY"));
     }
-    let caps = arguments.caps.clone();
-    Ok((Get::Grid(grid_get::GetSettings { grid: grid(&arguments.grid), caps, output: file }), output))
+    let settings = grid_get::GetSettings {
+        grid: grid(&arguments.grid),
+        caps: arguments.caps.clone(),
+        output: file,
+        selection: selection(&arguments.selection, arguments.caps.iter().any(|cap| cap == "-"))?,
+        private: OWN_DIRECTORY.to_owned(),
+        limit_rate_bytes_per_s: arguments.limit_rate.map(|rate| rate.0),
+    };
+    Ok((Get::Grid(Box::new(settings)), output))
 }
 
 /// What `check` checks.
@@ -279,16 +291,51 @@ pub fn check(arguments: &CheckArgs, environment: &Environment) -> Result<(Check,
     Ok((Check::Grid(settings), resolve::output(&arguments.output, false)))
 }
 
-/// Settings of `ls`.
-pub fn ls(arguments: &LsArgs) -> Result<(ListSettings, OutputSettings), CommandError> {
+/// What `ls` lists.
+#[derive(Debug)]
+pub enum Ls {
+    /// Objects of a bucket.
+    Bucket(Box<bucket_ls::ListSettings>),
+    /// A directory of a grid.
+    Grid(ListSettings),
+}
+
+impl Ls {
+    /// Where it is.
+    pub fn place(&self) -> PathBuf {
+        match self {
+            Ls::Bucket(settings) => place_of(&settings.bucket.location),
+            Ls::Grid(settings) => PathBuf::from(settings.grid.name()),
+        }
+    }
+}
+
+/// Settings of `ls`. The kind of the argument chooses: an address, or a cap.
+pub fn ls(arguments: &LsArgs, environment: &Environment) -> Result<(Ls, OutputSettings), CommandError> {
+    let output = OutputSettings { stdout_has_data: true, ..resolve::output(&arguments.output, false) };
+    if bucket::is_address(&arguments.what) {
+        let location = bucket::location(&arguments.what)?;
+        let bucket = bucket_settings(location, &arguments.s3, &arguments.grid, environment)?;
+        let settings = bucket_ls::ListSettings { bucket, recursive: arguments.recursive };
+        return Ok((Ls::Bucket(Box::new(settings)), output));
+    }
+    if let Some(error) = addresses::not_of_a_store(&arguments.what) {
+        return Err(error);
+    }
     if !is_cap(&arguments.what) {
-        return Err(not_a_cap(&arguments.what));
+        return Err(CommandError::usage(format_args!(
+            "{}: neither a cap nor an s3:// address",
+            arguments.what.to_string_lossy()
+        ))
+        .hint("a cap begins with URI:, such as URI:DIR2-RO:; a prefix of a bucket is s3://BUCKET/PREFIX/"));
+    }
+    if arguments.s3.any() || arguments.recursive {
+        return Err(CommandError::usage("flags for S3 stores are given, but no s3:// address"));
     }
     if !arguments.grid.is_named() {
         return Err(no_grid());
     }
-    let output = OutputSettings { stdout_has_data: true, ..resolve::output(&arguments.output, false) };
-    Ok((ListSettings { grid: grid(&arguments.grid), cap: arguments.what.clone() }, output))
+    Ok((Ls::Grid(ListSettings { grid: grid(&arguments.grid), cap: arguments.what.clone() }), output))
 }
 
 fn no_grid() -> CommandError {
@@ -299,6 +346,66 @@ fn no_grid() -> CommandError {
 fn not_a_cap(word: &OsStr) -> CommandError {
     CommandError::usage(format_args!("{}: not a cap", word.to_string_lossy()))
         .hint("a cap begins with URI:, such as URI:CHK: or URI:DIR2-RO:")
+}
+
+/// The first address on stdin, which stays there to be read; `None`: stdin has caps.
+fn address_on_stdin() -> Option<Result<OsString, CommandError>> {
+    let mut stdin = std::io::stdin().lock();
+    let text = match std::io::BufRead::fill_buf(&mut stdin) {
+        Ok(text) => text,
+        Err(error) => return Some(Err(CommandError::usage(format_args!("stdin: {error}")))),
+    };
+    let line = text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).find(|line| !line.is_empty())?;
+    let line = OsString::from_vec(line.to_vec());
+    bucket::is_address(&line).then_some(Ok(line))
+}
+
+/// Which objects of a bucket are got, and how.
+fn from_bucket(arguments: &GetArgs, bucket: BucketSettings, file: Option<PathBuf>) -> Result<Get, CommandError> {
+    let mut names = Vec::new();
+    for argument in &arguments.caps {
+        if argument == "-" {
+            names.push(Names::Stdin);
+            continue;
+        }
+        let location = bucket::location(argument)?;
+        if location.bucket != bucket.location.bucket {
+            return Err(CommandError::usage(
+                "objects of several buckets are named, and get reads one bucket at a time",
+            )
+            .hint("run get once for each bucket"));
+        }
+        names.push(match Names::of(&location) {
+            // As `aws s3 cp --recursive` has it.
+            Names::Object(key) if arguments.selection.recursive && arguments.selection.files_from.is_none() => {
+                Names::Below(format!("{key}/"))
+            }
+            names => names,
+        });
+    }
+    let require_checksum = arguments.s3_get.require_checksum;
+    let limit_rate_bytes_per_s = arguments.limit_rate.map(|rate| rate.0);
+    if let [Names::Object(key)] = &names[..] {
+        if arguments.selection.any() {
+            return Err(CommandError::usage("--include, --exclude and --files-from need a prefix")
+                .hint(format_args!("end it with a slash, as in s3://{}/{key}/", bucket.location.bucket)));
+        }
+        let settings = bucket_get::GetSettings { bucket, output: file, require_checksum, limit_rate_bytes_per_s };
+        return Ok(Get::Bucket(Box::new(settings)));
+    }
+    let Some(output) = file else {
+        return Err(CommandError::usage("several objects cannot be written to stdout")
+            .hint("name a directory for them with -o DIR"));
+    };
+    Ok(Get::Tree(Box::new(TreeSettings {
+        bucket,
+        names,
+        selection: selection(&arguments.selection, arguments.caps.iter().any(|cap| cap == "-"))?,
+        output,
+        private: OWN_DIRECTORY.to_owned(),
+        require_checksum,
+        limit_rate_bytes_per_s,
+    })))
 }
 
 fn refuse_flags_of_grids(arguments: &PutArgs) -> Result<(), CommandError> {
@@ -337,9 +444,24 @@ fn grid(arguments: &GridArgs) -> GridSettings {
     GridSettings { node: arguments.node.clone(), servers: arguments.servers.clone(), patience }
 }
 
-fn choice(arguments: &PutArgs) -> Choice {
+/// Which files take part. `reads_stdin`: so does the command itself.
+fn selection(arguments: &SelectionArgs, reads_stdin: bool) -> Result<Selection, CommandError> {
+    let lists = arguments.filters.rules.iter().filter(|rule| rule.from).map(|rule| rule.value.as_os_str());
+    let lists = lists.chain(arguments.files_from.as_ref().map(|path| path.as_os_str()));
+    if lists.filter(|list| list.as_encoded_bytes() == b"-").count() + usize::from(reads_stdin) > 1 {
+        return Err(CommandError::usage("two lists or files are to be read from stdin, which can be read once")
+            .hint("write one of them into a file"));
+    }
+    let filters = copy::filters(&arguments.filters, arguments.from0)?;
+    let paths = arguments.files_from.as_deref().map(|path| copy::paths_of(path, arguments.from0)).transpose()?;
+    Ok(Selection { filters, only: paths.map(|paths| Only::new(paths, arguments.recursive)) })
+}
+
+fn choice(arguments: &PutArgs) -> Result<Choice, CommandError> {
     let mirrors = MirrorNames { state: OWN_DIRECTORY.to_owned(), snapshots: SNAPSHOT_DIRECTORY.to_owned() };
-    Choice { mirrors, copy_links: arguments.copy_links, with_snapshots: arguments.with_snapshots }
+    let reads_stdin = arguments.paths.iter().any(|path| path.as_os_str() == "-");
+    let selection = selection(&arguments.selection, reads_stdin)?;
+    Ok(Choice { mirrors, copy_links: arguments.copy_links, with_snapshots: arguments.with_snapshots, selection })
 }
 
 /// The bucket as flags, environment and the files of the AWS tools have it.

@@ -644,8 +644,12 @@ fn flags_that_do_not_go_together() {
     assert!(error(&["put", "--delete", file, "s3://bucket/f"]).contains("directory"));
     assert!(error(&["put", "--acl", "private", file]).contains("s3://"));
     assert!(error(&["put", "s3://bucket/f"]).contains("no FILE or DIR to put"));
-    assert!(error(&["get", "s3://bucket/"]).contains("names no object"));
+    assert!(error(&["get", "s3://bucket/"]).contains("-o DIR"));
     assert!(error(&["get", "s3://bucket/a/../b"]).contains("another object"));
     assert!(error(&["put", "-", "-", "s3://bucket/f"]).contains("stdin"));
     assert!(error(&["put", file, "s3://b/f"]).contains("bucket"));
+    // What `-` gave to the one would be missing in the other: an empty object.
+    assert!(error(&["put", "-", "--files-from", "-", "s3://bucket/f"]).contains("stdin"));
+    assert!(error(&["put", file, "--files-from=-", "--exclude-from=-", "s3://bucket/f"]).contains("stdin"));
+    assert!(error(&["get", "-o", "d", "-", "--files-from", "-", "s3://bucket/f/"]).contains("stdin"));
 }

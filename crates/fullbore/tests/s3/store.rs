@@ -65,6 +65,10 @@ pub enum Fault {
     /// Ranges have weak ETags, or none.
     WeakEtagsOfRanges,
     NoEtagsOfRanges,
+    /// Ranges are ignored: all of the object is answered.
+    NoRanges,
+    /// The connection is reset behind so many bytes of the answer's body.
+    ResetBehind(usize),
     /// It is done, and the answer has no body.
     EmptyAnswer,
     /// Listings are those of ListObjects, with pages of so many keys.
@@ -158,6 +162,10 @@ impl Store {
         self.kept.lock().unwrap().objects.insert(key.to_owned(), object);
     }
 
+    pub fn remove(&self, key: &str) {
+        self.kept.lock().unwrap().objects.remove(key);
+    }
+
     /// From now on it has no SHA-256 sums: ETags are MD5, and of objects in parts what is made from theirs.
     pub fn has_only_md5(&self) {
         self.kept.lock().unwrap().only_md5 = true;
@@ -212,6 +220,7 @@ fn serve(stream: TcpStream, kept: &Mutex<Kept>, script: &Mutex<Script>, now: &At
         let (mut after, mut wrong, mut bare) = (false, false, false);
         let (mut odd, mut empty, mut etags_of_ranges, mut listing) = (false, false, None, None);
         let mut stall = Duration::ZERO;
+        let mut reset_behind = None;
         let fault = match fault {
             Fault::SlowAbove(most, _) if together > most => Fault::Answer(503, "", SLOW),
             Fault::SlowAbove(_, time) => Fault::Delay(time),
@@ -240,6 +249,10 @@ fn serve(stream: TcpStream, kept: &Mutex<Kept>, script: &Mutex<Script>, now: &At
             Fault::BareEtags => bare = true,
             Fault::OddEtags => odd = true,
             Fault::EmptyAnswer => empty = true,
+            Fault::NoRanges => {
+                obeyed.fields.remove("range");
+            }
+            Fault::ResetBehind(bytes) => reset_behind = Some(bytes),
             Fault::WeakEtagsOfRanges => etags_of_ranges = Some("ETag: W/\""),
             Fault::NoEtagsOfRanges => etags_of_ranges = Some("X: \""),
             Fault::ListingOne { page, next_marker, repeats } => listing = Some((page, next_marker, repeats)),
@@ -283,6 +296,11 @@ fn serve(stream: TcpStream, kept: &Mutex<Kept>, script: &Mutex<Script>, now: &At
             return;
         }
         std::thread::sleep(stall);
+        if let Some(bytes) = reset_behind.filter(|bytes| *bytes < body.len()) {
+            fields.push_str(&format!("Content-Length: {}\r\n", body.len()));
+            answer(&mut stream, status, &fields, &body[..bytes], is_head);
+            return;
+        }
         answer(&mut stream, status, &fields, &body, is_head);
     }
 }
@@ -353,6 +371,14 @@ fn decode(text: &str) -> String {
         }
     }
     String::from_utf8(bytes).unwrap()
+}
+
+fn encode(text: &str) -> String {
+    let one = |byte: u8| match byte {
+        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b'/' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    text.bytes().map(one).collect()
 }
 
 fn unix_now() -> i64 {
@@ -445,12 +471,29 @@ fn act(kept: &mut Kept, request: &Request, wrong: bool) -> (u16, String, Vec<u8>
         }
         ("GET", None) if key.is_empty() => {
             let prefix = parameter(&request.query, "prefix").map(decode).unwrap_or_default();
+            let delimiter = parameter(&request.query, "delimiter").map(decode).unwrap_or_default();
+            let is_encoded = parameter(&request.query, "encoding-type").is_some();
             let mut body = String::from("<ListBucketResult><IsTruncated>false</IsTruncated>");
+            if is_encoded {
+                body.push_str("<EncodingType>url</EncodingType>");
+            }
+            let shown = |key: &str| if is_encoded { encode(key) } else { key.to_owned() };
+            let mut prefixes = std::collections::BTreeSet::new();
             for (key, object) in kept.objects.iter().filter(|(key, _)| key.starts_with(&prefix)) {
+                let rest = &key[prefix.len()..];
+                if let Some(at) = rest.find('/').filter(|_| delimiter == "/") {
+                    prefixes.insert(&key[..=prefix.len() + at]);
+                    continue;
+                }
                 body.push_str(&format!(
-                    "<Contents><Key>{key}</Key><Size>{}</Size><ETag>\"opaque\"</ETag></Contents>",
+                    "<Contents><Key>{}</Key><LastModified>2024-02-03T04:05:06.000Z</LastModified><Size>{}</Size>\
+                     <ETag>\"opaque\"</ETag></Contents>",
+                    shown(key),
                     object.content.len()
                 ));
+            }
+            for prefix in prefixes {
+                body.push_str(&format!("<CommonPrefixes><Prefix>{}</Prefix></CommonPrefixes>", shown(prefix)));
             }
             body.push_str("</ListBucketResult>");
             (200, String::new(), body.into_bytes())
@@ -459,7 +502,14 @@ fn act(kept: &mut Kept, request: &Request, wrong: bool) -> (u16, String, Vec<u8>
             let Some(object) = kept.objects.get(&key) else { return none(404) };
             let content = &object.content;
             let etag = object.etag.clone().unwrap_or_else(|| checksum(content).replace('/', "_"));
-            let etag = format!("ETag: \"{etag}\"\r\n");
+            let kept_fields = object.fields.iter().filter(|(name, _)| name.starts_with("x-amz-meta-"));
+            let metadata: String = kept_fields.map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+            let last_modified = "Last-Modified: Sat, 03 Feb 2024 04:05:06 GMT\r\n";
+            let etag = format!("ETag: \"{etag}\"\r\n{last_modified}{metadata}");
+            if request.fields.get("if-match").is_some_and(|wanted| !etag.contains(wanted)) {
+                return none(412);
+            }
+            let sums = || object.checksum_fields.clone().unwrap_or_else(|| sum_field(&object.checksum));
             if request.method == "HEAD" {
                 let number = parameter(&request.query, "partNumber").map(|number| number.parse::<usize>().unwrap());
                 if let Some(number) = number.filter(|_| !object.parts.is_empty()) {
@@ -469,12 +519,13 @@ fn act(kept: &mut Kept, request: &Request, wrong: bool) -> (u16, String, Vec<u8>
                     let range = format!("Content-Range: bytes {first}-{last}/{size}\r\nContent-Length: {length}\r\n");
                     return (206, format!("{etag}{range}x-amz-mp-parts-count: {count}\r\n"), Vec::new());
                 }
-                let sums = object.checksum_fields.clone().unwrap_or_else(|| sum_field(&object.checksum));
-                let fields = format!("{etag}Content-Length: {}\r\n{sums}", content.len());
+                let fields = format!("{etag}Content-Length: {}\r\n{}", content.len(), sums());
                 return (200, fields, Vec::new());
             }
             let Some(range) = request.field("range").strip_prefix("bytes=") else {
-                return (200, etag, content.clone());
+                // Checksums of the whole are told with the whole.
+                let sums = if request.field("x-amz-checksum-mode").is_empty() { String::new() } else { sums() };
+                return (200, format!("{etag}{sums}"), content.clone());
             };
             let (first, last) = range.split_once('-').unwrap();
             let first: usize = first.parse().unwrap();

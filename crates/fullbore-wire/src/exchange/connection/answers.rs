@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 
 use super::super::memory::READ_BYTES;
-use super::super::{Answer, Measurement, Request, RequestTiming, Service};
+use super::super::{Answer, Measurement, Request, RequestTiming, Service, Streamed};
 use super::in_flight::InFlight;
 use super::{CloseReason, Connection};
 use crate::http1::Event;
@@ -14,16 +14,29 @@ use crate::http1::Event;
 /// Answers to requests that are not observed, after each of which the counters are read.
 const ANSWERS_PER_REFRESH: u64 = 32;
 
+/// Whether a connection can be used on.
+enum More {
+    Yes,
+    No,
+}
+
 impl<S: Service> Connection<'_, S> {
     /// Reads what is there and gives answers to the senders. `Some` ends the connection.
     pub(super) async fn read(&mut self, inbox: &mut BytesMut) -> Option<CloseReason> {
         self.shared.options.sockets.memory.make_room(inbox);
-        let filled = match self.connected.stream.read_into(inbox, READ_BYTES).await {
+        // A limited read is as long as a burst: longer ones would have the others wait for it.
+        let most = self.shared.options.receive_limit.as_ref().map_or(READ_BYTES, |limit| limit.read_bytes(READ_BYTES));
+        let filled = match self.connected.stream.read_into(inbox, most).await {
             Ok(filled) => filled,
             Err(error) => return Some(self.broken(&error.to_string())),
         };
         self.received_bytes += filled.bytes as u64;
         self.shared.service.record(Measurement::Received(filled.bytes));
+        if let Some(limit) = &self.shared.options.receive_limit {
+            // The kernel's receive window slows the server down while nothing is read.
+            tokio::time::sleep(limit.pay(filled.bytes as u64, Instant::now())).await;
+            self.progress.1 = Instant::now();
+        }
         loop {
             let mut event = self.http.receive(inbox);
             if filled.end && matches!(event, Ok(None)) {
@@ -31,8 +44,16 @@ impl<S: Service> Connection<'_, S> {
             }
             match event {
                 Ok(Some(event)) => {
-                    if let Err(reason) = self.event(event) {
-                        return Some(CloseReason::Broken(reason));
+                    if matches!(event, Event::End { .. }) && !self.pass_on(true).await {
+                        return Some(CloseReason::Clean);
+                    }
+                    match self.event(event) {
+                        Ok(More::Yes) => {}
+                        Ok(More::No) => return Some(CloseReason::Clean),
+                        Err(reason) => return Some(CloseReason::Broken(reason)),
+                    }
+                    if !self.pass_on(false).await {
+                        return Some(CloseReason::Clean);
                     }
                 }
                 Ok(None) => break,
@@ -61,15 +82,50 @@ impl<S: Service> Connection<'_, S> {
         CloseReason::Broken(reason.to_owned())
     }
 
-    fn event(&mut self, event: Event) -> Result<(), String> {
+    /// Gives what has arrived of a streamed answer to its taker, and waits until that has room. `false`: the taker is
+    /// gone, and with it the request.
+    async fn pass_on(&mut self, has_ended: bool) -> bool {
+        let Some(front) = self.in_flight.front_mut() else { return true };
+        let Some(stream) = front.request.expected.stream.clone() else { return true };
+        let mut passed = front.take_streamed(has_ended).into_iter().map(Streamed::Data).collect::<Vec<_>>();
+        if let Some(head) = front.head.as_ref().filter(|_| front.is_streamed() && !front.is_begun) {
+            passed.insert(0, Streamed::Head(head.clone()));
+            front.is_begun = true;
+        }
+        if passed.is_empty() {
+            return true;
+        }
+        for one in passed {
+            if stream.send(one).await.is_err() {
+                if let Some(in_flight) = self.in_flight.pop_front() {
+                    self.count(&in_flight.request, -1);
+                    self.shared.queue.ended(true);
+                }
+                return false;
+            }
+        }
+        // The taker's time is not the server's.
+        self.progress.1 = Instant::now();
+        true
+    }
+
+    fn event(&mut self, event: Event) -> Result<More, String> {
         let Some(front) = self.in_flight.front_mut() else { return Err("an answer without a request".into()) };
         match event {
             Event::Head { head, .. } => {
                 front.head = Some(head);
                 front.answering = Some(Instant::now());
+                let length = front.head.as_ref().and_then(|head| head.content_length).unwrap_or(0);
+                if front.ignores_range(length) {
+                    return Ok(self.cut());
+                }
             }
             Event::Body { data, .. } => {
-                if front.received_bytes + data.len() > front.request.expected.bytes_max {
+                let received = front.received_bytes + data.len();
+                if front.ignores_range(received as u64) {
+                    return Ok(self.cut());
+                }
+                if received > front.request.expected.bytes_max && !front.is_streamed() {
                     return Err("the answer is longer than requested".into());
                 }
                 front.push_body(data);
@@ -84,7 +140,16 @@ impl<S: Service> Connection<'_, S> {
                 }
             }
         }
-        Ok(())
+        Ok(More::Yes)
+    }
+
+    /// Answers the first request by a head alone: the rest of its answer is not read, which ends the connection.
+    fn cut(&mut self) -> More {
+        if let Some(mut in_flight) = self.in_flight.pop_front() {
+            in_flight.cut();
+            self.answer(in_flight);
+        }
+        More::No
     }
 
     fn answer(&mut self, mut in_flight: InFlight<S>) {
@@ -120,7 +185,7 @@ impl<S: Service> Connection<'_, S> {
         if self.in_flight.is_empty() {
             self.shared.queue.idle();
         }
-        let InFlight { request, head, body, pieces, .. } = in_flight;
+        let InFlight { request, head, body, pieces, is_cut, .. } = in_flight;
         let Request { job, reply, times_sent, .. } = request;
         drop(job);
         if let Some(head) = head {
@@ -129,6 +194,7 @@ impl<S: Service> Connection<'_, S> {
                 head,
                 body: body.freeze(),
                 pieces,
+                is_cut,
                 times_sent,
                 server: Arc::clone(&self.server),
             }));

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 
-use super::super::{Request, Service};
+use super::super::{Expected, Request, Service};
 use crate::http1::ResponseHead;
 use crate::tcp_info::Arrival;
 
@@ -27,6 +27,10 @@ pub(super) struct InFlight<S: Service> {
     pub body: BytesMut,
     pub pieces: Vec<Bytes>,
     pub received_bytes: usize,
+    /// The taker of a streamed answer has its head.
+    pub is_begun: bool,
+    /// The rest of the answer is not read.
+    pub is_cut: bool,
 }
 
 impl<S: Service> InFlight<S> {
@@ -42,13 +46,45 @@ impl<S: Service> InFlight<S> {
             body: BytesMut::new(),
             pieces: Vec::new(),
             received_bytes: 0,
+            is_begun: false,
+            is_cut: false,
         }
     }
 
     /// Whether the answer is what was asked for, in pieces, and no error.
     fn is_in_pieces(&self) -> bool {
-        let is_good = |head: &ResponseHead| (200..300).contains(&head.status);
-        self.request.expected.in_pieces && self.head.as_deref().is_some_and(is_good)
+        let Expected { in_pieces, stream, .. } = &self.request.expected;
+        (*in_pieces || stream.is_some()) && self.head.as_deref().is_some_and(is_good)
+    }
+
+    /// Whether the whole comes, where a part was asked for and so many bytes would be too many.
+    pub(super) fn ignores_range(&self, bytes: u64) -> bool {
+        let expected = &self.request.expected;
+        let is_whole = self.head.as_deref().is_some_and(|head| head.status == 200);
+        expected.is_range && is_whole && bytes > expected.bytes_max as u64
+    }
+
+    /// Gives up what has arrived of the body.
+    pub(super) fn cut(&mut self) {
+        self.is_cut = true;
+        self.body.clear();
+        self.pieces.clear();
+    }
+
+    /// Whether the body of the answer goes to its taker as it arrives.
+    pub(super) fn is_streamed(&self) -> bool {
+        self.request.expected.stream.is_some() && self.head.as_deref().is_some_and(is_good)
+    }
+
+    /// What is to be passed on of a streamed body: all of it when it has ended.
+    pub(super) fn take_streamed(&mut self, has_ended: bool) -> Vec<Bytes> {
+        if !self.is_streamed() {
+            return Vec::new();
+        }
+        if has_ended {
+            self.end_piece();
+        }
+        std::mem::take(&mut self.pieces)
     }
 
     /// Bytes of the answer's body.
@@ -67,4 +103,8 @@ impl<S: Service> InFlight<S> {
             self.pieces.push(self.body.split().freeze());
         }
     }
+}
+
+fn is_good(head: &ResponseHead) -> bool {
+    (200..300).contains(&head.status)
 }

@@ -1,0 +1,350 @@
+//! Objects out of a bucket as a tree of files: all below prefixes, and single ones.
+//!
+//! [`run`] is the walk. One thread finds the objects (`find`): it lists prefixes and reads keys. Another one judges
+//! their names and starts a task for each (`object`), under a permit of the window. The main thread hears what became
+//! of them, and has finished files get their names in groups. Nothing is kept of objects that are done, so that memory
+//! does not grow with their number.
+
+mod find;
+mod object;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use fullbore_engine::files::tree::{self, TreeWriter};
+use fullbore_engine::filter::Selection;
+use fullbore_engine::run::pace::PROGRESS_EVERY;
+use fullbore_engine::run::report::{self, Report, StageTimes, StoreKind, StoreReport, Summary};
+use fullbore_engine::run::sink::check_directory;
+use fullbore_engine::run::{CommandError, Counts, ErrorKind, Event, Events, Pace, Phase, Stop, interruption};
+use fullbore_engine::stage::Ledger;
+use fullbore_engine::units::several;
+use fullbore_engine::window::Window;
+use fullbore_wire::rate_limit::RateLimits;
+use fullbore_wire::run::sending_runtime;
+
+use super::facts;
+use crate::address::SCHEME;
+use crate::bucket::{self, BucketSettings};
+use crate::download::{self, RANGES_AT_ONCE, WINDOW_BYTES};
+use crate::put::report::of_store;
+use crate::verdict::judge;
+pub use find::Names;
+use find::{Find, Found};
+use object::Getter;
+
+/// Objects on their way at once, at most: enough for 64 connections over a path of a tenth of a second.
+const OBJECTS_AT_ONCE: u32 = 256;
+
+/// Bytes of small objects on their way at once.
+const SMALL_BYTES: u64 = 32 << 20;
+
+/// Objects that are found before it is their turn.
+const AHEAD: usize = 1000;
+
+/// Objects whose lack of a checksum is told of one by one.
+const UNVERIFIED_TOLD: u64 = 20;
+
+/// Settings of one `fullbore get` of several objects.
+#[derive(Debug, Clone)]
+pub struct TreeSettings {
+    /// The bucket; its key is not looked at.
+    pub bucket: BucketSettings,
+    /// Which objects.
+    pub names: Vec<Names>,
+    /// Which of the objects below a prefix.
+    pub selection: Selection,
+    /// Directory to write below.
+    pub output: PathBuf,
+    /// Name of directories in which nothing is written, such as that of a mirror's state; empty: none.
+    pub private: String,
+    /// Whether an object that no checksum of the store verifies is an error.
+    pub require_checksum: bool,
+    /// Highest download rate in bytes per second; `None`: unlimited.
+    pub limit_rate_bytes_per_s: Option<u64>,
+}
+
+/// What became of an object, or of several.
+enum Done {
+    /// Its content is here, verified; it gets its name by the next commit.
+    Written { path: String, bytes: u64, doubt: Option<&'static str> },
+    /// It was here already.
+    Present { bytes: u64 },
+    /// A directory was made for it.
+    Directory,
+    /// It is not here. `fatal`: nor will others be.
+    Failed { path: String, error: CommandError, fatal: bool },
+}
+
+/// What is known while objects are on their way.
+#[derive(Default)]
+struct Seen {
+    /// Objects that were found, and their bytes.
+    objects: AtomicU64,
+    bytes: AtomicU64,
+    /// Bytes that were written.
+    written: AtomicU64,
+    /// Time that writing and looking at files took, over all threads.
+    target_ns: AtomicU64,
+    /// Whether all objects are found.
+    is_complete: AtomicBool,
+}
+
+/// Downloads all objects below a directory.
+///
+/// # Errors
+/// See [`ErrorKind`]. What could be got stays, and is in the report.
+pub fn run(settings: &TreeSettings, events: &mut dyn Events, stop: &Stop) -> Result<Report, CommandError> {
+    let begun = Instant::now();
+    let location = &settings.bucket.location;
+    events.emit(Event::started("get", format!("{SCHEME}{}", location.bucket)));
+    check_directory(&settings.output)?;
+    let tree = TreeWriter::create(&settings.output, &settings.private);
+    let tree = Arc::new(tree.map_err(|error| CommandError::from_error(ErrorKind::Disk, &error).context("-o"))?);
+    let ledger = Ledger::off();
+    let runtime = sending_runtime(&ledger)?;
+    let limits = RateLimits::receiving(settings.limit_rate_bytes_per_s);
+    let client = bucket::open(&settings.bucket, limits, stop.watch(), &ledger)?;
+    events.emit(Event::Phase { phase: Phase::Fetch });
+    let seen = Arc::new(Seen::default());
+    let (done, ended) = mpsc::channel::<Done>();
+    let (found_by, to_begin) = mpsc::sync_channel::<Found>(AHEAD);
+    let over = Arc::new(AtomicBool::new(false));
+    let find = Find {
+        client: client.clone(),
+        handle: runtime.handle().clone(),
+        names: settings.names.clone(),
+        selection: settings.selection.clone(),
+        seen: Arc::clone(&seen),
+        found: found_by,
+        done: done.clone(),
+        over: Arc::clone(&over),
+        taken: (settings.names.len() > 1 || settings.names.contains(&Names::Stdin)).then(Mutex::default),
+    };
+    // A thread may wait for stdin: it is not waited for.
+    let finding = std::thread::Builder::new().name("find".into()).spawn(move || find.run());
+    finding.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
+    let getter = Arc::new(Getter {
+        client: client.clone(),
+        tree: Arc::clone(&tree),
+        objects: Window::new(SMALL_BYTES, OBJECTS_AT_ONCE),
+        ranges: Window::new(WINDOW_BYTES, RANGES_AT_ONCE),
+        large: Window::new(u64::MAX, object::LARGE_AT_ONCE),
+        named: Window::new(u64::MAX, OBJECTS_AT_ONCE),
+        required: settings.require_checksum,
+        seen: Arc::clone(&seen),
+    });
+    let (starting, over_too) = (Arc::clone(&getter), Arc::clone(&over));
+    let (handle, stopped) = (runtime.handle().clone(), stop.watch());
+    let beginning = std::thread::Builder::new().name("begin".into()).spawn(move || {
+        while let Ok(found) = to_begin.recv() {
+            if *stopped.borrow() || over_too.load(Ordering::Relaxed) {
+                break;
+            }
+            starting.begin(found, &handle, &done);
+        }
+    });
+    beginning.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
+    let mut account = Account { tree: &tree, seen: &seen, events, totals: Totals::default(), first: None };
+    let limit = |totals: &Totals| {
+        let written = seen.written.load(Ordering::Relaxed);
+        let verdict = judge(&facts(&client, settings.limit_rate_bytes_per_s, begun, totals.target(&seen), written));
+        verdict.confident.then_some(verdict.limit)
+    };
+    account.hear_all(&ended, begun, stop, &over, &limit);
+    over.store(true, Ordering::Relaxed);
+    account.commit();
+    let Account { totals, first, .. } = account;
+    runtime.shutdown_background();
+    let facts = facts(&client, settings.limit_rate_bytes_per_s, begun, totals.target(&seen), totals.bytes);
+    let report = gather(&totals, &seen, &facts, location.bucket.as_str());
+    match totals.ending(first, stop, seen.objects.load(Ordering::Relaxed)) {
+        Ok(()) => Ok(report),
+        Err(error) => Err(error.with_report(report)),
+    }
+}
+
+/// What was done.
+#[derive(Debug, Default)]
+struct Totals {
+    files: u64,
+    directories: u64,
+    present: u64,
+    failed: u64,
+    bytes: u64,
+    unverified: u64,
+}
+
+impl Totals {
+    /// Time that writing took, spread over the threads that did.
+    fn target(&self, seen: &Seen) -> Duration {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+        Duration::from_nanos(seen.target_ns.load(Ordering::Relaxed) / threads)
+    }
+
+    fn ending(&self, first: Option<CommandError>, stop: &Stop, objects: u64) -> Result<(), CommandError> {
+        if *stop.watch().borrow() {
+            return Err(interruption());
+        }
+        let Some(first) = first else {
+            return match objects {
+                0 => Err(CommandError::usage("there is no such object, and none below such a prefix")
+                    .hint("`fullbore ls s3://BUCKET/` shows what is there")),
+                _ => Ok(()),
+            };
+        };
+        let there = self.files + self.present + self.directories;
+        if there == 0 && self.failed <= 1 {
+            return Err(first);
+        }
+        let text =
+            format_args!("{} not written; each is named above", several(self.failed, "object was", "objects were"));
+        let kind = if there == 0 { first.kind } else { ErrorKind::Partial };
+        Err(CommandError::new(kind, text))
+    }
+}
+
+/// Tells what is done, and gives finished files their names.
+struct Account<'a> {
+    tree: &'a TreeWriter,
+    seen: &'a Seen,
+    events: &'a mut dyn Events,
+    totals: Totals,
+    /// The first failure.
+    first: Option<CommandError>,
+}
+
+impl Account<'_> {
+    fn hear_all(
+        &mut self,
+        ended: &Receiver<Done>,
+        begun: Instant,
+        stop: &Stop,
+        over: &AtomicBool,
+        limit: &dyn Fn(&Totals) -> Option<String>,
+    ) {
+        let mut pace = Pace::with_peers(begun);
+        let stopped = stop.watch();
+        loop {
+            match ended.recv_timeout(PROGRESS_EVERY) {
+                Ok(done) => {
+                    if matches!(done, Done::Failed { fatal: true, .. }) {
+                        over.store(true, Ordering::Relaxed);
+                    }
+                    self.hear(done);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            if self.tree.is_due() {
+                self.commit();
+            }
+            if *stopped.borrow() {
+                return;
+            }
+            if pace.is_due(Instant::now()) {
+                self.show_progress(&mut pace, limit);
+            }
+        }
+        self.show_progress(&mut pace, limit);
+    }
+
+    fn show_progress(&mut self, pace: &mut Pace, limit: &dyn Fn(&Totals) -> Option<String>) {
+        let Totals { files, present, directories, .. } = self.totals;
+        let is_complete = self.seen.is_complete.load(Ordering::Relaxed);
+        let counts = Counts {
+            files: files + present + directories,
+            bytes: self.seen.written.load(Ordering::Relaxed),
+            total_files: self.seen.objects.load(Ordering::Relaxed),
+            // Bytes to go are known when all objects are found.
+            total_bytes: if is_complete { self.seen.bytes.load(Ordering::Relaxed) } else { 0 },
+        };
+        let limit = limit(&self.totals);
+        self.events.emit(Event::Progress(pace.progress(counts, limit, Instant::now())));
+    }
+
+    fn hear(&mut self, done: Done) {
+        match done {
+            Done::Written { path, bytes, doubt } => {
+                self.totals.files += 1;
+                self.totals.bytes += bytes;
+                if let Some(doubt) = doubt {
+                    self.totals.unverified += 1;
+                    if self.totals.unverified <= UNVERIFIED_TOLD {
+                        self.events.warn(format!("{path}: {doubt}"));
+                    } else if self.totals.unverified == UNVERIFIED_TOLD + 1 {
+                        self.events.warn(format!(
+                            "more than {UNVERIFIED_TOLD} objects are unverified; the rest is counted only"
+                        ));
+                    }
+                }
+            }
+            Done::Present { bytes } => {
+                self.totals.present += 1;
+                self.seen.written.fetch_add(bytes, Ordering::Relaxed);
+            }
+            Done::Directory => self.totals.directories += 1,
+            Done::Failed { path, error, .. } => self.fail(path, error),
+        }
+    }
+
+    fn fail(&mut self, path: String, error: CommandError) {
+        if error.kind == ErrorKind::Interrupted {
+            return;
+        }
+        self.totals.failed += 1;
+        let (problem, message) = (error.kind.name().to_owned(), error.message.clone());
+        if self.first.is_none() {
+            let named =
+                if path.is_empty() { error } else { CommandError { message: format!("{path}: {message}"), ..error } };
+            self.first = Some(named);
+        }
+        self.events.emit(Event::Problem { problem, path, message, harmless: false });
+    }
+
+    /// Gives finished files their names.
+    fn commit(&mut self) {
+        let begun = Instant::now();
+        for committed in self.tree.commit() {
+            if let Err(error) = committed.result {
+                self.totals.files -= 1;
+                self.fail(committed.path, tree::explain(&error));
+            }
+        }
+        self.seen.target_ns.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
+    }
+}
+
+fn gather(totals: &Totals, seen: &Seen, facts: &crate::verdict::Facts, bucket: &str) -> Report {
+    let store = StoreReport {
+        kind: StoreKind::Bucket,
+        files: totals.files,
+        directories: totals.directories,
+        present: totals.present,
+        failed: totals.failed,
+        bytes: totals.bytes,
+        verified: Some(totals.unverified == 0),
+        stages: StageTimes { target_ms: Some(StoreReport::ms(facts.target)), ..StageTimes::default() },
+        ..StoreReport::default()
+    };
+    let all = report::Totals {
+        files: totals.files + totals.present,
+        needed_bytes: seen.bytes.load(Ordering::Relaxed),
+        received_bytes: facts.connections.received_bytes,
+        written_bytes: totals.bytes,
+        kept_files: totals.present,
+        missing_files: totals.failed,
+        ..report::Totals::default()
+    };
+    let changed = totals.files + totals.directories > 0;
+    let summary = Summary { changed, dir: format!("{SCHEME}{bucket}"), ..of_store(facts, all, store) };
+    Report { summary, ..Report::default() }
+}
+
+/// What is unverified of an object.
+fn doubt_text(doubt: crate::compare::Doubt) -> &'static str {
+    download::unverified(doubt)
+}

@@ -1,0 +1,311 @@
+//! One object into one file: skipped if it is here, got whole if it is small, by ranges if it is large.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::Instant;
+
+use bytes::Bytes;
+use fullbore_engine::files::FileError;
+use fullbore_engine::files::tree::{self, TreeFile, TreeWriter};
+use fullbore_engine::run::{CommandError, ErrorKind};
+use fullbore_engine::window::Window;
+use fullbore_wire::http1::Method;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+
+use super::find::Found;
+use super::{Done, Seen, doubt_text};
+use crate::bucket::is_fatal;
+use crate::client::{Call, Client};
+use crate::compare::{self, Checker, Doubt, Finding, Present};
+use crate::dialect::Feature;
+use crate::download::{self, Beginning, DownloadError, Downloaded, RANGE_BYTES};
+use crate::get::explain_object;
+
+/// Large objects on their way at once: their ranges share the window.
+pub const LARGE_AT_ONCE: u32 = 4;
+
+/// What a permit counts for an object beside its content.
+const OBJECT_BYTES: u64 = 4 << 10;
+
+/// Ranges between the network and a file.
+const RANGES: usize = 1;
+
+/// Gets objects.
+pub struct Getter {
+    pub client: Client,
+    pub tree: Arc<TreeWriter>,
+    /// Small objects on their way.
+    pub objects: Window,
+    /// Ranges of large ones.
+    pub ranges: Window,
+    pub large: Window,
+    /// Objects of unknown size that are asked for.
+    pub named: Window,
+    /// Whether content that no checksum verifies is an error.
+    pub required: bool,
+    pub seen: Arc<Seen>,
+}
+
+/// Why an object is not here.
+enum Failure {
+    Local(FileError),
+    Remote(DownloadError),
+    Internal(String),
+}
+
+impl From<FileError> for Failure {
+    fn from(error: FileError) -> Failure {
+        Failure::Local(error)
+    }
+}
+
+impl From<DownloadError> for Failure {
+    fn from(error: DownloadError) -> Failure {
+        Failure::Remote(error)
+    }
+}
+
+/// What is here now.
+enum Got {
+    Written { bytes: u64, doubt: Option<Doubt> },
+    Present { bytes: u64 },
+}
+
+impl Getter {
+    /// Judges a name, and starts a task for the object as soon as there is room.
+    pub fn begin(self: &Arc<Self>, found: Found, handle: &Handle, done: &Sender<Done>) {
+        if let Some(directory) = found.path.strip_suffix('/') {
+            let made = match found.listed {
+                Some((1.., _)) => {
+                    Err(Failure::Internal("left out: an object with content whose name ends in a slash".into()))
+                }
+                _ => self.tree.create_directory(directory).map_err(Failure::Local),
+            };
+            let _ = done.send(match made {
+                Ok(()) => Done::Directory,
+                Err(failure) => failed(found.path, &failure),
+            });
+            return;
+        }
+        if let Err(error) = self.tree.judge(&found.path) {
+            let _ = done.send(failed(found.path, &Failure::Local(error)));
+            return;
+        }
+        let permit = match &found.listed {
+            Some((size, _)) if *size <= RANGE_BYTES => self.objects.acquire_blocking(size + OBJECT_BYTES),
+            Some(_) => self.large.acquire_blocking(0),
+            None => self.named.acquire_blocking(0),
+        };
+        let (this, done) = (Arc::clone(self), done.clone());
+        handle.spawn(async move {
+            let got = this.get(&found).await;
+            drop(permit);
+            let Found { path, .. } = found;
+            let _ = done.send(match got {
+                Ok(Got::Written { bytes, doubt }) => Done::Written { path, bytes, doubt: doubt.map(doubt_text) },
+                Ok(Got::Present { bytes }) => Done::Present { bytes },
+                Err(failure) => failed(path, &failure),
+            });
+        });
+    }
+
+    async fn get(self: &Arc<Self>, found: &Found) -> Result<Got, Failure> {
+        if found.listed.is_some() {
+            return self.listed(found).await;
+        }
+        // Its size decides how it is got.
+        let Some(present) = compare::head(&self.client, &found.key).await.map_err(DownloadError::from)? else {
+            return Err(DownloadError::Missing { key: found.key.clone() }.into());
+        };
+        self.seen.bytes.fetch_add(present.size, Ordering::Relaxed);
+        let is_small = present.size <= RANGE_BYTES;
+        let found = Found { listed: Some((present.size, present.etag.unwrap_or_default())), ..found.clone() };
+        let _permit = match is_small {
+            true => self.objects.acquire(present.size + OBJECT_BYTES).await,
+            false => self.large.acquire(0).await,
+        };
+        self.listed(&found).await
+    }
+
+    async fn listed(self: &Arc<Self>, found: &Found) -> Result<Got, Failure> {
+        if let Some(bytes) = self.is_here(found).await? {
+            return Ok(Got::Present { bytes });
+        }
+        match found.listed {
+            Some((size, _)) if size <= RANGE_BYTES => self.small(found).await,
+            _ => self.large(found).await,
+        }
+    }
+
+    /// Whether the file is here already, with the object's content; its size.
+    async fn is_here(self: &Arc<Self>, found: &Found) -> Result<Option<u64>, Failure> {
+        let path = found.path.clone();
+        let existing = self.blocking(move |this| this.tree.existing(&path)).await??;
+        let Some((file, status)) = existing else { return Ok(None) };
+        if found.listed.as_ref().is_some_and(|(size, _)| *size != status.size) {
+            return Ok(None);
+        }
+        let Some(present) = compare::head(&self.client, &found.key).await.map_err(DownloadError::from)? else {
+            return Err(DownloadError::Missing { key: found.key.clone() }.into());
+        };
+        if present.size != status.size {
+            return Ok(None);
+        }
+        let proof = compare::proof(&self.client, &found.key, &present).await.map_err(DownloadError::from)?;
+        let path = found.path.clone();
+        let is_same = move |this: &Getter| -> Result<bool, FileError> {
+            // A file that cannot be read is replaced.
+            let is_same = compare::file_matches(&file as &File, proof).unwrap_or(false);
+            if is_same {
+                this.tree.keep(&path, &status)?;
+            }
+            Ok(is_same)
+        };
+        Ok(self.blocking(is_same).await??.then_some(present.size))
+    }
+
+    /// Gets an object by one request.
+    async fn small(self: &Arc<Self>, found: &Found) -> Result<Got, Failure> {
+        let mut call = Call::new(Method::Get, Some(&found.key));
+        call = call.optional_field(Feature::ToldChecksums, "x-amz-checksum-mode", "ENABLED");
+        call.answer_bytes_max = RANGE_BYTES as usize + 1;
+        let answer = self.client.call(call).await.map_err(DownloadError::from)?;
+        match answer.head.status {
+            200 => {}
+            404 => return Err(DownloadError::Missing { key: found.key.clone() }.into()),
+            _ => {
+                let refused = crate::client::CallError::refused(format!("GET {}", found.key), &answer);
+                return Err(DownloadError::from(refused).into());
+            }
+        }
+        let content = answer.body.clone();
+        let size = content.len() as u64;
+        let present = Present { size, ..Present::of(&answer) };
+        let proof = compare::proof(&self.client, &found.key, &present).await.map_err(DownloadError::from)?;
+        let (key, path, required) = (found.key.clone(), found.path.clone(), self.required);
+        let written = self.blocking(move |this| -> Result<Got, Failure> {
+            let mut checker = Checker::new(proof);
+            checker.update(&[&content]);
+            let doubt = judged(checker.finish(), key, required)?;
+            let begun = Instant::now();
+            let mut file = this.tree.begin(&path, size)?;
+            file.start_over()?;
+            this.tree.write(&mut file, 0, &content)?;
+            this.tree.finish(file, size, present.modified)?;
+            this.worked(begun, size);
+            Ok(Got::Written { bytes: size, doubt })
+        });
+        written.await?
+    }
+
+    /// Gets an object by ranges, behind what an earlier run left of it.
+    async fn large(self: &Arc<Self>, found: &Found) -> Result<Got, Failure> {
+        let (path, size) = (found.path.clone(), found.listed.as_ref().map_or(0, |(size, _)| *size));
+        let file = self.blocking(move |this| this.tree.begin(&path, size)).await??;
+        let was_noted = file.version().is_some();
+        let (mut file, used, mut got) = self.ranges(found, file).await?;
+        // What was here may be of another object: then all of it is got anew.
+        if download::is_of_another(&got, used, was_noted) {
+            let again = self.blocking(move |_| file.start_over().map(|()| file));
+            (file, _, got) = self.ranges(found, again.await??).await?;
+        }
+        let Downloaded { size, doubt, modified, .. } = match got {
+            Ok(got) => got,
+            Err(error) => {
+                // Content that is wrong is of no use to the next run.
+                if matches!(error, DownloadError::Wrong { .. } | DownloadError::Unverified { .. }) {
+                    self.blocking(move |this| this.tree.discard(file)).await??;
+                }
+                return Err(error.into());
+            }
+        };
+        self.blocking(move |this| this.tree.finish(file, size, modified)).await??;
+        Ok(Got::Written { bytes: size, doubt })
+    }
+
+    /// Writes the ranges of an object behind the beginning that is in its file; gives how much of that is used, too.
+    async fn ranges(
+        self: &Arc<Self>,
+        found: &Found,
+        file: TreeFile,
+    ) -> Result<(TreeFile, u64, Result<Downloaded, DownloadError>), Failure> {
+        let (out, mut pieces) = mpsc::channel::<Vec<Bytes>>(RANGES);
+        let known = AtomicU64::new(0);
+        let (reader, settling) = (file.reader()?, file.reader()?);
+        let used = Arc::<AtomicU64>::default();
+        let (settled, used_at_last) = (Arc::clone(&used), Arc::clone(&used));
+        let beginning = Beginning {
+            bytes: file.resumed_bytes,
+            etag: file.version(),
+            read: Box::new(move |offset, buffer| reader.read_at(offset, buffer)),
+            settle: Box::new(move |bytes, etag| {
+                settled.store(bytes, Ordering::Relaxed);
+                settling.settle(bytes, etag)
+            }),
+        };
+        let writing = self.blocking(move |this| -> Result<TreeFile, FileError> {
+            let (mut file, mut at) = (file, None);
+            while let Some(pieces) = pieces.blocking_recv() {
+                let begun = Instant::now();
+                // What was here and is used counts as written.
+                let from = at.unwrap_or_else(|| used.load(Ordering::Relaxed));
+                let mut offset = from;
+                for piece in &pieces {
+                    this.tree.write(&mut file, offset, piece)?;
+                    offset += piece.len() as u64;
+                }
+                this.worked(begun, offset - at.unwrap_or(0));
+                at = Some(offset);
+            }
+            Ok(file)
+        });
+        let reading = async {
+            let client = &self.client;
+            let got =
+                download::get_rest(client, &found.key, &self.ranges, &out, self.required, &known, beginning).await;
+            drop(out);
+            got
+        };
+        let (got, file) = tokio::join!(reading, writing);
+        Ok((file??, used_at_last.load(Ordering::Relaxed), got))
+    }
+
+    fn worked(&self, begun: Instant, bytes: u64) {
+        self.seen.target_ns.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        self.seen.written.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Works on files in a thread that may wait for the disk.
+    async fn blocking<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Getter) -> T + Send + 'static,
+    ) -> Result<T, Failure> {
+        let this = Arc::clone(self);
+        let joined = tokio::task::spawn_blocking(move || work(&this)).await;
+        joined.map_err(|error| Failure::Internal(format!("a task failed: {error}")))
+    }
+}
+
+/// What verification has shown of content.
+fn judged(finding: Finding, key: String, required: bool) -> Result<Option<Doubt>, DownloadError> {
+    match finding {
+        Finding::Right => Ok(None),
+        Finding::Wrong => Err(DownloadError::Wrong { key }),
+        Finding::Unverified(doubt) if required => Err(DownloadError::Unverified { key, doubt }),
+        Finding::Unverified(doubt) => Ok(Some(doubt)),
+    }
+}
+
+fn failed(path: String, failure: &Failure) -> Done {
+    let (error, fatal) = match failure {
+        Failure::Local(error) => (tree::explain(error), error.is_out_of_space()),
+        Failure::Remote(error) => {
+            (explain_object(error), matches!(error, DownloadError::Call(error) if is_fatal(error)))
+        }
+        Failure::Internal(text) => (CommandError::new(ErrorKind::Partial, text), false),
+    };
+    Done::Failed { path, error, fatal }
+}
