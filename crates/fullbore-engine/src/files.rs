@@ -8,6 +8,7 @@
 
 pub(crate) mod beneath;
 mod directory;
+pub mod identity;
 mod name;
 mod part;
 pub mod unnamed;

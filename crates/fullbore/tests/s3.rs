@@ -22,6 +22,8 @@ mod leftovers;
 mod servers;
 #[path = "s3/store.rs"]
 mod store;
+#[path = "s3/unchanged.rs"]
+mod unchanged;
 
 use std::fs;
 use std::io::Read;

@@ -107,6 +107,7 @@ struct Kept {
     requests: Vec<Request>,
     uploads_begun: usize,
     only_md5: bool,
+    one_etag: bool,
 }
 
 pub struct Store {
@@ -161,6 +162,11 @@ impl Store {
     /// From now on it has no SHA-256 sums: ETags are MD5, and of objects in parts what is made from theirs.
     pub fn has_only_md5(&self) {
         self.kept.lock().unwrap().only_md5 = true;
+    }
+
+    /// From now on answers to uploads and listings have the ETag that HEAD gives, as those of most stores.
+    pub fn has_one_etag(&self) {
+        self.kept.lock().unwrap().one_etag = true;
     }
 
     /// An object with all of its fields.
@@ -359,6 +365,11 @@ fn unix_now() -> i64 {
     jiff::Timestamp::now().as_second()
 }
 
+/// The ETag of an object by its checksum: it tells contents apart, and is no MD5.
+fn etag_of(checksum: &str) -> String {
+    checksum.replace('/', "_")
+}
+
 /// Status, fields and body of a request that goes well.
 fn act(kept: &mut Kept, request: &Request, wrong: bool) -> (u16, String, Vec<u8>) {
     let path = request.path.trim_start_matches('/');
@@ -392,7 +403,10 @@ fn act(kept: &mut Kept, request: &Request, wrong: bool) -> (u16, String, Vec<u8>
             object.etag = only_md5.then(|| format!("{}-{}", md5(&md5s), parts.len()));
             let body = match only_md5 {
                 true => "<R><ETag>\"x-1\"</ETag></R>".to_owned(),
-                false => format!("<R><ETag>\"x-1\"</ETag><ChecksumSHA256>{}</ChecksumSHA256></R>", object.checksum),
+                false => {
+                    let etag = if kept.one_etag { etag_of(&object.checksum) } else { "x-1".to_owned() };
+                    format!("<R><ETag>\"{etag}\"</ETag><ChecksumSHA256>{}</ChecksumSHA256></R>", object.checksum)
+                }
             };
             kept.objects.insert(key, object);
             (200, String::new(), body.into_bytes())
@@ -419,7 +433,8 @@ fn act(kept: &mut Kept, request: &Request, wrong: bool) -> (u16, String, Vec<u8>
             if request.field("if-none-match") == "*" && kept.objects.contains_key(&key) {
                 return none(412);
             }
-            let fields = format!("ETag: \"e\"\r\n{}", sum_field(&sum(&request.body)));
+            let etag = if kept.one_etag { etag_of(&checksum(&request.body)) } else { "e".to_owned() };
+            let fields = format!("ETag: \"{etag}\"\r\n{}", sum_field(&sum(&request.body)));
             let object = Object {
                 content: request.body.clone(),
                 fields: request.fields.clone(),
@@ -447,8 +462,9 @@ fn act(kept: &mut Kept, request: &Request, wrong: bool) -> (u16, String, Vec<u8>
             let prefix = parameter(&request.query, "prefix").map(decode).unwrap_or_default();
             let mut body = String::from("<ListBucketResult><IsTruncated>false</IsTruncated>");
             for (key, object) in kept.objects.iter().filter(|(key, _)| key.starts_with(&prefix)) {
+                let etag = if kept.one_etag { etag_of(&object.checksum) } else { "opaque".to_owned() };
                 body.push_str(&format!(
-                    "<Contents><Key>{key}</Key><Size>{}</Size><ETag>\"opaque\"</ETag></Contents>",
+                    "<Contents><Key>{key}</Key><Size>{}</Size><ETag>\"{etag}\"</ETag></Contents>",
                     object.content.len()
                 ));
             }
@@ -458,7 +474,8 @@ fn act(kept: &mut Kept, request: &Request, wrong: bool) -> (u16, String, Vec<u8>
         ("GET" | "HEAD", None) => {
             let Some(object) = kept.objects.get(&key) else { return none(404) };
             let content = &object.content;
-            let etag = object.etag.clone().unwrap_or_else(|| checksum(content).replace('/', "_"));
+            let sum = if kept.one_etag { object.checksum.clone() } else { checksum(content) };
+            let etag = object.etag.clone().unwrap_or_else(|| etag_of(&sum));
             let etag = format!("ETag: \"{etag}\"\r\n");
             if request.method == "HEAD" {
                 let number = parameter(&request.query, "partNumber").map(|number| number.parse::<usize>().unwrap());
