@@ -173,8 +173,8 @@ fn put(
         false => runtime.block_on(Known::find(&client, &plan.objects))?,
     };
     let unchanged = {
-        let (store, location) = (client.bucket().store(), &settings.bucket.location);
-        Unchanged::find(settings.journals.as_deref(), store, location, plan, !settings.compare_all)
+        let (bucket, location) = (client.bucket(), &settings.bucket.location);
+        Unchanged::find(settings.journals.as_deref(), bucket.store(), location, plan, !settings.compare_all)
     };
     let content_type = {
         let given = settings.fields.content_type.clone();

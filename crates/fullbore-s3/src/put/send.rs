@@ -363,13 +363,7 @@ impl Sending {
         });
     }
 
-    async fn large_file(
-        &self,
-        key: &str,
-        file: &Arc<File>,
-        size: u64,
-        seen: &Seen,
-    ) -> Result<Outcome, UploadError> {
+    async fn large_file(&self, key: &str, file: &Arc<File>, size: u64, seen: &Seen) -> Result<Outcome, UploadError> {
         if self.known.of(key, size) != Presence::Absent
             && let Some(present) = self.present(key).await?
             && present.size == size

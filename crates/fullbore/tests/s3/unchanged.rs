@@ -44,7 +44,8 @@ fn put(client: &Client, source: &Path, more: &[&str]) -> Put {
     let mut arguments = vec!["put", "--json", source.to_str().unwrap(), "s3://bucket/t/"];
     arguments.extend(more);
     let out = client.home.path().join("stdout");
-    let mut child = client.command(arguments).stdout(File::create(&out).unwrap()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child =
+        client.command(arguments).stdout(File::create(&out).unwrap()).stderr(Stdio::piped()).spawn().unwrap();
     // It has ended and is still there, with its counts.
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
@@ -56,7 +57,12 @@ fn put(client: &Client, source: &Path, more: &[&str]) -> Put {
     let summary = fs::read_to_string(out).unwrap();
     let summary: serde_json::Value = serde_json::from_str(summary.lines().last().unwrap()).unwrap();
     let count = |name: &str| summary["store"][name].as_u64().unwrap();
-    Put { files: count("files") + count("would_store"), present: count("present"), stderr, read_bytes: read.parse().unwrap() }
+    Put {
+        files: count("files") + count("would_store"),
+        present: count("present"),
+        stderr,
+        read_bytes: read.parse().unwrap(),
+    }
 }
 
 impl Put {

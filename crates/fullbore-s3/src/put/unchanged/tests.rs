@@ -54,16 +54,10 @@ fn a_later_run_knows_a_file_by_its_identity_and_the_objects_etag() {
     assert!(!unchanged.has("p/file", &seen_again, "another"), "another object is there");
     assert!(!unchanged.has("p/other", &seen_again, ETAG), "another key");
     assert!(!find(directory.path(), "s3://other/p/").knows("p/file"), "another bucket");
-    assert!(!Unchanged::find(None, "store", &Location::parse("s3://bucket/p/").unwrap(), &Plan::default(), true)
-        .knows("p/file"));
-    let all = Unchanged::find(
-        Some(directory.path()),
-        "store",
-        &Location::parse("s3://bucket/p/").unwrap(),
-        &Plan::default(),
-        false,
-    );
-    assert!(!all.has("p/file", &seen_again, ETAG), "--checksum");
+    let location = Location::parse("s3://bucket/p/").unwrap();
+    let with = |state, believes| Unchanged::find(state, "store", &location, &Plan::default(), believes);
+    assert!(!with(None, true).knows("p/file"), "no state directory");
+    assert!(!with(Some(directory.path()), false).has("p/file", &seen_again, ETAG), "--checksum");
     // A move within the file system, which is a change for most of them.
     fs::rename(&path, directory.path().join("moved")).unwrap();
     let moved = seen(&directory.path().join("moved")).1;
@@ -232,7 +226,7 @@ proptest! {
         make(&path, 0);
         let mut unchanged = find(&directory.path().join("state"), "s3://bucket/p/");
         // What the store has.
-        let mut object = None;
+        let mut object: Option<String> = None;
         for change in changes {
             let file = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
             match change {
