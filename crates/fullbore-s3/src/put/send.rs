@@ -188,7 +188,7 @@ impl Sending {
             return self.spawn_large(object, number, (file, size, seen), done);
         }
         let permit = work.wait(|| self.uploader.window.acquire_blocking(size + FILE_BYTES));
-        let small = Small { number, key: object.key.clone(), file, size, seen };
+        let small = Small { number, key: object.key.clone(), file, size, seen, asked: None };
         if presence == Presence::Unknown && self.unchanged.knows(&object.key) {
             return self.ask_before_reading(small, permit, done);
         }
@@ -201,26 +201,26 @@ impl Sending {
     }
 
     /// Has a task ask for the object of a file that an earlier run knew. The file is read only where they do not agree.
-    fn ask_before_reading(self: &Arc<Self>, small: Small, permit: Permit, done: &mpsc::Sender<Done>) {
+    fn ask_before_reading(self: &Arc<Self>, mut small: Small, permit: Permit, done: &mpsc::Sender<Done>) {
         let (this, done) = (Arc::clone(self), done.clone());
         self.handle.spawn(async move {
-            let presence = match this.present(&small.key).await {
-                Ok(Some(present)) if present.size != small.size => Presence::Absent,
-                Ok(Some(Present { etag: Some(etag), .. })) => Presence::SameSize(etag),
-                // An error comes again, where it is told.
-                _ => Presence::Unknown,
+            // An error comes again, where it is told.
+            small.asked = this.present(&small.key).await.ok();
+            let is_unchanged = |present: &Present| {
+                let etag = present.etag.as_ref().filter(|_| present.size == small.size);
+                etag.is_some_and(|etag| this.unchanged.has(&small.key, &small.seen, etag))
             };
-            if this.is_unchanged(&small.key, &small.seen, &presence) {
+            if small.asked.iter().flatten().any(is_unchanged) {
                 return this.finish(small.number, small.size, Ok(Outcome::Present { etag: None }), permit, &done);
             }
             let handle = this.handle.clone();
-            handle.spawn_blocking(move || this.read_small(small, presence, permit, &done));
+            handle.spawn_blocking(move || this.read_small(small, Presence::Unknown, permit, &done));
         });
     }
 
     /// Reads a small file, and has a task put it where the listing does not show that it is there.
     fn read_small(self: &Arc<Self>, small: Small, presence: Presence, permit: Permit, done: &mpsc::Sender<Done>) {
-        let Small { number, key, file, size, seen } = small;
+        let Small { number, key, file, size, seen, asked } = small;
         let work = &self.uploader.work;
         let tell = |result| {
             // The receiver outlives all senders.
@@ -243,7 +243,7 @@ impl Sending {
         let hash = work.hash(|| Sha256::of(&content));
         let (this, done) = (Arc::clone(self), done.clone());
         self.handle.spawn(async move {
-            let result = this.small(&key, content, hash, presence).await;
+            let result = this.small(&key, content, hash, presence, asked).await;
             if let Ok(outcome) = &result {
                 this.unchanged.note(&key, confirmed, outcome.etag());
             }
@@ -267,22 +267,32 @@ impl Sending {
         let _ = done.send(Done { number, size, result });
     }
 
-    async fn small(&self, key: &str, content: Bytes, hash: Sha256, presence: Presence) -> Result<Outcome, UploadError> {
+    async fn small(
+        &self,
+        key: &str,
+        content: Bytes,
+        hash: Sha256,
+        presence: Presence,
+        mut asked: Option<Option<Present>>,
+    ) -> Result<Outcome, UploadError> {
         let size = content.len() as u64;
         let dialect = self.client.dialect();
         let conditional = presence == Presence::Unknown && size <= CONDITIONAL_BYTES_MAX && !self.dry_run;
         // What is there may be what an earlier copy of our request has put.
         let mut perhaps_ours = false;
-        if conditional && dialect.honours(Feature::PutIfAbsent) {
+        let is_there = matches!(asked, Some(Some(_)));
+        if conditional && !is_there && dialect.honours(Feature::PutIfAbsent) {
             match self.uploader.put_whole(key, self.fields(key), content.clone(), hash, true).await? {
                 PutOutcome::Stored(stored) => return Ok(Outcome::Stored(stored)),
-                PutOutcome::Exists { resent } => perhaps_ours = resent,
+                PutOutcome::Exists { resent } => (perhaps_ours, asked) = (resent, None),
             }
         }
-        if presence != Presence::Absent
-            && let Some(present) = self.present(key).await?
-            && present.size == size
-        {
+        let present = match asked {
+            Some(present) => present,
+            None if presence != Presence::Absent => self.present(key).await?,
+            None => None,
+        };
+        if let Some(present) = present.filter(|present| present.size == size) {
             let mut checker = Checker::new(compare::proof(&self.client, key, &present).await?);
             checker.update(&[&content]);
             if checker.finish() == Finding::Right {
@@ -432,6 +442,8 @@ struct Small {
     file: File,
     size: u64,
     seen: Seen,
+    /// What the store has, if it was asked before the file was read.
+    asked: Option<Option<Present>>,
 }
 
 /// A pipe by its name. It is opened when it is read, which waits until somebody writes into it.

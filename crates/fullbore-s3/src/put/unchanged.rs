@@ -80,7 +80,16 @@ impl Unchanged {
     pub fn find(directory: Option<&Path>, store: &str, location: &Location, plan: &Plan, believes: bool) -> Unchanged {
         let today = days(SystemTime::now());
         let place = directory.map(|directory| Place::of(directory, store, &location.bucket, prefix(location, plan)));
-        let known = place.as_ref().filter(|_| believes).map(Place::read).unwrap_or_default();
+        let known = place.as_ref().filter(|_| believes).map(|place| match place.read() {
+            Ok(table) => table,
+            Err(error) => {
+                if error.kind() != io::ErrorKind::NotFound {
+                    tracing::info!(path = %place.path.display(), %error, "this run reads all files");
+                }
+                Table::default()
+            }
+        });
+        let known = known.unwrap_or_default();
         Unchanged { place, known, today, fresh: Mutex::default() }
     }
 
@@ -118,7 +127,7 @@ impl Unchanged {
         let fresh = std::mem::take(&mut *self.fresh.lock().unwrap_or_else(PoisonError::into_inner));
         let Some(place) = self.place.as_ref().filter(|_| !fresh.is_empty()) else { return };
         // Another run for the same destination may have written since. What it writes from now on is lost, or ours is.
-        let mut table = place.read();
+        let mut table = place.read().unwrap_or_default();
         table.merge(fresh, self.today);
         match place.write(&table) {
             Ok(()) => tracing::debug!(files = table.len(), "noted which files are unchanged"),
@@ -135,26 +144,15 @@ impl Place {
         Place { path: directory.join(format!("{name}{SUFFIX}")), destination }
     }
 
-    /// What is there; nothing, where that cannot be used.
-    fn read(&self) -> Table {
-        let read = || -> io::Result<Table> {
-            // A pipe of this name would block the open.
-            if !std::fs::metadata(&self.path)?.is_file() {
-                return Err(io::Error::other("not a regular file"));
-            }
-            let mut bytes = Vec::new();
-            File::open(&self.path)?.take(TABLE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
-            Table::parse(&bytes, &self.destination).map_err(io::Error::other)
-        };
-        match read() {
-            Ok(table) => table,
-            Err(error) => {
-                if error.kind() != io::ErrorKind::NotFound {
-                    tracing::info!(path = %self.path.display(), %error, "this run reads all files");
-                }
-                Table::default()
-            }
+    /// What is there.
+    fn read(&self) -> io::Result<Table> {
+        // A pipe of this name would block the open.
+        if !std::fs::metadata(&self.path)?.is_file() {
+            return Err(io::Error::other("not a regular file"));
         }
+        let mut bytes = Vec::new();
+        File::open(&self.path)?.take(TABLE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+        Table::parse(&bytes, &self.destination).map_err(io::Error::other)
     }
 
     /// Writes it in the place of an older one. It is not synced: what a power cut leaves of it has the wrong checksum.
