@@ -90,7 +90,7 @@ fn packages_that_only_have_a_sha512_were_refused() {
     };
     let (mixed, key) = archive(dir.path(), &[(one.as_path(), &strong[..]), (two.as_path(), &[])]);
     let root = dir.path().join("root");
-    let (code, told) = run(&root, &mixed, &key, &["--simulate"]);
+    let (code, told) = run(&dir.path().join("simulated"), &mixed, &key, &["--simulate"]);
     assert_eq!(code, Some(0), "{told}");
     let (code, told) = run(&root, &mixed, &key, &[]);
     assert_eq!(code, Some(0), "{told}");
