@@ -1,8 +1,9 @@
 //! What comes from a store, from the files of the AWS tools or from a person: XML answers, profiles, addresses, keys;
-//! and the journals of runs that were killed.
+//! the journals of runs that were killed, and what they noted of files.
 #![no_main]
 
-use fullbore_s3::parsers::{Kind, Leftovers, Sections, decode_listed, encode_path, xml};
+use fullbore_engine::digest::Sha256;
+use fullbore_s3::parsers::{Kind, Leftovers, Sections, Table, decode_listed, encode_path, xml};
 use fullbore_s3::{Addressing, Bucket, Location};
 
 use libfuzzer_sys::fuzz_target;
@@ -10,7 +11,7 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|data: &[u8]| {
     let Some((&kind, data)) = data.split_first() else { return };
     let text = String::from_utf8_lossy(data);
-    match kind % 7 {
+    match kind % 8 {
         0 => {
             let _ = xml::service_error(data);
             let _ = xml::completed(data);
@@ -46,6 +47,16 @@ fuzz_target!(|data: &[u8]| {
             let left = Leftovers::parse(data);
             let lines = data.split(|&byte| byte == b'\n').count();
             assert!(left.open.len() + left.intents.len() <= lines, "no more than lines");
+        }
+        6 => {
+            let destination = Sha256::of(b"destination");
+            // The checksum at its end, and the head, would stop nearly all inputs.
+            if let Ok(table) = Table::parse(&Table::sealed(data, &destination), &destination) {
+                let mut written = Vec::new();
+                table.write(&mut written, &destination).expect("memory takes all");
+                assert_eq!(written, Table::sealed(data, &destination), "what is read is written again");
+            }
+            let _ = Table::parse(data, &destination);
         }
         _ => {
             if let Ok(location) = Location::parse(&text) {

@@ -9,6 +9,7 @@
 
 pub(crate) mod beneath;
 mod directory;
+pub mod identity;
 mod name;
 pub(crate) mod note;
 mod part;

@@ -17,8 +17,8 @@ use crate::temporary;
 /// The mode of files that everybody may read, less what the umask takes away.
 pub const FOR_ALL: u32 = 0o666;
 
-/// The mode of files with secrets in them.
-pub(crate) const PRIVATE: u32 = 0o600;
+/// The mode of files that are for their owner alone.
+pub const PRIVATE: u32 = 0o600;
 
 /// How temporary names end.
 const ENDING: &str = ".part";

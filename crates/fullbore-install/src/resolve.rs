@@ -7,6 +7,8 @@ use std::collections::HashSet;
 
 use fullbore_engine::digest::Sha256;
 
+use crate::installing::download::local;
+
 /// A package file that apt would fetch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
@@ -78,12 +80,28 @@ pub fn explanation(output: &str) -> Vec<&str> {
     told.filter(|line| !line.ends_with("...") && !line.ends_with("... Done")).take(EXPLAINED_MAX).copied().collect()
 }
 
+/// Names of the files of such lines that a server has, and for which the index has no SHA-256.
+pub fn without_sha256(output: &str) -> Vec<&str> {
+    let mut names = Vec::new();
+    for line in output.lines() {
+        let Some((uri, rest)) = line.strip_prefix('\'').and_then(|line| line.split_once("' ")) else { continue };
+        let mut words = rest.split_whitespace();
+        if let Some(name) = words.next().filter(|_| local(uri).is_none())
+            && !words.nth(1).is_some_and(|hash| hash.starts_with("SHA256:"))
+            && !names.contains(&name)
+        {
+            names.push(name);
+        }
+    }
+    names
+}
+
 /// Parses lines of `'URI' NAME SIZE SHA256:HEX`; other lines are ignored. `hash_of` gives the hash of a file that no index
-/// has, by its URI.
+/// has, by its URI and name.
 ///
 /// # Errors
 /// Every variant of [`ResolveError`] but `Step`.
-pub fn uris(output: &str, hash_of: &dyn Fn(&str) -> Option<Sha256>) -> Result<Vec<Wanted>, ResolveError> {
+pub fn uris(output: &str, hash_of: &dyn Fn(&str, &str) -> Option<Sha256>) -> Result<Vec<Wanted>, ResolveError> {
     let lines = output.lines().filter(|line| line.starts_with('\''));
     let mut seen = HashSet::new();
     let mut all = Vec::new();
@@ -96,7 +114,7 @@ pub fn uris(output: &str, hash_of: &dyn Fn(&str) -> Option<Sha256>) -> Result<Ve
     Ok(all)
 }
 
-fn uri(line: &str, hash_of: &dyn Fn(&str) -> Option<Sha256>) -> Result<Wanted, ResolveError> {
+fn uri(line: &str, hash_of: &dyn Fn(&str, &str) -> Option<Sha256>) -> Result<Wanted, ResolveError> {
     let wrong = || ResolveError::Uri(line.to_owned());
     let (uri, rest) = line.strip_prefix('\'').and_then(|line| line.split_once("' ")).ok_or_else(wrong)?;
     let mut words = rest.split_whitespace();
@@ -104,8 +122,7 @@ fn uri(line: &str, hash_of: &dyn Fn(&str) -> Option<Sha256>) -> Result<Wanted, R
     let size = size.parse().map_err(|_| wrong())?;
     let sha256 = match words.next().map(|hash| hash.strip_prefix("SHA256:")) {
         Some(Some(sha256)) => sha256.parse().map_err(|_| wrong())?,
-        Some(None) => return Err(ResolveError::NoHash(file_name.to_owned())),
-        None => hash_of(uri).ok_or_else(|| ResolveError::NoHash(file_name.to_owned()))?,
+        Some(None) | None => hash_of(uri, file_name).ok_or_else(|| ResolveError::NoHash(file_name.to_owned()))?,
     };
     if file_name.starts_with('.') || file_name.contains('/') || !file_name.ends_with(".deb") {
         return Err(ResolveError::Name(file_name.to_owned()));
@@ -183,23 +200,30 @@ mod tests {
             "Reading package lists...\nNeed to get 3 B of archives.\n\
              'http://deb.example.org/debian/pool/main/n/x/x_6%2b1_all.deb' x_6+1_all.deb 3 SHA256:{hash}\n"
         );
-        let wanted = uris(&output, &|_| None).unwrap();
+        let wanted = uris(&output, &|_, _| None).unwrap();
         assert_eq!(wanted.len(), 1);
         assert_eq!((wanted[0].file_name.as_str(), wanted[0].size), ("x_6+1_all.deb", 3));
         assert_eq!(wanted[0].sha256.to_string(), hash);
     }
 
     #[test]
+    fn files_that_apt_has_to_fetch_have_another_hash_or_none() {
+        let output = "Need to get 3 B\n'http://h/a.deb' a_1_all.deb 3 SHA256:00\n'http://h/b.deb' b_1_all.deb 3 \n\
+                      'http://h/c.deb' c_1_all.deb 3 SHA512:00\n'http://h/c.deb' c_1_all.deb 3\n'file:/d.deb' d.deb 3 \n";
+        assert_eq!(without_sha256(output), ["b_1_all.deb", "c_1_all.deb"]);
+    }
+
+    #[test]
     fn a_file_without_sha256_or_with_a_path_for_a_name_is_refused() {
         let hash = "b".repeat(64);
-        assert!(matches!(uris("'http://h/x.deb' x.deb 3 MD5Sum:00", &|_| None), Err(ResolveError::NoHash(_))));
-        assert!(matches!(uris("'http://h/x.deb' x.deb", &|_| None), Err(ResolveError::Uri(_))));
+        assert!(matches!(uris("'http://h/x.deb' x.deb 3 MD5Sum:00", &|_, _| None), Err(ResolveError::NoHash(_))));
+        assert!(matches!(uris("'http://h/x.deb' x.deb", &|_, _| None), Err(ResolveError::Uri(_))));
         assert!(matches!(
-            uris(&format!("'http://h/x.deb' ../x.deb 3 SHA256:{hash}"), &|_| None),
+            uris(&format!("'http://h/x.deb' ../x.deb 3 SHA256:{hash}"), &|_, _| None),
             Err(ResolveError::Name(_))
         ));
         assert!(matches!(
-            uris(&format!("'http://h/x.deb' x.deb 3 SHA256:{}", "z".repeat(64)), &|_| None),
+            uris(&format!("'http://h/x.deb' x.deb 3 SHA256:{}", "z".repeat(64)), &|_, _| None),
             Err(ResolveError::Uri(_))
         ));
     }

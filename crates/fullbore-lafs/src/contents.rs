@@ -163,8 +163,9 @@ pub(crate) fn explain(error: &ReadError) -> CommandError {
     let (kind, troubles): (ErrorKind, &[String]) = match error {
         ReadError::Get(GetError::Interrupted) => (ErrorKind::Interrupted, &[]),
         ReadError::Get(GetError::Segment { .. }) | ReadError::Directory(_) => (ErrorKind::Verification, &[]),
-        ReadError::Get(GetError::TooFewShares { troubles, .. })
-        | ReadError::Mutable(MutableError::TooFewShares { troubles, .. }) => (ErrorKind::Network, troubles),
+        ReadError::Get(GetError::TooFewShares(few)) | ReadError::Mutable(MutableError::TooFewShares(few)) => {
+            (ErrorKind::Network, &few.troubles)
+        }
         ReadError::Get(GetError::Geometry(_)) => (ErrorKind::Usage, &[]),
         ReadError::Get(_) | ReadError::Mutable(MutableError::Unwanted) => (ErrorKind::Network, &[]),
         ReadError::TooLarge | ReadError::Verifier | ReadError::Mutable(MutableError::NoKey) => (ErrorKind::Usage, &[]),

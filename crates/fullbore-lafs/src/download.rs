@@ -28,6 +28,7 @@ use tokio::task::JoinSet;
 use super::cap::{Chk, Key, StorageIndex, Verifier};
 use super::code::Code;
 use super::extension::Extension;
+use super::fault::TooFewShares;
 use super::gbs::link::extra::{Distance, worthwhile_to_read};
 use super::gbs::link::{Link, LinkError, Reply};
 use super::gbs::{held_shares, range_bytes};
@@ -68,17 +69,8 @@ pub struct Downloaded {
 #[non_exhaustive]
 pub enum GetError {
     /// Too few good shares.
-    #[error("{found} of the {needed} shares that are needed were found; {asked} servers were asked")]
-    TooFewShares {
-        /// Those that are not known to be bad.
-        found: usize,
-        /// k.
-        needed: u16,
-        /// Servers asked.
-        asked: usize,
-        /// What was wrong with the others.
-        troubles: Vec<String>,
-    },
+    #[error(transparent)]
+    TooFewShares(#[from] TooFewShares),
     /// The cap's numbers make no file.
     #[error("invalid numbers in the cap: {0}")]
     Geometry(#[from] GeometryError),

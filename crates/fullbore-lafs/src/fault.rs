@@ -33,6 +33,20 @@ impl From<LinkError> for ShareFault {
     }
 }
 
+/// A file, immutable or mutable, of which not enough shares can be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{found} of the {needed} shares that are needed were found; {asked} servers were asked")]
+pub struct TooFewShares {
+    /// Different shares that are not known to be bad; of a mutable file, those of the version that has most.
+    pub found: usize,
+    /// k.
+    pub needed: u16,
+    /// Servers asked.
+    pub asked: usize,
+    /// What was wrong with others, one line each.
+    pub troubles: Vec<String>,
+}
+
 /// The bytes of a range of a share that was asked for.
 pub(crate) fn read_bytes(answer: &Answer) -> Result<Bytes, ShareFault> {
     range_bytes(answer).map_err(ShareFault::silent)

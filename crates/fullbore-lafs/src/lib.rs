@@ -64,6 +64,7 @@ pub use code::{Code, DecodeError};
 pub use download::{Downloaded, Downloader, GetError};
 pub use encode::{EncodeError, Encoder, Input, Original, convergent_key, encode_whole};
 pub use extension::Extension;
+pub use fault::TooFewShares;
 pub use field::Kernel;
 pub use geometry::{DEFAULT_SEGMENT_BYTES, Encoding, Geometry, GeometryError};
 pub use layout::Layout;

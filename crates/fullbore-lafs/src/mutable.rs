@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use crate::cap::{Key, Mutable, StorageIndex, first_half};
 use crate::code::Code;
 use crate::encode::cipher;
-use crate::fault::{ShareFault, read_bytes};
+use crate::fault::{ShareFault, TooFewShares, read_bytes};
 use crate::gbs::link::Link;
 use crate::gbs::{held_shares, range_bytes};
 use crate::hash::{Hash, tagged_pair};
@@ -46,17 +46,8 @@ const GROUP_BYTES: u64 = 1 << 20;
 #[non_exhaustive]
 pub enum MutableError {
     /// No version has enough shares.
-    #[error("{found} of the {needed} shares that are needed were found; {asked} servers were asked")]
-    TooFewShares {
-        /// Different good ones of the version that has most.
-        found: usize,
-        /// k, of that version.
-        needed: u16,
-        /// Servers asked.
-        asked: usize,
-        /// What was wrong with others, one line each.
-        troubles: Vec<String>,
-    },
+    #[error(transparent)]
+    TooFewShares(#[from] TooFewShares),
     /// Nobody takes the bytes.
     #[error("the receiver of the content has stopped")]
     Unwanted,
@@ -250,7 +241,7 @@ impl<'a> MutableReader<'a> {
         let k = shares.first().map_or(0, |found| found.signed.header.needed);
         let needed = usize::from(k);
         let mut here: BTreeMap<u16, Blocks> = BTreeMap::new();
-        let too_few = |reader: &Self, found: usize| MutableError::TooFewShares {
+        let too_few = |reader: &Self, found: usize| TooFewShares {
             found,
             needed: k,
             asked: reader.order.len(),
@@ -264,7 +255,7 @@ impl<'a> MutableReader<'a> {
                 }
             }
             if chosen.is_empty() {
-                return Err(too_few(self, here.len()));
+                return Err(too_few(self, here.len()).into());
             }
             here.extend(self.blocks(&chosen.into_values().collect::<Vec<_>>(), group).await);
         }
@@ -362,12 +353,12 @@ pub async fn read(grid: &Arc<Grid>, cap: &Mutable, out: &mpsc::Sender<Bytes>) ->
     let survey = survey(grid, cap).await;
     let Some(shares) = survey.best() else {
         let largest = survey.best_or_largest();
-        return Err(MutableError::TooFewShares {
+        return Err(MutableError::from(TooFewShares {
             found: largest.map_or(0, distinct),
             needed: largest.map_or(1, |shares| shares[0].signed.header.needed),
             asked: survey.order.len(),
             troubles: survey.troubles(grid),
-        });
+        }));
     };
     let mut reader = MutableReader::new(grid, &survey, cap.storage_index());
     reader.read(shares, &key, out).await?;

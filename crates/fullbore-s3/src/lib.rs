@@ -77,6 +77,7 @@ pub mod parsers {
     pub use crate::credentials::config::{Kind, Sections};
     pub use crate::journal::Leftovers;
     pub use crate::key::{decode_listed, encode_path};
+    pub use crate::put::unchanged::Table;
     pub mod xml {
         pub use crate::xml::*;
     }

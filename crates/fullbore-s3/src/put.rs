@@ -1,8 +1,9 @@
 //! `put` into a bucket: files and directories as objects.
 //!
 //! [`run`] is the walk: what goes where (`plan`) → uploads that an earlier run left open are given up (`orphans`) → what is
-//! there (`known`) → all files, turn by turn (`send`) → objects that are not among them, if asked (`delete`) → the list of
-//! keys, and what limited the run (`report`).
+//! there (`known`); which files are as an earlier run has seen them (`unchanged`) → all files, turn by turn (`send`) →
+//! objects that are not among them, if asked (`delete`) → the list of keys, and what limited the run
+//! (`report`).
 
 mod account;
 mod delete;
@@ -13,6 +14,7 @@ mod plan;
 mod protected;
 pub(crate) mod report;
 mod send;
+pub(crate) mod unchanged;
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -47,6 +49,7 @@ pub use fields::by_name as content_type;
 use known::Known;
 use plan::{Last, Plan};
 use send::Sending;
+use unchanged::Unchanged;
 
 /// Memory for content on its way: 64 MiB carry 1 Gbit/s over half a second.
 const WINDOW_BYTES: u64 = 64 << 20;
@@ -69,13 +72,15 @@ pub struct PutSettings {
     pub last: Vec<String>,
     /// Whether to upload files whose object exists with the same content.
     pub overwrite: bool,
+    /// Whether to read also files that have not changed since an earlier run, and to compare their checksums.
+    pub compare_all: bool,
     /// Whether to delete objects that are not among the files; `None`: no.
     pub delete: Option<DeleteSettings>,
     /// Whether to report the plan only, and to upload and delete nothing.
     pub dry_run: bool,
     /// File for the list of uploaded files and their addresses; `None`: no list.
     pub list: Option<PathBuf>,
-    /// Directory for the journals of multipart uploads; `None`: no journal.
+    /// Directory for the journals of multipart uploads, and for notes on files that need not be read again; `None`: none.
     pub journals: Option<PathBuf>,
     /// Directory for parts of pipes that are too large for memory.
     pub spool: PathBuf,
@@ -167,6 +172,10 @@ fn put(
         true => Known::overwrite(),
         false => runtime.block_on(Known::find(&client, &plan.objects))?,
     };
+    let unchanged = {
+        let (bucket, location) = (client.bucket(), &settings.bucket.location);
+        Unchanged::find(settings.journals.as_deref(), bucket.store(), location, plan, !settings.compare_all)
+    };
     let content_type = {
         let given = settings.fields.content_type.clone();
         move |key: &str| fields::content_type(given.as_deref(), key)
@@ -176,6 +185,7 @@ fn put(
         uploader,
         asks_for_conditions: known.leaves_many(&plan.objects),
         known,
+        unchanged,
         handle: runtime.handle().clone(),
         stop: stop.watch(),
         threads,
@@ -200,6 +210,9 @@ fn put(
         }
     }
     let (totals, mut failed, told) = account.end();
+    if !settings.dry_run {
+        sending.unchanged.save();
+    }
     let untried = plan.objects.len() - told;
     list.publish(failed.is_empty() && unread.is_empty() && untried == 0)?;
     let mut deleted = Ok(Deleted::default());

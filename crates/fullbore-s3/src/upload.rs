@@ -118,6 +118,8 @@ pub struct Stored {
     pub checksum: String,
     /// Whether the store returned this checksum itself.
     pub confirmed: bool,
+    /// ETag of the object without quotes, if the store returned one that is not weak.
+    pub etag: Option<String>,
 }
 
 /// When an upload in parts was given up.
@@ -199,7 +201,8 @@ impl Uploader {
             200..300 => {
                 self.learn_of_etags(&answer, &content);
                 let confirmed = answer.head.store_field(CHECKSUM_FIELD).is_some();
-                Ok(PutOutcome::Stored(Stored { size, checksum: base64(&hash), confirmed }))
+                let etag = etag(&answer.head);
+                Ok(PutOutcome::Stored(Stored { size, checksum: base64(&hash), confirmed, etag }))
             }
             _ => Err(CallError::refused(format!("PUT {key}"), &answer).into()),
         }
@@ -698,7 +701,7 @@ impl Multipart {
         let hashes: Vec<Sha256> = parts.iter().map(|part| part.hash).collect();
         let ours = composite(&hashes);
         let size = parts.iter().map(|part| part.size).sum();
-        let mut stored = Stored { size, checksum: ours.clone(), confirmed };
+        let mut stored = Stored { size, checksum: ours.clone(), confirmed, etag: None };
         let what = format!("POST {key}?uploadId");
         // A store that never spoke of checksums may not know the element, and another one may want it.
         let mut answer = self.ask_to_complete(parts, confirmed).await;
@@ -718,6 +721,7 @@ impl Multipart {
                         xml::Completed::default()
                     }
                 };
+                stored.etag = Some(completed.etag).filter(|etag| !etag.is_empty());
                 match completed.checksum_sha256 {
                     // Some leave the number of parts out.
                     Some(theirs) if sum_of(&theirs) == sum_of(&ours) => stored.confirmed = true,

@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use fullbore_testkit::process::clean_command;
+use fullbore_testkit::server::Server;
+use fullbore_testkit::signer::Signer;
 use harness::compared::{bootstrap, fullbore, is_sound, place};
 use harness::packages::{packages, well};
 
@@ -43,6 +45,71 @@ fn package(directory: &Path, name: &str, depends: &str) -> PathBuf {
 
 fn text(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// An archive of these packages, each with the options of apt-ftparchive for its stanza, and the key of its signature.
+fn archive(directory: &Path, packages: &[(&Path, &[&str])]) -> (PathBuf, PathBuf) {
+    let archive = directory.join("archive");
+    let index = archive.join("dists/odd/main/binary-amd64");
+    fs::create_dir_all(&index).unwrap();
+    let mut stanzas = Vec::new();
+    for (number, (deb, options)) in packages.iter().enumerate() {
+        let pool = format!("pool/{number}");
+        fs::create_dir_all(archive.join(&pool)).unwrap();
+        fs::copy(deb, archive.join(&pool).join(deb.file_name().unwrap())).unwrap();
+        let mut scan = clean_command("apt-ftparchive");
+        stanzas.extend(well(scan.args(*options).args(["packages", &pool]).current_dir(&archive)).stdout);
+    }
+    fs::write(index.join("Packages"), stanzas).unwrap();
+    let mut release = clean_command("apt-ftparchive");
+    for (field, value) in [("Suite", "odd"), ("Codename", "odd"), ("Components", "main"), ("Architectures", "amd64")] {
+        release.arg(format!("--option=APT::FTPArchive::Release::{field}={value}"));
+    }
+    let release = well(release.args(["release", "."]).current_dir(archive.join("dists/odd"))).stdout;
+    let signer = Signer::new("odd").unwrap();
+    fs::write(archive.join("dists/odd/InRelease"), signer.clearsign(&release).unwrap()).unwrap();
+    let key = directory.join("odd.gpg");
+    fs::write(&key, signer.public_key().unwrap()).unwrap();
+    (archive, key)
+}
+
+/// Such as inventage/nexus-apt-plugin#21: apt takes what has a SHA-512, and refuses what has only an MD5.
+#[test]
+fn packages_that_only_have_a_sha512_were_refused() {
+    let dir = place();
+    let one = package(dir.path(), "one", "two");
+    let two = package(dir.path(), "two", "one");
+    let strong = ["--no-md5", "--no-sha1", "--no-sha256"];
+    let run = |root: &Path, archive: &Path, key: &Path, more: &[&str]| {
+        let server = Server::start(archive).unwrap();
+        let mut command = fullbore();
+        command.args(["bootstrap", "--variant", "extract", "--include", "one", "--keyring"]).arg(key).args(more);
+        command.arg("odd").arg(root).arg(server.url());
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (mixed, key) = archive(dir.path(), &[(one.as_path(), &strong[..]), (two.as_path(), &[])]);
+    let root = dir.path().join("root");
+    let (code, told) = run(&dir.path().join("simulated"), &mixed, &key, &["--simulate"]);
+    assert_eq!(code, Some(0), "{told}");
+    let (code, told) = run(&root, &mixed, &key, &[]);
+    assert_eq!(code, Some(0), "{told}");
+    assert_eq!((text(&root.join("opt/one")), text(&root.join("opt/two"))), ("file\n".into(), "file\n".into()));
+    assert!(!root.join("var/cache/apt/fullbore").exists());
+    // The bytes are others than the SHA-512 says.
+    let path = mixed.join("pool/0/one.deb");
+    let mut bytes = fs::read(&path).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let (code, told) = run(&dir.path().join("damaged"), &mixed, &key, &[]);
+    assert!(code == Some(4) && told.contains("Hash Sum mismatch"), "{code:?} {told}");
+    let weak = ["--no-sha1", "--no-sha256", "--no-sha512"];
+    let other = dir.path().join("weak");
+    fs::create_dir(&other).unwrap();
+    let (weak, key) = archive(&other, &[(one.as_path(), &weak[..]), (two.as_path(), &[])]);
+    let (code, told) = run(&dir.path().join("forgeable"), &weak, &key, &[]);
+    assert!(code == Some(4) && told.contains("Insufficient information"), "{code:?} {told}");
 }
 
 #[test]

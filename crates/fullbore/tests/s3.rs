@@ -24,6 +24,8 @@ mod servers;
 mod store;
 #[path = "s3/trees.rs"]
 mod trees;
+#[path = "s3/unchanged.rs"]
+mod unchanged;
 
 use std::fs;
 use std::io::Read;

@@ -25,6 +25,9 @@ pub const DIRECTORY: &str = "var/cache/apt/fullbore";
 const STATUS_NONE: &str = "status-none";
 const STATUS_FIRST: &str = "status-first";
 
+/// Directory of package files that apt fetches, below [`DIRECTORY`].
+const FETCHED: &str = "fetched";
+
 /// apt's helper, which checks what apt's own user may read.
 const APT_HELPER: &str = "/usr/lib/apt/apt-helper";
 
@@ -36,6 +39,8 @@ pub struct PrivateApt<'a> {
     configuration: PathBuf,
     /// Arguments of `--include` that may be files.
     include: &'a [String],
+    /// Nothing is fetched but indexes.
+    simulates: bool,
 }
 
 /// Packages to install together.
@@ -87,7 +92,8 @@ impl<'a> PrivateApt<'a> {
         }
         let configuration = directory.join("apt.conf");
         handle.write(&format!("{DIRECTORY}/apt.conf"), 0o644, text.as_bytes())?;
-        Ok(PrivateApt { inside, log, directory, configuration, include: &settings.include })
+        let (include, simulates) = (settings.include.as_slice(), settings.simulate);
+        Ok(PrivateApt { inside, log, directory, configuration, include, simulates })
     }
 
     /// Path of the configuration, for `APT_CONFIG`.
@@ -239,7 +245,7 @@ impl<'a> PrivateApt<'a> {
             let uris = self.log.ask(&mut list, "apt-get --print-uris");
             (uris, steps.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         });
-        let files = resolve::uris(&uris?, &|uri| self.hash_of_included(uri)).map_err(strange)?;
+        let files = self.files(&uris?, options)?;
         let steps = steps?;
         let mut order: Vec<String> = steps
             .iter()
@@ -251,6 +257,45 @@ impl<'a> PrivateApt<'a> {
             files.iter().map(|file| file.file_name.clone()).filter(|name| !order.contains(name)).collect();
         order.extend(missing);
         Ok(Selection { files, order, steps })
+    }
+
+    /// The package files of apt's lines. Those for which the index has no SHA-256, such as with SHA-512 alone, apt fetches and
+    /// verifies itself, or refuses. They are then files of this machine.
+    fn files(&self, uris: &str, options: &AptOptions) -> Result<Vec<Wanted>, CommandError> {
+        let unknown = resolve::without_sha256(uris);
+        if unknown.is_empty() {
+            return resolve::uris(uris, &|uri, _| self.hash_of_included(uri)).map_err(strange);
+        }
+        let directory = self.directory.join(FETCHED);
+        if !self.simulates {
+            self.fetch(&unknown, options)?;
+        }
+        let is_unknown = |name: &str| unknown.contains(&name);
+        let hash_of = |uri: &str, name: &str| match is_unknown(name) {
+            // A simulation tells of steps alone: nothing is compared with this.
+            true if self.simulates => Some(Sha256::EMPTY),
+            true => hash_of(&directory.join(name)).ok(),
+            false => self.hash_of_included(uri),
+        };
+        let mut files = resolve::uris(uris, &hash_of).map_err(strange)?;
+        for file in files.iter_mut().filter(|file| is_unknown(&file.file_name)) {
+            file.uri = format!("file:{}", directory.join(&file.file_name).display().to_string().replace('%', "%25"));
+        }
+        Ok(files)
+    }
+
+    /// Has apt fetch package files, whatever hash it trusts.
+    fn fetch(&self, file_names: &[&str], options: &AptOptions) -> Result<(), CommandError> {
+        Root::open(self.inside.root())?.create_directories(&format!("{DIRECTORY}/{FETCHED}"), 0o755)?;
+        let mut download = self.command("apt-get");
+        download.args(&options.0).arg("download").args(file_names.iter().map(|name| as_version(name)));
+        download.current_dir(self.directory.join(FETCHED));
+        self.log.run(&mut download, "apt-get download").map_err(|mut error| {
+            let told = ["Insufficient information", "Hash Sum mismatch", "unexpected size", "unauthenticated"];
+            let is_told = error.context.iter().any(|line| told.iter().any(|text| line.contains(text)));
+            error.kind = if is_told { ErrorKind::Verification } else { ErrorKind::Network };
+            error
+        })
     }
 
     /// The hash of a file of the user, for which no index has one.

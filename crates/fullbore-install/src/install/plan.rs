@@ -76,7 +76,7 @@ impl InstallRun<'_> {
         let strange = |error: resolve::ResolveError| CommandError::new(ErrorKind::Internal, error);
         let remote: Vec<&str> = uris.lines().filter(|line| is_ours_to_fetch(line)).collect();
         Ok(Plan {
-            wanted: resolve::uris(&remote.join("\n"), &|_| None).map_err(strange)?,
+            wanted: resolve::uris(&remote.join("\n"), &|_, _| None).map_err(strange)?,
             steps: resolve::steps(&steps).map_err(strange)?,
         })
     }

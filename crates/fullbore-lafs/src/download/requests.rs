@@ -8,6 +8,7 @@ use std::time::Instant;
 use super::ranges::{Choice, Patience, choose};
 use super::reader::{Reader, ShareSection, WHOLE_MORE_BYTES};
 use super::{Download, DownloadEvent, GetError, SMALL_SHARE_BYTES};
+use crate::fault::TooFewShares;
 use crate::placement::{Candidate, place};
 
 /// Plaintext that is asked for ahead of what is decoded.
@@ -137,7 +138,7 @@ impl Download<'_> {
                 None => {
                     let (needed, asked) = (self.cap.needed, self.order.len());
                     let troubles = std::mem::take(&mut self.troubles);
-                    return Err(GetError::TooFewShares { found: found.len(), needed, asked, troubles });
+                    return Err(TooFewShares { found: found.len(), needed, asked, troubles }.into());
                 }
             }
         }

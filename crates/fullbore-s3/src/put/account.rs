@@ -125,7 +125,7 @@ impl<'a> Account<'a> {
                 file.checksum_sha256 = Some(stored.checksum);
                 Event::Stored(file)
             }
-            Outcome::Present => {
+            Outcome::Present { .. } => {
                 self.totals.present += 1;
                 Event::Present(file)
             }

@@ -2,7 +2,8 @@
 //!
 //! A thread reads a small file whole under a permit of the window, hashes it, and leaves it to a task that asks for what
 //! is there, where that is not known, and puts it. Large files go to tasks that read them part by part, and so do pipes,
-//! which are opened there: that waits for a writer, and must not keep the run from its end.
+//! which are opened there: that waits for a writer, and must not keep the run from its end. A file that has not changed
+//! since an earlier run is opened, to learn that, and not read ([`Unchanged`]).
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -22,6 +23,7 @@ use tokio::sync::watch;
 
 use super::known::{Known, Presence};
 use super::plan::Planned;
+use super::unchanged::{Seen, Unchanged};
 use crate::bucket::{explain, is_fatal};
 use crate::client::{CallError, Client};
 use crate::compare::{self, Checker, Finding, Present};
@@ -52,9 +54,23 @@ pub enum Outcome {
     /// It was put.
     Stored(Stored),
     /// It was there already.
-    Present,
+    Present {
+        /// ETag of the object without quotes, where it is known that it goes with the content.
+        etag: Option<String>,
+    },
     /// It would be put.
     Wanted,
+}
+
+impl Outcome {
+    /// ETag that the object has now.
+    fn etag(&self) -> Option<&str> {
+        match self {
+            Outcome::Stored(stored) => stored.etag.as_deref(),
+            Outcome::Present { etag } => etag.as_deref(),
+            Outcome::Wanted => None,
+        }
+    }
 }
 
 /// A file that is done with.
@@ -80,6 +96,7 @@ pub struct Sending {
     pub client: Client,
     pub uploader: Uploader,
     pub known: Known,
+    pub unchanged: Unchanged,
     /// Finds out whether the store keeps to conditions, when that is not known.
     pub asks_for_conditions: bool,
     pub handle: Handle,
@@ -156,36 +173,82 @@ impl Sending {
             };
             Ok(Some((file.metadata()?, file)))
         });
-        let (size, mtime, file) = match opened {
-            Ok(Some((about, file))) => (about.len(), mtime::of_file(&about), file),
+        let (size, seen, mtime, file) = match opened {
+            Ok(Some((about, file))) => (about.len(), Seen::now(&about), mtime::of_file(&about), file),
             Ok(None) => {
                 let named = Named { path: object.path.clone(), file: None };
                 return self.spawn_pipe(object, number, named, done);
             }
             Err(error) => return tell(0, Err(self.explained(&UploadError::Source(error)))),
         };
+        let presence = self.known.of(&object.key, size);
+        if self.is_unchanged(&object.key, &seen, &presence) {
+            self.succeeded.fetch_add(1, Ordering::Relaxed);
+            return tell(size, Ok(Outcome::Present { etag: None }));
+        }
         if size > WHOLE_BYTES_MAX {
-            return self.spawn_large(object, number, (file, size, mtime), done);
+            return self.spawn_large(object, number, (file, size, seen, mtime), done);
         }
         let permit = work.wait(|| self.uploader.window.acquire_blocking(size + FILE_BYTES));
-        let content = work.read(|| read(&file, size));
-        let content = match content {
-            Ok(content) if content.len() as u64 == size => Bytes::from(content),
-            Ok(_) => return tell(size, Err(self.explained(&UploadError::Changed))),
-            Err(error) => return tell(size, Err(self.explained(&UploadError::Source(error)))),
+        let small = Small { number, key: object.key.clone(), file, size, seen, mtime, asked: None };
+        if presence == Presence::Unknown && self.unchanged.knows(&object.key) {
+            return self.ask_before_reading(small, permit, done);
+        }
+        self.read_small(small, presence, permit, done);
+    }
+
+    /// Whether an earlier run has sent or compared the file as it is, and the store lists what it had then.
+    fn is_unchanged(&self, key: &str, seen: &Seen, presence: &Presence) -> bool {
+        matches!(presence, Presence::SameSize(etag) if self.unchanged.has(key, seen, etag))
+    }
+
+    /// Has a task ask for the object of a file that an earlier run knew. The file is read only where they do not agree.
+    fn ask_before_reading(self: &Arc<Self>, mut small: Small, permit: Permit, done: &mpsc::Sender<Done>) {
+        let (this, done) = (Arc::clone(self), done.clone());
+        self.handle.spawn(async move {
+            // An error comes again, where it is told.
+            small.asked = this.present(&small.key).await.ok();
+            let is_unchanged = |present: &Present| {
+                let etag = present.etag.as_ref().filter(|_| present.size == small.size);
+                etag.is_some_and(|etag| this.unchanged.has(&small.key, &small.seen, etag))
+            };
+            if small.asked.iter().flatten().any(is_unchanged) {
+                return this.finish(small.number, small.size, Ok(Outcome::Present { etag: None }), permit, &done);
+            }
+            let handle = this.handle.clone();
+            handle.spawn_blocking(move || this.read_small(small, Presence::Unknown, permit, &done));
+        });
+    }
+
+    /// Reads a small file, and has a task put it where the listing does not show that it is there.
+    fn read_small(self: &Arc<Self>, small: Small, presence: Presence, permit: Permit, done: &mpsc::Sender<Done>) {
+        let Small { number, key, file, size, seen, mtime, asked } = small;
+        let work = &self.uploader.work;
+        let tell = |result| {
+            // The receiver outlives all senders.
+            let _ = done.send(Done { number, size, result });
         };
-        let presence = self.known.of(&object.key, size);
+        let content = match work.read(|| read(&file, size)) {
+            Ok(content) if content.len() as u64 == size => Bytes::from(content),
+            Ok(_) => return tell(Err(self.explained(&UploadError::Changed))),
+            Err(error) => return tell(Err(self.explained(&UploadError::Source(error)))),
+        };
+        let confirmed = seen.confirmed(&file);
         let same = |etag: &String| compare::is_md5(etag) && compare::md5_hex(&content) == etag.to_ascii_lowercase();
         if let Presence::SameSize(etag) = &presence
             && work.hash(|| same(etag))
         {
+            self.unchanged.note(&key, confirmed, Some(etag));
             self.succeeded.fetch_add(1, Ordering::Relaxed);
-            return tell(size, Ok(Outcome::Present));
+            return tell(Ok(Outcome::Present { etag: None }));
         }
         let hash = work.hash(|| Sha256::of(&content));
-        let (this, key, done) = (Arc::clone(self), object.key.clone(), done.clone());
+        let (this, done) = (Arc::clone(self), done.clone());
         self.handle.spawn(async move {
-            let result = this.small(&key, content, hash, mtime, presence).await;
+            let result = this.small(&key, content, (hash, mtime), presence, asked).await;
+            if let Ok(outcome) = &result {
+                this.unchanged.note(&key, confirmed, outcome.etag());
+            }
             let result = result.map_err(|error| this.explained(&error));
             this.finish(number, size, result, permit, &done);
         });
@@ -210,30 +273,36 @@ impl Sending {
         &self,
         key: &str,
         content: Bytes,
-        hash: Sha256,
-        mtime: Option<Mtime>,
+        (hash, mtime): (Sha256, Option<Mtime>),
         presence: Presence,
+        mut asked: Option<Option<Present>>,
     ) -> Result<Outcome, UploadError> {
         let size = content.len() as u64;
         let dialect = self.client.dialect();
         let conditional = presence == Presence::Unknown && size <= CONDITIONAL_BYTES_MAX && !self.dry_run;
         // What is there may be what an earlier copy of our request has put.
         let mut perhaps_ours = false;
-        if conditional && dialect.honours(Feature::PutIfAbsent) {
+        let is_there = matches!(asked, Some(Some(_)));
+        if conditional && !is_there && dialect.honours(Feature::PutIfAbsent) {
             match self.uploader.put_whole(key, self.fields(key, mtime), content.clone(), hash, true).await? {
                 PutOutcome::Stored(stored) => return Ok(Outcome::Stored(stored)),
-                PutOutcome::Exists { resent } => perhaps_ours = resent,
+                PutOutcome::Exists { resent } => (perhaps_ours, asked) = (resent, None),
             }
         }
-        if presence != Presence::Absent
-            && let Some(present) = self.present(key).await?
-            && present.size == size
-        {
+        let present = match asked {
+            Some(present) => present,
+            None if presence != Presence::Absent => self.present(key).await?,
+            None => None,
+        };
+        if let Some(present) = present.filter(|present| present.size == size) {
             let mut checker = Checker::new(compare::proof(&self.client, key, &present).await?);
             checker.update(&[&content]);
             if checker.finish() == Finding::Right {
-                let stored = Stored { size, checksum: parts::base64(&hash), confirmed: !present.checksums.is_empty() };
-                return Ok(if perhaps_ours { Outcome::Stored(stored) } else { Outcome::Present });
+                let (confirmed, etag) = (!present.checksums.is_empty(), present.etag);
+                return Ok(match perhaps_ours {
+                    true => Outcome::Stored(Stored { size, checksum: parts::base64(&hash), confirmed, etag }),
+                    false => Outcome::Present { etag },
+                });
             }
         }
         if self.dry_run {
@@ -277,13 +346,17 @@ impl Sending {
         self: &Arc<Self>,
         object: &Planned,
         number: usize,
-        (file, size, mtime): (File, u64, Option<Mtime>),
+        (file, size, seen, mtime): (File, u64, Seen, Option<Mtime>),
         done: &mpsc::Sender<Done>,
     ) {
         let permit = self.large.acquire_blocking(0);
         let (this, key, done) = (Arc::clone(self), object.key.clone(), done.clone());
         self.handle.spawn(async move {
-            let result = this.large_file(&key, file, size, mtime).await;
+            let file = Arc::new(file);
+            let result = this.large_file(&key, &file, (size, mtime), &seen).await;
+            if let Ok(outcome) = &result {
+                this.unchanged.note(&key, seen.confirmed(&file), outcome.etag());
+            }
             let result = result.map_err(|error| this.explained(&error));
             this.finish(number, size, result, permit, &done);
         });
@@ -306,26 +379,35 @@ impl Sending {
         });
     }
 
-    async fn large_file(&self, key: &str, file: File, size: u64, mtime: Option<Mtime>) -> Result<Outcome, UploadError> {
+    async fn large_file(
+        &self,
+        key: &str,
+        file: &Arc<File>,
+        (size, mtime): (u64, Option<Mtime>),
+        seen: &Seen,
+    ) -> Result<Outcome, UploadError> {
         if self.known.of(key, size) != Presence::Absent
             && let Some(present) = self.present(key).await?
             && present.size == size
         {
+            if present.etag.as_deref().is_some_and(|etag| self.unchanged.has(key, seen, etag)) {
+                return Ok(Outcome::Present { etag: None });
+            }
             let proof = compare::proof(&self.client, key, &present).await?;
-            let file = file.try_clone().map_err(UploadError::Source)?;
+            let file = Arc::clone(file);
             let work = Arc::clone(&self.uploader.work);
             let compared = tokio::task::spawn_blocking(move || {
                 let same = work.hash(|| compare::file_matches(&file, proof))?;
-                io::Seek::rewind(&mut &file).map(|()| same)
+                io::Seek::rewind(&mut &*file).map(|()| same)
             });
             if compared.await.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(UploadError::Source)? {
-                return Ok(Outcome::Present);
+                return Ok(Outcome::Present { etag: present.etag });
             }
         }
         if self.dry_run {
             return Ok(Outcome::Wanted);
         }
-        self.uploader.put_file(key, self.fields(key, mtime), Arc::new(file), size).await.map(Outcome::Stored)
+        self.uploader.put_file(key, self.fields(key, mtime), Arc::clone(file), size).await.map(Outcome::Stored)
     }
 
     async fn pipe(&self, key: &str, from: impl Read + Send + 'static) -> Result<Outcome, UploadError> {
@@ -363,6 +445,18 @@ impl Sending {
         }
         error
     }
+}
+
+/// A file of one piece, looked at and not read yet.
+struct Small {
+    number: usize,
+    key: String,
+    file: File,
+    size: u64,
+    seen: Seen,
+    mtime: Option<Mtime>,
+    /// What the store has, if it was asked before the file was read.
+    asked: Option<Option<Present>>,
 }
 
 /// A pipe by its name. It is opened when it is read, which waits until somebody writes into it.

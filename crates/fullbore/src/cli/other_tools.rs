@@ -140,7 +140,6 @@ const ROWS: &[Row] = &[
             "--if-source-newer",
             "-u",
             "--size-only",
-            "--checksum",
             "--ignore-existing",
             "--update",
             "--exact-timestamps",

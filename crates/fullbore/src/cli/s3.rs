@@ -120,6 +120,10 @@ pub struct S3PutArgs {
     #[arg(long, help_heading = WHICH, alias = "resend")]
     pub overwrite: bool,
 
+    /// Read and compare all files, even those that have not changed since an earlier run
+    #[arg(long, help_heading = WHICH)]
+    pub checksum: bool,
+
     /// Once all files are uploaded, delete objects below the prefix that are not among them
     #[arg(long, help_heading = WHICH)]
     pub delete: bool,
@@ -140,6 +144,7 @@ impl S3PutArgs {
         [content_type, cache_control, storage_class, acl, sse].iter().any(|value| value.is_some())
             || !(self.metadata.is_empty() && self.last.is_empty())
             || self.overwrite
+            || self.checksum
             || self.delete
     }
 }

@@ -21,7 +21,8 @@ on stdout, in the events of --json and in the list of --caps, never in a log, re
 metrics file.
 
 For a store, fullbore sends many small objects at once and large ones in parts, each with its \
-SHA-256, which the store checks. It skips objects that exist with the same content. It finds \
+SHA-256, which the store checks. It skips objects that exist with the same content, and does not read files again that have not \
+changed since an earlier run. It finds \
 credentials as the AWS tools do: environment, profiles, credential_process, web identity, the \
 services of containers and machines.";
 
@@ -158,7 +159,7 @@ pub struct PutArgs {
     #[arg(long, value_name = "RATE", help_heading = NETWORK)]
     pub limit_rate: Option<Rate>,
 
-    /// Keep journals of uploads in this directory, mode 0600 (default: ~/.local/state/fullbore/put)
+    /// Keep journals of uploads and notes on unchanged files in this directory, mode 0600 (default: ~/.local/state/fullbore/put)
     #[arg(long, value_name = "DIR", help_heading = OUTPUT, alias = "journals")]
     pub state_dir: Option<PathBuf>,
 

@@ -153,6 +153,7 @@ fn put_into_bucket(
         },
         last: given.last.clone(),
         overwrite: given.overwrite,
+        compare_all: given.checksum,
         delete,
         dry_run: arguments.dry_run,
         list: arguments.caps.clone(),

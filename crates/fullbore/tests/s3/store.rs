@@ -111,6 +111,7 @@ struct Kept {
     requests: Vec<Request>,
     uploads_begun: usize,
     only_md5: bool,
+    one_etag: bool,
 }
 
 pub struct Store {
@@ -169,6 +170,11 @@ impl Store {
     /// From now on it has no SHA-256 sums: ETags are MD5, and of objects in parts what is made from theirs.
     pub fn has_only_md5(&self) {
         self.kept.lock().unwrap().only_md5 = true;
+    }
+
+    /// From now on answers to uploads and listings have the ETag that HEAD gives, as those of most stores.
+    pub fn has_one_etag(&self) {
+        self.kept.lock().unwrap().one_etag = true;
     }
 
     /// An object with all of its fields.
@@ -385,6 +391,11 @@ fn unix_now() -> i64 {
     jiff::Timestamp::now().as_second()
 }
 
+/// The ETag of an object by its checksum: it tells contents apart, and is no MD5.
+fn etag_of(checksum: &str) -> String {
+    checksum.replace('/', "_")
+}
+
 /// Status, fields and body of a request that goes well.
 fn act(kept: &mut Kept, request: &Request, wrong: bool) -> (u16, String, Vec<u8>) {
     let path = request.path.trim_start_matches('/');
@@ -418,7 +429,10 @@ fn act(kept: &mut Kept, request: &Request, wrong: bool) -> (u16, String, Vec<u8>
             object.etag = only_md5.then(|| format!("{}-{}", md5(&md5s), parts.len()));
             let body = match only_md5 {
                 true => "<R><ETag>\"x-1\"</ETag></R>".to_owned(),
-                false => format!("<R><ETag>\"x-1\"</ETag><ChecksumSHA256>{}</ChecksumSHA256></R>", object.checksum),
+                false => {
+                    let etag = if kept.one_etag { etag_of(&object.checksum) } else { "x-1".to_owned() };
+                    format!("<R><ETag>\"{etag}\"</ETag><ChecksumSHA256>{}</ChecksumSHA256></R>", object.checksum)
+                }
             };
             kept.objects.insert(key, object);
             (200, String::new(), body.into_bytes())
@@ -445,7 +459,8 @@ fn act(kept: &mut Kept, request: &Request, wrong: bool) -> (u16, String, Vec<u8>
             if request.field("if-none-match") == "*" && kept.objects.contains_key(&key) {
                 return none(412);
             }
-            let fields = format!("ETag: \"e\"\r\n{}", sum_field(&sum(&request.body)));
+            let etag = if kept.one_etag { etag_of(&checksum(&request.body)) } else { "e".to_owned() };
+            let fields = format!("ETag: \"{etag}\"\r\n{}", sum_field(&sum(&request.body)));
             let object = Object {
                 content: request.body.clone(),
                 fields: request.fields.clone(),
@@ -485,9 +500,10 @@ fn act(kept: &mut Kept, request: &Request, wrong: bool) -> (u16, String, Vec<u8>
                     prefixes.insert(&key[..=prefix.len() + at]);
                     continue;
                 }
+                let etag = if kept.one_etag { etag_of(&object.checksum) } else { "opaque".to_owned() };
                 body.push_str(&format!(
                     "<Contents><Key>{}</Key><LastModified>2024-02-03T04:05:06.000Z</LastModified><Size>{}</Size>\
-                     <ETag>\"opaque\"</ETag></Contents>",
+                     <ETag>\"{etag}\"</ETag></Contents>",
                     shown(key),
                     object.content.len()
                 ));
@@ -501,7 +517,8 @@ fn act(kept: &mut Kept, request: &Request, wrong: bool) -> (u16, String, Vec<u8>
         ("GET" | "HEAD", None) => {
             let Some(object) = kept.objects.get(&key) else { return none(404) };
             let content = &object.content;
-            let etag = object.etag.clone().unwrap_or_else(|| checksum(content).replace('/', "_"));
+            let sum = if kept.one_etag { object.checksum.clone() } else { checksum(content) };
+            let etag = object.etag.clone().unwrap_or_else(|| etag_of(&sum));
             let kept_fields = object.fields.iter().filter(|(name, _)| name.starts_with("x-amz-meta-"));
             let metadata: String = kept_fields.map(|(name, value)| format!("{name}: {value}\r\n")).collect();
             let last_modified = "Last-Modified: Sat, 03 Feb 2024 04:05:06 GMT\r\n";
