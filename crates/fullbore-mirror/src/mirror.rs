@@ -6,7 +6,7 @@
 
 mod alternatives;
 pub(crate) mod batch;
-mod bucket;
+pub(crate) mod bucket;
 mod cached_release;
 pub(crate) mod clean;
 mod commit;
@@ -106,7 +106,7 @@ fn attempt(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report,
             ));
         }
         let suites: Vec<&str> = settings.sources.iter().flat_map(|source| &source.suites).map(String::as_str).collect();
-        let bucket = BucketMirror::open(store, &suites, &settings.scratch, &Ledger::off())?;
+        let bucket = BucketMirror::open(store, &suites, &settings.scratch, settings.aliases, &Ledger::off())?;
         (Directories::of_bucket(bucket), None)
     } else if settings.dry_run {
         // No lock: a dry run writes nothing, and may have no right to.
@@ -144,7 +144,10 @@ fn attempt(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report,
     if let Some(reason) = unreleased.filter(|_| result.is_ok()) {
         report.warn(events, format!("the lock of the mirror was not given back: {reason}"));
     }
-    let report = report.report(&mut session);
+    let mut report = report.report(&mut session);
+    if let Some(bucket) = &bucket {
+        report.summary.verdict = bucket.judge(report.summary.verdict.take(), report.summary.totals.written_bytes);
+    }
     let explain = |error| match &bucket {
         Some(bucket) => bucket.explain(error),
         None => error,
@@ -239,7 +242,10 @@ fn walk(
     let directories: Vec<String> = offers.iter().map(|offer| offer.layout.directory.clone()).collect();
     if let Some(bucket) = &session.directories.bucket {
         let of_run: Vec<&str> = directories.iter().map(String::as_str).collect();
-        bucket.prepare(&of_run, settings.dry_run, &report.host)?;
+        if !settings.dry_run {
+            bucket.lock(&report.host)?;
+        }
+        bucket.prepare(&of_run)?;
     }
     for (offer, outer) in offers.iter_mut().zip(&directories) {
         let of_run = directories.iter().map(String::as_str);

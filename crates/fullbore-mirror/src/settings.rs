@@ -27,6 +27,8 @@ pub struct MirrorSettings {
     pub store: Option<BucketSettings>,
     /// Directory for temporary files of a mirror in a bucket.
     pub scratch: PathBuf,
+    /// Whether suites in a bucket get copies under their other names, such as `stable`.
+    pub aliases: bool,
     /// Addresses of the archive (`http://` or `https://`, without a slash at the end). The first
     /// is the origin. Never empty.
     pub origins: Vec<String>,
@@ -72,6 +74,7 @@ impl MirrorSettings {
             dir: dir.into(),
             store: None,
             scratch: std::env::temp_dir(),
+            aliases: true,
             origins: vec![origin.into()],
             origin_only: false,
             sources: vec![source],
@@ -216,8 +219,14 @@ pub enum Clean {
 /// Settings of one check of a mirror on disk.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CheckSettings {
-    /// The directory that holds `dists/`; absolute.
+    /// The directory that holds `dists/`; absolute. For a bucket its address.
     pub dir: PathBuf,
+    /// The bucket that holds the mirror, in place of the directory.
+    pub store: Option<BucketSettings>,
+    /// Directory for temporary files of a mirror in a bucket.
+    pub scratch: PathBuf,
+    /// Compare the checksums that the store has of files that are not read.
+    pub checksums: bool,
     /// Share of the files whose content is read and hashed, 0 to 1.
     pub read_share: f64,
     /// Fetch missing and wrong files again.

@@ -183,7 +183,7 @@ impl Objects {
         }
     }
 
-    /// Copies an object within the bucket, with fields of its own.
+    /// Copies an object within the bucket, with fields of its own; `sha256` is that of the content, where it is known.
     ///
     /// # Errors
     /// [`CallError`], also where the store tells of an error in the body of a good answer; a missing source.
@@ -192,13 +192,13 @@ impl Objects {
         from: &str,
         to: &str,
         mut fields: Vec<(String, String)>,
-        sha256: Sha256,
+        sha256: Option<Sha256>,
     ) -> Result<(), CallError> {
         let mut source = String::from("/");
         encode_path(&self.client.bucket().name, &mut source);
         source.push('/');
         encode_path(&self.key(from), &mut source);
-        fields.push((HASH_FIELD.to_owned(), sha256.to_hex().as_str().to_owned()));
+        fields.extend(sha256.map(|sha256| (HASH_FIELD.to_owned(), sha256.to_hex().as_str().to_owned())));
         fields.push(("x-amz-copy-source".to_owned(), source));
         fields.push(("x-amz-metadata-directive".to_owned(), "REPLACE".to_owned()));
         fields.push(("x-amz-checksum-algorithm".to_owned(), "SHA256".to_owned()));
@@ -276,7 +276,8 @@ fn facts(head: &ResponseHead) -> ObjectFacts {
     ObjectFacts {
         size: head.content_length.unwrap_or(0),
         etag: etag(head),
-        sha256: by_metadata.or_else(|| sha256_of(head)),
+        // The store's own is of the content that is there; metadata may have been copied to other content.
+        sha256: sha256_of(head).or(by_metadata),
         mtime: head.store_field(TIME_FIELD).and_then(|seconds| seconds.parse().ok()),
         modified: head.last_modified,
         answered: head.date,

@@ -2,6 +2,14 @@
 //! to S9 are those of docs/design/0021-mirror-in-a-bucket.md.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+#[path = "store_mirror/aliases.rs"]
+mod aliases;
+#[path = "store_mirror/apt.rs"]
+mod apt;
+#[path = "store_mirror/check.rs"]
+mod check;
+#[path = "store_mirror/failing.rs"]
+mod failing;
 mod harness;
 #[path = "s3/proxy.rs"]
 mod proxy;
@@ -13,7 +21,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use fullbore_testkit::server::Server;
@@ -46,6 +54,13 @@ impl Bucket {
     fn run(&self, from: &Server, more: &[&str]) -> Ran {
         self.mirror.finish(self.command(from, more))
     }
+
+    fn check(&self, more: &[&str]) -> Ran {
+        let mut command = self.mirror.check_command(more);
+        command.args(["--endpoint", &self.endpoint]);
+        command.env("AWS_ACCESS_KEY_ID", "fullbore").env("AWS_SECRET_ACCESS_KEY", "only-for-tests");
+        self.mirror.finish(command)
+    }
 }
 
 fn served(state: usize) -> Server {
@@ -63,31 +78,45 @@ fn reference(state: usize) -> &'static BTreeMap<String, String> {
     &REFERENCES.get_or_init(|| [made(0), made(1)])[state]
 }
 
-/// Path → hash of the published files.
+/// Path → hash of the published files. A bucket has copies in the place of links, and a marker in each directory of them.
 fn contents(of: &Path) -> BTreeMap<String, String> {
-    let of_file = |what: String| what.split_once(' ').map(|(_, hash)| hash.to_owned()).unwrap_or_default();
-    // Links have no content; a store has none.
-    let files = tree(of).into_iter().filter(|(_, what)| !what.starts_with("->"));
-    files.map(|(path, what)| (path, of_file(what))).collect()
+    let of_file = |what: &str| what.split_once(' ').map(|(_, hash)| hash.to_owned()).unwrap_or_default();
+    let (links, files): (Vec<_>, Vec<_>) = tree(of).into_iter().partition(|(_, what)| what.starts_with("->"));
+    let mut contents: BTreeMap<String, String> =
+        files.iter().map(|(path, what)| (path.clone(), of_file(what))).collect();
+    for (link, target) in links {
+        let target = format!("dists/{}/", target.trim_start_matches("-> "));
+        let below = files.iter().filter_map(|(path, what)| Some((path.strip_prefix(&target)?, what)));
+        contents.extend(below.map(|(rest, what)| (format!("{link}/{rest}"), of_file(what))));
+    }
+    contents.retain(|path, _| !path.ends_with("/.fullbore-alias"));
+    contents
 }
 
 fn data(store: &servers::Server) -> PathBuf {
     store.directory.path().join("data/bucket/debian")
 }
 
-/// The state whose InRelease is published, of which a client that asks by hash finds everything; none without one.
+/// The state whose InRelease is published, of which a client that asks by hash finds everything; none without one. The
+/// same holds for the alias, which is published after it.
 #[track_caller]
 fn visible(data: &Path) -> Option<usize> {
     let here = contents(data);
-    let published = here.get("dists/trixie/InRelease")?;
-    let state = (0..2).find(|state| reference(*state).get("dists/trixie/InRelease") == Some(published));
-    let state = state.expect("the InRelease is one of the archive's");
-    for (path, hash) in reference(state) {
-        if path.starts_with("pool/") || path.contains("/by-hash/") {
-            assert_eq!(here.get(path), Some(hash), "{path}, which the published InRelease of state {state} leads to");
+    let state_of = |suite: &str| {
+        let inrelease = format!("dists/{suite}/InRelease");
+        let published = here.get(&inrelease)?;
+        let state = (0..2).find(|state| reference(*state).get(&inrelease) == Some(published));
+        let state = state.expect("the InRelease is one of the archive's");
+        for (path, hash) in reference(state) {
+            let is_of_suite = path.starts_with(&format!("dists/{suite}/"));
+            if path.starts_with("pool/") || is_of_suite && path.contains("/by-hash/") {
+                assert_eq!(here.get(path), Some(hash), "{path}, which dists/{suite} of state {state} leads to");
+            }
         }
-    }
-    Some(state)
+        Some(state)
+    };
+    state_of("stable");
+    state_of("trixie")
 }
 
 /// The pool files that were asked for, each once.
@@ -159,17 +188,26 @@ fn another_store_takes_it_as_well() {
 fn nothing_new_is_two_round_trips_and_no_lock() {
     let store = versitygw();
     Bucket::at(&store.url).run(&served(0), &[]).exits(0);
-    let proxy = Proxy::start(&store.url, |_, _| Action::Pass(Duration::from_millis(150)));
-    let bucket = Bucket::at(&proxy.url);
-    let server = served(0);
-    let begun = Instant::now();
-    let run = bucket.run(&server, &["--changed-exit"]).exits(10);
-    let took = begun.elapsed();
-    let asked = proxy.take();
-    assert!(asked.iter().all(|request| request.starts_with("GET ") || request.starts_with("HEAD ")), "{asked:?}");
-    assert_eq!(run.number("totals.requests"), 1, "the origin is asked whether it has another InRelease");
-    // All that the store is asked for goes out at once: five requests that take 150 ms each.
-    assert!(asked.len() == 5 && took < Duration::from_millis(700), "{asked:?} in {took:?}");
+    for suite in ["trixie", "stable"] {
+        // The times at which requests arrive show the rounds.
+        let times = Arc::new(Mutex::new(Vec::new()));
+        let arrived = times.clone();
+        let proxy = Proxy::start(&store.url, move |_, _| {
+            arrived.lock().unwrap().push(Instant::now());
+            Action::Pass(Duration::from_secs(1))
+        });
+        let mut bucket = Bucket::at(&proxy.url);
+        bucket.mirror = Mirror::new(common()).suite(suite);
+        bucket.mirror.to = PathBuf::from(TO);
+        let run = bucket.run(&served(0), &["--changed-exit"]).exits(10);
+        let asked = proxy.take();
+        assert!(asked.iter().all(|request| request.starts_with("GET ") || request.starts_with("HEAD ")), "{asked:?}");
+        assert_eq!(run.number("totals.requests"), 1, "the origin is asked whether it has another InRelease");
+        let times = times.lock().unwrap();
+        let later = times.windows(2).filter(|two| two[1] - two[0] > Duration::from_millis(500)).count();
+        assert_eq!(later + 1, 2, "{suite}: {asked:?} at {times:?}");
+        assert!(asked.len() <= 8, "{suite}: {asked:?}");
+    }
 }
 
 /// S1.

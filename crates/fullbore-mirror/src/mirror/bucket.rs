@@ -7,25 +7,31 @@
 //!
 //! A run that finds nothing new reads the state and the signed files at once, and takes no lock.
 
+mod aliases;
 pub mod tree;
 
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::files::{FileError, Root};
+use fullbore_engine::run::StoreFailure;
+use fullbore_engine::run::costs::process_costs;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::report::VerdictReport;
 use fullbore_engine::stage::Ledger;
 use fullbore_engine::target::TargetError;
 use fullbore_engine::window::Window;
-use fullbore_s3::bucket::BucketSettings;
+use fullbore_s3::bucket::{BucketSettings, explain, failure};
 use fullbore_s3::lock::{Lock, LockError, LockTimes};
 use fullbore_s3::objects::{Condition, Objects, Written};
 use fullbore_s3::target::{Layout as _, Overtaken, StoreTarget};
-use fullbore_s3::{SCHEME, Uploader};
+use fullbore_s3::verdict::{Facts, judge};
+use fullbore_s3::{CallError, SCHEME, Uploader};
 use fullbore_wire::run::sending_runtime;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -33,7 +39,7 @@ use tokio::sync::watch;
 use super::directories::Scratch;
 use super::layout::below;
 use super::signed_files::SIGNED_FILES;
-use super::state::{MARK_PATH, OWN_DIRECTORY, STATE_PATH, State};
+use super::state::{MARK_PATH, OWN_DIRECTORY, STATE_PATH, State, SuiteRecord};
 use tree::StoreTree;
 
 /// The lock.
@@ -59,6 +65,7 @@ pub struct BucketMirror {
     /// The local copies of fullbore's own files.
     own: Arc<Root>,
     remote: Mutex<Remote>,
+    opened: Instant,
     stop: watch::Sender<bool>,
     runtime: Runtime,
     /// Removed at the end, after all that uses it.
@@ -76,7 +83,8 @@ struct Remote {
 
 impl BucketMirror {
     /// Opens the mirror, and reads its state. `suites` are the requested names, whose signed files are read at the same
-    /// time. Temporary files go below `below`.
+    /// time. Temporary files go
+    /// below `below`. With `has_aliases`, suites get copies under their other names.
     ///
     /// # Errors
     /// Settings that cannot be used; a store that cannot be read; a temporary directory that cannot be made.
@@ -84,8 +92,10 @@ impl BucketMirror {
         settings: &BucketSettings,
         suites: &[&str],
         below: &Path,
+        has_aliases: bool,
         ledger: &Ledger,
     ) -> Result<BucketMirror, CommandError> {
+        let opened = Instant::now();
         let location = &settings.location;
         let name = format!("{SCHEME}{}/{}", location.bucket, location.key);
         let made = |error: &FileError| CommandError::from_error(ErrorKind::Disk, error);
@@ -104,11 +114,11 @@ impl BucketMirror {
             Objects::open(settings, stopped, ledger)?
         };
         let handle = runtime.handle().clone();
-        let tree = Arc::new(StoreTree::new(objects.clone(), handle.clone(), own.clone(), name));
+        let tree = Arc::new(StoreTree::new(objects.clone(), handle.clone(), own.clone(), name, has_aliases));
         let uploader = Uploader::new(objects.client().clone(), Window::new(WINDOW_BYTES, UPLOADS_MAX), own.path());
         let target = Arc::new(StoreTarget::new(objects.clone(), uploader, own.clone(), tree.clone(), handle));
-        let mirror =
-            BucketMirror { objects, tree, target, own, remote: Mutex::default(), stop, runtime, _scratch: scratch };
+        let remote = Mutex::default();
+        let mirror = BucketMirror { objects, tree, target, own, remote, opened, stop, runtime, _scratch: scratch };
         mirror.load(suites)?;
         Ok(mirror)
     }
@@ -159,19 +169,44 @@ impl BucketMirror {
             (remote.state, remote.state_tag) = (Some(Sha256::of(&state.content)), state.facts.etag);
         }
         *self.remote() = remote;
+        // By the state it is known what else a run that finds nothing new looks at. That comes while the origin is asked.
+        let header = State::open(&self.own, "").map_err(CommandError::from)?.header;
+        let name = |directory: &str| directory.trim_start_matches("dists/").to_owned();
+        let is_of_run = |suite: &&SuiteRecord| {
+            let names = std::iter::once(&suite.directory).chain(&suite.links).map(|directory| name(directory));
+            !suite.retired && names.chain([suite.requested.clone()]).any(|name| suites.contains(&name.as_str()))
+        };
+        let mut rest = Vec::new();
+        for suite in header.suites.iter().filter(is_of_run) {
+            rest.extend(SIGNED_FILES.map(|name| below(&suite.directory, name)));
+            rest.extend(suite.links.iter().map(|link| below(link, "InRelease")));
+        }
+        self.tree.begin_to_fetch(rest);
         Ok(())
     }
 
-    /// Prepares changes: takes the lock unless this is a dry run, and reads what planning needs. `directories` are those of
-    /// the run's suites.
+    /// Whether a state of fullbore's is there.
+    pub fn has_state(&self) -> bool {
+        self.remote().state.is_some()
+    }
+
+    /// Takes the lock, unless this run has it.
     ///
     /// # Errors
-    /// Another run holds the lock, or has changed the state meanwhile; a store that cannot be read.
-    pub fn prepare(&self, directories: &[&str], is_dry_run: bool, host: &str) -> Result<(), CommandError> {
-        if !is_dry_run && self.tree.lock().is_none() {
+    /// Another run holds it; a store that cannot be written, or ignores conditions.
+    pub fn lock(&self, host: &str) -> Result<(), CommandError> {
+        if self.tree.lock().is_none() {
             let lock = self.runtime.block_on(Lock::take(&self.objects, LOCK_PATH, host, LockTimes::default()));
             *self.tree.lock() = Some(lock.map_err(|error| self.not_locked(&error))?);
         }
+        Ok(())
+    }
+
+    /// Reads what planning needs; under the lock, if there will be changes. `directories` are those of the run's suites.
+    ///
+    /// # Errors
+    /// Another run has changed the state meanwhile; a store that cannot be read.
+    pub fn prepare(&self, directories: &[&str]) -> Result<(), CommandError> {
         let state = State::open(&self.own, "").map_err(CommandError::from)?;
         let list = state.list_path();
         let has_list = state.header.number > 0;
@@ -203,7 +238,7 @@ impl BucketMirror {
         let lists = own.map_err(|error| self.failed(&error))?;
         let (current, abandoned): (BTreeSet<String>, BTreeSet<String>) =
             lists.into_iter().map(|(path, ..)| path).partition(|path| *path == list);
-        if !is_dry_run {
+        if self.tree.lock().is_some() {
             let abandoned: Vec<String> = abandoned.into_iter().collect();
             self.runtime.block_on(self.objects.remove(&abandoned)).map_err(|error| self.failed(&error))?;
         }
@@ -233,7 +268,7 @@ impl BucketMirror {
         let put = |path: &str, content: Vec<u8>, condition: &Condition| {
             let fields = vec![("Content-Type".to_owned(), "application/octet-stream".to_owned())];
             let written = self.runtime.block_on(self.objects.put(path, fields, Bytes::from(content), condition));
-            written.map_err(|error| failed(path, io::Error::other(error)))
+            written.map_err(|error| failed(path, failure(&error)))
         };
         if mark.is_some() && !remote.is_marked {
             put(MARK_PATH, mark.clone().unwrap_or_default(), &Condition::None)?;
@@ -268,9 +303,29 @@ impl BucketMirror {
             remote.is_marked = false;
         }
         let removed = self.runtime.block_on(self.objects.remove(&gone));
-        removed.map_err(|error| failed(OWN_DIRECTORY, io::Error::other(error)))?;
+        removed.map_err(|error| failed(OWN_DIRECTORY, failure(&error)))?;
         remote.lists = lists;
         Ok(())
+    }
+
+    /// The verdict of a run: the store, if its clocks name it and those of this machine and of the mirrors name nothing.
+    pub fn judge(&self, near: Option<VerdictReport>, moved_bytes: u64) -> Option<VerdictReport> {
+        if near.as_ref().is_some_and(|near| near.confident) {
+            return near;
+        }
+        let client = self.objects.client();
+        let far = judge(&Facts {
+            wall: self.opened.elapsed(),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            processor: Duration::from_millis(process_costs().0),
+            threads: 1,
+            connections: client.reading(),
+            store: client.bucket().endpoint.host.clone(),
+            slowed: client.slowed(),
+            moved_bytes,
+            ..Facts::default()
+        });
+        if far.confident { Some(far) } else { near }
     }
 
     /// Gives the lock back; says why that failed, which harms nobody: the lock is over in two minutes.
@@ -299,7 +354,13 @@ impl BucketMirror {
     }
 
     fn failed(&self, error: &(dyn std::error::Error + 'static)) -> CommandError {
-        CommandError::from_error(ErrorKind::Network, error)
+        if let Some(call) = error.downcast_ref::<CallError>() {
+            return explain(call);
+        }
+        match StoreFailure::behind(error) {
+            Some(failure) => failure.command(error),
+            None => CommandError::from_error(ErrorKind::Network, error),
+        }
     }
 
     fn overtaken(&self) -> CommandError {
@@ -314,6 +375,7 @@ impl BucketMirror {
             LockError::NoConditions => CommandError::usage(error).hint(
                 "two runs at once could damage the mirror in such a store: mirror into a directory, and `fullbore put` that",
             ),
+            LockError::Call(error) => explain(error),
             other => CommandError::from_error(ErrorKind::Network, other),
         }
     }

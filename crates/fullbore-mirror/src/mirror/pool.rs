@@ -134,7 +134,7 @@ fn hash_known<'a>(
     let jobs = |number: usize| {
         let (id, path) = known(number)?;
         let file = plan.file(id);
-        Some(Job { id, path, size: file.known_size(), sha256: file.sha256 })
+        Some(Job { id, path, size: file.known_size(), sha256: file.sha256, known_is_enough: true })
     };
     hash_files::read_all(&*session.tree, jobs, threads, &session.scan, stop.flag(), &|id, outcome| {
         let right = if let Outcome::Right(size) = outcome { Some(size) } else { None };

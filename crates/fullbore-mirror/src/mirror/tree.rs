@@ -159,9 +159,14 @@ pub trait Tree: Send + Sync {
         Ok(None)
     }
 
-    /// Whether the tree can have symbolic links.
+    /// Whether suites get symbolic links, or copies in their place.
     fn has_links(&self) -> bool {
         true
+    }
+
+    /// Whether a symbolic link is a directory of copies, which each publication makes anew.
+    fn links_are_copies(&self) -> bool {
+        false
     }
 
     /// Number of files to read at once.

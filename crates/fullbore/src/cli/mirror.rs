@@ -7,7 +7,7 @@ use fullbore_engine::durability::Durability;
 use fullbore_mirror::{Filter, IndexFormat, Kind};
 
 use super::choices;
-use super::s3::StoreArgs;
+use super::s3::{Aliases, STORE, StoreArgs};
 use super::shared::{CHOICE, KEEP, NETWORK, NetworkArgs, OUTPUT, OutputArgs, TRUST, TrustArgs};
 use crate::settings::values::Percent;
 
@@ -81,6 +81,14 @@ pub struct MirrorArgs {
     /// Write the mirror into this directory, or into an S3 store, below this prefix
     #[arg(long, value_name = "DIR|s3://BUCKET/PREFIX", help_heading = WHAT)]
     pub to: Option<PathBuf>,
+
+    /// Under a suite's other names, such as stable, put copies of its indexes into the bucket, or nothing [default: copy]
+    #[arg(long, value_name = "WHAT", help_heading = STORE, value_enum)]
+    pub aliases: Option<Aliases>,
+
+    /// Keep indexes and large files in this directory until they are in the bucket (default: TMPDIR or /var/tmp)
+    #[arg(long, value_name = "DIR", help_heading = STORE)]
+    pub scratch: Option<PathBuf>,
 
     /// After the run, keep the state as a snapshot of this name, made of hard links
     #[arg(long, value_name = "NAME", help_heading = WHAT)]

@@ -47,6 +47,8 @@ pub(super) fn flags(arguments: &MirrorArgs) -> Section {
         endpoint: arguments.store.endpoint.clone(),
         region: arguments.store.region.clone(),
         profile: arguments.store.profile.clone(),
+        aliases: arguments.aliases,
+        scratch: arguments.scratch.clone(),
         source: Vec::new(),
     }
 }
@@ -97,6 +99,8 @@ impl Section {
             endpoint: upper.endpoint.or(self.endpoint),
             region: upper.region.or(self.region),
             profile: upper.profile.or(self.profile),
+            aliases: upper.aliases.or(self.aliases),
+            scratch: upper.scratch.or(self.scratch),
             source,
         }
     }
