@@ -306,10 +306,6 @@ fn repair(
     let started = Instant::now();
     let (own, tree) = (directories.own.clone(), directories.tree.clone());
     let names = Names { tree: tree.clone(), bucket: directories.bucket.clone() };
-    if let Some(bucket) = &names.bucket {
-        // Another program may have mended an object meanwhile.
-        bucket.tree.replace_only_seen();
-    }
     let mut repaired = Vec::new();
     for problem in &findings.problems {
         if let Fault::Link { target, .. } = &problem.fault {

@@ -100,11 +100,6 @@ pub fn run(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report,
 
 fn attempt(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
     let (directories, _lock) = if let Some(store) = &settings.store {
-        if settings.snapshot.is_some() {
-            return Err(CommandError::usage(
-                "--snapshot: snapshots are made of hard links, which a store does not have",
-            ));
-        }
         let suites: Vec<&str> = settings.sources.iter().flat_map(|source| &source.suites).map(String::as_str).collect();
         let bucket = BucketMirror::open(store, &suites, &settings.scratch, settings.aliases, &Ledger::off())?;
         (Directories::of_bucket(bucket), None)
@@ -117,7 +112,7 @@ fn attempt(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report,
         let lock = take_lock(&root)?;
         (Directories::of(root), Some(lock))
     };
-    snapshot_name_is_free(settings, &*directories.tree)?;
+    snapshot_name_is_free(settings, &directories)?;
     let mut report = ReportBuilder::new(settings, events);
     settings.notes.iter().for_each(|note| report.warn(events, note.clone()));
     let mut session =
@@ -308,7 +303,7 @@ fn walk(
         return Ok(report.left_out(left_out)?);
     }
     report.planned(events, &plan, &wanted, &others, &space, Tally::default());
-    space.check().map_err(|error| pool::no_space(&error))?;
+    space.check().map_err(|error| pool::no_space(&error, session.directories.bucket.is_some()))?;
 
     report.phase(events, session, Phase::Fetch);
     let ignore_missing = settings.ignore_missing;
@@ -614,9 +609,19 @@ impl Run<'_> {
 }
 
 /// Checked first, so that a run does not fail at its end.
-fn snapshot_name_is_free(settings: &MirrorSettings, tree: &dyn Tree) -> Result<(), CommandError> {
+fn snapshot_name_is_free(settings: &MirrorSettings, directories: &Directories) -> Result<(), CommandError> {
     let Some(name) = &settings.snapshot else { return Ok(()) };
-    snapshot::check_name(tree, name).map_err(CommandError::usage)
+    match &directories.bucket {
+        Some(bucket) => bucket.tree.check_snapshot_name(name).map_err(no_snapshot),
+        None => snapshot::check_name(&*directories.tree, name).map_err(CommandError::usage),
+    }
+}
+
+fn no_snapshot(error: SnapshotError) -> CommandError {
+    match error {
+        SnapshotError::Name { .. } | SnapshotError::Exists { .. } => CommandError::usage(error),
+        other => disk(&other),
+    }
 }
 
 /// Makes the snapshot of the last round, if that is complete.
@@ -629,6 +634,16 @@ fn snapshot_of(
     let (Some(name), false) = (&settings.snapshot, settings.dry_run) else { return Ok(()) };
     if !report.complete {
         report.warn(events, format!("snapshot {name} was not made: the run was not complete"));
+        return Ok(());
+    }
+    if let Some(bucket) = &session.directories.bucket {
+        // A run that found nothing new has no lock yet.
+        bucket.lock(&report.host)?;
+        bucket.prepare(&[])?;
+        let state = State::open(&session.own, &boot_id())?;
+        for directory in bucket.tree.make_snapshot(&state, name).map_err(no_snapshot)? {
+            report.warn(events, format!("snapshot {name} has no copy of {directory:?}, which is not below dists/"));
+        }
         return Ok(());
     }
     let state = State::open(&session.own, &boot_id())?;

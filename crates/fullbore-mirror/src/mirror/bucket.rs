@@ -8,6 +8,7 @@
 //! A run that finds nothing new reads the state and the signed files at once, and takes no lock.
 
 mod aliases;
+mod snapshots;
 pub mod tree;
 
 use std::collections::BTreeSet;
@@ -198,6 +199,7 @@ impl BucketMirror {
         if self.tree.lock().is_none() {
             let lock = self.runtime.block_on(Lock::take(&self.objects, LOCK_PATH, host, LockTimes::default()));
             *self.tree.lock() = Some(lock.map_err(|error| self.not_locked(&error))?);
+            self.tree.replace_only_seen();
         }
         Ok(())
     }

@@ -198,10 +198,14 @@ pub fn free_space(need: &FetchPlan, indexes: &[IndexDownload], session: &Session
 }
 
 /// The error of a run without enough space.
-pub fn no_space(error: &FreeSpaceError) -> CommandError {
+pub fn no_space(error: &FreeSpaceError, is_bucket: bool) -> CommandError {
+    let hint = match is_bucket {
+        true => "free some space in the temporary directory, or choose another one with --scratch",
+        false => "free some space, mirror less (--arch, --component, --exclude), or choose another directory",
+    };
     CommandError::new(ErrorKind::Disk, error)
         .context("nothing was fetched; the mirror as it was published before is intact")
-        .hint("free some space, mirror less (--arch, --component, --exclude), or choose another directory")
+        .hint(hint)
 }
 
 /// The result of fetching.

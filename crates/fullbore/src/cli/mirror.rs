@@ -90,7 +90,7 @@ pub struct MirrorArgs {
     #[arg(long, value_name = "DIR", help_heading = STORE)]
     pub scratch: Option<PathBuf>,
 
-    /// After the run, keep the state as a snapshot of this name, made of hard links
+    /// After the run, keep the state as a snapshot of this name: hard links, or in a bucket copies of the indexes
     #[arg(long, value_name = "NAME", help_heading = WHAT)]
     pub snapshot: Option<String>,
 

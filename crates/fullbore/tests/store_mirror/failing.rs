@@ -35,3 +35,29 @@ fn a_store_that_refuses_from_some_request_on_ends_with_its_words() {
     let proxy = fails_from(&store, 8, Action::Answer(403));
     Bucket::at(&proxy.url).check(&[]).exits(1).says("403");
 }
+
+/// S2.
+#[test]
+fn too_little_room_for_temporary_files_is_said_before_anything_is_fetched() {
+    assert!(rustix::process::geteuid().is_root(), "mounts a small disk: run as root (script/test does)");
+    let store = versitygw();
+    let directory = tempfile::tempdir().unwrap();
+    let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=4m", "none"]).arg(directory.path()).status();
+    assert!(mount.unwrap().success());
+    let server = served(0);
+    let bucket = Bucket::at(&store.url);
+    let run = bucket.run(&server, &["--scratch", directory.path().to_str().unwrap()]);
+    let unmounted = Command::new("umount").arg(directory.path()).status();
+    assert!(unmounted.unwrap().success());
+    let run = run.exits(7).says("the file system has").says("--scratch");
+    assert!(pool_requests(&server).is_empty() && !data(&store).join("dists/trixie").exists(), "{}", run.stderr);
+}
+
+#[test]
+fn a_slow_store_is_the_verdict() {
+    let store = versitygw();
+    let proxy = Proxy::start(&store.url, |_, _| Action::Pass(Duration::from_secs(1)));
+    let run = Bucket::at(&proxy.url).run(&served(0), &[]).exits(0);
+    let limit = run.report["summary"]["verdict"]["limit"].as_str().unwrap_or_default().to_owned();
+    assert!(limit.contains("127.0.0.1"), "{limit}: {}", run.report["summary"]["verdict"]);
+}

@@ -91,13 +91,18 @@ impl StoreTree {
             self.write_object(&marker, target.as_bytes())?;
         }
         self.known().aliases.insert(link.to_owned(), Some(target.to_owned()));
-        let (mut steps, gone) = self.differences(&from, link)?;
+        self.make_copies(&from, link)
+    }
+
+    /// Makes `link` a directory with copies of what is below `from`, and of nothing else.
+    pub(super) fn make_copies(&self, from: &str, link: &str) -> Result<(), FileError> {
+        let (mut steps, gone) = self.differences(from, link)?;
         for step in &mut steps {
             if step.is_empty() {
                 continue;
             }
             self.may_publish().map_err(|error| failed("publish", link, error))?;
-            self.runtime().block_on(self.copy_all(&from, link, std::mem::take(step)))?;
+            self.runtime().block_on(self.copy_all(from, link, std::mem::take(step)))?;
         }
         self.remove(&gone)
     }

@@ -92,6 +92,17 @@ struct Small {
     modified: i64,
 }
 
+impl Known {
+    /// Whether the ETags of listings are those of answers, by the small files of which both are known.
+    fn listed_tags_are_right(&self) -> bool {
+        let mut both = self.read.iter().filter_map(|(path, small)| {
+            let listed = self.listed.get(path.split_once('/')?.0)?.get(path)?;
+            Some((small.as_ref()?.tag.as_ref()?, listed.tag.as_ref()?))
+        });
+        both.clone().next().is_some() && both.all(|(answered, listed)| answered == listed)
+    }
+}
+
 impl StoreTree {
     /// The tree of these objects; `own` has fullbore's own files.
     pub fn new(objects: Objects, runtime: Handle, own: Arc<Root>, name: String, has_aliases: bool) -> StoreTree {
@@ -623,12 +634,12 @@ impl Layout for StoreTree {
 }
 
 impl StoreTree {
-    /// The condition that an object is as it was listed.
+    /// The condition that an object is as it was listed. A store whose listings have other ETags than its answers gets none.
     fn as_listed(&self, path: &str) -> Condition {
         let known = self.known();
         let objects = path.split_once('/').and_then(|(top, _)| known.listed.get(top));
         match objects.map(|objects| objects.get(path)) {
-            Some(Some(Listed { tag: Some(tag), .. })) => Condition::Tag(tag.clone()),
+            Some(Some(Listed { tag: Some(tag), .. })) if known.listed_tags_are_right() => Condition::Tag(tag.clone()),
             Some(None) => Condition::Absent,
             _ => Condition::None,
         }
