@@ -55,7 +55,7 @@ pub fn run(settings: &CheckSettings, events: &mut dyn Events) -> Result<Report, 
 fn attempt(settings: &CheckSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
     let ledger = Ledger::new();
     let directories = match &settings.store {
-        Some(store) => Directories::of_bucket(BucketMirror::open(store, &[], &settings.scratch, true, &ledger)?),
+        Some(store) => Directories::of_bucket(BucketMirror::open(store, &[], &ledger)?),
         None => Directories::of(Arc::new(Root::open(&settings.dir).map_err(CommandError::usage)?)),
     };
     let Some(bucket) = directories.bucket.clone() else {

@@ -101,7 +101,7 @@ pub fn run(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report,
 fn attempt(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
     let (directories, _lock) = if let Some(store) = &settings.store {
         let suites: Vec<&str> = settings.sources.iter().flat_map(|source| &source.suites).map(String::as_str).collect();
-        let bucket = BucketMirror::open(store, &suites, &settings.scratch, settings.aliases, &Ledger::off())?;
+        let bucket = BucketMirror::open(store, &suites, &Ledger::off())?;
         (Directories::of_bucket(bucket), None)
     } else if settings.dry_run {
         // No lock: a dry run writes nothing, and may have no right to.

@@ -127,6 +127,20 @@ fn pool_requests(server: &Server) -> Vec<String> {
     paths.collect::<std::collections::BTreeSet<String>>().into_iter().collect()
 }
 
+/// What the store says of an object for caches.
+fn cache_control(store: &servers::Server, path: &str) -> String {
+    let script = r#"
+import boto3, sys
+client = boto3.client("s3", endpoint_url=sys.argv[1], region_name="us-east-1",
+                      aws_access_key_id="fullbore", aws_secret_access_key="only-for-tests")
+print(client.head_object(Bucket="bucket", Key="debian/" + sys.argv[2]).get("CacheControl", ""))
+"#;
+    let python = servers::program("moto/bin/python");
+    let done = Command::new(python).args(["-c", script, &store.url, path]).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8(done.stdout).unwrap().trim().to_owned()
+}
+
 /// Copies a bucket with the attributes that are its metadata.
 fn copy_bucket(from: &Path, to: &Path) {
     let _ = fs::remove_dir_all(to);
@@ -389,6 +403,28 @@ fn a_store_without_conditions_is_refused() {
     let store = versitygw();
     let proxy = Proxy::start(&store.url, |_, _| Action::Unconditional);
     let run = Bucket::at(&proxy.url).run(&served(0), &[]).exits(1);
-    assert!(run.stderr.contains("the store ignores conditions"), "{}", run.stderr);
+    assert!(
+        run.stderr.contains("the store ignores conditions") && run.stderr.contains("--lock none"),
+        "{}",
+        run.stderr
+    );
     assert!(!data(&store).join("dists").exists());
+}
+
+#[test]
+fn a_store_without_conditions_is_used_if_somebody_vouches_for_one_run_at_a_time() {
+    let store = versitygw();
+    let proxy = Proxy::start(&store.url, |_, _| Action::Unconditional);
+    let bucket = Bucket::at(&proxy.url);
+    let flags = ["--lock", "none", "--cache-control", "max-age=7"];
+    bucket.run(&served(0), &flags).exits(0);
+    assert_eq!(contents(&data(&store)), *reference(0));
+    bucket.run(&served(0), &["--lock", "none", "--changed-exit"]).exits(10);
+    bucket.run(&served(1), &flags).exits(0);
+    verified(&data(&store), common(), 1);
+    bucket.check(&["--lock", "none", "--repair"]).exits(0);
+    assert!(!data(&store).join(".fullbore/lock").exists());
+    let value = |path: &str| cache_control(&store, path);
+    assert_eq!(value("dists/trixie/InRelease"), "max-age=7");
+    assert!(value(reference(1).keys().find(|path| path.starts_with("pool/")).unwrap()).contains("immutable"));
 }

@@ -13,7 +13,7 @@ pub mod tree;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,7 @@ use fullbore_engine::run::report::VerdictReport;
 use fullbore_engine::stage::Ledger;
 use fullbore_engine::target::TargetError;
 use fullbore_engine::window::Window;
-use fullbore_s3::bucket::{BucketSettings, explain, failure};
+use fullbore_s3::bucket::{explain, failure};
 use fullbore_s3::lock::{Lock, LockError, LockTimes};
 use fullbore_s3::objects::{Condition, Objects, Written};
 use fullbore_s3::target::{Layout as _, Overtaken, StoreTarget};
@@ -41,6 +41,7 @@ use super::directories::Scratch;
 use super::layout::below;
 use super::signed_files::SIGNED_FILES;
 use super::state::{MARK_PATH, OWN_DIRECTORY, STATE_PATH, State, SuiteRecord};
+use crate::settings::MirrorStore;
 use tree::StoreTree;
 
 /// The lock.
@@ -67,6 +68,8 @@ pub struct BucketMirror {
     own: Arc<Root>,
     remote: Mutex<Remote>,
     opened: Instant,
+    /// Whether this run holds the lock, or was told to go without.
+    may_change: AtomicBool,
     stop: watch::Sender<bool>,
     runtime: Runtime,
     /// Removed at the end, after all that uses it.
@@ -84,20 +87,13 @@ struct Remote {
 
 impl BucketMirror {
     /// Opens the mirror, and reads its state. `suites` are the requested names, whose signed files are read at the same
-    /// time. Temporary files go
-    /// below `below`. With `has_aliases`, suites get copies under their other names.
+    /// time.
     ///
     /// # Errors
     /// Settings that cannot be used; a store that cannot be read; a temporary directory that cannot be made.
-    pub fn open(
-        settings: &BucketSettings,
-        suites: &[&str],
-        below: &Path,
-        has_aliases: bool,
-        ledger: &Ledger,
-    ) -> Result<BucketMirror, CommandError> {
+    pub fn open(settings: &MirrorStore, suites: &[&str], ledger: &Ledger) -> Result<BucketMirror, CommandError> {
         let opened = Instant::now();
-        let location = &settings.location;
+        let (location, below) = (&settings.bucket.location, &settings.scratch);
         let name = format!("{SCHEME}{}/{}", location.bucket, location.key);
         let made = |error: &FileError| CommandError::from_error(ErrorKind::Disk, error);
         let scratch = Scratch::make(below).map_err(|error| {
@@ -112,14 +108,15 @@ impl BucketMirror {
         let (stop, stopped) = watch::channel(false);
         let objects = {
             let _inside = runtime.enter();
-            Objects::open(settings, stopped, ledger)?
+            Objects::open(&settings.bucket, stopped, ledger)?
         };
         let handle = runtime.handle().clone();
-        let tree = Arc::new(StoreTree::new(objects.clone(), handle.clone(), own.clone(), name, has_aliases));
+        let tree = Arc::new(StoreTree::new(objects.clone(), handle.clone(), own.clone(), name, settings));
         let uploader = Uploader::new(objects.client().clone(), Window::new(WINDOW_BYTES, UPLOADS_MAX), own.path());
         let target = Arc::new(StoreTarget::new(objects.clone(), uploader, own.clone(), tree.clone(), handle));
-        let remote = Mutex::default();
-        let mirror = BucketMirror { objects, tree, target, own, remote, opened, stop, runtime, _scratch: scratch };
+        let (remote, may_change) = (Mutex::default(), AtomicBool::new(false));
+        let mirror =
+            BucketMirror { objects, tree, target, own, remote, opened, may_change, stop, runtime, _scratch: scratch };
         mirror.load(suites)?;
         Ok(mirror)
     }
@@ -196,11 +193,12 @@ impl BucketMirror {
     /// # Errors
     /// Another run holds it; a store that cannot be written, or ignores conditions.
     pub fn lock(&self, host: &str) -> Result<(), CommandError> {
-        if self.tree.lock().is_none() {
+        if self.tree.has_lock() && self.tree.lock().is_none() {
             let lock = self.runtime.block_on(Lock::take(&self.objects, LOCK_PATH, host, LockTimes::default()));
             *self.tree.lock() = Some(lock.map_err(|error| self.not_locked(&error))?);
             self.tree.replace_only_seen();
         }
+        self.may_change.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -240,7 +238,7 @@ impl BucketMirror {
         let lists = own.map_err(|error| self.failed(&error))?;
         let (current, abandoned): (BTreeSet<String>, BTreeSet<String>) =
             lists.into_iter().map(|(path, ..)| path).partition(|path| *path == list);
-        if self.tree.lock().is_some() {
+        if self.may_change.load(Ordering::Relaxed) {
             let abandoned: Vec<String> = abandoned.into_iter().collect();
             self.runtime.block_on(self.objects.remove(&abandoned)).map_err(|error| self.failed(&error))?;
         }
@@ -269,6 +267,7 @@ impl BucketMirror {
         }
         let put = |path: &str, content: Vec<u8>, condition: &Condition| {
             let fields = vec![("Content-Type".to_owned(), "application/octet-stream".to_owned())];
+            let condition = if self.tree.has_lock() { condition } else { &Condition::None };
             let written = self.runtime.block_on(self.objects.put(path, fields, Bytes::from(content), condition));
             written.map_err(|error| failed(path, failure(&error)))
         };
@@ -374,8 +373,8 @@ impl BucketMirror {
         match error {
             LockError::Held { .. } | LockError::Lost => CommandError::new(ErrorKind::Locked, error)
                 .hint("wait for it to end; a run that was killed is over after two minutes"),
-            LockError::NoConditions => CommandError::usage(error).hint(
-                "two runs at once could damage the mirror in such a store: mirror into a directory, and `fullbore put` that",
+            LockError::Call(CallError::Refused { status: 501, .. }) | LockError::NoConditions => CommandError::usage(error).hint(
+                "two runs at once could damage the mirror in such a store; if you make sure that there is only one, pass --lock none",
             ),
             LockError::Call(error) => explain(error),
             other => CommandError::from_error(ErrorKind::Network, other),

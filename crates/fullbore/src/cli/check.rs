@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::s3::{STORE, StoreArgs};
+use super::s3::{STORE, StoreArgs, StoreLock};
 use super::shared::{NetworkArgs, OutputArgs, TrustArgs};
 use super::store::GridArgs;
 use crate::settings::values::Percent;
@@ -58,6 +58,10 @@ pub struct CheckArgs {
     /// Compare the checksums that the store has; read only what --read-data-subset asks for, and files without a checksum
     #[arg(long, help_heading = STORE)]
     pub checksums: bool,
+
+    /// Keep two runs apart by a lock in the bucket; `none` if the store has no conditional writes [default: bucket]
+    #[arg(long, value_name = "WHAT", help_heading = STORE, value_enum)]
+    pub lock: Option<StoreLock>,
 
     /// Which store has the bucket.
     #[command(flatten)]

@@ -7,7 +7,7 @@ use fullbore_engine::durability::Durability;
 use fullbore_mirror::{Filter, IndexFormat, Kind};
 
 use super::choices;
-use super::s3::{Aliases, STORE, StoreArgs};
+use super::s3::{Aliases, STORE, StoreArgs, StoreLock};
 use super::shared::{CHOICE, KEEP, NETWORK, NetworkArgs, OUTPUT, OutputArgs, TRUST, TrustArgs};
 use crate::settings::values::Percent;
 
@@ -85,6 +85,14 @@ pub struct MirrorArgs {
     /// Under a suite's other names, such as stable, put copies of its indexes into the bucket, or nothing [default: copy]
     #[arg(long, value_name = "WHAT", help_heading = STORE, value_enum)]
     pub aliases: Option<Aliases>,
+
+    /// Cache-Control of indexes and signed files (default: a minute; that of packages is for ever)
+    #[arg(long, value_name = "VALUE", help_heading = STORE)]
+    pub cache_control: Option<String>,
+
+    /// Keep two runs apart by a lock in the bucket; `none` if the store has no conditional writes [default: bucket]
+    #[arg(long, value_name = "WHAT", help_heading = STORE, value_enum)]
+    pub lock: Option<StoreLock>,
 
     /// Keep indexes and large files in this directory until they are in the bucket (default: TMPDIR or /var/tmp)
     #[arg(long, value_name = "DIR", help_heading = STORE)]

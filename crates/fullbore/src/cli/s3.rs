@@ -32,6 +32,16 @@ pub enum Aliases {
     None,
 }
 
+/// What keeps two runs over one bucket apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StoreLock {
+    /// An object of the bucket
+    Bucket,
+    /// Nothing; for stores without conditional writes
+    None,
+}
+
 /// Which store has a bucket.
 #[derive(Debug, Args)]
 pub struct StoreArgs {

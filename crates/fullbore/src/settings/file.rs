@@ -30,7 +30,7 @@ use fullbore_mirror::{Filter, IndexFormat, Kind};
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
 use super::values::{Percent, Rate};
-use crate::cli::Aliases;
+use crate::cli::{Aliases, StoreLock};
 
 /// Largest settings file read. A guess: a thousand mirrors.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -91,6 +91,8 @@ pub struct Section {
     pub region: Option<String>,
     pub profile: Option<String>,
     pub aliases: Option<Aliases>,
+    pub cache_control: Option<String>,
+    pub lock: Option<StoreLock>,
     pub scratch: Option<PathBuf>,
     /// Suites that differ from the section in components, architectures or keys.
     pub source: Vec<SourceSection>,
@@ -151,6 +153,8 @@ pub const SECTION_KEYS: &[&str] = &[
     "region",
     "profile",
     "aliases",
+    "cache-control",
+    "lock",
     "scratch",
     "source",
 ];

@@ -48,6 +48,8 @@ pub(super) fn flags(arguments: &MirrorArgs) -> Section {
         region: arguments.store.region.clone(),
         profile: arguments.store.profile.clone(),
         aliases: arguments.aliases,
+        cache_control: arguments.cache_control.clone(),
+        lock: arguments.lock,
         scratch: arguments.scratch.clone(),
         source: Vec::new(),
     }
@@ -100,6 +102,8 @@ impl Section {
             region: upper.region.or(self.region),
             profile: upper.profile.or(self.profile),
             aliases: upper.aliases.or(self.aliases),
+            cache_control: upper.cache_control.or(self.cache_control),
+            lock: upper.lock.or(self.lock),
             scratch: upper.scratch.or(self.scratch),
             source,
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use fullbore_apt::system::{configuration, files, proxies};
 use fullbore_engine::run::error::CommandError;
 use fullbore_engine::run::named_files::{absolute, directory, readable};
-use fullbore_mirror::{DeleteGuard, Retention, check_host, check_snapshot_name};
+use fullbore_mirror::{DeleteGuard, MirrorStore, Retention, check_host, check_snapshot_name};
 use fullbore_s3::Addressing;
 use fullbore_s3::bucket::{self, BucketSettings};
 use fullbore_s3::credentials::Aws;
@@ -20,7 +20,7 @@ use super::file::{self, Section};
 use super::keys::signed_by;
 use super::layers::flags;
 use super::{CheckSettings, Clean, DEFAULT_CONFIG, Environment, Filters, Keep, MirrorSettings, OutputSettings};
-use crate::cli::{Aliases, CheckArgs, MirrorArgs, NetworkArgs, OutputArgs, StoreArgs};
+use crate::cli::{Aliases, CheckArgs, MirrorArgs, NetworkArgs, OutputArgs, StoreArgs, StoreLock};
 
 /// Connections per host by default; public mirrors ask for few.
 const CONNECTIONS: u16 = 4;
@@ -127,6 +127,12 @@ fn mirror(
         check_snapshot_name(snapshot).map_err(CommandError::usage)?;
     }
     check_trace(wishes)?;
+    if let Some(value) = &wishes.cache_control
+        && (value.is_empty() || !value.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()))
+    {
+        return Err(CommandError::usage(format_args!("--cache-control {value:?}: not a value of that field"))
+            .hint("such as `max-age=300`"));
+    }
     let archives = archives(wishes)?;
     let mut environment = environment.clone();
     if wishes.sources.is_some() {
@@ -160,12 +166,16 @@ fn mirror(
                         region: wishes.region.clone(),
                         profile: wishes.profile.clone(),
                     };
-                    Some(bucket_of(&to, &store, wishes.cacert.as_deref(), &environment)?)
+                    Some(MirrorStore {
+                        bucket: bucket_of(&to, &store, wishes.cacert.as_deref(), &environment)?,
+                        scratch: scratch(wishes.scratch.as_deref(), &environment)?,
+                        aliases: wishes.aliases != Some(Aliases::None),
+                        cache_control: wishes.cache_control.clone(),
+                        locks: wishes.lock != Some(StoreLock::None),
+                    })
                 }
                 false => None,
             },
-            scratch: scratch(wishes.scratch.as_deref(), &environment)?,
-            aliases: wishes.aliases != Some(Aliases::None),
             dir: if several { dir.join(&directory) } else { dir.clone() },
             origins,
             origin_only: wishes.origin_only.unwrap_or(false),
@@ -320,6 +330,7 @@ pub(super) fn network(
 pub(super) fn of_stores(arguments: &CheckArgs) -> Option<&'static str> {
     let given = [
         ("--checksums", arguments.checksums),
+        ("--lock", arguments.lock.is_some()),
         ("--endpoint", arguments.store.endpoint.is_some()),
         ("--region", arguments.store.region.is_some()),
         ("--profile", arguments.store.profile.is_some()),
@@ -338,7 +349,13 @@ pub(super) fn check(
             .hint("run check once for each"));
     };
     let store = if bucket::is_address(named) {
-        Some(bucket_of(Path::new(named), &arguments.store, arguments.trust.cacert.as_deref(), environment)?)
+        Some(MirrorStore {
+            bucket: bucket_of(Path::new(named), &arguments.store, arguments.trust.cacert.as_deref(), environment)?,
+            scratch: scratch(None, environment)?,
+            aliases: true,
+            cache_control: None,
+            locks: arguments.lock != Some(StoreLock::None),
+        })
     } else if let Some(error) = addresses::not_a_name(named, "a directory", &hint) {
         return Err(error);
     } else {
@@ -358,7 +375,6 @@ pub(super) fn check(
     let settings = CheckSettings {
         dir,
         store,
-        scratch: super::store::spool(environment),
         checksums: arguments.checksums,
         // With checksums, content is read only on request.
         read_share: match arguments.read_data_subset {

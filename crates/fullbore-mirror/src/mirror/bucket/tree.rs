@@ -25,6 +25,7 @@ use tokio::task::JoinHandle;
 use super::super::signed_files::SIGNED_FILES;
 use super::super::state::{INDEX_DIRECTORY, OWN_DIRECTORY, State, index_path};
 use super::super::tree::{Content, Status, Tree};
+use crate::settings::MirrorStore;
 
 /// Files that never change under their name may be kept by caches for ever.
 const IMMUTABLE: &str = "public, max-age=31536000, immutable";
@@ -53,6 +54,9 @@ pub struct StoreTree {
     own: Arc<Root>,
     name: String,
     has_aliases: bool,
+    has_lock: bool,
+    /// `Cache-Control` of names that change.
+    short_lived: String,
     known: Mutex<Known>,
     /// The files that are being fetched.
     pending: Mutex<Option<JoinHandle<Result<(), FileError>>>>,
@@ -105,13 +109,15 @@ impl Known {
 
 impl StoreTree {
     /// The tree of these objects; `own` has fullbore's own files.
-    pub fn new(objects: Objects, runtime: Handle, own: Arc<Root>, name: String, has_aliases: bool) -> StoreTree {
+    pub fn new(objects: Objects, runtime: Handle, own: Arc<Root>, name: String, settings: &MirrorStore) -> StoreTree {
         StoreTree {
             objects,
             runtime,
             own,
             name,
-            has_aliases,
+            has_aliases: settings.aliases,
+            has_lock: settings.locks,
+            short_lived: settings.cache_control.clone().unwrap_or_else(|| SHORT_LIVED.to_owned()),
             known: Mutex::default(),
             pending: Mutex::default(),
             lock: Mutex::default(),
@@ -133,6 +139,11 @@ impl StoreTree {
     /// From now on, objects are replaced only if they are as they were listed.
     pub fn replace_only_seen(&self) {
         self.replaces_only_seen.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a lock keeps runs apart, and objects are written on conditions.
+    pub fn has_lock(&self) -> bool {
+        self.has_lock
     }
 
     /// The lock of this run, if it has taken it.
@@ -536,7 +547,7 @@ impl Layout for StoreTree {
     }
 
     fn fields(&self, path: &str) -> Vec<(String, String)> {
-        let lives = if path.starts_with("pool/") || path.contains("/by-hash/") { IMMUTABLE } else { SHORT_LIVED };
+        let lives = if path.starts_with("pool/") || path.contains("/by-hash/") { IMMUTABLE } else { &self.short_lived };
         let field = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         vec![field("Content-Type", &fullbore_s3::content_type(path)), field("Cache-Control", lives)]
     }
@@ -590,6 +601,9 @@ impl Layout for StoreTree {
     }
 
     fn condition(&self, path: &str) -> Condition {
+        if !self.has_lock {
+            return Condition::None;
+        }
         let read = self.known().read.get(path).map(|read| read.as_ref().map(|small| small.tag.clone()));
         match read {
             Some(Some(Some(tag))) => Condition::Tag(tag),
