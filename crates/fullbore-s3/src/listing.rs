@@ -28,6 +28,19 @@ pub enum More {
 pub async fn list(
     client: &Client,
     prefix: &str,
+    each: impl FnMut(Vec<ListedObject>) -> More + Send,
+) -> Result<(), CallError> {
+    list_behind(client, prefix, None, each).await
+}
+
+/// As [`list`], with only the keys behind this one. A store that does not know how to begin there begins with the first.
+///
+/// # Errors
+/// As of [`list`].
+pub async fn list_behind(
+    client: &Client,
+    prefix: &str,
+    behind: Option<&str>,
     mut each: impl FnMut(Vec<ListedObject>) -> More + Send,
 ) -> Result<(), CallError> {
     let mut next: Option<Next> = None;
@@ -38,7 +51,14 @@ pub async fn list(
             call = call.query("prefix", prefix);
         }
         call = match &next {
-            None => call.optional_query(Feature::ListingTokens, "list-type", "2"),
+            None => {
+                let call = call.optional_query(Feature::ListingTokens, "list-type", "2");
+                match behind {
+                    Some(key) if client.dialect().lacks(Feature::ListingTokens) => call.query("marker", key),
+                    Some(key) => call.query("start-after", key),
+                    None => call,
+                }
+            }
             Some(Next::Token(token)) => call.query("list-type", "2").query("continuation-token", token),
             Some(Next::Marker(key)) => call.query("marker", key),
         };
@@ -57,6 +77,9 @@ pub async fn list(
         if let Some(Next::Marker(marker)) = &next {
             // Some stores begin a page with the key behind which it should begin.
             page.objects.retain(|object| object.key != *marker);
+        }
+        if let Some(key) = behind {
+            page.objects.retain(|object| object.key.as_str() > key);
         }
         if let Some(did) = endless.turns_out(&page) {
             return Err(CallError::Endless { what: what(), store: client.bucket().store().to_owned(), did });

@@ -412,7 +412,7 @@ fn a_store_without_conditions_is_refused() {
 }
 
 #[test]
-fn a_store_without_conditions_is_used_if_somebody_vouches_for_one_run_at_a_time() {
+fn a_store_without_conditions_is_used_with_lock_none() {
     let store = versitygw();
     let proxy = Proxy::start(&store.url, |_, _| Action::Unconditional);
     let bucket = Bucket::at(&proxy.url);
@@ -427,4 +427,46 @@ fn a_store_without_conditions_is_used_if_somebody_vouches_for_one_run_at_a_time(
     let value = |path: &str| cache_control(&store, path);
     assert_eq!(value("dists/trixie/InRelease"), "max-age=7");
     assert!(value(reference(1).keys().find(|path| path.starts_with("pool/")).unwrap()).contains("immutable"));
+}
+
+#[test]
+fn a_listing_in_ranges_is_the_whole_listing() {
+    for store in [versitygw(), moto()] {
+        let client = servers::Client::new(&store.url);
+        (0..50).for_each(|number| drop(client.file(&format!("many/{number:02}"), b"x")));
+        let put = client.run(["put", client.home.path().join("many").to_str().unwrap(), &format!("{TO}/pool")]);
+        assert_eq!(put.code, 0, "{}", put.stderr);
+        let proxy = Proxy::start(&store.url, |_, _| Action::now());
+        let settings = fullbore_s3::bucket::BucketSettings {
+            location: fullbore_s3::Location::parse(TO).unwrap(),
+            endpoint: Some(proxy.url.clone()),
+            region: Some("us-east-1".to_owned()),
+            addressing: fullbore_s3::Addressing::Path,
+            signs: true,
+            authorities: None,
+            connections: 16,
+            patience: Duration::from_secs(30),
+            proxy: Default::default(),
+            aws: fullbore_s3::credentials::Aws::find(
+                &|name| match name {
+                    "AWS_ACCESS_KEY_ID" => Some("fullbore".to_owned()),
+                    "AWS_SECRET_ACCESS_KEY" => Some("only-for-tests".to_owned()),
+                    _ => None,
+                },
+                None,
+            )
+            .unwrap(),
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let (_stop, stopped) = tokio::sync::watch::channel(false);
+        let _inside = runtime.enter();
+        let ledger = fullbore_engine::stage::Ledger::off();
+        let objects = fullbore_s3::objects::Objects::open(&settings, stopped, &ledger).unwrap();
+        let whole = runtime.block_on(objects.list("pool/")).unwrap();
+        assert_eq!(whole.len(), 50);
+        proxy.take();
+        let parted = ["pool/09", "pool/095", "pool/30", "pool/99"].map(str::to_owned);
+        assert_eq!(runtime.block_on(objects.list_in_ranges("pool/", &parted)).unwrap(), whole);
+        assert_eq!(proxy.take().iter().filter(|line| line.contains("start-after=")).count(), 4);
+    }
 }

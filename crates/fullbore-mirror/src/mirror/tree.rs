@@ -16,6 +16,12 @@ use fullbore_engine::files::{FileError, Kind, Root};
 use super::links;
 use super::state::{OWN_DIRECTORY, index_path};
 
+/// Ranges in which a tree that is listed as a whole is listed at once. A guess.
+pub const LISTED_AT_ONCE: usize = 16;
+
+/// Files of such a range at least: a store lists a thousand in one answer.
+pub const LISTED_LEAST: usize = 2000;
+
 /// What a tree knows about a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
@@ -158,6 +164,9 @@ pub trait Tree: Send + Sync {
     fn published(&self, _sha256: Sha256) -> Result<Option<String>, FileError> {
         Ok(None)
     }
+
+    /// Hears of paths that will be looked up, sorted and spread evenly over all of them, so that they can be found at once.
+    fn expect(&self, _paths: Vec<String>) {}
 
     /// Whether suites get symbolic links, or copies in their place.
     fn has_links(&self) -> bool {

@@ -79,6 +79,8 @@ pub(super) struct Known {
     /// Directories below `dists/`, with the target of those that are aliases.
     pub(super) aliases: HashMap<String, Option<String>>,
     pub(super) has_aliases: bool,
+    /// Paths that part what will be listed into ranges of like size.
+    expected: Vec<String>,
     /// Directories of suites below `dists/`, by the state.
     pub(super) suites: HashSet<String>,
 }
@@ -218,7 +220,10 @@ impl StoreTree {
         if self.known().listed.contains_key(top) {
             return Ok(());
         }
-        let found = self.runtime.block_on(self.objects.list(&format!("{top}/")));
+        let prefix = format!("{top}/");
+        let expected: Vec<String> =
+            self.known().expected.iter().filter(|path| path.starts_with(&prefix)).cloned().collect();
+        let found = self.runtime.block_on(self.objects.list_in_ranges(&prefix, &expected));
         let found = found.map_err(|error| failed("list", top, failure(&error)))?;
         let listed = |size, tag: String| Listed { size, tag: Some(tag).filter(|tag| !tag.is_empty()) };
         let objects = found.into_iter().map(|(path, size, tag)| (path, listed(size, tag))).collect();
@@ -526,6 +531,10 @@ impl Tree for StoreTree {
         let facts = self.runtime.block_on(self.objects.head(path));
         let facts = facts.map_err(|error| failed("look at", path, failure(&error)))?;
         Ok(facts.and_then(|facts| Some((facts.sha256?, facts.size))))
+    }
+
+    fn expect(&self, paths: Vec<String>) {
+        self.known().expected = paths;
     }
 
     fn has_links(&self) -> bool {
