@@ -95,6 +95,8 @@ impl MirrorSettings {
 pub struct MirrorStore {
     /// The bucket, and how it is reached.
     pub bucket: BucketSettings,
+    /// The bucket that has fullbore's own files, below `.fullbore/`; by default the same one.
+    pub state: Option<BucketSettings>,
     /// Directory for temporary files.
     pub scratch: PathBuf,
     /// Whether suites get copies under their other names, such as `stable`.

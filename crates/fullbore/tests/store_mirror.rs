@@ -33,23 +33,27 @@ use servers::{moto, versitygw};
 
 const TO: &str = "s3://bucket/debian";
 
+const KEYS: [(&str, &str); 2] = [("AWS_ACCESS_KEY_ID", "fullbore"), ("AWS_SECRET_ACCESS_KEY", "only-for-tests")];
+
 /// A mirror in a bucket.
 struct Bucket {
     mirror: Mirror,
     endpoint: String,
+    /// Credentials, as variables of the environment.
+    keys: Vec<(&'static str, &'static str)>,
 }
 
 impl Bucket {
     fn at(endpoint: &str) -> Bucket {
         let mut mirror = Mirror::new(common());
         mirror.to = PathBuf::from(TO);
-        Bucket { mirror, endpoint: endpoint.to_owned() }
+        Bucket { mirror, endpoint: endpoint.to_owned(), keys: KEYS.to_vec() }
     }
 
     fn command(&self, from: &Server, more: &[&str]) -> Command {
         let mut command = self.mirror.command(&[from], more);
         command.args(["--endpoint", &self.endpoint]);
-        command.env("AWS_ACCESS_KEY_ID", "fullbore").env("AWS_SECRET_ACCESS_KEY", "only-for-tests");
+        command.envs(self.keys.iter().copied());
         command
     }
 
@@ -60,7 +64,7 @@ impl Bucket {
     fn check(&self, more: &[&str]) -> Ran {
         let mut command = self.mirror.check_command(more);
         command.args(["--endpoint", &self.endpoint]);
-        command.env("AWS_ACCESS_KEY_ID", "fullbore").env("AWS_SECRET_ACCESS_KEY", "only-for-tests");
+        command.envs(self.keys.iter().copied());
         self.mirror.finish(command)
     }
 }
@@ -184,19 +188,35 @@ fn a_bucket_has_what_a_directory_has_and_is_updated_and_cleaned() {
 }
 
 #[test]
-fn another_store_takes_it_as_well() {
-    let store = moto();
-    let bucket = Bucket::at(&store.url);
-    bucket.run(&served(0), &[]).exits(0);
-    bucket.run(&served(0), &["--changed-exit"]).exits(10);
-    bucket.run(&served(1), &[]).exits(0);
-    let client = servers::Client::new(&store.url);
-    for (path, hash) in reference(1) {
-        let content =
-            client.run(["get", &format!("{TO}/{path}"), "-o", client.home.path().join("f").to_str().unwrap()]);
-        assert_eq!(content.code, 0, "{path}: {}", content.stderr);
-        let (digest, _) = fullbore_testkit::digest::Digest::of_file(&client.home.path().join("f")).unwrap();
-        assert_eq!(digest.to_string(), *hash, "{path}");
+fn other_stores_take_it_as_well() {
+    let garage = [servers::GARAGE_KEYS[0], servers::GARAGE_KEYS[1], ("AWS_REGION", "garage")];
+    let stores: [(servers::Server, &[(&'static str, &'static str)], &[&'static str]); 3] = [
+        (moto(), &KEYS, &[]),
+        (servers::minio(), &KEYS, &[]),
+        // It ignores conditions.
+        (servers::garage(), &garage, &["--lock", "none"]),
+    ];
+    for (store, keys, flags) in stores {
+        let mut bucket = Bucket::at(&store.url);
+        bucket.keys = keys.to_vec();
+        let with = |more: &[&'static str]| [flags, more].concat();
+        bucket.run(&served(0), flags).exits(0);
+        bucket.run(&served(0), &with(&["--changed-exit"])).exits(10);
+        bucket.run(&served(1), &with(&["--snapshot", "s"])).exits(0);
+        let checked = bucket.check(flags).exits(0).prints("all as signed.");
+        assert!(checked.number("totals.checked_files") as usize > reference(1).len() / 2, "{checked:?}");
+        bucket.check(&with(&["--checksums", "--repair"])).exits(0);
+        let mut client = servers::Client::new(&store.url);
+        client.variables = keys.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        for (path, hash) in reference(1) {
+            let (digest, _) = {
+                let to = client.home.path().join("f");
+                let got = client.run(["get", &format!("{TO}/{path}"), "-o", to.to_str().unwrap()]);
+                assert_eq!(got.code, 0, "{path}: {}", got.stderr);
+                fullbore_testkit::digest::Digest::of_file(&to).unwrap()
+            };
+            assert_eq!(digest.to_string(), *hash, "{path}");
+        }
     }
 }
 
@@ -469,4 +489,20 @@ fn a_listing_in_ranges_is_the_whole_listing() {
         assert_eq!(runtime.block_on(objects.list_in_ranges("pool/", &parted)).unwrap(), whole);
         assert_eq!(proxy.take().iter().filter(|line| line.contains("start-after=")).count(), 4);
     }
+}
+
+#[test]
+fn the_state_may_be_elsewhere() {
+    let store = versitygw();
+    let bucket = Bucket::at(&store.url);
+    let flags = ["--state", "s3://bucket/private/debian"];
+    bucket.run(&served(0), &flags).exits(0);
+    assert!(!data(&store).join(".fullbore").exists());
+    assert!(store.directory.path().join("data/bucket/private/debian/.fullbore/state").exists());
+    bucket.run(&served(0), &[&flags[..], &["--changed-exit"]].concat()).exits(10);
+    bucket.run(&served(1), &flags).exits(0);
+    verified(&data(&store), common(), 1);
+    bucket.check(&flags).exits(0).prints("all as signed.");
+    assert!(!data(&store).join(".fullbore").exists());
+    bucket.run(&served(1), &["--state", "/srv"]).exits(1).says("s3://");
 }

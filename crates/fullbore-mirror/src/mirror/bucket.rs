@@ -60,6 +60,8 @@ const UPLOADS_MAX: u32 = 512;
 /// A mirror in a bucket.
 pub struct BucketMirror {
     objects: Objects,
+    /// fullbore's own files, which may be in another bucket.
+    state: Objects,
     /// The published files.
     pub tree: Arc<StoreTree>,
     /// Where files land.
@@ -106,17 +108,30 @@ impl BucketMirror {
         own.create_directory(OWN_DIRECTORY, 0o700).map_err(|error| made(&error))?;
         let runtime = sending_runtime(ledger)?;
         let (stop, stopped) = watch::channel(false);
-        let objects = {
+        let (objects, state) = {
             let _inside = runtime.enter();
-            Objects::open(&settings.bucket, stopped, ledger)?
+            let objects = Objects::open(&settings.bucket, stopped.clone(), ledger)?;
+            let state = settings.state.as_ref().map(|state| Objects::open(state, stopped, ledger)).transpose()?;
+            (objects.clone(), state.unwrap_or(objects))
         };
         let handle = runtime.handle().clone();
         let tree = Arc::new(StoreTree::new(objects.clone(), handle.clone(), own.clone(), name, settings));
         let uploader = Uploader::new(objects.client().clone(), Window::new(WINDOW_BYTES, UPLOADS_MAX), own.path());
         let target = Arc::new(StoreTarget::new(objects.clone(), uploader, own.clone(), tree.clone(), handle));
         let (remote, may_change) = (Mutex::default(), AtomicBool::new(false));
-        let mirror =
-            BucketMirror { objects, tree, target, own, remote, opened, may_change, stop, runtime, _scratch: scratch };
+        let mirror = BucketMirror {
+            objects,
+            state,
+            tree,
+            target,
+            own,
+            remote,
+            opened,
+            may_change,
+            stop,
+            runtime,
+            _scratch: scratch,
+        };
         mirror.load(suites)?;
         Ok(mirror)
     }
@@ -147,17 +162,13 @@ impl BucketMirror {
         });
         let signed: Vec<String> = signed.collect();
         let (state, mark, signed) = self.runtime.block_on(async {
-            tokio::join!(
-                self.objects.get(STATE_PATH, OWN_BYTES_MAX),
-                self.objects.head(MARK_PATH),
-                self.tree.fetch(signed)
-            )
+            tokio::join!(self.state.get(STATE_PATH, OWN_BYTES_MAX), self.state.head(MARK_PATH), self.tree.fetch(signed))
         });
         signed.map_err(|error| self.failed(&error))?;
         let mut remote =
             Remote { is_marked: mark.map_err(|error| self.failed(&error))?.is_some(), ..Remote::default() };
         if remote.is_marked {
-            let mark = self.runtime.block_on(self.objects.get(MARK_PATH, OWN_BYTES_MAX));
+            let mark = self.runtime.block_on(self.state.get(MARK_PATH, OWN_BYTES_MAX));
             if let Some(mark) = mark.map_err(|error| self.failed(&error))? {
                 self.keep(MARK_PATH, &mark.content)?;
             }
@@ -194,7 +205,7 @@ impl BucketMirror {
     /// Another run holds it; a store that cannot be written, or ignores conditions.
     pub fn lock(&self, host: &str) -> Result<(), CommandError> {
         if self.tree.has_lock() && self.tree.lock().is_none() {
-            let lock = self.runtime.block_on(Lock::take(&self.objects, LOCK_PATH, host, LockTimes::default()));
+            let lock = self.runtime.block_on(Lock::take(&self.state, LOCK_PATH, host, LockTimes::default()));
             *self.tree.lock() = Some(lock.map_err(|error| self.not_locked(&error))?);
             self.tree.replace_only_seen();
         }
@@ -220,11 +231,11 @@ impl BucketMirror {
         let (now, content, own, signed) = self.runtime.block_on(async {
             let content = async {
                 match has_list {
-                    true => self.objects.get(&list, OWN_BYTES_MAX).await,
+                    true => self.state.get(&list, OWN_BYTES_MAX).await,
                     false => Ok(None),
                 }
             };
-            tokio::join!(self.objects.head(STATE_PATH), content, self.objects.list(&lists), self.tree.fetch(signed))
+            tokio::join!(self.state.head(STATE_PATH), content, self.state.list(&lists), self.tree.fetch(signed))
         });
         signed.map_err(|error| self.failed(&error))?;
         let now = now.map_err(|error| self.failed(&error))?;
@@ -240,7 +251,7 @@ impl BucketMirror {
             lists.into_iter().map(|(path, ..)| path).partition(|path| *path == list);
         if self.may_change.load(Ordering::Relaxed) {
             let abandoned: Vec<String> = abandoned.into_iter().collect();
-            self.runtime.block_on(self.objects.remove(&abandoned)).map_err(|error| self.failed(&error))?;
+            self.runtime.block_on(self.state.remove(&abandoned)).map_err(|error| self.failed(&error))?;
         }
         self.remote().lists = current;
         Ok(())
@@ -268,7 +279,7 @@ impl BucketMirror {
         let put = |path: &str, content: Vec<u8>, condition: &Condition| {
             let fields = vec![("Content-Type".to_owned(), "application/octet-stream".to_owned())];
             let condition = if self.tree.has_lock() { condition } else { &Condition::None };
-            let written = self.runtime.block_on(self.objects.put(path, fields, Bytes::from(content), condition));
+            let written = self.runtime.block_on(self.state.put(path, fields, Bytes::from(content), condition));
             written.map_err(|error| failed(path, failure(&error)))
         };
         if mark.is_some() && !remote.is_marked {
@@ -303,7 +314,7 @@ impl BucketMirror {
             gone.push(MARK_PATH.to_owned());
             remote.is_marked = false;
         }
-        let removed = self.runtime.block_on(self.objects.remove(&gone));
+        let removed = self.runtime.block_on(self.state.remove(&gone));
         removed.map_err(|error| failed(OWN_DIRECTORY, failure(&error)))?;
         remote.lists = lists;
         Ok(())

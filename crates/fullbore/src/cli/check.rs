@@ -59,6 +59,10 @@ pub struct CheckArgs {
     #[arg(long, help_heading = STORE)]
     pub checksums: bool,
 
+    /// The mirror has fullbore's own files below this address (default: beside the mirror)
+    #[arg(long, value_name = "s3://BUCKET/PREFIX", help_heading = STORE)]
+    pub state: Option<PathBuf>,
+
     /// Keep two runs apart by a lock in the bucket; `none` if the store has no conditional writes [default: bucket]
     #[arg(long, value_name = "WHAT", help_heading = STORE, value_enum)]
     pub lock: Option<StoreLock>,

@@ -86,6 +86,10 @@ pub struct MirrorArgs {
     #[arg(long, value_name = "WHAT", help_heading = STORE, value_enum)]
     pub aliases: Option<Aliases>,
 
+    /// Keep fullbore's own files below this address, for a bucket that is public as a whole (default: beside the mirror)
+    #[arg(long, value_name = "s3://BUCKET/PREFIX", help_heading = STORE)]
+    pub state: Option<PathBuf>,
+
     /// Cache-Control of indexes and signed files (default: a minute; that of packages is for ever)
     #[arg(long, value_name = "VALUE", help_heading = STORE)]
     pub cache_control: Option<String>,

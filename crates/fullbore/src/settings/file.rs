@@ -93,6 +93,7 @@ pub struct Section {
     pub aliases: Option<Aliases>,
     pub cache_control: Option<String>,
     pub lock: Option<StoreLock>,
+    pub state: Option<PathBuf>,
     pub scratch: Option<PathBuf>,
     /// Suites that differ from the section in components, architectures or keys.
     pub source: Vec<SourceSection>,
@@ -155,6 +156,7 @@ pub const SECTION_KEYS: &[&str] = &[
     "aliases",
     "cache-control",
     "lock",
+    "state",
     "scratch",
     "source",
 ];

@@ -50,6 +50,7 @@ pub(super) fn flags(arguments: &MirrorArgs) -> Section {
         aliases: arguments.aliases,
         cache_control: arguments.cache_control.clone(),
         lock: arguments.lock,
+        state: arguments.state.clone(),
         scratch: arguments.scratch.clone(),
         source: Vec::new(),
     }
@@ -104,6 +105,7 @@ impl Section {
             aliases: upper.aliases.or(self.aliases),
             cache_control: upper.cache_control.or(self.cache_control),
             lock: upper.lock.or(self.lock),
+            state: upper.state.or(self.state),
             scratch: upper.scratch.or(self.scratch),
             source,
         }

@@ -166,8 +166,14 @@ fn mirror(
                         region: wishes.region.clone(),
                         profile: wishes.profile.clone(),
                     };
+                    let bucket = |address: &Path| bucket_of(address, &store, wishes.cacert.as_deref(), &environment);
+                    let state = wishes.state.as_deref().map(bucket).transpose()?;
+                    if several && state.is_some() {
+                        return Err(CommandError::usage("--state would hold for several archives of --sources"));
+                    }
                     Some(MirrorStore {
-                        bucket: bucket_of(&to, &store, wishes.cacert.as_deref(), &environment)?,
+                        bucket: bucket(&to)?,
+                        state,
                         scratch: scratch(wishes.scratch.as_deref(), &environment)?,
                         aliases: wishes.aliases != Some(Aliases::None),
                         cache_control: wishes.cache_control.clone(),
@@ -331,6 +337,7 @@ pub(super) fn of_stores(arguments: &CheckArgs) -> Option<&'static str> {
     let given = [
         ("--checksums", arguments.checksums),
         ("--lock", arguments.lock.is_some()),
+        ("--state", arguments.state.is_some()),
         ("--endpoint", arguments.store.endpoint.is_some()),
         ("--region", arguments.store.region.is_some()),
         ("--profile", arguments.store.profile.is_some()),
@@ -349,8 +356,11 @@ pub(super) fn check(
             .hint("run check once for each"));
     };
     let store = if bucket::is_address(named) {
+        let cacert = arguments.trust.cacert.as_deref();
+        let bucket = |address: &Path| bucket_of(address, &arguments.store, cacert, environment);
         Some(MirrorStore {
-            bucket: bucket_of(Path::new(named), &arguments.store, arguments.trust.cacert.as_deref(), environment)?,
+            bucket: bucket(Path::new(named))?,
+            state: arguments.state.as_deref().map(bucket).transpose()?,
             scratch: scratch(None, environment)?,
             aliases: true,
             cache_control: None,
