@@ -6,6 +6,7 @@
 //! Copies are made within the store, in the order of publishing: files by hash, other files, `InRelease` last.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
 
 use fullbore_debian::path;
 use fullbore_engine::digest::Sha256;
@@ -13,7 +14,7 @@ use fullbore_engine::files::FileError;
 use fullbore_s3::bucket::failure;
 use fullbore_s3::objects::{Objects, Written};
 use fullbore_s3::target::{Layout as _, NAMES_AT_ONCE, Overtaken};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 
 use super::super::layout::link_target;
 use super::super::signed_files::SIGNED_FILES;
@@ -26,6 +27,9 @@ const MARKER: &str = ".fullbore-alias";
 
 /// Longest name in a marker that is read; names of suites are much shorter.
 const MARKER_BYTES_MAX: u64 = 256;
+
+/// A path, and the object that is there now.
+type CopyResult = (String, Result<Listed, FileError>);
 
 /// The steps of copying: a file of a later one appears after all of the earlier ones.
 const STEPS: usize = 2 + SIGNED_FILES.len();
@@ -153,25 +157,19 @@ impl StoreTree {
         Ok(())
     }
 
-    fn copied(
-        &self,
-        result: Option<Result<(String, Result<Listed, FileError>), tokio::task::JoinError>>,
-    ) -> Result<(), FileError> {
-        match result {
-            None => Ok(()),
-            Some(Err(error)) => Err(failed("copy", "an object", std::io::Error::other(error))),
-            Some(Ok((to, Ok(listed)))) => {
-                self.note_listed(&to, Some(listed));
-                Ok(())
-            }
-            Some(Ok((_, Err(error)))) => {
-                if matches!(&error, FileError::Io { source, .. } if source.get_ref().is_some_and(|of| of.is::<Overtaken>()))
-                {
-                    self.note_overtaken();
-                }
-                Err(error)
-            }
+    /// Notes the result of one copy.
+    fn copied(&self, result: Option<Result<CopyResult, JoinError>>) -> Result<(), FileError> {
+        let Some(result) = result else { return Ok(()) };
+        let (to, copied) = result.map_err(|error| failed("copy", "an object", io::Error::other(error)))?;
+        let is_overtaken = |error: &FileError| match error {
+            FileError::Io { source, .. } => source.get_ref().is_some_and(|content| content.is::<Overtaken>()),
+            _ => false,
+        };
+        if copied.as_ref().is_err_and(is_overtaken) {
+            self.note_overtaken();
         }
+        self.note_listed(&to, Some(copied?));
+        Ok(())
     }
 
     /// Removes an alias: the signed files first, so that no client begins with it, and the marker last.
@@ -238,7 +236,7 @@ async fn copy(
     match copied.await.map_err(|error| failed("copy", from, failure(&error)))? {
         Some(facts) => Ok(Listed { size: facts.size, tag: facts.etag }),
         // Some stores answer before they have done it.
-        None => Err(failed("copy", from, std::io::Error::other("the copy is not there"))),
+        None => Err(failed("copy", from, io::Error::other("the copy is not there"))),
     }
 }
 
@@ -251,11 +249,11 @@ async fn put_again(
 ) -> Result<Listed, FileError> {
     let wrong = |error| failed("copy", from, failure(&error));
     let Some(found) = objects.get(from, KEPT_BYTES_MAX).await.map_err(wrong)? else {
-        return Err(failed("copy", from, std::io::ErrorKind::NotFound.into()));
+        return Err(failed("copy", from, io::ErrorKind::NotFound.into()));
     };
     match objects.put(to, fields, found.content, condition).await.map_err(wrong)? {
         Written::Stored(tag) => Ok(Listed { size: found.facts.size, tag }),
-        Written::Refused => Err(failed("copy", to, std::io::Error::other(Overtaken))),
+        Written::Refused => Err(failed("copy", to, io::Error::other(Overtaken))),
     }
 }
 
