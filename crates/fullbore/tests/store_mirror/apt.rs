@@ -70,6 +70,13 @@ fn apt_updates_and_installs_from_a_bucket_by_codename_and_by_alias() {
         apt.update(&[]).well();
         installs(&apt, &package(common(), 0));
     }
+    // From a snapshot, too. apt warns, because the Release has the name of its suite.
+    Bucket::at(&store.url).run(&served(0), &["--snapshot", "s"]).exits(0);
+    let of_snapshot = apt(directory.path(), &store, common(), "snapshots/s/trixie", "");
+    let updated = of_snapshot.update(&[]);
+    assert!(updated.code == Some(0) && !updated.text.contains("Err:"), "{}", updated.text);
+    let name = package(common(), 0);
+    assert_eq!(of_snapshot.get(&["install", "--yes", "--download-only", &name]).code, Some(0));
     // What is fullbore's own is nobody's.
     let answer = plain_get(&store, "/bucket/debian/.fullbore/state");
     assert!(answer.contains(" 403 "), "{answer}");
