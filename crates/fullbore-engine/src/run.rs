@@ -17,6 +17,7 @@ pub mod report;
 pub mod signals;
 pub mod sink;
 pub mod stop;
+pub mod store_failure;
 pub mod stored;
 
 pub use error::{CommandError, ErrorKind};
@@ -24,6 +25,7 @@ pub use events::{Event, Events, Phase, Plan, Progress};
 pub use pace::{Counts, Pace};
 pub use report::{Report, Summary, Timeline};
 pub use stop::{Stop, interruption, stopped};
+pub use store_failure::StoreFailure;
 pub use stored::StoredFile;
 
 pub use crate::units;

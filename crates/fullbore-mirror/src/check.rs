@@ -1,4 +1,4 @@
-//! `fullbore check`: compares an archive on disk with its signed indexes.
+//! `fullbore check`: compares an archive, on disk or in a bucket, with its signed indexes.
 //!
 //! Reading is local (`local`): the signatures, the indexes, then size and hash of every file, or of a random share. With
 //! `--repair`, missing and wrong files are fetched as by a mirror run: no file gets its name before its hash is right.
@@ -21,16 +21,18 @@ use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::run::events::{Event, Events, Phase, Progress};
 use fullbore_engine::run::report::{Mirrored, Report, Summary, Timeline, VerdictReport};
 use fullbore_engine::stage::{Kind, Ledger};
+use fullbore_engine::target::{Name, Target as _};
 use fullbore_engine::units;
 use fullbore_engine::verdict::{Sampler, SamplerConfig};
 use fullbore_wire::run::add_transfers;
 
 use crate::mirror::batch::{Files, IndexDownload};
+use crate::mirror::bucket::BucketMirror;
 use crate::mirror::directories::Directories;
 use crate::mirror::lock::{Lock, LockError};
 use crate::mirror::session::{Session, disk};
 use crate::mirror::sizes;
-use crate::mirror::state::{OWN_DIRECTORY, State, StateError};
+use crate::mirror::state::{OWN_DIRECTORY, State, StateError, index_path};
 use crate::mirror::store;
 use crate::mirror::tree::Tree;
 use crate::settings::CheckSettings;
@@ -51,42 +53,85 @@ pub fn run(settings: &CheckSettings, events: &mut dyn Events) -> Result<Report, 
 }
 
 fn attempt(settings: &CheckSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
-    let root = Arc::new(Root::open(&settings.dir).map_err(CommandError::usage)?);
-    // A run in progress changes what is checked; repairs change it themselves. In a tree of others there are no
-    // runs, and a check leaves nothing behind.
-    let directories = Directories::of(root);
-    let is_ours = directories.own.stat(OWN_DIRECTORY).map_err(|error| disk(&error))?.is_some();
-    let lock = match (is_ours || settings.repair).then(|| Lock::take(&directories.own)) {
-        Some(Ok(lock)) => Some(lock),
-        Some(Err(error @ LockError::Held { .. })) => return Err(CommandError::new(ErrorKind::Locked, error)),
-        // A tree that we may only read can be checked, not repaired.
-        Some(Err(error)) if settings.repair => return Err(disk(&error)),
-        Some(Err(_)) | None => None,
+    let ledger = Ledger::new();
+    let directories = match &settings.store {
+        Some(store) => Directories::of_bucket(BucketMirror::open(store, &[], &ledger)?),
+        None => Directories::of(Arc::new(Root::open(&settings.dir).map_err(CommandError::usage)?)),
     };
+    let Some(bucket) = directories.bucket.clone() else {
+        return compare(settings, directories, &ledger, events);
+    };
+    let result = compare(settings, directories, &ledger, events);
+    // A lock that was not given back is over in two minutes.
+    let _ = bucket.release();
+    result.map_err(|error| bucket.explain(error))
+}
+
+/// The lock of a check.
+enum CheckLock {
+    Directory { _lock: Lock },
+    Bucket,
+    None,
+}
+
+/// Takes the lock: a run in progress changes what is checked, and repairs change it themselves. In a tree of others there
+/// are no runs, and a check leaves nothing behind. A tree that we may only read can be checked, not repaired.
+fn take_lock(settings: &CheckSettings, directories: &Directories) -> Result<CheckLock, CommandError> {
+    if let Some(bucket) = &directories.bucket {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        return match (bucket.has_state() || settings.repair).then(|| bucket.lock(&host)) {
+            Some(Ok(())) => Ok(CheckLock::Bucket),
+            Some(Err(error)) if settings.repair || error.kind == ErrorKind::Locked => Err(error),
+            Some(Err(_)) | None => Ok(CheckLock::None),
+        };
+    }
+    let is_ours = directories.own.stat(OWN_DIRECTORY).map_err(|error| disk(&error))?.is_some();
+    match (is_ours || settings.repair).then(|| Lock::take(&directories.own)) {
+        Some(Ok(lock)) => Ok(CheckLock::Directory { _lock: lock }),
+        Some(Err(error @ LockError::Held { .. })) => Err(CommandError::new(ErrorKind::Locked, error)),
+        Some(Err(error)) if settings.repair => Err(disk(&error)),
+        Some(Err(_)) | None => Ok(CheckLock::None),
+    }
+}
+
+fn compare(
+    settings: &CheckSettings,
+    directories: Directories,
+    ledger: &Ledger,
+    events: &mut dyn Events,
+) -> Result<Report, CommandError> {
+    let lock = take_lock(settings, &directories)?;
+    if let Some(bucket) = &directories.bucket {
+        bucket.prepare(&[])?;
+    }
     events.emit(Event::started("check", settings.dir.display().to_string()));
     events.emit(Event::Phase { phase: Phase::Read });
     let started = Instant::now();
-    let ledger = Ledger::new();
     let config = SamplerConfig {
-        destination: Some(settings.dir.clone()),
+        destination: Some(directories.volume.path().to_owned()),
         delivery_stage: "local scan".to_owned(),
         ..SamplerConfig::default()
     };
-    let sampler = Sampler::start(&ledger, config).map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
+    let sampler = Sampler::start(ledger, config).map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
     let mut warnings = Vec::new();
     let state = match State::open(&directories.own, &boot_id()) {
         Ok(state) => state,
         // Another user's mirror: its `.fullbore` is closed to us, the tree is not.
-        Err(StateError::File(error)) if lock.is_none() && error.kind() == Some(ErrorOf::PermissionDenied) => {
+        Err(StateError::File(error))
+            if matches!(lock, CheckLock::None) && error.kind() == Some(ErrorOf::PermissionDenied) =>
+        {
             warnings.push(format!("{error}: without it every file that the indexes name is expected to be here"));
             State::default()
         }
         Err(error) => return Err(error.into()),
     };
-    // A read-only tree cannot hold the scratch files.
-    let own = settings.dir.join(OWN_DIRECTORY);
-    let scratch = if lock.is_some() { own } else { std::env::temp_dir() };
-    let findings = read(settings, &directories, &state, &scratch, &ledger, events)?;
+    let scratch = match lock {
+        CheckLock::Directory { .. } => settings.dir.join(OWN_DIRECTORY),
+        CheckLock::Bucket => directories.own.path().join(OWN_DIRECTORY),
+        // A read-only tree cannot hold the scratch files.
+        CheckLock::None => std::env::temp_dir(),
+    };
+    let findings = read(settings, &directories, &state, &scratch, ledger, events)?;
     let verdict = sampler.finish();
     let mut summary = summary(&findings);
     warnings.extend(absent(&findings));
@@ -177,8 +222,9 @@ fn read(
     let options = Options {
         verifier: verifier.as_ref(),
         read_share: settings.read_share,
+        checksums: settings.checksums,
         seed: jiff::Timestamp::now().as_nanosecond() as u64,
-        threads: std::thread::available_parallelism().map_or(2, |cores| cores.get()),
+        threads: directories.tree.readers(),
         clock: &ledger.stage("local scan", Kind::Thread),
         stop: &stop,
         progress: &|bytes| course.looked_at(bytes),
@@ -245,6 +291,9 @@ fn summary(findings: &Findings) -> Summary {
     summary
 }
 
+/// Bytes of files for a bucket that are in the temporary directory at once; a larger one is there alone. A guess.
+const BATCH_BYTES_MAX: u64 = 1 << 30;
+
 /// Fetches wrong files; returns the repaired paths. A wrong file keeps its name until the right one replaces it.
 fn repair(
     settings: &CheckSettings,
@@ -256,6 +305,7 @@ fn repair(
 ) -> Result<Vec<String>, CommandError> {
     let started = Instant::now();
     let (own, tree) = (directories.own.clone(), directories.tree.clone());
+    let names = Names { tree: tree.clone(), bucket: directories.bucket.clone() };
     let mut repaired = Vec::new();
     for problem in &findings.problems {
         if let Fault::Link { target, .. } = &problem.fault {
@@ -267,15 +317,14 @@ fn repair(
         }
     }
     // Fetching again does not repair an index that is as signed and cannot be parsed.
-    let mut wrong: Vec<&Problem> = Vec::new();
+    let (mut wrong, mut here) = (Vec::<&Problem>::new(), Vec::new());
     for problem in findings.problems.iter().filter(|problem| problem.fault.is_of_content()) {
-        if let Some(bytes) = from_here(&own, &*tree, problem)? {
-            events.emit(Event::Repaired { path: problem.path.clone(), bytes });
-            repaired.push(problem.path.clone());
-        } else {
-            wrong.push(problem);
+        match is_here(&own, &*tree, problem)? {
+            Some(bytes) => here.push((problem, bytes)),
+            None => wrong.push(problem),
         }
     }
+    names.give(&here, &mut repaired, events)?.into_iter().for_each(|problem| wrong.push(problem));
     if wrong.is_empty() {
         store::sweep(&own).map_err(|error| disk(&error))?;
         return Ok(repaired);
@@ -290,6 +339,9 @@ fn repair(
     }
     let mut session = Session::open(directories, &origins, false, &settings.network, Durability::AtEnd)?;
     let stop = Stop::listen(&session.runtime);
+    if let Some(bucket) = &names.bucket {
+        bucket.stop_with(stop.watch());
+    }
     events.emit(Event::Phase { phase: Phase::Fetch });
     let without_size = wrong.iter().filter(|problem| problem.size.is_none()).map(|problem| problem.path.clone());
     let mut learned = sizes::learn(without_size.collect(), &session, &stop)?.into_iter();
@@ -301,22 +353,20 @@ fn repair(
             wanted.push(IndexDownload { path, other_path, size, sha256: problem.sha256 });
         }
     }
-    let files = Arc::new(Files::of_indexes(wanted));
-    let items = files.items(&[], &session);
-    let fetched = session.fetch(files.clone(), items, &stop, events)?;
-    session.site.landing.finish().map_err(|error| disk(&error))?;
-    let received: Vec<&IndexDownload> = fetched.verified.iter().filter_map(|item| files.index(*item)).collect();
-    for problem in wrong {
-        let Some(index) = received.iter().find(|index| index.sha256 == problem.sha256) else { continue };
-        match tree.give_stored(problem.sha256, &problem.path) {
-            // A `fullbore mirror` run puts directories in the place of links; what lies behind is not ours to change.
-            Err(FileError::Symlink { .. }) => continue,
-            other => other.map_err(|error| disk(&error))?,
+    for batch in batches(wanted, names.bucket.is_some()) {
+        let files = Arc::new(Files::of_indexes(batch));
+        let items = files.items(&[], &session);
+        let fetched = session.fetch(files.clone(), items, &stop, events)?;
+        session.site.landing.checkpoint().map_err(|error| disk(&error))?;
+        let received: Vec<&IndexDownload> = fetched.verified.iter().filter_map(|item| files.index(*item)).collect();
+        let came = |problem: &&'_ Problem| {
+            received.iter().find(|index| index.sha256 == problem.sha256).map(|index| index.size)
         };
-        events.emit(Event::Repaired { path: problem.path.clone(), bytes: index.size });
-        repaired.push(problem.path.clone());
+        let given: Vec<(&Problem, u64)> = wrong.iter().filter_map(|problem| Some((*problem, came(problem)?))).collect();
+        names.give(&given, &mut repaired, events)?;
+        store::sweep(&own).map_err(|error| disk(&error))?;
     }
-    store::sweep(&own).map_err(|error| disk(&error))?;
+    session.site.landing.finish().map_err(|error| disk(&error))?;
     session.journal.compact().map_err(|error| disk(&error))?;
     let verdict = summary.verdict.take();
     add_transfers(summary, started, &[(0, Phase::Fetch)], &mut session.progression, [&session.site]);
@@ -324,16 +374,67 @@ fn repair(
     Ok(repaired)
 }
 
-/// Repairs an index from another of its names, or from the store; returns its size on success.
-fn from_here(own: &Root, tree: &dyn Tree, problem: &Problem) -> Result<Option<u64>, StateError> {
+/// The files to fetch, so that those of a bucket need little room here. A directory needs the room anyway.
+fn batches(wanted: Vec<IndexDownload>, is_bucket: bool) -> Vec<Vec<IndexDownload>> {
+    let mut batches: Vec<Vec<IndexDownload>> = Vec::new();
+    let mut bytes = 0_u64;
+    for file in wanted {
+        bytes = bytes.saturating_add(file.size);
+        match batches.last_mut() {
+            Some(batch) if !is_bucket || bytes <= BATCH_BYTES_MAX => batch.push(file),
+            _ => {
+                bytes = file.size;
+                batches.push(vec![file]);
+            }
+        }
+    }
+    batches
+}
+
+/// Where right content gets the names of wrong content.
+struct Names {
+    tree: Arc<dyn Tree>,
+    bucket: Option<Arc<BucketMirror>>,
+}
+
+impl Names {
+    /// Gives stored content its names, and notes the repaired paths. Returns the problems whose paths cannot be written.
+    fn give<'p>(
+        &self,
+        problems: &[(&'p Problem, u64)],
+        repaired: &mut Vec<String>,
+        events: &mut dyn Events,
+    ) -> Result<Vec<&'p Problem>, CommandError> {
+        if let Some(bucket) = &self.bucket {
+            let link = |problem: &Problem| Name::Link { from: index_path(problem.sha256), to: problem.path.clone() };
+            let names: Vec<Name> = problems.iter().map(|(problem, _)| link(problem)).collect();
+            bucket.target.publish(&names).map_err(|error| disk(&error))?;
+        }
+        let mut left = Vec::new();
+        for (problem, bytes) in problems {
+            if self.bucket.is_none() {
+                match self.tree.give_stored(problem.sha256, &problem.path) {
+                    // A `fullbore mirror` run puts directories in the place of links; what lies behind is not ours to
+                    // change.
+                    Err(FileError::Symlink { .. }) => {
+                        left.push(*problem);
+                        continue;
+                    }
+                    other => other.map_err(|error| disk(&error))?,
+                }
+            }
+            events.emit(Event::Repaired { path: problem.path.clone(), bytes: *bytes });
+            repaired.push(problem.path.clone());
+        }
+        Ok(left)
+    }
+}
+
+/// The size of an index that another of its names has, or the store of files by hash.
+fn is_here(own: &Root, tree: &dyn Tree, problem: &Problem) -> Result<Option<u64>, StateError> {
     let (Some(names), Some(size)) = (&problem.names, problem.size) else { return Ok(None) };
-    if !store::verify(own, problem.sha256, size)? && !names.adopt(tree, problem.sha256, size)? {
-        return Ok(None);
-    }
-    match tree.give_stored(problem.sha256, &problem.path) {
-        Err(FileError::Symlink { .. }) => Ok(None),
-        other => Ok(other.map(|()| Some(size))?),
-    }
+    let is_here = store::verify(own, problem.sha256, size)? || names.adopt(tree, problem.sha256, size)?;
+    Ok(is_here.then_some(size))
 }
 
 /// The paths of a file on the mirrors. An index has its by-hash path first: its own name may hold a newer one by now.

@@ -6,7 +6,7 @@
 
 mod alternatives;
 pub(crate) mod batch;
-mod bucket;
+pub(crate) mod bucket;
 mod cached_release;
 pub(crate) mod clean;
 mod commit;
@@ -100,13 +100,8 @@ pub fn run(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report,
 
 fn attempt(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
     let (directories, _lock) = if let Some(store) = &settings.store {
-        if settings.snapshot.is_some() {
-            return Err(CommandError::usage(
-                "--snapshot: snapshots are made of hard links, which a store does not have",
-            ));
-        }
         let suites: Vec<&str> = settings.sources.iter().flat_map(|source| &source.suites).map(String::as_str).collect();
-        let bucket = BucketMirror::open(store, &suites, &settings.scratch, &Ledger::off())?;
+        let bucket = BucketMirror::open(store, &suites, &Ledger::off())?;
         (Directories::of_bucket(bucket), None)
     } else if settings.dry_run {
         // No lock: a dry run writes nothing, and may have no right to.
@@ -117,7 +112,7 @@ fn attempt(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report,
         let lock = take_lock(&root)?;
         (Directories::of(root), Some(lock))
     };
-    snapshot_name_is_free(settings, &*directories.tree)?;
+    snapshot_name_is_free(settings, &directories)?;
     let mut report = ReportBuilder::new(settings, events);
     settings.notes.iter().for_each(|note| report.warn(events, note.clone()));
     let mut session =
@@ -144,7 +139,10 @@ fn attempt(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report,
     if let Some(reason) = unreleased.filter(|_| result.is_ok()) {
         report.warn(events, format!("the lock of the mirror was not given back: {reason}"));
     }
-    let report = report.report(&mut session);
+    let mut report = report.report(&mut session);
+    if let Some(bucket) = &bucket {
+        report.summary.verdict = bucket.judge(report.summary.verdict.take(), report.summary.totals.written_bytes);
+    }
     let explain = |error| match &bucket {
         Some(bucket) => bucket.explain(error),
         None => error,
@@ -239,7 +237,10 @@ fn walk(
     let directories: Vec<String> = offers.iter().map(|offer| offer.layout.directory.clone()).collect();
     if let Some(bucket) = &session.directories.bucket {
         let of_run: Vec<&str> = directories.iter().map(String::as_str).collect();
-        bucket.prepare(&of_run, settings.dry_run, &report.host)?;
+        if !settings.dry_run {
+            bucket.lock(&report.host)?;
+        }
+        bucket.prepare(&of_run)?;
     }
     for (offer, outer) in offers.iter_mut().zip(&directories) {
         let of_run = directories.iter().map(String::as_str);
@@ -302,7 +303,7 @@ fn walk(
         return Ok(report.left_out(left_out)?);
     }
     report.planned(events, &plan, &wanted, &others, &space, Tally::default());
-    space.check().map_err(|error| pool::no_space(&error))?;
+    space.check().map_err(|error| pool::no_space(&error, session.directories.bucket.is_some()))?;
 
     report.phase(events, session, Phase::Fetch);
     let ignore_missing = settings.ignore_missing;
@@ -608,9 +609,19 @@ impl Run<'_> {
 }
 
 /// Checked first, so that a run does not fail at its end.
-fn snapshot_name_is_free(settings: &MirrorSettings, tree: &dyn Tree) -> Result<(), CommandError> {
+fn snapshot_name_is_free(settings: &MirrorSettings, directories: &Directories) -> Result<(), CommandError> {
     let Some(name) = &settings.snapshot else { return Ok(()) };
-    snapshot::check_name(tree, name).map_err(CommandError::usage)
+    match &directories.bucket {
+        Some(bucket) => bucket.tree.check_snapshot_name(name).map_err(no_snapshot),
+        None => snapshot::check_name(&*directories.tree, name).map_err(CommandError::usage),
+    }
+}
+
+fn no_snapshot(error: SnapshotError) -> CommandError {
+    match error {
+        SnapshotError::Name { .. } | SnapshotError::Exists { .. } => CommandError::usage(error),
+        other => disk(&other),
+    }
 }
 
 /// Makes the snapshot of the last round, if that is complete.
@@ -623,6 +634,16 @@ fn snapshot_of(
     let (Some(name), false) = (&settings.snapshot, settings.dry_run) else { return Ok(()) };
     if !report.complete {
         report.warn(events, format!("snapshot {name} was not made: the run was not complete"));
+        return Ok(());
+    }
+    if let Some(bucket) = &session.directories.bucket {
+        // A run that found nothing new has no lock yet.
+        bucket.lock(&report.host)?;
+        bucket.prepare(&[])?;
+        let state = State::open(&session.own, &boot_id())?;
+        for directory in bucket.tree.make_snapshot(&state, name).map_err(no_snapshot)? {
+            report.warn(events, format!("snapshot {name} has no copy of {directory:?}, which is not below dists/"));
+        }
         return Ok(());
     }
     let state = State::open(&session.own, &boot_id())?;

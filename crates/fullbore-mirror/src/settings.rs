@@ -24,9 +24,7 @@ pub struct MirrorSettings {
     /// The directory that will hold `dists/`; absolute.
     pub dir: PathBuf,
     /// The bucket that will hold the mirror, in place of the directory; `dir` is its address then.
-    pub store: Option<BucketSettings>,
-    /// Directory for temporary files of a mirror in a bucket.
-    pub scratch: PathBuf,
+    pub store: Option<MirrorStore>,
     /// Addresses of the archive (`http://` or `https://`, without a slash at the end). The first
     /// is the origin. Never empty.
     pub origins: Vec<String>,
@@ -71,7 +69,6 @@ impl MirrorSettings {
             name: None,
             dir: dir.into(),
             store: None,
-            scratch: std::env::temp_dir(),
             origins: vec![origin.into()],
             origin_only: false,
             sources: vec![source],
@@ -91,6 +88,24 @@ impl MirrorSettings {
             notes: Vec::new(),
         }
     }
+}
+
+/// A bucket with a mirror.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MirrorStore {
+    /// The bucket, and how it is reached.
+    pub bucket: BucketSettings,
+    /// The bucket that has fullbore's own files, below `.fullbore/`; by default the same one.
+    pub state: Option<BucketSettings>,
+    /// Directory for temporary files.
+    pub scratch: PathBuf,
+    /// Whether suites get copies under their other names, such as `stable`.
+    pub aliases: bool,
+    /// `Cache-Control` of names that change; by default caches keep them for a minute.
+    pub cache_control: Option<String>,
+    /// Whether a lock in the bucket keeps runs apart. Without it nothing is written on a condition, for stores that have
+    /// none; the caller sees to it that there is one run at a time.
+    pub locks: bool,
 }
 
 /// Suites of an archive, and the parts of them to mirror.
@@ -216,8 +231,12 @@ pub enum Clean {
 /// Settings of one check of a mirror on disk.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CheckSettings {
-    /// The directory that holds `dists/`; absolute.
+    /// The directory that holds `dists/`; absolute. For a bucket its address.
     pub dir: PathBuf,
+    /// The bucket that holds the mirror, in place of the directory.
+    pub store: Option<MirrorStore>,
+    /// Compare the checksums that the store has of files that are not read.
+    pub checksums: bool,
     /// Share of the files whose content is read and hashed, 0 to 1.
     pub read_share: f64,
     /// Fetch missing and wrong files again.

@@ -1,8 +1,10 @@
 //! What `put` and `get` share: which bucket, how it is reached, and its errors as the person sees them.
 
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use fullbore_engine::run::StoreFailure;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::stage::Ledger;
 use fullbore_wire::connect::{ConnectOptions, ProxyServer};
@@ -17,6 +19,8 @@ use crate::address::{Addressing, Bucket, Location, SCHEME};
 use crate::client::{CallError, Cause, Client, Options, TRY_FOR};
 use crate::credentials::{Aws, CredentialCache, CredentialsError};
 use crate::dialect::{Feature, Support};
+use crate::download::DownloadError;
+use crate::upload::UploadError;
 
 /// The region that is spoken to when nobody says which; a bucket elsewhere answers where it is.
 const REGION: &str = "us-east-1";
@@ -140,7 +144,7 @@ pub fn explain_credentials(error: &CredentialsError) -> CommandError {
 }
 
 /// The library's error as the person sees it.
-pub(crate) fn explain(error: &CallError) -> CommandError {
+pub fn explain(error: &CallError) -> CommandError {
     let kind = match error {
         CallError::Credentials(error) => return explain_credentials(error),
         CallError::Interrupted => ErrorKind::Interrupted,
@@ -168,6 +172,34 @@ pub(crate) fn explain(error: &CallError) -> CommandError {
         (_, Some(403)) => command
             .hint("check the permissions of these credentials; `aws sts get-caller-identity` shows whose they are"),
         _ => command,
+    }
+}
+
+/// A failed request of a mirror's files: what failed is the store, not a disk.
+pub fn failure(error: &CallError) -> io::Error {
+    StoreFailure::io(explain(error))
+}
+
+/// A failed upload of a mirror's file. Reading it is a matter of the local disk.
+pub(crate) fn upload_failure(error: UploadError) -> io::Error {
+    let kind = match error {
+        UploadError::Call(error) => return failure(&error),
+        UploadError::Source(error) => return error,
+        UploadError::Damaged { .. } => ErrorKind::Verification,
+        UploadError::Changed => ErrorKind::Disk,
+        UploadError::TooLarge { .. } | UploadError::TooManyParts { .. } => ErrorKind::Usage,
+    };
+    StoreFailure::io(CommandError::new(kind, error))
+}
+
+/// A failed download of a mirror's file.
+pub fn download_failure(error: &DownloadError) -> io::Error {
+    match error {
+        DownloadError::Call(error) => failure(error),
+        // Whoever compares the content itself sees that it is wrong.
+        DownloadError::Wrong { .. } => io::Error::new(io::ErrorKind::InvalidData, error.to_string()),
+        DownloadError::Missing { .. } => io::Error::new(io::ErrorKind::NotFound, error.to_string()),
+        other => StoreFailure::io(CommandError::new(ErrorKind::Network, other)),
     }
 }
 

@@ -56,7 +56,7 @@ mod sign;
 mod spool;
 pub mod target;
 mod upload;
-mod verdict;
+pub mod verdict;
 mod work;
 mod xml;
 

@@ -28,9 +28,22 @@ pub enum More {
 pub async fn list(
     client: &Client,
     prefix: &str,
+    each: impl FnMut(Vec<ListedObject>) -> More + Send,
+) -> Result<(), CallError> {
+    list_behind(client, prefix, None, each).await
+}
+
+/// As [`list`], with only the keys behind this one. A store that does not know how to begin there begins with the first.
+///
+/// # Errors
+/// As of [`list`].
+pub async fn list_behind(
+    client: &Client,
+    prefix: &str,
+    behind: Option<&str>,
     mut each: impl FnMut(Vec<ListedObject>) -> More + Send,
 ) -> Result<(), CallError> {
-    let mut pages = Pages::new(client, prefix, false);
+    let mut pages = Pages { behind, ..Pages::new(client, prefix, false) };
     while let Some(page) = pages.next().await? {
         if each(page.objects) == More::No {
             break;
@@ -46,6 +59,8 @@ pub struct Pages<'a> {
     prefix: &'a str,
     /// Keys with a slash behind the prefix are listed as what they have in common up to it.
     by_directory: bool,
+    /// Keys up to this one are left out.
+    behind: Option<&'a str>,
     next: Option<Next>,
     is_over: bool,
     endless: Endless,
@@ -54,7 +69,7 @@ pub struct Pages<'a> {
 impl<'a> Pages<'a> {
     /// The objects whose keys begin with `prefix`; nothing is asked yet.
     pub fn new(client: &'a Client, prefix: &'a str, by_directory: bool) -> Pages<'a> {
-        Pages { client, prefix, by_directory, next: None, is_over: false, endless: Endless::default() }
+        Pages { client, prefix, by_directory, behind: None, next: None, is_over: false, endless: Endless::default() }
     }
 
     /// The next page; `None`: that was all.
@@ -73,7 +88,14 @@ impl<'a> Pages<'a> {
             call = call.query("prefix", self.prefix);
         }
         call = match &self.next {
-            None => call.optional_query(Feature::ListingTokens, "list-type", "2"),
+            None => {
+                let call = call.optional_query(Feature::ListingTokens, "list-type", "2");
+                match self.behind {
+                    Some(key) if self.client.dialect().lacks(Feature::ListingTokens) => call.query("marker", key),
+                    Some(key) => call.query("start-after", key),
+                    None => call,
+                }
+            }
             Some(Next::Token(token)) => call.query("list-type", "2").query("continuation-token", token),
             Some(Next::Marker(key)) => call.query("marker", key),
         };
@@ -94,6 +116,9 @@ impl<'a> Pages<'a> {
             // Some stores begin a page with the key behind which it should begin.
             page.objects.retain(|object| object.key != *marker);
             page.prefixes.retain(|prefix| prefix != marker);
+        }
+        if let Some(key) = self.behind {
+            page.objects.retain(|object| object.key.as_str() > key);
         }
         if let Some(did) = self.endless.turns_out(&page) {
             return Err(CallError::Endless { what: what(), store: self.client.bucket().store().to_owned(), did });

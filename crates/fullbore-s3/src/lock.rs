@@ -221,14 +221,18 @@ impl Shared {
 
 /// Renews the lock until it is lost. A store that does not answer is asked again, as long as the lock may be held.
 async fn renew(shared: Arc<Shared>) {
+    let mut next = Instant::now() + shared.times.renew_every;
     loop {
-        tokio::time::sleep(shared.times.renew_every).await;
+        tokio::time::sleep_until(next.into()).await;
         let (mut content, tag) = {
             let held = shared.held();
             (held.content.clone(), held.tag.clone())
         };
         content.renewal += 1;
         let sent = Instant::now();
+        // A renewal that took long, because an answer was lost, does not put off the next one: the holder believes in the
+        // lock from the sending of the last one.
+        next = sent + shared.times.renew_every;
         match write(&shared.objects, &shared.path, &content, &Condition::Tag(tag)).await {
             Ok(Written::Stored(Some(tag))) => {
                 let mut held = shared.held();

@@ -184,7 +184,7 @@ impl Objects {
         }
     }
 
-    /// Copies an object within the bucket, with fields of its own.
+    /// Copies an object within the bucket, with fields of its own; `sha256` is that of the content, where it is known.
     ///
     /// # Errors
     /// [`CallError`], also where the store tells of an error in the body of a good answer; a missing source.
@@ -193,13 +193,13 @@ impl Objects {
         from: &str,
         to: &str,
         mut fields: Vec<(String, String)>,
-        sha256: Sha256,
+        sha256: Option<Sha256>,
     ) -> Result<(), CallError> {
         let mut source = String::from("/");
         encode_path(&self.client.bucket().name, &mut source);
         source.push('/');
         encode_path(&self.key(from), &mut source);
-        fields.push((HASH_FIELD.to_owned(), sha256.to_hex().as_str().to_owned()));
+        fields.extend(sha256.map(|sha256| (HASH_FIELD.to_owned(), sha256.to_hex().as_str().to_owned())));
         fields.push(("x-amz-copy-source".to_owned(), source));
         fields.push(("x-amz-metadata-directive".to_owned(), "REPLACE".to_owned()));
         fields.push(("x-amz-checksum-algorithm".to_owned(), "SHA256".to_owned()));
@@ -247,22 +247,59 @@ impl Objects {
     ///
     /// # Errors
     /// [`CallError`]; see [`listing::list`].
-    pub async fn list(&self, below: &str) -> Result<Vec<(String, u64, String)>, CallError> {
+    pub async fn list(&self, below: &str) -> Result<ListedPaths, CallError> {
+        self.list_range(below, None, None).await
+    }
+
+    /// As [`Objects::list`], in ranges that are listed at the same time: they are parted behind these paths, which are in
+    /// order.
+    ///
+    /// # Errors
+    /// As of [`Objects::list`].
+    pub async fn list_in_ranges(&self, below: &str, parted_behind: &[String]) -> Result<ListedPaths, CallError> {
+        let mut listing = tokio::task::JoinSet::new();
+        for place in 0..=parted_behind.len() {
+            let behind = place.checked_sub(1).map(|before| parted_behind[before].clone());
+            let (objects, below, until) = (self.clone(), below.to_owned(), parted_behind.get(place).cloned());
+            listing
+                .spawn(async move { (place, objects.list_range(&below, behind.as_deref(), until.as_deref()).await) });
+        }
+        let mut ranges: Vec<ListedPaths> = vec![Vec::new(); parted_behind.len() + 1];
+        while let Some(range) = listing.join_next().await {
+            let (place, found) = range.map_err(|error| CallError::GivenUp(format!("a task failed: {error}")))?;
+            ranges[place] = found?;
+        }
+        Ok(ranges.into_iter().flatten().collect())
+    }
+
+    /// The objects behind one path, up to another.
+    async fn list_range(
+        &self,
+        below: &str,
+        behind: Option<&str>,
+        until: Option<&str>,
+    ) -> Result<ListedPaths, CallError> {
         let mut found = Vec::new();
         let prefix = &*self.prefix;
-        listing::list(&self.client, &self.key(below), |page: Vec<xml::ListedObject>| {
-            // A key outside of the prefix was not asked for.
-            let objects = page.into_iter().filter_map(|object| {
-                let path = object.key.strip_prefix(prefix)?.to_owned();
-                Some((path, object.size, object.etag))
-            });
-            found.extend(objects);
+        let behind = behind.map(|path| self.key(path));
+        listing::list_behind(&self.client, &self.key(below), behind.as_deref(), |page: Vec<xml::ListedObject>| {
+            for object in page {
+                // A key outside of the prefix was not asked for.
+                let Some(path) = object.key.strip_prefix(prefix) else { continue };
+                if until.is_some_and(|until| path > until) {
+                    return More::No;
+                }
+                found.push((path.to_owned(), object.size, object.etag));
+            }
             More::Yes
         })
         .await?;
         Ok(found)
     }
 }
+
+/// What [`Objects::list`] tells: paths, sizes, ETags.
+pub type ListedPaths = Vec<(String, u64, String)>;
 
 fn condition_field(condition: &Condition) -> Option<(String, String)> {
     match condition {
@@ -277,7 +314,8 @@ fn facts(head: &ResponseHead) -> ObjectFacts {
     ObjectFacts {
         size: head.content_length.unwrap_or(0),
         etag: etag(head),
-        sha256: by_metadata.or_else(|| sha256_of(head)),
+        // The store's own is of the content that is there; metadata may have been copied to other content.
+        sha256: sha256_of(head).or(by_metadata),
         mtime: head.store_field(TIME_FIELD).and_then(|seconds| seconds.parse().ok()),
         modified: head.last_modified,
         answered: head.date,

@@ -13,19 +13,20 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use bytes::Bytes;
 use fullbore_engine::digest::{Sha256, Verified};
 use fullbore_engine::durability::Durability;
-use fullbore_engine::files::Root;
 use fullbore_engine::files::unnamed::unnamed;
+use fullbore_engine::files::{FileError, Root};
 use fullbore_engine::target::{Committed, Content, LocalPart, LocalTarget, Name, Promise, Target, TargetError};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
+use crate::bucket::{failure, upload_failure};
 use crate::client::CallError;
 use crate::objects::{Condition, HASH_FIELD, Objects, TIME_FIELD, Written};
 use crate::parts::WHOLE_BYTES_MAX;
 use crate::upload::{PutOutcome, UploadError, Uploader};
 
 /// Names that are given at once.
-const NAMES_AT_ONCE: usize = 32;
+pub const NAMES_AT_ONCE: usize = 32;
 
 /// What the caller knows of the layout of its objects.
 pub trait Layout: Send + Sync + 'static {
@@ -40,6 +41,15 @@ pub trait Layout: Send + Sync + 'static {
 
     /// To which step of publishing a name belongs: names of one step are given at once, steps one after the other.
     fn step(&self, name: &Name) -> u32;
+
+    /// Whether a name is not one object: a link, in whose place the layout has copies.
+    fn is_link(&self, name: &Name) -> bool;
+
+    /// Gives or removes such a name.
+    ///
+    /// # Errors
+    /// The objects cannot be read or written.
+    fn link(&self, name: &Name) -> Result<(), FileError>;
 
     /// Called before each step: whether this run may still change what is published.
     ///
@@ -138,8 +148,8 @@ impl<L: Layout> StoreTarget<L> {
             let Some((sha256, source)) = source else {
                 return Err(TargetError::NothingToPublish { path: from.to_owned(), name: to.to_owned() });
             };
-            self.objects.copy(&source, to, fields, sha256).await.map_err(|error| failed(io::Error::other(error)))?;
-            let facts = self.objects.head(to).await.map_err(|error| failed(io::Error::other(error)))?;
+            self.objects.copy(&source, to, fields, Some(sha256)).await.map_err(|error| failed(failure(&error)))?;
+            let facts = self.objects.head(to).await.map_err(|error| failed(failure(&error)))?;
             // Some stores answer before they have done it.
             let facts = facts.ok_or_else(|| failed(io::Error::other("the copy is not there")))?;
             self.layout.changed(to, Some((sha256, facts.size, facts.etag)));
@@ -157,7 +167,7 @@ impl<L: Layout> StoreTarget<L> {
             }
             let condition = self.layout.condition(to);
             let put = self.objects.put(to, fields, content, &condition).await;
-            return match put.map_err(|error| failed(io::Error::other(error)))? {
+            return match put.map_err(|error| failed(failure(&error)))? {
                 Written::Stored(tag) => {
                     self.layout.changed(to, Some((hash, size, tag)));
                     Ok(())
@@ -171,9 +181,23 @@ impl<L: Layout> StoreTarget<L> {
         let Some(sha256) = sha256 else {
             return Err(TargetError::NothingToPublish { path: from.to_owned(), name: to.to_owned() });
         };
+        // Stores ignore conditions of uploads in parts, and so what can be told beforehand must do.
+        let condition = self.layout.condition(to);
+        if condition != Condition::None {
+            let facts = self.objects.head(to).await.map_err(|error| failed(failure(&error)))?;
+            let is_seen = match (&condition, &facts) {
+                (Condition::Tag(tag), Some(facts)) => facts.etag.as_ref() == Some(tag),
+                (Condition::Absent, facts) => facts.is_none(),
+                _ => false,
+            };
+            if !is_seen {
+                self.layout.overtaken();
+                return Err(failed(io::Error::other(Overtaken)));
+            }
+        }
         let key = self.objects.key(to);
         let put = self.uploader.put_file(&key, with_hash(fields, sha256), Arc::new(file), size).await;
-        put.map_err(|error| failed(io::Error::other(error)))?;
+        put.map_err(|error| failed(upload_failure(error)))?;
         self.layout.changed(to, Some((sha256, size, None)));
         Ok(())
     }
@@ -204,7 +228,7 @@ impl<L: Layout> StoreTarget<L> {
             let failed = |error: CallError| TargetError::Io {
                 operation: "remove",
                 path: first.clone(),
-                source: io::Error::other(error),
+                source: failure(&error),
             };
             self.objects.remove(&removed).await.map_err(failed)?;
             removed.iter().for_each(|path| self.layout.changed(path, None));
@@ -337,7 +361,7 @@ impl<L: Layout> Target for StoreTarget<L> {
             promise.tell(put.map_err(|error: UploadError| TargetError::Io {
                 operation: "store",
                 path,
-                source: io::Error::other(error),
+                source: upload_failure(error),
             }));
             // Whoever waits for the barrier is to find all of it told.
             drop(flying);
@@ -358,11 +382,8 @@ impl<L: Layout> Target for StoreTarget<L> {
         }
         // Nobody reads published files by way of the target; trees do.
         let got = self.runtime.block_on(self.objects.get(path, WHOLE_BYTES_MAX as usize));
-        let got = got.map_err(|error| TargetError::Io {
-            operation: "read",
-            path: path.to_owned(),
-            source: io::Error::other(error),
-        })?;
+        let got =
+            got.map_err(|error| TargetError::Io { operation: "read", path: path.to_owned(), source: failure(&error) })?;
         Ok(got.map(|found| {
             let size = found.facts.size;
             (Box::new(io::Cursor::new(found.content)) as Content, size)
@@ -395,6 +416,11 @@ impl<L: Layout> Target for StoreTarget<L> {
             self.runtime.block_on(self.give_all(&std::mem::take(step)))
         };
         for name in names {
+            if self.layout.is_link(name) {
+                give(&mut step)?;
+                self.layout.link(name)?;
+                continue;
+            }
             if step.first().is_some_and(|first| self.layout.step(first) != self.layout.step(name)) {
                 give(&mut step)?;
             }

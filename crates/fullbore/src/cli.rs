@@ -49,7 +49,7 @@ pub use mirror::MirrorArgs;
 pub use nosync::NosyncArgs;
 pub use pdiff::{PdiffApplyArgs, PdiffArgs, PdiffCommand, PdiffGenerateArgs, PdiffMergeArgs, PdiffPublishArgs};
 pub use probe::ProbeArgs;
-pub use s3::{AddressingChoice, S3Args, S3GetArgs, S3PutArgs};
+pub use s3::{AddressingChoice, Aliases, S3Args, S3GetArgs, S3PutArgs, StoreArgs, StoreLock};
 pub use selection::SelectionArgs;
 pub use shared::{NetworkArgs, OutputArgs, TrustArgs};
 pub use store::{GetArgs, GridArgs, PutArgs};

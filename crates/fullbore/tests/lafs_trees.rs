@@ -457,7 +457,6 @@ fn what_cannot_be_checked_is_named(grid: &Grid) {
     for (arguments, hint) in [
         (&["check", "--renew", "/srv"][..], "no cap is given"),
         (&["check", "--read-data-subset", "5%", "URI:LIT:"], "is for archives"),
-        (&["check", "s3://b/k"], "not objects of a store"),
         (&["check", "URI:LIT:", "/srv"], "not a cap"),
         (&["check", "URI:NEW:secret"], "unknown kind"),
         (&["ls", "/srv"], "neither a cap"),

@@ -2,18 +2,28 @@
 //! to S9 are those of docs/design/0021-mirror-in-a-bucket.md.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+#[path = "store_mirror/aliases.rs"]
+mod aliases;
+#[path = "store_mirror/apt.rs"]
+mod apt;
+#[path = "store_mirror/check.rs"]
+mod check;
+#[path = "store_mirror/failing.rs"]
+mod failing;
 mod harness;
 #[path = "s3/proxy.rs"]
 mod proxy;
 #[path = "s3/servers.rs"]
 #[allow(dead_code, unused_imports, reason = "shared by several test binaries")]
 mod servers;
+#[path = "store_mirror/snapshots.rs"]
+mod snapshots;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use fullbore_testkit::server::Server;
@@ -23,28 +33,39 @@ use servers::{moto, versitygw};
 
 const TO: &str = "s3://bucket/debian";
 
+const KEYS: [(&str, &str); 2] = [("AWS_ACCESS_KEY_ID", "fullbore"), ("AWS_SECRET_ACCESS_KEY", "only-for-tests")];
+
 /// A mirror in a bucket.
 struct Bucket {
     mirror: Mirror,
     endpoint: String,
+    /// Credentials, as variables of the environment.
+    keys: Vec<(&'static str, &'static str)>,
 }
 
 impl Bucket {
     fn at(endpoint: &str) -> Bucket {
         let mut mirror = Mirror::new(common());
         mirror.to = PathBuf::from(TO);
-        Bucket { mirror, endpoint: endpoint.to_owned() }
+        Bucket { mirror, endpoint: endpoint.to_owned(), keys: KEYS.to_vec() }
     }
 
     fn command(&self, from: &Server, more: &[&str]) -> Command {
         let mut command = self.mirror.command(&[from], more);
         command.args(["--endpoint", &self.endpoint]);
-        command.env("AWS_ACCESS_KEY_ID", "fullbore").env("AWS_SECRET_ACCESS_KEY", "only-for-tests");
+        command.envs(self.keys.iter().copied());
         command
     }
 
     fn run(&self, from: &Server, more: &[&str]) -> Ran {
         self.mirror.finish(self.command(from, more))
+    }
+
+    fn check(&self, more: &[&str]) -> Ran {
+        let mut command = self.mirror.check_command(more);
+        command.args(["--endpoint", &self.endpoint]);
+        command.envs(self.keys.iter().copied());
+        self.mirror.finish(command)
     }
 }
 
@@ -63,37 +84,65 @@ fn reference(state: usize) -> &'static BTreeMap<String, String> {
     &REFERENCES.get_or_init(|| [made(0), made(1)])[state]
 }
 
-/// Path → hash of the published files.
+/// Path → hash of the published files. A bucket has copies in the place of links, and a marker in each directory of them.
 fn contents(of: &Path) -> BTreeMap<String, String> {
-    let of_file = |what: String| what.split_once(' ').map(|(_, hash)| hash.to_owned()).unwrap_or_default();
-    // Links have no content; a store has none.
-    let files = tree(of).into_iter().filter(|(_, what)| !what.starts_with("->"));
-    files.map(|(path, what)| (path, of_file(what))).collect()
+    let of_file = |what: &str| what.split_once(' ').map(|(_, hash)| hash.to_owned()).unwrap_or_default();
+    let (links, files): (Vec<_>, Vec<_>) = tree(of).into_iter().partition(|(_, what)| what.starts_with("->"));
+    let mut contents: BTreeMap<String, String> =
+        files.iter().map(|(path, what)| (path.clone(), of_file(what))).collect();
+    for (link, target) in links {
+        let target = format!("dists/{}/", target.trim_start_matches("-> "));
+        let below = files.iter().filter_map(|(path, what)| Some((path.strip_prefix(&target)?, what)));
+        contents.extend(below.map(|(rest, what)| (format!("{link}/{rest}"), of_file(what))));
+    }
+    contents.retain(|path, _| !path.ends_with("/.fullbore-alias"));
+    contents
 }
 
 fn data(store: &servers::Server) -> PathBuf {
     store.directory.path().join("data/bucket/debian")
 }
 
-/// The state whose InRelease is published, of which a client that asks by hash finds everything; none without one.
+/// The state whose InRelease is published, of which a client that asks by hash finds everything; none without one. The
+/// same holds for the alias, which is published after it.
 #[track_caller]
 fn visible(data: &Path) -> Option<usize> {
     let here = contents(data);
-    let published = here.get("dists/trixie/InRelease")?;
-    let state = (0..2).find(|state| reference(*state).get("dists/trixie/InRelease") == Some(published));
-    let state = state.expect("the InRelease is one of the archive's");
-    for (path, hash) in reference(state) {
-        if path.starts_with("pool/") || path.contains("/by-hash/") {
-            assert_eq!(here.get(path), Some(hash), "{path}, which the published InRelease of state {state} leads to");
+    let state_of = |suite: &str| {
+        let inrelease = format!("dists/{suite}/InRelease");
+        let published = here.get(&inrelease)?;
+        let state = (0..2).find(|state| reference(*state).get(&inrelease) == Some(published));
+        let state = state.expect("the InRelease is one of the archive's");
+        for (path, hash) in reference(state) {
+            let is_of_suite = path.starts_with(&format!("dists/{suite}/"));
+            if path.starts_with("pool/") || is_of_suite && path.contains("/by-hash/") {
+                assert_eq!(here.get(path), Some(hash), "{path}, which dists/{suite} of state {state} leads to");
+            }
         }
-    }
-    Some(state)
+        Some(state)
+    };
+    state_of("stable");
+    state_of("trixie")
 }
 
 /// The pool files that were asked for, each once.
 fn pool_requests(server: &Server) -> Vec<String> {
     let paths = server.log().into_iter().map(|entry| entry.path).filter(|path| path.starts_with("/pool/"));
     paths.collect::<std::collections::BTreeSet<String>>().into_iter().collect()
+}
+
+/// What the store says of an object for caches.
+fn cache_control(store: &servers::Server, path: &str) -> String {
+    let script = r#"
+import boto3, sys
+client = boto3.client("s3", endpoint_url=sys.argv[1], region_name="us-east-1",
+                      aws_access_key_id="fullbore", aws_secret_access_key="only-for-tests")
+print(client.head_object(Bucket="bucket", Key="debian/" + sys.argv[2]).get("CacheControl", ""))
+"#;
+    let python = servers::program("moto/bin/python");
+    let done = Command::new(python).args(["-c", script, &store.url, path]).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8(done.stdout).unwrap().trim().to_owned()
 }
 
 /// Copies a bucket with the attributes that are its metadata.
@@ -139,19 +188,35 @@ fn a_bucket_has_what_a_directory_has_and_is_updated_and_cleaned() {
 }
 
 #[test]
-fn another_store_takes_it_as_well() {
-    let store = moto();
-    let bucket = Bucket::at(&store.url);
-    bucket.run(&served(0), &[]).exits(0);
-    bucket.run(&served(0), &["--changed-exit"]).exits(10);
-    bucket.run(&served(1), &[]).exits(0);
-    let client = servers::Client::new(&store.url);
-    for (path, hash) in reference(1) {
-        let content =
-            client.run(["get", &format!("{TO}/{path}"), "-o", client.home.path().join("f").to_str().unwrap()]);
-        assert_eq!(content.code, 0, "{path}: {}", content.stderr);
-        let (digest, _) = fullbore_testkit::digest::Digest::of_file(&client.home.path().join("f")).unwrap();
-        assert_eq!(digest.to_string(), *hash, "{path}");
+fn other_stores_take_it_as_well() {
+    let garage = [servers::GARAGE_KEYS[0], servers::GARAGE_KEYS[1], ("AWS_REGION", "garage")];
+    let stores: [(servers::Server, &[(&'static str, &'static str)], &[&'static str]); 3] = [
+        (moto(), &KEYS, &[]),
+        (servers::minio(), &KEYS, &[]),
+        // It ignores conditions.
+        (servers::garage(), &garage, &["--lock", "none"]),
+    ];
+    for (store, keys, flags) in stores {
+        let mut bucket = Bucket::at(&store.url);
+        bucket.keys = keys.to_vec();
+        let with = |more: &[&'static str]| [flags, more].concat();
+        bucket.run(&served(0), flags).exits(0);
+        bucket.run(&served(0), &with(&["--changed-exit"])).exits(10);
+        bucket.run(&served(1), &with(&["--snapshot", "s"])).exits(0);
+        let checked = bucket.check(flags).exits(0).prints("all as signed.");
+        assert!(checked.number("totals.checked_files") as usize > reference(1).len() / 2, "{checked:?}");
+        bucket.check(&with(&["--checksums", "--repair"])).exits(0);
+        let mut client = servers::Client::new(&store.url);
+        client.variables = keys.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        for (path, hash) in reference(1) {
+            let (digest, _) = {
+                let to = client.home.path().join("f");
+                let got = client.run(["get", &format!("{TO}/{path}"), "-o", to.to_str().unwrap()]);
+                assert_eq!(got.code, 0, "{path}: {}", got.stderr);
+                fullbore_testkit::digest::Digest::of_file(&to).unwrap()
+            };
+            assert_eq!(digest.to_string(), *hash, "{path}");
+        }
     }
 }
 
@@ -159,17 +224,26 @@ fn another_store_takes_it_as_well() {
 fn nothing_new_is_two_round_trips_and_no_lock() {
     let store = versitygw();
     Bucket::at(&store.url).run(&served(0), &[]).exits(0);
-    let proxy = Proxy::start(&store.url, |_, _| Action::Pass(Duration::from_millis(150)));
-    let bucket = Bucket::at(&proxy.url);
-    let server = served(0);
-    let begun = Instant::now();
-    let run = bucket.run(&server, &["--changed-exit"]).exits(10);
-    let took = begun.elapsed();
-    let asked = proxy.take();
-    assert!(asked.iter().all(|request| request.starts_with("GET ") || request.starts_with("HEAD ")), "{asked:?}");
-    assert_eq!(run.number("totals.requests"), 1, "the origin is asked whether it has another InRelease");
-    // All that the store is asked for goes out at once: five requests that take 150 ms each.
-    assert!(asked.len() == 5 && took < Duration::from_millis(700), "{asked:?} in {took:?}");
+    for suite in ["trixie", "stable"] {
+        // The times at which requests arrive show the rounds.
+        let times = Arc::new(Mutex::new(Vec::new()));
+        let arrived = times.clone();
+        let proxy = Proxy::start(&store.url, move |_, _| {
+            arrived.lock().unwrap().push(Instant::now());
+            Action::Pass(Duration::from_secs(1))
+        });
+        let mut bucket = Bucket::at(&proxy.url);
+        bucket.mirror = Mirror::new(common()).suite(suite);
+        bucket.mirror.to = PathBuf::from(TO);
+        let run = bucket.run(&served(0), &["--changed-exit"]).exits(10);
+        let asked = proxy.take();
+        assert!(asked.iter().all(|request| request.starts_with("GET ") || request.starts_with("HEAD ")), "{asked:?}");
+        assert_eq!(run.number("totals.requests"), 1, "the origin is asked whether it has another InRelease");
+        let times = times.lock().unwrap();
+        let later = times.windows(2).filter(|two| two[1] - two[0] > Duration::from_millis(500)).count();
+        assert_eq!(later + 1, 2, "{suite}: {asked:?} at {times:?}");
+        assert!(asked.len() <= 8, "{suite}: {asked:?}");
+    }
 }
 
 /// S1.
@@ -349,6 +423,86 @@ fn a_store_without_conditions_is_refused() {
     let store = versitygw();
     let proxy = Proxy::start(&store.url, |_, _| Action::Unconditional);
     let run = Bucket::at(&proxy.url).run(&served(0), &[]).exits(1);
-    assert!(run.stderr.contains("the store ignores conditions"), "{}", run.stderr);
+    assert!(
+        run.stderr.contains("the store ignores conditions") && run.stderr.contains("--lock none"),
+        "{}",
+        run.stderr
+    );
     assert!(!data(&store).join("dists").exists());
+}
+
+#[test]
+fn a_store_without_conditions_is_used_with_lock_none() {
+    let store = versitygw();
+    let proxy = Proxy::start(&store.url, |_, _| Action::Unconditional);
+    let bucket = Bucket::at(&proxy.url);
+    let flags = ["--lock", "none", "--cache-control", "max-age=7"];
+    bucket.run(&served(0), &flags).exits(0);
+    assert_eq!(contents(&data(&store)), *reference(0));
+    bucket.run(&served(0), &["--lock", "none", "--changed-exit"]).exits(10);
+    bucket.run(&served(1), &flags).exits(0);
+    verified(&data(&store), common(), 1);
+    bucket.check(&["--lock", "none", "--repair"]).exits(0);
+    assert!(!data(&store).join(".fullbore/lock").exists());
+    let value = |path: &str| cache_control(&store, path);
+    assert_eq!(value("dists/trixie/InRelease"), "max-age=7");
+    assert!(value(reference(1).keys().find(|path| path.starts_with("pool/")).unwrap()).contains("immutable"));
+}
+
+#[test]
+fn a_listing_in_ranges_is_the_whole_listing() {
+    for store in [versitygw(), moto()] {
+        let client = servers::Client::new(&store.url);
+        (0..50).for_each(|number| drop(client.file(&format!("many/{number:02}"), b"x")));
+        let put = client.run(["put", client.home.path().join("many").to_str().unwrap(), &format!("{TO}/pool")]);
+        assert_eq!(put.code, 0, "{}", put.stderr);
+        let proxy = Proxy::start(&store.url, |_, _| Action::now());
+        let settings = fullbore_s3::bucket::BucketSettings {
+            location: fullbore_s3::Location::parse(TO).unwrap(),
+            endpoint: Some(proxy.url.clone()),
+            region: Some("us-east-1".to_owned()),
+            addressing: fullbore_s3::Addressing::Path,
+            signs: true,
+            authorities: None,
+            connections: 16,
+            patience: Duration::from_secs(30),
+            proxy: Default::default(),
+            aws: fullbore_s3::credentials::Aws::find(
+                &|name| match name {
+                    "AWS_ACCESS_KEY_ID" => Some("fullbore".to_owned()),
+                    "AWS_SECRET_ACCESS_KEY" => Some("only-for-tests".to_owned()),
+                    _ => None,
+                },
+                None,
+            )
+            .unwrap(),
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let (_stop, stopped) = tokio::sync::watch::channel(false);
+        let _inside = runtime.enter();
+        let ledger = fullbore_engine::stage::Ledger::off();
+        let objects = fullbore_s3::objects::Objects::open(&settings, stopped, &ledger).unwrap();
+        let whole = runtime.block_on(objects.list("pool/")).unwrap();
+        assert_eq!(whole.len(), 50);
+        proxy.take();
+        let parted = ["pool/09", "pool/095", "pool/30", "pool/99"].map(str::to_owned);
+        assert_eq!(runtime.block_on(objects.list_in_ranges("pool/", &parted)).unwrap(), whole);
+        assert_eq!(proxy.take().iter().filter(|line| line.contains("start-after=")).count(), 4);
+    }
+}
+
+#[test]
+fn the_state_may_be_elsewhere() {
+    let store = versitygw();
+    let bucket = Bucket::at(&store.url);
+    let flags = ["--state", "s3://bucket/private/debian"];
+    bucket.run(&served(0), &flags).exits(0);
+    assert!(!data(&store).join(".fullbore").exists());
+    assert!(store.directory.path().join("data/bucket/private/debian/.fullbore/state").exists());
+    bucket.run(&served(0), &[&flags[..], &["--changed-exit"]].concat()).exits(10);
+    bucket.run(&served(1), &flags).exits(0);
+    verified(&data(&store), common(), 1);
+    bucket.check(&flags).exits(0).prints("all as signed.");
+    assert!(!data(&store).join(".fullbore").exists());
+    bucket.run(&served(1), &["--state", "/srv"]).exits(1).says("s3://");
 }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::io::BufReader;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fullbore_apt::signed_release::contradiction;
@@ -16,6 +16,7 @@ use fullbore_debian::release::{IndexEntry, Release};
 use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignatureError, SignedText, Verifier};
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::files::{FileError, Kind, Root};
+use fullbore_engine::run::StoreFailure;
 use fullbore_engine::stage::StageClock;
 
 use super::findings::{Fault, Findings, IndexNames, Problem, SuiteFault, SuiteFound};
@@ -29,7 +30,7 @@ use crate::mirror::plan::{FileId, Plan, PlanBuilder, PlanFile};
 use crate::mirror::select::Reading;
 use crate::mirror::signed_files::NestedSuites;
 use crate::mirror::state::{State, StateError};
-use crate::mirror::tree::Tree;
+use crate::mirror::tree::{LISTED_AT_ONCE, LISTED_LEAST, Tree};
 use crate::settings::Filters;
 
 /// Options of a check.
@@ -38,6 +39,8 @@ pub struct Options<'a> {
     pub verifier: Option<&'a Verifier>,
     /// Share of the files whose content is read, 0 to 1.
     pub read_share: f64,
+    /// Whether the hash that the tree knows is compared of all other files; where it knows none, the file is read.
+    pub checksums: bool,
     /// Seed of the random share.
     pub seed: u64,
     /// Number of reading threads.
@@ -119,7 +122,7 @@ pub fn check(own: &Root, tree: &dyn Tree, state: &State, options: &Options<'_>) 
         let fault = Fault::Link { target: lost.target.to_owned(), found: lost.found };
         checker.problem(lost.link, None, Sha256::EMPTY, fault);
     }
-    checker.choose(&mut plan);
+    checker.choose(&mut plan)?;
     match plan.finish() {
         Ok(plan) => {
             checker.files(&plan)?;
@@ -259,7 +262,7 @@ impl<'a> Checker<'a> {
         let (copies, missing) = self.find_copies(directory, suite, release)?;
         self.findings.problems.extend(missing);
         self.find_absent(directory, suite, release, &copies);
-        let right = self.read_copies(&copies);
+        let right = self.read_copies(&copies)?;
         // Of each index the form that is fastest to read, among those that are right.
         let mut groups: BTreeMap<&str, (Form, Reading, usize)> = BTreeMap::new();
         let at_of: BTreeMap<(&str, Sha256), usize> = copies
@@ -296,17 +299,25 @@ impl<'a> Checker<'a> {
     }
 
     /// Where the indexes name several contents for a path, each of them is right: the one that is here is taken.
-    fn choose(&self, plan: &mut PlanBuilder) {
+    fn choose(&self, plan: &mut PlanBuilder) -> Result<(), CheckError> {
         for (path, contents) in plan.alternatives().clone() {
             let job = |at: usize| {
                 let content = contents.get(at)?;
-                Some(Job { id: at as u32, path: &path, size: Some(content.size), sha256: content.sha256 })
+                let known_is_enough = self.options.checksums;
+                Some(Job {
+                    id: at as u32,
+                    path: &path,
+                    size: Some(content.size),
+                    sha256: content.sha256,
+                    known_is_enough,
+                })
             };
-            let right = self.read(&job).into_iter().find(|(_, outcome)| matches!(outcome, Outcome::Right(_)));
+            let right = self.read(&job)?.into_iter().find(|(_, outcome)| matches!(outcome, Outcome::Right(_)));
             if let Some((at, _)) = right {
                 plan.choose(&path, &contents[at as usize]);
             }
         }
+        Ok(())
     }
 
     /// All copies of the Release's indexes, and the missing ones.
@@ -375,13 +386,15 @@ impl<'a> Checker<'a> {
     }
 
     /// Reads indexes; tells for each whether it is right.
-    fn read_copies(&mut self, copies: &[IndexCopy]) -> Vec<bool> {
+    fn read_copies(&mut self, copies: &[IndexCopy]) -> Result<Vec<bool>, CheckError> {
         let job = |at: usize| {
             let copy = copies.get(at)?;
-            Some(Job { id: at as u32, path: copy.path(), size: Some(copy.size), sha256: copy.sha256 })
+            // Indexes are parsed, and so they are read in any case.
+            let (size, sha256) = (Some(copy.size), copy.sha256);
+            Some(Job { id: at as u32, path: copy.path(), size, sha256, known_is_enough: false })
         };
         let mut right = vec![false; copies.len()];
-        for (id, outcome) in self.read(&job) {
+        for (id, outcome) in self.read(&job)? {
             let copy = &copies[id as usize];
             self.findings.wanted.add(copy.size);
             right[id as usize] = matches!(outcome, Outcome::Right(_));
@@ -395,12 +408,13 @@ impl<'a> Checker<'a> {
                 self.findings.problems.extend(copy.twins.iter().map(of_twin));
             }
         }
-        right
+        Ok(right)
     }
 
     /// Checks every file that the indexes name.
     fn files(&mut self, plan: &Plan) -> Result<(), CheckError> {
-        let mut chosen: Vec<(FileId, Option<String>)> = Vec::new();
+        self.tree.expect(plan.parted(LISTED_AT_ONCE, LISTED_LEAST));
+        let mut chosen: Vec<(FileId, Option<String>, bool)> = Vec::new();
         for file in plan.files() {
             // Links are followed below `dists/` only: a pool behind a link may be on another disk.
             let there = match file.path.starts_with("dists/") {
@@ -419,8 +433,9 @@ impl<'a> Checker<'a> {
                     Fault::Size(status.size)
                 }
                 Some((_, behind)) => {
-                    if is_chosen(file.path, self.options.seed, self.options.read_share) {
-                        chosen.push((file.id, behind));
+                    let is_read = is_chosen(file.path, self.options.seed, self.options.read_share);
+                    if is_read || self.options.checksums {
+                        chosen.push((file.id, behind, !is_read));
                     } else {
                         (self.options.progress)(0);
                     }
@@ -431,16 +446,17 @@ impl<'a> Checker<'a> {
             self.problem(file.path, file.known_size(), file.sha256, fault);
         }
         let job = |at: usize| {
-            let (id, behind) = chosen.get(at)?;
+            let (id, behind, known_is_enough) = chosen.get(at)?;
             let file = plan.file(*id);
             Some(Job {
                 id: file.id,
                 path: behind.as_deref().unwrap_or(file.path),
                 size: file.known_size(),
                 sha256: file.sha256,
+                known_is_enough: *known_is_enough,
             })
         };
-        for (id, outcome) in self.read(&job) {
+        for (id, outcome) in self.read(&job)? {
             let file = plan.file(id);
             self.judge(file.path, file.known_size(), file.sha256, outcome);
         }
@@ -456,15 +472,25 @@ impl<'a> Checker<'a> {
         file.suites.iter().all(left_out) && !self.is_known(file.path)
     }
 
-    /// Hashes files in parallel.
-    fn read<'j>(&self, job: &(impl Fn(usize) -> Option<Job<'j>> + Sync)) -> Vec<(u32, Outcome)> {
-        let outcomes = Mutex::new(Vec::new());
+    /// Hashes files in parallel. A store that fails ends it, because that says nothing about its files.
+    fn read<'j>(&self, job: &(impl Fn(usize) -> Option<Job<'j>> + Sync)) -> Result<Vec<(u32, Outcome)>, CheckError> {
+        let outcomes = Mutex::new((Vec::new(), None));
         let Options { threads, clock, stop, progress, .. } = *self.options;
         read_all(self.tree, job, threads, clock, stop, &|id, outcome| {
             progress(if let Outcome::Right(bytes) = outcome { bytes } else { 0 });
-            outcomes.lock().unwrap_or_else(PoisonError::into_inner).push((id, outcome));
+            let mut outcomes = outcomes.lock().unwrap_or_else(PoisonError::into_inner);
+            match outcome {
+                Outcome::Unreadable(error) if StoreFailure::behind(&error).is_some() => {
+                    stop.store(true, Ordering::Relaxed);
+                    outcomes.1.get_or_insert(error);
+                }
+                outcome => outcomes.0.push((id, outcome)),
+            }
         });
-        outcomes.into_inner().unwrap_or_else(PoisonError::into_inner)
+        match outcomes.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            (_, Some(error)) => Err(CheckError::File(error)),
+            (outcomes, None) => Ok(outcomes),
+        }
     }
 
     fn judge(&mut self, path: &str, size: Option<u64>, sha256: Sha256, outcome: Outcome) {

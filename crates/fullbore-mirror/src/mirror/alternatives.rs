@@ -72,7 +72,7 @@ fn needed_here<'a>(
     let others: Vec<&Alternative> = contents.iter().filter(|other| other.suite != chosen.suite).collect();
     let job = |at: usize| {
         let other = others.get(at)?;
-        Some(Job { id: at as u32, path, size: Some(other.size), sha256: other.sha256 })
+        Some(Job { id: at as u32, path, size: Some(other.size), sha256: other.sha256, known_is_enough: true })
     };
     let here = Mutex::new(Ok(None));
     hash_files::read_all(&*session.tree, job, 1, &session.scan, stop.flag(), &|id, outcome| match outcome {

@@ -7,25 +7,32 @@
 //!
 //! A run that finds nothing new reads the state and the signed files at once, and takes no lock.
 
+mod aliases;
+mod snapshots;
 pub mod tree;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::files::{FileError, Root};
+use fullbore_engine::run::StoreFailure;
+use fullbore_engine::run::costs::process_costs;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::report::VerdictReport;
 use fullbore_engine::stage::Ledger;
 use fullbore_engine::target::TargetError;
 use fullbore_engine::window::Window;
-use fullbore_s3::bucket::BucketSettings;
+use fullbore_s3::bucket::{explain, failure};
 use fullbore_s3::lock::{Lock, LockError, LockTimes};
 use fullbore_s3::objects::{Condition, Objects, Written};
 use fullbore_s3::target::{Layout as _, Overtaken, StoreTarget};
-use fullbore_s3::{SCHEME, Uploader};
+use fullbore_s3::verdict::{Facts, judge};
+use fullbore_s3::{CallError, SCHEME, Uploader};
 use fullbore_wire::run::sending_runtime;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -33,7 +40,8 @@ use tokio::sync::watch;
 use super::directories::Scratch;
 use super::layout::below;
 use super::signed_files::SIGNED_FILES;
-use super::state::{MARK_PATH, OWN_DIRECTORY, STATE_PATH, State};
+use super::state::{MARK_PATH, OWN_DIRECTORY, STATE_PATH, State, SuiteRecord};
+use crate::settings::MirrorStore;
 use tree::StoreTree;
 
 /// The lock.
@@ -52,6 +60,8 @@ const UPLOADS_MAX: u32 = 512;
 /// A mirror in a bucket.
 pub struct BucketMirror {
     objects: Objects,
+    /// fullbore's own files, which may be in another bucket.
+    state: Objects,
     /// The published files.
     pub tree: Arc<StoreTree>,
     /// Where files land.
@@ -59,6 +69,9 @@ pub struct BucketMirror {
     /// The local copies of fullbore's own files.
     own: Arc<Root>,
     remote: Mutex<Remote>,
+    opened: Instant,
+    /// Whether this run holds the lock, or was told to go without.
+    may_change: AtomicBool,
     stop: watch::Sender<bool>,
     runtime: Runtime,
     /// Removed at the end, after all that uses it.
@@ -76,17 +89,13 @@ struct Remote {
 
 impl BucketMirror {
     /// Opens the mirror, and reads its state. `suites` are the requested names, whose signed files are read at the same
-    /// time. Temporary files go below `below`.
+    /// time.
     ///
     /// # Errors
     /// Settings that cannot be used; a store that cannot be read; a temporary directory that cannot be made.
-    pub fn open(
-        settings: &BucketSettings,
-        suites: &[&str],
-        below: &Path,
-        ledger: &Ledger,
-    ) -> Result<BucketMirror, CommandError> {
-        let location = &settings.location;
+    pub fn open(settings: &MirrorStore, suites: &[&str], ledger: &Ledger) -> Result<BucketMirror, CommandError> {
+        let opened = Instant::now();
+        let (location, below) = (&settings.bucket.location, &settings.scratch);
         let name = format!("{SCHEME}{}/{}", location.bucket, location.key);
         let made = |error: &FileError| CommandError::from_error(ErrorKind::Disk, error);
         let scratch = Scratch::make(below).map_err(|error| {
@@ -99,16 +108,30 @@ impl BucketMirror {
         own.create_directory(OWN_DIRECTORY, 0o700).map_err(|error| made(&error))?;
         let runtime = sending_runtime(ledger)?;
         let (stop, stopped) = watch::channel(false);
-        let objects = {
+        let (objects, state) = {
             let _inside = runtime.enter();
-            Objects::open(settings, stopped, ledger)?
+            let objects = Objects::open(&settings.bucket, stopped.clone(), ledger)?;
+            let state = settings.state.as_ref().map(|state| Objects::open(state, stopped, ledger)).transpose()?;
+            (objects.clone(), state.unwrap_or(objects))
         };
         let handle = runtime.handle().clone();
-        let tree = Arc::new(StoreTree::new(objects.clone(), handle.clone(), own.clone(), name));
+        let tree = Arc::new(StoreTree::new(objects.clone(), handle.clone(), own.clone(), name, settings));
         let uploader = Uploader::new(objects.client().clone(), Window::new(WINDOW_BYTES, UPLOADS_MAX), own.path());
         let target = Arc::new(StoreTarget::new(objects.clone(), uploader, own.clone(), tree.clone(), handle));
-        let mirror =
-            BucketMirror { objects, tree, target, own, remote: Mutex::default(), stop, runtime, _scratch: scratch };
+        let (remote, may_change) = (Mutex::default(), AtomicBool::new(false));
+        let mirror = BucketMirror {
+            objects,
+            state,
+            tree,
+            target,
+            own,
+            remote,
+            opened,
+            may_change,
+            stop,
+            runtime,
+            _scratch: scratch,
+        };
         mirror.load(suites)?;
         Ok(mirror)
     }
@@ -139,17 +162,13 @@ impl BucketMirror {
         });
         let signed: Vec<String> = signed.collect();
         let (state, mark, signed) = self.runtime.block_on(async {
-            tokio::join!(
-                self.objects.get(STATE_PATH, OWN_BYTES_MAX),
-                self.objects.head(MARK_PATH),
-                self.tree.fetch(signed)
-            )
+            tokio::join!(self.state.get(STATE_PATH, OWN_BYTES_MAX), self.state.head(MARK_PATH), self.tree.fetch(signed))
         });
         signed.map_err(|error| self.failed(&error))?;
         let mut remote =
             Remote { is_marked: mark.map_err(|error| self.failed(&error))?.is_some(), ..Remote::default() };
         if remote.is_marked {
-            let mark = self.runtime.block_on(self.objects.get(MARK_PATH, OWN_BYTES_MAX));
+            let mark = self.runtime.block_on(self.state.get(MARK_PATH, OWN_BYTES_MAX));
             if let Some(mark) = mark.map_err(|error| self.failed(&error))? {
                 self.keep(MARK_PATH, &mark.content)?;
             }
@@ -159,19 +178,46 @@ impl BucketMirror {
             (remote.state, remote.state_tag) = (Some(Sha256::of(&state.content)), state.facts.etag);
         }
         *self.remote() = remote;
+        // By the state it is known what else a run that finds nothing new looks at. That comes while the origin is asked.
+        let header = State::open(&self.own, "").map_err(CommandError::from)?.header;
+        let name = |directory: &str| directory.trim_start_matches("dists/").to_owned();
+        let is_of_run = |suite: &&SuiteRecord| {
+            let names = std::iter::once(&suite.directory).chain(&suite.links).map(|directory| name(directory));
+            !suite.retired && names.chain([suite.requested.clone()]).any(|name| suites.contains(&name.as_str()))
+        };
+        let mut rest = Vec::new();
+        for suite in header.suites.iter().filter(is_of_run) {
+            rest.extend(SIGNED_FILES.map(|name| below(&suite.directory, name)));
+            rest.extend(suite.links.iter().map(|link| below(link, "InRelease")));
+        }
+        self.tree.begin_to_fetch(rest);
         Ok(())
     }
 
-    /// Prepares changes: takes the lock unless this is a dry run, and reads what planning needs. `directories` are those of
-    /// the run's suites.
+    /// Whether a state of fullbore's is there.
+    pub fn has_state(&self) -> bool {
+        self.remote().state.is_some()
+    }
+
+    /// Takes the lock, unless this run has it.
     ///
     /// # Errors
-    /// Another run holds the lock, or has changed the state meanwhile; a store that cannot be read.
-    pub fn prepare(&self, directories: &[&str], is_dry_run: bool, host: &str) -> Result<(), CommandError> {
-        if !is_dry_run && self.tree.lock().is_none() {
-            let lock = self.runtime.block_on(Lock::take(&self.objects, LOCK_PATH, host, LockTimes::default()));
+    /// Another run holds it; a store that cannot be written, or ignores conditions.
+    pub fn lock(&self, host: &str) -> Result<(), CommandError> {
+        if self.tree.has_lock() && self.tree.lock().is_none() {
+            let lock = self.runtime.block_on(Lock::take(&self.state, LOCK_PATH, host, LockTimes::default()));
             *self.tree.lock() = Some(lock.map_err(|error| self.not_locked(&error))?);
+            self.tree.replace_only_seen();
         }
+        self.may_change.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Reads what planning needs; under the lock, if there will be changes. `directories` are those of the run's suites.
+    ///
+    /// # Errors
+    /// Another run has changed the state meanwhile; a store that cannot be read.
+    pub fn prepare(&self, directories: &[&str]) -> Result<(), CommandError> {
         let state = State::open(&self.own, "").map_err(CommandError::from)?;
         let list = state.list_path();
         let has_list = state.header.number > 0;
@@ -185,11 +231,11 @@ impl BucketMirror {
         let (now, content, own, signed) = self.runtime.block_on(async {
             let content = async {
                 match has_list {
-                    true => self.objects.get(&list, OWN_BYTES_MAX).await,
+                    true => self.state.get(&list, OWN_BYTES_MAX).await,
                     false => Ok(None),
                 }
             };
-            tokio::join!(self.objects.head(STATE_PATH), content, self.objects.list(&lists), self.tree.fetch(signed))
+            tokio::join!(self.state.head(STATE_PATH), content, self.state.list(&lists), self.tree.fetch(signed))
         });
         signed.map_err(|error| self.failed(&error))?;
         let now = now.map_err(|error| self.failed(&error))?;
@@ -203,9 +249,9 @@ impl BucketMirror {
         let lists = own.map_err(|error| self.failed(&error))?;
         let (current, abandoned): (BTreeSet<String>, BTreeSet<String>) =
             lists.into_iter().map(|(path, ..)| path).partition(|path| *path == list);
-        if !is_dry_run {
+        if self.may_change.load(Ordering::Relaxed) {
             let abandoned: Vec<String> = abandoned.into_iter().collect();
-            self.runtime.block_on(self.objects.remove(&abandoned)).map_err(|error| self.failed(&error))?;
+            self.runtime.block_on(self.state.remove(&abandoned)).map_err(|error| self.failed(&error))?;
         }
         self.remote().lists = current;
         Ok(())
@@ -232,8 +278,9 @@ impl BucketMirror {
         }
         let put = |path: &str, content: Vec<u8>, condition: &Condition| {
             let fields = vec![("Content-Type".to_owned(), "application/octet-stream".to_owned())];
-            let written = self.runtime.block_on(self.objects.put(path, fields, Bytes::from(content), condition));
-            written.map_err(|error| failed(path, io::Error::other(error)))
+            let condition = if self.tree.has_lock() { condition } else { &Condition::None };
+            let written = self.runtime.block_on(self.state.put(path, fields, Bytes::from(content), condition));
+            written.map_err(|error| failed(path, failure(&error)))
         };
         if mark.is_some() && !remote.is_marked {
             put(MARK_PATH, mark.clone().unwrap_or_default(), &Condition::None)?;
@@ -267,10 +314,30 @@ impl BucketMirror {
             gone.push(MARK_PATH.to_owned());
             remote.is_marked = false;
         }
-        let removed = self.runtime.block_on(self.objects.remove(&gone));
-        removed.map_err(|error| failed(OWN_DIRECTORY, io::Error::other(error)))?;
+        let removed = self.runtime.block_on(self.state.remove(&gone));
+        removed.map_err(|error| failed(OWN_DIRECTORY, failure(&error)))?;
         remote.lists = lists;
         Ok(())
+    }
+
+    /// The verdict of a run: the store, if its clocks name it and those of this machine and of the mirrors name nothing.
+    pub fn judge(&self, near: Option<VerdictReport>, moved_bytes: u64) -> Option<VerdictReport> {
+        if near.as_ref().is_some_and(|near| near.confident) {
+            return near;
+        }
+        let client = self.objects.client();
+        let far = judge(&Facts {
+            wall: self.opened.elapsed(),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            processor: Duration::from_millis(process_costs().0),
+            threads: 1,
+            connections: client.reading(),
+            store: client.bucket().endpoint.host.clone(),
+            slowed: client.slowed(),
+            moved_bytes,
+            ..Facts::default()
+        });
+        if far.confident { Some(far) } else { near }
     }
 
     /// Gives the lock back; says why that failed, which harms nobody: the lock is over in two minutes.
@@ -299,7 +366,13 @@ impl BucketMirror {
     }
 
     fn failed(&self, error: &(dyn std::error::Error + 'static)) -> CommandError {
-        CommandError::from_error(ErrorKind::Network, error)
+        if let Some(call) = error.downcast_ref::<CallError>() {
+            return explain(call);
+        }
+        match StoreFailure::behind(error) {
+            Some(failure) => failure.command(error),
+            None => CommandError::from_error(ErrorKind::Network, error),
+        }
     }
 
     fn overtaken(&self) -> CommandError {
@@ -311,9 +384,10 @@ impl BucketMirror {
         match error {
             LockError::Held { .. } | LockError::Lost => CommandError::new(ErrorKind::Locked, error)
                 .hint("wait for it to end; a run that was killed is over after two minutes"),
-            LockError::NoConditions => CommandError::usage(error).hint(
-                "two runs at once could damage the mirror in such a store: mirror into a directory, and `fullbore put` that",
+            LockError::Call(CallError::Refused { status: 501, .. }) | LockError::NoConditions => CommandError::usage(error).hint(
+                "two runs at once could damage the mirror in such a store; if you make sure that there is only one, pass --lock none",
             ),
+            LockError::Call(error) => explain(error),
             other => CommandError::from_error(ErrorKind::Network, other),
         }
     }

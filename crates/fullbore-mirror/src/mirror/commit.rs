@@ -540,6 +540,9 @@ impl<'a> Merge<'a> {
             };
             let due: Option<Vec<i64>> = membership.left.iter().map(due).collect();
             let due = due.and_then(|due| due.into_iter().max());
+            // A snapshot in a bucket may hold files for years: a publication after its end deletes them, not time.
+            let is_in_directory = self.commit.tree.as_directory().is_some();
+            let due = due.filter(|due| is_in_directory || *due > self.commit.now);
             self.clean_due = [self.clean_due, due].into_iter().flatten().min();
         } else if self.is_named(path) {
             self.counts.named.add(size);

@@ -12,6 +12,7 @@ use fullbore_engine::files::{FileError, Kind};
 
 use super::clean::walk;
 use super::index_reader::{IndexReadError, read_index};
+use super::links;
 use super::local_release::LocalRelease;
 use super::plan::{Plan, PlanBuilder};
 use super::select::Reading;
@@ -22,6 +23,9 @@ use crate::settings::Filters;
 /// Plain text accepted from one index of unknown origin. The largest real one, Debian's
 /// `Sources`, has 50 MB; Ubuntu's `Packages` 90 MB.
 const PLAIN_BYTES_MAX: u64 = 2 << 30;
+
+/// The directory of snapshots of a mirror in a bucket, which are suites too: `dists/snapshots/NAME/SUITE`.
+pub const SNAPSHOTS: &str = "dists/snapshots";
 
 /// Suites of other tools that cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -91,8 +95,21 @@ pub fn read(tree: &dyn Tree, state: &State, ours: &[String]) -> Result<OtherSuit
 /// When the tree cannot be read.
 pub fn suite_directories(tree: &dyn Tree) -> Result<Vec<String>, FileError> {
     let mut directories = Vec::new();
-    let mut level = vec!["dists".to_owned()];
-    // dists/SUITE and dists/SUITE/updates; deeper there are only components.
+    suites_below(tree, "dists", &mut directories)?;
+    let has_snapshots = links::stat(tree, SNAPSHOTS)?.is_some_and(|status| status.kind == Kind::Directory);
+    for (name, kind) in if has_snapshots { tree.list(SNAPSHOTS)? } else { Vec::new() } {
+        if let (Some(name), Kind::Directory) = (name.to_str(), kind) {
+            suites_below(tree, &format!("{SNAPSHOTS}/{name}"), &mut directories)?;
+        }
+    }
+    directories.sort_unstable();
+    directories.dedup();
+    Ok(directories)
+}
+
+fn suites_below(tree: &dyn Tree, top: &str, directories: &mut Vec<String>) -> Result<(), FileError> {
+    let mut level = vec![top.to_owned()];
+    // TOP/SUITE and TOP/SUITE/updates; deeper there are only components.
     for _ in 0..2 {
         let mut next = Vec::new();
         for above in &level {
@@ -109,8 +126,7 @@ pub fn suite_directories(tree: &dyn Tree) -> Result<Vec<String>, FileError> {
         }
         level = next;
     }
-    directories.sort_unstable();
-    Ok(directories)
+    Ok(())
 }
 
 fn read_suite(tree: &dyn Tree, directory: &str, plan: &mut PlanBuilder) -> Result<(), OtherSuitesError> {

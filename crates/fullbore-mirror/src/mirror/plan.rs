@@ -528,6 +528,12 @@ impl Plan {
         self.slots.len()
     }
 
+    /// Paths that part the files into `parts` of like number, in order; none if that would be fewer than `least` each.
+    pub fn parted(&self, parts: usize, least: usize) -> Vec<String> {
+        let parts = parts.min(self.len() / least.max(1));
+        (1..parts).map(|part| self.file((part * self.len() / parts) as FileId).path.to_owned()).collect()
+    }
+
     /// Whether the plan has no files.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()

@@ -23,6 +23,7 @@ use super::session::{Session, disk};
 use super::sizes;
 use super::state::{Conflict, State, StateError};
 use super::subtract::{Comparison, FileSet, Subtraction, Tally};
+use super::tree::{LISTED_AT_ONCE, LISTED_LEAST};
 
 /// Present and missing files of a plan.
 pub struct FetchPlan {
@@ -52,6 +53,7 @@ pub fn need(
     stop: &Stop,
     warn: &mut dyn FnMut(String),
 ) -> Result<FetchPlan, Failure> {
+    session.tree.expect(plan.parted(LISTED_AT_ONCE, LISTED_LEAST));
     let mut comparison = Comparison::new(plan, state, suites);
     for (file, durable) in std::mem::take(&mut session.logged) {
         comparison.logged(file, durable);
@@ -134,7 +136,7 @@ fn hash_known<'a>(
     let jobs = |number: usize| {
         let (id, path) = known(number)?;
         let file = plan.file(id);
-        Some(Job { id, path, size: file.known_size(), sha256: file.sha256 })
+        Some(Job { id, path, size: file.known_size(), sha256: file.sha256, known_is_enough: true })
     };
     hash_files::read_all(&*session.tree, jobs, threads, &session.scan, stop.flag(), &|id, outcome| {
         let right = if let Outcome::Right(size) = outcome { Some(size) } else { None };
@@ -198,10 +200,14 @@ pub fn free_space(need: &FetchPlan, indexes: &[IndexDownload], session: &Session
 }
 
 /// The error of a run without enough space.
-pub fn no_space(error: &FreeSpaceError) -> CommandError {
+pub fn no_space(error: &FreeSpaceError, is_bucket: bool) -> CommandError {
+    let hint = match is_bucket {
+        true => "free some space in the temporary directory, or choose another one with --scratch",
+        false => "free some space, mirror less (--arch, --component, --exclude), or choose another directory",
+    };
     CommandError::new(ErrorKind::Disk, error)
         .context("nothing was fetched; the mirror as it was published before is intact")
-        .hint("free some space, mirror less (--arch, --component, --exclude), or choose another directory")
+        .hint(hint)
 }
 
 /// The result of fetching.

@@ -170,7 +170,7 @@ pub fn names(
         }
     }
     for (link, target) in publications.iter().flat_map(|publication| &publication.layout.links) {
-        if tree.read_link(link)?.as_deref() != Some(target) {
+        if tree.links_are_copies() || tree.read_link(link)?.as_deref() != Some(target) {
             names.push(Name::Symlink { target: target.clone(), link: link.clone() });
         }
     }

@@ -9,9 +9,9 @@ use fullbore_engine::digest::Sha256;
 use fullbore_engine::durability::Durability;
 use fullbore_engine::files::{FileError, Root};
 use fullbore_engine::journal::Journal;
-use fullbore_engine::run::Stop;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::run::events::Events;
+use fullbore_engine::run::{Stop, StoreFailure};
 use fullbore_engine::stage::{Kind, Ledger, StageClock};
 use fullbore_engine::target::{LocalTarget, Name, Target, TargetError};
 use fullbore_wire::fetch::Catalogue;
@@ -181,8 +181,14 @@ impl Session {
     }
 }
 
-/// An error of the mirror's directory.
+/// What a failure of the destination leaves.
+const INTACT: &str = "the mirror as it was published before is intact";
+
+/// An error of the mirror's directory or store.
 pub fn disk(error: &dyn std::error::Error) -> CommandError {
+    if let Some(failure) = error.source().and_then(StoreFailure::behind) {
+        return failure.command(error).context(INTACT);
+    }
     let mut cause = error.source();
     while let Some(outer) = cause.filter(|cause| !cause.is::<std::io::Error>()) {
         cause = outer.source();
@@ -199,7 +205,7 @@ pub fn disk(error: &dyn std::error::Error) -> CommandError {
         }
         _ => Some("repair this and run again"),
     };
-    let failure = CommandError::new(ErrorKind::Disk, error).context("the mirror as it was published before is intact");
+    let failure = CommandError::new(ErrorKind::Disk, error).context(INTACT);
     match hint {
         Some(hint) => failure.hint(hint),
         None => failure,

@@ -16,6 +16,12 @@ use fullbore_engine::files::{FileError, Kind, Root};
 use super::links;
 use super::state::{OWN_DIRECTORY, index_path};
 
+/// Ranges in which a tree that is listed as a whole is listed at once. A guess.
+pub const LISTED_AT_ONCE: usize = 16;
+
+/// Files of such a range at least: a store lists a thousand in one answer.
+pub const LISTED_LEAST: usize = 2000;
+
 /// What a tree knows about a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
@@ -159,9 +165,17 @@ pub trait Tree: Send + Sync {
         Ok(None)
     }
 
-    /// Whether the tree can have symbolic links.
+    /// Hears of paths that will be looked up, sorted and spread evenly over all of them, so that they can be found at once.
+    fn expect(&self, _paths: Vec<String>) {}
+
+    /// Whether suites get symbolic links, or copies in their place.
     fn has_links(&self) -> bool {
         true
+    }
+
+    /// Whether a symbolic link is a directory of copies, which each publication makes anew.
+    fn links_are_copies(&self) -> bool {
+        false
     }
 
     /// Number of files to read at once.

@@ -12,7 +12,9 @@ use std::time::Instant;
 use fullbore_engine::files::FileError;
 use fullbore_engine::landing::{Cause, Landing};
 use fullbore_engine::run::pace::PROGRESS_EVERY;
-use fullbore_engine::run::{CommandError, Counts, ErrorKind, Event, Events, Pace, Progress, Stop, interruption};
+use fullbore_engine::run::{
+    CommandError, Counts, ErrorKind, Event, Events, Pace, Progress, Stop, StoreFailure, interruption,
+};
 use fullbore_engine::stage::Ledger;
 use fullbore_engine::target::TargetError;
 use fullbore_engine::verdict::{RecordSamples, Sampler, SamplerConfig, Verdict};
@@ -70,8 +72,14 @@ fn is_of_one_file(cause: &Cause) -> bool {
     }
 }
 
+/// What to do about a store that failed while files were fetched.
+const NEXT_RUN_FINDS: &str = "run again when the store answers: stored files are found";
+
 /// A file that could not be written.
 pub(crate) fn local_failure(path: &str, cause: &Cause) -> CommandError {
+    if let Some(failure) = StoreFailure::behind(cause) {
+        return failure.command(format_args!("{path}: {cause}")).hint(NEXT_RUN_FINDS);
+    }
     let error = CommandError::new(ErrorKind::Disk, format_args!("{path}: {cause}"));
     let hint = if cause.is_out_of_space() {
         "the file system is full; what was fetched is kept, and a run with more room goes on from there"

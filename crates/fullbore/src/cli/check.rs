@@ -5,16 +5,20 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::s3::{STORE, StoreArgs, StoreLock};
 use super::shared::{NetworkArgs, OutputArgs, TrustArgs};
 use super::store::GridArgs;
 use crate::settings::values::Percent;
 
 pub(super) const LONG: &str = "\
-Verify an archive on disk against its signed indexes, or files in a Tahoe-LAFS grid against their caps.
+Verify an archive, on disk or in an S3 store, against its signed indexes, or files in a Tahoe-LAFS grid \
+against their caps.
 
 For an archive: verifies the signature of every InRelease below DIR, and follows the hashes from there \
 to the indexes and to every file. Names each file that is missing or has the wrong size or content. \
---repair fetches these files. Works on any Debian archive, whichever tool made it.
+--repair fetches these files. Works on any Debian archive, whichever tool made it. In a store, \
+--checksums compares the checksums that the store has, and reads only files of which it has none. \
+--repair replaces an object only if it is still the wrong one.
 
 For a grid: asks all servers for the shares of every file, below directories too, many files at once. \
 Names each file that lacks shares, or has them on fewer servers than the node wants. Servers delete \
@@ -30,6 +34,8 @@ Examples:
     fullbore check /srv/mirror/debian --read-data-subset 5%
   Fetch missing and wrong files:
     fullbore check /srv/mirror/debian --repair --from https://deb.example.org/debian
+  Check a mirror in a bucket without downloading its packages, and repair it:
+    fullbore check s3://my-bucket/debian --checksums --repair
   Check all files that an upload listed, and renew their leases, for example every week:
     fullbore check --node ~/.tahoe --renew --caps caps.jsonl
   Check a directory in a grid and all below it, and upload missing shares again:
@@ -41,13 +47,29 @@ const GRID: &str = "Grid";
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES, after_help = "Try --help for examples and all details.")]
 pub struct CheckArgs {
-    /// The archive: the directory that holds dists/. Or caps of a grid; `-` reads caps from stdin, one per line
-    #[arg(value_name = "DIR|CAP", required_unless_present = "caps")]
+    /// The archive: the directory or bucket that holds dists/. Or caps of a grid; `-` reads caps from stdin, one per line
+    #[arg(value_name = "DIR|s3://BUCKET/PREFIX|CAP", required_unless_present = "caps")]
     pub what: Vec<OsString>,
 
     /// Read the content of a random share of the files; check the sizes of all
     #[arg(long, value_name = "PERCENT")]
     pub read_data_subset: Option<Percent>,
+
+    /// Compare the checksums that the store has; read only what --read-data-subset asks for, and files without a checksum
+    #[arg(long, help_heading = STORE)]
+    pub checksums: bool,
+
+    /// The mirror has fullbore's own files below this address (default: beside the mirror)
+    #[arg(long, value_name = "s3://BUCKET/PREFIX", help_heading = STORE)]
+    pub state: Option<PathBuf>,
+
+    /// Keep two runs apart by a lock in the bucket; `none` if the store has no conditional writes [default: bucket]
+    #[arg(long, value_name = "WHAT", help_heading = STORE, value_enum)]
+    pub lock: Option<StoreLock>,
+
+    /// Which store has the bucket.
+    #[command(flatten)]
+    pub store: StoreArgs,
 
     /// Fetch missing and wrong files, or upload missing shares again
     #[arg(long)]

@@ -7,7 +7,7 @@ use fullbore_engine::durability::Durability;
 use fullbore_mirror::{Filter, IndexFormat, Kind};
 
 use super::choices;
-use super::s3::StoreArgs;
+use super::s3::{Aliases, STORE, StoreArgs, StoreLock};
 use super::shared::{CHOICE, KEEP, NETWORK, NetworkArgs, OUTPUT, OutputArgs, TRUST, TrustArgs};
 use crate::settings::values::Percent;
 
@@ -82,7 +82,27 @@ pub struct MirrorArgs {
     #[arg(long, value_name = "DIR|s3://BUCKET/PREFIX", help_heading = WHAT)]
     pub to: Option<PathBuf>,
 
-    /// After the run, keep the state as a snapshot of this name, made of hard links
+    /// Under a suite's other names, such as stable, put copies of its indexes into the bucket, or nothing [default: copy]
+    #[arg(long, value_name = "WHAT", help_heading = STORE, value_enum)]
+    pub aliases: Option<Aliases>,
+
+    /// Keep fullbore's own files below this address, for a bucket that is public as a whole (default: beside the mirror)
+    #[arg(long, value_name = "s3://BUCKET/PREFIX", help_heading = STORE)]
+    pub state: Option<PathBuf>,
+
+    /// Cache-Control of indexes and signed files (default: a minute; that of packages is for ever)
+    #[arg(long, value_name = "VALUE", help_heading = STORE)]
+    pub cache_control: Option<String>,
+
+    /// Keep two runs apart by a lock in the bucket; `none` if the store has no conditional writes [default: bucket]
+    #[arg(long, value_name = "WHAT", help_heading = STORE, value_enum)]
+    pub lock: Option<StoreLock>,
+
+    /// Keep indexes and large files in this directory until they are in the bucket (default: TMPDIR or /var/tmp)
+    #[arg(long, value_name = "DIR", help_heading = STORE)]
+    pub scratch: Option<PathBuf>,
+
+    /// After the run, keep the state as a snapshot of this name: hard links, or in a bucket copies of the indexes
     #[arg(long, value_name = "NAME", help_heading = WHAT)]
     pub snapshot: Option<String>,
 

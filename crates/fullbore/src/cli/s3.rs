@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 
 use crate::settings::values::Percent;
 
-const STORE: &str = "S3 store";
+pub(super) const STORE: &str = "S3 store";
 const OBJECTS: &str = "How objects are stored";
 const WHICH: &str = "Which objects";
 
@@ -20,6 +20,26 @@ pub enum AddressingChoice {
     Path,
     /// <https://bucket.host/key>
     Virtual,
+}
+
+/// What a mirror in a bucket has under the other names of its suites.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Aliases {
+    /// Copies of the indexes
+    Copy,
+    /// Nothing
+    None,
+}
+
+/// What keeps two runs over one bucket apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StoreLock {
+    /// An object of the bucket
+    Bucket,
+    /// Nothing; for stores without conditional writes
+    None,
 }
 
 /// Which store has a bucket.

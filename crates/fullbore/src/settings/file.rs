@@ -30,6 +30,7 @@ use fullbore_mirror::{Filter, IndexFormat, Kind};
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
 use super::values::{Percent, Rate};
+use crate::cli::{Aliases, StoreLock};
 
 /// Largest settings file read. A guess: a thousand mirrors.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -89,6 +90,11 @@ pub struct Section {
     pub endpoint: Option<String>,
     pub region: Option<String>,
     pub profile: Option<String>,
+    pub aliases: Option<Aliases>,
+    pub cache_control: Option<String>,
+    pub lock: Option<StoreLock>,
+    pub state: Option<PathBuf>,
+    pub scratch: Option<PathBuf>,
     /// Suites that differ from the section in components, architectures or keys.
     pub source: Vec<SourceSection>,
 }
@@ -147,6 +153,11 @@ pub const SECTION_KEYS: &[&str] = &[
     "endpoint",
     "region",
     "profile",
+    "aliases",
+    "cache-control",
+    "lock",
+    "state",
+    "scratch",
     "source",
 ];
 /// Keys of a `[[mirror.NAME.source]]`.

@@ -47,6 +47,11 @@ pub(super) fn flags(arguments: &MirrorArgs) -> Section {
         endpoint: arguments.store.endpoint.clone(),
         region: arguments.store.region.clone(),
         profile: arguments.store.profile.clone(),
+        aliases: arguments.aliases,
+        cache_control: arguments.cache_control.clone(),
+        lock: arguments.lock,
+        state: arguments.state.clone(),
+        scratch: arguments.scratch.clone(),
         source: Vec::new(),
     }
 }
@@ -97,6 +102,11 @@ impl Section {
             endpoint: upper.endpoint.or(self.endpoint),
             region: upper.region.or(self.region),
             profile: upper.profile.or(self.profile),
+            aliases: upper.aliases.or(self.aliases),
+            cache_control: upper.cache_control.or(self.cache_control),
+            lock: upper.lock.or(self.lock),
+            state: upper.state.or(self.state),
+            scratch: upper.scratch.or(self.scratch),
             source,
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use fullbore_apt::system::{configuration, files, proxies};
 use fullbore_engine::run::error::CommandError;
 use fullbore_engine::run::named_files::{absolute, directory, readable};
-use fullbore_mirror::{DeleteGuard, Retention, check_host, check_snapshot_name};
+use fullbore_mirror::{DeleteGuard, MirrorStore, Retention, check_host, check_snapshot_name};
 use fullbore_s3::Addressing;
 use fullbore_s3::bucket::{self, BucketSettings};
 use fullbore_s3::credentials::Aws;
@@ -20,7 +20,7 @@ use super::file::{self, Section};
 use super::keys::signed_by;
 use super::layers::flags;
 use super::{CheckSettings, Clean, DEFAULT_CONFIG, Environment, Filters, Keep, MirrorSettings, OutputSettings};
-use crate::cli::{CheckArgs, MirrorArgs, NetworkArgs, OutputArgs};
+use crate::cli::{Aliases, CheckArgs, MirrorArgs, NetworkArgs, OutputArgs, StoreArgs, StoreLock};
 
 /// Connections per host by default; public mirrors ask for few.
 const CONNECTIONS: u16 = 4;
@@ -127,6 +127,12 @@ fn mirror(
         check_snapshot_name(snapshot).map_err(CommandError::usage)?;
     }
     check_trace(wishes)?;
+    if let Some(value) = &wishes.cache_control
+        && (value.is_empty() || !value.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()))
+    {
+        return Err(CommandError::usage(format_args!("--cache-control {value:?}: not a value of that field"))
+            .hint("such as `max-age=300`"));
+    }
     let archives = archives(wishes)?;
     let mut environment = environment.clone();
     if wishes.sources.is_some() {
@@ -154,11 +160,28 @@ fn mirror(
             },
             store: match is_bucket {
                 true => {
-                    Some(bucket_of(&if several { dir.join(&directory) } else { dir.clone() }, wishes, &environment)?)
+                    let to = if several { dir.join(&directory) } else { dir.clone() };
+                    let store = StoreArgs {
+                        endpoint: wishes.endpoint.clone(),
+                        region: wishes.region.clone(),
+                        profile: wishes.profile.clone(),
+                    };
+                    let bucket = |address: &Path| bucket_of(address, &store, wishes.cacert.as_deref(), &environment);
+                    let state = wishes.state.as_deref().map(bucket).transpose()?;
+                    if several && state.is_some() {
+                        return Err(CommandError::usage("--state would hold for several archives of --sources"));
+                    }
+                    Some(MirrorStore {
+                        bucket: bucket(&to)?,
+                        state,
+                        scratch: scratch(wishes.scratch.as_deref(), &environment)?,
+                        aliases: wishes.aliases != Some(Aliases::None),
+                        cache_control: wishes.cache_control.clone(),
+                        locks: wishes.lock != Some(StoreLock::None),
+                    })
                 }
                 false => None,
             },
-            scratch: super::store::spool(&environment),
             dir: if several { dir.join(&directory) } else { dir.clone() },
             origins,
             origin_only: wishes.origin_only.unwrap_or(false),
@@ -200,21 +223,38 @@ fn mirror(
 }
 
 /// The bucket of a mirror, and how it is reached.
-fn bucket_of(to: &Path, wishes: &Section, environment: &Environment) -> Result<BucketSettings, CommandError> {
+fn bucket_of(
+    to: &Path,
+    store: &StoreArgs,
+    cacert: Option<&Path>,
+    environment: &Environment,
+) -> Result<BucketSettings, CommandError> {
     let lookup = |name: &str| std::env::var(name).ok();
-    let aws = Aws::find(&lookup, wishes.profile.as_deref());
+    let aws = Aws::find(&lookup, store.profile.as_deref());
     Ok(BucketSettings {
         location: bucket::location(to.as_os_str())?,
-        endpoint: wishes.endpoint.clone(),
-        region: wishes.region.clone(),
+        endpoint: store.endpoint.clone(),
+        region: store.region.clone(),
         addressing: Addressing::Auto,
         signs: true,
-        authorities: wishes.cacert.clone(),
+        authorities: cacert.map(Path::to_owned),
         connections: bucket::CONNECTIONS,
         patience: STORE_PATIENCE,
         proxy: environment.proxy.clone(),
         aws: aws.map_err(|error| bucket::explain_credentials(&error))?,
     })
+}
+
+/// The directory for temporary files of a mirror in a bucket.
+fn scratch(wish: Option<&Path>, environment: &Environment) -> Result<PathBuf, CommandError> {
+    match wish {
+        Some(wish) => {
+            let wish = absolute(wish)?;
+            directory(&wish)?;
+            Ok(wish)
+        }
+        None => Ok(super::store::spool(environment)),
+    }
 }
 
 /// Time without progress after which a connection to the store of a mirror is given up; that of `put`.
@@ -292,6 +332,19 @@ pub(super) fn network(
     })
 }
 
+/// The first flag of a `check` that is about buckets.
+pub(super) fn of_stores(arguments: &CheckArgs) -> Option<&'static str> {
+    let given = [
+        ("--checksums", arguments.checksums),
+        ("--lock", arguments.lock.is_some()),
+        ("--state", arguments.state.is_some()),
+        ("--endpoint", arguments.store.endpoint.is_some()),
+        ("--region", arguments.store.region.is_some()),
+        ("--profile", arguments.store.profile.is_some()),
+    ];
+    given.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag)
+}
+
 /// What `check` is to do.
 pub(super) fn check(
     arguments: &CheckArgs,
@@ -302,18 +355,43 @@ pub(super) fn check(
         return Err(CommandError::usage("several directories, and check reads one archive at a time")
             .hint("run check once for each"));
     };
-    if let Some(error) = addresses::not_a_name(named, "a directory", &hint) {
+    let store = if bucket::is_address(named) {
+        let cacert = arguments.trust.cacert.as_deref();
+        let bucket = |address: &Path| bucket_of(address, &arguments.store, cacert, environment);
+        Some(MirrorStore {
+            bucket: bucket(Path::new(named))?,
+            state: arguments.state.as_deref().map(bucket).transpose()?,
+            scratch: scratch(None, environment)?,
+            aliases: true,
+            cache_control: None,
+            locks: arguments.lock != Some(StoreLock::None),
+        })
+    } else if let Some(error) = addresses::not_a_name(named, "a directory", &hint) {
         return Err(error);
+    } else {
+        None
+    };
+    let dir = if store.is_some() { PathBuf::from(named) } else { absolute(Path::new(named))? };
+    if store.is_none() {
+        directory(&dir)?;
+        if let Some(flag) = of_stores(arguments) {
+            return Err(CommandError::usage(format_args!("{flag} is for mirrors in a bucket, not for directories")));
+        }
     }
-    let dir = absolute(Path::new(named))?;
-    directory(&dir)?;
     if !arguments.repair && !arguments.from.is_empty() {
         return Err(CommandError::usage("--from says where to repair from").hint("add --repair"));
     }
     let origins = arguments.from.iter().map(|from| address(from)).collect::<Result<_, _>>()?;
     let settings = CheckSettings {
         dir,
-        read_share: arguments.read_data_subset.map_or(1.0, super::values::Percent::fraction),
+        store,
+        checksums: arguments.checksums,
+        // With checksums, content is read only on request.
+        read_share: match arguments.read_data_subset {
+            Some(share) => share.fraction(),
+            None if arguments.checksums => 0.0,
+            None => 1.0,
+        },
         repair: arguments.repair,
         origins,
         signed_by: signed_by(&arguments.trust.keyring)?,

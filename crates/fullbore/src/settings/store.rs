@@ -217,7 +217,7 @@ pub fn get(arguments: &GetArgs, environment: &Environment) -> Result<(Get, Outpu
 /// What `check` checks.
 #[derive(Debug)]
 pub enum Check {
-    /// An archive on disk.
+    /// An archive on disk or in a bucket.
     Archive(Box<CheckSettings>),
     /// Files in a grid.
     Grid(grid_check::CheckSettings),
@@ -235,13 +235,6 @@ impl Check {
 
 /// Settings of `check`. The kind of the argument chooses: a path, or caps.
 pub fn check(arguments: &CheckArgs, environment: &Environment) -> Result<(Check, OutputSettings), CommandError> {
-    if let Some(address) = arguments.what.iter().find(|word| bucket::is_address(word)) {
-        return Err(CommandError::usage(format_args!(
-            "{}: check reads archives on disk and files in grids, not objects of a store",
-            address.to_string_lossy()
-        ))
-        .hint("`fullbore put --dry-run DIR s3://BUCKET/PREFIX` names objects that differ from local files"));
-    }
     let of_grids = [
         ("--node", arguments.grid.node.is_some()),
         ("--servers", arguments.grid.servers.is_some()),
@@ -275,7 +268,8 @@ pub fn check(arguments: &CheckArgs, environment: &Environment) -> Result<(Check,
         ("--no-hedge", network.no_hedge),
         ("--auth", network.auth.is_some()),
     ];
-    if let Some((flag, _)) = of_archives.iter().find(|(_, given)| *given) {
+    let of_archives = of_archives.iter().find(|(_, given)| *given).map(|(flag, _)| *flag);
+    if let Some(flag) = of_archives.or_else(|| resolve::of_stores(arguments)) {
         return Err(CommandError::usage(format_args!("{flag} is for archives, not for files in a grid")));
     }
     if !arguments.grid.is_named() {

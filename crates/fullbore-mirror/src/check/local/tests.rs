@@ -32,6 +32,7 @@ impl Setup {
         let options = Options {
             verifier: Some(&verifier),
             read_share,
+            checksums: false,
             seed: 7,
             threads: 2,
             clock: &Ledger::off().stage("local scan", StageKind::Thread),

@@ -4,7 +4,7 @@
 //! files are fetched at the start of a run, all at once. Hashes of published files come from the state, or from the
 //! metadata that fullbore gives each object.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,15 +14,18 @@ use fullbore_engine::digest::{READ_BYTES, Sha256, Sha256Hasher};
 use fullbore_engine::files::{FileError, Kind, Root};
 use fullbore_engine::target::Name;
 use fullbore_engine::window::Window;
+use fullbore_s3::bucket::{download_failure, failure};
 use fullbore_s3::lock::Lock;
 use fullbore_s3::objects::{Condition, Objects, Written};
 use fullbore_s3::target::{Layout, Overtaken};
 use fullbore_s3::{DownloadError, Downloaded};
 use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 
 use super::super::signed_files::SIGNED_FILES;
 use super::super::state::{INDEX_DIRECTORY, OWN_DIRECTORY, State, index_path};
 use super::super::tree::{Content, Status, Tree};
+use crate::settings::MirrorStore;
 
 /// Files that never change under their name may be kept by caches for ever.
 const IMMUTABLE: &str = "public, max-age=31536000, immutable";
@@ -31,14 +34,15 @@ const IMMUTABLE: &str = "public, max-age=31536000, immutable";
 const SHORT_LIVED: &str = "max-age=60, must-revalidate";
 
 /// Bytes of one download in flight, and the number of its ranges.
-const DOWNLOAD_BYTES: u64 = 32 << 20;
-const DOWNLOAD_RANGES: u32 = 8;
+const DOWNLOAD_BYTES: u64 = 16 << 20;
+const DOWNLOAD_RANGES: u32 = 4;
 
 /// Largest file that is kept in memory after it was read at the start: signed files have some 300 kB.
-const KEPT_BYTES_MAX: usize = 16 << 20;
+pub(super) const KEPT_BYTES_MAX: usize = 16 << 20;
 
-/// Objects that are asked for at once, where each answer takes a round trip. A guess.
-const READERS: usize = 64;
+/// Objects that are asked for at once, where each answer takes a round trip. A guess; should all of them be large, their
+/// downloads take half a gigabyte.
+const READERS: usize = 32;
 
 /// Copies within the store pay from this size on: they cost two requests.
 const COPY_BYTES_MIN: u64 = 256 << 10;
@@ -49,22 +53,42 @@ pub struct StoreTree {
     runtime: Handle,
     own: Arc<Root>,
     name: String,
+    has_aliases: bool,
+    has_lock: bool,
+    /// `Cache-Control` of names that change.
+    short_lived: String,
     known: Mutex<Known>,
+    /// The files that are being fetched.
+    pending: Mutex<Option<JoinHandle<Result<(), FileError>>>>,
     lock: Mutex<Option<Lock>>,
     overtaken: AtomicBool,
+    replaces_only_seen: AtomicBool,
 }
 
 /// What this run knows of the objects.
 #[derive(Default)]
-struct Known {
+pub(super) struct Known {
     /// By top directory, all objects below it.
-    listed: HashMap<String, BTreeMap<String, u64>>,
+    pub(super) listed: HashMap<String, BTreeMap<String, Listed>>,
     /// Small files as they were read, or found missing.
     read: HashMap<String, Option<Small>>,
     /// Content of published paths, by the state and by what this run wrote.
-    hashes: HashMap<String, (Sha256, u64)>,
+    pub(super) hashes: HashMap<String, (Sha256, u64)>,
     paths: HashMap<Sha256, String>,
     has_hashes: bool,
+    /// Directories below `dists/`, with the target of those that are aliases.
+    pub(super) aliases: HashMap<String, Option<String>>,
+    pub(super) has_aliases: bool,
+    /// Paths that part what will be listed into ranges of like size.
+    expected: Vec<String>,
+    /// Directories of suites below `dists/`, by the state.
+    pub(super) suites: HashSet<String>,
+}
+
+/// An object of a listing.
+pub(super) struct Listed {
+    pub(super) size: u64,
+    pub(super) tag: Option<String>,
 }
 
 #[derive(Clone)]
@@ -74,17 +98,33 @@ struct Small {
     modified: i64,
 }
 
+impl Known {
+    /// Whether the ETags of listings are those of answers, by the small files of which both are known.
+    fn listed_tags_are_right(&self) -> bool {
+        let mut both = self.read.iter().filter_map(|(path, small)| {
+            let listed = self.listed.get(path.split_once('/')?.0)?.get(path)?;
+            Some((small.as_ref()?.tag.as_ref()?, listed.tag.as_ref()?))
+        });
+        both.clone().next().is_some() && both.all(|(answered, listed)| answered == listed)
+    }
+}
+
 impl StoreTree {
     /// The tree of these objects; `own` has fullbore's own files.
-    pub fn new(objects: Objects, runtime: Handle, own: Arc<Root>, name: String) -> StoreTree {
+    pub fn new(objects: Objects, runtime: Handle, own: Arc<Root>, name: String, settings: &MirrorStore) -> StoreTree {
         StoreTree {
             objects,
             runtime,
             own,
             name,
+            has_aliases: settings.aliases,
+            has_lock: settings.locks,
+            short_lived: settings.cache_control.clone().unwrap_or_else(|| SHORT_LIVED.to_owned()),
             known: Mutex::default(),
+            pending: Mutex::default(),
             lock: Mutex::default(),
             overtaken: AtomicBool::new(false),
+            replaces_only_seen: AtomicBool::new(false),
         }
     }
 
@@ -98,13 +138,35 @@ impl StoreTree {
         self.overtaken.store(true, Ordering::Relaxed);
     }
 
+    /// From now on, objects are replaced only if they are as they were listed.
+    pub fn replace_only_seen(&self) {
+        self.replaces_only_seen.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a lock keeps runs apart, and objects are written on conditions.
+    pub fn has_lock(&self) -> bool {
+        self.has_lock
+    }
+
     /// The lock of this run, if it has taken it.
     pub fn lock(&self) -> MutexGuard<'_, Option<Lock>> {
         self.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    pub(super) fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn own(&self) -> &Root {
+        &self.own
+    }
+
+    pub(super) fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    pub(super) fn objects(&self) -> &Objects {
+        &self.objects
     }
 
     /// Fetches small files, all at once, and keeps them. Missing ones are known then, too.
@@ -125,7 +187,7 @@ impl StoreTree {
         }
         while let Some(result) = asked.join_next().await {
             let (path, found) = result.map_err(|error| failed("read", "an object", io::Error::other(error)))?;
-            let found = found.map_err(|error| failed("read", &path, io::Error::other(error)))?;
+            let found = found.map_err(|error| failed("read", &path, failure(&error)))?;
             let small = found.map(|found| Small {
                 content: found.content,
                 tag: found.facts.etag,
@@ -136,14 +198,35 @@ impl StoreTree {
         Ok(())
     }
 
+    /// Begins to fetch small files; whoever asks for one waits for all of them.
+    pub fn begin_to_fetch(self: &Arc<Self>, paths: Vec<String>) {
+        let tree = self.clone();
+        *self.pending.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(self.runtime.spawn(async move { tree.fetch(paths).await }));
+    }
+
+    /// Waits for the files that are being fetched.
+    fn settle(&self) -> Result<(), FileError> {
+        let pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match pending.map(|pending| self.runtime.block_on(pending)) {
+            Some(Err(error)) => Err(failed("read", "objects", io::Error::other(error))),
+            Some(Ok(result)) => result,
+            None => Ok(()),
+        }
+    }
+
     /// Lists the objects below a top directory, once.
-    fn list_top(&self, top: &str) -> Result<(), FileError> {
+    pub(super) fn list_top(&self, top: &str) -> Result<(), FileError> {
         if self.known().listed.contains_key(top) {
             return Ok(());
         }
-        let found = self.runtime.block_on(self.objects.list(&format!("{top}/")));
-        let found = found.map_err(|error| failed("list", top, io::Error::other(error)))?;
-        let objects = found.into_iter().map(|(path, size, _)| (path, size)).collect();
+        let prefix = format!("{top}/");
+        let expected: Vec<String> =
+            self.known().expected.iter().filter(|path| path.starts_with(&prefix)).cloned().collect();
+        let found = self.runtime.block_on(self.objects.list_in_ranges(&prefix, &expected));
+        let found = found.map_err(|error| failed("list", top, failure(&error)))?;
+        let listed = |size, tag: String| Listed { size, tag: Some(tag).filter(|tag| !tag.is_empty()) };
+        let objects = found.into_iter().map(|(path, size, tag)| (path, listed(size, tag))).collect();
         self.known().listed.insert(top.to_owned(), objects);
         Ok(())
     }
@@ -152,11 +235,11 @@ impl StoreTree {
     fn size(&self, path: &str) -> Result<Option<u64>, FileError> {
         let Some((top, _)) = path.split_once('/') else {
             let facts = self.runtime.block_on(self.objects.head(path));
-            let facts = facts.map_err(|error| failed("look at", path, io::Error::other(error)))?;
+            let facts = facts.map_err(|error| failed("look at", path, failure(&error)))?;
             return Ok(facts.map(|facts| facts.size));
         };
         self.list_top(top)?;
-        Ok(self.known().listed.get(top).and_then(|objects| objects.get(path)).copied())
+        Ok(self.known().listed.get(top).and_then(|objects| objects.get(path)).map(|of| of.size))
     }
 
     fn is_directory(&self, path: &str) -> Result<bool, FileError> {
@@ -205,7 +288,7 @@ impl StoreTree {
     /// The size of an object of a top directory that was listed; nothing is asked.
     fn listed_size(&self, path: &str) -> Option<u64> {
         let (top, _) = path.split_once('/')?;
-        self.known().listed.get(top)?.get(path).copied()
+        self.known().listed.get(top)?.get(path).map(|listed| listed.size)
     }
 
     /// Opens an object as a stream that ends with an error unless all of it came and, where the store has a checksum, is
@@ -220,17 +303,43 @@ impl StoreTree {
         ObjectReader { pieces, ready: Vec::new(), task: Some(task), runtime: self.runtime.clone() }
     }
 
+    /// Writes a small object.
+    pub(super) fn write_object(&self, path: &str, content: &[u8]) -> Result<(), FileError> {
+        let (hash, size) = (Sha256::of(content), content.len() as u64);
+        let content = bytes::Bytes::copy_from_slice(content);
+        let put = self.runtime.block_on(self.objects.put(path, self.fields(path), content, &Condition::None));
+        match put.map_err(|error| failed("write", path, failure(&error)))? {
+            Written::Stored(tag) => {
+                self.changed(path, Some((hash, size, tag)));
+                Ok(())
+            }
+            Written::Refused => Err(failed("write", path, io::Error::other(Overtaken))),
+        }
+    }
+
+    /// Notes in the listing what is at a path now.
+    pub(super) fn note_listed(&self, path: &str, now: Option<Listed>) {
+        let mut known = self.known();
+        if let Some(objects) = path.split_once('/').and_then(|(top, _)| known.listed.get_mut(top)) {
+            match now {
+                Some(listed) => drop(objects.insert(path.to_owned(), listed)),
+                None => drop(objects.remove(path)),
+            }
+        }
+        known.read.remove(path);
+    }
+
     /// Removes objects, as many as there are by one request.
-    fn remove(&self, paths: &[String]) -> Result<(), FileError> {
+    pub(super) fn remove(&self, paths: &[String]) -> Result<(), FileError> {
         let Some(first) = paths.first() else { return Ok(()) };
         let removed = self.runtime.block_on(self.objects.remove(paths));
-        removed.map_err(|error| failed("remove", first, io::Error::other(error)))?;
+        removed.map_err(|error| failed("remove", first, failure(&error)))?;
         paths.iter().for_each(|path| self.changed(path, None));
         Ok(())
     }
 }
 
-fn failed(operation: &'static str, path: &str, source: io::Error) -> FileError {
+pub(super) fn failed(operation: &'static str, path: &str, source: io::Error) -> FileError {
     FileError::Io { operation, path: path.to_owned(), source }
 }
 
@@ -244,13 +353,22 @@ impl Tree for StoreTree {
     }
 
     fn stat(&self, path: &str) -> Result<Option<Status>, FileError> {
+        match self.alias_of(path)? {
+            Some((link, _)) if link == path => return Ok(Some(Status { kind: Kind::Symlink, ..file(0, 0) })),
+            Some(_) => return Err(FileError::Symlink { path: path.to_owned() }),
+            None => {}
+        }
+        let directory = Status { kind: Kind::Directory, ..file(0, 0) };
+        if self.known().suites.contains(path) {
+            return Ok(Some(directory));
+        }
+        self.settle()?;
         if let Some(read) = self.known().read.get(path) {
             return Ok(read.as_ref().map(|small| file(small.content.len() as u64, small.modified)));
         }
         if let Some(size) = self.size(path)? {
             return Ok(Some(file(size, 0)));
         }
-        let directory = Status { kind: Kind::Directory, size: 0, mtime: 0, inode: None };
         Ok(self.is_directory(path)?.then_some(directory))
     }
 
@@ -265,6 +383,7 @@ impl Tree for StoreTree {
     }
 
     fn read(&self, path: &str, limit_bytes: u64) -> Result<Option<Vec<u8>>, FileError> {
+        self.settle()?;
         if !self.known().read.contains_key(path) {
             self.runtime.block_on(self.fetch([path.to_owned()]))?;
         }
@@ -277,8 +396,12 @@ impl Tree for StoreTree {
         }
     }
 
-    fn read_link(&self, _path: &str) -> Result<Option<String>, FileError> {
-        Ok(None)
+    /// An alias whose copies are not those of its target leads nowhere.
+    fn read_link(&self, path: &str) -> Result<Option<String>, FileError> {
+        match self.alias_of(path)? {
+            Some((link, target)) if link == path && self.alias_is_complete(&link, &target)? => Ok(Some(target)),
+            _ => Ok(None),
+        }
     }
 
     fn list(&self, directory: &str) -> Result<Vec<(OsString, Kind)>, FileError> {
@@ -288,33 +411,35 @@ impl Tree for StoreTree {
         let top = directory.split_once('/').map_or(directory, |(top, _)| top);
         self.list_top(top)?;
         let below = format!("{directory}/");
-        let known = self.known();
         let mut names: BTreeMap<String, Kind> = BTreeMap::new();
+        let known = self.known();
         for (path, _) in known.listed[top].range(below.clone()..).take_while(|(path, _)| path.starts_with(&below)) {
             match path[below.len()..].split_once('/') {
                 Some((name, _)) => names.insert(name.to_owned(), Kind::Directory),
                 None => names.insert(path[below.len()..].to_owned(), Kind::File),
             };
         }
+        drop(known);
+        if directory == "dists" {
+            for (name, kind) in names.iter_mut().filter(|(_, kind)| **kind == Kind::Directory) {
+                if self.alias_of(&format!("{below}{name}"))?.is_some() {
+                    *kind = Kind::Symlink;
+                }
+            }
+        }
         Ok(names.into_iter().map(|(name, kind)| (name.into(), kind)).collect())
     }
 
     fn write(&self, path: &str, content: &[u8]) -> Result<(), FileError> {
-        let (hash, size) = (Sha256::of(content), content.len() as u64);
-        let content = bytes::Bytes::copy_from_slice(content);
-        let put = self.runtime.block_on(self.objects.put(path, self.fields(path), content, &Condition::None));
-        match put.map_err(|error| failed("write", path, io::Error::other(error)))? {
-            Written::Stored(tag) => {
-                self.changed(path, Some((hash, size, tag)));
-                Ok(())
-            }
-            Written::Refused => Err(failed("write", path, io::Error::other(Overtaken))),
-        }
+        self.write_object(path, content)
     }
 
     fn unlink(&self, path: &str) -> Result<bool, FileError> {
+        if self.alias_of(path)?.is_some_and(|(link, _)| link == path) {
+            return self.remove_alias(path).map(|()| true);
+        }
         let removed = self.runtime.block_on(self.objects.delete(path, &Condition::None));
-        removed.map_err(|error| failed("remove", path, io::Error::other(error)))?;
+        removed.map_err(|error| failed("remove", path, failure(&error)))?;
         self.changed(path, None);
         Ok(true)
     }
@@ -326,6 +451,10 @@ impl Tree for StoreTree {
         }
         let removed: Vec<String> =
             paths.iter().zip(&there).filter(|(_, there)| **there).map(|(path, _)| (*path).to_owned()).collect();
+        // The copies of a file go with it.
+        let copies = removed.iter().flat_map(|path| self.copies_of(path));
+        let copies: Vec<String> = copies.filter(|path| self.listed_size(path).is_some()).collect();
+        self.remove(&copies)?;
         self.remove(&removed)?;
         Ok(there)
     }
@@ -335,7 +464,7 @@ impl Tree for StoreTree {
     }
 
     fn symlink(&self, target: &str, link: &str) -> Result<(), FileError> {
-        Err(failed("create", link, io::Error::other(format!("a store has no links (to {target})"))))
+        self.make_alias(target, link)
     }
 
     fn has_stored(&self, path: &str, sha256: Sha256) -> Result<bool, FileError> {
@@ -377,6 +506,11 @@ impl Tree for StoreTree {
             let count = match reader.read(&mut buffer) {
                 Ok(0) => break,
                 Ok(count) => count,
+                // Other content than was stored.
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    part.remove()?;
+                    return Ok(false);
+                }
                 Err(error) => {
                     part.remove()?;
                     return Err(failed("read", path, error));
@@ -395,12 +529,20 @@ impl Tree for StoreTree {
 
     fn known_content(&self, path: &str) -> Result<Option<(Sha256, u64)>, FileError> {
         let facts = self.runtime.block_on(self.objects.head(path));
-        let facts = facts.map_err(|error| failed("look at", path, io::Error::other(error)))?;
+        let facts = facts.map_err(|error| failed("look at", path, failure(&error)))?;
         Ok(facts.and_then(|facts| Some((facts.sha256?, facts.size))))
     }
 
+    fn expect(&self, paths: Vec<String>) {
+        self.known().expected = paths;
+    }
+
     fn has_links(&self) -> bool {
-        false
+        self.has_aliases
+    }
+
+    fn links_are_copies(&self) -> bool {
+        true
     }
 }
 
@@ -414,7 +556,7 @@ impl Layout for StoreTree {
     }
 
     fn fields(&self, path: &str) -> Vec<(String, String)> {
-        let lives = if path.starts_with("pool/") || path.contains("/by-hash/") { IMMUTABLE } else { SHORT_LIVED };
+        let lives = if path.starts_with("pool/") || path.contains("/by-hash/") { IMMUTABLE } else { &self.short_lived };
         let field = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         vec![field("Content-Type", &fullbore_s3::content_type(path)), field("Cache-Control", lives)]
     }
@@ -429,6 +571,26 @@ impl Layout for StoreTree {
             }
             Name::Symlink { .. } => 1,
             Name::Remove { .. } => 2,
+        }
+    }
+
+    fn is_link(&self, name: &Name) -> bool {
+        match name {
+            Name::Symlink { .. } => true,
+            Name::Remove { path } => {
+                self.alias_of(path).is_ok_and(|alias| alias.is_some_and(|(link, _)| link == *path))
+            }
+            Name::Link { .. } => false,
+        }
+    }
+
+    fn link(&self, name: &Name) -> Result<(), FileError> {
+        let (Name::Symlink { link, .. } | Name::Remove { path: link } | Name::Link { to: link, .. }) = name;
+        self.may_publish().map_err(|error| failed("publish", link, error))?;
+        match name {
+            Name::Symlink { target, link } => self.make_alias(target, link),
+            Name::Remove { path } => self.remove_alias(path),
+            Name::Link { .. } => Ok(()),
         }
     }
 
@@ -448,9 +610,14 @@ impl Layout for StoreTree {
     }
 
     fn condition(&self, path: &str) -> Condition {
-        match self.known().read.get(path) {
-            Some(Some(Small { tag: Some(tag), .. })) => Condition::Tag(tag.clone()),
+        if !self.has_lock {
+            return Condition::None;
+        }
+        let read = self.known().read.get(path).map(|read| read.as_ref().map(|small| small.tag.clone()));
+        match read {
+            Some(Some(Some(tag))) => Condition::Tag(tag),
             Some(None) => Condition::Absent,
+            _ if self.replaces_only_seen.load(Ordering::Relaxed) => self.as_listed(path),
             _ => Condition::None,
         }
     }
@@ -465,7 +632,9 @@ impl Layout for StoreTree {
         let mut known = self.known();
         let objects = path.split_once('/').and_then(|(top, _)| known.listed.get_mut(top));
         match (&to, objects) {
-            (Some((_, size, _)), Some(objects)) => drop(objects.insert(path.to_owned(), *size)),
+            (Some((_, size, tag)), Some(objects)) => {
+                objects.insert(path.to_owned(), Listed { size: *size, tag: tag.clone() });
+            }
             (None, Some(objects)) => drop(objects.remove(path)),
             (_, None) => {}
         }
@@ -488,6 +657,17 @@ impl Layout for StoreTree {
 }
 
 impl StoreTree {
+    /// The condition that an object is as it was listed. A store whose listings have other ETags than its answers gets none.
+    fn as_listed(&self, path: &str) -> Condition {
+        let known = self.known();
+        let objects = path.split_once('/').and_then(|(top, _)| known.listed.get(top));
+        match objects.map(|objects| objects.get(path)) {
+            Some(Some(Listed { tag: Some(tag), .. })) if known.listed_tags_are_right() => Condition::Tag(tag.clone()),
+            Some(None) => Condition::Absent,
+            _ => Condition::None,
+        }
+    }
+
     fn is_not_here(&self, sha256: Sha256) -> bool {
         self.own.stat(&index_path(sha256)).is_ok_and(|status| status.is_none())
     }
@@ -498,7 +678,7 @@ struct ObjectReader {
     pieces: tokio::sync::mpsc::Receiver<Vec<bytes::Bytes>>,
     /// Pieces that arrived, the next one last.
     ready: Vec<bytes::Bytes>,
-    task: Option<tokio::task::JoinHandle<Result<Downloaded, DownloadError>>>,
+    task: Option<JoinHandle<Result<Downloaded, DownloadError>>>,
     runtime: Handle,
 }
 
@@ -523,7 +703,7 @@ impl Read for ObjectReader {
             }
             let Some(task) = self.task.take() else { return Ok(0) };
             // What was given out is right only if the download says so at its end.
-            self.runtime.block_on(task).map_err(io::Error::other)?.map_err(io::Error::other)?;
+            self.runtime.block_on(task).map_err(io::Error::other)?.map_err(|error| download_failure(&error))?;
         }
     }
 }

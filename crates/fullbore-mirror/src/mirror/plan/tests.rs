@@ -12,6 +12,19 @@ fn paths(plan: &Plan) -> Vec<&str> {
 }
 
 #[test]
+fn a_plan_is_parted_into_ranges_of_like_size() {
+    let mut builder = PlanBuilder::new(Filters::default());
+    let index = builder.index("dists/x/Packages", 0).unwrap();
+    for number in 0..100 {
+        builder.add(index, &file(&format!("pool/{number:03}"))).unwrap();
+    }
+    let plan = builder.finish().unwrap();
+    assert_eq!(plan.parted(4, 10), ["pool/025", "pool/050", "pool/075"]);
+    assert_eq!(plan.parted(16, 50), ["pool/050"]);
+    assert!(plan.parted(16, 60).is_empty() && plan.parted(16, 0).len() == 15);
+}
+
+#[test]
 fn a_slot_is_48_bytes() {
     assert_eq!(size_of::<Slot>(), 48);
 }

@@ -1,0 +1,280 @@
+//! Aliases of suites, such as `dists/stable` for `dists/trixie`: a store has no links, and so an alias is a directory of
+//! copies.
+//!
+//! To the rest of the program such a directory is a symbolic link. The object [`MARKER`] in it names the target, is
+//! written first and removed last, so that an alias is recognized even where the state is lost or a run was killed.
+//! Copies are made within the store, in the order of publishing: files by hash, other files, `InRelease` last.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
+
+use fullbore_debian::path;
+use fullbore_engine::digest::Sha256;
+use fullbore_engine::files::FileError;
+use fullbore_s3::bucket::failure;
+use fullbore_s3::objects::{Objects, Written};
+use fullbore_s3::target::{Layout as _, NAMES_AT_ONCE, Overtaken};
+use tokio::task::{JoinError, JoinSet};
+
+use super::super::layout::link_target;
+use super::super::signed_files::SIGNED_FILES;
+use super::super::state::State;
+use super::super::tree::Tree as _;
+use super::tree::{KEPT_BYTES_MAX, Listed, StoreTree, failed};
+
+/// The object of an alias that names its target.
+const MARKER: &str = ".fullbore-alias";
+
+/// Longest name in a marker that is read; names of suites are much shorter.
+const MARKER_BYTES_MAX: u64 = 256;
+
+/// A path, and the object that is there now.
+type CopyResult = (String, Result<Listed, FileError>);
+
+/// The steps of copying: a file of a later one appears after all of the earlier ones.
+const STEPS: usize = 2 + SIGNED_FILES.len();
+
+impl StoreTree {
+    /// The directory below `dists/` that this path is or lies in, if it is an alias, and its target.
+    pub(super) fn alias_of(&self, path: &str) -> Result<Option<(String, String)>, FileError> {
+        let Some(below) = path.strip_prefix("dists/") else { return Ok(None) };
+        let name = format!("dists/{}", below.split_once('/').map_or(below, |(name, _)| name));
+        self.learn_aliases();
+        if let Some(known) = self.known().aliases.get(&name) {
+            return Ok(known.clone().map(|target| (name, target)));
+        }
+        let marker = self.read(&format!("{name}/{MARKER}"), MARKER_BYTES_MAX)?;
+        let target = marker.and_then(|marker| String::from_utf8(marker).ok()).map(|text| text.trim().to_owned());
+        let target = target.filter(|target| path::check(target).is_ok() && !target.contains('/'));
+        self.known().aliases.insert(name.clone(), target.clone());
+        Ok(target.map(|target| (name, target)))
+    }
+
+    /// Takes from the state which directories are aliases and which are not, unless that is done. So a run that finds
+    /// nothing new asks for no marker.
+    fn learn_aliases(&self) {
+        if self.known().has_aliases {
+            return;
+        }
+        let header = State::open(self.own(), "").map(|state| state.header).unwrap_or_default();
+        let (mut aliases, mut suites) = (HashMap::new(), HashSet::new());
+        for suite in header.suites.iter().filter(|suite| !suite.retired) {
+            let target = link_target(&suite.directory);
+            aliases.extend(suite.links.iter().map(|link| (link.clone(), Some(target.to_owned()))));
+            if suite.directory.starts_with("dists/") {
+                suites.insert(format!("dists/{target}"));
+            }
+        }
+        aliases.extend(suites.iter().map(|suite| (suite.clone(), None)));
+        let mut known = self.known();
+        known.has_aliases = true;
+        (known.aliases, known.suites) = (aliases, suites);
+    }
+
+    /// Whether the copies are those of the target: by the signed files, and by names and sizes where objects were listed.
+    pub(super) fn alias_is_complete(&self, link: &str, target: &str) -> Result<bool, FileError> {
+        let target = format!("dists/{target}");
+        let signed = |directory: &str| self.read(&format!("{directory}/InRelease"), KEPT_BYTES_MAX as u64);
+        if signed(link)? != signed(&target)? {
+            return Ok(false);
+        }
+        let known = self.known();
+        let Some(objects) = known.listed.get("dists") else { return Ok(true) };
+        let sizes = |directory: &str| -> Vec<(String, u64)> {
+            below(objects, directory).map(|(rest, listed)| (rest.to_owned(), listed.size)).collect()
+        };
+        Ok(sizes(link) == sizes(&target))
+    }
+
+    /// Makes `link` a directory of copies of the suite `target`; what is right already stays.
+    pub(super) fn make_alias(&self, target: &str, link: &str) -> Result<(), FileError> {
+        let from = format!("dists/{target}");
+        let marker = format!("{link}/{MARKER}");
+        if self.read(&marker, MARKER_BYTES_MAX)?.as_deref() != Some(target.as_bytes()) {
+            self.may_publish().map_err(|error| failed("publish", link, error))?;
+            self.write_object(&marker, target.as_bytes())?;
+        }
+        self.known().aliases.insert(link.to_owned(), Some(target.to_owned()));
+        self.make_copies(&from, link)
+    }
+
+    /// Makes `link` a directory with copies of what is below `from`, and of nothing else.
+    pub(super) fn make_copies(&self, from: &str, link: &str) -> Result<(), FileError> {
+        let (mut steps, gone) = self.differences(from, link)?;
+        for step in &mut steps {
+            if step.is_empty() {
+                continue;
+            }
+            self.may_publish().map_err(|error| failed("publish", link, error))?;
+            self.runtime().block_on(self.copy_all(from, link, std::mem::take(step)))?;
+        }
+        self.remove(&gone)
+    }
+
+    /// What the copies lack, by steps, and paths that the target does not have.
+    fn differences(&self, from: &str, link: &str) -> Result<([Vec<String>; STEPS], Vec<String>), FileError> {
+        self.list_top("dists")?;
+        let known = self.known();
+        let objects = &known.listed["dists"];
+        let present: BTreeMap<&str, &Listed> = below(objects, link).collect();
+        let mut steps = [const { Vec::new() }; STEPS];
+        let mut wanted = HashSet::new();
+        for (rest, listed) in below(objects, from) {
+            wanted.insert(rest);
+            // The same ETag is the same content. Where it differs, as after an upload in parts, it is copied once more.
+            let is_same =
+                |there: &&&Listed| there.size == listed.size && there.tag.is_some() && there.tag == listed.tag;
+            if present.get(rest).filter(is_same).is_none() {
+                steps[step(rest)].push(rest.to_owned());
+            }
+        }
+        let gone = present.keys().filter(|rest| !wanted.contains(*rest)).map(|rest| format!("{link}/{rest}")).collect();
+        Ok((steps, gone))
+    }
+
+    async fn copy_all(&self, from: &str, link: &str, names: Vec<String>) -> Result<(), FileError> {
+        let mut copying = JoinSet::new();
+        for rest in names {
+            if copying.len() >= NAMES_AT_ONCE {
+                self.copied(copying.join_next().await)?;
+            }
+            let (source, to) = (format!("{from}/{rest}"), format!("{link}/{rest}"));
+            let sha256 = self.known().hashes.get(&source).map(|(sha256, _)| *sha256);
+            let (objects, fields, condition) = (self.objects().clone(), self.fields(&to), self.condition(&to));
+            let is_signed = step(&rest) >= 2;
+            copying.spawn(async move {
+                let copied = match is_signed {
+                    // Stores ignore conditions of copies, and a run that was frozen must not undo another's.
+                    true => put_again(&objects, &source, &to, fields, &condition).await,
+                    false => copy(&objects, &source, &to, fields, sha256).await,
+                };
+                (to, copied)
+            });
+        }
+        while let Some(result) = copying.join_next().await {
+            self.copied(Some(result))?;
+        }
+        Ok(())
+    }
+
+    /// Notes the result of one copy.
+    fn copied(&self, result: Option<Result<CopyResult, JoinError>>) -> Result<(), FileError> {
+        let Some(result) = result else { return Ok(()) };
+        let (to, copied) = result.map_err(|error| failed("copy", "an object", io::Error::other(error)))?;
+        let is_overtaken = |error: &FileError| match error {
+            FileError::Io { source, .. } => source.get_ref().is_some_and(|content| content.is::<Overtaken>()),
+            _ => false,
+        };
+        if copied.as_ref().is_err_and(is_overtaken) {
+            self.note_overtaken();
+        }
+        self.note_listed(&to, Some(copied?));
+        Ok(())
+    }
+
+    /// Removes an alias: the signed files first, so that no client begins with it, and the marker last.
+    pub(super) fn remove_alias(&self, link: &str) -> Result<(), FileError> {
+        self.list_top("dists")?;
+        let rests: Vec<String> = below(&self.known().listed["dists"], link).map(|(rest, _)| rest.to_owned()).collect();
+        let (mut signed, others): (Vec<String>, Vec<String>) = rests.into_iter().partition(|rest| step(rest) >= 2);
+        signed.sort_by_key(|rest| std::cmp::Reverse(step(rest)));
+        let whole = |rests: Vec<String>| rests.into_iter().map(|rest| format!("{link}/{rest}")).collect::<Vec<_>>();
+        self.remove(&whole(signed))?;
+        self.remove(&whole(others))?;
+        self.remove(&[format!("{link}/{MARKER}")])?;
+        self.known().aliases.insert(link.to_owned(), None);
+        Ok(())
+    }
+
+    /// The copies of this path, in aliases of its suite.
+    pub(super) fn copies_of(&self, path: &str) -> Vec<String> {
+        self.learn_aliases();
+        let Some((target, rest)) = path.strip_prefix("dists/").and_then(|below| below.split_once('/')) else {
+            return Vec::new();
+        };
+        let known = self.known();
+        let links = known.aliases.iter().filter(|(_, to)| to.as_deref() == Some(target)).map(|(link, _)| link);
+        links.map(|link| format!("{link}/{rest}")).collect()
+    }
+}
+
+/// Paths below a directory, relative to it, without the marker of an alias.
+fn below<'a>(
+    objects: &'a BTreeMap<String, Listed>,
+    directory: &str,
+) -> impl Iterator<Item = (&'a str, &'a Listed)> + use<'a> {
+    let prefix = format!("{directory}/");
+    let length = prefix.len();
+    objects
+        .range(prefix.clone()..)
+        .take_while(move |(path, _)| path.starts_with(&prefix))
+        .map(move |(path, listed)| (&path[length..], listed))
+        .filter(|(rest, _)| *rest != MARKER)
+}
+
+/// To which step of copying a path below a suite's directory belongs.
+fn step(rest: &str) -> usize {
+    if rest.contains("by-hash/") {
+        return 0;
+    }
+    let name = rest.rsplit('/').next();
+    // Components have a `Release` of their own, which is not signed, and does no harm here.
+    SIGNED_FILES.iter().position(|signed| name == Some(*signed)).map_or(1, |place| 2 + place)
+}
+
+async fn copy(
+    objects: &Objects,
+    from: &str,
+    to: &str,
+    fields: Vec<(String, String)>,
+    sha256: Option<Sha256>,
+) -> Result<Listed, FileError> {
+    let copied = async {
+        objects.copy(from, to, fields, sha256).await?;
+        objects.head(to).await
+    };
+    match copied.await.map_err(|error| failed("copy", from, failure(&error)))? {
+        Some(facts) => Ok(Listed { size: facts.size, tag: facts.etag }),
+        // Some stores answer before they have done it.
+        None => Err(failed("copy", from, io::Error::other("the copy is not there"))),
+    }
+}
+
+async fn put_again(
+    objects: &Objects,
+    from: &str,
+    to: &str,
+    fields: Vec<(String, String)>,
+    condition: &fullbore_s3::objects::Condition,
+) -> Result<Listed, FileError> {
+    let wrong = |error| failed("copy", from, failure(&error));
+    let Some(found) = objects.get(from, KEPT_BYTES_MAX).await.map_err(wrong)? else {
+        return Err(failed("copy", from, io::ErrorKind::NotFound.into()));
+    };
+    match objects.put(to, fields, found.content, condition).await.map_err(wrong)? {
+        Written::Stored(tag) => Ok(Listed { size: found.facts.size, tag }),
+        Written::Refused => Err(failed("copy", to, io::Error::other(Overtaken))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_by_hash_come_first_and_the_inrelease_last() {
+        let paths = ["main/binary-amd64/by-hash/SHA256/00", "main/binary-amd64/Packages.xz", "Release.gpg", "Release"];
+        let steps: Vec<usize> = paths.into_iter().chain(["InRelease"]).map(step).collect();
+        assert_eq!(steps, [0, 1, 2, 3, 4]);
+        assert_eq!(steps.len(), STEPS);
+    }
+
+    #[test]
+    fn the_objects_of_a_directory_are_those_below_it() {
+        let paths =
+            ["dists/stable-updates/a", "dists/stable/.fullbore-alias", "dists/stable/a", "dists/stable/b/c", "dists/t"];
+        let objects = paths.into_iter().map(|path| (path.to_owned(), Listed { size: 1, tag: None })).collect();
+        assert_eq!(below(&objects, "dists/stable").map(|(rest, _)| rest).collect::<Vec<_>>(), ["a", "b/c"]);
+        assert_eq!(below(&objects, "dists/none").count(), 0);
+    }
+}

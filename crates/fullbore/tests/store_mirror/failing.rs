@@ -1,0 +1,63 @@
+//! A store that fails: exit code 3, a message that names it, and what was published stays.
+
+use super::*;
+
+/// The request from which on every one is refused as by a store without permission for it, or is cut off.
+fn fails_from(store: &servers::Server, from: usize, action: Action) -> Proxy {
+    Proxy::start(&store.url, move |number, _| if number >= from { action } else { Action::now() })
+}
+
+#[test]
+fn a_store_that_cannot_be_reached_is_a_failure_of_the_network() {
+    let bucket = Bucket::at("http://127.0.0.1:9");
+    let run = bucket.run(&served(0), &[]).exits(3);
+    assert!(run.stderr.contains("127.0.0.1:9"), "{}", run.stderr);
+    bucket.check(&[]).exits(3).says("127.0.0.1:9");
+}
+
+#[test]
+fn a_store_that_refuses_from_some_request_on_ends_with_its_words() {
+    let store = versitygw();
+    Bucket::at(&store.url).run(&served(0), &[]).exits(0);
+    let server = served(1);
+    for from in [1, 4, 12, 20, 40] {
+        let proxy = fails_from(&store, from, Action::Answer(403));
+        let run = Bucket::at(&proxy.url).run(&server, &[]);
+        // Late requests may be those that nothing depends on.
+        let text = &run.stderr;
+        assert!(run.code == Some(1) || run.code == Some(0) && from == 40, "{from}: {:?} {text}", run.code);
+        assert!(run.code == Some(0) || text.contains("403") && text.contains("permissions"), "{from}: {text}");
+        assert!(!text.contains("disk"), "{from}: {text}");
+        visible(&data(&store)).unwrap();
+    }
+    let proxy = fails_from(&store, 1, Action::Answer(403));
+    Bucket::at(&proxy.url).check(&[]).exits(1).says("403");
+    let proxy = fails_from(&store, 8, Action::Answer(403));
+    Bucket::at(&proxy.url).check(&[]).exits(1).says("403");
+}
+
+/// S2.
+#[test]
+fn too_little_room_for_temporary_files_is_said_before_anything_is_fetched() {
+    assert!(rustix::process::geteuid().is_root(), "mounts a small disk: run as root (script/test does)");
+    let store = versitygw();
+    let directory = tempfile::tempdir().unwrap();
+    let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=4m", "none"]).arg(directory.path()).status();
+    assert!(mount.unwrap().success());
+    let server = served(0);
+    let bucket = Bucket::at(&store.url);
+    let run = bucket.run(&server, &["--scratch", directory.path().to_str().unwrap()]);
+    let unmounted = Command::new("umount").arg(directory.path()).status();
+    assert!(unmounted.unwrap().success());
+    let run = run.exits(7).says("the file system has").says("--scratch");
+    assert!(pool_requests(&server).is_empty() && !data(&store).join("dists/trixie").exists(), "{}", run.stderr);
+}
+
+#[test]
+fn a_slow_store_is_the_verdict() {
+    let store = versitygw();
+    let proxy = Proxy::start(&store.url, |_, _| Action::Pass(Duration::from_secs(1)));
+    let run = Bucket::at(&proxy.url).run(&served(0), &[]).exits(0);
+    let limit = run.report["summary"]["verdict"]["limit"].as_str().unwrap_or_default().to_owned();
+    assert!(limit.contains("127.0.0.1"), "{limit}: {}", run.report["summary"]["verdict"]);
+}
