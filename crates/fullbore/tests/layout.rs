@@ -6,11 +6,12 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 /// For each library, the crates of this workspace that it may stand on, through others too.
-const STANDS_ON: [(&str, &[&str]); 7] = [
+const STANDS_ON: [(&str, &[&str]); 8] = [
     ("fullbore-digest", &[]),
     ("fullbore-engine", &["fullbore-digest"]),
     ("fullbore-debian", &["fullbore-digest"]),
     ("fullbore-wire", &["fullbore-digest", "fullbore-engine"]),
+    ("fullbore-fleet", &["fullbore-debian", "fullbore-digest", "fullbore-engine", "fullbore-wire"]),
     ("fullbore-s3", &["fullbore-digest", "fullbore-engine", "fullbore-wire"]),
     ("fullbore-lafs", &["fullbore-digest", "fullbore-engine", "fullbore-wire"]),
     ("fullbore-copy", &["fullbore-digest", "fullbore-engine", "fullbore-wire"]),

@@ -193,13 +193,13 @@ impl Find {
         }
         // The rule of requests, told with the name of the one object.
         if let Err(error) = key::check(&found.key) {
-            let reason = format_args!("left out: {error}");
+            let reason = format!("left out: {error}");
             return self.fail(&found.path, CommandError::new(ErrorKind::Partial, reason), false);
         }
         if let Some(taken) = &self.taken
             && !taken.lock().unwrap_or_else(PoisonError::into_inner).insert(found.path.clone())
         {
-            let reason = format_args!("left out: {} would replace another object of this run", found.key);
+            let reason = format!("left out: {} would replace another object of this run", found.key);
             return self.fail(&found.path, CommandError::new(ErrorKind::Partial, reason), false);
         }
         // Nobody takes it if the run is over.

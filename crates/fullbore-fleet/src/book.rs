@@ -1,0 +1,409 @@
+//! The tasks that a worker holds, and what the queue is told about them.
+//!
+//! The worker reports events (bytes moved, a file stored, a file failed); the book answers with [`Step`]s for the
+//! queue. It reads no clock. Two rules protect other workers:
+//!
+//! - A task is acknowledged only when the store has confirmed all its files.
+//! - A delivery that has lapsed may be another worker's by now. The book still acknowledges it when the work is done,
+//!   and never gives it back or discards it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::message::{Fault, Item, Task};
+use crate::names::{Class, WorkerId};
+use crate::pull::Load;
+use crate::queue::{ACK_WAIT, Delivery, EXTEND_INTERVAL, Held};
+
+/// Delay before a failed task is delivered again; it doubles with each delivery.
+const RETRY_DELAY: Duration = Duration::from_secs(5);
+
+/// Deliveries after which a failed task is given up. The planner's next look at the store decides about its files.
+const DELIVERIES_MAX: u32 = 5;
+
+/// Time after a reconnection within which a queue may have lost the state of its deliveries. nats-server lost it in 8
+/// of 8 kills right after a pull.
+const DOUBT_AFTER_RECONNECT: Duration = Duration::from_secs(60);
+
+/// A step that the worker takes for the book.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// [`Queue::extend`](crate::queue::Queue::extend)
+    Extend(Delivery),
+    /// [`Queue::acknowledge`](crate::queue::Queue::acknowledge). No answer within the limit counts as an answer: if the
+    /// request was lost, the task comes again, and its files are found in the store.
+    Acknowledge(Delivery),
+    /// [`Queue::give_back`](crate::queue::Queue::give_back)
+    GiveBack(Delivery, Duration),
+    /// [`Queue::discard`](crate::queue::Queue::discard)
+    Discard(Delivery),
+    /// [`Queue::report`](crate::queue::Queue::report)
+    Report(Fault),
+    /// A line for the worker's user.
+    Warn(String),
+}
+
+/// Number of a task in a book; never used twice.
+pub type TaskNumber = u64;
+
+/// Work that begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Begun {
+    /// The task.
+    pub number: TaskNumber,
+    /// Its files.
+    pub items: Vec<Item>,
+    /// Ask the store for each file before fetching it: another worker may have stored it.
+    pub asks_store: bool,
+}
+
+struct Entry {
+    task: Task,
+    delivery: Delivery,
+    deliveries: u32,
+    /// Files that are neither stored nor failed.
+    open: Vec<bool>,
+    has_failed: bool,
+    /// The last fetched or sent byte, or the delivery.
+    moved: Duration,
+    is_begun: bool,
+    extended: Duration,
+}
+
+impl Entry {
+    fn has_lapsed(&self, now: Duration) -> bool {
+        now.saturating_sub(self.extended) >= ACK_WAIT
+    }
+
+    fn open_bytes(&self) -> u64 {
+        let items = self.task.items.iter().zip(&self.open);
+        items.filter(|(_, is_open)| **is_open).map(|(item, _)| item.size).sum()
+    }
+}
+
+/// The tasks of one worker.
+pub struct Book {
+    worker: WorkerId,
+    /// Time without a byte after which a file counts as stuck: the limit of the client of stores.
+    patience: Duration,
+    entries: BTreeMap<TaskNumber, Entry>,
+    next: TaskNumber,
+    moved: Duration,
+    reconnected: Option<Duration>,
+    has_warned_of_skew: bool,
+}
+
+impl Book {
+    /// An empty book. `patience` is the time without a byte after which the worker lets a task lapse, so that a stuck
+    /// call cannot hold it for ever.
+    pub fn new(worker: WorkerId, patience: Duration) -> Book {
+        Book {
+            worker,
+            patience,
+            entries: BTreeMap::new(),
+            next: 0,
+            moved: Duration::ZERO,
+            reconnected: None,
+            has_warned_of_skew: false,
+        }
+    }
+
+    /// Enters a delivered task. `now` is the time since the worker's start.
+    pub fn take(&mut self, now: Duration, held: Held) -> (Option<Begun>, Vec<Step>) {
+        let Held { message, deliveries, delivery } = held;
+        let task = match Task::parse(&message) {
+            Ok(task) => task,
+            Err(error) if error.is_skew() => {
+                // Other workers may be newer.
+                let mut steps = vec![Step::GiveBack(delivery, RETRY_DELAY)];
+                if !std::mem::replace(&mut self.has_warned_of_skew, true) {
+                    steps.push(Step::Warn(format!("a task is left to newer workers: {error}")));
+                }
+                return (None, steps);
+            }
+            Err(error) => {
+                let fault = Fault::new(self.worker.clone(), None, String::new(), &format!("refused: {error}"), true);
+                let warning = Step::Warn(format!("a task was refused: {error}"));
+                return (None, vec![Step::Report(fault), warning, Step::Discard(delivery)]);
+            }
+        };
+        if let Some(entry) = self.entries.values_mut().find(|entry| entry.task == task) {
+            // Our own delivery has lapsed, and the task came back to us: the later delivery is the one that counts.
+            (entry.delivery, entry.deliveries, entry.extended) = (delivery, deliveries, now);
+            return (None, Vec::new());
+        }
+        let is_doubtful = self.reconnected.is_some_and(|time| now.saturating_sub(time) < DOUBT_AFTER_RECONNECT);
+        let asks_store = deliveries > 1 || task.round > 1 || is_doubtful;
+        let number = self.next;
+        self.next += 1;
+        let begun = Begun { number, items: task.items.clone(), asks_store };
+        let open = vec![true; task.items.len()];
+        let entry =
+            Entry { task, delivery, deliveries, open, has_failed: false, moved: now, is_begun: false, extended: now };
+        self.entries.insert(number, entry);
+        (Some(begun), Vec::new())
+    }
+
+    /// The connection to the queue is back after a loss.
+    pub fn reconnected(&mut self, now: Duration) {
+        self.reconnected = Some(now);
+    }
+
+    /// Bytes of a task's file have been fetched or sent.
+    pub fn moved(&mut self, now: Duration, number: TaskNumber) {
+        self.moved = now;
+        if let Some(entry) = self.entries.get_mut(&number) {
+            (entry.moved, entry.is_begun) = (now, true);
+        }
+    }
+
+    /// The store has confirmed a file of a task, or had it already.
+    pub fn stored(&mut self, now: Duration, number: TaskNumber, item: usize) -> Vec<Step> {
+        self.moved(now, number);
+        self.close(now, number, item)
+    }
+
+    /// A file could not be fetched from any mirror, or not be stored.
+    pub fn failed(
+        &mut self,
+        now: Duration,
+        number: TaskNumber,
+        item: usize,
+        host: Option<String>,
+        fault: &str,
+    ) -> Vec<Step> {
+        let Some(entry) = self.entries.get_mut(&number) else { return Vec::new() };
+        let Some(path) = entry.task.items.get(item).map(|item| item.path.clone()) else { return Vec::new() };
+        entry.has_failed = true;
+        let is_final = entry.deliveries >= DELIVERIES_MAX && !entry.has_lapsed(now);
+        let mut steps = vec![Step::Report(Fault::new(self.worker.clone(), host, path, fault, is_final))];
+        steps.extend(self.close(now, number, item));
+        steps
+    }
+
+    /// Counts a file as stored or failed; after the last one, the task ends.
+    fn close(&mut self, now: Duration, number: TaskNumber, item: usize) -> Vec<Step> {
+        let Some(entry) = self.entries.get_mut(&number) else { return Vec::new() };
+        if let Some(open) = entry.open.get_mut(item) {
+            *open = false;
+        }
+        if entry.open.contains(&true) {
+            return Vec::new();
+        }
+        let Some(entry) = self.entries.remove(&number) else { return Vec::new() };
+        if !entry.has_failed {
+            return vec![Step::Acknowledge(entry.delivery)];
+        }
+        if entry.has_lapsed(now) {
+            return Vec::new();
+        }
+        if entry.deliveries >= DELIVERIES_MAX {
+            return vec![Step::Discard(entry.delivery)];
+        }
+        let delay = RETRY_DELAY * 2_u32.pow(entry.deliveries.saturating_sub(1));
+        vec![Step::GiveBack(entry.delivery, delay)]
+    }
+
+    /// Steps that are due: tasks on which work goes on are extended. Call it at least every second.
+    pub fn tick(&mut self, now: Duration) -> Vec<Step> {
+        let (patience, any_moved) = (self.patience, self.moved);
+        let mut steps = Vec::new();
+        for entry in self.entries.values_mut() {
+            let is_due = now.saturating_sub(entry.extended) >= EXTEND_INTERVAL && !entry.has_lapsed(now);
+            // A task that waits for its turn is alive as long as the worker is.
+            let moved = if entry.is_begun { entry.moved } else { entry.moved.max(any_moved) };
+            if is_due && now.saturating_sub(moved) <= patience {
+                entry.extended = now;
+                steps.push(Step::Extend(entry.delivery.clone()));
+            }
+        }
+        steps
+    }
+
+    /// Gives everything back at once: the worker ends, and has waited for its work as long as it may.
+    pub fn give_back(&mut self, now: Duration) -> Vec<Step> {
+        let entries = std::mem::take(&mut self.entries).into_values();
+        let live = entries.filter(|entry| !entry.has_lapsed(now));
+        live.map(|entry| Step::GiveBack(entry.delivery, Duration::ZERO)).collect()
+    }
+
+    /// Drops the tasks of earlier rounds or ended runs, on which the worker has stopped its work.
+    pub fn forget(&mut self, is_over: impl Fn(&Task) -> bool) {
+        self.entries.retain(|_, entry| !is_over(&entry.task));
+    }
+
+    /// What the worker holds; the caller adds its rate.
+    pub fn load(&self) -> Load {
+        Load {
+            tasks: self.entries.len(),
+            bytes: self.entries.values().map(Entry::open_bytes).sum(),
+            xl_tasks: self.entries.values().filter(|entry| entry.task.class() == Class::Xl).count(),
+            ..Load::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use fullbore_digest::Sha256;
+
+    use super::*;
+    use crate::names::RunId;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn task(round: u32, files: usize) -> Task {
+        let items = (0..files).map(|number| {
+            let path = format!("pool/{number}");
+            Item { path, size: 1_000, sha256: Sha256::of(b"") }
+        });
+        Task { run: RunId::parse("9c1f").unwrap(), round, items: items.collect() }
+    }
+
+    fn held(task: &Task, deliveries: u32, name: &str) -> Held {
+        Held { message: Bytes::from(task.to_bytes()), deliveries, delivery: delivery(name) }
+    }
+
+    fn delivery(name: &str) -> Delivery {
+        Delivery(name.to_owned())
+    }
+
+    fn book() -> Book {
+        Book::new(WorkerId::parse("w").unwrap(), 20 * SECOND)
+    }
+
+    fn begin(book: &mut Book, now: Duration, held: Held) -> Begun {
+        let (begun, steps) = book.take(now, held);
+        assert_eq!(steps, []);
+        begun.unwrap()
+    }
+
+    #[test]
+    fn a_task_is_acknowledged_when_the_store_has_all_files() {
+        let mut book = book();
+        let begun = begin(&mut book, SECOND, held(&task(1, 2), 1, "a"));
+        assert!(!begun.asks_store);
+        assert_eq!(book.load(), Load { tasks: 1, bytes: 2_000, ..Load::default() });
+        assert_eq!(book.stored(SECOND, begun.number, 1), []);
+        assert_eq!(book.stored(SECOND, begun.number, 1), [], "the same file again");
+        assert_eq!(book.load().bytes, 1_000);
+        assert_eq!(book.stored(SECOND, begun.number, 0), [Step::Acknowledge(delivery("a"))]);
+        assert_eq!(book.load(), Load::default());
+        assert_eq!(book.stored(SECOND, begun.number, 0), []);
+    }
+
+    /// F1
+    #[test]
+    fn a_task_that_others_may_have_done_begins_with_a_question_to_the_store() {
+        let mut book = book();
+        assert!(begin(&mut book, SECOND, held(&task(1, 1), 2, "a")).asks_store, "delivered again");
+        assert!(begin(&mut book, SECOND, held(&task(2, 2), 1, "b")).asks_store, "a later round");
+        book.reconnected(10 * SECOND);
+        assert!(begin(&mut book, 69 * SECOND, held(&task(1, 3), 1, "c")).asks_store, "the queue may have forgotten");
+        assert!(!begin(&mut book, 70 * SECOND, held(&task(1, 4), 1, "d")).asks_store);
+    }
+
+    #[test]
+    fn a_failed_task_is_given_back_later_and_later_and_then_discarded() {
+        for (deliveries, step) in [
+            (1, Step::GiveBack(delivery("a"), 5 * SECOND)),
+            (2, Step::GiveBack(delivery("a"), 10 * SECOND)),
+            (4, Step::GiveBack(delivery("a"), 40 * SECOND)),
+            (5, Step::Discard(delivery("a"))),
+        ] {
+            let mut book = book();
+            let begun = begin(&mut book, SECOND, held(&task(1, 2), deliveries, "a"));
+            let steps = book.failed(SECOND, begun.number, 0, Some("h".to_owned()), "404");
+            assert!(matches!(&steps[..], [Step::Report(fault)] if fault.is_final == (deliveries == 5)), "{steps:?}");
+            assert_eq!(book.stored(SECOND, begun.number, 1), [step]);
+        }
+    }
+
+    /// F2
+    #[test]
+    fn a_worker_that_was_frozen_acknowledges_late_and_gives_nothing_back() {
+        let mut book = book();
+        let first = begin(&mut book, SECOND, held(&task(1, 1), 1, "a"));
+        let second = begin(&mut book, SECOND, held(&task(1, 2), 1, "b"));
+        let third = begin(&mut book, SECOND, held(&task(1, 3), 5, "c"));
+        let now = 60 * SECOND;
+        assert_eq!(book.tick(now), [], "what has lapsed is not extended");
+        assert_eq!(book.stored(now, first.number, 0), [Step::Acknowledge(delivery("a"))]);
+        book.stored(now, second.number, 0);
+        let steps = book.failed(now, second.number, 1, None, "timeout");
+        assert!(matches!(&steps[..], [Step::Report(_)]), "{steps:?}");
+        let steps = [0, 1, 2].map(|item| book.failed(now, third.number, item, None, "404"));
+        assert!(steps.iter().flatten().all(|step| matches!(step, Step::Report(fault) if !fault.is_final)), "{steps:?}");
+        assert_eq!(book.give_back(now), []);
+    }
+
+    #[test]
+    fn a_task_that_comes_back_to_its_own_worker_is_no_second_one() {
+        let mut book = book();
+        let begun = begin(&mut book, SECOND, held(&task(1, 1), 1, "a"));
+        assert_eq!(book.take(40 * SECOND, held(&task(1, 1), 2, "b")), (None, vec![]));
+        assert_eq!(book.load().tasks, 1);
+        assert_eq!(book.stored(41 * SECOND, begun.number, 0), [Step::Acknowledge(delivery("b"))]);
+    }
+
+    #[test]
+    fn a_task_is_extended_while_its_bytes_move() {
+        let mut book = book();
+        let begun = begin(&mut book, Duration::ZERO, held(&task(1, 1), 1, "a"));
+        assert_eq!(book.tick(9 * SECOND), []);
+        book.moved(9 * SECOND, begun.number);
+        assert_eq!(book.tick(10 * SECOND), [Step::Extend(delivery("a"))]);
+        assert_eq!(book.tick(11 * SECOND), []);
+        assert_eq!(book.tick(20 * SECOND), [Step::Extend(delivery("a"))]);
+        // 20 s without a byte are allowed; then the task lapses.
+        assert_eq!(book.tick(30 * SECOND), []);
+    }
+
+    #[test]
+    fn a_task_that_waits_for_its_turn_is_extended_while_others_move() {
+        let mut book = book();
+        let first = begin(&mut book, Duration::ZERO, held(&task(1, 1), 1, "a"));
+        begin(&mut book, Duration::ZERO, held(&task(1, 2), 1, "b"));
+        for number in 1..=20 {
+            book.moved(5 * number * SECOND, first.number);
+            let extended = book.tick(5 * number * SECOND).len();
+            assert_eq!(extended, if number % 2 == 0 { 2 } else { 0 });
+        }
+    }
+
+    /// F15
+    #[test]
+    fn a_task_of_a_later_version_is_left_to_others_with_one_warning() {
+        let mut book = book();
+        let message = Bytes::from_static(b"{\"v\":2}");
+        for number in 0..2 {
+            let held = Held { message: message.clone(), deliveries: 1, delivery: delivery("a") };
+            let (begun, steps) = book.take(SECOND, held);
+            assert_eq!(begun, None);
+            assert_eq!(steps[0], Step::GiveBack(delivery("a"), 5 * SECOND));
+            assert_eq!(steps.len(), 2 - number, "{steps:?}");
+        }
+    }
+
+    /// F18
+    #[test]
+    fn a_hostile_task_is_reported_and_discarded() {
+        let mut hostile = task(1, 1);
+        hostile.items[0].path = "../../etc/passwd".to_owned();
+        let (begun, steps) = book().take(SECOND, held(&hostile, 1, "a"));
+        assert_eq!(begun, None);
+        let [Step::Report(fault), Step::Warn(_), Step::Discard(discarded)] = &steps[..] else { panic!("{steps:?}") };
+        assert_eq!(discarded, &delivery("a"));
+        assert!(fault.is_final && fault.fault.contains("`..`"), "{fault:?}");
+    }
+
+    #[test]
+    fn a_worker_that_ends_gives_its_tasks_back_at_once() {
+        let mut book = book();
+        begin(&mut book, SECOND, held(&task(1, 1), 1, "a"));
+        begin(&mut book, SECOND, held(&task(2, 1), 1, "b"));
+        book.forget(|task| task.round < 2);
+        assert_eq!(book.give_back(2 * SECOND), [Step::GiveBack(delivery("b"), Duration::ZERO)]);
+    }
+}

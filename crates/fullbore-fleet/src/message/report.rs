@@ -1,0 +1,175 @@
+//! What workers report while they work. These messages may be lost; no result depends on them.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{MessageError, VERSION, Versioned, bounded, parse};
+use crate::names::WorkerId;
+
+/// Mirrors in one report; no run has more.
+const HOSTS_MAX: usize = 256;
+
+/// Stage clocks in one report. fullbore has about ten stages.
+const CLOCKS_MAX: usize = 32;
+
+/// Bytes and faults of one mirror, as one worker has counted them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostCount(
+    /// The mirror.
+    pub String,
+    /// Bytes received.
+    pub u64,
+    /// Faults.
+    pub u64,
+);
+
+/// Milliseconds that each stage of a worker has been busy or waiting.
+pub type ClockMs = BTreeMap<String, u64>;
+
+/// Progress of a worker, since its start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stat {
+    /// Version of the format.
+    v: u32,
+    /// The worker.
+    pub worker: WorkerId,
+    /// Files and bytes that the store has confirmed.
+    pub done: (u64, u64),
+    /// Tasks that the worker holds, and their bytes.
+    pub held: (u64, u64),
+    /// Counts by mirror.
+    #[serde(default)]
+    pub hosts: Vec<HostCount>,
+    /// Clocks, for the verdict of the run.
+    #[serde(default)]
+    pub clocks: ClockMs,
+}
+
+impl Stat {
+    /// A report of a worker that has done nothing.
+    pub fn new(worker: WorkerId) -> Stat {
+        Stat { v: VERSION, worker, done: (0, 0), held: (0, 0), hosts: Vec::new(), clocks: ClockMs::new() }
+    }
+}
+
+/// A file that a worker could not fetch or store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    /// Version of the format.
+    v: u32,
+    /// The worker.
+    pub worker: WorkerId,
+    /// The mirror, if one is to blame.
+    #[serde(default)]
+    pub host: Option<String>,
+    /// The file; empty if the message that should have named it was refused.
+    pub path: String,
+    /// The reason, for people. It may hold any characters.
+    pub fault: String,
+    /// The worker gave the task up for good, so only the planner's next look brings it back.
+    #[serde(default)]
+    pub is_final: bool,
+}
+
+impl Fault {
+    /// A report of one fault.
+    pub fn new(worker: WorkerId, host: Option<String>, path: String, fault: &str, is_final: bool) -> Fault {
+        Fault { v: VERSION, worker, host, path, fault: bounded(fault), is_final }
+    }
+}
+
+impl Versioned for Stat {
+    fn version(&self) -> u32 {
+        self.v
+    }
+}
+
+impl Versioned for Fault {
+    fn version(&self) -> u32 {
+        self.v
+    }
+}
+
+/// A report, as the planner receives it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Report {
+    /// Progress.
+    Stat(Stat),
+    /// A fault.
+    Fault(Fault),
+}
+
+impl Report {
+    /// Reads a report of progress. `sender` is the worker that the subject names. It counts, because a queue server can
+    /// limit the subjects of a worker's credentials, but not the content.
+    ///
+    /// # Errors
+    /// See [`MessageError`].
+    pub fn parse_stat(bytes: &[u8], sender: &WorkerId) -> Result<Report, MessageError> {
+        let mut stat: Stat = parse(bytes)?;
+        if stat.hosts.len() > HOSTS_MAX {
+            return Err(MessageError::Bound { field: "hosts", value: stat.hosts.len() as u64 });
+        }
+        if stat.clocks.len() > CLOCKS_MAX {
+            return Err(MessageError::Bound { field: "clocks", value: stat.clocks.len() as u64 });
+        }
+        stat.worker = sender.clone();
+        Ok(Report::Stat(stat))
+    }
+
+    /// Reads a report of a fault.
+    ///
+    /// # Errors
+    /// See [`MessageError`].
+    pub fn parse_fault(bytes: &[u8]) -> Result<Report, MessageError> {
+        let fault: Fault = parse(bytes)?;
+        let (path, host) = (bounded(&fault.path), fault.host.as_deref().map(bounded));
+        Ok(Report::Fault(Fault { path, host, fault: bounded(&fault.fault), ..fault }))
+    }
+
+    /// The message.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let written = match self {
+            Report::Stat(stat) => serde_json::to_vec(stat),
+            Report::Fault(fault) => serde_json::to_vec(fault),
+        };
+        written.expect("text and numbers have a form in JSON")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_survive_the_way_through_their_messages() {
+        let worker = WorkerId::parse("w7").unwrap();
+        let mut stat = Stat::new(worker.clone());
+        (stat.done, stat.held) = ((3, 4_000_000_000), (2, 5));
+        stat.hosts.push(HostCount("a.example:443".to_owned(), 7, 1));
+        stat.clocks.insert("network".to_owned(), 1200);
+        let stat = Report::Stat(stat);
+        assert_eq!(Report::parse_stat(&stat.to_bytes(), &worker).unwrap(), stat);
+        let fault = Report::Fault(Fault::new(worker, Some("a".to_owned()), "pool/a".to_owned(), "404", true));
+        assert_eq!(Report::parse_fault(&fault.to_bytes()).unwrap(), fault);
+    }
+
+    /// F18
+    #[test]
+    fn a_hostile_report_is_refused_or_cut() {
+        let worker = WorkerId::parse("w7").unwrap();
+        let mut stat = Stat::new(WorkerId::parse("other").unwrap());
+        stat.hosts = vec![HostCount("a".to_owned(), 0, 0); 257];
+        assert!(Report::parse_stat(&Report::Stat(stat.clone()).to_bytes(), &worker).is_err());
+        stat.hosts.clear();
+        let Ok(Report::Stat(stat)) = Report::parse_stat(&Report::Stat(stat).to_bytes(), &worker) else { panic!() };
+        assert_eq!(stat.worker, worker, "the subject counts");
+        let long = "x".repeat(5_000);
+        let fault =
+            format!("{{\"v\":1,\"worker\":\"w\",\"host\":\"{long}\",\"path\":\"{long}\",\"fault\":\"{long}\"}}");
+        let Ok(Report::Fault(fault)) = Report::parse_fault(fault.as_bytes()) else { panic!() };
+        assert_eq!([fault.path.len(), fault.fault.len(), fault.host.unwrap().len()], [500; 3]);
+        assert!(Report::parse_fault(b"{\"v\":9}").unwrap_err().is_skew());
+    }
+}

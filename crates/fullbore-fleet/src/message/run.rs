@@ -1,0 +1,296 @@
+//! The announcement of a run: where its files go, from which mirrors they come, and with how many connections.
+
+use std::collections::BTreeMap;
+
+use fullbore_debian::path;
+use fullbore_wire::url::Url;
+use serde::{Deserialize, Serialize};
+
+use super::{MessageError, VERSION, Versioned, bounded, parse, shown};
+use crate::names::RunId;
+
+/// Mirrors of a run. Large mirror lists have some dozens; each worker may connect to all of them.
+const HOSTS_MAX: usize = 256;
+
+/// Connections of the whole fleet to one mirror.
+const BUDGET_MAX: u32 = 1000;
+
+/// Connections of the whole fleet to a mirror without another budget: what one machine takes by default.
+const BUDGET_DEFAULT: u32 = 4;
+
+/// Host of the budget of all mirrors without an own one.
+const OTHERS: &str = "*";
+
+/// A bucket and a prefix of keys: `s3://bucket/prefix`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StorePlace {
+    bucket: String,
+    prefix: String,
+}
+
+impl StorePlace {
+    /// Reads `s3://BUCKET` or `s3://BUCKET/PREFIX`.
+    ///
+    /// # Errors
+    /// Another scheme, characters that are in no bucket's name, or a prefix with `..`, hidden or empty parts.
+    pub fn parse(text: &str) -> Result<StorePlace, MessageError> {
+        let refused = || MessageError::Destination { to: shown(text) };
+        let rest = text.strip_prefix("s3://").ok_or_else(refused)?;
+        let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+        let is_bucket = (3..=255).contains(&bucket.len()) && bucket.bytes().all(is_allowed) && !bucket.contains("..");
+        if !is_bucket || !(prefix.is_empty() || path::check(prefix).is_ok()) {
+            return Err(refused());
+        }
+        Ok(StorePlace { bucket: bucket.to_owned(), prefix: prefix.to_owned() })
+    }
+
+    /// Whether this place is `other`, or below it by whole parts: `s3://b/debian-old` is not below `s3://b/debian`.
+    fn is_below(&self, other: &StorePlace) -> bool {
+        let rest = self.prefix.strip_prefix(other.prefix.as_str());
+        let is_part = |rest: &str| other.prefix.is_empty() || rest.is_empty() || rest.starts_with('/');
+        self.bucket == other.bucket && rest.is_some_and(is_part)
+    }
+}
+
+/// Where a worker may store: one `--only` of its user, and the endpoint that its own settings name.
+///
+/// The endpoint counts, because a worker signs requests with its credentials. A forged run must not send them
+/// elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scope {
+    /// The bucket and prefix.
+    pub place: StorePlace,
+    /// URL of the store. `None`: Amazon's.
+    pub endpoint: Option<Url>,
+}
+
+impl Scope {
+    /// Whether a run stores within this scope.
+    ///
+    /// ```
+    /// use fullbore_fleet::message::{Run, Scope, StorePlace};
+    ///
+    /// let scope = Scope { place: StorePlace::parse("s3://bucket/debian")?, endpoint: None }; let run =
+    /// br#"{"v":1,"id":"9c1f","kind":"mirror","to":"s3://bucket/ubuntu","hosts":["https://a/debian"],"round":1}"#;
+    /// assert!(!scope.allows(&Run::parse(run)?)); # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn allows(&self, run: &Run) -> bool {
+        let same = match (&self.endpoint, &run.endpoint) {
+            (None, None) => true,
+            (Some(ours), Some(theirs)) => ours.same_origin(theirs) && ours.path() == theirs.path(),
+            _ => false,
+        };
+        same && run.to.is_below(&self.place)
+    }
+}
+
+/// Connections of the whole fleet to each mirror.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Budgets {
+    by_host: BTreeMap<String, u32>,
+}
+
+impl Budgets {
+    /// Budgets by `host` or `host:port`, as [`Url::host_and_port`] writes it; `*` stands for all others.
+    ///
+    /// # Errors
+    /// A budget above the bound of 1000.
+    pub fn new(by_host: BTreeMap<String, u32>) -> Result<Budgets, MessageError> {
+        if let Some(value) = by_host.values().find(|value| **value > BUDGET_MAX) {
+            return Err(MessageError::Bound { field: "budget", value: u64::from(*value) });
+        }
+        if by_host.len() > HOSTS_MAX + 1 {
+            return Err(MessageError::Bound { field: "budget", value: by_host.len() as u64 });
+        }
+        Ok(Budgets { by_host })
+    }
+
+    /// Budget of a mirror, given as [`Url::host_and_port`] writes it.
+    pub fn of(&self, host_and_port: &str) -> u32 {
+        let without_port = host_and_port.rsplit_once(':').map_or(host_and_port, |(host, _)| host);
+        let find = |name: &str| self.by_host.get(name).copied();
+        find(host_and_port).or_else(|| find(without_port)).or_else(|| find(OTHERS)).unwrap_or(BUDGET_DEFAULT)
+    }
+}
+
+/// A run, as its planner announces it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Run {
+    /// Its name.
+    pub id: RunId,
+    /// Where the files go.
+    pub to: StorePlace,
+    /// URL of the store, if it is not Amazon's.
+    pub endpoint: Option<Url>,
+    /// Region of the store.
+    pub region: Option<String>,
+    /// Mirrors that have the files.
+    pub hosts: Vec<Url>,
+    /// Connections of the whole fleet to each mirror.
+    pub budgets: Budgets,
+    /// Bytes per second of the whole fleet.
+    pub rate_bytes_per_s: Option<u64>,
+    /// The planner's machine, for people.
+    pub planner: String,
+    /// The planner's version of fullbore, for people.
+    pub fullbore: String,
+    /// The round that is being worked on.
+    pub round: u32,
+}
+
+/// Kind of a run whose tasks are fetched from mirrors.
+const KIND: &str = "mirror";
+
+#[derive(Serialize, Deserialize)]
+struct Wire {
+    v: u32,
+    id: RunId,
+    kind: String,
+    to: String,
+    #[serde(default)]
+    endpoint: Option<String>,
+    #[serde(default)]
+    region: Option<String>,
+    hosts: Vec<String>,
+    #[serde(default)]
+    budget: BTreeMap<String, u32>,
+    #[serde(default)]
+    rate: Option<u64>,
+    #[serde(default)]
+    planner: String,
+    #[serde(default)]
+    fullbore: String,
+    round: u32,
+}
+
+impl Versioned for Wire {
+    fn version(&self) -> u32 {
+        self.v
+    }
+}
+
+impl Run {
+    /// Reads an announcement.
+    ///
+    /// # Errors
+    /// See [`MessageError`].
+    pub fn parse(bytes: &[u8]) -> Result<Run, MessageError> {
+        let wire: Wire = parse(bytes)?;
+        if wire.kind != KIND {
+            return Err(MessageError::Kind { kind: shown(&wire.kind) });
+        }
+        if wire.round == 0 {
+            return Err(MessageError::Bound { field: "round", value: 0 });
+        }
+        if wire.hosts.is_empty() || wire.hosts.len() > HOSTS_MAX {
+            return Err(MessageError::Bound { field: "hosts", value: wire.hosts.len() as u64 });
+        }
+        Ok(Run {
+            id: wire.id,
+            to: StorePlace::parse(&wire.to)?,
+            endpoint: wire.endpoint.as_deref().map(url).transpose()?,
+            region: wire.region.as_deref().map(bounded),
+            hosts: wire.hosts.iter().map(|text| url(text)).collect::<Result<_, _>>()?,
+            budgets: Budgets::new(wire.budget)?,
+            rate_bytes_per_s: wire.rate,
+            planner: bounded(&wire.planner),
+            fullbore: bounded(&wire.fullbore),
+            round: wire.round,
+        })
+    }
+
+    /// The message.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let StorePlace { bucket, prefix } = &self.to;
+        let wire = Wire {
+            v: VERSION,
+            id: self.id.clone(),
+            kind: KIND.to_owned(),
+            to: format!("s3://{bucket}/{prefix}"),
+            endpoint: self.endpoint.as_ref().map(ToString::to_string),
+            region: self.region.clone(),
+            hosts: self.hosts.iter().map(ToString::to_string).collect(),
+            budget: self.budgets.by_host.clone(),
+            rate: self.rate_bytes_per_s,
+            planner: self.planner.clone(),
+            fullbore: self.fullbore.clone(),
+            round: self.round,
+        };
+        serde_json::to_vec(&wire).expect("text and numbers have a form in JSON")
+    }
+}
+
+/// An http or https URL; no other scheme parses.
+fn url(text: &str) -> Result<Url, MessageError> {
+    Url::parse(text).map_err(|source| MessageError::Url { url: shown(text), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(to: &str, endpoint: &str, host: &str) -> String {
+        format!(
+            "{{\"v\":1,\"id\":\"9c1f\",\"kind\":\"mirror\",\"to\":\"{to}\",\"endpoint\":{endpoint},\"region\":\"eu-1\",\
+             \"hosts\":[\"{host}\"],\"budget\":{{\"*\":3,\"a.example\":8}},\"rate\":null,\"date\":1763600000,\
+             \"planner\":\"h1\",\"fullbore\":\"0.9.0\",\"round\":1}}"
+        )
+    }
+
+    #[test]
+    fn a_run_survives_the_way_through_its_message() {
+        let run = Run::parse(text("s3://bucket/debian", "null", "https://a.example/debian").as_bytes()).unwrap();
+        assert_eq!(Run::parse(&run.to_bytes()).unwrap(), run);
+        let budgets = ["a.example", "a.example:443", "b.example:80"].map(|host| run.budgets.of(host));
+        assert_eq!(budgets, [8, 8, 3]);
+        assert_eq!(Budgets::new(BTreeMap::new()).unwrap().of("a:80"), 4);
+    }
+
+    /// F18
+    #[test]
+    fn a_hostile_run_is_refused() {
+        for (to, endpoint, host) in [
+            ("file:///etc", "null", "https://a/debian"),
+            ("s3://", "null", "https://a/debian"),
+            ("s3://b?/x", "null", "https://a/debian"),
+            ("s3://bucket/../x", "null", "https://a/debian"),
+            ("s3://bucket/.fullbore", "null", "https://a/debian"),
+            ("s3://bucket/x", "null", "file:///etc/passwd"),
+            ("s3://bucket/x", "null", "gopher://a/"),
+            ("s3://bucket/x", "\"file:///etc\"", "https://a/debian"),
+        ] {
+            assert!(Run::parse(text(to, endpoint, host).as_bytes()).is_err(), "{to} {endpoint} {host}");
+        }
+        let many = format!("\"https://a/{}\"", "\",\"https://a/".repeat(256));
+        let hosts = text("s3://bucket/x", "null", "H").replace("\"H\"", &many);
+        assert!(matches!(Run::parse(hosts.as_bytes()), Err(MessageError::Bound { field: "hosts", .. })));
+        let budget = text("s3://bucket/x", "null", "https://a/").replace("\"*\":3", "\"*\":4000000000");
+        assert!(matches!(Run::parse(budget.as_bytes()), Err(MessageError::Bound { field: "budget", .. })));
+    }
+
+    /// F18
+    #[test]
+    fn a_worker_serves_only_its_own_buckets_and_stores() {
+        let scope = |place: &str, endpoint: Option<&str>| Scope {
+            place: StorePlace::parse(place).unwrap(),
+            endpoint: endpoint.map(|text| Url::parse(text).unwrap()),
+        };
+        let run = |to: &str, endpoint: &str| Run::parse(text(to, endpoint, "https://a/debian").as_bytes()).unwrap();
+        let amazon = scope("s3://bucket/debian", None);
+        for to in ["s3://bucket/debian", "s3://bucket/debian/", "s3://bucket/debian/sid"] {
+            assert!(amazon.allows(&run(to, "null")), "{to}");
+        }
+        for to in ["s3://bucket/debian-old", "s3://bucket/", "s3://bucket/ubuntu", "s3://bucket2/debian"] {
+            assert!(!amazon.allows(&run(to, "null")), "{to}");
+        }
+        assert!(scope("s3://bucket", None).allows(&run("s3://bucket/any", "null")));
+        // Credentials go to the store that the worker's user names, and to no other.
+        let foreign = run("s3://bucket/debian", "\"https://evil.example\"");
+        assert!(!amazon.allows(&foreign));
+        assert!(!scope("s3://bucket/debian", Some("https://store.example")).allows(&foreign));
+        assert!(scope("s3://bucket/debian", Some("https://evil.example/")).allows(&foreign));
+        assert!(!scope("s3://bucket/debian", Some("https://store.example")).allows(&run("s3://bucket/debian", "null")));
+    }
+}

@@ -1,0 +1,158 @@
+//! A nats-server that a test starts, kills, freezes and robs of its data.
+
+use std::fmt::Write as _;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A server with JetStream, which ends with the test.
+pub struct Server {
+    process: Child,
+    port: u16,
+    directory: tempfile::TempDir,
+    is_tls: bool,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn program() -> PathBuf {
+    let directory = match std::env::var_os("FULLBORE_TEST_NATS_SERVER") {
+        Some(directory) => PathBuf::from(directory),
+        None => Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("nats-server"),
+    };
+    let path = directory.join("nats-server");
+    assert!(
+        path.exists(),
+        "a NATS server is needed at {}: `script/nats-server` builds it, FULLBORE_TEST_NATS_SERVER names another place",
+        path.display()
+    );
+    path
+}
+
+fn spawn(directory: &Path) -> Child {
+    let log = std::fs::OpenOptions::new().create(true).append(true).open(directory.join("log")).unwrap();
+    let mut command = Command::new(program());
+    command.arg("--config").arg(directory.join("nats.conf"));
+    command.env("FULLBORE_PLANNER_PASSWORD", "planner-password").env("FULLBORE_WORKER_PASSWORD", "worker-password");
+    command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap()
+}
+
+impl Server {
+    /// Starts a server with these lines in its configuration.
+    pub fn start(configuration: &str) -> Server {
+        Server::start_in(tempfile::tempdir().unwrap(), configuration, false)
+    }
+
+    /// Starts a server with a certificate of an authority of its own, which openssl makes.
+    pub fn start_with_tls() -> Server {
+        let directory = tempfile::tempdir().unwrap();
+        let openssl = |arguments: &str| {
+            let mut command = Command::new("openssl");
+            let output = command.current_dir(directory.path()).args(arguments.split(' ')).output().expect("openssl");
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        };
+        openssl(
+            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout ca.key -out ca.pem -days 2 \
+                 -subj /CN=test -addext basicConstraints=critical,CA:TRUE -addext keyUsage=critical,keyCertSign"
+                .split_whitespace()
+                .collect::<Vec<_>>()
+                .join(" ")
+                .as_str(),
+        );
+        openssl("req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout key.pem -out request -subj /CN=queue");
+        std::fs::write(directory.path().join("names"), "subjectAltName=IP:127.0.0.1,DNS:localhost\n").unwrap();
+        openssl("x509 -req -in request -CA ca.pem -CAkey ca.key -days 2 -extfile names -out certificate.pem");
+        let file = |name: &str| directory.path().join(name).display().to_string();
+        let configuration =
+            format!("tls {{ cert_file: \"{}\", key_file: \"{}\" }}\n", file("certificate.pem"), file("key.pem"));
+        Server::start_in(directory, &configuration, true)
+    }
+
+    fn start_in(directory: tempfile::TempDir, configuration: &str, is_tls: bool) -> Server {
+        // A port that nobody had a moment ago.
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut text = format!("listen: \"127.0.0.1:{port}\"\n");
+        let store = directory.path().join("store");
+        writeln!(text, "jetstream {{ store_dir: \"{}\", max_file_store: 1GB }}", store.display()).unwrap();
+        text.push_str(configuration);
+        std::fs::write(directory.path().join("nats.conf"), text).unwrap();
+        let process = spawn(directory.path());
+        let mut server = Server { process, port, directory, is_tls };
+        server.wait();
+        server
+    }
+
+    /// Waits until the server answers; JetStream is up before it listens.
+    fn wait(&mut self) {
+        let begun = Instant::now();
+        loop {
+            if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) {
+                let mut greeting = [0; 4];
+                stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+                if stream.read_exact(&mut greeting).is_ok() && &greeting == b"INFO" {
+                    let _ = stream.write_all(b"");
+                    return;
+                }
+            }
+            let log = || std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default();
+            assert_eq!(self.process.try_wait().unwrap(), None, "the server has ended: {}", log());
+            assert!(begun.elapsed() < Duration::from_secs(30), "no server: {}", log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Its address.
+    pub fn url(&self) -> String {
+        format!("{}://127.0.0.1:{}", if self.is_tls { "tls" } else { "nats" }, self.port)
+    }
+
+    /// The certificate of its authority.
+    pub fn authority(&self) -> PathBuf {
+        self.directory.path().join("ca.pem")
+    }
+
+    /// As by SIGKILL.
+    pub fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Starts the killed server again, at the same port and with its data.
+    pub fn start_again(&mut self) {
+        self.process = spawn(self.directory.path());
+        self.wait();
+    }
+
+    /// Removes the data of the killed server.
+    pub fn lose_data(&self) {
+        std::fs::remove_dir_all(self.directory.path().join("store")).unwrap();
+    }
+
+    /// Sends a signal: STOP or CONT.
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill").arg(format!("-{name}")).arg(self.process.id().to_string()).status().unwrap();
+        assert!(status.success());
+    }
+
+    /// Makes the stream of tasks before the planner does, with room for little.
+    pub async fn make_small_stream(&self, bytes: i64) {
+        use async_nats::jetstream::{self, stream};
+        let context = jetstream::new(async_nats::connect(self.url()).await.unwrap());
+        let config = stream::Config {
+            name: "FULLBORE".to_owned(),
+            subjects: vec!["fb.*.q.*".to_owned()],
+            retention: stream::RetentionPolicy::WorkQueue,
+            discard: stream::DiscardPolicy::New,
+            max_bytes: bytes,
+            ..stream::Config::default()
+        };
+        context.create_stream(config).await.unwrap();
+    }
+}

@@ -1,0 +1,45 @@
+//! Messages between planner and workers. What is parsed stays below the mirror's root, is no published file, is within
+//! its bounds, and is written as it was read.
+#![no_main]
+
+use fullbore_fleet::message::{MESSAGE_BYTES_MAX, Report, Run, StorePlace, Task};
+use fullbore_fleet::names::{WorkerId, lease_key, parse_bad_key, parse_lease_key};
+use fullbore_fleet::shards::Shard;
+use fullbore_fleet::tasks::{PACK_BYTES_MAX, PACK_FILES_MAX};
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&kind, data)) = data.split_first() else { return };
+    let text = String::from_utf8_lossy(data);
+    match kind % 4 {
+        0 => {
+            let Ok(task) = Task::parse(data) else { return };
+            assert!((1..=PACK_FILES_MAX).contains(&task.items.len()) && data.len() <= MESSAGE_BYTES_MAX);
+            assert!(task.items.len() == 1 || task.bytes() <= PACK_BYTES_MAX);
+            for item in &task.items {
+                assert!(!item.path.starts_with("dists/"), "only the planner publishes");
+                assert!(item.path.split('/').all(|part| !part.is_empty() && !part.starts_with('.')), "{}", item.path);
+            }
+            assert_eq!(Task::parse(&task.to_bytes()).unwrap(), task);
+        }
+        1 => {
+            let Ok(run) = Run::parse(data) else { return };
+            assert_eq!(Run::parse(&run.to_bytes()).unwrap(), run);
+        }
+        2 => {
+            let worker = WorkerId::parse("w").unwrap();
+            for report in [Report::parse_stat(data, &worker), Report::parse_fault(data)].into_iter().flatten() {
+                assert!(!report.to_bytes().is_empty());
+            }
+        }
+        _ => {
+            let _ = StorePlace::parse(&text);
+            let _ = parse_bad_key(&text);
+            let _ = text.parse::<Shard>();
+            if let Some((host, number)) = parse_lease_key(&text) {
+                assert_eq!(parse_lease_key(&lease_key(&host, number)), Some((host, number)));
+            }
+        }
+    }
+});
