@@ -200,8 +200,7 @@ impl Totals {
         if there == 0 && self.failed <= 1 {
             return Err(first);
         }
-        let text =
-            format_args!("{} not written; each is named above", several(self.failed, "object was", "objects were"));
+        let text = format!("{} not written; each is named above", several(self.failed, "object was", "objects were"));
         let kind = if there == 0 { first.kind } else { ErrorKind::Partial };
         Err(CommandError::new(kind, text))
     }
