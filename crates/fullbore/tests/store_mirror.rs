@@ -33,6 +33,9 @@ use servers::{moto, versitygw};
 
 const TO: &str = "s3://bucket/debian";
 
+/// Credentials, as variables of the environment.
+type Keys = &'static [(&'static str, &'static str)];
+
 const KEYS: [(&str, &str); 2] = [("AWS_ACCESS_KEY_ID", "fullbore"), ("AWS_SECRET_ACCESS_KEY", "only-for-tests")];
 
 /// A mirror in a bucket.
@@ -189,12 +192,12 @@ fn a_bucket_has_what_a_directory_has_and_is_updated_and_cleaned() {
 
 #[test]
 fn other_stores_take_it_as_well() {
-    let garage = [servers::GARAGE_KEYS[0], servers::GARAGE_KEYS[1], ("AWS_REGION", "garage")];
-    let stores: [(servers::Server, &[(&'static str, &'static str)], &[&'static str]); 3] = [
+    const GARAGE: [(&str, &str); 3] = [servers::GARAGE_KEYS[0], servers::GARAGE_KEYS[1], ("AWS_REGION", "garage")];
+    let stores: [(servers::Server, Keys, &[&'static str]); 3] = [
         (moto(), &KEYS, &[]),
         (servers::minio(), &KEYS, &[]),
         // It ignores conditions.
-        (servers::garage(), &garage, &["--lock", "none"]),
+        (servers::garage(), &GARAGE, &["--lock", "none"]),
     ];
     for (store, keys, flags) in stores {
         let mut bucket = Bucket::at(&store.url);

@@ -3,14 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fullbore_testkit::archive::{Archive, ArchiveBuilder, FileKind};
+use harness::apt::{Apt, passable};
 use harness::signer;
 
 use super::*;
-
-#[path = "../harness/apt.rs"]
-#[allow(dead_code, reason = "shared by several test binaries")]
-mod harness_apt;
-use harness_apt::{Apt, passable};
 
 /// Lets everybody read the published files, and nobody fullbore's own: the policy of docs/guide/mirror.md.
 fn publish(store: &servers::Server) {
