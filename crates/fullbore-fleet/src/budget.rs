@@ -155,12 +155,12 @@ impl Slots {
     }
 
     fn shares(&self) -> Shares {
-        let usable = self.hosts.values().filter(|host| !host.is_avoided);
+        let mut usable = self.hosts.values().filter(|host| !host.is_avoided);
         let budget: u32 = usable.clone().map(|host| host.budget).sum();
         Shares {
             least: (budget / self.live) as usize,
             most: budget.div_ceil(self.live) as usize,
-            is_scarce: usable.fold(true, |scarce, host| scarce && host.free.is_empty()),
+            is_scarce: usable.all(|host| host.free.is_empty()),
         }
     }
 

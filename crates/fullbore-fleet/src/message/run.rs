@@ -72,9 +72,10 @@ impl Scope {
     /// ```
     /// use fullbore_fleet::message::{Run, Scope, StorePlace};
     ///
-    /// let scope = Scope { place: StorePlace::parse("s3://bucket/debian")?, endpoint: None }; let run =
-    /// br#"{"v":1,"id":"9c1f","kind":"mirror","to":"s3://bucket/ubuntu","hosts":["https://a/debian"],"round":1}"#;
-    /// assert!(!scope.allows(&Run::parse(run)?)); # Ok::<(), Box<dyn std::error::Error>>(())
+    /// let scope = Scope { place: StorePlace::parse("s3://bucket/debian")?, endpoint: None };
+    /// let run = br#"{"v":1,"id":"9c1f","kind":"mirror","to":"s3://bucket/ubuntu","hosts":["https://a/"],"round":1}"#;
+    /// assert!(!scope.allows(&Run::parse(run)?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn allows(&self, run: &Run) -> bool {
         let same = match (&self.endpoint, &run.endpoint) {

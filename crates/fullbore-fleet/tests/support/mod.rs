@@ -312,12 +312,9 @@ impl<Q: Queue> Planner<Q> {
             }
             return self.missing().is_empty();
         }
-        match self.tend(now).await {
-            Err(QueueError::Missing(_)) => {
-                self.is_open = false;
-                self.watchdog.lost(now);
-            }
-            Ok(()) | Err(_) => {}
+        if let Err(QueueError::Missing(_)) = self.tend(now).await {
+            self.is_open = false;
+            self.watchdog.lost(now);
         }
         if self.watchdog.watch(now) == Watch::Wait {
             return false;
