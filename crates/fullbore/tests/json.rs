@@ -170,10 +170,10 @@ fn commands_that_fail() {
     fails("copy of nothing", &output(&mut fullbore(&["copy", "--json", &path("none"), &path("to")])), 1, "usage");
     fails("probe of nothing", &output(&mut fullbore(&["probe", "--json", &path("none"), &path("to")])), 1, "usage");
     fs::write(path("f"), "x").unwrap();
-    let mut put = fullbore(&["put", "--json", &path("f"), "s3://bucket/f", "--endpoint", &nobody]);
+    let mut put = fullbore(&["put", "--json", &path("f"), "s3://bucket/f", "--endpoint", nobody]);
     put.env("AWS_ACCESS_KEY_ID", "a").env("AWS_SECRET_ACCESS_KEY", "b").env("HOME", directory.path());
     fails("put", &output(&mut put), 3, "network");
-    let mut get = fullbore(&["get", "--json", "-o", &path("g"), "s3://bucket/f", "--endpoint", &nobody]);
+    let mut get = fullbore(&["get", "--json", "-o", &path("g"), "s3://bucket/f", "--endpoint", nobody]);
     get.env("AWS_ACCESS_KEY_ID", "a").env("AWS_SECRET_ACCESS_KEY", "b").env("HOME", directory.path());
     fails("get", &output(&mut get), 3, "network");
     fails(
@@ -192,11 +192,11 @@ fn commands_that_fail() {
     let key = archive.key().to_str().unwrap().to_owned();
     fails(
         "bootstrap",
-        &output(made::fullbore().args(["bootstrap", "--json", "--keyring", &key, "sid", &path("root"), &nobody])),
+        &output(made::fullbore().args(["bootstrap", "--json", "--keyring", &key, "sid", &path("root"), nobody])),
         3,
         "network",
     );
-    let apt = Apt::new(directory.path().join("apt"), &nobody, &archive.key());
+    let apt = Apt::new(directory.path().join("apt"), nobody, &archive.key());
     fails(
         "update",
         &output(fullbore(&["update", "--json"]).env("APT_CONFIG", apt.directory.join("etc/apt.conf"))),

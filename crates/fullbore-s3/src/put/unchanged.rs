@@ -130,7 +130,7 @@ impl Unchanged {
         let mut table = place.read().unwrap_or_default();
         table.merge(fresh, self.today);
         match place.write(&table) {
-            Ok(()) => tracing::debug!(files = table.len(), "noted which files are unchanged"),
+            Ok(()) => tracing::debug!(files = table.count(), "noted which files are unchanged"),
             Err(error) => tracing::info!(path = %place.path.display(), %error, "the next run reads all files again"),
         }
     }

@@ -147,7 +147,7 @@ impl Table {
     }
 
     /// Number of entries.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.0.len()
     }
 
@@ -223,7 +223,7 @@ mod tests {
             assert_eq!(Table::parse(&damaged, &here), Err(expected), "{at}");
         }
         // With the right checksum, too: a key that stands there twice, and one out of its order.
-        let mut entries = vec![entry(1, 1, TODAY), entry(2, 1, TODAY)];
+        let mut entries = [entry(1, 1, TODAY), entry(2, 1, TODAY)];
         entries.sort();
         let reversed = Table(entries.iter().rev().copied().collect());
         for wrong in [Table(vec![entries[0], entries[0]]), reversed] {
@@ -237,7 +237,7 @@ mod tests {
         table.merge(vec![entry(1, 1, TODAY - DAYS_MAX), entry(2, 1, TODAY - DAYS_MAX - 1)], TODAY - DAYS_MAX);
         // A clock that was wrong: days in the future.
         table.merge(vec![entry(3, 1, TODAY + 1)], TODAY - DAYS_MAX);
-        assert_eq!(table.len(), 3);
+        assert_eq!(table.count(), 3);
         table.merge(vec![entry(4, 1, TODAY)], TODAY);
         let left: Vec<_> = (1..=4).filter(|key: &u8| table.of(&key.to_string()).is_some()).collect();
         assert_eq!(left, [1, 4]);
@@ -257,7 +257,7 @@ mod tests {
                 expected.extend(run);
                 table = Table::parse(&bytes(&table, &destination), &destination).unwrap();
             }
-            prop_assert_eq!(table.len(), expected.len());
+            prop_assert_eq!(table.count(), expected.len());
             for key in 0..20_u8 {
                 let found = table.of(&key.to_string()).copied();
                 prop_assert_eq!(found, expected.get(&key).map(|etag| entry(key, *etag, TODAY)));
