@@ -8,6 +8,8 @@
 mod addresses;
 pub mod archive;
 pub mod bootstrap;
+mod bucket;
+mod check;
 pub mod copy;
 mod directories;
 pub mod environment;

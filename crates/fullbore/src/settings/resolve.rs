@@ -1,26 +1,23 @@
 //! From flags, environment and file to settings without open questions.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use fullbore_apt::system::{configuration, files, proxies};
 use fullbore_engine::run::error::CommandError;
-use fullbore_engine::run::named_files::{absolute, directory, readable};
+use fullbore_engine::run::named_files::{absolute, readable};
 use fullbore_mirror::{DeleteGuard, MirrorStore, Retention, check_host, check_snapshot_name};
-use fullbore_s3::Addressing;
-use fullbore_s3::bucket::{self, BucketSettings};
-use fullbore_s3::credentials::Aws;
+use fullbore_s3::bucket;
 use fullbore_wire::run::NetworkSettings;
 use fullbore_wire::run::address;
 
 use super::addresses;
 use super::archive::archives;
+use super::bucket::{bucket_of, for_buckets_only, of_buckets, scratch};
 use super::directories::directory_names;
 use super::file::{self, Section};
-use super::keys::signed_by;
 use super::layers::flags;
-use super::{CheckSettings, Clean, DEFAULT_CONFIG, Environment, Filters, Keep, MirrorSettings, OutputSettings};
-use crate::cli::{Aliases, CheckArgs, MirrorArgs, NetworkArgs, OutputArgs, StoreArgs, StoreLock};
+use super::{Clean, DEFAULT_CONFIG, Environment, Filters, Keep, MirrorSettings, OutputSettings};
+use crate::cli::{Aliases, MirrorArgs, NetworkArgs, OutputArgs, StoreArgs, StoreLock};
 
 /// Connections per host by default; public mirrors ask for few.
 const CONNECTIONS: u16 = 4;
@@ -123,6 +120,9 @@ fn mirror(
         .ok_or_else(|| CommandError::usage("no directory to write the mirror into").hint("add --to DIR"))?;
     let is_bucket = bucket::is_address(to.as_os_str());
     let dir = if is_bucket { to.to_owned() } else { absolute(to)? };
+    if !is_bucket && let Some(flag) = of_buckets(arguments) {
+        return Err(for_buckets_only(flag));
+    }
     if let Some(snapshot) = &wishes.snapshot {
         check_snapshot_name(snapshot).map_err(CommandError::usage)?;
     }
@@ -222,44 +222,6 @@ fn mirror(
     Ok(mirrors)
 }
 
-/// The bucket of a mirror, and how it is reached.
-fn bucket_of(
-    to: &Path,
-    store: &StoreArgs,
-    cacert: Option<&Path>,
-    environment: &Environment,
-) -> Result<BucketSettings, CommandError> {
-    let lookup = |name: &str| std::env::var(name).ok();
-    let aws = Aws::find(&lookup, store.profile.as_deref());
-    Ok(BucketSettings {
-        location: bucket::location(to.as_os_str())?,
-        endpoint: store.endpoint.clone(),
-        region: store.region.clone(),
-        addressing: Addressing::Auto,
-        signs: true,
-        authorities: cacert.map(Path::to_owned),
-        connections: bucket::CONNECTIONS,
-        patience: STORE_PATIENCE,
-        proxy: environment.proxy.clone(),
-        aws: aws.map_err(|error| bucket::explain_credentials(&error))?,
-    })
-}
-
-/// The directory for temporary files of a mirror in a bucket.
-fn scratch(wish: Option<&Path>, environment: &Environment) -> Result<PathBuf, CommandError> {
-    match wish {
-        Some(wish) => {
-            let wish = absolute(wish)?;
-            directory(&wish)?;
-            Ok(wish)
-        }
-        None => Ok(super::store::spool(environment)),
-    }
-}
-
-/// Time without progress after which a connection to the store of a mirror is given up; that of `put`.
-const STORE_PATIENCE: Duration = Duration::from_secs(30);
-
 /// A mirror's name becomes a file, and what is told of it a line.
 fn check_trace(wishes: &Section) -> Result<(), CommandError> {
     if let Some(host) = &wishes.trace_host {
@@ -330,74 +292,6 @@ pub(super) fn network(
         proxy: environment.proxy.clone(),
         record: environment.record.clone(),
     })
-}
-
-/// The first flag of a `check` that is about buckets.
-pub(super) fn of_stores(arguments: &CheckArgs) -> Option<&'static str> {
-    let given = [
-        ("--checksums", arguments.checksums),
-        ("--lock", arguments.lock.is_some()),
-        ("--state", arguments.state.is_some()),
-        ("--endpoint", arguments.store.endpoint.is_some()),
-        ("--region", arguments.store.region.is_some()),
-        ("--profile", arguments.store.profile.is_some()),
-    ];
-    given.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag)
-}
-
-/// What `check` is to do.
-pub(super) fn check(
-    arguments: &CheckArgs,
-    environment: &Environment,
-) -> Result<(CheckSettings, OutputSettings), CommandError> {
-    let hint = "use `fullbore check DIR`, with --repair --from URL to fetch damaged files anew";
-    let [named] = &arguments.what[..] else {
-        return Err(CommandError::usage("several directories, and check reads one archive at a time")
-            .hint("run check once for each"));
-    };
-    let store = if bucket::is_address(named) {
-        let cacert = arguments.trust.cacert.as_deref();
-        let bucket = |address: &Path| bucket_of(address, &arguments.store, cacert, environment);
-        Some(MirrorStore {
-            bucket: bucket(Path::new(named))?,
-            state: arguments.state.as_deref().map(bucket).transpose()?,
-            scratch: scratch(None, environment)?,
-            aliases: true,
-            cache_control: None,
-            locks: arguments.lock != Some(StoreLock::None),
-        })
-    } else if let Some(error) = addresses::not_a_name(named, "a directory", &hint) {
-        return Err(error);
-    } else {
-        None
-    };
-    let dir = if store.is_some() { PathBuf::from(named) } else { absolute(Path::new(named))? };
-    if store.is_none() {
-        directory(&dir)?;
-        if let Some(flag) = of_stores(arguments) {
-            return Err(CommandError::usage(format_args!("{flag} is for mirrors in a bucket, not for directories")));
-        }
-    }
-    if !arguments.repair && !arguments.from.is_empty() {
-        return Err(CommandError::usage("--from says where to repair from").hint("add --repair"));
-    }
-    let origins = arguments.from.iter().map(|from| address(from)).collect::<Result<_, _>>()?;
-    let settings = CheckSettings {
-        dir,
-        store,
-        checksums: arguments.checksums,
-        // With checksums, content is read only on request.
-        read_share: match arguments.read_data_subset {
-            Some(share) => share.fraction(),
-            None if arguments.checksums => 0.0,
-            None => 1.0,
-        },
-        repair: arguments.repair,
-        origins,
-        signed_by: signed_by(&arguments.trust.keyring)?,
-        network: network(&arguments.network, arguments.trust.cacert.as_deref(), environment)?,
-    };
-    Ok((settings, output(&arguments.output, false)))
 }
 
 pub(super) fn output(arguments: &OutputArgs, changed_exit: bool) -> OutputSettings {

@@ -250,7 +250,7 @@ pub fn check(arguments: &CheckArgs, environment: &Environment) -> Result<(Check,
             ))
             .hint("name caps, which begin with URI:, or a list of them with --caps FILE"));
         }
-        return super::resolve::check(arguments, environment)
+        return super::check::check(arguments, environment)
             .map(|(settings, output)| (Check::Archive(Box::new(settings)), output));
     }
     if let Some(word) = arguments.what.iter().find(|word| !is_cap(word)) {
@@ -269,7 +269,7 @@ pub fn check(arguments: &CheckArgs, environment: &Environment) -> Result<(Check,
         ("--auth", network.auth.is_some()),
     ];
     let of_archives = of_archives.iter().find(|(_, given)| *given).map(|(flag, _)| *flag);
-    if let Some(flag) = of_archives.or_else(|| resolve::of_stores(arguments)) {
+    if let Some(flag) = of_archives.or_else(|| super::check::of_stores(arguments)) {
         return Err(CommandError::usage(format_args!("{flag} is for archives, not for files in a grid")));
     }
     if !arguments.grid.is_named() {
