@@ -117,11 +117,12 @@ impl<'a> Pages<'a> {
             page.objects.retain(|object| object.key != *marker);
             page.prefixes.retain(|prefix| prefix != marker);
         }
-        if let Some(key) = self.behind {
-            page.objects.retain(|object| object.key.as_str() > key);
-        }
         if let Some(did) = self.endless.turns_out(&page) {
             return Err(CallError::Endless { what: what(), store: self.client.bucket().store().to_owned(), did });
+        }
+        if let Some(key) = self.behind {
+            // A store that does not know how to begin there gives all.
+            page.objects.retain(|object| object.key.as_str() > key);
         }
         self.next.clone_from(&page.next);
         self.is_over = page.next.is_none();

@@ -472,7 +472,8 @@ impl<'a> Checker<'a> {
         file.suites.iter().all(left_out) && !self.is_known(file.path)
     }
 
-    /// Hashes files in parallel. A store that fails ends it, because that says nothing about its files.
+    /// Hashes files in parallel. A store that fails ends it, because that says nothing about its files; a single object
+    /// that it refuses is a finding.
     fn read<'j>(&self, job: &(impl Fn(usize) -> Option<Job<'j>> + Sync)) -> Result<Vec<(u32, Outcome)>, CheckError> {
         let outcomes = Mutex::new((Vec::new(), None));
         let Options { threads, clock, stop, progress, .. } = *self.options;
@@ -480,7 +481,7 @@ impl<'a> Checker<'a> {
             progress(if let Outcome::Right(bytes) = outcome { bytes } else { 0 });
             let mut outcomes = outcomes.lock().unwrap_or_else(PoisonError::into_inner);
             match outcome {
-                Outcome::Unreadable(error) if StoreFailure::behind(&error).is_some() => {
+                Outcome::Unreadable(error) if is_of_all(&error) => {
                     stop.store(true, Ordering::Relaxed);
                     outcomes.1.get_or_insert(error);
                 }
