@@ -308,6 +308,40 @@ async fn the_whole_that_is_sent_for_a_range_is_cut_or_streamed() {
 }
 
 #[tokio::test]
+async fn small_pieces_of_a_streamed_answer_arrive_before_its_end() {
+    let go_on = Arc::new(tokio::sync::Notify::new());
+    let served = go_on.clone();
+    let client = client(small(1), move |mut stream, _| {
+        let go_on = served.clone();
+        async move {
+            read_request(&mut stream, &mut Vec::new()).await?;
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 65536\r\n\r\n").await?;
+            for piece in 0..64 {
+                if piece == 48 {
+                    go_on.notified().await;
+                }
+                stream.write_all(&[b'x'; 1024]).await?;
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            Ok(())
+        }
+    })
+    .await;
+    let (sender, mut arriving) = tokio::sync::mpsc::channel(1);
+    let answer = client.send("/".into(), Body::Memory(vec![]), Expected { stream: Some(sender), ..EXPECTED }).unwrap();
+    let mut bytes = 0;
+    while let Some(streamed) = timeout(LONG, arriving.recv()).await.expect("the next piece") {
+        if let Streamed::Data(data) = streamed {
+            bytes += data.len();
+            // The rest comes only after this.
+            go_on.notify_one();
+        }
+    }
+    assert_eq!(bytes, 65_536);
+    assert!(timeout(LONG, answer).await.unwrap().unwrap().is_ok());
+}
+
+#[tokio::test]
 async fn connections_end_with_the_last_client() {
     let (ended, mut told) = tokio::sync::mpsc::unbounded_channel();
     let client = client(always(), move |stream, _| {

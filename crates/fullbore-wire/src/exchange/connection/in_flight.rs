@@ -81,7 +81,8 @@ impl<S: Service> InFlight<S> {
         if !self.is_streamed() {
             return Vec::new();
         }
-        if has_ended {
+        // Small pieces are gathered, and not the whole body.
+        if has_ended || self.body.len() >= PIECE_BYTES_MIN {
             self.end_piece();
         }
         std::mem::take(&mut self.pieces)
