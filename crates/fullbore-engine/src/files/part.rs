@@ -258,23 +258,29 @@ impl PartFile {
         }
     }
 
-    /// Takes the lock that keeps two processes from writing one unfinished file. Strangers who could still write to it
-    /// have no part in it: a file of another user counts as replaced.
-    pub(super) fn lock(self) -> Result<Locked, FileError> {
+    /// Takes the lock that keeps two processes from writing one unfinished file. Where there are no locks, nothing does.
+    /// Strangers who could still write to it have no part in it: what was there before and is another user's counts as
+    /// replaced. Of a new file the owner says nothing: a mount option or the server may set it.
+    pub(super) fn lock(self, is_new: bool) -> Result<Locked, FileError> {
         match rustix::fs::flock(&self.file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
+            Ok(()) | Err(Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL) => {}
             Err(Errno::WOULDBLOCK) => return Ok(Locked::Others),
             Err(errno) => return Err(self.error("lock", errno.into())),
         }
-        Ok(if self.has_its_name()? { Locked::Ours(self) } else { Locked::Replaced })
+        let is_ours = is_new || self.status()?.st_uid == rustix::process::geteuid().as_raw();
+        Ok(if is_ours && self.has_its_name()? { Locked::Ours(self) } else { Locked::Replaced })
     }
 
-    /// Whether the unfinished file's name is still that of this file, and this user's alone.
+    /// Whether the unfinished file's name is still that of this file, which has no other.
     pub(super) fn has_its_name(&self) -> Result<bool, FileError> {
-        let own = rustix::fs::fstat(&self.file).map_err(|errno| self.error("look at", errno.into()))?;
+        let own = self.status()?;
         let named = rustix::fs::statat(&self.directory, &*self.part_name, AtFlags::SYMLINK_NOFOLLOW);
         let is_same = named.is_ok_and(|named| (named.st_dev, named.st_ino) == (own.st_dev, own.st_ino));
-        Ok(is_same && own.st_nlink == 1 && own.st_uid == rustix::process::geteuid().as_raw())
+        Ok(is_same && own.st_nlink == 1)
+    }
+
+    fn status(&self) -> Result<rustix::fs::Stat, FileError> {
+        rustix::fs::fstat(&self.file).map_err(|errno| self.error("look at", errno.into()))
     }
 
     /// Gives the file the permissions of the one that it replaces.

@@ -13,7 +13,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Mode, OFlags};
@@ -28,6 +28,13 @@ use crate::run::error::{CommandError, ErrorKind};
 
 /// Files that get their names after one sync. Each is open until then, and a process may have 1024 open files.
 const GROUP_FILES: usize = 256;
+
+/// Finished files that wait for the end of a sync: with as many that are being named, and those on their way, fewer than
+/// the 1024 open files that a process has by default.
+const GROUP_FILES_MAX: usize = 320;
+
+/// Time after which a finished file waits no longer for room; then a disk or the caller is stuck.
+const ROOM_TIME: Duration = Duration::from_secs(60);
 
 /// Bytes that get their names after one sync. A guess: a second of a fast disk.
 const GROUP_BYTES: u64 = 1 << 30;
@@ -55,6 +62,8 @@ pub struct TreeWriter {
     /// The name of directories that no entry may be in; empty: none.
     private: String,
     group: Mutex<Group>,
+    /// Whether there is room in the group.
+    has_room: Condvar,
     /// Inodes of entries that are there; `None` on file systems that tell `a` from `A`.
     entries: Option<Mutex<HashSet<u64>>>,
 }
@@ -99,6 +108,7 @@ impl TreeWriter {
             root,
             private: private.to_owned(),
             group: Mutex::new(Group { files: Vec::new(), bytes: 0, since: Instant::now() }),
+            has_room: Condvar::new(),
             entries: folds.then(Mutex::default),
         })
     }
@@ -111,7 +121,7 @@ impl TreeWriter {
     /// directory.
     pub fn judge(&self, path: &str) -> Result<(), FileError> {
         name::split_final(path)?;
-        if !self.private.is_empty() && path.split('/').any(|part| part == self.private) {
+        if !self.private.is_empty() && path.split('/').any(|part| part.eq_ignore_ascii_case(&self.private)) {
             return Err(name::refuse(path, "it is in the private state of a mirror"));
         }
         Ok(())
@@ -148,14 +158,18 @@ impl TreeWriter {
     /// # Errors
     /// As [`TreeWriter::existing`]; a [`FileError`] if another process writes the file, or the disk is full.
     pub fn begin(&self, path: &str, size: u64) -> Result<TreeFile, FileError> {
-        self.existing(path)?;
+        let replaced = self.existing(path)?;
         for _ in 0..ATTEMPTS {
             let (part, is_new) = match self.root.resume_part(path)? {
                 Some(part) => (part, false),
                 None => (self.root.create_part(path, size)?, true),
             };
-            match part.lock()? {
+            match part.lock(is_new)? {
                 Locked::Ours(part) => {
+                    // Before there is content: what nobody else may read stays so meanwhile. A later run may go on with it.
+                    if let Some((_, old)) = &replaced {
+                        part.set_mode(old.mode & 0o777 | 0o600)?;
+                    }
                     // Room that was reserved counts as no data.
                     let resumed_bytes = if is_new { 0 } else { part.end_of_data()? };
                     return Ok(TreeFile { part, write_back: WriteBack::default(), resumed_bytes });
@@ -201,7 +215,10 @@ impl TreeWriter {
             part.set_modified(mtime.unix_s, mtime.nanoseconds)?;
         }
         self.barrier.before_name(&file.part, &mut file.write_back, size)?;
-        let mut group = locked(&self.group);
+        let group = locked(&self.group);
+        // Each has its file open. A commit that lasts must not let them pass what the system allows.
+        let waited = self.has_room.wait_timeout_while(group, ROOM_TIME, |group| group.files.len() >= GROUP_FILES_MAX);
+        let mut group = waited.unwrap_or_else(PoisonError::into_inner).0;
         if group.files.is_empty() {
             group.since = Instant::now();
         }
@@ -224,6 +241,7 @@ impl TreeWriter {
             group.bytes = 0;
             std::mem::take(&mut group.files)
         };
+        self.has_room.notify_all();
         if files.is_empty() {
             return Vec::new();
         }

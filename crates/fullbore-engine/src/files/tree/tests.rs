@@ -55,6 +55,7 @@ fn hostile_names_reached_files_outside_the_directory() {
         "a/",
         "a\0b",
         "link/file",
+        ".FullBore/state",
         "link/new",
         "file",
         "file/below",
@@ -109,6 +110,22 @@ fn times_and_permissions() {
     writer.create_directory("e/f").unwrap();
     assert!(place.path().join("out/e/f").is_dir());
     assert!(writer.create_directory("d/a").is_err() && writer.create_directory("../x").is_err());
+}
+
+#[test]
+fn new_content_of_a_private_file_was_readable_until_it_had_its_name() {
+    let (place, writer) = writer();
+    let mode = |name: &str| place.path().join("out").join(name).metadata().unwrap().mode() & 0o777;
+    write(&writer, "secret", "old").unwrap();
+    for (old, meanwhile) in [(0o600, 0o600), (0o440, 0o640)] {
+        fs::set_permissions(place.path().join("out/secret"), fs::Permissions::from_mode(old)).unwrap();
+        let mut file = writer.begin("secret", 3).unwrap();
+        writer.write(&mut file, 0, b"new").unwrap();
+        assert_eq!(mode(".secret.part"), meanwhile);
+        writer.finish(file, 3, None).unwrap();
+        writer.commit().into_iter().try_for_each(|committed| committed.result).unwrap();
+        assert_eq!(mode("secret"), old);
+    }
 }
 
 #[test]
