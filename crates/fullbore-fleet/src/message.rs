@@ -50,6 +50,12 @@ pub enum MessageError {
         /// The kind.
         kind: String,
     },
+    /// A region that is no name.
+    #[error("region {region}: letters, digits and hyphens only")]
+    Region {
+        /// The region, shortened.
+        region: String,
+    },
     /// No JSON, a missing field, or a field of another type.
     #[error("not a message: {0}")]
     Json(#[from] serde_json::Error),

@@ -141,6 +141,9 @@ pub struct Run {
     pub round: u32,
 }
 
+/// Longest name of a region: that of a label of a host name (RFC 1035, section 2.3.4).
+const REGION_BYTES_MAX: usize = 63;
+
 /// Kind of a run whose tasks are fetched from mirrors.
 const KIND: &str = "mirror";
 
@@ -188,11 +191,14 @@ impl Run {
         if wire.hosts.is_empty() || wire.hosts.len() > HOSTS_MAX {
             return Err(MessageError::Bound { field: "hosts", value: wire.hosts.len() as u64 });
         }
+        if wire.rate == Some(0) {
+            return Err(MessageError::Bound { field: "rate", value: 0 });
+        }
         Ok(Run {
             id: wire.id,
             to: StorePlace::parse(&wire.to)?,
             endpoint: wire.endpoint.as_deref().map(url).transpose()?,
-            region: wire.region.as_deref().map(bounded),
+            region: wire.region.as_deref().map(region).transpose()?,
             hosts: wire.hosts.iter().map(|text| url(text)).collect::<Result<_, _>>()?,
             budgets: Budgets::new(wire.budget)?,
             rate_bytes_per_s: wire.rate,
@@ -220,6 +226,15 @@ impl Run {
             round: self.round,
         };
         serde_json::to_vec(&wire).expect("text and numbers have a form in JSON")
+    }
+}
+
+/// A region becomes part of a host name.
+fn region(text: &str) -> Result<String, MessageError> {
+    let is_name = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    match (1..=REGION_BYTES_MAX).contains(&text.len()) && is_name(text) {
+        true => Ok(text.to_owned()),
+        false => Err(MessageError::Region { region: shown(text) }),
     }
 }
 
@@ -267,6 +282,10 @@ mod tests {
         let many = format!("\"https://a/{}\"", "\",\"https://a/".repeat(256));
         let hosts = text("s3://bucket/x", "null", "H").replace("\"H\"", &many);
         assert!(matches!(Run::parse(hosts.as_bytes()), Err(MessageError::Bound { field: "hosts", .. })));
+        for (from, to) in [("\"rate\":null", "\"rate\":0"), ("eu-1", "eu/1"), ("eu-1", "evil.example"), ("eu-1", "")] {
+            let changed = text("s3://bucket/x", "null", "https://a/").replace(from, to);
+            assert!(Run::parse(changed.as_bytes()).is_err(), "{to}");
+        }
         let budget = text("s3://bucket/x", "null", "https://a/").replace("\"*\":3", "\"*\":4000000000");
         assert!(matches!(Run::parse(budget.as_bytes()), Err(MessageError::Bound { field: "budget", .. })));
     }
