@@ -51,7 +51,7 @@ pub enum MessageError {
         kind: String,
     },
     /// A region that is no name.
-    #[error("region {region}: letters, digits and hyphens only")]
+    #[error("region {region:?}: letters, digits and hyphens only")]
     Region {
         /// The region, shortened.
         region: String,
