@@ -16,7 +16,7 @@ use fullbore_debian::release::{IndexEntry, Release};
 use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignatureError, SignedText, Verifier};
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::files::{FileError, Kind, Root};
-use fullbore_engine::run::StoreFailure;
+use fullbore_engine::run::{ErrorKind, StoreFailure};
 use fullbore_engine::stage::StageClock;
 
 use super::findings::{Fault, Findings, IndexNames, Problem, SuiteFault, SuiteFound};
@@ -533,6 +533,11 @@ impl<'a> Checker<'a> {
         self.findings.extra = extra;
         Ok(())
     }
+}
+
+/// Whether an object cannot be read because the store fails. One that it refuses, archived or somebody else's, is alone so.
+fn is_of_all(error: &FileError) -> bool {
+    StoreFailure::behind(error).is_some_and(|failure| failure.kind != ErrorKind::Usage)
 }
 
 /// Whether a file belongs to the random share, by SHA-256 of path and seed: one seed always chooses the same files.

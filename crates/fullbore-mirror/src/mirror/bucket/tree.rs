@@ -44,9 +44,6 @@ pub(super) const KEPT_BYTES_MAX: usize = 16 << 20;
 /// downloads take half a gigabyte.
 const READERS: usize = 32;
 
-/// Copies within the store pay from this size on: they cost two requests.
-const COPY_BYTES_MIN: u64 = 256 << 10;
-
 /// The published objects, as a [`Tree`] for the walk and as a [`Layout`] for the target.
 pub struct StoreTree {
     objects: Objects,
@@ -623,9 +620,7 @@ impl Layout for StoreTree {
     }
 
     fn copy_of(&self, sha256: Sha256) -> Option<String> {
-        self.published_now(sha256)
-            .filter(|(_, size)| *size >= COPY_BYTES_MIN || self.is_not_here(sha256))
-            .map(|(path, _)| path)
+        self.published_now(sha256).map(|(path, _)| path)
     }
 
     fn changed(&self, path: &str, to: Option<(Sha256, u64, Option<String>)>) {
@@ -666,10 +661,6 @@ impl StoreTree {
             Some(None) => Condition::Absent,
             _ => Condition::None,
         }
-    }
-
-    fn is_not_here(&self, sha256: Sha256) -> bool {
-        self.own.stat(&index_path(sha256)).is_ok_and(|status| status.is_none())
     }
 }
 
