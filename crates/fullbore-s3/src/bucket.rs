@@ -195,6 +195,10 @@ pub(crate) fn upload_failure(error: UploadError) -> io::Error {
 /// A failed download of a mirror's file.
 pub fn download_failure(error: &DownloadError) -> io::Error {
     match error {
+        // The store is well: this one object has to be restored first.
+        DownloadError::Call(error) if error.code() == "InvalidObjectState" => {
+            io::Error::new(io::ErrorKind::PermissionDenied, explain(error).message)
+        }
         DownloadError::Call(error) => failure(error),
         // Whoever compares the content itself sees that it is wrong.
         DownloadError::Wrong { .. } => io::Error::new(io::ErrorKind::InvalidData, error.to_string()),

@@ -16,7 +16,7 @@ use fullbore_debian::release::{IndexEntry, Release};
 use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignatureError, SignedText, Verifier};
 use fullbore_engine::digest::Sha256;
 use fullbore_engine::files::{FileError, Kind, Root};
-use fullbore_engine::run::{ErrorKind, StoreFailure};
+use fullbore_engine::run::StoreFailure;
 use fullbore_engine::stage::StageClock;
 
 use super::findings::{Fault, Findings, IndexNames, Problem, SuiteFault, SuiteFound};
@@ -472,8 +472,7 @@ impl<'a> Checker<'a> {
         file.suites.iter().all(left_out) && !self.is_known(file.path)
     }
 
-    /// Hashes files in parallel. A store that fails ends it, because that says nothing about its files; a single object
-    /// that it refuses is a finding.
+    /// Hashes files in parallel. A store that fails ends it, because that says nothing about its files.
     fn read<'j>(&self, job: &(impl Fn(usize) -> Option<Job<'j>> + Sync)) -> Result<Vec<(u32, Outcome)>, CheckError> {
         let outcomes = Mutex::new((Vec::new(), None));
         let Options { threads, clock, stop, progress, .. } = *self.options;
@@ -481,7 +480,7 @@ impl<'a> Checker<'a> {
             progress(if let Outcome::Right(bytes) = outcome { bytes } else { 0 });
             let mut outcomes = outcomes.lock().unwrap_or_else(PoisonError::into_inner);
             match outcome {
-                Outcome::Unreadable(error) if is_of_all(&error) => {
+                Outcome::Unreadable(error) if StoreFailure::behind(&error).is_some() => {
                     stop.store(true, Ordering::Relaxed);
                     outcomes.1.get_or_insert(error);
                 }
@@ -533,11 +532,6 @@ impl<'a> Checker<'a> {
         self.findings.extra = extra;
         Ok(())
     }
-}
-
-/// Whether an object cannot be read because the store fails. One that it refuses, archived or somebody else's, is alone so.
-fn is_of_all(error: &FileError) -> bool {
-    StoreFailure::behind(error).is_some_and(|failure| failure.kind != ErrorKind::Usage)
 }
 
 /// Whether a file belongs to the random share, by SHA-256 of path and seed: one seed always chooses the same files.
