@@ -8,7 +8,7 @@
 //! A run that finds nothing new reads the state and the signed files at once, and takes no lock.
 
 mod aliases;
-mod snapshots;
+pub(super) mod snapshots;
 pub mod tree;
 
 use std::collections::BTreeSet;
