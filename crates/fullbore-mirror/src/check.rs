@@ -28,7 +28,7 @@ use fullbore_engine::verdict::{Sampler, SamplerConfig};
 use fullbore_wire::run::add_transfers;
 
 use crate::mirror::batch::{Files, IndexDownload};
-use crate::mirror::bucket::BucketMirror;
+use crate::mirror::bucket::{Abandoned, BucketMirror};
 use crate::mirror::directories::Directories;
 use crate::mirror::layout::{broken_links, is_within, link_target};
 use crate::mirror::lock::{Lock, LockError};
@@ -104,7 +104,7 @@ fn compare(
 ) -> Result<Report, CommandError> {
     let lock = take_lock(settings, &directories)?;
     if let Some(bucket) = &directories.bucket {
-        bucket.prepare(&[])?;
+        bucket.prepare(&[], if settings.repair { Abandoned::Remove } else { Abandoned::Keep })?;
     }
     events.emit(Event::started("check", settings.dir.display().to_string()));
     events.emit(Event::Phase { phase: Phase::Read });

@@ -60,7 +60,7 @@ use fullbore_engine::units;
 use fullbore_wire::url::without_credentials;
 
 use crate::settings::{Clean, MirrorSettings};
-use bucket::BucketMirror;
+use bucket::{Abandoned, BucketMirror};
 use commit::{Commit, PathSet, SuiteUpdate};
 use directories::Directories;
 use indexes::SuiteIndexes;
@@ -240,7 +240,7 @@ fn walk(
         if !settings.dry_run {
             bucket.lock(&report.host)?;
         }
-        bucket.prepare(&of_run)?;
+        bucket.prepare(&of_run, Abandoned::Remove)?;
     }
     for (offer, outer) in offers.iter_mut().zip(&directories) {
         let of_run = directories.iter().map(String::as_str);
@@ -639,7 +639,7 @@ fn snapshot_of(
     if let Some(bucket) = &session.directories.bucket {
         // A run that found nothing new has no lock yet.
         bucket.lock(&report.host)?;
-        bucket.prepare(&[])?;
+        bucket.prepare(&[], Abandoned::Remove)?;
         let state = State::open(&session.own, &boot_id())?;
         for directory in bucket.tree.make_snapshot(&state, name).map_err(no_snapshot)? {
             report.warn(events, format!("snapshot {name} has no copy of {directory:?}, which is not below dists/"));

@@ -183,3 +183,16 @@ fn flags_of_buckets_are_refused_for_directories() {
     fs::create_dir_all(&mirror.to).unwrap();
     mirror.check(&["--checksums"]).exits(1).says("--checksums is for mirrors in a bucket");
 }
+
+/// A list that no state names may be all that is left of one.
+#[test]
+fn a_check_that_only_looks_deletes_nothing() {
+    let store = versitygw();
+    let (bucket, _server) = mirrored(&store);
+    replace(&store, ".fullbore/files-9.zst", b"a killed run's");
+    let list = data(&store).join(".fullbore/files-9.zst");
+    bucket.check(&[]).exits(0);
+    assert!(list.exists());
+    bucket.check(&["--repair"]).exits(0);
+    assert!(!list.exists());
+}
