@@ -6,6 +6,7 @@
 mod findings;
 mod local;
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind as ErrorOf;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,8 +28,9 @@ use fullbore_engine::verdict::{Sampler, SamplerConfig};
 use fullbore_wire::run::add_transfers;
 
 use crate::mirror::batch::{Files, IndexDownload};
-use crate::mirror::bucket::BucketMirror;
+use crate::mirror::bucket::{Abandoned, BucketMirror};
 use crate::mirror::directories::Directories;
+use crate::mirror::layout::{broken_links, is_within, link_target};
 use crate::mirror::lock::{Lock, LockError};
 use crate::mirror::session::{Session, disk};
 use crate::mirror::sizes;
@@ -102,7 +104,7 @@ fn compare(
 ) -> Result<Report, CommandError> {
     let lock = take_lock(settings, &directories)?;
     if let Some(bucket) = &directories.bucket {
-        bucket.prepare(&[])?;
+        bucket.prepare(&[], if settings.repair { Abandoned::Remove } else { Abandoned::Keep })?;
     }
     events.emit(Event::started("check", settings.dir.display().to_string()));
     events.emit(Event::Phase { phase: Phase::Read });
@@ -294,7 +296,7 @@ fn summary(findings: &Findings) -> Summary {
 /// Bytes of files for a bucket that are in the temporary directory at once; a larger one is there alone. A guess.
 const BATCH_BYTES_MAX: u64 = 1 << 30;
 
-/// Fetches wrong files; returns the repaired paths. A wrong file keeps its name until the right one replaces it.
+/// Repairs links and content; returns the repaired paths. A wrong file keeps its name until the right one replaces it.
 fn repair(
     settings: &CheckSettings,
     directories: Directories,
@@ -303,10 +305,14 @@ fn repair(
     summary: &mut Summary,
     events: &mut dyn Events,
 ) -> Result<Vec<String>, CommandError> {
-    let started = Instant::now();
-    let (own, tree) = (directories.own.clone(), directories.tree.clone());
-    let names = Names { tree: tree.clone(), bucket: directories.bucket.clone() };
+    let tree = directories.tree.clone();
     let mut repaired = Vec::new();
+    if tree.links_are_copies() {
+        // Copies of what is still wrong would be wrong as well.
+        repair_content(settings, directories, state, findings, &mut repaired, summary, events)?;
+        repair_aliases(&*tree, state, findings, &mut repaired, events)?;
+        return Ok(repaired);
+    }
     for problem in &findings.problems {
         if let Fault::Link { target, .. } = &problem.fault {
             // A directory in the way is somebody's, and stays.
@@ -316,6 +322,66 @@ fn repair(
             }
         }
     }
+    repair_content(settings, directories, state, findings, &mut repaired, summary, events)?;
+    Ok(repaired)
+}
+
+/// Makes the aliases of a bucket again that are not as their suites are now. Those of a suite of which something is still
+/// wrong stay as they are: they may be better.
+fn repair_aliases(
+    tree: &dyn Tree,
+    state: &State,
+    findings: &Findings,
+    repaired: &mut Vec<String>,
+    events: &mut dyn Events,
+) -> Result<(), CommandError> {
+    let suites = &state.header.suites;
+    let lost = broken_links(tree, suites).map_err(|error| disk(&error))?;
+    let mut aliases: BTreeMap<&str, &str> = lost.iter().map(|lost| (lost.link, lost.target)).collect();
+    // A copy of a wrong index of the right size is not seen by its size.
+    for suite in suites.iter().filter(|suite| !suite.retired) {
+        let target = link_target(&suite.directory);
+        if !repaired.iter().any(|path| is_within(path, &format!("dists/{target}"))) {
+            continue;
+        }
+        for link in &suite.links {
+            if tree.read_link(link).map_err(|error| disk(&error))?.as_deref() == Some(target) {
+                aliases.insert(link, target);
+            }
+        }
+    }
+    for (link, target) in aliases {
+        let from = format!("dists/{target}");
+        let is_wrong = findings
+            .problems
+            .iter()
+            .any(|problem| is_within(&problem.path, &from) && !repaired.contains(&problem.path))
+            || findings.suites.iter().any(|suite| is_within(&suite.directory, &from) && suite.release.is_err());
+        // A directory in the way is somebody's, and stays.
+        if is_wrong || tree.symlink(target, link).is_err() {
+            continue;
+        }
+        if findings.problems.iter().any(|problem| problem.path == link) {
+            events.emit(Event::Repaired { path: link.to_owned(), bytes: 0 });
+            repaired.push(link.to_owned());
+        }
+    }
+    Ok(())
+}
+
+/// Fetches wrong files, and notes the repaired paths.
+fn repair_content(
+    settings: &CheckSettings,
+    directories: Directories,
+    state: &State,
+    findings: &Findings,
+    repaired: &mut Vec<String>,
+    summary: &mut Summary,
+    events: &mut dyn Events,
+) -> Result<(), CommandError> {
+    let started = Instant::now();
+    let (own, tree) = (directories.own.clone(), directories.tree.clone());
+    let names = Names { tree: tree.clone(), bucket: directories.bucket.clone() };
     // Fetching again does not repair an index that is as signed and cannot be parsed.
     let (mut wrong, mut here) = (Vec::<&Problem>::new(), Vec::new());
     for problem in findings.problems.iter().filter(|problem| problem.fault.is_of_content()) {
@@ -324,10 +390,10 @@ fn repair(
             None => wrong.push(problem),
         }
     }
-    names.give(&here, &mut repaired, events)?.into_iter().for_each(|problem| wrong.push(problem));
+    names.give(&here, repaired, events)?.into_iter().for_each(|problem| wrong.push(problem));
     if wrong.is_empty() {
         store::sweep(&own).map_err(|error| disk(&error))?;
-        return Ok(repaired);
+        return Ok(());
     }
     let known = || state.header.suites.iter().flat_map(|suite| suite.origins.iter().cloned()).collect::<Vec<_>>();
     let mut origins = if settings.origins.is_empty() { known() } else { settings.origins.clone() };
@@ -363,7 +429,7 @@ fn repair(
             received.iter().find(|index| index.sha256 == problem.sha256).map(|index| index.size)
         };
         let given: Vec<(&Problem, u64)> = wrong.iter().filter_map(|problem| Some((*problem, came(problem)?))).collect();
-        names.give(&given, &mut repaired, events)?;
+        names.give(&given, repaired, events)?;
         store::sweep(&own).map_err(|error| disk(&error))?;
     }
     session.site.landing.finish().map_err(|error| disk(&error))?;
@@ -371,7 +437,7 @@ fn repair(
     let verdict = summary.verdict.take();
     add_transfers(summary, started, &[(0, Phase::Fetch)], &mut session.progression, [&session.site]);
     summary.verdict = verdict;
-    Ok(repaired)
+    Ok(())
 }
 
 /// The files to fetch, so that those of a bucket need little room here. A directory needs the room anyway.

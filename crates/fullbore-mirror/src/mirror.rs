@@ -60,10 +60,11 @@ use fullbore_engine::units;
 use fullbore_wire::url::without_credentials;
 
 use crate::settings::{Clean, MirrorSettings};
-use bucket::BucketMirror;
+use bucket::{Abandoned, BucketMirror};
 use commit::{Commit, PathSet, SuiteUpdate};
 use directories::Directories;
 use indexes::SuiteIndexes;
+use layout::is_of_snapshots;
 use lock::{Lock, LockError};
 use membership::{Departure, SuiteId};
 use offer::{OfferedSuite, Offers};
@@ -101,6 +102,7 @@ pub fn run(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report,
 fn attempt(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
     let (directories, _lock) = if let Some(store) = &settings.store {
         let suites: Vec<&str> = settings.sources.iter().flat_map(|source| &source.suites).map(String::as_str).collect();
+        suites.iter().try_for_each(|suite| is_no_snapshot(suite))?;
         let bucket = BucketMirror::open(store, &suites, &Ledger::off())?;
         (Directories::of_bucket(bucket), None)
     } else if settings.dry_run {
@@ -155,6 +157,19 @@ fn attempt(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report,
         }
         Err(error) => Err(error.with_report(report)),
     }
+}
+
+/// In a bucket, a suite that is published among the snapshots would damage them.
+fn is_no_snapshot(suite: &str) -> Result<(), CommandError> {
+    let directory = match suite.ends_with('/') {
+        true => suite.trim_start_matches("./").trim_end_matches('/').to_owned(),
+        false => format!("dists/{suite}"),
+    };
+    if !is_of_snapshots(&directory) {
+        return Ok(());
+    }
+    Err(CommandError::usage(format_args!("suite {suite}: in a bucket, dists/snapshots has the snapshots of the mirror"))
+        .hint("mirror this suite into a directory"))
 }
 
 fn take_lock(root: &Root) -> Result<Lock, CommandError> {
@@ -240,7 +255,7 @@ fn walk(
         if !settings.dry_run {
             bucket.lock(&report.host)?;
         }
-        bucket.prepare(&of_run)?;
+        bucket.prepare(&of_run, Abandoned::Remove)?;
     }
     for (offer, outer) in offers.iter_mut().zip(&directories) {
         let of_run = directories.iter().map(String::as_str);
@@ -374,6 +389,10 @@ impl Run<'_> {
             .map_err(|error| disk(&error))?;
         publish::keep_what_others_name(&mut names, own, &state, &publications)?;
         session.sync.device(|| session.destination.publish(&names)).map_err(|error| disk(&error))?;
+        let left = session.directories.bucket.as_ref().map(|bucket| bucket.tree.take_left()).unwrap_or_default();
+        for directory in left {
+            report.warn(events, format!("{directory} is another program's directory: it stays, and is no alias"));
+        }
 
         let (foreign, clean) = self.others(tree, &state, report, events);
         let named_elsewhere = |path: &str| foreign.as_ref().is_none_or(|foreign| foreign.names(path));
@@ -639,7 +658,7 @@ fn snapshot_of(
     if let Some(bucket) = &session.directories.bucket {
         // A run that found nothing new has no lock yet.
         bucket.lock(&report.host)?;
-        bucket.prepare(&[])?;
+        bucket.prepare(&[], Abandoned::Remove)?;
         let state = State::open(&session.own, &boot_id())?;
         for directory in bucket.tree.make_snapshot(&state, name).map_err(no_snapshot)? {
             report.warn(events, format!("snapshot {name} has no copy of {directory:?}, which is not below dists/"));

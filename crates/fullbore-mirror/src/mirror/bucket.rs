@@ -8,7 +8,7 @@
 //! A run that finds nothing new reads the state and the signed files at once, and takes no lock.
 
 mod aliases;
-mod snapshots;
+pub(super) mod snapshots;
 pub mod tree;
 
 use std::collections::BTreeSet;
@@ -76,6 +76,15 @@ pub struct BucketMirror {
     runtime: Runtime,
     /// Removed at the end, after all that uses it.
     _scratch: Scratch,
+}
+
+/// What happens to lists of killed runs, which no state names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Abandoned {
+    /// They are removed, if this run may change anything.
+    Remove,
+    /// They stay: the run only looks.
+    Keep,
 }
 
 /// The own files as the store has them.
@@ -217,7 +226,7 @@ impl BucketMirror {
     ///
     /// # Errors
     /// Another run has changed the state meanwhile; a store that cannot be read.
-    pub fn prepare(&self, directories: &[&str]) -> Result<(), CommandError> {
+    pub fn prepare(&self, directories: &[&str], of_killed: Abandoned) -> Result<(), CommandError> {
         let state = State::open(&self.own, "").map_err(CommandError::from)?;
         let list = state.list_path();
         let has_list = state.header.number > 0;
@@ -249,7 +258,7 @@ impl BucketMirror {
         let lists = own.map_err(|error| self.failed(&error))?;
         let (current, abandoned): (BTreeSet<String>, BTreeSet<String>) =
             lists.into_iter().map(|(path, ..)| path).partition(|path| *path == list);
-        if self.may_change.load(Ordering::Relaxed) {
+        if of_killed == Abandoned::Remove && self.may_change.load(Ordering::Relaxed) {
             let abandoned: Vec<String> = abandoned.into_iter().collect();
             self.runtime.block_on(self.state.remove(&abandoned)).map_err(|error| self.failed(&error))?;
         }

@@ -10,6 +10,7 @@ use std::collections::{BTreeSet, HashSet};
 
 use fullbore_engine::files::{FileError, Kind, PART_ENDING, Root, is_part_name};
 
+use super::bucket::snapshots;
 use super::commit::PathSet;
 use super::plan::Plan;
 use super::signed_files;
@@ -185,7 +186,10 @@ pub fn find_untracked(
     let mut foreign = Vec::new();
     for top in ["dists", "pool"] {
         walk(tree, top, 0, &mut |path, name, kind| {
-            let ours = known.contains(path) || links.contains(path) || signed_files::is_recorded(suites, path);
+            let ours = known.contains(path)
+                || links.contains(path)
+                || signed_files::is_recorded(suites, path)
+                || snapshots::is_marker(path);
             // Unfinished files are removed, even in directories of other tools.
             if !ours && (is_part_name(name) || !named_elsewhere(path)) && kind != Kind::Directory {
                 let size = tree.stat(path)?.map_or(0, |status| status.size);

@@ -9,6 +9,7 @@ use fullbore_debian::path;
 use fullbore_debian::release::Release;
 use fullbore_engine::files::{FileError, Kind};
 
+use super::other_suites::SNAPSHOTS;
 use super::state::{State, SuiteRecord};
 use super::tree::Tree;
 
@@ -38,6 +39,11 @@ pub fn below(directory: &str, name: &str) -> String {
     if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") }
 }
 
+/// Whether this directory is, or is in, that of the snapshots of a mirror in a bucket.
+pub fn is_of_snapshots(directory: &str) -> bool {
+    is_within(directory, SNAPSHOTS)
+}
+
 /// The names of a suite, by the request and by its Release.
 struct Names<'a> {
     /// The name of its directory.
@@ -49,10 +55,12 @@ struct Names<'a> {
 }
 
 impl<'a> Names<'a> {
-    fn of(requested: &'a str, release: &'a Release) -> Names<'a> {
+    fn of(requested: &'a str, release: &'a Release, has_snapshots: bool) -> Names<'a> {
         // A name that is no path cannot be a directory; the field is then as good as missing.
-        let usable =
-            |name: &'a Option<String>| name.as_deref().filter(|name| path::check(name).is_ok() && !name.contains('/'));
+        let is_usable = |name: &&str| {
+            path::check(name).is_ok() && !name.contains('/') && !(has_snapshots && is_of_snapshots(&format!("dists/{name}")))
+        };
+        let usable = |name: &'a Option<String>| name.as_deref().filter(is_usable);
         let (suite, codename) = (usable(&release.suite), usable(&release.codename));
         let base = requested.split_once('/').map_or(requested, |(base, _)| base);
         let real = codename.filter(|codename| names_suite(codename, suite)).unwrap_or(base);
@@ -67,11 +75,11 @@ impl<'a> Names<'a> {
 
 /// The name of a suite in this one's directory, if it was requested under a third name. It may be this suite, renamed
 /// since, as Debian's `testing` becomes `stable`; or two suites of an archive have one codename.
-pub fn rival<'s>(requested: &str, release: &Release, state: &'s State) -> Option<&'s str> {
+pub fn rival<'s>(requested: &str, release: &Release, state: &'s State, has_snapshots: bool) -> Option<&'s str> {
     if requested.ends_with('/') {
         return None;
     }
-    let names = Names::of(requested, release);
+    let names = Names::of(requested, release, has_snapshots);
     let there = &state.suite(&names.directory_of(names.real))?.requested;
     let base = there.split_once('/').map_or(there.as_str(), |(base, _)| base);
     let is_third = there != requested && base != names.real && names.other.is_some_and(|other| other != base);
@@ -89,7 +97,7 @@ pub fn layout(requested: &str, release: &Release, taken: bool, tree: &dyn Tree) 
         let directory = if directory == "." { "" } else { directory };
         return Ok(Layout { directory: directory.to_owned(), links: Vec::new() });
     }
-    let names = Names::of(requested, release);
+    let names = Names::of(requested, release, tree.links_are_copies());
     if !tree.has_links() {
         let directory = if taken { format!("dists/{requested}") } else { names.directory_of(names.real) };
         return Ok(Layout { directory, links: Vec::new() });
@@ -271,11 +279,11 @@ mod tests {
             ("testing/updates", "testing", Some("stable/updates")),
             ("testing/", "testing", None),
         ] {
-            assert_eq!(rival(requested, &release(suite, "any"), &state), rival_name, "{requested}");
+            assert_eq!(rival(requested, &release(suite, "any"), &state, false), rival_name, "{requested}");
         }
         assert_eq!(names(&root, true, "testing", "testing", "any"), "dists/testing");
         assert_eq!(names(&root, false, "testing", "testing", "any"), "dists/any dists/testing->any", "renamed");
         state.header.suites[0].retired = true;
-        assert_eq!(rival("testing", &release("testing", "any"), &state), None);
+        assert_eq!(rival("testing", &release("testing", "any"), &state, false), None);
     }
 }

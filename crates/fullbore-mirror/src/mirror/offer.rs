@@ -16,7 +16,7 @@ use fullbore_debian::release::Release;
 use fullbore_debian::release_date::{DateCheck, HINT_FUTURE};
 use fullbore_debian::signature::{RELEASE_BYTES_MAX, SIGNATURE_BYTES_MAX, SignedText, Verifier};
 use fullbore_engine::digest::Sha256;
-use fullbore_engine::files::FileError;
+use fullbore_engine::files::{FileError, Kind as FileKind};
 use fullbore_engine::run::Stop;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_wire::conditional::EntityTag;
@@ -400,7 +400,7 @@ fn candidate(
             skips_absent: source.skips_absent,
         }
     };
-    let taken = match rival(suite, release, state) {
+    let taken = match rival(suite, release, state, session.tree.links_are_copies()) {
         Some(rival) => still_claims(session, host, rival, release, verifier.as_ref(), stop)?,
         None => false,
     };
@@ -473,11 +473,22 @@ fn judge(
     }
     let mut change = state.judge(&offer).map_err(refused)?;
     if change == ReleaseChange::Unchanged {
-        let files = altered(session, state, &layout.directory, &files, &text, verifier.as_ref())?;
-        let links = broken_links(&*session.tree, &state.header.suites).map_err(|error| disk(&error))?;
-        let links = links.iter().filter(|lost| lost.directory == layout.directory).map(|lost| lost.link);
-        for name in files.into_iter().chain(links) {
+        for name in altered(session, state, &layout.directory, &files, &text, verifier.as_ref())? {
             warn(format!("{suite}: the published {name} was changed; it is restored"));
+            change = ReleaseChange::Unfinished;
+        }
+    }
+    let links = broken_links(&*session.tree, &state.header.suites).map_err(|error| disk(&error))?;
+    for link in links.iter().filter(|lost| lost.directory == layout.directory).map(|lost| lost.link) {
+        let there = session.tree.stat(link).map_err(|error| disk(&error))?;
+        if there.is_some_and(|status| status.kind == FileKind::Directory) {
+            warn(format!("{suite}: {link} is another program's directory now; it stays, and is no alias any more"));
+        } else if change == ReleaseChange::Unchanged || change == ReleaseChange::Unfinished {
+            warn(format!("{suite}: the published {link} was changed; it is restored"));
+        } else {
+            continue;
+        }
+        if change == ReleaseChange::Unchanged {
             change = ReleaseChange::Unfinished;
         }
     }

@@ -76,3 +76,61 @@ fn an_alias_is_known_without_the_state() {
     bucket.run(&served(1), &[]).exits(0);
     assert_eq!(below(&data(&store), "dists/stable"), below(&data(&store), "dists/trixie"));
 }
+
+/// Another program put a suite of its own where the alias was.
+fn with_a_foreign_suite(store: &servers::Server) -> BTreeMap<String, String> {
+    fs::remove_dir_all(data(store).join("dists/stable")).unwrap();
+    let client = servers::Client::new(&store.url);
+    for name in ["InRelease", "main/binary-amd64/Packages", "main/binary-amd64/Packages.xz"] {
+        let file = client.file("theirs", b"theirs\n");
+        let put = client.run(["put", file.to_str().unwrap(), &format!("{TO}/dists/stable/{name}")]);
+        assert_eq!(put.code, 0, "{}", put.stderr);
+    }
+    below(&data(store), "dists/stable")
+}
+
+#[test]
+fn a_foreign_suite_in_the_place_of_an_alias_stays() {
+    let store = versitygw();
+    let bucket = Bucket::at(&store.url);
+    bucket.run(&served(0), &[]).exits(0);
+    let theirs = with_a_foreign_suite(&store);
+    bucket.check(&["--repair"]).says("dists/stable");
+    assert_eq!(below(&data(&store), "dists/stable"), theirs);
+    for (state, says) in [(0, true), (0, false), (1, false)] {
+        let more = ["--keep-generations", "0", "--keep-hours", "0", "--no-clean"];
+        let run = bucket.run(&served(state), &more).exits(0);
+        assert_eq!(run.stderr.contains("dists/stable is another program's directory"), says, "{}", run.stderr);
+        assert_eq!(below(&data(&store), "dists/stable"), theirs);
+    }
+    // A new Release, while the state still has the alias.
+    let store = versitygw();
+    let bucket = Bucket::at(&store.url);
+    bucket.run(&served(0), &[]).exits(0);
+    let theirs = with_a_foreign_suite(&store);
+    bucket.run(&served(1), &["--no-clean"]).exits(0).says("dists/stable is another program's directory");
+    assert_eq!(below(&data(&store), "dists/stable"), theirs);
+}
+
+#[test]
+fn what_lost_its_marker_is_not_ours() {
+    let store = versitygw();
+    let bucket = Bucket::at(&store.url);
+    bucket.run(&served(0), &[]).exits(0);
+    let before = below(&data(&store), "dists/stable");
+    fs::remove_file(data(&store).join("dists/stable/.fullbore-alias")).unwrap();
+    bucket.run(&served(1), &[]).exits(0).says("dists/stable is another program's directory");
+    assert_eq!(below(&data(&store), "dists/stable"), before);
+}
+
+#[test]
+fn no_suite_is_published_among_the_snapshots() {
+    let store = versitygw();
+    let mut bucket = Bucket::at(&store.url);
+    for suite in ["snapshots", "snapshots/s/trixie", "dists/snapshots/s/"] {
+        bucket.mirror = Mirror::new(common()).suite(suite);
+        bucket.mirror.to = PathBuf::from(TO);
+        bucket.run(&served(0), &[]).exits(1).says("dists/snapshots has the snapshots");
+    }
+    assert!(!data(&store).exists());
+}

@@ -93,6 +93,24 @@ fn an_index_is_mended_from_its_other_name() {
     bucket.check(&["--repair"]).exits(0);
     assert!(server.take_log().is_empty(), "nothing is fetched that is there");
     verified(&data(&store), common(), 0);
+    assert_eq!(contents(&data(&store)), *reference(0), "the alias has none of the damage");
+    bucket.check(&[]).exits(0);
+}
+
+/// What cannot be mended is not copied over what is right.
+#[test]
+fn an_alias_of_a_suite_that_is_still_wrong_stays_as_it_is() {
+    let store = versitygw();
+    let (bucket, server) = mirrored(&store);
+    let alias = || -> BTreeMap<String, String> {
+        contents(&data(&store)).into_iter().filter(|(path, _)| path.starts_with("dists/stable/")).collect()
+    };
+    let before = alias();
+    fs::remove_file(data(&store).join("dists/trixie/InRelease")).unwrap();
+    fs::remove_file(data(&store).join("dists/trixie/Release.gpg")).unwrap();
+    bucket.check(&["--repair"]).exits(4);
+    assert_eq!(alias(), before);
+    drop(server);
 }
 
 #[test]
@@ -164,4 +182,17 @@ fn flags_of_buckets_are_refused_for_directories() {
     let mirror = Mirror::new(common());
     fs::create_dir_all(&mirror.to).unwrap();
     mirror.check(&["--checksums"]).exits(1).says("--checksums is for mirrors in a bucket");
+}
+
+/// A list that no state names may be all that is left of one.
+#[test]
+fn a_check_that_only_looks_deletes_nothing() {
+    let store = versitygw();
+    let (bucket, _server) = mirrored(&store);
+    replace(&store, ".fullbore/files-9.zst", b"a killed run's");
+    let list = data(&store).join(".fullbore/files-9.zst");
+    bucket.check(&[]).exits(0);
+    assert!(list.exists());
+    bucket.check(&["--repair"]).exits(0);
+    assert!(!list.exists());
 }

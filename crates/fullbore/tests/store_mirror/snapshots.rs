@@ -59,3 +59,19 @@ fn an_unfinished_snapshot_is_completed() {
     Bucket::at(&store.url).run(&served(0), &["--snapshot", "s"]).exits(0);
     assert_eq!(snapshot(&data(&store), "s"), suite(0));
 }
+
+/// A complete snapshot stays one: its name is not free again, and what it names is kept.
+#[test]
+fn a_snapshot_is_complete_after_foreign_files_were_cleaned() {
+    let store = versitygw();
+    let bucket = Bucket::at(&store.url);
+    bucket.run(&served(0), &[&AT_ONCE[..], &["--snapshot", "s"]].concat()).exits(0);
+    let client = servers::Client::new(&store.url);
+    let put = client.run(["put", client.file("junk", b"x").to_str().unwrap(), &format!("{TO}/dists/snapshots/junk")]);
+    assert_eq!(put.code, 0, "{}", put.stderr);
+    bucket.run(&served(1), &[&AT_ONCE[..], &["--clean-foreign", "--force-delete"]].concat()).exits(0);
+    assert!(!data(&store).join("dists/snapshots/junk").exists());
+    assert!(data(&store).join("dists/snapshots/s/.fullbore-snapshot").exists());
+    assert_eq!(snapshot(&data(&store), "s"), suite(0));
+    bucket.run(&served(1), &["--snapshot", "s"]).exits(1).says("already exists");
+}

@@ -17,6 +17,7 @@ use fullbore_s3::target::{Layout as _, NAMES_AT_ONCE, Overtaken};
 use tokio::task::{JoinError, JoinSet};
 
 use super::super::layout::link_target;
+use super::super::other_suites::SNAPSHOTS;
 use super::super::signed_files::SIGNED_FILES;
 use super::super::state::State;
 use super::super::tree::Tree as _;
@@ -27,6 +28,9 @@ const MARKER: &str = ".fullbore-alias";
 
 /// Longest name in a marker that is read; names of suites are much shorter.
 const MARKER_BYTES_MAX: u64 = 256;
+
+/// What is refused where another program has a directory.
+const MAKE: &str = "replace by an alias";
 
 /// A path, and the object that is there now.
 type CopyResult = (String, Result<Listed, FileError>);
@@ -40,14 +44,64 @@ impl StoreTree {
         let Some(below) = path.strip_prefix("dists/") else { return Ok(None) };
         let name = format!("dists/{}", below.split_once('/').map_or(below, |(name, _)| name));
         self.learn_aliases();
-        if let Some(known) = self.known().aliases.get(&name) {
-            return Ok(known.clone().map(|target| (name, target)));
+        let recorded = self.known().aliases.get(&name).cloned();
+        match recorded {
+            Some(None) => return Ok(None),
+            Some(Some(target)) if self.is_as_recorded(&name, &target)? => return Ok(Some((name, target))),
+            _ => {}
         }
         let marker = self.read(&format!("{name}/{MARKER}"), MARKER_BYTES_MAX)?;
         let target = marker.and_then(|marker| String::from_utf8(marker).ok()).map(|text| text.trim().to_owned());
         let target = target.filter(|target| path::check(target).is_ok() && !target.contains('/'));
-        self.known().aliases.insert(name.clone(), target.clone());
+        let mut known = self.known();
+        known.aliases.insert(name.clone(), target.clone());
+        known.confirmed.insert(name.clone());
         Ok(target.map(|target| (name, target)))
+    }
+
+    /// Whether a directory is still the alias that the state says it is: its `InRelease` is that of its target. Otherwise
+    /// its marker tells, as it may be another program's by now.
+    fn is_as_recorded(&self, link: &str, target: &str) -> Result<bool, FileError> {
+        if self.known().confirmed.contains(link) {
+            return Ok(true);
+        }
+        let signed = |directory: &str| self.read(&format!("{directory}/InRelease"), KEPT_BYTES_MAX as u64);
+        let here = signed(link)?;
+        let is_same = here.is_some() && here == signed(&format!("dists/{target}"))?;
+        if is_same {
+            self.known().confirmed.insert(link.to_owned());
+        }
+        Ok(is_same)
+    }
+
+    /// Refuses a directory of another program: objects without our marker. `dists/snapshots` is never an alias.
+    fn refuse_what_is_not_ours(&self, link: &str, marker: Option<&[u8]>) -> Result<(), FileError> {
+        self.list_top("dists")?;
+        let is_in_the_way = marker.is_none() && below(&self.known().listed["dists"], link).next().is_some();
+        if is_in_the_way || link == SNAPSHOTS {
+            return Err(failed(MAKE, link, io::ErrorKind::AlreadyExists.into()));
+        }
+        Ok(())
+    }
+
+    /// Makes an alias, or removes it if there is no target. A directory of another program stays, and is noted.
+    pub(super) fn change_alias(&self, target: Option<&str>, link: &str) -> Result<(), FileError> {
+        let changed = match target {
+            Some(target) => self.make_alias(target, link),
+            None => self.remove_alias(link),
+        };
+        match changed {
+            Err(FileError::Io { operation: MAKE, path, source }) if source.kind() == io::ErrorKind::AlreadyExists => {
+                self.known().left.push(path);
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// Directories of other programs in the place of aliases, which were left alone; each is told once.
+    pub fn take_left(&self) -> Vec<String> {
+        std::mem::take(&mut self.known().left)
     }
 
     /// Takes from the state which directories are aliases and which are not, unless that is done. So a run that finds
@@ -90,11 +144,17 @@ impl StoreTree {
     pub(super) fn make_alias(&self, target: &str, link: &str) -> Result<(), FileError> {
         let from = format!("dists/{target}");
         let marker = format!("{link}/{MARKER}");
-        if self.read(&marker, MARKER_BYTES_MAX)?.as_deref() != Some(target.as_bytes()) {
+        let here = self.read(&marker, MARKER_BYTES_MAX)?;
+        self.refuse_what_is_not_ours(link, here.as_deref())?;
+        if here.as_deref() != Some(target.as_bytes()) {
             self.may_publish().map_err(|error| failed("publish", link, error))?;
             self.write_object(&marker, target.as_bytes())?;
         }
-        self.known().aliases.insert(link.to_owned(), Some(target.to_owned()));
+        {
+            let mut known = self.known();
+            known.aliases.insert(link.to_owned(), Some(target.to_owned()));
+            known.confirmed.insert(link.to_owned());
+        }
         self.make_copies(&from, link)
     }
 
@@ -174,7 +234,8 @@ impl StoreTree {
 
     /// Removes an alias: the signed files first, so that no client begins with it, and the marker last.
     pub(super) fn remove_alias(&self, link: &str) -> Result<(), FileError> {
-        self.list_top("dists")?;
+        let marker = self.read(&format!("{link}/{MARKER}"), MARKER_BYTES_MAX)?;
+        self.refuse_what_is_not_ours(link, marker.as_deref())?;
         let rests: Vec<String> = below(&self.known().listed["dists"], link).map(|(rest, _)| rest.to_owned()).collect();
         let (mut signed, others): (Vec<String>, Vec<String>) = rests.into_iter().partition(|rest| step(rest) >= 2);
         signed.sort_by_key(|rest| std::cmp::Reverse(step(rest)));
@@ -192,9 +253,13 @@ impl StoreTree {
         let Some((target, rest)) = path.strip_prefix("dists/").and_then(|below| below.split_once('/')) else {
             return Vec::new();
         };
-        let known = self.known();
-        let links = known.aliases.iter().filter(|(_, to)| to.as_deref() == Some(target)).map(|(link, _)| link);
-        links.map(|link| format!("{link}/{rest}")).collect()
+        let links: Vec<String> = {
+            let known = self.known();
+            let links = known.aliases.iter().filter(|(_, to)| to.as_deref() == Some(target));
+            links.map(|(link, _)| link.clone()).collect()
+        };
+        let is_ours = |link: &String| self.alias_of(link).is_ok_and(|alias| alias.is_some());
+        links.into_iter().filter(is_ours).map(|link| format!("{link}/{rest}")).collect()
     }
 }
 

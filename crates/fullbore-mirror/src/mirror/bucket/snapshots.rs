@@ -19,6 +19,13 @@ const MARKER: &str = ".fullbore-snapshot";
 /// Bytes of a marker that are read.
 const MARKER_BYTES_MAX: u64 = 256;
 
+/// Whether this path is the object by which a snapshot is complete. No index names it, and nobody but the person who
+/// removes the snapshot may delete it.
+pub(in super::super) fn is_marker(path: &str) -> bool {
+    let below = path.strip_prefix(SNAPSHOTS).and_then(|below| below.strip_prefix('/'));
+    below.and_then(|below| below.split_once('/')).is_some_and(|(_, rest)| rest == MARKER)
+}
+
 impl StoreTree {
     /// Checks that a snapshot can be made. What a killed run left of it is none.
     ///
@@ -50,5 +57,18 @@ impl StoreTree {
         self.may_publish().map_err(|error| -> FileError { failed("publish", &marker, error) })?;
         self.write_object(&marker, name.as_bytes())?;
         Ok(flat)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_marker_is_directly_below_the_name_of_a_snapshot() {
+        assert!(is_marker("dists/snapshots/s/.fullbore-snapshot"));
+        for path in ["dists/snapshots/.fullbore-snapshot", "dists/snapshots/s/trixie/.fullbore-snapshot", "pool/s"] {
+            assert!(!is_marker(path), "{path}");
+        }
     }
 }

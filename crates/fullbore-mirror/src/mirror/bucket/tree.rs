@@ -76,6 +76,10 @@ pub(super) struct Known {
     /// Directories below `dists/`, with the target of those that are aliases.
     pub(super) aliases: HashMap<String, Option<String>>,
     pub(super) has_aliases: bool,
+    /// Aliases that were looked at in the store, and not only in the state.
+    pub(super) confirmed: HashSet<String>,
+    /// Directories of other programs in the place of aliases.
+    pub(super) left: Vec<String>,
     /// Paths that part what will be listed into ranges of like size.
     expected: Vec<String>,
     /// Directories of suites below `dists/`, by the state.
@@ -585,8 +589,8 @@ impl Layout for StoreTree {
         let (Name::Symlink { link, .. } | Name::Remove { path: link } | Name::Link { to: link, .. }) = name;
         self.may_publish().map_err(|error| failed("publish", link, error))?;
         match name {
-            Name::Symlink { target, link } => self.make_alias(target, link),
-            Name::Remove { path } => self.remove_alias(path),
+            Name::Symlink { target, link } => self.change_alias(Some(target), link),
+            Name::Remove { path } => self.change_alias(None, path),
             Name::Link { .. } => Ok(()),
         }
     }
