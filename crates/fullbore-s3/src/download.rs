@@ -194,7 +194,10 @@ pub async fn get_rest(
     beginning: Beginning,
 ) -> Result<Downloaded, DownloadError> {
     let asks_first = beginning.bytes == 0 && !client.dialect().lacks(Feature::Ranges);
-    let mut first = asks_first.then(|| PendingRange::ask(client, key, 0..RANGE_BYTES, None, window));
+    let mut first = match asks_first {
+        true => Some(PendingRange::ask(client, key, 0..RANGE_BYTES, None, window.acquire(RANGE_BYTES).await)),
+        false => None,
+    };
     let mut present = match (compare::head(client, key).await?, &mut first) {
         (Some(present), _) => present,
         (None, Some(first)) => return Err(first.missing(key).await),
@@ -322,6 +325,10 @@ impl Run<'_> {
     }
 
     /// Gives out all from an offset on; the first range may be under way.
+    ///
+    /// Objects share the window, so that nothing of an object that holds a place waits for another one: its ranges get
+    /// their places in order, and only the one that is given out next, while nothing of the object is held, waits. Else
+    /// ranges that wait for their turn could hold all places for which the first ones wait.
     async fn ranges(
         &mut self,
         from: u64,
@@ -339,9 +346,14 @@ impl Run<'_> {
         while next < size || !under_way.is_empty() {
             while next < size && (under_way.len() as u64) < WINDOW_BYTES / length {
                 let bytes = next..(next + length).min(size);
+                let permit = match (window.try_acquire(bytes.end - bytes.start), under_way.is_empty()) {
+                    (Some(permit), _) => permit,
+                    (None, true) => window.acquire(bytes.end - bytes.start).await,
+                    (None, false) => break,
+                };
                 next = bytes.end;
                 let etag = self.present.etag.as_deref();
-                under_way.push_back((bytes.clone(), PendingRange::ask(self.client, self.key, bytes, etag, window)));
+                under_way.push_back((bytes.clone(), PendingRange::ask(self.client, self.key, bytes, etag, permit)));
             }
             let Some((bytes, mut asked)) = under_way.pop_front() else { break };
             let (mut answer, mut permit) = asked.answer().await?;
@@ -354,8 +366,7 @@ impl Run<'_> {
                 return self.whole(bytes.start, window, out).await;
             }
             if answer.as_ref().is_ok_and(|answer| answer.head.status == 412) && self.ignores_etags().await? {
-                drop(permit);
-                asked = PendingRange::ask(self.client, self.key, bytes.clone(), None, window);
+                asked = PendingRange::ask(self.client, self.key, bytes.clone(), None, permit);
                 (answer, permit) = asked.answer().await?;
             }
             let pieces = self.check(answer, bytes)?;
@@ -395,7 +406,13 @@ impl Run<'_> {
         let mut calling = JoinSet::new();
         calling.spawn(async move { client.call(call).await });
         let (mut offset, mut gathered, mut gathered_bytes) = (0, Vec::new(), 0);
-        while let Some(arrived) = arriving.recv().await {
+        loop {
+            // A call that has its head ends a stop only when its pieces are taken, or nobody takes them.
+            let arrived = tokio::select! {
+                arrived = arriving.recv() => arrived,
+                () = self.client.stopped() => return Err(CallError::Interrupted.into()),
+            };
+            let Some(arrived) = arrived else { break };
             let data = match arrived {
                 // The request was sent again, perhaps: what was given out comes once more.
                 Streamed::Head(head) => {
@@ -482,17 +499,14 @@ struct PendingRange {
 }
 
 impl PendingRange {
-    /// Asks for a range as soon as it may be under way.
-    fn ask(client: &Client, key: &str, bytes: Range<u64>, etag: Option<&str>, window: &Window) -> PendingRange {
-        let (client, window) = (client.clone(), window.clone());
+    /// Asks for a range, which has its place in the window.
+    fn ask(client: &Client, key: &str, bytes: Range<u64>, etag: Option<&str>, permit: Permit) -> PendingRange {
+        let client = client.clone();
         let mut call = get_call(key, etag);
         call.range = ByteRange::of(&bytes);
         let length = bytes.end - bytes.start;
         call.answer_bytes_max = usize::try_from(length).unwrap_or(usize::MAX);
-        let task = tokio::spawn(async move {
-            let permit = window.acquire(length).await;
-            (client.call(call).await, permit)
-        });
+        let task = tokio::spawn(async move { (client.call(call).await, permit) });
         PendingRange { task, arrived: None }
     }
 

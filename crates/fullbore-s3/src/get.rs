@@ -75,15 +75,18 @@ pub fn run(
     let name = location.key.rsplit('/').next();
     let mut sink = Sink::resume(settings.output.as_deref(), name, stdout)?;
     events.emit(Event::Phase { phase: Phase::Fetch });
-    let mut transfer =
-        Transfer { client: &client, runtime: &runtime, settings, pace: Pace::with_peers(begun), begun, events };
-    let was_noted = sink.left()?.is_some_and(|left| left.version.is_some());
+    let left = sink.left()?;
+    let was_noted = left.as_ref().is_some_and(|left| left.version.is_some());
+    let here = Arc::new(AtomicU64::new(left.map_or(0, |left| left.bytes)));
+    let pace = Pace::with_peers(begun);
+    let mut transfer = Transfer { client: &client, runtime: &runtime, settings, pace, begun, events, here };
     let (mut got, used) = transfer.run(&mut sink)?;
     if download::is_of_another(&got, used, was_noted) {
         sink.start_over()?;
+        transfer.here.store(0, Ordering::Relaxed);
         got = transfer.run(&mut sink)?.0;
     }
-    let Transfer { mut pace, events, .. } = transfer;
+    let Transfer { mut pace, events, here, .. } = transfer;
     if sink.is_abandoned {
         return Ok(None);
     }
@@ -93,7 +96,7 @@ pub fn run(
             let is_interrupted = *stop.watch().borrow();
             let command = if is_interrupted { interruption() } else { explain(&error, location) };
             let is_useful = matches!(error, DownloadError::Call(_) | DownloadError::Range { .. });
-            let is_kept = is_useful && sink.written >= KEPT_BYTES && sink.keep();
+            let is_kept = is_useful && sink.written.max(here.load(Ordering::Relaxed)) >= KEPT_BYTES && sink.keep();
             return Err(if is_kept { command.hint("run the same command again to resume") } else { command });
         }
     };
@@ -134,6 +137,8 @@ struct Transfer<'a> {
     pace: Pace,
     begun: Instant,
     events: &'a mut dyn Events,
+    /// Bytes that an earlier run has left, as long as they are not found to be of another object.
+    here: Arc<AtomicU64>,
 }
 
 impl Transfer<'_> {
@@ -145,13 +150,14 @@ impl Transfer<'_> {
             None => Beginning::none(),
             Some(Left { bytes, version, file }) => {
                 let (file, used) = (Arc::new(file), Arc::clone(&used));
-                let reader = Arc::clone(&file);
+                let (reader, here) = (Arc::clone(&file), Arc::clone(&self.here));
                 Beginning {
                     bytes,
                     etag: version,
                     read: Box::new(move |offset, buffer| reader.read_at(offset, buffer)),
                     settle: Box::new(move |bytes, etag| {
                         used.store(bytes, Ordering::Relaxed);
+                        here.store(bytes, Ordering::Relaxed);
                         file.settle(bytes, etag)
                     }),
                 }

@@ -8,10 +8,11 @@
 mod find;
 mod object;
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fullbore_engine::files::tree::{self, TreeWriter};
@@ -29,7 +30,7 @@ use fullbore_wire::run::sending_runtime;
 use super::facts;
 use crate::address::SCHEME;
 use crate::bucket::{self, BucketSettings};
-use crate::download::{self, RANGES_AT_ONCE, WINDOW_BYTES};
+use crate::download::{RANGES_AT_ONCE, WINDOW_BYTES};
 use crate::put::report::of_store;
 use crate::verdict::judge;
 pub use find::Names;
@@ -69,8 +70,8 @@ pub struct TreeSettings {
 
 /// What became of an object, or of several.
 enum Done {
-    /// Its content is here, verified; it gets its name by the next commit.
-    Written { path: String, bytes: u64, doubt: Option<&'static str> },
+    /// Its content is here, verified; it gets its name, and is counted, by the next commit.
+    Written,
     /// It was here already.
     Present { bytes: u64 },
     /// A directory was made for it.
@@ -91,6 +92,39 @@ struct Seen {
     target_ns: AtomicU64,
     /// Whether all objects are found.
     is_complete: AtomicBool,
+    /// Objects that are begun, and not told of yet.
+    under_way: AtomicU64,
+    /// Files that have no names yet, by their paths.
+    finished: Mutex<HashMap<String, Finished>>,
+}
+
+/// What is counted of a file when it gets its name.
+struct Finished {
+    bytes: u64,
+    /// What is unverified of it.
+    doubt: Option<&'static str>,
+}
+
+impl Seen {
+    fn finished(&self) -> MutexGuard<'_, HashMap<String, Finished>> {
+        self.finished.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An object that is begun; dropped when it is told of.
+struct UnderWay(Arc<Seen>);
+
+impl UnderWay {
+    fn new(seen: &Arc<Seen>) -> UnderWay {
+        seen.under_way.fetch_add(1, Ordering::SeqCst);
+        UnderWay(Arc::clone(seen))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// Downloads all objects below a directory.
@@ -141,10 +175,12 @@ pub fn run(settings: &TreeSettings, events: &mut dyn Events, stop: &Stop) -> Res
     let (handle, stopped) = (runtime.handle().clone(), stop.watch());
     let beginning = std::thread::Builder::new().name("begin".into()).spawn(move || {
         while let Ok(found) = to_begin.recv() {
-            if *stopped.borrow() || over_too.load(Ordering::Relaxed) {
+            // Counted first: whoever ends the run and finds nothing under way knows that nothing will be.
+            let under_way = UnderWay::new(&starting.seen);
+            if *stopped.borrow() || over_too.load(Ordering::SeqCst) {
                 break;
             }
-            starting.begin(found, &handle, &done);
+            starting.begin(found, &handle, &done, under_way);
         }
     });
     beginning.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
@@ -231,7 +267,7 @@ impl Account<'_> {
             match ended.recv_timeout(PROGRESS_EVERY) {
                 Ok(done) => {
                     if matches!(done, Done::Failed { fatal: true, .. }) {
-                        over.store(true, Ordering::Relaxed);
+                        over.store(true, Ordering::SeqCst);
                     }
                     self.hear(done);
                 }
@@ -241,8 +277,11 @@ impl Account<'_> {
             if self.tree.is_due() {
                 self.commit();
             }
-            if *stopped.borrow() {
-                return;
+            // Not until the channel is closed: finding objects may wait for stdin, which nobody closes.
+            let ends = over.load(Ordering::SeqCst) && self.seen.under_way.load(Ordering::SeqCst) == 0;
+            if ends || *stopped.borrow() {
+                ended.try_iter().for_each(|done| self.hear(done));
+                break;
             }
             if pace.is_due(Instant::now()) {
                 self.show_progress(&mut pace, limit);
@@ -255,7 +294,7 @@ impl Account<'_> {
         let Totals { files, present, directories, .. } = self.totals;
         let is_complete = self.seen.is_complete.load(Ordering::Relaxed);
         let counts = Counts {
-            files: files + present + directories,
+            files: files + present + directories + self.seen.finished().len() as u64,
             bytes: self.seen.written.load(Ordering::Relaxed),
             total_files: self.seen.objects.load(Ordering::Relaxed),
             // Bytes to go are known when all objects are found.
@@ -267,20 +306,7 @@ impl Account<'_> {
 
     fn hear(&mut self, done: Done) {
         match done {
-            Done::Written { path, bytes, doubt } => {
-                self.totals.files += 1;
-                self.totals.bytes += bytes;
-                if let Some(doubt) = doubt {
-                    self.totals.unverified += 1;
-                    if self.totals.unverified <= UNVERIFIED_TOLD {
-                        self.events.warn(format!("{path}: {doubt}"));
-                    } else if self.totals.unverified == UNVERIFIED_TOLD + 1 {
-                        self.events.warn(format!(
-                            "more than {UNVERIFIED_TOLD} objects are unverified; the rest is counted only"
-                        ));
-                    }
-                }
-            }
+            Done::Written => {}
             Done::Present { bytes } => {
                 self.totals.present += 1;
                 self.seen.written.fetch_add(bytes, Ordering::Relaxed);
@@ -304,13 +330,28 @@ impl Account<'_> {
         self.events.emit(Event::Problem { problem, path, message, harmless: false });
     }
 
+    /// Counts a file that has its name.
+    fn count(&mut self, path: &str, finished: &Finished) {
+        self.totals.files += 1;
+        self.totals.bytes += finished.bytes;
+        let Some(doubt) = finished.doubt else { return };
+        self.totals.unverified += 1;
+        if self.totals.unverified <= UNVERIFIED_TOLD {
+            self.events.warn(format!("{path}: {doubt}"));
+        } else if self.totals.unverified == UNVERIFIED_TOLD + 1 {
+            self.events.warn(format!("more than {UNVERIFIED_TOLD} objects are unverified; the rest is counted only"));
+        }
+    }
+
     /// Gives finished files their names.
     fn commit(&mut self) {
         let begun = Instant::now();
         for committed in self.tree.commit() {
-            if let Err(error) = committed.result {
-                self.totals.files -= 1;
-                self.fail(committed.path, tree::explain(&error));
+            let finished = self.seen.finished().remove(&committed.path);
+            match (committed.result, finished) {
+                (Ok(()), Some(finished)) => self.count(&committed.path, &finished),
+                (Ok(()), None) => self.totals.files += 1,
+                (Err(error), _) => self.fail(committed.path, tree::explain(&error)),
             }
         }
         self.seen.target_ns.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
@@ -341,9 +382,4 @@ fn gather(totals: &Totals, seen: &Seen, facts: &crate::verdict::Facts, bucket: &
     let changed = totals.files + totals.directories > 0;
     let summary = Summary { changed, dir: format!("{SCHEME}{bucket}"), ..of_store(facts, all, store) };
     Report { summary, ..Report::default() }
-}
-
-/// What is unverified of an object.
-fn doubt_text(doubt: crate::compare::Doubt) -> &'static str {
-    download::unverified(doubt)
 }

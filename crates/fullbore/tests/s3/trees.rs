@@ -388,6 +388,10 @@ fn an_interrupted_get_is_resumed() {
     let path = client.home.path().join("file");
     let failed = client.run(["get", "-o", path.to_str().unwrap(), "s3://bucket/large"]);
     assert!(failed.code == 1 && failed.stderr.contains("to resume"), "{} {}", failed.code, failed.stderr);
+    // A run that fails before it gets anything leaves what is there.
+    store.script(|_| Fault::Answer(403, "", "<Error><Code>AccessDenied</Code></Error>"));
+    let failed = client.run(["get", "-o", path.to_str().unwrap(), "s3://bucket/large"]);
+    assert!(failed.code == 1 && failed.stderr.contains("to resume"), "{} {}", failed.code, failed.stderr);
     store.script(well());
     store.requests();
     assert_eq!(client.run(["get", "-o", path.to_str().unwrap(), "s3://bucket/large"]).code, 0);

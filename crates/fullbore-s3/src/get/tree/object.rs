@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use fullbore_engine::files::FileError;
-use fullbore_engine::files::tree::{self, TreeFile, TreeWriter};
+use fullbore_engine::files::tree::{self, Mtime, TreeFile, TreeWriter};
 use fullbore_engine::run::{CommandError, ErrorKind};
 use fullbore_engine::window::Window;
 use fullbore_wire::http1::Method;
@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::find::Found;
-use super::{Done, Seen, doubt_text};
+use super::{Done, Finished, Seen, UnderWay};
 use crate::bucket::is_fatal;
 use crate::client::{Call, Client};
 use crate::compare::{self, Checker, Doubt, Finding, Present};
@@ -70,13 +70,13 @@ impl From<DownloadError> for Failure {
 
 /// What is here now.
 enum Got {
-    Written { bytes: u64, doubt: Option<Doubt> },
+    Written,
     Present { bytes: u64 },
 }
 
 impl Getter {
     /// Judges a name, and starts a task for the object as soon as there is room.
-    pub fn begin(self: &Arc<Self>, found: Found, handle: &Handle, done: &Sender<Done>) {
+    pub fn begin(self: &Arc<Self>, found: Found, handle: &Handle, done: &Sender<Done>, under_way: UnderWay) {
         if let Some(directory) = found.path.strip_suffix('/') {
             let made = match found.listed {
                 Some((1.., _)) => {
@@ -105,10 +105,11 @@ impl Getter {
             drop(permit);
             let Found { path, .. } = found;
             let _ = done.send(match got {
-                Ok(Got::Written { bytes, doubt }) => Done::Written { path, bytes, doubt: doubt.map(doubt_text) },
+                Ok(Got::Written) => Done::Written,
                 Ok(Got::Present { bytes }) => Done::Present { bytes },
                 Err(failure) => failed(path, &failure),
             });
+            drop(under_way);
         });
     }
 
@@ -194,9 +195,9 @@ impl Getter {
             let mut file = this.tree.begin(&path, size)?;
             file.start_over()?;
             this.tree.write(&mut file, 0, &content)?;
-            this.tree.finish(file, size, present.modified)?;
+            this.finish(file, size, present.modified, doubt)?;
             this.worked(begun, size);
-            Ok(Got::Written { bytes: size, doubt })
+            Ok(Got::Written)
         });
         written.await?
     }
@@ -222,8 +223,8 @@ impl Getter {
                 return Err(error.into());
             }
         };
-        self.blocking(move |this| this.tree.finish(file, size, modified)).await??;
-        Ok(Got::Written { bytes: size, doubt })
+        self.blocking(move |this| this.finish(file, size, modified, doubt)).await??;
+        Ok(Got::Written)
     }
 
     /// Writes the ranges of an object behind the beginning that is in its file; gives how much of that is used, too.
@@ -271,6 +272,24 @@ impl Getter {
         };
         let (got, file) = tokio::join!(reading, writing);
         Ok((file??, used_at_last.load(Ordering::Relaxed), got))
+    }
+
+    /// Ends a verified file, and notes what is to be counted when it gets its name.
+    fn finish(
+        &self,
+        file: TreeFile,
+        bytes: u64,
+        modified: Option<Mtime>,
+        doubt: Option<Doubt>,
+    ) -> Result<(), FileError> {
+        let path = file.path().to_owned();
+        // Before, because it may get its name at once.
+        self.seen.finished().insert(path.clone(), Finished { bytes, doubt: doubt.map(download::unverified) });
+        let finished = self.tree.finish(file, bytes, modified);
+        if finished.is_err() {
+            self.seen.finished().remove(&path);
+        }
+        finished
     }
 
     fn worked(&self, begun: Instant, bytes: u64) {
