@@ -168,8 +168,10 @@ fn is_no_snapshot(suite: &str) -> Result<(), CommandError> {
     if !is_of_snapshots(&directory) {
         return Ok(());
     }
-    Err(CommandError::usage(format_args!("suite {suite}: in a bucket, dists/snapshots has the snapshots of the mirror"))
-        .hint("mirror this suite into a directory"))
+    Err(CommandError::usage(format_args!(
+        "suite {suite}: in a bucket, dists/snapshots has the snapshots of the mirror"
+    ))
+    .hint("mirror this suite into a directory"))
 }
 
 fn take_lock(root: &Root) -> Result<Lock, CommandError> {

@@ -509,3 +509,22 @@ fn the_state_may_be_elsewhere() {
     assert!(!data(&store).join(".fullbore").exists());
     bucket.run(&served(1), &["--state", "/srv"]).exits(1).says("s3://");
 }
+
+/// A state tells of the files of one mirror. Believed for another one, it would have an InRelease published over nothing.
+#[test]
+fn a_state_is_of_one_mirror() {
+    let store = versitygw();
+    let bucket = Bucket::at(&store.url);
+    let flags = ["--state", "s3://bucket/private/debian"];
+    bucket.run(&served(0), &flags).exits(0);
+    let mut moved = Bucket::at(&store.url);
+    moved.mirror.to = PathBuf::from("s3://bucket/moved");
+    moved.run(&served(0), &flags).exits(1).says("that of the mirror s3://bucket/debian, not of s3://bucket/moved");
+    moved.check(&flags).exits(1).says("s3://bucket/debian");
+    assert!(!store.directory.path().join("data/bucket/moved").exists());
+    bucket.run(&served(1), &flags).exits(0);
+    // The way out that the hint names.
+    fs::remove_file(store.directory.path().join("data/bucket/private/debian/.fullbore/state")).unwrap();
+    moved.run(&served(1), &flags).exits(0);
+    verified(&store.directory.path().join("data/bucket/moved"), common(), 1);
+}

@@ -41,6 +41,7 @@ use super::directories::Scratch;
 use super::layout::below;
 use super::signed_files::SIGNED_FILES;
 use super::state::{MARK_PATH, OWN_DIRECTORY, STATE_PATH, State, SuiteRecord};
+use super::tree::Tree as _;
 use crate::settings::MirrorStore;
 use tree::StoreTree;
 
@@ -105,7 +106,7 @@ impl BucketMirror {
     pub fn open(settings: &MirrorStore, suites: &[&str], ledger: &Ledger) -> Result<BucketMirror, CommandError> {
         let opened = Instant::now();
         let (location, below) = (&settings.bucket.location, &settings.scratch);
-        let name = format!("{SCHEME}{}/{}", location.bucket, location.key);
+        let name = format!("{SCHEME}{}/{}", location.bucket, location.key.trim_end_matches('/'));
         let made = |error: &FileError| CommandError::from_error(ErrorKind::Disk, error);
         let scratch = Scratch::make(below).map_err(|error| {
             CommandError::new(
@@ -189,6 +190,7 @@ impl BucketMirror {
         *self.remote() = remote;
         // By the state it is known what else a run that finds nothing new looks at. That comes while the origin is asked.
         let header = State::open(&self.own, "").map_err(CommandError::from)?.header;
+        self.is_of_this_mirror(header.mirror.as_deref())?;
         let name = |directory: &str| directory.trim_start_matches("dists/").to_owned();
         let is_of_run = |suite: &&SuiteRecord| {
             let names = std::iter::once(&suite.directory).chain(&suite.links).map(|directory| name(directory));
@@ -201,6 +203,21 @@ impl BucketMirror {
         }
         self.tree.begin_to_fetch(rest);
         Ok(())
+    }
+
+    /// Refuses the state of another mirror: the files that it tells of are not here.
+    fn is_of_this_mirror(&self, recorded: Option<&str>) -> Result<(), CommandError> {
+        let here = self.tree.name();
+        match recorded {
+            Some(recorded) if recorded != here => Err(CommandError::usage(format_args!(
+                "the state is that of the mirror {recorded}, not of {here}"
+            ))
+            .hint(
+                "give each mirror a --state of its own; if this one was moved, remove `.fullbore/state` from where the \
+                 state is: files that are here are found again",
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Whether a state of fullbore's is there.

@@ -58,7 +58,9 @@ impl<'a> Names<'a> {
     fn of(requested: &'a str, release: &'a Release, has_snapshots: bool) -> Names<'a> {
         // A name that is no path cannot be a directory; the field is then as good as missing.
         let is_usable = |name: &&str| {
-            path::check(name).is_ok() && !name.contains('/') && !(has_snapshots && is_of_snapshots(&format!("dists/{name}")))
+            path::check(name).is_ok()
+                && !name.contains('/')
+                && !(has_snapshots && is_of_snapshots(&format!("dists/{name}")))
         };
         let usable = |name: &'a Option<String>| name.as_deref().filter(is_usable);
         let (suite, codename) = (usable(&release.suite), usable(&release.codename));

@@ -207,6 +207,9 @@ pub enum Removal {
 pub struct Header {
     /// Number of states written; part of the list's name.
     pub number: u64,
+    /// The address of the mirror, if it is in a bucket: its state may be elsewhere, and knows nothing of other mirrors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mirror: Option<String>,
     /// When, Unix seconds.
     pub written_at: i64,
     /// The kernel's id of the boot in which it was written.

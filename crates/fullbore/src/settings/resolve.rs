@@ -6,7 +6,7 @@ use fullbore_apt::system::{configuration, files, proxies};
 use fullbore_engine::run::error::CommandError;
 use fullbore_engine::run::named_files::{absolute, readable};
 use fullbore_mirror::{DeleteGuard, MirrorStore, Retention, check_host, check_snapshot_name};
-use fullbore_s3::bucket;
+use fullbore_s3::bucket::{self, BucketSettings};
 use fullbore_wire::run::NetworkSettings;
 use fullbore_wire::run::address;
 
@@ -53,8 +53,25 @@ pub fn mirrors(
                 .context(format_args!("{} and {}", shown(other), shown(mirror)))
                 .hint("give each its own directory; several suites of one archive belong into one section"));
         }
+        if let Some(other) = mirrors.iter().take(i).find(|other| share_a_state(other, mirror)) {
+            return Err(CommandError::usage("two mirrors would have one state")
+                .context(format_args!("{} and {}", shown(other), shown(mirror)))
+                .hint("give each a state of its own, which is in no other mirror's bucket and prefix"));
+        }
     }
     Ok((mirrors, output))
+}
+
+/// Whether two mirrors in buckets would have fullbore's own files at one place, or one has them in the other.
+fn share_a_state(one: &MirrorSettings, other: &MirrorSettings) -> bool {
+    let (Some(one), Some(other)) = (&one.store, &other.store) else { return false };
+    let is_same = |one: &BucketSettings, other: &BucketSettings| {
+        let key = |settings: &BucketSettings| settings.location.key.trim_end_matches('/').to_owned();
+        (&one.location.bucket, key(one), &one.endpoint) == (&other.location.bucket, key(other), &other.endpoint)
+    };
+    let state_of = |store: &MirrorStore| store.state.clone().unwrap_or_else(|| store.bucket.clone());
+    let (of_one, of_other) = (state_of(one), state_of(other));
+    is_same(&of_one, &of_other) || is_same(&of_one, &other.bucket) || is_same(&of_other, &one.bucket)
 }
 
 fn shown(mirror: &MirrorSettings) -> &str {
@@ -371,6 +388,28 @@ mod tests {
         assert_eq!(with(&["--arch", "source"]), (false, true, 0));
         assert_eq!(with(&["--arch", "amd64"]), (true, false, 1));
         assert_eq!(with(&[]), (true, true, 0));
+    }
+
+    #[test]
+    fn two_mirrors_in_buckets_have_two_states() {
+        let (_dir, path) = directory(&[]);
+        let with = |a: &str, b: &str| {
+            let section = |name: &str, more: &str| {
+                format!(
+                    "[mirror.{name}]\nfrom = 'https://{name}/debian'\nsuite = 'sid'\nto = 's3://films/{name}'\n{more}\n"
+                )
+            };
+            let defaults = format!("[defaults]\nkeyring = '{}'\n", path("key.gpg"));
+            std::fs::write(path("m.toml"), [defaults, section("a", a), section("b", b)].concat()).unwrap();
+            resolve(&["--config", &path("m.toml")]).map(|mirrors| mirrors.len()).map_err(|error| error.message)
+        };
+        let refused = Err("two mirrors would have one state".to_owned());
+        assert_eq!(with("", ""), Ok(2));
+        assert_eq!(with("state = 's3://own/a'", "state = 's3://own/b'"), Ok(2));
+        assert_eq!(with("state = 's3://own/x'", "state = 's3://own/x/'"), refused);
+        assert_eq!(with("", "state = 's3://films/a'"), refused);
+        assert_eq!(with("state = 's3://own/a'", "state = 's3://films/a'"), refused);
+        assert_eq!(with("state = 's3://films/b/'", "state = 's3://own/b'"), refused);
     }
 
     #[test]
