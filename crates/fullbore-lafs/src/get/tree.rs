@@ -5,12 +5,12 @@
 //! here already with this size and time is not read again. What cannot be got is named, and the rest is got all the
 //! same.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -69,7 +69,7 @@ enum Done {
         entries: Vec<Entry>,
         troubles: Vec<String>,
     },
-    /// A file is here, without its name.
+    /// A file is here, without its name; it is counted when it gets it.
     Written {
         path: String,
         bytes: u64,
@@ -86,6 +86,8 @@ enum Done {
     },
 }
 
+type Finished = Arc<Mutex<HashMap<String, u64>>>;
+
 /// Gets all that is below a directory.
 pub(super) struct Tree<'a> {
     contents: Contents,
@@ -101,6 +103,8 @@ pub(super) struct Tree<'a> {
     /// Directories that get their times last, because what is written into them changes these.
     times: Vec<(String, Time)>,
     got: Got,
+    /// Bytes of files that have no names yet, by their paths.
+    finished: Finished,
     written: Arc<AtomicU64>,
     write_ns: Arc<AtomicU64>,
     known: Counts,
@@ -128,6 +132,7 @@ impl<'a> Tree<'a> {
             ahead: 0,
             times: Vec::new(),
             got: Got::default(),
+            finished: Arc::default(),
             written: Arc::default(),
             write_ns: Arc::default(),
             known: Counts::default(),
@@ -145,6 +150,10 @@ impl<'a> Tree<'a> {
     ) -> (Got, Result<(), CommandError>) {
         let mut pace = Pace::with_peers(begun);
         let result = self.walk(cap, stop, &mut pace, begun, &limit).await;
+        // What is done and not told of yet counts, too.
+        while let Some(Ok(done)) = self.tasks.try_join_next() {
+            let _ = self.done(done);
+        }
         // Files that are complete are worth their names, whatever ended the run.
         self.publish();
         self.set_times();
@@ -193,7 +202,8 @@ impl<'a> Tree<'a> {
             if pace.is_due(Instant::now()) {
                 let bytes = self.written.load(Ordering::Relaxed);
                 let limit = limit(begun.elapsed(), bytes);
-                let counts = Counts { files: self.got.files + self.got.present, bytes, ..self.known };
+                let finished = locked(&self.finished).len() as u64;
+                let counts = Counts { files: self.got.files + self.got.present + finished, bytes, ..self.known };
                 self.events.emit(Event::Progress(pace.progress(counts, limit, Instant::now())));
             }
         }
@@ -251,7 +261,7 @@ impl<'a> Tree<'a> {
         }
         self.ahead += child.cap.size().unwrap_or(0);
         let (written, write_ns) = (Arc::clone(&self.written), Arc::clone(&self.write_ns));
-        self.tasks.spawn(file(contents, tree, child, written, write_ns));
+        self.tasks.spawn(file(contents, tree, child, Arc::clone(&self.finished), written, write_ns));
     }
 
     fn done(&mut self, done: Done) -> Result<(), CommandError> {
@@ -272,8 +282,6 @@ impl<'a> Tree<'a> {
             Done::Written { path, bytes, troubles } => {
                 self.ahead = self.ahead.saturating_sub(bytes);
                 self.tell(&path, troubles);
-                self.got.files += 1;
-                self.got.bytes += bytes;
             }
             Done::Failed { path, bytes, error } => {
                 self.ahead = self.ahead.saturating_sub(bytes);
@@ -306,10 +314,14 @@ impl<'a> Tree<'a> {
     /// Gives names to what is here, once it is on the disk.
     fn publish(&mut self) {
         for committed in self.tree.commit() {
-            if let Err(error) = committed.result {
-                self.got.files -= 1;
+            let bytes = locked(&self.finished).remove(&committed.path).unwrap_or(0);
+            match committed.result {
+                Ok(()) => {
+                    self.got.files += 1;
+                    self.got.bytes += bytes;
+                }
                 // A directory is in its place, for one.
-                self.fail(&committed.path, &local(&error));
+                Err(error) => self.fail(&committed.path, &local(&error)),
             }
         }
     }
@@ -323,6 +335,10 @@ impl<'a> Tree<'a> {
             }
         }
     }
+}
+
+fn locked(finished: &Finished) -> MutexGuard<'_, HashMap<String, u64>> {
+    finished.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn mtime(time: Time) -> Mtime {
@@ -355,6 +371,7 @@ async fn file(
     contents: Contents,
     tree: Arc<TreeWriter>,
     child: Child,
+    finished: Finished,
     written: Arc<AtomicU64>,
     write_ns: Arc<AtomicU64>,
 ) -> Done {
@@ -395,7 +412,14 @@ async fn file(
     };
     let ending = tokio::task::spawn_blocking(move || match read {
         Ok(Downloaded { troubles, .. }) => {
-            tree.finish(file, bytes, modified.map(mtime)).map(|()| troubles).map_err(|error| local(&error))
+            let path = file.path().to_owned();
+            // Before, because it may get its name at once.
+            locked(&finished).insert(path.clone(), bytes);
+            let named = tree.finish(file, bytes, modified.map(mtime));
+            if named.is_err() {
+                locked(&finished).remove(&path);
+            }
+            named.map(|()| troubles).map_err(|error| local(&error))
         }
         Err(error) => {
             // The content that came is of no use without the rest.

@@ -2,8 +2,9 @@
 //!
 //! [`run`] is the walk. One thread finds the objects (`find`): it lists prefixes and reads keys. Another one judges
 //! their names and starts a task for each (`object`), under a permit of the window. The main thread hears what became
-//! of them, and has finished files get their names in groups. Nothing is kept of objects that are done, so that memory
-//! does not grow with their number.
+//! of them, and has finished files get their names in groups. Nothing is kept of objects below a prefix that are done, so
+//! that memory does not grow with their number. With several arguments, or addresses from stdin, which could name two
+//! objects for one file, the paths of all are kept.
 
 mod find;
 mod object;

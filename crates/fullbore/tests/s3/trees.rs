@@ -257,6 +257,29 @@ fn several_addresses_and_addresses_from_stdin() {
 }
 
 #[test]
+fn a_fatal_error_ends_a_get_whose_stdin_stays_open() {
+    let store = Store::start(|_| Fault::Answer(403, "", "<Error><Code>InvalidAccessKeyId</Code></Error>"));
+    let client = Client::new(&store.url);
+    store.put("a", b"a");
+    let to = client.home.path().join("out");
+    let mut command = client.command(["get", "-o", to.to_str().unwrap(), "-"]);
+    let mut child = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    std::io::Write::write_all(&mut stdin, b"s3://bucket/a\n").unwrap();
+    let begun = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begun.elapsed() > Duration::from_secs(30) {
+            child.kill().unwrap();
+            panic!("it waits for stdin: {}", finish(child).stderr);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    drop(stdin);
+    let output = finish(child);
+    assert!(output.code == 1 && output.stderr.contains("InvalidAccessKeyId"), "{} {}", output.code, output.stderr);
+}
+
+#[test]
 fn filters_are_those_of_copy() {
     let store = Store::start(well());
     let client = Client::new(&store.url);

@@ -145,7 +145,11 @@ impl Find {
                 }
                 let path = relative.to_owned();
                 let found = Found { key: object.key, path, listed: Some((object.size, object.etag)) };
-                order.next(found, &mut |ordered| self.ordered(ordered));
+                match key::check(&found.key) {
+                    Ok(()) => order.next(found, &mut |ordered| self.ordered(ordered)),
+                    // Told of at once: of keys without end, each the beginning of the next, none may wait.
+                    Err(_) => self.give(found),
+                }
             }
             if self.over.load(Ordering::Relaxed) { More::No } else { More::Yes }
         });
@@ -220,8 +224,8 @@ enum Ordered {
     BesideDirectory(Found),
 }
 
-/// Objects whose paths begin that of the last one, each that of the next: they wait for what follows. A path has few
-/// bytes, so they are few.
+/// Objects whose paths begin that of the last one, each that of the next: they wait for what follows. Each path is longer
+/// than the one before, and a key that [`key::check`] passes has few bytes, so they are few.
 #[derive(Debug, Default)]
 struct Order {
     waiting: Vec<(Found, bool)>,
@@ -230,7 +234,8 @@ struct Order {
 impl Order {
     /// Takes the next object.
     fn next(&mut self, found: Found, give: &mut dyn FnMut(Ordered)) {
-        while self.waiting.last().is_some_and(|(above, _)| !found.path.starts_with(&above.path)) {
+        let begins = |above: &str| found.path.len() > above.len() && found.path.starts_with(above);
+        while self.waiting.last().is_some_and(|(above, _)| !begins(&above.path)) {
             self.release(give);
         }
         for (above, is_directory) in &mut self.waiting {
@@ -273,6 +278,17 @@ mod tests {
         beside.sort();
         assert_eq!(alone, ["a!", "a-b/x", "a/b/c", "ab", "b/", "c"]);
         assert_eq!(beside, ["a", "a-b", "a/b", "b"]);
+    }
+
+    #[test]
+    fn a_key_that_is_listed_again_and_again_does_not_wait() {
+        let (mut order, mut given) = (Order::default(), 0);
+        for _ in 0..1000 {
+            let found = Found { key: "a".into(), path: "a".into(), listed: None };
+            order.next(found, &mut |_| given += 1);
+            assert_eq!(order.waiting.len(), 1);
+        }
+        assert_eq!(given, 999);
     }
 
     #[test]
