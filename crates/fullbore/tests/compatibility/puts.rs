@@ -25,7 +25,7 @@ fn left_behind(state: &Path, name: &str, text: &str) {
 
 fn journals(state: &Path) -> Vec<PathBuf> {
     let files = fs::read_dir(state.join("fullbore/put")).unwrap().map(|entry| entry.unwrap().path());
-    files.filter(|path| !path.extension().is_some_and(|ending| ending == "s3-unchanged")).collect()
+    files.filter(|path| path.extension().is_none_or(|ending| ending != "s3-unchanged")).collect()
 }
 
 /// A store keeps the parts of an upload that nobody ends, and bills them. What the older version did for its own killed
