@@ -333,6 +333,8 @@ impl StoreTree {
     /// Removes objects, as many as there are by one request.
     pub(super) fn remove(&self, paths: &[String]) -> Result<(), FileError> {
         let Some(first) = paths.first() else { return Ok(()) };
+        // Whoever took the lock over may want them again.
+        self.may_publish().map_err(|source| failed("remove", first, source))?;
         let removed = self.runtime.block_on(self.objects.remove(paths));
         removed.map_err(|error| failed("remove", first, failure(&error)))?;
         paths.iter().for_each(|path| self.changed(path, None));
@@ -439,6 +441,7 @@ impl Tree for StoreTree {
         if self.alias_of(path)?.is_some_and(|(link, _)| link == path) {
             return self.remove_alias(path).map(|()| true);
         }
+        self.may_publish().map_err(|source| failed("remove", path, source))?;
         let removed = self.runtime.block_on(self.objects.delete(path, &Condition::None));
         removed.map_err(|error| failed("remove", path, failure(&error)))?;
         self.changed(path, None);
