@@ -77,23 +77,34 @@ pub fn keep(file: &File, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// What [`with_name`] has named so, of our own user, opened; whether somebody keeps it is not looked at.
+fn named(
+    below: &Path,
+    before: &OsStr,
+    after: &str,
+    how: &mut OpenOptions,
+) -> impl Iterator<Item = (PathBuf, File, Metadata)> {
+    // What others have put there as a pipe or a link neither stops us nor leads us elsewhere.
+    how.read(true).custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);
+    fs::read_dir(below).into_iter().flatten().flatten().filter_map(move |entry| {
+        let name = entry.file_name();
+        let middle = name.as_bytes().strip_prefix(before.as_bytes())?.strip_suffix(after.as_bytes())?;
+        if !is_unforeseen(middle) {
+            return None;
+        }
+        let path = entry.path();
+        let file = how.open(&path).ok()?;
+        let about = file.metadata().ok()?;
+        let is_ours = about.uid() == rustix::process::geteuid().as_raw() && is_same(&about, &path);
+        is_ours.then_some((path, file, about))
+    })
+}
+
 /// Removes files, or directories, of our own user that [`with_name`] has named so and nobody keeps. What cannot be removed
 /// stays.
 pub fn remove_abandoned(below: &Path, before: &OsStr, after: &str, is_kind: fn(&Metadata) -> bool) {
-    for entry in fs::read_dir(below).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let middle =
-            name.as_bytes().strip_prefix(before.as_bytes()).and_then(|rest| rest.strip_suffix(after.as_bytes()));
-        if !middle.is_some_and(is_unforeseen) {
-            continue;
-        }
-        // What others have put there as a pipe or a link neither stops us nor leads us elsewhere.
-        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
-        let path = entry.path();
-        let Ok(file) = OpenOptions::new().read(true).custom_flags(flags).open(&path) else { continue };
-        let Ok(about) = file.metadata() else { continue };
-        let is_ours = about.uid() == rustix::process::geteuid().as_raw() && is_same(&about, &path);
-        if is_ours && is_kind(&about) && file.try_lock().is_ok() {
+    for (path, file, about) in named(below, before, after, &mut OpenOptions::new()) {
+        if is_kind(&about) && file.try_lock().is_ok() {
             let _ = if about.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
         }
     }
@@ -102,21 +113,11 @@ pub fn remove_abandoned(below: &Path, before: &OsStr, after: &str, is_kind: fn(&
 /// Takes over what [`with_name`] has named so and nobody keeps: of several files the largest, locked, with its path.
 pub fn take_abandoned(below: &Path, before: &OsStr, after: &str) -> Option<(PathBuf, File)> {
     let mut largest: Option<(u64, PathBuf, File)> = None;
-    for entry in fs::read_dir(below).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let middle =
-            name.as_bytes().strip_prefix(before.as_bytes()).and_then(|rest| rest.strip_suffix(after.as_bytes()));
-        if !middle.is_some_and(is_unforeseen) {
-            continue;
-        }
-        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
-        let path = entry.path();
-        let Ok(file) = OpenOptions::new().read(true).write(true).custom_flags(flags).open(&path) else { continue };
-        let Ok(about) = file.metadata() else { continue };
-        let is_ours = about.is_file() && about.uid() == rustix::process::geteuid().as_raw() && about.nlink() == 1;
+    for (path, file, about) in named(below, before, after, OpenOptions::new().write(true)) {
+        let is_file = about.is_file() && about.nlink() == 1;
         let is_larger = largest.as_ref().is_none_or(|(size, ..)| about.len() > *size);
         // Looked at again under the lock: another process may have given it its name meanwhile.
-        if is_ours && is_larger && file.try_lock().is_ok() && is_same(&about, &path) {
+        if is_file && is_larger && file.try_lock().is_ok() && is_same(&about, &path) {
             largest = Some((about.len(), path, file));
         }
     }
