@@ -378,15 +378,21 @@ fn a_lost_state_costs_no_download() {
     bucket.run(&server, &["--changed-exit"]).exits(10);
 }
 
-/// S8.
-#[test]
-fn objects_of_another_tool_are_taken_over_and_wrong_ones_replaced() {
-    let store = versitygw();
+/// State 0 in the bucket, as a tool puts it there that only copies directories.
+fn put_by_another_tool(store: &servers::Server) -> servers::Client {
     let directory = Mirror::new(common());
     directory.run(&[&served(0)]).exits(0);
     let client = servers::Client::new(&store.url);
     let put = client.run(["put", directory.to.to_str().unwrap(), TO]);
     assert_eq!(put.code, 0, "{}", put.stderr);
+    client
+}
+
+/// S8.
+#[test]
+fn objects_of_another_tool_are_taken_over_and_wrong_ones_replaced() {
+    let store = versitygw();
+    let client = put_by_another_tool(&store);
     let pool: Vec<&String> = reference(0).keys().filter(|path| path.starts_with("pool/")).collect();
     let (wrong, shorter) = (pool[0], pool[1]);
     let length = fs::metadata(data(&store).join(wrong)).unwrap().len() as usize;

@@ -136,11 +136,7 @@ fn an_object_that_was_replaced_meanwhile_is_not_overwritten() {
 #[test]
 fn objects_of_any_tool_are_checked_and_a_bucket_without_an_archive_is_not() {
     let store = versitygw();
-    let directory = Mirror::new(common());
-    directory.run(&[&served(0)]).exits(0);
-    let client = servers::Client::new(&store.url);
-    let put = client.run(["put", directory.to.to_str().unwrap(), TO]);
-    assert_eq!(put.code, 0, "{}", put.stderr);
+    put_by_another_tool(&store);
     let bucket = Bucket::at(&store.url);
     bucket.check(&[]).exits(0).prints("all as signed.");
     assert!(!data(&store).join(".fullbore").exists(), "a check leaves nothing behind");
