@@ -34,8 +34,6 @@ use servers::{moto, versitygw};
 const TO: &str = "s3://bucket/debian";
 
 /// Credentials, as variables of the environment.
-type Keys = &'static [(&'static str, &'static str)];
-
 const KEYS: [(&str, &str); 2] = [("AWS_ACCESS_KEY_ID", "fullbore"), ("AWS_SECRET_ACCESS_KEY", "only-for-tests")];
 
 /// A mirror in a bucket.
@@ -191,35 +189,44 @@ fn a_bucket_has_what_a_directory_has_and_is_updated_and_cleaned() {
 }
 
 #[test]
-fn other_stores_take_it_as_well() {
-    const GARAGE: [(&str, &str); 3] = [servers::GARAGE_KEYS[0], servers::GARAGE_KEYS[1], ("AWS_REGION", "garage")];
-    let stores: [(servers::Server, Keys, &[&'static str]); 3] = [
-        (moto(), &KEYS, &[]),
-        (servers::minio(), &KEYS, &[]),
-        // It ignores conditions.
-        (servers::garage(), &GARAGE, &["--lock", "none"]),
-    ];
-    for (store, keys, flags) in stores {
-        let mut bucket = Bucket::at(&store.url);
-        bucket.keys = keys.to_vec();
-        let with = |more: &[&'static str]| [flags, more].concat();
-        bucket.run(&served(0), flags).exits(0);
-        bucket.run(&served(0), &with(&["--changed-exit"])).exits(10);
-        bucket.run(&served(1), &with(&["--snapshot", "s"])).exits(0);
-        let checked = bucket.check(flags).exits(0).prints("all as signed.");
-        assert!(checked.number("totals.checked_files") as usize > reference(1).len() / 2, "{checked:?}");
-        bucket.check(&with(&["--checksums", "--repair"])).exits(0);
-        let mut client = servers::Client::new(&store.url);
-        client.variables = keys.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        for (path, hash) in reference(1) {
-            let (digest, _) = {
-                let to = client.home.path().join("f");
-                let got = client.run(["get", &format!("{TO}/{path}"), "-o", to.to_str().unwrap()]);
-                assert_eq!(got.code, 0, "{path}: {}", got.stderr);
-                fullbore_testkit::digest::Digest::of_file(&to).unwrap()
-            };
-            assert_eq!(digest.to_string(), *hash, "{path}");
-        }
+fn moto_takes_a_mirror() {
+    takes_a_mirror(&moto(), &KEYS, &[]);
+}
+
+#[test]
+#[ignore = "script/test-long builds MinIO"]
+fn minio_takes_a_mirror() {
+    takes_a_mirror(&servers::minio(), &KEYS, &[]);
+}
+
+/// It ignores conditions.
+#[test]
+#[ignore = "script/test-long builds Garage"]
+fn garage_takes_a_mirror() {
+    let keys = [servers::GARAGE_KEYS[0], servers::GARAGE_KEYS[1], ("AWS_REGION", "garage")];
+    takes_a_mirror(&servers::garage(), &keys, &["--lock", "none"]);
+}
+
+fn takes_a_mirror(store: &servers::Server, keys: &[(&'static str, &'static str)], flags: &[&'static str]) {
+    let mut bucket = Bucket::at(&store.url);
+    bucket.keys = keys.to_vec();
+    let with = |more: &[&'static str]| [flags, more].concat();
+    bucket.run(&served(0), flags).exits(0);
+    bucket.run(&served(0), &with(&["--changed-exit"])).exits(10);
+    bucket.run(&served(1), &with(&["--snapshot", "s"])).exits(0);
+    let checked = bucket.check(flags).exits(0).prints("all as signed.");
+    assert!(checked.number("totals.checked_files") as usize > reference(1).len() / 2, "{checked:?}");
+    bucket.check(&with(&["--checksums", "--repair"])).exits(0);
+    let mut client = servers::Client::new(&store.url);
+    client.variables = keys.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    for (path, hash) in reference(1) {
+        let (digest, _) = {
+            let to = client.home.path().join("f");
+            let got = client.run(["get", &format!("{TO}/{path}"), "-o", to.to_str().unwrap()]);
+            assert_eq!(got.code, 0, "{path}: {}", got.stderr);
+            fullbore_testkit::digest::Digest::of_file(&to).unwrap()
+        };
+        assert_eq!(digest.to_string(), *hash, "{path}");
     }
 }
 
