@@ -35,6 +35,9 @@ use crate::mirror::bucket::{BEGUN_BYTES_MAX, UPLOADS_MAX, WINDOW_BYTES};
 use crate::mirror::directories::Scratch;
 use crate::mirror::session::{THREADS_MAX, disk};
 
+/// The store's name where nobody reads it.
+const STORE: &str = "the store of this session";
+
 /// Where a worker stores, and from where it fetches.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionSettings {
@@ -162,8 +165,9 @@ impl Session {
         let (items, fed) = mpsc::channel(1);
         let (tell, outcomes) = mpsc::unbounded_channel();
         let files = Arc::new(Files::new(tell));
-        let feed = Feed::new(files.clone(), items, self.progression.totals().clone(), self.objects.clone());
         let watch = self.site.fetcher.watch();
+        let feed =
+            Feed::new(files.clone(), items, self.progression.totals().clone(), self.objects.clone(), watch.clone());
         let (of_event, landing) = (files.clone(), self.landing.clone());
         let mut on_event = move |event: FedEvent| match event {
             FedEvent::Verified(item) => of_event.stored(item, |path| landing.take_was_there(path)),
@@ -182,6 +186,25 @@ impl Session {
     pub fn close(&mut self) -> Result<(), CommandError> {
         self.site.fetcher.halt();
         self.site.landing.finish().map_err(|error| disk(&error))
+    }
+
+    /// Tells whether the store limits this session, by its clocks since it was opened.
+    pub fn store_limits(&self) -> Box<dyn Fn() -> bool + Send> {
+        let (client, opened) = (self.objects.client().clone(), self.opened);
+        let processor = Duration::from_millis(process_costs().0);
+        Box::new(move || {
+            let verdict = judge(&Facts {
+                wall: opened.elapsed(),
+                cores: std::thread::available_parallelism().map_or(1, usize::from),
+                processor: Duration::from_millis(process_costs().0).saturating_sub(processor),
+                threads: 1,
+                connections: client.reading(),
+                store: STORE.to_owned(),
+                slowed: client.slowed(),
+                ..Facts::default()
+            });
+            verdict.confident && verdict.limit.contains(STORE)
+        })
     }
 
     /// The verdict: the store, if its clocks name it and those of this machine and of the mirrors name nothing.
