@@ -1,8 +1,10 @@
 //! How to connect to the queue of a fleet, and why that fails. The client itself is behind the feature `nats`.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
+use fullbore_wire::url::Url;
 use thiserror::Error;
 
 /// How a client shows who it is.
@@ -88,6 +90,36 @@ impl NatsSettings {
             is_insecure: false,
         }
     }
+
+    /// Checks the address, and that credentials are not sent in clear text to another machine.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub fn check(&self) -> Result<(), ConnectError> {
+        // Nothing of the text is shown if it may hold a password. Without a scheme, the client library takes any text for
+        // a host.
+        if self.url.contains('@') {
+            return Err(ConnectError::PasswordInUrl);
+        }
+        let refused = || ConnectError::Url { url: self.url.clone() };
+        let (scheme, authority) = self.url.split_once("://").ok_or_else(refused)?;
+        // The rest of a NATS address is like that of an HTTP one.
+        let parsed = Url::parse(&format!("http://{authority}")).map_err(|_| refused())?;
+        if !matches!(scheme, "nats" | "tls") || authority.trim_end_matches('/').contains('/') {
+            return Err(refused());
+        }
+        let host = parsed.host().to_string();
+        let has_credentials = self.credentials != Credentials::None || self.certificate.is_some();
+        if has_credentials && scheme != "tls" && !is_loopback(&host) && !self.is_insecure {
+            return Err(ConnectError::ClearText { host });
+        }
+        Ok(())
+    }
+}
+
+fn is_loopback(host: &str) -> bool {
+    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
 /// Why there is no connection.

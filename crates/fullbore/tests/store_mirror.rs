@@ -10,6 +10,8 @@ mod apt;
 mod check;
 #[path = "store_mirror/failing.rs"]
 mod failing;
+#[path = "store_mirror/fleet.rs"]
+mod fleet;
 mod harness;
 #[path = "s3/proxy.rs"]
 mod proxy;

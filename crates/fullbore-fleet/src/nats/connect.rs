@@ -1,6 +1,5 @@
 //! Connecting: addresses, TLS, credentials.
 
-use std::net::IpAddr;
 use std::str::FromStr as _;
 use std::time::Duration;
 
@@ -18,25 +17,11 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest pause between two attempts to reconnect: work that is held goes on meanwhile.
 const RECONNECT_DELAY_MAX: Duration = Duration::from_secs(2);
 
-/// Checks the address, and that credentials are not sent in clear text to another machine.
+/// The server's address, once it is checked.
 fn server(settings: &NatsSettings) -> Result<ServerAddr, ConnectError> {
-    // Without a scheme, the client library takes any text for a host. Nothing of the text is shown if it may hold a
-    // password.
-    let is_known = settings.url.starts_with("nats://") || settings.url.starts_with("tls://");
-    if settings.url.contains('@') {
-        return Err(ConnectError::PasswordInUrl);
-    }
-    let parsed = ServerAddr::from_str(&settings.url).ok().filter(|server| is_known && !server.host().is_empty());
-    let server = parsed.ok_or_else(|| ConnectError::Url { url: settings.url.clone() })?;
-    let has_credentials = !matches!(settings.credentials, Credentials::None) || settings.certificate.is_some();
-    if has_credentials && !server.tls_required() && !is_loopback(server.host()) && !settings.is_insecure {
-        return Err(ConnectError::ClearText { host: server.host().to_owned() });
-    }
-    Ok(server)
-}
-
-fn is_loopback(host: &str) -> bool {
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    settings.check()?;
+    let parsed = ServerAddr::from_str(&settings.url).ok().filter(|server| !server.host().is_empty());
+    parsed.ok_or_else(|| ConnectError::Url { url: settings.url.clone() })
 }
 
 pub(super) async fn connect(settings: &NatsSettings) -> Result<Client, ConnectError> {

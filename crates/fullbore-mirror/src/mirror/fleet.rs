@@ -5,22 +5,24 @@
 //! planner looks there before it publishes, and fetches itself whatever is still missing. So a queue that is away, full
 //! or wiped, and workers that die, cost time and no file.
 
-pub mod announcement;
-pub mod budgets;
+mod announcement;
+mod budgets;
 pub mod connection;
-pub mod judgement;
-pub mod keys;
-pub mod lanes;
-pub mod look;
-pub mod planner;
-pub mod share;
+mod judgement;
+mod keys;
+mod lanes;
+mod look;
+mod planner;
+pub(crate) mod share;
 pub mod status;
 pub mod work;
-pub mod worker;
+mod worker;
 
-pub use fullbore_fleet::message::{MessageError, StorePlace};
+pub use fullbore_fleet::message::{MessageError, Scope, StorePlace};
 pub use fullbore_fleet::names::WorkerId;
 pub use fullbore_fleet::settings::{ConnectError, Credentials, NatsSettings, Role};
+
+pub use share::endpoint_of;
 
 /// How a run uses a queue.
 #[derive(Debug, Clone, PartialEq)]
