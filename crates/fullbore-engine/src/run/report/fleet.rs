@@ -11,6 +11,8 @@ pub struct FleetReport {
     pub run: String,
     /// Number of tasks that were published, in all rounds.
     pub tasks: u64,
+    /// Number of tasks that the queue had at the end.
+    pub pending_tasks: u64,
     /// Number of rounds: more than one if the store lacked files when the queue had no task left, or was lost.
     pub rounds: u32,
     /// Files and bytes that workers stored.

@@ -304,6 +304,8 @@ impl Shared<'_> {
         if let Some(local) = local {
             end(local, connection);
         }
+        let view = planner.view();
+        let pending = view.counts.waiting + view.counts.held;
         connection.runtime.block_on(planner.end());
         let left = left?;
         let left = match left.is_empty() && files.items.len() <= VERIFIED_MAX {
@@ -321,6 +323,7 @@ impl Shared<'_> {
         let fleet = FleetReport {
             run: id.to_string(),
             tasks: planner.tasks,
+            pending_tasks: pending,
             rounds: planner.rounds(),
             files: done.0,
             bytes: done.1,
