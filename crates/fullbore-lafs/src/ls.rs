@@ -1,4 +1,4 @@
-//! `ls` of a directory of a grid: its entries, without their caps.
+//! `ls` of a directory of a grid: its entries, without their caps; or all that is below it.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -9,16 +9,25 @@ use fullbore_engine::run::listed::{ListedEntry, ListedKind};
 use fullbore_engine::run::report::{Report, StoreReport};
 use fullbore_engine::run::{CommandError, ErrorKind, Event, Events, Stop};
 use fullbore_engine::stage::Ledger;
+use fullbore_engine::units::several;
 use fullbore_wire::rate_limit::RateLimits;
 use fullbore_wire::run::sending_runtime;
 
-use crate::cap::Cap;
-use crate::contents::{Contents, explain};
-use crate::directory::Entry;
+use tokio::task::JoinHandle;
+
+use crate::cap::{Cap, CapError, StorageIndex};
+use crate::contents::{Contents, Listing, ReadError, explain};
+use crate::directory::{Entry, Time};
 use crate::download::Downloader;
 use crate::grid::{self, GridSettings, access, connect};
 use crate::upload::produce::Pool;
 use crate::verdict::{Facts, judge};
+
+/// Directories that are read at once. A guess: each takes a few round trips, and the first 32 hide most of them.
+const READ_AT_ONCE: usize = 32;
+
+/// Entries after the next one among which directories are found to be read ahead.
+const LOOK_AHEAD: usize = 256;
 
 /// Settings of one `fullbore ls` of a directory in a grid.
 #[derive(Clone)]
@@ -27,6 +36,8 @@ pub struct ListSettings {
     pub grid: GridSettings,
     /// The cap of a directory, with a path behind it if one below it is meant: `CAP/sub`. `-` reads it from stdin.
     pub cap: OsString,
+    /// List all that is below the directory, not one level.
+    pub recursive: bool,
 }
 
 impl fmt::Debug for ListSettings {
@@ -35,11 +46,12 @@ impl fmt::Debug for ListSettings {
     }
 }
 
-/// Lists a directory: each entry is an event, in the order of their names. A file is listed as itself.
+/// Lists a directory: each entry is an event, in the order of their names, and what is in a directory follows it. A file is
+/// listed as itself.
 ///
 /// # Errors
 /// A usage error for an invalid cap, node directory or servers file; a network error if too few servers answer;
-/// [`ErrorKind::Partial`] if some entries are not understood.
+/// [`ErrorKind::Partial`] if some entries are not understood, or some directories below cannot be read.
 pub fn run(settings: &ListSettings, events: &mut dyn Events, stop: &Stop) -> Result<Report, CommandError> {
     let text = match settings.cap.to_str() {
         Some("-") => first_line()?,
@@ -56,46 +68,154 @@ pub fn run(settings: &ListSettings, events: &mut dyn Events, stop: &Stop) -> Res
     let grid = Arc::new(connect(settings.grid.patience, &access, RateLimits::default(), &Ledger::off()));
     let downloader = Arc::new(Downloader::new(Arc::clone(&grid), Pool::new(1), stop.watch()));
     let contents = Contents::new(Arc::clone(&grid), downloader);
-    let listing = async {
-        let found = contents.walk(cap, path).await?;
-        if !found.is_directory() {
-            let name = path.rsplit('/').find(|name| !name.is_empty()).unwrap_or("the cap").to_owned();
-            return Ok((vec![Entry { name, cap: Ok(found), modified: None }], Vec::new()));
-        }
-        let listing = contents.directory(&found).await?;
-        Ok((listing.entries, listing.troubles))
+    let mut listing = Lister {
+        contents,
+        recursive: settings.recursive,
+        events,
+        store: StoreReport::default(),
+        waiting: Vec::new(),
+        reading: 0,
+        unread: 0,
     };
-    let listed = runtime.block_on(stop.or(listing))?;
-    let (mut entries, troubles) = listed.map_err(|error| explain(&error))?;
-    troubles.into_iter().for_each(|trouble| events.warn(trouble));
-    entries.sort_by(|one, other| one.name.cmp(&other.name));
-    let mut store = StoreReport::default();
-    for Entry { name, cap, modified } in entries {
+    runtime.block_on(stop.or(listing.run(cap, path)))??;
+    let Lister { store, unread, .. } = listing;
+    let unknown = store.failed - unread;
+    let facts = Facts { wall: begun.elapsed(), servers: grid.readings(), ..Facts::default() };
+    let summary = grid::summary(&settings.grid, facts.wall, &facts.servers, grid.given_up(), judge(&facts), store);
+    let report = Report { summary, ..Report::default() };
+    runtime.shutdown_background();
+    let text = match (unread, unknown) {
+        (0, 0) => return Ok(report),
+        (0, count) => format!("{count} of the entries have caps that are not understood"),
+        (count, 0) => format!("{} could not be read", several(count, "directory", "directories")),
+        (count, unknown) => format!(
+            "{} could not be read, and {unknown} of the entries have caps that are not understood",
+            several(count, "directory", "directories")
+        ),
+    };
+    Err(CommandError::new(ErrorKind::Partial, text).with_report(report))
+}
+
+/// An entry that is still to be told of.
+struct Waiting {
+    /// Below the directory that is listed.
+    path: String,
+    cap: Result<Cap, CapError>,
+    modified: Option<Time>,
+    /// The directories that it is in, which it cannot contain.
+    above: Arc<Vec<StorageIndex>>,
+    /// What is in it, if that is being read.
+    reading: Option<JoinHandle<Result<Listing, ReadError>>>,
+}
+
+impl Waiting {
+    /// The cap of a directory to be read.
+    fn directory(&self) -> Option<&Cap> {
+        let cap = self.cap.as_ref().ok().filter(|cap| cap.is_directory())?;
+        cap.storage_index().is_none_or(|index| !self.above.contains(&index)).then_some(cap)
+    }
+}
+
+/// Walks through directories, in the order of names.
+struct Lister<'a> {
+    contents: Contents,
+    recursive: bool,
+    events: &'a mut dyn Events,
+    store: StoreReport,
+    /// The next one last.
+    waiting: Vec<Waiting>,
+    /// Directories that are being read.
+    reading: usize,
+    /// Directories that could not be read.
+    unread: u64,
+}
+
+impl Lister<'_> {
+    async fn run(&mut self, cap: Cap, path: &str) -> Result<(), CommandError> {
+        let found = self.contents.walk(cap, path).await.map_err(|error| explain(&error))?;
+        if !found.is_directory() {
+            let name = path.rsplit('/').find(|name| !name.is_empty()).unwrap_or("the cap");
+            return self.tell(name.to_owned(), &Ok(found), None);
+        }
+        let listing = self.contents.directory(&found).await.map_err(|error| explain(&error))?;
+        self.children("", listing, Arc::new(found.storage_index().into_iter().collect()));
+        loop {
+            self.read_ahead();
+            let Some(Waiting { path, cap, modified, above, reading }) = self.waiting.pop() else { return Ok(()) };
+            self.tell(path.clone(), &cap, modified)?;
+            let Some(cap) = cap.ok().filter(|cap| self.recursive && cap.is_directory()) else { continue };
+            let Some(reading) = reading else {
+                self.fail(path, "the directory contains itself".to_owned());
+                continue;
+            };
+            self.reading -= 1;
+            match reading.await.map_err(|error| CommandError::new(ErrorKind::Internal, error))? {
+                Ok(listing) => {
+                    let mut above = Vec::clone(&above);
+                    above.extend(cap.storage_index());
+                    self.children(&path, listing, Arc::new(above));
+                }
+                Err(error) => self.fail(path, explain(&error).message),
+            }
+        }
+    }
+
+    /// Begins to read the directories that come next. The very next one always has its turn.
+    fn read_ahead(&mut self) {
+        if !self.recursive {
+            return;
+        }
+        for (ahead, waiting) in self.waiting.iter_mut().rev().take(LOOK_AHEAD).enumerate() {
+            if ahead > 0 && self.reading >= READ_AT_ONCE {
+                break;
+            }
+            if waiting.reading.is_none()
+                && let Some(cap) = waiting.directory().cloned()
+            {
+                let contents = self.contents.clone();
+                waiting.reading = Some(tokio::spawn(async move { contents.directory(&cap).await }));
+                self.reading += 1;
+            }
+        }
+    }
+
+    fn children(&mut self, directory: &str, listing: Listing, above: Arc<Vec<StorageIndex>>) {
+        for trouble in listing.troubles {
+            let text = if directory.is_empty() { trouble } else { format!("{directory}: {trouble}") };
+            self.events.warn(text);
+        }
+        let mut entries = listing.entries;
+        entries.sort_by(|one, other| other.name.cmp(&one.name));
+        self.waiting.extend(entries.into_iter().map(|Entry { name, cap, modified }| Waiting {
+            path: if directory.is_empty() { name } else { format!("{directory}/{name}") },
+            cap,
+            modified,
+            above: Arc::clone(&above),
+            reading: None,
+        }));
+    }
+
+    fn tell(&mut self, name: String, cap: &Result<Cap, CapError>, modified: Option<Time>) -> Result<(), CommandError> {
         let modified_unix_s = modified.map(|time| time.seconds);
-        let (kind, size) = match &cap {
+        let (kind, size) = match cap {
             Ok(cap) if cap.is_directory() => (ListedKind::Directory, None),
             Ok(cap) => (ListedKind::File, cap.size()),
             Err(_) => (ListedKind::Unknown, None),
         };
         match kind {
-            ListedKind::File => store.files += 1,
-            ListedKind::Directory => store.directories += 1,
-            ListedKind::Unknown => store.failed += 1,
+            ListedKind::File => self.store.files += 1,
+            ListedKind::Directory => self.store.directories += 1,
+            ListedKind::Unknown => self.store.failed += 1,
         }
         let mutable = matches!(cap, Ok(Cap::Mutable(_) | Cap::MutableDirectory(_)));
-        events.tell(Event::Listed(ListedEntry { name, kind, size, modified_unix_s, mutable }))?;
+        self.events.tell(Event::Listed(ListedEntry { name, kind, size, modified_unix_s, mutable }))
     }
-    let failed = store.failed;
-    let facts = Facts { wall: begun.elapsed(), servers: grid.readings(), ..Facts::default() };
-    let summary = grid::summary(&settings.grid, facts.wall, &facts.servers, grid.given_up(), judge(&facts), store);
-    let report = Report { summary, ..Report::default() };
-    runtime.shutdown_background();
-    match failed {
-        0 => Ok(report),
-        count => {
-            let text = format!("{count} of the entries have caps that are not understood");
-            Err(CommandError::new(ErrorKind::Partial, text).with_report(report))
-        }
+
+    fn fail(&mut self, path: String, message: String) {
+        self.store.failed += 1;
+        self.unread += 1;
+        let problem = ErrorKind::Partial.name().to_owned();
+        self.events.emit(Event::Problem { problem, path, message, harmless: false });
     }
 }
 

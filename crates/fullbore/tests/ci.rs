@@ -64,14 +64,14 @@ fn repository(path: &str) -> PathBuf {
 
 /// A machine that runs jobs.
 enum Machine {
-    /// This one, with `/etc/apt` and apt's state below a directory.
+    /// This one, with `/etc/apt` and the state of apt and dpkg below a directory.
     Layer(TempDir),
     /// A root of its own.
     Root(PathBuf),
 }
 
 /// Mounts the directories of a layer, then runs a command.
-const MOUNT: &str = "layer=$1; shift; for path in etc/apt var/lib/apt var/cache/apt; do
+const MOUNT: &str = "layer=$1; shift; for path in etc/apt var/lib/apt var/lib/dpkg var/cache/apt; do
     mount --bind \"$layer/$path\" \"/$path\" || exit 99; done; exec \"$@\"";
 
 /// Runs a command in a root.
@@ -84,9 +84,13 @@ impl Machine {
         need("apt-get", "apt");
         assert!(is_root(), "mount namespaces: run as root (script/test does)");
         let machine = Machine::Layer(passable());
-        for path in ["var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "srv", "tmp"] {
+        for path in
+            ["var/lib/apt/lists/partial", "var/lib/dpkg/updates", "var/cache/apt/archives/partial", "srv", "tmp"]
+        {
             fs::create_dir_all(machine.at(path)).unwrap();
         }
+        // A copy: apt holds a lock beside it while it fetches packages.
+        fs::copy("/var/lib/dpkg/status", machine.at("var/lib/dpkg/status")).unwrap();
         if fs::hard_link(FULLBORE, machine.at("srv/fullbore")).is_err() {
             fs::copy(FULLBORE, machine.at("srv/fullbore")).unwrap();
         }

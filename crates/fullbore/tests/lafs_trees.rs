@@ -130,6 +130,13 @@ fn a_tree_comes_back_with_its_times(grid: &Grid) {
     assert_eq!(names, ["empty file", "sub/", "ä b"], "{listed}");
     assert!(listed.contains("2020-09-13 12:26:41 UTC"), "{listed}");
     assert!(!listed.contains("URI:"), "caps are secrets: {listed}");
+    let all = good(grid, &["ls", "-R", "-"], &cap).stdout;
+    let mut names: Vec<String> = all.lines().map(|line| line.split_at(41).1.trim_end_matches('/').to_owned()).collect();
+    assert_eq!(names.iter().position(|name| name == "sub"), Some(1), "what is in a directory follows it: {all}");
+    names.sort();
+    let mut here: Vec<String> = tree(&root).into_iter().map(|(path, ..)| text(&path).to_owned()).collect();
+    here.sort();
+    assert_eq!(names, here);
     // Without a place for it.
     let nowhere = run(grid, &["get", &cap], "");
     assert!(nowhere.code == 1 && nowhere.stderr.contains("-o DIR"), "{}", nowhere.stderr);
@@ -225,6 +232,10 @@ fn mutable_directories_are_read(grid: &Grid) {
         grid.web(&["-X", "PUT", "-d", &write, &format!("{{}}uri/{write}/sub/again?t=uri")], b"");
         let listed = good(grid, &["ls", "-"], &read).stdout;
         assert_eq!(listed.lines().map(|line| line.split_at(41).1).collect::<Vec<_>>(), ["a", "b", "sub/"]);
+        let all = run(grid, &["ls", "-R", "-"], &read);
+        assert!(all.code == 2 && all.stderr.contains("sub/again: the directory contains itself"), "{}", all.stderr);
+        let names: Vec<&str> = all.stdout.lines().map(|line| line.split_at(41).1).collect();
+        assert_eq!(names, ["a", "b", "sub/", "sub/again/", "sub/mutable"]);
         for cap in [&write, &read] {
             let out = grid.dir.path().join(format!("{format}.{}.out", cap.len()));
             // The directory is in its own one.

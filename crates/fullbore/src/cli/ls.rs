@@ -21,6 +21,8 @@ Examples:
     fullbore ls --node ~/.tahoe - < dir.cap
   List a directory below it, as lines of JSON:
     fullbore ls --node ~/.tahoe --json \"$(cat dir.cap)/photos\"
+  List all that is below a directory:
+    fullbore ls -R --node ~/.tahoe - < dir.cap
   List objects and directories below a prefix:
     fullbore ls s3://my-bucket/photos/
   List all objects of a bucket, with their whole keys:
@@ -34,7 +36,7 @@ pub struct LsArgs {
     #[arg(value_name = "CAP")]
     pub what: OsString,
 
-    /// List all objects below the prefix of an S3 store, not one level
+    /// List all that is below the directory or prefix, not one level
     #[arg(long, short = 'R')]
     pub recursive: bool,
 

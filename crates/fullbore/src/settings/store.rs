@@ -324,13 +324,15 @@ pub fn ls(arguments: &LsArgs, environment: &Environment) -> Result<(Ls, OutputSe
         ))
         .hint("a cap begins with URI:, such as URI:DIR2-RO:; a prefix of a bucket is s3://BUCKET/PREFIX/"));
     }
-    if arguments.s3.any() || arguments.recursive {
+    if arguments.s3.any() {
         return Err(CommandError::usage("flags for S3 stores are given, but no s3:// address"));
     }
     if !arguments.grid.is_named() {
         return Err(no_grid());
     }
-    Ok((Ls::Grid(ListSettings { grid: grid(&arguments.grid), cap: arguments.what.clone() }), output))
+    let settings =
+        ListSettings { grid: grid(&arguments.grid), cap: arguments.what.clone(), recursive: arguments.recursive };
+    Ok((Ls::Grid(settings), output))
 }
 
 fn no_grid() -> CommandError {
