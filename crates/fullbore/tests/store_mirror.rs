@@ -12,6 +12,8 @@ mod check;
 mod failing;
 #[path = "store_mirror/fleet.rs"]
 mod fleet;
+#[path = "store_mirror/fleet_faults.rs"]
+mod fleet_faults;
 mod harness;
 #[path = "s3/proxy.rs"]
 mod proxy;

@@ -12,13 +12,13 @@ use fullbore_testkit::process::clean_command;
 #[allow(dead_code, reason = "shared by several test binaries")]
 mod nats_server;
 
-use nats_server::Server as Nats;
+pub(super) use nats_server::Server as Nats;
 
 /// Nothing here may take longer.
 const SLOW: Duration = Duration::from_secs(120);
 
 /// A worker of a queue, which ends with the test.
-struct Worker {
+pub(super) struct Worker {
     process: Child,
     output: tempfile::TempDir,
 }
@@ -31,38 +31,30 @@ impl Drop for Worker {
 }
 
 impl Worker {
-    fn start(mut command: Command) -> Worker {
+    pub(super) fn start(mut command: Command) -> Worker {
         let output = tempfile::tempdir().unwrap();
         let file = |name: &str| fs::File::create(output.path().join(name)).unwrap();
         let process = command.stdin(Stdio::null()).stdout(file("out")).stderr(file("err")).spawn().unwrap();
         Worker { process, output }
     }
 
-    fn signal(&self, name: &str) {
+    pub(super) fn signal(&self, name: &str) {
         let status = Command::new("kill").arg(format!("-{name}")).arg(self.process.id().to_string()).status().unwrap();
         assert!(status.success());
     }
 
-    fn said(&self) -> String {
+    pub(super) fn said(&self) -> String {
         fs::read_to_string(self.output.path().join("err")).unwrap()
     }
 
-    fn is_over(&mut self) -> bool {
-        self.process.try_wait().unwrap().is_some()
-    }
-
-    #[track_caller]
-    fn waits_until(&self, what: &str, is_so: impl Fn() -> bool) {
-        let begun = Instant::now();
-        while !is_so() {
-            assert!(begun.elapsed() < SLOW, "{what}: {}", self.said());
-            thread::sleep(Duration::from_millis(20));
-        }
+    /// Waits for the end of one that was killed.
+    pub(super) fn wait(&mut self) {
+        self.process.wait().unwrap();
     }
 
     /// Waits for its end.
     #[track_caller]
-    fn exits(&mut self, code: i32) -> String {
+    pub(super) fn exits(&mut self, code: i32) -> String {
         let begun = Instant::now();
         let status = loop {
             match self.process.try_wait().unwrap() {
@@ -77,7 +69,7 @@ impl Worker {
 }
 
 impl Bucket {
-    fn worker_of(&self, queue: &str, more: &[&str]) -> Worker {
+    pub(super) fn worker_of(&self, queue: &str, more: &[&str]) -> Worker {
         let mut command = clean_command(env!("CARGO_BIN_EXE_fullbore"));
         command.args(["work", queue, "--only", TO, "--endpoint", &self.endpoint]).args(more);
         Worker::start({
@@ -86,29 +78,29 @@ impl Bucket {
         })
     }
 
-    fn planner_of(&self, from: &[&Server], queue: &str, more: &[&str]) -> Command {
+    pub(super) fn planner_of(&self, from: &[&Server], queue: &str, more: &[&str]) -> Command {
         let mut command = self.mirror.command(from, &[&["--queue", queue], more].concat());
         command.args(["--endpoint", &self.endpoint]).envs(self.keys.iter().copied());
         command
     }
 
-    fn share(&self, from: &[&Server], queue: &str, more: &[&str]) -> Ran {
+    pub(super) fn share(&self, from: &[&Server], queue: &str, more: &[&str]) -> Ran {
         self.mirror.finish(self.planner_of(from, queue, more))
     }
 }
 
-fn status(queue: &str) -> String {
+pub(super) fn status(queue: &str) -> String {
     let output = clean_command(env!("CARGO_BIN_EXE_fullbore")).args(["work", queue, "--status"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn pool_files(state: usize) -> usize {
+pub(super) fn pool_files(state: usize) -> usize {
     reference(state).keys().filter(|path| path.starts_with("pool/")).count()
 }
 
 /// Files and names of the workers of a report.
-fn workers(ran: &Ran) -> Vec<(String, u64)> {
+pub(super) fn workers(ran: &Ran) -> Vec<(String, u64)> {
     let workers = ran.report.pointer("/summary/fleet/workers").and_then(|workers| workers.as_array()).unwrap();
     let of = |worker: &serde_json::Value| (worker["worker"].as_str().unwrap().to_owned(), worker["files"].as_u64().unwrap());
     workers.iter().map(of).collect()
@@ -139,7 +131,7 @@ fn a_planner_and_two_workers_store_the_archive_and_each_file_once() {
 }
 
 /// How often each pool file was fetched from any of these servers.
-fn fetched_from(servers: &[&Server]) -> BTreeMap<String, usize> {
+pub(super) fn fetched_from(servers: &[&Server]) -> BTreeMap<String, usize> {
     let mut fetched = BTreeMap::new();
     for entry in servers.iter().flat_map(|server| server.log()) {
         if entry.path.starts_with("/pool/") && entry.method == "GET" && entry.status < 300 {

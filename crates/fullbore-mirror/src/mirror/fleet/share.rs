@@ -19,6 +19,7 @@ use fullbore_s3::bucket::{BucketSettings, explain};
 use fullbore_s3::objects::Objects;
 use fullbore_s3::target::Layout as _;
 use fullbore_wire::hosts::HostId;
+use fullbore_wire::run::NetworkSettings;
 use fullbore_wire::url::{Url, without_credentials};
 use tokio::sync::{mpsc, watch};
 
@@ -99,12 +100,12 @@ impl Files {
 }
 
 /// What the store has, for the planner.
-struct Objectlist {
+struct StoredFiles {
     objects: Objects,
     items: Arc<Vec<Item>>,
 }
 
-impl Store for Objectlist {
+impl Store for StoredFiles {
     async fn lacking(&self, wanted: &[usize]) -> Result<Vec<usize>, String> {
         look::lacking(&self.objects, &self.items, wanted).await.map_err(|error| error.to_string())
     }
@@ -242,7 +243,8 @@ impl Shared<'_> {
             name: name.clone(),
             bucket: store.bucket.clone(),
             scratch,
-            network: self.settings.network.clone(),
+            // The rate is that of the run, which all workers share.
+            network: NetworkSettings { limit_rate_bytes_per_s: None, ..self.settings.network.clone() },
             // With credentials, which no message has.
             origins: self.settings.origins.clone(),
             cache_control: store.cache_control.clone(),
@@ -271,7 +273,7 @@ impl Shared<'_> {
         let mut local = self.local(connection, &run, scratch, notes)?;
         let card = Card { runs: vec![run.id.to_string()], ..Card::here() };
         let objects = self.bucket.objects().clone();
-        let store = Objectlist { objects: objects.clone(), items };
+        let store = StoredFiles { objects: objects.clone(), items };
         let (count, total) = (files.items.len() as u64, files.bytes());
         let id = run.id.clone();
         let mut planner =

@@ -120,6 +120,7 @@ pub fn serve<Q: Queue>(
     let most = names.iter().map(|host| run.budgets.of(host)).max().unwrap_or(1) as usize;
     let connections_max = network.connections_per_host.min(CONNECTIONS_MAX);
     network.connections_per_host = most.clamp(1, connections_max.max(1));
+    let own_rate = network.limit_rate_bytes_per_s;
     network.limit_rate_bytes_per_s =
         [network.limit_rate_bytes_per_s, run.rate_bytes_per_s].into_iter().flatten().min();
     let hosts: Vec<String> = run.hosts.iter().map(|host| with_credentials(host.to_string(), &origins)).collect();
@@ -131,7 +132,7 @@ pub fn serve<Q: Queue>(
     let mut pause = PAUSE.0;
     loop {
         let before = worker.done.stored;
-        match session(&settings, &names, &mut worker, &order, &mut served.summary) {
+        match session(&settings, &names, own_rate, &mut worker, &order, &mut served.summary) {
             Ok(Why::Told) => break,
             Ok(Why::Failing) => {
                 let _ = notes.send(format!("every mirror fails; the next try is in {} s", pause.as_secs()));
@@ -167,6 +168,7 @@ fn with_credentials(host: String, origins: &[String]) -> String {
 fn session<Q: Queue>(
     settings: &SessionSettings,
     names: &[String],
+    own_rate_bytes_per_s: Option<u64>,
     worker: &mut Worker<Q>,
     order: &watch::Receiver<Order>,
     summary: &mut Summary,
@@ -179,6 +181,8 @@ fn session<Q: Queue>(
         names: names.to_vec(),
         present: present.clone(),
         store_limits: session.store_limits(),
+        rate_limit: session.rate_limit.clone(),
+        own_rate_bytes_per_s,
     };
     let result = session.work(&mut present, |feed, outcomes| worker.work(feed, outcomes, of_session, order.clone()));
     let closed = session.close();

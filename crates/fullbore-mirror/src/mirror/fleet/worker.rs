@@ -16,6 +16,7 @@ use fullbore_fleet::names::{Class, WorkerId};
 use fullbore_fleet::pull::{RateMeter, demand};
 use fullbore_fleet::queue::{Delivery, Held, Queue, QueueError};
 use fullbore_wire::fetch::Watch;
+use fullbore_wire::rate_limit::RateLimit;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -148,7 +149,11 @@ pub struct OfSession {
     pub names: Vec<String>,
     /// The sampler's present limit.
     pub present: Present,
-    /// Whether the store limits the session, and at least half a minute was seen.
+    /// The limit of the session's rate, and that of this worker's own settings.
+    pub rate_limit: Option<Arc<RateLimit>>,
+    /// See `rate_limit`.
+    pub own_rate_bytes_per_s: Option<u64>,
+    /// Whether the store limits the session, by its clocks so far.
     pub store_limits: Box<dyn Fn() -> bool + Send>,
 }
 
@@ -412,6 +417,9 @@ impl<Q: Queue> Shift<'_, Q> {
             }
             Answer::Seen(tag, seen) => self.seen(tag, seen).await,
             Answer::Slots(answer) => {
+                if let budgets::Answer::Listed { live, .. } = &answer {
+                    self.share_rate(*live);
+                }
                 budgets::apply(&mut self.worker.slots, now, answer);
                 // A look that found free slots is acted on at once.
                 self.look_after_slots();
@@ -423,6 +431,17 @@ impl<Q: Queue> Shift<'_, Q> {
                     self.stored_at = Instant::now();
                 }
             }
+        }
+    }
+
+    /// All workers together keep the rate of the run.
+    fn share_rate(&self, live: usize) {
+        let share = self.worker.run.rate_bytes_per_s.map(|rate| (rate / live.max(1) as u64).max(1));
+        let rate = [share, self.session.own_rate_bytes_per_s].into_iter().flatten().min();
+        if let (Some(limit), Some(rate)) = (&self.session.rate_limit, rate)
+            && limit.bytes_per_s() != rate
+        {
+            limit.set(rate);
         }
     }
 

@@ -22,6 +22,7 @@ use fullbore_s3::objects::Objects;
 use fullbore_s3::target::StoreTarget;
 use fullbore_s3::verdict::{Facts, judge};
 use fullbore_wire::hosts::HostId;
+use fullbore_wire::rate_limit::RateLimit;
 use fullbore_wire::run::refusals::Hosts;
 use fullbore_wire::run::{
     FedEvent, Network, NetworkSettings, Progression, Site, SiteParts, addresses, fetch_options, sending_runtime,
@@ -65,6 +66,8 @@ pub struct Session {
     pub progression: Progression,
     /// Runs the connections to the mirrors.
     pub network: Network,
+    /// The limit of its rate, which may change while files are fetched.
+    pub rate_limit: Option<Arc<RateLimit>>,
     landing: Arc<Landing>,
     opened: Instant,
     stop: watch::Sender<bool>,
@@ -119,6 +122,9 @@ impl Session {
             SiteParts { runtime: &network, ledger: &ledger, network: &settings.network, threads_max: THREADS_MAX };
         let mut options = fetch_options(&settings.network, auth)?;
         options.limits.memory_bytes = BEGUN_BYTES_MAX;
+        let rate = settings.network.limit_rate_bytes_per_s;
+        let rate_limit = rate.map(|rate| Arc::new(RateLimit::new(rate, Instant::now())));
+        options.shared_rate_limit.clone_from(&rate_limit);
         let site = Site::open(urls, options, Arc::new(target), Arc::new(Journal::none()), &parts)?;
         Ok(Session {
             objects,
@@ -126,6 +132,7 @@ impl Session {
             site,
             progression,
             network,
+            rate_limit,
             landing,
             opened,
             stop,
