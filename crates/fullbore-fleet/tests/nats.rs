@@ -24,6 +24,21 @@ fn test(future: impl Future<Output = ()>) {
     runtime.block_on(async { tokio::time::timeout(Duration::from_secs(240), future).await.expect("too slow") });
 }
 
+/// Makes the stream of tasks before the planner does, with room for little.
+async fn make_small_stream(server: &Server, bytes: i64) {
+    use async_nats::jetstream::{self, stream};
+    let context = jetstream::new(async_nats::connect(server.url()).await.unwrap());
+    let config = stream::Config {
+        name: "FULLBORE".to_owned(),
+        subjects: vec!["fb.*.q.*".to_owned()],
+        retention: stream::RetentionPolicy::WorkQueue,
+        discard: stream::DiscardPolicy::New,
+        max_bytes: bytes,
+        ..stream::Config::default()
+    };
+    context.create_stream(config).await.unwrap();
+}
+
 async fn connect(server: &Server, role: Role) -> NatsQueue {
     NatsQueue::connect(&NatsSettings::new(&server.url(), role)).await.unwrap()
 }
@@ -196,7 +211,7 @@ fn a_full_stream_takes_no_more_until_it_drains() {
     test(async {
         let server = Server::start("");
         let queue = connect(&server, Role::Planner).await;
-        server.make_small_stream(20_000).await;
+        make_small_stream(&server, 20_000).await;
         queue.open(&run()).await.unwrap();
         let tasks = some_tasks(1, 500);
         let published = queue.publish(&tasks).await.unwrap();

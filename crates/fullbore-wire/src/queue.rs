@@ -269,6 +269,11 @@ impl Queue {
         self.begun.get(&item).map_or(0, |begun| begun.size)
     }
 
+    /// Whether this file was begun and is not complete.
+    pub(crate) fn is_begun(&self, item: ItemId) -> bool {
+        self.begun.contains_key(&item)
+    }
+
     /// Hosts that are not to be asked for this file.
     pub fn excluded(&self, item: ItemId) -> HostSet {
         self.begun.get(&item).map_or(HostSet::default(), |begun| begun.excluded)

@@ -164,6 +164,8 @@ impl TcpInfo {
 pub struct Arrival {
     /// What the other end will have acknowledged then.
     end: Option<u64>,
+    /// When it was last seen to be under way.
+    missing: Option<Instant>,
     at: Option<Instant>,
 }
 
@@ -173,9 +175,21 @@ impl Arrival {
         let in_kernel = info.in_kernel_bytes();
         let end = *self.end.get_or_insert(info.bytes_acknowledged + in_kernel);
         // An open segment counts as a full one; nothing under way means that all is there.
-        if self.at.is_none() && (info.bytes_acknowledged >= end || in_kernel == 0) {
-            self.at = Some(now);
+        if self.at.is_none() {
+            match info.bytes_acknowledged >= end || in_kernel == 0 {
+                true => self.at = Some(now),
+                false => self.missing = Some(now),
+            }
         }
+    }
+
+    /// When it had, by an estimate and by what was seen. The counters are read too seldom to know the time itself: where
+    /// they are read first after the answer, it would be the time of the answer.
+    #[must_use]
+    pub fn estimated(&self, estimate: Option<Instant>) -> Option<Instant> {
+        let Some(estimate) = estimate else { return self.at };
+        let not_before = estimate.max(self.missing.unwrap_or(estimate));
+        Some(self.at.map_or(not_before, |at| at.min(not_before)))
     }
 
     /// When it was first seen to have.
@@ -209,6 +223,25 @@ mod tests {
         assert!(info.congestion_window_segments >= 1, "{info:?}");
         assert!((500..=65_536).contains(&info.segment_bytes), "{info:?}");
         assert!(info.busy < Duration::from_secs(5), "{info:?}");
+    }
+
+    #[test]
+    fn an_arrival_is_estimated_within_what_was_seen() {
+        let begun = Instant::now();
+        let at = |ms| begun + Duration::from_millis(ms);
+        let unsent = |bytes| TcpInfo { unsent_bytes: bytes, ..TcpInfo::default() };
+        // Looked at first when it was long there.
+        let mut arrival = Arrival::default();
+        assert_eq!(arrival.estimated(Some(at(10))), Some(at(10)));
+        arrival.update(&unsent(0), at(500));
+        assert_eq!((arrival.at(), arrival.estimated(Some(at(10)))), (Some(at(500)), Some(at(10))));
+        assert_eq!(arrival.estimated(None), Some(at(500)));
+        assert_eq!(arrival.estimated(Some(at(600))), Some(at(500)), "it was seen");
+        // The path was slower than the estimate.
+        let mut arrival = Arrival::default();
+        arrival.update(&unsent(5), at(300));
+        arrival.update(&unsent(0), at(310));
+        assert_eq!(arrival.estimated(Some(at(10))), Some(at(300)));
     }
 
     #[test]

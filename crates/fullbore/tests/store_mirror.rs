@@ -10,12 +10,18 @@ mod apt;
 mod check;
 #[path = "store_mirror/failing.rs"]
 mod failing;
+#[path = "store_mirror/fleet.rs"]
+mod fleet;
+#[path = "store_mirror/fleet_faults.rs"]
+mod fleet_faults;
 mod harness;
 #[path = "s3/proxy.rs"]
 mod proxy;
 #[path = "s3/servers.rs"]
 #[allow(dead_code, unused_imports, reason = "shared by several test binaries")]
 mod servers;
+#[path = "store_mirror/shards.rs"]
+mod shards;
 #[path = "store_mirror/snapshots.rs"]
 mod snapshots;
 

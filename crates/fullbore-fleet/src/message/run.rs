@@ -1,6 +1,7 @@
 //! The announcement of a run: where its files go, from which mirrors they come, and with how many connections.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use fullbore_debian::path;
 use fullbore_wire::url::Url;
@@ -28,6 +29,13 @@ pub struct StorePlace {
     prefix: String,
 }
 
+impl fmt::Display for StorePlace {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let slash = if self.prefix.is_empty() { "" } else { "/" };
+        write!(formatter, "s3://{}{slash}{}", self.bucket, self.prefix)
+    }
+}
+
 impl StorePlace {
     /// Reads `s3://BUCKET` or `s3://BUCKET/PREFIX`.
     ///
@@ -44,6 +52,16 @@ impl StorePlace {
             return Err(refused());
         }
         Ok(StorePlace { bucket: bucket.to_owned(), prefix: prefix.to_owned() })
+    }
+
+    /// The bucket.
+    pub fn bucket(&self) -> &str {
+        &self.bucket
+    }
+
+    /// What the keys begin with, without a slash at its end.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
     }
 
     /// Whether this place is `other`, or below it by whole parts: `s3://b/debian-old` is not below `s3://b/debian`.

@@ -54,6 +54,11 @@ impl Dispatcher {
         };
         let wanted = asked.wanted().min(bytes);
         asked.received += bytes;
+        if wanted > 0
+            && let (Some(moved), Some(item)) = (&mut self.moved, asked.item_now())
+        {
+            moved.insert(item);
+        }
         totals.wasted_bytes += bytes - wanted;
         self.came_in_vain += bytes - wanted;
         if wanted == 0 {
@@ -181,21 +186,15 @@ impl Dispatcher {
         let is_known =
             matches!(fault, Fault::WrongAnswer(_) | Fault::Refused(_) | Fault::WrongSize(_) | Fault::Elsewhere(_))
                 && item.and_then(|item| self.histories.get(&item)).is_some_and(|history| history.failed.contains(host));
+        // It refuses what was taken over from it, too.
+        let of_file = asked.rest().map(|rest| rest.item).or(item.filter(|item| self.queue.is_begun(*item)));
+        if let Some(item) = of_file {
+            self.refuses(item, asked.segment.size, host, fault);
+        }
         if let Some(rest) = asked.rest() {
             self.histories.entry(rest.item).or_default().note(host, fault);
             match fault {
-                Fault::Missing(_) => {
-                    self.queue.exclude(rest.item, rest.size, host);
-                    self.histories.entry(rest.item).or_default().misses.insert(host);
-                }
-                Fault::WrongAnswer(_) | Fault::Refused(_) | Fault::WrongSize(_) | Fault::Elsewhere(_) => {
-                    self.queue.exclude(rest.item, rest.size, host);
-                    self.histories.entry(rest.item).or_default().failed.insert(host);
-                }
-                Fault::Busy { .. } if self.limits.caller_retries => {
-                    self.queue.exclude(rest.item, rest.size, host);
-                    self.histories.entry(rest.item).or_default().failed.insert(host);
-                }
+                Fault::Busy { .. } if self.limits.caller_retries => {}
                 // Told to wait, it is a matter of the host; otherwise it may be one of the file.
                 Fault::Busy { status: 429 | 503, .. } => {
                     self.trouble(rest.item, rest.size, host, TROUBLES_PER_BUSY_HOST);
@@ -214,6 +213,22 @@ impl Dispatcher {
         } else if !is_known && (self.limits.redirects_are_faults || !matches!(fault, Fault::Elsewhere(_))) {
             self.fault(host, item, fault, now);
         }
+    }
+
+    /// Notes an answer by which a host is not asked for a file again.
+    fn refuses(&mut self, item: ItemId, size: u64, host: HostId, fault: &Fault) {
+        match fault {
+            Fault::Missing(_) => self.histories.entry(item).or_default().misses.insert(host),
+            Fault::WrongAnswer(_) | Fault::Refused(_) | Fault::WrongSize(_) | Fault::Elsewhere(_) => {
+                self.histories.entry(item).or_default().failed.insert(host);
+            }
+            Fault::Busy { .. } if self.limits.caller_retries => {
+                self.histories.entry(item).or_default().failed.insert(host);
+            }
+            _ => return,
+        };
+        self.histories.entry(item).or_default().note(host, fault);
+        self.queue.exclude(item, size, host);
     }
 
     /// The connection is gone; what it owed goes back to the queue. False when it was asked for nothing.

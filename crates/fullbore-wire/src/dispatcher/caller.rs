@@ -142,6 +142,26 @@ mod tests {
     }
 
     #[test]
+    fn a_host_refuses_what_was_taken_over_from_it_too() {
+        let now = Instant::now();
+        let (mut dispatcher, connections) = dispatcher(2, &[1000], now);
+        let first = asked(&mut dispatcher, connections[0], now);
+        let rest = {
+            let asked = &mut dispatcher.connections.get_mut(&connections[0]).unwrap().asked[0];
+            let rest = asked.rest().unwrap();
+            asked.until = asked.at();
+            rest
+        };
+        dispatcher.refused(connections[0], first[0].0, busy(503, Some(50)), now);
+        dispatcher.queue.give_back(&rest);
+        assert_eq!(asked(&mut dispatcher, connections[0], now), []);
+        let second = asked(&mut dispatcher, connections[1], now);
+        assert_eq!(second.len(), 1);
+        dispatcher.refused(connections[1], second[0].0, busy(429, Some(50)), now);
+        assert_eq!(dispatcher.hopeless()[0].faults.len(), 2, "both are told of");
+    }
+
+    #[test]
     fn another_host_is_asked_at_once_and_then_the_caller() {
         let now = Instant::now();
         let (mut dispatcher, connections) = dispatcher(2, &[1000], now);

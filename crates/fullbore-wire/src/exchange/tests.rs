@@ -24,6 +24,8 @@ pub(super) struct Plain {
     endpoint: Arc<Endpoint>,
     pub answers: AtomicUsize,
     pub opened: AtomicUsize,
+    /// Microseconds that the server took.
+    latency_us: AtomicUsize,
 }
 
 impl Service for Plain {
@@ -48,7 +50,10 @@ impl Service for Plain {
 
     fn record(&self, measurement: Measurement<'_>) {
         match measurement {
-            Measurement::Answered(_) => _ = self.answers.fetch_add(1, Ordering::Relaxed),
+            Measurement::Answered(timing) => {
+                self.answers.fetch_add(1, Ordering::Relaxed);
+                self.latency_us.fetch_add(timing.server_latency.as_micros() as usize, Ordering::Relaxed);
+            }
             Measurement::ConnectionOpened(_) => _ = self.opened.fetch_add(1, Ordering::Relaxed),
             _ => {}
         }
@@ -88,7 +93,12 @@ pub(super) fn always() -> Options {
 pub(super) fn plain(port: u16, scheme: Scheme) -> Plain {
     let host = if scheme == Scheme::Https { "localhost" } else { "127.0.0.1" };
     let endpoint = Arc::new(Endpoint { scheme, host: host.into(), port, proxy: None });
-    Plain { endpoint, answers: AtomicUsize::default(), opened: AtomicUsize::default() }
+    Plain {
+        endpoint,
+        answers: AtomicUsize::default(),
+        opened: AtomicUsize::default(),
+        latency_us: AtomicUsize::default(),
+    }
 }
 
 /// A client of this server, which serves each connection by `serve`; its number is given.
@@ -145,6 +155,8 @@ async fn read_request(stream: &mut (impl AsyncReadExt + Unpin), inbox: &mut Vec<
 
 const FINE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi";
 
+const CLOSING: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi";
+
 async fn serve_all(mut stream: impl AsyncReadExt + AsyncWriteExt + Unpin) -> io::Result<()> {
     let mut inbox = Vec::new();
     while read_request(&mut stream, &mut inbox).await? {
@@ -190,6 +202,30 @@ async fn an_answer_may_end_with_the_connection() {
         .await;
         assert_eq!(body_of(exchange(&client, "/", vec![]).await), "as long as it lasts");
         assert_eq!(body_of(exchange(&client, "/", vec![]).await), "as long as it lasts", "and the next one elsewhere");
+    }
+}
+
+#[tokio::test]
+async fn the_time_of_a_server_is_not_the_paths() {
+    const TURN: Duration = Duration::from_millis(50);
+    for (options, closes) in [(small(1), true), (small(1), false), (always(), true), (always(), false)] {
+        let client = client(options, move |mut stream, _| async move {
+            let mut inbox = Vec::new();
+            while read_request(&mut stream, &mut inbox).await? {
+                tokio::time::sleep(TURN).await;
+                stream.write_all(if closes { CLOSING } else { FINE }).await?;
+                if closes {
+                    break;
+                }
+            }
+            Ok(())
+        })
+        .await;
+        for _ in 0..4 {
+            assert_eq!(body_of(exchange(&client, "/", vec![]).await), "hi");
+        }
+        let at_server = Duration::from_micros(client.latency_us.load(Ordering::Relaxed) as u64);
+        assert!(at_server >= TURN * 4 * 7 / 10, "{at_server:?}, closing: {closes}");
     }
 }
 

@@ -7,6 +7,7 @@ use fullbore_engine::durability::Durability;
 use fullbore_mirror::{Filter, IndexFormat, Kind};
 
 use super::choices;
+use super::queue::QueueArgs;
 use super::s3::{Aliases, STORE, StoreArgs, StoreLock};
 use super::shared::{CHOICE, KEEP, NETWORK, NetworkArgs, OUTPUT, OutputArgs, TRUST, TrustArgs};
 use crate::settings::values::Percent;
@@ -203,6 +204,10 @@ pub struct MirrorArgs {
     /// Which store, for a mirror in a bucket.
     #[command(flatten)]
     pub store: StoreArgs,
+
+    /// Other machines that do the work.
+    #[command(flatten)]
+    pub queue: QueueArgs,
 
     /// Mirror the state of the archive at this URL (default: the first --from)
     #[arg(long, value_name = "URL", help_heading = NETWORK)]

@@ -60,6 +60,7 @@ pub(super) fn of_buckets(arguments: &MirrorArgs) -> Option<&'static str> {
         ("--scratch", arguments.scratch.is_some()),
         ("--pin", arguments.pin),
         ("--finish", arguments.finish.is_some()),
+        ("--queue", arguments.queue.queue.is_some()),
         ("--endpoint", arguments.store.endpoint.is_some()),
         ("--region", arguments.store.region.is_some()),
         ("--profile", arguments.store.profile.is_some()),

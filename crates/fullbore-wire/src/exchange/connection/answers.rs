@@ -166,7 +166,7 @@ impl<S: Service> Connection<'_, S> {
         let round_trip = Some(self.info.path_rtt()).filter(|time| !time.is_zero());
         // The server's turn begins when it has the request, and has answered the one before; it ends with its first byte.
         let arrived = in_flight.written.map(|written| written + round_trip.unwrap_or_default());
-        let from = in_flight.arrival.at().or(arrived).unwrap_or(now).max(self.last_answer);
+        let from = in_flight.arrival.estimated(arrived).unwrap_or(now).max(self.last_answer);
         let began = in_flight.answering.unwrap_or(now);
         let total = now.saturating_duration_since(in_flight.begun.max(self.last_answer));
         self.shared.service.record(Measurement::Answered(&RequestTiming {
