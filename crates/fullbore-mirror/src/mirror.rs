@@ -44,6 +44,7 @@ pub(crate) mod subtract;
 pub(crate) mod trace_files;
 pub(crate) mod tree;
 mod upstream;
+pub mod work;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

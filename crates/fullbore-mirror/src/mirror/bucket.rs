@@ -55,8 +55,8 @@ const OWN_BYTES_MAX: usize = 256 << 20;
 pub const BEGUN_BYTES_MAX: u64 = 256 << 20;
 
 /// Memory for parts of large files in flight, and the number of uploads.
-const WINDOW_BYTES: u64 = 64 << 20;
-const UPLOADS_MAX: u32 = 512;
+pub(super) const WINDOW_BYTES: u64 = 64 << 20;
+pub(super) const UPLOADS_MAX: u32 = 512;
 
 /// A mirror in a bucket.
 pub struct BucketMirror {
