@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 
 use super::error::ErrorKind;
-use super::events::Plan;
+use super::events::{Pinned, Plan};
 use crate::units;
 pub use copy::{CopyReport, PartRow};
 pub use patches::{IndexPatches, PatchesChange};
@@ -64,6 +64,9 @@ pub struct Summary {
     pub dry_run: bool,
     /// What the run planned to fetch and delete.
     pub plan: Plan,
+    /// The plan that the run left for workers (`mirror --pin`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pinned: Option<Pinned>,
     /// What is there (`mirror`, `check`), as far as that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mirrored: Option<Mirrored>,
@@ -395,6 +398,30 @@ impl fmt::Display for VerdictReport {
     }
 }
 
+impl Summary {
+    /// The one line at the end of a worker.
+    fn work_line(&self, f: &mut fmt::Formatter<'_>, time: &str) -> fmt::Result {
+        let totals = &self.totals;
+        let rate = units::bytes(units::per_second(totals.written_bytes, self.duration_ms));
+        let stored = units::several(totals.files, "file", "files");
+        write!(f, "{stored}, {} stored in {time}, {rate}/s", units::bytes(totals.written_bytes))?;
+        match totals.kept_files {
+            0 => write!(f, ".")?,
+            kept => write!(f, "; {kept} {} there already.", units::noun(kept, "was", "were"))?,
+        }
+        if totals.missing_files > 0 {
+            let missing = totals.missing_files;
+            write!(f, " {missing} {} missing.", units::noun(missing, "file is", "files are"))?;
+        }
+        if totals.files > 0
+            && let Some(verdict) = &self.verdict
+        {
+            write!(f, " {verdict}")?;
+        }
+        self.write_waits(f)
+    }
+}
+
 impl fmt::Display for Summary {
     /// The one line at the end of a run.
     ///
@@ -429,6 +456,13 @@ impl fmt::Display for Summary {
                 (0, _) => write!(f, "; not all of it could be verified."),
                 (n, _) => write!(f, ", {n} missing or wrong."),
             };
+        }
+        if let Some(pinned) = &self.pinned {
+            let files = units::several(pinned.files, "file", "files");
+            return write!(f, "{files}, {} pinned for workers in {time}.", units::bytes(pinned.bytes));
+        }
+        if self.command == "work" {
+            return self.work_line(f, &time);
         }
         if self.dry_run {
             return write!(
