@@ -65,7 +65,7 @@ pub struct Summary {
     /// What the run planned to fetch and delete.
     pub plan: Plan,
     /// The plan that the run left for workers (`mirror --pin`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pinned: Option<Pinned>,
     /// What is there (`mirror`, `check`), as far as that is known.
     #[serde(skip_serializing_if = "Option::is_none")]

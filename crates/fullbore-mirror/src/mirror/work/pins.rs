@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use fullbore_engine::run::error::CommandError;
 use fullbore_fleet::message::Item;
 use fullbore_fleet::names::RunId;
+use fullbore_wire::run::address;
 use fullbore_wire::url::without_credentials;
 
 use super::pinned::{Header, Pinned};
@@ -144,9 +145,13 @@ fn store(
     now: i64,
 ) -> Result<RunId, CommandError> {
     let used = if settings.origin_only { 1 } else { settings.origins.len() };
+    let origins = || settings.origins.iter().take(used).map(|origin| without_credentials(origin));
+    for origin in origins() {
+        address(&origin).map_err(|error| error.context("workers fetch from the mirrors of the plan"))?;
+    }
     let header = Header {
         mirror: bucket.tree.name(),
-        hosts: settings.origins.iter().take(used).map(|origin| without_credentials(origin)).collect(),
+        hosts: origins().collect(),
         connections: u32::try_from(settings.network.connections_per_host).unwrap_or(u32::MAX),
         rate_bytes_per_s: settings.network.limit_rate_bytes_per_s,
         cache_control: settings.store.as_ref().and_then(|store| store.cache_control.clone()),

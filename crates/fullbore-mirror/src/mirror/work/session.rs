@@ -67,8 +67,9 @@ pub struct Session {
     stop: watch::Sender<bool>,
     /// Runs the connections to the store.
     runtime: Runtime,
+    own: Arc<Root>,
     /// Removed at the end, after all that uses it.
-    scratch: Scratch,
+    _scratch: Scratch,
 }
 
 /// What the store has at a path.
@@ -107,7 +108,8 @@ impl Session {
         };
         let landing = Arc::new(Landing::new(settings.cache_control.clone()));
         let uploader = Uploader::new(objects.client().clone(), Window::new(WINDOW_BYTES, UPLOADS_MAX), own.path());
-        let target = StoreTarget::new(objects.clone(), uploader, own, landing.clone(), runtime.handle().clone());
+        let target =
+            StoreTarget::new(objects.clone(), uploader, own.clone(), landing.clone(), runtime.handle().clone());
         let (urls, auth) = addresses(settings.hosts.iter())?;
         let network = Network::start(&ledger)?;
         let parts =
@@ -115,7 +117,19 @@ impl Session {
         let mut options = fetch_options(&settings.network, auth)?;
         options.limits.memory_bytes = BEGUN_BYTES_MAX;
         let site = Site::open(urls, options, Arc::new(target), Arc::new(Journal::none()), &parts)?;
-        Ok(Session { objects, ledger, site, progression, network, landing, opened, stop, runtime, scratch })
+        Ok(Session {
+            objects,
+            ledger,
+            site,
+            progression,
+            network,
+            landing,
+            opened,
+            stop,
+            runtime,
+            own,
+            _scratch: scratch,
+        })
     }
 
     /// Ends requests to the store when this becomes true.
@@ -129,8 +143,8 @@ impl Session {
     }
 
     /// The temporary directory.
-    pub fn scratch(&self) -> &std::path::Path {
-        self.scratch.path()
+    pub(super) fn scratch(&self) -> &Root {
+        &self.own
     }
 
     /// Changes the connections of mirrors while files are fetched. The function takes the place of a mirror in the

@@ -17,10 +17,11 @@ use fullbore_fleet::names::RunId;
 use fullbore_fleet::shards::{Shard, files_of, help_order};
 use fullbore_s3::bucket::{BucketSettings, explain};
 use fullbore_s3::objects::Objects;
-use fullbore_s3::{CallError, SCHEME};
+use fullbore_s3::{CallError, SCHEME, WHOLE_BYTES_MAX};
 use fullbore_wire::run::refusals::Why;
 use fullbore_wire::run::{NetworkSettings, RunReport, sending_runtime};
 use fullbore_wire::url::Url;
+use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -28,7 +29,9 @@ use super::Item;
 use super::feed::{Ended, Feed, Outcome, Outcomes, Refusal};
 use super::pinned::{Pinned, plan_path};
 use super::session::{Seen, Session, SessionSettings, look};
-use crate::mirror::bucket::OWN_BYTES_MAX;
+use crate::mirror::bucket::{BEGUN_BYTES_MAX, OWN_BYTES_MAX};
+use crate::mirror::free_space::{self, Need};
+use crate::mirror::session::disk;
 use crate::mirror::tree::{LISTED_AT_ONCE, LISTED_LEAST};
 
 /// Files of which the store is asked one by one. Of more files their directories are listed: a thousand objects by a
@@ -83,8 +86,8 @@ impl ShardSettings {
 pub fn run(settings: &ShardSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
     let mirror = settings.mirror();
     let mut report = RunReport::start("work", None, std::path::Path::new(&mirror), events);
-    let pinned = read_plan(settings, &mirror)?;
-    let Pinned { header, missing, .. } = pinned;
+    let plans = Plans::open(settings)?;
+    let Pinned { header, missing, .. } = plans.read(&settings.run, &mirror)?;
     let mut hosts = Vec::new();
     for host in &header.hosts {
         let url = Url::parse(host).map_err(|error| CommandError::usage(format_args!("{host}: {error}")))?;
@@ -132,7 +135,7 @@ pub fn run(settings: &ShardSettings, events: &mut dyn Events) -> Result<Report, 
         Ok(())
     } else {
         let connections = connected.iter().map(|(_, allowed)| *allowed).sum();
-        store(&missing, own, connections, &mut session, &stop, &mut account, &mut report, events)
+        store(&missing, own, connections, &plans, &settings.run, &mut session, &stop, &mut account, &mut report, events)
     };
     let closed = session.close();
     let mut summary = report.finish(&mut session.progression, [&session.site]);
@@ -154,23 +157,39 @@ pub fn run(settings: &ShardSettings, events: &mut dyn Events) -> Result<Report, 
     }
 }
 
-/// Reads the plan of the run.
-fn read_plan(settings: &ShardSettings, mirror: &str) -> Result<Pinned, CommandError> {
-    let runtime = sending_runtime(&Ledger::off())?;
-    let (_stop, stopped) = watch::channel(false);
-    let objects = {
-        let _inside = runtime.enter();
-        Objects::open(settings.state.as_ref().unwrap_or(&settings.bucket), stopped, &Ledger::off())?
-    };
-    let path = plan_path(&settings.run);
-    let found = runtime.block_on(objects.get(&path, OWN_BYTES_MAX)).map_err(|error| explain(&error))?;
-    let run = &settings.run;
-    let found = found.ok_or_else(|| {
-        CommandError::usage(format_args!("{mirror} has no plan of the run {run}"))
-            .hint("pass the name that `fullbore mirror --pin` printed; a finished run has no plan any more")
-    })?;
-    Pinned::read(&found.content, run, mirror)
-        .map_err(|error| CommandError::usage(format_args!("the plan of the run {run} cannot be used: {error}")))
+/// Where the plans are, which may be another bucket than the mirror's.
+struct Plans {
+    objects: Objects,
+    /// Ends the requests when it is dropped.
+    _stop: watch::Sender<bool>,
+    runtime: Runtime,
+}
+
+impl Plans {
+    fn open(settings: &ShardSettings) -> Result<Plans, CommandError> {
+        let runtime = sending_runtime(&Ledger::off())?;
+        let (stop, stopped) = watch::channel(false);
+        let objects = {
+            let _inside = runtime.enter();
+            Objects::open(settings.state.as_ref().unwrap_or(&settings.bucket), stopped, &Ledger::off())?
+        };
+        Ok(Plans { objects, _stop: stop, runtime })
+    }
+
+    fn read(&self, run: &RunId, mirror: &str) -> Result<Pinned, CommandError> {
+        let found = self.runtime.block_on(self.objects.get(&plan_path(run), OWN_BYTES_MAX));
+        let found = found.map_err(|error| explain(&error))?.ok_or_else(|| {
+            CommandError::usage(format_args!("{mirror} has no plan of the run {run}"))
+                .hint("pass the name that `fullbore mirror --pin` printed; a finished run has no plan any more")
+        })?;
+        Pinned::read(&found.content, run, mirror)
+            .map_err(|error| CommandError::usage(format_args!("the plan of the run {run} cannot be used: {error}")))
+    }
+
+    /// Whether the run goes on.
+    async fn has(&self, run: &RunId) -> Result<bool, CallError> {
+        Ok(self.objects.head(&plan_path(run)).await?.is_some())
+    }
 }
 
 /// What became of the files of a plan, by their places in it.
@@ -255,6 +274,8 @@ fn store(
     missing: &[Item],
     own: Vec<usize>,
     connections: usize,
+    plans: &Plans,
+    run: &RunId,
     session: &mut Session,
     stop: &Stop,
     account: &mut Account,
@@ -265,6 +286,8 @@ fn store(
     // One that was started again goes on where it was.
     let objects = session.objects.clone();
     session.ask(find(&objects, missing, account))?;
+    let wanted = (0..missing.len()).filter(|at| account.is_wanted(*at)).map(|at| missing[at].size);
+    has_room(session, wanted)?;
     let own: Vec<usize> = own.into_iter().filter(|at| account.is_wanted(*at)).collect();
     let bytes = own.iter().map(|at| missing[*at].size).sum();
     report.summary.plan = Plan {
@@ -278,13 +301,26 @@ fn store(
     report.phase(events, &session.ledger, Phase::Fetch);
     let mut stopping = stop.watch();
     session.work(events, |feed, outcomes| async {
-        let worker = Worker { missing, feed, outcomes, objects, account, on_their_way: (0, 0) };
+        let worker = Worker { missing, feed, outcomes, objects, account, plans, run, on_their_way: (0, 0) };
         tokio::select! {
             biased;
             () = stopped(&mut stopping) => Err(interruption()),
             result = worker.store(own, connections) => result,
         }
     })?
+}
+
+/// Refuses to begin without room for large files, which are in the temporary directory until they are stored.
+fn has_room(session: &Session, sizes: impl Iterator<Item = u64>) -> Result<(), CommandError> {
+    let large: Vec<u64> = sizes.filter(|size| *size > WHOLE_BYTES_MAX).collect();
+    let largest = large.iter().copied().max().unwrap_or_default();
+    let need = Need { bytes: large.iter().sum::<u64>().min(largest.max(BEGUN_BYTES_MAX)), ..Need::default() };
+    let space = free_space::measure(session.scratch(), need).map_err(|error| disk(&error))?;
+    space.check().map_err(|error| {
+        CommandError::new(ErrorKind::Disk, error)
+            .context("nothing was fetched")
+            .hint("free some space in the temporary directory, or choose another one with --scratch")
+    })
 }
 
 fn interruption() -> CommandError {
@@ -304,6 +340,8 @@ struct Worker<'a> {
     outcomes: Outcomes,
     objects: Objects,
     account: &'a mut Account,
+    plans: &'a Plans,
+    run: &'a RunId,
     /// Files and bytes of others that are on their way.
     on_their_way: (usize, u64),
 }
@@ -319,6 +357,10 @@ impl Worker<'_> {
             let Some(one) = self.outcomes.recv().await else { return ended().await };
             self.note(one);
             open -= 1;
+        }
+        // If the archive has moved on meanwhile, nobody would delete what is stored after the end of the run.
+        if !self.plans.has(self.run).await.map_err(|error| explain(&error))? {
+            return Ok(());
         }
         find(&self.objects, self.missing, self.account).await.map_err(|error| explain(&error))?;
         let mut others: Vec<usize> = (0..self.missing.len()).filter(|at| self.account.is_wanted(*at)).collect();
