@@ -13,11 +13,12 @@ const WHICH: &str = "Which work";
 pub(super) const LONG: &str = "\
 Fetch files of a mirror in a bucket, as one of many machines.
 
-`fullbore mirror … --pin` plans a run, and prints its name. Each machine then stores its shard of the \
-files, from the mirrors that the plan names: verified, each with one request. Then it helps the others. \
-All machines together open no more connections to a mirror than --connections of the plan allows. \
-`fullbore mirror … --finish RUN` fetches what is missing in the end, and publishes. So a machine that is \
-killed, started twice, late, or never costs time, and no file.
+`fullbore mirror … --pin` plans a run and prints its name. Each machine then fetches its shard of \
+the files from the mirrors of the plan, verifies them, and stores them. After that it stores files \
+that other machines have not stored yet. All machines together open at most --connections of the \
+planner to each mirror; --connections of a worker can only lower its part. `fullbore mirror … \
+--finish RUN` fetches what is missing, and publishes. A machine that dies, or starts twice, late or \
+not at all, costs time, and no file.
 
 A worker needs the right to list the bucket, to read the plan, and to write below pool/. It writes no \
 index and deletes nothing.";

@@ -14,7 +14,7 @@ use fullbore_engine::run::{Stop, stopped};
 use fullbore_engine::stage::Ledger;
 use fullbore_engine::units;
 use fullbore_fleet::names::RunId;
-use fullbore_fleet::shards::{Shard, files_of, help_order};
+use fullbore_fleet::shards::{self, Shard, files_of, help_order};
 use fullbore_s3::bucket::{BucketSettings, explain};
 use fullbore_s3::objects::Objects;
 use fullbore_s3::{CallError, SCHEME, WHOLE_BYTES_MAX};
@@ -106,7 +106,8 @@ pub fn run(settings: &ShardSettings, events: &mut dyn Events) -> Result<Report, 
     let mut network = settings.network.clone();
     network.connections_per_host = connected.iter().map(|(_, allowed)| *allowed).max().unwrap_or(1);
     // All together keep the limit of the planner; a limit of this worker holds too.
-    let share = header.rate_bytes_per_s.map(|rate| (rate / u64::from(settings.shard.count())).max(1));
+    let fetching = shards::connected(settings.shard.count(), &names, header.connections).len().max(1);
+    let share = header.rate_bytes_per_s.map(|rate| (rate / fetching as u64).max(1));
     network.limit_rate_bytes_per_s = [network.limit_rate_bytes_per_s, share].into_iter().flatten().min();
     let mut session = Session::open(&SessionSettings {
         bucket: settings.bucket.clone(),
@@ -181,6 +182,7 @@ impl Plans {
         let found = found.map_err(|error| explain(&error))?.ok_or_else(|| {
             CommandError::usage(format_args!("{mirror} has no plan of the run {run}"))
                 .hint("pass the name that `fullbore mirror --pin` printed; a finished run has no plan any more")
+                .hint("if fullbore's own files are elsewhere, pass --state as for `fullbore mirror`")
         })?;
         Pinned::read(&found.content, run, mirror)
             .map_err(|error| CommandError::usage(format_args!("the plan of the run {run} cannot be used: {error}")))
