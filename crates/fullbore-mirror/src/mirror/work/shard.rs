@@ -41,8 +41,8 @@ const ASKED_ONE_BY_ONE: usize = 500;
 /// Questions to the store at once.
 const ASKED_AT_ONCE: usize = 32;
 
-/// Files and bytes of others that are on their way at once, for each connection: enough to keep it busy for a round trip.
-/// What two helpers have on their way at the end of a run may be fetched twice.
+/// Files and bytes of others that are on their way at once, for each connection: enough to keep it busy for a round
+/// trip. What two helpers have on their way at the end of a run may be fetched twice.
 const HELPED_FILES: usize = 8;
 const HELPED_BYTES: u64 = 4 << 20;
 
@@ -127,8 +127,8 @@ pub fn run(settings: &ShardSettings, events: &mut dyn Events) -> Result<Report, 
         report.warn(
             events,
             format!(
-                "shard {}/{count} has no connection to a mirror: {most} to each of {} are shared by {count} workers; the \
-                 others store its files",
+                "shard {}/{count} has no connection to a mirror: {most} to each of {} are shared by {count} workers; \
+                 the others store its files",
                 settings.shard.index(),
                 units::several(hosts.len() as u64, "mirror", "mirrors"),
             ),
@@ -264,8 +264,7 @@ impl Account {
             more => error.context(format_args!("and {more} more (the report names all)")),
         };
         Err(error.hint(
-            "other workers may store them from other mirrors; `fullbore mirror --finish` fetches what is missing in the \
-             end",
+            "other workers may store them from other mirrors; `fullbore mirror --finish` fetches what is missing then",
         ))
     }
 }
