@@ -44,6 +44,12 @@ pub enum TargetError {
         /// The name it should have got.
         name: String,
     },
+    /// Other content has the name, and this run is not to replace it.
+    #[error("{path}: the destination has other content there")]
+    Occupied {
+        /// The path.
+        path: String,
+    },
     /// Anything else, at a target that is no directory.
     #[error("cannot {operation} {path}: {source}")]
     Io {

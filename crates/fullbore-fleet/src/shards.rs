@@ -72,6 +72,34 @@ impl Shard {
     }
 }
 
+/// The shards of this number that have a connection to one of the mirrors, in order.
+pub fn connected(count: u32, hosts: &[&str], budget: u32) -> Vec<u32> {
+    let is_connected = |index: &u32| {
+        let shard = Shard { index: *index, count };
+        hosts.iter().any(|host| shard.connections(host, budget) > 0)
+    };
+    (0..count).filter(is_connected).collect()
+}
+
+/// The files of a shard, by their place in `sizes`. They are divided between the machines that have a connection to one of
+/// the mirrors, because the others cannot fetch: those have none. `sizes` must come in the same order on all machines.
+///
+/// ```
+/// use fullbore_fleet::shards::{Shard, files_of};
+///
+/// let of = |shard: &str| files_of(shard.parse().unwrap(), &["a.example"], 2, &[1, 5, 3, 3]);
+/// let mut files: Vec<_> = (0..16).flat_map(|index| of(&format!("{index}/16"))).collect();
+/// assert_eq!((0..16).filter(|index| !of(&format!("{index}/16")).is_empty()).count(), 2);
+/// files.sort_unstable();
+/// assert_eq!(files, [0, 1, 2, 3]);
+/// ```
+pub fn files_of(shard: Shard, hosts: &[&str], budget: u32, sizes: &[u64]) -> Vec<usize> {
+    let connected = connected(shard.count, hosts, budget);
+    let Ok(place) = connected.binary_search(&shard.index) else { return Vec::new() };
+    let shards = assign(sizes, connected.len() as u32);
+    shards.iter().enumerate().filter(|(_, of)| **of as usize == place).map(|(at, _)| at).collect()
+}
+
 /// The shard of each file: the largest first, each to the shard with the fewest bytes. `sizes` must come in the same
 /// order on all machines, such as that of the pinned plan.
 ///

@@ -44,6 +44,7 @@ pub(crate) mod subtract;
 pub(crate) mod trace_files;
 pub(crate) mod tree;
 mod upstream;
+pub mod work;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -81,6 +82,7 @@ use snapshot::SnapshotError;
 use state::{Conflict, ReleaseChange, State, SuiteRecord};
 use subtract::{FileSet, LoggedFile, Tally};
 use tree::Tree;
+use work::pins::{self, Pins};
 
 /// Largest number of rounds of one run, if it is told again and again that the archive has changed.
 const ROUNDS_MAX: u32 = 3;
@@ -128,7 +130,7 @@ fn attempt(settings: &MirrorSettings, events: &mut dyn Events) -> Result<Report,
     for _ in 1..ROUNDS_MAX {
         // A push arrived during this round: its result may be outdated already (ftpsync).
         // Nobody pushes into a bucket.
-        let done = settings.dry_run || bucket.is_some() || result.is_err();
+        let done = !settings.publishes() || bucket.is_some() || result.is_err();
         if done || !trace_files::take_update_required(&*session.tree, &report.host).unwrap_or(false) {
             break;
         }
@@ -244,39 +246,50 @@ fn walk(
     }
     let due = settings.keep.clean != Clean::Nothing && state.header.clean_due.is_some_and(|due| due <= now);
     let news = |offer: &OfferedSuite| {
-        offer.change != ReleaseChange::Unchanged || due || settings.keep.clean == Clean::Untracked
+        // A run is finished even if another one has published its Release already.
+        let is_finished = settings.finish.is_some();
+        offer.change != ReleaseChange::Unchanged || due || is_finished || settings.keep.clean == Clean::Untracked
     };
     let mut offers: Vec<OfferedSuite> = offers.into_iter().filter(|offer| news(offer)).collect();
     if offers.is_empty() {
         report.complete = unusable.is_empty();
+        if let Some(bucket) = session.directories.bucket.as_ref().filter(|_| settings.pin) {
+            report.pinned(events, &pins::pin_nothing(settings, bucket, now)?, Tally::default());
+        }
         return Ok(report.refused(unusable)?);
     }
     let directories: Vec<String> = offers.iter().map(|offer| offer.layout.directory.clone()).collect();
     if let Some(bucket) = &session.directories.bucket {
         let of_run: Vec<&str> = directories.iter().map(String::as_str).collect();
-        if !settings.dry_run {
+        if settings.publishes() {
             bucket.lock(&report.host)?;
         }
         bucket.prepare(&of_run, Abandoned::Remove)?;
     }
+    let mut pins = match &session.directories.bucket {
+        Some(bucket) if !settings.pin => {
+            Pins::read(bucket, settings.finish.as_ref(), &mut |line| report.warn(events, line))?
+        }
+        _ => Pins::default(),
+    };
     for (offer, outer) in offers.iter_mut().zip(&directories) {
         let of_run = directories.iter().map(String::as_str);
         let mut inner = NestedSuites::new(&*tree, outer, &state.header.suites, of_run);
         inner.leave_out(&mut offer.release).map_err(|error| disk(&error))?;
     }
-    session.site.fetcher.warm(!settings.dry_run);
+    session.site.fetcher.warm(settings.publishes());
 
     report.phase(events, session, Phase::Indexes);
-    if !settings.dry_run {
+    if settings.publishes() {
         if state.header.removal == state::Removal::Begun {
             clean::remove_expired(&own, &*tree, &mut state, || sync(session))?;
         }
         state.begin(&own, offers.iter().any(|offer| !offer.signed)).map_err(CommandError::from)?;
         session.destination.save().map_err(|error| disk(&error))?;
     }
-    let _changing = (!settings.dry_run).then(|| InProgress::mark(&tree, report, events));
+    let _changing = settings.publishes().then(|| InProgress::mark(&tree, report, events));
     let side = offer::ask_for_side_files(settings, session, &offers);
-    let above = (!settings.dry_run).then(|| upstream::ask(session));
+    let above = settings.publishes().then(|| upstream::ask(session));
     let (mut refused, mut absent) = (Vec::new(), Vec::new());
     let mut suites = indexes::select(&offers, session, &mut refused, &mut absent)?;
     let mut left_out = report.absent(events, absent);
@@ -306,13 +319,32 @@ fn walk(
     let signed: Vec<(SuiteId, bool)> = ids.iter().copied().zip(offers.iter().map(|offer| offer.signed)).collect();
     let in_conflict = |conflict: &Conflict| Failure::of(conflict, settings, &offers);
     let warn = &mut |line| report.warn(events, line);
+    // A worker may have stored them and then died, and its credentials may be others': their content is compared.
+    let stored = pins.stored_files(&*tree)?;
+    session.logged.extend(stored.into_iter().map(|file| (file, false)));
     let mut wanted = pool::need(&plan, &state, session, &signed, &in_conflict, stop, warn)?;
     let others = indexes::missing(&offers, &suites, false);
     let space = pool::free_space(&wanted, &others, session)?;
+    if let Some(bucket) = session.directories.bucket.clone().filter(|_| settings.pin) {
+        report.planned(events, &plan, &wanted, &others, &space, Tally::default());
+        let (run, missing) = pins::pin(settings, &bucket, &plan, &wanted, &state, now)?;
+        report.pinned(events, &run, missing);
+        report.refused(refused.into_iter().map(|(_, error)| error).chain(unusable).collect())?;
+        return Ok(report.left_out(left_out)?);
+    }
     if settings.dry_run {
         suites.iter_mut().for_each(SuiteIndexes::all_came);
         offer::take_side_files(side, session, stop, &mut offers)?;
-        let run = Run { settings, plan: &plan, offers: &offers, suites: &suites, ids: &ids, refused: &refused, now };
+        let run = Run {
+            settings,
+            plan: &plan,
+            offers: &offers,
+            suites: &suites,
+            ids: &ids,
+            refused: &refused,
+            pins: &pins,
+            now,
+        };
         let deletions = run.preview(session, &state, &mut wanted, report, events)?;
         report.planned(events, &plan, &wanted, &others, &space, Tally::of(&deletions));
         report.would_delete(events, deletions);
@@ -343,10 +375,14 @@ fn walk(
     session.site.landing.checkpoint().map_err(|error| disk(&error))?;
 
     report.phase(events, session, Phase::Publish);
-    let run = Run { settings, plan: &plan, offers: &offers, suites: &suites, ids: &ids, refused: &refused, now };
+    let run =
+        Run { settings, plan: &plan, offers: &offers, suites: &suites, ids: &ids, refused: &refused, pins: &pins, now };
     run.publish(session, state, wanted, &result, report, events)?;
     report.complete = unusable.is_empty() && (0..offers.len()).all(|position| run.is_complete(position, &result));
     run.finish(session, above, report, events);
+    if let Some(bucket) = session.directories.bucket.as_ref().filter(|_| report.complete) {
+        bucket.unpin(pins.ended())?;
+    }
     report.refused(refused.into_iter().map(|(_, error)| error).chain(unusable).collect())?;
     report.missing(result.missing, result.why, result.is_absent)?;
     Ok(report.left_out(left_out)?)
@@ -361,6 +397,8 @@ struct Run<'a> {
     ids: &'a [SuiteId],
     /// Suites that cannot be published, by their place.
     refused: &'a [(usize, CommandError)],
+    /// Plans that workers have.
+    pins: &'a Pins,
     now: i64,
 }
 
@@ -397,7 +435,8 @@ impl Run<'_> {
         }
 
         let (foreign, clean) = self.others(tree, &state, report, events);
-        let named_elsewhere = |path: &str| foreign.as_ref().is_none_or(|foreign| foreign.names(path));
+        let named_elsewhere =
+            |path: &str| self.pins.names(path) || foreign.as_ref().is_none_or(|foreign| foreign.names(path));
         let orphans = wanted.subtraction.orphans;
         let commit =
             self.commit(session, &state, &wanted.subtraction.done, orphans, &publications, &complete, &named_elsewhere);
@@ -652,7 +691,7 @@ fn snapshot_of(
     report: &mut ReportBuilder,
     events: &mut dyn Events,
 ) -> Result<(), CommandError> {
-    let (Some(name), false) = (&settings.snapshot, settings.dry_run) else { return Ok(()) };
+    let (Some(name), true) = (&settings.snapshot, settings.publishes()) else { return Ok(()) };
     if !report.complete {
         report.warn(events, format!("snapshot {name} was not made: the run was not complete"));
         return Ok(());

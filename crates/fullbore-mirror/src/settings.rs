@@ -9,6 +9,7 @@ use fullbore_debian::keys::{Fingerprint, KeySource};
 use fullbore_debian::release_date::MAX_FUTURE_S;
 use fullbore_debian::signature::Verifier;
 use fullbore_engine::durability::Durability;
+use fullbore_fleet::names::RunId;
 use fullbore_s3::bucket::BucketSettings;
 use fullbore_wire::run::NetworkSettings;
 
@@ -54,6 +55,10 @@ pub struct MirrorSettings {
     pub snapshot: Option<String>,
     /// Only report the plan; write nothing.
     pub dry_run: bool,
+    /// Only store the plan, for workers; needs `store`.
+    pub pin: bool,
+    /// Finish the run whose plan has this name: with the next publication its plan is removed; needs `store`.
+    pub finish: Option<RunId>,
     /// Name of this mirror in its trace files; `None`: the machine's host name.
     pub trace_host: Option<String>,
     /// Further lines of the trace file, such as `Maintainer: …`.
@@ -83,10 +88,17 @@ impl MirrorSettings {
             network: NetworkSettings::default(),
             snapshot: None,
             dry_run: false,
+            pin: false,
+            finish: None,
             trace_host: None,
             trace_info: Vec::new(),
             notes: Vec::new(),
         }
+    }
+
+    /// Whether the run changes what is published.
+    pub(crate) fn publishes(&self) -> bool {
+        !self.dry_run && !self.pin
     }
 }
 

@@ -58,6 +58,13 @@ pub struct ObjectFacts {
     pub answered: Option<i64>,
 }
 
+impl ObjectFacts {
+    /// Whether the object has this size, and this hash as far as its hash is known.
+    pub fn is(&self, size: u64, sha256: Sha256) -> bool {
+        self.size == size && self.sha256.is_none_or(|known| known == sha256)
+    }
+}
+
 /// A small object with its content.
 #[derive(Debug, Clone)]
 pub struct SmallObject {

@@ -23,7 +23,7 @@ use crate::bucket::{failure, upload_failure};
 use crate::client::CallError;
 use crate::objects::{Condition, HASH_FIELD, Objects, TIME_FIELD, Written};
 use crate::parts::WHOLE_BYTES_MAX;
-use crate::upload::{PutOutcome, UploadError, Uploader};
+use crate::upload::{PutOutcome, Uploader};
 
 /// Names that are given at once.
 pub const NAMES_AT_ONCE: usize = 32;
@@ -65,6 +65,14 @@ pub trait Layout: Send + Sync + 'static {
 
     /// A published object that has this content already.
     fn copy_of(&self, sha256: Sha256) -> Option<String>;
+
+    /// Whether other machines store the same files at the same time: files then land only where there is no object yet.
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    /// The object of this path was there already, with the right size, and with the right hash as far as that is known.
+    fn was_there(&self, _path: &str) {}
 
     /// The object of this path is written, with this content and ETag, or removed.
     fn changed(&self, path: &str, to: Option<(Sha256, u64, Option<String>)>);
@@ -136,6 +144,66 @@ impl<L: Layout> StoreTarget<L> {
         let scratch = local.path().to_owned();
         let local = Arc::new(LocalTarget::new(local, Durability::None));
         StoreTarget { objects, uploader, local, layout, scratch, runtime, in_flight: Arc::default() }
+    }
+
+    /// Puts a verified file, whatever is there.
+    async fn land(&self, path: &str, upload: Upload, sha256: Sha256, size: u64) -> Result<(), TargetError> {
+        let fields = with_hash(self.layout.fields(path), sha256);
+        let key = self.objects.key(path);
+        let put = match upload {
+            Upload::Whole(content) => {
+                let put = self.uploader.put_whole(&key, fields, content, sha256, false).await;
+                put.map(|put| debug_assert!(matches!(put, PutOutcome::Stored(_)), "there is no condition"))
+            }
+            Upload::File(file) => self.uploader.put_file(&key, fields, file, size).await.map(drop),
+        };
+        put.map_err(|error| not_stored(path, upload_failure(error)))
+    }
+
+    /// Puts a verified file, unless another machine has done so.
+    async fn land_beside_others(
+        &self,
+        path: &str,
+        upload: Upload,
+        sha256: Sha256,
+        size: u64,
+    ) -> Result<(), TargetError> {
+        let content = match upload {
+            Upload::Whole(content) => content,
+            // Stores ignore conditions of uploads in parts, so they are asked before. Whoever stores the file between
+            // the two requests has put the same bytes.
+            Upload::File(_) => {
+                return match self.was_there(path, sha256, size).await? {
+                    true => Ok(()),
+                    false => self.land(path, upload, sha256, size).await,
+                };
+            }
+        };
+        let fields = with_hash(self.layout.fields(path), sha256);
+        let key = self.objects.key(path);
+        let put = self.uploader.put_whole(&key, fields, content.clone(), sha256, true).await;
+        match put.map_err(|error| not_stored(path, upload_failure(error)))? {
+            PutOutcome::Stored(_) => Ok(()),
+            PutOutcome::Exists { .. } => match self.was_there(path, sha256, size).await? {
+                true => Ok(()),
+                // It was removed between the two requests.
+                false => self.land(path, Upload::Whole(content), sha256, size).await,
+            },
+        }
+    }
+
+    /// Whether another machine has stored this file already.
+    async fn was_there(&self, path: &str, sha256: Sha256, size: u64) -> Result<bool, TargetError> {
+        let facts = self.objects.head(path).await.map_err(|error| not_stored(path, failure(&error)))?;
+        match facts {
+            None => Ok(false),
+            // Whoever publishes it reads content without a known hash.
+            Some(facts) if facts.is(size, sha256) => {
+                self.layout.was_there(path);
+                Ok(true)
+            }
+            Some(_) => Err(TargetError::Occupied { path: path.to_owned() }),
+        }
     }
 
     /// Puts content of the local directory, or a copy of a published object, under a published path.
@@ -252,6 +320,10 @@ fn joined(result: Option<Result<Result<(), TargetError>, tokio::task::JoinError>
     }
 }
 
+fn not_stored(path: &str, source: io::Error) -> TargetError {
+    TargetError::Io { operation: "store", path: path.to_owned(), source }
+}
+
 fn with_hash(mut fields: Vec<(String, String)>, sha256: Sha256) -> Vec<(String, String)> {
     fields.push((HASH_FIELD.to_owned(), sha256.to_hex().as_str().to_owned()));
     fields
@@ -346,23 +418,14 @@ impl<L: Layout> Target for StoreTarget<L> {
         let (promise, pending) = Promise::new(&path);
         let (target, flying) = (self.clone(), Flying::begin(&self.in_flight));
         self.runtime.spawn(async move {
-            let fields = with_hash(target.layout.fields(&path), sha256);
-            let key = target.objects.key(&path);
-            let put = match upload {
-                Upload::Whole(content) => {
-                    let put = target.uploader.put_whole(&key, fields, content, sha256, false).await;
-                    put.map(|put| debug_assert!(matches!(put, PutOutcome::Stored(_)), "there is no condition"))
-                }
-                Upload::File(file) => target.uploader.put_file(&key, fields, file, size).await.map(drop),
+            let put = match target.layout.is_shared() {
+                true => target.land_beside_others(&path, upload, sha256, size).await,
+                false => target.land(&path, upload, sha256, size).await,
             };
             if put.is_ok() {
                 target.layout.changed(&path, Some((sha256, size, None)));
             }
-            promise.tell(put.map_err(|error: UploadError| TargetError::Io {
-                operation: "store",
-                path,
-                source: upload_failure(error),
-            }));
+            promise.tell(put);
             // Whoever waits for the barrier is to find all of it told.
             drop(flying);
         });

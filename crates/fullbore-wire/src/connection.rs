@@ -154,12 +154,12 @@ fn reason(shared: &Shared, dispatcher: &mut Dispatcher, host: HostId, slot: usiz
     if got || dispatcher.wants_connection(host, now) {
         return Some(Reason::Requests);
     }
-    let warm = shared.warm.load(Ordering::Relaxed) && may_warm(shared, dispatcher, host, now);
+    let warm = shared.warm.load(Ordering::Relaxed) && may_warm(dispatcher, host, now);
     warm.then_some(Reason::WarmUp)
 }
 
-fn may_warm(shared: &Shared, dispatcher: &mut Dispatcher, host: HostId, now: Instant) -> bool {
-    dispatcher.connections_begun_to(host) < shared.options.limits.connections_per_host
+fn may_warm(dispatcher: &mut Dispatcher, host: HostId, now: Instant) -> bool {
+    dispatcher.allows_another(host)
         && dispatcher.paused_until(host, now).is_none()
         && !dispatcher.host_mut(host).is_out()
 }

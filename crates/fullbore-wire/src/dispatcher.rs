@@ -172,6 +172,8 @@ pub struct Dispatcher {
     next_connection: ConnectionId,
     /// Connections that are being opened, per host.
     opening: Vec<usize>,
+    /// Connections that each host may have at once.
+    allowed: Vec<usize>,
     /// Requests whose answer is at another address, and whose host they are; until somebody asks there.
     detours: BTreeMap<Ticket, (HostId, InFlight)>,
     next_ticket: Ticket,
@@ -204,6 +206,7 @@ impl Dispatcher {
         Dispatcher {
             recent: hosts.iter().map(|_| VecDeque::new()).collect(),
             opening: vec![0; hosts.len()],
+            allowed: vec![limits.connections_per_host; hosts.len()],
             hosts,
             name_of: None,
             limits,
@@ -305,12 +308,30 @@ impl Dispatcher {
         self.connections_to(host) + self.opening[host as usize]
     }
 
+    /// From now on, the host may have this number of connections, and never more than the limit of the run. Surplus
+    /// connections close after the answers that they wait for.
+    pub fn allow(&mut self, host: HostId, connections: usize) {
+        if let Some(allowed) = self.allowed.get_mut(host as usize) {
+            *allowed = connections.min(self.limits.connections_per_host);
+            self.has_news = true;
+        }
+    }
+
+    /// Whether the host may have one more connection.
+    pub(crate) fn allows_another(&self, host: HostId) -> bool {
+        self.connections_begun_to(host) < self.allowed[host as usize]
+    }
+
+    /// Whether a connection is one more than its host may have. The oldest connections stay.
+    fn is_surplus(&self, id: ConnectionId, host: HostId) -> bool {
+        let allowed = self.allowed[host as usize];
+        let older = || self.connections.range(..id).filter(|(_, c)| c.host == host && !c.is_detour).count();
+        allowed < self.limits.connections_per_host && older() >= allowed
+    }
+
     /// Whether one more connection to this host would have something to do.
     pub(crate) fn wants_connection(&mut self, host: HostId, now: Instant) -> bool {
-        if !self.may_be_connected_to(host, now)
-            || self.connections_begun_to(host) >= self.limits.connections_per_host
-            || self.held == Some(Hold::Host(host))
-        {
+        if !self.may_be_connected_to(host, now) || !self.allows_another(host) || self.held == Some(Hold::Host(host)) {
             return false;
         }
         // A connection that was opened for nothing costs the server more than us.
@@ -386,6 +407,9 @@ impl Dispatcher {
         let host = &self.hosts[connection.host as usize];
         if host.is_out() {
             return Next::Close;
+        }
+        if !connection.is_detour && self.is_surplus(id, connection.host) {
+            return if connection.owes() { Next::Wait } else { Next::Close };
         }
         let sent = connection.answered + connection.asked.len() as u64;
         if sent >= connection.explores.unwrap_or_else(|| host.requests_per_connection()) {

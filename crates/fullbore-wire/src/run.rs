@@ -11,7 +11,7 @@ mod report;
 mod settings;
 mod site;
 
-pub use batch::{Fetched, Job, Progression};
+pub use batch::{Fed, FedEvent, Fetched, Job, Progression, Totals};
 pub use network::{FILES_AT_ONCE, Network, network_runtime, sending_runtime};
 pub use report::{RunReport, add_transfers};
 pub use settings::{NetworkSettings, ProxyAddresses, address, addresses, fetch_options, proxies};

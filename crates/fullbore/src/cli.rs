@@ -25,6 +25,7 @@ mod selection;
 mod shared;
 mod store;
 mod update;
+mod work;
 
 use std::io::Write as _;
 
@@ -54,6 +55,7 @@ pub use selection::SelectionArgs;
 pub use shared::{NetworkArgs, OutputArgs, TrustArgs};
 pub use store::{GetArgs, GridArgs, PutArgs};
 pub use update::{IndexLevel, UpdateArgs};
+pub use work::WorkArgs;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -89,6 +91,9 @@ pub enum Command {
     /// Clone or update a Debian archive from one or many mirrors
     #[command(long_about = mirror::LONG)]
     Mirror(Box<MirrorArgs>),
+    /// Fetch files of a mirror in a bucket, as one of many machines
+    #[command(long_about = work::LONG)]
+    Work(Box<WorkArgs>),
     /// Refresh APT's indexes as `apt-get update` does
     #[command(long_about = update::LONG)]
     Update(Box<UpdateArgs>),

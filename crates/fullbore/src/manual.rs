@@ -261,9 +261,19 @@ mod tests {
                 assert_eq!(lines, 1, "{heading} of {}", page.name);
             }
         }
-        for name in
-            ["mirror", "check", "update", "copy", "probe", "bootstrap", "install", "put", "get", "pdiff-publish"]
-        {
+        for name in [
+            "mirror",
+            "work",
+            "check",
+            "update",
+            "copy",
+            "probe",
+            "bootstrap",
+            "install",
+            "put",
+            "get",
+            "pdiff-publish",
+        ] {
             let text = page(&format!("fullbore-{name}.1"));
             assert!(text.contains(".SH EXAMPLES\n"), "{name}");
         }

@@ -12,6 +12,7 @@ use fullbore_engine::run::costs::process_costs;
 use fullbore_engine::run::error::{CommandError, EXIT_UNCHANGED, ErrorKind};
 use fullbore_engine::run::report::Report;
 use fullbore_install::{bootstrap, install};
+use fullbore_mirror::mirror::work;
 use fullbore_mirror::{check, mirror};
 
 use crate::cli::{self, AptArgs, CheckArgs, Command, ConvertArgs, MirrorArgs, PdiffArgs, PdiffCommand, UpdateArgs};
@@ -44,6 +45,7 @@ fn run_command(arguments: impl IntoIterator<Item = std::ffi::OsString>, environm
     match cli::parse(arguments) {
         Ok(cli) => match cli.command {
             Command::Mirror(arguments) => run_mirror(*arguments, environment),
+            Command::Work(arguments) => run_work(&arguments, environment),
             Command::Update(arguments) => run_update(&arguments, environment),
             Command::Check(arguments) => run_check(&arguments, environment),
             Command::Pdiff(arguments) => run_pdiff(&arguments, environment),
@@ -108,6 +110,16 @@ fn run_mirror(arguments: MirrorArgs, environment: &Environment) -> u8 {
             }
         }
         runs.exit_code(screen)
+    })
+}
+
+fn run_work(arguments: &cli::WorkArgs, environment: &Environment) -> u8 {
+    let early = early_output(&arguments.output);
+    frame(&early, environment, settings::work(arguments, environment), |settings, screen, output| {
+        let result = match &settings {
+            settings::Work::Shard(settings) => work::shard::run(settings, screen),
+        };
+        Runs::one(output, environment, screen, "work", &settings.place(), result)
     })
 }
 

@@ -478,6 +478,9 @@ impl Events for Screen {
                     units::bytes(plan.delete_bytes),
                 ),
             ),
+            // In JSON it is printed already.
+            Event::Pinned(pinned) if !self.json => self.print_line(&pinned.run),
+            Event::Pinned(_) => {}
             Event::WouldDelete { path, bytes } => {
                 if self.verbose {
                     self.line(Level::Info, &format!("would delete {path}, {}", units::bytes(bytes)));

@@ -22,6 +22,7 @@ mod store;
 mod suites;
 pub mod update;
 pub mod values;
+mod work;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -36,6 +37,7 @@ pub use install::install;
 pub use resolve::mirrors;
 pub use store::{Check, Get, Ls, Put, check, get, ls, put};
 pub use update::update;
+pub use work::{Work, work};
 
 /// Where the settings file is looked for when none is named.
 pub const DEFAULT_CONFIG: &str = "/etc/fullbore/mirror.toml";

@@ -16,6 +16,8 @@ mod proxy;
 #[path = "s3/servers.rs"]
 #[allow(dead_code, unused_imports, reason = "shared by several test binaries")]
 mod servers;
+#[path = "store_mirror/shards.rs"]
+mod shards;
 #[path = "store_mirror/snapshots.rs"]
 mod snapshots;
 

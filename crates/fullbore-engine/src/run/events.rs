@@ -40,6 +40,8 @@ pub enum Event {
     },
     /// What is to be done is known now.
     Plan(Plan),
+    /// The plan is in the store, for workers (`mirror --pin`).
+    Pinned(Pinned),
     /// A file that the run would delete (`--dry-run`).
     WouldDelete {
         /// Path below the mirror's directory.
@@ -187,6 +189,18 @@ impl Event {
             started_unix_s: began(Duration::ZERO),
         }
     }
+}
+
+/// A plan in a store, for workers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Pinned {
+    /// The name of the run, for `work --run` and `mirror --finish`.
+    pub run: String,
+    /// Files that workers are to store.
+    pub files: u64,
+    /// Sum of their sizes.
+    pub bytes: u64,
 }
 
 /// The parts of a run, in order.

@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 
 use super::error::ErrorKind;
-use super::events::Plan;
+use super::events::{Pinned, Plan};
 use crate::units;
 pub use copy::{CopyReport, PartRow};
 pub use patches::{IndexPatches, PatchesChange};
@@ -64,6 +64,9 @@ pub struct Summary {
     pub dry_run: bool,
     /// What the run planned to fetch and delete.
     pub plan: Plan,
+    /// The plan that the run left for workers (`mirror --pin`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pinned: Option<Pinned>,
     /// What is there (`mirror`, `check`), as far as that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mirrored: Option<Mirrored>,
@@ -395,6 +398,36 @@ impl fmt::Display for VerdictReport {
     }
 }
 
+impl Summary {
+    /// The one line at the end of a worker.
+    fn work_line(&self, f: &mut fmt::Formatter<'_>, time: &str) -> fmt::Result {
+        let totals = &self.totals;
+        match (totals.files, totals.missing_files, self.exit_code) {
+            (0, 0, 0) => write!(f, "nothing to store in {time}")?,
+            (0, ..) => write!(f, "nothing stored in {time}")?,
+            (files, ..) => {
+                let rate = units::bytes(units::per_second(totals.written_bytes, self.duration_ms));
+                let stored = units::several(files, "file", "files");
+                write!(f, "{stored}, {} stored in {time}, {rate}/s", units::bytes(totals.written_bytes))?;
+            }
+        }
+        match totals.kept_files {
+            0 => write!(f, ".")?,
+            kept => write!(f, "; {kept} {} there already.", units::noun(kept, "was", "were"))?,
+        }
+        if totals.missing_files > 0 {
+            let missing = totals.missing_files;
+            write!(f, " {missing} {} missing.", units::noun(missing, "file is", "files are"))?;
+        }
+        if totals.files > 0
+            && let Some(verdict) = &self.verdict
+        {
+            write!(f, " {verdict}")?;
+        }
+        self.write_waits(f)
+    }
+}
+
 impl fmt::Display for Summary {
     /// The one line at the end of a run.
     ///
@@ -429,6 +462,13 @@ impl fmt::Display for Summary {
                 (0, _) => write!(f, "; not all of it could be verified."),
                 (n, _) => write!(f, ", {n} missing or wrong."),
             };
+        }
+        if let Some(pinned) = &self.pinned {
+            let files = units::several(pinned.files, "file", "files");
+            return write!(f, "{files}, {} pinned for workers in {time}.", units::bytes(pinned.bytes));
+        }
+        if self.command == "work" {
+            return self.work_line(f, &time);
         }
         if self.dry_run {
             return write!(
@@ -513,6 +553,23 @@ mod tests {
         };
         let line = "43.1 GB in 11 m 32 s, 62.3 MB/s. Limited by: disk writes (busy 91 %; network blocked 74 %).";
         assert_eq!(summary.to_string(), line);
+    }
+
+    #[test]
+    fn the_closing_lines_of_a_plan_and_its_workers() {
+        let pinned = Pinned { run: "9c1f".into(), files: 594, bytes: 60_000_000 };
+        let plan = Summary { command: "mirror".into(), duration_ms: 2000, pinned: Some(pinned), ..Summary::default() };
+        assert_eq!(plan.to_string(), "594 files, 60.0 MB pinned for workers in 2.0 s.");
+        let worker = |files, written_bytes, kept_files, missing_files| {
+            let totals = Totals { files, written_bytes, kept_files, missing_files, ..Totals::default() };
+            Summary { command: "work".into(), duration_ms: 2000, totals, ..Summary::default() }.to_string()
+        };
+        assert_eq!(
+            worker(297, 30_000_000, 1, 0),
+            "297 files, 30.0 MB stored in 2.0 s, 15.0 MB/s; 1 was there already."
+        );
+        assert_eq!(worker(0, 0, 594, 0), "nothing to store in 2.0 s; 594 were there already.");
+        assert_eq!(worker(0, 0, 0, 2), "nothing stored in 2.0 s. 2 files are missing.");
     }
 
     #[test]

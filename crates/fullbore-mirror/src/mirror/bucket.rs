@@ -8,6 +8,7 @@
 //! A run that finds nothing new reads the state and the signed files at once, and takes no lock.
 
 mod aliases;
+mod runs;
 pub(super) mod snapshots;
 pub mod tree;
 
@@ -49,14 +50,14 @@ use tree::StoreTree;
 const LOCK_PATH: &str = ".fullbore/lock";
 
 /// Largest own file that is read into memory. A list of a million files has some 50 MB.
-const OWN_BYTES_MAX: usize = 256 << 20;
+pub(super) const OWN_BYTES_MAX: usize = 256 << 20;
 
 /// Bytes of files that may be begun at once: those up to 16 MiB are in memory until they are stored.
 pub const BEGUN_BYTES_MAX: u64 = 256 << 20;
 
 /// Memory for parts of large files in flight, and the number of uploads.
-const WINDOW_BYTES: u64 = 64 << 20;
-const UPLOADS_MAX: u32 = 512;
+pub(super) const WINDOW_BYTES: u64 = 64 << 20;
+pub(super) const UPLOADS_MAX: u32 = 512;
 
 /// A mirror in a bucket.
 pub struct BucketMirror {

@@ -35,7 +35,8 @@ impl Run<'_> {
         let positions = (0..self.offers.len()).filter(|position| !self.is_refused(*position));
         let publications =
             positions.map(|position| self.publication(session, position)).collect::<Result<Vec<_>, CommandError>>()?;
-        let named_elsewhere = |path: &str| foreign.as_ref().is_none_or(|foreign| foreign.names(path));
+        let named_elsewhere =
+            |path: &str| self.pins.names(path) || foreign.as_ref().is_none_or(|foreign| foreign.names(path));
         let orphans = wanted.subtraction.orphans.clone();
         let done = &wanted.subtraction.done;
         let commit = self.commit(

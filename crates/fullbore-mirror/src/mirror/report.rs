@@ -1,7 +1,7 @@
 //! The report of a mirror run: suites, plan, deletions, missing files.
 
 use fullbore_engine::run::error::{CommandError, ErrorKind};
-use fullbore_engine::run::events::{self, Event, Events, Phase};
+use fullbore_engine::run::events::{self, Event, Events, Phase, Pinned};
 use fullbore_engine::run::report::{Mirrored, Report, SuiteReport, SuiteState};
 use fullbore_engine::units;
 use fullbore_wire::fetch::HostSeen;
@@ -21,6 +21,7 @@ use super::state::{Header, ReleaseChange};
 use super::subtract::Tally;
 use super::trace_files::{self, Trace};
 use super::upstream::Upstream;
+use super::work::RunId;
 use crate::settings::MirrorSettings;
 
 /// Lines about missing files in an error, and about wrong indexes; the report has more.
@@ -119,6 +120,14 @@ impl ReportBuilder {
         self.run.summary.totals.kept_bytes = wanted.subtraction.present.bytes;
         self.run.summary.totals.resumed_bytes = wanted.resumed_bytes;
         events.emit(Event::Plan(self.run.summary.plan));
+    }
+
+    /// The plan was pinned under this name, with these files for workers.
+    pub fn pinned(&mut self, events: &mut dyn Events, run: &RunId, missing: Tally) {
+        let pinned = Pinned { run: run.to_string(), files: missing.files, bytes: missing.bytes };
+        events.emit(Event::Pinned(pinned.clone()));
+        self.run.summary.changed = missing.files > 0;
+        self.run.summary.pinned = Some(pinned);
     }
 
     /// Reports the deletions of a dry run.

@@ -25,7 +25,7 @@ use super::tree::Tree;
 use fullbore_wire::run::{Fetched, Network, NetworkSettings, Progression, Site, SiteParts, addresses, fetch_options};
 
 /// Largest number of writing threads: eight write and hash more than a 10 Gbit/s network brings. A guess.
-const THREADS_MAX: usize = 8;
+pub(super) const THREADS_MAX: usize = 8;
 
 /// A run's directories, connections and clocks.
 pub struct Session {

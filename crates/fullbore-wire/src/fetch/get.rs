@@ -260,6 +260,13 @@ impl Watch {
         }
     }
 
+    /// From now on, the host may have this number of connections, and never more than the limit of the run. Surplus
+    /// connections close after the answers that they wait for. Files that only this host has wait while it may have none.
+    pub fn allow(&self, host: HostId, connections: usize) {
+        self.shared.dispatcher().allow(host, connections);
+        self.shared.wake.notify_waiters();
+    }
+
     /// The number of faults of every host so far, and the last of them.
     pub fn faults(&self) -> Vec<(u64, Option<SeenFault>)> {
         let dispatcher = self.shared.dispatcher();

@@ -19,6 +19,8 @@ use fullbore_engine::stage::Ledger;
 use fullbore_engine::target::TargetError;
 use fullbore_engine::verdict::{RecordSamples, Sampler, SamplerConfig, Verdict};
 
+use tokio::sync::mpsc;
+
 use crate::dispatcher::GivenUp;
 use crate::fetch::{Catalogue, FetchEvent, Fetcher, Watch};
 use crate::hosts::HostSet;
@@ -66,7 +68,7 @@ fn is_of_one_file(cause: &Cause) -> bool {
     use FileError::{NotRegular, Path, Symlink};
     let of_a_name = |error: &FileError| matches!(error, Path { .. } | Symlink { .. } | NotRegular { .. });
     match cause {
-        Cause::PathTaken { .. } => true,
+        Cause::PathTaken { .. } | Cause::Target(TargetError::Occupied { .. }) => true,
         Cause::Target(TargetError::File(error)) => of_a_name(error),
         _ => false,
     }
@@ -103,6 +105,31 @@ pub struct Job<'a> {
     pub faults: &'a mut Faults,
 }
 
+/// Files that become known one after the other, for one fetcher.
+pub struct Fed<'a> {
+    /// Names, sizes and hashes of the files; it knows each before the feed has it.
+    pub catalogue: Arc<dyn Catalogue>,
+    /// The files to fetch.
+    pub items: mpsc::Receiver<Vec<Item>>,
+    /// The fetcher that requests the files.
+    pub fetcher: &'a mut Fetcher,
+    /// The landing that writes the files.
+    pub landing: &'a Landing,
+    /// What is told of the hosts.
+    pub faults: &'a mut Faults,
+}
+
+/// The end of a file of a feed.
+#[derive(Debug)]
+pub enum FedEvent {
+    /// It is verified and has its final name.
+    Verified(ItemId),
+    /// No host served it right.
+    GivenUp(GivenUp),
+    /// The destination refuses this one file.
+    Refused(ItemId, Cause),
+}
+
 /// A file for the verdict's samples.
 fn samples(record: Option<&Path>) -> Result<Option<Box<dyn RecordSamples>>, CommandError> {
     let Some(path) = record else { return Ok(None) };
@@ -110,14 +137,36 @@ fn samples(record: Option<&Path>) -> Result<Option<Box<dyn RecordSamples>>, Comm
     Ok(Some(Box::new(std::io::BufWriter::new(file))))
 }
 
-/// What has come so far, over all batches of a run, and what limits it.
-pub struct Progression {
-    sampler: Option<Sampler>,
-    started: Instant,
+/// Files and bytes of a run so far. Clones count the same ones.
+#[derive(Debug, Clone, Default)]
+pub struct Totals(Arc<Counters>);
+
+#[derive(Debug, Default)]
+struct Counters {
     files: AtomicU64,
     bytes: AtomicU64,
     total_files: AtomicU64,
     total_bytes: AtomicU64,
+}
+
+impl Totals {
+    /// So many more files and bytes are to be fetched.
+    pub fn expect(&self, files: u64, bytes: u64) {
+        self.0.total_files.fetch_add(files, Ordering::Relaxed);
+        self.0.total_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn verified(&self, bytes: u64) {
+        self.0.files.fetch_add(1, Ordering::Relaxed);
+        self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// What has come so far, over all batches of a run, and what limits it.
+pub struct Progression {
+    sampler: Option<Sampler>,
+    started: Instant,
+    totals: Totals,
 }
 
 impl Progression {
@@ -132,14 +181,12 @@ impl Progression {
             ..SamplerConfig::default()
         };
         let sampler = Sampler::start(ledger, config).map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
-        Ok(Progression {
-            sampler: Some(sampler),
-            started: Instant::now(),
-            files: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
-            total_files: AtomicU64::new(0),
-            total_bytes: AtomicU64::new(0),
-        })
+        Ok(Progression { sampler: Some(sampler), started: Instant::now(), totals: Totals::default() })
+    }
+
+    /// The counters of this run.
+    pub fn totals(&self) -> &Totals {
+        &self.totals
     }
 
     /// Fetches a batch with each of these fetchers, all at once; `on_verified` hears of each file (by the
@@ -159,8 +206,7 @@ impl Progression {
     ) -> Result<Vec<Fetched>, CommandError> {
         let missing = |item: &Item| item.size - item.present.iter().map(|range| range.end - range.start).sum::<u64>();
         for job in &jobs {
-            self.total_files.fetch_add(job.items.len() as u64, Ordering::Relaxed);
-            self.total_bytes.fetch_add(job.items.iter().map(missing).sum(), Ordering::Relaxed);
+            self.totals.expect(job.items.len() as u64, job.items.iter().map(missing).sum());
         }
         let mut fetched = Vec::new();
         fetched.resize_with(jobs.len(), Fetched::default);
@@ -179,8 +225,7 @@ impl Progression {
                     let mut result = result.lock().unwrap_or_else(PoisonError::into_inner);
                     match event {
                         FetchEvent::Verified(item) => {
-                            self.files.fetch_add(1, Ordering::Relaxed);
-                            self.bytes.fetch_add(catalogue.spec(item).size, Ordering::Relaxed);
+                            self.totals.verified(catalogue.spec(item).size);
                             result.0[place].verified.push(item);
                             (result.2)(place, item);
                         }
@@ -227,14 +272,76 @@ impl Progression {
         }
     }
 
+    /// Fetches the files of a feed until `driver` ends, which hears of each file by `on_event` and gives out the next.
+    /// Files that are on their way then are abandoned. The caller counts the files by [`Progression::totals`].
+    ///
+    /// # Errors
+    /// A [`CommandError`] of the destination if files cannot be written. Faults of mirrors, and refusals of one file,
+    /// are events.
+    pub fn fetch_fed<T>(
+        &self,
+        runtime: &tokio::runtime::Runtime,
+        fed: Fed<'_>,
+        driver: impl Future<Output = T>,
+        events: &mut dyn Events,
+        on_event: &mut (dyn FnMut(FedEvent) + Send),
+    ) -> Result<T, CommandError> {
+        let Fed { catalogue, items, fetcher, landing, faults } = fed;
+        let (failed, failure) = (tokio::sync::Notify::new(), Mutex::new(None::<CommandError>));
+        let mut pace = Shown::new(self, vec![landing.clone()]);
+        let mut on_fetched = |event: FetchEvent| match event {
+            FetchEvent::Verified(item) => {
+                self.totals.verified(catalogue.spec(item).size);
+                on_event(FedEvent::Verified(item));
+            }
+            FetchEvent::GivenUp(given_up) => on_event(FedEvent::GivenUp(given_up)),
+            FetchEvent::LocalFailure(item, cause) if is_of_one_file(&cause) => {
+                on_event(FedEvent::Refused(item, cause));
+            }
+            FetchEvent::LocalFailure(item, cause) => {
+                let path = catalogue.path(item);
+                let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
+                failure.get_or_insert_with(|| local_failure(&path, &cause));
+                failed.notify_one();
+            }
+        };
+        let ended = runtime.block_on(async {
+            let mut fetching = std::pin::pin!(fetcher.fetch_fed(catalogue.clone(), items, &mut on_fetched));
+            let mut driver = std::pin::pin!(driver);
+            let mut tick = tokio::time::interval(PROGRESS_EVERY);
+            let mut is_fetching = true;
+            loop {
+                tokio::select! {
+                    () = failed.notified() => break None,
+                    ended = &mut driver => break Some(ended),
+                    () = &mut fetching, if is_fetching => is_fetching = false,
+                    _ = tick.tick() => {
+                        faults.tell(events);
+                        let limit = self.sampler.as_ref().and_then(Sampler::present);
+                        events.emit(Event::Progress(pace.progress(limit)));
+                    }
+                }
+            }
+        });
+        faults.tell(events);
+        events.emit(Event::Progress(pace.progress(None)));
+        let failure = failure.into_inner().unwrap_or_else(PoisonError::into_inner);
+        match (failure, ended) {
+            (Some(error), _) => Err(error),
+            (None, Some(ended)) => Ok(ended),
+            (None, None) => Err(CommandError::new(ErrorKind::Internal, "a fetch ended without a reason")),
+        }
+    }
+
     /// Files and bytes verified so far.
     pub fn done(&self) -> (u64, u64) {
-        (self.files.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+        let counters = &self.totals.0;
+        (counters.files.load(Ordering::Relaxed), counters.bytes.load(Ordering::Relaxed))
     }
 
     /// Number of bytes that were not present and had to be fetched.
     pub fn needed_bytes(&self) -> u64 {
-        self.total_bytes.load(Ordering::Relaxed)
+        self.totals.0.total_bytes.load(Ordering::Relaxed)
     }
 
     /// Ends the sampler; the verdict is on everything until now. `None` the second time.
@@ -269,9 +376,9 @@ impl<'a> Shown<'a> {
         // A file that came twice does not make it more than all.
         let bytes = self.landings.iter().map(|landing| landing.counts().written_bytes).sum::<u64>().min(total_bytes);
         let counts = Counts {
-            files: self.progression.files.load(Ordering::Relaxed),
+            files: self.progression.done().0,
             bytes,
-            total_files: self.progression.total_files.load(Ordering::Relaxed),
+            total_files: self.progression.totals.0.total_files.load(Ordering::Relaxed),
             total_bytes,
         };
         self.pace.progress(counts, limit, Instant::now())

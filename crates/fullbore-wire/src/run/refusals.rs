@@ -42,11 +42,16 @@ impl Hosts {
         }
     }
 
-    /// What each host did wrong with a file.
-    fn faults(&self, given_up: &GivenUp) -> Vec<String> {
+    /// What each host did wrong with a file: its name, and the fault.
+    pub fn of_each(&self, given_up: &GivenUp) -> Vec<(String, String)> {
         let named =
             given_up.faults.iter().filter_map(|(host, fault)| Some((self.names.get(usize::from(*host))?, fault)));
-        named.map(|(host, fault)| format!("{host}: {fault}")).take(HOSTS_NAMED).collect()
+        named.map(|(host, fault)| (host.clone(), fault.to_string())).take(HOSTS_NAMED).collect()
+    }
+
+    /// What each host did wrong with a file.
+    fn faults(&self, given_up: &GivenUp) -> Vec<String> {
+        self.of_each(given_up).into_iter().map(|(host, fault)| format!("{host}: {fault}")).collect()
     }
 }
 

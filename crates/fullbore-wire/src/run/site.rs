@@ -9,8 +9,9 @@ use fullbore_engine::run::{CommandError, ErrorKind};
 use fullbore_engine::stage::Ledger;
 use fullbore_engine::target::Target;
 use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
 
-use super::batch::{Faults, Job};
+use super::batch::{Faults, Fed, Job};
 use super::settings::{NetworkSettings, window};
 use crate::fetch::{Catalogue, FetchOptions, Fetcher, Parts};
 use crate::queue::{Item, ItemId};
@@ -51,7 +52,7 @@ impl Site {
     ) -> Result<Site, CommandError> {
         let window = window(urls.len(), parts.network);
         parts.ledger.watch_window(&window);
-        let (sender, outcomes) = tokio::sync::mpsc::unbounded_channel();
+        let (sender, outcomes) = mpsc::unbounded_channel();
         let threads = std::thread::available_parallelism().map_or(2, |cores| cores.get()).min(parts.threads_max);
         let landing = Landing::start(target, journal, threads, parts.ledger, sender)
             .map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
@@ -64,6 +65,11 @@ impl Site {
     /// Makes a job for [`Progression::fetch`](super::Progression::fetch).
     pub fn job(&mut self, batch: Arc<dyn Catalogue>, items: Vec<Item>) -> Job<'_> {
         Job { batch, items, fetcher: &mut self.fetcher, landing: &self.landing, faults: &mut self.faults }
+    }
+
+    /// The files of a feed, for [`Progression::fetch_fed`](super::Progression::fetch_fed).
+    pub fn fed(&mut self, catalogue: Arc<dyn Catalogue>, items: mpsc::Receiver<Vec<Item>>) -> Fed<'_> {
+        Fed { catalogue, items, fetcher: &mut self.fetcher, landing: &self.landing, faults: &mut self.faults }
     }
 
     /// The job of fetching all `files`, less the parts that an earlier run left.

@@ -12,6 +12,7 @@ use super::shared::{CHOICE, KEEP, NETWORK, NetworkArgs, OUTPUT, OutputArgs, TRUS
 use crate::settings::values::Percent;
 
 const WHAT: &str = "What to mirror";
+const WORKERS: &str = "Many machines";
 
 pub(super) const LONG: &str = "\
 Clone or update a Debian archive from one or many mirrors.
@@ -214,6 +215,14 @@ pub struct MirrorArgs {
     /// Show how many files and bytes would be fetched; change no file of the mirror
     #[arg(long, short = 'n', help_heading = OUTPUT)]
     pub dry_run: bool,
+
+    /// Store the plan in the bucket for workers, and print the name of the run; see `fullbore work`
+    #[arg(long, help_heading = WORKERS, conflicts_with_all = ["dry_run", "finish", "snapshot"])]
+    pub pin: bool,
+
+    /// After workers have stored files of this run, fetch the rest and publish
+    #[arg(long, value_name = "RUN", help_heading = WORKERS, conflicts_with = "dry_run")]
+    pub finish: Option<String>,
 
     /// Output of the run.
     #[command(flatten)]

@@ -183,6 +183,9 @@ const FILES_OF_STORES: Section = files(&[
     ("~/.local/state/fullbore/put/", "Journals of unfinished uploads (mode 0600)."),
 ]);
 
+const FILES_OF_WORK: Section =
+    files(&[("~/.aws/credentials, ~/.aws/config", "Credentials and settings for S3 stores."), CREDENTIALS]);
+
 /// The sections of a page, in their order.
 pub fn of(page: &str) -> Vec<Section> {
     let exit_status = if page == "fullbore-nosync" { EXIT_STATUS_OF_NOSYNC } else { EXIT_STATUS };
@@ -196,6 +199,7 @@ pub fn of(page: &str) -> Vec<Section> {
         "install" => (ENVIRONMENT_OF_APT, Some(FILES_OF_INSTALL)),
         "nosync" => (ENVIRONMENT_OF_NOSYNC, None),
         "divert" => (ENVIRONMENT, Some(FILES_OF_DIVERT)),
+        "work" => (ENVIRONMENT_OF_STORES, Some(FILES_OF_WORK)),
         "put" | "get" | "ls" => (ENVIRONMENT_OF_STORES, Some(FILES_OF_STORES)),
         "" => (ENVIRONMENT_OF_NETWORK, Some(FILES)),
         _ => (ENVIRONMENT, None),
@@ -233,7 +237,15 @@ pub fn examples(page: &str) -> &'static str {
 pub fn see_also(page: &str) -> &'static [&'static str] {
     match page.split('-').nth(1).unwrap_or_default() {
         "" => &["fullbore-mirror.toml(5)"],
-        "mirror" => &["fullbore-check(1)", "fullbore-convert(1)", "fullbore-mirror.toml(5)", "gpgv(1)", "sqv(1)"],
+        "mirror" => &[
+            "fullbore-check(1)",
+            "fullbore-convert(1)",
+            "fullbore-work(1)",
+            "fullbore-mirror.toml(5)",
+            "gpgv(1)",
+            "sqv(1)",
+        ],
+        "work" => &["fullbore-mirror(1)"],
         "check" => &["fullbore-mirror(1)", "gpgv(1)", "sqv(1)"],
         "convert" => &["fullbore-mirror(1)", "fullbore-mirror.toml(5)"],
         "update" => &["fullbore-apt(1)", "apt-get(8)", "sources.list(5)", "apt.conf(5)"],

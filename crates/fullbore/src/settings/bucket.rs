@@ -58,6 +58,8 @@ pub(super) fn of_buckets(arguments: &MirrorArgs) -> Option<&'static str> {
         ("--cache-control", arguments.cache_control.is_some()),
         ("--lock", arguments.lock.is_some()),
         ("--scratch", arguments.scratch.is_some()),
+        ("--pin", arguments.pin),
+        ("--finish", arguments.finish.is_some()),
         ("--endpoint", arguments.store.endpoint.is_some()),
         ("--region", arguments.store.region.is_some()),
         ("--profile", arguments.store.profile.is_some()),

@@ -16,6 +16,7 @@ use super::bucket::{bucket_of, for_buckets_only, of_buckets, scratch};
 use super::directories::directory_names;
 use super::file::{self, Section};
 use super::layers::flags;
+use super::work::run_id;
 use super::{Clean, DEFAULT_CONFIG, Environment, Filters, Keep, MirrorSettings, OutputSettings};
 use crate::cli::{Aliases, MirrorArgs, NetworkArgs, OutputArgs, StoreArgs, StoreLock};
 
@@ -29,7 +30,8 @@ pub fn mirrors(
     arguments: MirrorArgs,
     environment: &Environment,
 ) -> Result<(Vec<MirrorSettings>, OutputSettings), CommandError> {
-    let output = output(&arguments.output, arguments.changed_exit);
+    // The name of a run is data, which scripts read.
+    let output = OutputSettings { stdout_has_data: arguments.pin, ..output(&arguments.output, arguments.changed_exit) };
     let sections = sections(&arguments)?;
     let several = sections.len() > 1;
     if several && (!arguments.from.is_empty() || arguments.to.is_some() || arguments.sources.is_some()) {
@@ -46,6 +48,11 @@ pub fn mirrors(
             None => error,
         })?;
         mirrors.extend(resolved);
+    }
+    if mirrors.len() > 1 && (arguments.pin || arguments.finish.is_some()) {
+        let flag = if arguments.pin { "--pin" } else { "--finish" };
+        return Err(CommandError::usage(format_args!("{flag} is for one mirror, and there are {}", mirrors.len()))
+            .hint(format_args!("name one, as in `fullbore mirror NAME {flag}`")));
     }
     for (i, mirror) in mirrors.iter().enumerate() {
         if let Some(other) = mirrors.iter().take(i).find(|other| other.dir == mirror.dir) {
@@ -231,6 +238,8 @@ fn mirror(
             )?,
             snapshot: wishes.snapshot.clone(),
             dry_run: arguments.dry_run,
+            pin: arguments.pin,
+            finish: arguments.finish.as_deref().map(|run| run_id("--finish", run)).transpose()?,
             trace_host: wishes.trace_host.clone(),
             trace_info: wishes.trace_info.0.clone(),
             notes: archive.notes,

@@ -31,7 +31,7 @@ use crate::settings::MirrorStore;
 const IMMUTABLE: &str = "public, max-age=31536000, immutable";
 
 /// Names of indexes and signed files change at each publication.
-const SHORT_LIVED: &str = "max-age=60, must-revalidate";
+pub(in super::super) const SHORT_LIVED: &str = "max-age=60, must-revalidate";
 
 /// Bytes of one download in flight, and the number of its ranges.
 const DOWNLOAD_BYTES: u64 = 16 << 20;
@@ -342,6 +342,13 @@ impl StoreTree {
     }
 }
 
+/// The fields of a published object.
+pub(in super::super) fn fields(path: &str, short_lived: &str) -> Vec<(String, String)> {
+    let lives = if path.starts_with("pool/") || path.contains("/by-hash/") { IMMUTABLE } else { short_lived };
+    let field = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    vec![field("Content-Type", &fullbore_s3::content_type(path)), field("Cache-Control", lives)]
+}
+
 pub(super) fn failed(operation: &'static str, path: &str, source: io::Error) -> FileError {
     FileError::Io { operation, path: path.to_owned(), source }
 }
@@ -560,9 +567,7 @@ impl Layout for StoreTree {
     }
 
     fn fields(&self, path: &str) -> Vec<(String, String)> {
-        let lives = if path.starts_with("pool/") || path.contains("/by-hash/") { IMMUTABLE } else { &self.short_lived };
-        let field = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        vec![field("Content-Type", &fullbore_s3::content_type(path)), field("Cache-Control", lives)]
+        fields(path, &self.short_lived)
     }
 
     fn step(&self, name: &Name) -> u32 {

@@ -1,0 +1,72 @@
+//! The pinned plans of a mirror, which are objects among fullbore's own.
+
+use bytes::Bytes;
+use fullbore_engine::run::error::CommandError;
+use fullbore_fleet::names::RunId;
+use fullbore_s3::objects::{Condition, Written};
+
+use super::{BucketMirror, OWN_BYTES_MAX};
+use crate::mirror::work::pinned::{RUNS_DIRECTORY, plan_path, run_of};
+
+/// Most plans of a mirror, because each run of the planner reads all of them. A guess: one is usual.
+const PLANS_MAX: usize = 64;
+
+/// The plan of a run, as it is in the store.
+pub struct StoredPlan {
+    /// The object.
+    pub content: Bytes,
+    /// Seconds since it was written, by the store's clock.
+    pub age_s: Option<i64>,
+}
+
+impl BucketMirror {
+    /// Stores the plan of a run.
+    ///
+    /// # Errors
+    /// A store that cannot be written; too many plans.
+    pub fn pin(&self, run: &RunId, content: Vec<u8>) -> Result<(), CommandError> {
+        if self.runs()?.len() >= PLANS_MAX {
+            return Err(CommandError::usage(format_args!("the mirror has {PLANS_MAX} pinned plans already"))
+                .hint("finish one of them with --finish; plans of two weeks ago end with the next run"));
+        }
+        let fields = vec![("Content-Type".to_owned(), "application/zstd".to_owned())];
+        let condition = if self.tree.has_lock() { Condition::Absent } else { Condition::None };
+        let put = self.runtime.block_on(self.state.put(&plan_path(run), fields, Bytes::from(content), &condition));
+        match put.map_err(|error| self.failed(&error))? {
+            // The same content has the same name.
+            Written::Stored(_) | Written::Refused => Ok(()),
+        }
+    }
+
+    /// Runs with a plan in the store.
+    ///
+    /// # Errors
+    /// A store that cannot be read.
+    pub fn runs(&self) -> Result<Vec<RunId>, CommandError> {
+        let below = format!("{RUNS_DIRECTORY}/");
+        let listed = self.runtime.block_on(self.state.list(&below)).map_err(|error| self.failed(&error))?;
+        Ok(listed.iter().filter_map(|(path, ..)| run_of(path)).collect())
+    }
+
+    /// Reads the plan of a run; `None`: it was removed.
+    ///
+    /// # Errors
+    /// A store that cannot be read.
+    pub fn plan(&self, run: &RunId) -> Result<Option<StoredPlan>, CommandError> {
+        let found = self.runtime.block_on(self.state.get(&plan_path(run), OWN_BYTES_MAX));
+        Ok(found.map_err(|error| self.failed(&error))?.map(|found| {
+            let facts = found.facts;
+            let age_s = facts.answered.zip(facts.modified).map(|(answered, modified)| answered - modified);
+            StoredPlan { content: found.content, age_s }
+        }))
+    }
+
+    /// Removes the plans of these runs.
+    ///
+    /// # Errors
+    /// A store that cannot be written.
+    pub fn unpin(&self, runs: &[RunId]) -> Result<(), CommandError> {
+        let paths: Vec<String> = runs.iter().map(plan_path).collect();
+        self.runtime.block_on(self.state.remove(&paths)).map_err(|error| self.failed(&error))
+    }
+}

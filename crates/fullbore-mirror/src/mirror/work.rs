@@ -1,0 +1,16 @@
+//! Workers: machines that fetch files of a mirror in a bucket for a planner elsewhere.
+//!
+//! A worker stores verified files of the pool, and nothing else: it has no lock, writes no state, and publishes no
+//! name. [`shard::run`] is a worker of a pinned plan ([`pinned`]), which needs no broker. What is done, only the store
+//! says.
+
+pub mod feed;
+mod landing;
+pub mod pinned;
+pub(crate) mod pins;
+pub mod session;
+pub mod shard;
+
+pub use fullbore_fleet::message::Item;
+pub use fullbore_fleet::names::RunId;
+pub use fullbore_fleet::shards::Shard;

@@ -1,0 +1,245 @@
+//! The files of a worker while they are on their way: handed in one after the other, each with its outcome.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use fullbore_engine::digest::Sha256;
+use fullbore_engine::landing::{Cause, FileSpec};
+use fullbore_fleet::message::Item;
+use fullbore_s3::CallError;
+use fullbore_s3::objects::Objects;
+use fullbore_wire::dispatcher::GivenUp;
+use fullbore_wire::fetch::Catalogue;
+use fullbore_wire::queue::{Item as Queued, ItemId};
+use fullbore_wire::run::Totals;
+use fullbore_wire::run::refusals::{Hosts, Why, is_lost};
+use tokio::sync::mpsc;
+
+use super::session::{Seen, look};
+
+/// What became of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was fetched and verified, and the store has acknowledged it.
+    Stored,
+    /// It was fetched, and somebody else had stored it meanwhile.
+    Present,
+    /// It is not in the store.
+    GivenUp(Refusal),
+}
+
+/// Why a file was given up.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Refusal {
+    /// In one line.
+    pub reason: String,
+    /// What each mirror did wrong: its name, and the fault.
+    pub faults: Vec<(String, String)>,
+    /// Whether every mirror answered and none has the right file, so that another try would not help.
+    pub is_lost: bool,
+    /// What kind of faults these are.
+    pub why: Why,
+}
+
+/// The end of one file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// The caller's number.
+    pub tag: u64,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// The ends of files, in the order in which they ended.
+pub type Outcomes = mpsc::UnboundedReceiver<Ended>;
+
+/// The session has ended: its error is that of [`Session::work`](super::session::Session::work).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the session has ended")]
+pub struct SessionEnded;
+
+/// Takes files for a session. When the last clone is dropped, no more files come.
+#[derive(Clone)]
+pub struct Feed {
+    files: Arc<Files>,
+    items: mpsc::Sender<Vec<Queued>>,
+    totals: Totals,
+    objects: Objects,
+}
+
+impl Feed {
+    pub(super) fn new(files: Arc<Files>, items: mpsc::Sender<Vec<Queued>>, totals: Totals, objects: Objects) -> Feed {
+        Feed { files, items, totals, objects }
+    }
+
+    /// Has files fetched and stored. Each ends with its tag among the outcomes, which need not differ between files. A
+    /// file that is on its way already ends with that one; another file of the same path is given up.
+    ///
+    /// The files must have passed [`Item::check`].
+    ///
+    /// # Errors
+    /// The session has ended.
+    pub async fn add(&self, files: impl IntoIterator<Item = (u64, Item)>) -> Result<(), SessionEnded> {
+        let items: Vec<Queued> = files.into_iter().filter_map(|(tag, file)| self.files.begin(tag, file)).collect();
+        if items.is_empty() {
+            return Ok(());
+        }
+        self.totals.expect(items.len() as u64, items.iter().map(|item| item.size).sum());
+        self.items.send(items).await.map_err(|_| SessionEnded)
+    }
+
+    /// What the store has at the path of a file.
+    ///
+    /// # Errors
+    /// A store that does not answer, or refuses.
+    pub async fn look(&self, file: &Item) -> Result<Seen, CallError> {
+        look(&self.objects, file).await
+    }
+}
+
+/// A file on its way, and the tags of those who want it.
+struct Open {
+    file: Item,
+    tags: Vec<u64>,
+}
+
+#[derive(Default)]
+struct State {
+    open: HashMap<ItemId, Open>,
+    by_path: HashMap<String, ItemId>,
+    next: ItemId,
+}
+
+/// The files that are on their way.
+pub(super) struct Files {
+    state: Mutex<State>,
+    tell: mpsc::UnboundedSender<Ended>,
+}
+
+impl Files {
+    pub(super) fn new(tell: mpsc::UnboundedSender<Ended>) -> Files {
+        Files { state: Mutex::default(), tell }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The item of a file that was not on its way.
+    fn begin(&self, tag: u64, file: Item) -> Option<Queued> {
+        let mut state = self.state();
+        let known = state.by_path.get(&file.path).copied();
+        if let Some(open) = known.and_then(|id| state.open.get_mut(&id)) {
+            if open.file == file {
+                open.tags.push(tag);
+                return None;
+            }
+            drop(state);
+            let reason = "another file of the same path is being stored".to_owned();
+            self.end(&[tag], &Outcome::GivenUp(Refusal { reason, ..Refusal::default() }));
+            return None;
+        }
+        // Four billion files later, a number is free again.
+        let mut id = state.next;
+        while state.open.contains_key(&id) {
+            id = id.wrapping_add(1);
+        }
+        state.next = id.wrapping_add(1);
+        let size = file.size;
+        state.by_path.insert(file.path.clone(), id);
+        state.open.insert(id, Open { file, tags: vec![tag] });
+        Some(Queued { id, size, ..Queued::default() })
+    }
+
+    fn take(&self, id: ItemId) -> Option<Open> {
+        let mut state = self.state();
+        let open = state.open.remove(&id)?;
+        state.by_path.remove(&open.file.path);
+        Some(open)
+    }
+
+    fn end(&self, tags: &[u64], outcome: &Outcome) {
+        for tag in tags {
+            // Whoever asked may have ended.
+            let _ = self.tell.send(Ended { tag: *tag, outcome: outcome.clone() });
+        }
+    }
+
+    pub(super) fn stored(&self, id: ItemId, was_there: impl FnOnce(&str) -> bool) {
+        let Some(open) = self.take(id) else { return };
+        let outcome = if was_there(&open.file.path) { Outcome::Present } else { Outcome::Stored };
+        self.end(&open.tags, &outcome);
+    }
+
+    pub(super) fn given_up(&self, given_up: &GivenUp, hosts: &Hosts) {
+        let Some(open) = self.take(given_up.item) else { return };
+        let refusal = Refusal {
+            reason: hosts.why(given_up),
+            faults: hosts.of_each(given_up),
+            is_lost: is_lost(given_up),
+            why: Why::of(given_up.faults.iter().map(|(_, fault)| fault)),
+        };
+        self.end(&open.tags, &Outcome::GivenUp(refusal));
+    }
+
+    pub(super) fn refused(&self, id: ItemId, cause: &Cause) {
+        let Some(open) = self.take(id) else { return };
+        self.end(&open.tags, &Outcome::GivenUp(Refusal { reason: cause.to_string(), ..Refusal::default() }));
+    }
+}
+
+impl Catalogue for Files {
+    fn path(&self, item: ItemId) -> String {
+        self.state().open.get(&item).map(|open| open.file.path.clone()).unwrap_or_default()
+    }
+
+    fn sha256(&self, item: ItemId) -> Sha256 {
+        self.state().open.get(&item).map_or(Sha256::EMPTY, |open| open.file.sha256)
+    }
+
+    fn spec(&self, item: ItemId) -> FileSpec {
+        match self.state().open.get(&item).map(|open| &open.file) {
+            Some(file) => FileSpec { item, path: file.path.clone(), size: file.size, sha256: file.sha256, mtime: None },
+            // It has ended, and what still arrives of it is not wanted.
+            None => FileSpec { item, path: String::new(), size: 0, sha256: Sha256::EMPTY, mtime: None },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str, size: u64) -> Item {
+        Item { path: path.to_owned(), size, sha256: Sha256::of(path.as_bytes()) }
+    }
+
+    #[test]
+    fn a_file_that_two_tasks_want_is_fetched_once_and_ends_for_both() {
+        let (tell, mut outcomes) = mpsc::unbounded_channel();
+        let files = Files::new(tell);
+        let item = files.begin(1, file("pool/a", 5)).unwrap();
+        assert_eq!(files.begin(2, file("pool/a", 5)), None);
+        files.stored(item.id, |path| path == "pool/b");
+        for tag in [1, 2] {
+            assert_eq!(outcomes.try_recv(), Ok(Ended { tag, outcome: Outcome::Stored }));
+        }
+        // Now it is not on its way, so it is begun again, under another number.
+        let again = files.begin(3, file("pool/a", 5)).unwrap();
+        assert_ne!(again.id, item.id);
+        assert_eq!(files.path(again.id), "pool/a");
+        assert_eq!(files.path(item.id), "");
+    }
+
+    #[test]
+    fn another_file_of_the_same_path_is_given_up() {
+        let (tell, mut outcomes) = mpsc::unbounded_channel();
+        let files = Files::new(tell);
+        let item = files.begin(1, file("pool/a", 5)).unwrap();
+        assert_eq!(files.begin(2, file("pool/a", 6)), None);
+        let Ok(Ended { tag: 2, outcome: Outcome::GivenUp(refusal) }) = outcomes.try_recv() else { panic!("stored") };
+        assert!(refusal.reason.contains("same path"), "{refusal:?}");
+        files.stored(item.id, |_| true);
+        assert_eq!(outcomes.try_recv(), Ok(Ended { tag: 1, outcome: Outcome::Present }));
+    }
+}

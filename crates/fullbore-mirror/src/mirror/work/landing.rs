@@ -1,0 +1,83 @@
+//! Where the files of a worker land: below the mirror's prefix, only where no object is yet.
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::{Mutex, PoisonError};
+
+use fullbore_engine::digest::Sha256;
+use fullbore_engine::files::FileError;
+use fullbore_engine::target::Name;
+use fullbore_s3::objects::Condition;
+use fullbore_s3::target::Layout;
+
+use crate::mirror::bucket::tree::{SHORT_LIVED, fields};
+
+/// The layout of a worker, which publishes no names.
+pub struct Landing {
+    short_lived: String,
+    /// Paths that somebody else had stored, until their outcome is told.
+    were_there: Mutex<HashSet<String>>,
+}
+
+impl Landing {
+    /// `Cache-Control` of names that change.
+    pub fn new(short_lived: Option<String>) -> Landing {
+        Landing { short_lived: short_lived.unwrap_or_else(|| SHORT_LIVED.to_owned()), were_there: Mutex::default() }
+    }
+
+    /// Whether somebody else had stored this path; once.
+    pub fn take_was_there(&self, path: &str) -> bool {
+        self.were_there.lock().unwrap_or_else(PoisonError::into_inner).remove(path)
+    }
+}
+
+impl Layout for Landing {
+    /// Workers have no files of their own.
+    fn is_own(&self, _path: &str) -> bool {
+        false
+    }
+
+    fn stored(&self, _path: &str) -> Option<Sha256> {
+        None
+    }
+
+    fn fields(&self, path: &str) -> Vec<(String, String)> {
+        fields(path, &self.short_lived)
+    }
+
+    fn step(&self, _name: &Name) -> u32 {
+        0
+    }
+
+    fn is_link(&self, _name: &Name) -> bool {
+        false
+    }
+
+    fn link(&self, _name: &Name) -> Result<(), FileError> {
+        Ok(())
+    }
+
+    fn may_publish(&self) -> io::Result<()> {
+        Err(io::Error::other("a worker publishes nothing"))
+    }
+
+    fn overtaken(&self) {}
+
+    fn condition(&self, _path: &str) -> Condition {
+        Condition::Absent
+    }
+
+    fn copy_of(&self, _sha256: Sha256) -> Option<String> {
+        None
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn was_there(&self, path: &str) {
+        self.were_there.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned());
+    }
+
+    fn changed(&self, _path: &str, _to: Option<(Sha256, u64, Option<String>)>) {}
+}

@@ -1,0 +1,232 @@
+//! What a worker works with: connections to mirrors and to the bucket, and nothing else.
+//!
+//! A worker has no tree, no lock and no state of a mirror. Files come to it one after the other ([`Feed`]), and each
+//! ends with an outcome: verified and stored, or already there, or given up with the reasons. A worker never replaces
+//! an object, because others store the same files at the same time.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fullbore_engine::files::{FileError, Root};
+use fullbore_engine::journal::Journal;
+use fullbore_engine::run::costs::process_costs;
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::events::Events;
+use fullbore_engine::run::report::VerdictReport;
+use fullbore_engine::stage::Ledger;
+use fullbore_engine::window::Window;
+use fullbore_fleet::message::Item;
+use fullbore_s3::Uploader;
+use fullbore_s3::bucket::{BucketSettings, explain};
+use fullbore_s3::objects::Objects;
+use fullbore_s3::target::StoreTarget;
+use fullbore_s3::verdict::{Facts, judge};
+use fullbore_wire::hosts::HostId;
+use fullbore_wire::run::refusals::Hosts;
+use fullbore_wire::run::{
+    FedEvent, Network, NetworkSettings, Progression, Site, SiteParts, addresses, fetch_options, sending_runtime,
+};
+use tokio::runtime::Runtime;
+use tokio::sync::{mpsc, watch};
+
+use super::feed::{Feed, Files, Outcomes};
+use super::landing::Landing;
+use crate::mirror::bucket::{BEGUN_BYTES_MAX, UPLOADS_MAX, WINDOW_BYTES};
+use crate::mirror::directories::Scratch;
+use crate::mirror::session::{THREADS_MAX, disk};
+
+/// Where a worker stores, and from where it fetches.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SessionSettings {
+    /// The bucket and prefix of the mirror.
+    pub bucket: BucketSettings,
+    /// Directory for temporary files: those above 16 MiB, until they are stored.
+    pub scratch: std::path::PathBuf,
+    /// Addresses of the archive (`http://` or `https://`), without a slash at the end.
+    pub hosts: Vec<String>,
+    /// `Cache-Control` of names that change; by default caches keep them for a minute.
+    pub cache_control: Option<String>,
+    /// Proxies, certificates, rate limit, and the most connections that a mirror may ever have from this worker.
+    pub network: NetworkSettings,
+}
+
+/// A worker's connections, threads and clocks.
+pub struct Session {
+    /// The objects of the mirror.
+    pub objects: Objects,
+    /// The clocks of the stages.
+    pub ledger: Ledger,
+    /// The mirrors.
+    pub site: Site,
+    /// Files and bytes so far, and the sampler.
+    pub progression: Progression,
+    /// Runs the connections to the mirrors.
+    pub network: Network,
+    landing: Arc<Landing>,
+    opened: Instant,
+    stop: watch::Sender<bool>,
+    /// Runs the connections to the store.
+    runtime: Runtime,
+    own: Arc<Root>,
+    /// Removed at the end, after all that uses it.
+    _scratch: Scratch,
+}
+
+/// What the store has at a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seen {
+    /// Nothing.
+    Absent,
+    /// This file, as far as the store knows its hash.
+    Present,
+    /// Something else.
+    Other,
+}
+
+impl Session {
+    /// Opens everything but connections.
+    ///
+    /// # Errors
+    /// Settings that cannot be used; a temporary directory that cannot be made.
+    pub fn open(settings: &SessionSettings) -> Result<Session, CommandError> {
+        let opened = Instant::now();
+        let ledger = Ledger::new();
+        let below = &settings.scratch;
+        let scratch = Scratch::make(below).map_err(|error| {
+            let message = format!("cannot make a temporary directory in {}: {error}", below.display());
+            CommandError::new(ErrorKind::Disk, message)
+        })?;
+        let made = |error: FileError| CommandError::from_error(ErrorKind::Disk, &error);
+        let own = Arc::new(Root::open(scratch.path()).map_err(made)?);
+        // The sampler first: the verdict covers set-up too.
+        let progression = Progression::start(&ledger, scratch.path(), settings.network.record.as_deref())?;
+        let runtime = sending_runtime(&Ledger::off())?;
+        let (stop, stopped) = watch::channel(false);
+        let objects = {
+            let _inside = runtime.enter();
+            Objects::open(&settings.bucket, stopped, &Ledger::off())?
+        };
+        let landing = Arc::new(Landing::new(settings.cache_control.clone()));
+        let uploader = Uploader::new(objects.client().clone(), Window::new(WINDOW_BYTES, UPLOADS_MAX), own.path());
+        let target =
+            StoreTarget::new(objects.clone(), uploader, own.clone(), landing.clone(), runtime.handle().clone());
+        let (urls, auth) = addresses(settings.hosts.iter())?;
+        let network = Network::start(&ledger)?;
+        let parts =
+            SiteParts { runtime: &network, ledger: &ledger, network: &settings.network, threads_max: THREADS_MAX };
+        let mut options = fetch_options(&settings.network, auth)?;
+        options.limits.memory_bytes = BEGUN_BYTES_MAX;
+        let site = Site::open(urls, options, Arc::new(target), Arc::new(Journal::none()), &parts)?;
+        Ok(Session {
+            objects,
+            ledger,
+            site,
+            progression,
+            network,
+            landing,
+            opened,
+            stop,
+            runtime,
+            own,
+            _scratch: scratch,
+        })
+    }
+
+    /// Ends requests to the store when this becomes true.
+    pub fn stop_with(&self, mut stop: watch::Receiver<bool>) {
+        let ours = self.stop.clone();
+        self.runtime.spawn(async move {
+            if stop.wait_for(|stop| *stop).await.is_ok() {
+                let _ = ours.send(true);
+            }
+        });
+    }
+
+    /// The temporary directory.
+    pub(super) fn scratch(&self) -> &Root {
+        &self.own
+    }
+
+    /// Changes the connections of mirrors while files are fetched. The function takes the place of a mirror in the
+    /// settings, and a number up to that of the settings. It can be called from any task.
+    pub fn allowance(&self) -> impl Fn(HostId, usize) + Send + Sync + Clone + 'static {
+        let watch = self.site.fetcher.watch();
+        move |host, connections| watch.allow(host, connections)
+    }
+
+    /// Asks the store; for the time before files are fetched, and after.
+    ///
+    /// # Errors
+    /// A store that does not answer, or refuses.
+    pub fn ask<T>(&self, question: impl Future<Output = Result<T, fullbore_s3::CallError>>) -> Result<T, CommandError> {
+        self.runtime.block_on(question).map_err(|error| explain(&error))
+    }
+
+    /// Fetches and stores files until the driver ends. It is given a feed for files, and their outcomes, each at once
+    /// when it is known. Files without an outcome are abandoned when the driver ends; they are not in the store, or
+    /// complete.
+    ///
+    /// # Errors
+    /// The store or the temporary directory fails for good. Faults of mirrors are outcomes.
+    pub fn work<T, F: Future<Output = T>>(
+        &mut self,
+        events: &mut dyn Events,
+        driver: impl FnOnce(Feed, Outcomes) -> F,
+    ) -> Result<T, CommandError> {
+        let (items, fed) = mpsc::channel(1);
+        let (tell, outcomes) = mpsc::unbounded_channel();
+        let files = Arc::new(Files::new(tell));
+        let feed = Feed::new(files.clone(), items, self.progression.totals().clone(), self.objects.clone());
+        let watch = self.site.fetcher.watch();
+        let (of_event, landing) = (files.clone(), self.landing.clone());
+        let mut on_event = move |event: FedEvent| match event {
+            FedEvent::Verified(item) => of_event.stored(item, |path| landing.take_was_there(path)),
+            FedEvent::GivenUp(given_up) => of_event.given_up(&given_up, &Hosts::of(&watch.hosts())),
+            FedEvent::Refused(item, cause) => of_event.refused(item, &cause),
+        };
+        let driver = driver(feed, outcomes);
+        let fed = self.site.fed(files, fed);
+        self.progression.fetch_fed(&self.network, fed, driver, events, &mut on_event)
+    }
+
+    /// Ends connections and threads.
+    ///
+    /// # Errors
+    /// A thread has failed.
+    pub fn close(&mut self) -> Result<(), CommandError> {
+        self.site.fetcher.halt();
+        self.site.landing.finish().map_err(|error| disk(&error))
+    }
+
+    /// The verdict: the store, if its clocks name it and those of this machine and of the mirrors name nothing.
+    pub fn judge(&self, near: Option<VerdictReport>, moved_bytes: u64) -> Option<VerdictReport> {
+        if near.as_ref().is_some_and(|near| near.confident) {
+            return near;
+        }
+        let client = self.objects.client();
+        let far = judge(&Facts {
+            wall: self.opened.elapsed(),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            processor: Duration::from_millis(process_costs().0),
+            threads: 1,
+            connections: client.reading(),
+            store: client.bucket().endpoint.host.clone(),
+            slowed: client.slowed(),
+            moved_bytes,
+            ..Facts::default()
+        });
+        if far.confident { Some(far) } else { near }
+    }
+}
+
+/// What the store has at the path of a file.
+///
+/// # Errors
+/// A store that does not answer, or refuses.
+pub async fn look(objects: &Objects, file: &Item) -> Result<Seen, fullbore_s3::CallError> {
+    Ok(match objects.head(&file.path).await? {
+        None => Seen::Absent,
+        Some(facts) if facts.is(file.size, file.sha256) => Seen::Present,
+        Some(_) => Seen::Other,
+    })
+}

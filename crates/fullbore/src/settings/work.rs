@@ -1,0 +1,113 @@
+//! What `work` is to do.
+
+use std::path::{Path, PathBuf};
+
+use fullbore_engine::run::error::CommandError;
+use fullbore_mirror::mirror::work::shard::ShardSettings;
+use fullbore_mirror::mirror::work::{RunId, Shard};
+use fullbore_s3::bucket;
+
+use super::bucket::{bucket_of, scratch};
+use super::resolve::{network, output};
+use super::{Environment, OutputSettings};
+use crate::cli::WorkArgs;
+
+/// Where a worker gets its work.
+#[derive(Debug)]
+pub enum Work {
+    /// From a pinned plan.
+    Shard(Box<ShardSettings>),
+}
+
+impl Work {
+    /// The mirror, for a report that does not know better.
+    pub fn place(&self) -> PathBuf {
+        match self {
+            Work::Shard(settings) => PathBuf::from(settings.mirror()),
+        }
+    }
+}
+
+/// Settings of `work`.
+pub fn work(arguments: &WorkArgs, environment: &Environment) -> Result<(Work, OutputSettings), CommandError> {
+    let output = output(&arguments.output, false);
+    if bucket::is_address(&arguments.place) {
+        return Ok((Work::Shard(Box::new(shard(arguments, environment)?)), output));
+    }
+    let place = arguments.place.to_string_lossy();
+    Err(CommandError::usage(format_args!("{place:?} is no address of a mirror in a bucket"))
+        .hint("write it as --to of the mirror has it: s3://BUCKET/PREFIX"))
+}
+
+fn shard(arguments: &WorkArgs, environment: &Environment) -> Result<ShardSettings, CommandError> {
+    let Some(run) = &arguments.run else {
+        return Err(CommandError::usage("no run is named")
+            .hint("pass --run with the name that `fullbore mirror --to s3://BUCKET/PREFIX --pin` printed"));
+    };
+    let Some(shard) = &arguments.shard else {
+        return Err(CommandError::usage("no shard is named")
+            .hint("pass --shard INDEX/COUNT, from 0/COUNT on; 0/1 is the whole run"));
+    };
+    let shard: Shard = shard.parse().map_err(|error| {
+        CommandError::usage(format_args!("--shard {error}"))
+            .hint("the first of 16 shards is 0/16, the last 15/16: Slurm counts so with --array=0-15")
+    })?;
+    let cacert = arguments.cacert.as_deref();
+    let bucket = |address: &Path| bucket_of(address, &arguments.store, cacert, environment);
+    Ok(ShardSettings {
+        bucket: bucket(Path::new(&arguments.place))?,
+        state: arguments.state.as_deref().map(bucket).transpose()?,
+        scratch: scratch(arguments.scratch.as_deref(), environment)?,
+        run: run_id("--run", run)?,
+        shard,
+        connections_max: arguments.network.connections.map(usize::from),
+        network: network(&arguments.network, cacert, environment)?,
+    })
+}
+
+/// The name of a run.
+pub(super) fn run_id(flag: &str, text: &str) -> Result<RunId, CommandError> {
+    RunId::parse(text).map_err(|error| {
+        CommandError::usage(format_args!("{flag}: {error}"))
+            .hint("it is what `fullbore mirror --to s3://BUCKET/PREFIX --pin` printed")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{self, Command};
+
+    fn resolve(arguments: &[&str]) -> Result<Work, CommandError> {
+        let arguments = ["fullbore", "work"].iter().chain(arguments);
+        let Command::Work(arguments) = cli::parse(arguments).unwrap().command else { panic!("not work") };
+        work(&arguments, &Environment::default()).map(|(work, _)| work)
+    }
+
+    #[test]
+    fn a_shard_is_named_as_batch_systems_count() {
+        let Work::Shard(settings) =
+            resolve(&["s3://bucket/debian/", "--run", "9c1f", "--shard", "3/16", "--connections", "2"]).unwrap();
+        assert_eq!((settings.shard.index(), settings.shard.count()), (3, 16));
+        assert_eq!((settings.mirror().as_str(), settings.connections_max), ("s3://bucket/debian", Some(2)));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_what_is_expected() {
+        for (arguments, message, hint) in [
+            (vec!["s3://b/x", "--shard", "0/1"], "no run", "--pin"),
+            (vec!["s3://b/x", "--run", "9c1f"], "no shard", "0/1"),
+            (vec!["s3://b/x", "--run", "9c1f", "--shard", "16/16"], "an index from 0 to COUNT - 1", "0-15"),
+            (vec!["s3://b/x", "--run", "9c1f", "--shard", "3"], "INDEX/COUNT", "0-15"),
+            (vec!["s3://b/x", "--run", "9c1f", "--shard", "-1/3"], "INDEX/COUNT", "0-15"),
+            (vec!["s3://b/x", "--run", "../state", "--shard", "0/1"], "a-z and 0-9", "--pin"),
+            (vec!["s3://b/x", "--run", "", "--shard", "0/1"], "1 to 32", "--pin"),
+            (vec!["/srv/mirror", "--run", "9c1f", "--shard", "0/1"], "no address of a mirror in a bucket", "s3://"),
+        ] {
+            let error = resolve(&arguments).unwrap_err();
+            assert!(error.message.contains(message), "{arguments:?}: {error}");
+            assert!(error.hints.iter().any(|given| given.contains(hint)), "{arguments:?}: {:?}", error.hints);
+            assert_eq!(error.exit_code(), 1);
+        }
+    }
+}
