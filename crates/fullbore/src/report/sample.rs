@@ -30,6 +30,7 @@ fn summary() -> Summary {
         copy: None,
         probe: None,
         waits: Vec::new(),
+        pinned: None,
         command: "mirror".into(),
         version: "0.2.0".into(),
         name: Some("debian".into()),
