@@ -345,6 +345,7 @@ pub fn accept(
         }
         GetError::Untrusted { reason, unknown_issuer: true, .. } => Refusal::Unavailable(reason, HINT_TRUST),
         GetError::Untrusted { reason, .. } => Refusal::Unavailable(reason, HINT_CERTIFICATE),
+        GetError::Denied { denial, .. } => Refusal::Unavailable(denial.why, denial.hint),
         other @ GetError::TooLarge { .. } => Refusal::Unavailable(other.to_string(), HINT_ABSENT),
     })?;
     let mut files: Vec<(&'static str, Vec<u8>)> = Vec::new();
@@ -382,6 +383,11 @@ pub fn accept(
             (status, _) => {
                 if status == 401 {
                     absent = HINT_CREDENTIALS;
+                }
+                if let Some(denial) = got.denial {
+                    absent = denial.hint;
+                    statuses.push(format!("{name}: {}", denial.why));
+                    continue;
                 }
                 let to = got.head.location.filter(|_| (300..400).contains(&status));
                 statuses.push(match to {

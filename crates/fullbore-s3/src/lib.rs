@@ -53,6 +53,7 @@ mod parts;
 pub mod put;
 mod remove;
 mod sign;
+pub mod source;
 mod spool;
 pub mod target;
 mod upload;

@@ -10,6 +10,7 @@ use super::{HostSeen, Shared, lock};
 use crate::conditional::EntityTag;
 use crate::hosts::{HostId, SeenFault};
 use crate::http1::ResponseHead;
+use crate::signer::{Denial, Signed};
 
 /// Time after the head from which on a body is said to linger, and the file is asked for elsewhere as well: as long as
 /// the head took, within these bounds. A host that is not slow sends both at once, or within a round trip or two. Guesses.
@@ -50,6 +51,14 @@ pub enum GetError {
         reason: String,
         /// Whether it is that nobody who is trusted vouches for it: naming an authority may help.
         unknown_issuer: bool,
+    },
+    /// The host refuses every request, as those without the right credentials.
+    #[error("{host}: {}", denial.why)]
+    Denied {
+        /// Name of the host.
+        host: String,
+        /// Its reason.
+        denial: Denial,
     },
     /// The body is larger than it may be.
     #[error("{host}: {path} is larger than {limit_bytes} bytes")]
@@ -167,6 +176,8 @@ pub struct Got {
     pub head: ResponseHead,
     /// The body; of an error page too.
     pub body: Vec<u8>,
+    /// Reason of a refusal by a host that wants signatures.
+    pub denial: Option<Denial>,
 }
 
 /// A piece of a body that comes as a stream.
@@ -201,6 +212,7 @@ pub(crate) enum Reply {
 pub(crate) struct PendingGet {
     pub get: Get,
     pub reply: Reply,
+    pub signed: Signed,
 }
 
 /// Looks at a run from outside of its task: for progress, samples and reports.
@@ -227,7 +239,7 @@ impl Watch {
             return Err(GetError::Final { host, reason });
         }
         let (reply, answer) = oneshot::channel();
-        lock(&self.shared.gets)[host as usize].push_back(PendingGet { get, reply: Reply::Whole(reply) });
+        lock(&self.shared.gets)[host as usize].push_back(PendingGet { get, reply: Reply::Whole(reply), signed: Signed::default() });
         self.shared.wake.notify_waiters();
         match tokio::time::timeout(GET_LIMIT, answer).await {
             Ok(Ok(result)) => result,
@@ -251,7 +263,7 @@ impl Watch {
         let (head, answer) = oneshot::channel();
         let (pieces, body) = mpsc::channel(STREAM_PIECES);
         let reply = Reply::Stream(Some(head), pieces);
-        lock(&self.shared.gets)[host as usize].push_back(PendingGet { get, reply });
+        lock(&self.shared.gets)[host as usize].push_back(PendingGet { get, reply, signed: Signed::default() });
         self.shared.wake.notify_waiters();
         match tokio::time::timeout(timeout, answer).await {
             Ok(Ok(head)) => head.map(|head| Streamed { head, body }),

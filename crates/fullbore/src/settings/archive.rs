@@ -7,10 +7,10 @@ use fullbore_debian::keys::KeySource;
 use fullbore_debian::release_date::MAX_FUTURE_S;
 use fullbore_debian::sources_list::{ArchiveSource, ByHash, ListOption};
 use fullbore_engine::run::error::CommandError;
-use fullbore_wire::run::address;
 
 use super::file::{Section, SourceSection};
 use super::keys::{keyring, keys_or_default, signed_by};
+use super::origins::{Store, origin};
 use super::{SignedBy, SourceSpec};
 
 /// One archive and what to take from it.
@@ -35,7 +35,7 @@ pub(super) fn archives(wishes: &Section) -> Result<Vec<Archive>, CommandError> {
     }
     let mut origins = Vec::new();
     for from in &wishes.from.0 {
-        let from = address(from)?;
+        let from = origin(from, &store_of(wishes))?;
         if !origins.contains(&from) {
             origins.push(from);
         }
@@ -77,6 +77,16 @@ pub(super) fn archives(wishes: &Section) -> Result<Vec<Archive>, CommandError> {
     Ok(vec![Archive { origins, sources, notes: Vec::new() }])
 }
 
+/// What a section says of the stores of buckets.
+pub(super) fn store_of(wishes: &Section) -> Store {
+    Store {
+        endpoint: wishes.endpoint.clone(),
+        region: wishes.region.clone(),
+        profile: wishes.profile.clone(),
+        no_sign_request: wishes.no_sign_request.unwrap_or(false),
+    }
+}
+
 /// Entries of apt's sources, grouped by archive; flags restrict or override them.
 fn apt_archives(entries: Vec<ArchiveSource>, wishes: &Section, path: &Path) -> Result<Vec<Archive>, CommandError> {
     let mut archives: Vec<Archive> = Vec::new();
@@ -101,7 +111,7 @@ fn apt_archives(entries: Vec<ArchiveSource>, wishes: &Section, path: &Path) -> R
                 continue;
             }
             for uri in apt::expand(uri)? {
-                let uri = address(&uri)?;
+                let uri = origin(&uri, &store_of(wishes))?;
                 if !origins.contains(&uri) {
                     origins.push(uri);
                 }

@@ -8,14 +8,14 @@ use fullbore_engine::run::named_files::{absolute, readable};
 use fullbore_mirror::{DeleteGuard, MirrorStore, Retention, check_host, check_snapshot_name};
 use fullbore_s3::bucket::{self, BucketSettings};
 use fullbore_wire::run::NetworkSettings;
-use fullbore_wire::run::address;
 
 use super::addresses;
-use super::archive::archives;
-use super::bucket::{bucket_of, for_buckets_only, of_buckets, scratch};
+use super::archive::{archives, store_of};
+use super::bucket::{bucket_of, misplaced_flag, scratch};
 use super::directories::directory_names;
 use super::file::{self, Section};
 use super::layers::flags;
+use super::origins;
 use super::{Clean, DEFAULT_CONFIG, Environment, Filters, Keep, MirrorSettings, OutputSettings};
 use crate::cli::{Aliases, MirrorArgs, NetworkArgs, OutputArgs, StoreArgs, StoreLock};
 
@@ -137,8 +137,9 @@ fn mirror(
         .ok_or_else(|| CommandError::usage("no directory to write the mirror into").hint("add --to DIR"))?;
     let is_bucket = bucket::is_address(to.as_os_str());
     let dir = if is_bucket { to.to_owned() } else { absolute(to)? };
-    if !is_bucket && let Some(flag) = of_buckets(arguments) {
-        return Err(for_buckets_only(flag));
+    let reads_buckets = wishes.from.0.iter().chain(&wishes.origin).any(|from| origins::is_bucket(from));
+    if let Some(error) = misplaced_flag(arguments, is_bucket, reads_buckets || wishes.sources.is_some()) {
+        return Err(error);
     }
     if let Some(snapshot) = &wishes.snapshot {
         check_snapshot_name(snapshot).map_err(CommandError::usage)?;
@@ -161,7 +162,7 @@ fn mirror(
     for (archive, directory) in archives.into_iter().zip(names) {
         let mut origins = archive.origins;
         if let Some(origin) = &wishes.origin {
-            let origin = address(origin)?;
+            let origin = origins::origin(origin, &store_of(wishes))?;
             if several {
                 return Err(CommandError::usage("--origin would hold for several archives of --sources"));
             }
@@ -308,6 +309,7 @@ pub(super) fn network(
         },
         proxy: environment.proxy.clone(),
         record: environment.record.clone(),
+        buckets: Some(origins::sources().shared()),
     })
 }
 

@@ -1,0 +1,279 @@
+//! Signs the requests to a bucket, and reads in refusals what was wrong with a signature.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use fullbore_engine::digest::Sha256;
+use fullbore_wire::auth::Authorization;
+use fullbore_wire::http1::{RequestHead, ResponseHead};
+use fullbore_wire::signer::{Denial, Judgement, Preparing, Signer};
+use fullbore_wire::url::{Url, UrlError};
+
+use crate::address::{Bucket, SCHEME};
+use crate::bucket::is_fatal;
+use crate::client::{CallError, is_plea_for_virtual_host};
+use crate::credentials::{CredentialCache, CredentialsError, RENEW_BEFORE_S, unix_now};
+use crate::key::encode_path;
+use crate::sign::{self, Identity, Signable, amz_date};
+use crate::xml::{self, ServiceError};
+
+/// Times that a bucket turns out to be elsewhere: in another region, in the host name.
+const MOVES_MAX: u32 = 4;
+
+/// Seconds until the renewal of credentials is tried again after a failure.
+const RENEW_AGAIN_S: i64 = 30;
+
+const HINT_KEYS: &str = "check the credentials: AWS_ACCESS_KEY_ID, or the profile; another one is named as in \
+                         s3://BUCKET/PREFIX?profile=NAME";
+const HINT_SECRET: &str = "check the secret key and the region";
+const HINT_BUCKET: &str = "check the name of the bucket, and the endpoint: a store other than Amazon's is named as in \
+                           s3://BUCKET/PREFIX?endpoint=URL";
+const HINT_RIGHTS: &str = "check the address, and that these credentials may read objects (s3:GetObject); without \
+                           s3:ListBucket, a store says 403 of a missing object";
+const HINT_ANONYMOUS: &str = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile as in \
+                              s3://BUCKET/PREFIX?profile=NAME";
+const HINT_EXPIRED: &str = "get new credentials";
+const HINT_CLOCK: &str = "set this machine's clock right";
+const HINT_REGION: &str = "name the region as in s3://BUCKET/PREFIX?region=NAME";
+
+/// Whom requests are signed for.
+enum Known {
+    /// It is not known yet, or is not good any more; the identity that the store has refused.
+    Nothing(Option<Arc<Identity>>),
+    /// Nobody: requests are not signed. Why, if credentials were looked for.
+    Anonymous(Option<String>),
+    Identity(Arc<Identity>),
+}
+
+struct State {
+    bucket: Arc<Bucket>,
+    known: Known,
+    /// When to renew the identity, Unix seconds.
+    renew_at: Option<i64>,
+    /// The store's clock less ours, seconds.
+    clock_offset_s: i64,
+    /// Counts changes of all that a signature depends on.
+    version: u64,
+    moves: u32,
+}
+
+/// The signer of one bucket.
+pub struct BucketSigner {
+    prefix: String,
+    credentials: CredentialCache,
+    signer: sign::Signer,
+    state: Mutex<State>,
+}
+
+impl std::fmt::Debug for BucketSigner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "BucketSigner({})", self.name())
+    }
+}
+
+impl BucketSigner {
+    /// Signs requests for objects below a prefix.
+    ///
+    /// # Errors
+    /// [`UrlError`] if the bucket's host or the prefix cannot be part of a URL.
+    pub fn new(bucket: Bucket, prefix: &str, credentials: CredentialCache) -> Result<BucketSigner, UrlError> {
+        let prefix = prefix.trim_matches('/').to_owned();
+        address(&bucket, &prefix)?;
+        let state = State {
+            bucket: Arc::new(bucket),
+            known: Known::Nothing(None),
+            renew_at: None,
+            clock_offset_s: 0,
+            version: 0,
+            moves: 0,
+        };
+        Ok(BucketSigner { prefix, credentials, signer: sign::Signer::new("s3"), state: Mutex::new(state) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn renew(&self) -> Result<(), Denial> {
+        let refused = match &self.state().known {
+            Known::Nothing(refused) => refused.clone(),
+            _ => None,
+        };
+        let found = self.credentials.identity(refused.as_deref()).await;
+        let known = match found {
+            Ok(Some(identity)) if refused.as_ref() == Some(&identity) => {
+                return Err(Denial { why: "the credentials have expired".to_owned(), hint: HINT_EXPIRED });
+            }
+            Ok(Some(identity)) => Known::Identity(identity),
+            Ok(None) => Known::Anonymous(None),
+            Err(error @ CredentialsError::None { .. }) => {
+                tracing::info!("{}: {error}: requests are not signed", self.name());
+                Known::Anonymous(Some(error.to_string()))
+            }
+            Err(error) => return Err(Denial { why: error.to_string(), hint: HINT_KEYS }),
+        };
+        let mut state = self.state();
+        let expires = match &known {
+            Known::Identity(identity) => identity.expires,
+            _ => None,
+        };
+        // One that ends soon could not be renewed just now.
+        state.renew_at = expires.map(|expires| (expires - RENEW_BEFORE_S).max(unix_now() + RENEW_AGAIN_S));
+        state.known = known;
+        state.version += 1;
+        Ok(())
+    }
+}
+
+impl State {
+    /// The store refuses the present credentials as too old.
+    fn expire(&mut self) {
+        let refused = match std::mem::replace(&mut self.known, Known::Nothing(None)) {
+            Known::Identity(identity) => Some(identity),
+            _ => None,
+        };
+        self.known = Known::Nothing(refused);
+        self.version += 1;
+    }
+
+    /// The bucket is elsewhere; false if that is said too often.
+    fn go_to(&mut self, bucket: Bucket) -> bool {
+        self.moves += 1;
+        self.version += 1;
+        self.bucket = Arc::new(bucket);
+        self.moves <= MOVES_MAX
+    }
+
+    /// The reason of a refusal that is not about the signature alone.
+    fn denial(&self, status: u16, error: &ServiceError) -> Denial {
+        let refused = CallError::Refused { what: self.bucket.name.clone(), status, error: error.clone() };
+        let why = refused.reason();
+        let hint = match error.code.as_str() {
+            "InvalidAccessKeyId" => HINT_KEYS,
+            "SignatureDoesNotMatch" => HINT_SECRET,
+            "NoSuchBucket" | "InvalidBucketName" => HINT_BUCKET,
+            "AuthorizationHeaderMalformed" => HINT_REGION,
+            "ExpiredToken" => HINT_EXPIRED,
+            "RequestTimeTooSkewed" | "RequestExpired" => HINT_CLOCK,
+            _ => match &self.known {
+                Known::Anonymous(_) if matches!(status, 401 | 403) => HINT_ANONYMOUS,
+                _ => HINT_RIGHTS,
+            },
+        };
+        match &self.known {
+            Known::Anonymous(Some(reason)) => Denial { why: format!("{why}; not signed, {reason}"), hint },
+            _ => Denial { why, hint },
+        }
+    }
+}
+
+/// Where the objects below a prefix are.
+fn address(bucket: &Bucket, prefix: &str) -> Result<Url, UrlError> {
+    let path = bucket.path(Some(prefix).filter(|prefix| !prefix.is_empty()));
+    Url::parse(&format!("{}://{}{path}", bucket.endpoint.scheme.as_str(), bucket.host))
+}
+
+impl Signer for BucketSigner {
+    fn address(&self) -> Url {
+        address(&self.state().bucket, &self.prefix).expect("the first was a URL, and others differ in their host alone")
+    }
+
+    fn name(&self) -> String {
+        let state = self.state();
+        let slash = if self.prefix.is_empty() { "" } else { "/" };
+        format!("{SCHEME}{}{slash}{}", state.bucket.name, self.prefix)
+    }
+
+    fn encode(&self, path: &str) -> String {
+        let mut encoded = String::new();
+        encode_path(path, &mut encoded);
+        encoded
+    }
+
+    fn is_prepared(&self) -> bool {
+        let state = self.state();
+        !matches!(state.known, Known::Nothing(_)) && state.renew_at.is_none_or(|at| unix_now() < at)
+    }
+
+    fn prepare(&self) -> Preparing<'_> {
+        Box::pin(self.renew())
+    }
+
+    fn sign(&self, head: &mut RequestHead, url: &Url) -> u64 {
+        let (identity, region, offset, version) = {
+            let state = self.state();
+            let identity = match &state.known {
+                // Another one is being fetched: this one is refused once more, and the request is sent again.
+                Known::Identity(identity) | Known::Nothing(Some(identity)) => Arc::clone(identity),
+                Known::Nothing(None) | Known::Anonymous(_) => return state.version,
+            };
+            (identity, state.bucket.region.clone(), state.clock_offset_s, state.version)
+        };
+        let now = unix_now() + offset;
+        let payload = Sha256::EMPTY.to_hex();
+        // Neither the range nor conditions are signed: a proxy may change them.
+        let mut fields = vec![
+            ("x-amz-content-sha256".to_owned(), payload.as_str().to_owned()),
+            ("x-amz-date".to_owned(), amz_date(now)),
+        ];
+        fields.extend(identity.session_token.iter().map(|token| ("x-amz-security-token".to_owned(), token.clone())));
+        let request = Signable {
+            method: head.method.as_str(),
+            path: url.path(),
+            query: &[],
+            host: &head.host,
+            fields: &fields,
+            payload: payload.as_str(),
+        };
+        head.authorization =
+            Some(Authorization::new(self.signer.authorization(&request, &identity, &region, now)));
+        head.fields.extend(fields);
+        version
+    }
+
+    fn judge(&self, signature: u64, head: &ResponseHead, body: &[u8]) -> Judgement {
+        let status = head.status;
+        let mut error = xml::service_error(body).unwrap_or_default();
+        error.message = error.message.chars().take(300).collect();
+        let region = head.store_field("x-amz-bucket-region").map(str::to_owned).or(error.region.clone());
+        let mut state = self.state();
+        let is_of_signature = matches!(status, 301 | 307 | 308 | 400 | 403) && error.code != "AccessDenied";
+        if signature != state.version && is_of_signature && status != 404 {
+            // Another request has found out what was wrong meanwhile.
+            return Judgement::Again;
+        }
+        match error.code.as_str() {
+            "ExpiredToken" | "TokenRefreshRequired" | "ExpiredTokenException" | "InvalidToken" => {
+                state.expire();
+                return Judgement::Again;
+            }
+            "RequestTimeTooSkewed" | "RequestExpired" => {
+                if let Some(theirs) = head.date {
+                    state.clock_offset_s = theirs - unix_now();
+                    state.version += 1;
+                    return Judgement::Again;
+                }
+            }
+            _ => {}
+        }
+        let moved = match region.filter(|region| is_of_signature && *region != state.bucket.region) {
+            Some(region) => state.bucket.in_region(&region),
+            None if is_plea_for_virtual_host(&error.code) => state.bucket.as_virtual_host(),
+            None => None,
+        };
+        if let Some(bucket) = moved {
+            let is_same_host = bucket.host == state.bucket.host && bucket.endpoint == state.bucket.endpoint;
+            tracing::info!("{}{}: in region {}, at {}", SCHEME, bucket.name, bucket.region, bucket.host);
+            if !state.go_to(bucket) {
+                return Judgement::Denied(state.denial(status, &error));
+            }
+            return if is_same_host { Judgement::Again } else { Judgement::Moved };
+        }
+        let refused = CallError::Refused { what: String::new(), status, error: error.clone() };
+        match (status, is_fatal(&refused)) {
+            (_, true) => Judgement::Denied(state.denial(status, &error)),
+            (404 | 410, _) => Judgement::Status(None),
+            (300..=399, _) => Judgement::Status(None),
+            _ => Judgement::Status(Some(state.denial(status, &error))),
+        }
+    }
+}
