@@ -277,3 +277,157 @@ impl Signer for BucketSigner {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::Addressing;
+    use crate::credentials::Provider;
+    use fullbore_wire::connect::ConnectOptions;
+    use fullbore_wire::http1::{BodyLength, Event, Http1, Limits};
+
+    /// A signer for a store of one's own, or Amazon's, with keys that do not end.
+    fn signer(endpoint: Option<&str>) -> BucketSigner {
+        let bucket = Bucket::new("films", endpoint, "us-east-1", Addressing::Auto).unwrap();
+        let identity = Identity {
+            access_key_id: "key".into(),
+            secret_access_key: "sEcrEt".into(),
+            session_token: Some("tOkEn".into()),
+            expires: None,
+        };
+        let credentials = CredentialCache::new(vec![Provider::Fixed(identity)], ConnectOptions::default());
+        BucketSigner::new(bucket, "/debian/", credentials).unwrap()
+    }
+
+    fn prepared(endpoint: Option<&str>) -> BucketSigner {
+        let signer = signer(endpoint);
+        prepare(&signer).unwrap();
+        signer
+    }
+
+    fn prepare(signer: &BucketSigner) -> Result<(), Denial> {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(signer.prepare())
+    }
+
+    fn head(fields: &str) -> ResponseHead {
+        let mut http = Http1::new(Limits::default());
+        http.request(&RequestHead::get("h", "/"), 1, BodyLength::None).unwrap();
+        let mut bytes = bytes::BytesMut::from(fields);
+        match http.receive(&mut bytes).unwrap() {
+            Some(Event::Head { head, .. }) => *head,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn refused(signer: &BucketSigner, signature: u64, status: u16, code: &str, fields: &str) -> Judgement {
+        let head = head(&format!("HTTP/1.1 {status} X\r\nContent-Length: 0\r\n{fields}\r\n"));
+        let body = format!("<Error><Code>{code}</Code><Message>m</Message></Error>");
+        signer.judge(signature, &head, body.as_bytes())
+    }
+
+    fn signed(signer: &BucketSigner) -> (u64, RequestHead) {
+        let url = signer.address();
+        let mut head = RequestHead::get(url.host_field(), url.target());
+        (signer.sign(&mut head, &url), head)
+    }
+
+    const STORE: Option<&str> = Some("http://127.0.0.1:9000/s3");
+
+    #[test]
+    fn files_are_below_the_prefix_and_encoded_as_they_are_signed() {
+        let signer = signer(STORE);
+        assert_eq!(signer.address().to_string(), "http://127.0.0.1:9000/s3/films/debian");
+        assert_eq!(signer.encode("pool/g/g++_1:2~x y.deb"), "pool/g/g%2B%2B_1%3A2~x%20y.deb");
+        assert_eq!(signer.name(), "s3://films/debian");
+        assert!(!signer.is_prepared());
+    }
+
+    #[test]
+    fn nothing_shows_a_secret() {
+        let signer = prepared(STORE);
+        let (_, head) = signed(&signer);
+        let authorization = head.authorization.as_ref().unwrap().header_value();
+        assert!(authorization.starts_with("AWS4-HMAC-SHA256 Credential=key/"), "{authorization}");
+        assert!(authorization.contains("SignedHeaders=host;x-amz-content-sha256;x-amz-date;x-amz-security-token,"));
+        let shown = format!("{signer:?} {:?}", head.authorization);
+        assert!(!shown.contains("sEcrEt") && !shown.contains("tOkEn"), "{shown}");
+    }
+
+    #[test]
+    fn the_clock_of_the_store_counts() {
+        let signer = prepared(STORE);
+        let (signature, _) = signed(&signer);
+        let date = "Date: Fri, 24 May 2013 00:00:00 GMT\r\n";
+        assert_eq!(refused(&signer, signature, 403, "RequestTimeTooSkewed", date), Judgement::Again);
+        let (_, head) = signed(&signer);
+        let field = head.fields.iter().find(|(name, _)| name == "x-amz-date").unwrap();
+        assert!(field.1.starts_with("20130524T0000"), "{field:?}");
+        // What was sent before is signed anew, whatever the store says to it.
+        assert_eq!(refused(&signer, signature, 403, "SignatureDoesNotMatch", ""), Judgement::Again);
+    }
+
+    #[test]
+    fn the_region_is_found_by_the_answer() {
+        let amazon = prepared(None);
+        assert_eq!(amazon.address().to_string(), "https://films.s3.us-east-1.amazonaws.com/debian");
+        let (signature, _) = signed(&amazon);
+        let fields = "x-amz-bucket-region: eu-north-1\r\n";
+        assert_eq!(refused(&amazon, signature, 301, "PermanentRedirect", fields), Judgement::Moved);
+        assert_eq!(amazon.address().to_string(), "https://films.s3.eu-north-1.amazonaws.com/debian");
+        let own = prepared(STORE);
+        let (signature, _) = signed(&own);
+        assert_eq!(refused(&own, signature, 400, "AuthorizationHeaderMalformed", fields), Judgement::Again);
+        let (_, head) = signed(&own);
+        assert!(head.authorization.unwrap().header_value().contains("/eu-north-1/s3/aws4_request"));
+    }
+
+    #[test]
+    fn a_store_that_sends_us_from_region_to_region_is_left() {
+        let signer = prepared(STORE);
+        let judged: Vec<Judgement> = (0..10)
+            .map(|number| {
+                let (signature, _) = signed(&signer);
+                let fields = format!("x-amz-bucket-region: r-{number}\r\n");
+                refused(&signer, signature, 400, "AuthorizationHeaderMalformed", &fields)
+            })
+            .collect();
+        assert!(judged[..3].iter().all(|judgement| *judgement == Judgement::Again));
+        assert!(judged.iter().any(|judgement| matches!(judgement, Judgement::Denied(_))), "{judged:?}");
+    }
+
+    #[test]
+    fn credentials_that_ended_are_fetched_anew_and_only_if_there_are_others() {
+        let signer = prepared(STORE);
+        let (signature, _) = signed(&signer);
+        assert_eq!(refused(&signer, signature, 400, "ExpiredToken", ""), Judgement::Again);
+        assert!(!signer.is_prepared());
+        // Fixed ones are the same again.
+        assert!(prepare(&signer).unwrap_err().why.contains("expired"));
+    }
+
+    #[test]
+    fn what_concerns_all_requests_is_told_from_what_concerns_one() {
+        let signer = prepared(STORE);
+        let (signature, _) = signed(&signer);
+        let judge = |status, code| refused(&signer, signature, status, code, "");
+        for (status, code) in [(404, "NoSuchBucket"), (403, "InvalidAccessKeyId"), (403, "SignatureDoesNotMatch")] {
+            let Judgement::Denied(denial) = judge(status, code) else { panic!("{code}") };
+            assert!(denial.why.contains(code) && !denial.hint.is_empty(), "{denial:?}");
+        }
+        assert_eq!(judge(404, "NoSuchKey"), Judgement::Status(None));
+        let Judgement::Status(Some(denial)) = judge(403, "AccessDenied") else { panic!("a file may be missing") };
+        assert!(denial.hint.contains("ListBucket"), "{denial:?}");
+    }
+
+    #[test]
+    fn without_credentials_nothing_is_signed_and_a_refusal_says_so() {
+        let bucket = Bucket::new("films", STORE, "us-east-1", Addressing::Auto).unwrap();
+        let credentials = CredentialCache::new(Vec::new(), ConnectOptions::default());
+        let signer = BucketSigner::new(bucket, "", credentials).unwrap();
+        prepare(&signer).unwrap();
+        let (signature, head) = signed(&signer);
+        assert!(head.authorization.is_none() && head.fields.is_empty());
+        let Judgement::Status(Some(denial)) = refused(&signer, signature, 403, "AccessDenied", "") else { panic!() };
+        assert!(denial.why.contains("no credentials") && denial.hint.contains("AWS_ACCESS_KEY_ID"), "{denial:?}");
+    }
+}
