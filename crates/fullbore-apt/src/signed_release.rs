@@ -350,6 +350,7 @@ pub fn accept(
     })?;
     let mut files: Vec<(&'static str, Vec<u8>)> = Vec::new();
     let mut statuses = Vec::new();
+    let mut denied: Vec<(&str, String)> = Vec::new();
     let mut busy = false;
     let mut absent = HINT_ABSENT;
     let mut modified = None;
@@ -386,7 +387,7 @@ pub fn accept(
                 }
                 if let Some(denial) = got.denial {
                     absent = denial.hint;
-                    statuses.push(format!("{name}: {}", denial.why));
+                    denied.push((name, denial.why));
                     continue;
                 }
                 let to = got.head.location.filter(|_| (300..400).contains(&status));
@@ -400,6 +401,11 @@ pub fn accept(
                 });
             }
         }
+    }
+    // A store has a whole sentence for each, often the same.
+    for same in denied.chunk_by(|one, other| one.1 == other.1) {
+        let names: Vec<&str> = same.iter().map(|(name, _)| *name).collect();
+        statuses.push(format!("{}: {}", names.join(", "), same[0].1));
     }
     if busy {
         return Err(Refusal::Unavailable(statuses.join(", "), HINT_BUSY));

@@ -16,5 +16,5 @@ pub use batch::{Fetched, Job, Progression};
 pub use buckets::{Buckets, OpenBucket, SignedMirror};
 pub use network::{FILES_AT_ONCE, Network, network_runtime, sending_runtime};
 pub use report::{RunReport, add_transfers};
-pub use settings::{NetworkSettings, ProxyAddresses, address, addresses, fetch_options, proxies, site};
+pub use settings::{NetworkSettings, ProxyAddresses, address, addresses, fetch_options, mirror_address, proxies, site};
 pub use site::{FileList, RemoteFile, Site, SiteParts};

@@ -186,6 +186,17 @@ fn usage_of(path: &Path, error: &dyn std::fmt::Display) -> CommandError {
     CommandError::usage(format_args!("{}: {error}", path.display()))
 }
 
+/// The address of an archive that may be in a bucket, as [`address`] otherwise.
+///
+/// # Errors
+/// As [`address`]; a bucket that cannot be opened.
+pub fn mirror_address(text: &str, network: &NetworkSettings) -> Result<String, CommandError> {
+    if is_bucket(text) {
+        return open_bucket(text, network).map(|_| text.to_owned());
+    }
+    address(text)
+}
+
 /// An archive's address without slashes at its end; only its scheme and host are checked here.
 ///
 /// # Errors
@@ -197,7 +208,7 @@ pub fn address(text: &str) -> Result<String, CommandError> {
         return Err(bad("not an address").hint("write the address of an archive as https://deb.example.org/debian"));
     };
     if !matches!(scheme.to_ascii_lowercase().as_str(), "http" | "https") {
-        return Err(bad("only http and https archives can be mirrored").hint("try https with the same host and path"));
+        return Err(bad("only http, https and s3 archives can be mirrored").hint("try https with the same host and path"));
     }
     let host = rest.split('/').next().unwrap_or_default();
     if host.is_empty() || text.chars().any(|c| c.is_control() || c.is_whitespace()) {

@@ -107,7 +107,7 @@ fn apt_archives(entries: Vec<ArchiveSource>, wishes: &Section, path: &Path) -> R
             // An installer's disc beside the archive, say: apt has its use for it, a mirror cannot.
             if let Some((scheme, _)) = uri.split_once(':').filter(|(scheme, _)| is_local(scheme)) {
                 let place = format!("{}:{}", path.display(), entry.line);
-                notes.push(format!("{place}: left out: {scheme}: only http and https archives can be mirrored"));
+                notes.push(format!("{place}: left out: {scheme}: only http, https and s3 archives can be mirrored"));
                 continue;
             }
             for uri in apt::expand(uri)? {
@@ -300,7 +300,7 @@ mod tests {
         };
         let found = archives(&format!("{disc}deb [trusted=yes] http://host/debian trixie main\n")).unwrap();
         assert_eq!((found.len(), found[0].origins.as_slice()), (1, &["http://host/debian".to_owned()][..]));
-        assert_eq!(found[0].notes, ["x.list:1: left out: cdrom: only http and https archives can be mirrored"]);
+        assert_eq!(found[0].notes, ["x.list:1: left out: cdrom: only http, https and s3 archives can be mirrored"]);
         let error = archives(disc).unwrap_err();
         assert!(error.to_string().contains("no enabled source"), "{error}");
     }
