@@ -55,7 +55,7 @@ pub struct MirrorArgs {
     /// An archive in an S3 store is s3://BUCKET/PREFIX. Credentials are those that `aws` would use. --endpoint, --region
     /// and --profile are for the buckets of --to and --from alike. A bucket of another store says so in its address, and
     /// then takes nothing from these flags: 's3://BUCKET/PREFIX?profile=NAME&endpoint=URL&region=NAME'. Further
-    /// parameters are addressing=path and no-sign-request.
+    /// parameters are addressing=path and no-sign-request. If all mirrors are buckets, --connections is 16.
     #[arg(long, value_name = "URL|s3://BUCKET/PREFIX", help_heading = WHAT, value_delimiter = ' ')]
     pub from: Vec<String>,
 

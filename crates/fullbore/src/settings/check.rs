@@ -81,7 +81,8 @@ pub(super) fn check(
         profile: arguments.store.profile.clone(),
         no_sign_request: arguments.no_sign_request,
     };
-    let origins = arguments.from.iter().map(|from| origins::origin(from, &of_flags)).collect::<Result<_, _>>()?;
+    let origins: Vec<String> =
+        arguments.from.iter().map(|from| origins::origin(from, &of_flags)).collect::<Result<_, _>>()?;
     let settings = CheckSettings {
         dir,
         store,

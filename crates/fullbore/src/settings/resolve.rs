@@ -21,6 +21,8 @@ use crate::cli::{Aliases, MirrorArgs, NetworkArgs, OutputArgs, StoreArgs, StoreL
 
 /// Connections per host by default; public mirrors ask for few.
 const CONNECTIONS: u16 = 4;
+/// The same if all mirrors are buckets: a store answers each request after some milliseconds, and is there for many.
+const CONNECTIONS_TO_BUCKETS: u16 = 16;
 /// Largest number of connections per host, in the file as on the command line.
 const CONNECTIONS_MAX: u16 = 16;
 
@@ -169,6 +171,7 @@ fn mirror(
             origins.retain(|other| *other != origin);
             origins.insert(0, origin);
         }
+        let connections = wishes.connections.or_else(|| connections_to(&origins));
         mirrors.push(MirrorSettings {
             name: match (name, several) {
                 (Some(name), true) => Some(format!("{name}/{directory}")),
@@ -222,7 +225,7 @@ fn mirror(
             network: network(
                 &NetworkArgs {
                     limit_rate: wishes.limit_rate,
-                    connections: wishes.connections,
+                    connections,
                     http1: wishes.http1.unwrap_or(false),
                     no_hedge: wishes.no_hedge.unwrap_or(false),
                     auth: wishes.auth.clone(),
@@ -278,6 +281,12 @@ fn keep(wishes: &Section) -> Result<Keep, CommandError> {
             hours: wishes.keep_hours.unwrap_or(retention.hours),
         },
     })
+}
+
+/// Connections per host for these mirrors, if that is another number than usual.
+pub(super) fn connections_to(origins: &[String]) -> Option<u16> {
+    let are_buckets = !origins.is_empty() && origins.iter().all(|origin| origins::is_bucket(origin));
+    are_buckets.then_some(CONNECTIONS_TO_BUCKETS)
 }
 
 pub(super) fn network(
