@@ -263,6 +263,8 @@ pub struct Host {
     /// What it says behind the statuses of errors, last.
     phrases: BTreeMap<u16, String>,
     state: HostState,
+    /// Why it refuses every request, if it does.
+    denial: Option<Denial>,
     strikes: u32,
     misses: u32,
     failures: u32,
@@ -291,6 +293,7 @@ impl Host {
             phrases: BTreeMap::new(),
             totals: HostTotals::default(),
             state: HostState::Up,
+            denial: None,
             strikes: 0,
             misses: 0,
             failures: 0,
@@ -356,6 +359,11 @@ impl Host {
             HostState::Out(reason) => Some(reason),
             _ => None,
         }
+    }
+
+    /// Why it refuses every request, if it does.
+    pub(crate) fn denial(&self) -> Option<&Denial> {
+        self.denial.as_ref()
     }
 
     /// Requests that may be unanswered on one connection.
@@ -530,7 +538,10 @@ impl Host {
                 }
             }
             Fault::Blocked(why) | Fault::Untrusted { why, .. } => self.out(why.clone()),
-            Fault::Denied(denial) => self.out(denial.why.clone()),
+            Fault::Denied(denial) => {
+                self.denial.get_or_insert_with(|| denial.clone());
+                self.out(denial.why.clone());
+            }
             Fault::NoRanges => self.ranges = false,
             Fault::CannotPipeline => self.pipelines = false,
         }

@@ -385,3 +385,38 @@ fn faults_of_the_store_cost_time_only() {
         verified(&mirror.to, common(), 0);
     }
 }
+
+/// apt's sources with such addresses, as apt-transport-s3 has them.
+#[test]
+fn lists_of_sources_in_buckets_are_updated() {
+    let store = store_with(0);
+    let place = tempfile::tempdir().unwrap();
+    let (sources, lists) = (place.path().join("s3.list"), place.path().join("lists"));
+    fs::create_dir(&lists).unwrap();
+    let key = common().key();
+    fs::write(&sources, format!("deb [signed-by={}] {FROM} trixie main\n", key.display())).unwrap();
+    let update = |keys: &[(&str, &str)]| {
+        let mut command = fullbore_testkit::process::clean_command(env!("CARGO_BIN_EXE_fullbore"));
+        command.arg("update").arg("--sources").arg(&sources).arg("--lists").arg(&lists);
+        command.env("AWS_EC2_METADATA_DISABLED", "true").env("AWS_ENDPOINT_URL", &store.url).env("HOME", place.path());
+        command.envs(keys.iter().copied());
+        command.output().unwrap()
+    };
+    let refused = update(&[KEYS[0], ("AWS_SECRET_ACCESS_KEY", "another")]);
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && text.contains("SignatureDoesNotMatch"), "{text}");
+    let done = update(&KEYS);
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    assert!(lists.join("bucket_debian_dists_trixie_InRelease").exists());
+}
+
+#[test]
+fn commands_that_read_no_buckets_say_what_to_do() {
+    let place = tempfile::tempdir().unwrap();
+    let mut command = fullbore_testkit::process::clean_command(env!("CARGO_BIN_EXE_fullbore"));
+    command.args(["bootstrap", "trixie"]).arg(place.path().join("root")).arg(FROM);
+    let refused = command.output().unwrap();
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{text}");
+    assert!(text.contains("cannot read buckets") && text.contains("fullbore mirror --from s3://bucket/debian"), "{text}");
+}

@@ -19,6 +19,11 @@ use crate::xml::{self, ServiceError};
 /// Times that a bucket turns out to be elsewhere: in another region, in the host name.
 const MOVES_MAX: u32 = 4;
 
+/// Changes of credentials and clock within this time, after which the store is believed no more: it would have the same
+/// requests sent for ever. A guess far above one for each.
+const CHANGES_MAX: u32 = 8;
+const CHANGES_WITHIN_S: i64 = 60;
+
 /// Seconds until the renewal of credentials is tried again after a failure.
 const RENEW_AGAIN_S: i64 = 30;
 
@@ -54,6 +59,8 @@ struct State {
     /// Counts changes of all that a signature depends on.
     version: u64,
     moves: u32,
+    /// Changes that the store has asked for since this time, Unix seconds.
+    changes: (i64, u32),
 }
 
 /// The signer of one bucket.
@@ -62,6 +69,8 @@ pub struct BucketSigner {
     credentials: CredentialCache,
     signer: sign::Signer,
     state: Mutex<State>,
+    /// Held by the one that fetches credentials, for which others wait.
+    preparing: tokio::sync::Mutex<()>,
 }
 
 impl std::fmt::Debug for BucketSigner {
@@ -85,8 +94,15 @@ impl BucketSigner {
             clock_offset_s: 0,
             version: 0,
             moves: 0,
+            changes: (0, 0),
         };
-        Ok(BucketSigner { prefix, credentials, signer: sign::Signer::new("s3"), state: Mutex::new(state) })
+        Ok(BucketSigner {
+            prefix,
+            credentials,
+            signer: sign::Signer::new("s3"),
+            state: Mutex::new(state),
+            preparing: tokio::sync::Mutex::default(),
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -94,6 +110,10 @@ impl BucketSigner {
     }
 
     async fn renew(&self) -> Result<(), Denial> {
+        let _one_at_a_time = self.preparing.lock().await;
+        if self.is_prepared() {
+            return Ok(());
+        }
         let refused = match &self.state().known {
             Known::Nothing(refused) => refused.clone(),
             _ => None,
@@ -125,6 +145,14 @@ impl BucketSigner {
 }
 
 impl State {
+    /// Whether the store may ask for one change more.
+    fn may_change(&mut self) -> bool {
+        let now = unix_now();
+        let (since, count) = self.changes;
+        self.changes = if now - since > CHANGES_WITHIN_S { (now, 1) } else { (since, count + 1) };
+        self.changes.1 <= CHANGES_MAX
+    }
+
     /// The store refuses the present credentials as too old.
     fn expire(&mut self) {
         let refused = match std::mem::replace(&mut self.known, Known::Nothing(None)) {
@@ -242,16 +270,17 @@ impl Signer for BucketSigner {
             return Judgement::Again;
         }
         match error.code.as_str() {
-            "ExpiredToken" | "TokenRefreshRequired" | "ExpiredTokenException" | "InvalidToken" => {
+            "ExpiredToken" | "TokenRefreshRequired" | "ExpiredTokenException" | "InvalidToken" if state.may_change() => {
                 state.expire();
                 return Judgement::Again;
             }
+            "RequestTimeTooSkewed" | "RequestExpired" if head.date.is_some() && state.may_change() => {
+                state.clock_offset_s = head.date.unwrap_or_default() - unix_now();
+                state.version += 1;
+                return Judgement::Again;
+            }
             "RequestTimeTooSkewed" | "RequestExpired" => {
-                if let Some(theirs) = head.date {
-                    state.clock_offset_s = theirs - unix_now();
-                    state.version += 1;
-                    return Judgement::Again;
-                }
+                return Judgement::Denied(state.denial(status, &error));
             }
             _ => {}
         }

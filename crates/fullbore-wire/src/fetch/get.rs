@@ -232,12 +232,7 @@ impl Watch {
             host: self.shared.dispatcher().host_mut(host).name.clone(),
             reason: reason.to_owned(),
         };
-        // A statement of its own: within `if let` the lock would still be held when it is taken again.
-        let out = self.shared.dispatcher().host_mut(host).out_reason().map(str::to_owned);
-        if let Some(reason) = out {
-            let host = self.shared.dispatcher().host_mut(host).name.clone();
-            return Err(GetError::Final { host, reason });
-        }
+        self.is_asked(host)?;
         let (reply, answer) = oneshot::channel();
         lock(&self.shared.gets)[host as usize].push_back(PendingGet { get, reply: Reply::Whole(reply), signed: Signed::default() });
         self.shared.wake.notify_waiters();
@@ -245,6 +240,18 @@ impl Watch {
             Ok(Ok(result)) => result,
             Ok(Err(_)) => Err(unreachable("connection lost")),
             Err(_) => Err(unreachable(&format!("no answer within {} s", GET_LIMIT.as_secs()))),
+        }
+    }
+
+    /// The error of a host that the run asks for nothing more.
+    fn is_asked(&self, host: HostId) -> Result<(), GetError> {
+        let mut dispatcher = self.shared.dispatcher();
+        let seen = dispatcher.host_mut(host);
+        let host = seen.name.clone();
+        match (seen.denial(), seen.out_reason()) {
+            (Some(denial), _) => Err(GetError::Denied { host, denial: denial.clone() }),
+            (None, Some(reason)) => Err(GetError::Final { host, reason: reason.to_owned() }),
+            (None, None) => Ok(()),
         }
     }
 
@@ -256,10 +263,7 @@ impl Watch {
     pub async fn stream(&self, host: HostId, get: Get, timeout: Duration) -> Result<Streamed, GetError> {
         let name = self.shared.dispatcher().host_mut(host).name.clone();
         let unreachable = |reason: String| GetError::Unreachable { host: name.clone(), reason };
-        let out = self.shared.dispatcher().host_mut(host).out_reason().map(str::to_owned);
-        if let Some(reason) = out {
-            return Err(GetError::Final { host: name, reason });
-        }
+        self.is_asked(host)?;
         let (head, answer) = oneshot::channel();
         let (pieces, body) = mpsc::channel(STREAM_PIECES);
         let reply = Reply::Stream(Some(head), pieces);

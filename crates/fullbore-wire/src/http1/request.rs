@@ -379,6 +379,17 @@ mod tests {
     }
 
     #[test]
+    fn a_log_shows_no_secret() {
+        let mut head = RequestHead::get("h", "/");
+        head.authorization = Some(Authorization::new("AWS4 secret"));
+        head.fields.push(("x-amz-security-token".into(), "secret".into()));
+        assert!(head.shown().contains("x-amz-security-token: (hidden)") && !head.shown().contains("secret"));
+        head.fields[0].1.push('\n');
+        let error = written(&head, BodyLength::None).unwrap_err();
+        assert!(!format!("{error:?}").contains("secret"), "{error:?}");
+    }
+
+    #[test]
     fn bodies_are_announced() {
         let put = RequestHead::new(Method::Put, "h", "/x");
         let text = |body| written(&put, body).unwrap();
