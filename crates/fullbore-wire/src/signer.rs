@@ -11,9 +11,9 @@ use std::pin::Pin;
 use crate::http1::{RequestHead, ResponseHead};
 use crate::url::Url;
 
-/// Times that one request is signed anew after refusals of its signature. Region, clock and credentials may be wrong at
+/// Refusals of one request's signature after which it is not signed anew. Region, clock and credentials may be wrong at
 /// the same time, and each is found out by a refusal of its own.
-pub(crate) const SIGNATURES_MAX: u8 = 5;
+pub(crate) const REFUSALS_MAX: u8 = 5;
 
 /// Bytes of a refusal that are read for its reason.
 pub(crate) const REFUSAL_BYTES_MAX: usize = 64 << 10;
@@ -23,10 +23,10 @@ pub(crate) const REFUSAL_BYTES_MAX: usize = 64 << 10;
 pub enum Judgement {
     /// Nothing: its status counts. Its reason, where it has one.
     Status(Option<Denial>),
-    /// The same request may be answered well, signed anew.
-    Again,
+    /// The same request may be answered well, signed anew. Why it was refused, in case it is not.
+    Again(Denial),
     /// The same, at [`Signer::address`], which has changed.
-    Moved,
+    Moved(Denial),
     /// The host would say the same to every request.
     Denied(Denial),
 }
@@ -69,8 +69,8 @@ pub trait Signer: Send + Sync + fmt::Debug {
 
 /// Whether an answer of a host that wants signatures is to be judged by its body.
 pub(crate) fn is_refusal(status: u16) -> bool {
-    // 304 is an answer, and so is 416; 408 and 429 ask for patience.
-    matches!(status, 300..=499) && !matches!(status, 304 | 408 | 416 | 429)
+    // 304 is an answer, and so is 416; 408 and 429 ask for patience; 407 is a proxy's.
+    matches!(status, 300..=499) && !matches!(status, 304 | 407 | 408 | 416 | 429)
 }
 
 /// An answer that may be about the signature, as far as it has come.
@@ -95,9 +95,9 @@ impl RefusalAnswer {
     }
 }
 
-/// The signature of one request, and how often it was signed.
+/// The signature of one request, and how often earlier ones were refused.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Signed {
     pub signature: u64,
-    pub times: u8,
+    pub refused: u8,
 }

@@ -27,6 +27,9 @@ const CHANGES_WITHIN_S: i64 = 60;
 /// Seconds until the renewal of credentials is tried again after a failure.
 const RENEW_AGAIN_S: i64 = 30;
 
+/// Codes for keys that the store does not know: Amazon's, versitygw's.
+const UNKNOWN_KEYS: [&str; 2] = ["InvalidAccessKeyId", "XAdminUserNotFound"];
+
 const HINT_KEYS: &str = "check the credentials: AWS_ACCESS_KEY_ID, or the profile; another one is named as in \
                          s3://BUCKET/PREFIX?profile=NAME";
 const HINT_SECRET: &str = "check the secret key and the region";
@@ -42,8 +45,8 @@ const HINT_REGION: &str = "name the region as in s3://BUCKET/PREFIX?region=NAME"
 
 /// Whom requests are signed for.
 enum Known {
-    /// It is not known yet, or is not good any more; the identity that the store has refused.
-    Nothing(Option<Arc<Identity>>),
+    /// It is not known yet, or is not good any more: the identity that the store has refused, and its words.
+    Nothing(Option<(Arc<Identity>, Denial)>),
     /// Nobody: requests are not signed. Why, if credentials were looked for.
     Anonymous(Option<String>),
     Identity(Arc<Identity>),
@@ -118,18 +121,17 @@ impl BucketSigner {
             Known::Nothing(refused) => refused.clone(),
             _ => None,
         };
-        let found = self.credentials.identity(refused.as_deref()).await;
-        let known = match found {
-            Ok(Some(identity)) if refused.as_ref() == Some(&identity) => {
-                return Err(Denial { why: "the credentials have expired".to_owned(), hint: HINT_EXPIRED });
-            }
-            Ok(Some(identity)) => Known::Identity(identity),
-            Ok(None) => Known::Anonymous(None),
-            Err(error @ CredentialsError::None { .. }) => {
+        let found = self.credentials.identity(refused.as_ref().map(|(identity, _)| &**identity)).await;
+        let known = match (found, refused) {
+            // There are no others.
+            (Ok(Some(identity)), Some((refused, denial))) if refused == identity => return Err(denial),
+            (Ok(Some(identity)), _) => Known::Identity(identity),
+            (Ok(None), _) => Known::Anonymous(None),
+            (Err(error @ CredentialsError::None { .. }), _) => {
                 tracing::info!("{}: {error}: requests are not signed", self.name());
                 Known::Anonymous(Some(error.to_string()))
             }
-            Err(error) => return Err(Denial { why: error.to_string(), hint: HINT_KEYS }),
+            (Err(error), _) => return Err(Denial { why: error.to_string(), hint: HINT_KEYS }),
         };
         let mut state = self.state();
         let expires = match &known {
@@ -154,12 +156,10 @@ impl State {
     }
 
     /// The store refuses the present credentials as too old.
-    fn expire(&mut self) {
-        let refused = match std::mem::replace(&mut self.known, Known::Nothing(None)) {
-            Known::Identity(identity) => Some(identity),
-            _ => None,
-        };
-        self.known = Known::Nothing(refused);
+    fn expire(&mut self, denial: Denial) {
+        if let Known::Identity(identity) = &self.known {
+            self.known = Known::Nothing(Some((Arc::clone(identity), denial)));
+        }
         self.version += 1;
     }
 
@@ -176,11 +176,11 @@ impl State {
         let refused = CallError::Refused { what: self.bucket.name.clone(), status, error: error.clone() };
         let why = refused.reason();
         let hint = match error.code.as_str() {
-            "InvalidAccessKeyId" => HINT_KEYS,
+            code if UNKNOWN_KEYS.contains(&code) => HINT_KEYS,
             "SignatureDoesNotMatch" => HINT_SECRET,
             "NoSuchBucket" | "InvalidBucketName" => HINT_BUCKET,
             "AuthorizationHeaderMalformed" => HINT_REGION,
-            "ExpiredToken" => HINT_EXPIRED,
+            "ExpiredToken" | "TokenRefreshRequired" | "ExpiredTokenException" | "InvalidToken" => HINT_EXPIRED,
             "RequestTimeTooSkewed" | "RequestExpired" => HINT_CLOCK,
             _ => match &self.known {
                 Known::Anonymous(_) if matches!(status, 401 | 403) => HINT_ANONYMOUS,
@@ -231,7 +231,7 @@ impl Signer for BucketSigner {
             let state = self.state();
             let identity = match &state.known {
                 // Another one is being fetched: this one is refused once more, and the request is sent again.
-                Known::Identity(identity) | Known::Nothing(Some(identity)) => Arc::clone(identity),
+                Known::Identity(identity) | Known::Nothing(Some((identity, _))) => Arc::clone(identity),
                 Known::Nothing(None) | Known::Anonymous(_) => return state.version,
             };
             (identity, state.bucket.region.clone(), state.clock_offset_s, state.version)
@@ -267,17 +267,18 @@ impl Signer for BucketSigner {
         let is_of_signature = matches!(status, 301 | 307 | 308 | 400 | 403) && error.code != "AccessDenied";
         if signature != state.version && is_of_signature && status != 404 {
             // Another request has found out what was wrong meanwhile.
-            return Judgement::Again;
+            return Judgement::Again(state.denial(status, &error));
         }
         match error.code.as_str() {
             "ExpiredToken" | "TokenRefreshRequired" | "ExpiredTokenException" | "InvalidToken" if state.may_change() => {
-                state.expire();
-                return Judgement::Again;
+                let denial = state.denial(status, &error);
+                state.expire(denial.clone());
+                return Judgement::Again(denial);
             }
             "RequestTimeTooSkewed" | "RequestExpired" if head.date.is_some() && state.may_change() => {
                 state.clock_offset_s = head.date.unwrap_or_default() - unix_now();
                 state.version += 1;
-                return Judgement::Again;
+                return Judgement::Again(state.denial(status, &error));
             }
             "RequestTimeTooSkewed" | "RequestExpired" => {
                 return Judgement::Denied(state.denial(status, &error));
@@ -292,16 +293,19 @@ impl Signer for BucketSigner {
         if let Some(bucket) = moved {
             let is_same_host = bucket.host == state.bucket.host && bucket.endpoint == state.bucket.endpoint;
             tracing::info!("{}{}: in region {}, at {}", SCHEME, bucket.name, bucket.region, bucket.host);
-            if !state.go_to(bucket) {
-                return Judgement::Denied(state.denial(status, &error));
-            }
-            return if is_same_host { Judgement::Again } else { Judgement::Moved };
+            let denial = state.denial(status, &error);
+            return match (state.go_to(bucket), is_same_host) {
+                (false, _) => Judgement::Denied(denial),
+                (true, true) => Judgement::Again(denial),
+                (true, false) => Judgement::Moved(denial),
+            };
         }
         let refused = CallError::Refused { what: String::new(), status, error: error.clone() };
-        match (status, is_fatal(&refused)) {
-            (_, true) => Judgement::Denied(state.denial(status, &error)),
-            (404 | 410, _) => Judgement::Status(None),
-            (300..=399, _) => Judgement::Status(None),
+        match (status, error.code.as_str()) {
+            (_, code) if is_fatal(&refused) || UNKNOWN_KEYS.contains(&code) => {
+                Judgement::Denied(state.denial(status, &error))
+            }
+            (404 | 410, "" | "NoSuchKey" | "NoSuchVersion") | (300..=399, _) => Judgement::Status(None),
             _ => Judgement::Status(Some(state.denial(status, &error))),
         }
     }
@@ -354,6 +358,10 @@ mod tests {
         signer.judge(signature, &head, body.as_bytes())
     }
 
+    fn is_again(judgement: &Judgement) -> bool {
+        matches!(judgement, Judgement::Again(_))
+    }
+
     fn signed(signer: &BucketSigner) -> (u64, RequestHead) {
         let url = signer.address();
         let mut head = RequestHead::get(url.host_field(), url.target());
@@ -387,12 +395,12 @@ mod tests {
         let signer = prepared(STORE);
         let (signature, _) = signed(&signer);
         let date = "Date: Fri, 24 May 2013 00:00:00 GMT\r\n";
-        assert_eq!(refused(&signer, signature, 403, "RequestTimeTooSkewed", date), Judgement::Again);
+        assert!(is_again(&refused(&signer, signature, 403, "RequestTimeTooSkewed", date)));
         let (_, head) = signed(&signer);
         let field = head.fields.iter().find(|(name, _)| name == "x-amz-date").unwrap();
         assert!(field.1.starts_with("20130524T0000"), "{field:?}");
         // What was sent before is signed anew, whatever the store says to it.
-        assert_eq!(refused(&signer, signature, 403, "SignatureDoesNotMatch", ""), Judgement::Again);
+        assert!(is_again(&refused(&signer, signature, 403, "SignatureDoesNotMatch", "")));
     }
 
     #[test]
@@ -401,11 +409,11 @@ mod tests {
         assert_eq!(amazon.address().to_string(), "https://films.s3.us-east-1.amazonaws.com/debian");
         let (signature, _) = signed(&amazon);
         let fields = "x-amz-bucket-region: eu-north-1\r\n";
-        assert_eq!(refused(&amazon, signature, 301, "PermanentRedirect", fields), Judgement::Moved);
+        assert!(matches!(refused(&amazon, signature, 301, "PermanentRedirect", fields), Judgement::Moved(_)));
         assert_eq!(amazon.address().to_string(), "https://films.s3.eu-north-1.amazonaws.com/debian");
         let own = prepared(STORE);
         let (signature, _) = signed(&own);
-        assert_eq!(refused(&own, signature, 400, "AuthorizationHeaderMalformed", fields), Judgement::Again);
+        assert!(is_again(&refused(&own, signature, 400, "AuthorizationHeaderMalformed", fields)));
         let (_, head) = signed(&own);
         assert!(head.authorization.unwrap().header_value().contains("/eu-north-1/s3/aws4_request"));
     }
@@ -420,7 +428,7 @@ mod tests {
                 refused(&signer, signature, 400, "AuthorizationHeaderMalformed", &fields)
             })
             .collect();
-        assert!(judged[..3].iter().all(|judgement| *judgement == Judgement::Again));
+        assert!(judged[..3].iter().all(is_again));
         assert!(judged.iter().any(|judgement| matches!(judgement, Judgement::Denied(_))), "{judged:?}");
     }
 
@@ -428,10 +436,10 @@ mod tests {
     fn credentials_that_ended_are_fetched_anew_and_only_if_there_are_others() {
         let signer = prepared(STORE);
         let (signature, _) = signed(&signer);
-        assert_eq!(refused(&signer, signature, 400, "ExpiredToken", ""), Judgement::Again);
+        assert!(is_again(&refused(&signer, signature, 400, "ExpiredToken", "")));
         assert!(!signer.is_prepared());
         // Fixed ones are the same again.
-        assert!(prepare(&signer).unwrap_err().why.contains("expired"));
+        assert!(prepare(&signer).unwrap_err().why.contains("ExpiredToken"));
     }
 
     #[test]
@@ -439,7 +447,7 @@ mod tests {
         let signer = prepared(STORE);
         let (signature, _) = signed(&signer);
         let judge = |status, code| refused(&signer, signature, status, code, "");
-        for (status, code) in [(404, "NoSuchBucket"), (403, "InvalidAccessKeyId"), (403, "SignatureDoesNotMatch")] {
+        for (status, code) in [(404, "NoSuchBucket"), (403, "InvalidAccessKeyId"), (404, "XAdminUserNotFound")] {
             let Judgement::Denied(denial) = judge(status, code) else { panic!("{code}") };
             assert!(denial.why.contains(code) && !denial.hint.is_empty(), "{denial:?}");
         }

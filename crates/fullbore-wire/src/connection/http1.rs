@@ -572,24 +572,20 @@ impl Serving<'_> {
         keep_alive: bool,
     ) -> Option<Ended> {
         let close = (!keep_alive).then_some(Ended::Ours);
-        match judge_refusal(self.base, part.signed, &refusal) {
-            Judgement::Again if keep_alive => {
+        match judge_refusal(self.base, &mut part.signed, &refusal) {
+            Judgement::Again(_) if keep_alive => {
                 if let Err(denial) = prepare(self.base).await {
                     return Some(Ended::Fault(Fault::Denied(denial)));
                 }
                 return self.ask_file(tag, part);
             }
             // What this connection owes goes back to the queue with its end.
-            Judgement::Again => return Some(Ended::Ours),
-            Judgement::Moved if move_signed(self.shared, self.host, self.base) => {
+            Judgement::Again(_) => return Some(Ended::Ours),
+            Judgement::Moved(_) if move_signed(self.shared, self.host, self.base) => {
                 self.moved = true;
                 return Some(Ended::Ours);
             }
-            Judgement::Moved => self.tell_refused(tag, Fault::Refused(refusal.head.status)),
-            Judgement::Denied(denial) => {
-                self.tell_refused(tag, Fault::Denied(denial.clone()));
-                return Some(Ended::Fault(Fault::Denied(denial)));
-            }
+            Judgement::Moved(denial) | Judgement::Denied(denial) => return Some(Ended::Fault(Fault::Denied(denial))),
             Judgement::Status(_) => match judge(&refusal.head, &part.path, &part.segment, unix_now_s()) {
                 Answer::Body => {}
                 Answer::Fault(fault) => self.tell_refused(tag, fault),
@@ -611,19 +607,18 @@ impl Serving<'_> {
     }
 
     /// The same of a small file.
-    async fn small_refused(&mut self, small: SmallPart, refusal: RefusalAnswer, keep_alive: bool) -> Option<Ended> {
-        match judge_refusal(self.base, small.signed, &refusal) {
-            Judgement::Again => {
+    async fn small_refused(&mut self, mut small: SmallPart, refusal: RefusalAnswer, keep_alive: bool) -> Option<Ended> {
+        match judge_refusal(self.base, &mut small.signed, &refusal) {
+            Judgement::Again(_) => {
                 self.ask_again_later(small);
                 return (!keep_alive).then_some(Ended::Ours);
             }
-            Judgement::Moved if move_signed(self.shared, self.host, self.base) => {
+            Judgement::Moved(_) if move_signed(self.shared, self.host, self.base) => {
                 self.moved = true;
                 self.ask_again_later(small);
                 return Some(Ended::Ours);
             }
-            Judgement::Moved => small.done_refused(refusal, None).await,
-            Judgement::Denied(denial) => {
+            Judgement::Moved(denial) | Judgement::Denied(denial) => {
                 let host = self.shared.dispatcher().host_mut(self.host).name.clone();
                 small.fail(GetError::Denied { host, denial: denial.clone() });
                 return Some(Ended::Fault(Fault::Denied(denial)));

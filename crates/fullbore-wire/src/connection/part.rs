@@ -13,7 +13,7 @@ use crate::hosts::{Fault, HostId};
 use crate::http1::{Method, RequestHead, ResponseHead};
 use crate::queue::Segment;
 use crate::redirect::{Redirects, is_redirect};
-use crate::signer::{Denial, Judgement, RefusalAnswer, SIGNATURES_MAX, Signed, is_refusal};
+use crate::signer::{Denial, Judgement, REFUSALS_MAX, RefusalAnswer, Signed, is_refusal};
 use crate::url::{Plus, Url, UrlError};
 
 /// The answer to one request, as far as it has come.
@@ -154,19 +154,20 @@ impl FilePart {
 fn sign(base: &Base, url: &Url, head: &mut RequestHead, signed: &mut Signed) {
     if let Some(signer) = &base.signer {
         signed.signature = signer.sign(head, url);
-        signed.times += 1;
     }
 }
 
 /// What an answer says of the signature of the request.
-pub(crate) fn judge_refusal(base: &Base, signed: Signed, answer: &RefusalAnswer) -> Judgement {
+pub(crate) fn judge_refusal(base: &Base, signed: &mut Signed, answer: &RefusalAnswer) -> Judgement {
     let Some(signer) = &base.signer else { return Judgement::Status(None) };
     match signer.judge(signed.signature, &answer.head, &answer.body) {
-        Judgement::Again | Judgement::Moved if signed.times >= SIGNATURES_MAX => Judgement::Denied(Denial {
-            why: format!("{} requests in a row were refused by status {}", signed.times, answer.head.status),
-            hint: "check the credentials, the region and the clock of this machine",
-        }),
-        judgement => judgement,
+        Judgement::Again(denial) | Judgement::Moved(denial) if signed.refused >= REFUSALS_MAX => {
+            Judgement::Denied(denial)
+        }
+        judgement => {
+            signed.refused += 1;
+            judgement
+        }
     }
 }
 
