@@ -252,8 +252,7 @@ impl Signer for BucketSigner {
             fields: &fields,
             payload: payload.as_str(),
         };
-        head.authorization =
-            Some(Authorization::new(self.signer.authorization(&request, &identity, &region, now)));
+        head.authorization = Some(Authorization::new(self.signer.authorization(&request, &identity, &region, now)));
         head.fields.extend(fields);
         version
     }
@@ -270,7 +269,9 @@ impl Signer for BucketSigner {
             return Judgement::Again(state.denial(status, &error));
         }
         match error.code.as_str() {
-            "ExpiredToken" | "TokenRefreshRequired" | "ExpiredTokenException" | "InvalidToken" if state.may_change() => {
+            "ExpiredToken" | "TokenRefreshRequired" | "ExpiredTokenException" | "InvalidToken"
+                if state.may_change() =>
+            {
                 let denial = state.denial(status, &error);
                 state.expire(denial.clone());
                 return Judgement::Again(denial);

@@ -488,7 +488,8 @@ impl Serving<'_> {
     async fn body(&mut self, data: Bytes, permit: &mut Permit) -> Option<Ended> {
         let (tag, part) = self.parts.front_mut()?;
         let part = match part {
-            Part::Small(SmallPart { refusal: Some(refusal), .. }) | Part::File(FilePart { refusal: Some(refusal), .. }) => {
+            Part::Small(SmallPart { refusal: Some(refusal), .. })
+            | Part::File(FilePart { refusal: Some(refusal), .. }) => {
                 // Nobody gives such a long reason: what has come of it counts.
                 let is_short = refusal.add(&data);
                 return if is_short { None } else { self.end(false).await };

@@ -134,7 +134,6 @@ impl FilePart {
         }
     }
 
-
     /// Where the redirect leads that answered it.
     pub(crate) fn follow(&self, shared: &Shared, host: HostId, base: &Base, location: &str) -> Followed {
         match self.url(base) {
@@ -299,7 +298,9 @@ impl SmallPart {
     /// Answers whoever asked. A caller that no longer waits is no error.
     pub(crate) async fn done(self) {
         match (self.reply, self.head) {
-            (Reply::Whole(reply), Some(head)) => drop(reply.send(Ok(Got { head, body: self.body, denial: self.denial }))),
+            (Reply::Whole(reply), Some(head)) => {
+                drop(reply.send(Ok(Got { head, body: self.body, denial: self.denial })))
+            }
             (Reply::Whole(_), None) => {}
             (Reply::Stream(_, pieces), _) => drop(pieces.send(Ok(Piece::End)).await),
         }

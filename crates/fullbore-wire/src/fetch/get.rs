@@ -234,7 +234,11 @@ impl Watch {
         };
         self.is_asked(host)?;
         let (reply, answer) = oneshot::channel();
-        lock(&self.shared.gets)[host as usize].push_back(PendingGet { get, reply: Reply::Whole(reply), signed: Signed::default() });
+        lock(&self.shared.gets)[host as usize].push_back(PendingGet {
+            get,
+            reply: Reply::Whole(reply),
+            signed: Signed::default(),
+        });
         self.shared.wake.notify_waiters();
         match tokio::time::timeout(GET_LIMIT, answer).await {
             Ok(Ok(result)) => result,

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use fullbore_engine::run::CommandError;
 use fullbore_engine::window::Window;
 
-use crate::auth::AuthConf;
 use super::buckets::{Buckets, SignedMirror, is_bucket, open_bucket};
+use crate::auth::AuthConf;
 use crate::connect::ConnectOptions;
 use crate::dispatcher::Limits;
 use crate::fetch::FetchOptions;
@@ -208,7 +208,9 @@ pub fn address(text: &str) -> Result<String, CommandError> {
         return Err(bad("not an address").hint("write the address of an archive as https://deb.example.org/debian"));
     };
     if !matches!(scheme.to_ascii_lowercase().as_str(), "http" | "https") {
-        return Err(bad("only http, https and s3 archives can be mirrored").hint("try https with the same host and path"));
+        return Err(
+            bad("only http, https and s3 archives can be mirrored").hint("try https with the same host and path")
+        );
     }
     let host = rest.split('/').next().unwrap_or_default();
     if host.is_empty() || text.chars().any(|c| c.is_control() || c.is_whitespace()) {

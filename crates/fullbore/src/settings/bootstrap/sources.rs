@@ -88,7 +88,9 @@ pub(super) fn sources(
 fn placed(entries: Vec<Entry>) -> Result<Vec<SourcesFile>, CommandError> {
     if let Some(address) = entries.iter().find_map(|entry| bucket_in(&entry.text)) {
         return Err(CommandError::usage(format_args!("{address}: apt in the new root cannot read buckets")).hint(
-            format_args!("mirror it first, with `fullbore mirror --from {address} --to DIR`, and name file:DIR as MIRROR"),
+            format_args!(
+                "mirror it first, with `fullbore mirror --from {address} --to DIR`, and name file:DIR as MIRROR"
+            ),
         ));
     }
     Ok(entries.into_iter().enumerate().map(|(number, entry)| entry.placed(number)).collect())
