@@ -23,7 +23,7 @@ use crate::download::DownloadError;
 use crate::upload::UploadError;
 
 /// The region that is spoken to when nobody says which; a bucket elsewhere answers where it is.
-const REGION: &str = "us-east-1";
+pub(crate) const REGION: &str = "us-east-1";
 
 /// Connections at most, unless told otherwise.
 pub const CONNECTIONS: usize = 64;

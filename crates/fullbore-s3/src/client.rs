@@ -505,7 +505,7 @@ fn is_plea_for_less(status: u16, code: &str) -> bool {
 }
 
 /// Whether the store wants the bucket in the host name: Alibaba's, Tencent's, Volcano Engine's, Baidu's and Huawei's codes.
-fn is_plea_for_virtual_host(code: &str) -> bool {
+pub(crate) fn is_plea_for_virtual_host(code: &str) -> bool {
     const CODES: [&str; 5] = [
         "SecondLevelDomainForbidden",
         "PathStyleDomainForbidden",

@@ -17,6 +17,7 @@ pub mod file;
 pub mod install;
 mod keys;
 mod layers;
+mod origins;
 pub mod resolve;
 mod store;
 mod suites;

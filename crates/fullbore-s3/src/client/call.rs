@@ -241,7 +241,7 @@ impl CallError {
     }
 
     /// What is wrong, without the request that it is about.
-    pub(super) fn reason(&self) -> String {
+    pub(crate) fn reason(&self) -> String {
         match self {
             CallError::Refused { status, error, .. } => format!("{status}{}", described(error)),
             CallError::Network { reason, .. } => reason.clone(),
