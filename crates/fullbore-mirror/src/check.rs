@@ -116,7 +116,7 @@ fn compare(
     };
     let sampler = Sampler::start(ledger, config).map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
     let mut warnings = Vec::new();
-    let state = match State::open(&directories.own, &boot_id()) {
+    let mut state = match State::open(&directories.own, &boot_id()) {
         Ok(state) => state,
         // Another user's mirror: its `.fullbore` is closed to us, the tree is not.
         Err(StateError::File(error))
@@ -127,6 +127,9 @@ fn compare(
         }
         Err(error) => return Err(error.into()),
     };
+    if let Some(bucket) = &directories.bucket {
+        bucket.note_takeover(&mut state)?;
+    }
     let scratch = match lock {
         CheckLock::Directory { .. } => settings.dir.join(OWN_DIRECTORY),
         CheckLock::Bucket => directories.own.path().join(OWN_DIRECTORY),

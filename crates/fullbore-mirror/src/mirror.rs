@@ -244,7 +244,8 @@ fn walk(
     }
     let due = settings.keep.clean != Clean::Nothing && state.header.clean_due.is_some_and(|due| due <= now);
     let news = |offer: &OfferedSuite| {
-        offer.change != ReleaseChange::Unchanged || due || settings.keep.clean == Clean::Untracked
+        let is_to_be_mended = state.suite(&offer.layout.directory).is_some_and(|suite| suite.mend_until.is_some());
+        offer.change != ReleaseChange::Unchanged || due || is_to_be_mended || settings.keep.clean == Clean::Untracked
     };
     let mut offers: Vec<OfferedSuite> = offers.into_iter().filter(|offer| news(offer)).collect();
     if offers.is_empty() {
@@ -258,6 +259,7 @@ fn walk(
             bucket.lock(&report.host)?;
         }
         bucket.prepare(&of_run, Abandoned::Remove)?;
+        bucket.note_takeover(&mut state)?;
     }
     for (offer, outer) in offers.iter_mut().zip(&directories) {
         let of_run = directories.iter().map(String::as_str);
@@ -401,7 +403,7 @@ impl Run<'_> {
         let orphans = wanted.subtraction.orphans;
         let commit =
             self.commit(session, &state, &wanted.subtraction.done, orphans, &publications, &complete, &named_elsewhere);
-        let mut pending = commit::write(commit)?;
+        let mut pending = commit::write(Commit { knows_others: foreign.is_some(), ..commit })?;
         let mut untracked = Vec::new();
         if clean {
             if self.settings.keep.clean == Clean::Untracked {
@@ -412,6 +414,8 @@ impl Run<'_> {
                 untracked.clear();
                 report.guarded(events, &error);
             }
+        } else {
+            pending.put_off_removal();
         }
         let mut state = pending.publish(own, || sync(session))?;
         report.holds(&state.header);
@@ -515,6 +519,9 @@ impl Run<'_> {
                 .collect(),
             orphans,
             named_elsewhere,
+            knows_others: true,
+            mend_until: session.directories.bucket.as_ref().and_then(|bucket| bucket.mend_until()),
+            opened_at: session.directories.bucket.as_ref().map_or(self.now, |bucket| bucket.opened_at()),
             retention: self.settings.keep.retention,
             now: self.now,
             boot_id: boot_id(),
@@ -588,6 +595,7 @@ impl Run<'_> {
                     false => before.and_then(|before| before.adopted.clone()),
                 },
                 published_at: self.now,
+                mend_until: None,
                 retired: false,
             },
             published,
@@ -661,7 +669,8 @@ fn snapshot_of(
         // A run that found nothing new has no lock yet.
         bucket.lock(&report.host)?;
         bucket.prepare(&[], Abandoned::Remove)?;
-        let state = State::open(&session.own, &boot_id())?;
+        let mut state = State::open(&session.own, &boot_id())?;
+        bucket.note_takeover(&mut state)?;
         for directory in bucket.tree.make_snapshot(&state, name).map_err(no_snapshot)? {
             report.warn(events, format!("snapshot {name} has no copy of {directory:?}, which is not below dists/"));
         }

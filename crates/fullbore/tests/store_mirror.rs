@@ -11,6 +11,8 @@ mod check;
 #[path = "store_mirror/failing.rs"]
 mod failing;
 mod harness;
+#[path = "store_mirror/overtaken.rs"]
+mod overtaken;
 #[path = "s3/proxy.rs"]
 mod proxy;
 #[path = "s3/servers.rs"]

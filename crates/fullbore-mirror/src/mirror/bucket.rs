@@ -13,7 +13,7 @@ pub mod tree;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ use fullbore_engine::stage::Ledger;
 use fullbore_engine::target::TargetError;
 use fullbore_engine::window::Window;
 use fullbore_s3::bucket::{explain, failure};
-use fullbore_s3::lock::{Lock, LockError, LockTimes};
+use fullbore_s3::lock::{Fence, Lock, LockError, LockTimes};
 use fullbore_s3::objects::{Condition, Objects, Written};
 use fullbore_s3::target::{Layout as _, Overtaken, StoreTarget};
 use fullbore_s3::verdict::{Facts, judge};
@@ -39,6 +39,7 @@ use tokio::sync::watch;
 
 use super::directories::Scratch;
 use super::layout::below;
+use super::session::disk;
 use super::signed_files::SIGNED_FILES;
 use super::state::{MARK_PATH, OWN_DIRECTORY, STATE_PATH, State, SuiteRecord};
 use super::tree::Tree as _;
@@ -54,6 +55,10 @@ const OWN_BYTES_MAX: usize = 256 << 20;
 /// Bytes of files that may be begun at once: those up to 16 MiB are in memory until they are stored.
 pub const BEGUN_BYTES_MAX: u64 = 256 << 20;
 
+/// Time after a takeover in which requests of the other run may still be carried out: stores refuse signatures that are 15
+/// minutes old, and clocks differ by less than the rest.
+const LATE_REQUESTS_S: i64 = 20 * 60;
+
 /// Memory for parts of large files in flight, and the number of uploads.
 const WINDOW_BYTES: u64 = 64 << 20;
 const UPLOADS_MAX: u32 = 512;
@@ -63,6 +68,8 @@ pub struct BucketMirror {
     objects: Objects,
     /// fullbore's own files, which may be in another bucket.
     state: Objects,
+    /// The same, for the lock itself.
+    unfenced: Objects,
     /// The published files.
     pub tree: Arc<StoreTree>,
     /// Where files land.
@@ -71,6 +78,8 @@ pub struct BucketMirror {
     own: Arc<Root>,
     remote: Mutex<Remote>,
     opened: Instant,
+    /// The store's time when the state was read, Unix seconds.
+    opened_at: AtomicI64,
     /// Whether this run holds the lock, or was told to go without.
     may_change: AtomicBool,
     stop: watch::Sender<bool>,
@@ -118,25 +127,29 @@ impl BucketMirror {
         own.create_directory(OWN_DIRECTORY, 0o700).map_err(|error| made(&error))?;
         let runtime = sending_runtime(ledger)?;
         let (stop, stopped) = watch::channel(false);
-        let (objects, state) = {
+        let (objects, unfenced) = {
             let _inside = runtime.enter();
             let objects = Objects::open(&settings.bucket, stopped.clone(), ledger)?;
             let state = settings.state.as_ref().map(|state| Objects::open(state, stopped, ledger)).transpose()?;
             (objects.clone(), state.unwrap_or(objects))
         };
+        let fence = Arc::new(Fence::default());
+        let (objects, state) = (objects.behind(fence.clone()), unfenced.behind(fence.clone()));
         let handle = runtime.handle().clone();
-        let tree = Arc::new(StoreTree::new(objects.clone(), handle.clone(), own.clone(), name, settings));
+        let tree = Arc::new(StoreTree::new(objects.clone(), fence, handle.clone(), own.clone(), name, settings));
         let uploader = Uploader::new(objects.client().clone(), Window::new(WINDOW_BYTES, UPLOADS_MAX), own.path());
         let target = Arc::new(StoreTarget::new(objects.clone(), uploader, own.clone(), tree.clone(), handle));
         let (remote, may_change) = (Mutex::default(), AtomicBool::new(false));
         let mirror = BucketMirror {
             objects,
             state,
+            unfenced,
             tree,
             target,
             own,
             remote,
             opened,
+            opened_at: AtomicI64::new(jiff::Timestamp::now().as_second()),
             may_change,
             stop,
             runtime,
@@ -185,6 +198,9 @@ impl BucketMirror {
         }
         if let Some(state) = state.map_err(|error| self.failed(&error))? {
             self.keep(STATE_PATH, &state.content)?;
+            if let Some(now) = state.facts.answered {
+                self.opened_at.store(now, Ordering::Relaxed);
+            }
             (remote.state, remote.state_tag) = (Some(Sha256::of(&state.content)), state.facts.etag);
         }
         *self.remote() = remote;
@@ -231,7 +247,7 @@ impl BucketMirror {
     /// Another run holds it; a store that cannot be written, or ignores conditions.
     pub fn lock(&self, host: &str) -> Result<(), CommandError> {
         if self.tree.has_lock() && self.tree.lock().is_none() {
-            let lock = self.runtime.block_on(Lock::take(&self.state, LOCK_PATH, host, LockTimes::default()));
+            let lock = self.runtime.block_on(Lock::take(&self.unfenced, LOCK_PATH, host, LockTimes::default()));
             *self.tree.lock() = Some(lock.map_err(|error| self.not_locked(&error))?);
             self.tree.replace_only_seen();
         }
@@ -280,7 +296,37 @@ impl BucketMirror {
             self.runtime.block_on(self.state.remove(&abandoned)).map_err(|error| self.failed(&error))?;
         }
         self.remote().lists = current;
+        let is_doubtful = state.marked || self.mend_until().is_some();
+        if is_doubtful || state.header.suites.iter().any(|suite| suite.mend_until.is_some()) {
+            self.tree.forget_wrong_names().map_err(|error| self.failed(&error))?;
+        }
         Ok(())
+    }
+
+    /// When the run began, by the store's clock, Unix seconds.
+    pub fn opened_at(&self) -> i64 {
+        self.opened_at.load(Ordering::Relaxed)
+    }
+
+    /// If this run took the lock over from another: until when that one may still damage names, by the store's clock.
+    pub fn mend_until(&self) -> Option<i64> {
+        self.tree.lock().as_ref()?.taken_over_at().map(|at| at + LATE_REQUESTS_S)
+    }
+
+    /// If this run took the lock over from another: notes in the mirror's state until when names are to be mended. Later
+    /// runs know it even if this one fails.
+    ///
+    /// # Errors
+    /// The state cannot be written; another run has replaced it.
+    pub fn note_takeover(&self, state: &mut State) -> Result<(), CommandError> {
+        let Some(until) = self.mend_until().filter(|_| !state.header.suites.is_empty()) else { return Ok(()) };
+        let before = state.header.clone();
+        state.header.mend_until(until);
+        if state.header == before {
+            return Ok(());
+        }
+        state.write_header(&self.own)?;
+        self.save().map_err(|error| disk(&error))
     }
 
     /// Writes fullbore's own files back where they differ: new lists, then the state, which makes them current, then the

@@ -174,21 +174,34 @@ impl StoreTree {
     /// What the copies lack, by steps, and paths that the target does not have.
     fn differences(&self, from: &str, link: &str) -> Result<([Vec<String>; STEPS], Vec<String>), FileError> {
         self.list_top("dists")?;
-        let known = self.known();
-        let objects = &known.listed["dists"];
-        let present: BTreeMap<&str, &Listed> = below(objects, link).collect();
         let mut steps = [const { Vec::new() }; STEPS];
-        let mut wanted = HashSet::new();
-        for (rest, listed) in below(objects, from) {
-            wanted.insert(rest);
-            // The same ETag is the same content. Where it differs, as after an upload in parts, it is copied once more.
-            let is_same =
-                |there: &&&Listed| there.size == listed.size && there.tag.is_some() && there.tag == listed.tag;
-            if present.get(rest).filter(is_same).is_none() {
-                steps[step(rest)].push(rest.to_owned());
+        let mut doubtful = Vec::new();
+        let gone = {
+            let known = self.known();
+            let objects = &known.listed["dists"];
+            let present: BTreeMap<&str, &Listed> = below(objects, link).collect();
+            let mut wanted = HashSet::new();
+            for (rest, listed) in below(objects, from) {
+                wanted.insert(rest);
+                match present.get(rest) {
+                    // The same ETag is the same content.
+                    Some(there) if there.size == listed.size && there.tag.is_some() && there.tag == listed.tag => {}
+                    Some(there) if there.size == listed.size => doubtful.push(rest.to_owned()),
+                    _ => steps[step(rest)].push(rest.to_owned()),
+                }
+            }
+            let gone = present.keys().filter(|rest| !wanted.contains(*rest));
+            gone.map(|rest| format!("{link}/{rest}")).collect()
+        };
+        // Another ETag may be of the same content: that of an object in parts tells of the parts.
+        let paths = doubtful.iter().flat_map(|rest| [format!("{from}/{rest}"), format!("{link}/{rest}")]);
+        let facts = self.facts(paths)?;
+        for rest in doubtful {
+            let content = |directory: &str| facts.get(&format!("{directory}/{rest}")).and_then(|facts| facts.sha256);
+            if content(from).is_none() || content(from) != content(link) {
+                steps[step(&rest)].push(rest);
             }
         }
-        let gone = present.keys().filter(|rest| !wanted.contains(*rest)).map(|rest| format!("{link}/{rest}")).collect();
         Ok((steps, gone))
     }
 
