@@ -28,7 +28,7 @@ use fullbore_engine::verdict::{Sampler, SamplerConfig};
 use fullbore_wire::run::add_transfers;
 
 use crate::mirror::batch::{Files, IndexDownload};
-use crate::mirror::bucket::{Abandoned, BucketMirror};
+use crate::mirror::bucket::{Abandoned, BucketMirror, snapshots};
 use crate::mirror::directories::Directories;
 use crate::mirror::layout::{broken_links, is_within, link_target};
 use crate::mirror::lock::{Lock, LockError};
@@ -508,9 +508,11 @@ fn is_here(own: &Root, tree: &dyn Tree, problem: &Problem) -> Result<Option<u64>
 
 /// The paths of a file on the mirrors. An index has its by-hash path first: its own name may hold a newer one by now.
 fn remote_names(problem: &Problem) -> (String, Option<String>) {
+    // A mirror has no snapshots, and perhaps still the indexes of one.
+    let path = |path: &String| snapshots::in_archive(path).unwrap_or_else(|| path.clone());
     match problem.names.as_ref().and_then(|names| Some((names.by_hash.first()?, &names.canonical))) {
-        Some((by_hash, canonical)) => (by_hash.clone(), Some(canonical.clone())),
-        None => (problem.path.clone(), None),
+        Some((by_hash, canonical)) => (path(by_hash), Some(path(canonical))),
+        None => (path(&problem.path), None),
     }
 }
 

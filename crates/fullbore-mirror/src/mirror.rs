@@ -7,6 +7,7 @@
 mod alternatives;
 pub(crate) mod batch;
 pub(crate) mod bucket;
+mod cache;
 mod cached_release;
 pub(crate) mod clean;
 mod commit;
@@ -65,7 +66,7 @@ use commit::{Commit, PathSet, SuiteUpdate};
 use directories::Directories;
 use indexes::SuiteIndexes;
 use layout::is_of_snapshots;
-use lock::{Lock, LockError};
+use lock::take_lock;
 use membership::{Departure, SuiteId};
 use offer::{OfferedSuite, Offers};
 use other_suites::OtherSuites;
@@ -174,15 +175,6 @@ fn is_no_snapshot(suite: &str) -> Result<(), CommandError> {
     .hint("mirror this suite into a directory"))
 }
 
-fn take_lock(root: &Root) -> Result<Lock, CommandError> {
-    Lock::take(root).map_err(|error| match error {
-        LockError::Held { .. } => {
-            CommandError::new(ErrorKind::Locked, &error).hint("wait for it to end, or mirror into another directory")
-        }
-        other => disk(&other),
-    })
-}
-
 /// One round. If the archive replaced a file that a suite of another run names too, another round includes that suite.
 fn walk_with_others(
     settings: &MirrorSettings,
@@ -287,6 +279,11 @@ fn walk(
         left_out.extend(indexes::ignore_absent(&offers, &mut suites, &refusals, session));
     }
     refused.extend(indexes::unreadable_suites(&offers, &suites, &refusals));
+    if let Some(cache) = session.directories.bucket.as_ref().and_then(|bucket| bucket.cache.as_ref())
+        && let Err(error) = cache.keep(&own, &indexes::read_ones(&suites), now)
+    {
+        report.warn(events, format!("the cache of indexes was not written: {error}"));
+    }
     session.site.fetcher.warm(false);
 
     report.phase(events, session, Phase::Plan);
@@ -641,7 +638,7 @@ impl Run<'_> {
 fn snapshot_name_is_free(settings: &MirrorSettings, directories: &Directories) -> Result<(), CommandError> {
     let Some(name) = &settings.snapshot else { return Ok(()) };
     match &directories.bucket {
-        Some(bucket) => bucket.tree.check_snapshot_name(name).map_err(no_snapshot),
+        Some(bucket) => bucket.tree.check_snapshot_name(name, settings.snapshot_full).map_err(no_snapshot),
         None => snapshot::check_name(&*directories.tree, name).map_err(CommandError::usage),
     }
 }
@@ -671,10 +668,11 @@ fn snapshot_of(
         bucket.prepare(&[], Abandoned::Remove)?;
         let mut state = State::open(&session.own, &boot_id())?;
         bucket.note_takeover(&mut state)?;
-        for directory in bucket.tree.make_snapshot(&state, name).map_err(no_snapshot)? {
-            report.warn(events, format!("snapshot {name} has no copy of {directory:?}, which is not below dists/"));
-        }
-        return Ok(());
+        let made = match settings.snapshot_full {
+            true => bucket.tree.make_full_snapshot(&state, name),
+            false => bucket.tree.make_snapshot(&state, name),
+        };
+        return made.map_err(no_snapshot);
     }
     let state = State::open(&session.own, &boot_id())?;
     let directory = session.tree.as_directory().ok_or(SnapshotError::NoLinks).map_err(|error| disk(&error))?;

@@ -149,6 +149,7 @@ pub fn explain(error: &CallError) -> CommandError {
         CallError::Credentials(error) => return explain_credentials(error),
         CallError::Interrupted => ErrorKind::Interrupted,
         CallError::LockLost => ErrorKind::Locked,
+        CallError::Disk(_) => ErrorKind::Disk,
         CallError::Damaged { .. } => ErrorKind::Verification,
         CallError::Refused { status: 400..=428 | 430..=499, .. } => ErrorKind::Usage,
         _ => ErrorKind::Network,

@@ -8,7 +8,8 @@
 //! A run that finds nothing new reads the state and the signed files at once, and takes no lock.
 
 mod aliases;
-pub(super) mod snapshots;
+pub(crate) mod snapshots;
+mod state_files;
 pub mod tree;
 
 use std::collections::BTreeSet;
@@ -37,13 +38,16 @@ use fullbore_wire::run::sending_runtime;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
+use super::cache::IndexCache;
 use super::directories::Scratch;
 use super::layout::below;
+use super::lock::take_lock;
 use super::session::disk;
 use super::signed_files::SIGNED_FILES;
 use super::state::{MARK_PATH, OWN_DIRECTORY, STATE_PATH, State, SuiteRecord};
 use super::tree::Tree as _;
-use crate::settings::MirrorStore;
+use crate::settings::{MirrorStore, StateStore};
+use state_files::StateFiles;
 use tree::StoreTree;
 
 /// The lock.
@@ -66,10 +70,12 @@ const UPLOADS_MAX: u32 = 512;
 /// A mirror in a bucket.
 pub struct BucketMirror {
     objects: Objects,
-    /// fullbore's own files, which may be in another bucket.
-    state: Objects,
-    /// The same, for the lock itself.
-    unfenced: Objects,
+    /// fullbore's own files, which may be elsewhere.
+    state: StateFiles,
+    /// Where the lock is.
+    lock: LockPlace,
+    /// Indexes of earlier runs.
+    pub cache: Option<IndexCache>,
     /// The published files.
     pub tree: Arc<StoreTree>,
     /// Where files land.
@@ -95,6 +101,12 @@ pub enum Abandoned {
     Remove,
     /// They stay: the run only looks.
     Keep,
+}
+
+/// Where the lock of a mirror is: with its state.
+enum LockPlace {
+    Bucket(Objects),
+    Directory(Arc<Root>, Mutex<Option<super::lock::Lock>>),
 }
 
 /// The own files as the store has them.
@@ -127,14 +139,23 @@ impl BucketMirror {
         own.create_directory(OWN_DIRECTORY, 0o700).map_err(|error| made(&error))?;
         let runtime = sending_runtime(ledger)?;
         let (stop, stopped) = watch::channel(false);
-        let (objects, unfenced) = {
+        let fence = Arc::new(Fence::default());
+        let (objects, state, lock) = {
             let _inside = runtime.enter();
             let objects = Objects::open(&settings.bucket, stopped.clone(), ledger)?;
-            let state = settings.state.as_ref().map(|state| Objects::open(state, stopped, ledger)).transpose()?;
-            (objects.clone(), state.unwrap_or(objects))
+            let of_bucket =
+                |objects: Objects| (StateFiles::behind(&objects, fence.clone()), LockPlace::Bucket(objects));
+            let (state, lock) = match &settings.state {
+                None => of_bucket(objects.clone()),
+                Some(StateStore::Bucket(state)) => of_bucket(Objects::open(state, stopped, ledger)?),
+                Some(StateStore::Directory(path)) => {
+                    let root = Arc::new(Root::create(path).map_err(|error| made(&error))?);
+                    (StateFiles::Directory(root.clone()), LockPlace::Directory(root, Mutex::default()))
+                }
+            };
+            (objects.behind(fence.clone()), state, lock)
         };
-        let fence = Arc::new(Fence::default());
-        let (objects, state) = (objects.behind(fence.clone()), unfenced.behind(fence.clone()));
+        let cache = settings.cache.as_deref().map(IndexCache::open).transpose().map_err(|error| made(&error))?;
         let handle = runtime.handle().clone();
         let tree = Arc::new(StoreTree::new(objects.clone(), fence, handle.clone(), own.clone(), name, settings));
         let uploader = Uploader::new(objects.client().clone(), Window::new(WINDOW_BYTES, UPLOADS_MAX), own.path());
@@ -143,7 +164,8 @@ impl BucketMirror {
         let mirror = BucketMirror {
             objects,
             state,
-            unfenced,
+            lock,
+            cache,
             tree,
             target,
             own,
@@ -246,9 +268,21 @@ impl BucketMirror {
     /// # Errors
     /// Another run holds it; a store that cannot be written, or ignores conditions.
     pub fn lock(&self, host: &str) -> Result<(), CommandError> {
-        if self.tree.has_lock() && self.tree.lock().is_none() {
-            let lock = self.runtime.block_on(Lock::take(&self.unfenced, LOCK_PATH, host, LockTimes::default()));
-            *self.tree.lock() = Some(lock.map_err(|error| self.not_locked(&error))?);
+        if self.tree.has_lock() {
+            match &self.lock {
+                LockPlace::Bucket(objects) => {
+                    if self.tree.lock().is_none() {
+                        let lock = self.runtime.block_on(Lock::take(objects, LOCK_PATH, host, LockTimes::default()));
+                        *self.tree.lock() = Some(lock.map_err(|error| self.not_locked(&error))?);
+                    }
+                }
+                LockPlace::Directory(root, held) => {
+                    let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
+                    if held.is_none() {
+                        *held = Some(take_lock(root)?);
+                    }
+                }
+            }
             self.tree.replace_only_seen();
         }
         self.may_change.store(true, Ordering::Relaxed);
@@ -414,6 +448,9 @@ impl BucketMirror {
 
     /// Gives the lock back; says why that failed, which harms nobody: the lock is over in two minutes.
     pub fn release(&self) -> Option<String> {
+        if let LockPlace::Directory(_, held) = &self.lock {
+            held.lock().unwrap_or_else(PoisonError::into_inner).take();
+        }
         let lock = self.tree.lock().take()?;
         self.runtime.block_on(lock.release()).err().map(|error| error.to_string())
     }

@@ -195,6 +195,16 @@ impl SuiteRecord {
 }
 
 impl Header {
+    /// Reads a header as [`Header::to_text`] writes it; `None` for anything else.
+    pub fn parse(text: &[u8]) -> Option<Header> {
+        parse(text).ok()
+    }
+
+    /// The text of a state with this header.
+    pub fn to_text(&self) -> Vec<u8> {
+        render(self)
+    }
+
     /// Has the names of all suites mended at least until this time.
     pub fn mend_until(&mut self, until: i64) {
         for suite in &mut self.suites {

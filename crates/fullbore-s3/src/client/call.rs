@@ -221,6 +221,9 @@ pub enum CallError {
     /// A signal came.
     #[error("interrupted")]
     Interrupted,
+    /// A local file, in the place of an object.
+    #[error("{0}")]
+    Disk(String),
     /// The lock under which objects are changed may be another run's by now.
     #[error("another run has taken over, as this one was not seen for too long")]
     LockLost,

@@ -8,7 +8,7 @@ use fullbore_mirror::MirrorStore;
 use fullbore_s3::bucket;
 use fullbore_wire::run::address;
 
-use super::bucket::{bucket_of, for_buckets_only, scratch};
+use super::bucket::{bucket_of, for_buckets_only, scratch, state_of};
 use super::keys::signed_by;
 use super::resolve::{network, output};
 use super::{CheckSettings, Environment, OutputSettings, addresses};
@@ -42,8 +42,9 @@ pub(super) fn check(
         let bucket = |address: &Path| bucket_of(address, &arguments.store, cacert, environment);
         Some(MirrorStore {
             bucket: bucket(Path::new(named))?,
-            state: arguments.state.as_deref().map(bucket).transpose()?,
+            state: arguments.state.as_deref().map(|state| state_of(state, &bucket)).transpose()?,
             scratch: scratch(None, environment)?,
+            cache: None,
             aliases: true,
             cache_control: None,
             locks: arguments.lock != Some(StoreLock::None),

@@ -57,6 +57,7 @@ pub struct Section {
     pub sources: Option<PathBuf>,
     pub to: Option<PathBuf>,
     pub snapshot: Option<String>,
+    pub snapshot_full: Option<bool>,
     pub include: List<Filter>,
     pub exclude: List<Filter>,
     pub section: List<String>,
@@ -95,6 +96,7 @@ pub struct Section {
     pub lock: Option<StoreLock>,
     pub state: Option<PathBuf>,
     pub scratch: Option<PathBuf>,
+    pub cache: Option<PathBuf>,
     /// Suites that differ from the section in components, architectures or keys.
     pub source: Vec<SourceSection>,
 }
@@ -120,6 +122,7 @@ pub const SECTION_KEYS: &[&str] = &[
     "sources",
     "to",
     "snapshot",
+    "snapshot-full",
     "include",
     "exclude",
     "section",
@@ -158,6 +161,7 @@ pub const SECTION_KEYS: &[&str] = &[
     "lock",
     "state",
     "scratch",
+    "cache",
     "source",
 ];
 /// Keys of a `[[mirror.NAME.source]]`.

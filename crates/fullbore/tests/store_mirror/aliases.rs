@@ -34,7 +34,7 @@ fn a_changed_alias_is_noticed_and_restored() {
     let bucket = Bucket::at(&store.url);
     bucket.run(&served(0), &[]).exits(0);
     fs::remove_file(data(&store).join("dists/stable/InRelease")).unwrap();
-    bucket.check(&[]).exits(4).says("dists/stable: no symbolic link to trixie");
+    bucket.check(&[]).exits(4).says("dists/stable: no complete copy of dists/trixie");
     let run = bucket.run(&served(0), &[]).exits(0);
     assert!(run.stderr.contains("the published dists/stable was changed; it is restored"), "{}", run.stderr);
     assert_eq!(contents(&data(&store)), *reference(0));

@@ -647,7 +647,8 @@ impl Layout for StoreTree {
     }
 
     fn fields(&self, path: &str) -> Vec<(String, String)> {
-        let lives = if path.starts_with("pool/") || path.contains("/by-hash/") { IMMUTABLE } else { &self.short_lived };
+        let is_of_pool = path.starts_with("pool/") || path.contains("/pool/");
+        let lives = if is_of_pool || path.contains("/by-hash/") { IMMUTABLE } else { &self.short_lived };
         let field = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         vec![field("Content-Type", &fullbore_s3::content_type(path)), field("Cache-Control", lives)]
     }
