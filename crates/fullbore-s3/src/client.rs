@@ -259,7 +259,7 @@ impl Client {
             let identity = self.credentials.identity(refused.take().as_deref()).await?;
             // Before each try: between two of them the process may have been frozen for hours.
             tries.signed_at = match &self.fence {
-                Some(fence) if !call.is_unfenced => fence.signed_at().map_err(|_| CallError::LockLost)?,
+                Some(fence) if !call.is_unfenced => fence.pass(self.try_for).await.map_err(|_| CallError::LockLost)?,
                 _ => None,
             };
             tries.sent += 1;

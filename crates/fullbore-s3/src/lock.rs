@@ -31,6 +31,9 @@ use crate::sign::hex;
 /// Largest content of a lock that is read; fullbore writes some 150 bytes.
 const LOCK_BYTES_MAX: usize = 4096;
 
+/// Time between two looks at a lock that was not renewed.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
 /// Attempts to take a lock that changes hands meanwhile.
 const ATTEMPTS: u32 = 3;
 
@@ -71,6 +74,9 @@ pub enum LockError {
     /// Another run has taken it over.
     #[error("another run has taken over, as this one was not seen for too long")]
     Lost,
+    /// Another run may have taken it over: the store did not answer for too long, or this process was frozen.
+    #[error("the lock was not renewed for too long, and another run may have it")]
+    Unseen,
     /// The store writes whatever the condition says.
     #[error("the store ignores conditions (If-None-Match), so that no lock can be held in it")]
     NoConditions,
@@ -119,7 +125,8 @@ impl Moment {
     }
 }
 
-/// Keeps requests from changing objects when the lock may be another run's. Open before there is a lock.
+/// Keeps requests from changing objects when the lock may be another run's: they wait until it is renewed, or known to be
+/// lost. Open before there is a lock.
 #[derive(Debug, Default)]
 pub struct Fence {
     lock: Mutex<Option<Lock>>,
@@ -132,7 +139,7 @@ impl Fence {
         self.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it has kept a request back.
+    /// Whether a request was given up for it.
     pub fn was_closed(&self) -> bool {
         self.is_lost.load(Ordering::Relaxed)
     }
@@ -141,13 +148,27 @@ impl Fence {
     /// lock.
     ///
     /// # Errors
-    /// [`LockError::Lost`].
+    /// [`LockError::Lost`], [`LockError::Unseen`].
     pub fn signed_at(&self) -> Result<Option<i64>, LockError> {
-        let signed_at = self.lock().as_ref().map(Lock::renewed_at).transpose();
-        if signed_at.is_err() {
-            self.is_lost.store(true, Ordering::Relaxed);
+        self.lock().as_ref().map(Lock::renewed_at).transpose()
+    }
+
+    /// As [`Fence::signed_at`], when the lock is renewed. A store that was away for some minutes ends no run.
+    ///
+    /// # Errors
+    /// [`LockError::Lost`]; [`LockError::Unseen`] when it is not renewed in this time.
+    pub(crate) async fn pass(&self, within: Duration) -> Result<Option<i64>, LockError> {
+        let until = since_boot() + within;
+        loop {
+            match self.signed_at() {
+                Err(LockError::Unseen) if since_boot() < until => tokio::time::sleep(LOOK_EVERY).await,
+                Ok(signed_at) => return Ok(signed_at),
+                Err(error) => {
+                    self.is_lost.store(true, Ordering::Relaxed);
+                    return Err(error);
+                }
+            }
         }
-        signed_at
     }
 }
 
@@ -233,23 +254,29 @@ impl Lock {
         self.shared.held().taken_over_at
     }
 
-    /// Whether no other run can have taken it over.
+    /// Whether no other run is known to have taken it over. Requests ask more, at their [`Fence`].
     ///
     /// # Errors
     /// [`LockError::Lost`].
     pub fn check(&self) -> Result<(), LockError> {
-        self.renewed_at().map(drop)
+        match self.shared.held().is_lost {
+            true => Err(LockError::Lost),
+            false => Ok(()),
+        }
     }
 
     /// When it was last renewed, by the clock of this machine, Unix seconds.
     ///
     /// # Errors
-    /// [`LockError::Lost`] if another run can have taken it over since.
+    /// [`LockError::Lost`]; [`LockError::Unseen`] if another run can have taken it over since.
     fn renewed_at(&self) -> Result<i64, LockError> {
         let held = self.shared.held();
-        match !held.is_lost && since_boot().saturating_sub(held.sent.since_boot) < self.shared.times.believed {
+        if held.is_lost {
+            return Err(LockError::Lost);
+        }
+        match since_boot().saturating_sub(held.sent.since_boot) < self.shared.times.believed {
             true => Ok(held.sent.unix_s),
-            false => Err(LockError::Lost),
+            false => Err(LockError::Unseen),
         }
     }
 

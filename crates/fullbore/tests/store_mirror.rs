@@ -586,7 +586,8 @@ fn the_state_may_be_in_a_directory() {
     // Two runs that have the directory are kept apart.
     let lock = fs::File::open(state.join(".fullbore/lock")).unwrap();
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
-    bucket.run(&served(0), &flags).exits(6).says("is in use by another run");
+    let news = [&flags[..], &["--index-formats", "xz"]].concat();
+    bucket.run(&served(1), &news).exits(6).says("is in use by another run");
     drop(lock);
     // It is of this mirror alone.
     let mut moved = Bucket::at(&store.url);

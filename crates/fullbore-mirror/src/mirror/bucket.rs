@@ -491,7 +491,7 @@ impl BucketMirror {
 
     fn not_locked(&self, error: &LockError) -> CommandError {
         match error {
-            LockError::Held { .. } | LockError::Lost => CommandError::new(ErrorKind::Locked, error)
+            LockError::Held { .. } | LockError::Lost | LockError::Unseen => CommandError::new(ErrorKind::Locked, error)
                 .hint("wait for it to end; a run that was killed is over after two minutes"),
             LockError::Call(CallError::Refused { status: 501, .. }) | LockError::NoConditions => CommandError::usage(error).hint(
                 "two runs at once could damage the mirror in such a store; if you make sure that there is only one, pass --lock none",

@@ -126,7 +126,11 @@ impl Scratch {
         temporary::with_name(OsStr::new(SCRATCH), "", |name| {
             let path = below.join(name);
             DirBuilder::new().mode(0o700).create(&path)?;
-            let held = File::open(&path)?;
+            let held = File::open(&path).map_err(|error| match error.kind() {
+                // Another run has taken it for abandoned already: another name is to be tried.
+                io::ErrorKind::NotFound => io::ErrorKind::AlreadyExists.into(),
+                _ => error,
+            })?;
             temporary::keep(&held, &path)?;
             Ok(Scratch { path, _held: held })
         })

@@ -1,19 +1,20 @@
 //! The lock of a mirror, and the fence that it closes: a run that may not hold its lock any more changes no object.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use fullbore_engine::stage::Ledger;
 use fullbore_s3::bucket::BucketSettings;
 use fullbore_s3::credentials::Aws;
-use fullbore_s3::lock::{Fence, Lock, LockTimes};
+use fullbore_s3::lock::{Fence, Lock, LockError, LockTimes};
 use fullbore_s3::objects::{Condition, Objects};
 use fullbore_s3::{Addressing, CallError, Location, UploadError, Uploader};
 use tokio::sync::watch;
 
-use super::faults::well;
 use super::servers::{Client, content, moto, versitygw};
-use super::store::Store;
+use super::store::{Fault, Store};
 
 fn objects(endpoint: &str, stopped: watch::Receiver<bool>) -> Objects {
     let settings = BucketSettings {
@@ -41,12 +42,18 @@ fn objects(endpoint: &str, stopped: watch::Receiver<bool>) -> Objects {
 
 #[test]
 fn nothing_is_changed_when_the_lock_may_be_another_runs() {
-    let store = Store::start(well());
+    let is_taken_over = Arc::new(AtomicBool::new(false));
+    let told = is_taken_over.clone();
+    let store =
+        Store::start(move |request| match request.field("if-match").is_empty() || !told.load(Ordering::Relaxed) {
+            true => Fault::None,
+            false => Fault::Answer(412, "", ""),
+        });
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let (_stop, stopped) = watch::channel(false);
     let _inside = runtime.enter();
     let unfenced = objects(&store.url, stopped);
-    let fence = std::sync::Arc::new(Fence::default());
+    let fence = Arc::new(Fence::default());
     let fenced = unfenced.behind(fence.clone());
     let put = |path: &str| {
         let put = fenced.put(path, Vec::new(), Bytes::from_static(b"x"), &Condition::None);
@@ -54,19 +61,28 @@ fn nothing_is_changed_when_the_lock_may_be_another_runs() {
     };
     put("before").expect("there is no lock yet");
     let times =
-        LockTimes { believed: Duration::from_secs(3), renew_every: Duration::from_secs(3600), ..LockTimes::default() };
+        LockTimes { believed: Duration::from_secs(2), renew_every: Duration::from_secs(4), ..LockTimes::default() };
     let lock = runtime.block_on(Lock::take(&unfenced, "lock", "host", times)).unwrap();
     *fence.lock() = Some(lock);
     let locked = store.requests().into_iter().find(|request| request.path.ends_with("/lock")).unwrap();
-    std::thread::sleep(Duration::from_millis(1500));
+    std::thread::sleep(Duration::from_millis(1200));
     put("during").unwrap();
     let signed = |request: &super::store::Request| request.field("x-amz-date").to_owned();
     let during = store.requests().into_iter().find(|request| request.path.ends_with("/during")).unwrap();
     assert!(signed(&during) <= signed(&locked), "{} is after the renewal at {}", signed(&during), signed(&locked));
-    std::thread::sleep(Duration::from_secs(2));
-    assert!(!fence.was_closed());
+    // Nobody knows whose the lock is until it is renewed.
+    std::thread::sleep(Duration::from_millis(1200));
+    assert!(matches!(fence.signed_at(), Err(LockError::Unseen)));
+    put("later").unwrap();
+    let requests: Vec<String> = store.requests().into_iter().map(|request| request.path).collect();
+    let place = |name: &str| requests.iter().position(|path| path.ends_with(name)).unwrap();
+    assert!(place("/lock") < place("/later"), "{requests:?}");
+    // Another run has it, as the next renewal is told.
+    is_taken_over.store(true, Ordering::Relaxed);
+    std::thread::sleep(Duration::from_millis(2200));
     let is_lost = |result: Result<(), CallError>| assert_eq!(result, Err(CallError::LockLost));
     is_lost(put("after").map(drop));
+    store.requests();
     is_lost(runtime.block_on(fenced.copy("before", "copy", Vec::new(), None)));
     is_lost(runtime.block_on(fenced.remove(&["before".to_owned()])));
     is_lost(runtime.block_on(fenced.delete("before", &Condition::None)).map(drop));

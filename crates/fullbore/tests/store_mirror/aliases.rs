@@ -158,23 +158,16 @@ fn an_alias_that_a_killed_run_began_is_removed_when_it_is_given_up() {
 fn a_copy_is_known_by_its_content() {
     let store = versitygw();
     Bucket::at(&store.url).run(&served(0), &[]).exits(0);
-    let is_name = |path: &&String| path.starts_with("dists/trixie/main/") && !path.contains("/by-hash/");
-    let unchanged: Vec<&String> = reference(0)
-        .iter()
-        .filter(|(path, hash)| reference(1).get(*path) == Some(hash))
-        .map(|(path, _)| path)
-        .collect();
-    let name = unchanged.into_iter().find(is_name).expect("an index that is in both states");
+    let name = "dists/trixie/main/binary-amd64/Packages.xz";
     in_parts(&store, name);
     let rest = name.strip_prefix("dists/trixie/").unwrap();
     let copy = format!("/dists/stable/{rest} ");
-    for state in [0, 1] {
+    // Other settings of the same state are a publication, too.
+    for formats in [&["--index-formats", "xz,gz"][..], &[]] {
         let proxy = Proxy::start(&store.url, |_, _| Action::now());
-        // Other settings of the same state are a publication, too.
-        let formats: &[&str] = if state == 0 { &["--index-formats", "xz,gz"] } else { &[] };
-        Bucket::at(&proxy.url).run(&served(state), formats).exits(0);
+        assert!(Bucket::at(&proxy.url).run(&served(0), formats).exits(0).report["summary"]["changed"] == true);
         let copied = proxy.take().into_iter().filter(|line| line.starts_with("PUT ") && line.contains(&copy)).count();
-        assert_eq!(copied, 0, "{state}: {name}");
+        assert_eq!(copied, 0, "{formats:?}: {name}");
     }
     assert_eq!(below(&data(&store), "dists/stable"), below(&data(&store), "dists/trixie"));
 }

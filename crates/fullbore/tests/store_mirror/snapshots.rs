@@ -119,16 +119,23 @@ fn a_snapshot_that_was_believed_without_a_signature_is_checked_without() {
         fs::remove_file(unsigned.state(0).root.join("dists/trixie").join(name)).unwrap();
     }
     let server = Server::start(&unsigned.state(0).root).unwrap();
-    let mut other = Bucket::at(&store.url);
-    other.mirror = other.mirror.no_keyring();
-    other.mirror.to = PathBuf::from("s3://bucket/unsigned");
-    other.run(&server, &["--trusted", "--snapshot", "s"]).exits(0);
-    other.check(&["--keyring", keyring.to_str().unwrap()]).exits(0).says("mirrored without a signature");
+    let sources = unsigned.state(0).root.join("trusted.sources");
+    let text = format!("Types: deb\nURIs: {}\nSuites: trixie\nComponents: main\nTrusted: yes\n", server.url());
+    fs::write(&sources, text).unwrap();
+    let flags = ["--sources", sources.to_str().unwrap(), "--snapshot", "s"];
+    let keyring = ["--keyring", keyring.to_str().unwrap()];
+    let mut bucket = Bucket::at(&store.url);
+    bucket.mirror = Mirror::new(common()).no_keyring().suite("");
+    bucket.mirror.to = PathBuf::from(TO);
+    let mut command = bucket.mirror.command(&[], &flags);
+    command.args(["--endpoint", &bucket.endpoint]).envs(bucket.keys.iter().copied());
+    bucket.mirror.finish(command).exits(0);
+    bucket.check(&keyring).exits(0).says("snapshots/s/trixie").says("mirrored without a signature");
     // The same of a directory.
-    let mut own = Mirror::new(common()).no_keyring();
-    own.run_with(&[&server], &["--trusted", "--snapshot", "s"]).exits(0);
+    let mut own = Mirror::new(common()).no_keyring().suite("");
+    own.run_with(&[], &flags).exits(0);
     own.to = own.to.join("snapshots/s");
-    own.check(&["--keyring", keyring.to_str().unwrap()]).exits(0).says("mirrored without a signature");
+    own.check(&keyring).exits(0).says("mirrored without a signature");
 }
 
 /// A full snapshot is a mirror: it needs nothing of the pool.
