@@ -8,8 +8,8 @@ use super::*;
 
 const ROUND_TRIP: Duration = Duration::from_millis(100);
 
-/// Time of the process itself. Without optimization it is more.
-const OWN_TIME: Duration = Duration::from_millis(if cfg!(debug_assertions) { 100 } else { 50 });
+/// Time of the process itself, on an idle machine.
+const OWN_TIME: Duration = Duration::from_millis(50);
 
 /// Runs of which the fastest counts: the machine has other work.
 const RUNS: usize = 8;
@@ -61,24 +61,29 @@ fn delay(mut from: TcpStream, mut to: TcpStream, made: Instant) {
 fn nothing_new_takes_four_round_trips_at_most() {
     let store = versitygw();
     let origin = served(0);
-    let bucket = Bucket::at(&far(&store.url));
-    let from = far(&origin.url());
-    let run = |more: &[&str]| {
-        let mut command = bucket.mirror.command(&[], &[&["--from", &from], more].concat());
-        command.args(["--endpoint", &bucket.endpoint]).envs(bucket.keys.iter().copied());
+    let run = |endpoint: &str, from: &str, more: &[&str]| {
+        let bucket = Bucket::at(endpoint);
+        let mut command = bucket.mirror.command(&[], &[&["--from", from], more].concat());
+        command.args(["--endpoint", endpoint]).envs(bucket.keys.iter().copied());
         let began = Instant::now();
         (bucket.mirror.finish(command), began.elapsed())
     };
-    run(&[]).0.exits(0);
-    let times: Vec<Duration> = (0..RUNS)
-        .map(|_| {
-            let (ran, time) = run(&["--changed-exit"]);
+    run(&store.url, &origin.url(), &[]).0.exits(0);
+    let best = |endpoint: &str, from: &str| {
+        let times = (0..RUNS).map(|_| {
+            let (ran, time) = run(endpoint, from, &["--changed-exit"]);
             ran.exits(10);
             time
-        })
-        .collect();
-    let best = times.iter().min().unwrap();
-    println!("{times:?}");
-    assert!(*best <= 4 * ROUND_TRIP + OWN_TIME, "{times:?}");
-    assert!(*best >= 3 * ROUND_TRIP, "the way is as long as it should be: {times:?}");
+        });
+        times.min().unwrap()
+    };
+    // The process has its own time, and more on a busy machine.
+    let near = best(&store.url, &origin.url());
+    let far = best(&far(&store.url), &far(&origin.url()));
+    println!("{near:?} without, {far:?} with round trips of {ROUND_TRIP:?}");
+    assert!(far - near <= 4 * ROUND_TRIP + ROUND_TRIP / 2, "{near:?} without, {far:?} with round trips");
+    assert!(far >= 3 * ROUND_TRIP, "the way is as long as it should be: {far:?}");
+    if near <= OWN_TIME {
+        assert!(far <= 4 * ROUND_TRIP + OWN_TIME, "{far:?}");
+    }
 }
