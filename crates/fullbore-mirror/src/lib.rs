@@ -34,5 +34,5 @@ pub use mirror::state::OWN_DIRECTORY;
 pub use mirror::trace_files::{TraceError, check_host};
 pub use settings::{
     CheckSettings, Clean, DeleteGuard, Filter, Filters, IndexFormat, Keep, Kind, MirrorSettings, MirrorStore,
-    PatternError, Retention, SignedBy, SourceSpec,
+    PatternError, Retention, SignedBy, SourceSpec, StateStore,
 };

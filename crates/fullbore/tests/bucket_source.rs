@@ -45,7 +45,7 @@ fn put(store: &servers::Server, state: usize) {
 fn command(mirror: &Mirror, from: &[&str], keys: &[(&str, &str)], more: &[&str]) -> Command {
     let mut command = mirror.command(&[], more);
     for from in from {
-        command.args(["--from", &from]);
+        command.args(["--from", from]);
     }
     for (name, _) in std::env::vars() {
         if name.starts_with("AWS_") {
@@ -344,8 +344,8 @@ fn a_mirror_is_repaired_from_a_bucket() {
     for from in [None, Some(at(&store.url, ""))] {
         let path = damage();
         let mut command = mirror.check_command(&["--repair"]);
-        for from in from {
-            command.args(["--from", &from]);
+        if let Some(from) = &from {
+            command.args(["--from", from]);
         }
         command.envs(KEYS).env("AWS_EC2_METADATA_DISABLED", "true");
         mirror.finish(command).exits(0);

@@ -12,6 +12,8 @@ mod conditions;
 mod dialects;
 #[path = "s3/faults.rs"]
 mod faults;
+#[path = "s3/fence.rs"]
+mod fence;
 #[path = "s3/frame.rs"]
 mod frame;
 #[path = "s3/hostile.rs"]

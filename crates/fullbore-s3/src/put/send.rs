@@ -432,6 +432,7 @@ impl Sending {
                 explain(error)
             }
             UploadError::Source(_) | UploadError::Changed => CommandError::new(ErrorKind::Disk, error),
+            UploadError::Condition => CommandError::new(ErrorKind::Locked, error),
             UploadError::TooLarge { .. } | UploadError::TooManyParts { .. } => CommandError::usage(error),
             UploadError::Damaged { .. } => CommandError::new(ErrorKind::Verification, error),
         };

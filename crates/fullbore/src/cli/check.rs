@@ -60,7 +60,7 @@ pub struct CheckArgs {
     pub checksums: bool,
 
     /// The mirror has fullbore's own files below this address (default: beside the mirror)
-    #[arg(long, value_name = "s3://BUCKET/PREFIX", help_heading = STORE)]
+    #[arg(long, value_name = "DIR|s3://BUCKET/PREFIX", help_heading = STORE)]
     pub state: Option<PathBuf>,
 
     /// Keep two runs apart by a lock in the bucket; `none` if the store has no conditional writes [default: bucket]

@@ -94,8 +94,9 @@ pub struct MirrorArgs {
     #[arg(long, value_name = "WHAT", help_heading = STORE, value_enum)]
     pub aliases: Option<Aliases>,
 
-    /// Keep fullbore's own files below this address, for a bucket that is public as a whole (default: beside the mirror)
-    #[arg(long, value_name = "s3://BUCKET/PREFIX", help_heading = STORE)]
+    /// Keep fullbore's own files below this address or directory, for a bucket that is public as a whole (default: beside
+    /// the mirror)
+    #[arg(long, value_name = "DIR|s3://BUCKET/PREFIX", help_heading = STORE)]
     pub state: Option<PathBuf>,
 
     /// Cache-Control of indexes and signed files (default: a minute; that of packages is for ever)
@@ -110,9 +111,17 @@ pub struct MirrorArgs {
     #[arg(long, value_name = "DIR", help_heading = STORE)]
     pub scratch: Option<PathBuf>,
 
+    /// Keep indexes in this directory between runs, so that those that have not changed are not fetched again
+    #[arg(long, value_name = "DIR", help_heading = STORE)]
+    pub cache: Option<PathBuf>,
+
     /// After the run, keep the state as a snapshot of this name: hard links, or in a bucket copies of the indexes
     #[arg(long, value_name = "NAME", help_heading = WHAT)]
     pub snapshot: Option<String>,
+
+    /// Copy the packages into the snapshot, too: snapshots/NAME/ in the bucket is then a mirror of its own
+    #[arg(long, help_heading = STORE, requires = "snapshot")]
+    pub snapshot_full: bool,
 
     /// Mirror only files whose path matches; with --exclude, bring matching files back
     ///

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use fullbore_engine::run::error::CommandError;
 use fullbore_engine::run::named_files::{absolute, directory};
+use fullbore_mirror::StateStore;
 use fullbore_s3::Addressing;
 use fullbore_s3::bucket::{self, BucketSettings};
 use fullbore_s3::credentials::Aws;
@@ -55,6 +56,17 @@ pub(super) fn scratch(wish: Option<&Path>, environment: &Environment) -> Result<
     }
 }
 
+/// Where `--state` puts fullbore's own files.
+pub(super) fn state_of(
+    wish: &Path,
+    bucket: &dyn Fn(&Path) -> Result<BucketSettings, CommandError>,
+) -> Result<StateStore, CommandError> {
+    match bucket::is_address(wish.as_os_str()) {
+        true => Ok(StateStore::Bucket(bucket(wish)?)),
+        false => Ok(StateStore::Directory(absolute(wish)?)),
+    }
+}
+
 /// The error for a flag of a `mirror` on the command line that is about buckets where none is written or read. Flags of
 /// a settings file may be for others.
 pub(super) fn misplaced_flag(arguments: &MirrorArgs, writes: bool, reads: bool) -> Option<CommandError> {
@@ -64,6 +76,8 @@ pub(super) fn misplaced_flag(arguments: &MirrorArgs, writes: bool, reads: bool) 
         ("--cache-control", arguments.cache_control.is_some()),
         ("--lock", arguments.lock.is_some()),
         ("--scratch", arguments.scratch.is_some()),
+        ("--cache", arguments.cache.is_some()),
+        ("--snapshot-full", arguments.snapshot_full),
         ("--pin", arguments.pin),
         ("--finish", arguments.finish.is_some()),
     ];

@@ -7,7 +7,7 @@ use fullbore_engine::run::named_files::{absolute, directory};
 use fullbore_mirror::MirrorStore;
 use fullbore_s3::bucket;
 
-use super::bucket::{bucket_of, for_buckets_only, no_bucket, no_bucket_to_read, scratch};
+use super::bucket::{bucket_of, for_buckets_only, no_bucket, no_bucket_to_read, scratch, state_of};
 use super::keys::signed_by;
 use super::origins::{self, Store};
 use super::resolve::{network, output};
@@ -46,8 +46,9 @@ pub(super) fn check(
         let bucket = |address: &Path| bucket_of(address, &arguments.store, cacert, environment);
         Some(MirrorStore {
             bucket: bucket(Path::new(named))?,
-            state: arguments.state.as_deref().map(bucket).transpose()?,
+            state: arguments.state.as_deref().map(|state| state_of(state, &bucket)).transpose()?,
             scratch: scratch(None, environment)?,
+            cache: None,
             aliases: true,
             cache_control: None,
             locks: arguments.lock != Some(StoreLock::None),

@@ -57,6 +57,7 @@ pub struct Section {
     pub sources: Option<PathBuf>,
     pub to: Option<PathBuf>,
     pub snapshot: Option<String>,
+    pub snapshot_full: Option<bool>,
     pub include: List<Filter>,
     pub exclude: List<Filter>,
     pub section: List<String>,
@@ -96,6 +97,7 @@ pub struct Section {
     pub lock: Option<StoreLock>,
     pub state: Option<PathBuf>,
     pub scratch: Option<PathBuf>,
+    pub cache: Option<PathBuf>,
     /// Suites that differ from the section in components, architectures or keys.
     pub source: Vec<SourceSection>,
 }
@@ -121,6 +123,7 @@ pub const SECTION_KEYS: &[&str] = &[
     "sources",
     "to",
     "snapshot",
+    "snapshot-full",
     "include",
     "exclude",
     "section",
@@ -160,6 +163,7 @@ pub const SECTION_KEYS: &[&str] = &[
     "lock",
     "state",
     "scratch",
+    "cache",
     "source",
 ];
 /// Keys of a `[[mirror.NAME.source]]`.

@@ -14,6 +14,7 @@ pub(super) fn flags(arguments: &MirrorArgs) -> Section {
         sources: arguments.sources.clone(),
         to: arguments.to.clone(),
         snapshot: arguments.snapshot.clone(),
+        snapshot_full: set(arguments.snapshot_full),
         include: List(arguments.include.clone()),
         exclude: List(arguments.exclude.clone()),
         section: List(arguments.section.clone()),
@@ -53,6 +54,7 @@ pub(super) fn flags(arguments: &MirrorArgs) -> Section {
         lock: arguments.lock,
         state: arguments.state.clone(),
         scratch: arguments.scratch.clone(),
+        cache: arguments.cache.clone(),
         source: Vec::new(),
     }
 }
@@ -70,6 +72,7 @@ impl Section {
             sources: upper.sources.or(self.sources),
             to: upper.to.or(self.to),
             snapshot: upper.snapshot.or(self.snapshot),
+            snapshot_full: upper.snapshot_full.or(self.snapshot_full),
             include: upper.include.or(self.include),
             exclude: upper.exclude.or(self.exclude),
             section: upper.section.or(self.section),
@@ -109,6 +112,7 @@ impl Section {
             lock: upper.lock.or(self.lock),
             state: upper.state.or(self.state),
             scratch: upper.scratch.or(self.scratch),
+            cache: upper.cache.or(self.cache),
             source,
         }
     }

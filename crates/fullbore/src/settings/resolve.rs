@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use fullbore_apt::system::{configuration, files, proxies};
 use fullbore_engine::run::error::CommandError;
 use fullbore_engine::run::named_files::{absolute, readable};
-use fullbore_mirror::{DeleteGuard, MirrorStore, Retention, check_host, check_snapshot_name};
+use fullbore_mirror::{DeleteGuard, MirrorStore, Retention, StateStore, check_host, check_snapshot_name};
 use fullbore_s3::bucket::{self, BucketSettings};
 use fullbore_wire::run::NetworkSettings;
 
 use super::addresses;
 use super::archive::{archives, store_of};
-use super::bucket::{bucket_of, misplaced_flag, scratch};
+use super::bucket::{bucket_of, misplaced_flag, scratch, state_of};
 use super::directories::directory_names;
 use super::file::{self, Section};
 use super::layers::flags;
@@ -78,9 +78,16 @@ fn share_a_state(one: &MirrorSettings, other: &MirrorSettings) -> bool {
         let key = |settings: &BucketSettings| settings.location.key.trim_end_matches('/').to_owned();
         (&one.location.bucket, key(one), &one.endpoint) == (&other.location.bucket, key(other), &other.endpoint)
     };
-    let state_of = |store: &MirrorStore| store.state.clone().unwrap_or_else(|| store.bucket.clone());
-    let (of_one, of_other) = (state_of(one), state_of(other));
-    is_same(&of_one, &of_other) || is_same(&of_one, &other.bucket) || is_same(&of_other, &one.bucket)
+    let state_of =
+        |store: &MirrorStore| store.state.clone().unwrap_or_else(|| StateStore::Bucket(store.bucket.clone()));
+    match (state_of(one), state_of(other)) {
+        (StateStore::Directory(of_one), StateStore::Directory(of_other)) => of_one == of_other,
+        (StateStore::Bucket(of_one), StateStore::Bucket(of_other)) => {
+            is_same(&of_one, &of_other) || is_same(&of_one, &other.bucket) || is_same(&of_other, &one.bucket)
+        }
+        (StateStore::Bucket(of_one), StateStore::Directory(_)) => is_same(&of_one, &other.bucket),
+        (StateStore::Directory(_), StateStore::Bucket(of_other)) => is_same(&of_other, &one.bucket),
+    }
 }
 
 fn shown(mirror: &MirrorSettings) -> &str {
@@ -195,7 +202,7 @@ fn mirror(
                         profile: wishes.profile.clone(),
                     };
                     let bucket = |address: &Path| bucket_of(address, &store, wishes.cacert.as_deref(), &environment);
-                    let state = wishes.state.as_deref().map(bucket).transpose()?;
+                    let state = wishes.state.as_deref().map(|state| state_of(state, &bucket)).transpose()?;
                     if several && state.is_some() {
                         return Err(CommandError::usage("--state would hold for several archives of --sources"));
                     }
@@ -203,6 +210,7 @@ fn mirror(
                         bucket: bucket(&to)?,
                         state,
                         scratch: scratch(wishes.scratch.as_deref(), &environment)?,
+                        cache: wishes.cache.as_deref().map(absolute).transpose()?,
                         aliases: wishes.aliases != Some(Aliases::None),
                         cache_control: wishes.cache_control.clone(),
                         locks: wishes.lock != Some(StoreLock::None),
@@ -241,6 +249,7 @@ fn mirror(
                 &environment,
             )?,
             snapshot: wishes.snapshot.clone(),
+            snapshot_full: wishes.snapshot_full.unwrap_or(false),
             dry_run: arguments.dry_run,
             pin: arguments.pin,
             finish: arguments.finish.as_deref().map(|run| run_id("--finish", run)).transpose()?,
