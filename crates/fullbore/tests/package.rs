@@ -6,6 +6,8 @@
 //! own root and its users, in a layer that is thrown away.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+#[path = "package/fleet.rs"]
+mod fleet;
 mod harness;
 #[path = "package/units.rs"]
 mod units;

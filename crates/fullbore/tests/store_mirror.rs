@@ -15,6 +15,8 @@ mod fleet;
 #[path = "store_mirror/fleet_faults.rs"]
 mod fleet_faults;
 mod harness;
+#[path = "store_mirror/policies.rs"]
+mod policies;
 #[path = "s3/proxy.rs"]
 mod proxy;
 #[path = "s3/servers.rs"]
