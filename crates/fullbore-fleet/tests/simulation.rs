@@ -17,7 +17,7 @@ use fullbore_digest::Sha256;
 use fullbore_fleet::book::{Book, Step, TaskNumber};
 use fullbore_fleet::budget::{self, Activity, LEASE_TTL, Slots};
 use fullbore_fleet::memory::MemoryQueue;
-use fullbore_fleet::message::{Item, Task};
+use fullbore_fleet::message::{Item, Kind, Task};
 use fullbore_fleet::names::{self, Class, LEASE_KEYS, WorkerId};
 use fullbore_fleet::pull::{self, Demand, Load, RateMeter};
 use fullbore_fleet::queue::Queue;
@@ -68,6 +68,7 @@ fn many_tasks(total_bytes: f64) -> Vec<Task> {
     let mut sizes: Vec<u64> = sizes.iter().flat_map(|size| std::iter::repeat_n(*size, copies)).collect();
     sizes.sort_unstable_by_key(|size| Reverse(*size));
     let task = |(number, size): (usize, &u64)| Task {
+        kind: Kind::Fetch,
         run: run(),
         round: 1,
         items: vec![Item { path: format!("pool/{number}"), size: *size, sha256: Sha256([0; 32]) }],

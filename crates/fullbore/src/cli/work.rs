@@ -55,6 +55,10 @@ pub struct WorkArgs {
     #[arg(long, value_name = "s3://BUCKET/PREFIX", help_heading = QUEUE)]
     pub only: Vec<OsString>,
 
+    /// Serve runs of `put` too: read files that planners have below FROM below TO of this machine; repeat for more
+    #[arg(long, value_name = "FROM=TO", help_heading = QUEUE)]
+    pub root: Vec<OsString>,
+
     /// End when the queue has no run any more (default: wait for the next one)
     #[arg(long, help_heading = QUEUE)]
     pub once: bool,

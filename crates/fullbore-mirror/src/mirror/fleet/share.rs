@@ -223,6 +223,7 @@ impl Shared<'_> {
             planner: Card::here().host,
             fullbore: fullbore_engine::VERSION.to_owned(),
             round: 1,
+            put: None,
         })
     }
 
