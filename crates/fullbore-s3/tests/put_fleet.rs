@@ -248,10 +248,12 @@ fn workers_read_below_their_own_mounts_and_store_all_files_in_turn() {
     let workers = Workers::start(&store, &queue, &directory, &[&mounts[0], &mounts[1]]);
     let settings = settings(&store, &directory, &["dists/***"]);
     let (result, heard) = plan(&settings, Some(&queue), false);
-    result.unwrap();
+    let report = result.unwrap();
     let served = workers.end();
     assert_eq!(store.objects(), files(&directory));
     assert_eq!((heard.stored, heard.present), (153, 0));
+    let bytes: usize = files(&directory).values().map(Vec::len).sum();
+    assert_eq!(report.summary.totals.written_bytes, bytes as u64);
     assert!(heard.warnings.is_empty(), "{:?}", heard.warnings);
     // The planner has stored none of them, and each worker some.
     assert_eq!(served.iter().map(|served| served.files).sum::<u64>(), 153, "{served:?}");

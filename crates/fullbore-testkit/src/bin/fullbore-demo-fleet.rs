@@ -89,19 +89,25 @@ fn run() -> Outcome<()> {
     let mut planner = demo.start_planner()?;
     let begun = Instant::now();
     let wanted = selection(&archive, 1);
-    demo.wait_for_share(&mut planner, wanted.len(), begun)?;
+    let needed: u64 = wanted.values().map(|file| file.size).sum();
+    demo.wait_for_share(&mut planner, needed, begun)?;
 
-    title(&format!("3. Worker {WORKERS} is killed (SIGKILL)"));
-    println!("At this moment the store has {} of {} packages.", demo.stored(), wanted.len());
-    workers.last_mut().ok_or("no worker")?.kill();
+    title("3. The busiest worker is killed (SIGKILL)");
+    let busiest = demo.busiest(&workers)?;
+    let (files, bytes) = demo.stored();
+    println!("\nThe store has {files} of {} packages, {:.1} of {:.1} MB.", wanted.len(), mega(bytes), mega(needed));
+    let mut killed = workers.remove(busiest);
+    killed.kill();
+    println!("{} is dead. Its tasks go to the others when it has not extended them for 30 s.", killed.name);
     let status = planner.wait(begun + RUN_MAX)?;
+    println!("\n{}", planner.log().trim_end());
     if !status.success() {
         return Err(format!("fullbore mirror ended with {status}").into());
     }
-    println!("\nThe planner has published after {:.0} s, {}.", begun.elapsed().as_secs_f64(), "one worker short");
+    println!("\nThe planner has published after {:.0} s, one worker short.", begun.elapsed().as_secs_f64());
 
     title("4. The other workers are told to end");
-    for worker in &mut workers[..WORKERS - 1] {
+    for worker in &mut workers {
         worker.signal("INT")?;
         let status = worker.wait(Instant::now() + MOMENT)?;
         println!("{}: {status}; {}", worker.name, worker.last_line());
@@ -113,7 +119,6 @@ fn run() -> Outcome<()> {
     title("5. What the bucket has");
     demonstration::verify(&archive, 1, &demo.bucket())?;
     let sent: u64 = mirrors.iter().map(|server| server.counters().body_bytes).sum();
-    let needed: u64 = wanted.values().map(|file| file.size).sum();
     println!("The mirrors sent {:.1} MB, indexes included, for {:.1} MB of packages.", mega(sent), mega(needed));
     // Indexes, and twice what the dead worker held: three seconds of work.
     if sent > 2 * needed {
@@ -257,6 +262,32 @@ impl Demo<'_> {
         Daemon::start(&format!("worker {number}"), &self.directory, &mut command)
     }
 
+    /// The place of the worker with the most connections to mirrors, as the queue has them.
+    fn busiest(&self, workers: &[Daemon]) -> Outcome<usize> {
+        let mut command = process::clean_command(&self.program);
+        command.args(["work", &self.queue.url("nats"), "--status"]);
+        command.env("FULLBORE_QUEUE_USER", WORKER[0]).env("FULLBORE_QUEUE_PASSWORD", WORKER[1]);
+        println!("$ fullbore {}", shown(&command));
+        let status = String::from_utf8(command.output()?.stdout)?;
+        print!("{status}");
+        // worker NAME on HOST (…): RUN, 3 connections
+        let connections = |worker: &Daemon| {
+            let log = worker.log();
+            let name = log
+                .lines()
+                .find_map(|line| line.split("worker ").nth(1)?.split_once(" waits for"))
+                .map(|(name, _)| name);
+            let line =
+                status.lines().find(|line| name.is_some_and(|name| line.starts_with(&format!("worker {name} "))))?;
+            line.rsplit(", ").next()?.split(' ').next()?.parse::<u32>().ok()
+        };
+        let counted = workers.iter().enumerate().filter_map(|(place, worker)| Some((connections(worker)?, place)));
+        match counted.max() {
+            Some((connections, place)) if connections > 0 => Ok(place),
+            _ => Err("no worker has a connection to a mirror".into()),
+        }
+    }
+
     fn start_planner(&self) -> Outcome<Daemon> {
         let (place, queue) = (format!("s3://{PLACE}"), self.queue.url("nats"));
         // All packages come from workers.
@@ -275,17 +306,20 @@ impl Demo<'_> {
         self.directory.join("store").join(PLACE)
     }
 
-    /// Packages in the store.
-    fn stored(&self) -> usize {
-        let mut count = 0;
+    /// Packages in the store, and their bytes.
+    fn stored(&self) -> (usize, u64) {
+        let mut stored = (0, 0);
         // Before the first package there is no directory, and directories may change under the walk.
-        let _ = verify::walk(&self.bucket().join("pool"), &mut |_| count += 1);
-        count
+        let _ = verify::walk(&self.bucket().join("pool"), &mut |path| {
+            stored.0 += 1;
+            stored.1 += fs::metadata(path).map_or(0, |about| about.len());
+        });
+        stored
     }
 
-    /// Waits until a third of the packages is stored.
-    fn wait_for_share(&self, planner: &mut Daemon, wanted: usize, begun: Instant) -> Outcome<()> {
-        while self.stored() * 3 < wanted {
+    /// Waits until a third of the bytes is stored.
+    fn wait_for_share(&self, planner: &mut Daemon, needed: u64, begun: Instant) -> Outcome<()> {
+        while self.stored().1 * 3 < needed {
             if let Some(status) = planner.process.try_wait()? {
                 return Err(format!("fullbore mirror ended early with {status}: {}", planner.log()).into());
             }
