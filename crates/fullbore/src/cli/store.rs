@@ -57,10 +57,9 @@ Examples:
     fullbore put mirror s3://my-bucket/debian --copy-links --last 'dists/***' --last InRelease --delete
   Upload to a store other than Amazon's:
     fullbore put mirror s3://my-bucket/debian --endpoint https://store.example.org:9000
-  Upload a directory that other machines have mounted, too:
-    fullbore put /share/photos s3://my-bucket/2026 --queue tls://nats.example.org:4222 --queue-creds planner.creds
-    fullbore work tls://nats.example.org:4222 --queue-creds worker.creds --only s3://my-bucket/2026 \\
-        --root /share=/mnt/share                # on each of them";
+  Upload a directory that other machines have mounted, too (second command: on each of them):
+    fullbore put /share/photos s3://my-bucket/2026 --queue tls://nats.example.org:4222
+    fullbore work tls://nats.example.org:4222 --only s3://my-bucket/2026 --root /share=/mnt/share";
 
 const GET_EXAMPLES: &str = "\
 Examples:

@@ -125,8 +125,7 @@ pub fn serve<Q: Queue>(
     let connections_max = network.connections_per_host.min(CONNECTIONS_MAX);
     network.connections_per_host = most.clamp(1, connections_max.max(1));
     let own_rate = network.limit_rate_bytes_per_s;
-    network.limit_rate_bytes_per_s =
-        [network.limit_rate_bytes_per_s, run.rate_bytes_per_s].into_iter().flatten().min();
+    network.limit_rate_bytes_per_s = [network.limit_rate_bytes_per_s, run.rate_bytes_per_s].into_iter().flatten().min();
     let hosts: Vec<String> = run.hosts.iter().map(|host| with_credentials(host.to_string(), &origins)).collect();
     let patience = bucket.patience;
     let settings = SessionSettings { bucket, scratch, hosts, cache_control, network };
