@@ -64,6 +64,8 @@ struct Entry {
     /// Files that are neither stored nor failed.
     open: Vec<bool>,
     has_failed: bool,
+    /// A file of it is on no mirror.
+    is_lost: bool,
     /// The last fetched or sent byte, or the delivery.
     moved: Duration,
     is_begun: bool,
@@ -73,6 +75,10 @@ struct Entry {
 impl Entry {
     fn has_lapsed(&self, now: Duration) -> bool {
         now.saturating_sub(self.extended) >= ACK_WAIT
+    }
+
+    fn is_given_up(&self) -> bool {
+        self.is_lost || self.deliveries >= DELIVERIES_MAX
     }
 
     fn open_bytes(&self) -> u64 {
@@ -138,8 +144,17 @@ impl Book {
         self.next += 1;
         let begun = Begun { number, items: task.items.clone(), asks_store };
         let open = vec![true; task.items.len()];
-        let entry =
-            Entry { task, delivery, deliveries, open, has_failed: false, moved: now, is_begun: false, extended: now };
+        let entry = Entry {
+            task,
+            delivery,
+            deliveries,
+            open,
+            has_failed: false,
+            is_lost: false,
+            moved: now,
+            is_begun: false,
+            extended: now,
+        };
         self.entries.insert(number, entry);
         (Some(begun), Vec::new())
     }
@@ -175,10 +190,18 @@ impl Book {
         let Some(entry) = self.entries.get_mut(&number) else { return Vec::new() };
         let Some(path) = entry.task.items.get(item).map(|item| item.path.clone()) else { return Vec::new() };
         entry.has_failed = true;
-        let is_final = entry.deliveries >= DELIVERIES_MAX && !entry.has_lapsed(now);
+        let is_final = entry.is_given_up() && !entry.has_lapsed(now);
         let mut steps = vec![Step::Report(Fault::new(self.worker.clone(), host, path, fault, is_final))];
         steps.extend(self.close(now, number, item));
         steps
+    }
+
+    /// Every mirror has answered, and none has the file: no other delivery brings it.
+    pub fn lost(&mut self, now: Duration, number: TaskNumber, item: usize, fault: &str) -> Vec<Step> {
+        if let Some(entry) = self.entries.get_mut(&number) {
+            entry.is_lost = true;
+        }
+        self.failed(now, number, item, None, fault)
     }
 
     /// Counts a file as stored or failed; after the last one, the task ends.
@@ -197,7 +220,7 @@ impl Book {
         if entry.has_lapsed(now) {
             return Vec::new();
         }
-        if entry.deliveries >= DELIVERIES_MAX {
+        if entry.is_given_up() {
             return vec![Step::Discard(entry.delivery)];
         }
         let delay = RETRY_DELAY * 2_u32.pow(entry.deliveries.saturating_sub(1));
@@ -249,6 +272,7 @@ mod tests {
     use fullbore_digest::Sha256;
 
     use super::*;
+    use crate::message::Kind;
     use crate::names::RunId;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -258,7 +282,7 @@ mod tests {
             let path = format!("pool/{number}");
             Item { path, size: 1_000, sha256: Sha256::of(b"") }
         });
-        Task { run: RunId::parse("9c1f").unwrap(), round, items: items.collect() }
+        Task { kind: Kind::Fetch, run: RunId::parse("9c1f").unwrap(), round, items: items.collect() }
     }
 
     fn held(task: &Task, deliveries: u32, name: &str) -> Held {

@@ -59,6 +59,7 @@ pub mod nats;
 pub mod pull;
 pub mod queue;
 pub mod random;
+pub mod settings;
 pub mod shards;
 pub mod tasks;
 pub mod watchdog;

@@ -40,7 +40,7 @@ use crate::queue::{
     REPORTS_WAITING_MAX,
 };
 
-pub use connect::{ConnectError, Credentials, NatsSettings, Role};
+pub use crate::settings::{ConnectError, Credentials, NatsSettings, Role};
 
 const STREAM: &str = "FULLBORE";
 const BUCKET: &str = "fullbore";
@@ -75,12 +75,6 @@ impl NatsQueue {
         let mut context = jetstream::new(client.clone());
         context.set_timeout(REQUEST_TIMEOUT);
         Ok(NatsQueue { client, context })
-    }
-
-    /// How often the connection has been made. Higher than at the last look: the queue may have lost the state of its
-    /// deliveries.
-    pub fn connections(&self) -> u64 {
-        self.client.statistics().connects.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// Fails at once if there is no connection: the client library would keep what is sent, and a stale answer to a
@@ -151,6 +145,10 @@ fn consumer_config(run: &RunId, class: Class) -> pull_consumer::Config {
 }
 
 impl Queue for NatsQueue {
+    fn connections(&self) -> u64 {
+        self.client.statistics().connects.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
     async fn open(&self, run: &RunId) -> Result<(), QueueError> {
         self.check_connection()?;
         let failed = |error: &dyn std::error::Error| QueueError::Other(described(error));

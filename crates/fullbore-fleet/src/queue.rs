@@ -99,6 +99,12 @@ pub struct Entry {
 /// Every method returns within a few seconds, with or without a result: [`QueueError::Unreachable`] says that it is
 /// unknown whether the request had an effect. All requests may be repeated.
 pub trait Queue: Clone + Send + Sync + 'static {
+    /// How often the connection has been made. Higher than at the last look: the queue may have lost the state of its
+    /// deliveries.
+    fn connections(&self) -> u64 {
+        1
+    }
+
     /// Makes what a run needs; what exists already stays. For planners.
     fn open(&self, run: &RunId) -> impl Future<Output = Result<(), QueueError>> + Send;
 

@@ -47,6 +47,7 @@ pub enum Next {
 /// Watches a run.
 #[derive(Debug, Clone)]
 pub struct Watchdog {
+    first_round: u32,
     round: u32,
     /// When a worker last stored a byte, or the round began.
     moved: Duration,
@@ -63,6 +64,7 @@ impl Watchdog {
     /// Watches a run that begins with this round. Times are those since the planner's start.
     pub fn new(now: Duration, round: u32) -> Watchdog {
         Watchdog {
+            first_round: round,
             round,
             moved: now,
             done_bytes: 0,
@@ -123,7 +125,7 @@ impl Watchdog {
         if missing_files == 0 {
             return Next::Publish;
         }
-        if self.round >= ROUNDS_MAX || self.is_unreachable(now) {
+        if self.round - self.first_round + 1 >= ROUNDS_MAX || self.is_unreachable(now) {
             return Next::Alone;
         }
         let purges = !self.has_lost_data && (self.counts != Counts::default() || !self.has_counts);

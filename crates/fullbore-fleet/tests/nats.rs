@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use fullbore_fleet::message::{Fault, Item, Report, Stat, Task};
+use fullbore_fleet::message::{Fault, Item, Kind, Report, Stat, Task};
 use fullbore_fleet::names::{Class, RunId, WorkerId};
 use fullbore_fleet::nats::{ConnectError, Credentials, NatsQueue, NatsSettings, Role};
 use fullbore_fleet::queue::{Counts, Held, Published, Queue, QueueError};
@@ -24,13 +24,28 @@ fn test(future: impl Future<Output = ()>) {
     runtime.block_on(async { tokio::time::timeout(Duration::from_secs(240), future).await.expect("too slow") });
 }
 
+/// Makes the stream of tasks before the planner does, with room for little.
+async fn make_small_stream(server: &Server, bytes: i64) {
+    use async_nats::jetstream::{self, stream};
+    let context = jetstream::new(async_nats::connect(server.url()).await.unwrap());
+    let config = stream::Config {
+        name: "FULLBORE".to_owned(),
+        subjects: vec!["fb.*.q.*".to_owned()],
+        retention: stream::RetentionPolicy::WorkQueue,
+        discard: stream::DiscardPolicy::New,
+        max_bytes: bytes,
+        ..stream::Config::default()
+    };
+    context.create_stream(config).await.unwrap();
+}
+
 async fn connect(server: &Server, role: Role) -> NatsQueue {
     NatsQueue::connect(&NatsSettings::new(&server.url(), role)).await.unwrap()
 }
 
 fn some_tasks(round: u32, count: usize) -> Vec<Task> {
     let items = files(count, 1_000, 1);
-    items.into_iter().map(|item: Item| Task { run: run(), round, items: vec![item] }).collect()
+    items.into_iter().map(|item: Item| Task { kind: Kind::Fetch, run: run(), round, items: vec![item] }).collect()
 }
 
 /// Pulls this number of tasks: a consumer may learn of a new task a moment after its publisher has the answer.
@@ -196,7 +211,7 @@ fn a_full_stream_takes_no_more_until_it_drains() {
     test(async {
         let server = Server::start("");
         let queue = connect(&server, Role::Planner).await;
-        server.make_small_stream(20_000).await;
+        make_small_stream(&server, 20_000).await;
         queue.open(&run()).await.unwrap();
         let tasks = some_tasks(1, 500);
         let published = queue.publish(&tasks).await.unwrap();

@@ -15,6 +15,7 @@ pub(crate) mod directories;
 mod dry_run;
 mod filter;
 mod fingerprint;
+pub mod fleet;
 mod free_space;
 pub(crate) mod hash_files;
 pub(crate) mod index_reader;
@@ -355,6 +356,10 @@ fn walk(
     space.check().map_err(|error| pool::no_space(&error, session.directories.bucket.is_some()))?;
 
     report.phase(events, session, Phase::Fetch);
+    if let (Some(fleet), Some(bucket)) = (&settings.fleet, session.directories.bucket.clone()) {
+        let shared = fleet::share::Shared { fleet, settings, bucket: &bucket, plan: &plan };
+        shared.store(&mut wanted, session, stop, report, events)?;
+    }
     let ignore_missing = settings.ignore_missing;
     let mut result = pool::fetch(&plan, &mut wanted, others, &mut refusals, ignore_missing, session, stop, events)?;
     for sha256 in &result.indexes {

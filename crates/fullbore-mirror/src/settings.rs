@@ -13,6 +13,7 @@ use fullbore_fleet::names::RunId;
 use fullbore_s3::bucket::BucketSettings;
 use fullbore_wire::run::NetworkSettings;
 
+pub use crate::mirror::fleet::FleetSettings;
 pub use crate::mirror::retention::{DeleteGuard, Retention};
 pub use choices::{Filter, IndexFormat, Kind, PatternError};
 pub use filters::Filters;
@@ -61,6 +62,8 @@ pub struct MirrorSettings {
     pub pin: bool,
     /// Finish the run whose plan has this name: with the next publication its plan is removed; needs `store`.
     pub finish: Option<RunId>,
+    /// The queue through which other machines store files of this run; needs `store`.
+    pub fleet: Option<FleetSettings>,
     /// Name of this mirror in its trace files; `None`: the machine's host name.
     pub trace_host: Option<String>,
     /// Further lines of the trace file, such as `Maintainer: …`.
@@ -93,6 +96,7 @@ impl MirrorSettings {
             dry_run: false,
             pin: false,
             finish: None,
+            fleet: None,
             trace_host: None,
             trace_info: Vec::new(),
             notes: Vec::new(),

@@ -15,7 +15,7 @@ mod flight;
 mod hedge;
 mod redirected;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use self::files::History;
@@ -195,6 +195,8 @@ pub struct Dispatcher {
     has_news: bool,
     /// When an idle connection last found nothing to take over.
     last_wait: Option<Instant>,
+    /// Files of which bytes came since somebody looked; `None` if nobody does.
+    moved: Option<BTreeSet<ItemId>>,
 }
 
 impl Dispatcher {
@@ -225,6 +227,7 @@ impl Dispatcher {
             unfinished_files: 0,
             has_news: false,
             last_wait: None,
+            moved: None,
         }
     }
 
@@ -315,6 +318,11 @@ impl Dispatcher {
             *allowed = connections.min(self.limits.connections_per_host);
             self.has_news = true;
         }
+    }
+
+    /// The files of which wanted bytes have come since the last call; none at the first one.
+    pub(crate) fn take_moved(&mut self) -> BTreeSet<ItemId> {
+        self.moved.replace(BTreeSet::new()).unwrap_or_default()
     }
 
     /// Whether the host may have one more connection.

@@ -36,6 +36,10 @@ pub(crate) const FAILURES_UNTIL_DEAD: u32 = 6;
 /// with good files between them: a host may spoil ranges only, or what its cache holds.
 const WRONG_FILES_UNTIL_BANNED: u64 = 3;
 
+/// Time for which all machines of a fleet avoid a host that has sent wrong content too often: a mirror that is half-way
+/// through an update needs minutes. A guess.
+const BANNED_BY_ALL_FOR: Duration = Duration::from_secs(300);
+
 /// Good files that outweigh one with wrong bytes. A guess.
 const FILES_PER_WRONG_ONE: u64 = 50;
 
@@ -332,6 +336,17 @@ impl Host {
     /// connections wait as well. After a broken connection the others go on.
     pub(crate) fn is_told_to_wait(&mut self, now: Instant) -> bool {
         matches!(self.state(now), HostState::Paused(_)) && self.told_to_wait
+    }
+
+    /// How long every machine of a fleet is to leave the host alone: it has asked for a pause, or was banned for wrong
+    /// content. What only this machine saw of it, such as a broken connection, counts for this machine alone.
+    pub(crate) fn is_to_be_avoided_for(&mut self, now: Instant) -> Option<Duration> {
+        let (was_banned, told_to_wait) = (self.wrong_files >= WRONG_FILES_UNTIL_BANNED, self.told_to_wait);
+        match (self.state(now), told_to_wait) {
+            (HostState::Paused(until), true) => Some(until.saturating_duration_since(now)),
+            (HostState::Out(_), _) if was_banned => Some(BANNED_BY_ALL_FOR),
+            _ => None,
+        }
     }
 
     /// Whether it is out for the rest of the run.

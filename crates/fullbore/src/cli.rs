@@ -19,6 +19,7 @@ mod nosync;
 mod other_tools;
 mod pdiff;
 mod probe;
+mod queue;
 mod reach;
 mod s3;
 mod selection;
@@ -50,6 +51,7 @@ pub use mirror::MirrorArgs;
 pub use nosync::NosyncArgs;
 pub use pdiff::{PdiffApplyArgs, PdiffArgs, PdiffCommand, PdiffGenerateArgs, PdiffMergeArgs, PdiffPublishArgs};
 pub use probe::ProbeArgs;
+pub use queue::{QueueArgs, QueueLoginArgs};
 pub use s3::{AddressingChoice, Aliases, S3Args, S3GetArgs, S3PutArgs, StoreArgs, StoreLock};
 pub use selection::SelectionArgs;
 pub use shared::{NetworkArgs, OutputArgs, TrustArgs};
@@ -188,7 +190,14 @@ fn set_variable(long: &str, aliases: Vec<&str>) -> String {
 }
 
 /// Variables that no flag stands for, and beginnings of names that belong to the tests and benchmarks.
-const OTHER_VARIABLES: &[&str] = &["FULLBORE_LOG", "FULLBORE_RECORD", namespace::IN_NAMESPACE, IS_WITHOUT_SYNCS.0];
+const OTHER_VARIABLES: &[&str] = &[
+    "FULLBORE_LOG",
+    "FULLBORE_RECORD",
+    "FULLBORE_QUEUE_USER",
+    "FULLBORE_QUEUE_PASSWORD",
+    namespace::IN_NAMESPACE,
+    IS_WITHOUT_SYNCS.0,
+];
 const RESERVED_VARIABLES: &[&str] = &["FULLBORE_TEST_", "FULLBORE_BENCH_"];
 
 /// A warning for each of these variables that begins with `FULLBORE_` but sets nothing in any command.

@@ -12,6 +12,7 @@ use fullbore_engine::run::costs::process_costs;
 use fullbore_engine::run::error::{CommandError, EXIT_UNCHANGED, ErrorKind};
 use fullbore_engine::run::report::Report;
 use fullbore_install::{bootstrap, install};
+use fullbore_mirror::mirror::fleet::{self, NatsSettings};
 use fullbore_mirror::mirror::work;
 use fullbore_mirror::{check, mirror};
 
@@ -118,9 +119,25 @@ fn run_work(arguments: &cli::WorkArgs, environment: &Environment) -> u8 {
     frame(&early, environment, settings::work(arguments, environment), |settings, screen, output| {
         let result = match &settings {
             settings::Work::Shard(settings) => work::shard::run(settings, screen),
+            settings::Work::Queue(settings) => fleet::work::run(settings, screen),
+            settings::Work::Status(settings) => return print_status(settings, screen),
         };
         Runs::one(output, environment, screen, "work", &settings.place(), result)
     })
+}
+
+/// Prints what a queue has at the moment.
+fn print_status(settings: &NatsSettings, screen: &mut Screen) -> u8 {
+    match fleet::status::status(settings) {
+        Ok(status) => {
+            status.lines().iter().for_each(|line| screen.print_line(line));
+            0
+        }
+        Err(error) => {
+            screen.fail(&error);
+            error.exit_code()
+        }
+    }
 }
 
 fn run_update(arguments: &UpdateArgs, environment: &Environment) -> u8 {
@@ -286,7 +303,9 @@ fn run_put(arguments: &cli::PutArgs, environment: &Environment) -> u8 {
             Err(exit_code) => return exit_code,
         };
         let result = match &settings {
-            settings::Put::Bucket(settings) => fullbore_s3::put::run(settings, screen, &stop),
+            settings::Put::Bucket(settings, fleet) => {
+                fullbore_s3::put::run_with(settings, fleet.as_deref(), screen, &stop)
+            }
             settings::Put::Grid(settings) => fullbore_lafs::put::run(settings, screen, &stop),
         };
         Runs::one(output, environment, screen, "put", &settings.place(), result)

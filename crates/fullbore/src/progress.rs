@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use fullbore_engine::escape;
 use fullbore_engine::run::error::{CommandError, ErrorKind};
-use fullbore_engine::run::events::{Event, Events, Phase, Plan, Progress};
+use fullbore_engine::run::events::{Event, Events, Phase, Plan, Progress, WorkerChange};
 use fullbore_engine::run::listed::{ListedEntry, ListedKind};
 use fullbore_engine::run::report::Summary;
 use fullbore_engine::run::stored::StoredFile;
@@ -490,6 +490,20 @@ impl Events for Screen {
             // Those were printed, these would be too many.
             Event::Stored(_) | Event::Present(_) | Event::WouldStore(_) | Event::DeletingObject { .. } => {}
             Event::Progress(progress) => self.progress(&progress),
+            Event::Worker { worker, change } => match change {
+                WorkerChange::Joined if self.verbose => self.line(Level::Info, &format!("worker {worker} joined")),
+                WorkerChange::Joined => {}
+                WorkerChange::Left => {
+                    let text = format!("warning: worker {worker} has been silent for 30 s: others do its work");
+                    self.line(Level::Warning, &text);
+                }
+                WorkerChange::Fault { path, fault } => {
+                    let first = self.faulty_hosts.insert(format!("worker {worker}"));
+                    if first || self.verbose {
+                        self.line(Level::Warning, &format!("warning: worker {worker}: {path}: {fault}"));
+                    }
+                }
+            },
             Event::HostFault { host, path, fault, .. } => {
                 let first = self.faulty_hosts.insert(host.clone());
                 if first || self.verbose {

@@ -18,6 +18,7 @@ pub mod install;
 mod keys;
 mod layers;
 mod origins;
+mod queue;
 pub mod resolve;
 mod store;
 mod suites;

@@ -21,6 +21,7 @@ mod hostile;
 #[path = "s3/leftovers.rs"]
 mod leftovers;
 #[path = "s3/servers.rs"]
+#[allow(dead_code, reason = "shared by several test binaries")]
 mod servers;
 #[path = "s3/store.rs"]
 mod store;

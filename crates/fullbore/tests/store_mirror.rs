@@ -10,9 +10,15 @@ mod apt;
 mod check;
 #[path = "store_mirror/failing.rs"]
 mod failing;
+#[path = "store_mirror/fleet.rs"]
+mod fleet;
+#[path = "store_mirror/fleet_faults.rs"]
+mod fleet_faults;
 mod harness;
 #[path = "store_mirror/overtaken.rs"]
 mod overtaken;
+#[path = "store_mirror/policies.rs"]
+mod policies;
 #[path = "s3/proxy.rs"]
 mod proxy;
 #[path = "store_mirror/round_trips.rs"]

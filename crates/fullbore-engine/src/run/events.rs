@@ -63,6 +63,13 @@ pub enum Event {
         /// Faults of this host so far; several may have come since it was last told of.
         strikes: u64,
     },
+    /// Something happened to a worker (`mirror --queue`).
+    Worker {
+        /// Its name.
+        worker: String,
+        /// What happened.
+        change: WorkerChange,
+    },
     /// A suite is visible now.
     Published {
         /// The suite as asked for.
@@ -319,6 +326,44 @@ pub struct Progress {
     /// Whether the totals are final, where the run lists while it works (`copy`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub complete: Option<bool>,
+    /// The workers that store the files (`mirror --queue`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fleet: Option<FleetProgress>,
+}
+
+/// The workers of a run while it goes on.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct FleetProgress {
+    /// Number of workers that were heard of in the last half minute.
+    pub workers: u64,
+    /// Connections to mirrors that workers have leased.
+    pub slots: u64,
+    /// Connections that the budgets of all mirrors allow.
+    pub slots_total: u64,
+    /// Tasks that failed, and were given to a worker again.
+    pub redelivered: u64,
+    /// Workers that have been silent for ten seconds or more, and for how many.
+    pub silent: Vec<(String, u64)>,
+}
+
+/// What happened to a worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum WorkerChange {
+    /// It was heard of for the first time, or again.
+    Joined,
+    /// It has not been heard of for half a minute; others do its work.
+    Left,
+    /// It could not fetch or store a file.
+    Fault {
+        /// The file, below the mirror's address.
+        path: String,
+        /// The mirror, if one is to blame, and the reason.
+        fault: String,
+    },
 }
 
 /// Where events go. A closure is one, too.

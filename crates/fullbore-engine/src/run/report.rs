@@ -4,6 +4,7 @@
 //! points however long the run is.
 
 mod copy;
+mod fleet;
 mod of_verdict;
 mod patches;
 mod probe;
@@ -19,6 +20,7 @@ use super::error::ErrorKind;
 use super::events::{Pinned, Plan};
 use crate::units;
 pub use copy::{CopyReport, PartRow};
+pub use fleet::{FleetReport, WorkerReport};
 pub use patches::{IndexPatches, PatchesChange};
 pub use probe::ProbeReport;
 pub use store::{GivenUp, GridCheck, StageTimes, StoreKind, StoreReport, StoreServer, UsedShare};
@@ -91,6 +93,9 @@ pub struct Summary {
     pub suites: Vec<SuiteReport>,
     /// One entry per host, the origin first.
     pub hosts: Vec<HostReport>,
+    /// The workers of a queue, in order of their names (`mirror --queue`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fleet: Option<FleetReport>,
     /// What limited the run, with evidence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<VerdictReport>,

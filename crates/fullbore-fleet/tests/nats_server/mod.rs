@@ -140,19 +140,4 @@ impl Server {
         let status = Command::new("kill").arg(format!("-{name}")).arg(self.process.id().to_string()).status().unwrap();
         assert!(status.success());
     }
-
-    /// Makes the stream of tasks before the planner does, with room for little.
-    pub async fn make_small_stream(&self, bytes: i64) {
-        use async_nats::jetstream::{self, stream};
-        let context = jetstream::new(async_nats::connect(self.url()).await.unwrap());
-        let config = stream::Config {
-            name: "FULLBORE".to_owned(),
-            subjects: vec!["fb.*.q.*".to_owned()],
-            retention: stream::RetentionPolicy::WorkQueue,
-            discard: stream::DiscardPolicy::New,
-            max_bytes: bytes,
-            ..stream::Config::default()
-        };
-        context.create_stream(config).await.unwrap();
-    }
 }

@@ -182,6 +182,11 @@ impl BucketMirror {
         Ok(mirror)
     }
 
+    /// The objects of the mirror.
+    pub fn objects(&self) -> &Objects {
+        &self.objects
+    }
+
     /// The local copies of fullbore's own files, and the temporary directory.
     pub fn own(&self) -> &Arc<Root> {
         &self.own

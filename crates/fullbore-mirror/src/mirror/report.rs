@@ -1,12 +1,15 @@
 //! The report of a mirror run: suites, plan, deletions, missing files.
 
+use std::collections::BTreeMap;
+
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::run::events::{self, Event, Events, Phase, Pinned};
-use fullbore_engine::run::report::{Mirrored, Report, SuiteReport, SuiteState};
+use fullbore_engine::run::report::{FleetReport, Mirrored, Report, SuiteReport, SuiteState, VerdictReport};
 use fullbore_engine::units;
 use fullbore_wire::fetch::HostSeen;
 use fullbore_wire::run::RunReport;
 use fullbore_wire::run::refusals::Why;
+use fullbore_wire::url::Url;
 
 use super::batch::IndexDownload;
 use super::free_space::FreeSpace;
@@ -39,6 +42,10 @@ pub struct ReportBuilder {
     run: RunReport,
     directories: Vec<String>,
     refused_deletion: Option<String>,
+    /// The verdict on the part that workers did, which is nearly all of the run.
+    fleet_verdict: Option<VerdictReport>,
+    /// Bytes and faults of each mirror, as workers saw them.
+    hosts_of_workers: BTreeMap<String, (u64, u64)>,
 }
 
 impl ReportBuilder {
@@ -55,6 +62,8 @@ impl ReportBuilder {
             run,
             directories: Vec::new(),
             refused_deletion: None,
+            fleet_verdict: None,
+            hosts_of_workers: BTreeMap::new(),
         }
     }
 
@@ -120,6 +129,13 @@ impl ReportBuilder {
         self.run.summary.totals.kept_bytes = wanted.subtraction.present.bytes;
         self.run.summary.totals.resumed_bytes = wanted.resumed_bytes;
         events.emit(Event::Plan(self.run.summary.plan));
+    }
+
+    /// Workers of a queue did this part.
+    pub fn fleet(&mut self, fleet: FleetReport, verdict: VerdictReport, hosts: BTreeMap<String, (u64, u64)>) {
+        self.fleet_verdict = Some(verdict);
+        self.hosts_of_workers = hosts;
+        self.run.summary.fleet = Some(fleet);
     }
 
     /// The plan was pinned under this name, with these files for workers.
@@ -282,6 +298,22 @@ impl ReportBuilder {
 
     /// Ends the report.
     pub fn report(self, session: &mut Session) -> Report {
-        self.run.finish(&mut session.progression, [&session.site])
+        let mut report = self.run.finish(&mut session.progression, [&session.site]);
+        let summary = &mut report.summary;
+        for host in &mut summary.hosts {
+            let name = Url::parse(&format!("http://{}/", host.host)).map(|url| url.host_and_port());
+            let seen = name.ok().and_then(|name| self.hosts_of_workers.get(&name)).or_else(|| {
+                let secure = Url::parse(&format!("https://{}/", host.host)).map(|url| url.host_and_port()).ok()?;
+                self.hosts_of_workers.get(&secure)
+            });
+            let Some((bytes, faults)) = seen else { continue };
+            host.received_bytes += bytes;
+            host.strikes = host.strikes.saturating_add(u32::try_from(*faults).unwrap_or(u32::MAX));
+            summary.totals.received_bytes += bytes;
+        }
+        if self.fleet_verdict.is_some() {
+            summary.verdict = self.fleet_verdict;
+        }
+        report
     }
 }

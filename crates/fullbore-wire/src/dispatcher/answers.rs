@@ -54,6 +54,11 @@ impl Dispatcher {
         };
         let wanted = asked.wanted().min(bytes);
         asked.received += bytes;
+        if wanted > 0
+            && let (Some(moved), Some(item)) = (&mut self.moved, asked.item_now())
+        {
+            moved.insert(item);
+        }
         totals.wasted_bytes += bytes - wanted;
         self.came_in_vain += bytes - wanted;
         if wanted == 0 {

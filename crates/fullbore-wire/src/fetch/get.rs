@@ -10,6 +10,7 @@ use super::{HostSeen, Shared, lock};
 use crate::conditional::EntityTag;
 use crate::hosts::{HostId, SeenFault};
 use crate::http1::ResponseHead;
+use crate::queue::ItemId;
 use crate::signer::{Denial, Signed};
 
 /// Time after the head from which on a body is said to linger, and the file is asked for elsewhere as well: as long as
@@ -285,6 +286,18 @@ impl Watch {
     pub fn allow(&self, host: HostId, connections: usize) {
         self.shared.dispatcher().allow(host, connections);
         self.shared.wake.notify_waiters();
+    }
+
+    /// The files of which bytes have come since the last call; none at the first one.
+    pub fn take_moved(&self) -> Vec<ItemId> {
+        self.shared.dispatcher().take_moved().into_iter().collect()
+    }
+
+    /// How long every machine of a fleet is to leave each host alone.
+    pub fn to_avoid(&self) -> Vec<Option<Duration>> {
+        let (now, mut dispatcher) = (Instant::now(), self.shared.dispatcher());
+        let count = dispatcher.hosts().len() as HostId;
+        (0..count).map(|host| dispatcher.host_mut(host).is_to_be_avoided_for(now)).collect()
     }
 
     /// The number of faults of every host so far, and the last of them.

@@ -147,9 +147,39 @@ struct Counters {
     bytes: AtomicU64,
     total_files: AtomicU64,
     total_bytes: AtomicU64,
+    /// Of those, what other machines do.
+    elsewhere: Elsewhere,
+}
+
+#[derive(Debug, Default)]
+struct Elsewhere {
+    files: AtomicU64,
+    bytes: AtomicU64,
+    total_files: AtomicU64,
+    total_bytes: AtomicU64,
 }
 
 impl Totals {
+    /// What other machines have done of this run, of what they are to do. Each call replaces the one before.
+    pub fn elsewhere(&self, done: (u64, u64), total: (u64, u64)) {
+        let elsewhere = &self.0.elsewhere;
+        elsewhere.files.store(done.0, Ordering::Relaxed);
+        elsewhere.bytes.store(done.1, Ordering::Relaxed);
+        elsewhere.total_files.store(total.0, Ordering::Relaxed);
+        elsewhere.total_bytes.store(total.1, Ordering::Relaxed);
+    }
+
+    fn elsewhere_bytes(&self) -> u64 {
+        self.0.elsewhere.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Files and bytes of the whole run.
+    fn all(&self) -> (u64, u64) {
+        let (own, other) = (&self.0, &self.0.elsewhere);
+        let sum = |own: &AtomicU64, other: &AtomicU64| own.load(Ordering::Relaxed) + other.load(Ordering::Relaxed);
+        (sum(&own.total_files, &other.total_files), sum(&own.total_bytes, &other.total_bytes))
+    }
+
     /// So many more files and bytes are to be fetched.
     pub fn expect(&self, files: u64, bytes: u64) {
         self.0.total_files.fetch_add(files, Ordering::Relaxed);
@@ -335,13 +365,14 @@ impl Progression {
 
     /// Files and bytes verified so far.
     pub fn done(&self) -> (u64, u64) {
-        let counters = &self.totals.0;
-        (counters.files.load(Ordering::Relaxed), counters.bytes.load(Ordering::Relaxed))
+        let (own, other) = (&self.totals.0, &self.totals.0.elsewhere);
+        let sum = |own: &AtomicU64, other: &AtomicU64| own.load(Ordering::Relaxed) + other.load(Ordering::Relaxed);
+        (sum(&own.files, &other.files), sum(&own.bytes, &other.bytes))
     }
 
     /// Number of bytes that were not present and had to be fetched.
     pub fn needed_bytes(&self) -> u64 {
-        self.totals.0.total_bytes.load(Ordering::Relaxed)
+        self.totals.all().1
     }
 
     /// Ends the sampler; the verdict is on everything until now. `None` the second time.
@@ -374,11 +405,12 @@ impl<'a> Shown<'a> {
     fn progress(&mut self, limit: Option<String>) -> Progress {
         let total_bytes = self.progression.needed_bytes();
         // A file that came twice does not make it more than all.
-        let bytes = self.landings.iter().map(|landing| landing.counts().written_bytes).sum::<u64>().min(total_bytes);
+        let own: u64 = self.landings.iter().map(|landing| landing.counts().written_bytes).sum();
+        let bytes = (own + self.progression.totals.elsewhere_bytes()).min(total_bytes);
         let counts = Counts {
             files: self.progression.done().0,
             bytes,
-            total_files: self.progression.totals.0.total_files.load(Ordering::Relaxed),
+            total_files: self.progression.totals.all().0,
             total_bytes,
         };
         self.pace.progress(counts, limit, Instant::now())

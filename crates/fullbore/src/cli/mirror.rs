@@ -7,6 +7,7 @@ use fullbore_engine::durability::Durability;
 use fullbore_mirror::{Filter, IndexFormat, Kind};
 
 use super::choices;
+use super::queue::QueueArgs;
 use super::s3::{Aliases, STORE, StoreArgs, StoreLock};
 use super::shared::{CHOICE, KEEP, NETWORK, NetworkArgs, OUTPUT, OutputArgs, TRUST, TrustArgs};
 use crate::settings::values::Percent;
@@ -223,6 +224,10 @@ pub struct MirrorArgs {
     /// Do not sign requests to the buckets of --from; for public buckets
     #[arg(long, help_heading = STORE)]
     pub no_sign_request: bool,
+
+    /// Other machines that do the work.
+    #[command(flatten)]
+    pub queue: QueueArgs,
 
     /// Mirror the state of the archive at this URL (default: the first --from)
     #[arg(long, value_name = "URL", help_heading = NETWORK)]

@@ -1,10 +1,11 @@
-//! The flags of `fullbore work`.
+//! The flags of `fullbore work`: a worker of a queue, or of a pinned plan.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
 
+use super::queue::{QUEUE, QueueLoginArgs};
 use super::s3::{STORE, StoreArgs};
 use super::shared::{NETWORK, NetworkArgs, OutputArgs};
 
@@ -13,18 +14,26 @@ const WHICH: &str = "Which work";
 pub(super) const LONG: &str = "\
 Fetch files of a mirror in a bucket, as one of many machines.
 
-`fullbore mirror … --pin` plans a run and prints its name. Each machine then fetches its shard of \
-the files from the mirrors of the plan, verifies them, and stores them. After that it stores files \
-that other machines have not stored yet. All machines together open at most --connections of the \
-planner to each mirror; --connections of a worker can only lower its part. `fullbore mirror … \
---finish RUN` fetches what is missing, and publishes. A machine that dies, or starts twice, late or \
-not at all, costs time, and no file.
+With the address of a queue, it waits for runs of `fullbore mirror … --queue URL`, and stores files of \
+each until it is ended: any number of workers, at any time. --only says where it may store. All workers \
+together open no more connections to a mirror than --connections of the run allows.
 
-A worker needs the right to list the bucket, to read the plan, and to write below pool/. It writes no \
-index and deletes nothing.";
+With the address of a mirror, no queue is needed. `fullbore mirror … --pin` plans a run and prints its \
+name. Each machine then fetches its shard of the files from the mirrors of the plan, verifies them, and \
+stores them. After that it stores files that other machines have not stored yet. All machines together \
+open at most --connections of the planner to each mirror; --connections of a worker can only lower its \
+part. `fullbore mirror … --finish RUN` fetches what is missing, and publishes. A machine that dies, or \
+starts twice, late or not at all, costs time, and no file.
+
+A worker has its own credentials for the bucket. It needs the right to list it, to read the plan, and to \
+write below pool/. It writes no index and deletes nothing.";
 
 const EXAMPLES: &str = "\
 Examples:
+  Work for a queue:
+    fullbore work tls://nats.example.org:4222 --queue-creds worker.creds --only s3://my-bucket/debian
+  See runs, workers and connections:
+    fullbore work tls://nats.example.org:4222 --queue-creds worker.creds --status
   Plan, and keep the name of the run:
     RUN=$(fullbore mirror debian --to s3://my-bucket/debian --pin)
   Store the fourth of sixteen shards:
@@ -39,9 +48,29 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES, after_help = "Try --help for examples and all details.")]
 pub struct WorkArgs {
-    /// The mirror: the bucket and prefix of --to
-    #[arg(value_name = "s3://BUCKET/PREFIX")]
+    /// The queue, or the mirror: the bucket and prefix of --to
+    #[arg(value_name = "tls://HOST:PORT|s3://BUCKET/PREFIX")]
     pub place: OsString,
+
+    /// Store only below this bucket and prefix; repeat for more. Runs that store elsewhere are left to other workers
+    #[arg(long, value_name = "s3://BUCKET/PREFIX", help_heading = QUEUE)]
+    pub only: Vec<OsString>,
+
+    /// Serve runs of `put` too: read files that planners have below FROM below TO of this machine; repeat for more
+    #[arg(long, value_name = "FROM=TO", help_heading = QUEUE)]
+    pub root: Vec<OsString>,
+
+    /// End when the queue has no run any more (default: wait for the next one)
+    #[arg(long, help_heading = QUEUE)]
+    pub once: bool,
+
+    /// Print runs, workers and connections of the queue
+    #[arg(long, help_heading = QUEUE, conflicts_with = "once")]
+    pub status: bool,
+
+    /// Who this worker is.
+    #[command(flatten)]
+    pub login: QueueLoginArgs,
 
     /// Work on the run of this name, which `fullbore mirror --pin` printed
     #[arg(long, value_name = "RUN", help_heading = WHICH)]

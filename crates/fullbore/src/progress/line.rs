@@ -1,6 +1,6 @@
 //! Where a run stands, in one line: all of it in a log, as much as fits beside a bar.
 
-use fullbore_engine::run::events::Progress;
+use fullbore_engine::run::events::{FleetProgress, Progress};
 use fullbore_engine::units;
 
 /// Widest bar, and the narrowest that is one.
@@ -16,7 +16,15 @@ const LIMIT_LEAST: usize = 8;
 /// `12.3 GB of 43.1 GB, 120 of 400 files, 62 MB/s, 8 m 17 s left, limited by disk sda`.
 pub fn progress_text(progress: &Progress) -> String {
     let limit = progress.limit.as_ref().map(|limit| format!("limited by {limit}"));
-    let parts = [Some(amount(progress)), count(progress), rate(progress), left(progress), silence(progress), limit];
+    let parts = [
+        Some(amount(progress)),
+        count(progress),
+        rate(progress),
+        left(progress),
+        silence(progress),
+        limit,
+        fleet(progress),
+    ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
@@ -54,6 +62,21 @@ fn silence(progress: &Progress) -> Option<String> {
     progress.silent_s.map(|silent_s| format!("nothing heard for {}", units::duration(silent_s.saturating_mul(1000))))
 }
 
+/// `3 workers, 8 of 8 connections, 2 tasks again, w7 silent for 12 s`.
+fn fleet(progress: &Progress) -> Option<String> {
+    let FleetProgress { workers, slots, slots_total, redelivered, silent } = progress.fleet.as_ref()?;
+    let mut parts =
+        vec![units::several(*workers, "worker", "workers"), format!("{slots} of {slots_total} connections")];
+    if *redelivered > 0 {
+        parts.push(format!("{} again", units::several(*redelivered, "task", "tasks")));
+    }
+    // The one that has been silent longest: there is one line.
+    if let Some((worker, seconds)) = silent.iter().max_by_key(|(_, seconds)| *seconds) {
+        parts.push(format!("{worker} silent for {seconds} s"));
+    }
+    Some(parts.join(", "))
+}
+
 /// A line with a bar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fitted {
@@ -68,8 +91,9 @@ pub struct Fitted {
 /// As much as fits on so many columns. The bar shrinks first; then what is least worth goes, the rate last.
 pub fn fitted(progress: &Progress, phase: bool, columns: usize) -> Fitted {
     let (rate, left, silence) = (rate(progress), left(progress), silence(progress));
-    let named = progress.limit.as_ref().map(|limit| format!("limited by {limit}"));
-    let short = progress.limit.as_ref().map(|limit| format!("limit: {limit}"));
+    // A run of many machines has no limit of its own while it goes on.
+    let named = fleet(progress).or_else(|| progress.limit.as_ref().map(|limit| format!("limited by {limit}")));
+    let short = fleet(progress).or_else(|| progress.limit.as_ref().map(|limit| format!("limit: {limit}")));
     let texts = [
         [Some(amount(progress)), count(progress), rate.clone(), left.clone(), silence.clone(), named],
         [Some(amount(progress)), count(progress), rate.clone(), left.clone(), silence.clone(), short.clone()],

@@ -5,6 +5,7 @@
 
 mod charts;
 mod tables;
+mod workers;
 
 use std::fmt::Write;
 
@@ -40,6 +41,9 @@ pub fn render(report: &Report) -> String {
         charts::throughput(&mut page, report);
         charts::hosts(&mut page, report);
         charts::stages(&mut page, report);
+    }
+    if let Some(fleet) = &summary.fleet {
+        workers::workers(&mut page, fleet);
     }
     tables::tables(&mut page, summary);
     section(&mut page, "", "Warnings", &summary.warnings);

@@ -107,6 +107,7 @@ pub fn render(reports: &[Report], now_unix_s: i64, before: &BTreeMap<String, i64
     for report in reports {
         hosts(&mut metrics, report);
         suites(&mut metrics, report, now_unix_s);
+        fleet(&mut metrics, report);
         if let Some(verdict) = &report.summary.verdict {
             metrics.family("fullbore_limit", "gauge", "What limited the last run, with its share of the time.");
             let labels = [("mirror", mirror_name(report)), ("limit", verdict.limit.as_str())];
@@ -136,6 +137,48 @@ fn suites(metrics: &mut Metrics, report: &Report, now_unix_s: i64) {
         metrics.family("fullbore_suite_served", "gauge", "Whether that Release is the one served now.");
         let served = u8::from(suite.state != SuiteState::NotPublished);
         metrics.value("fullbore_suite_served", &labels, served);
+    }
+}
+
+/// The workers of a queue.
+fn fleet(metrics: &mut Metrics, report: &Report) {
+    let Some(fleet) = &report.summary.fleet else { return };
+    let labels = [("mirror", mirror_name(report))];
+    for (name, kind, help, value) in [
+        ("fullbore_fleet_workers", "gauge", "Workers of the last run.", fleet.workers.len() as u64),
+        ("fullbore_fleet_tasks_total", "counter", "Tasks of the last run, in all rounds.", fleet.tasks),
+        (
+            "fullbore_fleet_tasks_pending",
+            "gauge",
+            "Tasks that the queue had at the end of the run.",
+            fleet.pending_tasks,
+        ),
+        (
+            "fullbore_fleet_redelivered_total",
+            "counter",
+            "Failed files whose tasks were given out again.",
+            fleet.redelivered,
+        ),
+        ("fullbore_fleet_rounds_total", "counter", "Rounds; more than one if tasks were lost.", fleet.rounds.into()),
+        (
+            "fullbore_fleet_slots_held",
+            "gauge",
+            "Connections to mirrors that were leased at most at once.",
+            fleet.slots_most,
+        ),
+        ("fullbore_fleet_left_files", "gauge", "Files that workers left to the planner.", fleet.left_files),
+    ] {
+        metrics.family(name, kind, help);
+        metrics.value(name, &labels, value);
+    }
+    for worker in &fleet.workers {
+        let labels = [("mirror", mirror_name(report)), ("worker", worker.worker.as_str())];
+        metrics.family(
+            "fullbore_fleet_worker_bytes_total",
+            "counter",
+            "Bytes that a worker has stored in the last run.",
+        );
+        metrics.value("fullbore_fleet_worker_bytes_total", &labels, worker.bytes);
     }
 }
 

@@ -31,6 +31,7 @@ fn summary() -> Summary {
         probe: None,
         waits: Vec::new(),
         pinned: None,
+        fleet: None,
         command: "mirror".into(),
         version: "0.2.0".into(),
         name: Some("debian".into()),

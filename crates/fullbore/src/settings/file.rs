@@ -98,6 +98,12 @@ pub struct Section {
     pub state: Option<PathBuf>,
     pub scratch: Option<PathBuf>,
     pub cache: Option<PathBuf>,
+    pub queue: Option<String>,
+    pub queue_creds: Option<PathBuf>,
+    pub queue_nkey: Option<PathBuf>,
+    pub queue_insecure: Option<bool>,
+    pub no_local: Option<bool>,
+    pub require_workers: Option<bool>,
     /// Suites that differ from the section in components, architectures or keys.
     pub source: Vec<SourceSection>,
 }
@@ -164,6 +170,12 @@ pub const SECTION_KEYS: &[&str] = &[
     "state",
     "scratch",
     "cache",
+    "queue",
+    "queue-creds",
+    "queue-nkey",
+    "queue-insecure",
+    "no-local",
+    "require-workers",
     "source",
 ];
 /// Keys of a `[[mirror.NAME.source]]`.

@@ -55,6 +55,12 @@ pub(super) fn flags(arguments: &MirrorArgs) -> Section {
         state: arguments.state.clone(),
         scratch: arguments.scratch.clone(),
         cache: arguments.cache.clone(),
+        queue: arguments.queue.queue.clone(),
+        queue_creds: arguments.queue.login.queue_creds.clone(),
+        queue_nkey: arguments.queue.login.queue_nkey.clone(),
+        queue_insecure: set(arguments.queue.login.queue_insecure),
+        no_local: set(arguments.queue.no_local),
+        require_workers: set(arguments.queue.require_workers),
         source: Vec::new(),
     }
 }
@@ -113,6 +119,12 @@ impl Section {
             state: upper.state.or(self.state),
             scratch: upper.scratch.or(self.scratch),
             cache: upper.cache.or(self.cache),
+            queue: upper.queue.or(self.queue),
+            queue_creds: upper.queue_creds.or(self.queue_creds),
+            queue_nkey: upper.queue_nkey.or(self.queue_nkey),
+            queue_insecure: upper.queue_insecure.or(self.queue_insecure),
+            no_local: upper.no_local.or(self.no_local),
+            require_workers: upper.require_workers.or(self.require_workers),
             source,
         }
     }

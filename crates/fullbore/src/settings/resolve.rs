@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use fullbore_apt::system::{configuration, files, proxies};
 use fullbore_engine::run::error::CommandError;
 use fullbore_engine::run::named_files::{absolute, readable};
+use fullbore_mirror::mirror::fleet::{FleetSettings, Role};
 use fullbore_mirror::{DeleteGuard, MirrorStore, Retention, StateStore, check_host, check_snapshot_name};
 use fullbore_s3::bucket::{self, BucketSettings};
 use fullbore_wire::run::NetworkSettings;
@@ -16,6 +17,7 @@ use super::directories::directory_names;
 use super::file::{self, Section};
 use super::layers::flags;
 use super::origins;
+use super::queue::{Login, queue};
 use super::work::run_id;
 use super::{Clean, DEFAULT_CONFIG, Environment, Filters, Keep, MirrorSettings, OutputSettings};
 use crate::cli::{Aliases, MirrorArgs, NetworkArgs, OutputArgs, StoreArgs, StoreLock};
@@ -253,12 +255,30 @@ fn mirror(
             dry_run: arguments.dry_run,
             pin: arguments.pin,
             finish: arguments.finish.as_deref().map(|run| run_id("--finish", run)).transpose()?,
+            // A section of defaults may be for directories, too.
+            fleet: if is_bucket && !arguments.dry_run && !arguments.pin { fleet(wishes, &environment)? } else { None },
             trace_host: wishes.trace_host.clone(),
             trace_info: wishes.trace_info.0.clone(),
             notes: archive.notes,
         });
     }
     Ok(mirrors)
+}
+
+/// The queue of a mirror, if it has one.
+fn fleet(wishes: &Section, environment: &Environment) -> Result<Option<FleetSettings>, CommandError> {
+    let Some(url) = &wishes.queue else { return Ok(None) };
+    let login = Login {
+        creds: wishes.queue_creds.as_deref(),
+        nkey: wishes.queue_nkey.as_deref(),
+        is_insecure: wishes.queue_insecure.unwrap_or(false),
+        cacert: wishes.cacert.as_deref(),
+    };
+    Ok(Some(FleetSettings {
+        queue: queue(url, Role::Planner, login, environment)?,
+        is_worker: !wishes.no_local.unwrap_or(false),
+        needs_queue: wishes.require_workers.unwrap_or(false),
+    }))
 }
 
 /// A mirror's name becomes a file, and what is told of it a line.

@@ -1,13 +1,18 @@
-//! What `work` is to do.
+//! What `work` is to do: a queue's tasks, or a shard of a pinned plan.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use fullbore_engine::run::error::CommandError;
+use fullbore_mirror::mirror::fleet::work::{Allowed, WorkSettings};
+use fullbore_mirror::mirror::fleet::{NatsSettings, Role, Scope, StorePlace, endpoint_of};
 use fullbore_mirror::mirror::work::shard::ShardSettings;
 use fullbore_mirror::mirror::work::{RunId, Shard};
 use fullbore_s3::bucket;
 
 use super::bucket::{bucket_of, scratch};
+use super::queue::{Login, is_queue, queue};
 use super::resolve::{network, output};
 use super::{Environment, OutputSettings};
 use crate::cli::WorkArgs;
@@ -17,6 +22,10 @@ use crate::cli::WorkArgs;
 pub enum Work {
     /// From a pinned plan.
     Shard(Box<ShardSettings>),
+    /// From a queue.
+    Queue(Box<WorkSettings>),
+    /// It only looks at a queue.
+    Status(Box<NatsSettings>),
 }
 
 impl Work {
@@ -24,6 +33,8 @@ impl Work {
     pub fn place(&self) -> PathBuf {
         match self {
             Work::Shard(settings) => PathBuf::from(settings.mirror()),
+            Work::Queue(settings) => PathBuf::from(&settings.queue.url),
+            Work::Status(settings) => PathBuf::from(&settings.url),
         }
     }
 }
@@ -32,11 +43,89 @@ impl Work {
 pub fn work(arguments: &WorkArgs, environment: &Environment) -> Result<(Work, OutputSettings), CommandError> {
     let output = output(&arguments.output, false);
     if bucket::is_address(&arguments.place) {
+        if let Some(flag) = of_queues(arguments) {
+            return Err(CommandError::usage(format_args!("{flag} is for workers of a queue, not of a pinned plan"))
+                .hint("name the queue: `fullbore work tls://HOST:4222 …`"));
+        }
         return Ok((Work::Shard(Box::new(shard(arguments, environment)?)), output));
     }
+    if is_queue(&arguments.place) {
+        let work = worker(arguments, environment)?;
+        return Ok((work, OutputSettings { stdout_has_data: arguments.status, ..output }));
+    }
     let place = arguments.place.to_string_lossy();
-    Err(CommandError::usage(format_args!("{place:?} is no address of a mirror in a bucket"))
-        .hint("write it as --to of the mirror has it: s3://BUCKET/PREFIX"))
+    Err(CommandError::usage(format_args!("{place:?} is no address of a queue, nor of a mirror in a bucket"))
+        .hint("write a queue as tls://HOST:4222, and a mirror as its --to has it: s3://BUCKET/PREFIX"))
+}
+
+/// The first flag that is about queues.
+fn of_queues(arguments: &WorkArgs) -> Option<&'static str> {
+    let given = [
+        ("--only", !arguments.only.is_empty()),
+        ("--root", !arguments.root.is_empty()),
+        ("--once", arguments.once),
+        ("--status", arguments.status),
+        ("--queue-creds", arguments.login.queue_creds.is_some()),
+        ("--queue-nkey", arguments.login.queue_nkey.is_some()),
+    ];
+    given.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag)
+}
+
+/// A worker of a queue.
+fn worker(arguments: &WorkArgs, environment: &Environment) -> Result<Work, CommandError> {
+    for (flag, given) in [("--run", arguments.run.is_some()), ("--shard", arguments.shard.is_some())] {
+        if given {
+            return Err(CommandError::usage(format_args!("{flag} is for workers of a pinned plan, not of a queue"))
+                .hint("name the mirror: `fullbore work s3://BUCKET/PREFIX --run RUN --shard INDEX/COUNT`"));
+        }
+    }
+    let cacert = arguments.cacert.as_deref();
+    let login = Login {
+        creds: arguments.login.queue_creds.as_deref(),
+        nkey: arguments.login.queue_nkey.as_deref(),
+        is_insecure: arguments.login.queue_insecure,
+        cacert,
+    };
+    let url = arguments.place.to_string_lossy();
+    let settings = queue(&url, Role::Worker, login, environment)?;
+    if arguments.status {
+        return Ok(Work::Status(Box::new(settings)));
+    }
+    if arguments.only.is_empty() {
+        return Err(CommandError::usage("no place is named where this worker may store")
+            .hint("pass --only with the bucket and prefix of a mirror: --only s3://BUCKET/PREFIX"));
+    }
+    let only = arguments.only.iter().map(|place| {
+        let bucket = bucket_of(Path::new(place), &arguments.store, cacert, environment)?;
+        let scope = Scope {
+            place: StorePlace::parse(&place.to_string_lossy())
+                .map_err(|error| CommandError::usage(format_args!("--only {error}")))?,
+            endpoint: endpoint_of(&bucket)?,
+        };
+        Ok(Allowed { scope, bucket })
+    });
+    Ok(Work::Queue(Box::new(WorkSettings {
+        queue: settings,
+        only: only.collect::<Result<_, CommandError>>()?,
+        once: arguments.once,
+        scratch: scratch(arguments.scratch.as_deref(), environment)?,
+        network: network(&arguments.network, cacert, environment)?,
+        connections_max: arguments.network.connections.map(usize::from),
+        roots: arguments.root.iter().map(|pair| root(pair)).collect::<Result<_, _>>()?,
+    })))
+}
+
+/// A directory of planners, and where this machine has it.
+fn root(pair: &OsStr) -> Result<(PathBuf, PathBuf), CommandError> {
+    let bytes = pair.as_encoded_bytes();
+    let both = bytes.iter().position(|byte| *byte == b'=').map(|at| (&bytes[..at], &bytes[at + 1..]));
+    let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
+    both.map(|(from, to)| (path(from), path(to)))
+        .filter(|(from, to)| from.is_absolute() && to.is_absolute())
+        .ok_or_else(|| {
+            CommandError::usage(format_args!("--root {}: two absolute paths are needed", pair.display()))
+                .hint("write it as --root /share=/mnt/share: the planner's directory, and this machine's")
+        })
 }
 
 fn shard(arguments: &WorkArgs, environment: &Environment) -> Result<ShardSettings, CommandError> {
@@ -87,7 +176,10 @@ mod tests {
     #[test]
     fn a_shard_is_named_as_batch_systems_count() {
         let Work::Shard(settings) =
-            resolve(&["s3://bucket/debian/", "--run", "9c1f", "--shard", "3/16", "--connections", "2"]).unwrap();
+            resolve(&["s3://bucket/debian/", "--run", "9c1f", "--shard", "3/16", "--connections", "2"]).unwrap()
+        else {
+            panic!("no shard")
+        };
         assert_eq!((settings.shard.index(), settings.shard.count()), (3, 16));
         assert_eq!((settings.mirror().as_str(), settings.connections_max), ("s3://bucket/debian", Some(2)));
     }

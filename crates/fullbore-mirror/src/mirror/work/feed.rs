@@ -9,7 +9,7 @@ use fullbore_fleet::message::Item;
 use fullbore_s3::CallError;
 use fullbore_s3::objects::Objects;
 use fullbore_wire::dispatcher::GivenUp;
-use fullbore_wire::fetch::Catalogue;
+use fullbore_wire::fetch::{Catalogue, Watch};
 use fullbore_wire::queue::{Item as Queued, ItemId};
 use fullbore_wire::run::Totals;
 use fullbore_wire::run::refusals::{Hosts, Why, is_lost};
@@ -65,11 +65,23 @@ pub struct Feed {
     items: mpsc::Sender<Vec<Queued>>,
     totals: Totals,
     objects: Objects,
+    watch: Watch,
 }
 
 impl Feed {
-    pub(super) fn new(files: Arc<Files>, items: mpsc::Sender<Vec<Queued>>, totals: Totals, objects: Objects) -> Feed {
-        Feed { files, items, totals, objects }
+    pub(super) fn new(
+        files: Arc<Files>,
+        items: mpsc::Sender<Vec<Queued>>,
+        totals: Totals,
+        objects: Objects,
+        watch: Watch,
+    ) -> Feed {
+        Feed { files, items, totals, objects, watch }
+    }
+
+    /// The tags of files of which bytes have come since the last call; none at the first one.
+    pub fn take_moved(&self) -> Vec<u64> {
+        self.files.tags_of(&self.watch.take_moved())
     }
 
     /// Has files fetched and stored. Each ends with its tag among the outcomes, which need not differ between files. A
@@ -156,6 +168,11 @@ impl Files {
         let open = state.open.remove(&id)?;
         state.by_path.remove(&open.file.path);
         Some(open)
+    }
+
+    fn tags_of(&self, items: &[ItemId]) -> Vec<u64> {
+        let state = self.state();
+        items.iter().filter_map(|item| state.open.get(item)).flat_map(|open| open.tags.iter().copied()).collect()
     }
 
     fn end(&self, tags: &[u64], outcome: &Outcome) {

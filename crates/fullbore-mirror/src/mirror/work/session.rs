@@ -22,6 +22,7 @@ use fullbore_s3::objects::Objects;
 use fullbore_s3::target::StoreTarget;
 use fullbore_s3::verdict::{Facts, judge};
 use fullbore_wire::hosts::HostId;
+use fullbore_wire::rate_limit::RateLimit;
 use fullbore_wire::run::refusals::Hosts;
 use fullbore_wire::run::{
     FedEvent, Network, NetworkSettings, Progression, Site, SiteParts, addresses, fetch_options, sending_runtime,
@@ -34,6 +35,9 @@ use super::landing::Landing;
 use crate::mirror::bucket::{BEGUN_BYTES_MAX, UPLOADS_MAX, WINDOW_BYTES};
 use crate::mirror::directories::Scratch;
 use crate::mirror::session::{THREADS_MAX, disk};
+
+/// The store's name where nobody reads it.
+const STORE: &str = "the store of this session";
 
 /// Where a worker stores, and from where it fetches.
 #[derive(Debug, Clone, PartialEq)]
@@ -62,6 +66,8 @@ pub struct Session {
     pub progression: Progression,
     /// Runs the connections to the mirrors.
     pub network: Network,
+    /// The limit of its rate, which may change while files are fetched.
+    pub rate_limit: Option<Arc<RateLimit>>,
     landing: Arc<Landing>,
     opened: Instant,
     stop: watch::Sender<bool>,
@@ -116,6 +122,9 @@ impl Session {
             SiteParts { runtime: &network, ledger: &ledger, network: &settings.network, threads_max: THREADS_MAX };
         let mut options = fetch_options(&settings.network, auth)?;
         options.limits.memory_bytes = BEGUN_BYTES_MAX;
+        let rate = settings.network.limit_rate_bytes_per_s;
+        let rate_limit = rate.map(|rate| Arc::new(RateLimit::new(rate, Instant::now())));
+        options.shared_rate_limit.clone_from(&rate_limit);
         let site = Site::open(urls, options, Arc::new(target), Arc::new(Journal::none()), &parts)?;
         Ok(Session {
             objects,
@@ -123,6 +132,7 @@ impl Session {
             site,
             progression,
             network,
+            rate_limit,
             landing,
             opened,
             stop,
@@ -176,8 +186,9 @@ impl Session {
         let (items, fed) = mpsc::channel(1);
         let (tell, outcomes) = mpsc::unbounded_channel();
         let files = Arc::new(Files::new(tell));
-        let feed = Feed::new(files.clone(), items, self.progression.totals().clone(), self.objects.clone());
         let watch = self.site.fetcher.watch();
+        let feed =
+            Feed::new(files.clone(), items, self.progression.totals().clone(), self.objects.clone(), watch.clone());
         let (of_event, landing) = (files.clone(), self.landing.clone());
         let mut on_event = move |event: FedEvent| match event {
             FedEvent::Verified(item) => of_event.stored(item, |path| landing.take_was_there(path)),
@@ -196,6 +207,25 @@ impl Session {
     pub fn close(&mut self) -> Result<(), CommandError> {
         self.site.fetcher.halt();
         self.site.landing.finish().map_err(|error| disk(&error))
+    }
+
+    /// Tells whether the store limits this session, by its clocks since it was opened.
+    pub fn store_limits(&self) -> Box<dyn Fn() -> bool + Send> {
+        let (client, opened) = (self.objects.client().clone(), self.opened);
+        let processor = Duration::from_millis(process_costs().0);
+        Box::new(move || {
+            let verdict = judge(&Facts {
+                wall: opened.elapsed(),
+                cores: std::thread::available_parallelism().map_or(1, usize::from),
+                processor: Duration::from_millis(process_costs().0).saturating_sub(processor),
+                threads: 1,
+                connections: client.reading(),
+                store: STORE.to_owned(),
+                slowed: client.slowed(),
+                ..Facts::default()
+            });
+            verdict.confident && verdict.limit.contains(STORE)
+        })
     }
 
     /// The verdict: the store, if its clocks name it and those of this machine and of the mirrors name nothing.

@@ -1,0 +1,49 @@
+//! A mirror in a bucket by many machines that a queue tells what to do: `mirror --queue`, `work tls://HOST:4222`.
+//!
+//! The planner is an ordinary run of `mirror`: it has the lock, reads indexes and publishes. In between, it publishes
+//! the missing files as tasks ([`planner`]), and workers store them ([`worker`]). What is done, only the store says: the
+//! planner looks there before it publishes, and fetches itself whatever is still missing. So a queue that is away, full
+//! or wiped, and workers that die, cost time and no file.
+
+mod announcement;
+mod budgets;
+pub mod connection;
+mod judgement;
+mod keys;
+mod lanes;
+mod look;
+mod planner;
+mod put;
+pub(crate) mod share;
+pub mod status;
+pub mod work;
+mod worker;
+
+pub use fullbore_fleet::message::{MessageError, Scope, StorePlace};
+pub use fullbore_fleet::names::WorkerId;
+pub use fullbore_fleet::settings::{ConnectError, Credentials, NatsSettings, Role};
+
+pub use put::PutQueue;
+pub use share::endpoint_of;
+
+/// How a run uses a queue.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FleetSettings {
+    /// The queue, and who this planner is there.
+    pub queue: NatsSettings,
+    /// Whether this machine stores files, too; true by default.
+    pub is_worker: bool,
+    /// Whether the run ends with an error if the queue cannot be reached at its start.
+    pub needs_queue: bool,
+}
+
+/// A name for a worker of this machine, which no other worker has.
+pub fn worker_name() -> WorkerId {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let is_allowed = |letter: &char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_');
+    // The first label is what people call a machine.
+    let host: String = host.split('.').next().unwrap_or_default().chars().filter(is_allowed).take(40).collect();
+    let host = if host.is_empty() { "worker" } else { &host };
+    let [a, b, c] = fullbore_engine::random::random::<3>();
+    WorkerId::parse(&format!("{host}-{a:02x}{b:02x}{c:02x}")).expect("allowed letters, and not too many")
+}

@@ -1,0 +1,91 @@
+//! What stands in the keys of a queue beside leases: live workers. For people, and to count them.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use fullbore_fleet::names::{WORKER_KEYS, WorkerId, worker_key};
+use fullbore_fleet::queue::{Entry, Queue, QueueError};
+use serde::{Deserialize, Serialize};
+
+/// Time to live of a worker's key, and time between two renewals: two may be lost.
+const WORKER_TTL: Duration = Duration::from_secs(30);
+const RENEW_EVERY: Duration = Duration::from_secs(10);
+
+/// Most letters of a text of somebody else that is shown.
+const TEXT_CHARS_MAX: usize = 100;
+
+/// What a worker tells of itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Card {
+    /// Its machine.
+    pub host: String,
+    /// Its version of fullbore.
+    pub fullbore: String,
+    /// The runs that it serves.
+    pub runs: Vec<String>,
+}
+
+impl Card {
+    /// Of this machine.
+    pub fn here() -> Card {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        Card { host, fullbore: fullbore_engine::VERSION.to_owned(), runs: Vec::new() }
+    }
+
+    /// What a key says. It may hold anything.
+    pub fn read(entry: &Entry) -> Option<(WorkerId, Card)> {
+        let worker = WorkerId::parse(entry.key.strip_prefix(WORKER_KEYS)?).ok()?;
+        let mut card: Card = serde_json::from_slice(&entry.value).unwrap_or_default();
+        let cut = |text: &mut String| *text = text.chars().take(TEXT_CHARS_MAX).collect();
+        cut(&mut card.host);
+        cut(&mut card.fullbore);
+        card.runs.truncate(TEXT_CHARS_MAX);
+        card.runs.iter_mut().for_each(cut);
+        Some((worker, card))
+    }
+}
+
+/// The key that exists while a worker is alive.
+pub struct Presence<Q> {
+    queue: Q,
+    key: String,
+    revision: Option<u64>,
+    renewed: Option<tokio::time::Instant>,
+}
+
+impl<Q: Queue> Presence<Q> {
+    /// Not said yet.
+    pub fn new(queue: Q, worker: &WorkerId) -> Presence<Q> {
+        Presence { queue, key: worker_key(worker), revision: None, renewed: None }
+    }
+
+    /// Says that the worker is alive, if it is time. Call it about once a second.
+    ///
+    /// # Errors
+    /// A queue that does not answer, or refuses.
+    pub async fn say(&mut self, card: &Card) -> Result<(), QueueError> {
+        if self.renewed.is_some_and(|renewed| renewed.elapsed() < RENEW_EVERY) {
+            return Ok(());
+        }
+        let value = Bytes::from(serde_json::to_vec(card).expect("text has a form in JSON"));
+        let renewed = match self.revision {
+            Some(revision) => self.queue.renew(&self.key, value.clone(), revision, WORKER_TTL).await?,
+            None => None,
+        };
+        self.revision = match renewed {
+            Some(revision) => Some(revision),
+            // It has expired, or the queue has lost its data.
+            None => self.queue.create(&self.key, value, WORKER_TTL).await?,
+        };
+        self.renewed = Some(tokio::time::Instant::now());
+        Ok(())
+    }
+
+    /// Takes the key away. If that fails, it expires.
+    pub async fn end(self) {
+        if let Some(revision) = self.revision {
+            let _ = self.queue.remove(&self.key, revision).await;
+        }
+    }
+}

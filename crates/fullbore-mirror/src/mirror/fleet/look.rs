@@ -1,0 +1,74 @@
+//! What the store has of the files that workers were asked to store.
+
+use std::collections::HashMap;
+
+use fullbore_fleet::message::Item;
+use fullbore_s3::CallError;
+use fullbore_s3::objects::Objects;
+use tokio::task::JoinSet;
+
+use crate::mirror::tree::{LISTED_AT_ONCE, LISTED_LEAST};
+use crate::mirror::work::session::{Seen, look};
+
+/// Files of which the store is asked one by one. Of more files their directories are listed: a thousand objects by a
+/// request, but those of other suites too.
+const ASKED_ONE_BY_ONE: usize = 500;
+
+/// Questions to the store at once.
+const ASKED_AT_ONCE: usize = 32;
+
+/// Most files whose checksums are compared before publishing: a minute at 20 ms, and 32 at once. In larger runs, their
+/// sizes must do, as after a killed run.
+pub const VERIFIED_MAX: usize = 100_000;
+
+/// The places of those items that the store lacks: by listings, or one by one if they are few.
+///
+/// # Errors
+/// A store that does not answer, or refuses.
+pub async fn lacking(objects: &Objects, items: &[Item], wanted: &[usize]) -> Result<Vec<usize>, CallError> {
+    if wanted.len() <= ASKED_ONE_BY_ONE {
+        return differing(objects, items, wanted).await;
+    }
+    let mut sorted: Vec<&str> = wanted.iter().map(|at| items[*at].path.as_str()).collect();
+    sorted.sort_unstable();
+    let mut tops: Vec<&str> = sorted.iter().filter_map(|path| Some(path.split_once('/')?.0)).collect();
+    tops.dedup();
+    let mut listed = HashMap::new();
+    for top in tops {
+        let below = format!("{top}/");
+        let of_top: Vec<&str> = sorted.iter().copied().filter(|path| path.starts_with(&below)).collect();
+        let parts = LISTED_AT_ONCE.min(of_top.len() / LISTED_LEAST);
+        let parted: Vec<String> = (1..parts).map(|part| of_top[part * of_top.len() / parts].to_owned()).collect();
+        let found = objects.list_in_ranges(&below, &parted).await?;
+        listed.extend(found.into_iter().map(|(path, size, _)| (path, size)));
+    }
+    let (at_top, below): (Vec<usize>, Vec<usize>) = wanted.iter().partition(|at| !items[**at].path.contains('/'));
+    let is_missing = |at: &usize| listed.get(&items[*at].path) != Some(&items[*at].size);
+    let mut lacking: Vec<usize> = below.into_iter().filter(is_missing).collect();
+    lacking.extend(differing(objects, items, &at_top).await?);
+    Ok(lacking)
+}
+
+/// The places of those items that the store lacks, or has with another checksum: one question for each.
+///
+/// # Errors
+/// A store that does not answer, or refuses.
+pub async fn differing(objects: &Objects, items: &[Item], wanted: &[usize]) -> Result<Vec<usize>, CallError> {
+    let mut asking = JoinSet::new();
+    let mut wanted = wanted.iter().copied();
+    let mut lacking = Vec::new();
+    loop {
+        while asking.len() < ASKED_AT_ONCE {
+            let Some(at) = wanted.next() else { break };
+            let (objects, file) = (objects.clone(), items[at].clone());
+            asking.spawn(async move { (at, look(&objects, &file).await) });
+        }
+        let Some(asked) = asking.join_next().await else { break };
+        let (at, seen) = asked.map_err(|error| CallError::GivenUp(format!("a task failed: {error}")))?;
+        if seen? != Seen::Present {
+            lacking.push(at);
+        }
+    }
+    lacking.sort_unstable();
+    Ok(lacking)
+}

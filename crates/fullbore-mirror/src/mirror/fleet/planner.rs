@@ -1,0 +1,364 @@
+//! The planner of a run: publishes tasks, listens to workers, and looks at the store.
+//!
+//! It decides nothing by itself: what to do when is [`Watchdog`]'s affair. Whatever the queue loses goes out as a new
+//! round, and after three rounds, or without the queue, the planner of the mirror fetches what is missing itself.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::future::Future;
+use std::time::Duration;
+
+use fullbore_fleet::message::{Fault, Item, Report, Run, Task};
+use fullbore_fleet::names::LEASE_KEYS;
+use fullbore_fleet::queue::{Counts, Queue, QueueError};
+use fullbore_fleet::tasks;
+use fullbore_fleet::watchdog::{Next, Watch, Watchdog};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::announcement::Announcement;
+use super::judgement::Looks;
+use super::lanes::{Change, Lanes};
+
+/// Tasks of one publication; between two of them, workers are heard.
+const PUBLISHED_AT_ONCE: usize = 1024;
+
+/// Time between two attempts to publish into a full queue.
+const FULL_PAUSE: Duration = Duration::from_secs(1);
+
+/// Time after the last publication for which an empty queue says nothing: a server counts a task a moment after it has
+/// taken it.
+const COUNTED_AFTER: Duration = Duration::from_millis(500);
+
+/// Time between two looks at the leases and at the store, for the verdict.
+const SURVEY_EVERY: Duration = Duration::from_secs(2);
+
+/// An answer of the store that takes longer is late.
+const LATE: Duration = Duration::from_secs(1);
+
+/// Pause after a look at a store that fails: it is repeated for as long as the caller may wait.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
+/// Time between two steps.
+pub const STEP_EVERY: Duration = Duration::from_millis(250);
+
+/// What the planner asks of the store.
+pub trait Store {
+    /// The places of those files that the store lacks.
+    fn lacking(&self, wanted: &[usize]) -> impl Future<Output = Result<Vec<usize>, String>>;
+
+    /// Whether it answers, and soon.
+    fn probe(&self, limit: Duration) -> impl Future<Output = bool> + Send + 'static;
+}
+
+/// What happens while a run goes on.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Happening {
+    /// A worker came or went.
+    Worker(Change),
+    /// A worker could not fetch or store a file.
+    Fault(Fault),
+    /// A line for the planner's user.
+    Note(String),
+    /// A line for the planner's user about something that costs time.
+    Warning(String),
+}
+
+/// Where a run stands.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct View {
+    /// Files and bytes that workers have stored.
+    pub done: (u64, u64),
+    /// Workers that are alive.
+    pub workers: usize,
+    /// Slots that workers hold, and those that there are.
+    pub slots: (u64, u64),
+    /// Workers that have been silent for a while, and for how long.
+    pub silent: Vec<(String, u64)>,
+    /// Tasks that failed and were given out again.
+    pub redelivered: u64,
+    /// Tasks in the queue.
+    pub counts: Counts,
+}
+
+/// The planner of one run.
+pub struct Planner<'a, Q, S> {
+    queue: Q,
+    run: Run,
+    items: &'a [Item],
+    store: S,
+    began: Instant,
+    watchdog: Watchdog,
+    announcement: Announcement<Q>,
+    is_open: bool,
+    must_purge: bool,
+    unpublished: VecDeque<Task>,
+    not_before: Instant,
+    published_at: Option<Instant>,
+    reports: Option<mpsc::Receiver<Report>>,
+    /// The workers.
+    pub lanes: Lanes,
+    /// What was seen for the verdict.
+    pub looks: Looks,
+    /// Files that a worker gave up for good: in another round it would be the same.
+    given_up: BTreeSet<String>,
+    /// Tasks that were published.
+    pub tasks: u64,
+    /// Tasks that failed and were given out again.
+    pub redelivered: u64,
+    counts: Counts,
+    slots: (u64, u64),
+    /// Slots that workers held at most.
+    pub slots_most: u64,
+    surveyed: Option<Instant>,
+    probe: Option<tokio::task::JoinHandle<bool>>,
+    was_full: bool,
+    was_unreachable: bool,
+}
+
+impl<'a, Q: Queue, S: Store> Planner<'a, Q, S> {
+    /// A planner for these files. `is_taken_over` says that the queue may have tasks of an earlier planner.
+    pub fn new(
+        queue: Q,
+        run: Run,
+        items: &'a [Item],
+        store: S,
+        announcement: Announcement<Q>,
+        is_taken_over: bool,
+    ) -> Planner<'a, Q, S> {
+        let unpublished: VecDeque<Task> = tasks::pack(&run.id, run.round, items.to_vec()).into();
+        let hosts: BTreeSet<String> = run.hosts.iter().map(|host| host.host_and_port()).collect();
+        let slots = hosts.iter().map(|host| u64::from(run.budgets.of(host))).sum();
+        let now = Instant::now();
+        Planner {
+            queue,
+            items,
+            store,
+            began: now,
+            watchdog: Watchdog::new(Duration::ZERO, run.round),
+            run,
+            announcement,
+            is_open: false,
+            must_purge: is_taken_over,
+            tasks: 0,
+            unpublished,
+            not_before: now,
+            published_at: None,
+            reports: None,
+            lanes: Lanes::new(is_taken_over),
+            looks: Looks::default(),
+            given_up: BTreeSet::new(),
+            redelivered: 0,
+            counts: Counts::default(),
+            slots: (0, slots),
+            slots_most: 0,
+            surveyed: None,
+            probe: None,
+            was_full: false,
+            was_unreachable: false,
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Rounds so far.
+    pub fn rounds(&self) -> u32 {
+        self.watchdog.round()
+    }
+
+    /// Where the run stands.
+    pub fn view(&self) -> View {
+        let now = self.now();
+        let silent = self.lanes.silent(now);
+        View {
+            done: self.lanes.done(),
+            workers: self.lanes.live(now),
+            slots: self.slots,
+            silent: silent.into_iter().map(|(worker, seconds)| (worker.to_string(), seconds)).collect(),
+            redelivered: self.redelivered,
+            counts: self.counts,
+        }
+    }
+
+    /// Goes on with the run. Gives the places of the files that the store lacks, once workers can do no more: none if
+    /// all is done. Call it every [`STEP_EVERY`].
+    pub async fn step(&mut self, happens: &mut impl FnMut(Happening)) -> Option<Vec<usize>> {
+        self.listen(happens);
+        let now = self.now();
+        match self.tend(happens).await {
+            Ok(()) => self.is_reachable(happens),
+            // Only of what was there: a server that starts knows nothing yet.
+            Err(QueueError::Missing(_)) if self.is_open => {
+                self.is_open = false;
+                self.watchdog.lost(now);
+            }
+            Err(error) if !self.was_unreachable => {
+                self.was_unreachable = true;
+                happens(Happening::Warning(format!("{error}; workers go on with what they hold")));
+            }
+            Err(_) => {}
+        }
+        self.listen(happens);
+        let now = self.now();
+        self.lanes.sample(now);
+        self.lanes.gone(now).into_iter().for_each(|change| happens(Happening::Worker(change)));
+        self.watchdog.stored(now, self.lanes.moved_bytes());
+        match self.watchdog.watch(now) {
+            Watch::Wait => None,
+            Watch::Look => self.look(happens).await,
+        }
+    }
+
+    fn is_reachable(&mut self, happens: &mut impl FnMut(Happening)) {
+        if std::mem::take(&mut self.was_unreachable) {
+            happens(Happening::Note("the queue answers again".to_owned()));
+        }
+    }
+
+    /// Takes what workers report.
+    fn listen(&mut self, happens: &mut impl FnMut(Happening)) {
+        while let Some(report) = self.reports.as_mut().and_then(|reports| reports.try_recv().ok()) {
+            let now = self.now();
+            let (change, fault) = self.lanes.heard(now, report);
+            if let Some(change) = change {
+                happens(Happening::Worker(change));
+            }
+            let Some(fault) = fault else { continue };
+            match fault.is_final {
+                true => drop(self.given_up.insert(fault.path.clone())),
+                false => self.redelivered += 1,
+            }
+            happens(Happening::Fault(fault));
+        }
+    }
+
+    /// Makes requests to the queue that are due.
+    async fn tend(&mut self, happens: &mut impl FnMut(Happening)) -> Result<(), QueueError> {
+        if !self.is_open {
+            self.queue.open(&self.run.id).await?;
+            self.reports = Some(self.queue.reports(&self.run.id).await?);
+            self.is_open = true;
+        }
+        if self.must_purge {
+            self.queue.purge(&self.run.id).await?;
+            self.must_purge = false;
+        }
+        if self.announcement.is_due() {
+            self.announcement.say(&self.run).await?;
+        }
+        if !self.unpublished.is_empty() && Instant::now() >= self.not_before {
+            self.publish(happens).await?;
+        }
+        let counts = self.queue.counts(&self.run.id).await?;
+        self.counts = counts;
+        self.looks.queue += 1;
+        self.looks.waiting += u32::from(counts.waiting > 0 || !self.unpublished.is_empty());
+        let is_certain = self.published_at.is_none_or(|at| at.elapsed() >= COUNTED_AFTER);
+        if counts != Counts::default() || is_certain {
+            let now = self.now();
+            self.watchdog.counted(now, counts);
+        }
+        self.survey().await
+    }
+
+    async fn publish(&mut self, happens: &mut impl FnMut(Happening)) -> Result<(), QueueError> {
+        let next = self.unpublished.len().min(PUBLISHED_AT_ONCE);
+        let tasks: Vec<Task> = self.unpublished.iter().take(next).cloned().collect();
+        let published = self.queue.publish(&tasks).await?;
+        self.unpublished.drain(..published.accepted);
+        self.tasks += published.accepted as u64;
+        if published.accepted > 0 {
+            self.published_at = Some(Instant::now());
+        }
+        if published.is_full {
+            self.not_before = Instant::now() + FULL_PAUSE;
+            if !std::mem::replace(&mut self.was_full, true) {
+                happens(Happening::Note("the queue is full: the rest is published as workers take tasks".to_owned()));
+            }
+        }
+        if self.unpublished.is_empty() {
+            let now = self.now();
+            self.watchdog.all_published(now);
+        }
+        Ok(())
+    }
+
+    /// Looks at leases and store, for the verdict and for people.
+    async fn survey(&mut self) -> Result<(), QueueError> {
+        if self.surveyed.is_some_and(|at| at.elapsed() < SURVEY_EVERY) {
+            return Ok(());
+        }
+        self.surveyed = Some(Instant::now());
+        match self.probe.take() {
+            Some(probe) if probe.is_finished() => {
+                self.looks.store += 1;
+                self.looks.late += u32::from(!probe.await.unwrap_or(false));
+            }
+            // It has not answered since the last look.
+            Some(probe) => {
+                (self.looks.store, self.looks.late) = (self.looks.store + 1, self.looks.late + 1);
+                self.probe = Some(probe);
+            }
+            None => {}
+        }
+        if self.probe.is_none() {
+            self.probe = Some(tokio::spawn(self.store.probe(LATE)));
+        }
+        self.slots.0 = self.queue.list(LEASE_KEYS).await?.len() as u64;
+        self.slots_most = self.slots_most.max(self.slots.0);
+        self.looks.leases += 1;
+        self.looks.taken += u32::from(self.slots.0 >= self.slots.1);
+        Ok(())
+    }
+
+    /// Finds out what the store has, and begins another round if files are missing.
+    async fn look(&mut self, happens: &mut impl FnMut(Happening)) -> Option<Vec<usize>> {
+        let all: Vec<usize> = (0..self.items.len()).collect();
+        let missing = match self.store.lacking(&all).await {
+            Ok(missing) => missing,
+            Err(error) => {
+                happens(Happening::Warning(format!("the store cannot be asked what it has: {error}")));
+                tokio::time::sleep(LOOK_AGAIN).await;
+                return None;
+            }
+        };
+        let now = self.now();
+        let is_hopeless = || missing.iter().all(|at| self.given_up.contains(&self.items[*at].path));
+        if !missing.is_empty() && is_hopeless() {
+            return Some(missing);
+        }
+        match self.watchdog.looked(now, missing.len()) {
+            Next::Publish => Some(Vec::new()),
+            Next::Alone => Some(missing),
+            Next::Round { round, purges } => {
+                happens(Happening::Note(format!(
+                    "round {round}: the store lacks {} of {} files, and nobody moves them",
+                    missing.len(),
+                    self.items.len()
+                )));
+                self.run.round = round;
+                let files = missing.iter().map(|at| self.items[*at].clone()).collect();
+                self.unpublished = tasks::pack(&self.run.id, round, files).into();
+                self.must_purge |= purges;
+                self.given_up.clear();
+                // The new round is announced at once.
+                if let Err(error) = self.announcement.say(&self.run).await {
+                    happens(Happening::Warning(format!("round {round} is not announced yet: {error}")));
+                }
+                None
+            }
+        }
+    }
+
+    /// Removes what the queue has of the run.
+    pub async fn end(&mut self) {
+        self.announcement.end().await;
+        let _ = self.queue.close(&self.run.id).await;
+        if let Some(probe) = self.probe.take() {
+            probe.abort();
+        }
+        // What workers said last.
+        self.listen(&mut |_| {});
+    }
+}

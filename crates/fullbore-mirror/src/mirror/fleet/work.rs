@@ -1,0 +1,510 @@
+//! `fullbore work tls://HOST:4222`: a worker of all runs of a queue that store below its `--only` places.
+//!
+//! A worker waits for runs, serves each in a thread with a session of its own, and outlives planners, stores and queues
+//! that go away. It has its own credentials, and stores only where its user says.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use fullbore_engine::run::error::{CommandError, ErrorKind};
+use fullbore_engine::run::events::{Event, Events};
+use fullbore_engine::run::report::{Report, Summary};
+use fullbore_engine::run::{Stop, report};
+use fullbore_engine::units;
+use fullbore_fleet::message::{Run, Scope};
+use fullbore_fleet::names::{RUN_KEYS, RunId, WorkerId};
+use fullbore_fleet::queue::{Queue, QueueError};
+use fullbore_fleet::settings::NatsSettings;
+use fullbore_s3::bucket::BucketSettings;
+use fullbore_s3::put;
+use fullbore_wire::run::{NetworkSettings, add_transfers};
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
+
+use super::announcement::RUN_RENEW_EVERY;
+use super::connection::{self, Connection};
+use super::keys::{Card, Presence};
+use super::put::serve_put;
+use super::worker::{Done, OfSession, Order, Present, Why, Worker};
+use super::worker_name;
+use crate::mirror::work::session::{Session, SessionSettings};
+
+/// Runs that are served at once; others wait. Each has its own connections and memory.
+const RUNS_MAX: usize = 4;
+
+/// How often the queue is asked for runs.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Time without its key after which a run has ended. A queue that has lost its data gets the key again at the planner's
+/// next renewal.
+const GONE_AFTER: Duration = Duration::from_secs(3 * RUN_RENEW_EVERY.as_secs());
+
+/// Time without the queue after which `--once` gives up.
+const AWAY_MAX: Duration = Duration::from_secs(300);
+
+/// Pauses between two sessions when everything fails: doubled each time.
+const PAUSE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
+
+/// Connections to a mirror at most, as `--connections` has it.
+const CONNECTIONS_MAX: usize = 16;
+
+/// Time that threads have to end after they were told: somewhat more than they take for what they hold.
+const END_MAX: Duration = Duration::from_secs(30);
+
+/// A place where a worker may store.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Allowed {
+    /// The place, and its store.
+    pub scope: Scope,
+    /// How the store is reached, and by which credentials.
+    pub bucket: BucketSettings,
+}
+
+/// Settings of a worker.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WorkSettings {
+    /// The queue, and who this worker is there.
+    pub queue: NatsSettings,
+    /// Where it may store. Never empty.
+    pub only: Vec<Allowed>,
+    /// Whether it ends when the queue has no run for it any more.
+    pub once: bool,
+    /// Directory for temporary files: those above 16 MiB, until they are stored.
+    pub scratch: PathBuf,
+    /// Proxies, certificates, rate limit and connections of this worker.
+    pub network: NetworkSettings,
+    /// Most connections to each mirror, whatever the run allows.
+    pub connections_max: Option<usize>,
+    /// Directories of planners and where this machine has them, for runs of `put`.
+    pub roots: Vec<(PathBuf, PathBuf)>,
+}
+
+/// One run to serve.
+pub struct Serving<Q> {
+    /// The queue.
+    pub queue: Q,
+    /// The run.
+    pub run: Run,
+    /// The worker's name.
+    pub name: WorkerId,
+    /// The bucket and prefix of the mirror.
+    pub bucket: BucketSettings,
+    /// Directory for temporary files.
+    pub scratch: PathBuf,
+    /// Proxies, certificates, and limits of this worker.
+    pub network: NetworkSettings,
+    /// Addresses of the archive that this worker knows with credentials; others are taken from the run.
+    pub origins: Vec<String>,
+    /// `Cache-Control` of names that change.
+    pub cache_control: Option<String>,
+    /// Where requests to the queue run when there is no session.
+    pub handle: Handle,
+}
+
+/// What a worker did in one run.
+#[derive(Debug, Default)]
+pub struct Served {
+    /// Files and bytes.
+    pub done: Done,
+    /// Hosts, requests and verdict of its sessions.
+    pub summary: Summary,
+}
+
+/// Serves a run until it is told to end. Sessions that fail are replaced by others.
+pub fn serve<Q: Queue>(
+    serving: Serving<Q>,
+    mut order: watch::Receiver<Order>,
+    notes: mpsc::UnboundedSender<String>,
+) -> Served {
+    let mut served = Served::default();
+    let Serving { queue, run, name, bucket, scratch, mut network, origins, cache_control, handle } = serving;
+    let names: Vec<String> = run.hosts.iter().map(|host| host.host_and_port()).collect();
+    let most = names.iter().map(|host| run.budgets.of(host)).max().unwrap_or(1) as usize;
+    let connections_max = network.connections_per_host.min(CONNECTIONS_MAX);
+    network.connections_per_host = most.clamp(1, connections_max.max(1));
+    let own_rate = network.limit_rate_bytes_per_s;
+    network.limit_rate_bytes_per_s = [network.limit_rate_bytes_per_s, run.rate_bytes_per_s].into_iter().flatten().min();
+    let hosts: Vec<String> = run.hosts.iter().map(|host| with_credentials(host.to_string(), &origins)).collect();
+    let patience = bucket.patience;
+    let settings = SessionSettings { bucket, scratch, hosts, cache_control, network };
+    let mut worker = handle.block_on(async {
+        Worker::new(queue, run, name, patience, settings.network.connections_per_host, notes.clone())
+    });
+    let mut pause = PAUSE.0;
+    loop {
+        let before = worker.done.stored;
+        match session(&settings, &names, own_rate, &mut worker, &order, &mut served.summary) {
+            Ok(Why::Told) => break,
+            Ok(Why::Failing) => {
+                let _ = notes.send(format!("every mirror fails; the next try is in {} s", pause.as_secs()));
+            }
+            Err(error) => {
+                let _ = notes.send(format!("{}; the next try is in {} s", error.message, pause.as_secs()));
+            }
+        }
+        // Others may do it meanwhile.
+        handle.block_on(worker.give_back());
+        if worker.done.stored != before {
+            pause = PAUSE.0;
+        }
+        let is_over = |order: &Order| *order != Order::Work;
+        let waited = handle.block_on(async { tokio::time::timeout(pause, order.wait_for(is_over)).await.is_ok() });
+        if waited {
+            break;
+        }
+        pause = (pause * 2).min(PAUSE.1);
+    }
+    handle.block_on(worker.give_back());
+    served.done = std::mem::take(&mut worker.done);
+    served
+}
+
+/// An address of the run, with the credentials that this machine knows for it.
+fn with_credentials(host: String, origins: &[String]) -> String {
+    let address = host.trim_end_matches('/');
+    let is_same = |origin: &&String| fullbore_wire::url::without_credentials(origin).trim_end_matches('/') == address;
+    origins.iter().find(is_same).cloned().unwrap_or_else(|| address.to_owned())
+}
+
+fn session<Q: Queue>(
+    settings: &SessionSettings,
+    names: &[String],
+    own_rate_bytes_per_s: Option<u64>,
+    worker: &mut Worker<Q>,
+    order: &watch::Receiver<Order>,
+    summary: &mut Summary,
+) -> Result<Why, CommandError> {
+    let began = Instant::now();
+    let mut session = Session::open(settings)?;
+    let mut present = Present::default();
+    let of_session = OfSession {
+        watch: session.site.fetcher.watch(),
+        names: names.to_vec(),
+        present: present.clone(),
+        store_limits: session.store_limits(),
+        rate_limit: session.rate_limit.clone(),
+        own_rate_bytes_per_s,
+    };
+    let result = session.work(&mut present, |feed, outcomes| worker.work(feed, outcomes, of_session, order.clone()));
+    let closed = session.close();
+    let mut own = Summary::default();
+    let _ = add_transfers(&mut own, began, &[], &mut session.progression, [&session.site]);
+    own.verdict = session.judge(own.verdict.take(), own.totals.written_bytes);
+    add(summary, own);
+    let why = result?;
+    closed?;
+    Ok(why)
+}
+
+/// Adds the transfers of another session or run.
+fn add(summary: &mut Summary, other: Summary) {
+    let (totals, more) = (&mut summary.totals, other.totals);
+    totals.received_bytes += more.received_bytes;
+    totals.wasted_bytes += more.wasted_bytes;
+    totals.needed_bytes += more.needed_bytes;
+    totals.requests += more.requests;
+    totals.connections += more.connections;
+    totals.hedged_requests += more.hedged_requests;
+    for host in other.hosts {
+        match summary.hosts.iter_mut().find(|known| known.host == host.host) {
+            Some(known) => {
+                known.received_bytes += host.received_bytes;
+                known.wasted_bytes += host.wasted_bytes;
+                known.files += host.files;
+                known.requests += host.requests;
+                known.connections += host.connections;
+                known.strikes = known.strikes.saturating_add(host.strikes);
+                known.best_rate_bytes_per_s = known.best_rate_bytes_per_s.max(host.best_rate_bytes_per_s);
+                known.faults.extend(host.faults);
+                known.state = host.state;
+            }
+            None => summary.hosts.push(host),
+        }
+    }
+    summary.verdict = other.verdict.or(summary.verdict.take());
+}
+
+/// A run that is served.
+struct Post {
+    order: watch::Sender<Order>,
+    thread: JoinHandle<Served>,
+    seen: Instant,
+}
+
+/// Works until a signal comes; with `once`, until there is no run any more.
+///
+/// # Errors
+/// - [`ErrorKind::Usage`]: settings or credentials that cannot be used;
+/// - [`ErrorKind::Network`]: the queue was away for five minutes, with `once`.
+pub fn run(settings: &WorkSettings, events: &mut dyn Events) -> Result<Report, CommandError> {
+    let began = Instant::now();
+    events.emit(Event::started("work", settings.queue.url.as_str()));
+    let mut summary =
+        Summary { command: "work".to_owned(), started_unix_s: report::began(Duration::ZERO), ..Summary::default() };
+    let waiting = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let waiting = waiting.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
+    let stop = Stop::listen(&waiting);
+    let mut desk = Desk::new(settings);
+    let result = match desk.connect(&waiting, &stop, events) {
+        Ok(Some(connection)) => {
+            let result = connection.runtime.block_on(desk.attend(&connection, &stop, &mut summary, events));
+            let served = connection.runtime.block_on(desk.end(&mut summary, events));
+            result.and(served)
+        }
+        Ok(None) => Ok(()),
+        Err(error) => Err(error),
+    };
+    summary.totals.files = desk.done.stored.0;
+    summary.totals.written_bytes = desk.done.stored.1;
+    (summary.totals.kept_files, summary.totals.kept_bytes) = desk.done.present;
+    summary.changed = desk.done.stored.0 > 0;
+    summary.duration_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+    for (path, reason) in &desk.done.failed {
+        summary.problem(format!("{path}: {reason}"));
+    }
+    let report = Report { summary, ..Report::default() };
+    match result {
+        Ok(()) => Ok(report),
+        Err(error) => Err(error.with_report(report)),
+    }
+}
+
+/// The runs of a worker.
+struct Desk<'a> {
+    settings: &'a WorkSettings,
+    name: WorkerId,
+    posts: BTreeMap<RunId, Post>,
+    done: Done,
+    notes: (mpsc::UnboundedSender<String>, mpsc::UnboundedReceiver<String>),
+    /// Keys of runs that are not served, which were told of.
+    told: BTreeSet<String>,
+    last_run: Instant,
+}
+
+impl<'a> Desk<'a> {
+    fn new(settings: &'a WorkSettings) -> Desk<'a> {
+        Desk {
+            settings,
+            name: worker_name(),
+            posts: BTreeMap::new(),
+            done: Done::default(),
+            notes: mpsc::unbounded_channel(),
+            told: BTreeSet::new(),
+            last_run: Instant::now(),
+        }
+    }
+
+    /// Connects; waits for a queue that is away. `None` after a signal.
+    fn connect(
+        &self,
+        waiting: &tokio::runtime::Runtime,
+        stop: &Stop,
+        events: &mut dyn Events,
+    ) -> Result<Option<Connection>, CommandError> {
+        let mut queue = self.settings.queue.clone();
+        queue.name = self.name.to_string();
+        let (began, mut pause) = (Instant::now(), Duration::from_secs(1));
+        let mut has_told = false;
+        loop {
+            match connection::connect(&queue) {
+                Ok(connection) => return Ok(Some(connection)),
+                Err(error) if error.kind != ErrorKind::Network => return Err(error),
+                Err(error) if self.settings.once && began.elapsed() >= AWAY_MAX => return Err(error),
+                Err(error) if !has_told => {
+                    has_told = true;
+                    events.warn(format!("{}; waiting for it", error.message));
+                }
+                Err(_) => {}
+            }
+            if waiting.block_on(async { tokio::time::timeout(pause, stop.requested()).await.is_ok() }) {
+                return Ok(None);
+            }
+            pause = (pause * 2).min(PAUSE.1);
+        }
+    }
+
+    async fn attend(
+        &mut self,
+        connection: &Connection,
+        stop: &Stop,
+        summary: &mut Summary,
+        events: &mut dyn Events,
+    ) -> Result<(), CommandError> {
+        let mut presence = Presence::new(connection.queue.clone(), &self.name);
+        let (mut answered, mut is_away) = (Instant::now(), false);
+        events.note(format!("worker {} waits for runs of {}", self.name, self.settings.queue.url));
+        loop {
+            let card = Card { runs: self.posts.keys().map(ToString::to_string).collect(), ..Card::here() };
+            let seen = match connection.queue.list(RUN_KEYS).await {
+                Ok(entries) => Ok(entries),
+                // Nobody has used this queue yet.
+                Err(QueueError::Missing(_)) => Ok(Vec::new()),
+                Err(error) => Err(error),
+            };
+            match seen {
+                Ok(entries) => {
+                    if std::mem::take(&mut is_away) {
+                        events.note("the queue answers again".to_owned());
+                    }
+                    answered = Instant::now();
+                    let _ = presence.say(&card).await;
+                    for entry in entries {
+                        self.see(&entry.key, &entry.value, connection, events)?;
+                    }
+                    self.end_gone();
+                    if self.settings.once && self.posts.is_empty() && self.last_run.elapsed() >= GONE_AFTER {
+                        break;
+                    }
+                }
+                Err(error @ QueueError::Denied(_)) => return Err(connection::failed(&error)),
+                Err(error) => {
+                    if !std::mem::replace(&mut is_away, true) {
+                        events.warn(format!("{error}; what is held is stored meanwhile"));
+                    }
+                    if self.settings.once && answered.elapsed() >= AWAY_MAX {
+                        return Err(connection::failed(&error));
+                    }
+                }
+            }
+            self.collect(summary);
+            while let Ok(line) = self.notes.1.try_recv() {
+                summary.warn(line.clone());
+                events.warn(line);
+            }
+            tokio::select! {
+                () = stop.requested() => break,
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+            }
+        }
+        for post in self.posts.values() {
+            let _ = post.order.send(Order::Drain);
+        }
+        let began = Instant::now();
+        while !self.posts.is_empty() && began.elapsed() < END_MAX {
+            self.collect(summary);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        presence.end().await;
+        Ok(())
+    }
+
+    /// Looks at an announced run.
+    fn see(
+        &mut self,
+        key: &str,
+        value: &[u8],
+        connection: &Connection,
+        events: &mut dyn Events,
+    ) -> Result<(), CommandError> {
+        let run = match Run::parse(value) {
+            Ok(run) => run,
+            Err(error) => {
+                if self.told.insert(key.to_owned()) {
+                    let who = if error.is_skew() { "is left to newer workers" } else { "is refused" };
+                    events.warn(format!("{key} {who}: {error}"));
+                }
+                return Ok(());
+            }
+        };
+        let Some(allowed) = self.settings.only.iter().find(|allowed| allowed.scope.allows(&run)) else {
+            if self.told.insert(key.to_owned()) {
+                events.note(format!("the run {} stores at {}, which --only does not name", run.id, run.to));
+            }
+            return Ok(());
+        };
+        self.last_run = Instant::now();
+        if let Some(post) = self.posts.get_mut(&run.id) {
+            post.seen = Instant::now();
+            return Ok(());
+        }
+        if self.posts.len() >= RUNS_MAX {
+            return Ok(());
+        }
+        if let Some(source) = &run.put
+            && !put::fleet::has_place(&source.root, &self.settings.roots)
+        {
+            if self.told.insert(key.to_owned()) {
+                events.note(format!("the run {} puts files of {}, which no --root has", run.id, source.root));
+            }
+            return Ok(());
+        }
+        events.note(format!("the run {} of {} stores at {}", run.id, run.planner, run.to));
+        let mut bucket = allowed.bucket.clone();
+        bucket.location.bucket = run.to.bucket().to_owned();
+        bucket.location.key = run.to.prefix().to_owned();
+        if bucket.region.is_none() && bucket.aws.region.is_none() {
+            bucket.region.clone_from(&run.region);
+        }
+        let (order, ordered) = watch::channel(Order::Work);
+        let notes = self.notes.0.clone();
+        let thread = std::thread::Builder::new().name("worker".to_owned());
+        if run.put.is_some() {
+            let settings = put::fleet::WorkerSettings {
+                bucket,
+                roots: self.settings.roots.clone(),
+                spool: self.settings.scratch.clone(),
+                limit_rate_bytes_per_s: self.settings.network.limit_rate_bytes_per_s,
+            };
+            let (queue, name, handle) =
+                (connection.queue.clone(), self.name.clone(), connection.runtime.handle().clone());
+            let id = run.id.clone();
+            let thread = thread.spawn(move || serve_put(queue, &run, name, &settings, ordered, &notes, &handle));
+            let thread = thread.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
+            self.posts.insert(id, Post { order, thread, seen: Instant::now() });
+            return Ok(());
+        }
+        let mut network = self.settings.network.clone();
+        network.connections_per_host = self.settings.connections_max.unwrap_or(CONNECTIONS_MAX);
+        let id = run.id.clone();
+        let serving = Serving {
+            queue: connection.queue.clone(),
+            run,
+            name: self.name.clone(),
+            bucket,
+            scratch: self.settings.scratch.clone(),
+            network,
+            origins: Vec::new(),
+            cache_control: None,
+            handle: connection.runtime.handle().clone(),
+        };
+        let thread = thread.spawn(move || serve(serving, ordered, notes));
+        let thread = thread.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
+        self.posts.insert(id, Post { order, thread, seen: Instant::now() });
+        Ok(())
+    }
+
+    /// Ends the work on runs that are not announced any more.
+    fn end_gone(&mut self) {
+        for post in self.posts.values().filter(|post| post.seen.elapsed() >= GONE_AFTER) {
+            let _ = post.order.send(Order::End);
+        }
+    }
+
+    /// Takes the results of threads that have ended.
+    fn collect(&mut self, summary: &mut Summary) {
+        let ended: Vec<RunId> =
+            self.posts.iter().filter(|(_, post)| post.thread.is_finished()).map(|(run, _)| run.clone()).collect();
+        for run in ended {
+            let Some(post) = self.posts.remove(&run) else { continue };
+            let Ok(served) = post.thread.join() else { continue };
+            self.done.stored.0 += served.done.stored.0;
+            self.done.stored.1 += served.done.stored.1;
+            self.done.present.0 += served.done.present.0;
+            self.done.present.1 += served.done.present.1;
+            self.done.failed.extend(served.done.failed);
+            add(summary, served.summary);
+        }
+    }
+
+    /// What is left when the worker ends.
+    async fn end(&mut self, summary: &mut Summary, events: &mut dyn Events) -> Result<(), CommandError> {
+        self.collect(summary);
+        if !self.posts.is_empty() {
+            let runs = units::several(self.posts.len() as u64, "run", "runs");
+            events.warn(format!("the work on {runs} did not end in time; its tasks go to others"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,664 @@
+//! A worker of one run: it pulls tasks, has their files fetched and stored, and tells the queue what is done.
+//!
+//! The decisions are those of [`Book`], [`pull`](fullbore_fleet::pull) and [`Slots`]; here are the clock and the
+//! requests. All requests to the queue are tasks of their own, so that a queue that does not answer holds up nothing:
+//! what is held is fetched and stored meanwhile.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use fullbore_engine::run::events::{Event, Events};
+use fullbore_fleet::book::{Begun, Book, Step, TaskNumber};
+use fullbore_fleet::budget::{Activity, Slots};
+use fullbore_fleet::message::{HostCount, Item, Report, Run, Stat};
+use fullbore_fleet::names::{Class, WorkerId};
+use fullbore_fleet::pull::{RateMeter, demand};
+use fullbore_fleet::queue::{Delivery, Held, Queue, QueueError};
+use fullbore_wire::fetch::Watch;
+use fullbore_wire::rate_limit::RateLimit;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior};
+
+use super::budgets::{self, Connections};
+use super::judgement::Clocks;
+use crate::mirror::work::feed::{Ended, Feed, Outcome, Outcomes};
+use crate::mirror::work::session::Seen;
+
+/// How often the worker looks at its clocks.
+const TICK: Duration = Duration::from_millis(200);
+
+/// How often it reports, and looks after its slots.
+const REPORT_EVERY: Duration = Duration::from_secs(1);
+
+/// Time for which a worker without a task waits in one request.
+const PULL_WAIT: Duration = Duration::from_secs(2);
+
+/// Time between two requests of a worker that has tasks.
+const PULL_EVERY: Duration = Duration::from_millis(300);
+
+/// Time without a task after which a worker gives its connections back, and time until it asks for them again.
+const IDLE_UNTIL_REST: Duration = Duration::from_secs(5);
+const REST: Duration = Duration::from_secs(10);
+
+/// Time without a stored file after which the store is asked whether it is there, and the limit of the answer.
+const STORE_SILENCE: Duration = Duration::from_secs(5);
+const STORE_ANSWER: Duration = Duration::from_secs(5);
+
+/// Time that a worker has for what it holds when it is told to end.
+const DRAIN_MAX: Duration = Duration::from_secs(20);
+
+/// Tasks that fail one after the other until the worker begins anew, with fresh connections to all mirrors.
+const FAILED_IN_A_ROW_MAX: u32 = 3;
+
+/// Time within which a reconnection is told to the book, which then asks the store first.
+const HOSTS_REPORTED_MAX: usize = 256;
+
+/// What a worker is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// Work.
+    Work,
+    /// Pull nothing more; store what is held, and give the rest back.
+    Drain,
+    /// End at once: the run has ended.
+    End,
+}
+
+/// Why a worker of a run has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// It was told to.
+    Told,
+    /// Everything fails: another session may be luckier.
+    Failing,
+}
+
+/// What a worker has done in a run.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Done {
+    /// Files and bytes that it has stored.
+    pub stored: (u64, u64),
+    /// Files and bytes that somebody else had stored meanwhile.
+    pub present: (u64, u64),
+    /// Files that it could neither fetch nor store, by path, with the last reason.
+    pub failed: BTreeMap<String, String>,
+}
+
+/// Most failed files that are remembered for the report.
+const FAILED_KEPT: usize = 200;
+
+/// The limit that the sampler of the session names at present.
+#[derive(Clone, Default)]
+pub struct Present(Arc<Mutex<Option<String>>>);
+
+impl Present {
+    fn now(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Events for Present {
+    fn emit(&mut self, event: Event) {
+        if let Event::Progress(progress) = event {
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = progress.limit;
+        }
+    }
+}
+
+/// The answers to requests.
+enum Answer {
+    Pulled(Result<Vec<Held>, QueueError>),
+    Told,
+    Seen(u64, Result<Seen, String>),
+    Slots(budgets::Answer),
+    Store { answers: bool },
+}
+
+/// A file of a task that is on its way.
+struct OnTheWay {
+    task: TaskNumber,
+    place: usize,
+    item: Item,
+}
+
+/// A worker of one run. It outlives its sessions.
+pub struct Worker<Q> {
+    queue: Q,
+    run: Run,
+    name: WorkerId,
+    began: Instant,
+    book: Book,
+    slots: Slots,
+    meter: RateMeter,
+    /// What it has done.
+    pub done: Done,
+    clocks: Clocks,
+    received: BTreeMap<String, (u64, u64)>,
+    /// Lines for the worker's user.
+    notes: mpsc::UnboundedSender<String>,
+    connections_seen: u64,
+}
+
+/// What a worker has of its session.
+pub struct OfSession {
+    /// The connections to the mirrors.
+    pub watch: Watch,
+    /// The mirrors' names in the budget, in the order of the session.
+    pub names: Vec<String>,
+    /// The sampler's present limit.
+    pub present: Present,
+    /// The limit of the session's rate, and that of this worker's own settings.
+    pub rate_limit: Option<Arc<RateLimit>>,
+    /// See `rate_limit`.
+    pub own_rate_bytes_per_s: Option<u64>,
+    /// Whether the store limits the session, by its clocks so far.
+    pub store_limits: Box<dyn Fn() -> bool + Send>,
+}
+
+/// One session while it works.
+struct Shift<'w, Q> {
+    worker: &'w mut Worker<Q>,
+    feed: Feed,
+    session: OfSession,
+    connections: Connections,
+    jobs: JoinSet<Answer>,
+    files: HashMap<u64, OnTheWay>,
+    next_tag: u64,
+    is_pulling: bool,
+    next_pull: Instant,
+    /// Since when it has no task and none came.
+    idle_since: Option<Instant>,
+    rests_until: Option<Instant>,
+    stored_at: Instant,
+    is_asking_store: bool,
+    is_store_away: bool,
+    failed_in_a_row: u32,
+    last_report: Instant,
+    last_slots: Instant,
+    last_tick: Instant,
+    avoided: BTreeSet<String>,
+    is_slow_store: bool,
+}
+
+impl<Q: Queue> Worker<Q> {
+    /// A worker of this run. `patience` is the time without a byte after which the client of the store gives up;
+    /// `connections_max` limits the connections to each mirror, whatever the budget is.
+    pub fn new(
+        queue: Q,
+        run: Run,
+        name: WorkerId,
+        patience: Duration,
+        connections_max: usize,
+        notes: mpsc::UnboundedSender<String>,
+    ) -> Worker<Q> {
+        let most = u32::try_from(connections_max).unwrap_or(u32::MAX);
+        let budget = |host: &fullbore_wire::url::Url| {
+            let host = host.host_and_port();
+            let budget = run.budgets.of(&host).min(most);
+            (host, budget)
+        };
+        let slots = Slots::new(&name, run.hosts.iter().map(budget));
+        let connections_seen = queue.connections();
+        Worker {
+            book: Book::new(name.clone(), patience),
+            queue,
+            run,
+            name,
+            began: Instant::now(),
+            slots,
+            meter: RateMeter::default(),
+            done: Done::default(),
+            clocks: Clocks::default(),
+            received: BTreeMap::new(),
+            notes,
+            connections_seen,
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Works in a session until it is told to end, or everything fails.
+    pub async fn work(
+        &mut self,
+        feed: Feed,
+        mut outcomes: Outcomes,
+        session: OfSession,
+        mut order: watch::Receiver<Order>,
+    ) -> Why {
+        // None before a slot is leased.
+        (0..).zip(&session.names).for_each(|(host, _)| session.watch.allow(host, 0));
+        feed.take_moved();
+        let connections = Connections::new(session.watch.clone(), session.names.clone());
+        let now = Instant::now();
+        let mut shift = Shift {
+            worker: self,
+            feed,
+            session,
+            connections,
+            jobs: JoinSet::new(),
+            files: HashMap::new(),
+            next_tag: 0,
+            is_pulling: false,
+            next_pull: now,
+            idle_since: None,
+            rests_until: None,
+            stored_at: now,
+            is_asking_store: false,
+            is_store_away: false,
+            failed_in_a_row: 0,
+            last_report: now,
+            last_slots: now.checked_sub(REPORT_EVERY).unwrap_or(now),
+            last_tick: now,
+            avoided: BTreeSet::new(),
+            is_slow_store: false,
+        };
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut drain_until = None;
+        loop {
+            tokio::select! {
+                biased;
+                Some(ended) = outcomes.recv() => shift.ended(ended),
+                Some(answer) = shift.jobs.join_next() => {
+                    if let Ok(answer) = answer {
+                        shift.answered(answer, drain_until.is_some()).await;
+                    }
+                }
+                _ = order.changed() => {}
+                _ = tick.tick() => shift.tick(),
+            }
+            match *order.borrow_and_update() {
+                Order::End => break Why::Told,
+                Order::Drain => {
+                    let until = *drain_until.get_or_insert_with(|| Instant::now() + DRAIN_MAX);
+                    let is_empty = shift.worker.book.load().tasks == 0 && !shift.is_pulling;
+                    if is_empty || Instant::now() >= until {
+                        break Why::Told;
+                    }
+                }
+                Order::Work if shift.failed_in_a_row >= FAILED_IN_A_ROW_MAX && !shift.is_store_away => {
+                    break Why::Failing;
+                }
+                Order::Work => shift.pull(),
+            }
+        }
+    }
+
+    /// Gives back what it holds, and its slots.
+    pub async fn give_back(&mut self) {
+        let now = self.now();
+        let steps = self.book.give_back(now);
+        for step in steps {
+            let _ = tell(&self.queue, &self.run, &self.name, step).await;
+        }
+        for step in self.slots.free_all() {
+            if let fullbore_fleet::budget::Step::Free { host, number, revision } = step {
+                let _ = self.queue.remove(&fullbore_fleet::names::lease_key(&host, number), revision).await;
+            }
+        }
+        let _ = self.queue.report(&self.run.id, &self.name, &Report::Stat(self.stat())).await;
+    }
+
+    fn stat(&self) -> Stat {
+        let load = self.book.load();
+        let mut stat = Stat::new(self.name.clone());
+        stat.done = self.done.stored;
+        stat.held = (load.tasks as u64, load.bytes);
+        let hosts = self.received.iter().take(HOSTS_REPORTED_MAX);
+        stat.hosts = hosts.map(|(host, (bytes, faults))| HostCount(host.clone(), *bytes, *faults)).collect();
+        stat.clocks = self.clocks.in_ms();
+        stat
+    }
+}
+
+/// Takes a step of the book.
+async fn tell<Q: Queue>(queue: &Q, run: &Run, worker: &WorkerId, step: Step) -> Result<(), QueueError> {
+    match step {
+        Step::Extend(delivery) => queue.extend(&delivery).await,
+        Step::Acknowledge(delivery) => queue.acknowledge(&delivery).await,
+        Step::GiveBack(delivery, delay) => queue.give_back(&delivery, delay).await,
+        Step::Discard(delivery) => queue.discard(&delivery).await,
+        Step::Report(fault) => queue.report(&run.id, worker, &Report::Fault(fault)).await,
+        Step::Warn(_) => Ok(()),
+    }
+}
+
+impl<Q: Queue> Shift<'_, Q> {
+    fn tell(&mut self, steps: Vec<Step>) {
+        for step in steps {
+            if let Step::Warn(line) = step {
+                let _ = self.worker.notes.send(line);
+                continue;
+            }
+            let (queue, run, name) = (self.worker.queue.clone(), self.worker.run.clone(), self.worker.name.clone());
+            self.jobs.spawn(async move {
+                // What does not get through costs time: the task comes again.
+                let _ = tell(&queue, &run, &name, step).await;
+                Answer::Told
+            });
+        }
+    }
+
+    fn ended(&mut self, Ended { tag, outcome }: Ended) {
+        let Some(OnTheWay { task, place, item }) = self.files.remove(&tag) else { return };
+        let now = self.worker.now();
+        let steps = match outcome {
+            Outcome::Stored => {
+                self.worker.done.stored.0 += 1;
+                self.worker.done.stored.1 += item.size;
+                self.worker.meter.count(now, item.size);
+                self.is_good();
+                self.worker.book.stored(now, task, place)
+            }
+            Outcome::Present => {
+                self.worker.done.present.0 += 1;
+                self.worker.done.present.1 += item.size;
+                self.is_good();
+                self.worker.book.stored(now, task, place)
+            }
+            Outcome::GivenUp(refusal) => {
+                self.failed_in_a_row += u32::from(!refusal.is_lost);
+                self.note_failed(&item.path, &refusal.reason);
+                let host = refusal.faults.first().map(|(host, _)| host.clone());
+                match refusal.is_lost {
+                    true => self.worker.book.lost(now, task, place, &refusal.reason),
+                    false => self.worker.book.failed(now, task, place, host, &refusal.reason),
+                }
+            }
+        };
+        self.tell(steps);
+    }
+
+    fn is_good(&mut self) {
+        (self.stored_at, self.is_store_away, self.failed_in_a_row) = (Instant::now(), false, 0);
+    }
+
+    fn note_failed(&mut self, path: &str, reason: &str) {
+        let failed = &mut self.worker.done.failed;
+        if failed.len() < FAILED_KEPT || failed.contains_key(path) {
+            failed.insert(path.to_owned(), reason.to_owned());
+        }
+    }
+
+    async fn answered(&mut self, answer: Answer, is_draining: bool) {
+        let now = self.worker.now();
+        match answer {
+            Answer::Told => {}
+            Answer::Pulled(pulled) => {
+                self.is_pulling = false;
+                self.next_pull = Instant::now() + PULL_EVERY;
+                match pulled {
+                    Ok(held) if held.is_empty() => {
+                        if self.worker.book.load().tasks == 0 {
+                            self.next_pull = Instant::now();
+                        }
+                    }
+                    Ok(held) => {
+                        (self.idle_since, self.rests_until) = (None, None);
+                        self.next_pull = Instant::now();
+                        self.worker.meter.begin(now);
+                        for held in held {
+                            match is_draining {
+                                true => self.refuse(held.delivery),
+                                false => self.take(held).await,
+                            }
+                        }
+                    }
+                    Err(_) => {
+                        // What comes after a failure may have been delivered to others before.
+                        self.worker.book.reconnected(now);
+                        self.next_pull = Instant::now() + Duration::from_secs(1);
+                    }
+                }
+            }
+            Answer::Seen(tag, seen) => self.seen(tag, seen).await,
+            Answer::Slots(answer) => {
+                if let budgets::Answer::Listed { live, .. } = &answer {
+                    self.share_rate(*live);
+                }
+                budgets::apply(&mut self.worker.slots, now, answer);
+                // A look that found free slots is acted on at once.
+                self.look_after_slots();
+            }
+            Answer::Store { answers } => {
+                self.is_asking_store = false;
+                self.is_store_away = !answers;
+                if answers {
+                    self.stored_at = Instant::now();
+                }
+            }
+        }
+    }
+
+    /// All workers together keep the rate of the run.
+    fn share_rate(&self, live: usize) {
+        let share = self.worker.run.rate_bytes_per_s.map(|rate| (rate / live.max(1) as u64).max(1));
+        let rate = [share, self.session.own_rate_bytes_per_s].into_iter().flatten().min();
+        if let (Some(limit), Some(rate)) = (&self.session.rate_limit, rate)
+            && limit.bytes_per_s() != rate
+        {
+            limit.set(rate);
+        }
+    }
+
+    fn refuse(&mut self, delivery: Delivery) {
+        self.tell(vec![Step::GiveBack(delivery, Duration::ZERO)]);
+    }
+
+    async fn take(&mut self, held: Held) {
+        let now = self.worker.now();
+        let (begun, steps) = self.worker.book.take(now, held);
+        self.tell(steps);
+        let Some(Begun { number, items, asks_store }) = begun else { return };
+        let mut fetched = Vec::with_capacity(items.len());
+        for (place, item) in items.into_iter().enumerate() {
+            let tag = self.next_tag;
+            self.next_tag += 1;
+            if asks_store {
+                let (feed, item) = (self.feed.clone(), item.clone());
+                self.jobs.spawn(async move {
+                    let seen = feed.look(&item).await.map_err(|error| error.to_string());
+                    Answer::Seen(tag, seen)
+                });
+            } else {
+                fetched.push((tag, item.clone()));
+            }
+            self.files.insert(tag, OnTheWay { task: number, place, item });
+        }
+        // If the session has ended, its caller gives everything back.
+        let _ = self.feed.add(fetched).await;
+    }
+
+    async fn seen(&mut self, tag: u64, seen: Result<Seen, String>) {
+        let fault = match seen {
+            Ok(Seen::Absent) => {
+                if let Some(file) = self.files.get(&tag) {
+                    let _ = self.feed.add([(tag, file.item.clone())]).await;
+                }
+                return;
+            }
+            Ok(Seen::Present) => {
+                self.ended(Ended { tag, outcome: Outcome::Present });
+                return;
+            }
+            Ok(Seen::Other) => "the store has other content there".to_owned(),
+            Err(error) => format!("the store cannot be asked: {error}"),
+        };
+        let Some(OnTheWay { task, place, item }) = self.files.remove(&tag) else { return };
+        self.note_failed(&item.path, &fault);
+        let now = self.worker.now();
+        let steps = self.worker.book.failed(now, task, place, None, &fault);
+        self.tell(steps);
+    }
+
+    fn tick(&mut self) {
+        let now = self.worker.now();
+        for tag in self.feed.take_moved() {
+            if let Some(file) = self.files.get(&tag) {
+                self.worker.book.moved(now, file.task);
+            }
+        }
+        let connections = self.worker.queue.connections();
+        if connections > self.worker.connections_seen {
+            self.worker.connections_seen = connections;
+            self.worker.book.reconnected(now);
+        }
+        let steps = self.worker.book.tick(now);
+        self.tell(steps);
+        let elapsed = self.last_tick.elapsed();
+        self.last_tick = Instant::now();
+        self.count_time(now, elapsed);
+        if self.last_slots.elapsed() >= REPORT_EVERY {
+            self.look_after_slots();
+            self.ask_store();
+        }
+        if self.last_report.elapsed() >= REPORT_EVERY {
+            self.last_report = Instant::now();
+            self.is_slow_store = (self.session.store_limits)();
+            self.count_hosts();
+            let (queue, run, name) = (self.worker.queue.clone(), self.worker.run.id.clone(), self.worker.name.clone());
+            let stat = Report::Stat(self.worker.stat());
+            self.jobs.spawn(async move {
+                let _ = queue.report(&run, &name, &stat).await;
+                Answer::Told
+            });
+        }
+    }
+
+    /// Counts what this time went into.
+    fn count_time(&mut self, now: Duration, elapsed: Duration) {
+        let has_tasks = self.worker.book.load().tasks > 0;
+        let is_connected = self.worker.slots.allowed_in_all(now) > 0;
+        let present = self.session.present.now();
+        let clocks = &mut self.worker.clocks;
+        clocks.wall += elapsed;
+        if self.is_store_away || has_tasks && self.is_slow_store {
+            clocks.store += elapsed;
+        } else if !is_connected && self.rests_until.is_none() {
+            clocks.slots += elapsed;
+        } else if !has_tasks {
+            clocks.idle += elapsed;
+        } else {
+            match present.as_deref() {
+                Some(limit) if limit.starts_with("mirror ") => clocks.mirrors += elapsed,
+                Some(_) => clocks.own += elapsed,
+                None => {}
+            }
+        }
+    }
+
+    fn count_hosts(&mut self) {
+        for (host, name) in self.session.watch.hosts().iter().zip(&self.session.names) {
+            let seen = (host.totals.received_bytes, host.totals.faults + host.totals.missing);
+            self.worker.received.insert(name.clone(), seen);
+        }
+        let pauses = self.session.watch.to_avoid();
+        for (name, pause) in self.session.names.iter().zip(pauses) {
+            match pause {
+                Some(pause) if self.avoided.insert(name.clone()) => {
+                    let (queue, worker, name) = (self.worker.queue.clone(), self.worker.name.clone(), name.clone());
+                    self.jobs.spawn(async move {
+                        let _ = budgets::avoid(&queue, &worker, &name, pause).await;
+                        Answer::Told
+                    });
+                }
+                Some(_) => {}
+                None => drop(self.avoided.remove(name)),
+            }
+        }
+    }
+
+    fn look_after_slots(&mut self) {
+        self.last_slots = Instant::now();
+        let now = self.worker.now();
+        let activity = match self.rests_until {
+            Some(until) if Instant::now() < until => Activity::Nothing,
+            // A slot that is lost closes its connection after the answer in progress, so nothing is fetched twice.
+            _ => Activity::BetweenFiles,
+        };
+        let steps = self.worker.slots.tick(now, activity);
+        self.connections.allow(&self.worker.slots, now);
+        for step in steps {
+            let allowed = match &step {
+                fullbore_fleet::budget::Step::Free { host, .. } => self.worker.slots.allowed(now, host) as usize,
+                _ => 0,
+            };
+            let (queue, name) = (self.worker.queue.clone(), self.worker.name.clone());
+            let connections = self.connections.clone();
+            self.jobs.spawn(async move {
+                Answer::Slots(budgets::perform(queue, name, step, now, connections, allowed).await)
+            });
+        }
+    }
+
+    /// Asks the store whether it is there, if it has confirmed nothing for a while: nothing is pulled while it is away.
+    fn ask_store(&mut self) {
+        let has_tasks = self.worker.book.load().tasks > 0;
+        if !has_tasks && !self.is_store_away {
+            self.stored_at = Instant::now();
+        }
+        if self.is_asking_store || self.stored_at.elapsed() < STORE_SILENCE {
+            return;
+        }
+        let Some(item) = self.files.values().next().map(|file| file.item.clone()) else {
+            self.is_store_away = false;
+            return;
+        };
+        self.is_asking_store = true;
+        let feed = self.feed.clone();
+        self.jobs.spawn(async move {
+            let asked = tokio::time::timeout(STORE_ANSWER, feed.look(&item)).await;
+            Answer::Store { answers: matches!(asked, Ok(Ok(_))) }
+        });
+    }
+
+    fn pull(&mut self) {
+        let now = self.worker.now();
+        let mut load = self.worker.book.load();
+        load.rate_bytes_per_s = self.worker.meter.bytes_per_s(now);
+        load.is_paused = self.is_store_away || self.worker.slots.allowed_in_all(now) == 0;
+        if load.tasks > 0 {
+            self.idle_since = None;
+        } else if !load.is_paused {
+            let since = *self.idle_since.get_or_insert_with(Instant::now);
+            if since.elapsed() >= IDLE_UNTIL_REST {
+                self.idle_since = None;
+                self.rests_until = Some(Instant::now() + REST);
+            }
+        }
+        if self.is_pulling || Instant::now() < self.next_pull {
+            return;
+        }
+        let wanted = demand(&load);
+        if wanted.tasks + wanted.xl_tasks == 0 {
+            return;
+        }
+        self.is_pulling = true;
+        let wait = if load.tasks == 0 { PULL_WAIT } else { Duration::ZERO };
+        let (queue, run) = (self.worker.queue.clone(), self.worker.run.id.clone());
+        self.jobs.spawn(async move {
+            let mut held = match wanted.xl_tasks {
+                0 => Vec::new(),
+                most => match queue.pull(&run, Class::Xl, most, Duration::ZERO).await {
+                    Ok(held) => held,
+                    Err(error) => return Answer::Pulled(Err(error)),
+                },
+            };
+            let most = wanted.tasks.saturating_sub(held.len());
+            if most > 0 {
+                let wait = if held.is_empty() { wait } else { Duration::ZERO };
+                match queue.pull(&run, Class::Large, most, wait).await {
+                    Ok(more) => held.extend(more),
+                    // What has come is ours all the same.
+                    Err(error) if held.is_empty() => return Answer::Pulled(Err(error)),
+                    Err(_) => {}
+                }
+            }
+            Answer::Pulled(Ok(held))
+        });
+    }
+}

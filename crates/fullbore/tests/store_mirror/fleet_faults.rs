@@ -1,0 +1,173 @@
+//! Faults of a run by many machines: F1 to F14 of docs/design/0023-fleet.md, with a real nats-server and store.
+
+use super::fleet::{Nats, Worker, fetched_from, pool_files, status, workers};
+use super::*;
+
+use std::thread;
+
+use fullbore_testkit::server::{Fault, FaultRule};
+
+/// An archive that takes some seconds: every answer takes a while.
+fn slow(state: usize) -> Server {
+    let server = served(state);
+    server.change(|behaviour| behaviour.delay = Duration::from_millis(150));
+    server
+}
+
+fn stored(store: &servers::Server) -> usize {
+    contents(&data(store)).keys().filter(|path| path.starts_with("pool/")).count()
+}
+
+#[track_caller]
+fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// F1
+#[test]
+fn a_worker_that_is_killed_costs_time_and_no_file() {
+    let (store, server, nats) = (versitygw(), slow(0), Nats::start(""));
+    let bucket = Bucket::at(&store.url);
+    let mut both = [0, 1].map(|_| bucket.worker_of(&nats.url(), &["--once"]));
+    let mut planner = Worker::start(bucket.planner_of(&[&server], &nats.url(), &["--no-local"]));
+    wait_for("nothing is stored", || stored(&store) > 0);
+    let [first, second] = &mut both;
+    first.signal("KILL");
+    planner.exits(0);
+    assert_eq!(contents(&data(&store)), *reference(0));
+    second.exits(0);
+}
+
+/// F2: a worker that is told to end stores what it holds, and gives the rest back.
+#[test]
+fn a_worker_that_is_told_to_end_ends_well_and_soon() {
+    let (store, server, nats) = (versitygw(), slow(0), Nats::start(""));
+    let bucket = Bucket::at(&store.url);
+    let mut worker = bucket.worker_of(&nats.url(), &[]);
+    let mut planner = Worker::start(bucket.planner_of(&[&server], &nats.url(), &["--no-local"]));
+    wait_for("nothing is stored", || stored(&store) > 0);
+    worker.signal("TERM");
+    let begun = Instant::now();
+    worker.exits(0);
+    assert!(begun.elapsed() < Duration::from_secs(25), "{:?}", begun.elapsed());
+    let _other = bucket.worker_of(&nats.url(), &[]);
+    planner.exits(0);
+    assert_eq!(contents(&data(&store)), *reference(0));
+}
+
+/// F10, without a lock, because that of a killed planner lasts for two minutes.
+#[test]
+fn a_planner_that_is_killed_is_followed_by_another_one_which_goes_on() {
+    let (store, server, nats) = (versitygw(), slow(0), Nats::start(""));
+    let bucket = Bucket::at(&store.url);
+    let mut worker = bucket.worker_of(&nats.url(), &["--once"]);
+    let mut planner = Worker::start(bucket.planner_of(&[&server], &nats.url(), &["--no-local", "--lock", "none"]));
+    wait_for("nothing is stored", || stored(&store) > 0);
+    planner.signal("KILL");
+    planner.wait();
+    assert!(!data(&store).join("dists/trixie/InRelease").exists());
+    let ran = bucket.share(&[&server], &nats.url(), &["--no-local", "--lock", "none"]).exits(0);
+    assert_eq!(contents(&data(&store)), *reference(0));
+    let again: BTreeMap<String, usize> = fetched_from(&[&server]).into_iter().filter(|(_, times)| *times > 1).collect();
+    assert!(again.len() <= pool_files(0) / 2, "{again:?} of {}, {ran:?}", pool_files(0));
+    worker.exits(0);
+}
+
+/// F11
+#[test]
+fn of_two_planners_one_works() {
+    let (store, server, nats) = (versitygw(), slow(0), Nats::start(""));
+    let bucket = Bucket::at(&store.url);
+    let mut first = Worker::start(bucket.planner_of(&[&server], &nats.url(), &[]));
+    wait_for("nothing is stored", || stored(&store) > 0);
+    let other = Bucket::at(&store.url);
+    other.share(&[&server], &nats.url(), &[]).exits(6);
+    first.exits(0);
+    assert_eq!(contents(&data(&store)), *reference(0));
+}
+
+/// F12
+#[test]
+fn a_store_that_is_away_for_a_while_costs_time_and_no_file() {
+    let (store, server, nats) = (versitygw(), slow(0), Nats::start(""));
+    let away = Arc::new(Mutex::new(None::<Instant>));
+    let until = away.clone();
+    let proxy = Proxy::start(&store.url, move |_, _| match *until.lock().unwrap() {
+        Some(until) if Instant::now() < until => Action::Answer(503),
+        _ => Action::now(),
+    });
+    let bucket = Bucket::at(&proxy.url);
+    let mut both = [0, 1].map(|_| bucket.worker_of(&nats.url(), &["--once"]));
+    let mut planner = Worker::start(bucket.planner_of(&[&server], &nats.url(), &["--no-local"]));
+    wait_for("nothing is stored", || stored(&store) > 0);
+    *away.lock().unwrap() = Some(Instant::now() + Duration::from_secs(5));
+    planner.exits(0);
+    assert_eq!(contents(&data(&store)), *reference(0));
+    both.iter_mut().for_each(|worker| drop(worker.exits(0)));
+}
+
+/// F14
+#[test]
+fn a_corrupt_mirror_and_one_that_asks_for_a_pause_leave_no_wrong_byte() {
+    let (store, nats) = (versitygw(), Nats::start(""));
+    let servers = [served(0), served(0), served(0)];
+    servers[1].add_fault(FaultRule::pool(1.0, Fault::Corrupt));
+    servers[2].add_fault(FaultRule::pool(1.0, Fault::RetryAfter { status: 429, seconds: 5 }));
+    servers[0].change(|behaviour| behaviour.delay = Duration::from_millis(100));
+    let bucket = Bucket::at(&store.url);
+    let mut both = [0, 1].map(|_| bucket.worker_of(&nats.url(), &["--once"]));
+    let from: Vec<&Server> = servers.iter().collect();
+    bucket.share(&from, &nats.url(), &["--no-local"]).exits(0);
+    assert_eq!(contents(&data(&store)), *reference(0));
+    both.iter_mut().for_each(|worker| drop(worker.exits(0)));
+}
+
+/// F5
+#[test]
+fn a_queue_that_loses_its_data_gets_it_again() {
+    let (store, server, mut nats) = (versitygw(), slow(0), Nats::start(""));
+    let bucket = Bucket::at(&store.url);
+    let mut both = [0, 1].map(|_| bucket.worker_of(&nats.url(), &["--once"]));
+    let mut planner = Worker::start(bucket.planner_of(&[&server], &nats.url(), &["--no-local"]));
+    wait_for("nothing is stored", || stored(&store) > 0);
+    nats.kill();
+    nats.lose_data();
+    nats.start_again();
+    planner.exits(0);
+    assert_eq!(contents(&data(&store)), *reference(0));
+    both.iter_mut().for_each(|worker| drop(worker.exits(0)));
+}
+
+/// F9: the planner waits a minute for the queue, and then fetches the rest itself.
+#[test]
+fn a_queue_that_goes_for_good_leaves_the_rest_to_the_planner() {
+    let (store, server, mut nats) = (versitygw(), slow(0), Nats::start(""));
+    let bucket = Bucket::at(&store.url);
+    let worker = bucket.worker_of(&nats.url(), &[]);
+    let mut planner = Worker::start(bucket.planner_of(&[&server], &nats.url(), &["--no-local"]));
+    wait_for("nothing is stored", || stored(&store) > 0);
+    nats.kill();
+    let said = planner.exits(0);
+    assert_eq!(contents(&data(&store)), *reference(0));
+    assert!(said.contains("workers go on with what they hold"), "{said}");
+    drop(worker);
+}
+
+/// F18: a worker serves only places that its user names.
+#[test]
+fn a_run_outside_of_only_is_left_to_others() {
+    let (store, server, nats) = (versitygw(), served(0), Nats::start(""));
+    let bucket = Bucket::at(&store.url);
+    let mut command = fullbore_testkit::process::clean_command(env!("CARGO_BIN_EXE_fullbore"));
+    command.args(["work", &nats.url(), "--only", "s3://bucket/ubuntu", "--endpoint", &bucket.endpoint]);
+    command.envs(bucket.keys.iter().copied());
+    let foreign = Worker::start(command);
+    wait_for("no worker", || status(&nats.url()).contains("worker "));
+    let ran = bucket.share(&[&server], &nats.url(), &[]).exits(0);
+    assert_eq!(workers(&ran).len(), 1, "{ran:?}");
+    assert!(foreign.said().contains("which --only does not name") || foreign.said().is_empty(), "{}", foreign.said());
+}
