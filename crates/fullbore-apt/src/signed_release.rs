@@ -345,10 +345,12 @@ pub fn accept(
         }
         GetError::Untrusted { reason, unknown_issuer: true, .. } => Refusal::Unavailable(reason, HINT_TRUST),
         GetError::Untrusted { reason, .. } => Refusal::Unavailable(reason, HINT_CERTIFICATE),
+        GetError::Denied { denial, .. } => Refusal::Unavailable(denial.why, denial.hint),
         other @ GetError::TooLarge { .. } => Refusal::Unavailable(other.to_string(), HINT_ABSENT),
     })?;
     let mut files: Vec<(&'static str, Vec<u8>)> = Vec::new();
     let mut statuses = Vec::new();
+    let mut denied: Vec<(&str, String)> = Vec::new();
     let mut busy = false;
     let mut absent = HINT_ABSENT;
     let mut modified = None;
@@ -383,6 +385,11 @@ pub fn accept(
                 if status == 401 {
                     absent = HINT_CREDENTIALS;
                 }
+                if let Some(denial) = got.denial {
+                    absent = denial.hint;
+                    denied.push((name, denial.why));
+                    continue;
+                }
                 let to = got.head.location.filter(|_| (300..400).contains(&status));
                 statuses.push(match to {
                     Some(to) => {
@@ -394,6 +401,11 @@ pub fn accept(
                 });
             }
         }
+    }
+    // A store has a whole sentence for each, often the same.
+    for same in denied.chunk_by(|one, other| one.1 == other.1) {
+        let names: Vec<&str> = same.iter().map(|(name, _)| *name).collect();
+        statuses.push(format!("{}: {}", names.join(", "), same[0].1));
     }
     if busy {
         return Err(Refusal::Unavailable(statuses.join(", "), HINT_BUSY));

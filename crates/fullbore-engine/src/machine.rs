@@ -3,10 +3,19 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
 
 /// The kernel's id of this boot (random(4)); empty where it has none, as in some containers.
 pub fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map_or_else(|_| String::new(), |id| id.trim().to_owned())
+}
+
+/// Time since the machine was started, with the times in which it was suspended: an `Instant` leaves them out on Linux.
+pub fn since_boot() -> Duration {
+    let now = clock_gettime(ClockId::Boottime);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
 }
 
 /// A mount as in `/proc/self/mountinfo` (proc_pid_mountinfo(5)).

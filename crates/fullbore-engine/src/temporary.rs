@@ -64,6 +64,25 @@ pub fn directory(below: &Path, begin: &OsStr) -> io::Result<PathBuf> {
     })
 }
 
+/// Makes a directory of mode 0700 whose name begins so. It is locked until the file, which is the directory, is closed.
+///
+/// # Errors
+/// The error of the system if it cannot create a directory in `below`.
+pub fn kept_directory(below: &Path, begin: &OsStr) -> io::Result<(PathBuf, File)> {
+    with_name(begin, "", |name| {
+        let path = below.join(name);
+        DirBuilder::new().mode(0o700).create(&path)?;
+        // As by `keep`: somebody has taken it for abandoned before it was even opened.
+        let taken = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound => io::ErrorKind::AlreadyExists.into(),
+            _ => error,
+        };
+        let held = File::open(&path).map_err(taken)?;
+        keep(&held, &path)?;
+        Ok((path, held))
+    })
+}
+
 /// Locks what was just made at `path`, until `file` and its duplicates are closed.
 ///
 /// # Errors
@@ -147,6 +166,24 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
+
+    #[test]
+    fn directories_are_made_while_others_look_for_abandoned_ones() {
+        let below = tempfile::tempdir().unwrap();
+        let begin = OsStr::new("x-");
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..100 {
+                        remove_abandoned(below.path(), begin, "", Metadata::is_dir);
+                        let (path, _held) = kept_directory(below.path(), begin).unwrap();
+                        assert!(path.is_dir());
+                        fs::remove_dir_all(path).unwrap();
+                    }
+                });
+            }
+        });
+    }
 
     #[test]
     fn a_directory_has_an_unforeseen_name_and_is_ours_alone() {

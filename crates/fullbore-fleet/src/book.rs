@@ -144,8 +144,17 @@ impl Book {
         self.next += 1;
         let begun = Begun { number, items: task.items.clone(), asks_store };
         let open = vec![true; task.items.len()];
-        let entry =
-            Entry { task, delivery, deliveries, open, has_failed: false, is_lost: false, moved: now, is_begun: false, extended: now };
+        let entry = Entry {
+            task,
+            delivery,
+            deliveries,
+            open,
+            has_failed: false,
+            is_lost: false,
+            moved: now,
+            is_begun: false,
+            extended: now,
+        };
         self.entries.insert(number, entry);
         (Some(begun), Vec::new())
     }
@@ -263,6 +272,7 @@ mod tests {
     use fullbore_digest::Sha256;
 
     use super::*;
+    use crate::message::Kind;
     use crate::names::RunId;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -272,7 +282,7 @@ mod tests {
             let path = format!("pool/{number}");
             Item { path, size: 1_000, sha256: Sha256::of(b"") }
         });
-        Task { run: RunId::parse("9c1f").unwrap(), round, items: items.collect() }
+        Task { kind: Kind::Fetch, run: RunId::parse("9c1f").unwrap(), round, items: items.collect() }
     }
 
     fn held(task: &Task, deliveries: u32, name: &str) -> Held {

@@ -16,8 +16,8 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 pub use report::{ClockMs, Fault, HostCount, Report, Stat};
-pub use run::{Budgets, Run, Scope, StorePlace};
-pub use task::{Item, Task};
+pub use run::{Budgets, PutSource, Run, Scope, StorePlace};
+pub use task::{Item, Kind, Task};
 
 /// Version of the format that this crate writes, and the latest that it reads.
 pub const VERSION: u32 = 1;
@@ -101,6 +101,12 @@ pub enum MessageError {
         url: String,
         /// Why not.
         source: UrlError,
+    },
+    /// A root of files to put, or a field of their objects, that cannot be used.
+    #[error("cannot put these files: {reason}")]
+    Source {
+        /// What is wrong.
+        reason: &'static str,
     },
     /// A number outside its bounds.
     #[error("{field} is {value}")]

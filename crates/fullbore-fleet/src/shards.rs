@@ -72,6 +72,15 @@ impl Shard {
     }
 }
 
+/// The shards of this number that have a connection to one of the mirrors, in order.
+pub fn connected(count: u32, hosts: &[&str], budget: u32) -> Vec<u32> {
+    let is_connected = |index: &u32| {
+        let shard = Shard { index: *index, count };
+        hosts.iter().any(|host| shard.connections(host, budget) > 0)
+    };
+    (0..count).filter(is_connected).collect()
+}
+
 /// The files of a shard, by their place in `sizes`. They are divided between the machines that have a connection to one of
 /// the mirrors, because the others cannot fetch: those have none. `sizes` must come in the same order on all machines.
 ///
@@ -85,11 +94,7 @@ impl Shard {
 /// assert_eq!(files, [0, 1, 2, 3]);
 /// ```
 pub fn files_of(shard: Shard, hosts: &[&str], budget: u32, sizes: &[u64]) -> Vec<usize> {
-    let is_connected = |index: &u32| {
-        let other = Shard { index: *index, ..shard };
-        hosts.iter().any(|host| other.connections(host, budget) > 0)
-    };
-    let connected: Vec<u32> = (0..shard.count).filter(is_connected).collect();
+    let connected = connected(shard.count, hosts, budget);
     let Ok(place) = connected.binary_search(&shard.index) else { return Vec::new() };
     let shards = assign(sizes, connected.len() as u32);
     shards.iter().enumerate().filter(|(_, of)| **of as usize == place).map(|(at, _)| at).collect()

@@ -3,7 +3,7 @@
 //! Largest first, so that the last tasks of a run are short and no worker is alone at its end. The same files always
 //! give the same tasks with the same ids, so that two planners of one run publish them once.
 
-use crate::message::{Item, MESSAGE_BYTES_MAX, Task};
+use crate::message::{Item, Kind, MESSAGE_BYTES_MAX, Task};
 use crate::names::RunId;
 
 /// Largest sum of a pack, and the size above which a file is a task of its own. With 8 MB, a queue of 9000 tasks per
@@ -39,11 +39,16 @@ const ITEM_BYTES: usize = 64 + 20 + 8;
 /// assert_eq!(tasks.iter().map(|task| task.bytes()).collect::<Vec<_>>(), [9_000_000, 3_000]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn pack(run: &RunId, round: u32, mut items: Vec<Item>) -> Vec<Task> {
+pub fn pack(run: &RunId, round: u32, items: Vec<Item>) -> Vec<Task> {
+    pack_of(Kind::Fetch, run, round, items)
+}
+
+/// Packs files of a kind of work into tasks, as [`pack`] does.
+pub fn pack_of(kind: Kind, run: &RunId, round: u32, mut items: Vec<Item>) -> Vec<Task> {
     items.sort_unstable_by(|a, b| b.size.cmp(&a.size).then_with(|| a.path.cmp(&b.path)));
     let mut tasks: Vec<Task> = Vec::new();
     let (mut pack, mut pack_bytes, mut message_bytes) = (Vec::new(), 0, FRAME_BYTES);
-    let mut push = |items: Vec<Item>| tasks.push(Task { run: run.clone(), round, items });
+    let mut push = |items: Vec<Item>| tasks.push(Task { kind, run: run.clone(), round, items });
     for item in items {
         let size = item.size;
         // A quote or backslash takes two bytes.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use fullbore_digest::Sha256;
 use fullbore_fleet::memory::{Faults, MemoryQueue};
-use fullbore_fleet::message::{Item, Task};
+use fullbore_fleet::message::{Item, Kind, Task};
 use fullbore_fleet::queue::Queue as _;
 use fullbore_fleet::random::Random;
 use support::*;
@@ -353,6 +353,7 @@ fn a_hostile_task_stops_nobody() {
     let mut planner = Planner::new(queue.connect(), &store, &items);
     ready(queue.open(&run())).unwrap();
     let hostile = |path: &str, size| Task {
+        kind: Kind::Fetch,
         run: run(),
         round: 1,
         items: vec![Item { path: path.to_owned(), size, sha256: Sha256::of(b"") }; 2],

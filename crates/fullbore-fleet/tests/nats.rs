@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use fullbore_fleet::message::{Fault, Item, Report, Stat, Task};
+use fullbore_fleet::message::{Fault, Item, Kind, Report, Stat, Task};
 use fullbore_fleet::names::{Class, RunId, WorkerId};
 use fullbore_fleet::nats::{ConnectError, Credentials, NatsQueue, NatsSettings, Role};
 use fullbore_fleet::queue::{Counts, Held, Published, Queue, QueueError};
@@ -45,7 +45,7 @@ async fn connect(server: &Server, role: Role) -> NatsQueue {
 
 fn some_tasks(round: u32, count: usize) -> Vec<Task> {
     let items = files(count, 1_000, 1);
-    items.into_iter().map(|item: Item| Task { run: run(), round, items: vec![item] }).collect()
+    items.into_iter().map(|item: Item| Task { kind: Kind::Fetch, run: run(), round, items: vec![item] }).collect()
 }
 
 /// Pulls this number of tasks: a consumer may learn of a new task a moment after its publisher has the answer.

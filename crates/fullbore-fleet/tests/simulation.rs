@@ -17,7 +17,7 @@ use fullbore_digest::Sha256;
 use fullbore_fleet::book::{Book, Step, TaskNumber};
 use fullbore_fleet::budget::{self, Activity, LEASE_TTL, Slots};
 use fullbore_fleet::memory::MemoryQueue;
-use fullbore_fleet::message::{Item, Task};
+use fullbore_fleet::message::{Item, Kind, Task};
 use fullbore_fleet::names::{self, Class, LEASE_KEYS, WorkerId};
 use fullbore_fleet::pull::{self, Demand, Load, RateMeter};
 use fullbore_fleet::queue::Queue;
@@ -68,6 +68,7 @@ fn many_tasks(total_bytes: f64) -> Vec<Task> {
     let mut sizes: Vec<u64> = sizes.iter().flat_map(|size| std::iter::repeat_n(*size, copies)).collect();
     sizes.sort_unstable_by_key(|size| Reverse(*size));
     let task = |(number, size): (usize, &u64)| Task {
+        kind: Kind::Fetch,
         run: run(),
         round: 1,
         items: vec![Item { path: format!("pool/{number}"), size: *size, sha256: Sha256([0; 32]) }],
@@ -567,6 +568,30 @@ fn an_hour_of_a_hundred_workers_in_five_seconds() {
     assert!(outcome.slots_used > 0.9, "{}", outcome.slots_used);
     let took = thread_seconds() - begun;
     assert!(took < 5.0, "{took} s");
+}
+
+/// The sizing table of docs/guide/fleet.md: time for the archive with lines and mirrors of 1 Gbit/s.
+#[test]
+fn more_workers_help_until_a_file_or_the_mirrors_limit_them() {
+    const WORKERS: [usize; 6] = [1, 2, 4, 8, 20, 100];
+    let largest_s = *archive().iter().max().unwrap() as f64 / LINE_BYTES_PER_S;
+    for mirrors in [1, 2, 4, 20] {
+        let mut row = Vec::new();
+        for workers in WORKERS {
+            let outcome = simulate("sizing", Scene { mirrors, ..Scene::new(workers) }, archive_tasks());
+            // A file comes over one connection, which may have a quarter of its mirror.
+            let limit = 1.05 * outcome.seconds / outcome.ratio + f64::from(BUDGET) * largest_s + 2.0;
+            assert!(outcome.seconds < limit, "{workers} workers, {mirrors} mirrors: {}", outcome.seconds);
+            row.push(outcome.seconds);
+        }
+        let cells: Vec<String> = row.iter().map(|seconds| format!("{seconds:.0} s")).collect();
+        println!("| {mirrors} | {} |", cells.join(" | "));
+        // With more workers than mirrors, the largest file has a part of its mirror.
+        assert!(row.is_sorted_by(|few, many| *many <= few + largest_s), "more workers are slower: {row:?}");
+        // As many workers as mirrors use all of them.
+        let enough = WORKERS.iter().position(|workers| *workers >= mirrors).unwrap();
+        assert!(row[0] > 0.85 * mirrors.min(WORKERS[enough]) as f64 * row[enough], "{row:?}");
+    }
 }
 
 /// Machines without a queue: shards, then help in random order. Times as multiples of the ideal, and bytes in vain.

@@ -57,6 +57,7 @@ mod tests {
             auth_files: vec!["named".into()],
             proxy: host,
             record: None,
+            buckets: None,
         };
         let network = apt_network(&settings, &Configuration::from_dump(dump).unwrap(), dir.path());
         assert_eq!(network.auth_files, [PathBuf::from("named"), parts.join("a.conf")]);

@@ -28,7 +28,7 @@ use fullbore_engine::verdict::{Sampler, SamplerConfig};
 use fullbore_wire::run::add_transfers;
 
 use crate::mirror::batch::{Files, IndexDownload};
-use crate::mirror::bucket::{Abandoned, BucketMirror};
+use crate::mirror::bucket::{Abandoned, BucketMirror, snapshots};
 use crate::mirror::directories::Directories;
 use crate::mirror::layout::{broken_links, is_within, link_target};
 use crate::mirror::lock::{Lock, LockError};
@@ -116,7 +116,7 @@ fn compare(
     };
     let sampler = Sampler::start(ledger, config).map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
     let mut warnings = Vec::new();
-    let state = match State::open(&directories.own, &boot_id()) {
+    let mut state = match State::open(&directories.own, &boot_id()) {
         Ok(state) => state,
         // Another user's mirror: its `.fullbore` is closed to us, the tree is not.
         Err(StateError::File(error))
@@ -127,6 +127,9 @@ fn compare(
         }
         Err(error) => return Err(error.into()),
     };
+    if let Some(bucket) = &directories.bucket {
+        bucket.note_takeover(&mut state)?;
+    }
     let scratch = match lock {
         CheckLock::Directory { .. } => settings.dir.join(OWN_DIRECTORY),
         CheckLock::Bucket => directories.own.path().join(OWN_DIRECTORY),
@@ -505,9 +508,11 @@ fn is_here(own: &Root, tree: &dyn Tree, problem: &Problem) -> Result<Option<u64>
 
 /// The paths of a file on the mirrors. An index has its by-hash path first: its own name may hold a newer one by now.
 fn remote_names(problem: &Problem) -> (String, Option<String>) {
+    // A mirror has no snapshots, and perhaps still the indexes of one.
+    let path = |path: &String| snapshots::in_archive(path).unwrap_or_else(|| path.clone());
     match problem.names.as_ref().and_then(|names| Some((names.by_hash.first()?, &names.canonical))) {
-        Some((by_hash, canonical)) => (by_hash.clone(), Some(canonical.clone())),
-        None => (problem.path.clone(), None),
+        Some((by_hash, canonical)) => (path(by_hash), Some(path(canonical))),
+        None => (path(&problem.path), None),
     }
 }
 

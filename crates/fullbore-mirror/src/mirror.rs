@@ -7,6 +7,7 @@
 mod alternatives;
 pub(crate) mod batch;
 pub(crate) mod bucket;
+mod cache;
 mod cached_release;
 pub(crate) mod clean;
 mod commit;
@@ -67,7 +68,7 @@ use commit::{Commit, PathSet, SuiteUpdate};
 use directories::Directories;
 use indexes::SuiteIndexes;
 use layout::is_of_snapshots;
-use lock::{Lock, LockError};
+use lock::take_lock;
 use membership::{Departure, SuiteId};
 use offer::{OfferedSuite, Offers};
 use other_suites::OtherSuites;
@@ -177,15 +178,6 @@ fn is_no_snapshot(suite: &str) -> Result<(), CommandError> {
     .hint("mirror this suite into a directory"))
 }
 
-fn take_lock(root: &Root) -> Result<Lock, CommandError> {
-    Lock::take(root).map_err(|error| match error {
-        LockError::Held { .. } => {
-            CommandError::new(ErrorKind::Locked, &error).hint("wait for it to end, or mirror into another directory")
-        }
-        other => disk(&other),
-    })
-}
-
 /// One round. If the archive replaced a file that a suite of another run names too, another round includes that suite.
 fn walk_with_others(
     settings: &MirrorSettings,
@@ -249,7 +241,9 @@ fn walk(
     let news = |offer: &OfferedSuite| {
         // A run is finished even if another one has published its Release already.
         let is_finished = settings.finish.is_some();
-        offer.change != ReleaseChange::Unchanged || due || is_finished || settings.keep.clean == Clean::Untracked
+        let is_to_be_mended = state.suite(&offer.layout.directory).is_some_and(|suite| suite.mend_until.is_some());
+        let is_asked_for = due || is_finished || is_to_be_mended || settings.keep.clean == Clean::Untracked;
+        offer.change != ReleaseChange::Unchanged || is_asked_for
     };
     let mut offers: Vec<OfferedSuite> = offers.into_iter().filter(|offer| news(offer)).collect();
     if offers.is_empty() {
@@ -266,6 +260,7 @@ fn walk(
             bucket.lock(&report.host)?;
         }
         bucket.prepare(&of_run, Abandoned::Remove)?;
+        bucket.note_takeover(&mut state)?;
     }
     let mut pins = match &session.directories.bucket {
         Some(bucket) if !settings.pin => {
@@ -299,6 +294,11 @@ fn walk(
         left_out.extend(indexes::ignore_absent(&offers, &mut suites, &refusals, session));
     }
     refused.extend(indexes::unreadable_suites(&offers, &suites, &refusals));
+    if let Some(cache) = session.directories.bucket.as_ref().and_then(|bucket| bucket.cache.as_ref())
+        && let Err(error) = cache.keep(&own, &indexes::read_ones(&suites), now)
+    {
+        report.warn(events, format!("the cache of indexes was not written: {error}"));
+    }
     session.site.fetcher.warm(false);
 
     report.phase(events, session, Phase::Plan);
@@ -445,7 +445,7 @@ impl Run<'_> {
         let orphans = wanted.subtraction.orphans;
         let commit =
             self.commit(session, &state, &wanted.subtraction.done, orphans, &publications, &complete, &named_elsewhere);
-        let mut pending = commit::write(commit)?;
+        let mut pending = commit::write(Commit { knows_others: foreign.is_some(), ..commit })?;
         let mut untracked = Vec::new();
         if clean {
             if self.settings.keep.clean == Clean::Untracked {
@@ -456,6 +456,8 @@ impl Run<'_> {
                 untracked.clear();
                 report.guarded(events, &error);
             }
+        } else {
+            pending.put_off_removal();
         }
         let mut state = pending.publish(own, || sync(session))?;
         report.holds(&state.header);
@@ -559,6 +561,9 @@ impl Run<'_> {
                 .collect(),
             orphans,
             named_elsewhere,
+            knows_others: true,
+            mend_until: session.directories.bucket.as_ref().and_then(|bucket| bucket.mend_until()),
+            opened_at: session.directories.bucket.as_ref().map_or(self.now, |bucket| bucket.opened_at()),
             retention: self.settings.keep.retention,
             now: self.now,
             boot_id: boot_id(),
@@ -632,6 +637,7 @@ impl Run<'_> {
                     false => before.and_then(|before| before.adopted.clone()),
                 },
                 published_at: self.now,
+                mend_until: None,
                 retired: false,
             },
             published,
@@ -677,7 +683,7 @@ impl Run<'_> {
 fn snapshot_name_is_free(settings: &MirrorSettings, directories: &Directories) -> Result<(), CommandError> {
     let Some(name) = &settings.snapshot else { return Ok(()) };
     match &directories.bucket {
-        Some(bucket) => bucket.tree.check_snapshot_name(name).map_err(no_snapshot),
+        Some(bucket) => bucket.tree.check_snapshot_name(name, settings.snapshot_full).map_err(no_snapshot),
         None => snapshot::check_name(&*directories.tree, name).map_err(CommandError::usage),
     }
 }
@@ -705,11 +711,13 @@ fn snapshot_of(
         // A run that found nothing new has no lock yet.
         bucket.lock(&report.host)?;
         bucket.prepare(&[], Abandoned::Remove)?;
-        let state = State::open(&session.own, &boot_id())?;
-        for directory in bucket.tree.make_snapshot(&state, name).map_err(no_snapshot)? {
-            report.warn(events, format!("snapshot {name} has no copy of {directory:?}, which is not below dists/"));
-        }
-        return Ok(());
+        let mut state = State::open(&session.own, &boot_id())?;
+        bucket.note_takeover(&mut state)?;
+        let made = match settings.snapshot_full {
+            true => bucket.tree.make_full_snapshot(&state, name),
+            false => bucket.tree.make_snapshot(&state, name),
+        };
+        return made.map_err(no_snapshot);
     }
     let state = State::open(&session.own, &boot_id())?;
     let directory = session.tree.as_directory().ok_or(SnapshotError::NoLinks).map_err(|error| disk(&error))?;

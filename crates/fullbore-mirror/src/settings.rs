@@ -54,6 +54,8 @@ pub struct MirrorSettings {
     pub network: NetworkSettings,
     /// Name of the snapshot to make when the run is complete.
     pub snapshot: Option<String>,
+    /// In a bucket, whether the snapshot has copies of all files, and not of the indexes alone.
+    pub snapshot_full: bool,
     /// Only report the plan; write nothing.
     pub dry_run: bool,
     /// Only store the plan, for workers; needs `store`.
@@ -90,6 +92,7 @@ impl MirrorSettings {
             durability: Durability::default(),
             network: NetworkSettings::default(),
             snapshot: None,
+            snapshot_full: false,
             dry_run: false,
             pin: false,
             finish: None,
@@ -111,10 +114,12 @@ impl MirrorSettings {
 pub struct MirrorStore {
     /// The bucket, and how it is reached.
     pub bucket: BucketSettings,
-    /// The bucket that has fullbore's own files, below `.fullbore/`; by default the same one.
-    pub state: Option<BucketSettings>,
+    /// Where fullbore's own files are, below `.fullbore/`; by default in the same bucket.
+    pub state: Option<StateStore>,
     /// Directory for temporary files.
     pub scratch: PathBuf,
+    /// Directory that keeps indexes for later runs.
+    pub cache: Option<PathBuf>,
     /// Whether suites get copies under their other names, such as `stable`.
     pub aliases: bool,
     /// `Cache-Control` of names that change; by default caches keep them for a minute.
@@ -122,6 +127,15 @@ pub struct MirrorStore {
     /// Whether a lock in the bucket keeps runs apart. Without it nothing is written on a condition, for stores that have
     /// none; the caller sees to it that there is one run at a time.
     pub locks: bool,
+}
+
+/// A place of fullbore's own files of a mirror in a bucket.
+#[derive(Debug, Clone, PartialEq)]
+pub enum StateStore {
+    /// Another bucket or prefix.
+    Bucket(BucketSettings),
+    /// A directory. Its lock keeps apart only the runs that have this directory.
+    Directory(PathBuf),
 }
 
 /// Suites of an archive, and the parts of them to mirror.

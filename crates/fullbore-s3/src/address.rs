@@ -83,6 +83,8 @@ impl Location {
         let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
         let edges = bucket.starts_with(['.', '-']) || bucket.ends_with(['.', '-']) || bucket.contains("..");
+        // What looks like a password is for nobody's eyes.
+        let bucket = bucket.rsplit_once('@').map_or(bucket, |(_, rest)| rest);
         if !(3..=255).contains(&bucket.len()) || !bucket.bytes().all(allowed) || edges {
             return Err(AddressError::Bucket { name: bucket.to_owned() });
         }
@@ -181,6 +183,21 @@ impl Bucket {
         }
         let endpoint = Endpoint { host: format!("{}.{}", self.name, self.endpoint.host), ..self.endpoint.clone() };
         Some(Bucket { endpoint, host: format!("{}.{}", self.name, self.host), base, ..self.clone() })
+    }
+
+    /// The same bucket as one of another region, which is another host at Amazon; `None` if that can be no region.
+    pub fn in_region(&self, region: &str) -> Option<Bucket> {
+        if !is_region(region) {
+            return None;
+        }
+        if !self.is_default {
+            return Some(Bucket { region: region.to_owned(), ..self.clone() });
+        }
+        let is_virtual = self.host.starts_with(&format!("{}.", self.name));
+        let addressing = if is_virtual { Addressing::Virtual } else { Addressing::Path };
+        let mut moved = Bucket::new(&self.name, None, region, addressing).ok()?;
+        moved.endpoint.proxy.clone_from(&self.endpoint.proxy);
+        Some(moved)
     }
 
     /// The path of an object, or of the bucket itself when there is no key.

@@ -23,7 +23,7 @@ use crate::download::DownloadError;
 use crate::upload::UploadError;
 
 /// The region that is spoken to when nobody says which; a bucket elsewhere answers where it is.
-const REGION: &str = "us-east-1";
+pub(crate) const REGION: &str = "us-east-1";
 
 /// Connections at most, unless told otherwise.
 pub const CONNECTIONS: usize = 64;
@@ -148,6 +148,8 @@ pub fn explain(error: &CallError) -> CommandError {
     let kind = match error {
         CallError::Credentials(error) => return explain_credentials(error),
         CallError::Interrupted => ErrorKind::Interrupted,
+        CallError::LockLost => ErrorKind::Locked,
+        CallError::Disk(_) => ErrorKind::Disk,
         CallError::Damaged { .. } => ErrorKind::Verification,
         CallError::Refused { status: 400..=428 | 430..=499, .. } => ErrorKind::Usage,
         _ => ErrorKind::Network,
@@ -187,6 +189,7 @@ pub(crate) fn upload_failure(error: UploadError) -> io::Error {
         UploadError::Source(error) => return error,
         UploadError::Damaged { .. } => ErrorKind::Verification,
         UploadError::Changed => ErrorKind::Disk,
+        UploadError::Condition => ErrorKind::Locked,
         UploadError::TooLarge { .. } | UploadError::TooManyParts { .. } => ErrorKind::Usage,
     };
     StoreFailure::io(CommandError::new(kind, error))
@@ -210,7 +213,11 @@ pub fn download_failure(error: &DownloadError) -> io::Error {
 /// Whether an error would be that of every other request too.
 pub(crate) fn is_fatal(error: &CallError) -> bool {
     match error {
-        CallError::Credentials(_) | CallError::Unreachable(_) | CallError::GivenUp(_) | CallError::Interrupted => true,
+        CallError::Credentials(_)
+        | CallError::Unreachable(_)
+        | CallError::GivenUp(_)
+        | CallError::Interrupted
+        | CallError::LockLost => true,
         CallError::Refused { status, error, .. } => {
             *status == 401
                 || matches!(

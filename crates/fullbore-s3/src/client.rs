@@ -31,6 +31,7 @@ use tokio::sync::watch;
 use super::address::Bucket;
 use super::credentials::{CredentialCache, unix_now};
 use super::dialect::{Dialect, Feature, Support};
+use super::lock::Fence;
 pub use super::sign::Identity;
 use super::sign::Signer;
 use super::xml;
@@ -120,6 +121,8 @@ pub struct Client {
     credentials: Arc<CredentialCache>,
     try_for: Duration,
     stop: watch::Receiver<bool>,
+    /// What keeps this clone from changing objects.
+    fence: Option<Arc<Fence>>,
 }
 
 /// What was tried already.
@@ -145,6 +148,8 @@ struct Tries {
     /// Where a redirect leads: another server of the store, or another target.
     server: Option<exchange::Client<Store>>,
     target: Option<Arc<redirect::Target>>,
+    /// The time in the signature, if it is not the present.
+    signed_at: Option<i64>,
 }
 
 /// What follows an outcome.
@@ -183,7 +188,13 @@ impl Client {
         };
         let exchange = exchange::Client::new(store, exchange);
         let (redirected, credentials) = (Arc::default(), Arc::new(credentials));
-        Client { exchange, redirected, credentials, try_for: options.try_for, stop }
+        Client { exchange, redirected, credentials, try_for: options.try_for, stop, fence: None }
+    }
+
+    /// A clone that changes objects only as long as the fence lets it.
+    #[must_use]
+    pub fn behind(&self, fence: Arc<Fence>) -> Client {
+        Client { fence: Some(fence), ..self.clone() }
     }
 
     /// What the store was seen to honour of the protocol.
@@ -246,6 +257,11 @@ impl Client {
         let mut refused: Option<Arc<Identity>> = None;
         loop {
             let identity = self.credentials.identity(refused.take().as_deref()).await?;
+            // Before each try: between two of them the process may have been frozen for hours.
+            tries.signed_at = match &self.fence {
+                Some(fence) if !call.is_unfenced => fence.pass(self.try_for).await.map_err(|_| CallError::LockLost)?,
+                _ => None,
+            };
             tries.sent += 1;
             if tries.sent > 1 {
                 self.exchange.meter.repeated();
@@ -337,7 +353,7 @@ impl Client {
             CallError::Unreachable(Unreachable { reason, cause })
         };
         let (without, target) = (tries.without.clone(), tries.target.clone());
-        let job = Job { call: Arc::clone(call), identity, without, target };
+        let job = Job { call: Arc::clone(call), identity, without, target, signed_at: tries.signed_at };
         match exchange.send(job, call.body.clone(), expected).map_err(unreachable)?.await {
             Ok(outcome) => Ok(outcome),
             Err(_) => match exchange.given_up() {
@@ -505,7 +521,7 @@ fn is_plea_for_less(status: u16, code: &str) -> bool {
 }
 
 /// Whether the store wants the bucket in the host name: Alibaba's, Tencent's, Volcano Engine's, Baidu's and Huawei's codes.
-fn is_plea_for_virtual_host(code: &str) -> bool {
+pub(crate) fn is_plea_for_virtual_host(code: &str) -> bool {
     const CODES: [&str; 5] = [
         "SecondLevelDomainForbidden",
         "PathStyleDomainForbidden",

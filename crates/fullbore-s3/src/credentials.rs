@@ -21,7 +21,7 @@ use config::{ConfigError, Kind, Sections, Settings};
 pub use provider::Provider;
 
 /// Credentials are renewed so many seconds before they end.
-const RENEW_BEFORE_S: i64 = 300;
+pub(crate) const RENEW_BEFORE_S: i64 = 300;
 
 /// Profiles that may name one another as their source.
 const SOURCES_MAX: usize = 5;

@@ -2,7 +2,8 @@
 //!
 //! [`Client`] sends signed requests over warm, pipelined connections, and repeats them where that is safe. [`Uploader`]
 //! puts bytes, files and pipes; [`download`] gets an object by ranges, in order and verified by the store's checksum.
-//! [`put`], [`get`] and [`ls`] are the commands of fullbore: trees of files into a bucket, objects out of it.
+//! [`put`], [`get`] and [`ls`] are the commands of fullbore: trees of files into a bucket, objects out of it. [`source`]
+//! signs the requests of fullbore-wire's fetcher for archives in buckets.
 //!
 //! The crate is no general SDK: it makes no buckets, sets no policies and reads no settings. The caller passes
 //! credentials, addresses and bounds. Nothing here prints, reads the environment or ends the process.
@@ -53,6 +54,7 @@ mod parts;
 pub mod put;
 mod remove;
 mod sign;
+pub mod source;
 mod spool;
 pub mod target;
 mod upload;

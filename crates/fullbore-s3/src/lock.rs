@@ -2,27 +2,37 @@
 //!
 //! It is made where there is none (`If-None-Match`), renewed every 30 s and removed by its ETag. It is taken over when it was
 //! not renewed for 125 s by the store's own clock: `Date` less `Last-Modified` of one answer, so that no machine's clock
-//! counts. Its holder believes in it for 100 s from the sending of the last renewal, by a clock that only goes forward. So
-//! a holder that was frozen knows at once that it may hold it no more. The lock of a process of this machine that has
-//! ended, as after a kill, is taken over at once.
+//! counts. Its holder believes in it for 100 s from the sending of the last renewal, by a clock that only goes forward, also
+//! while the machine is suspended. So a holder that was frozen knows at once that it may hold it no more. The lock of a
+//! process of this machine that has ended, as after a kill, is taken over at once.
+//!
+//! A run may be frozen between the look at its lock and the request. So its requests that change objects pass a
+//! [`Fence`]: they are signed with the time of the last renewal, and stores refuse signatures that are 15 minutes old. Some
+//! requests cannot have a condition; those that a frozen run has left may be carried out until then, and not later.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
-use fullbore_engine::machine::boot_id;
+use fullbore_engine::machine::{boot_id, since_boot};
 use fullbore_engine::random::random;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use crate::client::CallError;
+use crate::credentials::unix_now;
 use crate::objects::{Condition, Objects, SmallObject, Written};
 use crate::sign::hex;
 
 /// Largest content of a lock that is read; fullbore writes some 150 bytes.
 const LOCK_BYTES_MAX: usize = 4096;
+
+/// Time between two looks at a lock that was not renewed.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// Attempts to take a lock that changes hands meanwhile.
 const ATTEMPTS: u32 = 3;
@@ -64,6 +74,9 @@ pub enum LockError {
     /// Another run has taken it over.
     #[error("another run has taken over, as this one was not seen for too long")]
     Lost,
+    /// Another run may have taken it over: the store did not answer for too long, or this process was frozen.
+    #[error("the lock was not renewed for too long, and another run may have it")]
+    Unseen,
     /// The store writes whatever the condition says.
     #[error("the store ignores conditions (If-None-Match), so that no lock can be held in it")]
     NoConditions,
@@ -93,8 +106,70 @@ struct Held {
     content: Content,
     tag: String,
     /// When the last renewal that succeeded was sent.
-    sent: Instant,
+    sent: Moment,
     is_lost: bool,
+    /// The store's time when another run's lock was taken over.
+    taken_over_at: Option<i64>,
+}
+
+/// A point of time by two clocks.
+#[derive(Debug, Clone, Copy)]
+struct Moment {
+    since_boot: Duration,
+    unix_s: i64,
+}
+
+impl Moment {
+    fn now() -> Moment {
+        Moment { since_boot: since_boot(), unix_s: unix_now() }
+    }
+}
+
+/// Keeps requests from changing objects when the lock may be another run's: they wait until it is renewed, or known to be
+/// lost. Open before there is a lock.
+#[derive(Debug, Default)]
+pub struct Fence {
+    lock: Mutex<Option<Lock>>,
+    is_lost: AtomicBool,
+}
+
+impl Fence {
+    /// The lock that is to be held from now on.
+    pub fn lock(&self) -> MutexGuard<'_, Option<Lock>> {
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a request was given up for it.
+    pub fn was_closed(&self) -> bool {
+        self.is_lost.load(Ordering::Relaxed)
+    }
+
+    /// Our time in the signatures of requests that change objects: that of the lock's last renewal. `None` if there is no
+    /// lock.
+    ///
+    /// # Errors
+    /// [`LockError::Lost`], [`LockError::Unseen`].
+    pub fn signed_at(&self) -> Result<Option<i64>, LockError> {
+        self.lock().as_ref().map(Lock::renewed_at).transpose()
+    }
+
+    /// As [`Fence::signed_at`], when the lock is renewed. A store that was away for some minutes ends no run.
+    ///
+    /// # Errors
+    /// [`LockError::Lost`]; [`LockError::Unseen`] when it is not renewed in this time.
+    pub(crate) async fn pass(&self, within: Duration) -> Result<Option<i64>, LockError> {
+        let until = since_boot() + within;
+        loop {
+            match self.signed_at() {
+                Err(LockError::Unseen) if since_boot() < until => tokio::time::sleep(LOOK_EVERY).await,
+                Ok(signed_at) => return Ok(signed_at),
+                Err(error) => {
+                    self.is_lost.store(true, Ordering::Relaxed);
+                    return Err(error);
+                }
+            }
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -127,7 +202,7 @@ impl Lock {
             renewal: 0,
         };
         for _ in 0..ATTEMPTS {
-            let sent = Instant::now();
+            let sent = Moment::now();
             if let Written::Stored(tag) = write(objects, path, &content, &Condition::Absent).await? {
                 let tag = tag.ok_or(LockError::NoConditions)?;
                 // A store that ignores the condition would write another one, too.
@@ -136,7 +211,8 @@ impl Lock {
                     objects.delete(path, &Condition::None).await?;
                     return Err(LockError::NoConditions);
                 }
-                return Ok(Lock::held(objects, path, times, Held { content, tag, sent, is_lost: false }));
+                let held = Held { content, tag, sent, is_lost: false, taken_over_at: None };
+                return Ok(Lock::held(objects, path, times, held));
             }
             let Some(found) = objects.get(path, LOCK_BYTES_MAX).await? else { continue };
             let there: Option<Content> = serde_json::from_slice(&found.content).ok();
@@ -151,9 +227,11 @@ impl Lock {
             }
             let Some(tag) = found.facts.etag else { return Err(LockError::NoConditions) };
             content.epoch = there.map_or(0, |there| there.epoch) + 1;
-            let sent = Instant::now();
+            let sent = Moment::now();
             if let Written::Stored(Some(tag)) = write(objects, path, &content, &Condition::Tag(tag)).await? {
-                return Ok(Lock::held(objects, path, times, Held { content, tag, sent, is_lost: false }));
+                let taken_over_at = Some(found.facts.answered.unwrap_or_else(unix_now));
+                let held = Held { content, tag, sent, is_lost: false, taken_over_at };
+                return Ok(Lock::held(objects, path, times, held));
             }
         }
         Err(LockError::Lost)
@@ -171,15 +249,34 @@ impl Lock {
         self.shared.held().content.epoch
     }
 
-    /// Whether no other run can have taken it over.
+    /// If this run took the lock over from another: when, by the store's clock, Unix seconds.
+    pub fn taken_over_at(&self) -> Option<i64> {
+        self.shared.held().taken_over_at
+    }
+
+    /// Whether no other run is known to have taken it over. Requests ask more, at their [`Fence`].
     ///
     /// # Errors
     /// [`LockError::Lost`].
     pub fn check(&self) -> Result<(), LockError> {
+        match self.shared.held().is_lost {
+            true => Err(LockError::Lost),
+            false => Ok(()),
+        }
+    }
+
+    /// When it was last renewed, by the clock of this machine, Unix seconds.
+    ///
+    /// # Errors
+    /// [`LockError::Lost`]; [`LockError::Unseen`] if another run can have taken it over since.
+    fn renewed_at(&self) -> Result<i64, LockError> {
         let held = self.shared.held();
-        match !held.is_lost && held.sent.elapsed() < self.shared.times.believed {
-            true => Ok(()),
-            false => Err(LockError::Lost),
+        if held.is_lost {
+            return Err(LockError::Lost);
+        }
+        match since_boot().saturating_sub(held.sent.since_boot) < self.shared.times.believed {
+            true => Ok(held.sent.unix_s),
+            false => Err(LockError::Unseen),
         }
     }
 
@@ -223,16 +320,16 @@ impl Shared {
 async fn renew(shared: Arc<Shared>) {
     let mut next = Instant::now() + shared.times.renew_every;
     loop {
-        tokio::time::sleep_until(next.into()).await;
+        tokio::time::sleep_until(next).await;
         let (mut content, tag) = {
             let held = shared.held();
             (held.content.clone(), held.tag.clone())
         };
         content.renewal += 1;
-        let sent = Instant::now();
+        let sent = Moment::now();
         // A renewal that took long, because an answer was lost, does not put off the next one: the holder believes in the
         // lock from the sending of the last one.
-        next = sent + shared.times.renew_every;
+        next = Instant::now() + shared.times.renew_every;
         match write(&shared.objects, &shared.path, &content, &Condition::Tag(tag)).await {
             Ok(Written::Stored(Some(tag))) => {
                 let mut held = shared.held();

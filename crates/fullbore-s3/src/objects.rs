@@ -20,6 +20,7 @@ use crate::client::{CHECKSUM_FIELD, Call, CallError, Client, etag};
 use crate::dialect::Feature;
 use crate::key::encode_path;
 use crate::listing::{self, More};
+use crate::lock::Fence;
 use crate::remove::{self, KEYS_AT_ONCE};
 use crate::sign::hex;
 use crate::xml;
@@ -106,6 +107,12 @@ impl Objects {
         let prefix = settings.location.key.trim_matches('/');
         let slash = if prefix.is_empty() { "" } else { "/" };
         Ok(Objects { client, prefix: format!("{prefix}{slash}").into() })
+    }
+
+    /// The same objects, changed only as long as the fence lets it.
+    #[must_use]
+    pub fn behind(&self, fence: Arc<Fence>) -> Objects {
+        Objects { client: self.client.behind(fence), prefix: self.prefix.clone() }
     }
 
     /// The client of the bucket.
@@ -308,7 +315,7 @@ impl Objects {
 /// What [`Objects::list`] tells: paths, sizes, ETags.
 pub type ListedPaths = Vec<(String, u64, String)>;
 
-fn condition_field(condition: &Condition) -> Option<(String, String)> {
+pub(crate) fn condition_field(condition: &Condition) -> Option<(String, String)> {
     match condition {
         Condition::None => None,
         Condition::Absent => Some(("If-None-Match".to_owned(), "*".to_owned())),

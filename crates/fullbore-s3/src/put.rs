@@ -8,6 +8,7 @@
 mod account;
 mod delete;
 mod fields;
+pub mod fleet;
 mod known;
 mod orphans;
 mod plan;
@@ -31,6 +32,7 @@ use fullbore_engine::stage::Ledger;
 use fullbore_engine::tree::Choice;
 use fullbore_engine::verdict::{Sampler, SamplerConfig};
 use fullbore_engine::window::Window;
+use fullbore_fleet::memory::MemoryQueue;
 use fullbore_wire::rate_limit::RateLimits;
 use fullbore_wire::run::sending_runtime;
 use tokio::sync::watch;
@@ -46,6 +48,7 @@ use account::{Account, Totals};
 use delete::Deletion;
 pub use fields::FieldSettings;
 pub use fields::by_name as content_type;
+use fleet::{Connect, Fleet, FleetPut};
 use known::Known;
 use plan::{Last, Plan};
 use send::Sending;
@@ -104,6 +107,19 @@ pub struct DeleteSettings {
 /// # Errors
 /// See [`ErrorKind`]. What could be put stays, and is in the report.
 pub fn run(settings: &PutSettings, events: &mut dyn Events, stop: &Stop) -> Result<Report, CommandError> {
+    run_with::<NoQueue>(settings, None, events, stop)
+}
+
+/// As [`run`], with the help of other machines.
+///
+/// # Errors
+/// As of [`run`].
+pub fn run_with<C: Connect>(
+    settings: &PutSettings,
+    fleet: Option<&FleetPut<C>>,
+    events: &mut dyn Events,
+    stop: &Stop,
+) -> Result<Report, CommandError> {
     let common_fields = fields::common(&settings.fields)?;
     let begun = Instant::now();
     let location = &settings.bucket.location;
@@ -125,10 +141,22 @@ pub fn run(settings: &PutSettings, events: &mut dyn Events, stop: &Stop) -> Resu
     let ledger = if settings.watch_stages { Ledger::new() } else { Ledger::off() };
     let runtime = sending_runtime(&ledger)?;
     let run = Run { settings, plan: &plan, ledger: &ledger, runtime: &runtime, stop, begun };
-    let result = put(&run, common_fields, &mut list, unread, events);
+    let fleet = fleet.filter(|_| !settings.dry_run);
+    let result = put(&run, fleet, common_fields, &mut list, unread, events);
     // A thread may wait for a pipe that gives nothing: it is not waited for.
     runtime.shutdown_background();
     result
+}
+
+/// The queue of a run without one.
+struct NoQueue;
+
+impl Connect for NoQueue {
+    type Queue = MemoryQueue;
+
+    async fn connect(&self) -> Result<MemoryQueue, CommandError> {
+        Err(CommandError::new(ErrorKind::Network, "no queue"))
+    }
 }
 
 /// What a run is about.
@@ -143,8 +171,9 @@ struct Run<'a> {
 }
 
 /// The walk, from the plan on.
-fn put(
+fn put<C: Connect>(
     run: &Run<'_>,
+    fleet: Option<&FleetPut<C>>,
     common_fields: Vec<(String, String)>,
     list: &mut List,
     unread: NotStored,
@@ -191,23 +220,33 @@ fn put(
         threads,
         dry_run: settings.dry_run,
         fields: common_fields,
-        content_type: Box::new(content_type),
+        content_type: Arc::new(content_type),
         large: Sending::large_window(),
         pipes: Sending::pipes_window(),
         over: watch::Sender::new(false),
         succeeded: AtomicUsize::new(0),
         failed: AtomicUsize::new(0),
     });
+    let fleet = match fleet {
+        Some(fleet) => Fleet::begin(fleet, settings, plan, &client, runtime, stop, events)?,
+        None => None,
+    };
     events.emit(Event::Phase { phase: Phase::Put });
     let mut account = Account::new(run, &sending, list, events);
     for turn in 0..plan.turns {
-        let numbers: Vec<usize> =
+        let mut numbers: Vec<usize> =
             plan.objects.iter().enumerate().filter(|(_, object)| object.turn == turn).map(|(at, _)| at).collect();
+        if let Some(fleet) = &fleet {
+            numbers = fleet.turn(&sending, turn, numbers, &mut |heard| account.hear(heard));
+        }
         sending.send(&plan.objects, &numbers, &mut |heard| account.hear(heard));
         // What comes last refers to what came before.
         if !unread.is_empty() || sending.failed.load(Ordering::Relaxed) > 0 || *stop.watch().borrow() {
             break;
         }
+    }
+    if let Some(fleet) = &fleet {
+        fleet.finish();
     }
     let (totals, mut failed, told) = account.end();
     if !settings.dry_run {

@@ -3,6 +3,9 @@
 //! Files up to [`WHOLE_BYTES_MAX`] are in memory until the store has acknowledged them; larger ones are in files without a
 //! name, and go up in parts. So nothing unverified is ever in the store. A landing thread waits for no answer: the
 //! target tells later ([`Committed::Later`]). Paths below the caller's own directory stay in a local one.
+//!
+//! A file that lands replaces no object, so that a run that was frozen cannot undo what another has published meanwhile.
+//! Right content for a path with other content waits in the local directory, and gets its name by [`Target::publish`].
 
 use std::fs::File;
 use std::io;
@@ -23,7 +26,7 @@ use crate::bucket::{failure, upload_failure};
 use crate::client::CallError;
 use crate::objects::{Condition, HASH_FIELD, Objects, TIME_FIELD, Written};
 use crate::parts::WHOLE_BYTES_MAX;
-use crate::upload::{PutOutcome, Uploader};
+use crate::upload::{PutOutcome, UploadError, Uploader};
 
 /// Names that are given at once.
 pub const NAMES_AT_ONCE: usize = 32;
@@ -59,6 +62,9 @@ pub trait Layout: Send + Sync + 'static {
 
     /// Another run has written an object that this run was to replace.
     fn overtaken(&self);
+
+    /// Whether a file that lands is put only where there is no object: false where the store has no conditions.
+    fn lands_beside(&self) -> bool;
 
     /// On which condition the object of this path is written.
     fn condition(&self, path: &str) -> Condition;
@@ -147,7 +153,7 @@ impl<L: Layout> StoreTarget<L> {
     }
 
     /// Puts a verified file, whatever is there.
-    async fn land(&self, path: &str, upload: Upload, sha256: Sha256, size: u64) -> Result<(), TargetError> {
+    async fn put(&self, path: &str, upload: Upload, sha256: Sha256, size: u64) -> Result<(), TargetError> {
         let fields = with_hash(self.layout.fields(path), sha256);
         let key = self.objects.key(path);
         let put = match upload {
@@ -175,7 +181,7 @@ impl<L: Layout> StoreTarget<L> {
             Upload::File(_) => {
                 return match self.was_there(path, sha256, size).await? {
                     true => Ok(()),
-                    false => self.land(path, upload, sha256, size).await,
+                    false => self.put(path, upload, sha256, size).await,
                 };
             }
         };
@@ -187,7 +193,7 @@ impl<L: Layout> StoreTarget<L> {
             PutOutcome::Exists { .. } => match self.was_there(path, sha256, size).await? {
                 true => Ok(()),
                 // It was removed between the two requests.
-                false => self.land(path, Upload::Whole(content), sha256, size).await,
+                false => self.put(path, Upload::Whole(content), sha256, size).await,
             },
         }
     }
@@ -249,7 +255,7 @@ impl<L: Layout> StoreTarget<L> {
         let Some(sha256) = sha256 else {
             return Err(TargetError::NothingToPublish { path: from.to_owned(), name: to.to_owned() });
         };
-        // Stores ignore conditions of uploads in parts, and so what can be told beforehand must do.
+        // Before all of it is sent in vain.
         let condition = self.layout.condition(to);
         if condition != Condition::None {
             let facts = self.objects.head(to).await.map_err(|error| failed(failure(&error)))?;
@@ -264,9 +270,44 @@ impl<L: Layout> StoreTarget<L> {
             }
         }
         let key = self.objects.key(to);
-        let put = self.uploader.put_file(&key, with_hash(fields, sha256), Arc::new(file), size).await;
+        let (fields, file) = (with_hash(fields, sha256), Arc::new(file));
+        let put = self.uploader.put_file_on(&key, fields, file, size, &condition).await;
+        if matches!(put, Err(UploadError::Condition)) {
+            self.layout.overtaken();
+            return Err(failed(io::Error::other(Overtaken)));
+        }
         put.map_err(|error| failed(upload_failure(error)))?;
         self.layout.changed(to, Some((sha256, size, None)));
+        Ok(())
+    }
+
+    /// Puts a file that has landed. What is at its path already, it replaces only where there are no conditions.
+    async fn land(&self, path: &str, upload: Upload, sha256: Sha256, size: u64) -> Result<(), TargetError> {
+        let failed = |source: io::Error| TargetError::Io { operation: "store", path: path.to_owned(), source };
+        let (key, fields) = (self.objects.key(path), with_hash(self.layout.fields(path), sha256));
+        let is_new = self.layout.lands_beside();
+        let put = match upload {
+            Upload::Whole(content) => match self.uploader.put_whole(&key, fields, content, sha256, is_new).await {
+                Ok(PutOutcome::Stored(_)) => Ok(()),
+                Ok(PutOutcome::Exists { .. }) => Err(UploadError::Condition),
+                Err(error) => Err(error),
+            },
+            Upload::File(file) => {
+                let condition = if is_new { Condition::Absent } else { Condition::None };
+                self.uploader.put_file_on(&key, fields, file, size, &condition).await.map(drop)
+            }
+        };
+        if let Err(UploadError::Condition) = put {
+            // The answer to an earlier copy of the request may have been lost, or another run fetched the same file.
+            let there = self.objects.head(path).await.map_err(|error| failed(failure(&error)))?;
+            if there.is_none_or(|there| there.size != size || there.sha256 != Some(sha256)) {
+                self.layout.overtaken();
+                return Err(failed(io::Error::other(Overtaken)));
+            }
+        } else {
+            put.map_err(|error| failed(upload_failure(error)))?;
+        }
+        self.layout.changed(path, Some((sha256, size, None)));
         Ok(())
     }
 
@@ -422,9 +463,6 @@ impl<L: Layout> Target for StoreTarget<L> {
                 true => target.land_beside_others(&path, upload, sha256, size).await,
                 false => target.land(&path, upload, sha256, size).await,
             };
-            if put.is_ok() {
-                target.layout.changed(&path, Some((sha256, size, None)));
-            }
             promise.tell(put);
             // Whoever waits for the barrier is to find all of it told.
             drop(flying);

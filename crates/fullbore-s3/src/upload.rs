@@ -27,6 +27,7 @@ use super::compare::{composite_etag, is_md5, md5_hex, sum_of};
 use super::dialect::{Feature, Support};
 use super::gather::{Gathered, Gathering, Held};
 use super::journal::{self, Journal, Open};
+use super::objects::{Condition, condition_field};
 use super::parts::{Cut, Growth, OBJECT_BYTES_MAX, PART_BYTES_MAX, PARTS_MAX, WHOLE_BYTES_MAX, base64, composite};
 use super::spool::Spool;
 use super::work::Work;
@@ -65,6 +66,9 @@ pub enum UploadError {
     /// It was written to meanwhile.
     #[error("the file was changed while it was read")]
     Changed,
+    /// It was to be put on a condition, which does not hold.
+    #[error("another object of this key is there than was expected")]
+    Condition,
     /// More than an object can have.
     #[error("more than {}, which is the most that {what} can have", units::bytes(*most_bytes))]
     TooLarge {
@@ -246,12 +250,28 @@ impl Uploader {
         file: Arc<File>,
         size: u64,
     ) -> Result<Stored, UploadError> {
+        self.put_file_on(key, fields, file, size, &Condition::None).await
+    }
+
+    /// As [`Uploader::put_file`], on a condition. It is looked at before the parts are joined, and sent with the request that
+    /// joins them, which not every store heeds.
+    ///
+    /// # Errors
+    /// As there, and [`UploadError::Condition`].
+    pub async fn put_file_on(
+        &self,
+        key: &str,
+        fields: Vec<(String, String)>,
+        file: Arc<File>,
+        size: u64,
+        condition: &Condition,
+    ) -> Result<Stored, UploadError> {
         if size > OBJECT_BYTES_MAX {
             return Err(UploadError::TooLarge { what: "an object", most_bytes: OBJECT_BYTES_MAX });
         }
         for _ in 0..CUTS_MAX {
             let most = self.client.dialect().parts_max().min(PARTS_MAX);
-            match self.put_parts(key, fields.clone(), &file, size, Cut::at_most(size, most)).await {
+            match self.put_parts(key, fields.clone(), &file, size, Cut::at_most(size, most), condition).await {
                 Err(UploadError::TooManyParts { most, .. }) if most > 0 => {
                     self.client.dialect().learn_parts_max(most);
                     io::Seek::rewind(&mut &*file).map_err(UploadError::Source)?;
@@ -260,7 +280,7 @@ impl Uploader {
             }
         }
         let most = self.client.dialect().parts_max();
-        self.put_parts(key, fields, &file, size, Cut::at_most(size, most)).await
+        self.put_parts(key, fields, &file, size, Cut::at_most(size, most), condition).await
     }
 
     /// Uploads a file in parts of this cut.
@@ -271,6 +291,7 @@ impl Uploader {
         file: &Arc<File>,
         size: u64,
         cut: Cut,
+        condition: &Condition,
     ) -> Result<Stored, UploadError> {
         if cut.part_bytes(0) > PART_BYTES_MAX {
             let most_bytes = self.client.dialect().parts_max().saturating_mul(PART_BYTES_MAX);
@@ -286,7 +307,7 @@ impl Uploader {
         } else {
             tokio::task::spawn_blocking(move || reading.in_order(&mut (&*file).take(size)))
         };
-        let upload = self.begin(key, fields).await;
+        let upload = self.begin(key, fields).await.map(|upload| Multipart { condition: condition.clone(), ..upload });
         self.in_parts(upload, ready, reader, Some(original)).await
     }
 
@@ -371,7 +392,7 @@ impl Uploader {
             };
             self.noted(|journal| journal.answered(intent, only_one));
         }
-        Ok(Multipart { uploader: self.clone(), open: begun? })
+        Ok(Multipart { uploader: self.clone(), open: begun?, condition: Condition::None })
     }
 
     /// Asks the store to begin an upload. While it waits, the journal notes that this run is alive.
@@ -437,7 +458,7 @@ impl Uploader {
     /// When it may still be there.
     pub async fn abort(&self, key: &str, upload_id: &str) -> Result<Aborted, CallError> {
         let mut call = Call::new(Method::Delete, Some(key)).query("uploadId", upload_id);
-        call.at_the_end = true;
+        (call.at_the_end, call.is_unfenced) = (true, true);
         let what = format!("DELETE {key}?uploadId");
         let made = timeout(ABORT_LIMIT, self.client.call(call)).await;
         let made = made.unwrap_or_else(|_| {
@@ -608,6 +629,8 @@ struct Part {
 struct Multipart {
     uploader: Uploader,
     open: Open,
+    /// What the object may replace.
+    condition: Condition,
 }
 
 impl Multipart {
@@ -703,6 +726,17 @@ impl Multipart {
         let size = parts.iter().map(|part| part.size).sum();
         let mut stored = Stored { size, checksum: ours.clone(), confirmed, etag: None };
         let what = format!("POST {key}?uploadId");
+        // Not every store that honours conditions honours them here.
+        if self.condition != Condition::None {
+            let there = super::compare::head(&self.uploader.client, key).await?;
+            let is_as_expected = match &self.condition {
+                Condition::Tag(tag) => there.is_some_and(|there| there.etag.as_ref() == Some(tag)),
+                _ => there.is_none(),
+            };
+            if !is_as_expected {
+                return Err(UploadError::Condition);
+            }
+        }
         // A store that never spoke of checksums may not know the element, and another one may want it.
         let mut answer = self.ask_to_complete(parts, confirmed).await;
         if let Err(CallError::Refused { status: 400 | 501, error, .. }) = &answer
@@ -729,6 +763,10 @@ impl Multipart {
                     None => {}
                 }
             }
+            Ok(answer) if answer.head.status == 412 && self.condition != Condition::None => {
+                // The object may be this one: the answer to an earlier copy of the request was lost.
+                self.is_there(&stored, parts).await.map_err(|()| UploadError::Condition)?;
+            }
             // The answer to an earlier copy of the request was lost, and the upload is complete.
             Ok(answer) if answer.head.status == 404 => {
                 self.is_there(&stored, parts).await.map_err(|()| CallError::refused(&what, &answer))?;
@@ -750,7 +788,14 @@ impl Multipart {
             .field("Content-Type", "application/xml")
             .body(body, hash);
         call.errors_in_body = true;
-        self.uploader.client.call(call).await
+        let Some((name, value)) = condition_field(&self.condition) else {
+            return self.uploader.client.call(call).await;
+        };
+        let conditional = call.clone().field(&name, value);
+        match self.uploader.client.call(conditional).await {
+            Err(CallError::Refused { status: 501, .. }) => self.uploader.client.call(call).await,
+            answer => answer,
+        }
     }
 
     /// Whether the object is there as it should be: by its checksum, and of a store that has none by its ETag, which is

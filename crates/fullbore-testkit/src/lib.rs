@@ -32,6 +32,7 @@ mod builder;
 pub mod bulk;
 pub mod compression;
 pub mod deb;
+pub mod demonstration;
 pub mod digest;
 mod extras;
 pub mod faults;

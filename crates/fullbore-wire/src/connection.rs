@@ -24,7 +24,8 @@ use crate::hosts::{Fault, HostId};
 use crate::http1::RequestHead;
 use crate::proxy::Route;
 use crate::redirect::{REDIRECTS_MAX, Redirects};
-use crate::tls::Protocol;
+use crate::signer::Denial;
+use crate::tls::{Offer, Protocol};
 use crate::url::{self, Url};
 
 pub(crate) use plus::PlusForm;
@@ -72,8 +73,18 @@ pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
         if !begin_opening(&shared, host, slot) {
             continue;
         }
+        if let Err(denial) = prepare(&base).await {
+            tracing::info!("{}: {}", base.name(), denial.why);
+            not_opened(&shared, host, &Fault::Denied(denial));
+            continue;
+        }
         let endpoint = endpoint(&base);
-        let (how, was_used) = match connect(&endpoint, &shared.options.connect_to(&base.url, &base.route)).await {
+        let mut options = shared.options.connect_to(&base.url, &base.route);
+        if base.signer.is_some() {
+            // Stores speak nothing else, and the client of `put` and `get` neither.
+            options.offer = Offer::Http1;
+        }
+        let (how, was_used) = match connect(&endpoint, &options).await {
             Ok(connected) => {
                 let ms = connected.timings.total().as_millis();
                 tracing::info!("{}: connected to {}, {}, in {ms} ms", base.name(), connected.peer, connected.protocol);
@@ -89,10 +100,7 @@ pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
                 } else {
                     Fault::Broken(why)
                 };
-                // First, so that whoever asks again hears at once that the host is out.
-                shared.dispatcher().not_opened(host, &fault, Instant::now());
-                fail_gets(&shared, host, &fault);
-                shared.attention.notify_one();
+                not_opened(&shared, host, &fault);
                 continue;
             }
         };
@@ -119,6 +127,21 @@ pub(crate) async fn keep(shared: Arc<Shared>, host: HostId, slot: usize) {
             _ => failed_in_a_row = 0,
         }
     }
+}
+
+/// Fetches or renews what signatures need, where the host wants them.
+async fn prepare(base: &Base) -> Result<(), Denial> {
+    match &base.signer {
+        Some(signer) if !signer.is_prepared() => signer.prepare().await,
+        _ => Ok(()),
+    }
+}
+
+fn not_opened(shared: &Shared, host: HostId, fault: &Fault) {
+    // First, so that whoever asks again hears at once that the host is out.
+    shared.dispatcher().not_opened(host, fault, Instant::now());
+    fail_gets(shared, host, fault);
+    shared.attention.notify_one();
 }
 
 /// What one more connection is for.
@@ -176,6 +199,7 @@ fn fail_gets(shared: &Shared, host: HostId, fault: &Fault) {
                 GetError::Untrusted { host, reason, unknown_issuer: *unknown_issuer }
             }
             Fault::Blocked(_) => GetError::Final { host, reason },
+            Fault::Denied(denial) => GetError::Denied { host, denial: denial.clone() },
             _ => GetError::Unreachable { host, reason },
         };
         // The caller may have given up; then nobody is left to tell.
@@ -252,6 +276,21 @@ fn request(base: &Base, url: &Url, absolute: bool) -> RequestHead {
     head
 }
 
+/// A host that wants signatures is at another address now. False if it has moved too often.
+fn move_signed(shared: &Shared, host: HostId, base: &Base) -> bool {
+    let Some(signer) = &base.signer else { return false };
+    let mut bases = lock(&shared.bases);
+    let present = &mut bases[host as usize];
+    if present.moves == base.moves {
+        if present.moves >= REDIRECTS_MAX {
+            return false;
+        }
+        *present = Base { moves: present.moves + 1, ..Base::signed(signer.clone(), &shared.options) };
+        tracing::info!("{}: at {} now", signer.name(), present.url);
+    }
+    true
+}
+
 /// Where a redirect leads.
 pub(crate) enum Followed {
     /// The whole host is elsewhere: what was asked for is asked for again there.
@@ -278,6 +317,12 @@ fn follow(shared: &Shared, host: HostId, base: &Base, mut chain: Redirects, loca
     let Some(url) = moved_base(&base.url, &from, &to).filter(|_| is_first) else {
         return Followed::Elsewhere(Box::new(chain));
     };
+    if base.signer.is_some() {
+        return Followed::Refused(Fault::Denied(Denial {
+            why: format!("the store is at {}, where no request is signed", to.host_field()),
+            hint: "pass that address as the endpoint of the store",
+        }));
+    }
     let mut bases = lock(&shared.bases);
     let present = &mut bases[host as usize];
     if present.moves != base.moves {

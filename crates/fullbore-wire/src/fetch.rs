@@ -32,6 +32,7 @@ use crate::hosts::{Host, HostId, HostSet, HostTotals, MAX_HOSTS};
 use crate::proxy::{ProxySettings, Route};
 use crate::queue::{Item, ItemId, Segment};
 use crate::rate_limit::RateLimit;
+use crate::signer::Signer;
 use crate::tls::{Offer, Protocol, Tls};
 use crate::trial::{Seen, Step, Subject, TICK, Trials};
 use crate::url::{self, Url};
@@ -122,6 +123,8 @@ pub struct FetchOptions {
     pub trials: bool,
     /// Is told of the heads that are sent and received. Only HTTP/1.1 is spoken then.
     pub head_log: Option<HeadLog>,
+    /// Sign the requests to the mirrors of their addresses.
+    pub signers: Vec<Arc<dyn Signer>>,
 }
 
 impl Default for FetchOptions {
@@ -139,6 +142,7 @@ impl Default for FetchOptions {
             follow_redirects: true,
             trials: true,
             head_log: None,
+            signers: Vec::new(),
         }
     }
 }
@@ -232,8 +236,13 @@ impl Fetcher {
     /// Starts the tasks of a run; no connection is opened before there is something to ask for.
     /// The first mirror is the origin. Of more than [`MAX_HOSTS`] mirrors the rest is not used.
     pub fn start(mirrors: Vec<Url>, options: FetchOptions, parts: Parts) -> Fetcher {
-        let bases: Vec<Base> = mirrors.into_iter().take(MAX_HOSTS).map(|url| Base::at(url, &options)).collect();
-        let host_clocks = bases.iter().map(|base| parts.ledger.host(&base.url.host_field())).collect();
+        let base = |url: Url| match options.signers.iter().find(|signer| signer.address() == url) {
+            Some(signer) => Base::signed(signer.clone(), &options),
+            None => Base::at(url, &options),
+        };
+        let bases: Vec<Base> = mirrors.into_iter().take(MAX_HOSTS).map(base).collect();
+        let name = |base: &Base| base.signer.as_ref().map_or_else(|| base.url.host_field(), |signer| signer.name());
+        let host_clocks = bases.iter().map(|base| parts.ledger.host(&name(base))).collect();
         if let Some(rate) = options.rate_limit_bytes_per_s {
             parts.ledger.set_rate_limit(rate);
         }
@@ -242,7 +251,7 @@ impl Fetcher {
             Some(Arc::new(RateLimit::new(rate, Instant::now())))
         };
         let rate_limit = options.shared_rate_limit.clone().or_else(own_limit);
-        let hosts = bases.iter().map(|base| Host::new(base.url.host_field())).collect();
+        let hosts = bases.iter().map(|base| Host::new(name(base))).collect();
         let count = bases.len();
         let connections_per_host = options.limits.connections_per_host;
         let shared = Arc::new(Shared {

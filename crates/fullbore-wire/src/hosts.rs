@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::http1::PIPELINE_DEPTH;
+use crate::signer::Denial;
 use crate::tls::Protocol;
 
 /// Place of a host in the run's list; 0 is the origin.
@@ -157,6 +158,8 @@ pub enum Fault {
     },
     /// Its name may not be looked up.
     Blocked(String),
+    /// It refuses every request: it wants other signatures than it gets.
+    Denied(Denial),
     /// Nothing, or next to nothing, arrived for too long.
     Slow,
     /// It ignores `Range`.
@@ -190,6 +193,7 @@ impl std::fmt::Display for Fault {
             }
             Fault::Busy { status, retry_after: None } => write!(f, "trouble on the server ({status})"),
             Fault::Broken(why) | Fault::Blocked(why) | Fault::Untrusted { why, .. } => write!(f, "{why}"),
+            Fault::Denied(denial) => write!(f, "{}", denial.why),
             Fault::Slow => write!(f, "too slow"),
             Fault::NoRanges => write!(f, "ignores Range"),
             Fault::CannotPipeline => write!(f, "cannot answer pipelined requests in order"),
@@ -263,6 +267,8 @@ pub struct Host {
     /// What it says behind the statuses of errors, last.
     phrases: BTreeMap<u16, String>,
     state: HostState,
+    /// Why it refuses every request, if it does.
+    denial: Option<Denial>,
     strikes: u32,
     misses: u32,
     failures: u32,
@@ -291,6 +297,7 @@ impl Host {
             phrases: BTreeMap::new(),
             totals: HostTotals::default(),
             state: HostState::Up,
+            denial: None,
             strikes: 0,
             misses: 0,
             failures: 0,
@@ -367,6 +374,11 @@ impl Host {
             HostState::Out(reason) => Some(reason),
             _ => None,
         }
+    }
+
+    /// Why it refuses every request, if it does.
+    pub(crate) fn denial(&self) -> Option<&Denial> {
+        self.denial.as_ref()
     }
 
     /// Requests that may be unanswered on one connection.
@@ -541,6 +553,10 @@ impl Host {
                 }
             }
             Fault::Blocked(why) | Fault::Untrusted { why, .. } => self.out(why.clone()),
+            Fault::Denied(denial) => {
+                self.denial.get_or_insert_with(|| denial.clone());
+                self.out(denial.why.clone());
+            }
             Fault::NoRanges => self.ranges = false,
             Fault::CannotPipeline => self.pipelines = false,
         }

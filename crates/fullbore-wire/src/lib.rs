@@ -52,6 +52,7 @@ pub mod redirect;
 pub mod resolve;
 pub mod retry_after;
 pub mod run;
+pub mod signer;
 pub mod socket;
 mod stream;
 pub mod tcp_info;

@@ -4,6 +4,7 @@
 //! never holds up a socket.
 
 pub(crate) mod batch;
+mod buckets;
 pub mod hints;
 mod network;
 pub mod refusals;
@@ -12,7 +13,8 @@ mod settings;
 mod site;
 
 pub use batch::{Fed, FedEvent, Fetched, Job, Progression, Totals};
+pub use buckets::{Buckets, OpenBucket, SignedMirror};
 pub use network::{FILES_AT_ONCE, Network, network_runtime, sending_runtime};
 pub use report::{RunReport, add_transfers};
-pub use settings::{NetworkSettings, ProxyAddresses, address, addresses, fetch_options, proxies};
+pub use settings::{NetworkSettings, ProxyAddresses, address, addresses, fetch_options, mirror_address, proxies, site};
 pub use site::{FileList, RemoteFile, Site, SiteParts};

@@ -303,7 +303,9 @@ fn run_put(arguments: &cli::PutArgs, environment: &Environment) -> u8 {
             Err(exit_code) => return exit_code,
         };
         let result = match &settings {
-            settings::Put::Bucket(settings) => fullbore_s3::put::run(settings, screen, &stop),
+            settings::Put::Bucket(settings, fleet) => {
+                fullbore_s3::put::run_with(settings, fleet.as_deref(), screen, &stop)
+            }
             settings::Put::Grid(settings) => fullbore_lafs::put::run(settings, screen, &stop),
         };
         Runs::one(output, environment, screen, "put", &settings.place(), result)

@@ -17,6 +17,7 @@ pub mod file;
 pub mod install;
 mod keys;
 mod layers;
+mod origins;
 mod queue;
 pub mod resolve;
 mod store;

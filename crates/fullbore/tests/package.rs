@@ -6,7 +6,11 @@
 //! own root and its users, in a layer that is thrown away.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+#[path = "package/fleet.rs"]
+mod fleet;
 mod harness;
+#[path = "package/units.rs"]
+mod units;
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
@@ -120,6 +124,9 @@ fn what_the_package_holds_is_there() {
         "usr/share/fish/vendor_completions.d/fullbore.fish",
         "usr/lib/systemd/system/fullbore-mirror@.service",
         "usr/lib/systemd/system/fullbore-mirror@.timer",
+        "usr/lib/systemd/system/fullbore-work@.service",
+        "usr/share/doc/fullbore/examples/fleet/compose.yaml",
+        "usr/share/doc/fullbore/examples/nats/permissions.conf",
         "usr/share/doc/fullbore/guide/mirror.md",
     ] {
         assert!(targets.contains(Path::new(wanted)), "{wanted} is not in {targets:?}");
@@ -203,23 +210,29 @@ done
 dpkg -L fullbore | while read -r path; do [ -e "$path" ] || say "$path is not there"; done
 bash -c '. /usr/share/bash-completion/completions/fullbore; complete -p fullbore'
 [ "$(stat -c %U:%G:%a /var/lib/fullbore)" = fullbore:fullbore:755 ] || say "/var/lib/fullbore is not the user's"
-unit=/usr/lib/systemd/system/fullbore-mirror@.service
-command=$(sed -n 's/^ExecStart=\([^ ]*\) .*/\1/p' $unit)
-[ -x "$command" ] || say "$unit starts $command, which is not there"
+for unit in /usr/lib/systemd/system/fullbore-*.service; do
+    command=$(sed -n 's/^ExecStart=\([^ ]*\) .*/\1/p' "$unit")
+    [ -x "$command" ] || say "$unit starts $command, which is not there"
+done
 dpkg --verify fullbore
 
 # Again over itself, with apt using it, and with what runs and people have left.
 dpkg -i /fullbore.deb
 fullbore apt enable
-mkdir -p /etc/systemd/system/timers.target.wants
-ln -s /usr/lib/systemd/system/fullbore-mirror@.timer \
-    /etc/systemd/system/timers.target.wants/fullbore-mirror@debian.timer
+enabled="timers.target.wants/fullbore-mirror@debian.timer multi-user.target.wants/fullbore-work@debian.service"
+for name in $enabled; do
+    mkdir -p "/etc/systemd/system/${name%/*}"
+    unit=${name#*/}
+    ln -s "/usr/lib/systemd/system/${unit%@*}@.${unit##*.}" "/etc/systemd/system/$name"
+done
 [ -e /etc/apt/apt.conf.d/90fullbore ] || say "apt enable wrote nothing"
 touch /var/lib/fullbore/debian.prom /var/lib/fullbore/debian.html
 mkdir /var/lib/fullbore/mine
 dpkg -r fullbore
 [ ! -e /etc/apt/apt.conf.d/90fullbore ] || say "apt is left with methods that are gone"
-[ ! -L /etc/systemd/system/timers.target.wants/fullbore-mirror@debian.timer ] || say "a timer is left without its unit"
+for name in $enabled; do
+    [ ! -L "/etc/systemd/system/$name" ] || say "$name is left without its unit"
+done
 [ ! -e /usr/bin/fullbore ] || say "the program is still there"
 [ -e /var/lib/fullbore/debian.prom ] || say "removed what only a purge removes"
 apt-config dump >/dev/null

@@ -12,6 +12,8 @@ mod conditions;
 mod dialects;
 #[path = "s3/faults.rs"]
 mod faults;
+#[path = "s3/fence.rs"]
+mod fence;
 #[path = "s3/frame.rs"]
 mod frame;
 #[path = "s3/hostile.rs"]
@@ -19,6 +21,7 @@ mod hostile;
 #[path = "s3/leftovers.rs"]
 mod leftovers;
 #[path = "s3/servers.rs"]
+#[allow(dead_code, reason = "shared by several test binaries")]
 mod servers;
 #[path = "s3/store.rs"]
 mod store;

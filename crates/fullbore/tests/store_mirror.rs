@@ -15,8 +15,14 @@ mod fleet;
 #[path = "store_mirror/fleet_faults.rs"]
 mod fleet_faults;
 mod harness;
+#[path = "store_mirror/overtaken.rs"]
+mod overtaken;
+#[path = "store_mirror/policies.rs"]
+mod policies;
 #[path = "s3/proxy.rs"]
 mod proxy;
+#[path = "store_mirror/round_trips.rs"]
+mod round_trips;
 #[path = "s3/servers.rs"]
 #[allow(dead_code, unused_imports, reason = "shared by several test binaries")]
 mod servers;
@@ -192,6 +198,27 @@ fn a_bucket_has_what_a_directory_has_and_is_updated_and_cleaned() {
     let mut own: Vec<&str> = own.iter().map(String::as_str).collect();
     own.sort_unstable();
     assert_eq!(own, ["files-2.zst", "state"], "no lock, no mark, no old list");
+}
+
+/// As in a directory, and for other hosts to see.
+#[test]
+fn a_mark_is_at_the_top_while_a_run_changes_the_mirror() {
+    let store = versitygw();
+    let proxy = Proxy::start(&store.url, |_, _| Action::now());
+    Bucket::at(&proxy.url).run(&served(0), &["--trace-host", "mirror.example.org"]).exits(0);
+    let asked = proxy.take();
+    let place = |method: &str, path: &str| {
+        let line = format!("{method} /bucket/debian/{path}");
+        asked.iter().position(|request| request.starts_with(&line)).unwrap_or_else(|| panic!("{line} in {asked:?}"))
+    };
+    let mark = "Archive-Update-in-Progress-mirror.example.org";
+    assert!(place("PUT", mark) < place("PUT", "pool/"));
+    assert!(place("PUT", "project/trace/mirror.example.org") < place("DELETE", mark));
+    assert!(!data(&store).join(mark).exists());
+    // That of a killed run goes with the next one that changes something.
+    fs::write(data(&store).join(mark), "").unwrap();
+    Bucket::at(&store.url).run(&served(1), &["--trace-host", "mirror.example.org"]).exits(0);
+    assert!(!data(&store).join(mark).exists());
 }
 
 #[test]
@@ -541,7 +568,79 @@ fn the_state_may_be_elsewhere() {
     verified(&data(&store), common(), 1);
     bucket.check(&flags).exits(0).prints("all as signed.");
     assert!(!data(&store).join(".fullbore").exists());
-    bucket.run(&served(1), &["--state", "/srv"]).exits(1).says("s3://");
+}
+
+#[test]
+fn the_state_may_be_in_a_directory() {
+    let store = versitygw();
+    let bucket = Bucket::at(&store.url);
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state");
+    let flags = ["--state", state.to_str().unwrap()];
+    bucket.run(&served(0), &flags).exits(0);
+    assert!(!data(&store).join(".fullbore").exists());
+    bucket.run(&served(0), &[&flags[..], &["--changed-exit"]].concat()).exits(10);
+    bucket.run(&served(1), &[&flags[..], &["--keep-generations", "0", "--keep-hours", "0"]].concat()).exits(0);
+    assert_eq!(contents(&data(&store)), *reference(1));
+    bucket.check(&flags).exits(0).prints("all as signed.");
+    bucket.check(&[&flags[..], &["--repair"]].concat()).exits(0);
+    let names = |directory: &Path| {
+        let mut names: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(&state.join(".fullbore")), ["files-2.zst", "lock", "state"]);
+    assert!(!data(&store).join(".fullbore").exists());
+    // Two runs that have the directory are kept apart.
+    let lock = fs::File::open(state.join(".fullbore/lock")).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let news = [&flags[..], &["--index-formats", "xz"]].concat();
+    bucket.run(&served(1), &news).exits(6).says("is in use by another run");
+    drop(lock);
+    // It is of this mirror alone.
+    let mut moved = Bucket::at(&store.url);
+    moved.mirror.to = PathBuf::from("s3://bucket/moved");
+    moved.run(&served(1), &flags).exits(1).says("that of the mirror s3://bucket/debian");
+    // A lost state costs no download.
+    fs::remove_dir_all(&state).unwrap();
+    let server = served(1);
+    bucket.run(&server, &flags).exits(0);
+    assert!(pool_requests(&server).is_empty());
+}
+
+/// The indexes that were asked for.
+fn index_requests(server: &Server) -> usize {
+    server.log().into_iter().filter(|entry| entry.path.contains("Packages") || entry.path.contains("/by-hash/")).count()
+}
+
+#[test]
+fn a_cache_saves_the_download_of_indexes() {
+    let store = versitygw();
+    let bucket = Bucket::at(&store.url);
+    let directory = tempfile::tempdir().unwrap();
+    let cache = directory.path().join("cache");
+    let flags = ["--cache", cache.to_str().unwrap()];
+    bucket.run(&served(0), &flags).exits(0);
+    let kept: Vec<PathBuf> = fs::read_dir(&cache).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(!kept.is_empty());
+    // Another mirror of the same archive: what is read need not be fetched, nor asked of the bucket.
+    let other = |more: &[&str]| {
+        let mut other = Bucket::at(&store.url);
+        other.mirror.to = PathBuf::from(format!("{TO}-{}", more.len()));
+        let server = served(0);
+        other.run(&server, more).exits(0);
+        index_requests(&server)
+    };
+    let (without, with) = (other(&[]), other(&flags));
+    assert_eq!(without - with, kept.len(), "{without} without, {with} with");
+    // One that was changed is fetched again, and replaced.
+    let wrong = &kept[0];
+    let length = fs::metadata(wrong).unwrap().len() as usize;
+    let right = fs::read(wrong).unwrap();
+    fs::write(wrong, vec![b'x'; length]).unwrap();
+    fs::remove_dir_all(store.directory.path().join("data/bucket/debian-2")).unwrap();
+    assert_eq!(other(&flags), with + 1);
+    assert_eq!(fs::read(wrong).unwrap(), right);
 }
 
 /// A state tells of the files of one mirror. Believed for another one, it would have an InRelease published over nothing.

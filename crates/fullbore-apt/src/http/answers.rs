@@ -52,6 +52,7 @@ impl HostError {
         match error {
             GetError::Unreachable { reason, .. } | GetError::Final { reason, .. } => HostError::Network(reason.clone()),
             GetError::Untrusted { reason, .. } => HostError::Other(reason.clone()),
+            GetError::Denied { denial, .. } => HostError::Other(denial.why.clone()),
             GetError::TooLarge { limit_bytes, .. } => {
                 // It was cut there, so its size is not known.
                 HostError::WrongSize(words::unexpected_size(limit_bytes.saturating_add(1), *limit_bytes))

@@ -100,7 +100,7 @@ struct Answer {
 
 impl From<Got> for Answer {
     fn from(got: Got) -> Answer {
-        let Got { head, body } = got;
+        let Got { head, body, .. } = got;
         Answer { status: head.status, body, modified: head.last_modified, location: head.location }
     }
 }

@@ -5,7 +5,7 @@
 
 use fullbore_debian::sources_list::{ArchiveSource, SignedBy};
 use fullbore_engine::run::error::{CommandError, ErrorKind};
-use fullbore_wire::run::address;
+use fullbore_wire::run::{NetworkSettings, mirror_address};
 use fullbore_wire::url::without_credentials;
 
 use super::settings::{UpdateSettings, keys_of};
@@ -91,7 +91,7 @@ pub fn repositories(settings: &UpdateSettings, defaults: &Defaults) -> Result<Re
     let mut addresses: Vec<String> = Vec::new();
     for source in &settings.sources {
         for uri in &source.uris {
-            let mirrors = match mirrors(uri, &settings.mirrors) {
+            let mirrors = match mirrors(uri, &settings.mirrors, &settings.network) {
                 Ok(Some(mirrors)) => mirrors,
                 other => {
                     found.pass_over(uri, other.err());
@@ -116,7 +116,7 @@ pub fn repositories(settings: &UpdateSettings, defaults: &Defaults) -> Result<Re
     }
     if found.all.is_empty() && !found.left_to_apt.is_empty() {
         return Err(CommandError::new(ErrorKind::Partial, found.warnings.join("; "))
-            .hint("http:, https: and mirror+file: sources are updated here; use apt-get update for these"));
+            .hint("http:, https:, s3: and mirror+file: sources are updated here; use apt-get update for these"));
     }
     Ok(found)
 }
@@ -198,9 +198,9 @@ fn add(
 }
 
 /// The addresses for a source's address: itself, then the other known mirrors. `None` if only apt can update it.
-fn mirrors(uri: &str, known: &[String]) -> Result<Option<Vec<String>>, CommandError> {
+fn mirrors(uri: &str, known: &[String], network: &NetworkSettings) -> Result<Option<Vec<String>>, CommandError> {
     let scheme = uri.split(':').next().unwrap_or_default();
-    if !matches!(scheme, "http" | "https" | "mirror+file") {
+    if !matches!(scheme, "http" | "https" | "mirror+file" | "s3") {
         return Ok(None);
     }
     let mut all = sources::expand(uri)?;
@@ -208,5 +208,5 @@ fn mirrors(uri: &str, known: &[String]) -> Result<Option<Vec<String>>, CommandEr
     if known.iter().any(|mirror| mirror == own) {
         all.extend(known.iter().filter(|mirror| *mirror != own).cloned());
     }
-    all.iter().map(|mirror| address(mirror)).collect::<Result<_, _>>().map(Some)
+    all.iter().map(|mirror| mirror_address(mirror, network)).collect::<Result<_, _>>().map(Some)
 }

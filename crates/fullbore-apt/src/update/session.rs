@@ -11,7 +11,7 @@ use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::run::events::Events;
 use fullbore_engine::stage::{Kind, Ledger, StageClock};
 use fullbore_engine::target::LocalTarget;
-use fullbore_wire::run::{Fetched, FileList, Job, Network, Progression, Site, SiteParts, addresses, fetch_options};
+use fullbore_wire::run::{Fetched, FileList, Job, Network, Progression, Site, SiteParts, site};
 
 use super::settings::UpdateSettings;
 
@@ -83,9 +83,8 @@ impl Session {
     }
 
     fn site(&self, settings: &UpdateSettings, number: usize, mirrors: &[String]) -> Result<Site, CommandError> {
-        let (urls, auth) = addresses(mirrors.iter())?;
+        let (urls, mut options) = site(mirrors.iter(), &settings.network)?;
         let journal = Journal::open(&self.root, &log_path(number), &mut |_, _| {}).map_err(|error| disk(&error))?;
-        let mut options = fetch_options(&settings.network, auth)?;
         // apt's timeout holds for a single mirror; with several, the stricter default.
         if urls.len() == 1 {
             options.limits.silence = Duration::from_secs(settings.timeout_s());

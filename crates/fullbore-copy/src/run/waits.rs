@@ -3,8 +3,8 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use fullbore_engine::machine::since_boot as now;
 use fullbore_engine::units;
-use rustix::time::{ClockId, clock_gettime};
 
 /// A wait that takes so much longer than it should was a suspension, of the process or of the machine. A guess: a busy
 /// machine lets no thread wait that long.
@@ -27,12 +27,6 @@ struct State {
     away: Duration,
     /// Until it was known that there is no direct connection.
     searched: Duration,
-}
-
-/// Time since the machine was started, suspensions included.
-fn now() -> Duration {
-    let now = clock_gettime(ClockId::Boottime);
-    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
 }
 
 impl Waits {

@@ -407,9 +407,15 @@ impl Summary {
     /// The one line at the end of a worker.
     fn work_line(&self, f: &mut fmt::Formatter<'_>, time: &str) -> fmt::Result {
         let totals = &self.totals;
-        let rate = units::bytes(units::per_second(totals.written_bytes, self.duration_ms));
-        let stored = units::several(totals.files, "file", "files");
-        write!(f, "{stored}, {} stored in {time}, {rate}/s", units::bytes(totals.written_bytes))?;
+        match (totals.files, totals.missing_files, self.exit_code) {
+            (0, 0, 0) => write!(f, "nothing to store in {time}")?,
+            (0, ..) => write!(f, "nothing stored in {time}")?,
+            (files, ..) => {
+                let rate = units::bytes(units::per_second(totals.written_bytes, self.duration_ms));
+                let stored = units::several(files, "file", "files");
+                write!(f, "{stored}, {} stored in {time}, {rate}/s", units::bytes(totals.written_bytes))?;
+            }
+        }
         match totals.kept_files {
             0 => write!(f, ".")?,
             kept => write!(f, "; {kept} {} there already.", units::noun(kept, "was", "were"))?,
@@ -552,6 +558,23 @@ mod tests {
         };
         let line = "43.1 GB in 11 m 32 s, 62.3 MB/s. Limited by: disk writes (busy 91 %; network blocked 74 %).";
         assert_eq!(summary.to_string(), line);
+    }
+
+    #[test]
+    fn the_closing_lines_of_a_plan_and_its_workers() {
+        let pinned = Pinned { run: "9c1f".into(), files: 594, bytes: 60_000_000 };
+        let plan = Summary { command: "mirror".into(), duration_ms: 2000, pinned: Some(pinned), ..Summary::default() };
+        assert_eq!(plan.to_string(), "594 files, 60.0 MB pinned for workers in 2.0 s.");
+        let worker = |files, written_bytes, kept_files, missing_files| {
+            let totals = Totals { files, written_bytes, kept_files, missing_files, ..Totals::default() };
+            Summary { command: "work".into(), duration_ms: 2000, totals, ..Summary::default() }.to_string()
+        };
+        assert_eq!(
+            worker(297, 30_000_000, 1, 0),
+            "297 files, 30.0 MB stored in 2.0 s, 15.0 MB/s; 1 was there already."
+        );
+        assert_eq!(worker(0, 0, 594, 0), "nothing to store in 2.0 s; 594 were there already.");
+        assert_eq!(worker(0, 0, 0, 2), "nothing stored in 2.0 s. 2 files are missing.");
     }
 
     #[test]

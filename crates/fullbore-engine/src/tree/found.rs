@@ -42,6 +42,11 @@ pub struct Found {
 }
 
 impl Found {
+    /// Whether a symbolic link leads to the file, so that its path is not where it is.
+    pub fn is_behind_a_link(&self) -> bool {
+        self.real.is_some()
+    }
+
     /// Opens the file, whose path this is.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use fullbore_digest::Sha256;
 
 use super::*;
-use crate::message::Item;
+use crate::message::{Item, Kind};
 use crate::queue::ACK_WAIT;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -26,7 +26,7 @@ fn run() -> RunId {
 
 fn tasks(round: u32, count: usize) -> Vec<Task> {
     let item = |number| Item { path: format!("pool/{number}"), size: 1, sha256: Sha256::of(b"") };
-    (0..count).map(|number| Task { run: run(), round, items: vec![item(number)] }).collect()
+    (0..count).map(|number| Task { kind: Kind::Fetch, run: run(), round, items: vec![item(number)] }).collect()
 }
 
 fn queue(count: usize) -> MemoryQueue {

@@ -134,6 +134,68 @@ impl Budgets {
     }
 }
 
+/// Files that workers read themselves, because all machines have mounted them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PutSource {
+    /// The directory on the planner's machine: an absolute path. Each worker's user says where it is on his machine.
+    pub root: String,
+    /// Fields of all objects, such as `Cache-Control`.
+    pub fields: Vec<(String, String)>,
+    /// `Content-Type` of all objects; by default, it follows from the name.
+    pub content_type: Option<String>,
+}
+
+/// Fields of objects in an announcement. There are five flags, and some metadata.
+const FIELDS_MAX: usize = 64;
+
+/// Longest path of a root: PATH_MAX of Linux.
+const ROOT_BYTES_MAX: usize = 4096;
+
+/// Longest value of a field: S3 allows 2 KiB of metadata for an object.
+const VALUE_BYTES_MAX: usize = 2048;
+
+/// Fields that a planner may set, in lower case. Any other could change what a signed request does.
+const FIELDS: [&str; 5] = [
+    "cache-control",
+    "x-amz-storage-class",
+    "x-amz-acl",
+    "x-amz-server-side-encryption",
+    "x-amz-server-side-encryption-aws-kms-key-id",
+];
+
+impl PutSource {
+    fn check(&self) -> Result<(), MessageError> {
+        let refused = |reason| Err(MessageError::Source { reason });
+        let parts = self.root.split('/').skip(1);
+        let is_path = parts.clone().all(|part| !matches!(part, "." | "..")) && !self.root.contains('\0');
+        if !self.root.starts_with('/') || self.root.len() > ROOT_BYTES_MAX || !is_path {
+            return refused("its directory is no absolute path");
+        }
+        if self.fields.len() > FIELDS_MAX {
+            return refused("too many fields");
+        }
+        let is_metadata = |name: &str| {
+            let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+            name.strip_prefix("x-amz-meta-").is_some_and(|rest| !rest.is_empty() && rest.bytes().all(allowed))
+        };
+        let values = self.fields.iter().map(|(_, value)| value).chain(&self.content_type);
+        let is_value = |value: &String| {
+            value.len() <= VALUE_BYTES_MAX
+                && !value.is_empty()
+                && value.bytes().all(|byte| (b' '..=b'~').contains(&byte))
+        };
+        let is_name = |name: &String| {
+            let name = name.to_ascii_lowercase();
+            FIELDS.contains(&name.as_str()) || is_metadata(&name)
+        };
+        match (self.fields.iter().all(|(name, _)| is_name(name)), values.clone().all(is_value)) {
+            (true, true) => Ok(()),
+            (false, _) => refused("a field that is not for users"),
+            (true, false) => refused("a field with an odd value"),
+        }
+    }
+}
+
 /// A run, as its planner announces it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
@@ -157,13 +219,18 @@ pub struct Run {
     pub fullbore: String,
     /// The round that is being worked on.
     pub round: u32,
+    /// What workers read and store. `None`: they fetch files of a mirror.
+    pub put: Option<PutSource>,
 }
 
 /// Longest name of a region: that of a label of a host name (RFC 1035, section 2.3.4).
 const REGION_BYTES_MAX: usize = 63;
 
-/// Kind of a run whose tasks are fetched from mirrors.
-const KIND: &str = "mirror";
+/// Kind of a run whose files are fetched from mirrors.
+const MIRROR: &str = "mirror";
+
+/// Kind of a run whose files workers read.
+const PUT: &str = "put";
 
 #[derive(Serialize, Deserialize)]
 struct Wire {
@@ -175,6 +242,7 @@ struct Wire {
     endpoint: Option<String>,
     #[serde(default)]
     region: Option<String>,
+    #[serde(default)]
     hosts: Vec<String>,
     #[serde(default)]
     budget: BTreeMap<String, u32>,
@@ -185,6 +253,12 @@ struct Wire {
     #[serde(default)]
     fullbore: String,
     round: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    root: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    fields: Vec<(String, String)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    content_type: Option<String>,
 }
 
 impl Versioned for Wire {
@@ -200,18 +274,28 @@ impl Run {
     /// See [`MessageError`].
     pub fn parse(bytes: &[u8]) -> Result<Run, MessageError> {
         let wire: Wire = parse(bytes)?;
-        if wire.kind != KIND {
-            return Err(MessageError::Kind { kind: shown(&wire.kind) });
-        }
+        let is_put = match wire.kind.as_str() {
+            MIRROR => false,
+            PUT => true,
+            other => return Err(MessageError::Kind { kind: shown(other) }),
+        };
         if wire.round == 0 {
             return Err(MessageError::Bound { field: "round", value: 0 });
         }
-        if wire.hosts.is_empty() || wire.hosts.len() > HOSTS_MAX {
+        if wire.hosts.is_empty() != is_put || wire.hosts.len() > HOSTS_MAX {
             return Err(MessageError::Bound { field: "hosts", value: wire.hosts.len() as u64 });
         }
         if wire.rate == Some(0) {
             return Err(MessageError::Bound { field: "rate", value: 0 });
         }
+        let put = if is_put {
+            let root = wire.root.ok_or(MessageError::Source { reason: "no directory" })?;
+            let source = PutSource { root, fields: wire.fields, content_type: wire.content_type };
+            source.check()?;
+            Some(source)
+        } else {
+            None
+        };
         Ok(Run {
             id: wire.id,
             to: StorePlace::parse(&wire.to)?,
@@ -223,6 +307,7 @@ impl Run {
             planner: bounded(&wire.planner),
             fullbore: bounded(&wire.fullbore),
             round: wire.round,
+            put,
         })
     }
 
@@ -232,7 +317,7 @@ impl Run {
         let wire = Wire {
             v: VERSION,
             id: self.id.clone(),
-            kind: KIND.to_owned(),
+            kind: if self.put.is_some() { PUT } else { MIRROR }.to_owned(),
             to: format!("s3://{bucket}/{prefix}"),
             endpoint: self.endpoint.as_ref().map(ToString::to_string),
             region: self.region.clone(),
@@ -242,6 +327,9 @@ impl Run {
             planner: self.planner.clone(),
             fullbore: self.fullbore.clone(),
             round: self.round,
+            root: self.put.as_ref().map(|source| source.root.clone()),
+            fields: self.put.as_ref().map(|source| source.fields.clone()).unwrap_or_default(),
+            content_type: self.put.as_ref().and_then(|source| source.content_type.clone()),
         };
         serde_json::to_vec(&wire).expect("text and numbers have a form in JSON")
     }
@@ -306,6 +394,38 @@ mod tests {
         }
         let budget = text("s3://bucket/x", "null", "https://a/").replace("\"*\":3", "\"*\":4000000000");
         assert!(matches!(Run::parse(budget.as_bytes()), Err(MessageError::Bound { field: "budget", .. })));
+    }
+
+    /// F18
+    #[test]
+    fn a_hostile_run_of_files_to_put_is_refused() {
+        let run = |root: &str, name: &str, value: &str| Run {
+            hosts: Vec::new(),
+            put: Some(PutSource {
+                root: root.to_owned(),
+                fields: vec![(name.to_owned(), value.to_owned())],
+                content_type: Some("text/plain".to_owned()),
+            }),
+            ..Run::parse(text("s3://bucket/x", "null", "https://a/").as_bytes()).unwrap()
+        };
+        let good = run("/share/photos", "Cache-Control", "max-age=5");
+        assert_eq!(Run::parse(&good.to_bytes()).unwrap(), good);
+        for root in ["", "share", "/share/../etc", "/./x", "/a\0b"] {
+            let hostile = run(root, "x-amz-meta-a", "b");
+            assert!(matches!(Run::parse(&hostile.to_bytes()), Err(MessageError::Source { .. })), "{root:?}");
+        }
+        for (name, value) in [
+            ("Host", "evil.example"),
+            ("x-amz-copy-source", "/secret/key"),
+            ("x-amz-acl", "a\r\nb: c"),
+            ("x-amz-meta-", "a"),
+        ] {
+            let hostile = run("/share", name, value);
+            assert!(matches!(Run::parse(&hostile.to_bytes()), Err(MessageError::Source { .. })), "{name}");
+        }
+        // One with mirrors too would be of both kinds.
+        let both = Run { hosts: vec![Url::parse("https://a/").unwrap()], ..good };
+        assert!(Run::parse(&both.to_bytes()).is_err());
     }
 
     /// F18

@@ -1,6 +1,6 @@
-//! A task: files that one worker fetches and stores.
+//! A task: files that one worker fetches and stores, or reads and stores.
 
-use fullbore_debian::path::{self, PathError};
+use fullbore_debian::path::{self, PathError, PathFault};
 use fullbore_digest::{Sha256, Sha256Hasher};
 use serde::{Deserialize, Serialize};
 
@@ -8,8 +8,33 @@ use super::{MessageError, VERSION, Versioned, parse, shown};
 use crate::names::{Class, RunId};
 use crate::tasks::{FILE_BYTES_MAX, PACK_BYTES_MAX, PACK_FILES_MAX, XL_BYTES_MIN};
 
-/// The only kind of work so far: fetch from the mirrors of the run, verify, store.
-const KIND: &str = "fetch";
+/// What a worker does with the files of a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Fetch them from the mirrors of the run, verify and store them.
+    Fetch,
+    /// Read them below the root of the run, and store them.
+    Put,
+}
+
+impl Kind {
+    const ALL: [Kind; 2] = [Kind::Fetch, Kind::Put];
+
+    /// The kind in messages.
+    fn as_str(self) -> &'static str {
+        match self {
+            Kind::Fetch => "fetch",
+            Kind::Put => "put",
+        }
+    }
+
+    fn of(text: &str) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| kind.as_str() == text)
+    }
+}
+
+/// Longest path of a file to put: that of a key of S3.
+const PUT_PATH_BYTES_MAX: usize = 1024;
 
 /// Hexadecimal digits of a message id.
 const ID_DIGITS: usize = 32;
@@ -20,17 +45,56 @@ const SIGNED_NAMES: [&str; 3] = ["InRelease", "Release", "Release.gpg"];
 /// A file of a task.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Item {
-    /// Path below the mirror's root, checked by [`Item::check`].
+    /// Path below the root of the mirror or of the files to put, checked by [`Item::check`].
     pub path: String,
     /// Size in bytes.
     pub size: u64,
-    /// Hash of the content, from a signed index.
+    /// Hash of the content, from a signed index. Of a file to put: [`Item::version`].
     pub sha256: Sha256,
 }
 
 impl Item {
-    /// Whether a worker may be given this file. Workers never write what the planner publishes: nothing below `dists`,
-    /// and no signed file. They write no file of fullbore's own either, because its names start with a dot.
+    /// Stands for the content of a file to put, which the planner has not read. A worker refuses a file that has changed
+    /// since the planner saw it.
+    pub fn version(size: u64, modified_s: i64, modified_ns: u32) -> Sha256 {
+        Sha256::of(format!("{size} {modified_s} {modified_ns}").as_bytes())
+    }
+
+    /// Whether a worker may be given this file.
+    ///
+    /// # Errors
+    /// The reason: a path outside the root, a published path, or a size that no store takes.
+    pub fn check_for(&self, kind: Kind) -> Result<(), MessageError> {
+        match kind {
+            Kind::Fetch => self.check(),
+            Kind::Put => self.check_to_put(),
+        }
+    }
+
+    /// Files that people put have any names; only the parts of the path must not lead out of the root.
+    fn check_to_put(&self) -> Result<(), MessageError> {
+        let fault = match self.path.as_str() {
+            "" => Some(PathFault::Empty),
+            path if path.len() > PUT_PATH_BYTES_MAX => Some(PathFault::TooLong),
+            path if path.starts_with('/') => Some(PathFault::Absolute),
+            path if path.contains('\0') => Some(PathFault::Control),
+            path => path.split('/').find_map(|part| match part {
+                "" => Some(PathFault::EmptyPart),
+                "." | ".." => Some(PathFault::Dots),
+                _ => None,
+            }),
+        };
+        if let Some(fault) = fault {
+            return Err(MessageError::Path(PathError { shown: shown(&self.path), fault }));
+        }
+        if self.size > FILE_BYTES_MAX {
+            return Err(MessageError::Size { bytes: self.size, count: 1 });
+        }
+        Ok(())
+    }
+
+    /// Whether a worker may be given this file of a mirror. Workers never write what the planner publishes: nothing below
+    /// `dists`, and no signed file. They write no file of fullbore's own either, because its names start with a dot.
     ///
     /// # Errors
     /// The reason: a path outside the mirror, a published path, or a size that no store takes.
@@ -47,9 +111,11 @@ impl Item {
     }
 }
 
-/// Files that one worker fetches and stores.
+/// Files that one worker fetches or reads, and stores.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Task {
+    /// What to do with them.
+    pub kind: Kind,
     /// The run.
     pub run: RunId,
     /// Round of the run, from 1. A later round repeats what the store lacks.
@@ -75,11 +141,11 @@ impl Versioned for Wire {
 
 fn unknown_kind(bytes: &[u8]) -> Option<MessageError> {
     #[derive(Deserialize)]
-    struct Kind {
+    struct OnlyKind {
         kind: String,
     }
-    let Kind { kind } = serde_json::from_slice(bytes).ok()?;
-    (kind != KIND).then(|| MessageError::Kind { kind: shown(&kind) })
+    let OnlyKind { kind } = serde_json::from_slice(bytes).ok()?;
+    Kind::of(&kind).is_none().then(|| MessageError::Kind { kind: shown(&kind) })
 }
 
 impl Task {
@@ -89,12 +155,12 @@ impl Task {
     /// See [`MessageError`]; [`is_skew`](MessageError::is_skew) tells a later version from a hostile message.
     pub fn parse(bytes: &[u8]) -> Result<Task, MessageError> {
         let wire = match parse::<Wire>(bytes) {
-            Ok(wire) if wire.kind == KIND => wire,
-            Ok(Wire { kind, .. }) => return Err(MessageError::Kind { kind: shown(&kind) }),
+            Ok(wire) => wire,
             // Another kind may have other items, and is no broken message.
             Err(MessageError::Json(error)) => return Err(unknown_kind(bytes).unwrap_or(MessageError::Json(error))),
             Err(error) => return Err(error),
         };
+        let kind = Kind::of(&wire.kind).ok_or_else(|| MessageError::Kind { kind: shown(&wire.kind) })?;
         let Wire { run, round, items, .. } = wire;
         if round == 0 {
             return Err(MessageError::Bound { field: "round", value: 0 });
@@ -107,10 +173,10 @@ impl Task {
                 return Err(MessageError::Hash { path: shown(&path) });
             };
             let item = Item { path, size, sha256 };
-            item.check()?;
+            item.check_for(kind)?;
             Ok(item)
         });
-        let task = Task { run, round, items: items.collect::<Result<_, _>>()? };
+        let task = Task { kind, run, round, items: items.collect::<Result<_, _>>()? };
         // No overflow: 64 files of bounded size. A pack is held whole in memory, so its size must be the planner's.
         if task.items.len() > 1 && task.bytes() > PACK_BYTES_MAX {
             return Err(MessageError::Size { bytes: task.bytes(), count: task.items.len() });
@@ -121,7 +187,7 @@ impl Task {
     /// The message.
     pub fn to_bytes(&self) -> Vec<u8> {
         let items = self.items.iter().map(|item| (item.path.clone(), item.size, item.sha256.to_string()));
-        let (run, kind) = (self.run.clone(), KIND.to_owned());
+        let (run, kind) = (self.run.clone(), self.kind.as_str().to_owned());
         let wire = Wire { v: VERSION, run, round: self.round, kind, items: items.collect() };
         serde_json::to_vec(&wire).expect("text and numbers have a form in JSON")
     }
@@ -166,7 +232,7 @@ mod tests {
     }
 
     fn task(items: Vec<Item>) -> Task {
-        Task { run: RunId::parse("9c1f").unwrap(), round: 1, items }
+        Task { kind: Kind::Fetch, run: RunId::parse("9c1f").unwrap(), round: 1, items }
     }
 
     #[test]
@@ -243,6 +309,18 @@ mod tests {
         for text in ["", "null", "{}", "{\"v\":1}", "{\"v\":-1}", "{\"v\":1,\"run\":\"a.b\",\"kind\":\"fetch\"}"] {
             assert!(!refused(text.to_owned()).is_skew(), "{text}");
         }
+    }
+
+    #[test]
+    fn files_to_put_have_any_names_below_their_root() {
+        let put = |path: &str| Task { kind: Kind::Put, ..task(vec![item(path, 5)]) };
+        for path in [".hidden", "dists/sid/InRelease", "a b/\u{e4}\n", "x/..y", "Release"] {
+            assert_eq!(Task::parse(&put(path).to_bytes()).unwrap(), put(path), "{path:?}");
+        }
+        for path in ["", "/etc/passwd", "..", "a/../b", "a//b", "a/.", "a\0b", &"a".repeat(1025)] {
+            assert!(matches!(Task::parse(&put(path).to_bytes()), Err(MessageError::Path(_))), "{path:?}");
+        }
+        assert_ne!(Item::version(5, 1, 0), Item::version(5, 1, 1));
     }
 
     /// F15

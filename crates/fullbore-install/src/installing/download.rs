@@ -175,6 +175,11 @@ impl Downloads {
     /// Index of the site of a file, and the path of the file there.
     fn site_of(&mut self, uri: &str) -> Result<(usize, String), CommandError> {
         let wrong = |error: UrlError| CommandError::usage(format_args!("{}: {error}", without_credentials(uri)));
+        if uri.starts_with(S3) {
+            return Err(CommandError::usage(format_args!("{uri}: packages are not fetched from buckets here")).hint(
+                "mirror the archive with `fullbore mirror --from s3://BUCKET/PREFIX --to DIR`, and name file:DIR as source",
+            ));
+        }
         let (url, credentials) = Url::parse_with_userinfo(uri).map_err(wrong)?;
         let (addresses, path) = match self.mirrors.find(&url) {
             Some(MirrorPath { set, member, path }) => (self.mirrors.origin_first(set, member), path),
@@ -283,6 +288,9 @@ fn part_name(file_name: &str) -> String {
 pub fn is_remote(uri: &str) -> bool {
     uri.starts_with("http://") || uri.starts_with("https://")
 }
+
+/// Beginning of addresses in buckets, which only a method of others brings.
+const S3: &str = "s3://";
 
 /// Path of a `file:` or `copy:` address.
 pub fn local(uri: &str) -> Option<PathBuf> {

@@ -73,6 +73,8 @@ pub enum Fault {
         target: String,
         /// The target on disk, if the link exists.
         found: Option<String>,
+        /// Whether the name is a directory of copies, as in a bucket.
+        is_copied: bool,
     },
 }
 
@@ -138,8 +140,9 @@ impl std::fmt::Display for Problem {
             (Fault::Unreadable(error), _) => write!(f, "cannot be read: {error}"),
             (Fault::Damaged(error), _) => write!(f, "is as signed, but damaged: {error}"),
             (Fault::Detached(why), _) => write!(f, "{why}"),
-            (Fault::Link { target, found: None }, _) => write!(f, "no symbolic link to {target}"),
-            (Fault::Link { target, found: Some(found) }, _) => write!(f, "links to {found} instead of {target}"),
+            (Fault::Link { target, is_copied: true, .. }, _) => write!(f, "no complete copy of dists/{target}"),
+            (Fault::Link { target, found: None, .. }, _) => write!(f, "no symbolic link to {target}"),
+            (Fault::Link { target, found: Some(found), .. }, _) => write!(f, "links to {found} instead of {target}"),
         }
     }
 }

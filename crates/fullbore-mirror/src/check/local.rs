@@ -20,6 +20,7 @@ use fullbore_engine::run::StoreFailure;
 use fullbore_engine::stage::StageClock;
 
 use super::findings::{Fault, Findings, IndexNames, Problem, SuiteFault, SuiteFound};
+use crate::mirror::bucket::snapshots::{self, SnapshotFiles};
 use crate::mirror::hash_files::{Job, Outcome, read_all};
 use crate::mirror::index_reader::{plain_bytes_max, read_index};
 use crate::mirror::layout::{below, broken_links};
@@ -83,7 +84,11 @@ pub enum CheckError {
 /// # Errors
 /// When there is no suite, or the tree cannot be read. Wrong and missing files are findings, not errors.
 pub fn check(own: &Root, tree: &dyn Tree, state: &State, options: &Options<'_>) -> Result<Findings, CheckError> {
+    let snapshots = snapshots::read_all(tree)?;
+    let with_snapshots = with_snapshots(state, &snapshots);
+    let state = &with_snapshots;
     let mut checker = Checker::new(own, tree, state, options)?;
+    checker.learn_snapshots(&snapshots);
     let mut plan = PlanBuilder::new(Filters::default());
     let mut listed = HashSet::new();
     for directory in checker.directories()? {
@@ -119,7 +124,8 @@ pub fn check(own: &Root, tree: &dyn Tree, state: &State, options: &Options<'_>) 
         return Err(CheckError::NoSuites { directory: tree.name() });
     }
     for lost in broken_links(tree, &state.header.suites)? {
-        let fault = Fault::Link { target: lost.target.to_owned(), found: lost.found };
+        let is_copied = tree.links_are_copies();
+        let fault = Fault::Link { target: lost.target.to_owned(), found: lost.found, is_copied };
         checker.problem(lost.link, None, Sha256::EMPTY, fault);
     }
     checker.choose(&mut plan)?;
@@ -132,6 +138,18 @@ pub fn check(own: &Root, tree: &dyn Tree, state: &State, options: &Options<'_>) 
     }
     checker.findings.problems.sort_unstable_by(|a, b| a.path.cmp(&b.path));
     Ok(checker.findings)
+}
+
+/// The state with the suites of snapshots in a bucket, which were selected and believed as the state's were then.
+fn with_snapshots(state: &State, snapshots: &[SnapshotFiles]) -> State {
+    let mut header = state.header.clone();
+    for snapshot in snapshots {
+        let first = header.suites.len();
+        header.suites.extend(snapshot.suites.iter().cloned());
+        let members = (first..header.suites.len()).filter_map(|id| SuiteId::try_from(id).ok()).collect();
+        header.memberships.push(Membership { members, ..Membership::default() });
+    }
+    State { header, ..State::default() }
 }
 
 /// Reads and verifies the Release of a suite.
@@ -194,6 +212,16 @@ impl<'a> Checker<'a> {
         }
         let findings = Findings::default();
         Ok(Checker { tree, state, options, known, hasher, indexes: HashSet::new(), findings })
+    }
+
+    /// Expects the files of snapshots. Their memberships are the last ones of the state.
+    fn learn_snapshots(&mut self, snapshots: &[SnapshotFiles]) {
+        let first = self.state.header.memberships.len() - snapshots.len();
+        for (membership, snapshot) in (first as u32..).zip(snapshots) {
+            for path in &snapshot.files {
+                self.known.insert(self.hasher.hash_one(path), membership);
+            }
+        }
     }
 
     fn membership(&self, path: &str) -> Option<&Membership> {
@@ -520,6 +548,7 @@ impl<'a> Checker<'a> {
                 let named = plan.find(path).is_some()
                     || self.indexes.contains(path)
                     || self.is_known(path)
+                    || snapshots::is_marker(path)
                     || path.contains("/by-hash/")
                     || matches!(name, "InRelease" | "Release" | "Release.gpg");
                 if kind == Kind::File && !named {

@@ -9,12 +9,13 @@
 
 mod aliases;
 mod runs;
-pub(super) mod snapshots;
+pub(crate) mod snapshots;
+mod state_files;
 pub mod tree;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,7 +30,7 @@ use fullbore_engine::stage::Ledger;
 use fullbore_engine::target::TargetError;
 use fullbore_engine::window::Window;
 use fullbore_s3::bucket::{explain, failure};
-use fullbore_s3::lock::{Lock, LockError, LockTimes};
+use fullbore_s3::lock::{Fence, Lock, LockError, LockTimes};
 use fullbore_s3::objects::{Condition, Objects, Written};
 use fullbore_s3::target::{Layout as _, Overtaken, StoreTarget};
 use fullbore_s3::verdict::{Facts, judge};
@@ -38,12 +39,16 @@ use fullbore_wire::run::sending_runtime;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
+use super::cache::IndexCache;
 use super::directories::Scratch;
 use super::layout::below;
+use super::lock::take_lock;
+use super::session::disk;
 use super::signed_files::SIGNED_FILES;
 use super::state::{MARK_PATH, OWN_DIRECTORY, STATE_PATH, State, SuiteRecord};
 use super::tree::Tree as _;
-use crate::settings::MirrorStore;
+use crate::settings::{MirrorStore, StateStore};
+use state_files::StateFiles;
 use tree::StoreTree;
 
 /// The lock.
@@ -55,6 +60,10 @@ pub(super) const OWN_BYTES_MAX: usize = 256 << 20;
 /// Bytes of files that may be begun at once: those up to 16 MiB are in memory until they are stored.
 pub const BEGUN_BYTES_MAX: u64 = 256 << 20;
 
+/// Time after a takeover in which requests of the other run may still be carried out: stores refuse signatures that are 15
+/// minutes old, and clocks differ by less than the rest.
+const LATE_REQUESTS_S: i64 = 20 * 60;
+
 /// Memory for parts of large files in flight, and the number of uploads.
 pub(super) const WINDOW_BYTES: u64 = 64 << 20;
 pub(super) const UPLOADS_MAX: u32 = 512;
@@ -62,8 +71,12 @@ pub(super) const UPLOADS_MAX: u32 = 512;
 /// A mirror in a bucket.
 pub struct BucketMirror {
     objects: Objects,
-    /// fullbore's own files, which may be in another bucket.
-    state: Objects,
+    /// fullbore's own files, which may be elsewhere.
+    state: StateFiles,
+    /// Where the lock is.
+    lock: LockPlace,
+    /// Indexes of earlier runs.
+    pub cache: Option<IndexCache>,
     /// The published files.
     pub tree: Arc<StoreTree>,
     /// Where files land.
@@ -72,6 +85,8 @@ pub struct BucketMirror {
     own: Arc<Root>,
     remote: Mutex<Remote>,
     opened: Instant,
+    /// The store's time when the state was read, Unix seconds.
+    opened_at: AtomicI64,
     /// Whether this run holds the lock, or was told to go without.
     may_change: AtomicBool,
     stop: watch::Sender<bool>,
@@ -87,6 +102,12 @@ pub enum Abandoned {
     Remove,
     /// They stay: the run only looks.
     Keep,
+}
+
+/// Where the lock of a mirror is: with its state.
+enum LockPlace {
+    Bucket(Objects),
+    Directory(Arc<Root>, Mutex<Option<super::lock::Lock>>),
 }
 
 /// The own files as the store has them.
@@ -119,25 +140,39 @@ impl BucketMirror {
         own.create_directory(OWN_DIRECTORY, 0o700).map_err(|error| made(&error))?;
         let runtime = sending_runtime(ledger)?;
         let (stop, stopped) = watch::channel(false);
-        let (objects, state) = {
+        let fence = Arc::new(Fence::default());
+        let (objects, state, lock) = {
             let _inside = runtime.enter();
             let objects = Objects::open(&settings.bucket, stopped.clone(), ledger)?;
-            let state = settings.state.as_ref().map(|state| Objects::open(state, stopped, ledger)).transpose()?;
-            (objects.clone(), state.unwrap_or(objects))
+            let of_bucket =
+                |objects: Objects| (StateFiles::behind(&objects, fence.clone()), LockPlace::Bucket(objects));
+            let (state, lock) = match &settings.state {
+                None => of_bucket(objects.clone()),
+                Some(StateStore::Bucket(state)) => of_bucket(Objects::open(state, stopped, ledger)?),
+                Some(StateStore::Directory(path)) => {
+                    let root = Arc::new(Root::create(path).map_err(|error| made(&error))?);
+                    (StateFiles::Directory(root.clone()), LockPlace::Directory(root, Mutex::default()))
+                }
+            };
+            (objects.behind(fence.clone()), state, lock)
         };
+        let cache = settings.cache.as_deref().map(IndexCache::open).transpose().map_err(|error| made(&error))?;
         let handle = runtime.handle().clone();
-        let tree = Arc::new(StoreTree::new(objects.clone(), handle.clone(), own.clone(), name, settings));
+        let tree = Arc::new(StoreTree::new(objects.clone(), fence, handle.clone(), own.clone(), name, settings));
         let uploader = Uploader::new(objects.client().clone(), Window::new(WINDOW_BYTES, UPLOADS_MAX), own.path());
         let target = Arc::new(StoreTarget::new(objects.clone(), uploader, own.clone(), tree.clone(), handle));
         let (remote, may_change) = (Mutex::default(), AtomicBool::new(false));
         let mirror = BucketMirror {
             objects,
             state,
+            lock,
+            cache,
             tree,
             target,
             own,
             remote,
             opened,
+            opened_at: AtomicI64::new(jiff::Timestamp::now().as_second()),
             may_change,
             stop,
             runtime,
@@ -191,6 +226,9 @@ impl BucketMirror {
         }
         if let Some(state) = state.map_err(|error| self.failed(&error))? {
             self.keep(STATE_PATH, &state.content)?;
+            if let Some(now) = state.facts.answered {
+                self.opened_at.store(now, Ordering::Relaxed);
+            }
             (remote.state, remote.state_tag) = (Some(Sha256::of(&state.content)), state.facts.etag);
         }
         *self.remote() = remote;
@@ -236,9 +274,21 @@ impl BucketMirror {
     /// # Errors
     /// Another run holds it; a store that cannot be written, or ignores conditions.
     pub fn lock(&self, host: &str) -> Result<(), CommandError> {
-        if self.tree.has_lock() && self.tree.lock().is_none() {
-            let lock = self.runtime.block_on(Lock::take(&self.state, LOCK_PATH, host, LockTimes::default()));
-            *self.tree.lock() = Some(lock.map_err(|error| self.not_locked(&error))?);
+        if self.tree.has_lock() {
+            match &self.lock {
+                LockPlace::Bucket(objects) => {
+                    if self.tree.lock().is_none() {
+                        let lock = self.runtime.block_on(Lock::take(objects, LOCK_PATH, host, LockTimes::default()));
+                        *self.tree.lock() = Some(lock.map_err(|error| self.not_locked(&error))?);
+                    }
+                }
+                LockPlace::Directory(root, held) => {
+                    let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
+                    if held.is_none() {
+                        *held = Some(take_lock(root)?);
+                    }
+                }
+            }
             self.tree.replace_only_seen();
         }
         self.may_change.store(true, Ordering::Relaxed);
@@ -286,7 +336,37 @@ impl BucketMirror {
             self.runtime.block_on(self.state.remove(&abandoned)).map_err(|error| self.failed(&error))?;
         }
         self.remote().lists = current;
+        let is_doubtful = state.marked || self.mend_until().is_some();
+        if is_doubtful || state.header.suites.iter().any(|suite| suite.mend_until.is_some()) {
+            self.tree.forget_wrong_names().map_err(|error| self.failed(&error))?;
+        }
         Ok(())
+    }
+
+    /// When the run began, by the store's clock, Unix seconds.
+    pub fn opened_at(&self) -> i64 {
+        self.opened_at.load(Ordering::Relaxed)
+    }
+
+    /// If this run took the lock over from another: until when that one may still damage names, by the store's clock.
+    pub fn mend_until(&self) -> Option<i64> {
+        self.tree.lock().as_ref()?.taken_over_at().map(|at| at + LATE_REQUESTS_S)
+    }
+
+    /// If this run took the lock over from another: notes in the mirror's state until when names are to be mended. Later
+    /// runs know it even if this one fails.
+    ///
+    /// # Errors
+    /// The state cannot be written; another run has replaced it.
+    pub fn note_takeover(&self, state: &mut State) -> Result<(), CommandError> {
+        let Some(until) = self.mend_until().filter(|_| !state.header.suites.is_empty()) else { return Ok(()) };
+        let before = state.header.clone();
+        state.header.mend_until(until);
+        if state.header == before {
+            return Ok(());
+        }
+        state.write_header(&self.own)?;
+        self.save().map_err(|error| disk(&error))
     }
 
     /// Writes fullbore's own files back where they differ: new lists, then the state, which makes them current, then the
@@ -374,6 +454,9 @@ impl BucketMirror {
 
     /// Gives the lock back; says why that failed, which harms nobody: the lock is over in two minutes.
     pub fn release(&self) -> Option<String> {
+        if let LockPlace::Directory(_, held) = &self.lock {
+            held.lock().unwrap_or_else(PoisonError::into_inner).take();
+        }
         let lock = self.tree.lock().take()?;
         self.runtime.block_on(lock.release()).err().map(|error| error.to_string())
     }
@@ -414,7 +497,7 @@ impl BucketMirror {
 
     fn not_locked(&self, error: &LockError) -> CommandError {
         match error {
-            LockError::Held { .. } | LockError::Lost => CommandError::new(ErrorKind::Locked, error)
+            LockError::Held { .. } | LockError::Lost | LockError::Unseen => CommandError::new(ErrorKind::Locked, error)
                 .hint("wait for it to end; a run that was killed is over after two minutes"),
             LockError::Call(CallError::Refused { status: 501, .. }) | LockError::NoConditions => CommandError::usage(error).hint(
                 "two runs at once could damage the mirror in such a store; if you make sure that there is only one, pass --lock none",

@@ -68,6 +68,13 @@ pub struct Commit<'a> {
     pub orphans: Vec<LoggedFile>,
     /// Whether a suite of another tool names this path.
     pub named_elsewhere: &'a dyn Fn(&str) -> bool,
+    /// Whether all of those suites could be read. If not, `named_elsewhere` is true of every path.
+    pub knows_others: bool,
+    /// Until when names of a mirror in a bucket may be damaged by a run whose lock this one has taken over; see
+    /// [`SuiteRecord::mend_until`].
+    pub mend_until: Option<i64>,
+    /// When this run began, by the same clock.
+    pub opened_at: i64,
     /// How long unnamed files stay.
     pub retention: Retention,
     /// Unix seconds.
@@ -229,6 +236,13 @@ impl PendingState {
         Ok(())
     }
 
+    /// Leaves the expired files to a later run, which may delete: it tries even if the archive did not change.
+    pub fn put_off_removal(&mut self) {
+        if self.counts.expired.files > 0 {
+            self.state.header.clean_due = Some(0);
+        }
+    }
+
     /// Makes the new state current: the list gets its name, `sync` makes it and all files durable, the header replaces the
     /// old one, `sync` again, then old lists are removed. The caller may then compact the log.
     ///
@@ -321,6 +335,7 @@ impl<'a> Merge<'a> {
                     Some(old) => old.generation + 1,
                 };
                 record.published_at = commit.now;
+                record.mend_until = suites.get(at).and_then(|old| old.mend_until);
                 if let Some(adopted) = record.adopted.as_mut().filter(|adopted| adopted.at == commit.now) {
                     adopted.generation = record.generation;
                 }
@@ -366,6 +381,11 @@ impl<'a> Merge<'a> {
                 suite.retired = true;
                 retired.insert(id);
             }
+        }
+        for (at, suite) in suites.iter_mut().enumerate() {
+            let is_mended = decided.contains(&(at as SuiteId));
+            suite.mend_until = suite.mend_until.filter(|until| !is_mended || commit.opened_at <= *until);
+            suite.mend_until = suite.mend_until.max(commit.mend_until);
         }
         let reader = match commit.state.records(commit.own) {
             Ok(reader) => reader,
@@ -453,6 +473,10 @@ impl<'a> Merge<'a> {
         membership.age(retention, generation_of, now);
         if membership.expired && (self.commit.named_elsewhere)(path) {
             membership.expired = false;
+            if !self.commit.knows_others {
+                // Every run tries again, even if the archive did not change.
+                self.clean_due = Some(0);
+            }
         }
         Ok(Some(merged))
     }
@@ -541,9 +565,8 @@ impl<'a> Merge<'a> {
             };
             let due: Option<Vec<i64>> = membership.left.iter().map(due).collect();
             let due = due.and_then(|due| due.into_iter().max());
-            // A snapshot in a bucket may hold files for years: a publication after its end deletes them, not time.
-            let is_in_directory = self.commit.tree.as_directory().is_some();
-            let due = due.filter(|due| is_in_directory || *due > self.commit.now);
+            // None of these is due now. A file that only another tool's suite names has no suite left here: a publication
+            // after the end of that suite deletes it, not time, as a snapshot may hold files for years.
             self.clean_due = [self.clean_due, due].into_iter().flatten().min();
         } else if self.is_named(path) {
             self.counts.named.add(size);

@@ -4,9 +4,8 @@
 //! stands for a mirror that does not exist yet.
 
 use std::ffi::OsStr;
-use std::fs::{DirBuilder, File, Metadata};
+use std::fs::{File, Metadata};
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -123,13 +122,8 @@ impl Scratch {
     /// Makes one below `below`.
     pub(super) fn make(below: &Path) -> io::Result<Scratch> {
         temporary::remove_abandoned(below, OsStr::new(SCRATCH), "", Metadata::is_dir);
-        temporary::with_name(OsStr::new(SCRATCH), "", |name| {
-            let path = below.join(name);
-            DirBuilder::new().mode(0o700).create(&path)?;
-            let held = File::open(&path)?;
-            temporary::keep(&held, &path)?;
-            Ok(Scratch { path, _held: held })
-        })
+        let (path, held) = temporary::kept_directory(below, OsStr::new(SCRATCH))?;
+        Ok(Scratch { path, _held: held })
     }
 
     /// Where it is.

@@ -13,6 +13,7 @@ mod keys;
 mod lanes;
 mod look;
 mod planner;
+mod put;
 pub(crate) mod share;
 pub mod status;
 pub mod work;
@@ -22,6 +23,7 @@ pub use fullbore_fleet::message::{MessageError, Scope, StorePlace};
 pub use fullbore_fleet::names::WorkerId;
 pub use fullbore_fleet::settings::{ConnectError, Credentials, NatsSettings, Role};
 
+pub use put::PutQueue;
 pub use share::endpoint_of;
 
 /// How a run uses a queue.

@@ -161,6 +161,11 @@ fn is_here(offer: &OfferedSuite, want: &WantedIndex, session: &Session) -> Resul
         return Ok(true);
     }
     let is_read = want.reading.is_some() && want.rank == 0;
+    let cache = session.directories.bucket.as_ref().and_then(|bucket| bucket.cache.as_ref());
+    // A cache that cannot be read costs a download.
+    if is_read && cache.is_some_and(|cache| cache.take(&session.own, want.sha256, want.size).unwrap_or(false)) {
+        return Ok(true);
+    }
     if !is_read && session.tree.published(want.sha256)?.is_some() {
         return Ok(true);
     }
@@ -176,6 +181,13 @@ fn is_here(offer: &OfferedSuite, want: &WantedIndex, session: &Session) -> Resul
         }
     }
     Ok(false)
+}
+
+/// The indexes that are read, of those that are in the store of files by hash.
+pub fn read_ones(suites: &[SuiteIndexes]) -> Vec<(Sha256, u64)> {
+    let wants = suites.iter().flat_map(|suite| suite.wants.iter().filter(|want| suite.has(want)));
+    let are_read = wants.filter(|want| want.reading.is_some() && want.rank == 0);
+    are_read.map(|want| (want.sha256, want.size)).collect()
 }
 
 /// The paths of an index on the mirrors.

@@ -7,7 +7,9 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use fullbore_engine::files::{FileError, Root};
+use fullbore_engine::run::error::{CommandError, ErrorKind};
 
+use super::session::disk;
 use super::state::OWN_DIRECTORY;
 
 /// The lock file.
@@ -53,6 +55,19 @@ impl Lock {
         let _ = note_pid(&file);
         Ok(Lock { _file: file })
     }
+}
+
+/// As [`Lock::take`]; an error is as the person sees it.
+///
+/// # Errors
+/// [`ErrorKind::Locked`], [`ErrorKind::Disk`].
+pub fn take_lock(root: &Root) -> Result<Lock, CommandError> {
+    Lock::take(root).map_err(|error| match error {
+        LockError::Held { .. } => {
+            CommandError::new(ErrorKind::Locked, &error).hint("wait for it to end, or mirror into another directory")
+        }
+        other => disk(&other),
+    })
 }
 
 /// Always of one length: truncating the file makes some file systems wait for their journal.

@@ -3,6 +3,7 @@
 //! A run follows the origin's Releases. Only if the origin is unusable, it takes the newest validly signed Release of
 //! the other mirrors.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -314,6 +315,11 @@ fn newest_of_others(
     }
     // An answer says more than a host that cannot be reached.
     let order = [HINT_CREDENTIALS, HINT_ELSEWHERE, HINT_BUSY, HINT_ABSENT, HINT_TRUST, HINT_CERTIFICATE, HINT_REACH];
+    // What a store says is about this very address.
+    let of_stores: BTreeSet<&str> = hints.iter().copied().filter(|hint| !order.contains(hint)).collect();
+    if !of_stores.is_empty() {
+        return Err(of_stores.into_iter().fold(error, CommandError::hint));
+    }
     let hint = order.into_iter().find(|hint| hints.contains(hint)).map(|hint| match hint {
         HINT_TRUST if settings.network.ca_file.is_some() => HINT_OTHER_AUTHORITY,
         HINT_ABSENT if suite.ends_with('/') => HINT_ABSENT_FLAT,

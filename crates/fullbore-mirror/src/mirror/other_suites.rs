@@ -10,6 +10,7 @@ use fullbore_debian::classify::classify;
 use fullbore_debian::compression::Form;
 use fullbore_engine::files::{FileError, Kind};
 
+use super::bucket::snapshots;
 use super::clean::walk;
 use super::index_reader::{IndexReadError, read_index};
 use super::links;
@@ -102,6 +103,8 @@ pub fn suite_directories(tree: &dyn Tree) -> Result<Vec<String>, FileError> {
             suites_below(tree, &format!("{SNAPSHOTS}/{name}"), &mut directories)?;
         }
     }
+    // Those of flat repositories may be deeper.
+    directories.extend(snapshots::directories(tree)?);
     directories.sort_unstable();
     directories.dedup();
     Ok(directories)

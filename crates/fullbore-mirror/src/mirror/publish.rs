@@ -174,13 +174,21 @@ pub fn names(
             names.push(Name::Symlink { target: target.clone(), link: link.clone() });
         }
     }
+    let is_ours =
+        |target: &str| publications.iter().any(|publication| link_target(&publication.layout.directory) == target);
+    let mut removed = BTreeSet::new();
     for link in given_up(publications, before) {
-        if let Some(target) = tree.read_link(link)?
-            && publications.iter().any(|publication| link_target(&publication.layout.directory) == target)
-        {
-            names.push(Name::Remove { path: link.clone() });
+        if tree.read_link(link)?.is_some_and(|target| is_ours(&target)) {
+            removed.insert(link.clone());
         }
     }
+    // The state does not have those of killed runs.
+    for (link, target) in tree.copied_links()? {
+        if is_ours(&target) && !is_claimed(publications, &link) && !is_of_other_run(publications, before, &link) {
+            removed.insert(link);
+        }
+    }
+    names.extend(removed.into_iter().map(|path| Name::Remove { path }));
     let mut ordered = in_the_way(tree, publications, &names)?;
     ordered.append(&mut names);
     Ok(ordered)
@@ -244,12 +252,22 @@ fn in_the_way(tree: &dyn Tree, publications: &[Publication], names: &[Name]) -> 
 fn given_up<'a>(publications: &'a [Publication], before: &'a [SuiteRecord]) -> impl Iterator<Item = &'a String> {
     let is_published =
         |suite: &&SuiteRecord| !suite.retired && publications.iter().any(|one| one.layout.directory == suite.directory);
-    let claimed = |link: &&String| {
-        publications
-            .iter()
-            .any(|one| is_within(&one.layout.directory, link) || one.layout.links.iter().any(|(new, _)| new == *link))
-    };
-    before.iter().filter(is_published).flat_map(|suite| &suite.links).filter(move |link| !claimed(link))
+    let links = before.iter().filter(is_published).flat_map(|suite| &suite.links);
+    links.filter(move |link| !is_claimed(publications, link))
+}
+
+/// Whether a suite of this run has this link, or is named by it.
+fn is_claimed(publications: &[Publication], link: &str) -> bool {
+    publications
+        .iter()
+        .any(|one| is_within(&one.layout.directory, link) || one.layout.links.iter().any(|(new, _)| new == link))
+}
+
+/// Whether a suite that this run does not publish has this link.
+fn is_of_other_run(publications: &[Publication], before: &[SuiteRecord], link: &str) -> bool {
+    let is_other =
+        |suite: &&SuiteRecord| !suite.retired && publications.iter().all(|one| one.layout.directory != suite.directory);
+    before.iter().filter(is_other).any(|suite| suite.links.iter().any(|of| of == link))
 }
 
 fn link_unless_same(tree: &dyn Tree, names: &mut Vec<Name>, file: &StoredFile, to: String) -> Result<(), FileError> {

@@ -22,7 +22,7 @@ use super::directories::Directories;
 use super::state::{LOG_PATH, OWN_DIRECTORY};
 use super::subtract::LoggedFile;
 use super::tree::Tree;
-use fullbore_wire::run::{Fetched, Network, NetworkSettings, Progression, Site, SiteParts, addresses, fetch_options};
+use fullbore_wire::run::{Fetched, Network, NetworkSettings, Progression, Site, SiteParts, site};
 
 /// Largest number of writing threads: eight write and hash more than a 10 Gbit/s network brings. A guess.
 pub(super) const THREADS_MAX: usize = 8;
@@ -127,10 +127,9 @@ impl Session {
             None => Destination::Directory(Arc::new(LocalTarget::new(directories.work.clone(), durability))),
         };
         let used = if origin_only { 1 } else { origins.len() };
-        let (urls, auth) = addresses(origins.iter().take(used))?;
+        let (urls, mut options) = site(origins.iter().take(used), network)?;
         let runtime = Network::start(&ledger)?;
         let parts = SiteParts { runtime: &runtime, ledger: &ledger, network, threads_max: THREADS_MAX };
-        let mut options = fetch_options(network, auth)?;
         let site = match &destination {
             Destination::Directory(target) => Site::open(urls, options, target.clone(), journal.clone(), &parts)?,
             Destination::Bucket(bucket) => {

@@ -3,9 +3,11 @@
 //! It needs no space for content, and later runs do not change it: files are never written in place. It is built
 //! under a temporary name and renamed when complete.
 
-use fullbore_engine::files::{FileError, Kind, Root};
+use fullbore_engine::files::{FileError, Kind, PartWriter, Root};
 
-use super::state::{OWN_DIRECTORY, State, StateError};
+use super::membership::SuiteId;
+use super::records::{Record, RecordWriter};
+use super::state::{Header, OWN_DIRECTORY, Removal, STATE_PATH, State, StateError, list_path};
 use super::subtract::Tally;
 use super::tree::Tree;
 
@@ -86,20 +88,19 @@ pub fn make(root: &Root, state: &State, name: &str) -> Result<Tally, SnapshotErr
     let building = format!("{OWN_DIRECTORY}/{UNFINISHED}{name}");
     sweep(root)?;
     let mut linked = Tally::default();
-    if let Some(mut records) = state.records(root)? {
-        while let Some(record) =
-            records.next().map_err(|source| StateError::List { path: state.list_path(), source })?
-        {
-            if state.header.memberships[record.membership as usize].members.is_empty() {
-                continue;
-            }
-            let is_link = root.hard_link(record.path, &format!("{building}/{}", record.path))?;
-            if !is_link && linked.files == 0 && record.size > 0 {
-                remove_tree(root, &building)?;
-                return Err(SnapshotError::NoLinks);
-            }
-            linked.add(record.size);
+    let mut has_no_links = false;
+    each_named(root, state, &mut |record, _| {
+        if has_no_links {
+            return Ok(());
         }
+        let is_link = root.hard_link(record.path, &format!("{building}/{}", record.path))?;
+        has_no_links = !is_link && linked.files == 0 && record.size > 0;
+        linked.add(record.size);
+        Ok(())
+    })?;
+    if has_no_links {
+        remove_tree(root, &building)?;
+        return Err(SnapshotError::NoLinks);
     }
     for link in state.header.suites.iter().filter(|suite| !suite.retired).flat_map(|suite| &suite.links) {
         if let Some(target) = root.read_link(link)? {
@@ -107,8 +108,56 @@ pub fn make(root: &Root, state: &State, name: &str) -> Result<Tally, SnapshotErr
         }
     }
     root.create_directory(&building, 0o755)?;
+    // What was selected, and what was believed without a signature, so that `check` can tell what is missing.
+    root.create_directory(&format!("{building}/{OWN_DIRECTORY}"), 0o700)?;
+    let header = write_list(root, state, &format!("{building}/{}", list_path(1)), None)?;
+    root.write_part(&format!("{building}/{STATE_PATH}"), &header.to_text())?.finish()?;
     root.rename(&building, &format!("{SNAPSHOT_DIRECTORY}/{name}"))?;
     Ok(linked)
+}
+
+/// Visits the files that the published suites name, with the suites of each.
+///
+/// # Errors
+/// A damaged state; what `visit` fails with.
+pub(super) fn each_named(
+    own: &Root,
+    state: &State,
+    visit: &mut dyn FnMut(&Record<'_>, &[SuiteId]) -> Result<(), SnapshotError>,
+) -> Result<(), SnapshotError> {
+    let Some(mut records) = state.records(own)? else { return Ok(()) };
+    while let Some(record) = records.next().map_err(|source| StateError::List { path: state.list_path(), source })? {
+        let members = &state.header.memberships[record.membership as usize].members;
+        if !members.is_empty() {
+            visit(&record, members)?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes the list of a state of these files; returns its header. `mirror` is its address, if it is in a bucket.
+///
+/// # Errors
+/// A damaged state; a list that cannot be written.
+pub(super) fn write_list(
+    own: &Root,
+    state: &State,
+    path: &str,
+    mirror: Option<String>,
+) -> Result<Header, SnapshotError> {
+    let failed = |source| StateError::List { path: path.to_owned(), source };
+    let mut writer = RecordWriter::new(PartWriter::new(own.create_part(path, 0)?)).map_err(failed)?;
+    let mut bytes = 0;
+    each_named(own, state, &mut |record, _| {
+        bytes += record.size;
+        Ok(writer.write(*record).map_err(failed)?)
+    })?;
+    let (records, out) = writer.finish().map_err(failed)?;
+    out.into_part().finish()?;
+    let mut header =
+        Header { number: 1, mirror, records, bytes, removal: Removal::None, clean_due: None, ..state.header.clone() };
+    header.suites.iter_mut().for_each(|suite| suite.mend_until = None);
+    Ok(header)
 }
 
 /// Removes unfinished snapshots of killed runs: their links would keep deleted files on disk.

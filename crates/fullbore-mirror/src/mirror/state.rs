@@ -176,6 +176,11 @@ pub struct SuiteRecord {
     /// the earlier Release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adopted: Option<Departure>,
+    /// In a bucket, after this run or one since took the lock over from another: the time, by the store's clock, until which
+    /// that other run may still give names by requests that have no condition. Runs compare the names with this state
+    /// and give them again, until one has done so after this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mend_until: Option<i64>,
     /// Its Release is gone from the directory.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub retired: bool,
@@ -186,6 +191,25 @@ impl SuiteRecord {
     pub fn is_adopted_lately(&self, retention: &Retention, now: i64) -> bool {
         let is_kept = |left: &Departure| !retention.is_over(left, Some(self.generation), now);
         !self.retired && self.adopted.as_ref().is_some_and(is_kept)
+    }
+}
+
+impl Header {
+    /// Reads a header as [`Header::to_text`] writes it; `None` for anything else.
+    pub fn parse(text: &[u8]) -> Option<Header> {
+        parse(text).ok()
+    }
+
+    /// The text of a state with this header.
+    pub fn to_text(&self) -> Vec<u8> {
+        render(self)
+    }
+
+    /// Has the names of all suites mended at least until this time.
+    pub fn mend_until(&mut self, until: i64) {
+        for suite in &mut self.suites {
+            suite.mend_until = suite.mend_until.max(Some(until));
+        }
     }
 }
 
@@ -525,6 +549,7 @@ pub(super) mod tests {
             generation: 1,
             adopted: None,
             published_at: 1_000_100,
+            mend_until: None,
             retired: false,
         }
     }

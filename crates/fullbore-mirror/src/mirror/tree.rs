@@ -178,6 +178,14 @@ pub trait Tree: Send + Sync {
         false
     }
 
+    /// Where links are copies: the directories of copies, finished or not, and which directory each stands for.
+    ///
+    /// # Errors
+    /// The tree cannot be read.
+    fn copied_links(&self) -> Result<Vec<(String, String)>, FileError> {
+        Ok(Vec::new())
+    }
+
     /// Number of files to read at once.
     fn readers(&self) -> usize {
         std::thread::available_parallelism().map_or(2, |cores| cores.get())

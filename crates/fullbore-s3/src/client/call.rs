@@ -61,6 +61,8 @@ pub struct Call {
     pub errors_in_body: bool,
     /// Whether to send the request even after a stop, because it cleans up.
     pub at_the_end: bool,
+    /// Whether to send it by a client behind a fence even when the fence is closed, because no object is changed by it.
+    pub is_unfenced: bool,
 }
 
 impl Call {
@@ -80,6 +82,7 @@ impl Call {
             answer_bytes_max: SMALL_ANSWER,
             errors_in_body: false,
             at_the_end: false,
+            is_unfenced: matches!(method, Method::Get | Method::Head),
         }
     }
 
@@ -218,6 +221,12 @@ pub enum CallError {
     /// A signal came.
     #[error("interrupted")]
     Interrupted,
+    /// A local file, in the place of an object.
+    #[error("{0}")]
+    Disk(String),
+    /// The lock under which objects are changed may be another run's by now.
+    #[error("another run has taken over, as this one was not seen for too long")]
+    LockLost,
 }
 
 fn described(error: &ServiceError) -> String {
@@ -241,7 +250,7 @@ impl CallError {
     }
 
     /// What is wrong, without the request that it is about.
-    pub(super) fn reason(&self) -> String {
+    pub(crate) fn reason(&self) -> String {
         match self {
             CallError::Refused { status, error, .. } => format!("{status}{}", described(error)),
             CallError::Network { reason, .. } => reason.clone(),

@@ -7,7 +7,7 @@ use fullbore_wire::exchange;
 
 use super::store::Store;
 use super::{Call, Client, Tries, redirect};
-use crate::address::{Addressing, Bucket, is_region};
+use crate::address::{Bucket, is_region};
 
 impl Client {
     /// Goes where a redirect leads, for this request or for all; false if nobody may go there.
@@ -124,18 +124,7 @@ impl Client {
             // Another request, that was on its way beside this one, has heard of it before.
             return true;
         }
-        let moved = if bucket.is_default {
-            let addressing = if bucket.host.starts_with(&format!("{}.", bucket.name)) {
-                Addressing::Virtual
-            } else {
-                Addressing::Path
-            };
-            let Ok(mut moved) = Bucket::new(&bucket.name, None, region, addressing) else { return false };
-            moved.endpoint.proxy = bucket.endpoint.proxy.clone();
-            moved
-        } else {
-            Bucket { region: region.to_owned(), ..(**bucket).clone() }
-        };
+        let Some(moved) = bucket.in_region(region) else { return false };
         tracing::info!(region, "the bucket is in another region");
         *bucket = Arc::new(moved);
         true

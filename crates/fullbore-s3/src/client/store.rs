@@ -46,6 +46,9 @@ pub(super) struct Job {
     /// Features that this try goes without.
     pub(super) without: Vec<Feature>,
     pub(super) target: Option<Arc<redirect::Target>>,
+    /// Our time in the signature, if it is not the present: a fence has earlier ones, so that the store itself refuses what
+    /// a frozen run sends much later.
+    pub(super) signed_at: Option<i64>,
 }
 
 impl Deref for Store {
@@ -103,7 +106,7 @@ impl Service for Store {
 
     /// The head of a request, signed now.
     fn head(&self, job: &Job, bucket: &Bucket, absolute_form: bool) -> RequestHead {
-        let Job { call, identity, without, target } = job;
+        let Job { call, identity, without, target, signed_at } = job;
         let is_sent = |feature| !without.contains(&feature) && !self.dialect.lacks(feature);
         let host = bucket.host.as_str();
         let mut query = call.query_for(is_sent);
@@ -123,7 +126,7 @@ impl Service for Store {
             // The signature in the URL covers no field of ours, and a store refuses those that none covers.
             head.fields.retain(|(name, _)| !name.starts_with("x-amz-"));
         } else if let Some(identity) = identity {
-            let now = unix_now() + self.clock_offset_s.load(Ordering::Relaxed);
+            let now = signed_at.unwrap_or_else(unix_now) + self.clock_offset_s.load(Ordering::Relaxed);
             let hex = call.hash.to_hex();
             let is_trusted = has_checksum && self.trusts_checksums() && is_sent(Feature::UnsignedPayload);
             let payload = if is_trusted { UNSIGNED_PAYLOAD } else { hex.as_str() };

@@ -27,6 +27,8 @@ pub struct Totals {
     pub sent_bytes: u64,
     /// Objects of which the store did not say what checksum it has.
     pub unconfirmed: u64,
+    /// Files and bytes that were put for this run through the queue.
+    pub elsewhere: (u64, u64),
 }
 
 /// Tells what is done.
@@ -41,6 +43,8 @@ pub struct Account<'a> {
     totals: Totals,
     failed: NotStored,
     pace: Pace,
+    /// Files and bytes that other machines say they have put.
+    elsewhere: (u64, u64),
 }
 
 impl<'a> Account<'a> {
@@ -59,17 +63,23 @@ impl<'a> Account<'a> {
             totals: Totals::default(),
             failed: Vec::new(),
             pace,
+            elsewhere: (0, 0),
         }
     }
 
     /// Takes what was heard, and shows where the run stands.
     pub fn hear(&mut self, heard: Heard) {
-        if let Heard::Done(done) = heard {
-            self.waiting.insert(done.number, done);
-            while let Some(done) = self.waiting.remove(&self.next) {
-                self.next += 1;
-                self.tell(done);
+        match heard {
+            Heard::Done(done) => {
+                self.waiting.insert(done.number, done);
+                while let Some(done) = self.waiting.remove(&self.next) {
+                    self.next += 1;
+                    self.tell(done);
+                }
             }
+            Heard::Elsewhere(files, bytes) => self.elsewhere = (files, bytes),
+            Heard::Warning(line) => self.events.warn(line),
+            Heard::Nothing => {}
         }
         if self.pace.is_due(Instant::now()) {
             self.show_progress();
@@ -77,12 +87,14 @@ impl<'a> Account<'a> {
     }
 
     fn show_progress(&mut self) {
-        let Totals { stored, present, wanted, bytes, sent_bytes, .. } = self.totals;
+        let Totals { stored, present, wanted, bytes, sent_bytes, elsewhere, .. } = self.totals;
         let acknowledged = self.sending.client.reading().sent_bytes;
+        // Files that others have put are told when the bucket was listed.
+        let untold = (self.elsewhere.0.saturating_sub(elsewhere.0), self.elsewhere.1.saturating_sub(elsewhere.1));
         let counts = Counts {
-            files: stored + present + wanted,
+            files: stored + present + wanted + untold.0,
             // Whole files, and what is there of those on their way.
-            bytes: bytes - sent_bytes + acknowledged.max(sent_bytes),
+            bytes: bytes - sent_bytes + untold.1.max(acknowledged.max(sent_bytes)),
             total_files: self.run.plan.objects.len() as u64,
             total_bytes: self.run.plan.bytes.unwrap_or(0),
         };
@@ -128,6 +140,12 @@ impl<'a> Account<'a> {
             Outcome::Present { .. } => {
                 self.totals.present += 1;
                 Event::Present(file)
+            }
+            Outcome::Elsewhere { .. } => {
+                self.totals.stored += 1;
+                self.totals.elsewhere.0 += 1;
+                self.totals.elsewhere.1 += done.size;
+                Event::Stored(file)
             }
             Outcome::Wanted => {
                 self.totals.wanted += 1;

@@ -1,7 +1,7 @@
 //! The report of a run to a store. It has no names of files.
 
-use fullbore_engine::run::report::StoreKind;
 use fullbore_engine::run::report::{self, HostReport, Report, StageTimes, StoreReport, StoreServer, Summary, Timeline};
+use fullbore_engine::run::report::{StoreKind, VerdictReport};
 use fullbore_engine::verdict as engine;
 
 use super::{Deleted, PutSettings, Totals};
@@ -17,6 +17,8 @@ pub(super) fn gather(
     deleted: Deleted,
     stages: Option<&engine::Verdict>,
 ) -> Report {
+    let sent_bytes = totals.sent_bytes + totals.elsewhere.1;
+    let is_of_many = totals.elsewhere.1 > totals.sent_bytes;
     let store = StoreReport {
         kind: StoreKind::Bucket,
         files: totals.stored,
@@ -27,7 +29,7 @@ pub(super) fn gather(
         kept: deleted.kept as u64,
         unconfirmed: totals.unconfirmed,
         bytes: totals.bytes,
-        sent_bytes: totals.sent_bytes,
+        sent_bytes,
         stages: StageTimes {
             source_ms: StoreReport::ms(facts.source),
             hash_ms: Some(StoreReport::ms(facts.hash)),
@@ -39,8 +41,8 @@ pub(super) fn gather(
         files: totals.stored + totals.present + totals.wanted,
         needed_bytes: totals.bytes,
         // What the store acknowledged: on this way bytes are sent, not received.
-        received_bytes: totals.sent_bytes,
-        written_bytes: totals.sent_bytes,
+        received_bytes: sent_bytes,
+        written_bytes: sent_bytes,
         kept_files: totals.present,
         deleted_files: deleted.count as u64,
         missing_files: failed,
@@ -48,8 +50,20 @@ pub(super) fn gather(
     };
     let changed = !settings.dry_run && (store.files > 0 || store.deleted > 0);
     let summary = Summary { changed, dry_run: settings.dry_run, ..of_store(facts, totals, store) };
+    // The clocks of one machine do not explain the work of several.
+    let verdict = if is_of_many { Some(of_many()) } else { summary.verdict.clone() };
+    let summary = Summary { verdict, ..summary };
     let summary = Summary { dir: format!("{SCHEME}{}", settings.bucket.location.bucket), ..summary };
     Report { summary, timeline: stages.map(|stages| Timeline::of(stages, &[])).unwrap_or_default() }
+}
+
+/// The verdict of a run whose bytes other machines have put.
+fn of_many() -> VerdictReport {
+    VerdictReport {
+        limit: "unknown".to_owned(),
+        reason: "several machines took part; each tells its own limit".to_owned(),
+        ..VerdictReport::default()
+    }
 }
 
 /// What `put` and `get` have in common: the store, what was measured of it, and what limited the run.

@@ -58,6 +58,11 @@ pub enum Outcome {
         /// ETag of the object without quotes, where it is known that it goes with the content.
         etag: Option<String>,
     },
+    /// Another machine has put it.
+    Elsewhere {
+        /// ETag of the object without quotes.
+        etag: String,
+    },
     /// It would be put.
     Wanted,
 }
@@ -68,6 +73,7 @@ impl Outcome {
         match self {
             Outcome::Stored(stored) => stored.etag.as_deref(),
             Outcome::Present { etag } => etag.as_deref(),
+            Outcome::Elsewhere { etag } => Some(etag),
             Outcome::Wanted => None,
         }
     }
@@ -87,6 +93,10 @@ pub struct Done {
 pub enum Heard {
     /// A file is done with.
     Done(Done),
+    /// Files and bytes that other machines say they have put.
+    Elsewhere(u64, u64),
+    /// Something that the user should know.
+    Warning(String),
     /// Time has passed.
     Nothing,
 }
@@ -104,7 +114,7 @@ pub struct Sending {
     pub threads: usize,
     pub dry_run: bool,
     pub fields: Vec<(String, String)>,
-    pub content_type: Box<dyn Fn(&str) -> String + Send + Sync>,
+    pub content_type: Arc<dyn Fn(&str) -> String + Send + Sync>,
     pub large: Window,
     pub pipes: Window,
     /// Nothing more is to be begun: an error that every file would have.
@@ -117,6 +127,28 @@ impl Sending {
     /// A window for large files.
     pub fn large_window() -> Window {
         Window::new(u64::MAX, LARGE_AT_ONCE)
+    }
+
+    /// The same means, with other knowledge of the store. Failures count apart.
+    pub fn with(&self, known: Known) -> Sending {
+        Sending {
+            client: self.client.clone(),
+            uploader: self.uploader.clone(),
+            known,
+            unchanged: Unchanged::none(),
+            asks_for_conditions: false,
+            handle: self.handle.clone(),
+            stop: self.stop.clone(),
+            threads: self.threads,
+            dry_run: false,
+            fields: self.fields.clone(),
+            content_type: Arc::clone(&self.content_type),
+            large: Sending::large_window(),
+            pipes: Sending::pipes_window(),
+            over: watch::Sender::new(false),
+            succeeded: AtomicUsize::new(0),
+            failed: AtomicUsize::new(0),
+        }
     }
 
     /// A window for pipes. They are not among the large files: one that gives nothing would keep these from their turn.
@@ -156,7 +188,7 @@ impl Sending {
     }
 
     /// Reads a file and has a task put it.
-    fn begin(self: &Arc<Self>, object: &Planned, number: usize, done: &mpsc::Sender<Done>) {
+    pub fn begin(self: &Arc<Self>, object: &Planned, number: usize, done: &mpsc::Sender<Done>) {
         let tell = |size, result| {
             // The receiver outlives all senders.
             let _ = done.send(Done { number, size, result });
@@ -432,6 +464,7 @@ impl Sending {
                 explain(error)
             }
             UploadError::Source(_) | UploadError::Changed => CommandError::new(ErrorKind::Disk, error),
+            UploadError::Condition => CommandError::new(ErrorKind::Locked, error),
             UploadError::TooLarge { .. } | UploadError::TooManyParts { .. } => CommandError::usage(error),
             UploadError::Damaged { .. } => CommandError::new(ErrorKind::Verification, error),
         };

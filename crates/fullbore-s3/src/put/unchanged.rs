@@ -93,6 +93,11 @@ impl Unchanged {
         Unchanged { place, known, today, fresh: Mutex::default() }
     }
 
+    /// Knows and notes nothing.
+    pub fn none() -> Unchanged {
+        Unchanged { place: None, known: Table::default(), today: 0, fresh: Mutex::default() }
+    }
+
     /// Whether an earlier run noted anything of this key.
     pub fn knows(&self, key: &str) -> bool {
         self.known.of(key).is_some()

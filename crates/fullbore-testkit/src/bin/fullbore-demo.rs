@@ -9,26 +9,22 @@
 use std::{
     collections::BTreeMap,
     fs,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Command, ExitCode},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use fullbore_testkit::{
-    archive::{Archive, ArchiveBuilder, ArchiveFile, SuiteSpec},
+    archive::{Archive, ArchiveFile},
+    demonstration::{self, ARCHITECTURES, COMPONENTS, SUITES, make_archive, selection, title},
     faults, process,
     server::{Counters, Life, Server},
-    verify,
 };
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 /// Weight of the pool by default: some seconds at the rates below.
 const POOL_MEGABYTES: u64 = 80;
-
-const SUITES: &[&str] = &["trixie", "trixie-updates"];
-const COMPONENTS: &[&str] = &["main", "contrib"];
-const ARCHITECTURES: &[&str] = &["amd64", "all", "source"];
 
 fn main() -> ExitCode {
     match run() {
@@ -110,28 +106,6 @@ fn run() -> Outcome<()> {
     Ok(())
 }
 
-fn title(text: &str) {
-    println!("\n== {text}\n");
-}
-
-fn make_archive(directory: &Path, megabytes: u64) -> Outcome<Archive> {
-    let start = Instant::now();
-    let archive = ArchiveBuilder::new(directory.join("archive"))
-        .suites(vec![SuiteSpec::main("trixie", "stable"), SuiteSpec::updates("trixie-updates", "stable-updates")])
-        .sources(220)
-        .pool_bytes(megabytes * 1_000_000)
-        .largest_file_bytes(megabytes * 1_000_000 / 10)
-        .states(3)
-        .churn(0.06)
-        .build()?;
-    println!(
-        "A signed archive of {} files in three states, made in {:.1} s.",
-        archive.state(1).select(|_| true).len(),
-        start.elapsed().as_secs_f64()
-    );
-    Ok(archive)
-}
-
 /// The four mirrors.
 struct Mirrors<'a> {
     archive: &'a Archive,
@@ -198,10 +172,6 @@ impl Mirrors<'_> {
     }
 }
 
-fn selection(archive: &Archive, state: usize) -> BTreeMap<&str, &ArchiveFile> {
-    archive.state(state).selection(SUITES, COMPONENTS, ARCHITECTURES)
-}
-
 /// Bytes of the pool that a state has and an earlier selection has not.
 fn needed(archive: &Archive, state: usize, have: &BTreeMap<&str, &ArchiveFile>) -> u64 {
     let wanted = selection(archive, state);
@@ -266,28 +236,8 @@ impl Demo<'_> {
         }
     }
 
-    /// Reads every file of the mirror and compares it with what the archive's maker knows.
     fn verify(&self, state: usize) -> Outcome<()> {
-        let state = self.archive.state(state);
-        let wanted = state.selection(SUITES, COMPONENTS, ARCHITECTURES);
-        let mut problems = verify::files(&self.mirror, &wanted);
-        for suite in SUITES {
-            problems.extend(verify::suite(&self.mirror, state, suite));
-        }
-        problems.extend(verify::leftovers(&self.mirror));
-        if problems.is_empty() {
-            let bytes: u64 = wanted.values().map(|file| file.size).sum();
-            println!(
-                "\nVerified apart from fullbore: {} files, {:.1} MB, all SHA-256 right.",
-                wanted.len(),
-                bytes as f64 / 1e6
-            );
-            return Ok(());
-        }
-        for problem in problems.iter().take(20) {
-            eprintln!("{problem}");
-        }
-        Err(format!("{} files of the mirror are not as they should be", problems.len()).into())
+        demonstration::verify(self.archive, state, &self.mirror)
     }
 
     fn tell_traffic(&self, before: [Counters; 4], needed: u64) {

@@ -14,8 +14,8 @@ use bytes::{Bytes, BytesMut};
 use fullbore_engine::window::{Permit, Position};
 
 use super::io::{Turn, read_now, turn};
-use super::part::{FilePart, Part, SmallPart, land};
-use super::{Busy, Followed, RedirectedRequest};
+use super::part::{FilePart, Part, SmallPart, judge_refusal, land};
+use super::{Busy, Followed, RedirectedRequest, move_signed, prepare};
 use crate::answer::{Answer, judge};
 use crate::connect::Connected;
 use crate::dispatcher::{ConnectionId, Ended, Keep, Next};
@@ -23,6 +23,7 @@ use crate::fetch::{Base, GetError, Shared, WireHead, lock};
 use crate::hosts::{Fault, HostId};
 use crate::http1::{BodyLength, Event, Http1, Http1Error, Limits, RequestHead, ResponseHead, Version};
 use crate::range::ContentRange;
+use crate::signer::{Judgement, RefusalAnswer};
 use crate::stream::Stream;
 use crate::url::Url;
 
@@ -118,6 +119,9 @@ impl Serving<'_> {
             let woken = shared.wake.notified();
             let mut woken = pin!(woken);
             woken.as_mut().enable();
+            if let Err(denial) = prepare(self.base).await {
+                return Ended::Fault(Fault::Denied(denial));
+            }
             if let Some(how) = self.ask() {
                 return how;
             }
@@ -214,7 +218,7 @@ impl Serving<'_> {
         None
     }
 
-    fn ask_small(&mut self, small: SmallPart) {
+    fn ask_small(&mut self, mut small: SmallPart) {
         self.gets += 1;
         let tag = u64::MAX - self.gets;
         match small.request(self.base, self.absolute).and_then(|head| self.queue_request(&head, tag)) {
@@ -358,6 +362,9 @@ impl Serving<'_> {
         self.skipped_bytes = 0;
         let is_long = head.content_length.is_some_and(|length| length > DISCARD_BYTES);
         let (tag, part) = self.parts.front_mut()?;
+        if part.begin_refusal(self.base, &head) {
+            return None;
+        }
         let part = match part {
             Part::Small(small) => {
                 match small.follow(self.shared, self.host, self.base, &head) {
@@ -481,6 +488,12 @@ impl Serving<'_> {
     async fn body(&mut self, data: Bytes, permit: &mut Permit) -> Option<Ended> {
         let (tag, part) = self.parts.front_mut()?;
         let part = match part {
+            Part::Small(SmallPart { refusal: Some(refusal), .. })
+            | Part::File(FilePart { refusal: Some(refusal), .. }) => {
+                // Nobody gives such a long reason: what has come of it counts.
+                let is_short = refusal.add(&data);
+                return if is_short { None } else { self.end(false).await };
+            }
             Part::Small(small) => {
                 let why = small.body(data).await?;
                 if let Some((_, Part::Small(small))) = self.parts.pop_front() {
@@ -515,9 +528,21 @@ impl Serving<'_> {
         self.idle_since = Instant::now();
         let mut good = true;
         match part {
-            Part::Small(small) => small.done().await,
+            Part::Small(mut small) => match small.refusal.take() {
+                None => small.done().await,
+                Some(refusal) => {
+                    if let Some(how) = self.small_refused(small, *refusal, keep_alive).await {
+                        return Some(how);
+                    }
+                }
+            },
             Part::Over => {}
             Part::Refused => good = false,
+            Part::File(mut part) if part.refusal.is_some() => {
+                if let Some(refusal) = part.refusal.take() {
+                    return self.file_refused(tag, part, *refusal, keep_alive).await;
+                }
+            }
             Part::File(part) if part.again && !keep_alive => self.detour(tag, part),
             Part::File(mut part) => {
                 if part.again || keep_alive && part.try_other_form(self.base) {
@@ -539,6 +564,81 @@ impl Serving<'_> {
         (!keep_alive).then_some(if good { Ended::Clean } else { Ended::Ours })
     }
 
+    /// The whole answer is here to a part of a file that was asked for with a signature. `Some` ends the connection.
+    async fn file_refused(
+        &mut self,
+        tag: u64,
+        mut part: FilePart,
+        refusal: RefusalAnswer,
+        keep_alive: bool,
+    ) -> Option<Ended> {
+        let close = (!keep_alive).then_some(Ended::Ours);
+        match judge_refusal(self.base, &mut part.signed, &refusal) {
+            Judgement::Again(_) if keep_alive => {
+                if let Err(denial) = prepare(self.base).await {
+                    return Some(Ended::Fault(Fault::Denied(denial)));
+                }
+                return self.ask_file(tag, part);
+            }
+            // What this connection owes goes back to the queue with its end.
+            Judgement::Again(_) => return Some(Ended::Ours),
+            Judgement::Moved(_) if move_signed(self.shared, self.host, self.base) => {
+                self.moved = true;
+                return Some(Ended::Ours);
+            }
+            Judgement::Moved(denial) | Judgement::Denied(denial) => return Some(Ended::Fault(Fault::Denied(denial))),
+            Judgement::Status(_) => match judge(&refusal.head, &part.path, &part.segment, unix_now_s()) {
+                Answer::Body => {}
+                Answer::Fault(fault) => self.tell_refused(tag, fault),
+                Answer::Redirect(location) => match part.follow(self.shared, self.host, self.base, &location) {
+                    Followed::Moved => return Some(Ended::Ours),
+                    Followed::Elsewhere(to) => {
+                        let stays = to.current().same_origin(&self.base.url);
+                        part.to = Some(to);
+                        if stays && keep_alive {
+                            return self.ask_file(tag, part);
+                        }
+                        self.detour(tag, part);
+                    }
+                    Followed::Refused(fault) => self.tell_refused(tag, fault),
+                },
+            },
+        }
+        close
+    }
+
+    /// The same of a small file.
+    async fn small_refused(&mut self, mut small: SmallPart, refusal: RefusalAnswer, keep_alive: bool) -> Option<Ended> {
+        match judge_refusal(self.base, &mut small.signed, &refusal) {
+            Judgement::Again(_) => {
+                self.ask_again_later(small);
+                return (!keep_alive).then_some(Ended::Ours);
+            }
+            Judgement::Moved(_) if move_signed(self.shared, self.host, self.base) => {
+                self.moved = true;
+                self.ask_again_later(small);
+                return Some(Ended::Ours);
+            }
+            Judgement::Moved(denial) | Judgement::Denied(denial) => {
+                let host = self.shared.dispatcher().host_mut(self.host).name.clone();
+                small.fail(GetError::Denied { host, denial: denial.clone() });
+                return Some(Ended::Fault(Fault::Denied(denial)));
+            }
+            Judgement::Status(denial) => match small.follow(self.shared, self.host, self.base, &refusal.head) {
+                Some(Followed::Elsewhere(to)) => self.shared.detour(self.host, small.elsewhere(to)),
+                _ => small.done_refused(refusal, denial).await,
+            },
+        }
+        None
+    }
+
+    /// First in the queue again, to be signed anew.
+    fn ask_again_later(&self, small: SmallPart) {
+        if let Some(pending) = small.again() {
+            lock(&self.shared.gets)[self.host as usize].push_front(pending);
+        }
+    }
+
     fn cannot_pipeline(&self) {
         if self.is_detour() {
             return;
@@ -556,6 +656,10 @@ impl Serving<'_> {
         for (_, part) in self.parts.drain(..) {
             let Part::Small(small) = part else { continue };
             match how {
+                Ended::Fault(Fault::Denied(denial)) => {
+                    let host = self.base.url.host_and_port();
+                    small.fail(GetError::Denied { host, denial: denial.clone() });
+                }
                 Ended::Fault(fault) => {
                     let host = self.base.url.host_and_port();
                     small.fail(GetError::Unreachable { host, reason: fault.to_string() });

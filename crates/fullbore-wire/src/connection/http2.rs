@@ -215,7 +215,7 @@ impl Serving<'_> {
             }
             let pending = lock(&self.shared.gets)[self.host as usize].pop_front();
             if let Some(pending) = pending {
-                let small = SmallPart::new(pending);
+                let mut small = SmallPart::new(pending);
                 match small.request(self.base, false) {
                     Ok(head) => match self.http.send(&head) {
                         Ok(response) => {

@@ -13,6 +13,7 @@ use crate::hosts::{Fault, HostId};
 use crate::http1::{Method, RequestHead, ResponseHead};
 use crate::queue::Segment;
 use crate::redirect::{Redirects, is_redirect};
+use crate::signer::{Denial, Judgement, REFUSALS_MAX, RefusalAnswer, Signed, is_refusal};
 use crate::url::{Plus, Url, UrlError};
 
 /// The answer to one request, as far as it has come.
@@ -28,6 +29,21 @@ pub(super) enum Part {
     Over,
     /// Refused by its head: the same.
     Refused,
+}
+
+impl Part {
+    /// Whether the answer may be about the signature. It is judged when its body is here.
+    pub(super) fn begin_refusal(&mut self, base: &Base, head: &ResponseHead) -> bool {
+        let (to, refusal) = match self {
+            Part::File(FilePart { to, refusal, .. }) | Part::Small(SmallPart { to, refusal, .. }) => (to, refusal),
+            Part::Over | Part::Refused => return false,
+        };
+        if base.signer.is_none() || to.is_some() || !is_refusal(head.status) {
+            return false;
+        }
+        *refusal = Some(Box::new(RefusalAnswer::of(head)));
+        true
+    }
 }
 
 /// A part of a file.
@@ -49,6 +65,9 @@ pub(crate) struct FilePart {
     pub at: u64,
     /// The answer is not the file: its body is read and thrown away.
     pub fault: Option<Fault>,
+    /// The answer may be about the signature: its body is read.
+    pub refusal: Option<Box<RefusalAnswer>>,
+    pub signed: Signed,
 }
 
 impl FilePart {
@@ -63,12 +82,14 @@ impl FilePart {
             to: None,
             again: false,
             fault: None,
+            refusal: None,
+            signed: Signed::default(),
         }
     }
 
     /// How `+` is written in the request.
     pub(crate) fn plus(&self, base: &Base) -> Plus {
-        if self.other_form { Plus::Encoded } else { base.plus.form() }
+        if self.other_form || base.signer.is_some() { Plus::Encoded } else { base.plus.form() }
     }
 
     /// The answer is "not there". Whether to ask once more, with `+` written in the other form.
@@ -100,6 +121,9 @@ impl FilePart {
         let mut head = request(base, &url, absolute);
         head.range = range_of(&self.segment);
         head.fields.clone_from(&self.fields);
+        if self.to.is_none() {
+            sign(base, &url, &mut head, &mut self.signed);
+        }
         Ok(head)
     }
 
@@ -125,6 +149,27 @@ impl FilePart {
     }
 }
 
+/// Signs a request, if the host wants that.
+fn sign(base: &Base, url: &Url, head: &mut RequestHead, signed: &mut Signed) {
+    if let Some(signer) = &base.signer {
+        signed.signature = signer.sign(head, url);
+    }
+}
+
+/// What an answer says of the signature of the request.
+pub(crate) fn judge_refusal(base: &Base, signed: &mut Signed, answer: &RefusalAnswer) -> Judgement {
+    let Some(signer) = &base.signer else { return Judgement::Status(None) };
+    match signer.judge(signed.signature, &answer.head, &answer.body) {
+        Judgement::Again(denial) | Judgement::Moved(denial) if signed.refused >= REFUSALS_MAX => {
+            Judgement::Denied(denial)
+        }
+        judgement => {
+            signed.refused += 1;
+            judgement
+        }
+    }
+}
+
 /// The redirects so far of what was asked for at this address.
 fn chain(so_far: &Option<Box<Redirects>>, url: Url) -> Redirects {
     so_far.as_deref().cloned().unwrap_or_else(|| Redirects::from(url))
@@ -140,6 +185,10 @@ pub(crate) struct SmallPart {
     head: Option<ResponseHead>,
     body: Vec<u8>,
     received: u64,
+    /// The answer may be about the signature.
+    pub refusal: Option<Box<RefusalAnswer>>,
+    pub signed: Signed,
+    denial: Option<Denial>,
 }
 
 /// Why the rest of a body is not wanted.
@@ -153,11 +202,21 @@ pub(crate) enum Unwanted {
 
 impl SmallPart {
     pub(crate) fn new(pending: PendingGet) -> Self {
-        SmallPart { get: pending.get, to: None, reply: pending.reply, head: None, body: Vec::new(), received: 0 }
+        SmallPart {
+            get: pending.get,
+            to: None,
+            reply: pending.reply,
+            head: None,
+            body: Vec::new(),
+            received: 0,
+            refusal: None,
+            signed: pending.signed,
+            denial: None,
+        }
     }
 
     /// The request for it.
-    pub(crate) fn request(&self, base: &Base, absolute: bool) -> Result<RequestHead, String> {
+    pub(crate) fn request(&mut self, base: &Base, absolute: bool) -> Result<RequestHead, String> {
         let url = self.url(base).map_err(|error| error.to_string())?;
         let mut head = request(base, &url, absolute);
         if self.get.head_only {
@@ -166,6 +225,9 @@ impl SmallPart {
         head.if_none_match = self.get.if_none_match.clone();
         head.if_modified_since = self.get.if_modified_since;
         head.fields.clone_from(&self.get.fields);
+        if self.to.is_none() {
+            sign(base, &url, &mut head, &mut self.signed);
+        }
         Ok(head)
     }
 
@@ -181,6 +243,15 @@ impl SmallPart {
         let location = head.location.as_deref().filter(|_| is_redirect(head.status))?;
         let followed = follow(shared, host, base, chain(&self.to, self.url(base).ok()?), location);
         (!matches!(followed, Followed::Refused(_))).then_some(followed)
+    }
+
+    /// The refusal is the answer; whoever asked is told the reason.
+    pub(crate) async fn done_refused(mut self, answer: RefusalAnswer, denial: Option<Denial>) {
+        self.denial = denial;
+        self.head(answer.head);
+        // A body that is too large, or that nobody waits for, is not needed for what the status says.
+        let _ = self.body(answer.body.into()).await;
+        self.done().await;
     }
 
     /// It is to be asked for there.
@@ -227,7 +298,9 @@ impl SmallPart {
     /// Answers whoever asked. A caller that no longer waits is no error.
     pub(crate) async fn done(self) {
         match (self.reply, self.head) {
-            (Reply::Whole(reply), Some(head)) => drop(reply.send(Ok(Got { head, body: self.body }))),
+            (Reply::Whole(reply), Some(head)) => {
+                drop(reply.send(Ok(Got { head, body: self.body, denial: self.denial })))
+            }
             (Reply::Whole(_), None) => {}
             (Reply::Stream(_, pieces), _) => drop(pieces.send(Ok(Piece::End)).await),
         }
@@ -237,7 +310,11 @@ impl SmallPart {
     /// failed then. Nor is it asked for again if nobody waits for it any more.
     pub(crate) fn again(self) -> Option<PendingGet> {
         let is_untouched = !matches!(self.reply, Reply::Stream(None, _));
-        (is_untouched && self.is_waited_for()).then_some(PendingGet { get: self.get, reply: self.reply })
+        (is_untouched && self.is_waited_for()).then_some(PendingGet {
+            get: self.get,
+            reply: self.reply,
+            signed: self.signed,
+        })
     }
 
     /// Whether whoever asked for it still waits.

@@ -532,3 +532,37 @@ fn an_address_that_is_good_no_more_is_asked_for_anew() {
     }
     assert!(dispatcher.hopeless()[0].missing);
 }
+
+#[test]
+fn a_host_has_no_more_connections_than_it_may_have() {
+    let mut dispatcher = Dispatcher::new(vec![Host::new("a"), Host::new("b")], Limits::default());
+    dispatcher.add((0..40).map(|id| Item { id, size: 1_000_000, ..Item::default() }).collect());
+    let (now, rtt) = (Instant::now(), Duration::from_millis(1));
+    dispatcher.allow(0, 0);
+    dispatcher.allow(1, 99);
+    assert!(!dispatcher.wants_connection(0, now) && !dispatcher.allows_another(0));
+    let mut connections = Vec::new();
+    while dispatcher.wants_connection(1, now) {
+        dispatcher.opening(1);
+        assert!(connections.len() < 4, "99 is above the limit of the run");
+        let connection = dispatcher.opened(1, rtt, now);
+        let asked = dispatcher.next(connection, now);
+        assert!(matches!(asked, Next::Ask { .. }), "{asked:?}");
+        connections.push((connection, asked));
+    }
+    assert_eq!(connections.len(), 4);
+    // Two too many: the younger ones end after the answers that they wait for, the older ones go on.
+    dispatcher.allow(1, 2);
+    for (place, (connection, asked)) in connections.into_iter().enumerate() {
+        let Next::Ask { tag, segment } = asked else { panic!("work") };
+        if place >= 2 {
+            assert_eq!(dispatcher.next(connection, now), Next::Wait);
+        }
+        dispatcher.received(connection, tag, segment.len(), now);
+        dispatcher.answered(connection, tag);
+        let next = dispatcher.next(connection, now);
+        assert_eq!(next == Next::Close, place >= 2, "{place}: {next:?}");
+    }
+    dispatcher.allow(0, 1);
+    assert!(dispatcher.wants_connection(0, now));
+}

@@ -11,6 +11,7 @@ use crate::conditional::EntityTag;
 use crate::hosts::{HostId, SeenFault};
 use crate::http1::ResponseHead;
 use crate::queue::ItemId;
+use crate::signer::{Denial, Signed};
 
 /// Time after the head from which on a body is said to linger, and the file is asked for elsewhere as well: as long as
 /// the head took, within these bounds. A host that is not slow sends both at once, or within a round trip or two. Guesses.
@@ -51,6 +52,14 @@ pub enum GetError {
         reason: String,
         /// Whether it is that nobody who is trusted vouches for it: naming an authority may help.
         unknown_issuer: bool,
+    },
+    /// The host refuses every request, as those without the right credentials.
+    #[error("{host}: {}", denial.why)]
+    Denied {
+        /// Name of the host.
+        host: String,
+        /// Its reason.
+        denial: Denial,
     },
     /// The body is larger than it may be.
     #[error("{host}: {path} is larger than {limit_bytes} bytes")]
@@ -168,6 +177,8 @@ pub struct Got {
     pub head: ResponseHead,
     /// The body; of an error page too.
     pub body: Vec<u8>,
+    /// Reason of a refusal by a host that wants signatures.
+    pub denial: Option<Denial>,
 }
 
 /// A piece of a body that comes as a stream.
@@ -202,6 +213,7 @@ pub(crate) enum Reply {
 pub(crate) struct PendingGet {
     pub get: Get,
     pub reply: Reply,
+    pub signed: Signed,
 }
 
 /// Looks at a run from outside of its task: for progress, samples and reports.
@@ -221,19 +233,30 @@ impl Watch {
             host: self.shared.dispatcher().host_mut(host).name.clone(),
             reason: reason.to_owned(),
         };
-        // A statement of its own: within `if let` the lock would still be held when it is taken again.
-        let out = self.shared.dispatcher().host_mut(host).out_reason().map(str::to_owned);
-        if let Some(reason) = out {
-            let host = self.shared.dispatcher().host_mut(host).name.clone();
-            return Err(GetError::Final { host, reason });
-        }
+        self.is_asked(host)?;
         let (reply, answer) = oneshot::channel();
-        lock(&self.shared.gets)[host as usize].push_back(PendingGet { get, reply: Reply::Whole(reply) });
+        lock(&self.shared.gets)[host as usize].push_back(PendingGet {
+            get,
+            reply: Reply::Whole(reply),
+            signed: Signed::default(),
+        });
         self.shared.wake.notify_waiters();
         match tokio::time::timeout(GET_LIMIT, answer).await {
             Ok(Ok(result)) => result,
             Ok(Err(_)) => Err(unreachable("connection lost")),
             Err(_) => Err(unreachable(&format!("no answer within {} s", GET_LIMIT.as_secs()))),
+        }
+    }
+
+    /// The error of a host that the run asks for nothing more.
+    fn is_asked(&self, host: HostId) -> Result<(), GetError> {
+        let mut dispatcher = self.shared.dispatcher();
+        let seen = dispatcher.host_mut(host);
+        let host = seen.name.clone();
+        match (seen.denial(), seen.out_reason()) {
+            (Some(denial), _) => Err(GetError::Denied { host, denial: denial.clone() }),
+            (None, Some(reason)) => Err(GetError::Final { host, reason: reason.to_owned() }),
+            (None, None) => Ok(()),
         }
     }
 
@@ -245,14 +268,11 @@ impl Watch {
     pub async fn stream(&self, host: HostId, get: Get, timeout: Duration) -> Result<Streamed, GetError> {
         let name = self.shared.dispatcher().host_mut(host).name.clone();
         let unreachable = |reason: String| GetError::Unreachable { host: name.clone(), reason };
-        let out = self.shared.dispatcher().host_mut(host).out_reason().map(str::to_owned);
-        if let Some(reason) = out {
-            return Err(GetError::Final { host: name, reason });
-        }
+        self.is_asked(host)?;
         let (head, answer) = oneshot::channel();
         let (pieces, body) = mpsc::channel(STREAM_PIECES);
         let reply = Reply::Stream(Some(head), pieces);
-        lock(&self.shared.gets)[host as usize].push_back(PendingGet { get, reply });
+        lock(&self.shared.gets)[host as usize].push_back(PendingGet { get, reply, signed: Signed::default() });
         self.shared.wake.notify_waiters();
         match tokio::time::timeout(timeout, answer).await {
             Ok(Ok(head)) => head.map(|head| Streamed { head, body }),

@@ -21,6 +21,7 @@ use crate::hosts::HostId;
 use crate::proxy::Route;
 use crate::queue::ItemId;
 use crate::rate_limit::RateLimit;
+use crate::signer::Signer;
 use crate::url::{Plus, Url, UrlError};
 
 /// Where a host is reached; changes when it redirects all of itself.
@@ -39,6 +40,8 @@ pub(crate) struct Base {
     pub moves: usize,
     /// How `+` is written: some object stores need `%2B`.
     pub plus: Arc<PlusForm>,
+    /// Signs the requests to it; `None` for a host that wants no signatures.
+    pub signer: Option<Arc<dyn Signer>>,
 }
 
 impl Base {
@@ -56,12 +59,22 @@ impl Base {
             url,
             moves: 0,
             plus: Arc::default(),
+            signer: None,
         }
+    }
+
+    /// The place of a host that wants signatures.
+    pub(crate) fn signed(signer: Arc<dyn Signer>, options: &FetchOptions) -> Base {
+        Base { auth: None, signer: Some(signer.clone()), ..Base::at(signer.address(), options) }
     }
 
     /// The address of a file.
     pub(crate) fn url_of(&self, path: &str, plus: Plus) -> Result<Url, UrlError> {
-        if self.paths_are_encoded { self.url.join_encoded(path) } else { self.url.join(path, plus) }
+        match &self.signer {
+            Some(signer) => self.url.join_encoded(&signer.encode(path)),
+            None if self.paths_are_encoded => self.url.join_encoded(path),
+            None => self.url.join(path, plus),
+        }
     }
 }
 

@@ -211,7 +211,10 @@ impl RequestHead {
         let hidden = |secret: &Option<Authorization>| secret.as_ref().map(|_| Authorization::new("(hidden)"));
         let mut bytes = BytesMut::new();
         let (authorization, proxy_authorization) = (hidden(&self.authorization), hidden(&self.proxy_authorization));
-        let head = RequestHead { authorization, proxy_authorization, ..self.clone() };
+        let mut head = RequestHead { authorization, proxy_authorization, ..self.clone() };
+        for (_, value) in head.fields.iter_mut().filter(|(name, _)| is_secret(name)) {
+            "(hidden)".clone_into(value);
+        }
         // A head that cannot be written is not sent either, and the caller is told why.
         let _ = head.write(BodyLength::None, &mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
@@ -273,7 +276,7 @@ impl RequestHead {
             if RESERVED_FIELDS.iter().any(|reserved| reserved.eq_ignore_ascii_case(name)) {
                 return Err(RequestError::ReservedField { name: name.clone() });
             }
-            field(out, name, value)?;
+            field(out, name, value).map_err(|error| if is_secret(name) { hide_text(error) } else { error })?;
         }
         match body {
             BodyLength::Known(length) => field(out, "Content-Length", &length.to_string())?,
@@ -290,6 +293,11 @@ impl RequestHead {
         out.extend_from_slice(b"\r\n");
         Ok(())
     }
+}
+
+/// Whether the value of a further field opens something to whoever reads it.
+fn is_secret(name: &str) -> bool {
+    name.eq_ignore_ascii_case("x-amz-security-token")
 }
 
 fn field(out: &mut BytesMut, name: &str, value: &str) -> Result<(), RequestError> {
@@ -368,6 +376,17 @@ mod tests {
                  Cache-Control: no-cache\r\nConnection: close\r\n\r\n"
             )
         );
+    }
+
+    #[test]
+    fn a_log_shows_no_secret() {
+        let mut head = RequestHead::get("h", "/");
+        head.authorization = Some(Authorization::new("AWS4 secret"));
+        head.fields.push(("x-amz-security-token".into(), "secret".into()));
+        assert!(head.shown().contains("x-amz-security-token: (hidden)") && !head.shown().contains("secret"));
+        head.fields[0].1.push('\n');
+        let error = written(&head, BodyLength::None).unwrap_err();
+        assert!(!format!("{error:?}").contains("secret"), "{error:?}");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use fullbore_engine::run::CommandError;
 use fullbore_engine::window::Window;
 
+use super::buckets::{Buckets, SignedMirror, is_bucket, open_bucket};
 use crate::auth::AuthConf;
 use crate::connect::ConnectOptions;
 use crate::dispatcher::Limits;
@@ -40,6 +41,8 @@ pub struct NetworkSettings {
     pub proxy: ProxyAddresses,
     /// Where the verdict's samples are recorded, line by line as JSON, for whoever tunes it.
     pub record: Option<PathBuf>,
+    /// Opens archives in buckets; `None` where a run reads none.
+    pub buckets: Option<Buckets>,
 }
 
 impl Default for NetworkSettings {
@@ -54,6 +57,7 @@ impl Default for NetworkSettings {
             auth_files: Vec::new(),
             proxy: ProxyAddresses::default(),
             record: None,
+            buckets: None,
         }
     }
 }
@@ -75,6 +79,35 @@ pub struct ProxyAddresses {
 pub(super) fn window(hosts: usize, network: &NetworkSettings) -> Window {
     let connections = hosts as u64 * network.connections_per_host as u64;
     Window::new((connections * WINDOW_BYTES_PER_CONNECTION).min(WINDOW_BYTES_MAX), WINDOW_ITEMS)
+}
+
+/// How a run reaches these mirrors of one archive; the addresses at which the wire asks for them.
+///
+/// # Errors
+/// As [`addresses`] and [`fetch_options`]; buckets that cannot be opened.
+pub fn site<'a>(
+    texts: impl Iterator<Item = &'a String>,
+    network: &NetworkSettings,
+) -> Result<(Vec<Url>, FetchOptions), CommandError> {
+    let mut urls = Vec::new();
+    let (mut auth, mut signed) = (AuthConf::new(), Vec::new());
+    for text in texts {
+        if is_bucket(text) {
+            let mirror = open_bucket(text, network)?;
+            urls.push(mirror.signer.address());
+            signed.push(mirror);
+        } else {
+            let (url, own) = addresses(std::iter::once(text))?;
+            urls.extend(url);
+            auth.extend(&own);
+        }
+    }
+    let mut options = fetch_options(network, auth)?;
+    for SignedMirror { signer, tls } in signed {
+        options.tls_of_hosts.extend(tls.map(|tls| (signer.address().host().clone(), tls)));
+        options.signers.push(signer);
+    }
+    Ok((urls, options))
 }
 
 /// Mirrors' addresses, with the credentials that were written into them.
@@ -153,6 +186,17 @@ fn usage_of(path: &Path, error: &dyn std::fmt::Display) -> CommandError {
     CommandError::usage(format_args!("{}: {error}", path.display()))
 }
 
+/// The address of an archive that may be in a bucket, as [`address`] otherwise.
+///
+/// # Errors
+/// As [`address`]; a bucket that cannot be opened.
+pub fn mirror_address(text: &str, network: &NetworkSettings) -> Result<String, CommandError> {
+    if is_bucket(text) {
+        return open_bucket(text, network).map(|_| text.to_owned());
+    }
+    address(text)
+}
+
 /// An archive's address without slashes at its end; only its scheme and host are checked here.
 ///
 /// # Errors
@@ -164,7 +208,9 @@ pub fn address(text: &str) -> Result<String, CommandError> {
         return Err(bad("not an address").hint("write the address of an archive as https://deb.example.org/debian"));
     };
     if !matches!(scheme.to_ascii_lowercase().as_str(), "http" | "https") {
-        return Err(bad("only http and https archives can be mirrored").hint("try https with the same host and path"));
+        return Err(
+            bad("only http, https and s3 archives can be mirrored").hint("try https with the same host and path")
+        );
     }
     let host = rest.split('/').next().unwrap_or_default();
     if host.is_empty() || text.chars().any(|c| c.is_control() || c.is_whitespace()) {

@@ -60,7 +60,7 @@ pub struct CheckArgs {
     pub checksums: bool,
 
     /// The mirror has fullbore's own files below this address (default: beside the mirror)
-    #[arg(long, value_name = "s3://BUCKET/PREFIX", help_heading = STORE)]
+    #[arg(long, value_name = "DIR|s3://BUCKET/PREFIX", help_heading = STORE)]
     pub state: Option<PathBuf>,
 
     /// Keep two runs apart by a lock in the bucket; `none` if the store has no conditional writes [default: bucket]
@@ -71,12 +71,18 @@ pub struct CheckArgs {
     #[command(flatten)]
     pub store: StoreArgs,
 
+    /// Do not sign requests to the buckets of --from; for public buckets
+    #[arg(long, help_heading = STORE)]
+    pub no_sign_request: bool,
+
     /// Fetch missing and wrong files, or upload missing shares again
     #[arg(long)]
     pub repair: bool,
 
     /// Repair from this mirror; repeat for more (default: the mirrors that the files came from)
-    #[arg(long, value_name = "URL", value_delimiter = ' ')]
+    ///
+    /// An archive in an S3 store is s3://BUCKET/PREFIX; `fullbore mirror --help` says how to name its store.
+    #[arg(long, value_name = "URL|s3://BUCKET/PREFIX", value_delimiter = ' ')]
     pub from: Vec<String>,
 
     /// Accepted signatures and certificates.

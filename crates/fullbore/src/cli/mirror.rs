@@ -31,6 +31,8 @@ Examples:
         --suite trixie --component main --arch amd64,all --to /srv/mirror/debian
   Mirror what apt on this machine uses:
     fullbore mirror --sources /etc/apt/sources.list.d/debian.sources --to /srv/mirror
+  Mirror a private archive in a bucket, with the credentials of a profile:
+    fullbore mirror --from 's3://my-bucket/debian?profile=work' --suite trixie --to /srv/mirror/private
   See what an update would fetch:
     fullbore mirror --config /etc/fullbore/mirror.toml debian --dry-run
   Limit the rate to 20 MB/s, and write a report:
@@ -51,7 +53,12 @@ pub struct MirrorArgs {
     ///
     /// The URL leads to the directory that holds dists/, as in apt's sources. The origin decides which state of the
     /// archive is mirrored. Files come from all mirrors; a faster mirror gets more work.
-    #[arg(long, value_name = "URL", help_heading = WHAT, value_delimiter = ' ')]
+    ///
+    /// An archive in an S3 store is s3://BUCKET/PREFIX. Credentials are those that `aws` would use. --endpoint, --region
+    /// and --profile are for the buckets of --to and --from alike. A bucket of another store says so in its address, and
+    /// then takes nothing from these flags: 's3://BUCKET/PREFIX?profile=NAME&endpoint=URL&region=NAME'. Further
+    /// parameters are addressing=path and no-sign-request. If all mirrors are buckets, --connections is 16.
+    #[arg(long, value_name = "URL|s3://BUCKET/PREFIX", help_heading = WHAT, value_delimiter = ' ')]
     pub from: Vec<String>,
 
     /// Mirror this suite or codename; repeat or separate with commas
@@ -88,8 +95,9 @@ pub struct MirrorArgs {
     #[arg(long, value_name = "WHAT", help_heading = STORE, value_enum)]
     pub aliases: Option<Aliases>,
 
-    /// Keep fullbore's own files below this address, for a bucket that is public as a whole (default: beside the mirror)
-    #[arg(long, value_name = "s3://BUCKET/PREFIX", help_heading = STORE)]
+    /// Keep fullbore's own files below this address or directory, for a bucket that is public as a whole (default: beside
+    /// the mirror)
+    #[arg(long, value_name = "DIR|s3://BUCKET/PREFIX", help_heading = STORE)]
     pub state: Option<PathBuf>,
 
     /// Cache-Control of indexes and signed files (default: a minute; that of packages is for ever)
@@ -104,9 +112,17 @@ pub struct MirrorArgs {
     #[arg(long, value_name = "DIR", help_heading = STORE)]
     pub scratch: Option<PathBuf>,
 
+    /// Keep indexes in this directory between runs, so that those that have not changed are not fetched again
+    #[arg(long, value_name = "DIR", help_heading = STORE)]
+    pub cache: Option<PathBuf>,
+
     /// After the run, keep the state as a snapshot of this name: hard links, or in a bucket copies of the indexes
     #[arg(long, value_name = "NAME", help_heading = WHAT)]
     pub snapshot: Option<String>,
+
+    /// Copy the packages into the snapshot, too: snapshots/NAME/ in the bucket is then a mirror of its own
+    #[arg(long, help_heading = STORE, requires = "snapshot")]
+    pub snapshot_full: bool,
 
     /// Mirror only files whose path matches; with --exclude, bring matching files back
     ///
@@ -201,9 +217,13 @@ pub struct MirrorArgs {
     #[command(flatten)]
     pub network: NetworkArgs,
 
-    /// Which store, for a mirror in a bucket.
+    /// Which store, for buckets.
     #[command(flatten)]
     pub store: StoreArgs,
+
+    /// Do not sign requests to the buckets of --from; for public buckets
+    #[arg(long, help_heading = STORE)]
+    pub no_sign_request: bool,
 
     /// Other machines that do the work.
     #[command(flatten)]

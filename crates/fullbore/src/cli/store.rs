@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::queue::QueueArgs;
 use super::s3::{S3Args, S3GetArgs, S3PutArgs};
 use super::selection::SelectionArgs;
 use super::shared::OutputArgs;
@@ -55,7 +56,10 @@ Examples:
   Upload a mirror to a bucket, indexes last, and delete obsolete objects:
     fullbore put mirror s3://my-bucket/debian --copy-links --last 'dists/***' --last InRelease --delete
   Upload to a store other than Amazon's:
-    fullbore put mirror s3://my-bucket/debian --endpoint https://store.example.org:9000";
+    fullbore put mirror s3://my-bucket/debian --endpoint https://store.example.org:9000
+  Upload a directory that other machines have mounted, too (second command: on each of them):
+    fullbore put /share/photos s3://my-bucket/2026 --queue tls://nats.example.org:4222
+    fullbore work tls://nats.example.org:4222 --only s3://my-bucket/2026 --root /share=/mnt/share";
 
 const GET_EXAMPLES: &str = "\
 Examples:
@@ -174,6 +178,10 @@ pub struct PutArgs {
     /// How objects are uploaded.
     #[command(flatten)]
     pub s3_put: S3PutArgs,
+
+    /// Other machines that read and upload files, too.
+    #[command(flatten)]
+    pub queue: QueueArgs,
 }
 
 /// `fullbore get`.

@@ -18,11 +18,12 @@ With the address of a queue, it waits for runs of `fullbore mirror … --queue U
 each until it is ended: any number of workers, at any time. --only says where it may store. All workers \
 together open no more connections to a mirror than --connections of the run allows.
 
-With the address of a mirror, no queue is needed. `fullbore mirror … --pin` plans a run, and prints its name. Each machine then stores its shard of the \
-files, from the mirrors that the plan names: verified, each with one request. Then it helps the others. \
-All machines together open no more connections to a mirror than --connections of the plan allows. \
-`fullbore mirror … --finish RUN` fetches what is missing in the end, and publishes. So a machine that is \
-killed, started twice, late, or never costs time, and no file.
+With the address of a mirror, no queue is needed. `fullbore mirror … --pin` plans a run and prints its \
+name. Each machine then fetches its shard of the files from the mirrors of the plan, verifies them, and \
+stores them. After that it stores files that other machines have not stored yet. All machines together \
+open at most --connections of the planner to each mirror; --connections of a worker can only lower its \
+part. `fullbore mirror … --finish RUN` fetches what is missing, and publishes. A machine that dies, or \
+starts twice, late or not at all, costs time, and no file.
 
 A worker has its own credentials for the bucket. It needs the right to list it, to read the plan, and to \
 write below pool/. It writes no index and deletes nothing.";
@@ -54,6 +55,10 @@ pub struct WorkArgs {
     /// Store only below this bucket and prefix; repeat for more. Runs that store elsewhere are left to other workers
     #[arg(long, value_name = "s3://BUCKET/PREFIX", help_heading = QUEUE)]
     pub only: Vec<OsString>,
+
+    /// Serve runs of `put` too: read files that planners have below FROM below TO of this machine; repeat for more
+    #[arg(long, value_name = "FROM=TO", help_heading = QUEUE)]
+    pub root: Vec<OsString>,
 
     /// End when the queue has no run any more (default: wait for the next one)
     #[arg(long, help_heading = QUEUE)]

@@ -30,6 +30,8 @@ fn summary() -> Summary {
         copy: None,
         probe: None,
         waits: Vec::new(),
+        pinned: None,
+        fleet: None,
         command: "mirror".into(),
         version: "0.2.0".into(),
         name: Some("debian".into()),

@@ -7,10 +7,10 @@ use fullbore_debian::keys::KeySource;
 use fullbore_debian::release_date::MAX_FUTURE_S;
 use fullbore_debian::sources_list::{ArchiveSource, ByHash, ListOption};
 use fullbore_engine::run::error::CommandError;
-use fullbore_wire::run::address;
 
 use super::file::{Section, SourceSection};
 use super::keys::{keyring, keys_or_default, signed_by};
+use super::origins::{Store, origin};
 use super::{SignedBy, SourceSpec};
 
 /// One archive and what to take from it.
@@ -35,7 +35,7 @@ pub(super) fn archives(wishes: &Section) -> Result<Vec<Archive>, CommandError> {
     }
     let mut origins = Vec::new();
     for from in &wishes.from.0 {
-        let from = address(from)?;
+        let from = origin(from, &store_of(wishes))?;
         if !origins.contains(&from) {
             origins.push(from);
         }
@@ -77,6 +77,16 @@ pub(super) fn archives(wishes: &Section) -> Result<Vec<Archive>, CommandError> {
     Ok(vec![Archive { origins, sources, notes: Vec::new() }])
 }
 
+/// What a section says of the stores of buckets.
+pub(super) fn store_of(wishes: &Section) -> Store {
+    Store {
+        endpoint: wishes.endpoint.clone(),
+        region: wishes.region.clone(),
+        profile: wishes.profile.clone(),
+        no_sign_request: wishes.no_sign_request.unwrap_or(false),
+    }
+}
+
 /// Entries of apt's sources, grouped by archive; flags restrict or override them.
 fn apt_archives(entries: Vec<ArchiveSource>, wishes: &Section, path: &Path) -> Result<Vec<Archive>, CommandError> {
     let mut archives: Vec<Archive> = Vec::new();
@@ -97,11 +107,11 @@ fn apt_archives(entries: Vec<ArchiveSource>, wishes: &Section, path: &Path) -> R
             // An installer's disc beside the archive, say: apt has its use for it, a mirror cannot.
             if let Some((scheme, _)) = uri.split_once(':').filter(|(scheme, _)| is_local(scheme)) {
                 let place = format!("{}:{}", path.display(), entry.line);
-                notes.push(format!("{place}: left out: {scheme}: only http and https archives can be mirrored"));
+                notes.push(format!("{place}: left out: {scheme}: only http, https and s3 archives can be mirrored"));
                 continue;
             }
             for uri in apt::expand(uri)? {
-                let uri = address(&uri)?;
+                let uri = origin(&uri, &store_of(wishes))?;
                 if !origins.contains(&uri) {
                     origins.push(uri);
                 }
@@ -290,7 +300,7 @@ mod tests {
         };
         let found = archives(&format!("{disc}deb [trusted=yes] http://host/debian trixie main\n")).unwrap();
         assert_eq!((found.len(), found[0].origins.as_slice()), (1, &["http://host/debian".to_owned()][..]));
-        assert_eq!(found[0].notes, ["x.list:1: left out: cdrom: only http and https archives can be mirrored"]);
+        assert_eq!(found[0].notes, ["x.list:1: left out: cdrom: only http, https and s3 archives can be mirrored"]);
         let error = archives(disc).unwrap_err();
         assert!(error.to_string().contains("no enabled source"), "{error}");
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use fullbore_engine::run::error::CommandError;
 use fullbore_engine::run::named_files::{absolute, directory};
+use fullbore_mirror::StateStore;
 use fullbore_s3::Addressing;
 use fullbore_s3::bucket::{self, BucketSettings};
 use fullbore_s3::credentials::Aws;
@@ -24,8 +25,13 @@ pub(super) fn bucket_of(
 ) -> Result<BucketSettings, CommandError> {
     let lookup = |name: &str| std::env::var(name).ok();
     let aws = Aws::find(&lookup, store.profile.as_deref());
+    let location = bucket::location(to.as_os_str())?;
+    if location.key.contains('?') {
+        return Err(CommandError::usage(format_args!("{}: only addresses of --from have parameters", to.display()))
+            .hint("pass --endpoint, --region or --profile"));
+    }
     Ok(BucketSettings {
-        location: bucket::location(to.as_os_str())?,
+        location,
         endpoint: store.endpoint.clone(),
         region: store.region.clone(),
         addressing: Addressing::Auto,
@@ -50,22 +56,60 @@ pub(super) fn scratch(wish: Option<&Path>, environment: &Environment) -> Result<
     }
 }
 
-/// The first flag of a `mirror` on the command line that is about buckets. Those of a settings file may be for others.
-pub(super) fn of_buckets(arguments: &MirrorArgs) -> Option<&'static str> {
-    let given = [
+/// Where `--state` puts fullbore's own files.
+pub(super) fn state_of(
+    wish: &Path,
+    bucket: &dyn Fn(&Path) -> Result<BucketSettings, CommandError>,
+) -> Result<StateStore, CommandError> {
+    match bucket::is_address(wish.as_os_str()) {
+        true => Ok(StateStore::Bucket(bucket(wish)?)),
+        false => Ok(StateStore::Directory(absolute(wish)?)),
+    }
+}
+
+/// The error for a flag of a `mirror` on the command line that is about buckets where none is written or read. Flags of
+/// a settings file may be for others.
+pub(super) fn misplaced_flag(arguments: &MirrorArgs, writes: bool, reads: bool) -> Option<CommandError> {
+    let of_writing = [
         ("--aliases", arguments.aliases.is_some()),
         ("--state", arguments.state.is_some()),
         ("--cache-control", arguments.cache_control.is_some()),
         ("--lock", arguments.lock.is_some()),
         ("--scratch", arguments.scratch.is_some()),
+        ("--cache", arguments.cache.is_some()),
+        ("--snapshot-full", arguments.snapshot_full),
         ("--pin", arguments.pin),
         ("--finish", arguments.finish.is_some()),
         ("--queue", arguments.queue.queue.is_some()),
-        ("--endpoint", arguments.store.endpoint.is_some()),
-        ("--region", arguments.store.region.is_some()),
-        ("--profile", arguments.store.profile.is_some()),
     ];
-    given.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag)
+    let given = |flags: &[(&'static str, bool)]| flags.iter().find(|(_, given)| *given).map(|(flag, _)| *flag);
+    if !writes && let Some(flag) = given(&of_writing) {
+        return Some(for_buckets_only(flag));
+    }
+    if !reads && arguments.no_sign_request {
+        return Some(no_bucket_to_read());
+    }
+    let flag = given(&of_stores(&arguments.store));
+    flag.filter(|_| !writes && !reads).map(no_bucket)
+}
+
+/// The flags that say which store, and whether they were given.
+pub(super) fn of_stores(store: &StoreArgs) -> [(&'static str, bool); 3] {
+    [
+        ("--endpoint", store.endpoint.is_some()),
+        ("--region", store.region.is_some()),
+        ("--profile", store.profile.is_some()),
+    ]
+}
+
+/// The refusal of a flag about stores without any.
+pub(super) fn no_bucket(flag: &str) -> CommandError {
+    CommandError::usage(format_args!("{flag} is for buckets, and no s3:// address is given"))
+}
+
+/// The refusal of a flag about buckets that are read.
+pub(super) fn no_bucket_to_read() -> CommandError {
+    CommandError::usage("--no-sign-request is for buckets that are read, and no --from is an s3:// address")
 }
 
 /// The refusal of a flag where the mirror is a directory.

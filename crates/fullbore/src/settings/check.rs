@@ -6,25 +6,29 @@ use fullbore_engine::run::error::CommandError;
 use fullbore_engine::run::named_files::{absolute, directory};
 use fullbore_mirror::MirrorStore;
 use fullbore_s3::bucket;
-use fullbore_wire::run::address;
 
-use super::bucket::{bucket_of, for_buckets_only, scratch};
+use super::bucket::{bucket_of, for_buckets_only, no_bucket, no_bucket_to_read, scratch, state_of};
 use super::keys::signed_by;
+use super::origins::{self, Store};
 use super::resolve::{network, output};
 use super::{CheckSettings, Environment, OutputSettings, addresses};
 use crate::cli::{CheckArgs, StoreLock};
 
-/// The first flag of a `check` that is about buckets.
-pub(super) fn of_stores(arguments: &CheckArgs) -> Option<&'static str> {
+/// The first flag of a `check` that is about a mirror in a bucket.
+fn of_buckets(arguments: &CheckArgs) -> Option<&'static str> {
     let given = [
         ("--checksums", arguments.checksums),
         ("--lock", arguments.lock.is_some()),
         ("--state", arguments.state.is_some()),
-        ("--endpoint", arguments.store.endpoint.is_some()),
-        ("--region", arguments.store.region.is_some()),
-        ("--profile", arguments.store.profile.is_some()),
     ];
     given.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag)
+}
+
+/// The first flag of a `check` that is about buckets.
+pub(super) fn of_stores(arguments: &CheckArgs) -> Option<&'static str> {
+    let of_stores = super::bucket::of_stores(&arguments.store);
+    let of_stores = of_stores.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag);
+    of_buckets(arguments).or(of_stores).or(arguments.no_sign_request.then_some("--no-sign-request"))
 }
 
 /// What `check` is to do.
@@ -42,8 +46,9 @@ pub(super) fn check(
         let bucket = |address: &Path| bucket_of(address, &arguments.store, cacert, environment);
         Some(MirrorStore {
             bucket: bucket(Path::new(named))?,
-            state: arguments.state.as_deref().map(bucket).transpose()?,
+            state: arguments.state.as_deref().map(|state| state_of(state, &bucket)).transpose()?,
             scratch: scratch(None, environment)?,
+            cache: None,
             aliases: true,
             cache_control: None,
             locks: arguments.lock != Some(StoreLock::None),
@@ -54,16 +59,31 @@ pub(super) fn check(
         None
     };
     let dir = if store.is_some() { PathBuf::from(named) } else { absolute(Path::new(named))? };
+    let reads_buckets = arguments.from.iter().any(|from| origins::is_bucket(from));
     if store.is_none() {
         directory(&dir)?;
-        if let Some(flag) = of_stores(arguments) {
+        if let Some(flag) = of_buckets(arguments) {
             return Err(for_buckets_only(flag));
         }
+        let of_stores = super::bucket::of_stores(&arguments.store);
+        if let Some((flag, _)) = of_stores.iter().find(|(_, given)| *given && !reads_buckets) {
+            return Err(no_bucket(flag));
+        }
+    }
+    if arguments.no_sign_request && !reads_buckets {
+        return Err(no_bucket_to_read());
     }
     if !arguments.repair && !arguments.from.is_empty() {
         return Err(CommandError::usage("--from says where to repair from").hint("add --repair"));
     }
-    let origins = arguments.from.iter().map(|from| address(from)).collect::<Result<_, _>>()?;
+    let of_flags = Store {
+        endpoint: arguments.store.endpoint.clone(),
+        region: arguments.store.region.clone(),
+        profile: arguments.store.profile.clone(),
+        no_sign_request: arguments.no_sign_request,
+    };
+    let origins: Vec<String> =
+        arguments.from.iter().map(|from| origins::origin(from, &of_flags)).collect::<Result<_, _>>()?;
     let settings = CheckSettings {
         dir,
         store,

@@ -13,6 +13,8 @@ pub fn directory_names(archives: &[Archive]) -> Vec<String> {
         .map(|archive| {
             let origin = without_credentials(&archive.origins[0]);
             let rest = origin.split_once("://").map_or("", |(_, rest)| rest);
+            // What follows says how a bucket is reached.
+            let rest = rest.split('?').next().unwrap_or_default();
             let (host, last) =
                 (rest.split('/').next().unwrap_or_default(), rest.rsplit('/').next().unwrap_or_default());
             if rest.contains('/') {

@@ -6,17 +6,17 @@ use fullbore_apt::system::{configuration, files, proxies};
 use fullbore_engine::run::error::CommandError;
 use fullbore_engine::run::named_files::{absolute, readable};
 use fullbore_mirror::mirror::fleet::{FleetSettings, Role};
-use fullbore_mirror::{DeleteGuard, MirrorStore, Retention, check_host, check_snapshot_name};
+use fullbore_mirror::{DeleteGuard, MirrorStore, Retention, StateStore, check_host, check_snapshot_name};
 use fullbore_s3::bucket::{self, BucketSettings};
 use fullbore_wire::run::NetworkSettings;
-use fullbore_wire::run::address;
 
 use super::addresses;
-use super::archive::archives;
-use super::bucket::{bucket_of, for_buckets_only, of_buckets, scratch};
+use super::archive::{archives, store_of};
+use super::bucket::{bucket_of, misplaced_flag, scratch, state_of};
 use super::directories::directory_names;
 use super::file::{self, Section};
 use super::layers::flags;
+use super::origins;
 use super::queue::{Login, queue};
 use super::work::run_id;
 use super::{Clean, DEFAULT_CONFIG, Environment, Filters, Keep, MirrorSettings, OutputSettings};
@@ -24,6 +24,8 @@ use crate::cli::{Aliases, MirrorArgs, NetworkArgs, OutputArgs, StoreArgs, StoreL
 
 /// Connections per host by default; public mirrors ask for few.
 const CONNECTIONS: u16 = 4;
+/// The same if all mirrors are buckets: a store answers each request after some milliseconds, and is there for many.
+const CONNECTIONS_TO_BUCKETS: u16 = 16;
 /// Largest number of connections per host, in the file as on the command line.
 const CONNECTIONS_MAX: u16 = 16;
 
@@ -78,9 +80,16 @@ fn share_a_state(one: &MirrorSettings, other: &MirrorSettings) -> bool {
         let key = |settings: &BucketSettings| settings.location.key.trim_end_matches('/').to_owned();
         (&one.location.bucket, key(one), &one.endpoint) == (&other.location.bucket, key(other), &other.endpoint)
     };
-    let state_of = |store: &MirrorStore| store.state.clone().unwrap_or_else(|| store.bucket.clone());
-    let (of_one, of_other) = (state_of(one), state_of(other));
-    is_same(&of_one, &of_other) || is_same(&of_one, &other.bucket) || is_same(&of_other, &one.bucket)
+    let state_of =
+        |store: &MirrorStore| store.state.clone().unwrap_or_else(|| StateStore::Bucket(store.bucket.clone()));
+    match (state_of(one), state_of(other)) {
+        (StateStore::Directory(of_one), StateStore::Directory(of_other)) => of_one == of_other,
+        (StateStore::Bucket(of_one), StateStore::Bucket(of_other)) => {
+            is_same(&of_one, &of_other) || is_same(&of_one, &other.bucket) || is_same(&of_other, &one.bucket)
+        }
+        (StateStore::Bucket(of_one), StateStore::Directory(_)) => is_same(&of_one, &other.bucket),
+        (StateStore::Directory(_), StateStore::Bucket(of_other)) => is_same(&of_other, &one.bucket),
+    }
 }
 
 fn shown(mirror: &MirrorSettings) -> &str {
@@ -146,8 +155,9 @@ fn mirror(
         .ok_or_else(|| CommandError::usage("no directory to write the mirror into").hint("add --to DIR"))?;
     let is_bucket = bucket::is_address(to.as_os_str());
     let dir = if is_bucket { to.to_owned() } else { absolute(to)? };
-    if !is_bucket && let Some(flag) = of_buckets(arguments) {
-        return Err(for_buckets_only(flag));
+    let reads_buckets = wishes.from.0.iter().chain(&wishes.origin).any(|from| origins::is_bucket(from));
+    if let Some(error) = misplaced_flag(arguments, is_bucket, reads_buckets || wishes.sources.is_some()) {
+        return Err(error);
     }
     if let Some(snapshot) = &wishes.snapshot {
         check_snapshot_name(snapshot).map_err(CommandError::usage)?;
@@ -170,13 +180,14 @@ fn mirror(
     for (archive, directory) in archives.into_iter().zip(names) {
         let mut origins = archive.origins;
         if let Some(origin) = &wishes.origin {
-            let origin = address(origin)?;
+            let origin = origins::origin(origin, &store_of(wishes))?;
             if several {
                 return Err(CommandError::usage("--origin would hold for several archives of --sources"));
             }
             origins.retain(|other| *other != origin);
             origins.insert(0, origin);
         }
+        let connections = wishes.connections.or_else(|| connections_to(&origins));
         mirrors.push(MirrorSettings {
             name: match (name, several) {
                 (Some(name), true) => Some(format!("{name}/{directory}")),
@@ -193,7 +204,7 @@ fn mirror(
                         profile: wishes.profile.clone(),
                     };
                     let bucket = |address: &Path| bucket_of(address, &store, wishes.cacert.as_deref(), &environment);
-                    let state = wishes.state.as_deref().map(bucket).transpose()?;
+                    let state = wishes.state.as_deref().map(|state| state_of(state, &bucket)).transpose()?;
                     if several && state.is_some() {
                         return Err(CommandError::usage("--state would hold for several archives of --sources"));
                     }
@@ -201,6 +212,7 @@ fn mirror(
                         bucket: bucket(&to)?,
                         state,
                         scratch: scratch(wishes.scratch.as_deref(), &environment)?,
+                        cache: wishes.cache.as_deref().map(absolute).transpose()?,
                         aliases: wishes.aliases != Some(Aliases::None),
                         cache_control: wishes.cache_control.clone(),
                         locks: wishes.lock != Some(StoreLock::None),
@@ -230,7 +242,7 @@ fn mirror(
             network: network(
                 &NetworkArgs {
                     limit_rate: wishes.limit_rate,
-                    connections: wishes.connections,
+                    connections,
                     http1: wishes.http1.unwrap_or(false),
                     no_hedge: wishes.no_hedge.unwrap_or(false),
                     auth: wishes.auth.clone(),
@@ -239,6 +251,7 @@ fn mirror(
                 &environment,
             )?,
             snapshot: wishes.snapshot.clone(),
+            snapshot_full: wishes.snapshot_full.unwrap_or(false),
             dry_run: arguments.dry_run,
             pin: arguments.pin,
             finish: arguments.finish.as_deref().map(|run| run_id("--finish", run)).transpose()?,
@@ -308,6 +321,12 @@ fn keep(wishes: &Section) -> Result<Keep, CommandError> {
     })
 }
 
+/// Connections per host for these mirrors, if that is another number than usual.
+pub(super) fn connections_to(origins: &[String]) -> Option<u16> {
+    let are_buckets = !origins.is_empty() && origins.iter().all(|origin| origins::is_bucket(origin));
+    are_buckets.then_some(CONNECTIONS_TO_BUCKETS)
+}
+
 pub(super) fn network(
     wishes: &NetworkArgs,
     cacert: Option<&Path>,
@@ -337,6 +356,7 @@ pub(super) fn network(
         },
         proxy: environment.proxy.clone(),
         record: environment.record.clone(),
+        buckets: Some(origins::sources().shared()),
     })
 }
 

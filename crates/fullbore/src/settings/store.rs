@@ -13,12 +13,15 @@ use fullbore_lafs::grid::GridSettings;
 use fullbore_lafs::ls::ListSettings;
 use fullbore_lafs::{check as grid_check, get as grid_get, put as grid_put};
 use fullbore_mirror::SNAPSHOT_DIRECTORY;
+use fullbore_mirror::mirror::fleet::{PutQueue, Role, worker_name};
 use fullbore_mirror::{CheckSettings, OWN_DIRECTORY};
 use fullbore_s3::bucket::{self, BucketSettings};
 use fullbore_s3::credentials::Aws;
 use fullbore_s3::get::tree::{Names, TreeSettings};
+use fullbore_s3::put::fleet::FleetPut;
 use fullbore_s3::{Addressing, Location, SCHEME, get as bucket_get, ls as bucket_ls, put as bucket_put};
 
+use super::queue::{Login, queue};
 use super::values::Percent;
 use super::{Environment, OutputSettings};
 use super::{addresses, copy, resolve};
@@ -31,7 +34,7 @@ const MAX_DELETE: f64 = 0.4;
 #[derive(Debug)]
 pub enum Put {
     /// Into a bucket.
-    Bucket(Box<bucket_put::PutSettings>),
+    Bucket(Box<bucket_put::PutSettings>, Option<Box<FleetPut<PutQueue>>>),
     /// Into a grid.
     Grid(Box<grid_put::PutSettings>),
 }
@@ -51,7 +54,7 @@ impl Put {
     /// Where to, for a report that does not know better.
     pub fn place(&self) -> PathBuf {
         match self {
-            Put::Bucket(settings) => place_of(&settings.bucket.location),
+            Put::Bucket(settings, _) => place_of(&settings.bucket.location),
             Put::Grid(settings) => PathBuf::from(settings.grid.name()),
         }
     }
@@ -76,10 +79,9 @@ fn place_of(location: &Location) -> PathBuf {
 pub fn put(arguments: &PutArgs, environment: &Environment) -> Result<(Put, OutputSettings), CommandError> {
     let output = OutputSettings { stdout_has_data: true, ..resolve::output(&arguments.shown, false) };
     if let Some(address) = arguments.paths.last().filter(|path| bucket::is_address(path.as_os_str())) {
-        return Ok((
-            Put::Bucket(Box::new(put_into_bucket(arguments, address.as_os_str(), &output, environment)?)),
-            output,
-        ));
+        let settings = put_into_bucket(arguments, address.as_os_str(), &output, environment)?;
+        let fleet = put_fleet(arguments, environment)?.map(Box::new);
+        return Ok((Put::Bucket(Box::new(settings), fleet), output));
     }
     if let Some(error) = arguments.paths.iter().find_map(|path| addresses::not_of_a_store(path.as_os_str())) {
         return Err(error);
@@ -94,6 +96,9 @@ pub fn put(arguments: &PutArgs, environment: &Environment) -> Result<(Put, Outpu
     }
     if !arguments.grid.is_named() && !arguments.dry_run {
         return Err(no_store());
+    }
+    if arguments.queue.queue.is_some() {
+        return Err(CommandError::usage("--queue is for S3 stores, not for Tahoe-LAFS grids"));
     }
     let key = match (&arguments.convergence, &arguments.convergence_file) {
         _ if arguments.random_key => grid_put::KeySettings::Random,
@@ -116,6 +121,30 @@ pub fn put(arguments: &PutArgs, environment: &Environment) -> Result<(Put, Outpu
         limit_rate_bytes_per_s: arguments.limit_rate.map(|rate| rate.0),
     };
     Ok((Put::Grid(Box::new(settings)), output))
+}
+
+/// The queue of a `put`, if it has one.
+fn put_fleet(arguments: &PutArgs, environment: &Environment) -> Result<Option<FleetPut<PutQueue>>, CommandError> {
+    let flags = &arguments.queue;
+    let Some(url) = &flags.queue else { return Ok(None) };
+    if arguments.s3_put.overwrite {
+        return Err(CommandError::usage("--overwrite and --queue: what the bucket has says what is done")
+            .hint("leave --overwrite out: files that differ are uploaded in any case"));
+    }
+    let login = Login {
+        creds: flags.login.queue_creds.as_deref(),
+        nkey: flags.login.queue_nkey.as_deref(),
+        is_insecure: flags.login.queue_insecure,
+        cacert: arguments.s3.cacert.as_deref(),
+    };
+    let worker = worker_name();
+    Ok(Some(FleetPut {
+        queue: PutQueue::new(queue(url, Role::Planner, login, environment)?),
+        machine: worker.to_string(),
+        worker,
+        is_worker: !flags.no_local,
+        requires_workers: flags.require_workers,
+    }))
 }
 
 fn put_into_bucket(

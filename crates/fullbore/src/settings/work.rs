@@ -1,5 +1,7 @@
 //! What `work` is to do: a queue's tasks, or a shard of a pinned plan.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use fullbore_engine::run::error::CommandError;
@@ -60,6 +62,7 @@ pub fn work(arguments: &WorkArgs, environment: &Environment) -> Result<(Work, Ou
 fn of_queues(arguments: &WorkArgs) -> Option<&'static str> {
     let given = [
         ("--only", !arguments.only.is_empty()),
+        ("--root", !arguments.root.is_empty()),
         ("--once", arguments.once),
         ("--status", arguments.status),
         ("--queue-creds", arguments.login.queue_creds.is_some()),
@@ -108,7 +111,21 @@ fn worker(arguments: &WorkArgs, environment: &Environment) -> Result<Work, Comma
         scratch: scratch(arguments.scratch.as_deref(), environment)?,
         network: network(&arguments.network, cacert, environment)?,
         connections_max: arguments.network.connections.map(usize::from),
+        roots: arguments.root.iter().map(|pair| root(pair)).collect::<Result<_, _>>()?,
     })))
+}
+
+/// A directory of planners, and where this machine has it.
+fn root(pair: &OsStr) -> Result<(PathBuf, PathBuf), CommandError> {
+    let bytes = pair.as_encoded_bytes();
+    let both = bytes.iter().position(|byte| *byte == b'=').map(|at| (&bytes[..at], &bytes[at + 1..]));
+    let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
+    both.map(|(from, to)| (path(from), path(to)))
+        .filter(|(from, to)| from.is_absolute() && to.is_absolute())
+        .ok_or_else(|| {
+            CommandError::usage(format_args!("--root {}: two absolute paths are needed", pair.display()))
+                .hint("write it as --root /share=/mnt/share: the planner's directory, and this machine's")
+        })
 }
 
 fn shard(arguments: &WorkArgs, environment: &Environment) -> Result<ShardSettings, CommandError> {
@@ -159,7 +176,10 @@ mod tests {
     #[test]
     fn a_shard_is_named_as_batch_systems_count() {
         let Work::Shard(settings) =
-            resolve(&["s3://bucket/debian/", "--run", "9c1f", "--shard", "3/16", "--connections", "2"]).unwrap();
+            resolve(&["s3://bucket/debian/", "--run", "9c1f", "--shard", "3/16", "--connections", "2"]).unwrap()
+        else {
+            panic!("no shard")
+        };
         assert_eq!((settings.shard.index(), settings.shard.count()), (3, 16));
         assert_eq!((settings.mirror().as_str(), settings.connections_max), ("s3://bucket/debian", Some(2)));
     }

@@ -1,5 +1,7 @@
 //! A proxy before a real store, which counts requests and does wrong with some of them.
 
+#![allow(dead_code)] // each test takes what it needs
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -17,6 +19,8 @@ pub enum Action {
     LoseAnswer,
     /// This status is answered instead.
     Answer(u16),
+    /// This status, with the error of a store of this name.
+    Refuse(u16, &'static str),
     /// It is passed on without its conditions.
     Unconditional,
 }
@@ -104,6 +108,14 @@ fn serve(
             }
             Action::Answer(status) => {
                 let answer = format!("HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n");
+                from.get_mut().write_all(answer.as_bytes()).ok()?;
+                continue;
+            }
+            Action::Refuse(status, code) => {
+                let error = format!("<Error><Code>{code}</Code><Message>as the test wants it</Message></Error>");
+                let date = httpdate::fmt_http_date(std::time::SystemTime::now());
+                let length = error.len();
+                let answer = format!("HTTP/1.1 {status} X\r\nDate: {date}\r\nContent-Length: {length}\r\n\r\n{error}");
                 from.get_mut().write_all(answer.as_bytes()).ok()?;
                 continue;
             }

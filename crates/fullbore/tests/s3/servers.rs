@@ -4,6 +4,7 @@
 #[allow(dead_code, reason = "shared by several test binaries")]
 mod schema;
 
+use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -182,11 +183,20 @@ fn start(mut command: Command, port: u16, directory: tempfile::TempDir) -> Serve
 
 /// versitygw over a directory, with an empty bucket `bucket`. Objects are files of that directory.
 pub fn versitygw() -> Server {
+    versitygw_over(&["data", "data/bucket"], |_| Vec::new())
+}
+
+/// versitygw without a bucket, with room for users. Over a bucket that was not made through it, it cannot copy for them.
+pub fn versitygw_with_users() -> Server {
+    versitygw_over(&["data", "users"], |directory| vec!["--iam-dir".into(), directory.join("users").into()])
+}
+
+fn versitygw_over(directories: &[&str], flags: impl FnOnce(&Path) -> Vec<OsString>) -> Server {
     let program = program("versitygw");
     // Its metadata are extended attributes, which not every /tmp has.
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    directories.iter().for_each(|name| std::fs::create_dir(directory.path().join(name)).unwrap());
     let data = directory.path().join("data");
-    std::fs::create_dir_all(data.join("bucket")).unwrap();
     let port = port();
     let mut command = Command::new(program);
     command.env_clear().args([
@@ -198,7 +208,7 @@ pub fn versitygw() -> Server {
         "us-east-1",
         "--quiet",
     ]);
-    command.args(["--port", &format!("127.0.0.1:{port}"), "posix"]).arg(&data);
+    command.args(["--port", &format!("127.0.0.1:{port}")]).args(flags(directory.path())).arg("posix").arg(&data);
     start(command, port, directory)
 }
 

@@ -34,7 +34,7 @@ fn a_changed_alias_is_noticed_and_restored() {
     let bucket = Bucket::at(&store.url);
     bucket.run(&served(0), &[]).exits(0);
     fs::remove_file(data(&store).join("dists/stable/InRelease")).unwrap();
-    bucket.check(&[]).exits(4).says("dists/stable: no symbolic link to trixie");
+    bucket.check(&[]).exits(4).says("dists/stable: no complete copy of dists/trixie");
     let run = bucket.run(&served(0), &[]).exits(0);
     assert!(run.stderr.contains("the published dists/stable was changed; it is restored"), "{}", run.stderr);
     assert_eq!(contents(&data(&store)), *reference(0));
@@ -133,4 +133,61 @@ fn no_suite_is_published_among_the_snapshots() {
         bucket.run(&served(0), &[]).exits(1).says("dists/snapshots has the snapshots");
     }
     assert!(!data(&store).exists());
+}
+
+/// The state of a killed run does not name it, and apt would read it for ever.
+#[test]
+fn an_alias_that_a_killed_run_began_is_removed_when_it_is_given_up() {
+    for last in ["/dists/stable/main/binary-amd64/Packages.xz", "/dists/stable/InRelease", "/.fullbore/state"] {
+        let store = versitygw();
+        let proxy = Proxy::start(&store.url, move |_, line| {
+            if line.starts_with("PUT ") && line.contains(last) { Action::Answer(403) } else { Action::now() }
+        });
+        Bucket::at(&proxy.url).run(&served(0), &[]).exits(1);
+        assert!(data(&store).join("dists/stable/.fullbore-alias").exists(), "{last}");
+        Bucket::at(&store.url).run(&served(1), &["--aliases", "none"]).exits(0);
+        let left: Vec<String> =
+            tree(&data(&store)).into_keys().filter(|path| path.starts_with("dists/stable")).collect();
+        assert!(left.is_empty(), "{last}: {left:?}");
+        verified(&data(&store), common(), 1);
+    }
+}
+
+/// The ETag of an object in parts tells of the parts, and is never that of its copy.
+#[test]
+fn a_copy_is_known_by_its_content() {
+    let store = versitygw();
+    Bucket::at(&store.url).run(&served(0), &[]).exits(0);
+    let name = "dists/trixie/main/binary-amd64/Packages.xz";
+    in_parts(&store, name);
+    let rest = name.strip_prefix("dists/trixie/").unwrap();
+    let copy = format!("/dists/stable/{rest} ");
+    // Other settings of the same state are a publication, too.
+    for formats in [&["--index-formats", "xz,gz"][..], &[]] {
+        let proxy = Proxy::start(&store.url, |_, _| Action::now());
+        assert!(Bucket::at(&proxy.url).run(&served(0), formats).exits(0).report["summary"]["changed"] == true);
+        let copied = proxy.take().into_iter().filter(|line| line.starts_with("PUT ") && line.contains(&copy)).count();
+        assert_eq!(copied, 0, "{formats:?}: {name}");
+    }
+    assert_eq!(below(&data(&store), "dists/stable"), below(&data(&store), "dists/trixie"));
+}
+
+/// Puts an object of fullbore's once more, in one part.
+fn in_parts(store: &servers::Server, path: &str) {
+    let script = r#"
+import boto3, sys
+client = boto3.client("s3", endpoint_url=sys.argv[1], region_name="us-east-1",
+                      aws_access_key_id="fullbore", aws_secret_access_key="only-for-tests")
+name = {"Bucket": "bucket", "Key": "debian/" + sys.argv[2]}
+old = client.get_object(**name)
+content, before = old["Body"].read(), old["ETag"]
+upload = client.create_multipart_upload(**name, Metadata=old["Metadata"])["UploadId"]
+part = client.upload_part(**name, UploadId=upload, PartNumber=1, Body=content)
+parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+client.complete_multipart_upload(**name, UploadId=upload, MultipartUpload=parts)
+assert client.head_object(**name)["ETag"] != before
+"#;
+    let python = servers::program("moto/bin/python");
+    let done = Command::new(python).args(["-c", script, &store.url, path]).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fullbore_testkit::archive::{Archive, ArchiveBuilder, FileKind};
+use fullbore_testkit::archive::{Archive, ArchiveBuilder, FileKind, SuiteSpec};
 use harness::apt::{Apt, passable};
 use harness::signer;
 
@@ -131,4 +131,111 @@ fn apt_sees_no_error_while_new_states_are_published() {
         assert!(client.join().expect("no update failed") > 1);
     }
     assert!(deleted > 0);
+}
+
+/// What became of the updates and installations of one apt.
+#[derive(Debug, Default)]
+struct Outcomes {
+    updates: usize,
+    failed_updates: usize,
+    installations: usize,
+    failed_installations: usize,
+    /// Of these, those that apt blamed on content.
+    mismatches: usize,
+    first_failure: Option<String>,
+}
+
+/// The first package of apt's lists.
+fn first_package(apt: &Apt) -> String {
+    let text = String::from_utf8(apt.packages()).unwrap();
+    text.lines().find_map(|line| line.strip_prefix("Package: ")).expect("a package").to_owned()
+}
+
+/// A hundred publications, with deletions, and with another suite that becomes stable among them, while apt updates and
+/// downloads without a pause. By hash nothing fails. Without, an update may meet names of two states, as on every mirror;
+/// how often, the test prints.
+#[test]
+#[ignore = "long"]
+fn apt_updates_and_installs_while_a_hundred_states_are_published() {
+    const STATES: usize = 51;
+    let made = tempfile::tempdir().unwrap();
+    let builder = |name: &str| ArchiveBuilder::tiny(made.path().join(name)).signer(signer()).states(STATES).churn(0.3);
+    let first = builder("first").suites(vec![SuiteSpec::main("trixie", "stable")]).build().unwrap();
+    let later = first.state(STATES - 1).date_unix_s + 3600;
+    let suites = vec![SuiteSpec::main("trixie", "oldstable"), SuiteSpec::main("forky", "stable")];
+    let second = builder("second").suites(suites).date_unix_s(later).build().unwrap();
+    let store = versitygw();
+    let server = Server::start(&first.state(0).root).unwrap();
+    let mut bucket = Bucket::at(&store.url);
+    bucket.mirror = Mirror::new(&first);
+    bucket.mirror.to = PathBuf::from(TO);
+    let flags = ["--keep-generations", "5", "--keep-hours", "0", "--force-delete"];
+    bucket.run(&server, &flags).exits(0);
+    publish(&store);
+    let directory = passable();
+    let over = Arc::new(AtomicBool::new(false));
+    let clients: Vec<_> = [("trixie", "yes"), ("stable", "yes"), ("trixie", "no"), ("stable", "no")]
+        .map(|(suite, by_hash)| {
+            let home = directory.path().join(by_hash);
+            fs::create_dir_all(&home).unwrap();
+            let apt = apt(&home, &store, &first, suite, &format!("By-Hash: {by_hash}\n"));
+            let over = over.clone();
+            let client = std::thread::spawn(move || {
+                let mut outcomes = Outcomes::default();
+                while !over.load(Ordering::Relaxed) {
+                    // Another suite is stable by and by.
+                    let updated = apt.update(&["Acquire::AllowReleaseInfoChange=true"]);
+                    outcomes.updates += 1;
+                    let mut failed = None;
+                    if updated.code != Some(0) || updated.text.contains("Err:") {
+                        outcomes.failed_updates += 1;
+                        failed = Some(updated.text);
+                    } else {
+                        let archives = apt.directory.join("archives");
+                        for entry in fs::read_dir(&archives).unwrap().map(|entry| entry.unwrap().path()) {
+                            if entry.extension().is_some_and(|extension| extension == "deb") {
+                                fs::remove_file(entry).unwrap();
+                            }
+                        }
+                        let installed = apt.get(&["install", "--yes", "--download-only", &first_package(&apt)]);
+                        outcomes.installations += 1;
+                        if installed.code != Some(0) {
+                            outcomes.failed_installations += 1;
+                            failed = Some(installed.text);
+                        }
+                    }
+                    if let Some(text) = failed {
+                        outcomes.mismatches +=
+                            usize::from(text.contains("Hash Sum mismatch") || text.contains("unexpected size"));
+                        outcomes.first_failure.get_or_insert(text);
+                    }
+                }
+                outcomes
+            });
+            (suite, by_hash, client)
+        })
+        .into_iter()
+        .collect();
+    let mut deleted = 0;
+    let mut publications = 0;
+    for (archive, suites) in [(&first, &[][..]), (&second, &["--suite", "forky"])] {
+        let flags = [&flags, suites].concat();
+        for state in 0..STATES {
+            server.switch_root(&archive.state(state).root);
+            deleted += bucket.run(&server, &flags).exits(0).number("totals.deleted_files");
+            publications += 1;
+        }
+    }
+    over.store(true, Ordering::Relaxed);
+    assert!(publications > 100 && deleted > 100, "{publications} publications, {deleted} files deleted");
+    let target = fs::read_to_string(data(&store).join("dists/stable/.fullbore-alias")).unwrap();
+    assert_eq!(target, "forky");
+    for (suite, by_hash, client) in clients {
+        let outcomes = client.join().expect("apt runs");
+        println!("{suite}, By-Hash: {by_hash}: {outcomes:?}");
+        assert!(outcomes.updates > 20 && outcomes.installations > 20, "{outcomes:?}");
+        if by_hash == "yes" {
+            assert_eq!((outcomes.failed_updates, outcomes.failed_installations), (0, 0), "{outcomes:?}");
+        }
+    }
 }

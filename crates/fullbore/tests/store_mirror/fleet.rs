@@ -102,7 +102,8 @@ pub(super) fn pool_files(state: usize) -> usize {
 /// Files and names of the workers of a report.
 pub(super) fn workers(ran: &Ran) -> Vec<(String, u64)> {
     let workers = ran.report.pointer("/summary/fleet/workers").and_then(|workers| workers.as_array()).unwrap();
-    let of = |worker: &serde_json::Value| (worker["worker"].as_str().unwrap().to_owned(), worker["files"].as_u64().unwrap());
+    let of =
+        |worker: &serde_json::Value| (worker["worker"].as_str().unwrap().to_owned(), worker["files"].as_u64().unwrap());
     workers.iter().map(of).collect()
 }
 

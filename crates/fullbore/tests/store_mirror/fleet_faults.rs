@@ -65,8 +65,7 @@ fn a_planner_that_is_killed_is_followed_by_another_one_which_goes_on() {
     let (store, server, nats) = (versitygw(), slow(0), Nats::start(""));
     let bucket = Bucket::at(&store.url);
     let mut worker = bucket.worker_of(&nats.url(), &["--once"]);
-    let mut planner =
-        Worker::start(bucket.planner_of(&[&server], &nats.url(), &["--no-local", "--lock", "none"]));
+    let mut planner = Worker::start(bucket.planner_of(&[&server], &nats.url(), &["--no-local", "--lock", "none"]));
     wait_for("nothing is stored", || stored(&store) > 0);
     planner.signal("KILL");
     planner.wait();

@@ -16,7 +16,7 @@ use fullbore_s3::objects::{Objects, Written};
 use fullbore_s3::target::{Layout as _, NAMES_AT_ONCE, Overtaken};
 use tokio::task::{JoinError, JoinSet};
 
-use super::super::layout::link_target;
+use super::super::layout::{self, link_target};
 use super::super::other_suites::SNAPSHOTS;
 use super::super::signed_files::SIGNED_FILES;
 use super::super::state::State;
@@ -158,6 +158,13 @@ impl StoreTree {
         self.make_copies(&from, link)
     }
 
+    /// Makes `link` an alias of `suite` in a tree below this one.
+    pub(super) fn make_alias_below(&self, link: &str, suite: &str) -> Result<(), FileError> {
+        let target = suite.rsplit('/').next().unwrap_or(suite);
+        self.write_object(&format!("{link}/{MARKER}"), target.as_bytes())?;
+        self.make_copies(suite, link)
+    }
+
     /// Makes `link` a directory with copies of what is below `from`, and of nothing else.
     pub(super) fn make_copies(&self, from: &str, link: &str) -> Result<(), FileError> {
         let (mut steps, gone) = self.differences(from, link)?;
@@ -166,40 +173,62 @@ impl StoreTree {
                 continue;
             }
             self.may_publish().map_err(|error| failed("publish", link, error))?;
-            self.runtime().block_on(self.copy_all(from, link, std::mem::take(step)))?;
+            let names = std::mem::take(step).into_iter().map(|rest| (rest, None)).collect();
+            self.runtime().block_on(self.copy_all(from, link, names))?;
         }
         self.remove(&gone)
     }
 
     /// What the copies lack, by steps, and paths that the target does not have.
     fn differences(&self, from: &str, link: &str) -> Result<([Vec<String>; STEPS], Vec<String>), FileError> {
-        self.list_top("dists")?;
-        let known = self.known();
-        let objects = &known.listed["dists"];
-        let present: BTreeMap<&str, &Listed> = below(objects, link).collect();
+        // Both are below one.
+        let top = from.split_once('/').map_or(from, |(top, _)| top);
+        self.list_top(top)?;
         let mut steps = [const { Vec::new() }; STEPS];
-        let mut wanted = HashSet::new();
-        for (rest, listed) in below(objects, from) {
-            wanted.insert(rest);
-            // The same ETag is the same content. Where it differs, as after an upload in parts, it is copied once more.
-            let is_same =
-                |there: &&&Listed| there.size == listed.size && there.tag.is_some() && there.tag == listed.tag;
-            if present.get(rest).filter(is_same).is_none() {
-                steps[step(rest)].push(rest.to_owned());
+        let mut doubtful = Vec::new();
+        let gone = {
+            let known = self.known();
+            let objects = &known.listed[top];
+            let present: BTreeMap<&str, &Listed> = below(objects, link).collect();
+            let mut wanted = HashSet::new();
+            for (rest, listed) in below(objects, from) {
+                wanted.insert(rest);
+                match present.get(rest) {
+                    // The same ETag is the same content.
+                    Some(there) if there.size == listed.size && there.tag.is_some() && there.tag == listed.tag => {}
+                    Some(there) if there.size == listed.size => doubtful.push(rest.to_owned()),
+                    _ => steps[step(rest)].push(rest.to_owned()),
+                }
+            }
+            let gone = present.keys().filter(|rest| !wanted.contains(*rest));
+            gone.map(|rest| format!("{link}/{rest}")).collect()
+        };
+        // Another ETag may be of the same content: that of an object in parts tells of the parts.
+        let paths = doubtful.iter().flat_map(|rest| [format!("{from}/{rest}"), format!("{link}/{rest}")]);
+        let facts = self.facts(paths)?;
+        for rest in doubtful {
+            let content = |directory: &str| facts.get(&format!("{directory}/{rest}")).and_then(|facts| facts.sha256);
+            if content(from).is_none() || content(from) != content(link) {
+                steps[step(&rest)].push(rest);
             }
         }
-        let gone = present.keys().filter(|rest| !wanted.contains(*rest)).map(|rest| format!("{link}/{rest}")).collect();
         Ok((steps, gone))
     }
 
-    async fn copy_all(&self, from: &str, link: &str, names: Vec<String>) -> Result<(), FileError> {
+    /// Copies objects of a directory to another. A hash that is not given is that of the state, if it has one.
+    pub(super) async fn copy_all(
+        &self,
+        from: &str,
+        link: &str,
+        names: Vec<(String, Option<Sha256>)>,
+    ) -> Result<(), FileError> {
         let mut copying = JoinSet::new();
-        for rest in names {
+        for (rest, sha256) in names {
             if copying.len() >= NAMES_AT_ONCE {
                 self.copied(copying.join_next().await)?;
             }
-            let (source, to) = (format!("{from}/{rest}"), format!("{link}/{rest}"));
-            let sha256 = self.known().hashes.get(&source).map(|(sha256, _)| *sha256);
+            let (source, to) = (layout::below(from, &rest), layout::below(link, &rest));
+            let sha256 = sha256.or_else(|| self.known().hashes.get(&source).map(|(sha256, _)| *sha256));
             let (objects, fields, condition) = (self.objects().clone(), self.fields(&to), self.condition(&to));
             let is_signed = step(&rest) >= 2;
             copying.spawn(async move {

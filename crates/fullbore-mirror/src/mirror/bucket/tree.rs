@@ -4,6 +4,7 @@
 //! files are fetched at the start of a run, all at once. Hashes of published files come from the state, or from the
 //! metadata that fullbore gives each object.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -15,8 +16,8 @@ use fullbore_engine::files::{FileError, Kind, Root};
 use fullbore_engine::target::Name;
 use fullbore_engine::window::Window;
 use fullbore_s3::bucket::{download_failure, failure};
-use fullbore_s3::lock::Lock;
-use fullbore_s3::objects::{Condition, Objects, Written};
+use fullbore_s3::lock::{Fence, Lock};
+use fullbore_s3::objects::{Condition, ObjectFacts, Objects, Written};
 use fullbore_s3::target::{Layout, Overtaken};
 use fullbore_s3::{DownloadError, Downloaded};
 use tokio::runtime::Handle;
@@ -57,7 +58,7 @@ pub struct StoreTree {
     known: Mutex<Known>,
     /// The files that are being fetched.
     pending: Mutex<Option<JoinHandle<Result<(), FileError>>>>,
-    lock: Mutex<Option<Lock>>,
+    fence: Arc<Fence>,
     overtaken: AtomicBool,
     replaces_only_seen: AtomicBool,
 }
@@ -100,6 +101,24 @@ struct Small {
 }
 
 impl Known {
+    /// Notes that a path has this content. Names by hash never get another one, and so they are preferred.
+    fn note_path(&mut self, sha256: Sha256, path: String) {
+        match self.paths.entry(sha256) {
+            Entry::Vacant(entry) => drop(entry.insert(path)),
+            Entry::Occupied(mut entry) if path.contains("/by-hash/") => drop(entry.insert(path)),
+            Entry::Occupied(_) => {}
+        }
+    }
+
+    /// Forgets which content a path has.
+    fn forget(&mut self, path: &str) {
+        if let Some((sha256, _)) = self.hashes.remove(path)
+            && self.paths.get(&sha256).is_some_and(|of| of == path)
+        {
+            self.paths.remove(&sha256);
+        }
+    }
+
     /// Whether the ETags of listings are those of answers, by the small files of which both are known.
     fn listed_tags_are_right(&self) -> bool {
         let mut both = self.read.iter().filter_map(|(path, small)| {
@@ -111,8 +130,15 @@ impl Known {
 }
 
 impl StoreTree {
-    /// The tree of these objects; `own` has fullbore's own files.
-    pub fn new(objects: Objects, runtime: Handle, own: Arc<Root>, name: String, settings: &MirrorStore) -> StoreTree {
+    /// The tree of these objects, which are behind the fence; `own` has fullbore's own files.
+    pub fn new(
+        objects: Objects,
+        fence: Arc<Fence>,
+        runtime: Handle,
+        own: Arc<Root>,
+        name: String,
+        settings: &MirrorStore,
+    ) -> StoreTree {
         StoreTree {
             objects,
             runtime,
@@ -123,7 +149,7 @@ impl StoreTree {
             short_lived: settings.cache_control.clone().unwrap_or_else(|| SHORT_LIVED.to_owned()),
             known: Mutex::default(),
             pending: Mutex::default(),
-            lock: Mutex::default(),
+            fence,
             overtaken: AtomicBool::new(false),
             replaces_only_seen: AtomicBool::new(false),
         }
@@ -131,7 +157,7 @@ impl StoreTree {
 
     /// Whether another run has changed the mirror meanwhile.
     pub fn is_overtaken(&self) -> bool {
-        self.overtaken.load(Ordering::Relaxed)
+        self.overtaken.load(Ordering::Relaxed) || self.fence.was_closed()
     }
 
     /// Notes that another run changes the mirror.
@@ -151,7 +177,7 @@ impl StoreTree {
 
     /// The lock of this run, if it has taken it.
     pub fn lock(&self) -> MutexGuard<'_, Option<Lock>> {
-        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
+        self.fence.lock()
     }
 
     pub(super) fn known(&self) -> MutexGuard<'_, Known> {
@@ -269,8 +295,58 @@ impl StoreTree {
             }
             let path = record.path.to_owned();
             known.hashes.entry(path.clone()).or_insert((record.sha256, record.size));
-            known.paths.entry(record.sha256).or_insert(path);
+            known.note_path(record.sha256, path);
         }
+    }
+
+    /// Compares names of indexes and signed files with the state, and forgets their content where the store has another:
+    /// they are given again. Costs a request for each.
+    pub fn forget_wrong_names(&self) -> Result<(), FileError> {
+        self.list_top("dists")?;
+        self.learn_hashes();
+        let names: Vec<(String, (Sha256, u64))> = {
+            let known = self.known();
+            let may_change = |path: &str| path.starts_with("dists/") && !path.contains("/by-hash/");
+            let names = known.hashes.iter().filter(|(path, _)| may_change(path));
+            names.map(|(path, content)| (path.clone(), *content)).collect()
+        };
+        let there = self.facts(names.iter().map(|(path, _)| path.clone()))?;
+        for (path, (sha256, size)) in names {
+            let is_right = |facts: &ObjectFacts| facts.sha256 == Some(sha256) && facts.size == size;
+            if !there.get(&path).is_some_and(is_right) {
+                self.known().forget(&path);
+            }
+        }
+        Ok(())
+    }
+
+    /// What the store says of objects, which are asked for side by side; missing ones are left out.
+    pub(super) fn facts(
+        &self,
+        paths: impl IntoIterator<Item = String>,
+    ) -> Result<HashMap<String, ObjectFacts>, FileError> {
+        let mut facts = HashMap::new();
+        let mut asked = tokio::task::JoinSet::new();
+        let mut paths = paths.into_iter().peekable();
+        self.runtime.block_on(async {
+            while paths.peek().is_some() || !asked.is_empty() {
+                while asked.len() < READERS
+                    && let Some(path) = paths.next()
+                {
+                    let objects = self.objects.clone();
+                    asked.spawn(async move {
+                        let found = objects.head(&path).await;
+                        (path, found)
+                    });
+                }
+                let Some(answered) = asked.join_next().await else { break };
+                let (path, found) =
+                    answered.map_err(|error| failed("look at", "an object", io::Error::other(error)))?;
+                let found = found.map_err(|error| failed("look at", &path, failure(&error)))?;
+                facts.extend(found.map(|found| (path, found)));
+            }
+            Ok(facts)
+        })
     }
 
     /// A published path that has this content, by the state and by its listed size. It asks for nothing, so that tasks may
@@ -344,7 +420,8 @@ impl StoreTree {
 
 /// The fields of a published object.
 pub(in super::super) fn fields(path: &str, short_lived: &str) -> Vec<(String, String)> {
-    let lives = if path.starts_with("pool/") || path.contains("/by-hash/") { IMMUTABLE } else { short_lived };
+    let is_of_pool = path.starts_with("pool/") || path.contains("/pool/");
+    let lives = if is_of_pool || path.contains("/by-hash/") { IMMUTABLE } else { short_lived };
     let field = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     vec![field("Content-Type", &fullbore_s3::content_type(path)), field("Cache-Control", lives)]
 }
@@ -555,6 +632,17 @@ impl Tree for StoreTree {
     fn links_are_copies(&self) -> bool {
         true
     }
+
+    fn copied_links(&self) -> Result<Vec<(String, String)>, FileError> {
+        let mut aliases = Vec::new();
+        for (name, kind) in self.list("dists")? {
+            let link = format!("dists/{}", name.to_string_lossy());
+            if kind == Kind::Symlink {
+                aliases.extend(self.alias_of(&link)?);
+            }
+        }
+        Ok(aliases)
+    }
 }
 
 impl Layout for StoreTree {
@@ -618,6 +706,11 @@ impl Layout for StoreTree {
         self.note_overtaken();
     }
 
+    fn lands_beside(&self) -> bool {
+        // Whatever lands was looked for when the run was planned.
+        self.has_lock
+    }
+
     fn condition(&self, path: &str) -> Condition {
         if !self.has_lock {
             return Condition::None;
@@ -648,17 +741,12 @@ impl Layout for StoreTree {
         known.read.remove(path);
         match to {
             Some((sha256, size, _)) if path.starts_with("dists/") => {
+                known.forget(path);
                 known.hashes.insert(path.to_owned(), (sha256, size));
-                known.paths.insert(sha256, path.to_owned());
+                known.note_path(sha256, path.to_owned());
             }
             Some(_) => {}
-            None => {
-                if let Some((sha256, _)) = known.hashes.remove(path)
-                    && known.paths.get(&sha256).is_some_and(|of| of == path)
-                {
-                    known.paths.remove(&sha256);
-                }
-            }
+            None => known.forget(path),
         }
     }
 }

@@ -18,6 +18,8 @@ struct Mirror {
     directory: tempfile::TempDir,
     root: Root,
     now: i64,
+    /// Whether the suites of other tools can be read.
+    knows_others: bool,
     /// Counts what upstream published.
     releases: Cell<u32>,
 }
@@ -34,7 +36,7 @@ impl Mirror {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let root = Root::open(directory.path()).unwrap();
-        Mirror { directory, root, now: 1_000_000_000, releases: Cell::new(0) }
+        Mirror { directory, root, now: 1_000_000_000, knows_others: true, releases: Cell::new(0) }
     }
 
     fn state(&self) -> State {
@@ -62,6 +64,7 @@ impl Mirror {
                 generation: 0,
                 adopted: None,
                 published_at: 0,
+                mend_until: None,
                 retired: false,
             };
             SuiteUpdate { id, record, published: true }
@@ -144,7 +147,10 @@ impl Mirror {
             published: Vec::new(),
             suites,
             orphans: Vec::new(),
-            named_elsewhere: &|_| false,
+            named_elsewhere: &|_| !self.knows_others,
+            knows_others: self.knows_others,
+            mend_until: None,
+            opened_at: self.now,
             retention: Retention { generations: 2, hours: 24 },
             now: self.now,
             boot_id: "boot".into(),
@@ -263,6 +269,40 @@ fn a_file_gone_from_the_index_stays_for_generations_and_hours() {
     assert_eq!(back.subtraction.fetch.len(), 0);
 }
 
+/// The archive may never change again.
+#[test]
+fn what_could_not_be_decided_is_due_in_every_run() {
+    let mut mirror = Mirror::new();
+    let (old, new) = (archive(&[("a", &[("pool/1", "one")])]), archive(&[("a", &[("pool/2", "two")])]));
+    mirror.run(&old, true);
+    (0..3).for_each(|_| drop(mirror.run(&new, true)));
+    mirror.now += 24 * HOUR_S;
+    mirror.knows_others = false;
+    mirror.run_again(&new, true);
+    assert!(!mirror.files()["pool/1"].expired, "a suite that cannot be read may name it");
+    assert_eq!(mirror.state().header.clean_due, Some(0));
+    mirror.knows_others = true;
+    mirror.run_again(&new, true);
+    assert!(mirror.files()["pool/1"].expired);
+}
+
+#[test]
+fn what_a_run_may_not_delete_is_due_in_every_later_run() {
+    let mut mirror = Mirror::new();
+    let (old, new) = (archive(&[("a", &[("pool/1", "one")])]), archive(&[("a", &[("pool/2", "two")])]));
+    mirror.run(&old, true);
+    (0..3).for_each(|_| drop(mirror.run(&new, true)));
+    mirror.now += 24 * HOUR_S;
+    let updates = mirror.updates(&new, true);
+    let plan = mirror.plan(&new, &updates, Filters::default());
+    let subtraction = mirror.subtract(&plan, &updates, Vec::new()).unwrap();
+    let mut pending = mirror.commit(&plan, &subtraction.done, updates);
+    pending.put_off_removal();
+    pending.publish(&mirror.root, || Ok::<_, StateError>(())).unwrap();
+    assert!(mirror.files()["pool/1"].expired);
+    assert_eq!(mirror.state().header.clean_due, Some(0));
+}
+
 #[test]
 fn filtered_files_are_named_all_the_same() {
     let mirror = Mirror::new();
@@ -365,6 +405,9 @@ fn the_log_of_a_killed_run_counts() {
         suites: updates,
         orphans: subtraction.orphans,
         named_elsewhere: &|_| false,
+        knows_others: true,
+        mend_until: None,
+        opened_at: mirror.now,
         retention: Retention::default(),
         now: mirror.now,
         boot_id: "boot".into(),

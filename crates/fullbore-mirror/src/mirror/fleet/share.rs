@@ -208,7 +208,8 @@ impl Shared<'_> {
         name.truncate(32);
         let used = if settings.origin_only { 1 } else { settings.origins.len() };
         let url = |origin: &String| {
-            Url::parse(&without_credentials(origin)).map_err(|error| CommandError::usage(format_args!("{origin}: {error}")))
+            Url::parse(&without_credentials(origin))
+                .map_err(|error| CommandError::usage(format_args!("{origin}: {error}")))
         };
         let connections = u32::try_from(settings.network.connections_per_host).unwrap_or(u32::MAX);
         let bucket = settings.store.as_ref().map(|store| &store.bucket);
@@ -223,6 +224,7 @@ impl Shared<'_> {
             planner: Card::here().host,
             fullbore: fullbore_engine::VERSION.to_owned(),
             round: 1,
+            put: None,
         })
     }
 
@@ -250,7 +252,8 @@ impl Shared<'_> {
             cache_control: store.cache_control.clone(),
             handle: connection.runtime.handle().clone(),
         };
-        let thread = std::thread::Builder::new().name("worker".to_owned()).spawn(move || serve(serving, ordered, notes));
+        let thread =
+            std::thread::Builder::new().name("worker".to_owned()).spawn(move || serve(serving, ordered, notes));
         let thread = thread.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
         Ok(Some(Local { order, thread, presence: Presence::new(connection.queue.clone(), &name) }))
     }
@@ -276,8 +279,7 @@ impl Shared<'_> {
         let store = StoredFiles { objects: objects.clone(), items };
         let (count, total) = (files.items.len() as u64, files.bytes());
         let id = run.id.clone();
-        let mut planner =
-            Planner::new(connection.queue.clone(), run, &files.items, store, announcement, is_taken_over);
+        let mut planner = Planner::new(connection.queue.clone(), run, &files.items, store, announcement, is_taken_over);
         let mut screen = Screen::new(session, (count, total));
         let mut told = 0;
         let left = connection.runtime.block_on(async {

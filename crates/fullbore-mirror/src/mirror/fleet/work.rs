@@ -18,6 +18,7 @@ use fullbore_fleet::names::{RUN_KEYS, RunId, WorkerId};
 use fullbore_fleet::queue::{Queue, QueueError};
 use fullbore_fleet::settings::NatsSettings;
 use fullbore_s3::bucket::BucketSettings;
+use fullbore_s3::put;
 use fullbore_wire::run::{NetworkSettings, add_transfers};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
@@ -25,6 +26,7 @@ use tokio::sync::{mpsc, watch};
 use super::announcement::RUN_RENEW_EVERY;
 use super::connection::{self, Connection};
 use super::keys::{Card, Presence};
+use super::put::serve_put;
 use super::worker::{Done, OfSession, Order, Present, Why, Worker};
 use super::worker_name;
 use crate::mirror::work::session::{Session, SessionSettings};
@@ -75,6 +77,8 @@ pub struct WorkSettings {
     pub network: NetworkSettings,
     /// Most connections to each mirror, whatever the run allows.
     pub connections_max: Option<usize>,
+    /// Directories of planners and where this machine has them, for runs of `put`.
+    pub roots: Vec<(PathBuf, PathBuf)>,
 }
 
 /// One run to serve.
@@ -121,8 +125,7 @@ pub fn serve<Q: Queue>(
     let connections_max = network.connections_per_host.min(CONNECTIONS_MAX);
     network.connections_per_host = most.clamp(1, connections_max.max(1));
     let own_rate = network.limit_rate_bytes_per_s;
-    network.limit_rate_bytes_per_s =
-        [network.limit_rate_bytes_per_s, run.rate_bytes_per_s].into_iter().flatten().min();
+    network.limit_rate_bytes_per_s = [network.limit_rate_bytes_per_s, run.rate_bytes_per_s].into_iter().flatten().min();
     let hosts: Vec<String> = run.hosts.iter().map(|host| with_credentials(host.to_string(), &origins)).collect();
     let patience = bucket.patience;
     let settings = SessionSettings { bucket, scratch, hosts, cache_control, network };
@@ -419,12 +422,38 @@ impl<'a> Desk<'a> {
         if self.posts.len() >= RUNS_MAX {
             return Ok(());
         }
+        if let Some(source) = &run.put
+            && !put::fleet::has_place(&source.root, &self.settings.roots)
+        {
+            if self.told.insert(key.to_owned()) {
+                events.note(format!("the run {} puts files of {}, which no --root has", run.id, source.root));
+            }
+            return Ok(());
+        }
         events.note(format!("the run {} of {} stores at {}", run.id, run.planner, run.to));
         let mut bucket = allowed.bucket.clone();
         bucket.location.bucket = run.to.bucket().to_owned();
         bucket.location.key = run.to.prefix().to_owned();
         if bucket.region.is_none() && bucket.aws.region.is_none() {
             bucket.region.clone_from(&run.region);
+        }
+        let (order, ordered) = watch::channel(Order::Work);
+        let notes = self.notes.0.clone();
+        let thread = std::thread::Builder::new().name("worker".to_owned());
+        if run.put.is_some() {
+            let settings = put::fleet::WorkerSettings {
+                bucket,
+                roots: self.settings.roots.clone(),
+                spool: self.settings.scratch.clone(),
+                limit_rate_bytes_per_s: self.settings.network.limit_rate_bytes_per_s,
+            };
+            let (queue, name, handle) =
+                (connection.queue.clone(), self.name.clone(), connection.runtime.handle().clone());
+            let id = run.id.clone();
+            let thread = thread.spawn(move || serve_put(queue, &run, name, &settings, ordered, &notes, &handle));
+            let thread = thread.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
+            self.posts.insert(id, Post { order, thread, seen: Instant::now() });
+            return Ok(());
         }
         let mut network = self.settings.network.clone();
         network.connections_per_host = self.settings.connections_max.unwrap_or(CONNECTIONS_MAX);
@@ -440,9 +469,7 @@ impl<'a> Desk<'a> {
             cache_control: None,
             handle: connection.runtime.handle().clone(),
         };
-        let (order, ordered) = watch::channel(Order::Work);
-        let notes = self.notes.0.clone();
-        let thread = std::thread::Builder::new().name("worker".to_owned()).spawn(move || serve(serving, ordered, notes));
+        let thread = thread.spawn(move || serve(serving, ordered, notes));
         let thread = thread.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
         self.posts.insert(id, Post { order, thread, seen: Instant::now() });
         Ok(())

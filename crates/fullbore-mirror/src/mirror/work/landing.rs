@@ -71,6 +71,10 @@ impl Layout for Landing {
         None
     }
 
+    fn lands_beside(&self) -> bool {
+        true
+    }
+
     fn is_shared(&self) -> bool {
         true
     }

@@ -1,8 +1,8 @@
 //! A pinned plan: the files that a store lacks, in one object that every worker of a run reads.
 //!
 //! The object is a line of JSON and a list of files ([`records`](crate::mirror::records)), each compressed by zstd. The
-//! name of a run is the beginning of the plan's SHA-256, so whoever knows the name notices a changed plan. Everything in
-//! it is checked again all the same: paths, sizes, numbers.
+//! name of a run is the beginning of the plan's SHA-256, so whoever knows the name notices a changed plan. Everything
+//! in it is checked again all the same: paths, sizes, numbers.
 
 use std::io::Read as _;
 

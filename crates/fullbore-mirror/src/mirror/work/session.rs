@@ -1,8 +1,8 @@
 //! What a worker works with: connections to mirrors and to the bucket, and nothing else.
 //!
-//! A worker has no tree, no lock and no state of a mirror. Files come to it one after the other ([`Feed`]), and each ends
-//! with an [`Outcome`]: verified and stored, or already there, or given up with the reasons. A worker never replaces an
-//! object, because others store the same files at the same time.
+//! A worker has no tree, no lock and no state of a mirror. Files come to it one after the other ([`Feed`]), and each
+//! ends with an outcome: verified and stored, or already there, or given up with the reasons. A worker never replaces
+//! an object, because others store the same files at the same time.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -14,7 +14,7 @@ use fullbore_engine::run::{Stop, stopped};
 use fullbore_engine::stage::Ledger;
 use fullbore_engine::units;
 use fullbore_fleet::names::RunId;
-use fullbore_fleet::shards::{Shard, files_of, help_order};
+use fullbore_fleet::shards::{self, Shard, files_of, help_order};
 use fullbore_s3::bucket::{BucketSettings, explain};
 use fullbore_s3::objects::Objects;
 use fullbore_s3::{CallError, SCHEME, WHOLE_BYTES_MAX};
@@ -41,8 +41,8 @@ const ASKED_ONE_BY_ONE: usize = 500;
 /// Questions to the store at once.
 const ASKED_AT_ONCE: usize = 32;
 
-/// Files and bytes of others that are on their way at once, for each connection: enough to keep it busy for a round trip.
-/// What two helpers have on their way at the end of a run may be fetched twice.
+/// Files and bytes of others that are on their way at once, for each connection: enough to keep it busy for a round
+/// trip. What two helpers have on their way at the end of a run may be fetched twice.
 const HELPED_FILES: usize = 8;
 const HELPED_BYTES: u64 = 4 << 20;
 
@@ -106,7 +106,8 @@ pub fn run(settings: &ShardSettings, events: &mut dyn Events) -> Result<Report, 
     let mut network = settings.network.clone();
     network.connections_per_host = connected.iter().map(|(_, allowed)| *allowed).max().unwrap_or(1);
     // All together keep the limit of the planner; a limit of this worker holds too.
-    let share = header.rate_bytes_per_s.map(|rate| (rate / u64::from(settings.shard.count())).max(1));
+    let fetching = shards::connected(settings.shard.count(), &names, header.connections).len().max(1);
+    let share = header.rate_bytes_per_s.map(|rate| (rate / fetching as u64).max(1));
     network.limit_rate_bytes_per_s = [network.limit_rate_bytes_per_s, share].into_iter().flatten().min();
     let mut session = Session::open(&SessionSettings {
         bucket: settings.bucket.clone(),
@@ -126,8 +127,8 @@ pub fn run(settings: &ShardSettings, events: &mut dyn Events) -> Result<Report, 
         report.warn(
             events,
             format!(
-                "shard {}/{count} has no connection to a mirror: {most} to each of {} are shared by {count} workers; the \
-                 others store its files",
+                "shard {}/{count} has no connection to a mirror: {most} to each of {} are shared by {count} workers; \
+                 the others store its files",
                 settings.shard.index(),
                 units::several(hosts.len() as u64, "mirror", "mirrors"),
             ),
@@ -181,6 +182,7 @@ impl Plans {
         let found = found.map_err(|error| explain(&error))?.ok_or_else(|| {
             CommandError::usage(format_args!("{mirror} has no plan of the run {run}"))
                 .hint("pass the name that `fullbore mirror --pin` printed; a finished run has no plan any more")
+                .hint("if fullbore's own files are elsewhere, pass --state as for `fullbore mirror`")
         })?;
         Pinned::read(&found.content, run, mirror)
             .map_err(|error| CommandError::usage(format_args!("the plan of the run {run} cannot be used: {error}")))
@@ -262,8 +264,7 @@ impl Account {
             more => error.context(format_args!("and {more} more (the report names all)")),
         };
         Err(error.hint(
-            "other workers may store them from other mirrors; `fullbore mirror --finish` fetches what is missing in the \
-             end",
+            "other workers may store them from other mirrors; `fullbore mirror --finish` fetches what is missing then",
         ))
     }
 }

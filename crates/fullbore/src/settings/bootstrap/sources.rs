@@ -40,7 +40,7 @@ pub(super) fn sources(
         if reads_stdin {
             add_nameless(&mut entries, stdin()?);
         }
-        return Ok((placed(entries), mirrors));
+        return Ok((placed(entries)?, mirrors));
     };
     let read = |path: &str| read_text(Path::new(path), SOURCES_BYTES_MAX).unwrap_or_default();
     let releases = Releases { debian: read(DEBIAN_RELEASES), ubuntu: read(UBUNTU_RELEASES) };
@@ -82,11 +82,24 @@ pub(super) fn sources(
             }
         }
     }
-    Ok((placed(entries), mirrors))
+    Ok((placed(entries)?, mirrors))
 }
 
-fn placed(entries: Vec<Entry>) -> Vec<SourcesFile> {
-    entries.into_iter().enumerate().map(|(number, entry)| entry.placed(number)).collect()
+fn placed(entries: Vec<Entry>) -> Result<Vec<SourcesFile>, CommandError> {
+    if let Some(address) = entries.iter().find_map(|entry| bucket_in(&entry.text)) {
+        return Err(CommandError::usage(format_args!("{address}: apt in the new root cannot read buckets")).hint(
+            format_args!(
+                "mirror it first, with `fullbore mirror --from {address} --to DIR`, and name file:DIR as MIRROR"
+            ),
+        ));
+    }
+    Ok(entries.into_iter().enumerate().map(|(number, entry)| entry.placed(number)).collect())
+}
+
+/// The first address of a bucket in a text of sources. apt itself has no method for them.
+fn bucket_in(text: &str) -> Option<&str> {
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
+    lines.flat_map(str::split_whitespace).find(|word| word.starts_with(fullbore_s3::SCHEME))
 }
 
 /// The sources on stdin; none is right as well, because a hook may bring some.

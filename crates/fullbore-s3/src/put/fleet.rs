@@ -1,0 +1,137 @@
+//! `put` by many machines that have mounted the same directory.
+//!
+//! The planner lists the files and the bucket. Files that the bucket lacks, or has in another size, become tasks of a queue;
+//! workers read them below their own mount of the directory, and store them (`worker`). Meanwhile the planner compares the
+//! other files, and is a worker too. What is done, only the bucket says: when the queue has no more tasks, it is listed, and
+//! missing files go out as another round, at most three times. Then the planner puts the rest itself, and so it does
+//! without a queue. Patterns of `--last` come in turn: the tasks of one are published when those before it are stored.
+
+mod planner;
+mod share;
+mod worker;
+
+use std::future::Future;
+use std::path::{Component, Path, PathBuf};
+
+use fullbore_engine::digest::Sha256;
+use fullbore_engine::run::CommandError;
+use fullbore_fleet::message::{Item, PutSource, Run, StorePlace};
+use fullbore_fleet::names::{RunId, WorkerId};
+use fullbore_fleet::queue::Queue;
+use fullbore_wire::url::Url;
+
+use super::PutSettings;
+use crate::mtime;
+pub(super) use share::Fleet;
+pub use worker::{Served, WorkerSettings, serve};
+
+/// Hexadecimal digits of a run's name.
+const RUN_DIGITS: usize = 16;
+
+/// A queue that is not connected yet. A connection belongs to the runtime of the run.
+pub trait Connect: Send + Sync {
+    /// The queue.
+    type Queue: Queue;
+
+    /// Connects, within some seconds. The error is of the kind `Network` if the queue cannot be reached.
+    fn connect(&self) -> impl Future<Output = Result<Self::Queue, CommandError>> + Send;
+}
+
+/// Put by many machines.
+#[derive(Debug)]
+pub struct FleetPut<C> {
+    /// The queue.
+    pub queue: C,
+    /// Name of this machine among the workers.
+    pub worker: WorkerId,
+    /// Whether the planner reads and stores files of tasks, too.
+    pub is_worker: bool,
+    /// Whether a queue that cannot be reached is an error. Otherwise the planner goes alone.
+    pub requires_workers: bool,
+    /// Name of this machine, for people.
+    pub machine: String,
+}
+
+/// The announcement of a run, and the directory whose files it is about.
+pub(super) fn announcement(settings: &PutSettings, machine: &str) -> Result<(Run, PathBuf), CommandError> {
+    let [directory] = settings.sources.as_slice() else {
+        return Err(CommandError::usage("--queue needs one directory, which all machines have mounted"));
+    };
+    let is_directory = std::fs::metadata(directory).is_ok_and(|about| about.is_dir());
+    if !is_directory {
+        return Err(CommandError::usage(format_args!("{}: --queue needs a directory", directory.display())));
+    }
+    let real = directory.canonicalize().map_err(CommandError::usage)?;
+    let root = real.to_str().ok_or_else(|| {
+        CommandError::usage(format_args!("{}: the name is no UTF-8, which messages have to be", real.display()))
+    })?;
+    let bucket = &settings.bucket;
+    let to = format!("s3://{}/{}", bucket.location.bucket, bucket.location.key);
+    let place = StorePlace::parse(&to).map_err(CommandError::usage)?;
+    let endpoint = bucket.endpoint.as_deref().or(bucket.aws.endpoint.as_deref());
+    let source = PutSource {
+        root: root.to_owned(),
+        fields: super::fields::common(&settings.fields)?,
+        content_type: settings.fields.content_type.clone(),
+    };
+    // A planner that is started again goes on with the same run.
+    let name = Sha256::of(format!("put\n{to}\n{}\n{root}", endpoint.unwrap_or_default()).as_bytes()).to_string();
+    let run = Run {
+        id: RunId::parse(&name[..RUN_DIGITS]).map_err(CommandError::usage)?,
+        to: place,
+        endpoint: endpoint.map(Url::parse).transpose().map_err(CommandError::usage)?,
+        region: bucket.region.clone().or_else(|| bucket.aws.region.clone()),
+        hosts: Vec::new(),
+        budgets: fullbore_fleet::message::Budgets::new([].into()).map_err(CommandError::usage)?,
+        rate_bytes_per_s: None,
+        planner: machine.to_owned(),
+        fullbore: fullbore_engine::VERSION.to_owned(),
+        round: 1,
+        put: Some(source),
+    };
+    // What workers would refuse is better refused here.
+    Run::parse(&run.to_bytes()).map_err(CommandError::usage)?;
+    Ok((run, directory.clone()))
+}
+
+/// Where a worker has the directory of a run: below the first root that has it. Roots are pairs of the directory on the
+/// planner's machine and on this one.
+fn place_of(root: &str, roots: &[(PathBuf, PathBuf)]) -> Option<PathBuf> {
+    let root = Path::new(root);
+    // The message has been checked, and here it counts.
+    if root.components().any(|part| part == Component::ParentDir) {
+        return None;
+    }
+    roots.iter().find_map(|(from, to)| Some(to.join(root.strip_prefix(from).ok()?)))
+}
+
+/// Whether one of these roots has the directory of a run.
+pub fn has_place(root: &str, roots: &[(PathBuf, PathBuf)]) -> bool {
+    place_of(root, roots).is_some()
+}
+
+/// A file as the planner and a worker name its content.
+fn item(path: String, about: &std::fs::Metadata) -> Item {
+    let (size, time) = (about.len(), mtime::of_file(about));
+    let (unix_s, nanoseconds) = time.map_or((0, 0), |time| (time.unix_s, time.nanoseconds));
+    Item { path, size, sha256: Item::version(size, unix_s, nanoseconds) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_root_is_found_by_whole_parts() {
+        let roots = [("/share/photos", "/mnt/p"), ("/share", "/mnt/s")].map(|(from, to)| (from.into(), to.into()));
+        for (root, place) in [
+            ("/share/photos", Some("/mnt/p")),
+            ("/share/photos/2026", Some("/mnt/p/2026")),
+            ("/share/photosynthesis", Some("/mnt/s/photosynthesis")),
+            ("/shared", None),
+            ("/share/../etc", None),
+        ] {
+            assert_eq!(place_of(root, &roots), place.map(PathBuf::from), "{root}");
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! The planner of a `put`: it publishes tasks, keeps the run announced, and asks the bucket what is done.
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use fullbore_engine::files::identity::Identity;
+use fullbore_engine::tree::found::Found;
+use fullbore_fleet::message::{Item, Kind, Report, Run, Task};
+use fullbore_fleet::names::{RUN_KEYS, WorkerId, run_key};
+use fullbore_fleet::queue::{Queue, QueueError};
+use fullbore_fleet::tasks;
+use fullbore_fleet::watchdog::{Next, Watch, Watchdog};
+use tokio::sync::{mpsc, watch};
+
+use super::super::unchanged::Seen;
+use crate::client::{CallError, Client};
+use crate::listing::{self, More};
+
+/// Between two looks at the queue: the end of a short run is noticed soon, and four requests a second are little.
+const STEP: Duration = Duration::from_millis(250);
+
+/// Life of the announcement. Workers end their work for a planner that does not renew it.
+const ANNOUNCED: Duration = Duration::from_secs(60);
+const ANNOUNCE_EVERY: Duration = Duration::from_secs(10);
+
+/// Rounds that a turn of `--last` may have, so that ids of tasks of two turns differ.
+const ROUNDS: u32 = 10;
+
+/// Time without a stored byte after which files that workers could not store are looked for in the bucket.
+const FAULTS_AFTER: Duration = Duration::from_secs(3);
+
+/// Faults of files that are told; the planner tells of each file that it cannot put itself.
+const FAULTS_TOLD: usize = 8;
+
+/// A file that workers store.
+pub struct Shared {
+    /// Its number in the plan.
+    pub number: usize,
+    /// The file in messages.
+    pub item: Item,
+    /// Key of its object.
+    pub key: String,
+    /// The file when it was listed.
+    pub seen: Seen,
+    /// How it is opened.
+    pub found: Found,
+    /// Its path.
+    pub path: PathBuf,
+}
+
+impl Shared {
+    /// The identity of the file, if it has not changed since it was listed.
+    pub fn confirmed(&self) -> Option<Identity> {
+        self.seen.confirmed(&self.found.open(&self.path).ok()?)
+    }
+}
+
+/// Files of one turn.
+pub struct Turn {
+    /// Number of the turn, from 0.
+    pub number: u32,
+    /// The files.
+    pub files: Arc<Vec<Shared>>,
+}
+
+/// What the planner says while others work.
+pub enum News {
+    /// Files and bytes that workers say they have stored since they began with the run.
+    Moved {
+        /// Files.
+        files: u64,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// A line for the user.
+    Warn(String),
+    /// The bucket has a file, by its place among those of the turn.
+    Stored {
+        /// The place.
+        at: usize,
+        /// ETag of the object, without quotes.
+        etag: String,
+    },
+    /// Nothing more is left to workers; files of these places are not in the bucket.
+    End {
+        /// The places.
+        missing: Vec<usize>,
+    },
+}
+
+/// Has a turn done by workers.
+pub async fn tend<Q: Queue>(
+    queue: Q,
+    run: Run,
+    turn: Turn,
+    client: Client,
+    prefix: String,
+    stop: watch::Receiver<bool>,
+    tell: Sender<News>,
+) {
+    let begun = Instant::now();
+    let mut planner = Planner {
+        queue,
+        run,
+        watchdog: Watchdog::new(Duration::ZERO, 1),
+        files: &turn.files,
+        first_round: turn.number * ROUNDS,
+        left: (0..turn.files.len()).collect(),
+        unpublished: Vec::new(),
+        reports: None,
+        is_open: false,
+        revision: None,
+        announced: None,
+        done: HashMap::new(),
+        faulty: HashSet::new(),
+        has_new_faults: false,
+        moved: Duration::ZERO,
+        told_faults: 0,
+        tell,
+    };
+    planner.publish_later(1);
+    let mut purges = false;
+    loop {
+        let now = begun.elapsed();
+        if *stop.borrow() {
+            return planner.end(Vec::new());
+        }
+        match planner.step(now, &mut purges).await {
+            Ok(()) => {}
+            Err(QueueError::Missing(_)) => {
+                planner.is_open = false;
+                planner.watchdog.lost(now);
+            }
+            // The watchdog counts the time without an answer.
+            Err(error) => tracing::info!(%error, "the queue does not answer"),
+        }
+        let is_stuck = planner.has_new_faults && now.saturating_sub(planner.moved) >= FAULTS_AFTER;
+        if planner.watchdog.watch(now) == Watch::Look || is_stuck {
+            match planner.look(&client, &prefix).await {
+                // A bucket that cannot be listed now is asked again; its client has its own patience.
+                Err(error) => planner.warn(format!("cannot list the bucket: {error}")),
+                Ok(()) => {
+                    planner.has_new_faults = false;
+                    // What workers could not store, the planner tries itself, and tells why not.
+                    if planner.left.iter().all(|at| planner.faulty.contains(&planner.files[*at].item.path)) {
+                        let missing = std::mem::take(&mut planner.left);
+                        let _ = planner.queue.purge(&planner.run.id).await;
+                        return planner.end(missing);
+                    }
+                    if planner.watchdog.watch(now) == Watch::Look {
+                        match planner.watchdog.looked(now, planner.left.len()) {
+                            Next::Publish => return planner.end(Vec::new()),
+                            Next::Alone => {
+                                let missing = std::mem::take(&mut planner.left);
+                                let count = missing.len();
+                                planner.warn(format!("{count} files are left to this machine"));
+                                return planner.end(missing);
+                            }
+                            Next::Round { round, purges: must } => {
+                                purges = must;
+                                planner.publish_later(round);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        tokio::time::sleep(STEP).await;
+    }
+}
+
+/// Ends a run: its tasks go, and workers stop their work for it.
+pub async fn finish<Q: Queue>(queue: &Q, run: &Run) {
+    let key = run_key(&run.id);
+    if let Ok(entries) = queue.list(RUN_KEYS).await {
+        for entry in entries.into_iter().filter(|entry| entry.key == key) {
+            let _ = queue.remove(&key, entry.revision).await;
+        }
+    }
+    if let Err(error) = queue.close(&run.id).await {
+        tracing::info!(%error, "the queue keeps what it has of the run for its own time");
+    }
+}
+
+struct Planner<'a, Q> {
+    queue: Q,
+    run: Run,
+    watchdog: Watchdog,
+    files: &'a [Shared],
+    first_round: u32,
+    /// Places of files that the bucket did not have at the last look.
+    left: Vec<usize>,
+    unpublished: Vec<Task>,
+    reports: Option<mpsc::Receiver<Report>>,
+    is_open: bool,
+    revision: Option<u64>,
+    announced: Option<Duration>,
+    /// Files and bytes that each worker says it has stored.
+    done: HashMap<WorkerId, (u64, u64)>,
+    /// Paths that a worker could not store.
+    faulty: HashSet<String>,
+    has_new_faults: bool,
+    moved: Duration,
+    told_faults: usize,
+    tell: Sender<News>,
+}
+
+impl<Q: Queue> Planner<'_, Q> {
+    fn end(&self, missing: Vec<usize>) {
+        let _ = self.tell.send(News::End { missing });
+    }
+
+    fn warn(&self, line: String) {
+        let _ = self.tell.send(News::Warn(line));
+    }
+
+    fn publish_later(&mut self, round: u32) {
+        let items = self.left.iter().map(|at| self.files[*at].item.clone()).collect();
+        self.unpublished = tasks::pack_of(Kind::Put, &self.run.id, self.first_round + round, items);
+    }
+
+    /// What is due: the announcement, tasks, reports, and a look at the queue.
+    async fn step(&mut self, now: Duration, purges: &mut bool) -> Result<(), QueueError> {
+        if !self.is_open {
+            self.queue.open(&self.run.id).await?;
+            self.reports = Some(self.queue.reports(&self.run.id).await?);
+            (self.is_open, self.announced, self.revision) = (true, None, None);
+        }
+        if self.announced.is_none_or(|last| now.saturating_sub(last) >= ANNOUNCE_EVERY) {
+            self.announce().await?;
+            self.announced = Some(now);
+        }
+        if *purges {
+            self.queue.purge(&self.run.id).await?;
+            *purges = false;
+        }
+        if !self.unpublished.is_empty() {
+            let published = self.queue.publish(&self.unpublished).await?;
+            self.unpublished.drain(..published.accepted.min(self.unpublished.len()));
+            if self.unpublished.is_empty() {
+                self.watchdog.all_published(now);
+            }
+        }
+        self.hear(now);
+        let counts = self.queue.counts(&self.run.id).await?;
+        self.watchdog.counted(now, counts);
+        Ok(())
+    }
+
+    /// Makes or renews the key of the run. A planner that was started again finds its own.
+    async fn announce(&mut self) -> Result<(), QueueError> {
+        let (key, value) = (run_key(&self.run.id), Bytes::from(self.run.to_bytes()));
+        if let Some(revision) = self.revision {
+            self.revision = self.queue.renew(&key, value.clone(), revision, ANNOUNCED).await?;
+        }
+        if self.revision.is_none() {
+            self.revision = self.queue.create(&key, value.clone(), ANNOUNCED).await?;
+        }
+        if self.revision.is_none() {
+            let entries = self.queue.list(RUN_KEYS).await?;
+            if let Some(entry) = entries.iter().find(|entry| entry.key == key) {
+                self.revision = self.queue.renew(&key, value, entry.revision, ANNOUNCED).await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, now: Duration) {
+        let mut has_moved = false;
+        while let Some(report) = self.reports.as_mut().and_then(|reports| reports.try_recv().ok()) {
+            match report {
+                Report::Stat(stat) => has_moved |= self.done.insert(stat.worker, stat.done) != Some(stat.done),
+                Report::Fault(fault) => {
+                    if self.told_faults < FAULTS_TOLD && !self.faulty.contains(&fault.path) {
+                        self.told_faults += 1;
+                        self.warn(format!("worker {}: {}: {}", fault.worker, fault.path, fault.fault));
+                    }
+                    self.faulty.insert(fault.path);
+                    self.has_new_faults = true;
+                }
+            }
+        }
+        if has_moved {
+            let sum = self.done.values().fold((0, 0), |sum, done| (sum.0 + done.0, sum.1 + done.1));
+            self.moved = now;
+            self.watchdog.stored(now, sum.1);
+            let _ = self.tell.send(News::Moved { files: sum.0, bytes: sum.1 });
+        }
+    }
+
+    /// Asks the bucket for the files that are left.
+    async fn look(&mut self, client: &Client, prefix: &str) -> Result<(), CallError> {
+        let left: HashMap<&str, usize> = self.left.iter().map(|at| (self.files[*at].key.as_str(), *at)).collect();
+        let mut found = Vec::new();
+        let files = self.files;
+        listing::list(client, prefix, |page| {
+            for object in page {
+                let at = left.get(object.key.as_str()).filter(|at| files[**at].item.size == object.size);
+                found.extend(at.map(|at| (*at, object.etag)));
+            }
+            More::Yes
+        })
+        .await?;
+        let stored: HashSet<usize> = found.iter().map(|(at, _)| *at).collect();
+        self.left.retain(|at| !stored.contains(at));
+        for (at, etag) in found {
+            let _ = self.tell.send(News::Stored { at, etag });
+        }
+        Ok(())
+    }
+}
