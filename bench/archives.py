@@ -70,6 +70,9 @@ def make(work, name, options):
     if name == "indexes":
         once(directory, indexes)
         return Archive(directory, arch=",".join(ARCHITECTURES + ["source"]))
+    if name in ("names", "names-equal"):
+        once(directory, lambda d: names(d, equal=name == "names-equal"))
+        return Archive(directory, arch="amd64", state="T1")
     raise ValueError(name)
 
 
@@ -167,3 +170,24 @@ def indexes(out):
         release += [place(dist, path, text, write=False), place(dist, path + ".gz", gzip.compress(text, 6, mtime=0)), place(dist, path + ".xz", xz)]
     open(dist + "/Release", "w").write("\n".join(release) + "\n")
     sign(out, dist)
+
+
+NAMES = 500     # translations, as many names of indexes as a large archive changes in a day
+
+
+def names(out, equal):
+    """Two states with the same packages, in the second of which NAMES indexes are others, of other sizes or of equal ones."""
+    fill(out, "--kind", "binary", "--no-contents", "--no-pdiffs", "--files", "12", "--bytes", "1M", "--max-file", "300k", "--seed", "5")
+    sh("cp", "-a", out + "/T0", out + "/T1")
+    shutil.copy(out + "/manifest-T0.tsv", out + "/manifest-T1.tsv")
+    for state, date in ("T0", "Sat, 04 Jan 2025 00:00:00 UTC"), ("T1", "Sun, 05 Jan 2025 00:00:00 UTC"):
+        dist = "%s/%s/dists/sid" % (out, state)
+        lines = re.sub(r"(?m)^Date: .*", "Date: " + date, open(dist + "/Release").read().rstrip("\n")).split("\n")
+        for number in range(NAMES):
+            language = "".join(chr(ord("a") + number // 26 ** k % 26) for k in (2, 1, 0))
+            more = "" if equal else " the second one" * int(state[1:])
+            text = ("Package: hello\nDescription-%s: state %s%s\n" % (language, state, more)).encode()
+            path = "main/i18n/Translation-" + language
+            lines += [place(dist, path, text, write=False), place(dist, path + ".xz", lzma.compress(text))]
+        open(dist + "/Release", "w").write("\n".join(lines) + "\n")
+        sign(out, dist)
