@@ -144,8 +144,17 @@ impl Book {
         self.next += 1;
         let begun = Begun { number, items: task.items.clone(), asks_store };
         let open = vec![true; task.items.len()];
-        let entry =
-            Entry { task, delivery, deliveries, open, has_failed: false, is_lost: false, moved: now, is_begun: false, extended: now };
+        let entry = Entry {
+            task,
+            delivery,
+            deliveries,
+            open,
+            has_failed: false,
+            is_lost: false,
+            moved: now,
+            is_begun: false,
+            extended: now,
+        };
         self.entries.insert(number, entry);
         (Some(begun), Vec::new())
     }

@@ -33,6 +33,6 @@ pub use mirror::snapshot::{SNAPSHOT_DIRECTORY, SnapshotError, check_snapshot_nam
 pub use mirror::state::OWN_DIRECTORY;
 pub use mirror::trace_files::{TraceError, check_host};
 pub use settings::{
-    CheckSettings, Clean, DeleteGuard, Filter, Filters, FleetSettings, IndexFormat, Keep, Kind, MirrorSettings, MirrorStore,
-    PatternError, Retention, SignedBy, SourceSpec,
+    CheckSettings, Clean, DeleteGuard, Filter, Filters, FleetSettings, IndexFormat, Keep, Kind, MirrorSettings,
+    MirrorStore, PatternError, Retention, SignedBy, SourceSpec,
 };

@@ -16,8 +16,15 @@ const LIMIT_LEAST: usize = 8;
 /// `12.3 GB of 43.1 GB, 120 of 400 files, 62 MB/s, 8 m 17 s left, limited by disk sda`.
 pub fn progress_text(progress: &Progress) -> String {
     let limit = progress.limit.as_ref().map(|limit| format!("limited by {limit}"));
-    let parts =
-        [Some(amount(progress)), count(progress), rate(progress), left(progress), silence(progress), limit, fleet(progress)];
+    let parts = [
+        Some(amount(progress)),
+        count(progress),
+        rate(progress),
+        left(progress),
+        silence(progress),
+        limit,
+        fleet(progress),
+    ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
@@ -58,7 +65,8 @@ fn silence(progress: &Progress) -> Option<String> {
 /// `3 workers, 8 of 8 connections, 2 tasks again, w7 silent for 12 s`.
 fn fleet(progress: &Progress) -> Option<String> {
     let FleetProgress { workers, slots, slots_total, redelivered, silent } = progress.fleet.as_ref()?;
-    let mut parts = vec![units::several(*workers, "worker", "workers"), format!("{slots} of {slots_total} connections")];
+    let mut parts =
+        vec![units::several(*workers, "worker", "workers"), format!("{slots} of {slots_total} connections")];
     if *redelivered > 0 {
         parts.push(format!("{} again", units::several(*redelivered, "task", "tasks")));
     }

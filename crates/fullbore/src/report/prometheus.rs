@@ -147,10 +147,25 @@ fn fleet(metrics: &mut Metrics, report: &Report) {
     for (name, kind, help, value) in [
         ("fullbore_fleet_workers", "gauge", "Workers of the last run.", fleet.workers.len() as u64),
         ("fullbore_fleet_tasks_total", "counter", "Tasks of the last run, in all rounds.", fleet.tasks),
-        ("fullbore_fleet_tasks_pending", "gauge", "Tasks that the queue had at the end of the run.", fleet.pending_tasks),
-        ("fullbore_fleet_redelivered_total", "counter", "Failed files whose tasks were given out again.", fleet.redelivered),
+        (
+            "fullbore_fleet_tasks_pending",
+            "gauge",
+            "Tasks that the queue had at the end of the run.",
+            fleet.pending_tasks,
+        ),
+        (
+            "fullbore_fleet_redelivered_total",
+            "counter",
+            "Failed files whose tasks were given out again.",
+            fleet.redelivered,
+        ),
         ("fullbore_fleet_rounds_total", "counter", "Rounds; more than one if tasks were lost.", fleet.rounds.into()),
-        ("fullbore_fleet_slots_held", "gauge", "Connections to mirrors that were leased at most at once.", fleet.slots_most),
+        (
+            "fullbore_fleet_slots_held",
+            "gauge",
+            "Connections to mirrors that were leased at most at once.",
+            fleet.slots_most,
+        ),
         ("fullbore_fleet_left_files", "gauge", "Files that workers left to the planner.", fleet.left_files),
     ] {
         metrics.family(name, kind, help);
@@ -158,7 +173,11 @@ fn fleet(metrics: &mut Metrics, report: &Report) {
     }
     for worker in &fleet.workers {
         let labels = [("mirror", mirror_name(report)), ("worker", worker.worker.as_str())];
-        metrics.family("fullbore_fleet_worker_bytes_total", "counter", "Bytes that a worker has stored in the last run.");
+        metrics.family(
+            "fullbore_fleet_worker_bytes_total",
+            "counter",
+            "Bytes that a worker has stored in the last run.",
+        );
         metrics.value("fullbore_fleet_worker_bytes_total", &labels, worker.bytes);
     }
 }

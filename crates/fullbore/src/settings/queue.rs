@@ -31,12 +31,7 @@ pub fn is_queue(text: &std::ffi::OsStr) -> bool {
 }
 
 /// The settings of a connection. Nothing is connected.
-pub fn queue(
-    url: &str,
-    role: Role,
-    login: Login<'_>,
-    environment: &Environment,
-) -> Result<NatsSettings, CommandError> {
+pub fn queue(url: &str, role: Role, login: Login<'_>, environment: &Environment) -> Result<NatsSettings, CommandError> {
     connection::is_built_in()?;
     let credentials = match (login.creds, login.nkey, &environment.queue_login) {
         (Some(_), Some(_), _) => {
@@ -55,13 +50,8 @@ pub fn queue(
     };
     let authorities: Option<PathBuf> = login.cacert.map(Path::to_owned);
     let name = "fullbore".to_owned();
-    let settings = NatsSettings {
-        name,
-        credentials,
-        authorities,
-        is_insecure: login.is_insecure,
-        ..NatsSettings::new(url, role)
-    };
+    let settings =
+        NatsSettings { name, credentials, authorities, is_insecure: login.is_insecure, ..NatsSettings::new(url, role) };
     settings.check().map_err(|error| connection::explain(&error))?;
     Ok(settings)
 }
@@ -116,10 +106,8 @@ mod tests {
     #[cfg(feature = "fleet")]
     #[test]
     fn a_name_and_a_password_come_from_the_environment_and_a_seed_from_a_file() {
-        let environment = Environment {
-            queue_login: Some(("planner".to_owned(), "secret".to_owned())),
-            ..Environment::default()
-        };
+        let environment =
+            Environment { queue_login: Some(("planner".to_owned(), "secret".to_owned())), ..Environment::default() };
         let settings = queue("tls://nats.example", Role::Planner, Login::default(), &environment).unwrap();
         assert!(matches!(settings.credentials, Credentials::Password { user, .. } if user == "planner"));
         let file = tempfile::NamedTempFile::new().unwrap();

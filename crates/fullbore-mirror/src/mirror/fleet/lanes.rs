@@ -78,8 +78,7 @@ impl Lanes {
             return None;
         }
         let before = if self.is_taken_over { stat.done } else { (0, 0) };
-        let lane =
-            Lane { before, stat, heard: now, joined: now, faults: 0, is_known_gone: false, points: Vec::new() };
+        let lane = Lane { before, stat, heard: now, joined: now, faults: 0, is_known_gone: false, points: Vec::new() };
         self.lanes.insert(worker.clone(), lane);
         Some(Change::Joined(worker))
     }
@@ -120,9 +119,10 @@ impl Lanes {
             let (files, bytes) = lane.stat.done;
             (files.saturating_sub(lane.before.0), bytes.saturating_sub(lane.before.1))
         };
-        self.lanes.values().map(of).fold((0, 0), |sum: (u64, u64), one| {
-            (sum.0.saturating_add(one.0), sum.1.saturating_add(one.1))
-        })
+        self.lanes
+            .values()
+            .map(of)
+            .fold((0, 0), |sum: (u64, u64), one| (sum.0.saturating_add(one.0), sum.1.saturating_add(one.1)))
     }
 
     /// Bytes that all workers together have fetched and stored: it grows as long as anything moves.

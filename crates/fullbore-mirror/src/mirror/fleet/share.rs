@@ -140,10 +140,11 @@ impl Shared<'_> {
         events: &mut dyn Events,
     ) -> Result<(), CommandError> {
         let files = Files::of(self.plan, wanted);
+        let mut run = self.run()?;
         if files.items.is_empty() {
+            self.end_left_run(&run);
             return Ok(());
         }
-        let mut run = self.run()?;
         let opened = connection::connect(&self.fleet.queue).and_then(|connection| {
             let open = connection.runtime.block_on(connection.queue.open(&run.id));
             open.map_err(|error| connection::failed(&error)).map(|()| connection)
@@ -193,6 +194,19 @@ impl Shared<'_> {
         Ok(())
     }
 
+    /// Ends the run of a planner that was killed after the last file was stored: workers would wait for it. If that
+    /// fails, its announcement expires.
+    fn end_left_run(&self, run: &Run) {
+        let Ok(connection) = connection::connect(&self.fleet.queue) else { return };
+        connection.runtime.block_on(async {
+            let found = Announcement::find(connection.queue.clone(), run, true).await;
+            if let Ok((mut announcement, Found::Run { .. })) = found {
+                announcement.end().await;
+                let _ = connection.queue.close(&run.id).await;
+            }
+        });
+    }
+
     /// The announcement of this run. Its name is made from what is to be mirrored, so that a planner that is started
     /// again goes on with the same run.
     fn run(&self) -> Result<Run, CommandError> {
@@ -208,7 +222,8 @@ impl Shared<'_> {
         name.truncate(32);
         let used = if settings.origin_only { 1 } else { settings.origins.len() };
         let url = |origin: &String| {
-            Url::parse(&without_credentials(origin)).map_err(|error| CommandError::usage(format_args!("{origin}: {error}")))
+            Url::parse(&without_credentials(origin))
+                .map_err(|error| CommandError::usage(format_args!("{origin}: {error}")))
         };
         let connections = u32::try_from(settings.network.connections_per_host).unwrap_or(u32::MAX);
         let bucket = settings.store.as_ref().map(|store| &store.bucket);
@@ -250,7 +265,8 @@ impl Shared<'_> {
             cache_control: store.cache_control.clone(),
             handle: connection.runtime.handle().clone(),
         };
-        let thread = std::thread::Builder::new().name("worker".to_owned()).spawn(move || serve(serving, ordered, notes));
+        let thread =
+            std::thread::Builder::new().name("worker".to_owned()).spawn(move || serve(serving, ordered, notes));
         let thread = thread.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
         Ok(Some(Local { order, thread, presence: Presence::new(connection.queue.clone(), &name) }))
     }
@@ -276,8 +292,7 @@ impl Shared<'_> {
         let store = StoredFiles { objects: objects.clone(), items };
         let (count, total) = (files.items.len() as u64, files.bytes());
         let id = run.id.clone();
-        let mut planner =
-            Planner::new(connection.queue.clone(), run, &files.items, store, announcement, is_taken_over);
+        let mut planner = Planner::new(connection.queue.clone(), run, &files.items, store, announcement, is_taken_over);
         let mut screen = Screen::new(session, (count, total));
         let mut told = 0;
         let left = connection.runtime.block_on(async {

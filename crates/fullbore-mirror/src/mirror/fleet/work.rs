@@ -121,8 +121,7 @@ pub fn serve<Q: Queue>(
     let connections_max = network.connections_per_host.min(CONNECTIONS_MAX);
     network.connections_per_host = most.clamp(1, connections_max.max(1));
     let own_rate = network.limit_rate_bytes_per_s;
-    network.limit_rate_bytes_per_s =
-        [network.limit_rate_bytes_per_s, run.rate_bytes_per_s].into_iter().flatten().min();
+    network.limit_rate_bytes_per_s = [network.limit_rate_bytes_per_s, run.rate_bytes_per_s].into_iter().flatten().min();
     let hosts: Vec<String> = run.hosts.iter().map(|host| with_credentials(host.to_string(), &origins)).collect();
     let patience = bucket.patience;
     let settings = SessionSettings { bucket, scratch, hosts, cache_control, network };
@@ -442,7 +441,8 @@ impl<'a> Desk<'a> {
         };
         let (order, ordered) = watch::channel(Order::Work);
         let notes = self.notes.0.clone();
-        let thread = std::thread::Builder::new().name("worker".to_owned()).spawn(move || serve(serving, ordered, notes));
+        let thread =
+            std::thread::Builder::new().name("worker".to_owned()).spawn(move || serve(serving, ordered, notes));
         let thread = thread.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
         self.posts.insert(id, Post { order, thread, seen: Instant::now() });
         Ok(())

@@ -50,10 +50,8 @@ fn lane(page: &mut String, worker: &WorkerReport, rates: &[f32], maximum: f64) {
     if worker.is_gone {
         page.push_str("<span class=\"chip warn\">gone</span>");
     }
-    let mut figures = vec![
-        format!("<em>{}</em>", units::bytes(worker.bytes)),
-        units::several(worker.files, "file", "files"),
-    ];
+    let mut figures =
+        vec![format!("<em>{}</em>", units::bytes(worker.bytes)), units::several(worker.files, "file", "files")];
     for (what, ms) in [
         ("without a connection", worker.waited_for_slots_ms),
         ("waiting for the store", worker.waited_for_store_ms),
