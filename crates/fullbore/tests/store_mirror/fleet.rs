@@ -159,7 +159,7 @@ fn a_run_without_any_worker_is_an_ordinary_run() {
 
 /// F9
 #[test]
-fn without_a_queue_the_planner_goes_alone_unless_it_was_told_to_need_workers() {
+fn without_a_queue_the_planner_goes_alone_unless_it_needs_workers() {
     let (store, server) = (versitygw(), served(0));
     let bucket = Bucket::at(&store.url);
     let away = "nats://127.0.0.1:9";
