@@ -97,6 +97,10 @@ const ENVIRONMENT_OF_STORES: Section = Section {
             "AWS_CONTAINER_CREDENTIALS_FULL_URI, AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
             "Credentials from the container's service.",
         ),
+        (
+            "FULLBORE_QUEUE_USER, FULLBORE_QUEUE_PASSWORD",
+            "Who this machine is at a queue, without a file of credentials.",
+        ),
         ("TMPDIR", "Directory for content of pipes (default: /var/tmp)."),
         ("XDG_STATE_HOME", "Directory for the journals of uploads (default: ~/.local/state)."),
         PROXIES[0],

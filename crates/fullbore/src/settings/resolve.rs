@@ -517,7 +517,7 @@ mod tests {
         for (arguments, message) in [
             (vec!["--from", "https://a/"], "no directory"),
             (vec!["--from", "https://a/", "--to", "/x"], "no suite"),
-            (vec!["--from", "ftp://a/", "--to", "/x", "--suite", "s"], "only http and https"),
+            (vec!["--from", "ftp://a/", "--to", "/x", "--suite", "s"], "only http, https and s3"),
             (vec!["--from", "deb.example.org", "--to", "/x", "--suite", "s"], "not an address"),
             (vec!["--from", "https://a/", "--to", "/x", "--suite", "../s"], "not the name of a suite"),
             (vec!["--from", "https://a/", "--to", "/x", "--suite", "s", "--arch", "a/b"], "not the name of an arch"),

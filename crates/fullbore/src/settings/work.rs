@@ -194,7 +194,7 @@ mod tests {
             (vec!["s3://b/x", "--run", "9c1f", "--shard", "-1/3"], "INDEX/COUNT", "0-15"),
             (vec!["s3://b/x", "--run", "../state", "--shard", "0/1"], "a-z and 0-9", "--pin"),
             (vec!["s3://b/x", "--run", "", "--shard", "0/1"], "1 to 32", "--pin"),
-            (vec!["/srv/mirror", "--run", "9c1f", "--shard", "0/1"], "no address of a mirror in a bucket", "s3://"),
+            (vec!["/srv/mirror", "--run", "9c1f", "--shard", "0/1"], "nor of a mirror in a bucket", "s3://"),
         ] {
             let error = resolve(&arguments).unwrap_err();
             assert!(error.message.contains(message), "{arguments:?}: {error}");

@@ -362,3 +362,150 @@ impl<'a, Q: Queue, S: Store> Planner<'a, Q, S> {
         self.listen(&mut |_| {});
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::{Arc, Mutex};
+
+    use fullbore_engine::digest::Sha256;
+    use fullbore_fleet::memory::MemoryQueue;
+    use fullbore_fleet::message::Stat;
+    use fullbore_fleet::names::{Class, RunId, WorkerId};
+
+    use super::super::announcement::Found;
+    use super::*;
+
+    const RUN: &[u8] =
+        br#"{"v":1,"id":"9c1f","kind":"mirror","to":"s3://bucket/debian","hosts":["https://a/debian"],"round":1}"#;
+
+    /// What the store has, by path.
+    #[derive(Clone, Default)]
+    struct Objects {
+        stored: Arc<Mutex<BTreeMap<String, u64>>>,
+        paths: Arc<Vec<String>>,
+    }
+
+    impl Store for Objects {
+        async fn lacking(&self, wanted: &[usize]) -> Result<Vec<usize>, String> {
+            let stored = self.stored.lock().unwrap();
+            Ok(wanted.iter().copied().filter(|at| !stored.contains_key(&self.paths[*at])).collect())
+        }
+
+        fn probe(&self, _limit: Duration) -> impl Future<Output = bool> + Send + 'static {
+            async { true }
+        }
+    }
+
+    fn items(count: usize) -> Vec<Item> {
+        let item = |number| Item { path: format!("pool/{number}"), size: 9_000_000, sha256: Sha256::of(b"") };
+        (0..count).map(item).collect()
+    }
+
+    fn store_of(items: &[Item]) -> Objects {
+        let paths = Arc::new(items.iter().map(|item| item.path.clone()).collect());
+        Objects { paths, ..Objects::default() }
+    }
+
+    fn test<F: Future<Output = ()>>(future: F) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { tokio::time::timeout(Duration::from_secs(30), future).await.expect("too slow") });
+    }
+
+    async fn planner<'a>(queue: &MemoryQueue, items: &'a [Item], store: &Objects) -> Planner<'a, MemoryQueue, Objects> {
+        let run = Run::parse(RUN).unwrap();
+        queue.open(&run.id).await.unwrap();
+        let (announcement, found) = Announcement::find(queue.clone(), &run, true).await.unwrap();
+        assert_eq!(found, Found::Nothing);
+        Planner::new(queue.clone(), run, items, store.clone(), announcement, false)
+    }
+
+    fn run() -> RunId {
+        RunId::parse("9c1f").unwrap()
+    }
+
+    /// Takes all tasks; stores those files that the function lets it store.
+    async fn work(queue: &MemoryQueue, store: &Objects, stores: impl Fn(&str) -> bool) {
+        let worker = WorkerId::parse("w").unwrap();
+        for held in queue.pull(&run(), Class::Large, 100, Duration::ZERO).await.unwrap_or_default() {
+            for item in Task::parse(&held.message).unwrap().items {
+                match stores(&item.path) {
+                    true => drop(store.stored.lock().unwrap().insert(item.path, item.size)),
+                    false => {
+                        let fault = Fault::new(worker.clone(), None, item.path, "not there (404)", true);
+                        queue.report(&run(), &worker, &Report::Fault(fault)).await.unwrap();
+                    }
+                }
+            }
+            queue.acknowledge(&held.delivery).await.unwrap();
+        }
+        let mut stat = Stat::new(worker.clone());
+        stat.done.0 = store.stored.lock().unwrap().len() as u64;
+        queue.report(&run(), &worker, &Report::Stat(stat)).await.unwrap();
+    }
+
+    #[test]
+    fn a_run_is_done_when_the_store_has_all_and_not_when_the_queue_is_empty() {
+        test(async {
+            let (queue, items) = (MemoryQueue::new(1), items(20));
+            let store = store_of(&items);
+            let mut planner = planner(&queue, &items, &store).await;
+            assert_eq!(planner.step(&mut |_| {}).await, None);
+            // The queue says that all is acknowledged, and the store has the half.
+            let lost: Vec<_> = queue.pull(&run(), Class::Large, 10, Duration::ZERO).await.unwrap();
+            for held in lost {
+                queue.acknowledge(&held.delivery).await.unwrap();
+            }
+            let mut happenings = Vec::new();
+            let left = loop {
+                work(&queue, &store, |_| true).await;
+                if let Some(left) = planner.step(&mut |happening| happenings.push(happening)).await {
+                    break left;
+                }
+                tokio::time::sleep(STEP_EVERY).await;
+            };
+            assert_eq!((left, planner.rounds()), (vec![], 2));
+            assert!(happenings.contains(&Happening::Worker(Change::Joined(WorkerId::parse("w").unwrap()))));
+            assert_eq!(planner.lanes.done().0, 20);
+            planner.end().await;
+            assert_eq!(queue.list("run.").await.unwrap(), []);
+        });
+    }
+
+    /// F5
+    #[test]
+    fn a_queue_that_was_wiped_gets_the_run_again() {
+        test(async {
+            let (queue, items) = (MemoryQueue::new(1), items(5));
+            let store = store_of(&items);
+            let mut planner = planner(&queue, &items, &store).await;
+            planner.step(&mut |_| {}).await;
+            queue.wipe();
+            let left = loop {
+                if let Some(left) = planner.step(&mut |_| {}).await {
+                    break left;
+                }
+                work(&queue, &store, |_| true).await;
+                tokio::time::sleep(STEP_EVERY).await;
+            };
+            assert_eq!((left, planner.rounds()), (vec![], 2));
+        });
+    }
+
+    #[test]
+    fn files_that_workers_give_up_come_back_to_the_planner_at_once() {
+        test(async {
+            let (queue, items) = (MemoryQueue::new(1), items(5));
+            let store = store_of(&items);
+            let mut planner = planner(&queue, &items, &store).await;
+            let left = loop {
+                if let Some(left) = planner.step(&mut |_| {}).await {
+                    break left;
+                }
+                work(&queue, &store, |path| path != "pool/3").await;
+                tokio::time::sleep(STEP_EVERY).await;
+            };
+            assert_eq!((left, planner.rounds()), (vec![3], 1));
+        });
+    }
+}

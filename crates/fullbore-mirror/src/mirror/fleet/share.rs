@@ -72,15 +72,15 @@ pub fn endpoint_of(bucket: &BucketSettings) -> Result<Option<Url>, CommandError>
 }
 
 /// The files that workers may store, in order of the plan, and their numbers there.
-struct Files {
+struct FilesOfWorkers {
     items: Vec<Item>,
     ids: Vec<FileId>,
 }
 
-impl Files {
+impl FilesOfWorkers {
     /// Not those that only the planner writes: replacements of files that are there, and images of unknown size.
-    fn of(plan: &Plan, wanted: &FetchPlan) -> Files {
-        let mut files = Files { items: Vec::new(), ids: Vec::new() };
+    fn of(plan: &Plan, wanted: &FetchPlan) -> FilesOfWorkers {
+        let mut files = FilesOfWorkers { items: Vec::new(), ids: Vec::new() };
         let subtraction = &wanted.subtraction;
         for id in subtraction.fetch.iter().copied().filter(|id| !subtraction.replace.contains(*id)) {
             let file = plan.file(id);
@@ -127,7 +127,7 @@ struct Local {
 }
 
 impl Shared<'_> {
-    /// Has workers store what is missing. Files that the store has at the end are done; the rest stays to be fetched.
+    /// Has workers store what is missing. FilesOfWorkers that the store has at the end are done; the rest stays to be fetched.
     ///
     /// # Errors
     /// Settings or credentials that cannot be used; a queue that is away if the settings need it; a signal.
@@ -139,11 +139,12 @@ impl Shared<'_> {
         report: &mut ReportBuilder,
         events: &mut dyn Events,
     ) -> Result<(), CommandError> {
-        let files = Files::of(self.plan, wanted);
+        let files = FilesOfWorkers::of(self.plan, wanted);
+        let mut run = self.run()?;
         if files.items.is_empty() {
+            self.end_left_run(&run);
             return Ok(());
         }
-        let mut run = self.run()?;
         let opened = connection::connect(&self.fleet.queue).and_then(|connection| {
             let open = connection.runtime.block_on(connection.queue.open(&run.id));
             open.map_err(|error| connection::failed(&error)).map(|()| connection)
@@ -175,7 +176,7 @@ impl Shared<'_> {
         let hosts = watch.names().len() as HostId;
         (0..hosts).for_each(|host| watch.allow(host, 0));
         let items = Arc::new(files.items);
-        let files = Files { items: items.to_vec(), ids: files.ids };
+        let files = FilesOfWorkers { items: items.to_vec(), ids: files.ids };
         let result = self.conduct(
             &connection,
             run,
@@ -191,6 +192,19 @@ impl Shared<'_> {
         let left = result?;
         self.settle(wanted, &files, left);
         Ok(())
+    }
+
+    /// Ends the run of a planner that was killed after the last file was stored: workers would wait for it. If that
+    /// fails, its announcement expires.
+    fn end_left_run(&self, run: &Run) {
+        let Ok(connection) = connection::connect(&self.fleet.queue) else { return };
+        connection.runtime.block_on(async {
+            let found = Announcement::find(connection.queue.clone(), run, true).await;
+            if let Ok((mut announcement, Found::Run { .. })) = found {
+                announcement.end().await;
+                let _ = connection.queue.close(&run.id).await;
+            }
+        });
     }
 
     /// The announcement of this run. Its name is made from what is to be mirrored, so that a planner that is started
@@ -264,7 +278,7 @@ impl Shared<'_> {
         connection: &Connection,
         run: Run,
         (announcement, is_taken_over): (Announcement<connection::Client>, bool),
-        files: &Files,
+        files: &FilesOfWorkers,
         items: Arc<Vec<Item>>,
         session: &mut Session,
         stop: &Stop,
@@ -348,7 +362,7 @@ impl Shared<'_> {
     }
 
     /// Counts what the store has as done.
-    fn settle(&self, wanted: &mut FetchPlan, files: &Files, left: Vec<usize>) {
+    fn settle(&self, wanted: &mut FetchPlan, files: &FilesOfWorkers, left: Vec<usize>) {
         let left: std::collections::HashSet<usize> = left.into_iter().collect();
         let subtraction = &mut wanted.subtraction;
         for (at, (item, id)) in files.items.iter().zip(&files.ids).enumerate() {

@@ -335,7 +335,13 @@ impl<Q: Queue> Shift<'_, Q> {
                 continue;
             }
             let (queue, run, name) = (self.worker.queue.clone(), self.worker.run.clone(), self.worker.name.clone());
+            // The planner may end with the last acknowledgement, so it hears of the work before that.
+            let is_last = matches!(step, Step::Acknowledge(_)) && self.worker.book.load().tasks == 0;
+            let stat = is_last.then(|| Report::Stat(self.worker.stat()));
             self.jobs.spawn(async move {
+                if let Some(stat) = stat {
+                    let _ = queue.report(&run.id, &name, &stat).await;
+                }
                 // What does not get through costs time: the task comes again.
                 let _ = tell(&queue, &run, &name, step).await;
                 Answer::Told

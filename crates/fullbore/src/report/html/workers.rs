@@ -66,9 +66,9 @@ fn lane(page: &mut String, worker: &WorkerReport, rates: &[f32], maximum: f64) {
     }
     let _ = write!(page, "<span class=\"figures\">{}</span></div>", figures.join(", "));
     let values = svg::thinned(rates);
-    let _ = write!(
+    let _ = writeln!(
         page,
-        "<div class=\"lane\">{}{}{}</svg></div></div>\n",
+        "<div class=\"lane\">{}{}{}</svg></div></div>",
         svg::open("bytes per second that this worker stored over time"),
         svg::area("area", &values, maximum),
         svg::line("edge", &values, maximum)
