@@ -133,7 +133,7 @@ pub struct MirrorStore {
 #[derive(Debug, Clone, PartialEq)]
 pub enum StateStore {
     /// Another bucket or prefix.
-    Bucket(BucketSettings),
+    Bucket(Box<BucketSettings>),
     /// A directory. Its lock keeps apart only the runs that have this directory.
     Directory(PathBuf),
 }

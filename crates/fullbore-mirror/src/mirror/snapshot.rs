@@ -116,15 +116,14 @@ pub fn make(root: &Root, state: &State, name: &str) -> Result<Tally, SnapshotErr
     Ok(linked)
 }
 
+/// Takes a file and the suites that name it.
+type Visit<'a> = dyn FnMut(&Record<'_>, &[SuiteId]) -> Result<(), SnapshotError> + 'a;
+
 /// Visits the files that the published suites name, with the suites of each.
 ///
 /// # Errors
 /// A damaged state; what `visit` fails with.
-pub(super) fn each_named(
-    own: &Root,
-    state: &State,
-    visit: &mut dyn FnMut(&Record<'_>, &[SuiteId]) -> Result<(), SnapshotError>,
-) -> Result<(), SnapshotError> {
+pub(super) fn each_named(own: &Root, state: &State, visit: &mut Visit<'_>) -> Result<(), SnapshotError> {
     let Some(mut records) = state.records(own)? else { return Ok(()) };
     while let Some(record) = records.next().map_err(|source| StateError::List { path: state.list_path(), source })? {
         let members = &state.header.memberships[record.membership as usize].members;

@@ -62,7 +62,7 @@ pub(super) fn state_of(
     bucket: &dyn Fn(&Path) -> Result<BucketSettings, CommandError>,
 ) -> Result<StateStore, CommandError> {
     match bucket::is_address(wish.as_os_str()) {
-        true => Ok(StateStore::Bucket(bucket(wish)?)),
+        true => Ok(StateStore::Bucket(Box::new(bucket(wish)?))),
         false => Ok(StateStore::Directory(absolute(wish)?)),
     }
 }

@@ -81,7 +81,7 @@ fn share_a_state(one: &MirrorSettings, other: &MirrorSettings) -> bool {
         (&one.location.bucket, key(one), &one.endpoint) == (&other.location.bucket, key(other), &other.endpoint)
     };
     let state_of =
-        |store: &MirrorStore| store.state.clone().unwrap_or_else(|| StateStore::Bucket(store.bucket.clone()));
+        |store: &MirrorStore| store.state.clone().unwrap_or_else(|| StateStore::Bucket(Box::new(store.bucket.clone())));
     match (state_of(one), state_of(other)) {
         (StateStore::Directory(of_one), StateStore::Directory(of_other)) => of_one == of_other,
         (StateStore::Bucket(of_one), StateStore::Bucket(of_other)) => {
