@@ -393,7 +393,7 @@ mod tests {
         }
 
         fn probe(&self, _limit: Duration) -> impl Future<Output = bool> + Send + 'static {
-            async { true }
+            std::future::ready(true)
         }
     }
 
