@@ -20,6 +20,7 @@ mod overtaken;
 #[path = "store_mirror/policies.rs"]
 mod policies;
 #[path = "s3/proxy.rs"]
+#[allow(dead_code, reason = "shared by several test binaries")]
 mod proxy;
 #[path = "store_mirror/round_trips.rs"]
 mod round_trips;

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::BufReader;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fullbore_debian::compression::Form;
 use fullbore_engine::digest::Sha256;
@@ -122,12 +123,7 @@ pub fn select(
                 Vec::new()
             }
         };
-        let mut have = BTreeSet::new();
-        for want in &wants {
-            if is_here(offer, want, session).map_err(|error| disk(&error))? {
-                have.insert(want.sha256);
-            }
-        }
+        let have = those_here(offer, &wants, session).map_err(|error| disk(&error))?;
         suites.push(SuiteIndexes { wants, have, ignored: BTreeSet::new() });
     }
     Ok(suites)
@@ -150,6 +146,36 @@ fn was_mirrored(offer: &OfferedSuite, absent: &Absent, session: &Session) -> boo
     directories()
         .iter()
         .any(|directory| session.tree.stat(&offer.layout.path(directory)).map_or(true, |there| there.is_some()))
+}
+
+/// The indexes that are here. Several are looked for at once: in a bucket, each may take some round trips.
+fn those_here(offer: &OfferedSuite, wants: &[WantedIndex], session: &Session) -> Result<BTreeSet<Sha256>, StateError> {
+    // Two names of one content would be stored at the same place.
+    let mut names: BTreeMap<Sha256, Vec<&WantedIndex>> = BTreeMap::new();
+    wants.iter().for_each(|want| names.entry(want.sha256).or_default().push(want));
+    let names: Vec<Vec<&WantedIndex>> = names.into_values().collect();
+    let next = AtomicUsize::new(0);
+    let look = || -> Result<Vec<Sha256>, StateError> {
+        let mut here = Vec::new();
+        while let Some(names) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
+            for want in names {
+                if is_here(offer, want, session)? {
+                    here.push(want.sha256);
+                    break;
+                }
+            }
+        }
+        Ok(here)
+    };
+    let threads = session.tree.readers().min(names.len());
+    std::thread::scope(|scope| {
+        let looking: Vec<_> = (0..threads).map(|_| scope.spawn(look)).collect();
+        let mut have = BTreeSet::new();
+        for looking in looking {
+            have.extend(looking.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+        }
+        Ok(have)
+    })
 }
 
 /// Whether an index is in the store, or in the published tree, from which it is linked into the store.

@@ -1,7 +1,5 @@
 //! A proxy before a real store, which counts requests and does wrong with some of them.
 
-#![allow(dead_code)] // each test takes what it needs
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};

@@ -6,6 +6,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
 
 use fullbore_engine::run::error::{CommandError, ErrorKind};
 use fullbore_engine::run::events::{Event, Events, Phase, Plan};
@@ -24,6 +25,7 @@ use fullbore_wire::url::Url;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior};
 
 use super::Item;
 use super::feed::{Ended, Feed, Outcome, Outcomes, Refusal};
@@ -45,6 +47,10 @@ const ASKED_AT_ONCE: usize = 32;
 /// trip. What two helpers have on their way at the end of a run may be fetched twice.
 const HELPED_FILES: usize = 8;
 const HELPED_BYTES: u64 = 4 << 20;
+
+/// Time after which a helper asks for the files of others again. A guess: what others have stored meanwhile need not be
+/// waited for.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// Missing files that an error names.
 const MISSING_NAMED: usize = 8;
@@ -383,9 +389,14 @@ impl Worker<'_> {
         let (files_max, bytes_max) = (HELPED_FILES * connections.max(1), HELPED_BYTES * connections.max(1) as u64);
         let mut waiting = VecDeque::from(others);
         let mut asking = JoinSet::new();
+        let mut looking = tokio::time::interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
+        looking.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             while asking.len() < ASKED_AT_ONCE && self.has_room(files_max, bytes_max) {
                 let Some(at) = waiting.pop_front() else { break };
+                if !self.account.is_wanted(at) {
+                    continue;
+                }
                 let (objects, file) = (self.objects.clone(), self.missing[at].clone());
                 self.begin(&file);
                 asking.spawn(async move { (at, look(&objects, &file).await) });
@@ -409,6 +420,13 @@ impl Worker<'_> {
                         Seen::Other => self.account.found_other(at),
                     }
                     self.end(at);
+                }
+                _ = looking.tick() => {
+                    find(&self.objects, self.missing, self.account).await.map_err(|error| explain(&error))?;
+                    // What is still on its way, others have stored.
+                    if !(0..self.missing.len()).any(|at| self.account.is_wanted(at)) {
+                        return Ok(());
+                    }
                 }
                 one = self.outcomes.recv() => {
                     let Some(one) = one else { return ended().await };
