@@ -221,6 +221,12 @@ fn walk(
     let (own, tree) = (session.own.clone(), session.tree.clone());
     report.complete = false;
     let mut state = State::open(&own, &boot_id()).map_err(CommandError::from)?;
+    if let (None, Some(recorded)) = (&session.directories.bucket, &state.header.mirror) {
+        let text = format_args!("the state is that of the mirror {recorded}, not of this directory");
+        return Err(Failure::Other(
+            CommandError::usage(text).hint("give the mirror in the bucket a --state of its own"),
+        ));
+    }
     if let Some(reason) = state.lost.take() {
         report.warn(events, format!("{reason}; files on the disk are read again instead of fetched"));
     }

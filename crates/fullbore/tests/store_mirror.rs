@@ -653,10 +653,28 @@ fn a_state_is_of_one_mirror() {
     bucket.run(&served(0), &flags).exits(0);
     let mut moved = Bucket::at(&store.url);
     moved.mirror.to = PathBuf::from("s3://bucket/moved");
-    moved.run(&served(0), &flags).exits(1).says("that of the mirror s3://bucket/debian, not of s3://bucket/moved");
+    moved.run(&served(0), &flags).exits(1).says("that of the mirror s3://bucket/debian at ");
     moved.check(&flags).exits(1).says("s3://bucket/debian");
     assert!(!store.directory.path().join("data/bucket/moved").exists());
     bucket.run(&served(1), &flags).exits(0);
+    // The state of a mirror in a directory, and the other way round.
+    let local = tempfile::tempdir().unwrap();
+    let directory = local.path().join("debian");
+    let state = directory.to_str().unwrap();
+    let mut in_directory = Mirror::new(common()).suite("trixie");
+    in_directory.to = directory.clone();
+    in_directory.run(&[&served(0)]).exits(0);
+    moved.run(&served(0), &["--state", state]).exits(1).says("that of a mirror in a directory");
+    assert!(!store.directory.path().join("data/bucket/moved").exists());
+    let elsewhere = local.path().join("state");
+    bucket.run(&served(1), &["--state", elsewhere.to_str().unwrap()]).exits(0);
+    in_directory.to = elsewhere;
+    in_directory.run(&[&served(1)]).exits(1).says("not of this directory");
+    // Another store has a bucket of the same name.
+    let another = versitygw();
+    let other = Bucket::at(&another.url);
+    other.run(&served(1), &["--state", local.path().join("state").to_str().unwrap()]).exits(1).says("at ");
+    assert!(!another.directory.path().join("data/bucket/debian").exists());
     // The way out that the hint names.
     fs::remove_file(store.directory.path().join("data/bucket/private/debian/.fullbore/state")).unwrap();
     moved.run(&served(1), &flags).exits(0);

@@ -251,17 +251,17 @@ impl BucketMirror {
 
     /// Refuses the state of another mirror: the files that it tells of are not here.
     fn is_of_this_mirror(&self, recorded: Option<&str>) -> Result<(), CommandError> {
-        let here = self.tree.name();
-        match recorded {
-            Some(recorded) if recorded != here => Err(CommandError::usage(format_args!(
-                "the state is that of the mirror {recorded}, not of {here}"
-            ))
-            .hint(
-                "give each mirror a --state of its own; if this one was moved, remove `.fullbore/state` from where the \
-                 state is: files that are here are found again",
-            )),
-            _ => Ok(()),
-        }
+        let (name, here) = (self.tree.name(), self.tree.identity().unwrap_or_default());
+        let recorded = match recorded {
+            Some(recorded) if recorded == here || recorded == name => return Ok(()),
+            Some(recorded) => format!("the mirror {recorded}"),
+            None if self.has_state() && here != name => "a mirror in a directory".to_owned(),
+            None => return Ok(()),
+        };
+        Err(CommandError::usage(format_args!("the state is that of {recorded}, not of {here}")).hint(
+            "give each mirror a --state of its own; if this one was moved, remove `.fullbore/state` from where the state \
+             is: files that are here are found again",
+        ))
     }
 
     /// Whether a state of fullbore's is there.

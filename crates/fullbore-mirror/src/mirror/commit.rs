@@ -184,7 +184,7 @@ pub fn write(commit: Commit<'_>) -> Result<PendingState, StateError> {
     let Merge { suites, table, counts, clean_due, .. } = merge;
     let header = Header {
         number,
-        mirror: commit.tree.as_directory().is_none().then(|| commit.tree.name()),
+        mirror: commit.tree.identity(),
         written_at: commit.now,
         boot_id: commit.boot_id,
         synced: commit.synced,

@@ -69,6 +69,11 @@ pub trait Tree: Send + Sync {
     /// The directory or address of the tree, for messages.
     fn name(&self) -> String;
 
+    /// What a state says of which mirror it is; `None` for a directory, whose state lies in it.
+    fn identity(&self) -> Option<String> {
+        None
+    }
+
     /// What has this name; `None` if nothing has.
     ///
     /// # Errors

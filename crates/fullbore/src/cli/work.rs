@@ -77,7 +77,7 @@ pub struct WorkArgs {
     pub run: Option<String>,
 
     /// Store shard INDEX of COUNT, then help the others; the first one is 0
-    #[arg(long, value_name = "INDEX/COUNT", help_heading = WHICH)]
+    #[arg(long, value_name = "INDEX/COUNT", help_heading = WHICH, allow_hyphen_values = true)]
     pub shard: Option<String>,
 
     /// Which store has the bucket.

@@ -187,13 +187,13 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named_with_what_is_expected() {
         for (arguments, message, hint) in [
-            (vec!["s3://b/x", "--shard", "0/1"], "no run", "--pin"),
-            (vec!["s3://b/x", "--run", "9c1f"], "no shard", "0/1"),
-            (vec!["s3://b/x", "--run", "9c1f", "--shard", "16/16"], "an index from 0 to COUNT - 1", "0-15"),
-            (vec!["s3://b/x", "--run", "9c1f", "--shard", "3"], "INDEX/COUNT", "0-15"),
-            (vec!["s3://b/x", "--run", "9c1f", "--shard", "-1/3"], "INDEX/COUNT", "0-15"),
-            (vec!["s3://b/x", "--run", "../state", "--shard", "0/1"], "a-z and 0-9", "--pin"),
-            (vec!["s3://b/x", "--run", "", "--shard", "0/1"], "1 to 32", "--pin"),
+            (vec!["s3://bucket/x", "--shard", "0/1"], "no run", "--pin"),
+            (vec!["s3://bucket/x", "--run", "9c1f"], "no shard", "0/1"),
+            (vec!["s3://bucket/x", "--run", "9c1f", "--shard", "16/16"], "an index from 0 to COUNT - 1", "0-15"),
+            (vec!["s3://bucket/x", "--run", "9c1f", "--shard", "3"], "INDEX/COUNT", "0-15"),
+            (vec!["s3://bucket/x", "--run", "9c1f", "--shard", "-1/3"], "INDEX/COUNT", "0-15"),
+            (vec!["s3://bucket/x", "--run", "../state", "--shard", "0/1"], "a-z and 0-9", "--pin"),
+            (vec!["s3://bucket/x", "--run", "", "--shard", "0/1"], "1 to 32", "--pin"),
             (vec!["/srv/mirror", "--run", "9c1f", "--shard", "0/1"], "nor of a mirror in a bucket", "s3://"),
         ] {
             let error = resolve(&arguments).unwrap_err();

@@ -51,6 +51,8 @@ pub struct StoreTree {
     runtime: Handle,
     own: Arc<Root>,
     name: String,
+    /// The name, and the store if the state is elsewhere: another store may have a bucket of this name.
+    identity: String,
     has_aliases: bool,
     has_lock: bool,
     /// `Cache-Control` of names that change.
@@ -139,11 +141,19 @@ impl StoreTree {
         name: String,
         settings: &MirrorStore,
     ) -> StoreTree {
+        let endpoint = &objects.client().bucket().endpoint;
+        let identity = match settings.state {
+            // Amazon's names of buckets are unique, and its hosts differ by region.
+            Some(_) if endpoint.host.ends_with(".amazonaws.com") => name.clone(),
+            None => name.clone(),
+            Some(_) => format!("{name} at {}:{}", endpoint.host, endpoint.port),
+        };
         StoreTree {
             objects,
             runtime,
             own,
             name,
+            identity,
             has_aliases: settings.aliases,
             has_lock: settings.locks,
             short_lived: settings.cache_control.clone().unwrap_or_else(|| SHORT_LIVED.to_owned()),
@@ -437,6 +447,10 @@ fn file(size: u64, mtime: i64) -> Status {
 impl Tree for StoreTree {
     fn name(&self) -> String {
         self.name.clone()
+    }
+
+    fn identity(&self) -> Option<String> {
+        Some(self.identity.clone())
     }
 
     fn stat(&self, path: &str) -> Result<Option<Status>, FileError> {
