@@ -5,8 +5,7 @@ use std::collections::HashSet;
 use fullbore_engine::run::error::CommandError;
 use fullbore_fleet::message::Item;
 use fullbore_fleet::names::RunId;
-use fullbore_wire::run::{address, is_bucket};
-use fullbore_wire::url::without_credentials;
+use fullbore_wire::run::address;
 
 use super::pinned::{Header, Pinned};
 use crate::mirror::bucket::BucketMirror;
@@ -144,21 +143,13 @@ fn store(
     present: Vec<Item>,
     now: i64,
 ) -> Result<RunId, CommandError> {
-    let used = if settings.origin_only { 1 } else { settings.origins.len() };
-    // A worker signs for no address that it did not get from its own user: buckets are not for workers.
-    let is_for_workers = |origin: &&String| !is_bucket(origin);
-    let origins =
-        || settings.origins.iter().take(used).filter(is_for_workers).map(|origin| without_credentials(origin));
-    if used > 0 && origins().next().is_none() {
-        return Err(CommandError::usage("workers fetch from http and https mirrors, and all --from are buckets")
-            .hint("name another mirror, or run `fullbore mirror` without --pin"));
-    }
-    for origin in origins() {
-        address(&origin).map_err(|error| error.context("workers fetch from the mirrors of the plan"))?;
+    let hosts = settings.mirrors_for_workers()?;
+    for host in &hosts {
+        address(host).map_err(|error| error.context("workers fetch from the mirrors of the plan"))?;
     }
     let header = Header {
         mirror: bucket.tree.name(),
-        hosts: origins().collect(),
+        hosts,
         connections: u32::try_from(settings.network.connections_per_host).unwrap_or(u32::MAX),
         rate_bytes_per_s: settings.network.limit_rate_bytes_per_s,
         cache_control: settings.store.as_ref().and_then(|store| store.cache_control.clone()),
