@@ -9,9 +9,11 @@ use fullbore_debian::keys::{Fingerprint, KeySource};
 use fullbore_debian::release_date::MAX_FUTURE_S;
 use fullbore_debian::signature::Verifier;
 use fullbore_engine::durability::Durability;
+use fullbore_engine::run::CommandError;
 use fullbore_fleet::names::RunId;
 use fullbore_s3::bucket::BucketSettings;
-use fullbore_wire::run::NetworkSettings;
+use fullbore_wire::run::{NetworkSettings, is_bucket};
+use fullbore_wire::url::without_credentials;
 
 pub use crate::mirror::fleet::FleetSettings;
 pub use crate::mirror::retention::{DeleteGuard, Retention};
@@ -101,6 +103,23 @@ impl MirrorSettings {
             trace_info: Vec::new(),
             notes: Vec::new(),
         }
+    }
+
+    /// Addresses, without credentials, of the mirrors that other machines may fetch from. A worker signs for no address
+    /// that it did not get from its own user, so buckets are not among them.
+    ///
+    /// # Errors
+    /// A usage error if all mirrors are buckets.
+    pub(crate) fn mirrors_for_workers(&self) -> Result<Vec<String>, CommandError> {
+        let used = if self.origin_only { 1 } else { self.origins.len() };
+        let mirrors = self.origins.iter().take(used);
+        let shared: Vec<String> =
+            mirrors.filter(|origin| !is_bucket(origin)).map(|origin| without_credentials(origin)).collect();
+        if shared.is_empty() && !self.origins.is_empty() {
+            return Err(CommandError::usage("workers fetch from http and https mirrors, and all --from are buckets")
+                .hint("name another mirror, or run `fullbore mirror` without --pin and --queue"));
+        }
+        Ok(shared)
     }
 
     /// Whether the run changes what is published.

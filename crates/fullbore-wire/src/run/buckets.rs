@@ -47,7 +47,8 @@ impl PartialEq for Buckets {
     }
 }
 
-pub(super) fn is_bucket(address: &str) -> bool {
+/// Whether an address is that of a bucket.
+pub fn is_bucket(address: &str) -> bool {
     address.starts_with(SCHEME)
 }
 

@@ -32,7 +32,8 @@ Examples:
   Mirror what apt on this machine uses:
     fullbore mirror --sources /etc/apt/sources.list.d/debian.sources --to /srv/mirror
   Mirror a private archive in a bucket, with the credentials of a profile:
-    fullbore mirror --from 's3://my-bucket/debian?profile=work' --suite trixie --to /srv/mirror/private
+    fullbore mirror --from 's3://my-bucket/debian?profile=work' --suite trixie \\
+        --to /srv/mirror/private
   See what an update would fetch:
     fullbore mirror --config /etc/fullbore/mirror.toml debian --dry-run
   Limit the rate to 20 MB/s, and write a report:

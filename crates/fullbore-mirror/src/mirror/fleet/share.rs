@@ -20,7 +20,7 @@ use fullbore_s3::objects::Objects;
 use fullbore_s3::target::Layout as _;
 use fullbore_wire::hosts::HostId;
 use fullbore_wire::run::NetworkSettings;
-use fullbore_wire::url::{Url, without_credentials};
+use fullbore_wire::url::Url;
 use tokio::sync::{mpsc, watch};
 
 use super::announcement::{Announcement, Found};
@@ -220,10 +220,8 @@ impl Shared<'_> {
         }
         let mut name = hasher.finish().to_string();
         name.truncate(32);
-        let used = if settings.origin_only { 1 } else { settings.origins.len() };
-        let url = |origin: &String| {
-            Url::parse(&without_credentials(origin))
-                .map_err(|error| CommandError::usage(format_args!("{origin}: {error}")))
+        let url = |mirror: &String| {
+            Url::parse(mirror).map_err(|error| CommandError::usage(format_args!("{mirror}: {error}")))
         };
         let connections = u32::try_from(settings.network.connections_per_host).unwrap_or(u32::MAX);
         let bucket = settings.store.as_ref().map(|store| &store.bucket);
@@ -232,7 +230,7 @@ impl Shared<'_> {
             to: StorePlace::parse(&to).map_err(CommandError::usage)?,
             endpoint: bucket.map(endpoint_of).transpose()?.flatten(),
             region: bucket.and_then(|bucket| bucket.region.clone().or_else(|| bucket.aws.region.clone())),
-            hosts: settings.origins.iter().take(used).map(url).collect::<Result<_, _>>()?,
+            hosts: settings.mirrors_for_workers()?.iter().map(url).collect::<Result<_, _>>()?,
             budgets: Budgets::new([("*".to_owned(), connections)].into()).map_err(CommandError::usage)?,
             rate_bytes_per_s: settings.network.limit_rate_bytes_per_s,
             planner: Card::here().host,

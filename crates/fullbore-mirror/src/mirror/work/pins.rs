@@ -6,7 +6,6 @@ use fullbore_engine::run::error::CommandError;
 use fullbore_fleet::message::Item;
 use fullbore_fleet::names::RunId;
 use fullbore_wire::run::address;
-use fullbore_wire::url::without_credentials;
 
 use super::pinned::{Header, Pinned};
 use crate::mirror::bucket::BucketMirror;
@@ -144,14 +143,13 @@ fn store(
     present: Vec<Item>,
     now: i64,
 ) -> Result<RunId, CommandError> {
-    let used = if settings.origin_only { 1 } else { settings.origins.len() };
-    let origins = || settings.origins.iter().take(used).map(|origin| without_credentials(origin));
-    for origin in origins() {
-        address(&origin).map_err(|error| error.context("workers fetch from the mirrors of the plan"))?;
+    let hosts = settings.mirrors_for_workers()?;
+    for host in &hosts {
+        address(host).map_err(|error| error.context("workers fetch from the mirrors of the plan"))?;
     }
     let header = Header {
         mirror: bucket.tree.name(),
-        hosts: origins().collect(),
+        hosts,
         connections: u32::try_from(settings.network.connections_per_host).unwrap_or(u32::MAX),
         rate_bytes_per_s: settings.network.limit_rate_bytes_per_s,
         cache_control: settings.store.as_ref().and_then(|store| store.cache_control.clone()),
