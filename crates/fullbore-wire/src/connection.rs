@@ -291,6 +291,11 @@ fn move_signed(shared: &Shared, host: HostId, base: &Base) -> bool {
     true
 }
 
+/// Whether another connection has found the host at another address meanwhile: what is refused at this one says nothing.
+fn is_left(shared: &Shared, host: HostId, base: &Base) -> bool {
+    base.signer.is_some() && lock(&shared.bases)[host as usize].moves != base.moves
+}
+
 /// Where a redirect leads.
 pub(crate) enum Followed {
     /// The whole host is elsewhere: what was asked for is asked for again there.

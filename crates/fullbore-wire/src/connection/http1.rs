@@ -15,7 +15,7 @@ use fullbore_engine::window::{Permit, Position};
 
 use super::io::{Turn, read_now, turn};
 use super::part::{FilePart, Part, SmallPart, judge_refusal, land};
-use super::{Busy, Followed, RedirectedRequest, move_signed, prepare};
+use super::{Busy, Followed, RedirectedRequest, is_left, move_signed, prepare};
 use crate::answer::{Answer, judge};
 use crate::connect::Connected;
 use crate::dispatcher::{ConnectionId, Ended, Keep, Next};
@@ -573,6 +573,10 @@ impl Serving<'_> {
         keep_alive: bool,
     ) -> Option<Ended> {
         let close = (!keep_alive).then_some(Ended::Ours);
+        if is_left(self.shared, self.host, self.base) {
+            self.moved = true;
+            return Some(Ended::Ours);
+        }
         match judge_refusal(self.base, &mut part.signed, &refusal) {
             Judgement::Again(_) if keep_alive => {
                 if let Err(denial) = prepare(self.base).await {
@@ -609,6 +613,11 @@ impl Serving<'_> {
 
     /// The same of a small file.
     async fn small_refused(&mut self, mut small: SmallPart, refusal: RefusalAnswer, keep_alive: bool) -> Option<Ended> {
+        if is_left(self.shared, self.host, self.base) {
+            self.moved = true;
+            self.ask_again_later(small);
+            return Some(Ended::Ours);
+        }
         match judge_refusal(self.base, &mut small.signed, &refusal) {
             Judgement::Again(_) => {
                 self.ask_again_later(small);
