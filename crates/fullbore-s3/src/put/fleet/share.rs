@@ -1,6 +1,7 @@
 //! What the planner gives to workers, and what it does itself meanwhile.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 
@@ -139,7 +140,8 @@ impl<'a, Q: Queue> Fleet<'a, Q> {
     ) -> Option<tokio::task::JoinHandle<()>> {
         let worker = self.worker.clone()?;
         let with = |known| Arc::new(sending.with(known));
-        let bench = match Bench::open(&self.directory, &self.run, with(Known::overwrite()), with(Known::default())) {
+        let (direct, asking) = (with(Known::overwrite()), with(Known::default()));
+        let bench = match Bench::open(&self.directory, Path::new(""), &self.run, direct, asking) {
             Ok(bench) => bench,
             Err(error) => {
                 each(Heard::Warning(error.to_string()));
