@@ -805,11 +805,11 @@ impl Multipart {
             Ok(answer) if answer.head.status == 404 && conflicts == 0 => {
                 self.is_there(&stored, parts).await.map_err(|()| CallError::refused(&what, &answer))?;
             }
-            Ok(answer) => return Err(CallError::refused(&what, &answer).into()),
             // Amazon ends an upload that it has refused so.
             Ok(answer) if answer.head.status == 404 => {
                 self.is_there(&stored, parts).await.map_err(|()| UploadError::Conflict)?;
             }
+            Ok(answer) => return Err(CallError::refused(&what, &answer).into()),
             Err(error) if error.status() == Some(409) || (conflicts > 0 && error.code() == "NoSuchUpload") => {
                 self.is_there(&stored, parts).await.map_err(|()| UploadError::Conflict)?;
             }
