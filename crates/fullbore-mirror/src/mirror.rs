@@ -696,7 +696,9 @@ fn snapshot_name_is_free(settings: &MirrorSettings, directories: &Directories) -
 
 fn no_snapshot(error: SnapshotError) -> CommandError {
     match error {
-        SnapshotError::Name { .. } | SnapshotError::Exists { .. } => CommandError::usage(error),
+        SnapshotError::Name { .. } | SnapshotError::Exists { .. } | SnapshotError::TooLarge { .. } => {
+            CommandError::usage(error)
+        }
         other => disk(&other),
     }
 }

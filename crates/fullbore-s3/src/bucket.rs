@@ -190,6 +190,7 @@ pub(crate) fn upload_failure(error: UploadError) -> io::Error {
         UploadError::Damaged { .. } => ErrorKind::Verification,
         UploadError::Changed => ErrorKind::Disk,
         UploadError::Condition => ErrorKind::Locked,
+        UploadError::Conflict => ErrorKind::Network,
         UploadError::TooLarge { .. } | UploadError::TooManyParts { .. } => ErrorKind::Usage,
     };
     StoreFailure::io(CommandError::new(kind, error))

@@ -23,6 +23,7 @@ use crate::listing::{self, More};
 use crate::lock::Fence;
 use crate::remove::{self, KEYS_AT_ONCE};
 use crate::sign::hex;
+use crate::upload::{CONFLICT_PAUSE, CONFLICTS_MAX};
 use crate::xml;
 
 /// The field of an object's metadata with the SHA-256 of its content, in hex.
@@ -174,28 +175,41 @@ impl Objects {
         fields.extend(condition_field(condition));
         let mut call = Call::new(Method::Put, Some(&self.key(path))).body(content.clone(), hash);
         (call.fields, call.checksum) = (fields, Some(Feature::ObjectChecksums));
-        let answer = match self.client.call(call).await {
-            // Two writers at the same time: the other one was first.
-            Err(CallError::Refused { status: 409, .. }) if *condition != Condition::None => {
-                return Ok(Written::Refused);
+        let mut conflicts = 0;
+        let answer = loop {
+            match self.client.call(call.clone()).await {
+                // Two writers at the same time: another one, or an earlier copy of this request.
+                Err(CallError::Refused { status: 409, .. })
+                    if *condition != Condition::None && conflicts < CONFLICTS_MAX =>
+                {
+                    conflicts += 1;
+                    tokio::time::sleep(CONFLICT_PAUSE).await;
+                }
+                // The other one holds on.
+                Err(CallError::Refused { status: 409, .. }) if *condition != Condition::None => {
+                    return Ok(self.is_written(path, &content).await.unwrap_or(Written::Refused));
+                }
+                // No object has the tag.
+                Ok(answer) if answer.head.status == 404 && *condition != Condition::None => {
+                    return Ok(Written::Refused);
+                }
+                answer => break answer?,
             }
-            // No object has the tag.
-            Ok(answer) if answer.head.status == 404 && *condition != Condition::None => return Ok(Written::Refused),
-            answer => answer?,
         };
         match answer.head.status {
             200..300 => Ok(Written::Stored(etag(&answer.head))),
-            412 if answer.times_sent > 1 => {
-                // The first copy of the request may have been done, and its answer lost.
-                let found = self.get(path, content.len().max(1)).await;
-                match found {
-                    Ok(Some(found)) if found.content == content => Ok(Written::Stored(found.facts.etag)),
-                    _ => Ok(Written::Refused),
-                }
+            412 if answer.times_sent > 1 || conflicts > 0 => {
+                Ok(self.is_written(path, &content).await.unwrap_or(Written::Refused))
             }
             412 => Ok(Written::Refused),
             _ => Err(CallError::refused(format!("PUT {}", self.key(path)), &answer)),
         }
+    }
+
+    /// Whether an earlier copy of a request has written this content, and its answer was lost.
+    async fn is_written(&self, path: &str, content: &Bytes) -> Option<Written> {
+        let found = self.get(path, content.len().max(1)).await.ok().flatten()?;
+        (found.content == *content).then_some(Written::Stored(found.facts.etag))
     }
 
     /// Copies an object within the bucket, with fields of its own; `sha256` is that of the content, where it is known.

@@ -8,7 +8,7 @@
 //! Right content for a path with other content waits in the local directory, and gets its name by [`Target::publish`].
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Seek as _};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -26,10 +26,13 @@ use crate::bucket::{failure, upload_failure};
 use crate::client::CallError;
 use crate::objects::{Condition, HASH_FIELD, Objects, TIME_FIELD, Written};
 use crate::parts::WHOLE_BYTES_MAX;
-use crate::upload::{PutOutcome, UploadError, Uploader};
+use crate::upload::{CONFLICT_PAUSE, PutOutcome, UploadError, Uploader};
 
 /// Names that are given at once.
 pub const NAMES_AT_ONCE: usize = 32;
+
+/// Times that a file is put while the store refuses it and has no object under its path. A guess.
+const LANDINGS_MAX: usize = 4;
 
 /// What the caller knows of the layout of its objects.
 pub trait Layout: Send + Sync + 'static {
@@ -286,29 +289,43 @@ impl<L: Layout> StoreTarget<L> {
         let failed = |source: io::Error| TargetError::Io { operation: "store", path: path.to_owned(), source };
         let (key, fields) = (self.objects.key(path), with_hash(self.layout.fields(path), sha256));
         let is_new = self.layout.lands_beside();
-        let put = match upload {
-            Upload::Whole(content) => match self.uploader.put_whole(&key, fields, content, sha256, is_new).await {
-                Ok(PutOutcome::Stored(_)) => Ok(()),
-                Ok(PutOutcome::Exists { .. }) => Err(UploadError::Condition),
-                Err(error) => Err(error),
-            },
-            Upload::File(file) => {
-                let condition = if is_new { Condition::Absent } else { Condition::None };
-                self.uploader.put_file_on(&key, fields, file, size, &condition).await.map(drop)
+        for _ in 0..LANDINGS_MAX {
+            let fields = fields.clone();
+            let put = match &upload {
+                Upload::Whole(content) => {
+                    match self.uploader.put_whole(&key, fields, content.clone(), sha256, is_new).await {
+                        Ok(PutOutcome::Stored(_)) => Ok(()),
+                        Ok(PutOutcome::Exists { .. }) => Err(UploadError::Condition),
+                        Err(error) => Err(error),
+                    }
+                }
+                Upload::File(file) => {
+                    let condition = if is_new { Condition::Absent } else { Condition::None };
+                    (&**file).rewind().map_err(failed)?;
+                    self.uploader.put_file_on(&key, fields, Arc::clone(file), size, &condition).await.map(drop)
+                }
+            };
+            if let Err(UploadError::Condition | UploadError::Conflict) = put {
+                // The answer to an earlier copy of the request may have been lost, or another run fetched the same file.
+                match self.objects.head(path).await.map_err(|error| failed(failure(&error)))? {
+                    // Such a copy is still in hand, or the object was removed meanwhile.
+                    None => {
+                        tokio::time::sleep(CONFLICT_PAUSE).await;
+                        continue;
+                    }
+                    Some(there) if there.size != size || there.sha256 != Some(sha256) => {
+                        self.layout.overtaken();
+                        return Err(failed(io::Error::other(Overtaken)));
+                    }
+                    Some(_) => {}
+                }
+            } else {
+                put.map_err(|error| failed(upload_failure(error)))?;
             }
-        };
-        if let Err(UploadError::Condition) = put {
-            // The answer to an earlier copy of the request may have been lost, or another run fetched the same file.
-            let there = self.objects.head(path).await.map_err(|error| failed(failure(&error)))?;
-            if there.is_none_or(|there| there.size != size || there.sha256 != Some(sha256)) {
-                self.layout.overtaken();
-                return Err(failed(io::Error::other(Overtaken)));
-            }
-        } else {
-            put.map_err(|error| failed(upload_failure(error)))?;
+            self.layout.changed(path, Some((sha256, size, None)));
+            return Ok(());
         }
-        self.layout.changed(path, Some((sha256, size, None)));
-        Ok(())
+        Err(failed(upload_failure(UploadError::Conflict)))
     }
 
     async fn give_all(&self, names: &[&Name]) -> Result<(), TargetError> {

@@ -53,6 +53,11 @@ const ABORT_LIMIT: Duration = Duration::from_secs(15);
 const ABORTS_MAX: usize = 3;
 const LATE_PARTS: Duration = Duration::from_millis(200);
 
+/// Times that a request is sent again to a store that has another one for the same object in hand (409), and the pause
+/// before. The other one may be our own earlier copy, whose connection broke. Both are guesses.
+pub(crate) const CONFLICTS_MAX: usize = 4;
+pub(crate) const CONFLICT_PAUSE: Duration = Duration::from_millis(500);
+
 /// Why an object is not there.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -69,6 +74,9 @@ pub enum UploadError {
     /// It was to be put on a condition, which does not hold.
     #[error("another object of this key is there than was expected")]
     Condition,
+    /// Another request for the same object was in hand at the store each time.
+    #[error("the store says each time that another request for this object is under way")]
+    Conflict,
     /// More than an object can have.
     #[error("more than {}, which is the most that {what} can have", units::bytes(*most_bytes))]
     TooLarge {
@@ -180,27 +188,34 @@ impl Uploader {
         }
         let mut call = Call::new(Method::Put, Some(key)).body(content.clone(), hash);
         (call.fields, call.checksum) = (fields, Some(Feature::ObjectChecksums));
-        let answer = match self.client.call(call.clone()).await {
-            // A store that may not know conditions: what is there is replaced.
-            Err(CallError::Refused { status: 400 | 405 | 501, .. })
-                if only_if_absent && !dialect.honours(Feature::PutIfAbsent) =>
-            {
-                call.fields.pop();
-                let answer = self.client.call(call).await?;
-                dialect.learn(Feature::PutIfAbsent, Support::Lacking);
-                answer
+        let mut conflicts = 0;
+        let answer = loop {
+            match self.client.call(call.clone()).await {
+                // A store that may not know conditions: what is there is replaced.
+                Err(error)
+                    if only_if_absent && !dialect.honours(Feature::PutIfAbsent) && may_be_about_conditions(&error) =>
+                {
+                    call.fields.pop();
+                    let answer = self.client.call(call).await?;
+                    dialect.learn(Feature::PutIfAbsent, Support::Lacking);
+                    break answer;
+                }
+                // Somebody puts the same object right now: another machine, or an earlier copy of this request.
+                Err(CallError::Refused { status: 409, .. }) if only_if_absent => {
+                    if conflicts == CONFLICTS_MAX {
+                        return Ok(PutOutcome::Exists { resent: true });
+                    }
+                    conflicts += 1;
+                    tokio::time::sleep(CONFLICT_PAUSE).await;
+                }
+                answer => break answer?,
             }
-            // Somebody else puts the same object right now.
-            Err(CallError::Refused { status: 409, .. }) if only_if_absent => {
-                return Ok(PutOutcome::Exists { resent: false });
-            }
-            answer => answer?,
         };
         match answer.head.status {
             // Some answer as to a GET.
             412 | 304 if only_if_absent => {
                 dialect.learn(Feature::PutIfAbsent, Support::Honoured);
-                Ok(PutOutcome::Exists { resent: answer.times_sent > 1 })
+                Ok(PutOutcome::Exists { resent: answer.times_sent > 1 || conflicts > 0 })
             }
             200..300 => {
                 self.learn_of_etags(&answer, &content);
@@ -482,6 +497,18 @@ fn joined<T>(result: Result<T, tokio::task::JoinError>) -> Result<T, UploadError
     result.map_err(|error| UploadError::Source(io::Error::other(error)))
 }
 
+/// Whether a store may have refused a request for its condition, which it does not know. A request that is refused for
+/// another reason with one of these codes is refused without the condition, too.
+fn may_be_about_conditions(error: &CallError) -> bool {
+    match error {
+        CallError::Refused { status: 405 | 501, .. } => true,
+        CallError::Refused { status: 400, error, .. } => {
+            matches!(error.code.as_str(), "NotImplemented" | "InvalidArgument" | "InvalidRequest")
+        }
+        _ => false,
+    }
+}
+
 /// Whether a part was refused for its number (Scaleway takes 1000: "Part number must be an integer between 1 and 1000").
 fn is_about_part_numbers(error: &CallError) -> bool {
     match error {
@@ -745,6 +772,13 @@ impl Multipart {
         {
             answer = self.ask_to_complete(parts, !confirmed).await.or(answer);
         }
+        // Another request for the object is in hand: perhaps an earlier copy of this one.
+        let mut conflicts = 0;
+        while conflicts < CONFLICTS_MAX && matches!(answer, Err(CallError::Refused { status: 409, .. })) {
+            conflicts += 1;
+            tokio::time::sleep(CONFLICT_PAUSE).await;
+            answer = self.ask_to_complete(parts, confirmed).await;
+        }
         match answer {
             Ok(answer) if (200..300).contains(&answer.head.status) => {
                 let completed = match read_answer(&what, xml::completed(&answer.body)) {
@@ -768,10 +802,17 @@ impl Multipart {
                 self.is_there(&stored, parts).await.map_err(|()| UploadError::Condition)?;
             }
             // The answer to an earlier copy of the request was lost, and the upload is complete.
-            Ok(answer) if answer.head.status == 404 => {
+            Ok(answer) if answer.head.status == 404 && conflicts == 0 => {
                 self.is_there(&stored, parts).await.map_err(|()| CallError::refused(&what, &answer))?;
             }
+            // Amazon ends an upload that it has refused so.
+            Ok(answer) if answer.head.status == 404 => {
+                self.is_there(&stored, parts).await.map_err(|()| UploadError::Conflict)?;
+            }
             Ok(answer) => return Err(CallError::refused(&what, &answer).into()),
+            Err(error) if error.status() == Some(409) || (conflicts > 0 && error.code() == "NoSuchUpload") => {
+                self.is_there(&stored, parts).await.map_err(|()| UploadError::Conflict)?;
+            }
             Err(error) if error.code() == "NoSuchUpload" => self.is_there(&stored, parts).await.map_err(|()| error)?,
             Err(error) => return Err(error.into()),
         }
@@ -857,6 +898,20 @@ fn completion(parts: &[Part], with_checksums: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_condition_is_dropped_only_where_the_store_may_not_know_it() {
+        let refused = |status, code: &str| {
+            let error = xml::ServiceError { code: code.to_owned(), ..xml::ServiceError::default() };
+            CallError::Refused { what: String::new(), status, error }
+        };
+        for (status, code) in [(501, "NotImplemented"), (405, ""), (400, "InvalidArgument"), (400, "InvalidRequest")] {
+            assert!(may_be_about_conditions(&refused(status, code)), "{status} {code}");
+        }
+        for (status, code) in [(400, "RequestTimeout"), (400, "IncompleteBody"), (400, ""), (403, "AccessDenied")] {
+            assert!(!may_be_about_conditions(&refused(status, code)), "{status} {code}");
+        }
+    }
 
     #[test]
     fn a_file_that_is_written_to_while_it_is_read_is_found_out() {

@@ -45,6 +45,26 @@ pub(crate) fn open_file(directory: impl AsFd, path: &Path) -> io::Result<File> {
     }
 }
 
+/// Opens a directory. The empty path is the directory itself.
+///
+/// # Errors
+/// The system's, and [`io::ErrorKind::InvalidInput`] where a symbolic link is on the way.
+pub(crate) fn open_directory(directory: impl AsFd, path: &Path) -> io::Result<File> {
+    let directory = directory.as_fd();
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    let opened = match by_kernel(directory, path, DIRECTORY) {
+        Err(Errno::NOSYS | Errno::PERM) => by_steps(directory, path, DIRECTORY),
+        result => result,
+    };
+    match opened {
+        Ok(descriptor) => Ok(File::from(descriptor)),
+        Err(Errno::LOOP | Errno::XDEV) => {
+            Err(io::Error::new(io::ErrorKind::InvalidInput, "a symbolic link is on the way"))
+        }
+        Err(errno) => Err(errno.into()),
+    }
+}
+
 /// By `openat2`.
 pub(super) fn by_kernel(directory: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;

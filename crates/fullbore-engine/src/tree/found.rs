@@ -27,6 +27,16 @@ impl Root {
         Ok(Arc::new(Root { argument: argument.to_owned(), handle: File::open(argument)? }))
     }
 
+    /// Opens a directory below the one that the user named, without following any symbolic link there.
+    ///
+    /// # Errors
+    /// The error of the system if a directory cannot be opened for reading, and [`io::ErrorKind::InvalidInput`] where a
+    /// symbolic link is on the way.
+    pub fn open_beneath(argument: &Path, rest: &Path) -> io::Result<Arc<Root>> {
+        let handle = beneath::open_directory(File::open(argument)?, rest)?;
+        Ok(Arc::new(Root { argument: argument.join(rest), handle }))
+    }
+
     /// A file at this path, which begins with the argument. `real` is the path beneath the argument without links; none
     /// where no link leads to the file.
     pub fn found(self: &Arc<Root>, real: Option<&Path>) -> Found {
@@ -54,5 +64,33 @@ impl Found {
     pub fn open(&self, path: &Path) -> io::Result<File> {
         let beneath = self.real.as_deref().or_else(|| path.strip_prefix(&self.root.argument).ok()).unwrap_or(path);
         beneath::open_file(&self.root.handle, beneath)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_link_on_the_way_to_a_root_led_out_of_it() {
+        let place = tempfile::tempdir().unwrap();
+        let to = place.path().join("to");
+        for directory in ["to/a/b", "outside/b"] {
+            std::fs::create_dir_all(place.path().join(directory)).unwrap();
+            std::fs::write(place.path().join(directory).join("file"), directory).unwrap();
+        }
+        symlink(place.path().join("outside"), to.join("out")).unwrap();
+        symlink("a", to.join("within")).unwrap();
+        // The user's own directory may be behind a link.
+        symlink("to", place.path().join("link")).unwrap();
+        for argument in [&to, &place.path().join("link")] {
+            for rest in ["", "a", "a/b", "out", "out/b", "within", "within/b", "../outside", "none"] {
+                let root = Root::open_beneath(argument, Path::new(rest));
+                assert_eq!(root.is_ok(), matches!(rest, "" | "a" | "a/b"), "{rest}: {root:?}");
+            }
+        }
+        let root = Root::open_beneath(&to, Path::new("a")).unwrap();
+        assert!(root.found(None).open(&to.join("a/b/file")).is_ok());
     }
 }

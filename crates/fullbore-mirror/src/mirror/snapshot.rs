@@ -4,6 +4,7 @@
 //! under a temporary name and renamed when complete.
 
 use fullbore_engine::files::{FileError, Kind, PartWriter, Root};
+use fullbore_engine::units;
 
 use super::membership::SuiteId;
 use super::records::{Record, RecordWriter};
@@ -37,6 +38,20 @@ pub enum SnapshotError {
     Exists {
         /// The name.
         name: String,
+    },
+    /// A file that a store cannot copy.
+    #[error(
+        "cannot make a full snapshot: {path} has {}, and stores copy objects of at most {} at once; make a snapshot without --snapshot-full, whose packages stay in the pool",
+        units::bytes(*size),
+        units::bytes(*bytes_max)
+    )]
+    TooLarge {
+        /// Its path.
+        path: String,
+        /// Its length in bytes.
+        size: u64,
+        /// Bytes that can be copied by one request.
+        bytes_max: u64,
     },
     /// The file system has no hard links.
     #[error("cannot make a snapshot: the file system has no hard links")]

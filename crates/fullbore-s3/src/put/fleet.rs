@@ -94,15 +94,16 @@ pub(super) fn announcement(settings: &PutSettings, machine: &str) -> Result<(Run
     Ok((run, directory.clone()))
 }
 
-/// Where a worker has the directory of a run: below the first root that has it. Roots are pairs of the directory on the
-/// planner's machine and on this one.
-fn place_of(root: &str, roots: &[(PathBuf, PathBuf)]) -> Option<PathBuf> {
+/// Where a worker has the directory of a run: below the first root that has it. Gives this machine's directory of the
+/// root, and the path beneath it, on which no link may be followed. Roots are pairs of the directory on the planner's
+/// machine and on this one.
+fn place_of(root: &str, roots: &[(PathBuf, PathBuf)]) -> Option<(PathBuf, PathBuf)> {
     let root = Path::new(root);
     // The message has been checked, and here it counts.
     if root.components().any(|part| part == Component::ParentDir) {
         return None;
     }
-    roots.iter().find_map(|(from, to)| Some(to.join(root.strip_prefix(from).ok()?)))
+    roots.iter().find_map(|(from, to)| Some((to.clone(), root.strip_prefix(from).ok()?.to_owned())))
 }
 
 /// Whether one of these roots has the directory of a run.
@@ -125,13 +126,13 @@ mod tests {
     fn a_root_is_found_by_whole_parts() {
         let roots = [("/share/photos", "/mnt/p"), ("/share", "/mnt/s")].map(|(from, to)| (from.into(), to.into()));
         for (root, place) in [
-            ("/share/photos", Some("/mnt/p")),
-            ("/share/photos/2026", Some("/mnt/p/2026")),
-            ("/share/photosynthesis", Some("/mnt/s/photosynthesis")),
+            ("/share/photos", Some(("/mnt/p", ""))),
+            ("/share/photos/2026", Some(("/mnt/p", "2026"))),
+            ("/share/photosynthesis", Some(("/mnt/s", "photosynthesis"))),
             ("/shared", None),
             ("/share/../etc", None),
         ] {
-            assert_eq!(place_of(root, &roots), place.map(PathBuf::from), "{root}");
+            assert_eq!(place_of(root, &roots), place.map(|(to, rest)| (to.into(), rest.into())), "{root}");
         }
     }
 }

@@ -465,6 +465,7 @@ impl Sending {
             }
             UploadError::Source(_) | UploadError::Changed => CommandError::new(ErrorKind::Disk, error),
             UploadError::Condition => CommandError::new(ErrorKind::Locked, error),
+            UploadError::Conflict => CommandError::new(ErrorKind::Network, error),
             UploadError::TooLarge { .. } | UploadError::TooManyParts { .. } => CommandError::usage(error),
             UploadError::Damaged { .. } => CommandError::new(ErrorKind::Verification, error),
         };

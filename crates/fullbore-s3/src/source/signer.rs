@@ -117,15 +117,21 @@ impl BucketSigner {
         if self.is_prepared() {
             return Ok(());
         }
-        let refused = match &self.state().known {
-            Known::Nothing(refused) => refused.clone(),
-            _ => None,
+        let (refused, had_identity) = match &self.state().known {
+            Known::Nothing(refused) => (refused.clone(), refused.is_some()),
+            Known::Identity(_) => (None, true),
+            Known::Anonymous(_) => (None, false),
         };
         let found = self.credentials.identity(refused.as_ref().map(|(identity, _)| &**identity)).await;
         let known = match (found, refused) {
             // There are no others.
             (Ok(Some(identity)), Some((refused, denial))) if refused == identity => return Err(denial),
             (Ok(Some(identity)), _) => Known::Identity(identity),
+            // Credentials that are gone in the middle of a run: the store would refuse unsigned requests for another reason.
+            (Ok(None) | Err(CredentialsError::None { .. }), Some((_, denial))) => return Err(denial),
+            (Err(error @ CredentialsError::None { .. }), None) if had_identity => {
+                return Err(Denial { why: error.to_string(), hint: HINT_KEYS });
+            }
             (Ok(None), _) => Known::Anonymous(None),
             (Err(error @ CredentialsError::None { .. }), _) => {
                 tracing::info!("{}: {error}: requests are not signed", self.name());
@@ -441,6 +447,21 @@ mod tests {
         assert!(!signer.is_prepared());
         // Fixed ones are the same again.
         assert!(prepare(&signer).unwrap_err().why.contains("ExpiredToken"));
+    }
+
+    #[test]
+    fn credentials_that_are_gone_in_the_middle_of_a_run_made_it_anonymous() {
+        let signer = prepared(STORE);
+        let gone = BucketSigner { credentials: CredentialCache::new(Vec::new(), ConnectOptions::default()), ..signer };
+        let (signature, _) = signed(&gone);
+        assert!(is_again(&refused(&gone, signature, 400, "ExpiredToken", "")));
+        assert!(prepare(&gone).unwrap_err().why.contains("ExpiredToken"));
+        assert!(!gone.is_prepared());
+        // As when the time of renewal has come, without a word of the store.
+        let signer = prepared(STORE);
+        let gone = BucketSigner { credentials: CredentialCache::new(Vec::new(), ConnectOptions::default()), ..signer };
+        gone.state().renew_at = Some(0);
+        assert!(prepare(&gone).is_err());
     }
 
     #[test]

@@ -72,6 +72,31 @@ fn conditions_are_relied_on_when_the_store_has_refused_by_one() {
 }
 
 #[test]
+fn a_conflict_is_waited_for_and_a_condition_is_kept_after_a_refusal_of_another_kind() {
+    let refusals = [
+        (409, "<Error><Code>ConditionalRequestConflict</Code></Error>"),
+        (409, "<Error><Code>OperationAborted</Code></Error>"),
+        (400, "<Error><Code>IncompleteBody</Code></Error>"),
+    ];
+    let mut refused = refusals.into_iter();
+    let store = Store::start(move |_| match refused.next() {
+        Some((status, body)) => Fault::Answer(status, "", body),
+        None => Fault::None,
+    });
+    let (uploader, _stop) = uploader(&store, Duration::from_secs(300));
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let put = || {
+        let content = Bytes::from_static(b"x");
+        runtime.block_on(uploader.put_whole("object", Vec::new(), content, Sha256::of(b"x"), true))
+    };
+    // The refusal of another kind is an error, or the request is sent again; it is never sent without its condition.
+    let _ = put();
+    let _ = put();
+    assert!(store.requests().iter().all(|request| request.field("if-none-match") == "*"));
+    assert_eq!(store.object("object").unwrap().content, b"x");
+}
+
+#[test]
 fn what_was_put_on_condition_and_not_answered_is_stored() {
     // The answer to the object's first copy is lost; the second one is refused, because the first is there.
     let mut lost = false;

@@ -55,6 +55,26 @@ fn a_late_upload_replaces_no_file_of_the_pool() {
     verified(&data(&store), common(), 1);
 }
 
+/// A connection breaks, and the store still has the first copy of the request in hand: no other run is there.
+#[test]
+fn a_conflict_with_nobody_was_another_run() {
+    let store = versitygw();
+    Bucket::at(&store.url).run(&served(0), &[]).exits(0);
+    let late = new_in_1()[0].clone();
+    let line = format!("PUT /bucket/debian/{} ", late.replace('+', "%2B").replace('~', "%7E"));
+    let mut refused = 0;
+    let proxy = Proxy::start(&store.url, move |_, request| {
+        refused += usize::from(request.starts_with(&line));
+        // Six times: longer than one landing waits, so that it looks for the object, too.
+        match request.starts_with(&line) && refused <= 6 {
+            true => Action::Refuse(409, "ConditionalRequestConflict"),
+            false => Action::now(),
+        }
+    });
+    Bucket::at(&proxy.url).run(&served(1), &[]).exits(0);
+    verified(&data(&store), common(), 1);
+}
+
 /// Two runs that fetch the same file disagree about nothing.
 #[test]
 fn a_file_that_another_run_has_put_meanwhile_is_taken_over() {

@@ -215,27 +215,34 @@ impl StoreTree {
         Ok((steps, gone))
     }
 
-    /// Copies objects of a directory to another. A hash that is not given is that of the state, if it has one.
+    /// Copies objects of a directory to another. A hash and a size that are given are those of a state: the copy gets the
+    /// hash if the store says both of the object. Where none is given, the hash is the one that this run knows.
     pub(super) async fn copy_all(
         &self,
         from: &str,
         link: &str,
-        names: Vec<(String, Option<Sha256>)>,
+        names: Vec<(String, Option<(Sha256, u64)>)>,
     ) -> Result<(), FileError> {
         let mut copying = JoinSet::new();
-        for (rest, sha256) in names {
+        for (rest, listed) in names {
             if copying.len() >= NAMES_AT_ONCE {
                 self.copied(copying.join_next().await)?;
             }
             let (source, to) = (layout::below(from, &rest), layout::below(link, &rest));
-            let sha256 = sha256.or_else(|| self.known().hashes.get(&source).map(|(sha256, _)| *sha256));
+            let known = self.known().hashes.get(&source).map(|(sha256, _)| *sha256);
             let (objects, fields, condition) = (self.objects().clone(), self.fields(&to), self.condition(&to));
             let is_signed = step(&rest) >= 2;
             copying.spawn(async move {
                 let copied = match is_signed {
                     // Stores ignore conditions of copies, and a run that was frozen must not undo another's.
                     true => put_again(&objects, &source, &to, fields, &condition).await,
-                    false => copy(&objects, &source, &to, fields, sha256).await,
+                    false => {
+                        let sha256 = match listed {
+                            Some((sha256, size)) => confirmed(&objects, &source, sha256, size).await,
+                            None => known,
+                        };
+                        copy(&objects, &source, &to, fields, sha256).await
+                    }
                 };
                 (to, copied)
             });
@@ -314,6 +321,13 @@ fn step(rest: &str) -> usize {
     let name = rest.rsplit('/').next();
     // Components have a `Release` of their own, which is not signed, and does no harm here.
     SIGNED_FILES.iter().position(|signed| name == Some(*signed)).map_or(1, |place| 2 + place)
+}
+
+/// The hash, if the store says it of an object of this size. Nobody has read the object, and a label that is wrong would be
+/// believed by later runs. Without an answer, the copy has no label, or fails by itself.
+async fn confirmed(objects: &Objects, path: &str, sha256: Sha256, size: u64) -> Option<Sha256> {
+    let facts = objects.head(path).await.ok().flatten()?;
+    (facts.size == size && facts.sha256 == Some(sha256)).then_some(sha256)
 }
 
 async fn copy(

@@ -42,6 +42,9 @@ const MARKER_BYTES_MAX: u64 = 4 << 20;
 /// Files of a full snapshot that are copied by one call. A guess: between calls the lock is looked at.
 const COPIED_AT_ONCE: usize = 1000;
 
+/// Bytes of an object that Amazon copies by one request ("CopyObject", Amazon S3 API reference).
+const COPY_BYTES_MAX: u64 = 5 << 30;
+
 /// Whether this path is one of the objects by which a snapshot is known. No index names them, and nobody but the person
 /// who removes the snapshot may delete them.
 pub(crate) fn is_marker(path: &str) -> bool {
@@ -155,7 +158,7 @@ impl StoreTree {
         }
         let is_filtered = state.header.suites.iter().filter(is_published).any(|suite| suite.filtered);
         let mut listed = BTreeMap::new();
-        let mut of_flat: Vec<Vec<(String, Option<Sha256>)>> = vec![Vec::new(); flat.len()];
+        let mut of_flat: Vec<Vec<(String, Option<(Sha256, u64)>)>> = vec![Vec::new(); flat.len()];
         each_named(self.own(), state, &mut |record, members| {
             let mut is_name = false;
             for id in members {
@@ -166,7 +169,7 @@ impl StoreTree {
                     if !flat[place].2.contains(rest) {
                         continue;
                     }
-                    of_flat[place].push((rest.to_owned(), Some(record.sha256)));
+                    of_flat[place].push((rest.to_owned(), Some((record.sha256, record.size))));
                 }
                 is_name = true;
                 let path = format!("{}/{rest}", directory_of(name, &suite.directory));
@@ -206,6 +209,8 @@ impl StoreTree {
     /// See [`SnapshotError`].
     pub fn make_full_snapshot(&self, state: &State, name: &str) -> Result<(), SnapshotError> {
         self.check_snapshot_name(name, true)?;
+        // Before hours of copies that lead to no snapshot.
+        each_named(self.own(), state, &mut |record, _| can_be_copied(record.path, record.size))?;
         let top = format!("{SNAPSHOT_DIRECTORY}/{name}");
         self.list_top(SNAPSHOT_DIRECTORY)?;
         let header = snapshot::write_list(self.own(), state, &own_list(name), Some(format!("{}/{top}", self.name())))?;
@@ -218,8 +223,8 @@ impl StoreTree {
                 return Ok(());
             }
             match record.path.rsplit('/').next().is_some_and(|name| SIGNED_FILES.contains(&name)) {
-                true => signed.push((record.path.to_owned(), Some(record.sha256))),
-                false => some.push((record.path.to_owned(), Some(record.sha256))),
+                true => signed.push((record.path.to_owned(), Some((record.sha256, record.size)))),
+                false => some.push((record.path.to_owned(), Some((record.sha256, record.size)))),
             }
             if some.len() >= COPIED_AT_ONCE {
                 copied = self.copy_named("", &top, std::mem::take(&mut some));
@@ -240,8 +245,13 @@ impl StoreTree {
     }
 
     /// Copies these files of a directory that are not in the other one yet.
-    fn copy_named(&self, from: &str, to: &str, rests: Vec<(String, Option<Sha256>)>) -> Result<(), SnapshotError> {
-        let is_missing = |(rest, _): &(String, Option<Sha256>)| {
+    fn copy_named(
+        &self,
+        from: &str,
+        to: &str,
+        rests: Vec<(String, Option<(Sha256, u64)>)>,
+    ) -> Result<(), SnapshotError> {
+        let is_missing = |(rest, _): &(String, Option<(Sha256, u64)>)| {
             let known = self.known();
             let (source, copy) = (below(from, rest), below(to, rest));
             // A killed run may have copied those of an earlier state.
@@ -286,6 +296,13 @@ impl StoreTree {
     }
 }
 
+fn can_be_copied(path: &str, size: u64) -> Result<(), SnapshotError> {
+    match size <= COPY_BYTES_MAX {
+        true => Ok(()),
+        false => Err(SnapshotError::TooLarge { path: path.to_owned(), size, bytes_max: COPY_BYTES_MAX }),
+    }
+}
+
 /// The list of a snapshot in the local directory, until it is an object.
 fn own_list(name: &str) -> String {
     format!("{OWN_DIRECTORY}/snapshot-{name}.zst")
@@ -306,6 +323,13 @@ fn rest_below<'p>(path: &'p str, directory: &str) -> Option<&'p str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn objects_above_5_gib_cannot_be_copied() {
+        assert!(can_be_copied("pool/a", 5 << 30).is_ok());
+        let refused = can_be_copied("pool/a", (5 << 30) + 1).unwrap_err().to_string();
+        assert!(refused.contains("pool/a") && refused.contains("without --snapshot-full"), "{refused}");
+    }
 
     #[test]
     fn the_marker_is_directly_below_the_name_of_a_snapshot() {

@@ -1,14 +1,11 @@
 //! The planner of a `put`: it publishes tasks, keeps the run announced, and asks the bucket what is done.
 
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use fullbore_engine::files::identity::Identity;
-use fullbore_engine::tree::found::Found;
 use fullbore_fleet::message::{Item, Kind, Report, Run, Task};
 use fullbore_fleet::names::{RUN_KEYS, WorkerId, run_key};
 use fullbore_fleet::queue::{Queue, QueueError};
@@ -16,7 +13,6 @@ use fullbore_fleet::tasks;
 use fullbore_fleet::watchdog::{Next, Watch, Watchdog};
 use tokio::sync::{mpsc, watch};
 
-use super::super::unchanged::Seen;
 use crate::client::{CallError, Client};
 use crate::listing::{self, More};
 
@@ -36,6 +32,9 @@ const FAULTS_AFTER: Duration = Duration::from_secs(3);
 /// Faults of files that are told; the planner tells of each file that it cannot put itself.
 const FAULTS_TOLD: usize = 8;
 
+/// Failed listings in a row, each after the client's own retries, after which the planner goes alone. A guess.
+const FAILED_LOOKS_MAX: u32 = 5;
+
 /// A file that workers store.
 pub struct Shared {
     /// Its number in the plan.
@@ -44,19 +43,6 @@ pub struct Shared {
     pub item: Item,
     /// Key of its object.
     pub key: String,
-    /// The file when it was listed.
-    pub seen: Seen,
-    /// How it is opened.
-    pub found: Found,
-    /// Its path.
-    pub path: PathBuf,
-}
-
-impl Shared {
-    /// The identity of the file, if it has not changed since it was listed.
-    pub fn confirmed(&self) -> Option<Identity> {
-        self.seen.confirmed(&self.found.open(&self.path).ok()?)
-    }
 }
 
 /// Files of one turn.
@@ -124,6 +110,7 @@ pub async fn tend<Q: Queue>(
     };
     planner.publish_later(1);
     let mut purges = false;
+    let mut failed_looks = 0;
     loop {
         let now = begun.elapsed();
         if *stop.borrow() {
@@ -141,9 +128,23 @@ pub async fn tend<Q: Queue>(
         let is_stuck = planner.has_new_faults && now.saturating_sub(planner.moved) >= FAULTS_AFTER;
         if planner.watchdog.watch(now) == Watch::Look || is_stuck {
             match planner.look(&client, &prefix).await {
-                // A bucket that cannot be listed now is asked again; its client has its own patience.
-                Err(error) => planner.warn(format!("cannot list the bucket: {error}")),
+                // The next turn ends the run.
+                Err(CallError::Interrupted) => {}
+                Err(error) => {
+                    failed_looks += 1;
+                    if failed_looks == 1 {
+                        planner.warn(format!("cannot list the bucket: {error}"));
+                    }
+                    // A bucket that cannot be reached now is asked again. What the planner may not list, it puts itself,
+                    // and then it tells what is wrong.
+                    if is_final(&error) || failed_looks >= FAILED_LOOKS_MAX {
+                        let missing = std::mem::take(&mut planner.left);
+                        let _ = planner.queue.purge(&planner.run.id).await;
+                        return planner.end(missing);
+                    }
+                }
                 Ok(()) => {
+                    failed_looks = 0;
                     planner.has_new_faults = false;
                     // What workers could not store, the planner tries itself, and tells why not.
                     if planner.left.iter().all(|at| planner.faulty.contains(&planner.files[*at].item.path)) {
@@ -170,6 +171,15 @@ pub async fn tend<Q: Queue>(
             }
         }
         tokio::time::sleep(STEP).await;
+    }
+}
+
+/// Whether a listing fails the same way when it is asked for again.
+fn is_final(error: &CallError) -> bool {
+    match error {
+        CallError::Network { .. } | CallError::Unreachable(_) => false,
+        CallError::Refused { status, .. } => *status < 500 && *status != 429,
+        _ => true,
     }
 }
 
@@ -311,5 +321,20 @@ impl<Q: Queue> Planner<'_, Q> {
             let _ = self.tell.send(News::Stored { at, etag });
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::xml::ServiceError;
+
+    #[test]
+    fn a_listing_that_is_refused_is_not_asked_for_again() {
+        let refused = |status| CallError::Refused { what: String::new(), status, error: ServiceError::default() };
+        assert!([400, 401, 403, 404].iter().all(|status| is_final(&refused(*status))));
+        assert!([429, 500, 503].iter().all(|status| !is_final(&refused(*status))));
+        let network = CallError::Network { what: String::new(), reason: String::new(), tries: 3 };
+        assert!(!is_final(&network));
     }
 }

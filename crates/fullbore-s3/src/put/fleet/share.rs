@@ -1,6 +1,7 @@
 //! What the planner gives to workers, and what it does itself meanwhile.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 
@@ -15,7 +16,6 @@ use super::super::PutSettings;
 use super::super::known::Known;
 use super::super::plan::Plan;
 use super::super::send::{Done, Heard, Outcome, Sending};
-use super::super::unchanged::{Seen, Unchanged};
 use super::planner::{News, Shared, Turn, finish, tend};
 use super::worker::{Bench, Station};
 use super::{Connect, FleetPut, announcement, item};
@@ -101,7 +101,7 @@ impl<'a, Q: Queue> Fleet<'a, Q> {
         let (over, is_over) = watch::channel(false);
         let helping = self.help(sending, is_over, each);
         sending.send(&self.plan.objects, &own, each);
-        let rest = hear(&news, &files, &sending.unchanged, each);
+        let rest = hear(&news, &files, each);
         over.send_replace(true);
         if let Some(helping) = helping {
             // Its tasks are done, or left to nobody: it ends within its grace.
@@ -126,8 +126,7 @@ impl<'a, Q: Queue> Fleet<'a, Q> {
         let item = item(name, &about);
         let is_there = self.before.get(&object.key) == Some(&item.size);
         let is_taken = item.check_for(fullbore_fleet::message::Kind::Put).is_ok();
-        let (key, path, found) = (object.key.clone(), object.path.clone(), found.clone());
-        (!is_there && is_taken).then(|| Shared { number, item, key, seen: Seen::now(&about), found, path })
+        (!is_there && is_taken).then(|| Shared { number, item, key: object.key.clone() })
     }
 
     /// The planner as a worker.
@@ -139,7 +138,8 @@ impl<'a, Q: Queue> Fleet<'a, Q> {
     ) -> Option<tokio::task::JoinHandle<()>> {
         let worker = self.worker.clone()?;
         let with = |known| Arc::new(sending.with(known));
-        let bench = match Bench::open(&self.directory, &self.run, with(Known::overwrite()), with(Known::default())) {
+        let (direct, asking) = (with(Known::overwrite()), with(Known::default()));
+        let bench = match Bench::open(&self.directory, Path::new(""), &self.run, direct, asking) {
             Ok(bench) => bench,
             Err(error) => {
                 each(Heard::Warning(error.to_string()));
@@ -152,19 +152,15 @@ impl<'a, Q: Queue> Fleet<'a, Q> {
 }
 
 /// Passes the planner's news on; gives the numbers of the files that are left.
-fn hear(
-    news: &mpsc::Receiver<News>,
-    files: &[Shared],
-    unchanged: &Unchanged,
-    each: &mut dyn FnMut(Heard),
-) -> Vec<usize> {
+fn hear(news: &mpsc::Receiver<News>, files: &[Shared], each: &mut dyn FnMut(Heard)) -> Vec<usize> {
     loop {
         match news.recv_timeout(PROGRESS_EVERY) {
             Ok(News::Moved { files, bytes }) => each(Heard::Elsewhere(files, bytes)),
             Ok(News::Warn(line)) => each(Heard::Warning(line)),
             Ok(News::Stored { at, etag }) => {
-                let Shared { number, item, key, .. } = &files[at];
-                unchanged.note(key, files[at].confirmed(), Some(&etag));
+                // Nobody has compared this object with the file: the listing tells its size. So it is not noted as unchanged,
+                // and the next run compares it.
+                let Shared { number, item, .. } = &files[at];
                 let result = Ok(Outcome::Elsewhere { etag });
                 each(Heard::Done(Done { number: *number, size: item.size, result }));
             }

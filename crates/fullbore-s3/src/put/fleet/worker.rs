@@ -83,7 +83,7 @@ pub async fn serve<Q: Queue>(
     let Some(source) = &run.put else {
         return Err(CommandError::new(ErrorKind::Internal, "a run of another kind"));
     };
-    let Some(place) = place_of(&source.root, &settings.roots) else {
+    let Some((to, beneath)) = place_of(&source.root, &settings.roots) else {
         return Err(CommandError::usage(format_args!("run {}: no --root has {}", run.id, source.root))
             .hint("pass --root FROM=TO, with the planner's directory and this machine's"));
     };
@@ -98,7 +98,7 @@ pub async fn serve<Q: Queue>(
     let uploader =
         Uploader { work: Arc::new(Work::new(&ledger)), ..Uploader::new(client.clone(), window, &settings.spool) };
     let sending = |known| Arc::new(sending_of(source, &uploader, known, stopped.clone()));
-    let bench = Bench::open(&place, run, sending(Known::overwrite()), sending(Known::default()))?;
+    let bench = Bench::open(&to, &beneath, run, sending(Known::overwrite()), sending(Known::default()))?;
     let mut station = Station::new(queue, run.id.clone(), worker, bench);
     station.work(over).await;
     // Uploads that are still on their way are given up.
@@ -143,13 +143,20 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Opens the directory of a run.
-    pub fn open(place: &Path, run: &Run, direct: Arc<Sending>, asking: Arc<Sending>) -> Result<Bench, CommandError> {
-        let root = Root::open(place)
+    /// Opens the directory of a run: the path beneath a directory that the user of this machine named.
+    pub fn open(
+        to: &Path,
+        beneath: &Path,
+        run: &Run,
+        direct: Arc<Sending>,
+        asking: Arc<Sending>,
+    ) -> Result<Bench, CommandError> {
+        let place = to.join(beneath);
+        let root = Root::open_beneath(to, beneath)
             .map_err(|error| CommandError::new(ErrorKind::Disk, format_args!("{}: {error}", place.display())))?;
         let prefix = run.to.prefix();
         let prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
-        Ok(Bench { place: place.to_owned(), root, prefix, direct, asking })
+        Ok(Bench { place, root, prefix, direct, asking })
     }
 
     /// The file of an item, if it is as the planner saw it.
