@@ -135,6 +135,7 @@ pub fn serve<Q: Queue>(
     let mut pause = PAUSE.0;
     loop {
         let before = worker.done.stored;
+        let mut broken = None;
         match session(&settings, &names, own_rate, &mut worker, &order, &mut served.summary) {
             Ok(Why::Told) => break,
             Ok(Why::Failing) => {
@@ -142,10 +143,14 @@ pub fn serve<Q: Queue>(
             }
             Err(error) => {
                 let _ = notes.send(format!("{}; the next try is in {} s", error.message, pause.as_secs()));
+                broken = Some(error.message);
             }
         }
-        // Others may do it meanwhile.
-        handle.block_on(worker.give_back());
+        // Others may do it meanwhile. What breaks a session of each of them is given up in the end.
+        match broken {
+            Some(fault) => handle.block_on(worker.fail(&fault)),
+            None => handle.block_on(worker.give_back()),
+        }
         if worker.done.stored != before {
             pause = PAUSE.0;
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use fullbore_engine::run::events::{Event, Events};
 use fullbore_fleet::book::{Begun, Book, Step, TaskNumber};
 use fullbore_fleet::budget::{Activity, Slots};
-use fullbore_fleet::message::{HostCount, Item, Report, Run, Stat};
+use fullbore_fleet::message::{HostCount, Item, Kind, Report, Run, Stat};
 use fullbore_fleet::names::{Class, WorkerId};
 use fullbore_fleet::pull::{RateMeter, demand};
 use fullbore_fleet::queue::{Delivery, Held, Queue, QueueError};
@@ -202,7 +202,7 @@ impl<Q: Queue> Worker<Q> {
         let slots = Slots::new(&name, run.hosts.iter().map(budget));
         let connections_seen = queue.connections();
         Worker {
-            book: Book::new(name.clone(), patience),
+            book: Book::new(name.clone(), patience).only(run.id.clone(), Kind::Fetch),
             queue,
             run,
             name,
@@ -290,8 +290,17 @@ impl<Q: Queue> Worker<Q> {
 
     /// Gives back what it holds, and its slots.
     pub async fn give_back(&mut self) {
-        let now = self.now();
-        let steps = self.book.give_back(now);
+        let steps = self.book.give_back(self.now());
+        self.end(steps).await;
+    }
+
+    /// As [`Worker::give_back`], after a failure of its own: its tasks count as failed.
+    pub async fn fail(&mut self, fault: &str) {
+        let steps = self.book.fail_all(self.now(), fault);
+        self.end(steps).await;
+    }
+
+    async fn end(&mut self, steps: Vec<Step>) {
         for step in steps {
             let _ = tell(&self.queue, &self.run, &self.name, step).await;
         }
