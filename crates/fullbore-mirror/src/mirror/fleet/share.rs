@@ -147,25 +147,26 @@ impl Shared<'_> {
             self.end_left_run(&run);
             return Ok(());
         }
+        let has_lock = self.settings.store.as_ref().is_none_or(|store| store.locks);
         let opened = connection::connect(&self.fleet.queue).and_then(|connection| {
-            let open = connection.runtime.block_on(connection.queue.open(&run.id));
-            open.map_err(|error| connection::failed(&error)).map(|()| connection)
+            let found = connection.runtime.block_on(async {
+                connection.queue.open(&run.id).await?;
+                Announcement::find(connection.queue.clone(), &run, has_lock).await
+            });
+            found.map_err(|error| connection::failed(&error)).map(|found| (connection, found))
         });
-        let connection = match opened {
-            Ok(connection) => connection,
+        let (connection, (announcement, found)) = match opened {
+            Ok(opened) => opened,
             Err(error) if error.kind == ErrorKind::Network && !self.fleet.needs_queue => {
                 report.warn(events, format!("{}; this machine fetches everything itself", error.message));
                 return Ok(());
             }
             Err(error) => return Err(error),
         };
-        let has_lock = self.settings.store.as_ref().is_none_or(|store| store.locks);
-        let found = connection.runtime.block_on(Announcement::find(connection.queue.clone(), &run, has_lock));
-        let (announcement, found) = found.map_err(|error| connection::failed(&error))?;
         match found {
             Found::Nothing => {}
             Found::Run { round } => {
-                run.round = round + 1;
+                run.round = round.saturating_add(1);
                 report.warn(events, "an earlier planner of this run has ended: the run goes on".to_owned());
             }
             Found::Taken => {

@@ -189,6 +189,7 @@ fn session<Q: Queue>(
         names: names.to_vec(),
         present: present.clone(),
         store_limits: session.store_limits(),
+        has_room: session.has_room(),
         rate_limit: session.rate_limit.clone(),
         own_rate_bytes_per_s,
     };
@@ -352,6 +353,7 @@ impl<'a> Desk<'a> {
                 Ok(entries) => {
                     if std::mem::take(&mut is_away) {
                         events.note("the queue answers again".to_owned());
+                        self.saw_all();
                     }
                     answered = Instant::now();
                     let _ = presence.say(&card).await;
@@ -478,6 +480,12 @@ impl<'a> Desk<'a> {
         let thread = thread.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
         self.posts.insert(id, Post { order, thread, seen: Instant::now() });
         Ok(())
+    }
+
+    /// Counts all runs as just seen: planners need a moment to announce them again in a queue that has lost its data.
+    fn saw_all(&mut self) {
+        self.last_run = Instant::now();
+        self.posts.values_mut().for_each(|post| post.seen = Instant::now());
     }
 
     /// Ends the work on runs that are not announced any more.
