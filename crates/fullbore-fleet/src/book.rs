@@ -10,8 +10,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::message::{Fault, Item, Task};
-use crate::names::{Class, WorkerId};
+use crate::message::{Fault, Item, Kind, Task};
+use crate::names::{Class, RunId, WorkerId};
 use crate::pull::Load;
 use crate::queue::{ACK_WAIT, Delivery, EXTEND_INTERVAL, Held};
 
@@ -81,6 +81,15 @@ impl Entry {
         self.is_lost || self.deliveries >= DELIVERIES_MAX
     }
 
+    /// The end of a failed task.
+    fn end_failed(self) -> Step {
+        if self.is_given_up() {
+            return Step::Discard(self.delivery);
+        }
+        let delay = RETRY_DELAY * 2_u32.pow(self.deliveries.saturating_sub(1));
+        Step::GiveBack(self.delivery, delay)
+    }
+
     fn open_bytes(&self) -> u64 {
         let items = self.task.items.iter().zip(&self.open);
         items.filter(|(_, is_open)| **is_open).map(|(item, _)| item.size).sum()
@@ -90,6 +99,8 @@ impl Entry {
 /// The tasks of one worker.
 pub struct Book {
     worker: WorkerId,
+    /// The run and the kind of its tasks; `None`: any.
+    only: Option<(RunId, Kind)>,
     /// Time without a byte after which a file counts as stuck: the limit of the client of stores.
     patience: Duration,
     entries: BTreeMap<TaskNumber, Entry>,
@@ -105,6 +116,7 @@ impl Book {
     pub fn new(worker: WorkerId, patience: Duration) -> Book {
         Book {
             worker,
+            only: None,
             patience,
             entries: BTreeMap::new(),
             next: 0,
@@ -114,10 +126,29 @@ impl Book {
         }
     }
 
+    /// The same book, for tasks of this run and kind. It refuses others, because the checks of a task depend on its kind: a
+    /// task to put files may name paths that only the planner of a mirror writes.
+    #[must_use]
+    pub fn only(mut self, run: RunId, kind: Kind) -> Book {
+        self.only = Some((run, kind));
+        self
+    }
+
+    /// Whether a task is of another run or kind.
+    fn is_foreign(&self, task: &Task) -> bool {
+        self.only.as_ref().is_some_and(|(run, kind)| *run != task.run || *kind != task.kind)
+    }
+
     /// Enters a delivered task. `now` is the time since the worker's start.
     pub fn take(&mut self, now: Duration, held: Held) -> (Option<Begun>, Vec<Step>) {
         let Held { message, deliveries, delivery } = held;
+        let refused = |reason: &str| {
+            let fault = Fault::new(self.worker.clone(), None, String::new(), &format!("refused: {reason}"), true);
+            let warning = Step::Warn(format!("a task was refused: {reason}"));
+            (None, vec![Step::Report(fault), warning, Step::Discard(delivery.clone())])
+        };
         let task = match Task::parse(&message) {
+            Ok(task) if self.is_foreign(&task) => return refused("it is of another run, or of another kind of work"),
             Ok(task) => task,
             Err(error) if error.is_skew() => {
                 // Other workers may be newer.
@@ -127,11 +158,7 @@ impl Book {
                 }
                 return (None, steps);
             }
-            Err(error) => {
-                let fault = Fault::new(self.worker.clone(), None, String::new(), &format!("refused: {error}"), true);
-                let warning = Step::Warn(format!("a task was refused: {error}"));
-                return (None, vec![Step::Report(fault), warning, Step::Discard(delivery)]);
-            }
+            Err(error) => return refused(&error.to_string()),
         };
         if let Some(entry) = self.entries.values_mut().find(|entry| entry.task == task) {
             // Our own delivery has lapsed, and the task came back to us: the later delivery is the one that counts.
@@ -220,11 +247,7 @@ impl Book {
         if entry.has_lapsed(now) {
             return Vec::new();
         }
-        if entry.is_given_up() {
-            return vec![Step::Discard(entry.delivery)];
-        }
-        let delay = RETRY_DELAY * 2_u32.pow(entry.deliveries.saturating_sub(1));
-        vec![Step::GiveBack(entry.delivery, delay)]
+        vec![entry.end_failed()]
     }
 
     /// Steps that are due: tasks on which work goes on are extended. Call it at least every second.
@@ -250,6 +273,24 @@ impl Book {
         live.map(|entry| Step::GiveBack(entry.delivery, Duration::ZERO)).collect()
     }
 
+    /// Counts all held tasks as failed: something of this worker's own broke, and would break again. They are delivered
+    /// again later, and given up after some deliveries, as with any failure.
+    pub fn fail_all(&mut self, now: Duration, fault: &str) -> Vec<Step> {
+        let mut steps = Vec::new();
+        for entry in std::mem::take(&mut self.entries).into_values().filter(|entry| !entry.has_lapsed(now)) {
+            let is_final = entry.is_given_up();
+            let open = entry.task.items.iter().zip(&entry.open).filter(|(_, is_open)| **is_open);
+            // The planner needs each path of a task that is given up; otherwise one tells it enough.
+            let reported = if is_final { usize::MAX } else { 1 };
+            for (item, _) in open.take(reported) {
+                let fault = Fault::new(self.worker.clone(), None, item.path.clone(), fault, is_final);
+                steps.push(Step::Report(fault));
+            }
+            steps.push(entry.end_failed());
+        }
+        steps
+    }
+
     /// Drops the tasks of earlier rounds or ended runs, on which the worker has stopped its work.
     pub fn forget(&mut self, is_over: impl Fn(&Task) -> bool) {
         self.entries.retain(|_, entry| !is_over(&entry.task));
@@ -272,8 +313,6 @@ mod tests {
     use fullbore_digest::Sha256;
 
     use super::*;
-    use crate::message::Kind;
-    use crate::names::RunId;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -420,6 +459,38 @@ mod tests {
         let [Step::Report(fault), Step::Warn(_), Step::Discard(discarded)] = &steps[..] else { panic!("{steps:?}") };
         assert_eq!(discarded, &delivery("a"));
         assert!(fault.is_final && fault.fault.contains("`..`"), "{fault:?}");
+    }
+
+    /// F18
+    #[test]
+    fn a_task_of_another_run_or_kind_is_reported_and_discarded() {
+        let mut book = book().only(RunId::parse("9c1f").unwrap(), Kind::Fetch);
+        let put = Task { kind: Kind::Put, ..task(1, 1) };
+        let other = Task { run: RunId::parse("9c20").unwrap(), ..task(1, 1) };
+        for foreign in [put, other] {
+            let (begun, steps) = book.take(SECOND, held(&foreign, 1, "a"));
+            assert_eq!(begun, None);
+            let [Step::Report(fault), Step::Warn(_), Step::Discard(_)] = &steps[..] else { panic!("{steps:?}") };
+            assert!(fault.is_final, "{fault:?}");
+        }
+        begin(&mut book, SECOND, held(&task(1, 1), 1, "a"));
+    }
+
+    #[test]
+    fn tasks_of_a_worker_that_breaks_are_given_up_after_some_deliveries() {
+        for (deliveries, reports, end) in
+            [(1, 1, Step::GiveBack(delivery("a"), 5 * SECOND)), (5, 2, Step::Discard(delivery("a")))]
+        {
+            let mut book = book();
+            let begun = begin(&mut book, SECOND, held(&task(1, 3), deliveries, "a"));
+            book.stored(SECOND, begun.number, 0);
+            let steps = book.fail_all(2 * SECOND, "no room");
+            let (last, faults) = steps.split_last().unwrap();
+            assert_eq!((last, faults.len()), (&end, reports));
+            let is_right = |step: &Step| matches!(step, Step::Report(fault) if fault.is_final == (deliveries == 5));
+            assert!(faults.iter().all(is_right), "{steps:?}");
+            assert_eq!(book.load().tasks, 0);
+        }
     }
 
     #[test]

@@ -52,6 +52,9 @@ pub struct ObjectFacts {
     pub etag: Option<String>,
     /// SHA-256 of its content, by the store or by the metadata.
     pub sha256: Option<Sha256>,
+    /// Whether the store itself has computed that SHA-256 of the whole content. Metadata only has the writer's word. No
+    /// store computes it for objects that were uploaded in parts.
+    pub is_stores_own: bool,
     /// Time of last change of its content, by the metadata, Unix seconds.
     pub mtime: Option<i64>,
     /// When it was written, by the store's clock, Unix seconds.
@@ -339,11 +342,13 @@ pub(crate) fn condition_field(condition: &Condition) -> Option<(String, String)>
 
 fn facts(head: &ResponseHead) -> ObjectFacts {
     let by_metadata = head.store_field(HASH_FIELD).and_then(|hex| hex.parse().ok());
+    let by_store = sha256_of(head);
     ObjectFacts {
         size: head.content_length.unwrap_or(0),
         etag: etag(head),
         // The store's own is of the content that is there; metadata may have been copied to other content.
-        sha256: sha256_of(head).or(by_metadata),
+        sha256: by_store.or(by_metadata),
+        is_stores_own: by_store.is_some(),
         mtime: head.store_field(TIME_FIELD).and_then(|seconds| seconds.parse().ok()),
         modified: head.last_modified,
         answered: head.date,

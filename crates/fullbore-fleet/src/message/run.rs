@@ -64,6 +64,12 @@ impl StorePlace {
         &self.prefix
     }
 
+    /// Whether it is within what the planner of a mirror publishes, or among fullbore's own files. The paths of a task
+    /// would be checked in vain there.
+    fn is_of_planner(&self) -> bool {
+        self.prefix.split('/').any(|part| matches!(part, "dists" | ".fullbore"))
+    }
+
     /// Whether this place is `other`, or below it by whole parts: `s3://b/debian-old` is not below `s3://b/debian`.
     fn is_below(&self, other: &StorePlace) -> bool {
         let rest = self.prefix.strip_prefix(other.prefix.as_str());
@@ -101,7 +107,7 @@ impl Scope {
             (Some(ours), Some(theirs)) => ours.same_origin(theirs) && ours.path() == theirs.path(),
             _ => false,
         };
-        same && run.to.is_below(&self.place)
+        same && run.to.is_below(&self.place) && (run.put.is_some() || !run.to.is_of_planner())
     }
 }
 
@@ -444,6 +450,11 @@ mod tests {
             assert!(!amazon.allows(&run(to, "null")), "{to}");
         }
         assert!(scope("s3://bucket", None).allows(&run("s3://bucket/any", "null")));
+        // Tasks could write what only planners publish.
+        for to in ["s3://bucket/debian/dists", "s3://bucket/debian/dists/sid"] {
+            assert!(!amazon.allows(&run(to, "null")), "{to}");
+        }
+        assert!(amazon.allows(&run("s3://bucket/debian/dists-old", "null")));
         // Credentials go to the store that the worker's user names, and to no other.
         let foreign = run("s3://bucket/debian", "\"https://evil.example\"");
         assert!(!amazon.allows(&foreign));

@@ -187,6 +187,15 @@ fn mirror(
             origins.retain(|other| *other != origin);
             origins.insert(0, origin);
         }
+        let gives_to_workers = arguments.pin || wishes.queue.is_some() && !arguments.dry_run;
+        let used = if wishes.origin_only.unwrap_or(false) { 1 } else { origins.len() };
+        if let Some(origin) = origins.iter().take(used).find(|origin| origins::is_bucket(origin))
+            && is_bucket
+            && gives_to_workers
+        {
+            return Err(CommandError::usage(format_args!("workers cannot fetch from a bucket yet: {origin}"))
+                .hint("name an http or https mirror"));
+        }
         let connections = wishes.connections.or_else(|| connections_to(&origins));
         mirrors.push(MirrorSettings {
             name: match (name, several) {
@@ -517,6 +526,10 @@ mod tests {
         for (arguments, message) in [
             (vec!["--from", "https://a/"], "no directory"),
             (vec!["--from", "https://a/", "--to", "/x"], "no suite"),
+            (
+                vec!["--from", "s3://b/debian", "--to", "s3://c/d", "--suite", "s", "--pin"],
+                "workers cannot fetch from a bucket yet",
+            ),
             (vec!["--from", "ftp://a/", "--to", "/x", "--suite", "s"], "only http, https and s3"),
             (vec!["--from", "deb.example.org", "--to", "/x", "--suite", "s"], "not an address"),
             (vec!["--from", "https://a/", "--to", "/x", "--suite", "../s"], "not the name of a suite"),

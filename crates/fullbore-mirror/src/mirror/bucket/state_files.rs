@@ -133,6 +133,7 @@ fn facts(size: u64, content: &[u8]) -> ObjectFacts {
         size,
         etag: Some(sha256.to_hex().as_str().to_owned()),
         sha256: Some(sha256),
+        is_stores_own: true,
         mtime: None,
         modified: None,
         answered: None,

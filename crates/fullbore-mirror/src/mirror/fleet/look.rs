@@ -1,10 +1,15 @@
 //! What the store has of the files that workers were asked to store.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
+use fullbore_engine::digest::Sha256Hasher;
+use fullbore_engine::window::Window;
 use fullbore_fleet::message::Item;
-use fullbore_s3::CallError;
-use fullbore_s3::objects::Objects;
+use fullbore_s3::objects::{ObjectFacts, Objects};
+use fullbore_s3::{CallError, DownloadError};
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use crate::mirror::tree::{LISTED_AT_ONCE, LISTED_LEAST};
@@ -20,6 +25,12 @@ const ASKED_AT_ONCE: usize = 32;
 /// Most files whose checksums are compared before publishing: a minute at 20 ms, and 32 at once. In larger runs, their
 /// sizes must do, as after a killed run.
 pub const VERIFIED_MAX: usize = 100_000;
+
+/// Objects that are read at once because the store has no checksum of them, and the bytes and ranges of each that are in
+/// flight. A guess: together they take 64 MiB.
+const READ_AT_ONCE: usize = 4;
+const READ_BYTES: u64 = 16 << 20;
+const READ_RANGES: u32 = 4;
 
 /// The places of those items that the store lacks: by listings, or one by one if they are few.
 ///
@@ -71,4 +82,76 @@ pub async fn differing(objects: &Objects, items: &[Item], wanted: &[usize]) -> R
     }
     lacking.sort_unstable();
     Ok(lacking)
+}
+
+/// What the store has in place of the right content.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Flaw {
+    /// Nothing.
+    Absent,
+    /// An object with other content.
+    Wrong(ObjectFacts),
+}
+
+/// The places of those items whose objects are not right, in order. Only a checksum that the store itself has computed
+/// counts: whoever wrote an object also wrote its metadata. An object without such a checksum is read.
+///
+/// # Errors
+/// A store that does not answer, or refuses.
+pub async fn verify(
+    objects: &Objects,
+    items: &[Item],
+    wanted: impl IntoIterator<Item = usize>,
+) -> Result<Vec<(usize, Flaw)>, CallError> {
+    let (mut asking, mut wanted) = (JoinSet::new(), wanted.into_iter());
+    let reading = Arc::new(Semaphore::new(READ_AT_ONCE));
+    let mut flaws = Vec::new();
+    loop {
+        while asking.len() < ASKED_AT_ONCE {
+            let Some(at) = wanted.next() else { break };
+            let (objects, file, reading) = (objects.clone(), items[at].clone(), reading.clone());
+            asking.spawn(async move { (at, flaw(&objects, &file, &reading).await) });
+        }
+        let Some(asked) = asking.join_next().await else { break };
+        let (at, flaw) = asked.map_err(|error| CallError::GivenUp(format!("a task failed: {error}")))?;
+        flaws.extend(flaw?.map(|flaw| (at, flaw)));
+    }
+    flaws.sort_unstable_by_key(|(at, _)| *at);
+    Ok(flaws)
+}
+
+async fn flaw(objects: &Objects, file: &Item, reading: &Semaphore) -> Result<Option<Flaw>, CallError> {
+    let Some(facts) = objects.head(&file.path).await? else { return Ok(Some(Flaw::Absent)) };
+    if !facts.is(file.size, file.sha256) {
+        return Ok(Some(Flaw::Wrong(facts)));
+    }
+    if facts.is_stores_own {
+        return Ok(None);
+    }
+    let _one = reading.acquire().await.map_err(|error| CallError::GivenUp(error.to_string()))?;
+    let key = objects.key(&file.path);
+    let window = Window::new(READ_BYTES, READ_RANGES);
+    let (out, mut pieces) = mpsc::channel(1);
+    let known_bytes = AtomicU64::new(0);
+    let reading = async {
+        let read = fullbore_s3::download(objects.client(), &key, &window, &out, false, &known_bytes).await;
+        drop(out);
+        read
+    };
+    let hashing = async {
+        let mut hasher = Sha256Hasher::new();
+        while let Some(some) = pieces.recv().await {
+            some.iter().for_each(|piece| hasher.update(piece));
+        }
+        let bytes = hasher.bytes();
+        (hasher.finish(), bytes)
+    };
+    let (read, content) = tokio::join!(reading, hashing);
+    match read {
+        Ok(_) if content == (file.sha256, file.size) => Ok(None),
+        Err(DownloadError::Call(error)) => Err(error),
+        Err(DownloadError::Missing { .. }) => Ok(Some(Flaw::Absent)),
+        // Content that cannot be shown to be right is replaced.
+        Ok(_) | Err(_) => Ok(Some(Flaw::Wrong(facts))),
+    }
 }

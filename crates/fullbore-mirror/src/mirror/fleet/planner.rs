@@ -7,11 +7,14 @@ use std::collections::{BTreeSet, VecDeque};
 use std::future::Future;
 use std::time::Duration;
 
+use fullbore_engine::run::error::ErrorKind;
 use fullbore_fleet::message::{Fault, Item, Report, Run, Task};
-use fullbore_fleet::names::LEASE_KEYS;
+use fullbore_fleet::names::{LEASE_KEYS, parse_lease_key};
 use fullbore_fleet::queue::{Counts, Queue, QueueError};
 use fullbore_fleet::tasks;
 use fullbore_fleet::watchdog::{Next, Watch, Watchdog};
+use fullbore_s3::CallError;
+use fullbore_s3::bucket::explain;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -35,8 +38,11 @@ const SURVEY_EVERY: Duration = Duration::from_secs(2);
 /// An answer of the store that takes longer is late.
 const LATE: Duration = Duration::from_secs(1);
 
-/// Pause after a look at a store that fails: it is repeated for as long as the caller may wait.
+/// Pause after a look at a store that fails.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
+/// Time for which looks at the store may fail until the run ends. A guess: longer than the restart of a store.
+const STORE_AWAY_MAX: Duration = Duration::from_secs(300);
 
 /// Time between two steps.
 pub const STEP_EVERY: Duration = Duration::from_millis(250);
@@ -44,7 +50,7 @@ pub const STEP_EVERY: Duration = Duration::from_millis(250);
 /// What the planner asks of the store.
 pub trait Store {
     /// The places of those files that the store lacks.
-    fn lacking(&self, wanted: &[usize]) -> impl Future<Output = Result<Vec<usize>, String>>;
+    fn lacking(&self, wanted: &[usize]) -> impl Future<Output = Result<Vec<usize>, CallError>>;
 
     /// Whether it answers, and soon.
     fn probe(&self, limit: Duration) -> impl Future<Output = bool> + Send + 'static;
@@ -106,11 +112,15 @@ pub struct Planner<'a, Q, S> {
     /// Tasks that failed and were given out again.
     pub redelivered: u64,
     counts: Counts,
+    /// The mirrors of the run: other runs may hold leases of others.
+    hosts: BTreeSet<String>,
     slots: (u64, u64),
     /// Slots that workers held at most.
     pub slots_most: u64,
     surveyed: Option<Instant>,
     probe: Option<tokio::task::JoinHandle<bool>>,
+    /// Since when looks at the store have failed.
+    store_failing_since: Option<Instant>,
     was_full: bool,
     was_unreachable: bool,
 }
@@ -149,10 +159,12 @@ impl<'a, Q: Queue, S: Store> Planner<'a, Q, S> {
             given_up: BTreeSet::new(),
             redelivered: 0,
             counts: Counts::default(),
+            hosts,
             slots: (0, slots),
             slots_most: 0,
             surveyed: None,
             probe: None,
+            store_failing_since: None,
             was_full: false,
             was_unreachable: false,
         }
@@ -182,8 +194,9 @@ impl<'a, Q: Queue, S: Store> Planner<'a, Q, S> {
     }
 
     /// Goes on with the run. Gives the places of the files that the store lacks, once workers can do no more: none if
-    /// all is done. Call it every [`STEP_EVERY`].
-    pub async fn step(&mut self, happens: &mut impl FnMut(Happening)) -> Option<Vec<usize>> {
+    /// all is done. An error is that of a store that refuses, or that has not answered for [`STORE_AWAY_MAX`]. Call it
+    /// every [`STEP_EVERY`].
+    pub async fn step(&mut self, happens: &mut impl FnMut(Happening)) -> Option<Result<Vec<usize>, CallError>> {
         self.listen(happens);
         let now = self.now();
         match self.tend(happens).await {
@@ -305,7 +318,9 @@ impl<'a, Q: Queue, S: Store> Planner<'a, Q, S> {
         if self.probe.is_none() {
             self.probe = Some(tokio::spawn(self.store.probe(LATE)));
         }
-        self.slots.0 = self.queue.list(LEASE_KEYS).await?.len() as u64;
+        let leases = self.queue.list(LEASE_KEYS).await?;
+        let leased = leases.iter().filter_map(|entry| parse_lease_key(&entry.key));
+        self.slots.0 = leased.filter(|(host, _)| self.hosts.contains(host)).count() as u64;
         self.slots_most = self.slots_most.max(self.slots.0);
         self.looks.leases += 1;
         self.looks.taken += u32::from(self.slots.0 >= self.slots.1);
@@ -313,11 +328,20 @@ impl<'a, Q: Queue, S: Store> Planner<'a, Q, S> {
     }
 
     /// Finds out what the store has, and begins another round if files are missing.
-    async fn look(&mut self, happens: &mut impl FnMut(Happening)) -> Option<Vec<usize>> {
+    async fn look(&mut self, happens: &mut impl FnMut(Happening)) -> Option<Result<Vec<usize>, CallError>> {
         let all: Vec<usize> = (0..self.items.len()).collect();
         let missing = match self.store.lacking(&all).await {
-            Ok(missing) => missing,
+            Ok(missing) => {
+                self.store_failing_since = None;
+                missing
+            }
+            // Credentials and policies do not mend themselves.
+            Err(error) if explain(&error).kind != ErrorKind::Network => return Some(Err(error)),
             Err(error) => {
+                let since = *self.store_failing_since.get_or_insert_with(Instant::now);
+                if since.elapsed() >= STORE_AWAY_MAX {
+                    return Some(Err(error));
+                }
                 happens(Happening::Warning(format!("the store cannot be asked what it has: {error}")));
                 tokio::time::sleep(LOOK_AGAIN).await;
                 return None;
@@ -326,11 +350,11 @@ impl<'a, Q: Queue, S: Store> Planner<'a, Q, S> {
         let now = self.now();
         let is_hopeless = || missing.iter().all(|at| self.given_up.contains(&self.items[*at].path));
         if !missing.is_empty() && is_hopeless() {
-            return Some(missing);
+            return Some(Ok(missing));
         }
         match self.watchdog.looked(now, missing.len()) {
-            Next::Publish => Some(Vec::new()),
-            Next::Alone => Some(missing),
+            Next::Publish => Some(Ok(Vec::new())),
+            Next::Alone => Some(Ok(missing)),
             Next::Round { round, purges } => {
                 happens(Happening::Note(format!(
                     "round {round}: the store lacks {} of {} files, and nobody moves them",
@@ -387,7 +411,7 @@ mod tests {
     }
 
     impl Store for Objects {
-        async fn lacking(&self, wanted: &[usize]) -> Result<Vec<usize>, String> {
+        async fn lacking(&self, wanted: &[usize]) -> Result<Vec<usize>, CallError> {
             let stored = self.stored.lock().unwrap();
             Ok(wanted.iter().copied().filter(|at| !stored.contains_key(&self.paths[*at])).collect())
         }
@@ -460,7 +484,7 @@ mod tests {
             let left = loop {
                 work(&queue, &store, |_| true).await;
                 if let Some(left) = planner.step(&mut |happening| happenings.push(happening)).await {
-                    break left;
+                    break left.unwrap();
                 }
                 tokio::time::sleep(STEP_EVERY).await;
             };
@@ -483,12 +507,58 @@ mod tests {
             queue.wipe();
             let left = loop {
                 if let Some(left) = planner.step(&mut |_| {}).await {
-                    break left;
+                    break left.unwrap();
                 }
                 work(&queue, &store, |_| true).await;
                 tokio::time::sleep(STEP_EVERY).await;
             };
             assert_eq!((left, planner.rounds()), (vec![], 2));
+        });
+    }
+
+    #[test]
+    fn a_store_that_refuses_ends_the_run() {
+        struct Refusing;
+        impl Store for Refusing {
+            async fn lacking(&self, _wanted: &[usize]) -> Result<Vec<usize>, CallError> {
+                let what = "HEAD pool/0".to_owned();
+                Err(CallError::Refused { what, status: 403, error: Default::default() })
+            }
+
+            fn probe(&self, _limit: Duration) -> impl Future<Output = bool> + Send + 'static {
+                std::future::ready(false)
+            }
+        }
+        test(async {
+            let (queue, items) = (MemoryQueue::new(1), items(1));
+            let run = Run::parse(RUN).unwrap();
+            queue.open(&run.id).await.unwrap();
+            let (announcement, _) = Announcement::find(queue.clone(), &run, true).await.unwrap();
+            let mut planner = Planner::new(queue.clone(), run, &items, Refusing, announcement, false);
+            planner.step(&mut |_| {}).await;
+            queue.wipe();
+            let error = loop {
+                if let Some(left) = planner.step(&mut |_| {}).await {
+                    break left.unwrap_err();
+                }
+            };
+            assert_eq!(error.status(), Some(403));
+        });
+    }
+
+    /// Leases of a mirror of another run are not this run's.
+    #[test]
+    fn only_the_slots_of_its_own_mirrors_are_counted() {
+        test(async {
+            let (queue, items) = (MemoryQueue::new(1), items(1));
+            let store = store_of(&items);
+            let mut planner = planner(&queue, &items, &store).await;
+            for host in ["a:443", "b:443"] {
+                let key = fullbore_fleet::names::lease_key(host, 0);
+                queue.create(&key, bytes::Bytes::new(), Duration::from_secs(60)).await.unwrap();
+            }
+            planner.step(&mut |_| {}).await;
+            assert_eq!(planner.view().slots, (1, 4));
         });
     }
 
@@ -500,7 +570,7 @@ mod tests {
             let mut planner = planner(&queue, &items, &store).await;
             let left = loop {
                 if let Some(left) = planner.step(&mut |_| {}).await {
-                    break left;
+                    break left.unwrap();
                 }
                 work(&queue, &store, |path| path != "pool/3").await;
                 tokio::time::sleep(STEP_EVERY).await;

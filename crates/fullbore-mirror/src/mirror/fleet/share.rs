@@ -15,7 +15,9 @@ use fullbore_engine::units;
 use fullbore_fleet::message::{Budgets, Item, Run, StorePlace};
 use fullbore_fleet::names::{RunId, WorkerId};
 use fullbore_fleet::queue::Queue;
+use fullbore_s3::CallError;
 use fullbore_s3::bucket::{BucketSettings, explain};
+use fullbore_s3::lock::LockError;
 use fullbore_s3::objects::Objects;
 use fullbore_s3::target::Layout as _;
 use fullbore_wire::hosts::HostId;
@@ -27,7 +29,7 @@ use super::announcement::{Announcement, Found};
 use super::connection::{self, Connection};
 use super::keys::{Card, Presence};
 use super::lanes::Change;
-use super::look::{self, VERIFIED_MAX};
+use super::look::{self, Flaw, VERIFIED_MAX};
 use super::planner::{Happening, Planner, STEP_EVERY, Store, View};
 use super::work::{Served, serve};
 use super::worker::Order;
@@ -106,8 +108,8 @@ struct StoredFiles {
 }
 
 impl Store for StoredFiles {
-    async fn lacking(&self, wanted: &[usize]) -> Result<Vec<usize>, String> {
-        look::lacking(&self.objects, &self.items, wanted).await.map_err(|error| error.to_string())
+    async fn lacking(&self, wanted: &[usize]) -> Result<Vec<usize>, CallError> {
+        look::lacking(&self.objects, &self.items, wanted).await
     }
 
     fn probe(&self, limit: Duration) -> impl Future<Output = bool> + Send + 'static {
@@ -145,25 +147,26 @@ impl Shared<'_> {
             self.end_left_run(&run);
             return Ok(());
         }
+        let has_lock = self.settings.store.as_ref().is_none_or(|store| store.locks);
         let opened = connection::connect(&self.fleet.queue).and_then(|connection| {
-            let open = connection.runtime.block_on(connection.queue.open(&run.id));
-            open.map_err(|error| connection::failed(&error)).map(|()| connection)
+            let found = connection.runtime.block_on(async {
+                connection.queue.open(&run.id).await?;
+                Announcement::find(connection.queue.clone(), &run, has_lock).await
+            });
+            found.map_err(|error| connection::failed(&error)).map(|found| (connection, found))
         });
-        let connection = match opened {
-            Ok(connection) => connection,
+        let (connection, (announcement, found)) = match opened {
+            Ok(opened) => opened,
             Err(error) if error.kind == ErrorKind::Network && !self.fleet.needs_queue => {
                 report.warn(events, format!("{}; this machine fetches everything itself", error.message));
                 return Ok(());
             }
             Err(error) => return Err(error),
         };
-        let has_lock = self.settings.store.as_ref().is_none_or(|store| store.locks);
-        let found = connection.runtime.block_on(Announcement::find(connection.queue.clone(), &run, has_lock));
-        let (announcement, found) = found.map_err(|error| connection::failed(&error))?;
         match found {
             Found::Nothing => {}
             Found::Run { round } => {
-                run.round = round + 1;
+                run.round = round.saturating_add(1);
                 report.warn(events, "an earlier planner of this run has ended: the run goes on".to_owned());
             }
             Found::Taken => {
@@ -282,7 +285,7 @@ impl Shared<'_> {
         stop: &Stop,
         report: &mut ReportBuilder,
         events: &mut dyn Events,
-    ) -> Result<Vec<usize>, CommandError> {
+    ) -> Result<Vec<(usize, Flaw)>, CommandError> {
         let (notes, mut noted) = mpsc::unbounded_channel();
         let scratch = self.settings.store.as_ref().map(|store| store.scratch.clone()).unwrap_or_default();
         let mut local = self.local(connection, &run, scratch, notes)?;
@@ -312,8 +315,13 @@ impl Shared<'_> {
                     report.warn(events, line);
                 }
                 screen.show(&planner.view(), events);
-                if let Some(left) = left {
-                    break Ok(left);
+                match left {
+                    Some(left) => break left.map_err(|error| explain(&error)),
+                    None if self.has_lost_lock() => {
+                        break Err(CommandError::new(ErrorKind::Locked, "the lock of the mirror is lost")
+                            .hint("run again: stored files are found"));
+                    }
+                    None => {}
                 }
             }
         });
@@ -324,16 +332,19 @@ impl Shared<'_> {
         let pending = view.counts.waiting + view.counts.held;
         connection.runtime.block_on(planner.end());
         let left = left?;
-        let left = match left.is_empty() && files.items.len() <= VERIFIED_MAX {
-            true => {
-                // Another machine has stored them, whose word is not enough.
-                let all: Vec<usize> = (0..files.items.len()).collect();
-                let wrong = connection.runtime.block_on(look::differing(&objects, &files.items, &all));
-                wrong.map_err(|error| explain(&error))?
-            }
-            false => left,
+        // Other machines have stored them, whose word is not enough. Of missing files, the look shows which to replace.
+        let looked: Vec<usize> = match files.items.len() <= VERIFIED_MAX {
+            true => (0..files.items.len()).collect(),
+            false => left.clone(),
         };
-        let done_bytes = total - left.iter().map(|at| files.items[*at].size).sum::<u64>();
+        let left = connection.runtime.block_on(async {
+            tokio::select! {
+                biased;
+                () = stop.requested() => Err(interruption()),
+                flaws = look::verify(&objects, &files.items, looked) => flaws.map_err(|error| explain(&error)),
+            }
+        })?;
+        let done_bytes = total - left.iter().map(|(at, _)| files.items[*at].size).sum::<u64>();
         let done = (count - left.len() as u64, done_bytes);
         session.progression.totals().elsewhere(done, done);
         let fleet = FleetReport {
@@ -359,14 +370,28 @@ impl Shared<'_> {
         Ok(left)
     }
 
-    /// Counts what the store has as done.
-    fn settle(&self, wanted: &mut FetchPlan, files: &FilesOfWorkers, left: Vec<usize>) {
-        let left: std::collections::HashSet<usize> = left.into_iter().collect();
+    /// Whether another run has taken the lock of the mirror over.
+    fn has_lost_lock(&self) -> bool {
+        let tree = &self.bucket.tree;
+        tree.is_overtaken() || tree.lock().as_ref().is_some_and(|lock| matches!(lock.check(), Err(LockError::Lost)))
+    }
+
+    /// Counts right objects as done. Wrong ones are replaced when the mirror is published, as in any run.
+    fn settle(&self, wanted: &mut FetchPlan, files: &FilesOfWorkers, left: Vec<(usize, Flaw)>) {
+        let left: HashMap<usize, Flaw> = left.into_iter().collect();
         let subtraction = &mut wanted.subtraction;
         for (at, (item, id)) in files.items.iter().zip(&files.ids).enumerate() {
-            if !left.contains(&at) {
-                subtraction.done.insert(*id);
-                self.bucket.tree.changed(&item.path, Some((item.sha256, item.size, None)));
+            match left.get(&at) {
+                None => {
+                    subtraction.done.insert(*id);
+                    self.bucket.tree.changed(&item.path, Some((item.sha256, item.size, None)));
+                }
+                Some(Flaw::Wrong(found)) => {
+                    subtraction.replace.insert(*id);
+                    // Publishing replaces the object only if it is still this one.
+                    self.bucket.tree.changed(&item.path, Some((item.sha256, found.size, found.etag.clone())));
+                }
+                Some(Flaw::Absent) => {}
             }
         }
         let done = &subtraction.done;

@@ -135,6 +135,7 @@ pub fn serve<Q: Queue>(
     let mut pause = PAUSE.0;
     loop {
         let before = worker.done.stored;
+        let mut broken = None;
         match session(&settings, &names, own_rate, &mut worker, &order, &mut served.summary) {
             Ok(Why::Told) => break,
             Ok(Why::Failing) => {
@@ -142,10 +143,14 @@ pub fn serve<Q: Queue>(
             }
             Err(error) => {
                 let _ = notes.send(format!("{}; the next try is in {} s", error.message, pause.as_secs()));
+                broken = Some(error.message);
             }
         }
-        // Others may do it meanwhile.
-        handle.block_on(worker.give_back());
+        // Others may do it meanwhile. What breaks a session of each of them is given up in the end.
+        match broken {
+            Some(fault) => handle.block_on(worker.fail(&fault)),
+            None => handle.block_on(worker.give_back()),
+        }
         if worker.done.stored != before {
             pause = PAUSE.0;
         }
@@ -184,6 +189,7 @@ fn session<Q: Queue>(
         names: names.to_vec(),
         present: present.clone(),
         store_limits: session.store_limits(),
+        has_room: session.has_room(),
         rate_limit: session.rate_limit.clone(),
         own_rate_bytes_per_s,
     };
@@ -347,6 +353,7 @@ impl<'a> Desk<'a> {
                 Ok(entries) => {
                     if std::mem::take(&mut is_away) {
                         events.note("the queue answers again".to_owned());
+                        self.saw_all();
                     }
                     answered = Instant::now();
                     let _ = presence.say(&card).await;
@@ -473,6 +480,12 @@ impl<'a> Desk<'a> {
         let thread = thread.map_err(|error| CommandError::new(ErrorKind::Internal, error))?;
         self.posts.insert(id, Post { order, thread, seen: Instant::now() });
         Ok(())
+    }
+
+    /// Counts all runs as just seen: planners need a moment to announce them again in a queue that has lost its data.
+    fn saw_all(&mut self) {
+        self.last_run = Instant::now();
+        self.posts.values_mut().for_each(|post| post.seen = Instant::now());
     }
 
     /// Ends the work on runs that are not announced any more.

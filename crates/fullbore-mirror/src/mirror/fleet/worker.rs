@@ -11,10 +11,11 @@ use std::time::Duration;
 use fullbore_engine::run::events::{Event, Events};
 use fullbore_fleet::book::{Begun, Book, Step, TaskNumber};
 use fullbore_fleet::budget::{Activity, Slots};
-use fullbore_fleet::message::{HostCount, Item, Report, Run, Stat};
+use fullbore_fleet::message::{HostCount, Item, Kind, Report, Run, Stat};
 use fullbore_fleet::names::{Class, WorkerId};
 use fullbore_fleet::pull::{RateMeter, demand};
 use fullbore_fleet::queue::{Delivery, Held, Queue, QueueError};
+use fullbore_s3::WHOLE_BYTES_MAX;
 use fullbore_wire::fetch::Watch;
 use fullbore_wire::rate_limit::RateLimit;
 use tokio::sync::{mpsc, watch};
@@ -49,8 +50,14 @@ const STORE_ANSWER: Duration = Duration::from_secs(5);
 /// Time that a worker has for what it holds when it is told to end.
 const DRAIN_MAX: Duration = Duration::from_secs(20);
 
+/// Time that requests in progress have at the end of a shift: above all acknowledgements of stored files.
+const LAST_REQUESTS_MAX: Duration = Duration::from_secs(2);
+
 /// Tasks that fail one after the other until the worker begins anew, with fresh connections to all mirrors.
 const FAILED_IN_A_ROW_MAX: u32 = 3;
+
+/// Why a worker refuses a large file.
+const NO_ROOM: &str = "no room in the worker's temporary directory: free some, or choose another one with --scratch";
 
 /// Time within which a reconnection is told to the book, which then asks the store first.
 const HOSTS_REPORTED_MAX: usize = 256;
@@ -155,6 +162,8 @@ pub struct OfSession {
     pub own_rate_bytes_per_s: Option<u64>,
     /// Whether the store limits the session, by its clocks so far.
     pub store_limits: Box<dyn Fn() -> bool + Send>,
+    /// Whether the temporary directory has room for a file of this size.
+    pub has_room: Box<dyn Fn(u64) -> bool + Send>,
 }
 
 /// One session while it works.
@@ -202,7 +211,7 @@ impl<Q: Queue> Worker<Q> {
         let slots = Slots::new(&name, run.hosts.iter().map(budget));
         let connections_seen = queue.connections();
         Worker {
-            book: Book::new(name.clone(), patience),
+            book: Book::new(name.clone(), patience).only(run.id.clone(), Kind::Fetch),
             queue,
             run,
             name,
@@ -259,7 +268,7 @@ impl<Q: Queue> Worker<Q> {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut drain_until = None;
-        loop {
+        let why = loop {
             tokio::select! {
                 biased;
                 Some(ended) = outcomes.recv() => shift.ended(ended),
@@ -272,7 +281,8 @@ impl<Q: Queue> Worker<Q> {
                 _ = tick.tick() => shift.tick(),
             }
             match *order.borrow_and_update() {
-                Order::End => break Why::Told,
+                // The run is over, and so are its tasks.
+                Order::End => return Why::Told,
                 Order::Drain => {
                     let until = *drain_until.get_or_insert_with(|| Instant::now() + DRAIN_MAX);
                     let is_empty = shift.worker.book.load().tasks == 0 && !shift.is_pulling;
@@ -285,13 +295,24 @@ impl<Q: Queue> Worker<Q> {
                 }
                 Order::Work => shift.pull(),
             }
-        }
+        };
+        shift.finish().await;
+        why
     }
 
     /// Gives back what it holds, and its slots.
     pub async fn give_back(&mut self) {
-        let now = self.now();
-        let steps = self.book.give_back(now);
+        let steps = self.book.give_back(self.now());
+        self.end(steps).await;
+    }
+
+    /// As [`Worker::give_back`], after a failure of its own: its tasks count as failed.
+    pub async fn fail(&mut self, fault: &str) {
+        let steps = self.book.fail_all(self.now(), fault);
+        self.end(steps).await;
+    }
+
+    async fn end(&mut self, steps: Vec<Step>) {
         for step in steps {
             let _ = tell(&self.queue, &self.run, &self.name, step).await;
         }
@@ -390,6 +411,22 @@ impl<Q: Queue> Shift<'_, Q> {
         }
     }
 
+    /// Waits for requests in progress, and takes nothing more.
+    async fn finish(&mut self) {
+        let until = Instant::now() + LAST_REQUESTS_MAX;
+        while let Ok(Some(answer)) = tokio::time::timeout_at(until, self.jobs.join_next()).await {
+            match answer {
+                Ok(Answer::Pulled(Ok(held))) => held.into_iter().for_each(|held| self.refuse(held.delivery)),
+                // What was leased is to be freed.
+                Ok(Answer::Slots(answer)) => {
+                    let now = self.worker.now();
+                    budgets::apply(&mut self.worker.slots, now, answer);
+                }
+                _ => {}
+            }
+        }
+    }
+
     async fn answered(&mut self, answer: Answer, is_draining: bool) {
         let now = self.worker.now();
         match answer {
@@ -462,6 +499,13 @@ impl<Q: Queue> Shift<'_, Q> {
         let Some(Begun { number, items, asks_store }) = begun else { return };
         let mut fetched = Vec::with_capacity(items.len());
         for (place, item) in items.into_iter().enumerate() {
+            // Smaller files are in memory.
+            if item.size > WHOLE_BYTES_MAX && !(self.session.has_room)(item.size) {
+                self.note_failed(&item.path, NO_ROOM);
+                let steps = self.worker.book.failed(now, number, place, None, NO_ROOM);
+                self.tell(steps);
+                continue;
+            }
             let tag = self.next_tag;
             self.next_tag += 1;
             if asks_store {

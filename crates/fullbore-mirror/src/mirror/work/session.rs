@@ -34,6 +34,7 @@ use super::feed::{Feed, Files, Outcomes};
 use super::landing::Landing;
 use crate::mirror::bucket::{BEGUN_BYTES_MAX, UPLOADS_MAX, WINDOW_BYTES};
 use crate::mirror::directories::Scratch;
+use crate::mirror::free_space::{self, Need};
 use crate::mirror::session::{THREADS_MAX, disk};
 
 /// The store's name where nobody reads it.
@@ -225,6 +226,16 @@ impl Session {
                 ..Facts::default()
             });
             verdict.confident && verdict.limit.contains(STORE)
+        })
+    }
+
+    /// Tells whether the temporary directory has room for this number of bytes.
+    pub fn has_room(&self) -> Box<dyn Fn(u64) -> bool + Send> {
+        let own = self.own.clone();
+        Box::new(move |bytes| {
+            let space = free_space::measure(&own, Need { bytes, ..Need::default() });
+            // What cannot be measured is tried.
+            space.map_or(true, |space| space.check().is_ok())
         })
     }
 

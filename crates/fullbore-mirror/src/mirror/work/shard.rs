@@ -104,8 +104,9 @@ pub fn run(settings: &ShardSettings, events: &mut dyn Events) -> Result<Report, 
         let allowed = settings.shard.connections(name, header.connections) as usize;
         settings.connections_max.map_or(allowed, |most| most.min(allowed))
     };
-    let connected: Vec<(String, usize)> =
-        hosts.iter().map(|(host, name)| (host.clone(), allowed(name))).filter(|(_, allowed)| *allowed > 0).collect();
+    let connected =
+        hosts.iter().enumerate().map(|(at, (host, name))| (host.clone(), of_address(allowed(name), &names, at)));
+    let connected: Vec<(String, usize)> = connected.filter(|(_, allowed)| *allowed > 0).collect();
     let sizes: Vec<u64> = missing.iter().map(|file| file.size).collect();
     let own = files_of(settings.shard, &names, header.connections, &sizes);
 
@@ -162,6 +163,13 @@ pub fn run(settings: &ShardSettings, events: &mut dyn Events) -> Result<Report, 
             Err(error.with_report(summary))
         }
     }
+}
+
+/// The connections of one address, where several addresses of a mirror share those that are allowed to it.
+fn of_address(allowed: usize, names: &[&str], at: usize) -> usize {
+    let is_same = |name: &&&str| **name == names[at];
+    let (before, all) = (names[..at].iter().filter(is_same).count(), names.iter().filter(is_same).count());
+    allowed / all + usize::from(before < allowed % all)
 }
 
 /// Where the plans are, which may be another bucket than the mirror's.
@@ -527,5 +535,17 @@ async fn ask_each(
             Seen::Present => account.found(at, &missing[at]),
             Seen::Other => account.found_other(at),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_one_mirror_share_its_connections() {
+        let names = ["a:443", "b:443", "a:443"];
+        let of = |allowed| [0, 1, 2].map(|at| of_address(allowed, &names, at));
+        assert_eq!((of(4), of(3), of(1)), ([2, 4, 2], [2, 3, 1], [1, 1, 0]));
     }
 }
