@@ -72,7 +72,7 @@ fn conditions_are_relied_on_when_the_store_has_refused_by_one() {
 }
 
 #[test]
-fn a_conflict_is_waited_for_and_a_condition_is_kept_after_a_refusal_of_another_kind() {
+fn conflicts_are_waited_for_and_other_refusals_keep_the_condition() {
     let refusals = [
         (409, "<Error><Code>ConditionalRequestConflict</Code></Error>"),
         (409, "<Error><Code>OperationAborted</Code></Error>"),

@@ -38,6 +38,9 @@ type CopyResult = (String, Result<Listed, FileError>);
 /// The steps of copying: a file of a later one appears after all of the earlier ones.
 const STEPS: usize = 2 + SIGNED_FILES.len();
 
+/// The path of an object to be copied, and its hash and size where they are known.
+pub(super) type Copied = (String, Option<(Sha256, u64)>);
+
 impl StoreTree {
     /// The directory below `dists/` that this path is or lies in, if it is an alias, and its target.
     pub(super) fn alias_of(&self, path: &str) -> Result<Option<(String, String)>, FileError> {
@@ -217,12 +220,7 @@ impl StoreTree {
 
     /// Copies objects of a directory to another. A hash and a size that are given are those of a state: the copy gets the
     /// hash if the store says both of the object. Where none is given, the hash is the one that this run knows.
-    pub(super) async fn copy_all(
-        &self,
-        from: &str,
-        link: &str,
-        names: Vec<(String, Option<(Sha256, u64)>)>,
-    ) -> Result<(), FileError> {
+    pub(super) async fn copy_all(&self, from: &str, link: &str, names: Vec<Copied>) -> Result<(), FileError> {
         let mut copying = JoinSet::new();
         for (rest, listed) in names {
             if copying.len() >= NAMES_AT_ONCE {

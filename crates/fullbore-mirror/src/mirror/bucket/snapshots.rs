@@ -13,7 +13,6 @@ use std::io;
 
 use fullbore_debian::release::Release;
 use fullbore_debian::signature::SignedText;
-use fullbore_engine::digest::Sha256;
 use fullbore_engine::files::{FileError, Kind, PartWriter};
 use fullbore_s3::target::Layout as _;
 
@@ -25,6 +24,7 @@ use super::super::signed_files::SIGNED_FILES;
 use super::super::snapshot::{self, SNAPSHOT_DIRECTORY, SnapshotError, check_snapshot_name, each_named};
 use super::super::state::{Header, OWN_DIRECTORY, STATE_PATH, State, SuiteRecord, list_path};
 use super::super::tree::Tree;
+use super::aliases::Copied;
 use super::tree::{KEPT_BYTES_MAX, StoreTree, failed};
 
 /// The object of a snapshot that is written last: with it, the snapshot is complete.
@@ -158,7 +158,7 @@ impl StoreTree {
         }
         let is_filtered = state.header.suites.iter().filter(is_published).any(|suite| suite.filtered);
         let mut listed = BTreeMap::new();
-        let mut of_flat: Vec<Vec<(String, Option<(Sha256, u64)>)>> = vec![Vec::new(); flat.len()];
+        let mut of_flat: Vec<Vec<Copied>> = vec![Vec::new(); flat.len()];
         each_named(self.own(), state, &mut |record, members| {
             let mut is_name = false;
             for id in members {
@@ -245,13 +245,8 @@ impl StoreTree {
     }
 
     /// Copies these files of a directory that are not in the other one yet.
-    fn copy_named(
-        &self,
-        from: &str,
-        to: &str,
-        rests: Vec<(String, Option<(Sha256, u64)>)>,
-    ) -> Result<(), SnapshotError> {
-        let is_missing = |(rest, _): &(String, Option<(Sha256, u64)>)| {
+    fn copy_named(&self, from: &str, to: &str, rests: Vec<Copied>) -> Result<(), SnapshotError> {
+        let is_missing = |(rest, _): &Copied| {
             let known = self.known();
             let (source, copy) = (below(from, rest), below(to, rest));
             // A killed run may have copied those of an earlier state.
