@@ -49,6 +49,9 @@ const FAULTS_TOLD: usize = 50;
 /// Time that the local worker has to end.
 const LOCAL_END_MAX: Duration = Duration::from_secs(10);
 
+/// Time that the planner's own connections have to close before workers open theirs.
+const CLOSING_MAX: Duration = Duration::from_secs(5);
+
 /// How often the screen is told where the run stands.
 const SHOWN_EVERY: Duration = Duration::from_millis(250);
 
@@ -178,6 +181,10 @@ impl Shared<'_> {
         let watch = session.site.fetcher.watch();
         let hosts = watch.names().len() as HostId;
         (0..hosts).for_each(|host| watch.allow(host, 0));
+        let began = Instant::now();
+        while watch.hosts().iter().any(|host| host.connections > 0) && began.elapsed() < CLOSING_MAX {
+            std::thread::sleep(Duration::from_millis(20));
+        }
         let items = Arc::new(files.items);
         let files = FilesOfWorkers { items: items.to_vec(), ids: files.ids };
         let result = self.conduct(

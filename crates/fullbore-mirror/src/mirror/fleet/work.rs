@@ -41,6 +41,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// next renewal.
 const GONE_AFTER: Duration = Duration::from_secs(3 * RUN_RENEW_EVERY.as_secs());
 
+/// Time for which a worker waits for its first run, with `--once`: whoever starts both at once has a planner that reads
+/// indexes first.
+const FIRST_RUN_MAX: Duration = Duration::from_secs(60);
+
 /// Time without the queue after which `--once` gives up.
 const AWAY_MAX: Duration = Duration::from_secs(300);
 
@@ -287,6 +291,7 @@ struct Desk<'a> {
     /// Keys of runs that are not served, which were told of.
     told: BTreeSet<String>,
     last_run: Instant,
+    has_seen_run: bool,
 }
 
 impl<'a> Desk<'a> {
@@ -299,6 +304,7 @@ impl<'a> Desk<'a> {
             notes: mpsc::unbounded_channel(),
             told: BTreeSet::new(),
             last_run: Instant::now(),
+            has_seen_run: false,
         }
     }
 
@@ -361,7 +367,8 @@ impl<'a> Desk<'a> {
                         self.see(&entry.key, &entry.value, connection, events)?;
                     }
                     self.end_gone();
-                    if self.settings.once && self.posts.is_empty() && self.last_run.elapsed() >= GONE_AFTER {
+                    let patience = if self.has_seen_run { GONE_AFTER } else { FIRST_RUN_MAX };
+                    if self.settings.once && self.posts.is_empty() && self.last_run.elapsed() >= patience {
                         break;
                     }
                 }
@@ -421,7 +428,7 @@ impl<'a> Desk<'a> {
             }
             return Ok(());
         };
-        self.last_run = Instant::now();
+        (self.last_run, self.has_seen_run) = (Instant::now(), true);
         if let Some(post) = self.posts.get_mut(&run.id) {
             post.seen = Instant::now();
             return Ok(());
