@@ -12,7 +12,7 @@ const STANDS_ON: [(&str, &[&str]); 8] = [
     ("fullbore-debian", &["fullbore-digest"]),
     ("fullbore-wire", &["fullbore-digest", "fullbore-engine"]),
     ("fullbore-fleet", &["fullbore-debian", "fullbore-digest", "fullbore-engine", "fullbore-wire"]),
-    ("fullbore-s3", &["fullbore-digest", "fullbore-engine", "fullbore-wire"]),
+    ("fullbore-s3", &["fullbore-debian", "fullbore-digest", "fullbore-engine", "fullbore-fleet", "fullbore-wire"]),
     ("fullbore-lafs", &["fullbore-digest", "fullbore-engine", "fullbore-wire"]),
     ("fullbore-copy", &["fullbore-digest", "fullbore-engine", "fullbore-wire"]),
 ];
@@ -63,7 +63,7 @@ fn no_library_has_flags_or_draws() {
 }
 
 #[test]
-fn formats_need_no_runtime_and_the_client_of_stores_no_formats_of_debian() {
+fn formats_need_no_runtime_and_the_client_of_stores_no_grids() {
     let formats = packages("fullbore-debian");
     assert!(formats.contains("fullbore-digest"), "{formats:?}");
     for package in ["tokio", "rustls", "tracing"] {
@@ -71,7 +71,7 @@ fn formats_need_no_runtime_and_the_client_of_stores_no_formats_of_debian() {
     }
     let client = packages("fullbore-s3");
     assert!(client.contains("fullbore-wire"), "{client:?}");
-    for package in ["fullbore-debian", "fullbore-lafs", "fullbore-apt", "liblzma", "zstd"] {
+    for package in ["fullbore-lafs", "fullbore-apt", "fullbore-mirror"] {
         assert!(!client.contains(package), "fullbore-s3 stands on {package}");
     }
 }

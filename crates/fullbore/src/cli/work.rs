@@ -14,15 +14,15 @@ const WHICH: &str = "Which work";
 pub(super) const LONG: &str = "\
 Fetch files of a mirror in a bucket, as one of many machines.
 
-With the address of a queue, it waits for runs of `fullbore mirror … --queue URL`, and stores files of \
+With the address of a queue, it waits for runs of `fullbore mirror ... --queue URL`, and stores files of \
 each until it is ended: any number of workers, at any time. --only says where it may store. All workers \
 together open no more connections to a mirror than --connections of the run allows.
 
-With the address of a mirror, no queue is needed. `fullbore mirror … --pin` plans a run and prints its \
+With the address of a mirror, no queue is needed. `fullbore mirror ... --pin` plans a run and prints its \
 name. Each machine then fetches its shard of the files from the mirrors of the plan, verifies them, and \
 stores them. After that it stores files that other machines have not stored yet. All machines together \
 open at most --connections of the planner to each mirror; --connections of a worker can only lower its \
-part. `fullbore mirror … --finish RUN` fetches what is missing, and publishes. A machine that dies, or \
+part. `fullbore mirror ... --finish RUN` fetches what is missing, and publishes. A machine that dies, or \
 starts twice, late or not at all, costs time, and no file.
 
 A worker has its own credentials for the bucket. It needs the right to list it, to read the plan, and to \
