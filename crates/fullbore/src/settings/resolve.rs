@@ -527,7 +527,7 @@ mod tests {
             (vec!["--from", "https://a/"], "no directory"),
             (vec!["--from", "https://a/", "--to", "/x"], "no suite"),
             (
-                vec!["--from", "s3://b/debian", "--to", "s3://c/d", "--suite", "s", "--pin"],
+                vec!["--from", "s3://archive/debian", "--to", "s3://films/debian", "--suite", "s", "--pin"],
                 "workers cannot fetch from a bucket yet",
             ),
             (vec!["--from", "ftp://a/", "--to", "/x", "--suite", "s"], "only http, https and s3"),
