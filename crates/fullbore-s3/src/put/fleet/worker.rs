@@ -10,7 +10,7 @@ use fullbore_engine::stage::Ledger;
 use fullbore_engine::tree::found::Root;
 use fullbore_engine::window::Window;
 use fullbore_fleet::book::{Begun, Book, Step, TaskNumber};
-use fullbore_fleet::message::{Item, PutSource, Report, Run, Stat};
+use fullbore_fleet::message::{Item, Kind, PutSource, Report, Run, Stat};
 use fullbore_fleet::names::{Class, RunId, WorkerId};
 use fullbore_fleet::pull::{self, Load, RateMeter};
 use fullbore_fleet::queue::{Held, Queue, QueueError};
@@ -226,8 +226,8 @@ impl<Q: Queue> Station<Q> {
     pub fn new(queue: Q, run: RunId, worker: WorkerId, bench: Bench) -> Station<Q> {
         Station {
             queue,
+            book: Book::new(worker.clone(), crate::client::TRY_FOR).only(run.clone(), Kind::Put),
             run,
-            book: Book::new(worker.clone(), crate::client::TRY_FOR),
             worker,
             bench,
             meter: RateMeter::default(),
