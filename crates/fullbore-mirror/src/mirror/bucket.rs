@@ -434,22 +434,7 @@ impl BucketMirror {
 
     /// The verdict of a run: the store, if its clocks name it and those of this machine and of the mirrors name nothing.
     pub fn judge(&self, near: Option<VerdictReport>, moved_bytes: u64) -> Option<VerdictReport> {
-        if near.as_ref().is_some_and(|near| near.confident) {
-            return near;
-        }
-        let client = self.objects.client();
-        let far = judge(&Facts {
-            wall: self.opened.elapsed(),
-            cores: std::thread::available_parallelism().map_or(1, usize::from),
-            processor: Duration::from_millis(process_costs().0),
-            threads: 1,
-            connections: client.reading(),
-            store: client.bucket().endpoint.host.clone(),
-            slowed: client.slowed(),
-            moved_bytes,
-            ..Facts::default()
-        });
-        if far.confident { Some(far) } else { near }
+        judge_with_store(&self.objects, self.opened, near, moved_bytes)
     }
 
     /// Gives the lock back; says why that failed, which harms nobody: the lock is over in two minutes.
@@ -506,4 +491,30 @@ impl BucketMirror {
             other => CommandError::from_error(ErrorKind::Network, other),
         }
     }
+}
+
+/// The verdict of a run that stores files: the store, if its clocks name it and those of this machine and of the mirrors name
+/// nothing.
+pub(super) fn judge_with_store(
+    objects: &Objects,
+    opened: Instant,
+    near: Option<VerdictReport>,
+    moved_bytes: u64,
+) -> Option<VerdictReport> {
+    if near.as_ref().is_some_and(|near| near.confident) {
+        return near;
+    }
+    let client = objects.client();
+    let far = judge(&Facts {
+        wall: opened.elapsed(),
+        cores: std::thread::available_parallelism().map_or(1, usize::from),
+        processor: Duration::from_millis(process_costs().0),
+        threads: 1,
+        connections: client.reading(),
+        store: client.bucket().endpoint.host.clone(),
+        slowed: client.slowed(),
+        moved_bytes,
+        ..Facts::default()
+    });
+    if far.confident { Some(far) } else { near }
 }

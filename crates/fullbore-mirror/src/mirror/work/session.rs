@@ -32,7 +32,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::feed::{Feed, Files, Outcomes};
 use super::landing::Landing;
-use crate::mirror::bucket::{BEGUN_BYTES_MAX, UPLOADS_MAX, WINDOW_BYTES};
+use crate::mirror::bucket::{BEGUN_BYTES_MAX, UPLOADS_MAX, WINDOW_BYTES, judge_with_store};
 use crate::mirror::directories::Scratch;
 use crate::mirror::free_space::{self, Need};
 use crate::mirror::session::{THREADS_MAX, disk};
@@ -241,22 +241,7 @@ impl Session {
 
     /// The verdict: the store, if its clocks name it and those of this machine and of the mirrors name nothing.
     pub fn judge(&self, near: Option<VerdictReport>, moved_bytes: u64) -> Option<VerdictReport> {
-        if near.as_ref().is_some_and(|near| near.confident) {
-            return near;
-        }
-        let client = self.objects.client();
-        let far = judge(&Facts {
-            wall: self.opened.elapsed(),
-            cores: std::thread::available_parallelism().map_or(1, usize::from),
-            processor: Duration::from_millis(process_costs().0),
-            threads: 1,
-            connections: client.reading(),
-            store: client.bucket().endpoint.host.clone(),
-            slowed: client.slowed(),
-            moved_bytes,
-            ..Facts::default()
-        });
-        if far.confident { Some(far) } else { near }
+        judge_with_store(&self.objects, self.opened, near, moved_bytes)
     }
 }
 
