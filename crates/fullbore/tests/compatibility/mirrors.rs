@@ -116,6 +116,8 @@ fn all_of(root: &Path) -> BTreeMap<String, String> {
     }
     // The number of the last process that held it.
     all.remove(".fullbore/lock");
+    // Written anew by the first run after a boot.
+    all.remove(".fullbore/log");
     all
 }
 
