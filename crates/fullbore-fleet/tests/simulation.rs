@@ -557,7 +557,7 @@ fn a_death_a_minute_repeats_little() {
 
 /// 100 workers × 1 h, with deaths, behind 10 mirrors with budgets: 4.5 TB.
 #[test]
-fn an_hour_of_a_hundred_workers_in_five_seconds() {
+fn an_hour_of_a_hundred_workers_takes_seconds() {
     let tasks = many_tasks(4.5e12);
     let begun = thread_seconds();
     let scene = Scene { mirrors: 10, has_deaths: true, ..Scene::new(100) };
@@ -567,7 +567,9 @@ fn an_hour_of_a_hundred_workers_in_five_seconds() {
     assert!(outcome.repeated < 0.01, "{}", outcome.repeated);
     assert!(outcome.slots_used > 0.9, "{}", outcome.slots_used);
     let took = thread_seconds() - begun;
-    assert!(took < 5.0, "{took} s");
+    // A slow machine with the checks of a debug build took 8 s.
+    let limit = if cfg!(debug_assertions) { 15.0 } else { 5.0 };
+    assert!(took < limit, "{took} s");
 }
 
 /// The sizing table of docs/guide/fleet.md: time for the archive with lines and mirrors of 1 Gbit/s.

@@ -255,7 +255,8 @@ fn a_signal_ends_apts_commands_too() {
             std::thread::sleep(Duration::from_millis(20));
         }
         assert!(Command::new("kill").args([signal, &run.id().to_string()]).status().unwrap().success());
-        assert_eq!(run.wait().unwrap().code(), Some(130));
+        let signalled = std::time::Instant::now();
+        assert_eq!(run.wait().unwrap().code(), Some(130), "{signal}, {:?} ago", signalled.elapsed());
         std::fs::remove_file(&started).unwrap();
     }
 }
