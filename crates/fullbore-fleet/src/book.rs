@@ -414,13 +414,15 @@ mod tests {
     fn a_task_is_extended_while_its_bytes_move() {
         let mut book = book();
         let begun = begin(&mut book, Duration::ZERO, held(&task(1, 1), 1, "a"));
-        assert_eq!(book.tick(9 * SECOND), []);
-        book.moved(9 * SECOND, begun.number);
-        assert_eq!(book.tick(10 * SECOND), [Step::Extend(delivery("a"))]);
-        assert_eq!(book.tick(11 * SECOND), []);
-        assert_eq!(book.tick(20 * SECOND), [Step::Extend(delivery("a"))]);
+        assert_eq!(book.tick(2 * SECOND), []);
+        book.moved(2 * SECOND, begun.number);
+        assert_eq!(book.tick(3 * SECOND), [Step::Extend(delivery("a"))]);
+        assert_eq!(book.tick(4 * SECOND), []);
+        for number in 2..=7 {
+            assert_eq!(book.tick(3 * number * SECOND), [Step::Extend(delivery("a"))]);
+        }
         // 20 s without a byte are allowed; then the task lapses.
-        assert_eq!(book.tick(30 * SECOND), []);
+        assert_eq!(book.tick(24 * SECOND), []);
     }
 
     #[test]
@@ -429,8 +431,9 @@ mod tests {
         let first = begin(&mut book, Duration::ZERO, held(&task(1, 1), 1, "a"));
         begin(&mut book, Duration::ZERO, held(&task(1, 2), 1, "b"));
         for number in 1..=20 {
-            book.moved(5 * number * SECOND, first.number);
-            let extended = book.tick(5 * number * SECOND).len();
+            let now = number * EXTEND_INTERVAL / 2;
+            book.moved(now, first.number);
+            let extended = book.tick(now).len();
             assert_eq!(extended, if number % 2 == 0 { 2 } else { 0 });
         }
     }

@@ -16,11 +16,13 @@ use tokio::sync::mpsc;
 use crate::message::{Report, Task};
 use crate::names::{Class, RunId, WorkerId};
 
-/// Time after which a task that its worker has not extended goes to another worker.
-pub const ACK_WAIT: Duration = Duration::from_secs(30);
+/// Time after which a task that its worker has not extended goes to another worker. After the death of one of four workers,
+/// the others run out of their own tasks later. A longer wait would keep them idle at the end of a short run. A live worker
+/// whose path to the queue is interrupted for longer goes on, so some bytes are then moved twice.
+pub const ACK_WAIT: Duration = Duration::from_secs(10);
 
 /// Time between two extensions of a task, so that two of them may be lost within [`ACK_WAIT`].
-pub const EXTEND_INTERVAL: Duration = Duration::from_secs(10);
+pub const EXTEND_INTERVAL: Duration = Duration::from_secs(3);
 
 /// Size of the queue. A planner that finds it full waits, so a run of any size needs no more. 170,000 tasks of 3 kB.
 pub const QUEUE_BYTES_MAX: u64 = 512 << 20;

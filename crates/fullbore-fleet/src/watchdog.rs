@@ -6,11 +6,11 @@
 
 use std::time::Duration;
 
-use crate::queue::{ACK_WAIT, Counts};
+use crate::queue::Counts;
 
-/// Time without a stored byte after which the planner looks: tasks of a dead worker are delivered again after one
-/// [`ACK_WAIT`], and need some time.
-const SILENCE_MAX: Duration = Duration::from_secs(2 * ACK_WAIT.as_secs());
+/// Time without a stored byte after which the planner looks: longer than a store may need to answer, and than tasks of a
+/// dead worker wait (see [`ACK_WAIT`](crate::queue::ACK_WAIT)).
+const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// Time without an answer of the queue after which the planner goes on without it. A restart takes seconds.
 const UNREACHABLE_MAX: Duration = Duration::from_secs(60);
