@@ -26,7 +26,7 @@ FULLBORES, FULLBORE_ALONE = "fullbore × %d" % WORKERS, "fullbore × 1"
 FILES_PER_DIRECTORY = 100
 CONCURRENCY = 64            # files of each worker at once, as RCLONE_FRESH has it
 JOBS = 2                    # of each worker: the start of one falls into the work of the other
-PARTS = 4 * JOBS * WORKERS  # few enough that starts take no time, many enough that a dead worker's part is small
+PARTS = 2 * JOBS * WORKERS  # few enough that starts take no time, many enough that a dead worker's part is small
 TRIES = 4                   # of each part
 SSH_PORT, MANAGER_PORT = 22, 6500
 PEAK_STEP_S = 0.5
@@ -217,7 +217,7 @@ def s5cmds(world, tree, prefix, log, kill_after_s=None):
     os.chmod(enter, 0o755)
     run = PutRun(world, tree)
     args = ["parallel", "--ssh", enter, "--retries", str(TRIES)] + ["--sshlogin=%d/%s" % (JOBS, host) for host in HOSTS]
-    args += s5cmd(world.endpoint) + ["--numworkers", str(CONCURRENCY // JOBS), "run", "{}", ":::"] + lists
+    args += s5cmd(world.endpoint) + ["--log", "error", "--numworkers", str(CONCURRENCY // JOBS), "run", "{}", ":::"] + lists
     return peer(world, run, [Tool(at("c", args), stdout=open(log + ".parallel", "w"), stderr=subprocess.STDOUT, env=world.env)], kill_after_s)
 
 
@@ -256,7 +256,7 @@ def get_peers():
 
 def versions():
     """The first line that each peer says of its version."""
-    for args in ([CACHE + "/rclone", "version"], [CACHE + "/venv/bin/s5cmd", "version"], ["parallel", "--version"], [CACHE + "/venv/bin/juicefs", "version"]):
+    for args in ([CACHE + "/rclone", "version"], s5cmd("") + ["version"], ["parallel", "--version"], [CACHE + "/venv/bin/juicefs", "version"]):
         print("%s: %s" % (os.path.basename(args[0]), sh(*args).splitlines()[0]), flush=True)
 
 

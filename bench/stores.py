@@ -1,5 +1,5 @@
 """The S3 store of the benchmarks (versitygw), and other clients of such stores."""
-import os, subprocess, sys, tempfile
+import glob, os, subprocess, sys, tempfile
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 ROOT = os.path.realpath(HERE + "/..")
@@ -24,8 +24,8 @@ def rclone(endpoint):
 
 
 def s5cmd(endpoint):
-    """The beginning of a command line of s5cmd."""
-    return [CACHE + "/venv/bin/s5cmd", "--endpoint-url", endpoint]
+    """The beginning of a command line of s5cmd: the program itself. What its package calls so is a Python script around it."""
+    return [next(iter(glob.glob(CACHE + "/venv/lib/python*/site-packages/s5cmd/bin/s5cmd")), CACHE + "/venv/bin/s5cmd"), "--endpoint-url", endpoint]
 
 
 def get_tools(chosen):
@@ -58,7 +58,7 @@ def directory():
 
 def gateway(at, files, port, keep_alive, requests_log=None):
     """A versitygw with a bucket called bucket. `at` puts a command where the store runs, such as a namespace."""
-    servers = subprocess.run([ROOT + "/script/s3-servers"], check=True, capture_output=True, text=True).stdout.strip()
+    servers = subprocess.run([ROOT + "/script/s3-servers", "versitygw"], check=True, capture_output=True, text=True).stdout.strip()
     os.makedirs(files + "/bucket")
     return subprocess.Popen(at([servers + "/versitygw", "--access", KEYS["AWS_ACCESS_KEY_ID"], "--secret",
                                 KEYS["AWS_SECRET_ACCESS_KEY"], "--region", KEYS["AWS_REGION"], "--quiet",
